@@ -15,7 +15,7 @@ from analysis.exhibits.table import Table
 from analysis.runs import ReportError
 from analysis.style import look, theme
 from analysis.text import NO_VALUE
-from pipeline.accounting.budget import Filter, begun, scope
+from pipeline.accounting.budget import Filter, restored_filter, scope
 from pipeline.accounting.epsilon import Epsilon
 from pipeline.experiment.experiment import Experiment
 from pipeline.tracking.reader import Reader
@@ -31,10 +31,10 @@ def budget_epsilon(store: Reader) -> Epsilon:
 
 
 def _filter(store: Reader) -> Filter:
-    kept = store.budget()
-    if kept is None:
+    initial_state = store.budget()
+    if initial_state is None:
         raise ReportError("budget: must be the one that the sweep began with, and it began without one")
-    return begun(kept)
+    return restored_filter(initial_state)
 
 
 def draw(experiment: Experiment, runs: pd.DataFrame, store: Reader) -> Exhibit:

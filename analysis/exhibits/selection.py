@@ -62,7 +62,7 @@ class Choice:
     @property
     def metrics(self) -> dict[str, float]:
         """The metric `epsilon/selected/<rule>` of the selected epsilon; empty unless it is a finite number."""
-        if self.selected is None or not self.selected.is_metric:
+        if self.selected is None or not self.selected.is_finite:
             return {}
         return {self.selected.metric_name: self.selected.value}
 
@@ -72,7 +72,7 @@ class Choice:
         epsilon = self.selected
         if epsilon is None:
             return {"privacy.notes": f"no epsilon covers the choice of the best trial: {self.reason}"}
-        notes = f"{epsilon.note}. {self.noise}" if epsilon.is_metric else "infinite: no guarantee"
+        notes = f"{epsilon.note}. {self.noise}" if epsilon.is_finite else "infinite: no guarantee"
         return {"privacy.relation": epsilon.relation, "privacy.sampler": epsilon.sampler,
                 "privacy.delta": f"{epsilon.delta:g}", "privacy.notes": notes}
 

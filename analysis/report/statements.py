@@ -94,7 +94,7 @@ def epsilons(runs: pd.DataFrame, choice: Choice | None = None) -> Table | None:
     trials at their last epoch.
     """
     rows = []
-    if choice and choice.selected and choice.selected.is_metric:
+    if choice and choice.selected and choice.selected.is_finite:
         chosen = choice.selected
         rows.append((chosen.kind, chosen.variant, chosen.value, chosen.value, choice.standing, chosen.relation,
                      chosen.sampler, chosen.delta, 1))

@@ -65,13 +65,13 @@ def one_run(m: int, r: int, v: int, delta: float, p: float = 0.05) -> float:
 
 
 def _one_run_p_value(epsilon: float, m: int, r: int, v: int, delta: float) -> float:
-    """Return the bound p(epsilon) on the probability of `v` or more right guesses, with s = e^eps/(1 + e^eps).
+    """Return a bound on the probability of `v` or more right guesses under any (epsilon, delta)-DP mechanism.
 
-        P[Bin(r, s) >= v] + 2 m delta max_{1 <= i <= v} P[v > Bin(r, s) >= v - i]/i
+        P[Bin(r, s) >= v] + 2 m delta max_{1 <= i <= v} P[v > Bin(r, s) >= v - i]/i,   s = e^epsilon/(1 + e^epsilon)
 
-    Arguments as in `one_run`.
+    m is the number of canaries, of which r are guessed (Steinke, Nasr & Jagielski 2023).
     """
-    s = expit(epsilon)
+    s = expit(epsilon)  # probability that one guess is right
     below = np.cumsum(stats.binom.pmf(np.arange(v - 1, -1, -1), r, s))
     return stats.binom.sf(v - 1, r, s) + 2 * m * delta * float(np.max(below / np.arange(1, v + 1)))
 
@@ -79,8 +79,8 @@ def _one_run_p_value(epsilon: float, m: int, r: int, v: int, delta: float) -> fl
 def two_point(fp: Counts, n0: int, fn: Counts, n1: int, delta: float, conf: float = 0.95) -> Curve:
     """Return a lower bound on epsilon from the errors of a test between two neighbouring inputs.
 
-    max(log((1 - delta - b)/a), log((1 - delta - a)/b)), at least 0. a and b are the Clopper-Pearson upper limits of the
-    false positive and false negative rates at (1 - conf)/2 each (Nasr et al. 2023).
+    It is max(log((1 - delta - b)/a), log((1 - delta - a)/b)), or 0 if that is negative. a and b are the Clopper-Pearson
+    upper limits of the false positive and false negative rates at (1 - conf)/2 each (Nasr et al. 2023).
 
     Args:
         fp: number of the `n0` outputs on the first input that the test assigns to the second; a number or an array.

@@ -54,14 +54,14 @@ class Filter(NamedTuple):
     delta: float
 
     @property
-    def kept(self) -> list[float]:
-        """Return the numbers that a store keeps for `begun`."""
+    def initial_state(self) -> list[float]:
+        """Return [epsilon, delta, order, accountant's delta], which the store keeps; `restored_filter` reads it."""
         return [self.budget.epsilon, self.budget.delta, self.order, self.delta]
 
     def spent(self, released: Iterable[Release]) -> float:
-        """Return the Renyi divergence, of order alpha = `self.order`, of all released epochs together.
+        """Return the Renyi divergence that releases have spent: the sum over all released epochs of all trials.
 
-        Divergences of one order add up over the epochs of all trials.
+        It has the filter's order alpha, `self.order`; divergences of one order add up.
 
         Raises:
             ConfigError: for a trial whose epochs have no finite cost.
@@ -79,18 +79,19 @@ class Filter(NamedTuple):
         return improved_conversion((self.order,), np.array([divergence]), self.delta)[0]
 
     def admits(self, released: Iterable[Release]) -> bool:
-        """Whether these releases are within the budget."""
+        """Whether all releases of a sweep together are within its budget."""
         return self.epsilon(self.spent(released)) <= self.budget.epsilon
 
     def stated(self, released: Sequence[Release]) -> Epsilon:
-        """Return the budget as the epsilon of all releases, the choice of the best trial included.
+        """Return the budget as an `Epsilon` that covers all releases, and the choice of the best trial among them.
 
-        It is infinite if the releases exceed the budget.
+        The whole budget counts even if less was spent. The value is infinite if the releases exceed the budget.
 
         Args:
-            released: at least one release.
+            released: what each run of the sweep has published; at least one release.
         """
-        first, spent = released[0].trial, f"{self.epsilon(self.spent(released)):.4g}"
+        trials = [release.trial for release in released]
+        spent = f"{self.epsilon(self.spent(released)):.4g}"
         value = self.budget.epsilon
         if self.admits(released):
             note = (f"a Renyi filter of order {self.order}, fixed beforehand, let trials start whose whole cost "
@@ -98,44 +99,46 @@ class Filter(NamedTuple):
                     "covered, and so is the choice of the best by them")
         else:
             value, note = math.inf, f"{spent} was spent, more than the budget of {value:g}, which then covers nothing"
-        kind = guarantee([release.trial for release in released])
-        return Epsilon(value, "selected" if kind == "certified" else kind, "budget", first.parts.sampler.relation,
-                       first.sampler, self.budget.delta, "improved", note)
+        kind = "stated" if guarantee(trials) == "stated" else "selected"  # not checked here, or certified with choice
+        return Epsilon(value, kind, "budget", trials[0].parts.sampler.relation, trials[0].sampler, self.budget.delta,
+                       "improved", note)
 
 
-def begun(kept: Sequence[float]) -> Filter:
+def restored_filter(initial_state: Sequence[float]) -> Filter:
     """Return the filter with which a sweep began.
 
     Args:
-        kept: its `Filter.kept`, from the tracking store.
+        initial_state: its `Filter.initial_state`, from the tracking store.
     """
-    epsilon, delta, order, accounted = kept
-    return Filter(Budget(epsilon, delta), int(order), accounted)
+    epsilon, delta, order, accountant_delta = initial_state
+    return Filter(Budget(epsilon, delta), int(order), accountant_delta)
 
 
-def require_unchanged(budget: Budget | None, kept: Sequence[float] | None) -> None:
+def require_unchanged(budget: Budget | None, initial_state: Sequence[float] | None) -> None:
     """Refuse a budget that changed after the sweep began: a budget covers only what was released under it.
 
     Args:
         budget: from the experiment file.
-        kept: `Filter.kept` of the sweep as it began; None if it began without a budget.
+        initial_state: `Filter.initial_state` of the sweep; None if it began without a budget.
 
     Raises:
         ConfigError: if the two differ.
     """
-    before = Budget(*kept[:2]) if kept else None
-    if budget != before:
-        raise ConfigError(f"budget: must be the one that the sweep began with, {before or 'none'}, because a budget "
+    initial = Budget(*initial_state[:2]) if initial_state else None
+    if budget != initial:
+        raise ConfigError(f"budget: must be the one that the sweep began with, {initial or 'none'}, because a budget "
                           f"that was changed after results were seen covers nothing, got {budget or 'none'}; copy the "
                           "experiment under another name, whose budget does not count what this sweep released")
 
 
 def make_filter(experiment: Experiment, order: int | None = None) -> Filter:
-    """Return the filter for a search with a budget.
+    """Return the Renyi filter for a search with a budget.
+
+    The corners of the search space, trials with every setting at an end of its range, stand for all its trials.
 
     Args:
-        order: the order with which the sweep began. None chooses the order at which a trial takes the least share of
-            the budget, averaged over the corners of the space.
+        order: alpha of a sweep that has begun. None chooses the order at which a corner spends the smallest share of
+            the budget, on average over the corners.
 
     Raises:
         ConfigError: if the budget is less than the cost of the cheapest corner, or too large for secure noise.
@@ -143,35 +146,43 @@ def make_filter(experiment: Experiment, order: int | None = None) -> Filter:
     budget, search, corners = experiment.budget, experiment.search, experiment.corners
     if budget is None or search is None:
         raise ConfigError("budget: must be that of a search, which a filter is made for, got an experiment without")
+    if not all(within_delta(trial, budget.epsilon, search.trials) for trial in corners):
+        raise ConfigError("budget.epsilon: must be at most some 130 with noise 'secure', above which the sampler "
+                          f"of the noise takes more than its share of delta, got {budget.epsilon:g}")
     delta = min(accounted_delta(trial) for trial in corners)
-    for trial in corners:
-        if not within_delta(trial, budget.epsilon, search.trials):
-            raise ConfigError("budget.epsilon: must be at most some 130 with noise 'secure', above which the sampler "
-                              f"of the noise takes more than its share of delta, got {budget.epsilon:g}")
-    run_costs = np.array([trial.epochs * _curve(trial) for trial in corners])  # [corners, orders]
     orders = np.array(ORDERS)
+    run_costs = np.array([trial.epochs * _epoch_costs(trial) for trial in corners])  # divergence [corners, orders]
     # At every order, epsilon is a divergence plus this constant (Canonne, Kamath & Steinke 2020, Proposition 12).
     conversion = np.log1p(-1 / orders) - np.log(delta * orders) / (orders - 1)
-    cheapest = np.min(run_costs, axis=0) + conversion
-    if cheapest.min() > budget.epsilon:
-        targets = [trial.target_epsilon for trial in corners if trial.target_epsilon]
-        why = (f"; that is more than its target_epsilon of {min(targets):g}, as a filter adds up Renyi divergences of "
-               "one order, which bound epsilon less tightly; ask for a smaller target or a larger budget"
-               if targets else "")
-        raise ConfigError(f"budget.epsilon: must be at least {cheapest.min():.4g}, which the cheapest trial of the "
-                          f"search costs, got {budget.epsilon:g}{why}")
+    min_epsilons = np.min(run_costs, axis=0) + conversion  # [orders], of the cheapest corner
+    if min_epsilons.min() > budget.epsilon:
+        raise _budget_too_small(budget, corners, min_epsilons.min())
     if order is None:
-        possible = cheapest <= budget.epsilon
-        shares = np.mean(run_costs[:, possible] / (budget.epsilon - conversion[possible]), axis=0)
-        order = int(orders[possible][np.argmin(shares)])
+        affordable = min_epsilons <= budget.epsilon
+        shares = np.mean(run_costs[:, affordable] / (budget.epsilon - conversion[affordable]), axis=0)
+        order = int(orders[affordable][np.argmin(shares)])
     return Filter(budget, order, delta)
+
+
+def _budget_too_small(budget: Budget, corners: Sequence[TrialConfig], min_epsilon: float) -> ConfigError:
+    """Return the error for a budget below `min_epsilon`, the cost of the cheapest corner of the search space.
+
+    A target epsilon within the budget can still be too large, so the message explains the difference.
+    """
+    targets = [trial.target_epsilon for trial in corners if trial.target_epsilon]
+    hint = ""
+    if targets:
+        hint = (f"; that is more than its target_epsilon of {min(targets):g}, as a filter adds up Renyi divergences of "
+                "one order, which bound epsilon less tightly; ask for a smaller target or a larger budget")
+    return ConfigError(f"budget.epsilon: must be at least {min_epsilon:.4g}, which the cheapest trial of the "
+                       f"search costs, got {budget.epsilon:g}{hint}")
 
 
 @lru_cache(maxsize=4096)
 def epoch_cost(trial: TrialConfig, order: int) -> float:
-    """Return the Renyi divergence of one epoch with its evaluation.
+    """Return the Renyi divergence, of one order, that an epoch of a trial costs with its noisy validation accuracy.
 
-    It is the larger of the costs to a training record and to a validation record.
+    A record is in training or in validation, so it is the larger of the two costs.
 
     Raises:
         ConfigError: for a trial whose epochs have no finite cost, or that does not log validation accuracy with noise.
@@ -180,13 +191,16 @@ def epoch_cost(trial: TrialConfig, order: int) -> float:
         raise ConfigError(f"budget: trial {trial.trial_key} of this sweep has no finite cost (mechanism "
                           f"'{trial.mechanism}', private_metrics '{trial.disclosure}'), so that nothing covers the "
                           "sweep; give the experiment another name")
-    return float(_curve(trial)[ORDERS.index(order)])
+    return float(_epoch_costs(trial)[ORDERS.index(order)])
 
 
-def _curve(trial: TrialConfig) -> np.ndarray:
-    """Return `epoch_cost` at all `ORDERS`."""
-    of_training = renyi(event_of(with_noise(trial), 1))
-    return np.maximum(of_training, np.array(ORDERS) / (2 * evaluation_noise(trial) ** 2))
+def _epoch_costs(trial: TrialConfig) -> np.ndarray:
+    """Return `epoch_cost` at all orders of `ORDERS`, [len(ORDERS)].
+
+    A validation record is counted once per epoch, with Gaussian noise: divergence alpha/(2 noise^2).
+    """
+    training = renyi(event_of(with_noise(trial), 1))
+    return np.maximum(training, np.array(ORDERS) / (2 * evaluation_noise(trial) ** 2))
 
 
 @lru_cache(maxsize=1024)
@@ -194,7 +208,8 @@ def renyi(event: PrivacyEvent | StatedEvent) -> np.ndarray:
     """Return the Renyi divergence of an event at all orders of `ORDERS`, [len(ORDERS)], read-only."""
     if isinstance(event, StatedEvent):
         curve = event.renyi()
-    elif event.drawn.amplified and event.drawn.full:  # `dp_accounting` takes seconds for it
+    elif event.sampler_class.amplified and event.sampler_class.full:
+        # batches without replacement, for which `dp_accounting` takes seconds
         curve = event.steps * without_replacement_rdp(event.q, event.z)
     else:
         curve = np.array(RdpAccountant(ORDERS, RELATIONS[event.relation]).compose(dp_event(event)).rdp)
@@ -208,27 +223,34 @@ def epochs_released(released: Iterable[Release]) -> Iterable[tuple[TrialConfig, 
     A research trial that is trained again draws the same noise from its seed, so it releases the same values again, and
     the longest release counts. With secret noise every draw is a separate release, and their epochs add up.
     """
-    trials: dict[str, tuple[TrialConfig, list[Release]]] = {}
+    releases_by_key: dict[str, list[Release]] = {}
     for release in released:
-        trials.setdefault(release.trial.trial_key, (release.trial, []))[1].append(release)
-    found = []
-    for trial, releases in trials.values():
-        epochs = sum(draws_of(releases)) if trial.draws_fresh_noise else max(release.epochs for release in releases)
-        found.append((trial, epochs))
-    return found
+        releases_by_key.setdefault(release.trial.trial_key, []).append(release)
+    epochs_by_trial = []
+    for releases in releases_by_key.values():
+        trial = releases[0].trial
+        if trial.draws_fresh_noise:
+            epochs = sum(epochs_by_draw(releases))
+        else:
+            epochs = max(release.epochs for release in releases)
+        epochs_by_trial.append((trial, epochs))
+    return epochs_by_trial
 
 
-def draws_of(released: Iterable[Release]) -> list[int]:
-    """Return the epochs that each draw of one trial's secret noise released, the oldest draw first.
+def epochs_by_draw(released: Iterable[Release]) -> list[int]:
+    """Return the number of epochs that each draw of one trial's secret noise released, the oldest draw first.
 
-    A release without a draw's name counts as a draw of its own.
+    Several runs can continue one draw, so they publish the same epochs: the largest number counts. Lost epochs, of
+    failed attempts, are separate and add up. A release without a draw's name counts as a draw of its own.
     """
-    found: dict[tuple[str, int], tuple[int, int]] = {}  # by draw: (published epochs, lost epochs)
+    published: dict[tuple[str, int], int] = {}
+    lost: dict[tuple[str, int], int] = {}
     for number, release in enumerate(released):
-        key = release.draw, 0 if release.draw else number
-        published, lost = found.get(key, (0, 0))
-        found[key] = max(published, release.published), lost + release.lost
-    return [sum(epochs) for epochs in found.values() if any(epochs)]
+        draw = (release.draw, 0) if release.draw else ("", number)
+        published[draw] = max(published.get(draw, 0), release.published)
+        lost[draw] = lost.get(draw, 0) + release.lost
+    totals = [published[draw] + lost[draw] for draw in published]
+    return [total for total in totals if total]
 
 
 def scope(experiment: Experiment, certified: Callable[[str, str], Mapping[str, tuple[float, float]]]) -> list[str]:
@@ -237,18 +259,21 @@ def scope(experiment: Experiment, certified: Callable[[str, str], Mapping[str, t
     The list is empty without a budget.
 
     Args:
-        certified: `Reader.certified`; maps a data set and a relation to (epsilon, delta) of each sweep in the store
-            that has certified trials with both.
+        certified: function from a data set and a relation to {sweep's name: (epsilon, delta)}, for all sweeps in the
+            store with certified trials on both (`Reader.certified`).
     """
-    if not experiment.budget:
+    budget = experiment.budget
+    if not budget:
         return []
-    dataset, relation = experiment.corners[0].dataset, experiment.corners[0].parts.sampler.relation
+    first = experiment.corners[0]  # all trials of the search have its data set and relation
+    dataset, relation = first.dataset, first.parts.sampler.relation
     lines = [f"The budget belongs to the name '{experiment.name}' in this tracking store: another name, a copy of the "
              "store, a tag that was edited or an MLflow experiment that was renamed begins anew, and the records pay "
              "again."]
-    if others := {name: cost for name, cost in certified(dataset, relation).items() if name != experiment.name}:
-        own = experiment.budget.epsilon, experiment.budget.delta
-        epsilons, deltas = zip(own, *others.values(), strict=True)
+    others = {name: cost for name, cost in certified(dataset, relation).items() if name != experiment.name}
+    if others:
+        epsilons = [budget.epsilon, *(epsilon for epsilon, _ in others.values())]
+        deltas = [budget.delta, *(delta for _, delta in others.values())]
         lines.append(
             f"With the certified trials of {counted(len(others), 'other sweep')} on {dataset} in this store "
             f"({', '.join(sorted(others))}; relation {relation}) that is epsilon "
@@ -258,50 +283,54 @@ def scope(experiment: Experiment, certified: Callable[[str, str], Mapping[str, t
 
 
 def budget_lines(experiment: Experiment) -> Iterator[str]:
-    """Yield lines on the filter of a search with a budget, and on the costs of its cheapest and dearest trial."""
+    """Yield lines on a search's budget: its filter, and how many trials of the cheapest and dearest setting fit.
+
+    The corners of the search space stand for all its trials. Nothing is yielded without a budget.
+    """
     search = experiment.search
     if not experiment.budget or not search:
         return
     filter = make_filter(experiment)
-    costs = {trial: filter.spent([Release(trial, trial.epochs)]) for trial in experiment.corners}
+    budget = filter.budget
+    costs = {trial: filter.spent([Release(trial, trial.epochs)]) for trial in experiment.corners}  # divergences
     dearest = max(costs, key=costs.__getitem__)
-    least_cost, largest_cost = min(costs.values()), max(costs.values())
+    min_cost, max_cost = min(costs.values()), costs[dearest]
     conversion = filter.epsilon(1.0) - 1.0  # epsilon is a divergence plus this constant
-    largest_divergence = filter.budget.epsilon - conversion
-    most_of_dearest, most_of_cheapest = int(largest_divergence / largest_cost), int(largest_divergence / least_cost)
-    yield (f"budget: epsilon {filter.budget.epsilon:g} at delta {filter.budget.delta:g} for all that the sweep "
+    max_divergence = budget.epsilon - conversion
+    n_cheapest, n_dearest = int(max_divergence / min_cost), int(max_divergence / max_cost)
+    yield (f"budget: epsilon {budget.epsilon:g} at delta {budget.delta:g} for all that the sweep "
            f"releases, by a Renyi filter of order {filter.order}")
-    yield (f"  the cheapest trial alone is epsilon {filter.epsilon(least_cost):.4g}, the dearest "
-           f"{filter.epsilon(largest_cost):.4g}; {most_of_dearest} of the dearest fit, or {most_of_cheapest} of the "
-           "cheapest")
+    yield (f"  the cheapest trial alone is epsilon {filter.epsilon(min_cost):.4g}, the dearest "
+           f"{filter.epsilon(max_cost):.4g}; {n_dearest} of the dearest fit, or {n_cheapest} of the cheapest")
     yield (f"  {conversion:.4g} of that is paid once by the whole sweep, however many trials there are; the cheapest "
-           f"adds {least_cost:.4g}, the dearest {largest_cost:.4g}")
+           f"adds {min_cost:.4g}, the dearest {max_cost:.4g}")
     if dearest.target_epsilon:
         yield (f"  target_epsilon {dearest.target_epsilon:g} is the cost by a trial's own accountant; the filter "
                "covers all trials together and adds up Renyi divergences of one order in its place")
-        if most_of_dearest < search.trials and (fits := _target_that_fits(dearest, filter, search.trials)):
-            yield f"  for {counted(search.trials, 'trial')} to fit, ask for target_epsilon <= {fits:.2g}"
+        fitting_target = _target_that_fits(dearest, filter, search.trials) if n_dearest < search.trials else 0.0
+        if fitting_target:
+            yield f"  for {counted(search.trials, 'trial')} to fit, ask for target_epsilon <= {fitting_target:.2g}"
     yield f"  {sentence(noise_statement(trial.noise for trial in experiment.corners))}"
 
 
-def _target_that_fits(trial: TrialConfig, filter: Filter, many: int) -> float:
-    """Return about the largest target_epsilon at which `many` trials like this one fit into the budget.
+def _target_that_fits(trial: TrialConfig, filter: Filter, n_trials: int) -> float:
+    """Return about the largest target_epsilon at which `n_trials` trials like this one fit into the filter's budget.
 
-    It is found by bisection below the trial's own target, and rounded down to two digits. Return 0 if not even 1/64 of
-    the trial's target fits.
+    It is found by bisection below the trial's own target, and rounded down to two significant digits. It is 0 if not
+    even 1/64 of the trial's target fits.
     """
     def fits(target: float) -> bool:
         cost = filter.spent([Release(TrialConfig(trial.given, target_epsilon=target), trial.epochs)])
-        return filter.epsilon(many * cost) <= filter.budget.epsilon
+        return filter.epsilon(n_trials * cost) <= filter.budget.epsilon
 
     low, high = trial.target_epsilon / 64, trial.target_epsilon
     if not fits(low):
         return 0.0
-    while high / low > 1.01:  # finer than the two digits that are kept
+    while high / low > 1.01:  # finer than the two significant digits
         middle = math.sqrt(low * high)
         if fits(middle):
             low = middle
         else:
             high = middle
-    second_digit = 10 ** (math.floor(math.log10(low)) - 1)
+    second_digit = 10 ** (math.floor(math.log10(low)) - 1)  # place value of the second digit
     return math.floor(low / second_digit) * second_digit

@@ -99,10 +99,11 @@ def with_noise(config: TrialConfig) -> TrialConfig:
     if not mechanism.composed or not config.target_epsilon:
         return with_sigma(config)
     if not mechanism.certified:
-        def noisy(value: float) -> TrialConfig:
+        def with_setting(value: float) -> TrialConfig:
             return TrialConfig(config.given, target_epsilon=0.0, **{trainer.calibrates: value})
 
-        return noisy(calibrate(config.target_epsilon, lambda value: _value_of(noisy(value)), trainer.calibrates))
+        value = calibrate(config.target_epsilon, lambda value: _min_epsilon(with_setting(value)), trainer.calibrates)
+        return with_setting(value)
     event = gaussian_event(config, config.epochs)
     over_sensitivity = noise_multiplier_for(config.target_epsilon, event, accounted_delta(config))
     # the setting is over the norm C to which noise is scaled, the event's multiplier over the sensitivity
@@ -183,10 +184,14 @@ def certified_epsilons(config: TrialConfig, epochs_done: int) -> list[Epsilon]:
     if not config.parts.mechanism.certified:
         return []
     event, delta = gaussian_event(with_noise(config), epochs_done), accounted_delta(config)
-    found = [dataclasses.replace(epsilon(event, delta, accountant), delta=config.delta)
-             for accountant in accountants(event)]
     runs = max(1.0, epochs_done / config.epochs)
-    return [e if within_delta(config, e.value, runs) else dataclasses.replace(e, value=math.inf) for e in found]
+    epsilons = []
+    for accountant in accountants(event):
+        certified = epsilon(event, delta, accountant)
+        # A secure noise sampler is not exact; its error must fit into its share of delta.
+        value = certified.value if within_delta(config, certified.value, runs) else math.inf
+        epsilons.append(dataclasses.replace(certified, value=value, delta=config.delta))
+    return epsilons
 
 
 def stated_of(config: TrialConfig) -> str:
@@ -202,17 +207,17 @@ def _stated_epsilons(config: TrialConfig, epochs_done: int) -> list[Epsilon]:
     """
     noisy = with_noise(config)
     event = event_of(noisy, epochs_done)
-    what = f"{stated_of(noisy)}, and nobody here checked it"
+    note = f"{stated_of(noisy)}, and nobody here checked it"
     if isinstance(event, PrivacyEvent):
-        return [dataclasses.replace(e, kind="stated", sampler="by_trainer", note=what)
-                for e in (epsilon(event, config.delta, accountant) for accountant in accountants(event))]
-    found = [Epsilon(stated_value(event, config.delta, accountant), "stated", accountant, event.relation, "by_trainer",
-                     config.delta, CONVERSIONS[accountant], what) for accountant in event.accountants]
-    return sorted(found, key=lambda e: e.value)
+        certified = [epsilon(event, config.delta, accountant) for accountant in accountants(event)]
+        return [dataclasses.replace(e, kind="stated", sampler="by_trainer", note=note) for e in certified]
+    epsilons = [Epsilon(stated_value(event, config.delta, accountant), "stated", accountant, event.relation,
+                        "by_trainer", config.delta, CONVERSIONS[accountant], note) for accountant in event.accountants]
+    return sorted(epsilons, key=lambda e: e.value)
 
 
-def _value_of(config: TrialConfig) -> float:
-    """Return the least epsilon of a whole run with its noise; infinite if the accountants need more noise."""
+def _min_epsilon(config: TrialConfig) -> float:
+    """Return the smallest stated epsilon of a whole run; infinite if its noise is too small for the accountants."""
     try:
         return min(e.value for e in _stated_epsilons(config, config.epochs))
     except UnsupportedAccounting:

@@ -49,9 +49,9 @@ def prop3_first(alpha: Curve, m: int, n_out: int, sigma: float, tau_B: float, ga
 
 def prop3_second(alpha: Curve, m: int, n_out: int, sigma: float, tau_B: float, gamma_min: float, gamma_max: float,
                  tau_h_min: float, tau_h_max: float) -> Curve:
-    """Return `prop3_first` as corrected in the second printing (P2), Eq. 17.
+    """Return the Renyi divergence of one column and one step by Ohana et al. (2021), second printing (P2), Eq. 17.
 
-    The first term lacks the factor n_l = n_out, which the first printing counts twice.
+    It corrects `prop3_first`, which counts n_out twice in its first term. Arguments as there.
     """
     rho2 = _rho2(gamma_min, gamma_max, tau_h_min, tau_h_max)
     return 2 * alpha * rho2 * _snr2(tau_B, sigma) / m + _log_term(alpha, m, n_out, rho2)
@@ -59,7 +59,10 @@ def prop3_second(alpha: Curve, m: int, n_out: int, sigma: float, tau_B: float, g
 
 def a1_alt(alpha: Curve, m: int, n_out: int, sigma: float, tau_B: float, gamma_min: float, gamma_max: float,
            tau_h_min: float, tau_h_max: float) -> Curve:
-    """Return the alternative to `prop3_second` in P2, appendix A.1, which is finite for every finite rho."""
+    """Return the Renyi divergence of one column and one step by Ohana et al. (2021), P2, appendix A.1.
+
+    Unlike `prop3_second` it is finite for every finite rho. Arguments as in `prop3_first`.
+    """
     rho2 = _rho2(gamma_min, gamma_max, tau_h_min, tau_h_max)
     log = math.log((m - 1) / m + rho2 / m)
     return 2 * alpha * rho2 * _snr2(tau_B, sigma) / m + n_out * alpha / (2 * (alpha - 1)) * log
@@ -67,35 +70,46 @@ def a1_alt(alpha: Curve, m: int, n_out: int, sigma: float, tau_B: float, gamma_m
 
 def a2_equal_cov(alpha: Curve, m: int, n_out: int, sigma: float, tau_B: float, gamma_min: float, gamma_max: float,
                  tau_h_min: float, tau_h_max: float) -> Curve:
-    """Return `prop3_second` for neighbours with equal covariances (P2, appendix A.2, epsilon_2)."""
+    """Return the Renyi divergence of one column and one step if neighbours have equal covariances.
+
+    By Ohana et al. (2021), P2, appendix A.2, epsilon_2. Arguments as in `prop3_first`.
+    """
     rho2 = _rho2(gamma_min, gamma_max, tau_h_min, tau_h_max)
     return 2 * alpha * rho2 * _snr2(tau_B, sigma) / m
 
 
 def a3_saturating(alpha: Curve, m: int, n_out: int, sigma: float, tau_B: float, gamma_min: float, gamma_max: float,
                   tau_h_min: float, tau_h_max: float) -> Curve:
-    """Return `prop3_second` for equal covariances and every phi' and h at its bound (P2, appendix A.3, epsilon_3).
+    """Return the Renyi divergence of one column and one step for equal covariances, and phi' and h at their bounds.
 
-    The bounds gamma and tau_h then cancel, and n_out does not occur.
+    By Ohana et al. (2021), P2, appendix A.3, epsilon_3. Arguments as in `prop3_first`; gamma and tau_h cancel.
     """
     return 2 * alpha * _snr2(tau_B, sigma) / m
 
 
 def _ratio(numerator: float, denominator: float) -> float:
+    """Return the quotient; infinite unless the denominator is positive."""
     return numerator / denominator if denominator > 0 else math.inf
 
 
 def _rho2(gamma_min: float, gamma_max: float, tau_h_min: float, tau_h_max: float) -> float:
+    """Return rho^2 with rho = gamma_max tau_h_max/(gamma_min tau_h_min), the ratio of upper to lower bounds."""
     rho = _ratio(gamma_max * tau_h_max, gamma_min * tau_h_min)
     return rho * rho
 
 
 def _snr2(tau_B: float, sigma: float) -> float:
+    """Return (tau_B/sigma)^2: the square of the largest signal over the standard deviation of the noise."""
     return _ratio(tau_B, sigma) * _ratio(tau_B, sigma)
 
 
 def _log_term(alpha: Curve, m: int, n_out: int, rho2: float) -> Curve:
-    """Return n alpha / (2 (alpha - 1)) log[m L^2 / ((m + 1) L^2 - U^2)], with the fraction reduced by L^2."""
+    """Return the logarithmic term of Prop. 3; infinite unless m + 1 > rho^2.
+
+        n_out alpha/(2 (alpha - 1)) log[m L^2/((m + 1) L^2 - U^2)] = n_out alpha/(2 (alpha - 1)) log[m/(m + 1 - rho^2)]
+
+    rho = U/L is the ratio of the upper to the lower bound of the factors phi' h of an update.
+    """
     log = math.log(m / (m + 1 - rho2)) if m + 1 > rho2 else math.inf
     return n_out * alpha / (2 * (alpha - 1)) * log
 
@@ -127,13 +141,18 @@ class Layer:
 
 
 def network_epsilon(bound: Bound, layers: Sequence[Layer], T: int, delta: float, m: int) -> tuple[float, float | None]:
-    """Return epsilon by the papers' composition: T times n_(l-1) columns, added over layers, with their Theorem 2.
+    """Return epsilon of T steps of a whole network, composed as Ohana et al. (2021) do, with their Theorem 2.
 
-    The columns of a layer share their noise, so multiplying by their number is not composition. The papers claim it.
+    They add the divergence of one column over the columns, layers and steps. The columns of a layer share their noise,
+    so this is not a valid composition.
+
+    Args:
+        bound: one of their formulas for the Renyi divergence of one column in one step.
+        T, m: number of steps, and batch size.
 
     Returns:
-        (epsilon, alpha): min over `ALPHAS` of T eps(alpha) + log(1/delta)/(alpha - 1), and the order that attains it;
-        (inf, None) if the divergence is infinite at every order.
+        (epsilon, alpha): min over the orders `ALPHAS` of T divergence(alpha) + log(1/delta)/(alpha - 1), and the order
+        that attains it; (inf, None) if the divergence is infinite at every order.
 
     Raises:
         ValueError: unless T >= 1 and 0 < delta < 1.
@@ -144,12 +163,17 @@ def network_epsilon(bound: Bound, layers: Sequence[Layer], T: int, delta: float,
         raise ValueError(f"delta: must be > 0 and < 1, got {delta}")
     epsilons = T * _step_curve(bound, tuple(layers), m) + math.log(1 / delta) / (ALPHAS - 1)
     best = int(np.argmin(epsilons))
-    return (float(epsilons[best]), float(ALPHAS[best])) if math.isfinite(epsilons[best]) else (math.inf, None)
+    if not math.isfinite(epsilons[best]):
+        return math.inf, None
+    return float(epsilons[best]), float(ALPHAS[best])
 
 
 @lru_cache(maxsize=4096)
 def _step_curve(bound: Bound, layers: tuple[Layer, ...], m: int) -> np.ndarray:
-    """Return the claimed divergence of one step of the whole network at every order of `ALPHAS`."""
+    """Return the claimed divergence of one step of the whole network at every order of `ALPHAS`, [len(ALPHAS)].
+
+    It adds `bound`, of one column, over the n_in columns of every layer; m is the batch size.
+    """
     curve = np.asarray(sum(
         layer.n_in * bound(ALPHAS, m, layer.n_out, layer.sigma, layer.tau_B, layer.gamma_min, layer.gamma_max,
                            layer.tau_h_min, layer.tau_h_max) for layer in layers))
@@ -204,7 +228,7 @@ _NON_NEGATIVE = ("sigmoid", "relu", "unit")  # with an offset these stay away fr
 
 
 def layers_of(config: TrialConfig) -> tuple[Layer, ...]:
-    """Return the bounds that a trial guarantees for all its layers, for the formulas above.
+    """Return, for every layer of a trial's network, its size and the bounds that the trial's update rule guarantees.
 
     The output layer has no activation: it gets the error e itself, so phi' = 1 there. Lower bounds are 0 if nothing
     keeps activations away from 0.
@@ -212,8 +236,8 @@ def layers_of(config: TrialConfig) -> tuple[Layer, ...]:
     sizes = config.layer_sizes
     gamma_max = max(ACTIVATION_SLOPES[config.activation], config.gamma_min)
     layers: list[Layer] = []
-    for n_in, n_out, input_kind in zip(sizes[:-1], sizes[1:], _layer_inputs(config), strict=True):
-        is_output = len(layers) == len(sizes) - 2
+    for n_in, n_out, input_kind in zip(sizes[:-1], sizes[1:], _input_kinds(config), strict=True):
+        is_output = len(layers) == len(sizes) - 2  # layers so far: all hidden ones
         away_from_zero = config.activation_floor or input_kind in _NON_NEGATIVE
         layers.append(Layer(
             n_in, n_out,
@@ -226,8 +250,8 @@ def layers_of(config: TrialConfig) -> tuple[Layer, ...]:
     return tuple(layers)
 
 
-def _layer_inputs(config: TrialConfig) -> tuple[str, ...]:
-    """Return the kind of h that enters layers 1, 2, ..., L."""
+def _input_kinds(config: TrialConfig) -> tuple[str, ...]:
+    """Return by layer the kind of values that enter it: a kind of inputs, then the name of the activation function."""
     first = config.inputs if config.parts.features.raw else config.features
     return (first, *[config.activation] * len(config.hidden))
 
@@ -268,64 +292,76 @@ def _assumptions(config: TrialConfig) -> tuple[Assumption, ...]:
         return ()
     if reason := not_described(config):
         return (Assumption(FEEDBACK, False, reason),)
+    output_error = "a scaled and noisy e" if config.output_noise else "e itself, without noise"
+    slope = f"the infimum of phi' is 0 for {config.activation}, gamma_min clamps nothing"
+    if config.gamma_min > 0:
+        slope = f"phi' is clamped to at least {config.gamma_min:g}"
+    is_exact = config.matmul_precision == "float32"
+    rounding = "" if is_exact else ": bounds hold, and the noise is Gaussian, to a relative 2^-8"
     return (
         Assumption(FEEDBACK, True, "every layer's projected error gets a noise of its own"),
         Assumption(SIGMA, config.sigma > 0, f"sigma = {config.sigma:g}"),
-        Assumption(OUTPUT, config.output_noise, f"output_noise = {str(config.output_noise).lower()}: the output layer "
-                   f"gets {'a scaled and noisy e' if config.output_noise else 'e itself, without noise'}"),
-        Assumption(GAMMA, config.gamma_min > 0, f"phi' is clamped to at least {config.gamma_min:g}"
-                   if config.gamma_min > 0 else f"the infimum of phi' is 0 for {config.activation}, gamma_min clamps "
-                   "nothing"),
+        Assumption(OUTPUT, config.output_noise,
+                   f"output_noise = {str(config.output_noise).lower()}: the output layer gets {output_error}"),
+        Assumption(GAMMA, config.gamma_min > 0, slope),
         _floor(config),
         Assumption(OFFSET, config.tau_h_min > 0, f"tau_h_min = {config.tau_h_min:g}"),
         _rho(config),
         Assumption(EQUAL, False, "assumed, not enforced: phi' and h differ between neighbouring data sets"),
         Assumption(SATURATING, False, "assumed, not enforced: phi' and h need not reach their bounds"),
-        Assumption(EXACT, config.matmul_precision == "float32", f"matmul_precision = {config.matmul_precision}"
-                   + ("" if config.matmul_precision == "float32" else
-                      ": bounds hold, and the noise is Gaussian, to a relative 2^-8")),
+        Assumption(EXACT, is_exact, f"matmul_precision = {config.matmul_precision}{rounding}"),
     )
 
 
 def _floor(config: TrialConfig) -> Assumption:
-    """Return whether the trial keeps every |h_k| of the activations h at or above nu = tau_h_min/sqrt(n_(l-1)).
+    """Return whether every activation h_k of a trial has |h_k| >= nu = tau_h_min/sqrt(n_(l-1)).
 
-    It does with `activation_floor`, or if no h can be negative, because the offset nu is then only added to h >= 0.
+    It is so with `activation_floor`, or if no h can be negative, because the offset nu is then only added to h >= 0.
     """
     if config.activation_floor:
         return Assumption(FLOOR, True, "activation_floor: h <- sign(h) clip(|h|, nu, c)")
-    kinds = _layer_inputs(config)  # by layer: an activation, or the kind of inputs
-    signed = [str(layer) for layer, kind in enumerate(kinds, start=1) if kind not in _NON_NEGATIVE]
-    if not signed:
+    kinds = _input_kinds(config)  # by layer: an activation, or the kind of inputs
+    signed_layers = [str(layer) for layer, kind in enumerate(kinds, start=1) if kind not in _NON_NEGATIVE]
+    if not signed_layers:
         return Assumption(FLOOR, True, f"no h is negative ({', '.join(dict.fromkeys(kinds))}), so offset and clip "
                                        "keep every |h_k| above nu")
-    what = ", ".join(dict.fromkeys(kind for kind in kinds if kind not in _NON_NEGATIVE))
-    return Assumption(FLOOR, False, f"h can be negative ({what}) in layer{'s' if len(signed) > 1 else ''} "
-                                    f"{abridged(signed)}: h = -nu gives 0 after the offset; activation_floor is off")
+    signed_kinds = ", ".join(dict.fromkeys(kind for kind in kinds if kind not in _NON_NEGATIVE))
+    noun = "layer" if len(signed_layers) == 1 else "layers"
+    return Assumption(FLOOR, False, f"h can be negative ({signed_kinds}) in {noun} {abridged(signed_layers)}: "
+                                    "h = -nu gives 0 after the offset; activation_floor is off")
 
 
-def abridged(items: Sequence[str], most: int = 20) -> str:
-    """Join at most `most` items and the number of the remaining ones, so that a reason stays one readable line."""
-    more = f" and {len(items) - most} more" if len(items) > most else ""
-    return ", ".join(items[:most]) + more
+def abridged(items: Sequence[str], max_items: int = 20) -> str:
+    """Join the first `max_items` items by commas, and say how many more there are: `1, 2 and 3 more`."""
+    omitted = len(items) - max_items
+    text = ", ".join(items[:max_items])
+    return f"{text} and {omitted} more" if omitted > 0 else text
 
 
 def _rho(config: TrialConfig) -> Assumption:
-    """Return whether m + 1 > rho^2 in every layer, without which Prop. 3 is infinite; m is the batch size."""
+    """Return whether m + 1 > rho^2 in every layer, without which Prop. 3 is infinite; m is the batch size.
+
+    rho is the ratio of the upper to the lower bound of phi' h in a layer.
+    """
     rho2 = max(_rho2(layer.gamma_min, layer.gamma_max, layer.tau_h_min, layer.tau_h_max)
                for layer in layers_of(config))
     return Assumption(RHO, config.batch_size + 1 > rho2, f"m = {config.batch_size}, rho^2 = {rho2:.4g}")
 
 
 def missing(config: TrialConfig, variant: Variant) -> list[Assumption]:
-    """Return the failing assumptions that make `variant` infinite."""
-    return [a for a in _assumptions(config) if not a.holds and a.name in (*variant.needs, FEEDBACK)]
+    """Return the assumptions that make a formula infinite because the trial does not satisfy them.
+
+    Independent noise in every layer counts for every formula.
+    """
+    needed = (*variant.needs, FEEDBACK)
+    return [assumption for assumption in _assumptions(config) if not assumption.holds and assumption.name in needed]
 
 
 def claimed_epsilons(config: TrialConfig, epochs_done: int) -> list[Epsilon]:
-    """Return epsilon by the five formulas, each with T = epochs (as P1 counts) and with T = iterations (as P2 counts).
+    """Return the epsilons that Ohana et al. (2021) claim for a trial's first `epochs_done` epochs; none is a guarantee.
 
-    The list is empty without the photonic mechanism, or if the formulas do not describe the noise (`not_described`).
+    Each of their formulas is evaluated with T = epochs, as their first printing counts steps, and with T = iterations,
+    as the second does. The list is empty without the photonic mechanism, or if they do not describe the noise.
 
     Raises:
         ValueError: unless epochs_done >= 1.
@@ -336,17 +372,18 @@ def claimed_epsilons(config: TrialConfig, epochs_done: int) -> list[Epsilon]:
         return []
     layers = layers_of(config)
     counts = {"epochs": epochs_done, "iterations": epochs_done * config.steps_per_epoch}
-    return [
-        Epsilon(network_epsilon(variant.bound, layers, T, config.delta, config.batch_size)[0], "claimed",
-                f"{variant.name}/{convention}", RELATION, config.sampler, config.delta, "classic",
-                _note(config, variant, convention))
-        for variant in VARIANTS for convention, T in counts.items()
-    ]
+    epsilons = []
+    for variant in VARIANTS:
+        for convention, T in counts.items():
+            value, _ = network_epsilon(variant.bound, layers, T, config.delta, config.batch_size)
+            epsilons.append(Epsilon(value, "claimed", f"{variant.name}/{convention}", RELATION, config.sampler,
+                                    config.delta, "classic", _note(config, variant, convention)))
+    return epsilons
 
 
 @lru_cache(maxsize=4096)
 def _note(config: TrialConfig, variant: Variant, convention: str) -> str:
-    """Return the note of one claimed epsilon: its formula, and which assumptions fail or are not enforced."""
+    """Return the note of one claimed epsilon; `convention` says what T counts: `epochs` or `iterations`."""
     parts = [f"no guarantee: the formula as printed ({variant.source}), T = {convention}, times n_(l-1) columns that "
              "share their noise, biases not counted"]
     if convention == "epochs" and config.parts.sampler.amplified:
@@ -355,7 +392,7 @@ def _note(config: TrialConfig, variant: Variant, convention: str) -> str:
         parts.append(f"{EXACT}: fails")
     if variant.trusts:
         parts.append(f"assumed, not enforced: {', '.join(variant.trusts)}")
-    failing = [a.name for a in missing(config, variant)]
+    failing = [assumption.name for assumption in missing(config, variant)]
     if failing:
         parts.append(f"infinite, for want of: {', '.join(failing)}")
     return "; ".join(parts)

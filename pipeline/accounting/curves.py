@@ -101,7 +101,10 @@ def without_replacement_rdp(q: float, z: float, orders: tuple[int, ...] = ORDERS
 
 
 def lemma3_rdp(q: float, z: float, orders: tuple[int, ...] = ORDERS) -> np.ndarray:
-    """Return `without_replacement_rdp` by Lemma 3 of Lee & Kifer (2020) as printed: b(j) = 2 e^((j-1) D(j)), j >= 3."""
+    """Return the Renyi divergence of one step on batches without replacement, by Lemma 3 of Lee & Kifer (2020).
+
+    As printed, it is the formula of `without_replacement_rdp` with b(j) = 2 e^((j-1) D(j)). Arguments as there.
+    """
     return _amplified(q, _log_terms(np.arange(max(orders) + 1), z), orders)
 
 
@@ -116,7 +119,12 @@ def _log_terms(j: np.ndarray, z: float) -> np.ndarray:
 
 
 def _amplified(q: float, log_terms: np.ndarray, orders: Sequence[int]) -> np.ndarray:
-    """Return log(1 + sum_{j=2}^alpha q^j C(alpha, j) e^log_terms[j])/(alpha - 1) at every order."""
+    """Return the Renyi divergence of a sampled step at every order alpha, [len(orders)].
+
+        log(1 + sum_{j=2}^alpha q^j C(alpha, j) e^log_terms[j])/(alpha - 1)
+
+    q is the sampling rate, and C(alpha, j) a binomial coefficient.
+    """
     j = np.arange(2, len(log_terms))
     curve = []
     for alpha in orders:
@@ -164,30 +172,33 @@ def poisson_losses(q: float, z: float, interval: float = DISCRETIZATION) -> Loss
     adjacencies = [mechanism.AdjacencyType.REMOVE]
     if q != 1:  # without sampling, adding a record gives the same distribution
         adjacencies.append(mechanism.AdjacencyType.ADD)
-    both = []
+    pmfs = []  # probability mass functions of the loss
     for adjacency in adjacencies:
         loss = mechanism.GaussianPrivacyLoss(z, sampling_prob=q, adjacency_type=adjacency)
         bounds = loss.connect_dots_bounds()
         low, high = math.floor(bounds.epsilon_lower / interval), math.ceil(bounds.epsilon_upper / interval)
         profile = _profile(loss, z, np.arange(low, high + 1) * interval)
-        both.append(pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(interval, low, high, profile))
-    return LossDistribution(*both)
+        pmfs.append(pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(interval, low, high, profile))
+    return LossDistribution(*pmfs)
 
 
 def _profile(loss: mechanism.GaussianPrivacyLoss, z: float, epsilons: np.ndarray) -> np.ndarray:
-    """Return `loss.get_delta_for_epsilon(epsilons)` [k], by the same operations in the same order but vectorized.
+    """Return delta at every epsilon [k] for one step of the Gaussian mechanism, with Poisson sampling.
+
+    It equals `loss.get_delta_for_epsilon(epsilons)` bit for bit, by the same operations in the same order, but
+    vectorized. So it must not be simplified.
 
     Args:
-        loss: of sensitivity 1, add or remove.
-        z: its standard deviation.
+        loss: of sensitivity 1, if a record is added or removed.
+        z: standard deviation of the noise.
         epsilons: [k].
     """
     q, sign = loss.sampling_prob, -1.0 if loss.adjacency_type == mechanism.AdjacencyType.ADD else 1.0
-    edge = math.log1p(-q) if q < 1 else -math.inf  # no loss is beyond it
+    edge = math.log1p(-q) if q < 1 else -math.inf  # smallest possible loss, or largest negated one
     inside = sign * epsilons > edge
     deltas = np.where(inside, 0.0, -np.expm1(epsilons) if sign > 0 else 0.0)
     epsilons = epsilons[inside]
-    unsampled = sign * epsilons
+    unsampled = sign * epsilons  # the loss without sampling that gives this epsilon
     if q < 1:  # log(1 + (e^epsilon - 1)/q)
         at_edge = np.abs(unsampled - edge) <= 1e-9 * np.maximum(np.abs(unsampled), abs(edge))
         at_zero = unsampled == 0

@@ -71,7 +71,7 @@ class Epsilon:
         return f"epsilon/{self.kind}/{self.variant}" if self.variant else f"epsilon/{self.kind}"
 
     @property
-    def is_metric(self) -> bool:
+    def is_finite(self) -> bool:
         """Whether the value may be logged as a number."""
         return math.isfinite(self.value)
 

@@ -77,9 +77,13 @@ def check_evaluations(trials: Iterable[TrialConfig]) -> None:
 
 
 def cover(config: TrialConfig, epsilons: Sequence[Epsilon], epochs_done: int) -> list[Epsilon]:
-    """Return the epsilons of training, each raised to the cost of `epochs_done` evaluations to a validation record.
+    """Return epsilons that also cover the noisy validation accuracies of the first `epochs_done` epochs.
 
-    A record is in training or in validation, so the larger cost counts. Without noisy evaluations nothing changes.
+    A record is in training or in validation, so the larger of the two costs counts. Without noisy evaluations the
+    epsilons are returned unchanged.
+
+    Args:
+        epsilons: of training.
     """
     if not epsilons or not is_noisy(config):
         return list(epsilons)
@@ -114,20 +118,22 @@ def selected_epsilon(trials: Sequence[TrialConfig], selection: Selection,
             raise UnsupportedAccounting(f"{name}: must be one for all trials, got {' and '.join(values)}")
     epochs = {trial: trial.epochs + earlier.get(trial.trial_key, 0) for trial in trials}
     events = [event_of(with_noise(trial), epochs[trial]) for trial in trials]
-    covered = trials if scores_are_covered(trials) else ()
-    scores = [math.sqrt(epochs[trial]) / evaluation_noise(trial) for trial in covered]  # mu of all evaluations
+    scores: list[float] = []  # by trial, mu of all its noisy evaluations together
+    if scores_are_covered(trials):
+        scores = [math.sqrt(epochs[trial]) / evaluation_noise(trial) for trial in trials]
     delta = min(accounted_delta(trial) for trial in trials)
-    mean = 1.0
+    mean = 1.0  # expected number of runs of a trial
     if selection.is_random:
         mean, shape = selection.distribution
-        found = selected_by_random_stopping(events, delta, mean, shape, scores)
+        epsilon = selected_by_random_stopping(events, delta, mean, shape, scores)
     else:
         splits = {(trial.seed, trial.split_sizes) for trial in trials}
-        found = selected_by_composition(events, delta, scores, one_split=len(splits) == 1)
+        epsilon = selected_by_composition(events, delta, scores, one_split=len(splits) == 1)
     runs = sum(epochs[trial] / trial.epochs for trial in trials) * max(mean, 1)
-    holds = all(within_delta(trial, found.value, runs) for trial in trials)
+    sampler_fits = all(within_delta(trial, epsilon.value, runs) for trial in trials)  # the noise sampler's error
     kind = "selected" if guarantee(trials) == "certified" else "stated"
-    return dataclasses.replace(found, kind=kind, delta=trials[0].delta, value=found.value if holds else math.inf)
+    return dataclasses.replace(epsilon, kind=kind, delta=trials[0].delta,
+                               value=epsilon.value if sampler_fits else math.inf)
 
 
 def scores_are_covered(trials: Sequence[TrialConfig]) -> bool:

@@ -39,6 +39,7 @@ from pipeline.trials.sampler import RELATIONS, Sampler
 CONVERSIONS = {"pld": "pld", "rdp/improved": "improved", "rdp/classic": "classic", "gdp": "exact"}
 LEAST_NOISE_OVER_SENSITIVITY = MIN_NOISE_OVER_C / 2  # the sensitivity is 2 C under replace-one
 LITTLE_NOISE = 0.4  # below it the loss of one step spreads over tens, so the grid is `COARSEST`
+CALIBRATION_RANGE = (0.99, 0.995)  # epsilon over its target: the smallest accepted ratio, and the ratio aimed at
 
 
 class UnsupportedAccounting(ValueError):
@@ -74,7 +75,7 @@ class PrivacyEvent:
     m: int | None = None
 
     def __post_init__(self) -> None:
-        """Refuse values out of range, and sampling fields that the sampler lacks or does not use."""
+        """Refuse values out of range, missing sampling fields, and those that the sampler does not use."""
         for name, accepted in (("sampler", PARTS["sampler"]), ("relation", RELATIONS)):
             if getattr(self, name) not in accepted:
                 raise ValueError(f"{name}: must be one of {', '.join(accepted)}, got {getattr(self, name)!r}")
@@ -83,11 +84,13 @@ class PrivacyEvent:
         for name in ("steps", "epochs"):
             if not getattr(self, name) >= 1:
                 raise ValueError(f"{name}: must be >= 1, got {getattr(self, name)}")
-        needed = self.drawn.rate_names
+        needed = self.sampler_class.rate_names
         for name in ("sampling_rate", "N", "m"):
-            if (getattr(self, name) is not None) != (name in needed):
-                raise ValueError(f"{name}: {'missing' if name in needed else 'has no meaning'} for sampler "
-                                 f"{self.sampler}, got {getattr(self, name)}")
+            value = getattr(self, name)
+            if name in needed and value is None:
+                raise ValueError(f"{name}: missing for sampler {self.sampler}, got None")
+            if name not in needed and value is not None:
+                raise ValueError(f"{name}: has no meaning for sampler {self.sampler}, got {value}")
         if needed and not 0 < self.q <= 1:
             raise ValueError(f"sampling rate: must be > 0 and at most 1, got {self.q}")
 
@@ -116,31 +119,31 @@ class PrivacyEvent:
         return self.noise_multiplier
 
     @property
-    def drawn(self) -> type[Sampler]:
-        """Return the sampler's class."""
+    def sampler_class(self) -> type[Sampler]:
+        """Return the class of the sampler, which knows its accountants and its neighbouring relation."""
         return parts_of("sampler", Sampler)[self.sampler]
 
 
 def accountants(event: PrivacyEvent) -> tuple[str, ...]:
-    """Return the accountants proved for the event, the tightest first.
+    """Return the names of the accountants that are proved for the event's sampler, the tightest first.
 
-    Below `LEAST_NOISE_OVER_SENSITIVITY` the list omits pld, if another accountant is left.
+    For noise below `LEAST_NOISE_OVER_SENSITIVITY` the slow `pld` is left out, unless it is the only accountant.
 
     Raises:
         UnsupportedAccounting: if no accountant is proved.
     """
-    if event.relation != event.drawn.relation:
+    if event.relation != event.sampler_class.relation:
         known = "; ".join(f"{name} with {sampler.relation}" for name, sampler in parts_of("sampler", Sampler).items())
         raise UnsupportedAccounting(f"sampler {event.sampler} with relation {event.relation}: "
-                                    f"{event.drawn.other_relation} (accounted for: {known})")
-    proved = event.drawn.accountants
+                                    f"{event.sampler_class.other_relation} (accounted for: {known})")
+    proved = event.sampler_class.accountants
     if event.noise_multiplier and event.noise_multiplier < LEAST_NOISE_OVER_SENSITIVITY:
         proved = tuple(name for name in proved if name != "pld") or proved
     return proved
 
 
 def epsilon(event: PrivacyEvent, delta: float, accountant: str | None = None) -> Epsilon:
-    """Return the certified epsilon of all released iterates together; infinite without noise.
+    """Return the certified epsilon of publishing the weights after every step of the run; infinite without noise.
 
     Args:
         accountant: one of `accountants(event)`; None takes the tightest.
@@ -150,71 +153,78 @@ def epsilon(event: PrivacyEvent, delta: float, accountant: str | None = None) ->
         ValueError: unless 0 < delta < 1, if the noise multiplier is not set or, for pld, if it is below
             `LEAST_NOISE_OVER_SENSITIVITY`.
     """
-    accountant = _checked(event, accountant)
+    accountant = _accountant_for(event, accountant)
     if event.noise_multiplier is None:
         raise ValueError("noise_multiplier: not set; noise_multiplier_for calibrates it")
-    return Epsilon(_value(event, delta, accountant), "certified", accountant, event.relation, event.sampler, delta,
-                   CONVERSIONS[accountant], _note(event))
+    value = _epsilon_value(event, delta, accountant)
+    return Epsilon(value, "certified", accountant, event.relation, event.sampler, delta, CONVERSIONS[accountant],
+                   _note(event))
 
 
 def noise_multiplier_for(target_epsilon: float, event: PrivacyEvent, delta: float,
                          accountant: str | None = None) -> float:
-    """Return a noise multiplier that gives an epsilon between 0.99 `target_epsilon` and `target_epsilon`.
+    """Return the noise multiplier that `event` needs for an epsilon between 0.99 and 1 times `target_epsilon`.
 
     Raises:
         ValueError: unless target_epsilon is positive and finite, or if no multiplier in [0.1, 1e6] attains it.
         UnsupportedAccounting: as `epsilon`.
     """
-    accountant = _checked(event, accountant)
+    accountant = _accountant_for(event, accountant)
 
-    def value(z: float) -> float:
-        return _value(dataclasses.replace(event, noise_multiplier=z), delta, accountant)
+    def epsilon_of(noise_multiplier: float) -> float:
+        return _epsilon_value(dataclasses.replace(event, noise_multiplier=noise_multiplier), delta, accountant)
 
-    return calibrate(target_epsilon, value, "noise multiplier", LEAST_NOISE_OVER_SENSITIVITY)
+    return calibrate(target_epsilon, epsilon_of, "noise multiplier", LEAST_NOISE_OVER_SENSITIVITY)
 
 
-def calibrate(target_epsilon: float, value: Callable[[float], float], name: str, least: float = 1e-6) -> float:
-    """Return a number, such as a noise multiplier, that gives an epsilon between 0.99 and 1 times `target_epsilon`.
+def calibrate(target_epsilon: float, epsilon_of: Callable[[float], float], name: str, min_value: float = 1e-6) -> float:
+    """Return a value, such as a noise multiplier, that gives an epsilon between 0.99 and 1 times `target_epsilon`.
 
     Args:
-        value: function from the number to epsilon; decreasing.
-        name: the number's name in messages.
-        least: lower end of the search interval [least, 1e6].
+        epsilon_of: function from the value to epsilon; decreasing.
+        name: the value's name in messages.
+        min_value: lower end of the search interval [min_value, 1e6].
 
     Raises:
-        ValueError: unless target_epsilon is positive and finite, or if no number in [least, 1e6] attains it.
+        ValueError: unless target_epsilon is positive and finite, or if no value in [min_value, 1e6] attains it.
     """
     if not 0 < target_epsilon < math.inf:
         raise ValueError(f"target_epsilon: must be > 0 and finite, got {target_epsilon}")
 
-    def excess(log_z: float) -> float:
-        """Return log(epsilon/target), which decreases in log z and is nearly linear."""
-        if not least <= math.exp(log_z) <= 1e6:
-            raise ValueError(f"target_epsilon: no {name} in [{least:g}, 1e6] gives {target_epsilon}")
-        return math.log(max(value(math.exp(log_z)), 1e-300) / target_epsilon)
+    def log_ratio(log_value: float) -> float:
+        """Return log(epsilon/target_epsilon), which decreases in `log_value` and is nearly linear."""
+        value = math.exp(log_value)
+        if not min_value <= value <= 1e6:
+            raise ValueError(f"target_epsilon: no {name} in [{min_value:g}, 1e6] gives {target_epsilon}")
+        return math.log(max(epsilon_of(value), 1e-300) / target_epsilon)  # epsilon may be 0
 
-    # Bracket the solution: excess is `above` > 0 at log z = low, and `below` <= 0 at log z = high.
-    low, high = 0.0, 0.0
-    above = below = excess(0.0)
-    while below > 0:
-        low, above, high = high, below, high + math.log(1.4)
-        below = excess(high)
-    while above <= 0:
-        high, below, low = low, above, low - math.log(1.4)
-        above = excess(low)
-    # Shrink it by linear interpolation to 0.995 of the target, at least a tenth from either end.
-    while below < math.log(0.99):
-        share = min(max((above - math.log(0.995)) / (above - below), 0.1), 0.9) if above < math.inf else 0.5
-        middle = low + share * (high - low)
-        found = excess(middle)
-        if found > 0:
-            low, above = middle, found
+    min_ratio, aim = map(math.log, CALIBRATION_RANGE)
+    # Bracket the solution between logarithms of values: the ratio is > 0 at `low` and <= 0 at `high`.
+    low = high = 0.0
+    ratio_at_low = ratio_at_high = log_ratio(0.0)
+    while ratio_at_high > 0:
+        low, ratio_at_low = high, ratio_at_high
+        high += math.log(1.4)
+        ratio_at_high = log_ratio(high)
+    while ratio_at_low <= 0:
+        high, ratio_at_high = low, ratio_at_low
+        low -= math.log(1.4)
+        ratio_at_low = log_ratio(low)
+    # Shrink the bracket by linear interpolation, at least a tenth from either end; halve it if epsilon is infinite.
+    while ratio_at_high < min_ratio:
+        fraction = 0.5
+        if ratio_at_low < math.inf:
+            fraction = min(max((ratio_at_low - aim) / (ratio_at_low - ratio_at_high), 0.1), 0.9)
+        middle = low + fraction * (high - low)
+        ratio = log_ratio(middle)
+        if ratio > 0:
+            low, ratio_at_low = middle, ratio
         else:
-            high, below = middle, found
+            high, ratio_at_high = middle, ratio
     return math.exp(high)
 
 
-def _checked(event: PrivacyEvent, accountant: str | None) -> str:
+def _accountant_for(event: PrivacyEvent, accountant: str | None) -> str:
     """Return the accountant to use: the given one if it is proved for the event, or the tightest for None.
 
     Raises:
@@ -223,28 +233,27 @@ def _checked(event: PrivacyEvent, accountant: str | None) -> str:
     proved = accountants(event)
     if accountant is None:
         return proved[0]
-    if accountant not in event.drawn.accountants:
-        raise UnsupportedAccounting(
-            f"accountant {accountant!r}: not proved for sampler {event.sampler} with relation {event.relation}, only "
-            f"{', '.join(proved)}" + ("; amplification by sampling is not proved for shuffled batches"
-                                      if not event.drawn.amplified else ""))
-    return accountant
+    if accountant in event.sampler_class.accountants:
+        return accountant
+    reason = "" if event.sampler_class.amplified else "; amplification by sampling is not proved for shuffled batches"
+    raise UnsupportedAccounting(f"accountant {accountant!r}: not proved for sampler {event.sampler} with relation "
+                                f"{event.relation}, only {', '.join(proved)}{reason}")
 
 
 def _note(event: PrivacyEvent) -> str:
-    """Return a certified epsilon's note: noise multiplier, and how often a record takes part."""
+    """Return the note on a certified epsilon: the noise multiplier, and how often a record takes part in a step."""
     if event.noise_multiplier == 0:
         return "no noise, no guarantee"
-    return (f"noise multiplier {event.noise_multiplier:.4g}; {event.drawn.part_in_step}; holds for every released "
-            "iterate")
+    return (f"noise multiplier {event.noise_multiplier:.4g}; {event.sampler_class.part_in_step}; holds for every "
+            "released iterate")
 
 
 @lru_cache(maxsize=4096)
-def _value(event: PrivacyEvent, delta: float, accountant: str) -> float:
-    """Return the epsilon of an event at delta by one accountant; infinite without noise.
+def _epsilon_value(event: PrivacyEvent, delta: float, accountant: str) -> float:
+    """Return the epsilon of a training run at delta by one accountant; infinite without noise.
 
-    `gdp`: E shuffled epochs with noise multiplier z are sqrt(E)/z-Gaussian DP. `pld`: from the composed privacy-loss
-    distribution. `rdp/...`: the Renyi divergence of batches without replacement, converted.
+    Accountant `gdp`, for shuffled batches: E epochs with noise multiplier z are sqrt(E)/z-Gaussian DP. `pld` composes
+    privacy-loss distributions of steps. `rdp/...` converts the Renyi divergence of batches without replacement.
     """
     if not 0 < delta < 1:
         raise ValueError(f"delta: must be > 0 and < 1, got {delta}")
@@ -260,37 +269,39 @@ def _value(event: PrivacyEvent, delta: float, accountant: str) -> float:
 
 
 def interval_of(event: PrivacyEvent) -> float:
-    """Return the interval of the loss grid for a run; it depends on the noise."""
-    little = event.noise_multiplier is not None and event.noise_multiplier < LITTLE_NOISE
-    return COARSEST if little else DISCRETIZATION
+    """Return the interval of the grid of privacy losses: coarse for little noise, whose losses spread widely."""
+    if event.noise_multiplier is not None and event.noise_multiplier < LITTLE_NOISE:
+        return COARSEST
+    return DISCRETIZATION
 
 
 def loss_distribution(event: PrivacyEvent, interval: float | None = None) -> LossDistribution:
-    """Return the privacy-loss distribution of the whole run.
+    """Return the privacy-loss distribution of the whole run, from which epsilon follows at any delta.
 
-    E shuffled epochs are one Gaussian mechanism of sensitivity 1 with noise z/sqrt(E).
+    Sampled batches compose the losses of steps. E shuffled epochs with noise multiplier z are one Gaussian mechanism of
+    sensitivity 1 with noise z/sqrt(E).
 
     Args:
-        interval: of the loss grid; None takes `interval_of(event)`. Epsilon is valid on any grid; a coarse grid is
-            faster and gives a larger epsilon.
+        interval: distance of the grid points of the losses; None takes `interval_of(event)`. Epsilon is valid on any
+            grid; a coarse grid is faster and gives a larger epsilon.
 
     Raises:
         UnsupportedAccounting: as `accountants`, and for a noise multiplier below `LEAST_NOISE_OVER_SENSITIVITY`.
     """
     check_losses(event)
     interval = interval or interval_of(event)
-    if not event.drawn.amplified:
+    if not event.sampler_class.amplified:
         return gaussian_losses(event.z / math.sqrt(event.epochs), interval)
-    return load(event.drawn.losses)(event.q, event.z, interval).self_compose(event.steps)
+    return load(event.sampler_class.losses)(event.q, event.z, interval).self_compose(event.steps)
 
 
 def check_losses(event: PrivacyEvent) -> None:
-    """Refuse an event that `loss_distribution` cannot take.
+    """Refuse an event without a privacy-loss distribution.
 
     Raises:
-        UnsupportedAccounting: as `loss_distribution`.
+        UnsupportedAccounting: if no accountant is proved for it, or if its noise is too small for the grid of losses.
     """
-    accountants(event)
+    accountants(event)  # raises if there is none
     if event.noise_multiplier is None or event.noise_multiplier < LEAST_NOISE_OVER_SENSITIVITY:
         raise UnsupportedAccounting(f"noise_multiplier: must be at least {LEAST_NOISE_OVER_SENSITIVITY} for a "
                                     "privacy-loss distribution (smaller noise has an epsilon in the hundreds, and a "
@@ -300,25 +311,32 @@ def check_losses(event: PrivacyEvent) -> None:
 def pld_epsilon(losses: LossDistribution, delta: float, steps: int) -> float:
     """Return epsilon from the privacy-loss distribution of `steps` composed steps, never below the true epsilon.
 
-    The Fourier transforms of the composition round by up to steps 2^-53 of probability, as measured against exact
-    Gaussian compositions of up to 10^6 steps. Ten times this error is taken from delta.
+    Composition by Fourier transforms misplaces up to steps x 2^-53 of probability, as measured against exact Gaussian
+    compositions of up to 10^6 steps. About ten times this error, steps x 10^-15, is subtracted from delta.
 
     Raises:
-        UnsupportedAccounting: if rounding takes more than delta/10.
+        UnsupportedAccounting: if that is more than a tenth of delta.
     """
-    if delta < (least := steps * MIN_DELTA_PER_STEP):
-        raise UnsupportedAccounting(f"delta: must be at least {least:.3g} for a privacy-loss distribution of {steps} "
-                                    f"steps, below which its rounding errors count, got {delta:.3g}; use a larger one, "
-                                    "or an accountant other than pld")
-    return float(losses.get_epsilon_for_delta(delta - least / 10))
+    min_delta = steps * MIN_DELTA_PER_STEP
+    if delta < min_delta:
+        raise UnsupportedAccounting(f"delta: must be at least {min_delta:.3g} for a privacy-loss distribution of "
+                                    f"{steps} steps, below which its rounding errors count, got {delta:.3g}; use a "
+                                    "larger one, or an accountant other than pld")
+    rounding_margin = min_delta / 10
+    return float(losses.get_epsilon_for_delta(delta - rounding_margin))
 
 
 def certified_component_norm(tau_B: Sequence[float], gamma: Sequence[float], tau_h_prev: Sequence[float],
                              bias: bool = True) -> float:
-    """Return C, the largest norm of one record's contribution under component clipping.
+    """Return C, the largest Euclidean norm of one record's contribution if error and activations are clipped.
 
-    C^2 = sum_l tau_{B,l}^2 gamma_l^2 (tau_{h,l-1}^2 + 1), the 1 for the bias. One entry per layer, the output layer
-    last (tau_B = tau_e, gamma = 1 there). Norms are Euclidean.
+        C^2 = sum over layers l of tau_{B,l}^2 gamma_l^2 (tau_{h,l-1}^2 + 1)
+
+    Args:
+        tau_B: by layer, bound on the projected error; for the output layer, which is last, on the error itself.
+        gamma: by layer, bound on the slope of the activation function; 1 for the output layer.
+        tau_h_prev: by layer, bound on the activations that enter it.
+        bias: whether layers have biases, which add the 1.
 
     Raises:
         ValueError: if the lengths differ.
@@ -327,7 +345,9 @@ def certified_component_norm(tau_B: Sequence[float], gamma: Sequence[float], tau
 
 
 def sensitivity(C: float, relation: str) -> float:
-    """Return the sensitivity of a sum of contributions of norm at most C: C for add/remove, 2 C for replace-one.
+    """Return the sensitivity of a sum over records whose contributions have norm at most C.
+
+    It is C if a record is added or removed, and 2 C if a record is replaced by another.
 
     Raises:
         ValueError: for another relation.

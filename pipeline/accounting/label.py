@@ -123,11 +123,13 @@ def label_epsilons(config: TrialConfig, epochs_done: int) -> list[Epsilon]:
     if math.isinf(mu):
         note += "; infinite: an error is used without noise"
     runs = max(1.0, epochs_done / config.epochs)
-    return [Epsilon(value if within_delta(config, value, runs) else math.inf, "label", variant, RELATION,
-                    config.sampler, config.delta, conversion, note)
-            for variant, value, conversion in (
-                ("gdp", binomial_gdp_eps(mu, draws, q, delta), "exact"),
-                ("rdp", binomial_rdp_eps(mu, draws, q, delta), "classic"))]
+    epsilons = []
+    for variant, value, conversion in (("gdp", binomial_gdp_eps(mu, draws, q, delta), "exact"),
+                                       ("rdp", binomial_rdp_eps(mu, draws, q, delta), "classic")):
+        if not within_delta(config, value, runs):  # a secure noise sampler's error exceeds its share of delta
+            value = math.inf
+        epsilons.append(Epsilon(value, "label", variant, RELATION, config.sampler, config.delta, conversion, note))
+    return epsilons
 
 
 def _photon_epsilon(config: TrialConfig, draws: int, q: float, note: str) -> Epsilon:
@@ -139,15 +141,15 @@ def _photon_epsilon(config: TrialConfig, draws: int, q: float, note: str) -> Eps
 
 
 def photon_eps(config: TrialConfig, draws: int, q: float, delta: float) -> float:
-    """Return epsilon of K participations of a record in the photon counts of `opu_physical`, K ~ Bin(draws, q) public.
+    """Return the label epsilon at delta of projector `opu_physical`, whose noise is that of counted photons.
 
-    Every Renyi order gives a valid epsilon. The search starts at the best order for a Gaussian and goes downhill,
-    because each order takes a second.
+    A record takes part K ~ Bin(draws, q) times. Every Renyi order gives a valid epsilon. The search for the best order
+    starts at that of a Gaussian and goes downhill, because each order takes a second.
     """
     log_in = math.log(q)
     log_out = math.log1p(-q) if q < 1 else -math.inf
 
-    def at(step: int) -> float:
+    def epsilon_at(step: int) -> float:
         """Return epsilon by the Renyi divergence of order alpha = 1 + 2^(step/2).
 
         A record takes part in each draw with probability q, so a draw's divergence is log(1 - q + q e^((alpha-1)
@@ -164,17 +166,21 @@ def photon_eps(config: TrialConfig, draws: int, q: float, delta: float) -> float
     expected = draws * q * label_divergence(2.0, config) / 2
     start = round(math.log2(math.log(1 / delta) / expected)) if 0 < expected < math.inf else LEAST_STEP
     step = min(max(start, LEAST_STEP), MOST_STEP)
-    best = at(step)
+    best = epsilon_at(step)
     for direction in (1, -1):
-        while LEAST_STEP <= step + direction <= MOST_STEP and (there := at(step + direction)) < best:
-            step, best = step + direction, there
+        while LEAST_STEP <= step + direction <= MOST_STEP:
+            neighbour = epsilon_at(step + direction)
+            if neighbour >= best:
+                break
+            step, best = step + direction, neighbour
     return best
 
 
 def binomial_gdp_eps(mu: float, draws: int, q: float, delta: float) -> float:
     """Return epsilon of K mu-Gaussian DP releases, K ~ Bin(draws, q) public; at q = 1 exactly (mu sqrt(draws))-GDP.
 
-    delta(epsilon) is the average over K. Counts beyond a probability of delta/10^6 are charged with delta(epsilon) = 1.
+    delta(epsilon) is the average over K. Counts K in the upper tail, of probability delta/10^6, are charged with
+    delta(epsilon) = 1.
     """
     if math.isinf(mu):
         return math.inf

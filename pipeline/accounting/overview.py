@@ -116,42 +116,64 @@ def _calibrated(noisy: TrialConfig) -> str:
 
 def as_json(experiment: Experiment, by_epoch: bool = False) -> str:
     """Return all settings with all epsilons as JSON for scripts; infinite values are null."""
-    found = statements(experiment, by_epoch)
-    return json.dumps({"experiment": experiment.name, "settings": [
-        {**dataclasses.asdict(s), "epsilons": [[_plain(e) for e in epsilons] for epsilons in s.epsilons]}
-        for s in found], "best": list(price_lines(experiment)),
-        "budget": list(budget_lines(experiment))}, indent=2)
+    settings = []
+    for statement in statements(experiment, by_epoch):
+        epsilons = [[_plain(epsilon) for epsilon in after_epoch] for after_epoch in statement.epsilons]
+        settings.append({**dataclasses.asdict(statement), "epsilons": epsilons})
+    return json.dumps({"experiment": experiment.name, "settings": settings, "best": list(price_lines(experiment)),
+                       "budget": list(budget_lines(experiment))}, indent=2)
 
 
 def _plain(epsilon: Epsilon) -> Mapping[str, Any]:
-    return {**dataclasses.asdict(epsilon), "value": epsilon.value if epsilon.is_metric else None}
+    return {**dataclasses.asdict(epsilon), "value": epsilon.value if epsilon.is_finite else None}
 
 
 def as_lines(experiment: Experiment, by_epoch: bool = False) -> Iterator[str]:
-    """Yield lines for people: a table of every epsilon, the kinds' meanings, assumptions, and the best trial's cost."""
-    found, trials = statements(experiment, by_epoch), experiment.possible
-    epochs = {trial.trial_key: trial.epochs for trial in trials}
-    what = "corner" if experiment.search else "trial"
-    yield f"{experiment.name}: {counted(len(found), 'setting')}, whatever the seed, of {counted(len(trials), what)}"
-    rows: dict[tuple[str, ...], list[str]] = {}
-    for statement in found:
-        for row in _rows(statement.epsilons[-1]) or [("none", *[""] * 4)]:
-            noise = "" if row[0] == "inf" else statement.noise  # infinite at any noise
-            rows.setdefault((*row, noise, str(epochs[statement.trial_keys[0]])), []).append(statement.name)
-    yield from aligned([HEADER, *((*row, _common(names)) for row, names in rows.items())])
-    for statement in found if by_epoch else ():
-        yield statement.name
-        for number, epsilons in enumerate(statement.epsilons, start=1):
-            values = (f"{e.metric_name.removeprefix('epsilon/')} {e.value:.4g}" for e in epsilons)
-            yield f"  after epoch {number:>3}: {', '.join(values) or 'none'}"
-    for kind in dict.fromkeys(e.kind for statement in found for e in statement.epsilons[-1]):
+    """Yield lines for people: a table of every epsilon, the kinds' meanings, assumptions, and the best trial's cost.
+
+    Args:
+        by_epoch: also list the epsilons after every epoch.
+    """
+    settings, trials = statements(experiment, by_epoch), experiment.possible
+    noun = "corner" if experiment.search else "trial"
+    yield f"{experiment.name}: {counted(len(settings), 'setting')}, whatever the seed, of {counted(len(trials), noun)}"
+    yield from _table(settings, {trial.trial_key: trial.epochs for trial in trials})
+    if by_epoch:
+        yield from _epoch_lines(settings)
+    for kind in dict.fromkeys(e.kind for setting in settings for e in setting.epsilons[-1]):
         yield f"{kind}: {GUARANTEES[kind][1]}"
-    yield from _listed("assumes:", found, {s.name: [
-        f"{'holds' if a.holds else 'FAILS'}  {a.name}: {a.reason}" for a in s.assumptions] for s in found})
-    yield from _listed("integers stand for multiples of:", found, {s.name: s.steps for s in found})
-    yield from _listed("rests on:", found, {s.name: _clauses(s.notes) for s in found})
+    assumptions_by_name = {
+        setting.name: [f"{'holds' if a.holds else 'FAILS'}  {a.name}: {a.reason}" for a in setting.assumptions]
+        for setting in settings}
+    yield from _merged_lines("assumes:", settings, assumptions_by_name)
+    yield from _merged_lines("integers stand for multiples of:", settings, {s.name: s.steps for s in settings})
+    yield from _merged_lines("rests on:", settings, {s.name: _clauses(s.notes) for s in settings})
     yield from price_lines(experiment)
     yield from budget_lines(experiment)
+
+
+def _table(settings: Sequence[Statement], epochs: Mapping[str, int]) -> Iterator[str]:
+    """Yield a table of the epsilons of all settings for the whole run; settings with equal rows share one.
+
+    Args:
+        epochs: number of epochs by trial_key.
+    """
+    names_by_row: dict[tuple[str, ...], list[str]] = {}
+    for setting in settings:
+        for row in _rows(setting.epsilons[-1]) or [("none", *[""] * 4)]:
+            noise = "" if row[0] == "inf" else setting.noise  # infinite at any noise
+            key = (*row, noise, str(epochs[setting.trial_keys[0]]))
+            names_by_row.setdefault(key, []).append(setting.name)
+    yield from aligned([HEADER, *((*row, _merged_names(names)) for row, names in names_by_row.items())])
+
+
+def _epoch_lines(settings: Sequence[Statement]) -> Iterator[str]:
+    """Yield the name of every setting, and one line for each epoch with all epsilons after it."""
+    for setting in settings:
+        yield setting.name
+        for number, epsilons in enumerate(setting.epsilons, start=1):
+            values = (f"{e.metric_name.removeprefix('epsilon/')} {e.value:.4g}" for e in epsilons)
+            yield f"  after epoch {number:>3}: {', '.join(values) or 'none'}"
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
@@ -162,12 +184,16 @@ def aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
 
 
 def _rows(epsilons: Sequence[Epsilon]) -> list[tuple[str, ...]]:
-    """Return (value, kind and formulas, relation, sampler, delta) for the epsilons; equal rows are merged."""
-    alike: dict[tuple[str, ...], list[str]] = {}
+    """Return table rows (value, kind and formulas, relation, sampler, delta), merged if only their formulas differ."""
+    variants_by_row: dict[tuple[str, ...], list[str]] = {}
     for e in epsilons:
-        alike.setdefault((f"{e.value:.4g}", e.kind, e.relation, e.sampler, f"{e.delta:g}"), []).append(e.variant)
-    return [(value, " ".join([kind, ", ".join(_formulas(variants))]).strip(), *rest)
-            for (value, kind, *rest), variants in alike.items()]
+        row = (f"{e.value:.4g}", e.kind, e.relation, e.sampler, f"{e.delta:g}")
+        variants_by_row.setdefault(row, []).append(e.variant)
+    rows = []
+    for (value, kind, *rest), variants in variants_by_row.items():
+        formulas = ", ".join(_formulas(variants))
+        rows.append((value, f"{kind} {formulas}".strip(), *rest))
+    return rows
 
 
 def _formulas(variants: Sequence[str]) -> list[str]:
@@ -177,8 +203,9 @@ def _formulas(variants: Sequence[str]) -> list[str]:
     """
     by_name: dict[str, list[str]] = {}
     for variant in variants:
-        by_name.setdefault(variant.partition("/")[0], []).append(variant)
-    return [alike[0] if len(alike) == 1 else name for name, alike in by_name.items()]
+        name = variant.partition("/")[0]
+        by_name.setdefault(name, []).append(variant)
+    return [variants[0] if len(variants) == 1 else name for name, variants in by_name.items()]
 
 
 def _clauses(notes: str) -> list[str]:
@@ -199,37 +226,37 @@ def _clauses(notes: str) -> list[str]:
     return [clause for clause in clauses if not clause.startswith("noise multiplier ")]
 
 
-def _listed(title: str, found: Sequence[Statement], texts: Mapping[str, Sequence[str]]) -> Iterator[str]:
-    """Yield a title and every text once, with the names of its settings unless all settings have it.
+def _merged_lines(title: str, settings: Sequence[Statement], lines: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    """Yield a title and every line once, with the names of its settings in brackets unless all settings have it.
 
     Args:
-        texts: by the name of a setting.
+        lines: by the name of a setting.
     """
     names_by_line: dict[str, list[str]] = {}
-    for name, lines in texts.items():
-        for line in lines:
+    for name, lines_of_setting in lines.items():
+        for line in lines_of_setting:
             names_by_line.setdefault(line, []).append(name)
     if names_by_line:
         yield title
     for line, names in names_by_line.items():
-        yield f"  {line}" + ("" if len(names) == len(found) else f"  [{_common(names)}]")
+        in_all = len(names) == len(settings)
+        yield f"  {line}" if in_all else f"  {line}  [{_merged_names(names)}]"
 
 
-def _common(names: Sequence[str]) -> str:
+def _merged_names(names: Sequence[str]) -> str:
     """Return merged names: `bp, dfa epsilon=3` for `bp epsilon=3` and `dfa epsilon=3`; shared words appear once."""
-    words = [name.split(" ") for name in dict.fromkeys(names)]
+    distinct = list(dict.fromkeys(names))
+    words = [name.split(" ") for name in distinct]
     if len({len(name) for name in words}) > 1:
-        return "; ".join(" ".join(name) for name in words)
+        return "; ".join(distinct)
     columns = [list(dict.fromkeys(column)) for column in zip(*words, strict=True)]
-    product = 1
-    for column in columns:
-        product *= len(column)
-    if product != len(words):  # some combinations are missing, so one name would claim too much
-        return "; ".join(" ".join(name) for name in words)
-    return " ".join(_values(column) for column in columns)
+    n_combinations = math.prod(len(column) for column in columns)
+    if n_combinations != len(distinct):  # some combinations are missing, so one name would claim too much
+        return "; ".join(distinct)
+    return " ".join(_merged_words(column) for column in columns)
 
 
-def _values(words: Sequence[str]) -> str:
+def _merged_words(words: Sequence[str]) -> str:
     """Return merged words: `epsilon=1, 3` for `epsilon=1` and `epsilon=3`."""
     fields = {word.partition("=")[0] for word in words}
     if len(fields) == 1 and all("=" in word for word in words):

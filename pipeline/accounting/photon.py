@@ -79,8 +79,11 @@ def _label_divergence(alpha: float, seed: int, n_classes: int, n_pixels: int, ra
 
 
 def exact_bound(alpha: float, matrix: np.ndarray, dark: float, most: int) -> float:
-    """Return the largest divergence over all pairs of labels and ternarized errors (derived in the module's docstring).
+    """Return the largest Renyi divergence of photon counts over all pairs of labels and their possible errors.
 
+    A ternarized error has +1, 0 or -1 for every class. Its positive and its negative part are patterns of mirrors that
+    are exposed one after the other, so their divergences add. Two labels y and y' change only the mirrors y and y': in
+    the positive part the mirrors `common` can be on for both labels, and in the negative part only y or y' can be on.
     The reference beam alone gives one photo-electron in a pixel and exposure.
 
     Args:
@@ -91,18 +94,18 @@ def exact_bound(alpha: float, matrix: np.ndarray, dark: float, most: int) -> flo
     """
     n = len(matrix)
     masks = [mask for mask in range(2**n) if mask.bit_count() <= max(most, 1)]  # bit c: mirror c is on
-    place = {mask: number for number, mask in enumerate(masks)}
-    between = _pairwise(alpha, matrix, dark, masks)
+    index = {mask: number for number, mask in enumerate(masks)}
+    divergences = _pairwise(alpha, matrix, dark, masks)
     worst = 0.0
     for y, other in itertools.permutations(range(n), 2):
         bit, other_bit = 1 << y, 1 << other
-        negative = max(between[place[c * bit], place[d * other_bit]] for c in (0, 1) for d in (0, 1))
+        negative = max(divergences[index[c * bit], index[d * other_bit]] for c in (0, 1) for d in (0, 1))
         positive = 0.0
-        for a, b in ((1, 1), (1, 0), (0, 1)):
+        for a, b in ((1, 1), (1, 0), (0, 1)):  # whether y is on for the second label, and y' for the first
             common = [mask for mask in masks if not mask & (bit | other_bit) and mask.bit_count() + a + b <= most]
-            before = [place[mask | b * other_bit] for mask in common]
-            after = [place[mask | a * bit] for mask in common]
-            positive = max(positive, between[before, after].max(initial=0.0))
+            first_label = [index[mask | b * other_bit] for mask in common]
+            second_label = [index[mask | a * bit] for mask in common]
+            positive = max(positive, divergences[first_label, second_label].max(initial=0.0))
         worst = max(worst, positive + negative)
     return float(worst)
 
@@ -127,8 +130,8 @@ def _pairwise(alpha: float, matrix: np.ndarray, dark: float, masks: list[int]) -
                 log_mean = np.log(np.abs(phase + field) ** 2 + dark)
                 mixed += np.exp(alpha * log_mean) @ np.exp((1 - alpha) * log_mean).T
                 total += np.exp(log_mean).sum(axis=1)
-        found = (mixed - alpha * total[:, None] + (alpha - 1) * total) / (alpha - 1)
-    return np.where(np.isnan(found), np.inf, np.maximum(found, 0.0))
+        divergences = (mixed - alpha * total[:, None] + (alpha - 1) * total) / (alpha - 1)
+    return np.where(np.isnan(divergences), np.inf, np.maximum(divergences, 0.0))
 
 
 def least_intensity_bound(alpha: float, matrix: np.ndarray, dark: float, most: int) -> float:
@@ -145,30 +148,31 @@ def least_intensity_bound(alpha: float, matrix: np.ndarray, dark: float, most: i
     dark if A >= 1.
     """
     amplitudes = np.sort(np.abs(matrix).astype(np.float64), axis=0)[::-1]
-    several, one = amplitudes[:max(most, 1)].sum(axis=0), amplitudes[0]
+    largest_positive, largest_negative = amplitudes[:max(most, 1)].sum(axis=0), amplitudes[0]  # signals [n_pixels]
     worst = 0.0
     for y, other in itertools.combinations(range(len(matrix)), 2):
         pair = matrix[[y, other]].astype(np.complex128)
         deltas = np.abs([pair[0] - pair[1], pair[0], pair[1]])
-        worst = max(worst, sum(_from_least(alpha, deltas, largest, dark).max() for largest in (several, one)))
+        worst = max(worst, sum(_part_bound(alpha, deltas, largest_signal, dark).max()
+                               for largest_signal in (largest_positive, largest_negative)))
     return worst
 
 
-def _from_least(alpha: float, deltas: np.ndarray, largest: np.ndarray, dark: float) -> np.ndarray:
-    """Return the bound on one part of the error, summed over both exposures and all pixels.
+def _part_bound(alpha: float, deltas: np.ndarray, largest_signal: np.ndarray, dark: float) -> np.ndarray:
+    """Return the bound of `least_intensity_bound` on one part of the error, over both exposures and all pixels.
 
     Args:
         deltas: changes of the field, for k pairs of patterns [k, n_pixels].
-        largest: largest signal of a pixel, in units of the reference [n_pixels].
+        largest_signal: largest signal of a pixel, in units of the reference [n_pixels].
 
     Returns:
         [k]; infinite if float64 overflows.
     """
-    least = np.maximum(1 - largest, 0.0) ** 2 + dark
+    min_intensity = np.maximum(1 - largest_signal, 0.0) ** 2 + dark
     with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
-        d = deltas / np.sqrt(least)
-        end = alpha * ((2 * alpha - 1) * (1 + d) ** (2 * alpha - 2) - 1)
+        d = deltas / np.sqrt(min_intensity)
+        upper = alpha * ((2 * alpha - 1) * (1 + d) ** (2 * alpha - 2) - 1)  # (alpha - 1) n(d), accurate for small d
         numerator = np.expm1(2 * alpha * np.log1p(d)) - alpha * d * (2 + d)
-        g = np.where(d < SMALL, end, numerator / d**2) / (alpha - 1)
-        found = np.where(deltas == 0, 0.0, deltas**2 * g)
-    return 2 * np.where(np.isnan(found), np.inf, found).sum(axis=1)
+        g = np.where(d < SMALL, upper, numerator / d**2) / (alpha - 1)
+        bounds = np.where(deltas == 0, 0.0, deltas**2 * g)
+    return 2 * np.where(np.isnan(bounds), np.inf, bounds).sum(axis=1)

@@ -43,11 +43,11 @@ Event = PrivacyEvent | StatedEvent
 
 def selected_by_composition(events: Sequence[Event], delta: float, scores: Sequence[float] = (),
                             one_split: bool = False) -> Epsilon:
-    """Return epsilon of releasing everything in `events` together; infinite if one trial had no noise.
+    """Return epsilon of publishing the releases of all `events` together; infinite if one trial had no noise.
 
     Args:
-        events: one per trial looked at.
-        scores: mu of every trial's evaluations, if they are private and to be covered.
+        events: privacy event of each trial whose results anybody looked at.
+        scores: mu (Gaussian differential privacy) of every trial's validation scores, if epsilon shall cover them.
         one_split: whether all trials hold out the same records. A record then pays for training or for scores;
             otherwise it is charged for both.
 
@@ -55,39 +55,48 @@ def selected_by_composition(events: Sequence[Event], delta: float, scores: Seque
         ValueError: without events, or unless 0 < delta < 1.
         UnsupportedAccounting: if relations differ or a trial has no accounting, and as `pld_epsilon`.
     """
-    relation = _common(events, "relation")
+    relation = _common_value(events, "relation")
     _check(delta)
     samplers = sorted({event.sampler for event in events})
     note = (f"all of {counted(len(events), 'trial')} composed: any of them may be published, the best for example; "
             f"{_COVERED if scores else _SCORES}")
     gaussian = [event for event in events if isinstance(event, PrivacyEvent)]
     any_stated = len(gaussian) < len(events)
-    exact = not any_stated and not any(event.drawn.amplified for event in gaussian)
+    exact = not any_stated and not any(event.sampler_class.amplified for event in gaussian)
     scores_mu = math.hypot(*scores)  # Gaussian mechanisms compose to the root of the summed squares
-    also_charged = 0.0 if one_split else scores_mu  # to a record that also pays for training
+    extra_mu = 0.0 if one_split else scores_mu  # scores charged to a record that also pays for training
     if any(event.z == 0 for event in gaussian):
         value = math.inf
     elif any_stated:
         runs_of_events = [_as_dp(event, count) for event, count in Counter(events).items()]
-        value = composed_epsilon(runs_of_events, [also_charged], delta)
+        value = composed_epsilon(runs_of_events, [extra_mu], delta)
     elif exact:
-        value = gdp_eps(math.hypot(also_charged, *(math.sqrt(e.epochs) / e.z for e in gaussian)), delta)
+        value = gdp_eps(math.hypot(extra_mu, *(math.sqrt(e.epochs) / e.z for e in gaussian)), delta)
     else:
-        for event in gaussian:
-            check_losses(event)
-        runs = [dataclasses.replace(event, steps=event.steps * count, epochs=event.epochs * count)
-                for event, count in Counter(gaussian).items()]
-        interval = _interval(runs)
-        total, *others = (loss_distribution(run, interval) for run in runs)
-        for losses in others:
-            total = total.compose(losses)
-        if also_charged:
-            total = total.compose(gaussian_losses(1 / also_charged, interval))
-        steps = sum(run.steps if run.drawn.amplified else 1 for run in runs) + bool(also_charged)
-        value = pld_epsilon(total, delta, steps)
+        value = _composed_losses_epsilon(gaussian, extra_mu, delta)
     value = max(value, gdp_eps(scores_mu, delta))
     return Epsilon(value, "selected", "composition", relation, ", ".join(samplers), delta, "exact" if exact else "pld",
                    note)
+
+
+def _composed_losses_epsilon(events: Sequence[PrivacyEvent], extra_mu: float, delta: float) -> float:
+    """Return epsilon of all events together, from privacy-loss distributions on one grid.
+
+    Args:
+        extra_mu: mu of a further Gaussian release; 0 for none.
+    """
+    for event in events:
+        check_losses(event)
+    runs = [dataclasses.replace(event, steps=event.steps * count, epochs=event.epochs * count)
+            for event, count in Counter(events).items()]
+    interval = _interval(runs)
+    total, *others = (loss_distribution(run, interval) for run in runs)
+    for losses in others:
+        total = total.compose(losses)
+    if extra_mu:
+        total = total.compose(gaussian_losses(1 / extra_mu, interval))
+    n_compositions = sum(run.steps if run.sampler_class.amplified else 1 for run in runs) + bool(extra_mu)
+    return pld_epsilon(total, delta, n_compositions)
 
 
 def selected_by_random_stopping(events: Sequence[Event], delta: float, mean: float,
@@ -108,7 +117,7 @@ def selected_by_random_stopping(events: Sequence[Event], delta: float, mean: flo
         ValueError: for no events, mean < 1, shape < 0, or unless 0 < delta < 1.
         UnsupportedAccounting: if samplers or relations differ, or a candidate has no accounting.
     """
-    relation, sampler = _common(events, "relation"), _common(events, "sampler")
+    relation, sampler = _common_value(events, "relation"), _common_value(events, "sampler")
     _check(delta)
     if not 1 <= mean < math.inf:
         raise ValueError(f"mean: must be >= 1 and finite, got {mean}")
@@ -116,12 +125,14 @@ def selected_by_random_stopping(events: Sequence[Event], delta: float, mean: flo
         raise ValueError(f"shape: must be >= 0, got {shape}")
     value = math.inf
     if all(isinstance(event, StatedEvent) or event.z > 0 for event in events):
-        spent = [RdpAccountant(neighboring_relation=neighbours).compose(run)
-                 for run, neighbours in (_as_dp(event) for event in Counter(events))]
-        orders = spent[0].orders
-        scored = np.asarray(orders) * max(scores, default=0.0) ** 2 / 2
-        trial = np.max([scored, *(accountant.rdp for accountant in spent)], axis=0)
-        value, _ = improved_conversion(orders, repeated(orders, trial, mean, shape), delta)
+        accountants_of_events = []
+        for event in Counter(events):  # each distinct event once
+            run, neighbours = _as_dp(event)
+            accountants_of_events.append(RdpAccountant(neighboring_relation=neighbours).compose(run))
+        orders = accountants_of_events[0].orders
+        score_curve = np.asarray(orders) * max(scores, default=0.0) ** 2 / 2
+        worst_curve = np.max([score_curve, *(accountant.rdp for accountant in accountants_of_events)], axis=0)
+        value, _ = improved_conversion(orders, repeated(orders, worst_curve, mean, shape), delta)
     name = _NAMES.get(shape, f"negative binomial (shape {shape:g})")
     return Epsilon(value, "selected", "random_stopping", relation, sampler, delta, "improved",
                    f"the best of K trials, K {name} with mean {mean:g} and drawn beforehand; only the best is "
@@ -143,38 +154,45 @@ def repeated(orders: np.ndarray, curve: np.ndarray, mean: float, shape: float) -
         orders, curve: [n], orders >= 1 and increasing; infinite if an order has no bound.
         mean, shape: of K; an infinite shape is Poisson.
     """
-    above, out = orders > 1, np.full(len(orders), np.inf)
+    above, repeated_curve = orders > 1, np.full(len(orders), np.inf)
     if shape == POISSON:
         extra = np.array([mean * compute_delta(orders, curve, math.log1p(1 / (order - 1)))[0]
                           for order in orders[above]])
     else:
         extra = (1 + shape) * np.min((1 - 1 / orders) * curve - math.log(gamma_of(mean, shape)) / orders)
-    out[above] = curve[above] + extra + math.log(mean) / (orders[above] - 1)
-    return np.minimum.accumulate(out[::-1])[::-1]  # a Renyi curve does not decrease in its order
+    repeated_curve[above] = curve[above] + extra + math.log(mean) / (orders[above] - 1)
+    # A Renyi curve does not decrease with its order, so the bound at a larger order holds at smaller ones too.
+    return np.minimum.accumulate(repeated_curve[::-1])[::-1]
 
 
 def _interval(runs: Sequence[PrivacyEvent]) -> float:
-    """Return the interval of the loss grid for composing these runs; a single run keeps its own `interval_of`.
+    """Return the interval of a common grid of privacy losses for composing several runs.
 
     Rounding adds at most interval^2/4 to the variance of a step's loss. The interval keeps this below 0.2% of the
-    steps' own variance, estimated by q^2 (e^(1/z^2) - 1).
+    variance of the losses themselves, estimated by q^2 (e^(1/z^2) - 1) per step. A single run has its own interval.
     """
     if len(runs) == 1:
         return interval_of(runs[0])
-    shares = [(e.steps, e.steps * e.q**2 * math.expm1(1 / e.z ** 2)) if e.drawn.amplified else
-              (1, e.epochs / e.z ** 2) for e in runs]
-    steps, variance = (sum(column) for column in zip(*shares, strict=True))
+    n_steps, variances = [], []
+    for run in runs:
+        if run.sampler_class.amplified:
+            n_steps.append(run.steps)
+            variances.append(run.steps * run.q**2 * math.expm1(1 / run.z ** 2))
+        else:  # shuffled epochs are one Gaussian mechanism
+            n_steps.append(1)
+            variances.append(run.epochs / run.z ** 2)
+    steps, variance = sum(n_steps), sum(variances)
     return min(max(math.sqrt(0.008 * variance / steps), DISCRETIZATION), COARSEST)
 
 
 def dp_event(event: PrivacyEvent) -> SelfComposedDpEvent:
     """Return a run as an event of `dp_accounting`."""
     gaussian = GaussianDpEvent(event.noise_multiplier)
-    if not event.drawn.amplified:
+    if not event.sampler_class.amplified:
         return SelfComposedDpEvent(gaussian, event.epochs)
-    sampled = (SampledWithoutReplacementDpEvent(event.N, event.m, gaussian) if event.drawn.full else
-               PoissonSampledDpEvent(event.q, gaussian))
-    return SelfComposedDpEvent(sampled, event.steps)
+    if event.sampler_class.full:  # batches have a fixed size
+        return SelfComposedDpEvent(SampledWithoutReplacementDpEvent(event.N, event.m, gaussian), event.steps)
+    return SelfComposedDpEvent(PoissonSampledDpEvent(event.q, gaussian), event.steps)
 
 
 def _as_dp(event: Event, count: int = 1) -> tuple[DpEvent, NeighboringRelation]:
@@ -185,9 +203,7 @@ def _as_dp(event: Event, count: int = 1) -> tuple[DpEvent, NeighboringRelation]:
     return SelfComposedDpEvent(run.event, run.count * count), RELATIONS[event.relation]
 
 
-
-
-def _common(events: Sequence[Event], field: str) -> str:
+def _common_value(events: Sequence[Event], field: str) -> str:
     """Return the value of a field, `relation` or `sampler`, that all events share.
 
     Raises:

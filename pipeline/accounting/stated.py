@@ -43,12 +43,13 @@ class PLDAccountant(_PLDAccountant):  # type: ignore[misc]  # dp_accounting has 
     _pld: Any  # an untyped object of dp_accounting
 
     def _maybe_compose(self, event: DpEvent, count: int, do_compose: bool) -> object:
-        """Compose `count` repetitions of an event, as the base class does; randomized response is corrected.
+        """Add `count` repetitions of an event to the composed privacy loss; return None if the event is supported.
 
-        Return None if the accountant supports the event. `do_compose` is False if the caller only asks for support. A
-        noise parameter of 1 means a uniform answer; with 0 the base class refuses the event.
+        The base class adds randomized response only once, so this method adds it. Randomized response answers uniformly
+        with probability `noise_parameter`; the base class refuses 0. Without `do_compose` the caller only asks whether
+        the event is supported.
         """
-        if not (isinstance(event, RandomizedResponseDpEvent) and do_compose and event.noise_parameter):
+        if not do_compose or not isinstance(event, RandomizedResponseDpEvent) or event.noise_parameter == 0:
             return super()._maybe_compose(event, count, do_compose)
         if event.noise_parameter == 1 or event.num_buckets == 1:
             return None  # the output is independent of the input
@@ -84,10 +85,10 @@ class StatedEvent:
 
     @property
     def neighbours(self) -> NeighboringRelation:
-        """Return the relation as `dp_accounting` names it.
+        """Return the neighbouring relation for `dp_accounting`'s accountants.
 
-        Randomized response dominates every mechanism with the same pure epsilon, under any relation; its accountants
-        support only replace-one.
+        For events of randomized responses alone it is replace-one, the only relation that they support. This is valid
+        for any relation: randomized response has the largest privacy loss of all mechanisms with its pure epsilon.
         """
         return NeighboringRelation.REPLACE_ONE if _is_pure(self.event) else RELATIONS[self.relation]
 
@@ -97,7 +98,7 @@ class StatedEvent:
         return tuple(name for name, make in MAKERS.items() if make(self.neighbours).supports(self.event))
 
     def renyi(self) -> np.ndarray:
-        """Return the Renyi divergence at all orders, [len(ORDERS)].
+        """Return the Renyi divergence of the whole run at all orders of `ORDERS`, [len(ORDERS)].
 
         Raises:
             ConfigError: for an event without a known Renyi divergence.
@@ -109,55 +110,80 @@ class StatedEvent:
 
 
 def hashable(event: Any) -> Any:
-    """Return the same event with tuples instead of lists, for example in `ComposedDpEvent`."""
+    """Return an event with every list in it replaced by a tuple, so that it can be a key of a cache.
+
+    Args:
+        event: a `DpEvent`, or a value inside one: a number, an event, or a list of events.
+    """
     if isinstance(event, DpEvent):
-        return attrs.evolve(event, **{f.name: hashable(getattr(event, f.name)) for f in attrs.fields(type(event))})
-    return tuple(map(hashable, event)) if isinstance(event, list) else event
+        values = {field.name: hashable(getattr(event, field.name)) for field in attrs.fields(type(event))}
+        return attrs.evolve(event, **values)
+    if isinstance(event, list):
+        return tuple(hashable(item) for item in event)
+    return event
 
 
-def repetitions(event: Any) -> int:
-    """Return the number of mechanisms that an event composes."""
+def count_mechanisms(event: Any) -> int:
+    """Return how many mechanisms an event composes, repetitions included; 1 for an event that composes nothing."""
     if isinstance(event, SelfComposedDpEvent):
-        return event.count * repetitions(event.event)
-    return sum(map(repetitions, event.events)) if isinstance(event, ComposedDpEvent) else 1
+        return event.count * count_mechanisms(event.event)
+    if isinstance(event, ComposedDpEvent):
+        return sum(count_mechanisms(part) for part in event.events)
+    return 1
 
 
 def _numbers(event: Any) -> list[float]:
-    """Return all numbers in an event."""
-    if isinstance(event, DpEvent):
-        return [number for f in attrs.fields(type(event)) for number in _numbers(getattr(event, f.name))]
-    return [number for own in event for number in _numbers(own)] if isinstance(event, tuple) else [event]
-
-
-def _by_losses(made: PLDAccountant, steps: int, delta: float) -> float:
-    """Return epsilon from a composed privacy-loss distribution; infinite if rounding may exceed its share of delta.
-
-    `accounting.event.pld_epsilon` explains the share.
+    """Return all numbers in an event, such as noise multipliers and counts, in one flat list.
 
     Args:
-        made: the accountant, after composition.
-        steps: composed mechanisms.
+        event: a `DpEvent` from `hashable`, or a value inside one: a number, an event, or a tuple of events.
     """
-    least = steps * MIN_DELTA_PER_STEP
-    return float(made.get_epsilon(delta - least / 10)) if delta >= least else math.inf
+    if isinstance(event, DpEvent):
+        values = [getattr(event, field.name) for field in attrs.fields(type(event))]
+    elif isinstance(event, tuple):
+        values = list(event)
+    else:
+        return [event]
+    return [number for value in values for number in _numbers(value)]
+
+
+def _pld_epsilon(accountant: PLDAccountant, n_mechanisms: int, delta: float) -> float:
+    """Return epsilon from a composed privacy-loss distribution; infinite if delta is too small for rounding errors.
+
+    A tenth of the smallest accepted delta is subtracted, to cover these errors (see `accounting.event.pld_epsilon`).
+
+    Args:
+        accountant: after composition.
+        n_mechanisms: number of mechanisms that it composed.
+    """
+    min_delta = n_mechanisms * MIN_DELTA_PER_STEP
+    if delta < min_delta:
+        return math.inf
+    rounding_margin = min_delta / 10
+    return float(accountant.get_epsilon(delta - rounding_margin))
 
 
 def _is_pure(event: DpEvent) -> bool:
-    """Whether an event has a pure epsilon: it consists of randomized responses alone."""
+    """Whether an event consists of randomized responses alone, so that it has a pure epsilon (delta = 0)."""
     if isinstance(event, ComposedDpEvent):
-        return all(map(_is_pure, event.events))
+        return all(_is_pure(part) for part in event.events)
     if isinstance(event, SelfComposedDpEvent):
         return _is_pure(event.event)
     return isinstance(event, RandomizedResponseDpEvent)
 
 
 def unsampled(event: DpEvent) -> DpEvent:
-    """Return the event without sampling, for an attacker who knows which records may be in the batch."""
+    """Return an event with every sampling of batches removed, also inside compositions.
+
+    It describes an attacker who knows which records may be in the batch, so that sampling hides nothing.
+    """
     if isinstance(event, PoissonSampledDpEvent | SampledWithoutReplacementDpEvent | SampledWithReplacementDpEvent):
         return unsampled(event.event)
     if isinstance(event, SelfComposedDpEvent):
         return SelfComposedDpEvent(unsampled(event.event), event.count)
-    return ComposedDpEvent([unsampled(e) for e in event.events]) if isinstance(event, ComposedDpEvent) else event
+    if isinstance(event, ComposedDpEvent):
+        return ComposedDpEvent([unsampled(part) for part in event.events])
+    return event
 
 
 def poisson_of(stated: StatedEvent) -> tuple[float, float] | None:
@@ -166,24 +192,24 @@ def poisson_of(stated: StatedEvent) -> tuple[float, float] | None:
     This package accounts for such events itself. Return None for all others.
     """
     event = stated.event
-    if stated.relation != "add/remove" or not isinstance(event, PoissonSampledDpEvent) or not isinstance(
-            event.event, GaussianDpEvent) or not 0 < event.sampling_probability <= 1:
+    if stated.relation != "add/remove" or not isinstance(event, PoissonSampledDpEvent):
+        return None
+    if not isinstance(event.event, GaussianDpEvent) or not 0 < event.sampling_probability <= 1:
         return None
     return event.sampling_probability, event.event.noise_multiplier
 
 
 @lru_cache(maxsize=4096)
 def stated_value(event: StatedEvent, delta: float, accountant: str) -> float:
-    """Return epsilon at delta by one of the event's accountants.
+    """Return epsilon of a whole run at delta, by one of the event's accountants.
 
     Args:
-        event: a whole run.
         accountant: `pld` (privacy-loss distribution), or `rdp/improved` (Renyi divergence).
     """
-    if accountant != "pld":
-        return improved_conversion(ORDERS, event.renyi(), delta)[0]
-    made = PLDAccountant(event.neighbours).compose(event.event, event.steps)
-    return _by_losses(made, event.steps * repetitions(event.event), delta)
+    if accountant == "pld":
+        composed = PLDAccountant(event.neighbours).compose(event.event, event.steps)
+        return _pld_epsilon(composed, event.steps * count_mechanisms(event.event), delta)
+    return improved_conversion(ORDERS, event.renyi(), delta)[0]
 
 
 def stated_event(config: TrialConfig, epochs_done: int) -> StatedEvent:
@@ -197,58 +223,71 @@ def stated_event(config: TrialConfig, epochs_done: int) -> StatedEvent:
     if config.trainer_version != trainer.version:  # another version may state another event
         raise ConfigError(f"trainer_version: version {config.trainer_version} of trainer '{trainer.name}' states what "
                           f"its trials cost, and version {trainer.version} is loaded; load that file")
-    try:
-        event = trainer.stated_event(config)
-    except Exception as error:
-        line = next((f":{frame.lineno}" for frame in reversed(traceback.extract_tb(error.__traceback__))
-                     if frame.filename == trainer.source), "")
-        raise ConfigError(f"event: of trainer '{trainer.name}' fails with {type(error).__name__}: {error} "
-                          f"({Path(trainer.source).name}{line})") from error
+    event = _event_of_trainer(config)
     if not isinstance(event, DpEvent):
         raise ConfigError(f"event: must be a dp_accounting.DpEvent, got {event!r} of trainer '{trainer.name}' "
-                          f"({place(trainer)})")
+                          f"({source_line(trainer)})")
     if any(math.isnan(number) for number in _numbers(hashable(event))):
-        raise ConfigError(f"event: must be made of numbers, got {event} of trainer '{trainer.name}' ({place(trainer)})")
-    repeats = epochs_done * (config.steps_per_epoch if trainer.per == STEP else 1)
-    stated = StatedEvent(trainer.relation, hashable(event), repeats, epochs_done)
+        raise ConfigError(f"event: must be made of numbers, got {event} of trainer '{trainer.name}' "
+                          f"({source_line(trainer)})")
+    events_per_epoch = config.steps_per_epoch if trainer.per == STEP else 1
+    stated = StatedEvent(trainer.relation, hashable(event), epochs_done * events_per_epoch, epochs_done)
     if not stated.accountants:
         raise ConfigError(f"event: no accountant takes {event} under {trainer.relation}, got it of trainer "
-                          f"'{trainer.name}' ({place(trainer)}); Poisson sampled or plain Gaussian and Laplace events, "
-                          "randomized response for pure epsilon, zero-concentrated ones, and their compositions are "
-                          "taken")
+                          f"'{trainer.name}' ({source_line(trainer)}); Poisson sampled or plain Gaussian and Laplace "
+                          "events, randomized response for pure epsilon, zero-concentrated ones, and their "
+                          "compositions are taken")
     return stated
 
 
-def place(trainer: Trainer) -> str:
+def _event_of_trainer(config: TrialConfig) -> Any:
+    """Return what the trainer's `event` function gives for a trial: the event of one step or epoch, not yet checked.
+
+    Raises:
+        ConfigError: if the function fails; with the file and the line where it failed.
+    """
+    trainer = config.parts.trainer
+    try:
+        return trainer.stated_event(config)
+    except Exception as error:
+        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__)
+                 if frame.filename == trainer.source]
+        line = f":{lines[-1]}" if lines else ""
+        raise ConfigError(f"event: of trainer '{trainer.name}' fails with {type(error).__name__}: {error} "
+                          f"({Path(trainer.source).name}{line})") from error
+
+
+def source_line(trainer: Trainer) -> str:
     """Return the file and line of a trainer's function, for example `opacus_cnn.py:31`."""
     return f"{Path(trainer.source).name}:{trainer.works.__code__.co_firstlineno}"
 
 
-def composed_epsilon(parts: list[tuple[DpEvent, NeighboringRelation]], mus: list[float], delta: float) -> float:
-    """Return epsilon at delta of several events, composed with Gaussian releases.
+def composed_epsilon(runs: list[tuple[DpEvent, NeighboringRelation]], mus: list[float], delta: float) -> float:
+    """Return epsilon at delta of several runs together with Gaussian releases, such as noisy validation scores.
 
     Privacy-loss distributions are used if all events have one under a common relation, else Renyi divergences.
 
     Args:
-        parts: (event, neighbouring relation).
+        runs: (event, neighbouring relation) of each run.
         mus: of the Gaussian releases: sensitivity over standard deviation; 0 for no release.
 
     Raises:
         ConfigError: for an event that has neither.
     """
-    gaussians = [GaussianDpEvent(1 / mu) for mu in mus if mu]
-    relations = {relation for _, relation in parts}
-    events = [event for event, _ in parts] + gaussians
+    relations = {relation for _, relation in runs}
+    events = [event for event, _ in runs] + [GaussianDpEvent(1 / mu) for mu in mus if mu]
     if len(relations) == 1 and all(PLDAccountant(*relations).supports(event) for event in events):
-        made = PLDAccountant(*relations)
+        composed = PLDAccountant(*relations)
         for event in events:
-            made.compose(event)
-        return _by_losses(made, sum(map(repetitions, events)), delta)
-    curve = np.array(ORDERS) * sum(mu**2 for mu in mus) / 2
-    for event, relation in parts:
-        made = RdpAccountant(ORDERS, relation)
-        if not made.supports(event):
+            composed.compose(event)
+        return _pld_epsilon(composed, sum(count_mechanisms(event) for event in events), delta)
+    curve = np.array(ORDERS) * sum(mu**2 for mu in mus) / 2  # Renyi divergence [orders], of the Gaussian releases
+    for event, relation in runs:
+        accountant = RdpAccountant(ORDERS, relation)
+        if not accountant.supports(event):
             raise ConfigError("event: must have a Renyi divergence that is known, to be composed with others, got "
                               f"{event}")
-        curve = curve + np.array(made.compose(event).rdp)
-    return improved_conversion(ORDERS, curve, delta)[0] if np.isfinite(curve).any() else math.inf
+        curve = curve + np.array(accountant.compose(event).rdp)
+    if not np.isfinite(curve).any():
+        return math.inf
+    return improved_conversion(ORDERS, curve, delta)[0]

@@ -73,89 +73,118 @@ def privacy_tags(config: TrialConfig) -> dict[str, str]:
 
 
 def describe(config: TrialConfig, earlier: int = 0) -> str:
-    """Return Markdown for people: the trial, and the least epsilon of each kind for its whole run with its guarantee.
+    """Describe a trial and its privacy in Markdown paragraphs; a trial is one training run with fixed settings.
 
-    The text is ASCII except for labels of extensions, because some tracking databases store only ASCII.
+    The text names the smallest epsilon of every kind (`certified`, `label`, ...) for the whole run, and what that kind
+    guarantees. It is ASCII except for labels of extensions, because some tracking databases store only ASCII.
 
     Args:
-        earlier: epochs that earlier draws of the trial's secret noise released.
+        earlier: epochs that the trial released before with other secret noise; epsilon covers them too.
     """
     trainer = config.parts.trainer
-    trained = (f"{config.network} {'-'.join(map(str, config.layer_sizes))}" if trainer.built_in else
-               f"trainer `{trainer.name}` (version {config.trainer_version})")
-    what = (f"**{config.parts.feedback.label}** on {config.parts.data.label}, {trained}, "
-            f"{counted(config.epochs, 'epoch')} in batches of "
-            f"{config.batch_size} ({config.sampler}), mechanism `{config.mechanism}`.")
+    if trainer.built_in:
+        model = f"{config.network} {'-'.join(map(str, config.layer_sizes))}"
+    else:
+        model = f"trainer `{trainer.name}` (version {config.trainer_version})"
+    summary = (f"**{config.parts.feedback.label}** on {config.parts.data.label}, {model}, "
+               f"{counted(config.epochs, 'epoch')} in batches of "
+               f"{config.batch_size} ({config.sampler}), mechanism `{config.mechanism}`.")
     epsilons = account(config, earlier + config.epochs)
-    parts = [what, *_standing(config, epsilons)]
-    for kind, (_, text) in GUARANTEES.items():
-        if of_kind := [epsilon for epsilon in epsilons if epsilon.kind == kind]:
-            least = min(of_kind, key=lambda epsilon: epsilon.value)
-            parts.append(f"**{kind}**: {least if least.is_metric else 'infinite, by every formula'}. {text}")
-    text = "\n\n".join([*parts, "The tag `privacy.notes` says what this rests on."])
-    return to_ascii(text)
+    paragraphs = [summary, *_guarantee_paragraphs(config, epsilons)]
+    for kind, (_, meaning) in GUARANTEES.items():
+        candidates = [epsilon for epsilon in epsilons if epsilon.kind == kind]
+        if candidates:
+            smallest = min(candidates, key=lambda epsilon: epsilon.value)
+            value = str(smallest) if smallest.is_finite else "infinite, by every formula"
+            paragraphs.append(f"**{kind}**: {value}. {meaning}")
+    paragraphs.append("The tag `privacy.notes` says what this rests on.")
+    return to_ascii("\n\n".join(paragraphs))
 
 
 def price_lines(experiment: Experiment) -> Iterator[str]:
-    """Yield the cost of the best trial by the file's rule and, for drawn trials, the cost of publishing all of them."""
-    guaranteed = composable(experiment.trials)
-    if len(guaranteed) < 2 and not experiment.candidates:
-        return
-    prices: list[tuple[str, Sequence[TrialConfig], Selection]] = [
-        (f"the best of {counted(len(guaranteed), f'{guarantee(guaranteed)} trial')}", guaranteed, Selection())]
+    """Yield lines with the privacy cost of choosing and publishing the best trial of an experiment.
+
+    An experiment is a fixed grid of trials, or trials drawn at random from `candidates`. For drawn trials the lines
+    also state the cost of publishing all of them. Fewer than two trials of a grid leave no choice, and no lines.
+    """
+    guaranteed = composable(experiment.trials)  # trials with a certified or stated epsilon
     if experiment.candidates:
-        prices = [(f"the best of the {counted(len(guaranteed), 'drawn trial')}, if nothing else is published",
-                   experiment.candidates, experiment.selection),
-                  (f"all {counted(len(guaranteed), 'drawn trial')} published", guaranteed, Selection())]
-    for what, trials, selection in prices:
-        yield what
-        try:
-            epsilon = selected_epsilon(trials, selection)
-        except UnsupportedAccounting as error:
-            yield f"  no epsilon covers the choice: {error}"
-        else:
-            yield from (f"  {line}" for line in (epsilon, epsilon.note, choice_statement(trials, selection)))
+        drawn = counted(len(guaranteed), "drawn trial")
+        yield f"the best of the {drawn}, if nothing else is published"
+        yield from _selection_lines(experiment.candidates, experiment.selection)
+        yield f"all {drawn} published"
+        yield from _selection_lines(guaranteed, Selection())
+    elif len(guaranteed) >= 2:
+        yield f"the best of {counted(len(guaranteed), f'{guarantee(guaranteed)} trial')}"
+        yield from _selection_lines(guaranteed, Selection())
+
+
+def _selection_lines(trials: Sequence[TrialConfig], selection: Selection) -> Iterator[str]:
+    """Yield indented lines: epsilon of publishing the best of `trials`, its assumptions, and the source of the noise.
+
+    If no accountant covers the choice, a single line gives the reason.
+    """
+    try:
+        epsilon = selected_epsilon(trials, selection)
+    except UnsupportedAccounting as error:
+        yield f"  no epsilon covers the choice: {error}"
+        return
+    yield f"  {epsilon}"
+    yield f"  {epsilon.note}"
+    yield f"  {choice_statement(trials, selection)}"
 
 
 def bound_lines(trials: Sequence[TrialConfig]) -> Iterator[str]:
-    """Yield the cost of certified trials whose noise is scaled to a smaller norm than the largest contribution.
+    """Yield the epsilons of certified trials, if a record can contribute more than the norm that scales the noise.
 
-    Epsilon follows from the largest contribution; trials with the same epsilon share a line.
+    Epsilon follows from the largest contribution, so it is larger than the noise multiplier alone suggests. Trials with
+    the same privacy event, delta, noise source and ratio share a line. No lines if all ratios round to 1.
     """
     groups: dict[tuple[PrivacyEvent | StatedEvent, float, str, str], list[TrialConfig]] = {}
     for trial in composable(trials):
-        settings = with_noise(trial)
-        key = event_of(settings, trial.epochs), trial.delta, trial.noise, f"{trial.parts.mechanism.excess(trial):.4g}"
-        groups.setdefault(key, []).append(settings)
-    if all(longer == "1" for *_, longer in groups):
+        calibrated = with_noise(trial)
+        excess_ratio = f"{trial.parts.mechanism.excess(trial):.4g}"  # largest contribution over the noise's norm
+        key = event_of(calibrated, trial.epochs), trial.delta, trial.noise, excess_ratio
+        groups.setdefault(key, []).append(calibrated)
+    if all(excess_ratio == "1" for *_, excess_ratio in groups):
         return
     yield "epsilon is of the most that a record contributes, not of the norm that noise is measured by:"
-    for (*_, longer), alike in groups.items():
-        first = alike[0]
+    for (*_, excess_ratio), group in groups.items():
+        first = group[0]
         values = ", ".join(f"{e.value:.4g} ({e.variant})" for e in certified_epsilons(first, first.epochs))
-        yield (f"  {counted(len(alike), 'trial')} with noise_multiplier {first.noise_multiplier:.4g}, {longer} times "
-               f"the norm: {values}")
+        yield (f"  {counted(len(group), 'trial')} with noise_multiplier {first.noise_multiplier:.4g}, {excess_ratio} "
+               f"times the norm: {values}")
 
 
-def _standing(config: TrialConfig, epsilons: list[Epsilon]) -> list[str]:
-    """Return the guarantee, if any, and whether the noise keeps or only simulates it."""
+def _guarantee_paragraphs(config: TrialConfig, epsilons: list[Epsilon]) -> list[str]:
+    """Return a paragraph on what is protected, and whether secret noise keeps that guarantee or only simulates it.
+
+    The list is empty if `epsilons` has values, but no finite one that guarantees anything.
+    """
     if not epsilons:
         return ["**No guarantee**: nothing is stated of this trial's privacy."]
-    finite = {epsilon.kind for epsilon in epsilons if epsilon.is_metric}
-    if "stated" in finite:
-        return [f"**Stated** by the trainer, and **not checked**: {_drawn(config)}."]
-    if not finite & {"certified", "label"}:
+    finite_kinds = {epsilon.kind for epsilon in epsilons if epsilon.is_finite}
+    if "stated" in finite_kinds:
+        return [f"**Stated** by the trainer, and **not checked**: {_noise_source_of_trainer(config)}."]
+    if "certified" in finite_kinds:
+        verb, protected = "Certified", "features and labels"
+    elif "label" in finite_kinds:
+        verb, protected = "Guaranteed", "labels alone"
+    else:
         return []
-    what = "features and labels" if "certified" in finite else "labels alone"
     if config.secure:
-        return [f"**{'Certified' if 'certified' in finite else 'Guaranteed'}** for {what}: {SECRET}."]
-    return [f"**Simulated guarantee** for {what}: {RECORDED}."]
+        return [f"**{verb}** for {protected}: {SECRET}."]
+    return [f"**Simulated guarantee** for {protected}: {RECORDED}."]
 
 
 def _audit(config: TrialConfig) -> str:
-    """Return a clause on the canaries that audit the trial, and the largest epsilon that they can show."""
+    """Return a clause on the audit of the trial by canaries, with the largest lower bound on epsilon that it can give.
+
+    Canaries are training records with wrong labels, each included with probability 1/2. The audit guesses from the
+    trained model which of them were included.
+    """
     canaries, guessed = config.canaries, guesses(config.canaries)
-    largest_bound = one_run(canaries, guessed, guessed, config.delta)  # all guesses are right
+    largest_bound = one_run(canaries, guessed, guessed, config.delta)  # as if all guesses were right
     return (f"audited by {canaries} canaries, training records with wrong labels, each left out with probability 1/2, "
             f"while N stays the public {config.split_sizes[0]}; {guessed} of them are guessed, which allows a lower "
             f"bound (95% confidence, relation {config.parts.sampler.relation}, delta {config.delta:g}) of at most "
@@ -163,50 +192,64 @@ def _audit(config: TrialConfig) -> str:
 
 
 def _tags(config: TrialConfig) -> dict[str, str]:
-    """Return the tags `privacy.*` of a trial, before clauses on inputs and canaries are added."""
+    """Return the tags `privacy.*` of a trial, before `privacy_tags` adds clauses on inputs and canaries.
+
+    Gaussian mechanisms can be certified, and a user's trainer can state its guarantee. All other trials have
+    `privacy.certified` = `false`; with optical (photonic) noise the notes say why.
+    """
     config = with_noise(config)
     if config.parts.mechanism.certified:
-        return _tags_of_gaussian(config)
+        return _gaussian_tags(config)
     if config.parts.mechanism.kind(config) == "stated":
-        return _tags_of_stated(config)
+        return _stated_tags(config)
     photonic = config.parts.mechanism.optical
     return {
         "privacy.certified": "false",
         "privacy.relation": RELATION if photonic else "none",
         "privacy.sampler": config.sampler,
         "privacy.delta": f"{config.delta:g}" if photonic else "none",
-        "privacy.notes": "; ".join(_notes(config)) if photonic else _no_guarantee(config),
+        "privacy.notes": "; ".join(_photonic_notes(config)) if photonic else _no_guarantee(config),
     }
 
 
 def _no_guarantee(config: TrialConfig) -> str:
     """Return why a trial without a Gaussian or photonic mechanism has no guarantee."""
-    if config.parts.mechanism.composed:
+    mechanism = config.parts.mechanism
+    if mechanism.composed:  # for trainers that state a privacy event; this one has none
         return f"no noise, or no event that trainer '{config.trainer}' states; no guarantee"
-    if not config.parts.mechanism.private:
-        return ("no guarantee: the device's noise reaches what it projects, not the output layer's error"
-                if config.physical else "no noise, no guarantee")
+    if not mechanism.private and config.physical:
+        return "no guarantee: the device's noise reaches what it projects, not the output layer's error"
+    if not mechanism.private:
+        return "no noise, no guarantee"
     return f"not certified: mechanism '{config.mechanism}' is an extension that states no guarantee"
 
 
-def _source(config: TrialConfig) -> str:
+def _noise_source(config: TrialConfig) -> str:
+    """Return a clause on the origin of the noise: secret entropy, or a recorded seed, which only simulates privacy."""
     return SECRET if config.secure else f"simulated: {RECORDED}"
 
 
-def _numbers(config: TrialConfig) -> str:
-    """Return a clause: for which numbers the guarantee holds, real numbers or the released ones."""
+def _arithmetic(config: TrialConfig) -> str:
+    """Return a clause: whether the guarantee holds for the floating-point numbers released, or only for real numbers.
+
+    With secure noise or integer arithmetic it holds for the released numbers. A secure noise sampler is not exact, and
+    its error costs a share of delta.
+    """
     if not (config.secure or config.exact):
         return REAL_NUMBERS
-    note = "holds for the numbers that are released: "
-    note += ("sums of integers and integer noise, without rounding" if config.parts.mechanism.certified else
-             f"on a grid, with integer noise 1 + {optical_enlargement(config):.1e} times as large")
-    return note + (f", and {DELTA_SHARE:g} of delta for its sampler" if config.secure else "")
+    if config.parts.mechanism.certified:
+        method = "sums of integers and integer noise, without rounding"
+    else:
+        method = f"on a grid, with integer noise 1 + {optical_enlargement(config):.1e} times as large"
+    sampler_share = f", and {DELTA_SHARE:g} of delta for its sampler" if config.secure else ""
+    return f"holds for the numbers that are released: {method}{sampler_share}"
 
 
-def _disclosed(config: TrialConfig) -> str:
-    """Return a clause for the tag `privacy.notes`: whether the guarantee covers all that is logged.
+def _logging_coverage(config: TrialConfig) -> str:
+    """Return a clause for the tag `privacy.notes`: whether the guarantee covers every logged value.
 
-    Logged values of private records, beside the released weights, are training loss, validation accuracy and alignment.
+    Besides the weights, logs can depend on private records by training loss, validation accuracy and alignment, the
+    cosine between an algorithm's update and the gradient. The setting `disclosure` says how they are logged.
     """
     if config.disclosure == "plain":
         return "not covered: training loss, validation accuracy and alignment on training batches, logged as they are"
@@ -215,97 +258,117 @@ def _disclosed(config: TrialConfig) -> str:
     return "covered: all that is logged, of private records nothing else"
 
 
-def _tags_of_gaussian(config: TrialConfig) -> dict[str, str]:
-    """Return the tags `privacy.*` of a trial with a Gaussian mechanism.
-
-    The notes name the sampling, the source of the noise, what is logged, and what extensions only state.
-    """
+def _gaussian_tags(config: TrialConfig) -> dict[str, str]:
+    """Return the tags `privacy.*` of a trial with a Gaussian mechanism; `config` has its calibrated noise."""
     event = event_of(config, config.epochs)
-    noisy, epsilons = config.noise_multiplier > 0, certified_epsilons(config, config.epochs)
-    standing = "true" if config.secure else "simulated"
-    note = epsilons[0].note if noisy else "not certified: no noise, no guarantee"
-    if noisy:
-        mechanism = config.parts.mechanism
-        if (longer := mechanism.excess(config)) != 1:
-            note += (f"; noise is measured by {mechanism.stated_norm(config):.4g}, a record contributes up to "
-                     f"{longer:.4g} times that, and epsilon is of what it contributes")
-        note += f"; {_source(config)}; {_numbers(config)}; {_disclosed(config)}"
-        for what, name, why in (("contributions are bounded", mechanism.name, mechanism.guarantee),
-                                ("errors depend on one record each", config.loss, config.parts.loss.per_record),
-                                ("learning signals depend on one record each" if config.parts.trainer.built_in else
-                                 "rows depend on one record each, and models on what was released of them alone",
-                                 config.algorithm, config.parts.feedback.per_record)):
-            note += f"; that {what} is stated by the extension '{name}': {why}" if why else ""
-        if config.parts.projector.hardware:
-            note += "; presupposes that the device projects every record without crosstalk from others"
+    epsilons = certified_epsilons(config, config.epochs)
+    certified = "false"
+    if any(epsilon.is_finite for epsilon in epsilons):
+        certified = "true" if config.secure else "simulated"
+    notes = ["not certified: no noise, no guarantee"]
+    if config.noise_multiplier > 0:
+        notes = [epsilons[0].note, *_excess_notes(config), _noise_source(config), _arithmetic(config),
+                 _logging_coverage(config), *_extension_notes(config)]
     return {
-        "privacy.certified": standing if any(epsilon.is_metric for epsilon in epsilons) else "false",
+        "privacy.certified": certified,
         "privacy.relation": event.relation,
         "privacy.sampler": config.sampler,
         "privacy.delta": f"{config.delta:g}",
-        "privacy.notes": note,
+        "privacy.notes": "; ".join(notes),
     }
 
 
-def _drawn(config: TrialConfig) -> str:
+def _excess_notes(config: TrialConfig) -> list[str]:
+    """Return a note if a record can contribute more than the norm to which the noise is scaled, else an empty list."""
+    mechanism = config.parts.mechanism
+    excess_ratio = mechanism.excess(config)  # largest contribution over the noise's norm
+    if excess_ratio == 1:
+        return []
+    return [f"noise is measured by {mechanism.stated_norm(config):.4g}, a record contributes up to "
+            f"{excess_ratio:.4g} times that, and epsilon is of what it contributes"]
+
+
+def _extension_notes(config: TrialConfig) -> list[str]:
+    """Return notes on assumptions of the proof that nothing here checks.
+
+    They are statements of a user's extensions (mechanism, loss, algorithm), with the reason that the extension gives,
+    and an assumption on the device if one projects the errors.
+    """
+    parts = config.parts
+    signals = ("learning signals depend on one record each" if parts.trainer.built_in else
+               "rows depend on one record each, and models on what was released of them alone")
+    statements = (("contributions are bounded", parts.mechanism.name, parts.mechanism.guarantee),
+                  ("errors depend on one record each", config.loss, parts.loss.per_record),
+                  (signals, config.algorithm, parts.feedback.per_record))
+    notes = [f"that {assumption} is stated by the extension '{extension}': {reason}"
+             for assumption, extension, reason in statements if reason]
+    if parts.projector.hardware:
+        notes.append("presupposes that the device projects every record without crosstalk from others")
+    return notes
+
+
+def _noise_source_of_trainer(config: TrialConfig) -> str:
+    """Return a clause on the origin of the noise in a user's trainer: its own draws, or a recorded seed."""
     return ELSEWHERE if config.parts.trainer.redraws else RECORDED
 
 
-def _tags_of_stated(config: TrialConfig) -> dict[str, str]:
+def _stated_tags(config: TrialConfig) -> dict[str, str]:
     """Return the tags `privacy.*` of a trial whose trainer states its privacy event; nobody here checks it."""
-    first = certified_epsilons(config, config.epochs)[0]
-    reads = ("what else than the records that it is handed the trainer reads, and that it does as it states, is its "
-             "own statement")
+    tightest = certified_epsilons(config, config.epochs)[0]
+    unchecked = ("what else than the records that it is handed the trainer reads, and that it does as it states, is "
+                 "its own statement")
+    notes = [tightest.note, unchecked, _noise_source_of_trainer(config), REAL_NUMBERS, _logging_coverage(config)]
     return {
         "privacy.certified": "stated",
-        "privacy.relation": first.relation,
+        "privacy.relation": tightest.relation,
         "privacy.sampler": config.sampler,
         "privacy.delta": f"{config.delta:g}",
-        "privacy.notes": f"{first.note}; {reads}; {_drawn(config)}; {REAL_NUMBERS}; {_disclosed(config)}",
+        "privacy.notes": "; ".join(notes),
     }
 
 
-def _notes(config: TrialConfig) -> list[str]:
-    """Return the notes on a trial with the photonic mechanism: why it is not certified, and what covers the labels."""
-    noisy = config.sigma or config.physical
-    source = [_source(config), _numbers(config), _disclosed(config)] if noisy else []
-    return [_why_not_certified(config), *_why_infinite(config), *source]
+def _photonic_notes(config: TrialConfig) -> list[str]:
+    """Return notes on a trial with optical (photonic) noise: why it is not certified, and how its noise was drawn."""
+    notes = [_why_not_certified(config), *_claimed_notes(config)]
+    if config.sigma or config.physical:
+        notes += [_noise_source(config), _arithmetic(config), _logging_coverage(config)]
+    return notes
 
 
 def _why_not_certified(config: TrialConfig) -> str:
     """Return a clause: why the photonic mechanism is not certified.
 
-    An update's rows lie in span{h_i : i in batch}, the span of the batch's activations. Neighbours that change the span
-    have disjoint supports.
+    Its noise is added before the product with the activations h_i, so an update's rows lie in span{h_i : i in batch}.
+    Neighbouring data sets can have different spans, and then one look at an update tells them apart.
     """
     if config.sigma == 0 and not config.physical:
         return "not certified: sigma = 0, no noise, no guarantee"
-    wide = [f"{layer} ({n_in})" for layer, n_in in enumerate(config.layer_sizes[:-1], start=1)
-            if config.batch_size < n_in]
     text = ("not certified: the noise lies in the span of the batch's activations, and neighbours that change the "
             "span are told apart at any sigma")
-    if wide:
+    wide_layers = [f"{layer} ({n_in})" for layer, n_in in enumerate(config.layer_sizes[:-1], start=1)
+                   if config.batch_size < n_in]  # the batch cannot span all inputs
+    if wide_layers:
         return (f"{text}, which is the generic case for layers with more inputs than m = {config.batch_size}: "
-                f"{abridged(wide)}")
+                f"{abridged(wide_layers)}")
     return (f"{text}; m = {config.batch_size} is at least every layer's number of inputs, but even then no "
             "data-independent bound exists")
 
 
-def _why_infinite(config: TrialConfig) -> list[str]:
-    """Return notes on the claimed epsilons (Ohana et al. 2021): which are infinite and why, and which are finite.
+def _claimed_notes(config: TrialConfig) -> list[str]:
+    """Return notes on the epsilons that Ohana et al. (2021) claim: which formulas are finite, and why others are not.
 
     Formulas that are infinite for the same reasons share a note.
     """
     if reason := not_described(config):
         return [f"nothing is claimed: {reason}"]
-    infinite: dict[tuple[str, ...], list[str]] = {}
+    names_by_reasons: dict[tuple[str, ...], list[str]] = {}
     for variant in VARIANTS:
-        reasons = tuple(a.reason for a in missing(config, variant))
-        infinite.setdefault(reasons, []).append(variant.name)
-    finite = infinite.pop((), [])
+        reasons = tuple(assumption.reason for assumption in missing(config, variant))
+        names_by_reasons.setdefault(reasons, []).append(variant.name)
+    finite = names_by_reasons.pop((), [])
     notes = [f"claimed epsilon of {', '.join(names)} is infinite ({'; '.join(reasons)})"
-             for reasons, names in infinite.items()]
+             for reasons, names in names_by_reasons.items()]
     if finite:
         notes.append(f"claimed epsilon of {', '.join(finite)} is finite, but only the printed formula's value")
-        notes += dict.fromkeys(e.note for e in claimed_epsilons(config, 1) if e.is_metric)
+        notes += dict.fromkeys(e.note for e in claimed_epsilons(config, 1) if e.is_finite)  # each note once
     return notes

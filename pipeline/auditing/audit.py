@@ -48,9 +48,9 @@ class Finding:
 
 def audit_experiment(experiment: Experiment, number: int | None = None, data_folder: Path | None = None,
                      steps: int = 1) -> Iterator[Finding]:
-    """Yield the findings on all trials of an experiment, or on one; trials that differ only in the seed count once.
+    """Yield the results of attacks on all trials of an experiment, or on one of them.
 
-    For a search the trials are the corners of its space.
+    Trials that differ only in the seed count once. For a search the trials are the corners of its space.
 
     Args:
         number: of the only trial to attack, from 1; None attacks all.
@@ -63,17 +63,19 @@ def audit_experiment(experiment: Experiment, number: int | None = None, data_fol
     if number is not None and not 1 <= number <= len(trials):
         raise ConfigError(f"--trial: must be at least 1 and at most the {len(trials)} of the experiment (seeds apart), "
                           f"got {number}")
-    chosen = [(k, t) for k, t in enumerate(trials, start=1) if number in (None, k)]
-    _check_steps(steps, [t for _, t in chosen])
-    for k, trial in chosen:
+    chosen = dict(enumerate(trials, start=1))
+    if number is not None:
+        chosen = {number: chosen[number]}
+    _check_steps(steps, list(chosen.values()))
+    for k, trial in chosen.items():
         if trial.parts.trainer.built_in and not trial.split_sizes[1]:
             raise ConfigError(f"validation_fraction: must be > 0, as the row space attack needs records that were held "
                               f"out, got 0.0 (trial {k})")
-    loaded: dict[str, Dataset] = {}
-    for k, trial in chosen:
-        if trial.dataset not in loaded:
-            loaded[trial.dataset] = load(trial.dataset, data_folder)
-        yield from findings(f"{k} {trial_name(trial, experiment.varied)}", trial, loaded[trial.dataset], steps)
+    datasets: dict[str, Dataset] = {}
+    for k, trial in chosen.items():
+        if trial.dataset not in datasets:
+            datasets[trial.dataset] = load(trial.dataset, data_folder)
+        yield from findings(f"{k} {trial_name(trial, experiment.varied)}", trial, datasets[trial.dataset], steps)
 
 
 def audit_trial(trial: TrialConfig, data_folder: Path | None = None, steps: int = 1) -> list[Finding]:
@@ -90,24 +92,30 @@ def audit_trial(trial: TrialConfig, data_folder: Path | None = None, steps: int 
 
 
 def _check_steps(steps: int, trials: Sequence[TrialConfig]) -> None:
-    """Refuse more steps to attack than the shortest epoch of the trials has."""
-    fewest = min((t.steps_per_epoch for t in trials if t.parts.trainer.built_in), default=1)
-    if not 1 <= steps <= fewest:
-        raise ConfigError(f"--steps: must be at least 1 and at most the {fewest} of an epoch, got {steps}")
+    """Refuse more steps to attack than the shortest epoch has, of trials that this package's networks train."""
+    max_steps = min((trial.steps_per_epoch for trial in trials if trial.parts.trainer.built_in), default=1)
+    if not 1 <= steps <= max_steps:
+        raise ConfigError(f"--steps: must be at least 1 and at most the {max_steps} of an epoch, got {steps}")
 
 
 def distinct(trials: Sequence[TrialConfig]) -> list[TrialConfig]:
     """Return the first of each group of trials that differ only in their seed."""
-    first: dict[TrialConfig, TrialConfig] = {}
+    first_by_settings: dict[TrialConfig, TrialConfig] = {}
     for trial in trials:
-        first.setdefault(TrialConfig(trial.given, seed=0), trial)
-    return list(first.values())
+        without_seed = TrialConfig(trial.given, seed=0)
+        first_by_settings.setdefault(without_seed, trial)
+    return list(first_by_settings.values())
 
 
-def trial_name(trial: TrialConfig, also: Sequence[str] = ()) -> str:
-    """Return a name without the seed, for example `pdfa photonic sigma=0.1`; `also` as in `run_name`."""
-    algorithm, *settings, _ = run_name(trial, also).split(" ")
-    return " ".join([algorithm, *([trial.mechanism] if trial.parts.mechanism.private else []), *settings])
+def trial_name(trial: TrialConfig, varied: Sequence[str] = ()) -> str:
+    """Return a name without the seed, for example `pdfa photonic sigma=0.1`.
+
+    Args:
+        varied: settings to include in the name, because they differ between the experiment's trials.
+    """
+    algorithm, *settings, _ = run_name(trial, varied).split(" ")
+    mechanism = [trial.mechanism] if trial.parts.mechanism.private else []
+    return " ".join([algorithm, *mechanism, *settings])
 
 
 def findings(name: str, trial: TrialConfig, data: Dataset, steps: int) -> Iterator[Finding]:
@@ -118,12 +126,15 @@ def findings(name: str, trial: TrialConfig, data: Dataset, steps: int) -> Iterat
     apply.
     """
     noisy = with_noise(trial)
-    found = _found(name, noisy, data, steps) if trial.parts.trainer.built_in else _of_trainer(name, noisy, data)
+    if trial.parts.trainer.built_in:
+        found = _network_findings(name, noisy, data, steps)
+    else:
+        found = _trainer_findings(name, noisy, data)
     for finding in found:
         yield dataclasses.replace(finding, public=finding.public or trial.disclosure == "plain")
 
 
-def _found(name: str, trial: TrialConfig, data: Dataset, steps: int) -> Iterator[Finding]:
+def _network_findings(name: str, trial: TrialConfig, data: Dataset, steps: int) -> Iterator[Finding]:
     """Yield the findings on a trial of this package's networks.
 
     Args:
@@ -133,19 +144,20 @@ def _found(name: str, trial: TrialConfig, data: Dataset, steps: int) -> Iterator
     """
     first = len(trial.layers) - len(trial.hidden)  # number of the first fully connected layer
     for layer in range(first, first + ATTACKED):
-        found = row_space_audit(trial, data, layer, steps)
+        attack = row_space_audit(trial, data, layer, steps)
         epsilons: list[Epsilon] = []
-        if layer == first:  # the least claimed epsilon, once for the trial
+        if layer == first:  # the smallest claimed epsilon, once for the trial
             epsilons = sorted(claimed_epsilons(trial, trial.epochs), key=lambda e: e.value)[:1]
-        yield Finding((name, f"row space, layer {layer}", f"{found.auc:.3f}", f"{found.tpr():.1%}", "-", "-",
-                       _verdict(found)), {f"audit/row_space_auc/layer_{layer}": found.auc}, tuple(epsilons))
+        row = (name, f"row space, layer {layer}", f"{attack.auc:.3f}", f"{attack.tpr():.1%}", "-", "-",
+               _row_space_verdict(attack))
+        yield Finding(row, {f"audit/row_space_auc/layer_{layer}": attack.auc}, tuple(epsilons))
     if trial.parts.mechanism.certified and trial.noise_multiplier:
-        yield _of_release(name, trial)
+        yield _release_finding(name, trial)
     if trial.parts.mechanism.certified and trial.secure:
-        yield from _of_low_order_bits(name, trial, data)
+        yield from _low_order_bit_findings(name, trial, data)
 
 
-def _of_release(name: str, trial: TrialConfig) -> Finding:
+def _release_finding(name: str, trial: TrialConfig) -> Finding:
     """Return the finding of the two-point attack: one release of a Gaussian mechanism on two neighbouring inputs.
 
     It compares the measured lower bound on mu, the parameter of Gaussian DP, with the certified mu of one step. The
@@ -153,33 +165,36 @@ def _of_release(name: str, trial: TrialConfig) -> Finding:
     """
     release = audit_release(trial, RUNS, trial.delta)
     verdict = "EXCEEDS certified" if release.exceeds else "below certified"
-    return Finding((name, f"two neighbours, one step ({release.statistic})", f"{release.auc:.3f}", f"{release.tpr:.1%}",
-                    f">= {release.mu_lower:.3f}", f"{release.mu:.3f}", verdict),
-                   {"audit/one_step_auc": release.auc, "audit/one_step_mu": release.mu_lower,
-                    release.audited.metric_name: release.audited.value},
-                   (release.audited, release.certified), release.exceeds, public=True)
+    row = (name, f"two neighbours, one step ({release.statistic})", f"{release.auc:.3f}", f"{release.tpr:.1%}",
+           f">= {release.mu_lower:.3f}", f"{release.mu:.3f}", verdict)
+    metrics = {"audit/one_step_auc": release.auc, "audit/one_step_mu": release.mu_lower,
+               release.audited.metric_name: release.audited.value}
+    return Finding(row, metrics, (release.audited, release.certified), release.exceeds, public=True)
 
 
-def _of_trainer(name: str, trial: TrialConfig, data: Dataset) -> Iterator[Finding]:
-    """Yield the findings on a trial of a user's trainer, and for each attack that does not apply, the reason."""
-    def skipped(attack: str, why: str) -> Finding:
-        return Finding((name, attack, "-", "-", "-", "-", why), public=True)
+def _trainer_findings(name: str, trial: TrialConfig, data: Dataset) -> Iterator[Finding]:
+    """Yield the findings on a trial of a user's trainer, and for each attack that does not apply, the reason.
+
+    The two-point attack needs the trainer's mechanism (`parameters`) or its function for one step (`step`).
+    """
+    def skipped(attack: str, reason: str) -> Finding:
+        return Finding((name, attack, "-", "-", "-", "-", reason), public=True)
 
     trainer, kind = trial.parts.trainer, trial.parts.mechanism.kind(trial)
     yield skipped("row space", "does not apply: layers are the trainer's affair")
     if not kind:
         yield skipped("two neighbours, one step", "does not apply: nothing is stated")
     elif trainer.parameters:
-        yield _of_release(name, trial)
+        yield _release_finding(name, trial)
     elif trainer.step:
-        yield _of_step(name, trial, data)
+        yield _step_finding(name, trial, data)
     else:
         yield skipped("two neighbours, one step", f"needs `step` of trainer '{trainer.name}'")
     if trial.secure:
         yield skipped("low-order bits", "does not apply: attacks this package's networks")
 
 
-def _of_step(name: str, trial: TrialConfig, data: Dataset) -> Finding:
+def _step_finding(name: str, trial: TrialConfig, data: Dataset) -> Finding:
     """Return the finding of the two-point attack on the `step` of a user's trainer.
 
     It compares the measured lower bound with the epsilon that the trainer states. The batches are of test records, so
@@ -200,11 +215,11 @@ def _of_step(name: str, trial: TrialConfig, data: Dataset) -> Finding:
     verdict = "EXCEEDS stated" if step.exceeds else "below stated"
     if not step.fresh:
         verdict += "; releases of one batch never differ"
-    return Finding((name, "two neighbours, one step (projection)", f"{step.auc:.3f}", f"{step.tpr:.1%}", *mu_columns,
-                    verdict), metrics, (step.audited, step.stated), step.exceeds, public=True)
+    row = (name, "two neighbours, one step (projection)", f"{step.auc:.3f}", f"{step.tpr:.1%}", *mu_columns, verdict)
+    return Finding(row, metrics, (step.audited, step.stated), step.exceeds, public=True)
 
 
-def _of_low_order_bits(name: str, trial: TrialConfig, data: Dataset) -> Iterator[Finding]:
+def _low_order_bit_findings(name: str, trial: TrialConfig, data: Dataset) -> Iterator[Finding]:
     """Yield the findings of the low-order-bit attack, one for each view of the attacker: the update, or the weights.
 
     Noise from too few random bits lies on a lattice, and this betrays the sum beneath it. Findings compare the measured
@@ -212,31 +227,31 @@ def _of_low_order_bits(name: str, trial: TrialConfig, data: Dataset) -> Iterator
     """
     training = prepare(Pack((trial,)), data, data.train_x.device)
     try:
-        found = low_order_bit_audit(training, BIT_RUNS)
+        results = low_order_bit_audit(training, BIT_RUNS)
     finally:
         training.close()
-    for result in found:
+    for result in results:
         audited = dataclasses.replace(certified_step(trial), value=result.epsilon_lower, kind="audited",
                                       variant="low_order_bits", note="lower bound with 95% confidence")
         verdict = "EXCEEDS certified" if result.exceeds else "below certified"
-        yield Finding((name, f"low-order bits, {result.view}", f"{result.auc:.3f}", "-", f">= {result.mu_lower:.3f}",
-                       f"{result.mu:.3f}", verdict),
-                      {f"audit/low_order_bits_auc/{result.view}": result.auc}, (audited,), result.exceeds)
+        row = (name, f"low-order bits, {result.view}", f"{result.auc:.3f}", "-", f">= {result.mu_lower:.3f}",
+               f"{result.mu:.3f}", verdict)
+        yield Finding(row, {f"audit/low_order_bits_auc/{result.view}": result.auc}, (audited,), result.exceeds)
 
 
-def _verdict(found: RowSpaceAudit) -> str:
+def _row_space_verdict(attack: RowSpaceAudit) -> str:
     """Return what the AUC of the row space attack shows: `blind`, `sees a little` or `finds its members`.
 
     `blind`: the AUC is within `BLIND_DEVIATIONS` standard deviations of 0.5, the AUC of guessing. `finds its members`:
     it is at least `FINDS_AUC`. `sees a little`: anything else, an AUC far below 0.5 included, because it depends on
     membership too. A private trial may also see a little: a guarantee allows a small advantage.
     """
-    members, non_members = len(found.members), len(found.non_members)
+    members, non_members = len(attack.members), len(attack.non_members)
     # standard deviation of the Mann-Whitney statistic over members * non_members, without any advantage
     deviation = ((members + non_members + 1) / (12 * members * non_members)) ** 0.5
-    if abs(found.auc - 0.5) <= BLIND_DEVIATIONS * deviation:
+    if abs(attack.auc - 0.5) <= BLIND_DEVIATIONS * deviation:
         return "blind"
-    return "finds its members" if found.auc >= FINDS_AUC else "sees a little"
+    return "finds its members" if attack.auc >= FINDS_AUC else "sees a little"
 
 
 def publishable(found: Sequence[Finding]) -> list[Finding]:

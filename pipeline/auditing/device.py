@@ -21,6 +21,7 @@ from pipeline.trials.config import ConfigError, TrialConfig
 
 LEAST_REPEATS = 8
 LEAST_RECORDS = 4
+MAX_RESIDUALS = 50_000  # standardised residuals that are kept for a plot
 NO_NOISE = 1e-5  # effective sigma over the signal's standard deviation; below it noise is rounding
 
 
@@ -81,85 +82,104 @@ def characterise(trial: TrialConfig, repeats: int = 64, records: int = 32) -> Ch
         ConfigError: for a trial without an OPU, or too few repeats or records.
         OpuUnavailable: if the device does not exist.
     """
-    for name, value, least in (("repeats", repeats, LEAST_REPEATS), ("records", records, LEAST_RECORDS)):
-        if value < least or value % 4:
-            raise ConfigError(f"{name}: must be a multiple of 4 and at least {least}, got {value}")
+    for name, value, minimum in (("repeats", repeats, LEAST_REPEATS), ("records", records, LEAST_RECORDS)):
+        if value < minimum or value % 4:
+            raise ConfigError(f"{name}: must be a multiple of 4 and at least {minimum}, got {value}")
     if not trial.parts.projector.on_opu:
         raise ConfigError(f"projector: must be one of an OPU, got '{trial.projector}'")
     errors = _errors(records, trial.layer_sizes[-1])
     half_negated = errors * torch.where(torch.arange(records) < records // 2, 1.0, -1.0)[:, None]
     batches = [half_negated if k % 2 else errors for k in range(repeats)]
     with make_projector([trial], sum(trial.hidden), "cpu") as projector:
-        seen = np.stack([projector.project(batch[None])[0].numpy().astype(np.float64)
-                         for batch in batches])  # [repeats, m, n]
+        measured = np.stack([projector.project(batch[None])[0].numpy().astype(np.float64)
+                             for batch in batches])  # [repeats, m, n]
         matrices = projector.matrices
-        matrix = None if matrices is None else matrices[0].double().numpy()
-    shown = np.stack([batch.double().numpy() for batch in batches])  # [repeats, m, classes]
+        matrix = None if matrices is None else matrices[0].double().numpy()  # [classes, n]
+    inputs = np.stack([batch.double().numpy() for batch in batches])  # [repeats, m, classes]
     known = matrix is not None
-    if matrix is None:
+    if matrix is None:  # estimate it from the first half, and report the second half
         half = repeats // 2
-        matrix = np.linalg.lstsq(shown[:half].reshape(-1, shown.shape[2]), seen[:half].reshape(-1, seen.shape[2]),
-                                 rcond=None)[0]
-        seen, shown = seen[half:], shown[half:]
-    return _described(trial, seen, shown @ matrix, known)
+        matrix = np.linalg.lstsq(inputs[:half].reshape(-1, inputs.shape[2]),
+                                 measured[:half].reshape(-1, measured.shape[2]), rcond=None)[0]
+        measured, inputs = measured[half:], inputs[half:]
+    return _characterisation(trial, measured, inputs @ matrix, known)
 
 
 def _errors(records: int, n_classes: int) -> torch.Tensor:
-    """Return errors [m, n_classes] with one +1 and one -1 in every record, at random places from a fixed seed."""
+    """Return errors [records, n_classes] with one +1 and one -1 in every record, at random from a fixed seed."""
     order = torch.rand(records, n_classes, generator=torch.Generator().manual_seed(0)).argsort(dim=1)
     return torch.zeros(records, n_classes).scatter_(1, order[:, :1], 1.0).scatter_(1, order[:, 1:2], -1.0)
 
 
-def _described(trial: TrialConfig, seen: np.ndarray, target: np.ndarray, known: bool) -> Characterisation:
-    """Return all measurements.
+def _characterisation(trial: TrialConfig, measured: np.ndarray, target: np.ndarray, known: bool) -> Characterisation:
+    """Return all measurements of a projector.
 
     Args:
-        seen: projections as measured [repeats, m, n].
-        target: projections of a linear device without noise [repeats, m, n].
+        measured: projections of the device [repeats, m records, n pixels].
+        target: projections of a linear device without noise, of the same shape.
         known: whether the matrix is known, and not estimated.
     """
-    repeats, records, pixels = seen.shape
-    gains = (seen * target).sum(axis=(1, 2)) / (target**2).sum(axis=(1, 2))
+    repeats, records, pixels = measured.shape
+    gains = (measured * target).sum(axis=(1, 2)) / (target**2).sum(axis=(1, 2))  # least squares, per repeat
     gain = float(gains.mean())
-    residual = seen - gain * target
-    even, odd = residual[::2], residual[1::2]
+    residual = measured - gain * target
+    even, odd = residual[::2], residual[1::2]  # repeats of the two batches that alternate
     fluctuation = np.concatenate([part - part.mean(axis=0) for part in (even, odd)])
-    free = repeats - 2  # two means per record and pixel
-    sigma = math.sqrt((fluctuation**2).sum() / (free * records * pixels))
-    noisy = sigma > NO_NOISE * float(target.std())
+    free_repeats = repeats - 2  # degrees of freedom: two means per record and pixel
+    sigma = math.sqrt((fluctuation**2).sum() / (free_repeats * records * pixels))
+    rounding = NO_NOISE * float(target.std())
     drift = stats.linregress(np.arange(repeats), gains)
-    found = [Quantity("gain", gain, math.hypot(float(gains.std(ddof=1)) / math.sqrt(repeats), NO_NOISE), 1.0),
-             Quantity("effective sigma", sigma, sigma / math.sqrt(2 * free * records * pixels)),
-             Quantity("bias: mean of all residuals", float(residual.mean()),
-                      math.hypot(sigma / math.sqrt(residual.size), NO_NOISE * float(target.std())), 0.0),
-             Quantity("drift of the gain, per batch", float(drift.slope),
-                      math.hypot(float(drift.stderr), NO_NOISE / repeats), 0.0)]
-    if not noisy:
-        return Characterisation(trial, tuple(found), known, repeats, records, pixels, target[0].ravel(),
-                                seen[::2].mean(axis=0).ravel(), np.array([]), gains)
-    mean_square = float((residual.mean(axis=0) ** 2).mean()) / (sigma**2 / repeats)
-    crosstalk = (even.mean(axis=0) - odd.mean(axis=0))[: records // 2]
+    quantities = [
+        Quantity("gain", gain, math.hypot(float(gains.std(ddof=1)) / math.sqrt(repeats), NO_NOISE), 1.0),
+        Quantity("effective sigma", sigma, sigma / math.sqrt(2 * free_repeats * records * pixels)),
+        Quantity("bias: mean of all residuals", float(residual.mean()),
+                 math.hypot(sigma / math.sqrt(residual.size), rounding), 0.0),
+        Quantity("drift of the gain, per batch", float(drift.slope),
+                 math.hypot(float(drift.stderr), NO_NOISE / repeats), 0.0)]
+    standardised = np.array([])
+    if sigma > rounding:  # there is noise to describe
+        quantities += _noise_quantities(residual, fluctuation, sigma)
+        standardised = (fluctuation / fluctuation.std()).ravel()
+    return Characterisation(trial, tuple(quantities), known, repeats, records, pixels, target[0].ravel(),
+                            measured[::2].mean(axis=0).ravel(), standardised[:MAX_RESIDUALS], gains)
+
+
+def _noise_quantities(residual: np.ndarray, fluctuation: np.ndarray, sigma: float) -> list[Quantity]:
+    """Return the measurements of a projector's noise: offsets, crosstalk, correlations and normality.
+
+    Args:
+        residual: measured minus expected projections [repeats, m records, n pixels]; two batches alternate.
+        fluctuation: residuals minus their mean over the repeats of the same batch, of the same shape.
+        sigma: standard deviation of the noise.
+    """
+    repeats, records, pixels = residual.shape
+    free_repeats = repeats - 2
+    mean_variance = sigma**2 / repeats  # of a mean over all repeats, from noise alone
+    offsets = float((residual.mean(axis=0) ** 2).mean()) / mean_variance
+    # The first half of the records is the same in both batches, so its means differ only by noise and crosstalk.
+    crosstalk = (residual[::2].mean(axis=0) - residual[1::2].mean(axis=0))[: records // 2]
+    by_pixel, by_record = fluctuation.reshape(-1, pixels), fluctuation.swapaxes(0, 1).reshape(records, -1)
     standardised = (fluctuation / fluctuation.std()).ravel()
     size = standardised.size
-    by_pixel, by_record = fluctuation.reshape(-1, pixels), fluctuation.swapaxes(0, 1).reshape(records, -1)
-    found += [
-        Quantity("mean residual of a pixel, squared, over what noise gives", mean_square,
+    return [
+        Quantity("mean residual of a pixel, squared, over what noise gives", offsets,
                  math.sqrt(2 / (records * pixels)), 1.0),
         Quantity("crosstalk: change of the mean with the other records, squared, over what noise gives",
                  float((crosstalk**2).mean()) / (4 * sigma**2 / repeats), math.sqrt(2 / crosstalk.size), 1.0),
-        Quantity("correlation between pixels, squared, over what chance gives", *_correlation(by_pixel, free * records),
-                 1.0),
+        Quantity("correlation between pixels, squared, over what chance gives",
+                 *_correlation(by_pixel, free_repeats * records), 1.0),
         Quantity("correlation between records, squared, over what chance gives",
-                 *_correlation(by_record.T, free * pixels), 1.0),
+                 *_correlation(by_record.T, free_repeats * pixels), 1.0),
         Quantity("skewness of the noise", float(stats.skew(standardised)), math.sqrt(6 / size), 0.0),
         Quantity("excess kurtosis of the noise", float(stats.kurtosis(standardised)), math.sqrt(24 / size), 0.0),
     ]
-    return Characterisation(trial, tuple(found), known, repeats, records, pixels, target[0].ravel(),
-                            seen[::2].mean(axis=0).ravel(), standardised[:50_000], gains)
 
 
-def _correlation(samples: np.ndarray, free: int) -> tuple[float, float]:
-    """Return the mean squared correlation between columns, relative to independent columns (1/free), and its error."""
+def _correlation(samples: np.ndarray, degrees_of_freedom: int) -> tuple[float, float]:
+    """Return (ratio, standard error) of the mean squared correlation between the columns of `samples`.
+
+    The ratio is to 1/degrees_of_freedom, which independent columns have on average.
+    """
     correlation = np.corrcoef(samples, rowvar=False)
-    above = correlation[np.triu_indices_from(correlation, 1)]
-    return float((above**2).mean() * free), math.sqrt(2 / above.size)
+    pairs = correlation[np.triu_indices_from(correlation, 1)]
+    return float((pairs**2).mean() * degrees_of_freedom), math.sqrt(2 / pairs.size)

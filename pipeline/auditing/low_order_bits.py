@@ -35,7 +35,8 @@ class Lattice:
     Attributes:
         bits: b.
         offset: 2^b exp(-r^2/2) + offset is a whole number.
-        gap: distance between x and y, in blocks of 2 gap; 0 if they are in the two halves of all numbers.
+        gap: distance between the two numbers x and y of a pair: in blocks of 2 gap numbers, the first half has x and
+            the second half y. 0 if all numbers are one block.
     """
 
     bits: int
@@ -91,7 +92,8 @@ def lattice_score(residual: np.ndarray, sigma: float, lattice: Lattice) -> float
         lattice: b (`bits`), offset, and the distance between x and y in `residual` (`gap`).
     """
     gap = lattice.gap or len(residual) // 2
-    pairs = residual[: len(residual) // (2 * gap) * 2 * gap].reshape(-1, 2, gap)
+    n_in_blocks = len(residual) // (2 * gap) * 2 * gap
+    pairs = residual[:n_in_blocks].reshape(-1, 2, gap)  # [blocks, (x, y), gap]
     with np.errstate(invalid="ignore", under="ignore"):
         squared_radius = np.square(pairs / sigma).sum(axis=1)
         point = 2.0**lattice.bits * np.exp(-squared_radius / 2) + lattice.offset  # whole on the lattice
@@ -133,8 +135,14 @@ def low_order_bit_audit(training: Training, runs: int = 100) -> list[LowOrderBit
 
 
 def _summary(view: str, zeros: np.ndarray, ones: np.ndarray, mu: float, delta: float) -> LowOrderBitAudit:
-    """Return the result of one view, from the scores on the first and the second neighbour."""
-    runs, false_positives, false_negatives = len(zeros), int((zeros > 0).sum()), int((ones <= 0).sum())
+    """Return the audit for one view of the attacker.
+
+    Args:
+        zeros, ones: scores [runs] on the first and the second neighbour; a score above 0 guesses the second.
+        mu: certified for one step (Gaussian differential privacy).
+    """
+    runs = len(zeros)
+    false_positives, false_negatives = int((zeros > 0).sum()), int((ones <= 0).sum())
     counts = false_positives, runs, false_negatives, runs
     return LowOrderBitAudit(view, runs, false_positives + false_negatives, auc(ones, zeros),
                             float(gdp_mu_lower(*counts)), float(two_point(*counts, delta)), mu, gdp_eps(mu, delta))
@@ -143,13 +151,13 @@ def _summary(view: str, zeros: np.ndarray, ones: np.ndarray, mu: float, delta: f
 def _scores(training: Training, config: TrialConfig, runs: int) -> dict[str, list[np.ndarray]]:
     """Return, by the attacker's view, the scores of all runs on either neighbour [runs].
 
-    A score above 0 points to the second neighbour: what is left of the release after its sum is subtracted looks more
-    like noise on a lattice.
+    The attacker subtracts either neighbour's sum from the release. What is left is pure noise for the true neighbour,
+    and then looks more like noise on a lattice. A score above 0 points to the second neighbour.
     """
     net, mechanism, released = training.net, training.mechanism, training.update
     if not isinstance(mechanism, GaussianMechanism):
         raise TypeError(f"mechanism: must be a GaussianMechanism, got {type(mechanism).__name__}")
-    sigma, before = mechanism.deviations[0], net.parameters.flat[0].clone()
+    sigma, weights_before = mechanism.deviations[0], net.parameters.flat[0].clone()
     neighbours = [(batch, _factors(training, batch)) for batch in _neighbours(training)]
     sums = []
     for batch, factors in neighbours:
@@ -160,22 +168,23 @@ def _scores(training: Training, config: TrialConfig, runs: int) -> dict[str, lis
 
     def score(update: np.ndarray) -> float:
         """Return the evidence for the second neighbour minus the evidence for the first, over all lattices."""
-        left = [update * config.batch_size - total for total in sums]
-        return sum(lattice_score(left[1], sigma, lattice) - lattice_score(left[0], sigma, lattice)
+        residuals = [update * config.batch_size - total for total in sums]
+        return sum(lattice_score(residuals[1], sigma, lattice) - lattice_score(residuals[0], sigma, lattice)
                    for lattice in LATTICES)
 
     scores: dict[str, list[np.ndarray]] = {view: [] for view in VIEWS}
     for batch, factors in neighbours:
         training.net.forward(training.train_inputs.batch(batch.clamp(min=0)))
-        found = []
+        by_update, by_weights = [], []
         for _ in range(runs):
             mechanism.update(*factors, released)
-            after = before - config.learning_rate * released.flat[0]
-            step = ((before.double() - after.double()) / config.learning_rate).cpu().numpy()
+            weights_after = weights_before - config.learning_rate * released.flat[0]
+            step = ((weights_before.double() - weights_after.double()) / config.learning_rate).cpu().numpy()
             update = _numbers(released)
-            found.append((score(update), score(np.where(np.isnan(update), np.nan, step))))
-        for view, values in zip(VIEWS, zip(*found, strict=True), strict=True):
-            scores[view].append(np.array(values))
+            by_update.append(score(update))
+            by_weights.append(score(np.where(np.isnan(update), np.nan, step)))  # nan in the padding
+        scores["update"].append(np.array(by_update))
+        scores["weights"].append(np.array(by_weights))
     return scores
 
 
@@ -184,14 +193,20 @@ def _neighbours(training: Training) -> list[torch.Tensor]:
 
     Under add/remove, the first lacks the last record; under replace-one, it has another record in its place.
     """
-    first, second = training.sampler.epoch()[:2]
-    other, place = first.clone(), int((first[0] != ABSENT).nonzero()[-1])
-    other[0, place] = ABSENT if training.pack.shared.parts.sampler.relation == "add/remove" else second[0, 0]
-    return [other, first]
+    batch, next_batch = training.sampler.epoch()[:2]
+    neighbour = batch.clone()
+    last = int((batch[0] != ABSENT).nonzero()[-1])  # place of the last record
+    is_add_remove = training.pack.shared.parts.sampler.relation == "add/remove"
+    neighbour[0, last] = ABSENT if is_add_remove else next_batch[0, 0]
+    return [neighbour, batch]
 
 
 def _factors(training: Training, batch: torch.Tensor) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    """Return the mechanism's inputs for a batch: deltas and activations."""
+    """Return the mechanism's inputs for a batch: learning signals (deltas) and activations of every layer.
+
+    Args:
+        batch: numbers of the training records [1, m]; `ABSENT` where a place has no record.
+    """
     places = batch.clamp(min=0)
     present = (batch != ABSENT).unsqueeze(-1).to(torch.float32)
     activations, logits = training.net.forward(training.train_inputs.batch(places))
@@ -201,8 +216,8 @@ def _factors(training: Training, batch: torch.Tensor) -> tuple[list[torch.Tensor
 
 def _numbers(parameters: Parameters) -> np.ndarray:
     """Return all weights and biases of one trial in memory order, float64; the padding between them is nan."""
-    gaps = np.ones(parameters.flat.shape[1], dtype=bool)
+    is_padding = np.ones(parameters.flat.shape[1], dtype=bool)
     for block in parameters.weights + parameters.biases:
         begin = block.storage_offset()
-        gaps[begin: begin + block.numel()] = False
-    return np.where(gaps, np.nan, parameters.flat[0].double().cpu().numpy())
+        is_padding[begin: begin + block.numel()] = False
+    return np.where(is_padding, np.nan, parameters.flat[0].double().cpu().numpy())

@@ -51,12 +51,12 @@ class ReleaseAudit:
 
 def audit_release(config: TrialConfig, trials: int, delta: float, mechanism: Mechanism | None = None,
                   conf: float = 0.95) -> ReleaseAudit:
-    """Return a two-point audit of a certified trial's one-step release, on the worst-case neighbours.
+    """Return how well the release of one step on two worst-case neighbouring batches can be told apart, with bounds.
 
-    Several statistics are tried, because noise may be missing in one place only. The first is the log-likelihood ratio
-    of the whole release; others are the ratios of every matrix and bias vector. The last is the energy in a column of
-    the first layer that only one neighbour reaches. It detects noise with a covariance that depends on data. The
-    statistics share the 1 - conf. A trainer's contributions have no layers, so only the first statistic applies.
+    The trial's own mechanism runs many times on either batch. Several statistics are tried, because noise may be
+    missing in one place only: the log-likelihood ratio of the whole release, and of every matrix and bias vector. The
+    last is the energy in a column of the first layer that only one neighbour reaches. It detects noise with a
+    covariance that depends on data. A trainer's contributions have no layers, so only the first statistic applies.
 
     Args:
         config: a trial with a certified mechanism, and noise.
@@ -79,28 +79,35 @@ def audit_release(config: TrialConfig, trials: int, delta: float, mechanism: Mec
     neighbours = _worst_neighbours(config)
     out, *means = (net.blank_parameters(1) for _ in range(3))
 
-    def release(by: Mechanism, j: int, to: Parameters) -> None:
+    def release(mechanism: Mechanism, j: int, to: Parameters) -> None:
+        """Write the mechanism's release on neighbour j into `to`."""
         if own and not config.exact:
-            by.net.forward(neighbours[j][1][0])  # sets this batch's maxima of convolutions
-        by.update(*neighbours[j], to)
+            mechanism.net.forward(neighbours[j][1][0])  # sets this batch's maxima of convolutions
+        mechanism.update(*neighbours[j], to)
 
     for j, mean in enumerate(means):  # the release without noise is the mean of the release with noise
         release(bare, j, mean)
-    seen, first, second = ([b[0].numpy() for b in p.weights + p.biases] for p in (out, *means))
+    released, mean_0, mean_1 = ([b[0].numpy() for b in p.weights + p.biases] for p in (out, *means))
     sigma = noise_deviation(config) / config.batch_size
 
     def statistics(j: int) -> list[float]:
+        """Return all statistics of one release on neighbour j, in the order of `names`."""
         release(mechanism, j, out)
-        ratios = [gaussian_log_ratio(*block, sigma) for block in zip(seen, first, second, strict=True)]
-        return [sum(ratios), *ratios, float(np.square(seen[0][:, -1]).sum())] if own else [sum(ratios)]
+        ratios = [gaussian_log_ratio(*block, sigma) for block in zip(released, mean_0, mean_1, strict=True)]
+        if not own:
+            return [sum(ratios)]
+        energy = float(np.square(released[0][:, -1]).sum())  # in a column that only one neighbour reaches
+        return [sum(ratios), *ratios, energy]
 
-    scores = [np.array([statistics(j) for _ in range(trials)]).T for j in (0, 1)]
-    layers = range(1, len(net.layers) + 1)
-    names = ["all", *(f"weights {layer}" for layer in layers), *(f"biases {layer}" for layer in layers), "support"]
-    names = names if own else ["all"]
+    scores = [np.array([statistics(j) for _ in range(trials)]).T for j in (0, 1)]  # by neighbour, [statistics, trials]
+    names = ["all"]
+    if own:
+        layers = range(1, len(net.layers) + 1)
+        names += [*(f"weights {layer}" for layer in layers), *(f"biases {layer}" for layer in layers), "support"]
+    # Each of the statistics gets an equal part of the error probability 1 - conf.
     audits = [_audit(zeros, ones, delta, 1 - (1 - conf) / len(names)) for zeros, ones in zip(*scores, strict=True)]
     best = max(range(len(names)), key=lambda k: audits[k].mu_lower)
-    zeros, ones = (np.nan_to_num(s[best, trials // 2:]) for s in scores)
+    zeros, ones = (np.nan_to_num(score[best, trials // 2:]) for score in scores)  # the counted half
     mu_lower, certified = audits[best].mu_lower, certified_step(config)
     audited = dataclasses.replace(certified, value=gdp_eps(mu_lower, delta), kind="audited",
                                   note=f"lower bound with {conf:.0%} confidence")
@@ -108,10 +115,11 @@ def audit_release(config: TrialConfig, trials: int, delta: float, mechanism: Mec
 
 
 def _audit(zeros: np.ndarray, ones: np.ndarray, delta: float, conf: float) -> TwoPointAudit:
-    """Return the two-point audit of one statistic.
+    """Return lower bounds on epsilon and mu from one statistic of the releases, with the threshold best for mu.
 
     Args:
         zeros, ones: the statistic in all runs on the first and on the second neighbour.
+        conf: probability that a bound holds.
     """
     runs = iter(zeros), iter(ones)
     return two_point_step_audit(lambda j: next(runs[j]), delta, len(zeros), conf, of="mu")
@@ -126,18 +134,21 @@ def _worst_neighbours(config: TrialConfig) -> tuple[tuple[list[torch.Tensor], li
     """
     norm = 1e4  # above every bound on contributions
 
-    def flat(n: int) -> torch.Tensor:
+    def equal_entries(n: int) -> torch.Tensor:
+        """Return a vector [1, 1, n] of this norm with equal entries."""
         return torch.full((1, 1, n), norm / max(n, 1)**0.5)
 
-    one = [flat(n) for n in config.layer_sizes[1:]], [flat(n) for n in config.layer_sizes[:-1]]
+    deltas = [equal_entries(n) for n in config.layer_sizes[1:]]
+    activations = [equal_entries(n) for n in config.layer_sizes[:-1]]
     if config.parts.sampler.relation == "add/remove":
-        deltas, activations = one
-        other = [d[:, :0] for d in deltas], [h[:, :0] for h in activations]
+        other = [d[:, :0] for d in deltas], [h[:, :0] for h in activations]  # no record
     else:
-        without_last = one[1][0].clone()
-        without_last[..., -1:] = 0  # a trainer's contributions have no inputs
-        other = [-d for d in one[0]], [without_last, *one[1][1:]]
-    return (_in_integers(config, *other), _in_integers(config, *one)) if config.exact else (other, one)
+        without_last = activations[0].clone()
+        without_last[..., -1:] = 0  # a slice, because a trainer's contributions have no inputs
+        other = [-d for d in deltas], [without_last, *activations[1:]]
+    if config.exact:
+        return _in_integers(config, *other), _in_integers(config, deltas, activations)
+    return other, (deltas, activations)
 
 
 def _in_integers(config: TrialConfig, deltas: list[torch.Tensor],

@@ -54,17 +54,23 @@ def row_space_membership(update_weight: torch.Tensor, candidates: torch.Tensor, 
                          f"{list(candidates.shape)} for {list(update_weight.shape)}")
     basis, h = row_space_basis(update_weight, max_rank), candidates.double()
     norm = torch.linalg.vector_norm(h, dim=1)
-    residual = torch.where(norm > 0, torch.linalg.vector_norm(h - h @ basis.T @ basis, dim=1) / norm, 0.0)
+    distance = torch.linalg.vector_norm(h - h @ basis.T @ basis, dim=1)
+    residual = torch.where(norm > 0, distance / norm, 0.0)
     return torch.where(residual > _tolerance(update_weight), residual, 0.0)
 
 
 def row_space_basis(update_weight: torch.Tensor, max_rank: int | None = None) -> torch.Tensor:
-    """Return an orthonormal basis [rank, n_in], float64, of an update's row space, as in `row_space_membership`."""
+    """Return an orthonormal basis [rank, n_in], float64, of the row space of an update [n_out, n_in].
+
+    Singular values within rounding of 0 do not count. `max_rank` limits the rank, if given.
+    """
     _, singular, right = torch.linalg.svd(update_weight.double(), full_matrices=False)
-    return right[: int((singular > _tolerance(update_weight) * singular[0]).sum())][:max_rank]
+    rank = int((singular > _tolerance(update_weight) * singular[0]).sum())
+    return right[:rank][:max_rank]
 
 
 def _tolerance(update_weight: torch.Tensor) -> float:
+    """Return the largest relative value that counts as rounding in the update's floating-point type."""
     return ROUNDING_UNITS * torch.finfo(update_weight.dtype).eps
 
 
@@ -121,7 +127,8 @@ def row_space_audit(config: TrialConfig, data: Dataset, layer: int = 1, steps: i
     try:
         for indices in training.sampler.epoch()[:steps]:
             present = indices[indices != ABSENT].unsqueeze(0)
-            batch, held_out = (_factors(training, i, layer) for i in (present, training.validation))
+            batch = _activations(training, present, layer)
+            held_out = _activations(training, training.validation, layer)
             training.step(indices)
             # The optimizer only reads the update, so it is unchanged.
             update = training.update.weights[layer - 1][0]
@@ -133,7 +140,7 @@ def row_space_audit(config: TrialConfig, data: Dataset, layer: int = 1, steps: i
     return RowSpaceAudit(np.concatenate(members), np.concatenate(non_members))
 
 
-def _factors(training: Training, indices: torch.Tensor, layer: int) -> torch.Tensor:
+def _activations(training: Training, indices: torch.Tensor, layer: int) -> torch.Tensor:
     """Return the activations h^{l-1} [m, n_{l-1}] of records [1, m], as the update of layer l multiplies them.
 
     The photonic mechanism clips every component of them, which moves them out of their span. Clipping by norm, as in
@@ -142,5 +149,5 @@ def _factors(training: Training, indices: torch.Tensor, layer: int) -> torch.Ten
     activations, _ = training.net.forward(training.train_inputs.batch(indices))
     if isinstance(training.mechanism, Photonic):
         activations = training.mechanism.clipped(activations)
-    factors = activations[layer - 1]
-    return (factors.real() if isinstance(factors, Rows) else factors)[0]
+    rows = activations[layer - 1]
+    return (rows.real() if isinstance(rows, Rows) else rows)[0]  # `Rows` holds integers and their step

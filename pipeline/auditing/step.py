@@ -24,6 +24,7 @@ BATCH = 8  # common records of both neighbours; with few, a fault that scales wi
 CANDIDATES = 8  # candidates for the differing record
 CHOOSING = 20  # runs that choose the candidate
 LEARNING = 200  # runs on each neighbour that choose the projection
+MIN_VARIANCE = 1e-9  # least variance of a coordinate, over the largest one
 
 Batch = tuple[torch.Tensor, torch.Tensor]
 
@@ -59,11 +60,9 @@ class StepAudit:
 def audit_step(config: TrialConfig, data: Dataset, runs: int, conf: float = 0.95) -> StepAudit:
     """Return how well the releases of a trainer's `step` on two neighbouring batches can be told apart.
 
-    The measured lower bound is compared with the stated event of one step. Neighbours are batches of test records. With
-    add/remove, one batch has an additional record with a wrong label. With replace-one, each batch has a different one.
-    Of several candidates, those with the largest difference of the releases are taken. The statistic is the projection
-    on the difference of the means over the variances, both estimated from separate runs. In these runs the neighbours
-    share the noise of the trial's generators, so that it cancels.
+    The result compares the measured lower bound on epsilon or mu with the one that the trainer states. The neighbours
+    are batches of test records (`_neighbours`). Each release is projected on a direction that was estimated from
+    separate runs (`_direction`), and a threshold on this number guesses the batch.
 
     Args:
         config: a trial whose trainer has a `step`, and noise.
@@ -79,25 +78,30 @@ def audit_step(config: TrialConfig, data: Dataset, runs: int, conf: float = 0.95
     harness = Harness(Pack((TrialConfig(config.given, canaries=0),)), data, data.train_x.device)
     neighbours = _neighbours(harness, stated.relation)
     direction = _direction(harness, neighbours)
-    seen: tuple[list[float], list[float]] = ([], [])
+    projections: tuple[list[float], list[float]] = ([], [])  # of all releases, by neighbour
 
     def step(j: int) -> float:
-        seen[j].append(float(harness.released(*neighbours[j]).double() @ direction))
-        return seen[j][-1]
+        projection = float(harness.release_step(*neighbours[j]).double() @ direction)
+        projections[j].append(projection)
+        return projection
 
-    found = two_point_step_audit(step, config.delta, runs, conf, "epsilon" if mu is None else "mu")
-    zeros, ones = (np.array(values[runs // 2:]) for values in seen)
-    lower = found.epsilon_lower if mu is None else gdp_eps(found.mu_lower, config.delta)
-    audited = dataclasses.replace(stated, value=lower, kind="audited", note=f"lower bound with {conf:.0%} confidence")
-    return StepAudit(auc(ones, zeros), tpr_at_fpr(ones, zeros, 0.001), None if mu is None else found.mu_lower, mu,
-                     audited, stated, len({*seen[0]}) > 1)
+    result = two_point_step_audit(step, config.delta, runs, conf, "epsilon" if mu is None else "mu")
+    zeros, ones = (np.array(values[runs // 2:]) for values in projections)  # the counted half
+    if mu is None:
+        mu_lower, epsilon_lower = None, result.epsilon_lower
+    else:
+        mu_lower, epsilon_lower = result.mu_lower, gdp_eps(result.mu_lower, config.delta)
+    audited = dataclasses.replace(stated, value=epsilon_lower, kind="audited",
+                                  note=f"lower bound with {conf:.0%} confidence")
+    is_fresh = len(set(projections[0])) > 1
+    return StepAudit(auc(ones, zeros), tpr_at_fpr(ones, zeros, 0.001), mu_lower, mu, audited, stated, is_fresh)
 
 
 def _neighbours(harness: Harness, relation: str) -> tuple[Batch, Batch]:
     """Return the two neighbouring batches whose mean releases differ most.
 
-    They consist of common test records and a candidate with a wrong label. Under add/remove, the first batch has no
-    candidate; under replace-one, each has another.
+    They have the same test records, and a candidate: another test record, with a wrong label. Under add/remove, the
+    first batch has no candidate; under replace-one, each batch has a different one.
     """
     places = torch.arange(min(BATCH + CANDIDATES, len(harness.data.test_y)), device=harness.device)
     records, labels = harness.test_inputs.batch(places).view(-1, *harness.shape), harness.data.test_y[places]
@@ -109,8 +113,13 @@ def _neighbours(harness: Harness, relation: str) -> tuple[Batch, Batch]:
     if relation == "add/remove":  # the batch without a candidate comes first
         batches = [(records[:n], labels[:n]), *batches]
         pairs = [(0, k) for k in range(1, len(batches))]
-    means = torch.as_tensor(sum(torch.stack(_together(harness, batches)) for _ in range(CHOOSING)) / CHOOSING)
-    i, j = max(pairs, key=lambda pair: float(torch.linalg.vector_norm(means[pair[1]] - means[pair[0]])))
+    total = sum(torch.stack(_releases_with_equal_noise(harness, batches)) for _ in range(CHOOSING))
+    means = torch.as_tensor(total / CHOOSING)  # [batches, d]
+
+    def distance(pair: tuple[int, int]) -> float:
+        return float(torch.linalg.vector_norm(means[pair[1]] - means[pair[0]]))
+
+    i, j = max(pairs, key=distance)
     return batches[i], batches[j]
 
 
@@ -120,30 +129,36 @@ def _direction(harness: Harness, neighbours: tuple[Batch, Batch]) -> torch.Tenso
     It is the difference of the means over the variances, estimated from `LEARNING` runs; coordinates without noise
     count most.
     """
-    first = [release.double() for release in _together(harness, neighbours)]  # subtracted: squares cancel
+    # The first releases are subtracted from all others, because large means would make the variances inaccurate.
+    first = [release.double() for release in _releases_with_equal_noise(harness, neighbours)]
     sums, squares = ([torch.zeros_like(release) for release in first] for _ in range(2))
     for _ in range(LEARNING):
-        for release, origin, total, square in zip(_together(harness, neighbours), first, sums, squares, strict=True):
+        releases = _releases_with_equal_noise(harness, neighbours)
+        for release, origin, total, square in zip(releases, first, sums, squares, strict=True):
             release = release.double() - origin
             total += release
             square += release.square()
     difference = (first[1] - first[0]) + (sums[1] - sums[0]) / LEARNING
     variance = torch.as_tensor(sum(square / LEARNING - (total / LEARNING).square()
                                    for total, square in zip(sums, squares, strict=True)))
-    return difference / variance.clamp(min=1e-9 * float(variance.max()) or 1.0)
+    min_variance = MIN_VARIANCE * float(variance.max())
+    return difference / variance.clamp(min=min_variance or 1.0)  # 1 if nothing varies
 
 
-def _together(harness: Harness, batches: Sequence[Batch]) -> list[torch.Tensor]:
-    """Return a release of each batch, all with the same draws of the trial's and the global generators."""
-    generators, everybody = harness.handed.generators, harness.randomness.state
-    before = {key: own.get_state() for key, own in generators.items()}
+def _releases_with_equal_noise(harness: Harness, batches: Sequence[Batch]) -> list[torch.Tensor]:
+    """Return one release of each batch, all with the same random numbers, so that noise cancels in differences.
+
+    The states of the trial's own generators and of the global ones are restored before every release.
+    """
+    generators, global_state = harness.context.generators, harness.randomness.state
+    states = {key: generator.get_state() for key, generator in generators.items()}
     released = []
     for batch in batches:
-        harness.randomness.state = everybody
+        harness.randomness.state = global_state
         for key in [*generators]:
-            if key in before:
-                generators[key].set_state(before[key])
+            if key in states:
+                generators[key].set_state(states[key])
             else:
                 del generators[key]  # created since: it restarts from the trial's seed
-        released.append(harness.released(*batch))
+        released.append(harness.release_step(*batch))
     return released

@@ -62,8 +62,11 @@ def two_point_step_audit(step: Callable[[int], float], delta: float, trials: int
     if trials < 2 or trials % 2:
         raise ValueError(f"trials: must be an even number of at least 2, got {trials}")
     half = trials // 2
-    # `checked` refuses nan; infinities become the largest numbers, so that a threshold fits between them
-    zeros, ones = (np.nan_to_num(checked("step", np.array([step(j) for _ in range(trials)]))) for j in (0, 1))
+    statistics = []  # by input, [trials]
+    for j in (0, 1):
+        values = checked("step", np.array([step(j) for _ in range(trials)]))  # refuses nan
+        statistics.append(np.nan_to_num(values))  # infinities become the largest numbers: a threshold fits between
+    zeros, ones = statistics
     bound = {"epsilon": partial(two_point, delta=delta, conf=conf), "mu": partial(gdp_mu_lower, conf=conf)}[of]
     threshold = _best_threshold(np.sort(zeros[:half]), np.sort(ones[:half]), bound)
     false_positives = int((zeros[half:] > threshold).sum())
@@ -74,7 +77,12 @@ def two_point_step_audit(step: Callable[[int], float], delta: float, trials: int
 
 
 def _best_threshold(zeros: np.ndarray, ones: np.ndarray, bound: Callable[..., np.ndarray | float]) -> float:
-    """Return the threshold with the best bound, among the midpoints of neighbouring statistics (sorted, finite)."""
+    """Return the threshold that gives the largest bound, among the midpoints of neighbouring statistics.
+
+    Args:
+        zeros, ones: statistics on input 0 and on input 1, sorted and finite; above the threshold the guess is input 1.
+        bound: function from (false positives, number of zeros, false negatives, number of ones) to a lower bound.
+    """
     values = np.unique(np.concatenate([zeros, ones]))
     thresholds = values[:-1] / 2 + values[1:] / 2 if len(values) > 1 else values
     fp = len(zeros) - np.searchsorted(zeros, thresholds, side="right")

@@ -24,8 +24,8 @@ def cosines(update: Parameters, gradient: Parameters) -> torch.Tensor:
     Returns:
         [R, L]; nan if update or gradient is zero.
     """
-    return torch.stack([_dot(u, g) / (_dot(u, u) * _dot(g, g)).sqrt()
-                        for u, g in zip(update.layers, gradient.layers, strict=True)], dim=1)
+    layers = zip(update.layers, gradient.layers, strict=True)
+    return torch.stack([_dot(u, g) / (_dot(u, u) * _dot(g, g)).sqrt() for u, g in layers], dim=1)
 
 
 def _dot(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:

@@ -40,22 +40,22 @@ class Canaries:
 
     def __init__(self, trials: Sequence[TrialConfig], records: Sequence[np.ndarray], labels: torch.Tensor,
                  n_classes: int) -> None:
-        """Draw each trial's canaries: records with a wrong label, of which a fair coin includes about half in training.
+        """Draw each trial's canaries and wrong labels, and a fair coin for each: a member of training, or left out.
 
-        Places, labels and coins come from the trial's `audit` stream; the class has the arguments.
+        All come from the trial's `audit` stream; the class has the arguments.
         """
         self.trials = tuple(trials)
         self.labels = labels.repeat(len(self.trials), 1)
         self.remaining, indices, included = [], [], []
-        for r, (trial, own) in enumerate(zip(self.trials, records, strict=True)):
+        for r, (trial, trial_records) in enumerate(zip(self.trials, records, strict=True)):
             rng, k = numpy_generator(trial.seed, "audit"), trial.canaries
-            places = rng.choice(len(own), k, replace=False)
+            places = rng.choice(len(trial_records), k, replace=False)
             shift = torch.from_numpy(rng.integers(1, n_classes, k)).to(labels.device)
             coins = rng.random(k) < 0.5
-            chosen = torch.from_numpy(own[places]).to(labels.device)
+            chosen = torch.from_numpy(trial_records[places]).to(labels.device)
             self.labels[r, chosen] = (labels[chosen] + shift) % n_classes
-            remaining = own.copy()
-            remaining[places] = np.where(coins, own[places], ABSENT)
+            remaining = trial_records.copy()
+            remaining[places] = np.where(coins, trial_records[places], ABSENT)
             self.remaining.append(remaining)
             indices.append(chosen)
             included.append(coins)
@@ -80,8 +80,8 @@ class Canaries:
         """
         trial, included = self.trials[r], self.included[r]
         scores = np.where(np.isnan(scores), -np.inf, scores)
-        found = one_run_audit(included, scores, guesses(trial.canaries), trial.delta)
-        epsilon = Epsilon(found.epsilon_lower, "audited", "one_run", trial.parts.sampler.relation, trial.sampler,
+        result = one_run_audit(included, scores, guesses(trial.canaries), trial.delta)
+        epsilon = Epsilon(result.epsilon_lower, "audited", "one_run", trial.parts.sampler.relation, trial.sampler,
                           trial.delta, "one run",
-                          f"lower bound with 95% confidence, {found.right} of {found.guesses} guesses right")
+                          f"lower bound with 95% confidence, {result.right} of {result.guesses} guesses right")
         return epsilon, auc(scores[included], scores[~included])

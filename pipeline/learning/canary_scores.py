@@ -38,18 +38,24 @@ class CanaryScores:
 
     def scores(self) -> np.ndarray:
         """Return each canary's score [k], higher if it seems to be a member; membership is not used."""
-        (chosen,), (wrong,) = self._canaries.indices, self._canaries.labels_of(self._canaries.indices)
-        expected = self._ridge(chosen)
-        columns = [expected.gather(1, labels[:, None])[:, 0].cpu().numpy()
-                   for labels in (wrong, self._data.train_y[chosen])]
+        indices = self._canaries.indices[0]  # of the only trial
+        wrong_labels, right_labels = self._canaries.labels_of(self._canaries.indices)[0], self._data.train_y[indices]
+        predictions = self._ridge(indices)
+        columns = [predictions.gather(1, labels[:, None])[:, 0].cpu().numpy()
+                   for labels in (wrong_labels, right_labels)]
         design = np.stack([*columns, np.ones_like(self.total)], axis=1)
-        return self.total - design @ np.linalg.lstsq(design, self.total, rcond=None)[0]
+        coefficients = np.linalg.lstsq(design, self.total, rcond=None)[0]
+        return self.total - design @ coefficients
 
-    def _ridge(self, chosen: torch.Tensor) -> torch.Tensor:
-        """Return predictions of ridge regression on test records for these training records [k, classes], float64."""
+    def _ridge(self, indices: torch.Tensor) -> torch.Tensor:
+        """Return predictions for the training records at `indices` [k], by ridge regression on test records.
+
+        Returns:
+            [k, classes], float64; the targets of the regression are one-hot labels.
+        """
         y = self._data.test_y[:REFERENCE]
         x = _with_intercept(self._test.batch(torch.arange(len(y), device=y.device)))
-        canaries = _with_intercept(self._train.batch(chosen))
+        canaries = _with_intercept(self._train.batch(indices))
         kernel = x @ x.T
         kernel.diagonal().add_(RIDGE * kernel.diagonal().mean())
         targets = torch.nn.functional.one_hot(y, self._data.spec.n_classes).double()

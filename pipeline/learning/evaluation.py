@@ -92,7 +92,7 @@ class Evaluation:
             indices = torch.arange(len(labels), device=labels.device).expand(replicas, -1)
         for chunk in indices.split(EVALUATION_BATCH, dim=1):
             inputs = self._inputs[part]
-            _, logits = net.forward(inputs.batch(chunk, passing=True))
+            _, logits = net.forward(inputs.batch(chunk, reuse_buffer=True))
             y = labels[chunk]
             right = (logits.argmax(dim=-1) == y) & torch.isfinite(logits).all(dim=-1)
             if inputs.usable is not None:
@@ -108,12 +108,12 @@ class Evaluation:
 
         Shapes: R trials.
         """
-        right, records = counts[:, 1].sum(dim=1, keepdim=True), counts[:, 0].sum(dim=1, keepdim=True)
+        n_records, n_correct = (counts[:, k].sum(dim=1, keepdim=True) for k in (0, 1))
         if part == "validation" and self._release:
-            right = self._release(right.double())
+            n_correct = self._release(n_correct.double())
         elif part == "validation" and self.noise:
-            right = right + self.noise.next()
-        return (right / records).squeeze(1).tolist()
+            n_correct = n_correct + self.noise.next()
+        return (n_correct / n_records).squeeze(1).tolist()
 
 
 def worst_class(counts: torch.Tensor) -> float:

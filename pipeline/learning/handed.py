@@ -79,7 +79,7 @@ class TrialContext:
         self._config, self._contributions = config, contributions
         self.epochs_done, self.state = 0, None
         self.generators: dict[tuple[str, str], torch.Generator] = {}
-        self.restore_generators: Callable[[], None] | None = None  # restores the generators
+        self.restore_generators: Callable[[], None] | None = None  # set after a restart
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.__dict__["_config"], name)
@@ -102,7 +102,9 @@ class TrialContext:
             TrainerError: for another stream. A certified trainer gets only `init` and `feedback`: with the generator of
                 the noise it could repeat the noise and subtract it.
         """
-        accepted = ("init", "feedback") if self._contributions else ("noise", "sampling", "init", "feedback")
+        accepted: tuple[str, ...] = ("noise", "sampling", "init", "feedback")
+        if self._contributions:
+            accepted = ("init", "feedback")
         if stream not in accepted:
             raise TrainerError(f"generator: must be one of {', '.join(accepted)}, got '{stream}'")
         device = torch.device(device)
@@ -113,7 +115,7 @@ class TrialContext:
 
     def batches(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """Yield an epoch's batches to a certified trainer: records [n, *shape], labels [n]; n varies and may be 0."""
-        return self._certified().batches()
+        return self._certified_contributions().batches()
 
     def release(self, contributions: torch.Tensor) -> torch.Tensor:
         """Return the noisy mean [d] of a batch's bounded contributions, for a certified trainer.
@@ -123,9 +125,10 @@ class TrialContext:
         Args:
             contributions: [n, d]; row i is the contribution of record i, which is bounded here.
         """
-        return self._certified().release(contributions)
+        return self._certified_contributions().release(contributions)
 
-    def _certified(self) -> Contributions:
+    def _certified_contributions(self) -> Contributions:
+        """Return the batches and releases of a certified trainer; an error for other trainers."""
         if self._contributions is None:
             raise TrainerError("batches and release are of trainers that hand in contributions (per_record)")
         return self._contributions
@@ -154,31 +157,39 @@ class Contributions:
 
     def __init__(self, config: TrialConfig, records: np.ndarray,
                  fetch: Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]], device: torch.device) -> None:
-        """Prepare sampler and mechanism of one trial, out of the trainer's reach; the class has the arguments."""
+        """Make the sampler and the mechanism of one trial; the trainer cannot reach them.
+
+        The class describes the arguments.
+        """
         self.sampler = BatchSampler(config.sampler, [records], [config.seed], config.batch_size,
                                     config.steps_per_epoch, device, secure=config.secure)
         net = Flat(config)
         self.mechanism = make_mechanism(Pack((config,)), net, device)
-        self._out, self._fetch, self._steps = net.blank_parameters(1, device), fetch, config.steps_per_epoch
-        self._open: int | None = None  # records of the batch that is not released yet
-        self.released = 0  # batches of this epoch
-        self.over = False  # no epoch is left
+        self._update = net.blank_parameters(1, device)  # overwritten by every release
+        self._fetch, self._steps = fetch, config.steps_per_epoch
+        self._n_unreleased: int | None = None  # records of the batch that is not released yet, if there is one
+        self.n_released = 0  # batches of this epoch
+        self.is_finished = False  # no epoch is left
 
     def noise_sources(self) -> list[Noise]:
         """Return the mechanism's noise sources."""
         return self.mechanism.noise_sources()
 
     def batches(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """Yield the batches of one epoch (`TrialContext.batches`)."""
-        if self._open is not None or self.released or self.over:
+        """Yield the batches of one epoch: records [n, *shape] and labels [n].
+
+        Raises:
+            TrainerError: for a second call in an epoch, or if a batch was not released before the next one.
+        """
+        if self._n_unreleased is not None or self.n_released or self.is_finished:
             raise TrainerError("batches: must be called once per epoch, got a second call before the yield, "
                                "or one after the last epoch")
-        for indices in self.sampler.epoch()[:, 0]:
-            if self._open is not None:
+        for indices in self.sampler.epoch()[:, 0]:  # one trial
+            if self._n_unreleased is not None:
                 raise TrainerError("batches: every batch must be released before the next one, got the next one "
                                    "asked for first")
             records, labels = self._fetch(indices[indices != ABSENT])
-            self._open = len(records)
+            self._n_unreleased = len(records)
             yield records, labels
 
     def release(self, rows: torch.Tensor) -> torch.Tensor:
@@ -192,17 +203,20 @@ class Contributions:
         Raises:
             TrainerError: without an open batch, or for rows of another shape or type.
         """
-        d, n = self._out.biases[0].shape[1], self._open
+        (mean,) = self._update.biases  # [1, d]: the mechanism sees contributions as gradients of biases
+        n, d = self._n_unreleased, mean.shape[1]
         if n is None:
             raise TrainerError("release: once for each batch, got it without one")
         if not isinstance(rows, torch.Tensor) or not rows.is_floating_point() or rows.shape != (n, d):
-            what = f"{rows.dtype} {list(rows.shape)}" if isinstance(rows, torch.Tensor) else f"a {type(rows).__name__}"
+            got = f"{rows.dtype} {list(rows.shape)}" if isinstance(rows, torch.Tensor) else f"a {type(rows).__name__}"
             raise TrainerError(f"release: must be floating point [n, {d}], a row for each of the batch's n records",
-                               f"{what} for {n} records")
-        rows = rows.detach().to(self._out.flat.dtype)[None]
-        self.mechanism.update([rows], [rows.new_zeros(1, n, 0)], self._out)
-        self._open, self.released = None, self.released + 1
-        return self._out.biases[0][0].clone()
+                               f"{got} for {n} records")
+        deltas = rows.detach().to(mean.dtype)[None]  # [1, n, d]
+        no_inputs = deltas.new_zeros(1, n, 0)
+        self.mechanism.update([deltas], [no_inputs], self._update)
+        self._n_unreleased = None
+        self.n_released += 1
+        return mean[0].clone()
 
     def end_epoch(self) -> None:
         """Check that every batch of the epoch was released.
@@ -210,43 +224,51 @@ class Contributions:
         Raises:
             TrainerError: if one was not.
         """
-        if self.released != self._steps or self._open is not None:
-            raise TrainerError(f"yields after {self.released} of {self._steps} batches were released; must be all of "
+        if self.n_released != self._steps or self._n_unreleased is not None:
+            raise TrainerError(f"yields after {self.n_released} of {self._steps} batches were released; must be all of "
                                "an epoch's, as that is what is accounted for")
-        self.released = 0
+        self.n_released = 0
 
 
 def packed_state(value: Any, tensors: dict[str, torch.Tensor]) -> Any:
-    """Return a state as a JSON value, and put its tensors into `tensors`.
+    """Return a trainer's state as a JSON value, and add its tensors to `tensors` under new names.
+
+    A tensor or container becomes a dict with one key, its kind: `tensor`, `dict`, `tuple` or `list`. Other values stay.
 
     Raises:
         TrainerError: for a value other than a tensor, number, text or None, or a list, tuple or dict of such values.
     """
     if isinstance(value, torch.Tensor | np.ndarray):
         name, tensor = f"state_{len(tensors)}", torch.as_tensor(value)
-        kind = str(tensor.dtype).removeprefix("torch.")
-        tensors[name] = tensor.float() if kind == "bfloat16" else tensor  # NumPy has no bfloat16
-        return {"tensor": [name, kind]}
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        tensors[name] = tensor.float() if dtype == "bfloat16" else tensor  # NumPy has no bfloat16
+        return {"tensor": [name, dtype]}
     if isinstance(value, Mapping):
-        return {"dict": [[packed_state(key, tensors), packed_state(own, tensors)] for key, own in value.items()]}
+        return {"dict": [[packed_state(key, tensors), packed_state(item, tensors)] for key, item in value.items()]}
     if isinstance(value, tuple | list):
-        return {"tuple" if isinstance(value, tuple) else "list": [packed_state(own, tensors) for own in value]}
+        kind = "tuple" if isinstance(value, tuple) else "list"
+        return {kind: [packed_state(item, tensors) for item in value]}
     if value is None or isinstance(value, bool | int | float | str):
         return value
     raise TrainerError(f"state: must be made of tensors, numbers, texts, lists and dicts, got {type(value).__name__}")
 
 
 def unpacked_state(packed: Any, arrays: Mapping[str, np.ndarray]) -> Any:
-    """Return the state that `packed_state` packed; arrays become tensors."""
+    """Return the trainer's state that `packed_state` made into JSON; all arrays become tensors.
+
+    Args:
+        packed: its JSON value.
+        arrays: its tensors by name.
+    """
     if not isinstance(packed, dict):
         return packed
     ((kind, content),) = packed.items()
     if kind == "tensor":
-        name, kind = content
-        return torch.from_numpy(np.array(arrays[name])).to(getattr(torch, kind))
+        name, dtype = content
+        return torch.from_numpy(np.array(arrays[name])).to(getattr(torch, dtype))
     if kind == "dict":
-        return {unpacked_state(key, arrays): unpacked_state(own, arrays) for key, own in content}
-    values = [unpacked_state(own, arrays) for own in content]
+        return {unpacked_state(key, arrays): unpacked_state(item, arrays) for key, item in content}
+    values = [unpacked_state(item, arrays) for item in content]
     return tuple(values) if kind == "tuple" else values
 
 
@@ -259,24 +281,25 @@ class GlobalRandomness:
     def __init__(self, seed: int, device: torch.device) -> None:
         """Seed the states of torch, NumPy and Python from the trial's `trainer` stream.
 
-        The global generators themselves stay as they are.
+        The states are stored in `state`; the global generators themselves do not change.
         """
         self._device = device
-        with self._kept():
-            of_torch, of_numpy, of_python = (int(sequence(seed, "trainer", k).generate_state(1)[0]) for k in range(3))
-            torch.manual_seed(of_torch)
-            np.random.seed(of_numpy)
-            random.seed(of_python)
-            self.state, self._settings = self._now(), _torch_settings()
+        with self._restoring_global():
+            seeds = [int(sequence(seed, "trainer", k).generate_state(1)[0]) for k in range(3)]
+            torch.manual_seed(seeds[0])
+            np.random.seed(seeds[1])
+            random.seed(seeds[2])
+            self.state, self._settings = self._global_state(), _torch_settings()
 
-    def _now(self) -> dict[str, Any]:
-        of_numpy: Any = np.random.get_state()  # a tuple, unless asked for a dict
-        name, keys, *rest = of_numpy
+    def _global_state(self) -> dict[str, Any]:
+        """Return the current states of the global generators, by library."""
+        numpy_state: Any = np.random.get_state()  # a tuple by default, though NumPy's types allow a dict
+        name, keys, *rest = numpy_state
         return {"torch": torch.get_rng_state(), "python": random.getstate(), "numpy": [name, keys.tolist(), *rest],
                 "cuda": torch.cuda.get_rng_state(self._device) if self._device.type == "cuda" else None}
 
-    def put(self, state: Mapping[str, Any]) -> None:
-        """Set the global generators to a state."""
+    def set_global(self, state: Mapping[str, Any]) -> None:
+        """Set the global generators of torch, Python and NumPy to these states, by library."""
         torch.set_rng_state(state["torch"])
         version, keys, gauss = state["python"]
         random.setstate((version, tuple(keys), gauss))
@@ -286,29 +309,33 @@ class GlobalRandomness:
             torch.cuda.set_rng_state(state["cuda"], self._device)
 
     @contextlib.contextmanager
-    def _kept(self) -> Iterator[None]:
-        """Put the global generators back, after the context, into the state that they have now."""
-        outside = self._now()
+    def _restoring_global(self) -> Iterator[None]:
+        """Restore the current states of the global generators at the end of the context."""
+        state_before = self._global_state()
         try:
             yield
         finally:
-            self.put(outside)
+            self.set_global(state_before)
 
     @contextlib.contextmanager
-    def drawn_from(self) -> Iterator[None]:
-        """Use this trial's generators and settings as the global ones within the context."""
-        settings = _torch_settings()
-        with self._kept():
-            self.put(self.state)
+    def installed(self) -> Iterator[None]:
+        """Use this trial's generators and torch settings as the global ones within the context.
+
+        At its end their new states are stored, and the former global ones restored.
+        """
+        settings_before = _torch_settings()
+        with self._restoring_global():
+            self.set_global(self.state)
             _set_torch(*self._settings)
             try:
                 yield
             finally:
-                self.state, self._settings = self._now(), _torch_settings()
-                _set_torch(*settings)
+                self.state, self._settings = self._global_state(), _torch_settings()
+                _set_torch(*settings_before)
 
 
 def _torch_settings() -> tuple[torch.dtype, int, bool]:
+    """Return the arguments with which `_set_torch` restores torch's current settings."""
     return torch.get_default_dtype(), torch.get_num_threads(), torch.is_grad_enabled()
 
 

@@ -37,8 +37,8 @@ from pipeline.learning.run import Run
 from pipeline.trials.packs import Pack
 from pipeline.trials.trainer import check_packages
 
-ALIKE = 1e-3  # largest change of a logit with the batch, relative to the largest logit: it allows for rounding
-LOOKED_AT = 16  # test records with compared logits
+LOGIT_TOLERANCE = 1e-3  # largest change of a logit with its batch, relative to the largest logit: allows for rounding
+N_COMPARED = 16  # test records with compared logits
 
 
 class Harness(Run):
@@ -50,21 +50,24 @@ class Harness(Run):
         A certified trainer (one with `parameters`) gets `contributions`, another gets the records.
         """
         super().__init__(pack, data, device, rungs)
-        (self.config,) = (with_noise(trial) for trial in pack.trials)
+        (trial,) = pack.trials
+        self.config = with_noise(trial)
         self.trainer, self.shape = self.config.parts.trainer, self.config.parts.features.shape(self.config)
         check_packages(self.config)
-        self.contributions = (Contributions(self.config, self.records[0], self._fetch, device)
-                              if self.trainer.parameters else None)
-        self.handed = TrialContext(self.config, self.contributions)
+        self.contributions: Contributions | None = None
+        if self.trainer.parameters:
+            self.contributions = Contributions(self.config, self.records[0], self._fetch, device)
+        self.context = TrialContext(self.config, self.contributions)
         self.randomness = GlobalRandomness(self.config.seed, device)
-        self.training: GeneratorType[Any, Any, Any] | None = None
+        self.epochs_generator: GeneratorType[Any, Any, Any] | None = None  # of the trainer, which yields its epochs
         self.yielded: Epoch | None = None
-        self.known = (CanaryScores(self.canaries, data, self.train_inputs, self.test_inputs) if self.canaries
-                      else None)
-        self.net = self
+        self.canary_scores: CanaryScores | None = None
+        if self.canaries:
+            self.canary_scores = CanaryScores(self.canaries, data, self.train_inputs, self.test_inputs)
+        self.net = self  # `Evaluation` calls `forward`
 
     def _fetch(self, indices: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return usable records [n, *shape] and labels [n] at indices [n]; n may shrink."""
+        """Return the records [n, *shape] and labels [n] at these indices, without records of unusable features."""
         if self.train_inputs.usable is not None:
             indices = indices[self.train_inputs.usable[indices]]
         labels = self.canaries.labels[0] if self.canaries else self.data.train_y
@@ -72,9 +75,9 @@ class Harness(Run):
 
     def close(self) -> None:
         """End the trainer's generator."""
-        if self.training:
-            with self._at_its_line(), self.randomness.drawn_from():
-                self.training.close()
+        if self.epochs_generator:
+            with self._line_in_errors(), self.randomness.installed():
+                self.epochs_generator.close()
 
     @property
     def resumable(self) -> bool:
@@ -83,23 +86,26 @@ class Harness(Run):
 
     def noise_sources(self) -> list[Noise]:
         """Return every noise source, always in the same order."""
-        return [*(self.contributions.noise_sources() if self.contributions else []),
-                *([self.evaluation.noise] if self.evaluation.noise else [])]
+        sources = self.contributions.noise_sources() if self.contributions else []
+        if self.evaluation.noise:
+            sources = [*sources, self.evaluation.noise]
+        return sources
 
     def capture(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """Return the last yielded state and the states of all generators; secret noise has none."""
-        content = {"state": self._last.state, "global": self.randomness.state,
-                   "generators": [[*key, own.get_state()] for key, own in self.handed.generators.items()]}
+        generators = [[stream, device, generator.get_state()]
+                      for (stream, device), generator in self.context.generators.items()]
+        content = {"state": self._last_epoch.state, "global": self.randomness.state, "generators": generators}
         tensors: dict[str, torch.Tensor] = {}
-        with self._at_its_line():
+        with self._line_in_errors():
             packed = packed_state(content, tensors)
         for k, source in enumerate(self.noise_sources()):
             tensors |= {f"noise_{k}.{name}": value for name, value in source.state().items()}
-        if self.known:
-            tensors["canaries"] = torch.from_numpy(self.known.total)
+        if self.canary_scores:
+            tensors["canaries"] = torch.from_numpy(self.canary_scores.total)
         sampler = self.contributions.sampler.state() if self.contributions else []
-        return ({name: value.detach().cpu().numpy().copy() for name, value in tensors.items()},
-                {"epoch": self.epoch, "active": self.active, "sampler": sampler, "trainer": packed})
+        arrays = {name: value.detach().cpu().numpy().copy() for name, value in tensors.items()}
+        return arrays, {"epoch": self.epoch, "active": self.active, "sampler": sampler, "trainer": packed}
 
     def restore(self, arrays: Mapping[str, np.ndarray], values: Mapping[str, Any]) -> None:
         """Load a checkpoint, before the first epoch of a process that resumes the trial.
@@ -113,58 +119,68 @@ class Harness(Run):
                 trainer's state.
         """
         trainer_state = unpacked_state(values["trainer"], arrays)
-        self.handed.state = trainer_state["state"]
+        self.context.state = trainer_state["state"]
 
         def restore_generators() -> None:
-            self.randomness.put(trainer_state["global"])  # the generators of Python, NumPy and torch
+            self.randomness.set_global(trainer_state["global"])  # the generators of Python, NumPy and torch
             for stream, device, generator_state in trainer_state["generators"]:
-                self.handed.generator(stream, device).set_state(generator_state)
+                self.context.generator(stream, device).set_state(generator_state)
 
-        self.handed.restore_generators = restore_generators
+        self.context.restore_generators = restore_generators
         for k, source in enumerate(self.noise_sources()):
             prefix = f"noise_{k}."  # as `capture` names the arrays of this noise source
             source.restore({name.removeprefix(prefix): torch.from_numpy(array)
                             for name, array in arrays.items() if name.startswith(prefix)})
-        if self.known:
-            self.known.total = arrays["canaries"].copy()
+        if self.canary_scores:
+            self.canary_scores.total = arrays["canaries"].copy()
         if self.contributions:
             self.contributions.sampler.restore(values["sampler"])
-        self.epoch = self.handed.epochs_done = values["epoch"]
+        self.epoch = self.context.epochs_done = values["epoch"]
         self.active = list(values["active"])
 
     def _train_epoch(self) -> Mapping[str, float]:
-        """Get the next model from the trainer; return its metrics."""
-        if self.training is None:
-            self.training = self._begun()
-        yielded = self._next(self.training)
+        """Get the next model from the trainer's generator, check and score it; return its metrics."""
+        if self.epochs_generator is None:
+            self.epochs_generator = self._start_trainer()
+        yielded = self._next(self.epochs_generator)
         if yielded is None:
             raise self._error(f"yields {self.epoch} times; must yield once for each of {self.config.epochs} epochs")
         self.yielded = yielded if isinstance(yielded, Epoch) else Epoch(yielded)
         self._check_model(self.yielded.model)
-        if self.known and self.canaries and 2 * (self.epoch + 1) > self.config.epochs:  # late models know canaries best
-            self.known.add(torch.cat([self.forward(self.train_inputs.batch(part))[1] for part in
-                                      self.canaries.indices.split(EVALUATION_BATCH, dim=1)], dim=1))
+        number, n_epochs = self.epoch + 1, self.config.epochs
+        if number > n_epochs / 2:  # later models remember the canaries best
+            self._score_canaries()
         if self.contributions:
-            with self._at_its_line():
+            with self._line_in_errors():
                 self.contributions.end_epoch()
-        if self.handed.restore_generators:
+        if self.context.restore_generators:  # still set: reading `trial.epochs_left` removes it
             raise self._error("resumes from a state but never reads `trial.epochs_left`, which restores the generators")
-        if self.epoch + 1 == self.config.epochs:
-            self._end(self.training)
-        return self._own_metrics(self.yielded.metrics)
+        if number == n_epochs:
+            self._end(self.epochs_generator)
+        return self._public_metrics(self.yielded.metrics)
 
-    def _begun(self) -> GeneratorType[Any, Any, Any]:
-        """Return the trainer's generator before its first step."""
-        begun: GeneratorType[Any, Any, Any]  # `trainer` has checked this
-        if self.contributions:
-            begun = self.trainer.works(self.handed, self.device)
-        else:
-            own = torch.from_numpy(self.records[0][self.records[0] != ABSENT]).to(self.device)
-            begun = self.trainer.works(self.handed, *self._fetch(own), self.device)
-        return begun
+    def _score_canaries(self) -> None:
+        """Add the last yielded model's logits of the canaries, if there are any, to their scores."""
+        if self.canary_scores is None or self.canaries is None:
+            return
+        chunks = self.canaries.indices.split(EVALUATION_BATCH, dim=1)
+        logits = [self.forward(self.train_inputs.batch(indices))[1] for indices in chunks]
+        self.canary_scores.add(torch.cat(logits, dim=1))
+
+    def _start_trainer(self) -> GeneratorType[Any, Any, Any]:
+        """Return the trainer's generator before its first step.
+
+        A certified trainer asks `context` for its batches; another is given all training records and labels.
+        """
+        data: tuple[torch.Tensor, ...] = ()
+        if self.contributions is None:
+            indices = self.records[0][self.records[0] != ABSENT]
+            data = self._fetch(torch.from_numpy(indices).to(self.device))
+        generator: GeneratorType[Any, Any, Any] = self.trainer.works(self.context, *data, self.device)
+        return generator
 
     @property
-    def _last(self) -> Epoch:
+    def _last_epoch(self) -> Epoch:
         """Return the trainer's last yielded epoch.
 
         Raises:
@@ -174,26 +190,33 @@ class Harness(Run):
             raise RuntimeError(f"trainer '{self.trainer.name}' has not yielded anything yet")
         return self.yielded
 
-    def _end(self, training: GeneratorType[Any, Any, Any]) -> None:
-        """Let the trainer end after its last epoch; no accountant covers what it does then."""
+    def _end(self, generator: GeneratorType[Any, Any, Any]) -> None:
+        """Let the trainer's generator end after its last epoch.
+
+        It gets no further batches, as no accountant would cover them.
+        """
         if self.contributions:
-            self.contributions.over = True
-        if self._next(training) is not None:
+            self.contributions.is_finished = True
+        if self._next(generator) is not None:
             raise self._error(f"yields more than once for each of {self.config.epochs} epochs; must end after the last")
 
-    def _next(self, training: GeneratorType[Any, Any, Any]) -> Any:
-        """Return the trainer's next yield; None at its end."""
-        with self._at_its_line(), self.randomness.drawn_from():
-            for yielded in training:
-                if frame := training.gi_frame:
-                    self._line = frame.f_lineno
-                if yielded is None:
-                    raise self._error("yields None; must be a model: what maps records to logits")
-                return yielded
-        return None
+    def _next(self, generator: GeneratorType[Any, Any, Any]) -> Any:
+        """Return the next value that the trainer's generator yields; None at its end."""
+        with self._line_in_errors(), self.randomness.installed():
+            try:
+                yielded = next(generator)
+            except StopIteration:
+                return None
+        if generator.gi_frame:
+            self._line = generator.gi_frame.f_lineno
+        if yielded is None:
+            raise self._error("yields None; must be a model: what maps records to logits")
+        return yielded
 
-    def released(self, records: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        """Return one release [d] of the trainer's `step` on a batch: fresh noise, same weights from stream `init`.
+    def release_step(self, records: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """Run the trainer's `step` on a batch; return the update that it releases [d].
+
+        The noise is fresh. Initial weights are the same at every call: the `init` generators restart.
 
         Args:
             records, labels: the batch, [n, *shape] and [n].
@@ -204,35 +227,40 @@ class Harness(Run):
         step = self.trainer.step
         if step is None:
             raise self._error("has no step whose releases could be told apart")
-        for key in [key for key in self.handed.generators if key[0] == "init"]:
-            del self.handed.generators[key]
-        with self._at_its_line(), self.randomness.drawn_from():
-            update = step(self.handed, records, labels, self.device)
-        if not isinstance(update, torch.Tensor) or not update.is_floating_point() or update.shape != (
-                self._d or max(update.numel(), 1),):
-            what = f"{update.dtype} {list(update.shape)}" if isinstance(update, torch.Tensor) else repr(update)[:80]
-            raise self._error(f"gives {what} as a step; must be the released update, floating point "
-                              f"[{self._d or 'd'}]")
+        for stream, device in [*self.context.generators]:
+            if stream == "init":
+                del self.context.generators[stream, device]
+        with self._line_in_errors(), self.randomness.installed():
+            update = step(self.context, records, labels, self.device)
+        if isinstance(update, torch.Tensor):
+            got, is_vector = f"{update.dtype} {list(update.shape)}", update.ndim == 1 and update.is_floating_point()
+        else:
+            got, is_vector = repr(update)[:80], False
+        length = self._update_length  # 0 before the first release: any positive length is accepted
+        if not is_vector or len(update) != (length or max(len(update), 1)):
+            raise self._error(f"gives {got} as a step; must be the released update, floating point [{length or 'd'}]")
         if not torch.isfinite(update).all():
             raise self._error(f"gives nan as a step, of a batch of {len(labels)}")
-        self._d = len(update)
+        self._update_length = len(update)
         return update.detach()
 
-    _line = _d = 0
+    _line = 0  # of the trainer's file, reached last; 0 if unknown
+    _update_length = 0
 
     def _error(self, text: str, got: str = "") -> TrainerError:
+        """Return an error about the trainer, with its name and the place in its file; `got` may be private."""
         line = self._line or self.trainer.works.__code__.co_firstlineno
         error = TrainerError(f"trainer '{self.trainer.name}' {text}", got)
         error.place = f"{Path(self.trainer.source).name}:{line}"
         return error
 
     @contextlib.contextmanager
-    def _at_its_line(self) -> Iterator[None]:
-        """Add the line in the trainer's file to errors raised in the context."""
+    def _line_in_errors(self) -> Iterator[None]:
+        """Add the line in the trainer's file to errors that the trainer raises within the context."""
         try:
             yield
         except (Exception, SystemExit) as error:
-            if getattr(error, "place", ""):
+            if getattr(error, "place", ""):  # has its line already
                 raise
             lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__)
                      if frame.filename == self.trainer.source and frame.lineno]
@@ -244,24 +272,41 @@ class Harness(Run):
             raise failed from error
 
     def _check_model(self, model: Any) -> None:
-        """Refuse a model that is not a function of one record at a time."""
+        """Check that the model that the trainer just yielded is a finite function of one record at a time.
+
+        Raises:
+            TrainerError: if it is not callable, keeps statistics of batches, mixes records, or has nan weights.
+        """
         if not callable(model):
             raise self._error("yields no model, which maps records to logits", f"a {type(model).__name__}")
-        for name, module in model.named_modules() if isinstance(model, torch.nn.Module) else ():
-            if isinstance(module, _BatchNorm) or (isinstance(module, _NormBase) and module.track_running_stats):
-                raise self._error(f"yields a module whose layer '{name}' ({type(module).__name__}) has statistics of "
-                                  "whole batches of private records; use GroupNorm or LayerNorm")
-        places = torch.arange(min(LOOKED_AT, len(self.data.test_y)), device=self.device)
-        inputs = self.test_inputs.batch(places[None])
-        together = self.forward(inputs)[1][0]
-        apart = torch.cat([self.forward(inputs[:, part])[1][0] for part in places.split([1, len(places) - 1])])
-        scale = max(together.abs().max().item(), 1e-30)
-        if (difference := (together - apart).abs().max().item() / scale) > ALIKE:
-            raise self._error(f"yields a model whose logits of a record change by {difference:.2g} of their size with "
-                              "the batch that the record is in, or from call to call; must be a function of one record")
+        if isinstance(model, torch.nn.Module):
+            self._check_normalisation(model)
+        self._check_records_are_separate()
         for name, values in self._weights(0).items():
             if not np.isfinite(values).all():
                 raise self._error(f"yields nan: parameter '{name}' is not finite")
+
+    def _check_normalisation(self, model: torch.nn.Module) -> None:
+        """Refuse layers that keep statistics of whole batches, such as batch normalisation: no noise protects them."""
+        for name, module in model.named_modules():
+            if isinstance(module, _BatchNorm) or (isinstance(module, _NormBase) and module.track_running_stats):
+                raise self._error(f"yields a module whose layer '{name}' ({type(module).__name__}) has statistics of "
+                                  "whole batches of private records; use GroupNorm or LayerNorm")
+
+    def _check_records_are_separate(self) -> None:
+        """Refuse a model with logits that depend on the other records of the batch, measured on a few test records.
+
+        The logits of one batch are compared with those of the same records in two batches: the first, and the others.
+        """
+        indices = torch.arange(min(N_COMPARED, len(self.data.test_y)), device=self.device)
+        inputs = self.test_inputs.batch(indices[None])  # [1, m, n_0]
+        in_one_batch = self.forward(inputs)[1]
+        in_two_batches = torch.cat([self.forward(inputs[:, :1])[1], self.forward(inputs[:, 1:])[1]], dim=1)
+        scale = max(in_one_batch.abs().max().item(), 1e-30)  # not 0, as it divides
+        difference = (in_one_batch - in_two_batches).abs().max().item() / scale
+        if difference > LOGIT_TOLERANCE:
+            raise self._error(f"yields a model whose logits of a record change by {difference:.2g} of their size with "
+                              "the batch that the record is in, or from call to call; must be a function of one record")
 
     @torch.no_grad()
     def forward(self, x: torch.Tensor) -> tuple[None, torch.Tensor]:
@@ -270,30 +315,27 @@ class Harness(Run):
         Raises:
             TrainerError: if the model's result has another shape or is not finite.
         """
-        model, classes = self._last.model, self.data.spec.n_classes
-        learning = model if isinstance(model, torch.nn.Module) and model.training else None
-        with self._at_its_line():
-            if learning is not None:
-                learning.eval()
-            logits = model(x[0].view(-1, *self.shape))
-            if learning is not None:
-                learning.train()
-        if not isinstance(logits, torch.Tensor) or logits.shape != (x.shape[1], classes):
-            got = list(logits.shape) if isinstance(logits, torch.Tensor) else f"a {type(logits).__name__}"
-            raise self._error(f"yields a model that must give logits [n, {classes}] for n records", f"{got} for "
-                              f"{x.shape[1]} records")
+        n_records, n_classes = x.shape[1], self.data.spec.n_classes
+        with self._line_in_errors():
+            logits = _in_evaluation_mode(self._last_epoch.model, x[0].view(-1, *self.shape))
+        shape = list(logits.shape) if isinstance(logits, torch.Tensor) else f"a {type(logits).__name__}"
+        if shape != [n_records, n_classes]:
+            raise self._error(f"yields a model that must give logits [n, {n_classes}] for n records",
+                              f"{shape} for {n_records} records")
         if not torch.isfinite(logits).all():
             raise self._error("yields nan: logits of records are not finite")
         return None, logits.detach().float()[None]
 
-    def _own_metrics(self, metrics: Mapping[str, float]) -> dict[str, float]:
-        """Return the metrics that may be logged, as `trainer/<name>`."""
+    def _public_metrics(self, metrics: Mapping[str, float]) -> dict[str, float]:
+        """Return the trainer's metrics that may be logged, as `trainer/<name>`; all must be finite numbers.
+
+        With disclosure `plain` all may be logged, else only those that the trainer declares public.
+        """
         for name, value in metrics.items():
             if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
                 raise self._error(f"yields metric '{name}' that is no finite number", f"{value!r}"[:80])
-        open_to_all = self.config.disclosure == "plain"
-        return {f"trainer/{name}": float(value) for name, value in metrics.items()
-                if open_to_all or name in self.trainer.public}
+        public = metrics if self.config.disclosure == "plain" else self.trainer.public
+        return {f"trainer/{name}": float(value) for name, value in metrics.items() if name in public}
 
     def _metrics(self, r: int, trained: Mapping[str, float]) -> dict[str, float]:
         return dict(trained)
@@ -302,8 +344,8 @@ class Harness(Run):
         return [True]  # `_check_model` refuses others
 
     def _weights(self, r: int) -> dict[str, np.ndarray]:
-        """Return a module's parameters and buffers by name; empty for another callable."""
-        model: Any = self._last.model
+        """Return the last model's parameters and buffers by name; empty if it is not a `torch.nn.Module`."""
+        model: Any = self._last_epoch.model
         model = getattr(model, "_module", model)  # Opacus wraps it
         if not isinstance(model, torch.nn.Module):
             return {}
@@ -311,4 +353,14 @@ class Harness(Run):
 
     def _canary_scores(self) -> np.ndarray:
         """Return the unexplained log-probability of each canary's wrong label [1, k]; k = 0 without canaries."""
-        return self.known.scores()[None] if self.known else np.empty((1, 0))
+        return self.canary_scores.scores()[None] if self.canary_scores else np.empty((1, 0))
+
+
+def _in_evaluation_mode(model: Any, records: torch.Tensor) -> Any:
+    """Return the model's output for the records; a module in training mode is switched to evaluation mode meanwhile."""
+    if not isinstance(model, torch.nn.Module) or not model.training:
+        return model(records)
+    model.eval()
+    output = model(records)
+    model.train()
+    return output

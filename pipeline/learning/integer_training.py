@@ -21,8 +21,8 @@ from pipeline.learning.training import Training
 from pipeline.trials.steps import GRID_BITS
 
 MATRIX_BITS = 10  # bits of an entry of B without its sign: sums of products with e then have less than 24 bits
-LOOKED_AT = 1_000  # public test records to check before the first epoch
-MANY = 0.1  # warn above this share of records that contribute nothing
+N_CHECKED = 1_000  # public test records to check before the first epoch
+WARNING_SHARE = 0.1  # warn above this share of records that contribute nothing
 
 
 def _rounded(x: float) -> float:
@@ -53,20 +53,24 @@ class IntegerTraining(Training):
         return IntegerLoss(self.pack.shared, self.device)
 
     def _feedback(self) -> Feedback:
-        """Make feedback with B from the rounded Gaussian, in 10 bits: float32 products with errors are then exact."""
+        """Make the feedback path, with matrices B of `MATRIX_BITS` bits: float32 products with errors are then exact.
+
+        B is drawn from the rounded Gaussian, as torch's normal draws differ between processors.
+        """
         feedback = super()._feedback()
-        if isinstance(feedback, DirectFeedback) and feedback.matrices is not None:
-            if isinstance(feedback.projector, GaussianProjector):  # torch's normal draws differ between processors
-                seeds = [trial.seed for trial in self.pack.trials]
-                drawn = RoundedNoise(seeds, feedback.matrices.shape[1:], self.device, stream="feedback").next()
-                feedback.matrices.copy_(drawn.mul_(feedback.projector.std / 2**GRID_BITS))
-            if norm := self.pack.shared.parts.mechanism.feedback_norm:
-                for block in feedback.matrices.split(list(feedback.widths), dim=2):
-                    for matrix in block:
-                        matrix.mul_(_rounded(norm / float(torch.linalg.matrix_norm(matrix.double(), ord=2))))
-            for matrix in feedback.matrices:
-                step = power_of_two_above(matrix.abs().amax()) / 2**MATRIX_BITS
-                matrix.div_(step).round_().mul_(step)
+        if not isinstance(feedback, DirectFeedback) or feedback.matrices is None:
+            return feedback
+        if isinstance(feedback.projector, GaussianProjector):
+            seeds = [trial.seed for trial in self.pack.trials]
+            drawn = RoundedNoise(seeds, feedback.matrices.shape[1:], self.device, stream="feedback").next()
+            feedback.matrices.copy_(drawn.mul_(feedback.projector.std / 2**GRID_BITS))
+        if norm := self.pack.shared.parts.mechanism.feedback_norm:  # beta of every layer
+            for layer_matrices in feedback.matrices.split(list(feedback.widths), dim=2):
+                for matrix in layer_matrices:
+                    matrix.mul_(_rounded(norm / float(torch.linalg.matrix_norm(matrix.double(), ord=2))))
+        for matrix in feedback.matrices:
+            step = power_of_two_above(matrix.abs().amax()) / 2**MATRIX_BITS
+            matrix.div_(step).round_().mul_(step)
         return feedback
 
     def _train_epoch(self) -> tuple[torch.Tensor, torch.Tensor]:
@@ -78,8 +82,8 @@ class IntegerTraining(Training):
         if self.epoch == 0:
             self.truncated = self._truncated()
             for trial, bound, share in zip(self.pack.trials, self.mechanism.bounds, self.truncated, strict=True):
-                if share > MANY:
-                    print(f"warning: clipping norm C = {bound:g}: {share:.0%} of {LOOKED_AT:,} test records contribute "
+                if share > WARNING_SHARE:
+                    print(f"warning: clipping norm C = {bound:g}: {share:.0%} of {N_CHECKED:,} test records contribute "
                           f"nothing to trial {trial.trial_key} in integers, as their contributions are far shorter; "
                           "lower it, or use arithmetic 'float32'", file=sys.stderr)
         return super()._train_epoch()
@@ -87,17 +91,18 @@ class IntegerTraining(Training):
     def _truncated(self) -> list[float]:
         """Return the share of test records, by trial, whose contribution is rounded to zero in every layer.
 
-        The share is estimated on the first `LOOKED_AT` test records, as training records are private.
+        The share is estimated on the first `N_CHECKED` test records, as training records are private.
         """
-        places = torch.arange(min(LOOKED_AT, len(self.data.test_y)), device=self.device)
+        places = torch.arange(min(N_CHECKED, len(self.data.test_y)), device=self.device)
         places = places.expand(len(self.pack.trials), -1)
         activations, logits = self.net.forward(self.test_inputs.batch(places))
         error, _ = self.loss(logits, self.data.test_y[places])
         deltas = self.feedback.deltas(self.feedback.signals(error), self.net, activations, self.net.derivative)
         assert isinstance(self.mechanism.integers, IntegerSum)
         contributions = self.mechanism.integers.contributions(self.mechanism.layer_factors, deltas, activations)
-        nothing = torch.stack([(k == 0).all(dim=-1) for k, _ in contributions]).all(dim=0)
-        return [float(share) for share in nothing.double().mean(dim=1)]
+        is_zero = [(weights == 0).all(dim=-1) for weights, _ in contributions]  # per layer [R, m]
+        share = torch.stack(is_zero).all(dim=0).double().mean(dim=1)
+        return share.tolist()
 
     def _tags(self, r: int) -> dict[str, str]:
         return {"arithmetic.kernel": kernel(self.device, self.net.sizes, self.pack.shared.batch_size),

@@ -55,10 +55,13 @@ class TrainedModel(torch.nn.Module):
         super().__init__()
         self.config = config
         self._network = _network(config, torch.device("cpu"))
-        shapes = {f"layer_{number}.{part}": shape for number, layer in enumerate(config.layers, start=1)
-                  for part, shape in (("weight", tuple(layer.weight_shape)), ("bias", tuple(layer.weight_shape[:1])))}
-        if (found := {name: tuple(array.shape) for name, array in weights.items()}) != shapes:
-            raise ConfigError(f"weights: must be {shapes}, got {found}")
+        expected = {}
+        for number, shape in enumerate(config.layers, start=1):
+            expected[f"layer_{number}.weight"] = tuple(shape.weight_shape)
+            expected[f"layer_{number}.bias"] = tuple(shape.weight_shape[:1])
+        shapes = {name: tuple(array.shape) for name, array in weights.items()}
+        if shapes != expected:
+            raise ConfigError(f"weights: must be {expected}, got {shapes}")
         for number in range(1, len(config.layers) + 1):
             layer = torch.nn.Module()
             for part in ("weight", "bias"):
@@ -84,28 +87,31 @@ class TrainedModel(torch.nn.Module):
             layer = self.get_submodule(f"layer_{number}")
             weight[0].copy_(layer.get_parameter("weight").flatten(1))
             bias[0].copy_(layer.get_parameter("bias"))
-        logits = torch.cat([net.forward(inputs.batch(some[None]))[1][0] for some in places.split(EVALUATION_BATCH)])
+        logits = torch.cat([net.forward(inputs.batch(chunk[None]))[1][0] for chunk in places.split(EVALUATION_BATCH)])
         if inputs.usable is not None:
             logits[~inputs.usable] = torch.nan
         return logits
 
     def _inputs(self, records: torch.Tensor) -> Inputs:
-        """Return raw records [n, ...] as the network's inputs, by the trial's feature map and input scale.
+        """Return the network's inputs of raw records [n, ...], after the trial's feature map and input scaling.
 
         Raises:
             ConfigError: for records of another type or width than the trial's data set, or without any record.
         """
-        c, spec = self.config, self.config.parts.data.spec
-        of_file, flat = c.parts.features.of_file, records.flatten(1)
-        width = c.feature_width if of_file else spec.n_features
-        fits = records.is_floating_point() if of_file else records.dtype == torch.uint8
-        if not len(records) or flat.shape[1] != width or not fits:
-            raise ConfigError(f"records: must be {'floating point' if of_file else 'uint8'} [n, {width}], n >= 1, for "
-                              f"{c.features} of {c.dataset}, got {records.dtype} {list(records.shape)}")
-        labels = torch.zeros(len(flat), dtype=torch.int64, device=flat.device)
-        data = Dataset(spec, flat, labels, flat, labels)
-        return (IntegerInputs if c.exact else Inputs)(
-            flat if c.parts.features.raw else compute([flat], data, c)[0], c, data)
+        config, spec, flat = self.config, self.config.parts.data.spec, records.flatten(1)
+        if config.parts.features.of_file:
+            width, dtype, is_right_type = config.feature_width, "floating point", records.is_floating_point()
+        else:
+            width, dtype, is_right_type = spec.n_features, "uint8", records.dtype == torch.uint8
+        if not len(records) or flat.shape[1] != width or not is_right_type:
+            raise ConfigError(f"records: must be {dtype} [n, {width}], n >= 1, for {config.features} of "
+                              f"{config.dataset}, got {records.dtype} {list(records.shape)}")
+        no_labels = torch.zeros(len(flat), dtype=torch.int64, device=flat.device)
+        data = Dataset(spec, flat, no_labels, flat, no_labels)
+        if not config.parts.features.raw:
+            (flat,) = compute([flat], data, config)
+        inputs = IntegerInputs if config.exact else Inputs
+        return inputs(flat, config, data)
 
 
 def _network(config: TrialConfig, device: torch.device) -> Network:

@@ -101,20 +101,19 @@ class Adam(Optimizer):
              beta1=BETA_1, beta2=BETA_2, eps=EPSILON, amsgrad=False, weight_decay=self.weight_decay, maximize=False,
              decoupled_weight_decay=self.decoupled)
 
-
     def _step_bit_exact(self) -> None:
         """Move the parameters by one step of Adam, with the same bits on every processor.
 
         Each operation rounds by itself: the rounding of fused operations depends on the processor.
         """
         mean, square, steps = (self.state[name] for name in ("exp_avg", "exp_avg_sq", "step"))
-        done = int(steps.add_(1))
+        t = int(steps.add_(1))  # number of this step
         mean.mul_(BETA_1).add_(self.update.mul(1 - BETA_1))
         square.mul_(BETA_2).add_(self.update.square().mul_(1 - BETA_2))
-        length = square.div(1 - BETA_2**done).sqrt_().add_(EPSILON)
+        denominator = square.div(1 - BETA_2**t).sqrt_().add_(EPSILON)
         if self.decoupled:
             self.parameters.mul_(1 - self.learning_rate * self.weight_decay)
-        self.parameters.sub_(mean.div(1 - BETA_1**done).div_(length).mul_(self.learning_rate))
+        self.parameters.sub_(mean.div(1 - BETA_1**t).div_(denominator).mul_(self.learning_rate))
 
 
 class AdamW(Adam):
@@ -133,10 +132,10 @@ def make_optimizer(config: TrialConfig, parameters: torch.Tensor, update: torch.
 
 
 def learning_rate(config: TrialConfig, done: int) -> float:
-    """Return eta of the step after `done` steps; schedules `linear` and `cosine` fall from the trial's eta to 0."""
+    """Return the learning rate after `done` steps; schedules `linear` and `cosine` let it fall to 0 at the end."""
     progress = done / (config.epochs * config.steps_per_epoch)
-    return config.learning_rate * {"constant": 1.0, "linear": 1 - progress,
-                                   "cosine": (1 + math.cos(math.pi * progress)) / 2}[config.schedule]
+    factors = {"constant": 1.0, "linear": 1 - progress, "cosine": (1 + math.cos(math.pi * progress)) / 2}
+    return config.learning_rate * factors[config.schedule]
 
 
 class MovingAverage:

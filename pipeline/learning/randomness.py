@@ -74,7 +74,7 @@ class GaussianNoise:
         self.position = steps
 
     def next(self) -> torch.Tensor:
-        """Return the noise of the next step [R, *shape]. The caller may overwrite it; a later call does."""
+        """Return the noise of the next step [R, *shape]. The caller may overwrite it, and a later call does."""
         if self.position == self.block.shape[1]:
             for rows, generator, sigma in zip(self.block, self.generators, self.sigmas, strict=True):
                 if sigma:
@@ -92,8 +92,8 @@ class GaussianNoise:
 
     def restore(self, state: Mapping[str, torch.Tensor]) -> None:
         """Resume from a `state`."""
-        for generator, own in zip(self.generators, state["generators"], strict=True):
-            generator.set_state(own.clone())
+        for generator, generator_state in zip(self.generators, state["generators"], strict=True):
+            generator.set_state(generator_state.clone())
         self.position = self.block.shape[1] - state["unread"].shape[1]
         self.block[:, self.position:] = state["unread"].to(self.block.device)
 
@@ -119,16 +119,20 @@ class RoundedNoise:
         self.shape, self.device, self.stream, self.step = shape, device, stream, 0
 
     def next(self) -> torch.Tensor:
-        """Return the noise of the next step [R, *shape], float64. The caller may overwrite it."""
+        """Return the integers of the next step [R, *shape], as float64. The caller may overwrite them."""
         from pipeline.learning import rounded_gaussian
 
         self.step += 1
         drawn = np.zeros((len(self.seeds), math.prod(self.shape)))
-        for own, seed, active in zip(drawn, self.seeds, self.active, strict=True):
-            if active:
-                bits = rounded_gaussian.secret_bits() if seed is None else rounded_gaussian.keyed_bits(
-                    sequence(seed, self.stream, self.step).generate_state(8, np.uint32).tobytes())
-                rounded_gaussian.fill(own, bits)
+        for trial_noise, seed, active in zip(drawn, self.seeds, self.active, strict=True):
+            if not active:
+                continue
+            if seed is None:
+                bits = rounded_gaussian.secret_bits()
+            else:
+                key = sequence(seed, self.stream, self.step).generate_state(8, np.uint32).tobytes()
+                bits = rounded_gaussian.keyed_bits(key)
+            rounded_gaussian.fill(trial_noise, bits)
         return torch.from_numpy(drawn).view(len(drawn), *self.shape).to(self.device)
 
     def state(self) -> dict[str, torch.Tensor]:

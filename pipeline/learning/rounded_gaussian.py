@@ -66,19 +66,18 @@ def keyed_bits(key: bytes) -> Bits:
     The bytes of a whole chunk are valid only until the next chunk.
     """
     encryptor = Cipher(AES(key), CTR(bytes(16))).encryptor()
-    of_chunk = bytearray()
+    chunk_buffer = bytearray()
 
     def bits(n: int) -> bytearray:
-        """Return at least n fresh bytes of the cipher's key stream, which is what it makes of zeros.
+        """Return at least n fresh bytes of the cipher's key stream, by encrypting zeros.
 
-        The next call for a whole chunk overwrites the bytes of the last one: they share a buffer, which saves the time
-        of new memory.
+        All calls for a whole chunk share one buffer, as new memory takes time: each overwrites the last bytes.
         """
-        nonlocal of_chunk
-        whole_chunk = n == 16 * CHUNK  # a draw takes 16 bytes
-        out = of_chunk if whole_chunk and of_chunk else bytearray(n + 15)  # a block of the cipher has 16 bytes
-        if whole_chunk:
-            of_chunk = out
+        nonlocal chunk_buffer
+        is_whole_chunk = n == 16 * CHUNK  # a draw takes 16 bytes
+        out = chunk_buffer if is_whole_chunk and chunk_buffer else bytearray(n + 15)  # a cipher's block has 16 bytes
+        if is_whole_chunk:
+            chunk_buffer = out
         encryptor.update_into(memoryview(_zeros((n - 1).bit_length()))[:n], out)
         return out
 
@@ -98,16 +97,20 @@ def draw(n: int, bits: Bits | None = None) -> np.ndarray:
 
 
 def fill(out: np.ndarray, bits: Bits) -> None:
-    """Fill float64 `out` [n] with independent integers, as `draw` does."""
-    doubtful, work = [], np.empty((4, min(CHUNK, len(out))), dtype=np.int64)
+    """Fill float64 `out` [n] with independent integers of the rounded Gaussian, as `draw` does.
+
+    Every number is drawn once, in chunks. Rejection sampling then draws again the ones that are not accepted.
+    """
+    undecided = []  # per chunk, the draws that are not surely accepted
+    work = np.empty((4, min(CHUNK, len(out))), dtype=np.int64)
     for begin in range(0, len(out), CHUNK):
-        part = out[begin: begin + CHUNK]
-        doubtful.append(_fill(part, bits, work[:, : len(part)]))
-        doubtful[-1][0] += begin
-    if doubtful:
-        places, cells, offsets, coins = np.concatenate(doubtful, axis=1)
-        again = places[~_accepted(cells, offsets, coins, bits)]
-        out[again] = draw(len(again), bits)
+        chunk = out[begin: begin + CHUNK]
+        undecided.append(_fill(chunk, bits, work[:, : len(chunk)]))
+        undecided[-1][0] += begin  # from places in the chunk to places in `out`
+    if undecided:
+        places, cells, offsets, coins = np.concatenate(undecided, axis=1)
+        rejected = places[~_accepted(cells, offsets, coins, bits)]
+        out[rejected] = draw(len(rejected), bits)
 
 
 def _fill(out: np.ndarray, bits: Bits, work: np.ndarray) -> np.ndarray:
@@ -117,10 +120,10 @@ def _fill(out: np.ndarray, bits: Bits, work: np.ndarray) -> np.ndarray:
     """
     n = len(out)
     first, second = np.frombuffer(bits(16 * n), dtype=np.int64, count=2 * n).reshape(2, n)
-    cells, offsets, coins, some = work
+    cells, offsets, coins, scratch = work
     _fill_cells(cells, first, bits, offsets, coins)
     np.bitwise_and(second, 2**OFFSET_BITS - 1, out=offsets)
-    rounded = np.left_shift(cells, OFFSET_BITS, out=some)
+    rounded = np.left_shift(cells, OFFSET_BITS, out=scratch)
     rounded += offsets
     rounded += 1
     rounded >>= 1
@@ -128,14 +131,24 @@ def _fill(out: np.ndarray, bits: Bits, work: np.ndarray) -> np.ndarray:
     np.right_shift(second, OFFSET_BITS, out=coins)
     coins &= 2**COIN_BITS - 1
     # exp(-a) >= 1 - a >= 1 - (2 j + 1) h^2/2: a coin below this bound accepts any v.
-    least = np.left_shift(cells, COIN_BITS + 2 * _LOG_H, out=some)
-    least += coins
-    doubtful = np.flatnonzero(least >= _SURE)
-    return np.stack([doubtful, cells[doubtful], offsets[doubtful], coins[doubtful]])
+    shifted_coins = np.left_shift(cells, COIN_BITS + 2 * _LOG_H, out=scratch)
+    shifted_coins += coins
+    undecided = np.flatnonzero(shifted_coins >= _SURE)
+    return np.stack([undecided, cells[undecided], offsets[undecided], coins[undecided]])
 
 
 def _fill_cells(out: np.ndarray, words: np.ndarray, bits: Bits, below: np.ndarray, taken: np.ndarray) -> None:
-    """Fill `out` with j from uniform 64-bit words; all arrays are int64 [n], the last two are overwritten."""
+    """Fill `out` with cells j, drawn by the alias table from uniform 64-bit words; all arrays are int64 [n].
+
+    The first bits of a word choose a place of the table. The other bits, the fraction, choose between the place's own
+    cell and its alias. There are no branches per draw: the choice becomes a mask of bits.
+
+    Args:
+        out: the result.
+        words: uniform words.
+        bits: source of further bits, for a fraction that equals its threshold.
+        below, taken: memory that is overwritten.
+    """
     table = _table()
     places = out
     np.right_shift(words.view(np.uint64), np.uint64(FRACTION_BITS), out=places.view(np.uint64))
@@ -143,14 +156,16 @@ def _fill_cells(out: np.ndarray, words: np.ndarray, bits: Bits, below: np.ndarra
     below -= np.take(table.high, places, out=taken, mode="clip")  # below 0: the place's own cell
     for tie in np.flatnonzero(below == 0) if np.count_nonzero(below) < len(below) else ():
         below[tie] = -1 if _more(bits) < table.low[places[tie]] else 1
-    below >>= 63
+    below >>= 63  # all bits 1 for the own cell, all 0 for the alias
     np.invert(below, out=below)
     below &= np.take(table.alias, places, out=taken, mode="clip")
-    out ^= below
+    out ^= below  # an alias is stored as own cell xor alias
 
 
 def _accepted(cells: np.ndarray, offsets: np.ndarray, coins: np.ndarray, bits: Bits) -> np.ndarray:
-    """Whether coin < exp(-a), bool [n]; the coin is in [coins, coins + 1)/2^28, v in [offsets, offsets + 1)/2^35.
+    """Return whether draws are accepted, coin < exp(-a) with a = v (2 j + v) h^2/2, bool [n].
+
+    The coin is in [coins, coins + 1)/2^28, and v in [offsets, offsets + 1)/2^35.
 
     Args:
         cells: j of every draw [n].
@@ -159,11 +174,12 @@ def _accepted(cells: np.ndarray, offsets: np.ndarray, coins: np.ndarray, bits: B
         bits: source of further bits, for draws that these do not decide.
     """
     margin = 2.0**-40  # rounding and the series remainder are below 2^-44
-    least, most = (_acceptance(cells, (offsets + k) * 2.0**-OFFSET_BITS) for k in (1, 0))
-    accepted = (coins + 1) * 2.0**-COIN_BITS <= least - margin
-    refused = coins * 2.0**-COIN_BITS >= most + margin
-    for open_ in np.flatnonzero(~(accepted | refused)):
-        accepted[open_] = _accepted_exactly(int(cells[open_]), int(offsets[open_]), int(coins[open_]), bits)
+    lower_bound = _acceptance(cells, (offsets + 1) * 2.0**-OFFSET_BITS)  # of exp(-a), which falls with v
+    upper_bound = _acceptance(cells, offsets * 2.0**-OFFSET_BITS)
+    accepted = (coins + 1) * 2.0**-COIN_BITS <= lower_bound - margin
+    rejected = coins * 2.0**-COIN_BITS >= upper_bound + margin
+    for k in np.flatnonzero(~(accepted | rejected)):
+        accepted[k] = _accepted_exactly(int(cells[k]), int(offsets[k]), int(coins[k]), bits)
     return accepted
 
 
@@ -193,6 +209,7 @@ def _accepted_exactly(cell: int, offset: int, coin: int, bits: Bits) -> bool:
 
 
 def _more(bits: Bits) -> int:
+    """Return an integer of `MORE_BITS` fresh bits."""
     return int.from_bytes(bits(MORE_BITS // 8)[: MORE_BITS // 8], "little")
 
 
@@ -203,20 +220,24 @@ def _zeros(log_n: int) -> bytes:
 
 @functools.cache
 def _table() -> _Table:
-    """Make Walker's alias table of the cells' weights; only the weights are decimals, the rest are integers."""
-    cells, whole = 2**CELL_BITS, 2 ** (FRACTION_BITS + MORE_BITS)
-    weights = [_EXACT.exp(_EXACT.multiply(Decimal(-j * j), _HALF_H_SQUARED)) for j in range(cells)]
+    """Return Walker's alias table: cell j has the weight exp(-(j h)^2/2).
+
+    All entries are equally likely. Entry j gives its own cell with a probability of threshold/capacity, else its alias.
+    Weights are decimals; all other numbers are integers.
+    """
+    n_cells, capacity = 2**CELL_BITS, 2 ** (FRACTION_BITS + MORE_BITS)
+    weights = [_EXACT.exp(_EXACT.multiply(Decimal(-j * j), _HALF_H_SQUARED)) for j in range(n_cells)]
     total = functools.reduce(_EXACT.add, weights)
-    share = [int(_EXACT.divide(_EXACT.multiply(w, Decimal(cells * whole)), total)) for w in weights]
-    share[0] += cells * whole - sum(share)
-    keeps, alias = share.copy(), list(range(cells))
-    small, large = ([j for j in range(cells) if (share[j] < whole) == is_small] for is_small in (True, False))
-    while small:
+    shares = [int(_EXACT.divide(_EXACT.multiply(w, Decimal(n_cells * capacity)), total)) for w in weights]
+    shares[0] += n_cells * capacity - sum(shares)  # what rounding lost
+    thresholds, alias = shares.copy(), list(range(n_cells))
+    small = [j for j in range(n_cells) if shares[j] < capacity]
+    large = [j for j in range(n_cells) if shares[j] >= capacity]
+    while small:  # fill the rest of a small entry from a large one
         j, donor = small.pop(), large[-1]
         alias[j] = donor
-        keeps[donor] -= whole - keeps[j]
-        if keeps[donor] < whole:
+        thresholds[donor] -= capacity - thresholds[j]
+        if thresholds[donor] < capacity:
             small.append(large.pop())
-    high, low = zip(*(divmod(keep, 2**MORE_BITS) for keep in keeps), strict=True)
-    own = np.arange(cells)
-    return _Table(np.array(high), list(low), own ^ np.array(alias))
+    high, low = zip(*(divmod(threshold, 2**MORE_BITS) for threshold in thresholds), strict=True)
+    return _Table(np.array(high), list(low), np.arange(n_cells) ^ np.array(alias))

@@ -35,7 +35,8 @@ class Keeper(Protocol):
     def resume(self, training: Run) -> Iterable[list[EpochRecord] | Draw]:
         """Restore a new training from a checkpoint.
 
-        Yield the epochs to report again, in case they were lost, or a `Draw`: asking for the next item permits it.
+        Yield the epochs to report again, in case they were lost, or a `Draw`, which the reader permits by asking for
+        the next item.
         """
 
     def keep(self, training: Run, records: list[EpochRecord]) -> Iterable[list[EpochRecord]]:
@@ -46,7 +47,7 @@ class Keeper(Protocol):
 
 
 class _KeepsNothing:
-    """Reports every epoch at once."""
+    """The `Keeper` without checkpoints: reports every epoch at once."""
 
     def resume(self, training: Run) -> Iterable[list[EpochRecord] | Draw]:
         return ()
@@ -129,12 +130,12 @@ class Run(ABC):
         self.epoch, self.active = 0, list(range(len(pack.trials)))
         shared, trials = pack.shared, pack.trials
         n_validation, used = shared.split_sizes[1], sum(shared.split_sizes)
-        parts = [split(data.spec.n_train, n_validation, t.seed, used) for t in trials]
-        self.validation = torch.from_numpy(np.stack([validation for _, validation in parts])).to(device)
+        splits = [split(data.spec.n_train, n_validation, t.seed, used) for t in trials]
+        self.validation = torch.from_numpy(np.stack([validation for _, validation in splits])).to(device)
         self.train_inputs, self.test_inputs = (self.inputs(records, shared, data) for records in features(data, shared))
         self.evaluation = Evaluation(tuple(with_noise(t) for t in trials), data, self.train_inputs, self.test_inputs,
                                      self.validation)
-        self.records = [training for training, _ in parts]
+        self.records = [training for training, _ in splits]
         self.canaries = Canaries(trials, self.records, data.train_y, data.spec.n_classes) if shared.canaries else None
         if self.canaries:
             self.records = self.canaries.remaining
@@ -163,22 +164,22 @@ class Run(ABC):
 
     def run_epoch(self) -> list[EpochRecord]:
         """Train one epoch; return the records of the trials that were active at its start."""
-        began = time.perf_counter()
+        start_time = time.perf_counter()
         trained = self._train_epoch()
         self.epoch += 1
         finite = self._finite()  # from the released weights; the loss on private records decides nothing
-        last, on_rung = self.epoch == self.pack.shared.epochs, self.epoch in self.rungs
-        ended = [r for r in self.active if last or not finite[r]]
+        n_epochs = self.pack.shared.epochs
+        is_last, on_rung = self.epoch == n_epochs, self.epoch in self.rungs
+        ended = [r for r in self.active if is_last or not finite[r]]
         with self._evaluated():
-            parts = dict.fromkeys(filter(None, (self.evaluation.followed, "test" if ended or on_rung else "")))
-            counts = {part: self.evaluation.count(self.net, part) for part in parts}
-            accuracies = {part: self.evaluation.accuracy(part, of_all) for part, of_all in counts.items()}
-            scores = self._canary_scores() if last and self.canaries else None
-            seconds = (time.perf_counter() - began) / len(self.pack.trials)
+            counts = self._counts(with_test=bool(ended) or on_rung)
+            accuracies = {part: self.evaluation.accuracy(part, part_counts) for part, part_counts in counts.items()}
+            scores = self._canary_scores() if is_last and self.canaries else None
+            seconds = (time.perf_counter() - start_time) / len(self.pack.trials)
             records: list[EpochRecord] = []
             for r in self.active:
                 metrics = {"time/epoch_seconds": seconds} | self._metrics(r, trained) | self._followed(r, accuracies)
-                end = None
+                final_record = None
                 if r in ended or on_rung:
                     tested = metrics | {"test/accuracy": accuracies["test"][r],
                                         "test/worst_class_accuracy": worst_class(counts["test"][r])}
@@ -186,14 +187,22 @@ class Run(ABC):
                     if r not in ended:
                         status = "stopped"
                     # The decision to stop used released values, so an early end costs as much as all epochs.
-                    end = self._record(r, tested, self.pack.shared.epochs, self._outcome(r, status, counts),
-                                       scores if finite[r] else None)
-                if end and r in ended:
-                    records.append(end)
+                    final_record = self._record(r, tested, n_epochs, self._outcome(r, status, counts),
+                                                scores if finite[r] else None)
+                if final_record and r in ended:
+                    records.append(final_record)
                 else:
-                    records.append(dataclasses.replace(self._record(r, metrics, self.epoch), if_stopped=end))
+                    record = self._record(r, metrics, self.epoch)
+                    records.append(dataclasses.replace(record, if_stopped=final_record))
         self.active = [r for r, record in zip(self.active, records, strict=True) if record.outcome is None]
         return records
+
+    def _counts(self, with_test: bool) -> dict[str, torch.Tensor]:
+        """Return `Evaluation.count` of the part that is followed, if any, and of the test records, if asked for."""
+        parts = [self.evaluation.followed] if self.evaluation.followed else []
+        if with_test and "test" not in parts:
+            parts.append("test")
+        return {part: self.evaluation.count(self.net, part) for part in parts}
 
     @abstractmethod
     def _train_epoch(self) -> Any:
@@ -227,14 +236,14 @@ class Run(ABC):
         followed = self.evaluation.followed
         return {f"{followed}/accuracy": accuracies[followed][r]} if followed else {}
 
-    def _record(self, r: int, measured: Mapping[str, float], paid: int, outcome: Outcome | None = None,
+    def _record(self, r: int, measured: Mapping[str, float], n_charged: int, outcome: Outcome | None = None,
                 scores: np.ndarray | None = None) -> EpochRecord:
-        """Make the record of trial r: its measured metrics and the privacy cost of `paid` epochs.
+        """Return the record of trial r in this epoch: its measured metrics and the epsilons of `n_charged` epochs.
 
         Args:
             r: place of the trial in the pack.
             measured: its metrics of this epoch.
-            paid: epochs that its epsilon covers.
+            n_charged: number of epochs that its epsilon covers.
             outcome: weights and status, if the trial ends here.
             scores: scores of all trials' canaries, if they are audited here.
         """
@@ -242,7 +251,7 @@ class Run(ABC):
         if self.epoch == 1:
             tags = {**privacy_tags(trial), **calibrated(trial), **_optical_tags(trial), **self._tags(r),
                     DESCRIPTION: describe(trial), "device": _device_name(self.device)}
-        metrics = dict(measured) | {e.metric_name: e.value for e in account(trial, paid)}
+        metrics = dict(measured) | {e.metric_name: e.value for e in account(trial, n_charged)}
         if scores is not None and self.canaries:
             epsilon, metrics["audit/canary_auc"] = self.canaries.audit(r, scores[r])
             metrics[epsilon.metric_name] = epsilon.value
@@ -261,11 +270,15 @@ class Run(ABC):
             status: `finished`, `stopped` or `diverged`.
             counts: part of the data -> [R, 2, classes], numbers of records and of correct ones.
         """
-        per_class = tuple(
-            ClassAccuracy(label, part, count, right) for part, of_all in counts.items()
-            if part in self.evaluation.published
-            for label, (count, right) in enumerate(zip(*of_all[r].tolist(), strict=True)))
-        return Outcome(status, {name: np.array(value) for name, value in self._weights(r).items()}, per_class)
+        per_class = []
+        for part, part_counts in counts.items():
+            if part not in self.evaluation.published:
+                continue
+            n_records, n_correct = part_counts[r].tolist()
+            for label, (records, correct) in enumerate(zip(n_records, n_correct, strict=True)):
+                per_class.append(ClassAccuracy(label, part, records, correct))
+        weights = {name: np.array(value) for name, value in self._weights(r).items()}
+        return Outcome(status, weights, tuple(per_class))
 
 
 def _optical_tags(trial: TrialConfig) -> dict[str, str]:

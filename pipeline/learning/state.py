@@ -49,4 +49,5 @@ def restore(training: Training, arrays: Mapping[str, np.ndarray], values: Mappin
 
 def _named(tensors: Mapping[str, torch.Tensor], prefix: str) -> dict[str, torch.Tensor]:
     """Return the tensors named `<prefix>.<name>`, by `<name>`."""
-    return {name.removeprefix(f"{prefix}."): t for name, t in tensors.items() if name.startswith(f"{prefix}.")}
+    prefix += "."
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}

@@ -49,8 +49,9 @@ class Training(Run):
                                         self.feedback.matrices)
         self.update, self.gradient = (self.net.blank_parameters(len(trials), device) for _ in range(2))
         self.optimizer = make_optimizer(shared, self.net.parameters.flat, self.update.flat)
-        self.average = (MovingAverage(self.net.parameters.flat, shared.averaging, shared.exact) if shared.averaging
-                        else None)
+        self.average: MovingAverage | None = None
+        if shared.averaging:
+            self.average = MovingAverage(self.net.parameters.flat, shared.averaging, shared.exact)
         self.untrained_losses = self._canary_losses()
         self._measured = 0  # batches on which alignment was measured
 
@@ -65,8 +66,8 @@ class Training(Run):
 
     def noise_sources(self) -> list[Noise]:
         """Return every noise source, always in the same order."""
-        return [*self.mechanism.noise_sources(), *([self.evaluation.noise] if self.evaluation.noise else []),
-                *self.feedback.noise_sources()]
+        evaluation_noise = [self.evaluation.noise] if self.evaluation.noise else []
+        return [*self.mechanism.noise_sources(), *evaluation_noise, *self.feedback.noise_sources()]
 
     def close(self) -> None:
         """Release the feedback's resources, such as a projector's device."""
@@ -138,7 +139,7 @@ class Training(Run):
         on_test_records = measure_alignment and self.pack.shared.disclosure != "plain"
         if on_test_records:  # before the private batch's forward pass: convolutions keep the state of the last one
             self._gradient_on_test_records()
-        activations, logits = self.net.forward(self.train_inputs.batch(indices, passing=True))
+        activations, logits = self.net.forward(self.train_inputs.batch(indices, reuse_buffer=True))
         labels = self.canaries.labels_of(indices) if self.canaries else self.data.train_y[indices]
         error, loss = self.loss(logits, labels, present)
         if measure_alignment and not on_test_records:
@@ -155,7 +156,7 @@ class Training(Run):
         places = torch.arange(self._measured * m, (self._measured + 1) * m, device=self.device)
         places = (places % len(self.data.test_y)).expand(len(self.pack.trials), -1)
         self._measured += 1
-        activations, logits = self.net.forward(self.test_inputs.batch(places, passing=True))
+        activations, logits = self.net.forward(self.test_inputs.batch(places, reuse_buffer=True))
         error, _ = self.loss(logits, self.data.test_y[places])
         true_gradient(self.net, error, activations, self.gradient)
 
@@ -199,7 +200,7 @@ class Training(Run):
         """Return the weights of trial r by name: `layer_1.weight`, `layer_1.bias`, ..."""
         weights = {}
         blocks = zip(self.net.layers, self.net.parameters.weights, self.net.parameters.biases, strict=True)
-        for number, (layer, w, b) in enumerate(blocks, start=1):
-            weights[f"layer_{number}.weight"] = w[r].cpu().numpy().reshape(layer.shape.weight_shape)
-            weights[f"layer_{number}.bias"] = b[r].cpu().numpy()
+        for number, (layer, weight, bias) in enumerate(blocks, start=1):
+            weights[f"layer_{number}.weight"] = weight[r].cpu().numpy().reshape(layer.shape.weight_shape)
+            weights[f"layer_{number}.bias"] = bias[r].cpu().numpy()
         return weights

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 
-from pipeline.accounting.budget import Filter, draws_of
+from pipeline.accounting.budget import Filter, epochs_by_draw
 from pipeline.sweep.checkpoints import PublishedState
 from pipeline.tracking.reader import Reader
 from pipeline.tracking.store import Store
@@ -21,32 +21,33 @@ BUDGET_REFUSES = "that does not fit the budget"
 
 
 class Draws:
-    """Answers the questions of workers.
+    """Decides for workers whether a draw of secret noise may begin or resume, and what it costs.
 
     Args:
         store: the store with the sweep open.
         filter: privacy filter of its budget, if it has one.
         redraw: whether noise may be drawn again without a budget.
-        left: returns the trials of this round that have not ended; each may continue to its last epoch.
+        unfinished: returns the trials of this round that have not ended; each may continue to its last epoch.
     """
 
     def __init__(self, store: Store, filter: Filter | None, redraw: bool,
-                 left: Callable[[], Sequence[TrialConfig]]) -> None:
-        self._store, self._filter, self._redraw, self._left = store, filter, redraw, left
+                 unfinished: Callable[[], Sequence[TrialConfig]]) -> None:
+        self._store, self._filter, self._redraw, self._unfinished = store, filter, redraw, unfinished
 
     def before(self, trial: TrialConfig, draw: Draw) -> list[int]:
-        """Return the epochs that count in addition to this draw's published ones.
+        """Return the epochs that epsilon must count besides those that this draw of the trial's noise has published.
 
-        Every other draw with a release counts with all of its epochs, because its end may depend on the release. The
-        lost epochs of this draw's failed attempts count too.
+        One entry is for every other draw with a release. It counts with all of the trial's epochs, because its end may
+        depend on the release. The last entry is for lost epochs, of failed attempts of this draw, if there are any.
         """
         released = self._store.released(trial.trial_key)
+        others = epochs_by_draw(release for release in released if release.draw != draw.name)
+        costs = [*(max(epochs, trial.epochs) for epochs in others)]
         lost = sum(release.lost for release in released if release.draw == draw.name)
-        others = draws_of(release for release in released if release.draw != draw.name)
-        return [*(max(epochs, trial.epochs) for epochs in others), *([lost] if lost else [])]
+        return [*costs, lost] if lost else costs
 
     def is_live(self, trial: TrialConfig, draw: Draw) -> bool:
-        """Whether a run that is not deleted has releases of another draw."""
+        """Whether the store has a run of this trial with epochs of another draw; deleted runs do not count."""
         return any(release.epochs and not release.deleted and release.draw != draw.name
                    for release in self._store.released(trial.trial_key))
 
@@ -55,33 +56,40 @@ class Draws:
 
         The failure may depend on the noise of all of its epochs, so the draw counts to its end.
         """
-        live = [release for release in self._store.released(trial.trial_key) if not release.deleted][-1]
+        undeleted = [release for release in self._store.released(trial.trial_key) if not release.deleted]
+        live = undeleted[-1]
         return live.lost + trial.epochs - live.published
 
     def refusal(self, trials: Sequence[TrialConfig], draw: Draw) -> tuple[str, list[str]]:
-        """Return why a draw may not begin or resume, and trial_keys that do not fit the budget; ("", []) if it may.
+        """Return (reason, trial_keys): why a draw may not begin or resume, and the trials that do not fit the budget.
+
+        Both are empty if it may. Epochs that were released before with other noise are released a second time. This
+        needs room in the budget, or the user's consent (`redraw`) without one.
 
         Args:
-            trials: the trials of its pack that have not ended.
-            draw: the draw.
+            trials: the trials that have not ended, of the pack that is trained together.
+            draw: with the epoch from which it would resume; 0 to begin.
         """
         if draw.epoch:
-            if problem := self._not_the_latest(trials, draw):
+            problem = self._not_the_latest(trials, draw)
+            if problem:
                 return problem, []
-            again = [trial for trial in trials if self._has_failed(trial, draw)]
-            why = "it failed, so it counts as released to its end, and its remaining epochs would need new noise"
+            redrawn = [trial for trial in trials if self._has_failed(trial, draw)]
+            reason = "it failed, so it counts as released to its end, and its remaining epochs would need new noise"
         else:
-            again = [trial for trial in trials if self.before(trial, draw)]
-            why = f"it would need new noise ({draw.reason or 'no checkpoint is to be found here'})"
-        if not again:
+            redrawn = [trial for trial in trials if self.before(trial, draw)]
+            reason = f"it would need new noise ({draw.reason or 'no checkpoint is to be found here'})"
+        if not redrawn:
             return "", []
-        if not self._filter:
-            return ("" if self._redraw else f"{why}, which releases its records once more; `photonic sweep FILE "
-                    "--redraw` does that, and epsilon then composes all draws"), []
-        if self._filter.admits(self._with_another(again, anew=not draw.epoch)):
+        if self._filter is None and self._redraw:
             return "", []
-        return (f"{why}, and {BUDGET_REFUSES}; the same command goes on without it",
-                [trial.trial_key for trial in again])
+        if self._filter is None:
+            return (f"{reason}, which releases its records once more; `photonic sweep FILE --redraw` does that, and "
+                    "epsilon then composes all draws"), []
+        if self._filter.admits(self._releases_if_redrawn(redrawn, from_start=not draw.epoch)):
+            return "", []
+        return (f"{reason}, and {BUDGET_REFUSES}; the same command goes on without it",
+                [trial.trial_key for trial in redrawn])
 
     def _has_failed(self, trial: TrialConfig, draw: Draw) -> bool:
         """Whether a failed attempt of the draw has lost epochs that its epsilon does not include yet."""
@@ -89,10 +97,10 @@ class Draws:
         return bool(released) and sum(self.before(trial, draw)) > latest(released).earlier
 
     def _not_the_latest(self, trials: Iterable[TrialConfig], draw: Draw) -> str:
-        """Return why a checkpoint may not resume a draw; empty if it may.
+        """Return why a draw may not resume from its checkpoint; empty if it may.
 
-        It must belong to each trial's latest draw, and contain all published epochs: an epoch trained again has other
-        noise.
+        The checkpoint must belong to each trial's latest draw. It must contain all published epochs, because an epoch
+        that is trained again has other noise.
 
         Args:
             trials: the trials of the checkpoint's pack.
@@ -108,35 +116,58 @@ class Draws:
                         "which leaves it")
         return ""
 
-    def _with_another(self, again: Sequence[TrialConfig], anew: bool) -> list[Release]:
-        """Return the largest set of releases if these trials draw again; with `anew`, from their first epoch."""
-        left = {trial.trial_key: trial for trial in self._left()}
-        drawn = {trial.trial_key for trial in again} if anew else set()
-        released, live = [], set(drawn)
+    def _releases_if_redrawn(self, redrawn: Sequence[TrialConfig], from_start: bool) -> list[Release]:
+        """Return the largest possible releases of the sweep if these trials draw noise again and all trials finish.
+
+        The store's releases count, and the unfinished one of each trial in training counts to its last epoch. A trial
+        without a release, or with a new draw, adds a whole run.
+
+        Args:
+            from_start: whether trials draw again from their first epoch; else they resume their unfinished draw.
+        """
+        unfinished = {trial.trial_key: trial for trial in self._unfinished()}
+        restarted = {trial.trial_key for trial in redrawn} if from_start else set()
+        releases, continued = [], set(restarted)
         for release in self._store.released():
             key = release.trial.trial_key
-            if not release.deleted and key in left and key not in live:
-                live.add(key)
+            if not release.deleted and key in unfinished and key not in continued:
+                continued.add(key)
                 release = release.whole()
-            released.append(release)
-        return [*released, *(Release(trial, trial.epochs) for key, trial in left.items()
-                             if key in drawn or key not in live)]
+            releases.append(release)
+        for key, trial in unfinished.items():
+            if key in restarted or key not in continued:
+                releases.append(Release(trial, trial.epochs))
+        return releases
 
 
 def known(store: Reader, done: Collection[str] = ()) -> dict[str, PublishedState]:
-    """Return the store's state of each secure trial with releases that is not done; older checkpoints are refused."""
-    found: dict[str, list[Release]] = {}
-    for release in store.released(exclude=done) if store.has_begun else ():
+    """Return what the store has published of each trial with secret noise: its latest draw, and how many epochs.
+
+    A checkpoint that is older than this state must not be resumed.
+
+    Args:
+        done: trial_keys to leave out, of trials that need no more training.
+    """
+    if not store.has_begun:
+        return {}
+    releases_by_key: dict[str, list[Release]] = {}
+    for release in store.released(exclude=done):
         if release.trial.draws_fresh_noise:
-            found.setdefault(release.trial.trial_key, []).append(release)
-    return {key: PublishedState(latest(releases).draw, published(releases)) for key, releases in found.items()}
+            releases_by_key.setdefault(release.trial.trial_key, []).append(release)
+    return {key: PublishedState(latest(releases).draw, published(releases))
+            for key, releases in releases_by_key.items()}
 
 
 def latest(releases: Sequence[Release]) -> Release:
-    """Return the release of a trial's latest draw: it composes most epochs. Clocks of several hosts may differ."""
-    return max(enumerate(releases), key=lambda entry: (entry[1].earlier, entry[0]))[1]
+    """Return the release of a trial's latest draw: the last one whose epsilon composes the most earlier epochs.
+
+    Times are not compared, because the clocks of several hosts may differ.
+    """
+    max_earlier = max(release.earlier for release in releases)
+    return [release for release in releases if release.earlier == max_earlier][-1]
 
 
 def published(releases: Sequence[Release]) -> int:
-    """Return the number of epochs of the latest draw in the store."""
-    return max(release.published for release in releases if release.draw == latest(releases).draw)
+    """Return the number of epochs that a trial's latest draw has published."""
+    latest_draw = latest(releases).draw
+    return max(release.published for release in releases if release.draw == latest_draw)

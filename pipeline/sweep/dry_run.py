@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -44,7 +44,7 @@ class DryRun:
 
 
 def preview(experiment: Experiment, workers: int | None, root: Path = Path("mlruns")) -> DryRun:
-    """Plan a sweep. Only a few timed steps on random records are trained, and nothing is tracked.
+    """Return the plan of a sweep on this machine. It trains only a few steps on random records, to estimate the time.
 
     Args:
         experiment: the experiment.
@@ -57,22 +57,28 @@ def preview(experiment: Experiment, workers: int | None, root: Path = Path("mlru
         ResourceError: if this machine does not have the resources of a pack.
         OpuUnavailable: if a trial needs an OPU and there is none.
     """
-    check_promises(experiment.possible, _checked(experiment, root))
-    experiment = _drawn(experiment)
-    asked, offer = experiment.resources, {**local_offer(workers), "GPU": torch.cuda.device_count()}
-    check_resources(experiment.trials, asked, [offer])
+    check_promises(experiment.possible, _check_begun_sweep(experiment, root))
+    experiment = _with_drawn_trials(experiment)
+    requested, offer = experiment.resources, {**local_offer(workers), "GPU": torch.cuda.device_count()}
+    check_resources(experiment.trials, requested, [offer])
     if any(trial.on_hardware for trial in experiment.trials):
         check_opu()
-    at_once = slots(bundle(asked, False), offer)
-    packs = plan(experiment.trials, asked, at_once)
-    seconds = estimate_seconds(packs, at_once, opus=1, threads=max(1, int(asked.cpu)),
-                               device="cuda" if asked.gpu else "cpu")
+    at_once = slots(bundle(requested, False), offer)
+    packs = plan(experiment.trials, requested, at_once)
+    seconds = estimate_seconds(packs, at_once, opus=1, threads=max(1, int(requested.cpu)),
+                               device="cuda" if requested.gpu else "cpu")
     return DryRun(experiment, seconds, at_once, tuple(packs))
 
 
-def _checked(experiment: Experiment, root: Path) -> set[str]:
-    """Check the budget of a sweep that has begun; return the digests of feature files in its runs."""
-    if not experiment.search and all(not trial.parts.features.of_file for trial in experiment.trials):
+def _check_begun_sweep(experiment: Experiment, root: Path) -> set[str]:
+    """Check that a sweep's budget still admits trials, and return the digests of feature files in its earlier runs.
+
+    The set is empty if the sweep has not begun, or needs neither check.
+
+    Raises:
+        ConfigError: if the sweep began with another budget, or has spent it.
+    """
+    if not experiment.search and not any(trial.parts.features.of_file for trial in experiment.trials):
         return set()
     from pipeline.sweep.search import filter_of, published_digests  # imported here: MLflow takes a second
     from pipeline.tracking.backend import NoStore
@@ -86,53 +92,48 @@ def _checked(experiment: Experiment, root: Path) -> set[str]:
     return set()
 
 
-def _drawn(experiment: Experiment) -> Experiment:
-    """Return a search with random trials from its space; return any other experiment unchanged."""
+def _with_drawn_trials(experiment: Experiment) -> Experiment:
+    """Return a search with random trials from its space, as many as fit its budget; other experiments unchanged."""
     if not experiment.search:
         return experiment
     from pipeline.sweep.tuning import make_searcher  # imported here: Ray takes seconds
 
     search = dataclasses.replace(experiment.search, algorithm="random")
-    searcher, filter = make_searcher(search), None
+    searcher = make_searcher(search)
+    filter = make_filter(experiment) if experiment.budget else None
     trials: list[TrialConfig] = []
-    if experiment.budget:
-        filter = make_filter(experiment)
-    for trial in (search.trial(searcher.ask()) for _ in range(search.trials)):
-        if not filter or filter.admits(Release(t, t.epochs) for t in (*trials, trial)):
+    for _ in range(search.trials):
+        trial = search.trial(searcher.ask())
+        if filter is None or filter.admits(Release(t, t.epochs) for t in (*trials, trial)):
             trials.append(trial)
     return with_trials(experiment, list(dict.fromkeys(trials)))
 
 
 def as_json(plan: DryRun) -> str:
-    """Return the plan as JSON for scripts: every pack with its trials."""
+    """Return the plan as JSON for scripts: every pack (trials that are trained together) with its trials."""
     experiment, varied = plan.experiment, _varied(plan.experiment)
+    packs = []
+    for pack in plan.packs:
+        trials = [{"trial_key": trial.trial_key, **_varied_settings(trial, varied)} for trial in pack.trials]
+        packs.append({"resources": bundle(experiment.resources, pack.needs_opu), "trials": trials})
     return json.dumps({
         "experiment": experiment.name, "estimated_seconds": plan.seconds, "packs_at_once": plan.at_once,
-        "packs": [{"resources": bundle(experiment.resources, pack.needs_opu),
-                   "trials": [{"trial_key": trial.trial_key, **_own(trial, varied)} for trial in pack.trials]}
-                  for pack in plan.packs],
-        "ignored": experiment.ignored, "preset": list(experiment.advice), "best": list(_prices(experiment)),
-        "search": list(_search_lines(experiment)),
+        "packs": packs, "ignored": experiment.ignored, "preset": list(experiment.advice),
+        "best": list(_prices(experiment)), "search": list(_search_lines(experiment)),
         "epsilons": list(bound_lines(experiment.trials))}, indent=2)
 
 
 def as_lines(plan: DryRun) -> Iterator[str]:
-    """Yield the plan as lines for people: the estimate, then one line per kind of pack."""
+    """Yield the plan as lines for people: the estimated time, the packs, remarks, and the privacy cost.
+
+    A pack is a group of trials that are trained together.
+    """
     experiment, varied = plan.experiment, _varied(plan.experiment)
     yield (f"{experiment.name}: {duration(plan.seconds)} of training on this machine as busy as it is now (an "
            "estimate), and start-up; data sets were not looked for")
     yield (f"{counted(len(experiment.trials), 'trial')} in {counted(len(plan.packs), 'pack')}, "
            f"{counted(plan.at_once, 'pack')} at a time")
-    alike: dict[str, list[Pack]] = {}
-    for pack in plan.packs:
-        alike.setdefault(TrialConfig(pack.shared.given, seed=0).pack_key, []).append(pack)
-    rows = [("packs", "trials", "each takes", "settings")]
-    for packs in alike.values():
-        takes = ", ".join(f"{amount:g} {name}"
-                          for name, amount in bundle(experiment.resources, packs[0].needs_opu).items())
-        trials = [trial for pack in packs for trial in pack.trials]
-        rows.append((str(len(packs)), str(len(trials)), takes, _settings(trials, varied)))
-    yield from aligned(rows)
+    yield from aligned(_pack_rows(plan, varied))
     if maps := computed_features(experiment.trials):
         yield (f"features: {', '.join(maps)}, computed before training or read from the cache, once for each setting, "
                "and not in the estimate")
@@ -146,8 +147,27 @@ def as_lines(plan: DryRun) -> Iterator[str]:
     yield from _search_lines(experiment)
 
 
+def _pack_rows(plan: DryRun, varied: Sequence[str]) -> list[tuple[str, ...]]:
+    """Return a table of the packs with a header; packs that differ only in seeds share a row.
+
+    Args:
+        varied: settings that differ between trials.
+    """
+    groups: dict[str, list[Pack]] = {}
+    for pack in plan.packs:
+        without_seed = TrialConfig(pack.shared.given, seed=0)
+        groups.setdefault(without_seed.pack_key, []).append(pack)
+    rows: list[tuple[str, ...]] = [("packs", "trials", "each takes", "settings")]
+    for packs in groups.values():
+        resources = bundle(plan.experiment.resources, packs[0].needs_opu)
+        resources_text = ", ".join(f"{amount:g} {name}" for name, amount in resources.items())
+        trials = [trial for pack in packs for trial in pack.trials]
+        rows.append((str(len(packs)), str(len(trials)), resources_text, _settings(trials, varied)))
+    return rows
+
+
 def _search_lines(experiment: Experiment) -> Iterator[str]:
-    """Yield a dry run's lines on the search, on early stopping and on the budget, for those that the experiment has."""
+    """Yield lines on an experiment's search, early stopping and privacy budget; none for what it does not have."""
     if search := experiment.search:
         rounds = f" in rounds of {search.max_concurrent}" if search.adaptive or experiment.budget else ""
         above = "those above are drawn at random from its space" if search.adaptive else "those above"
@@ -162,24 +182,28 @@ def _search_lines(experiment: Experiment) -> Iterator[str]:
 
 
 def _prices(experiment: Experiment) -> Iterator[str]:
+    """Return lines with the privacy cost of choosing the best trial, for trials that are drawn at random; else none."""
     return price_lines(experiment) if experiment.candidates else iter(())
 
 
 def _varied(experiment: Experiment) -> list[str]:
     """Return the settings that differ between the experiment's trials."""
     compared = (*experiment.trials, *experiment.candidates)
-    return [f.name for f in settings() if len({getattr(trial, f.name) for trial in compared}) > 1]
+    names = [setting.name for setting in settings()]
+    return [name for name in names if len({getattr(trial, name) for trial in compared}) > 1]
 
 
-def _own(trial: TrialConfig, varied: Iterable[str]) -> dict[str, object]:
-    own = trial.canonical()
-    return {name: own[name] for name in varied if name in own}
+def _varied_settings(trial: TrialConfig, varied: Iterable[str]) -> dict[str, object]:
+    """Return the values of the varied settings that apply to a trial, by name."""
+    values = trial.canonical()
+    return {name: values[name] for name in varied if name in values}
 
 
 def _settings(trials: Iterable[TrialConfig], varied: Iterable[str]) -> str:
     """Return all values of the varied settings, as `algorithm=dfa sigma=0.1,0.2`."""
-    values: dict[str, dict[str, None]] = {}
+    values: dict[str, dict[str, None]] = {}  # by name; the inner keys are an ordered set
     for trial in trials:
-        for name, value in _own(trial, varied).items():
-            values.setdefault(name, {})[str(plain(value)).replace(" ", "")] = None
-    return " ".join(f"{name}={','.join(seen)}" for name, seen in values.items())
+        for name, value in _varied_settings(trial, varied).items():
+            text = str(plain(value)).replace(" ", "")
+            values.setdefault(name, {})[text] = None
+    return " ".join(f"{name}={','.join(texts)}" for name, texts in values.items())

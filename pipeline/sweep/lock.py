@@ -65,17 +65,22 @@ def local_driver(root: Path, name: str) -> str:
 
 
 def remote_lease(store: Reader, name: str) -> tuple[str, str] | None:
-    """Return (driver, its last heartbeat) of a sweep that runs in another place, from a shared store; None if none.
+    """Return (driver, its last heartbeat) of a sweep that another host or folder runs; None if there is none.
 
-    The driver may be dead: only a new heartbeat shows that it is alive. The caller must have found its own lock free: a
-    driver of the caller's place is then dead, and is not returned.
+    A driver is the process that runs a sweep; in a shared store it leaves its name and heartbeats. It may be dead: only
+    a new heartbeat shows that it is alive. The caller must have found its own file lock free, so a driver with the
+    caller's host and folder is dead, and is not returned.
     """
-    holder = store.holder() if store.shared and store.find(name) else None
-    return holder if holder and place(holder[0]) != store.place else None
+    if not store.shared or not store.find(name):
+        return None
+    holder = store.holder()
+    if holder is None or place(holder[0]) == store.place:
+        return None
+    return holder
 
 
 def place(driver: str) -> str:
-    """Return host and folder of a driver, `host:folder`."""
+    """Return the part `host:folder` of a driver's name, which ends with `@host:folder`."""
     return driver.partition("@")[2] or driver
 
 
@@ -106,19 +111,19 @@ class Lease:
         self._beats, self._last_beat = 0, time.monotonic()
 
     def wait_until_free(self) -> None:
-        """Return at once if nobody runs the sweep, or after `MISSED_BEATS` heartbeats if its driver elsewhere is dead.
+        """Return when no other host runs the sweep: at once, or when its driver has missed `MISSED_BEATS` heartbeats.
 
         Raises:
-            SweepRunning: if a driver elsewhere is alive.
+            SweepRunning: if a driver elsewhere is alive, because its heartbeat changes.
         """
         begin, first = time.monotonic(), remote_lease(self._store, self._name)
         while first is not None and time.monotonic() - begin < MISSED_BEATS * BEAT_SECONDS:
             time.sleep(BEAT_SECONDS / 5)
-            now = remote_lease(self._store, self._name)
-            if now is None:
+            current = remote_lease(self._store, self._name)
+            if current is None:
                 return
-            if now != first:
-                raise SweepRunning(f"sweep '{self._name}': {place(now[0])} is running it, with the same tracking "
+            if current != first:
+                raise SweepRunning(f"sweep '{self._name}': {place(current[0])} is running it, with the same tracking "
                                    "store; wait for it, or end it")
 
     def done(self) -> dict[str, str]:

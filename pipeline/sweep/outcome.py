@@ -18,14 +18,18 @@ GUARANTEE = ("dataset", "mechanism", "sampler", "delta")  # trials that differ i
 
 
 def contents(experiment: Experiment) -> dict[str, str]:
-    """Return an experiment's tags: its data sets, algorithms and mechanisms."""
-    trials = experiment.possible
-    return {f"{field}s": ", ".join(dict.fromkeys(getattr(trial, field) for trial in trials))
-            for field in ("dataset", "algorithm", "mechanism")}
+    """Return an experiment's tags `datasets`, `algorithms` and `mechanisms`: what its trials use, each name once."""
+    tags = {}
+    for field in ("dataset", "algorithm", "mechanism"):
+        names = dict.fromkeys(getattr(trial, field) for trial in experiment.possible)
+        tags[f"{field}s"] = ", ".join(names)
+    return tags
 
 
 def closed(store: Store, experiment: Experiment, status: str) -> None:
-    """Close the sweep with its summary; with random stopping it gets none, not even the number of trials.
+    """Close a sweep in the tracking store, with a summary of its trials and its best accuracies.
+
+    With random stopping (the experiment has candidates) it gets no summary, because the number of trials is secret.
 
     Args:
         store: the store with the sweep open.
@@ -36,32 +40,38 @@ def closed(store: Store, experiment: Experiment, status: str) -> None:
     if experiment.candidates:
         return
     best = best_accuracies(experiment, runs)
-    store.log_sweep({f"best/{algorithm}/{noise.replace('=', '_')}": value
-                     for (algorithm, noise), value in best.items()}, {})
-    counts = Counter(runs[t.trial_key].status if t.trial_key in runs else "missing" for t in experiment.trials)
-    told = ", ".join(f"{counts[s]} {s}" for s in (*STATUSES, "missing") if counts[s])
+    metrics = {f"best/{algorithm}/{noise.replace('=', '_')}": accuracy for (algorithm, noise), accuracy in best.items()}
+    store.log_sweep(metrics, {})
+    counts = Counter(runs[trial.trial_key].status if trial.trial_key in runs else "missing"
+                     for trial in experiment.trials)
+    counts_text = ", ".join(f"{counts[name]} {name}" for name in (*STATUSES, "missing") if counts[name])
     trials = counted(len(experiment.trials), "trial")
-    store.describe(experiment.description, f"{headline(best, experiment.budget)}\n\n{trials}: {told}.".strip())
+    store.describe(experiment.description, f"{headline(best, experiment.budget)}\n\n{trials}: {counts_text}.".strip())
 
 
 def best_accuracies(experiment: Experiment, runs: Mapping[str, TrackedRun]) -> dict[tuple[str, str], float]:
-    """Return (algorithm, noise) -> the best setting's validation accuracy at the last epoch, as a mean over seeds.
+    """Return by (algorithm, noise) the validation accuracy of the best setting at the last epoch, a mean over seeds.
 
-    A setting counts only if every seed is finished and has a validation accuracy. If trials differ in data set or
-    guarantee, the key's noise includes the difference: `epsilon=3 sampler=poisson`.
+    A setting is all fields of a trial except the seed. It counts only if every seed is finished and has a validation
+    accuracy. Trials that differ in data set or guarantee are not compared, and the key's noise then includes the
+    difference: `epsilon=3 sampler=poisson`.
+
+    Args:
+        runs: runs of the store by trial_key.
     """
     all_fields = [trial.canonical() for trial in experiment.trials]
-    cells = differing(all_fields, lambda fields: (fields["algorithm"], noise_setting(fields)), ("seed",))
-    apart = [field for field in GUARANTEE if field in cells]
-    settings: dict[tuple[str, str, str], list[float | None]] = {}
-    for trial in experiment.trials:
-        own, run = trial.canonical(), runs.get(trial.trial_key)
-        noise = " ".join([noise_setting(own), *(f"{field}={own[field]}" for field in apart if field in own)])
-        setting = str({name: value for name, value in own.items() if name != "seed"})
-        value = run.metrics.get(ACCURACY) if run and run.status == "finished" else None
-        settings.setdefault((trial.algorithm, noise, setting), []).append(value)
+    differing_fields = differing(all_fields, lambda fields: (fields["algorithm"], noise_setting(fields)), ("seed",))
+    not_compared = [name for name in GUARANTEE if name in differing_fields]
+    accuracies: dict[tuple[str, str, str], list[float | None]] = {}  # by algorithm, noise and setting; one per seed
+    for trial, fields in zip(experiment.trials, all_fields, strict=True):
+        run = runs.get(trial.trial_key)
+        differences = [f"{name}={fields[name]}" for name in not_compared if name in fields]
+        noise = " ".join([noise_setting(fields), *differences])
+        setting = str({name: value for name, value in fields.items() if name != "seed"})
+        accuracy = run.metrics.get(ACCURACY) if run and run.status == "finished" else None
+        accuracies.setdefault((trial.algorithm, noise, setting), []).append(accuracy)
     best: dict[tuple[str, str], float] = {}
-    for (algorithm, noise, _), values in settings.items():
+    for (algorithm, noise, _), values in accuracies.items():
         known = [value for value in values if value is not None]
         if len(known) == len(values):
             best[algorithm, noise] = max(sum(known) / len(known), best.get((algorithm, noise), -math.inf))
@@ -79,13 +89,14 @@ def headline(best: Mapping[tuple[str, str], float], budget: Budget | None = None
         return ""
     algorithms, noises = (list(dict.fromkeys(key)) for key in zip(*best, strict=True))
     rows: list[Sequence[str]] = [["", *algorithms], ["---", *("---:" for _ in algorithms)]]
-    rows += [[noise, *(f"{100 * best[a, noise]:.2f}" if (a, noise) in best else "" for a in algorithms)]
-             for noise in noises]
-    winners: dict[str, list[str]] = {}
+    noises_by_winner: dict[str, list[str]] = {}
     for noise in noises:
-        algorithm = max((a for a in algorithms if (a, noise) in best), key=lambda a: best[a, noise])
-        winners.setdefault(algorithm, []).append(noise)
-    first = "; ".join(f"{algorithm} at {', '.join(of)}" for algorithm, of in winners.items())
+        accuracies = {algorithm: best[algorithm, noise] for algorithm in algorithms if (algorithm, noise) in best}
+        cells = [f"{100 * accuracies[algorithm]:.2f}" if algorithm in accuracies else "" for algorithm in algorithms]
+        rows.append([noise, *cells])
+        winner = max(accuracies, key=accuracies.__getitem__)
+        noises_by_winner.setdefault(winner, []).append(noise)
+    winners = "; ".join(f"{algorithm} at {', '.join(noises)}" for algorithm, noises in noises_by_winner.items())
     covered = f"the budget of epsilon {budget.epsilon:g} covers" if budget else "no epsilon covers"
-    return "\n".join([f"Highest validation accuracy: {first}.", "", "In %, mean over seeds, of each algorithm's best "
+    return "\n".join([f"Highest validation accuracy: {winners}.", "", "In %, mean over seeds, of each algorithm's best "
                       f"setting; {covered} that choice:", "", *(f"| {' | '.join(row)} |" for row in rows)])

@@ -264,7 +264,7 @@ class Recorder:
         earlier = sum(earlier_draws)
         epochs = config.epochs if record.outcome else record.epoch  # an early end is visible, and so costs all epochs
         metrics = {name: value for name, value in record.metrics.items() if not name.startswith("epsilon/")}
-        metrics |= {e.metric_name: e.value for e in account(config, earlier + epochs) if e.is_metric}
+        metrics |= {e.metric_name: e.value for e in account(config, earlier + epochs) if e.is_finite}
         tags = dict(record.tags)
         if tags.get("privacy.notes"):
             tags["privacy.notes"] += f"; {DRAWN.format(number=len(earlier_draws) + 1, earlier=earlier)}"

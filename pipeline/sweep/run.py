@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from pipeline.accounting.budget import scope
-from pipeline.accounting.certified import stated_of, with_noise
 from pipeline.accounting.evaluations import check_evaluations
 from pipeline.experiment.experiment import Experiment
 from pipeline.experiment.plugins import LOADED, load_plugins
@@ -37,14 +36,14 @@ from pipeline.sweep.nodes import Overdue, Watch
 from pipeline.sweep.outcome import closed, contents
 from pipeline.sweep.private import PrivateFolder
 from pipeline.sweep.progress import SweepProgress
-from pipeline.sweep.recorder import NOT_RECORDED, WRITE_SECONDS, Recorder, SweepResult, git_commit, versions
+from pipeline.sweep.recorder import WRITE_SECONDS, Recorder, SweepResult, git_commit, versions
 from pipeline.sweep.resources import ResourceError, Watchdog, bundle, check_resources, slots
 from pipeline.sweep.search import Odometer, Rounds, filter_of, published_digests
+from pipeline.sweep.trainers import check_trainers
 from pipeline.sweep.tuning import Driver, Rungs, fit, make_searcher
 from pipeline.sweep.view import shared_view
 from pipeline.sweep.worker import Plugins, Trainer, train_pack
 from pipeline.tracking.backend import TrackingError
-from pipeline.tracking.reader import Reader
 from pipeline.tracking.store import Store
 from pipeline.trials.config import ConfigError, TrialConfig
 from pipeline.trials.naming import computed_features, counted, run_name, short_name
@@ -115,126 +114,180 @@ def run_sweep(experiment: Experiment, *, root: Path = Path("mlruns"), tracking_u
                        data_folder=data_folder, trainer=trainer, quiet=quiet, idle_seconds=idle_seconds,
                        commit=commit or git_commit(), redraw=redraw, private=private)
     root = Path(root).absolute()
-    failure_log, folder = root / "failures" / f"{experiment.name}.log", PrivateFolder(root, private)
     store = Store(tracking_uri, root)
     with sweeping(root, experiment.name, store.driver):
-        lease = Lease(store, experiment.name)
-        lease.wait_until_free()
-        name, short = (functools.partial(form, also=experiment.varied) for form in (run_name, short_name))
-        progress = SweepProgress((), quiet=quiet, name=name)
-        if store.find(experiment.name):
-            progress.phase("reading the trials that the tracking store has")
-        done = lease.done()
-        store.be_patient(experiment.resources.store_patience_seconds, progress.say)  # it has answered once
-        rounds = Rounds(experiment, store, make_searcher, filter_of(experiment, store))
-        missing = rounds.next(done)
-        result = SweepResult(experiment.planned, skipped=len(done.keys() & {t.trial_key for t in rounds.trials}),
-                             passed_over=rounds.passed_over)
-        progress.skip(result.skipped)
-        progress.add(missing, rounds.later)
-        edited = check_trainers(store, (*experiment.possible, *rounds.trials))
-        if missing:
-            check_evaluations(missing)
-            possible = experiment.corners or missing
-            asked = possible if experiment.corners else missing
-            check_promises(asked, published_digests(store) if any(t.parts.features.of_file for t in asked) else ())
-            folder.make(experiment.name, any(trial.hides_errors for trial in possible), store.artifact_folders())
-            digests = folder.feature_digests(possible)
-            for line in (*scope(experiment, store.certified), *edited):
-                progress.say(line)
-            with progress, running_ray(possible, experiment.resources, address, workers, progress) as watch:
-                checkpoints = Checkpoints(folder.checkpoints(experiment.name), experiment.resources.checkpoint_seconds,
-                                          known(store, done) if any(t.draws_fresh_noise for t in possible) else {})
-                check_resources(possible, experiment.resources, node_resources())
-                progress.phase(f"looking for data sets: {', '.join(sorted({t.dataset for t in possible}))}")
-                at_once, trainer = _prepared(experiment, plugins, possible, checkpoints, digests, data_folder,
-                                             trainer, address == "local", watch)
-                lease.require_as_found(done)
-                tags = {"git_commit": commit or git_commit(), "versions": versions(),
-                        **{f"plugin.{name}": LOADED[name] for name in experiment.plugins}}
-                with (contextlib.suppress(KeyboardInterrupt),  # `remaining` tells the caller
-                      recorded(store, lease, rounds, result, tags["git_commit"])):
-                    odometer = Odometer(rounds.filter, store) if rounds.filter else None
-                    draws = Draws(store, rounds.filter, redraw, lambda: recorder.left(missing))
-                    recorder = Recorder(store, progress, result, failure_log, tags, name, done, short, odometer,
-                                        0.0 if experiment.stop else WRITE_SECONDS, draws,
-                                        folder.failure_log(experiment.name))
-                    watchdog = Watchdog(
-                        lambda: check_resources(recorder.left(missing), experiment.resources, node_resources()),
-                        idle_seconds, progress.say)
-                    rungs, overdue = _rungs(experiment, rounds), Overdue(lambda: watch.returned)
-                    with afterwards(lease, recorder.write_all):
-                        while missing:
-                            lease.require_own()
-                            if odometer:
-                                odometer.begin(missing)
-                            kept = checkpoints.resumable(rounds.trials, done, progress.say)
-                            kept += _by_themselves(missing, kept, checkpoints)
-                            packs = plan(missing, experiment.resources, at_once, kept)
-                            progress.phase(_training(missing, packs, at_once))
-                            driver = Driver(packs, recorder, watchdog, lease, overdue)
-                            fit(packs, at_once, experiment.resources, trainer, plugins, driver, folder.ray, rungs)
-                            lease.require_own()
-                            recorder.write_all()
-                            done = lease.done()
-                            missing = recorder.not_deleted(_next(rounds, store, result, progress, done))
-                        # Stopped trials leave their checkpoints behind.
-                        checkpoints.resumable(rounds.trials, done, progress.say, ended=not result.failed)
+        sweep = Sweep(experiment, plugins, store, root, private, quiet)
+        changed_trainers = check_trainers(store, (*experiment.possible, *sweep.rounds.trials))
+        if sweep.missing:
+            digests = sweep.check_missing()
+            for line in (*scope(experiment, store.certified), *changed_trainers):
+                sweep.progress.say(line)
+            with (sweep.progress,
+                  running_ray(sweep.possible, experiment.resources, address, workers, sweep.progress) as watch):
+                checkpoints = sweep.open_checkpoints()
+                check_resources(sweep.possible, experiment.resources, node_resources())
+                packs_at_once, trainer = sweep.prepare_nodes(checkpoints, digests, data_folder, trainer,
+                                                             address == "local", watch)
+                sweep.lease.require_as_found(sweep.done)
+                sweep.train_rounds(trainer, packs_at_once, checkpoints, commit or git_commit(), idle_seconds, redraw,
+                                   watch)
         elif experiment.search and store.is_open:
-            store.log_suggestions(rounds.suggestions)  # an earlier driver may have died before this
-    result.wall_seconds = time.monotonic() - begin
-    progress.say(result.summary(failure_log))
-    return result
+            store.log_suggestions(sweep.rounds.suggestions)  # an earlier driver may have died before this
+    sweep.result.wall_seconds = time.monotonic() - begin
+    sweep.progress.say(sweep.result.summary(sweep.failure_log))
+    return sweep.result
 
 
-def check_trainers(store: Reader, trials: Sequence[TrialConfig]) -> list[str]:
-    """Check that trainers still state the same guarantee for trials of the open sweep as at training time.
-
-    Returns:
-        One line per trainer with a changed file but an unchanged version.
-
-    Raises:
-        ConfigError: for a changed statement.
-    """
-    by_key = {trial.trial_key: trial for trial in trials if not trial.parts.trainer.built_in}
-    by_trainer = {trial.trainer: trial for trial in by_key.values()}
-    if not by_key or not store.is_open:
-        return []
-    messages: dict[str, str] = {}  # by trainer
-    for run in store.runs():
-        trial = by_key.get(run.trial_key)
-        if trial and run.tags.get("privacy.certified") == "stated":
-            _check_statement(trial, run.tags.get("privacy.notes", ""))
-        trial = by_trainer.get(run.params.get("trainer", ""))
-        if trial and run.params.get("trainer_version") == str(trial.trainer_version):
-            module = trial.parts.trainer.works.__module__
-            digest_now, digest_then = LOADED.get(module), run.tags.get(f"plugin.{module}")
-            if digest_now and digest_then and digest_then not in (digest_now, NOT_RECORDED):
-                messages.setdefault(trial.trainer, (
-                    f"trainer '{trial.trainer}': its file was another when trials of this sweep were trained with "
-                    f"version {trial.trainer_version} ({digest_then}, and now {digest_now}); raise the version if "
-                    "results change"))
-    return list(messages.values())
-
-
-def _check_statement(trial: TrialConfig, then: str) -> None:
-    """Check that a trainer states the same guarantee for a trial now as when it was trained.
+class Sweep:
+    """A sweep in this process, the driver: its trials, and the objects that its phases share.
 
     Args:
-        trial: the trial, with the trainer as it is now.
-        then: the tracked tag `privacy.notes`, which begins with the statement.
+        experiment: the experiment.
+        plugins: names of modules that every worker imports, and their folder.
+        store: the tracking store.
+        root: folder of the store and of the failure log.
+        private: folder of checkpoints; by default a folder in `root`.
+        quiet: show no progress.
 
-    Raises:
-        ConfigError: if the statement has changed.
+    Attributes:
+        lease: shows whether this driver holds the sweep.
+        rounds: the trials, round by round; without a search they are one round.
+        done: trial_key -> status of trials that need no more training.
+        missing: trials of the current round that are not done.
+        possible: all trials that may be trained.
+        name: returns a trial's name in messages.
+        progress: the progress line.
+        result: the result so far.
+        failure_log: file for errors of trials.
     """
-    try:
-        now = stated_of(with_noise(trial))
-    except ValueError as error:  # no noise attains the target any more
-        now = str(error)
-    if not then.startswith(now):
-        statement_then = then.partition(", and nobody")[0]  # the words after it are the same for all trainers
-        raise ConfigError(f"event: {now}, and when trial {trial.trial_key} was trained it was another one "
-                          f"('{statement_then}'); restore the file, or raise the version")
+
+    def __init__(self, experiment: Experiment, plugins: Plugins, store: Store, root: Path, private: Path | None,
+                 quiet: bool) -> None:
+        """Wait until no other driver holds the sweep, and find its missing trials.
+
+        The store becomes patient only after its first answer, so that a wrong address fails at once.
+        """
+        self.experiment, self.plugins, self.store = experiment, plugins, store
+        self.failure_log = root / "failures" / f"{experiment.name}.log"
+        self.folder = PrivateFolder(root, private)
+        self.lease = Lease(store, experiment.name)
+        self.lease.wait_until_free()
+        self.name = functools.partial(run_name, also=experiment.varied)
+        self.progress = SweepProgress((), quiet=quiet, name=self.name)
+        if store.find(experiment.name):
+            self.progress.phase("reading the trials that the tracking store has")
+        self.done = self.lease.done()
+        store.be_patient(experiment.resources.store_patience_seconds, self.progress.say)
+        self.rounds = Rounds(experiment, store, make_searcher, filter_of(experiment, store))
+        self.missing = self.rounds.next(self.done)
+        self.possible = experiment.corners or self.missing
+        self.result = SweepResult(experiment.planned, skipped=self._n_done(), passed_over=self.rounds.passed_over)
+        self.progress.skip(self.result.skipped)
+        self.progress.add(self.missing, self.rounds.later)
+
+    def _n_done(self) -> int:
+        """Return the number of this sweep's trials that are done."""
+        return len(self.done.keys() & {trial.trial_key for trial in self.rounds.trials})
+
+    def check_missing(self) -> Mapping[str, str]:
+        """Check the missing trials before anything expensive starts, and make the private folder.
+
+        Returns:
+            Digests of feature files, by their public names.
+        """
+        check_evaluations(self.missing)
+        uses_files = any(trial.parts.features.of_file for trial in self.possible)
+        check_promises(self.possible, published_digests(self.store) if uses_files else ())
+        self.folder.make(self.experiment.name, any(trial.hides_errors for trial in self.possible),
+                         self.store.artifact_folders())
+        return self.folder.feature_digests(self.possible)
+
+    def open_checkpoints(self) -> Checkpoints:
+        """Return the sweep's checkpoints, with the state of trials that have released secret noise."""
+        released = known(self.store, self.done) if any(trial.draws_fresh_noise for trial in self.possible) else {}
+        return Checkpoints(self.folder.checkpoints(self.experiment.name),
+                           self.experiment.resources.checkpoint_seconds, released)
+
+    def prepare_nodes(self, checkpoints: Checkpoints, digests: Mapping[str, str], data_folder: Path | None,
+                      trainer: Trainer | None, local: bool, watch: Watch) -> tuple[int, Trainer]:
+        """Prepare all nodes; return the number of packs that train at the same time, and their trainer.
+
+        Args:
+            checkpoints: the sweep's checkpoints.
+            digests: digests of feature files, by their public names.
+            data_folder: folder of the data sets on every node.
+            trainer: trains a pack; None for `train_pack`.
+            local: whether Ray runs on this machine only.
+            watch: watch of the cluster's nodes.
+        """
+        self.progress.phase(f"looking for data sets: {', '.join(sorted({t.dataset for t in self.possible}))}")
+        resources = self.experiment.resources
+        if trainer is None:
+            prepare_nodes(self.possible, resources, data_folder, checkpoints, local, watch, digests, self.plugins)
+            trainer = functools.partial(train_pack, device="cuda" if resources.gpu else "cpu",
+                                        threads=max(1, int(resources.cpu)), data_folder=data_folder,
+                                        checkpoints=checkpoints, stop=self.experiment.stop, digests=digests)
+        return slots(bundle(resources, False), cluster_resources()), trainer
+
+    def train_rounds(self, trainer: Trainer, packs_at_once: int, checkpoints: Checkpoints, commit: str,
+                     idle_seconds: float, redraw: bool, watch: Watch) -> None:
+        """Train and record the missing trials, round by round, until no trial is missing or Ctrl-C.
+
+        Args:
+            trainer: trains a pack.
+            packs_at_once: number of packs that train at the same time.
+            checkpoints: the sweep's checkpoints.
+            commit: commit of this code.
+            idle_seconds, redraw: as of `run_sweep`.
+            watch: watch of the cluster's nodes.
+        """
+        experiment, store, rounds = self.experiment, self.store, self.rounds
+        tags = {"git_commit": commit, "versions": versions(),
+                **{f"plugin.{name}": LOADED[name] for name in experiment.plugins}}
+        with (contextlib.suppress(KeyboardInterrupt),  # `result.remaining` tells the caller
+              recorded(store, self.lease, rounds, self.result, commit)):
+            odometer = Odometer(rounds.filter, store) if rounds.filter else None
+            draws = Draws(store, rounds.filter, redraw, lambda: recorder.left(self.missing))
+            recorder = Recorder(store, self.progress, self.result, self.failure_log, tags, self.name, self.done,
+                                functools.partial(short_name, also=experiment.varied), odometer,
+                                0.0 if experiment.stop else WRITE_SECONDS, draws,
+                                self.folder.failure_log(experiment.name))
+            watchdog = Watchdog(
+                lambda: check_resources(recorder.left(self.missing), experiment.resources, node_resources()),
+                idle_seconds, self.progress.say)
+            rungs, overdue = _rungs(experiment, rounds), Overdue(lambda: watch.returned)
+            with afterwards(self.lease, recorder.write_all):
+                while self.missing:
+                    self.lease.require_own()
+                    if odometer:
+                        odometer.begin(self.missing)
+                    resumed = checkpoints.resumable(rounds.trials, self.done, self.progress.say)
+                    resumed += _by_themselves(self.missing, resumed, checkpoints)
+                    packs = plan(self.missing, experiment.resources, packs_at_once, resumed)
+                    self.progress.phase(_training(self.missing, packs, packs_at_once))
+                    driver = Driver(packs, recorder, watchdog, self.lease, overdue)
+                    fit(packs, packs_at_once, experiment.resources, trainer, self.plugins, driver, self.folder.ray,
+                        rungs)
+                    self.lease.require_own()
+                    recorder.write_all()
+                    self.done = self.lease.done()
+                    self.missing = recorder.not_deleted(self._next_round())
+                # Stopped trials leave their checkpoints behind.
+                checkpoints.resumable(rounds.trials, self.done, self.progress.say, ended=not self.result.failed)
+
+    def _next_round(self) -> list[TrialConfig]:
+        """Return the trials of the next round; none if trials failed, as a search depends on their scores."""
+        if self.result.failed:
+            self.result.held_back = self.rounds.later
+            return []
+        missing = self.rounds.next(self.done)
+        self.result.passed_over = self.rounds.passed_over
+        self.result.skipped = max(self.result.skipped, self._n_done() - self.result.ended)
+        if self.experiment.search:
+            check_evaluations(missing)
+            self.store.log_suggestions(self.rounds.suggestions)
+            self.progress.add(missing, self.rounds.later)
+        return missing
 
 
 def _training(trials: Sequence[TrialConfig], packs: Sequence[Pack], at_once: int) -> str:
@@ -275,56 +328,6 @@ def _rungs(experiment: Experiment, rounds: Rounds) -> Rungs | None:
     for trial_key, epoch, score in rounds.scores(experiment.stop):
         rungs.is_promoted(trial_key, epoch, score)  # repeats the decision, which `rungs` remembers
     return rungs
-
-
-def _prepared(experiment: Experiment, plugins: Plugins, possible: Sequence[TrialConfig], checkpoints: Checkpoints,
-              digests: Mapping[str, str], data_folder: Path | None, trainer: Trainer | None,
-              local: bool, watch: Watch) -> tuple[int, Trainer]:
-    """Prepare all nodes; return the number of packs that train at the same time, and their trainer.
-
-    Args:
-        experiment: the experiment, with the resources of a pack.
-        plugins: names of modules that every worker imports, and their folder.
-        possible: all trials that may be trained.
-        checkpoints: the sweep's checkpoints.
-        digests: digests of feature files, by their public names.
-        data_folder: folder of the data sets on every node.
-        trainer: trains a pack; None for `train_pack`.
-        local: whether Ray runs on this machine only.
-        watch: watch of the cluster's nodes.
-    """
-    resources = experiment.resources
-    if trainer is None:
-        prepare_nodes(possible, resources, data_folder, checkpoints, local, watch, digests, plugins)
-        trainer = functools.partial(train_pack, device="cuda" if resources.gpu else "cpu",
-                                    threads=max(1, int(resources.cpu)), data_folder=data_folder,
-                                    checkpoints=checkpoints, stop=experiment.stop, digests=digests)
-    return slots(bundle(resources, False), cluster_resources()), trainer
-
-
-def _next(rounds: Rounds, store: Store, result: SweepResult, progress: SweepProgress,
-          done: Mapping[str, str]) -> list[TrialConfig]:
-    """Return the trials of the next round; none if trials failed, as the next suggestions depend on their scores.
-
-    Args:
-        rounds: the rounds of the sweep.
-        store: the store with the sweep open.
-        result: the result so far.
-        progress: the progress line.
-        done: trial_key -> status of trials that need no more training.
-    """
-    if result.failed:
-        result.held_back = rounds.later
-        return []
-    missing = rounds.next(done)
-    result.passed_over = rounds.passed_over
-    before = len(done.keys() & {trial.trial_key for trial in rounds.trials}) - result.ended
-    result.skipped = max(result.skipped, before)
-    if rounds.experiment.search:
-        check_evaluations(missing)
-        store.log_suggestions(rounds.suggestions)
-        progress.add(missing, rounds.later)
-    return missing
 
 
 @contextlib.contextmanager

@@ -90,7 +90,7 @@ class Rounds:
     @property
     def tags(self) -> dict[str, str]:
         """Tags of the sweep: its budget, and the order of its filter."""
-        return {BUDGET: json.dumps(self.filter.kept)} if self.filter else {}
+        return {BUDGET: json.dumps(self.filter.initial_state)} if self.filter else {}
 
     def next(self, done: Mapping[str, str]) -> list[TrialConfig]:
         """Return the trials to train next; none at the end.

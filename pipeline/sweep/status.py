@@ -178,9 +178,9 @@ def _budget(store: Reader) -> dict[str, Any] | None:
     initial_state = store.budget()
     if not initial_state:
         return None
-    from pipeline.accounting.budget import begun  # imported here: few sweeps need it, and it takes a second
+    from pipeline.accounting.budget import restored_filter  # imported here: few sweeps need it, and it takes a second
 
-    filter = begun(initial_state)
+    filter = restored_filter(initial_state)
     budget = {"epsilon": filter.budget.epsilon, "delta": filter.budget.delta}
     try:
         released = store.released()

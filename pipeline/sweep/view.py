@@ -51,7 +51,7 @@ def epsilon_metric(trials: Sequence[TrialConfig]) -> str:
     for kind in ("certified", "label"):
         for trial in (trial for trial in trials if trial.parts.mechanism.kind(trial) == kind):
             return next((found.metric_name for found in account(trial, trial.epochs)
-                         if found.kind == kind and found.is_metric), "")
+                         if found.kind == kind and found.is_finite), "")
     return ""
 
 

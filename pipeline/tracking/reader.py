@@ -209,7 +209,7 @@ class Reader:
 
     @reports_errors
     def budget(self) -> list[float] | None:
-        """Return the initial state of the open sweep's budget (`accounting.budget.Filter.kept`); None without one."""
+        """Return the open sweep's budget as it began (`accounting.budget.Filter.initial_state`); None without one."""
         text = self.tags().get(BUDGET)
         if text is None and self.is_open:  # an earlier version stored it here
             text = self._client.get_run(self._parent()).data.tags.get(BUDGET)

@@ -74,9 +74,17 @@ class Features(Part):
         if not self.standardised:
             raise ConfigError("feature_decorrelation: takes channels that are standardised over synthetic images, got "
                               f"{self.decorrelation:g} with feature_reference 'none'; use 'dead_leaves', or 0")
-        if n_channels > MAX_CORRELATED_CHANNELS:
+        if n_channels > MAX_CORRELATED_CHANNELS and not self.blocks(trial):
             raise ConfigError(f"feature_decorrelation: takes at most {MAX_CORRELATED_CHANNELS:,} channels, got "
                               f"{self.decorrelation:g} with {n_channels:,}; take fewer channels, or 0")
+
+    def blocks(self, trial: TrialConfig) -> list[tuple[float, TrialConfig]]:
+        """Return the maps whose features stand side by side, each with its weight; nothing for a single map.
+
+        A map is given by a trial that has its settings. The weight is the norm of a record's features by this map, in
+        units that the maps share.
+        """
+        return []
 
     def settled(self, trial: TrialConfig) -> dict[str, Any]:
         """Return the value of `feature_groups` that its default of -1 stands for; nothing if it was given."""

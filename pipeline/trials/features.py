@@ -3,11 +3,12 @@ torch). What computes the maps is in `pipeline.learning.data.maps`."""
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from pipeline.trials.condition import chosen
+from pipeline.trials.condition import chosen, not_chosen, positive
 from pipeline.trials.feature_file import check_feature_file, file_settings
 from pipeline.trials.feature_part import Features as Features
 from pipeline.trials.fields import ConfigError
@@ -163,30 +164,56 @@ class Patches(SquareImages):
         1.0, "a: channels are averages of max(0, z - a) and max(0, -z - a), z a whitened patch times a filter", low=0)
     patch_pools: int = setting(6, "rows and columns of averages that a channel has", low=1)
     patch_beside: str = setting(
-        "none", "what stands beside the channels of patches: nothing, or those of `features: encoder`, averaged over "
-        "as many pools", choices=("none", "encoder"), elide=True)
+        "none", "what stands beside the channels of patches: nothing, those of `features: encoder`, averaged over as "
+        "many pools, or those of `features: scattering`", choices=("none", "encoder", "scattering"), elide=True)
+    beside_weight: float = setting(
+        0.0, "w: with w > 0 the features beside patches are computed apart, and a record's have w times the norm of "
+        "those of patches; 0 treats the channels of patches and encoder alike", low=0, high=100, elide=True,
+        needs=[not_chosen("patch_beside", "none")])
+    encoder_pools: int = setting(3, "rows and columns of averages that a channel of the encoder has", low=1,
+                                 needs=[chosen("patch_beside", "encoder"), positive("beside_weight")])
+    scattering_scales: int = again("scattering_scales", chosen("patch_beside", "scattering"))
+    scattering_angles: int = again("scattering_angles", chosen("patch_beside", "scattering"))
     feature_groups: int = again("feature_groups")
     feature_mirrored: bool = again("feature_mirrored", elide=True)
     feature_power: float = again("feature_power", elide=True)
     feature_decorrelation: float = again("feature_decorrelation", elide=True)
 
     @property
-    def with_encoder(self) -> bool:
-        """Whether the features also have the encoder's channels, after those of the patches."""
-        return self.patch_beside == "encoder"
+    def apart(self) -> bool:
+        """Whether features beside those of patches are computed apart, and weighted."""
+        return self.patch_beside != "none" and self.beside_weight > 0
 
     def shape(self, trial: TrialConfig) -> tuple[int, ...]:
-        """Return (two channels of each filter and those of the encoder, rows of pools, columns of pools)."""
-        encoder_channels = ENCODER_CHANNELS if self.with_encoder else 0
+        """Return (two channels of each filter and those of the encoder, rows of pools, columns of pools).
+
+        If they are computed apart, the shape is flat, because they may have different pools.
+        """
+        if self.apart:
+            return (sum(math.prod(block.parts.features.shape(block)) for _, block in self.blocks(trial)),)
+        encoder_channels = ENCODER_CHANNELS if self.patch_beside == "encoder" else 0
         return 2 * self.patch_filters + encoder_channels, self.patch_pools, self.patch_pools
+
+    def blocks(self, trial: TrialConfig) -> list[tuple[float, TrialConfig]]:
+        """Return the map to patches and the map beside it with their weights, if they are computed apart."""
+        if not self.apart:
+            return []
+        patches: dict[str, Any] = {"patch_beside": "none", "beside_weight": 0.0}
+        beside: dict[str, Any] = {**patches, "features": self.patch_beside}
+        if self.patch_beside == "scattering":
+            beside["feature_reference"] = "dead_leaves"  # as for patches and encoder
+        return [(1.0, dataclasses.replace(trial, **patches)),
+                (self.beside_weight, dataclasses.replace(trial, **beside))]
 
     def public_because(self, trial: TrialConfig) -> str:
         """Return why these features need no privacy budget: the filters come from synthetic images."""
-        encoder = ""
-        if self.with_encoder:
-            encoder = ", beside activations of convolutions trained to tell synthetic objects apart"
+        beside = {"none": "", "scattering": ", beside scattering coefficients",
+                  "encoder": ", beside activations of convolutions trained to tell synthetic objects apart"}
+        text = beside[self.patch_beside]
+        if self.apart:
+            text += f", of {self.beside_weight:g} times the norm"
         return (f"responses{self.treatment} to patches of synthetic images of dead leaves, whitened and standardised "
-                f"over these{self.decorrelating}{encoder}, {OF_ONE_RECORD}")
+                f"over these{self.decorrelating}{text}, {OF_ONE_RECORD}")
 
     def check_size(self, trial: TrialConfig) -> None:
         """Refuse patches or pools that do not fit an image, and more features than `MAX_FEATURES`."""
@@ -199,7 +226,14 @@ class Patches(SquareImages):
             raise ConfigError(f"patch_pools: must be at most the {positions} places in a row of patches of size "
                               f"{self.patch_size} in images of {trial.dataset}, got {self.patch_pools}; smaller "
                               "patches (patch_size) have more places")
-        if self.with_encoder:
+        if self.apart and self.feature_groups != 1:
+            raise ConfigError("beside_weight: takes features that are normalised in one group (feature_groups 1), got "
+                              f"{self.beside_weight:g} with feature_groups {self.feature_groups}; use 1, or 0")
+        if self.apart:
+            self.blocks(trial)  # checks both maps
+        elif self.patch_beside == "scattering":
+            raise ConfigError("beside_weight: must be > 0 for scattering, which has pools of its own, got 0")
+        elif self.patch_beside == "encoder":
             self.check_encoder_size(trial, "patch_pools", self.patch_pools)
         n_features = math.prod(self.shape(trial))
         if n_features > MAX_FEATURES:
@@ -215,7 +249,7 @@ class Encoder(SquareImages):
     groups = 1
     standardised = True
     works = "pipeline.learning.data.maps:ENCODER"
-    encoder_pools: int = setting(3, "rows and columns of averages that a channel of the encoder has", low=1)
+    encoder_pools: int = again("encoder_pools")
     feature_groups: int = again("feature_groups")
     feature_mirrored: bool = again("feature_mirrored", elide=True)
     feature_power: float = again("feature_power", elide=True)

@@ -180,7 +180,7 @@ def test_a_trial_states_its_label_epsilon():
         assert label(dataclasses.replace(TRIAL, **free)).value == found.value
     assert label(dataclasses.replace(TRIAL, sampler="without_replacement")).value > found.value
     assert label(dataclasses.replace(TRIAL, seed=1)).value != found.value
-    assert {e.kind for e in account(TRIAL, 3) if e.is_metric} == {"label"}
+    assert {e.kind for e in account(TRIAL, 3) if e.is_finite} == {"label"}
 
 
 def test_a_bare_output_layer_has_none():

@@ -285,9 +285,9 @@ def test_epsilon_prints_with_its_meaning():
     e = Epsilon(3.0, "certified", "pld", "add/remove", "poisson", 1e-5, "pld")
     assert str(e) == ("epsilon = 3 (certified pld; delta = 1e-05, relation add/remove, sampler poisson, "
                       "pld conversion)")
-    assert e.is_metric
+    assert e.is_finite
     infinite = Epsilon(math.inf, "label", "", "replace-one", "shuffled", 1e-5, "classic")
-    assert not infinite.is_metric and "epsilon = inf (label;" in str(infinite)
+    assert not infinite.is_finite and "epsilon = inf (label;" in str(infinite)
     assert infinite.metric_name == "epsilon/label"
 
 

@@ -54,7 +54,7 @@ def test_what_a_label_owes_to_chance_is_taken_off_the_canaries_scores():
     included = run.canaries.included[0]
     raw = CanaryScores(run.canaries, run.data, run.train_inputs, run.test_inputs)
     raw.add(run.forward(run.train_inputs.batch(run.canaries.indices))[1])
-    assert np.allclose(2 * raw.total, run.known.total)  # two of three epochs are of the later half
+    assert np.allclose(2 * raw.total, run.canary_scores.total)  # two of three epochs are of the later half
     found = third.metrics["audit/canary_auc"], third.metrics["epsilon/audited/one_run"]
     assert found[0] > auc(raw.total[included], raw.total[~included]) + 0.01 and found[1] > 1
 
@@ -68,7 +68,7 @@ def test_a_restart_knows_what_earlier_models_knew_of_the_canaries():
     other.restore(*whole.capture())
     (expected,), (found,) = whole.run_epoch(), other.run_epoch()
     assert found.metrics["audit/canary_auc"] == expected.metrics["audit/canary_auc"] > 0.6
-    assert np.array_equal(whole.known.total, other.known.total)
+    assert np.array_equal(whole.canary_scores.total, other.canary_scores.total)
 
 
 def rows(trial, device):

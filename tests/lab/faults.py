@@ -19,7 +19,7 @@ from lab.hosts import Host
 from lab.laboratory import WORKERS, Laboratory
 from lab.programs import LabError, Line, Program, until
 from lab.services import TRACKING, experiment, ray_by_hand, sweep, write_token
-from pipeline.accounting.budget import begun
+from pipeline.accounting.budget import restored_filter
 from pipeline.experiment.experiment import Experiment, load_experiment
 from pipeline.sweep import status
 from pipeline.tracking.reader import Reader
@@ -188,7 +188,7 @@ def charged(root: Path, experiment: Experiment, uri: str) -> Damage:
     draws = Counter(key for key, draw in {(release.trial.trial_key, release.draw) for release in released})
     if 2 not in draws.values():
         found.unequal.append("no trial was drawn again and charged")
-    filter = begun(store.budget())
+    filter = restored_filter(store.budget())
     if filter.epsilon(filter.spent(released)) != status.read(store, experiment.name).budget["spent"]:
         found.unequal.append("what the odometer shows")
     return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import math
 
 import pytest
 import torch
@@ -146,3 +147,47 @@ def test_they_may_stand_beside_patches(cached):
 def test_refusals(change, message):
     with pytest.raises(ConfigError, match=message):
         dataclasses.replace(TRIAL, **change)
+
+
+def test_they_may_stand_beside_patches_with_pools_and_a_weight_of_their_own(cached):
+    joint = dataclasses.replace(TRIAL, features="patches", patch_filters=6, patch_size=3, patch_pools=3,
+                                patch_beside="encoder", encoder_pools=2, beside_weight=0.5, feature_power=0.5,
+                                feature_decorrelation=1.0)
+    patches, encoder = (dataclasses.replace(joint, beside_weight=0.0, **change) for change in (
+        {"patch_beside": "none"}, {"features": "encoder"}))
+    records = cached.train_x[:20]
+    both, of_patches, of_encoder = (maps.compute((records,), cached, trial)[0].float()
+                                    for trial in (joint, patches, encoder))
+    assert both.shape == (20, *joint.parts.features.shape(joint)) == (20, 12 * 9 + 288 * 4)
+    first, second = both.split([12 * 9, 288 * 4], dim=1)
+    cosine = torch.nn.functional.cosine_similarity
+    assert cosine(first, of_patches).min() > 0.9999 and cosine(second, of_encoder).min() > 0.9999
+    torch.testing.assert_close(second.norm(dim=1) / first.norm(dim=1), torch.full((20,), 0.5), rtol=0.01, atol=0)
+    torch.testing.assert_close(both.square().mean(1), torch.ones(20), rtol=0.02, atol=0)
+
+    unusable = torch.ones(2, 3), torch.tensor([[1.0, 1.0], [math.nan, 1.0]])
+    assert maps._side_by_side(unusable, [1.0, 2.0]).isfinite().all(1).tolist() == [True, False]
+    assert maps._side_by_side(unusable, [1.0, 2.0])[1].isnan().all()
+    trials = [joint, patches, *(dataclasses.replace(joint, **change) for change in (
+        {"beside_weight": 0.0, "patch_pools": 2}, {"beside_weight": 0.7}, {"encoder_pools": 1}))]
+    assert len({trial.trial_key for trial in trials}) == len({t.parts.features.key(t) for t in trials}) == len(trials)
+    assert not {"beside_weight", "encoder_pools"} & set(patches.canonical())
+    notes = privacy_tags(dataclasses.replace(joint, mechanism="per_example", sampler="poisson", target_epsilon=3.0))
+    assert "trained to tell synthetic objects apart, of 0.5 times the norm, a map" in notes["privacy.notes"]
+    for change, message in (({"encoder_pools": 3}, "encoder_pools: must be at most the 2 places"),
+                            ({"patch_beside": "scattering", "beside_weight": 0.0}, "beside_weight: must be > 0 for"),
+                            ({"feature_groups": 2}, "beside_weight: takes features that are normalised in one group")):
+        with pytest.raises(ConfigError, match=message):
+            dataclasses.replace(joint, **change)
+
+
+def test_scattering_coefficients_may_stand_beside_patches(cached):
+    joint = dataclasses.replace(TRIAL, features="patches", patch_filters=6, patch_size=3, patch_pools=3,
+                                patch_beside="scattering", beside_weight=2.0, scattering_scales=1)
+    alone = dataclasses.replace(TRIAL, features="scattering", feature_reference="dead_leaves", scattering_scales=1)
+    both, scattering = (maps.compute((cached.train_x[:20],), cached, trial)[0].float() for trial in (joint, alone))
+    first, second = both.split([12 * 9, scattering.shape[1]], dim=1)
+    assert torch.nn.functional.cosine_similarity(second, scattering).min() > 0.9999
+    torch.testing.assert_close(second.norm(dim=1) / first.norm(dim=1), torch.full((20,), 2.0), rtol=0.01, atol=0)
+    notes = privacy_tags(dataclasses.replace(joint, mechanism="per_example", sampler="poisson", target_epsilon=3.0))
+    assert ", beside scattering coefficients, of 2 times the norm, a map" in notes["privacy.notes"]

@@ -465,7 +465,7 @@ def test_a_cache_of_an_extension_is_that_of_its_code_and_a_notebook_has_none(cac
         exec(compile(file.read_text(), str(file), "exec"), space)
         register_features("tiles", space["tiles"], **OF_TILES | {"shape": (16,)})
         paths.append(maps._digest(cached, TrialConfig(**SMALL, features="tiles")))
-    assert paths[0] != paths[1] and PARTS["features"]["tiles"].works.kept
+    assert paths[0] != paths[1] and PARTS["features"]["tiles"].works.is_cached
     exec(compile(function.format(3), "a cell", "exec"), space := {"__name__": "version"})
     register_features("tiles", space["tiles"], **OF_TILES | {"shape": (16,)})
     maps.features(cached, TrialConfig(**SMALL, features="tiles"))

@@ -238,22 +238,22 @@ def test_results_follow_from_the_seed_whatever_draws_in_between():
 
 
 def test_global_generators_are_independent_and_one_device_has_one_generator():
-    with GlobalRandomness(0, torch.device("cpu")).drawn_from():
+    with GlobalRandomness(0, torch.device("cpu")).installed():
         drawn = (torch.randint(0, 1024, (500,)).numpy(), np.random.randint(0, 1024, 500),
                  np.array([random.randrange(1024) for _ in range(500)]))
     for one, other in itertools.combinations(drawn, 2):
         assert np.mean(one == other) < 0.02
-    handed = Harness(Pack((of(PLAIN),)), load("digits"), torch.device("cpu")).handed
-    assert handed.generator("noise") is handed.generator("noise", "cpu:0")
+    context = Harness(Pack((of(PLAIN),)), load("digits"), torch.device("cpu")).context
+    assert context.generator("noise") is context.generator("noise", "cpu:0")
 
 
 def test_global_generators_are_put_back():
     torch.manual_seed(1), random.seed(1), np.random.seed(1)
     before = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist()
     own = GlobalRandomness(0, torch.device("cpu"))
-    with own.drawn_from():
+    with own.installed():
         drawn = torch.rand(1), random.random(), np.random.rand()
-    with own.drawn_from():
+    with own.installed():
         assert (torch.rand(1), random.random(), np.random.rand()) != drawn
     assert torch.equal(before[0], torch.get_rng_state()) and before[1:] == (
         random.getstate(), np.random.get_state()[1].tolist())
@@ -264,7 +264,7 @@ def test_global_generators_are_put_back():
 def test_a_trainer_draws_from_no_stream_that_the_noise_here_comes_from(trial, stream):
     harness = Harness(Pack((TrialConfig(**trial),)), load("digits"), torch.device("cpu"))
     with pytest.raises(TrainerError, match=f"generator: must be one of .*init, feedback, got '{stream}'"):
-        harness.handed.generator(stream)
+        harness.context.generator(stream)
 
 
 def test_own_metrics_are_logged_and_withheld_where_nothing_says_why_not():
@@ -537,7 +537,7 @@ def test_a_sweep_of_trainers_tracks_fails_alone_reports_and_tells_of_edits(tmp_p
     table = Path("reports/mine/frontier.csv").read_text()
     assert "mine," in table and "softmax," in table and "stated" not in {line.split(",")[9] for line in table.split()}
     from pipeline.experiment.plugins import LOADED
-    from pipeline.sweep.run import check_trainers
+    from pipeline.sweep.trainers import check_trainers
 
     assert check_trainers(reader, done.trials) == []
     with monkeypatch.context() as patch:

@@ -170,11 +170,11 @@ def test_training_stops_when_all_trials_have_diverged(digits):
 def test_only_inputs_that_are_passing_are_overwritten_by_the_next(digits):
     inputs = Inputs(digits.train_x, TrialConfig(dataset="digits", batch_size=8), digits)
     one, other = torch.tensor([3, 5]), torch.tensor([7, 1])
-    kept, passing = inputs.batch(one), inputs.batch(one, passing=True)
+    kept, passing = inputs.batch(one), inputs.batch(one, reuse_buffer=True)
     expected = kept.clone()
     inputs.batch(other)
     assert torch.equal(kept, expected) and torch.equal(passing, expected)
-    assert torch.equal(inputs.batch(other, passing=True), inputs.batch(other)) and torch.equal(kept, expected)
+    assert torch.equal(inputs.batch(other, reuse_buffer=True), inputs.batch(other)) and torch.equal(kept, expected)
     assert torch.equal(passing, inputs.batch(other))
 
 

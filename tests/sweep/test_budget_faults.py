@@ -10,7 +10,7 @@ from fault_tools import assert_as_if_undisturbed
 from search_tools import by_hand
 from test_chaos import Chaos
 
-from pipeline.accounting.budget import begun
+from pipeline.accounting.budget import restored_filter
 from pipeline.experiment.experiment import load_experiment
 from pipeline.sweep import status
 from pipeline.tracking.reader import Reader
@@ -40,7 +40,7 @@ class Spent:
     def read(self) -> None:
         store = Reader(root=self._root)
         store.attach("paid")
-        filter = begun(store.budget())
+        filter = restored_filter(store.budget())
         by_events = filter.epsilon(by_hand(store, filter.order))
         told = status.read(store, "paid").budget["spent"]
         assert by_events <= told, "epochs that were released in between are counted"
@@ -59,7 +59,7 @@ def test_what_is_spent_is_what_was_released_whatever_is_killed(tmp_path, stop, s
     assert spent.values == sorted(spent.values) and 0 < spent.values[0] < spent.values[-1] <= 2.4
     store = Reader(root=tmp_path)
     store.attach("paid")
-    filter, experiment = begun(store.budget()), store.as_swept(load_experiment(tmp_path / "paid.yaml"))
+    filter, experiment = restored_filter(store.budget()), store.as_swept(load_experiment(tmp_path / "paid.yaml"))
     whole = filter.epsilon(by_hand(store, filter.order))
     assert whole == filter.epsilon(filter.spent(store.released())) == status.read(store, "paid").budget["spent"]
     points = [point.value for point in sorted(store._client.get_metric_history(store._parent(), "epsilon/spent"),

@@ -13,7 +13,7 @@ from redraw_tools import attack
 from search_tools import FILE, parse, records, rounds
 
 from pipeline.accounting import account, describe
-from pipeline.accounting.budget import draws_of
+from pipeline.accounting.budget import epochs_by_draw
 from pipeline.accounting.evaluations import selected_epsilon
 from pipeline.experiment.experiment import load_experiment
 from pipeline.experiment.stopping import Selection
@@ -153,7 +153,7 @@ def test_a_run_that_was_deleted_goes_on_from_its_checkpoint_as_the_same_draw(tmp
     again = Sweep(tmp_path)
     assert again.ask(trial, Draw(OLD.name, epoch=1)) and again.run(trial).tags["privacy.draws"] == "1"
     again.hand_in(trial, 2, "finished")
-    assert draws_of(again.store.released(trial.trial_key)) == [2], "one draw, whose epochs two runs have"
+    assert epochs_by_draw(again.store.released(trial.trial_key)) == [2], "one draw, whose epochs two runs have"
 
 
 def test_within_a_budget_another_draw_is_charged_at_its_worst_or_passed_over(tmp_path):

@@ -101,9 +101,9 @@ def test_what_fits_is_told_before_anything_is_trained():
     cheapest, once, adds = (float(text.split(after)[1].split()[0].rstrip(",;")) for text, after in (
         (second, "alone is epsilon "), (parts, "  "), (parts, "the cheapest adds ")))
     assert "is paid once by the whole sweep" in parts and once + adds == pytest.approx(cheapest, abs=2e-3)
-    drawn = dry_run._drawn(experiment)
+    drawn = dry_run._with_drawn_trials(experiment)
     assert 0 < len(drawn.trials) <= 12 and drawn.report
-    optuna = dry_run._drawn(budgeted(("algorithm: random", "algorithm: optuna")))
+    optuna = dry_run._with_drawn_trials(budgeted(("algorithm: random", "algorithm: optuna")))
     assert drawn.trials == optuna.trials, "nobody knows what Optuna will ask for"
     (search, stop, *_), (asked, *_) = (list(dry_run._search_lines(budgeted(*changes))) for changes in (
         [("budget:", "stop: {rule: asha, grace: 2, factor: 2}\nbudget:")],

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 from fault_tools import environment
 
-from pipeline.accounting.budget import begun
+from pipeline.accounting.budget import restored_filter
 from pipeline.experiment.experiment import load_experiment
 from pipeline.sweep import status
 from pipeline.tracking.artifacts import config_of
@@ -63,7 +63,7 @@ def facts(store, name):
              "settings": settings,
              "released": sorted([r.trial.trial_key, r.epochs, r.deleted] for r in store.released())}
     if store.budget():
-        filter = begun(store.budget())
+        filter = restored_filter(store.budget())
         found["spent"] = filter.epsilon(filter.spent(store.released()))
     return found
 

@@ -54,14 +54,15 @@ def load(name: str, folder: str | os.PathLike[str] | None = None, device: str | 
 
     Args:
         name: one of `DATASETS`.
-        folder: read-only folder that holds the files; None takes PHOTONIC_DATA, and where that is unset or empty the
-            official hosts and the cache. It may hold `MNIST/raw` and `FashionMNIST/raw` (idx files, gzipped or not),
-            CIFAR-10's binary version as `cifar-10-binary.tar.gz`, `.tar.xz` or `cifar-10-batches-bin`, in `CIFAR10` or
-            at the top, and SVHN's `train_32x32.mat` and `test_32x32.mat`, in `SVHN` or at the top.
+        folder: read-only folder with the files; None uses PHOTONIC_DATA. If that is unset or empty, files come from
+            the official hosts and the cache. The folder may have `MNIST/raw` and `FashionMNIST/raw` (idx files,
+            gzipped or not), CIFAR-10's binary version as `cifar-10-binary.tar.gz`, `.tar.xz` or
+            `cifar-10-batches-bin`, in `CIFAR10` or at the top, and SVHN's `train_32x32.mat` and `test_32x32.mat`, in
+            `SVHN` or at the top.
 
     Raises:
-        DataError: an unknown name; a file that is missing, corrupt, truncated or another than the official one; a
-            download that failed; records other than the data set's public facts say.
+        DataError: for an unknown name; a missing, corrupt or truncated file, or one that differs from the official
+            file; a failed download; records that differ from the data set's public facts.
 
     Example:
         >>> load_dataset("digits").train_x.shape
@@ -70,7 +71,7 @@ def load(name: str, folder: str | os.PathLike[str] | None = None, device: str | 
     if name not in DATASETS:
         raise DataError(f"dataset: must be one of {', '.join(DATASETS)}, got {name!r}")
     spec = DATASETS[name]
-    source = None if name == "digits" else _given_folder(folder)  # which is bundled with scikit-learn
+    source = None if name == "digits" else _given_folder(folder)  # `digits` is bundled with scikit-learn
     train, test = PARTS["dataset"][name].load()(spec, source)
     _check_records(name, spec, (train, test))
     train_x, train_y, test_x, test_y = (torch.from_numpy(array).to(device) for array in (*train, *test))
@@ -78,17 +79,17 @@ def load(name: str, folder: str | os.PathLike[str] | None = None, device: str | 
 
 
 def register_dataset(name: str, spec: DatasetSpec, read: Reader, *, label: str = "") -> None:
-    """Add a data set: `dataset: <name>` is accepted from then on (docs/add_data.md).
+    """Add a data set: `dataset: <name>` is accepted after this call (docs/add_data.md).
 
     Args:
-        name: of the setting `dataset`.
+        name: value of the setting `dataset`.
         spec: its public facts; with `sha256` every load is verified.
-        read: from the spec and the folder that the user gave (None without one) to (x, y) for training and for test:
+        read: maps the spec and the user's folder (None without one) to (x, y) for training and (x, y) for test:
             x uint8 [N, n_features], 0..spec.scale, images channels first, then rows, then columns; y uint8 [N].
-        label: in tables and figures; by default the name.
+        label: name in tables and figures; by default `name`.
 
     Raises:
-        ConfigError: for a name that is taken, or facts that do not fit each other.
+        ConfigError: for a name in use, or facts that contradict each other.
     """
     if spec.n_classes < 2 or len(spec.mean) != len(spec.std) or spec.n_features % max(1, len(spec.mean)):
         raise ConfigError(f"dataset: '{name}' must have at least two classes, and one mean and one std for each "
@@ -102,12 +103,15 @@ def _given_folder(folder: str | os.PathLike[str] | None) -> Path | None:
     Raises:
         DataError: if there is no such folder.
     """
-    given = folder if folder is not None else os.environ.get("PHOTONIC_DATA") or None
-    source = None if given is None else Path(given).expanduser()
-    if source is not None and not source.is_dir():
-        raise DataError(f"{source}: must be a folder that holds the data (from "
-                        f"{'PHOTONIC_DATA' if folder is None else 'the argument folder'}), it is not")
-    return source
+    origin = "the argument folder"
+    if folder is None:
+        folder, origin = os.environ.get("PHOTONIC_DATA") or None, "PHOTONIC_DATA"
+    if folder is None:
+        return None
+    path = Path(folder).expanduser()
+    if not path.is_dir():
+        raise DataError(f"{path}: must be a folder that holds the data (from {origin}), it is not")
+    return path
 
 
 def _check_records(name: str, spec: DatasetSpec, parts: tuple[Arrays, Arrays]) -> None:
@@ -122,10 +126,10 @@ def _check_records(name: str, spec: DatasetSpec, parts: tuple[Arrays, Arrays]) -
         DataError: with the first array that differs from the facts.
     """
     for part, n, (x, y) in zip(("train", "test"), (spec.n_train, spec.n_test), parts, strict=True):
-        for what, array, shape in (("x", x, (n, spec.n_features)), ("y", y, (n,))):
+        for array_name, array, shape in (("x", x, (n, spec.n_features)), ("y", y, (n,))):
             if array.dtype != np.uint8 or array.shape != shape:
-                raise DataError(f"{name}, {part} {what}: expected uint8 of shape {shape}, got {array.dtype} of shape "
-                                f"{array.shape}")
+                raise DataError(f"{name}, {part} {array_name}: expected uint8 of shape {shape}, got {array.dtype} "
+                                f"of shape {array.shape}")
         check_labels(f"{name}, {part}", y, spec.n_classes)
     if spec.sha256:
         content = b"".join(array.tobytes() for part in parts for array in part)

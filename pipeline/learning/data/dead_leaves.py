@@ -22,9 +22,10 @@ SEED = 0
 
 
 def dead_leaves(n: int, channels: int, size: int) -> torch.Tensor:
-    """Return the first n images [n, channels, size, size] on [0, 1], always the same for the same arguments.
+    """Return n synthetic images [n, channels, size, size] on [0, 1], always the same for the same arguments.
 
-    Disks are drawn from the front to the back: a pixel takes the colour of the first disk that covers it.
+    Random disks, with radii r of density r^-3, cover each other. They are drawn from the front to the back: a pixel
+    takes the colour of the first disk that covers it.
     """
     generator = torch.Generator().manual_seed(SEED)
     side = FINER * size
@@ -35,16 +36,17 @@ def dead_leaves(n: int, channels: int, size: int) -> torch.Tensor:
         radii = (low + (high - low) * torch.rand(n, 1, 1, generator=generator)) ** -0.5
         # Centres lie up to a quarter of the side outside the image.
         rows, columns = (1.5 * torch.rand(2, n, 1, 1, generator=generator) - 0.25) * side
-        lightness, differing = torch.rand(n, 1, generator=generator), torch.randn(n, channels, generator=generator)
-        colours = (lightness + COLOUR * differing).clamp(0, 1)[:, :, None, None]
-        seen = free & ((places[:, None] - rows) ** 2 + (places - columns) ** 2 <= radii**2)
-        images = torch.where(seen[:, None], colours, images)
-        free &= ~seen
+        lightness = torch.rand(n, 1, generator=generator)
+        channel_deviations = torch.randn(n, channels, generator=generator)
+        colours = (lightness + COLOUR * channel_deviations).clamp(0, 1)[:, :, None, None]
+        visible = free & ((places[:, None] - rows) ** 2 + (places - columns) ** 2 <= radii**2)
+        images = torch.where(visible[:, None], colours, images)
+        free &= ~visible
     return torch.nn.functional.avg_pool2d(images, FINER)
 
 
 def standardised(apply: Callable[[torch.Tensor], torch.Tensor], spec: DatasetSpec, device: torch.device,
-                 pack: int) -> Callable[[torch.Tensor], torch.Tensor]:
+                 chunk_size: int) -> Callable[[torch.Tensor], torch.Tensor]:
     """Return the map `apply`, followed by a standardisation of its channels over images of dead leaves.
 
     Each channel gets mean 0 and standard deviation 1 there. A channel that hardly varies is divided by a share of the
@@ -54,25 +56,25 @@ def standardised(apply: Callable[[torch.Tensor], torch.Tensor], spec: DatasetSpe
         apply: maps uint8 records of square images [n, n_features] to [n, channels, ...].
         spec: facts of the data set: shape and scale of the images.
         device: device of the records.
-        pack: images at a time.
+        chunk_size: images at a time.
 
     Raises:
         DataError: if most channels are constant on these images.
     """
-    found = _of_references(apply, spec, device, pack)
-    axes = (0, *range(2, found.ndim))
-    deviation, mean = torch.std_mean(found.double(), axes, correction=0, keepdim=True)
+    features = _reference_features(apply, spec, device, chunk_size)
+    axes = (0, *range(2, features.ndim))
+    deviation, mean = torch.std_mean(features.double(), axes, correction=0, keepdim=True)
     mean, deviation = mean[0].float(), deviation[0].float()
-    least = LEAST_DEVIATION * deviation.median()
-    if not least:
+    min_deviation = LEAST_DEVIATION * deviation.median()
+    if not min_deviation:
         raise DataError(f"features: most of the {deviation.numel()} channels are constant on synthetic images, so that "
                         "they say nothing of records; for patches take a lower patch_threshold")
-    deviation.clamp_(min=least)
+    deviation.clamp_(min=min_deviation)
     return lambda records: (apply(records) - mean) / deviation
 
 
-def decorrelated(apply: Callable[[torch.Tensor], torch.Tensor], spec: DatasetSpec, device: torch.device, pack: int,
-                 degree: float) -> Callable[[torch.Tensor], torch.Tensor]:
+def decorrelated(apply: Callable[[torch.Tensor], torch.Tensor], spec: DatasetSpec, device: torch.device,
+                 chunk_size: int, degree: float) -> Callable[[torch.Tensor], torch.Tensor]:
     """Return the map `apply`, with the channels x of every place replaced by (S/s + r)^(-degree/2) (x - m).
 
     S [channels, channels] is the covariance of the channels over places and images of dead leaves, s the mean of its
@@ -81,31 +83,32 @@ def decorrelated(apply: Callable[[torch.Tensor], torch.Tensor], spec: DatasetSpe
     part of their excess variance.
 
     Args:
-        apply, spec, device, pack: as in `standardised`.
+        apply, spec, device, chunk_size: as in `standardised`.
         degree: the exponent, from 0 to 1.
     """
-    found = _of_references(apply, spec, device, pack)
-    samples = found.flatten(2).transpose(1, 2).flatten(0, 1) if found.ndim > 2 else found
+    samples = _reference_features(apply, spec, device, chunk_size)
+    if samples.ndim > 2:  # every position of a map is a sample
+        samples = samples.flatten(2).transpose(1, 2).flatten(0, 1)
     mean = samples.double().mean(0)
     covariance = torch.cov(samples.double().T)
     variances, axes = torch.linalg.eigh(covariance / covariance.diagonal().mean())
-    scaled = axes * (variances.clamp(min=0) + LEAST_SHARE).pow(-degree / 2) @ axes.T
-    weights, offsets = scaled.float(), (scaled @ mean).float()
+    whitening = axes * (variances.clamp(min=0) + LEAST_SHARE).pow(-degree / 2) @ axes.T
+    weights, offsets = whitening.float(), (whitening @ mean).float()
 
-    def of(records: torch.Tensor) -> torch.Tensor:
+    def apply_decorrelated(records: torch.Tensor) -> torch.Tensor:
         maps = apply(records)
         shape = (1, -1, *(1,) * (maps.ndim - 2))
         return torch.einsum("ij,nj...->ni...", weights, maps) - offsets.view(shape)
 
-    return of
+    return apply_decorrelated
 
 
-def _of_references(apply: Callable[[torch.Tensor], torch.Tensor], spec: DatasetSpec, device: torch.device,
-                   pack: int) -> torch.Tensor:
+def _reference_features(apply: Callable[[torch.Tensor], torch.Tensor], spec: DatasetSpec, device: torch.device,
+                        chunk_size: int) -> torch.Tensor:
     """Return the features of `REFERENCES` images of dead leaves by the map `apply`: [REFERENCES, channels, ...].
 
     Arguments are those of `standardised`.
     """
     channels, size, _ = spec.shape
     images = (dead_leaves(REFERENCES, channels, size) * spec.scale).round().to(torch.uint8).flatten(1)
-    return torch.cat([apply(some) for some in images.to(device).split(pack)])
+    return torch.cat([apply(chunk) for chunk in images.to(device).split(chunk_size)])

@@ -35,17 +35,18 @@ def read_cached(path: Path, read: Callable[[Path], Content]) -> Content:
 def fetch(url: str, target: Path, read: Callable[[Path], Content]) -> Content:
     """Return what `read` makes of the file `target`, which is first downloaded from `url` if it is missing.
 
-    Bytes arrive in `<target>.part`. A broken transfer is resumed at once as long as every attempt brings bytes, and its
-    part is kept for the next call. A complete part is moved to `target` only after `read` accepted it; one that `read`
-    refuses is removed, so that the next call starts anew. Of several processes one downloads, the others wait.
+    Bytes are written to `<target>.part`. A broken transfer is resumed at once as long as every attempt brings bytes. A
+    part that is not complete stays for the next call. A complete part is moved to `target` after `read` accepted it; if
+    `read` refuses it, it is removed, and the next call starts anew. One of several processes downloads, the others
+    wait.
 
     Args:
         url: address of the file.
-        target: where it belongs in the cache.
-        read: verifies a file and returns its content; raises `DataError` if it is not what it should be.
+        target: its path in the cache.
+        read: verifies a file and returns its content; raises `DataError` if it is not the expected file.
 
     Raises:
-        DataError: no network, an HTTP error, a cache that cannot be written, or content that `read` refuses.
+        DataError: without network, for an HTTP error, a cache that cannot be written, or content that `read` refuses.
     """
     if target.exists():
         return read_cached(target, read)
@@ -73,18 +74,19 @@ def _download(url: str, part: Path) -> None:
     """Complete the file `part` from `url`: try again as long as every attempt brings bytes.
 
     Raises:
-        DataError: if an attempt brings none; bytes that arrived before are kept.
+        DataError: if an attempt brings none; the file keeps the bytes of earlier attempts.
     """
-    import requests  # here, and below: records that are at hand need none of it
+    import requests  # imported here and below: not needed if the records are here already
 
     while True:
-        before = _size(part)
+        size_before = _size(part)
         try:
-            return _transfer(url, part, before)
+            return _transfer(url, part, size_before)
         except requests.RequestException as error:
-            if _size(part) <= before:
-                kept = f"; {_size(part)} bytes are kept in {part} to resume" if _size(part) else ""
-                raise DataError(f"{url}: download failed: {error}{kept}; {ADVICE}") from error
+            size = _size(part)
+            if size <= size_before:
+                hint = f"; {size} bytes are kept in {part} to resume" if size else ""
+                raise DataError(f"{url}: download failed: {error}{hint}; {ADVICE}") from error
 
 
 def _transfer(url: str, part: Path, offset: int) -> None:
@@ -97,11 +99,12 @@ def _transfer(url: str, part: Path, offset: int) -> None:
     """
     import requests
 
-    # identity: a server that compresses on the fly would make lengths and ranges mean something else
-    headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={offset}-"} if offset else {})
+    headers = {"Accept-Encoding": "identity"}  # lengths and ranges of a compressed transfer would differ
+    if offset:
+        headers["Range"] = f"bytes={offset}-"
     with requests.get(url, headers=headers, stream=True, timeout=TIMEOUT) as response:
         if offset and response.status_code == requests.codes.requested_range_not_satisfiable:
-            return  # nothing follows: the part is complete, or wrong, which verification tells
+            return  # no bytes follow: the part is complete or wrong, as verification will show
         response.raise_for_status()
         resumed = response.status_code == requests.codes.partial_content
         start = offset if resumed else 0
@@ -139,7 +142,8 @@ def _progress(url: str, start: int, total: int | None) -> Iterator[Callable[[int
     console = Console(stderr=True)
     if not console.is_terminal:
         size = f" ({total / 1e6:.1f} MB)" if total else ""
-        print(f"downloading {url}{size}" + (f", resumed at byte {start}" if start else ""), file=sys.stderr, flush=True)
+        resumed = f", resumed at byte {start}" if start else ""
+        print(f"downloading {url}{size}{resumed}", file=sys.stderr, flush=True)
         yield lambda n: None
         return
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn(),

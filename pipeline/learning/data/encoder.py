@@ -22,19 +22,19 @@ LAYERS = ((3, 48, 5), (48, 96, 3), (96, 192, 3), (192, 192, 3))  # channels in a
 KEPT = 3  # layers, of which the second and the third give features; the last serves training alone
 CLASSES, BATCH, STEPS, RATE = 2000, 128, 2000, 0.1
 MIDDLE, SPREAD = 0.5, 0.25  # of a pixel on [0, 1], which becomes (pixel - MIDDLE)/SPREAD
-AT_A_TIME = 64  # images, whose maps stay in a processor's cache
+CHUNK_SIZE = 64  # images at a time: their maps stay in a processor's cache
 
 
 def encoder_weights(seed: int = 0, steps: int = STEPS) -> dict[str, torch.Tensor]:
-    """Train on synthetic objects, by classes.
+    """Train the encoder to classify synthetic objects; return the weights of the layers that give features.
 
     Args:
         seed: seed of the objects, the weights and the batches.
         steps: number of training steps.
 
     Returns:
-        `weight1` [out, in, side, side], `bias1` [out], and so on, of the layers that are kept, float16; batch
-        normalisation is folded into them.
+        `weight1` [out, in, side, side], `bias1` [out], and so on, float16, for the first `KEPT` layers, with batch
+        normalisation folded into them.
     """
     torch.manual_seed(seed)
     objects = Objects(CLASSES, seed)
@@ -45,19 +45,19 @@ def encoder_weights(seed: int = 0, steps: int = STEPS) -> dict[str, torch.Tensor
                                 weight_decay=5e-4)
     for step in range(steps):
         optimizer.param_groups[0]["lr"] = RATE * min(1, (step + 1) / 100) * (1 - step / steps)
-        images, which = objects.batch(BATCH)
+        images, labels = objects.batch(BATCH)
         maps = ((images - MIDDLE) / SPREAD).to(memory_format=torch.channels_last)
         with torch.autocast("cpu", torch.bfloat16):
             for k, layer in enumerate(layers):
                 maps = _halved(layer(maps), k)
             scores = head(adaptive_avg_pool2d(maps, 2).flatten(1))
-        loss = cross_entropy(scores.float(), which, label_smoothing=0.1)
+        loss = cross_entropy(scores.float(), labels, label_smoothing=0.1)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
         if (step + 1) % 100 == 0:
-            right = (scores.argmax(1) == which).float().mean()
-            print(f"step {step + 1} of {steps}: loss {loss:.2f}, {right:.0%} of {BATCH} objects told", flush=True)
+            accuracy = (scores.argmax(1) == labels).float().mean()
+            print(f"step {step + 1} of {steps}: loss {loss:.2f}, accuracy {accuracy:.0%} of {BATCH}", flush=True)
     return folded(layers)
 
 
@@ -72,20 +72,22 @@ def folded(layers: nn.ModuleList) -> dict[str, torch.Tensor]:
 
     Its running means and variances are constants after training, so the folded layers give the same activations.
     """
-    found = {}
-    blocks: Any = layers[:KEPT]  # whose parts torch types as Module
+    weights = {}
+    blocks: Any = layers[:KEPT]  # torch's types do not know their parts
     for k, (convolution, norm, _) in enumerate(blocks, start=1):
         scale = norm.weight / (norm.running_var + norm.eps).sqrt()
-        found[f"weight{k}"] = (convolution.weight * scale.view(-1, 1, 1, 1)).detach().half().contiguous()
-        found[f"bias{k}"] = (norm.bias - norm.running_mean * scale).detach().half()
-    return found
+        weights[f"weight{k}"] = (convolution.weight * scale.view(-1, 1, 1, 1)).detach().half().contiguous()
+        weights[f"bias{k}"] = (norm.bias - norm.running_mean * scale).detach().half()
+    return weights
 
 
 def _halved(maps: torch.Tensor, layer: int) -> torch.Tensor:
     """Return maps with half the rows and columns after the first two layers (0 and 1), unchanged after later ones."""
     if layer == 0:
         return max_pool2d(maps, 2)
-    return avg_pool2d(maps, 2) if layer == 1 else maps
+    if layer == 1:
+        return avg_pool2d(maps, 2)
+    return maps
 
 
 class Encoder:
@@ -105,21 +107,21 @@ class Encoder:
 
         A grey image counts as three equal colours.
         """
-        return torch.cat([self._of(some) for some in images.split(AT_A_TIME)])
+        return torch.cat([self._features(chunk) for chunk in images.split(CHUNK_SIZE)])
 
-    def _of(self, images: torch.Tensor) -> torch.Tensor:
+    def _features(self, images: torch.Tensor) -> torch.Tensor:
         """Return the features of a few images, as `__call__` does for all: activations of layers 2 and 3, pooled.
 
         The channels-last layout makes convolutions faster. TF32 would round their factors to 10 bits.
         """
         maps = ((images.expand(-1, 3, -1, -1) - MIDDLE) / SPREAD).contiguous(memory_format=torch.channels_last)
-        found = []
+        activations = []
         with torch.backends.cudnn.flags(allow_tf32=False):
             for k, (weight, bias) in enumerate(self.layers):
                 maps = conv2d(maps, weight, bias, padding=weight.shape[-1] // 2).relu_()
-                found.append(maps)
+                activations.append(maps)
                 maps = _halved(maps, k)
-        return torch.cat([adaptive_avg_pool2d(layer, self.pools) for layer in found[1:]], dim=1).contiguous()
+        return torch.cat([adaptive_avg_pool2d(layer, self.pools) for layer in activations[1:]], dim=1).contiguous()
 
 
 if __name__ == "__main__":
@@ -127,6 +129,6 @@ if __name__ == "__main__":
     parser.add_argument("file", type=Path)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--steps", type=int, default=STEPS)
-    said = parser.parse_args()
+    arguments = parser.parse_args()
     torch.set_num_threads(1)
-    save_file(encoder_weights(said.seed, said.steps), said.file)
+    save_file(encoder_weights(arguments.seed, arguments.steps), arguments.file)

@@ -32,8 +32,8 @@ from pipeline.trials.feature_file import FeatureFile, file_of
 from pipeline.trials.fields import ConfigError
 
 VERSION = 1  # of what is computed; a cache of another is not read
-LEAST_VARIANCE = 1e-5  # of a group: one of equal values has none, and becomes zeros
-SAID_EVERY = 10_000  # records
+LEAST_VARIANCE = 1e-5  # added to the variance of a group: equal values become zeros
+REPORT_INTERVAL = 10_000  # records per line of progress
 
 
 def features(data: Dataset, config: TrialConfig) -> tuple[torch.Tensor, torch.Tensor]:
@@ -54,10 +54,10 @@ def features(data: Dataset, config: TrialConfig) -> tuple[torch.Tensor, torch.Te
         return data.train_x, data.test_x
     key = config.parts.features.key(config)
     if config.feature_file:
-        key = *key, _file_of(config).sha256  # which a name does not tell
+        key = *key, _file_of(config).sha256  # a file's content may change under the same name
     if key not in data.mapped:
-        kept = config.parts.features.load().kept
-        data.mapped[key] = _cached(data, config) if kept else _computed(data, config)
+        is_cached = config.parts.features.load().is_cached
+        data.mapped[key] = _cached(data, config) if is_cached else _computed(data, config)
     if config.disclosure == "plain":
         for part in data.mapped[key]:
             _require_finite(part, config)
@@ -72,7 +72,8 @@ def _require_finite(part: torch.Tensor, config: TrialConfig) -> None:
     Raises:
         DataError: with the first record.
     """
-    if not (finite := part[:, 0].isfinite()).all():
+    finite = part[:, 0].isfinite()  # if one feature of a record is not finite, all are nan (`compute`)
+    if not finite.all():
         raise DataError(f"features: '{config.features}' must be finite, which those of record "
                         f"{int(finite.int().argmin())} of {len(part)} are not")
 
@@ -90,78 +91,110 @@ def compute(parts: Sequence[torch.Tensor], data: Dataset, config: TrialConfig) -
     Raises:
         DataError: for features of a shape other than stated.
     """
-    part, computed_by = config.parts.features, config.parts.features.load()
-    with computed_by.opened(data.spec, config, data.train_x.device) as apply:
-        if part.power != 1:
-            apply = _raised(apply, part.power)
-        if part.standardised:
-            apply = standardised(apply, data.spec, data.train_x.device, computed_by.pack)
-        if part.mirrored:
-            apply = _of_both(apply, data.spec.shape)
-        if part.decorrelation:
-            apply = decorrelated(apply, data.spec, data.train_x.device, computed_by.pack, part.decorrelation)
+    settings, feature_map = config.parts.features, config.parts.features.load()
+    if blocks := settings.blocks(config):
+        weights = [weight for weight, _ in blocks]
+        by_map = [compute(parts, data, block) for _, block in blocks]
+        return [_side_by_side(features, weights) for features in zip(*by_map, strict=True)]
+    device = data.train_x.device
+    with feature_map.open_map(data.spec, config, device) as apply:
+        if settings.power != 1:
+            apply = _with_power(apply, settings.power)
+        if settings.standardised:
+            apply = standardised(apply, data.spec, device, feature_map.chunk_size)
+        if settings.mirrored:
+            apply = _averaged_with_mirror(apply, data.spec.shape)
+        if settings.decorrelation:
+            apply = decorrelated(apply, data.spec, device, feature_map.chunk_size, settings.decorrelation)
         return [_mapped(records, apply, config) for records in parts]
 
 
-def _raised(apply: Apply, power: float) -> Apply:
+def _side_by_side(blocks: Sequence[torch.Tensor], weights: Sequence[float]) -> torch.Tensor:
+    """Return the features of several maps side by side, weighted, bfloat16 [n, sum of widths].
+
+    Features of each map have variance 1 over a record, and so has the result.
+
+    Args:
+        blocks: features by map, each [n, width]; the features of an unusable record are NaN.
+        weights: norm of a record's features by map, in units that the maps share.
+    """
+    total = sum(block.shape[1] for block in blocks)
+    norm = math.hypot(*weights)
+    joined = torch.cat([block * (weight / norm * math.sqrt(total / block.shape[1]))
+                        for block, weight in zip(blocks, weights, strict=True)], dim=1)
+    joined[~joined.isfinite().all(1)] = math.nan  # marks the whole record as unusable
+    return joined
+
+
+def _with_power(apply: Apply, power: float) -> Apply:
     """Return the map `apply`, with every feature x replaced by sign(x) |x|^power."""
-    def raised(records: torch.Tensor) -> torch.Tensor:
+    def apply_with_power(records: torch.Tensor) -> torch.Tensor:
         maps = apply(records)
         return maps.abs().pow(power).copysign(maps)
 
-    return raised
+    return apply_with_power
 
 
-def _of_both(apply: Apply, shape: tuple[int, ...]) -> Apply:
-    """Return a map to the mean of the features of an image and of its mirror image; `shape` is that of an image."""
-    return lambda records: (apply(records) + apply(records.view(-1, *shape).flip(-1).flatten(1))) / 2
+def _averaged_with_mirror(apply: Apply, shape: tuple[int, ...]) -> Apply:
+    """Return the map to the mean of the features that `apply` gives for an image and for its mirror image.
+
+    Args:
+        apply: maps images as rows of pixels to features.
+        shape: channels, rows and columns of an image.
+    """
+    def average(records: torch.Tensor) -> torch.Tensor:
+        mirrored = records.view(-1, *shape).flip(-1).flatten(1)
+        return (apply(records) + apply(mirrored)) / 2
+
+    return average
 
 
 def _mapped(records: torch.Tensor, apply: Apply, config: TrialConfig) -> torch.Tensor:
-    """Return the features of records, bfloat16 [n, n_0], computed pack by pack.
+    """Return the features of records, bfloat16 [n, n_0], computed chunk by chunk.
 
     Args:
         records: [n, n_features].
-        apply: maps a pack of records to features [pack, *shape], each record by itself.
+        apply: maps a chunk of records to features [chunk, *shape], each record by itself.
         config: a trial with the settings of the map; with `feature_groups`, features are normalised in groups.
 
     Raises:
         DataError: if `apply` returns another shape than stated, or no floating-point numbers.
     """
-    shape, pack = config.parts.features.shape(config), config.parts.features.load().pack
+    shape, chunk_size = config.parts.features.shape(config), config.parts.features.load().chunk_size
     features = torch.empty(len(records), math.prod(shape), dtype=torch.bfloat16, device=records.device)
-    for begin in range(0, len(records), pack):
-        batch = records[begin:begin + pack]
+    for begin in range(0, len(records), chunk_size):
+        batch = records[begin:begin + chunk_size]
         computed = apply(batch)
         if computed.shape != (len(batch), *shape) or not computed.is_floating_point():
             raise DataError(f"features: '{config.features}' must give floating point numbers of shape "
                             f"{(len(batch), *shape)}, got {computed.dtype} of shape {tuple(computed.shape)}")
         if config.feature_groups:
             computed = torch.nn.functional.group_norm(computed.float(), config.feature_groups, eps=LEAST_VARIANCE)
-        rows = features[begin:begin + pack]
+        rows = features[begin:begin + chunk_size]
         rows.copy_(computed.flatten(1))
-        rows[~rows.isfinite().all(1)] = math.nan  # a record by itself decides that it cannot be used
-        # Report progress, once per `SAID_EVERY` records.
-        if begin // SAID_EVERY < (begin + pack) // SAID_EVERY and len(records) > SAID_EVERY:
-            done = min(begin + pack, len(records))
-            print(f"{config.features}: {done:,} of {len(records):,} records", file=sys.stderr)
+        rows[~rows.isfinite().all(1)] = math.nan  # marks the whole record as unusable
+        end = begin + chunk_size
+        if begin // REPORT_INTERVAL < end // REPORT_INTERVAL and len(records) > REPORT_INTERVAL:
+            print(f"{config.features}: {min(end, len(records)):,} of {len(records):,} records", file=sys.stderr)
     return features
 
 
 def check_file(config: TrialConfig, digests: Mapping[str, str] = MappingProxyType({})) -> None:
-    """Make sure that a file of features is here, and is the one that the trial names.
+    """Check that the trial's file of features exists, and has the content and width that the trial states.
 
     Args:
-        digests: that files have which a `feature_name` stands for; they are not told.
+        config: the trial; it names the content by a `feature_name` or by its SHA-256.
+        digests: the SHA-256 for which each known `feature_name` stands. Messages do not show it.
 
     Raises:
-        DataError: for a file that is missing, that has another digest, or not a row for every record.
+        DataError: for a missing file, another digest or width, or a file without a row for every record.
     """
     if not config.feature_file:
         which = f"called {config.feature_name}" if config.feature_name else f"with SHA-256 {config.feature_sha256}"
         raise DataError(f"feature_file: must name the file {which}, got ''")
     file, path, name = _file_of(config), config.feature_file, config.feature_name
-    if name and (file.sha256, file.width) != (digests.get(name, file.sha256), config.feature_width):
+    known_digest = digests.get(name, file.sha256)  # a new name stands for this file
+    if name and (file.sha256, file.width) != (known_digest, config.feature_width):
         raise DataError(f"feature_file: {path} must be the file that feature_name '{name}' has stood for, and is "
                         "another; give that file, or the other one a name of its own")
     if not name and (file.sha256, file.width) != (config.feature_sha256, config.feature_width):
@@ -180,13 +213,13 @@ def _file_of(config: TrialConfig) -> FeatureFile:
 
 def _computed(data: Dataset, config: TrialConfig) -> tuple[torch.Tensor, torch.Tensor]:
     """Return features of training and test records, computed now: from pixels, or from the rows of a file."""
-    if not config.parts.features.of_file:
-        train, test = compute((data.train_x, data.test_x), data, config)
-        return train, test
-    check_file(config)
-    with safe_open(config.feature_file, "pt", str(data.train_x.device)) as file:
-        train, test = compute([file.get_tensor(name) for name in ("train", "test")], data, config)
-        return train, test
+    records = [data.train_x, data.test_x]
+    if config.parts.features.of_file:
+        check_file(config)
+        with safe_open(config.feature_file, "pt", str(data.train_x.device)) as file:
+            records = [file.get_tensor("train"), file.get_tensor("test")]
+    train, test = compute(records, data, config)
+    return train, test
 
 
 def _cached(data: Dataset, config: TrialConfig) -> tuple[torch.Tensor, torch.Tensor]:
@@ -196,23 +229,23 @@ def _cached(data: Dataset, config: TrialConfig) -> tuple[torch.Tensor, torch.Ten
     """
     path = cache_folder() / "features" / f"{_digest(data, config)}.safetensors"
     device = data.train_x.device
-    with contextlib.ExitStack() as held:
-        with _writing(path):
+    with contextlib.ExitStack() as lock:
+        with _write_errors_named(path):
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)  # as private as the records
-            held.enter_context(FileLock(f"{path}.lock"))
-        found = _read(path)
-        if found is None:
-            computed = [part.cpu() for part in _computed(data, config)]
-            found = dict(zip(("train", "test"), computed, strict=True))
-            with _writing(path):
-                part = path.with_suffix(".part")
-                save_file(found, part, metadata={"sha256": _checksum(found)})
-                os.replace(part, path)
-    return found["train"].to(device), found["test"].to(device)
+            lock.enter_context(FileLock(f"{path}.lock"))
+        features = _read(path)
+        if features is None:
+            train, test = _computed(data, config)
+            features = {"train": train.cpu(), "test": test.cpu()}
+            with _write_errors_named(path):
+                unfinished = path.with_suffix(".part")
+                save_file(features, unfinished, metadata={"sha256": _checksum(features)})
+                os.replace(unfinished, path)
+    return features["train"].to(device), features["test"].to(device)
 
 
 @contextlib.contextmanager
-def _writing(path: Path) -> Iterator[None]:
+def _write_errors_named(path: Path) -> Iterator[None]:
     """Turn errors of the file system within the context into a `DataError` that names the cache file."""
     try:
         yield
@@ -230,31 +263,34 @@ def _read(path: Path) -> dict[str, torch.Tensor] | None:
         return None
     try:
         with safe_open(path, "pt") as file:
-            found = {name: file.get_tensor(name) for name in ("train", "test")}
+            features = {name: file.get_tensor(name) for name in ("train", "test")}
             expected = (file.metadata() or {}).get("sha256")
     except SafetensorError as error:
         print(f"{path}: damaged ({error}); computed anew", file=sys.stderr)
         return None
-    if expected != _checksum(found):
+    if expected != _checksum(features):
         print(f"{path}: damaged (its content has another SHA-256 than was written); computed anew", file=sys.stderr)
         return None
-    return found
+    return features
 
 
-def _checksum(found: dict[str, torch.Tensor]) -> str:
+def _checksum(features: dict[str, torch.Tensor]) -> str:
     """Return the SHA-256 of the features of training and test records, which the cache file holds to detect damage."""
     content = hashlib.sha256()
     for name in ("train", "test"):
-        content.update(found[name].view(torch.uint8).numpy().data)
+        content.update(features[name].view(torch.uint8).numpy().data)
     return content.hexdigest()
 
 
 def _digest(data: Dataset, config: TrialConfig) -> str:
     """Return the name of the cache file: a digest of the records, the map's settings and the version of its code."""
-    part, code = config.parts.features, config.parts.features.load().code
-    named = [VERSION, *part.key(config), data.spec.shape, *([code] if code else []),
-             *([LEAST_DEVIATION] if part.standardised else [])]
-    content = hashlib.sha256(json.dumps(named).encode())
+    settings, code = config.parts.features, config.parts.features.load().code
+    identity = [VERSION, *settings.key(config), data.spec.shape]
+    if code:
+        identity.append(code)
+    if settings.standardised:
+        identity.append(LEAST_DEVIATION)
+    content = hashlib.sha256(json.dumps(identity).encode())
     for records in (data.train_x, data.test_x):
         content.update(records.cpu().numpy().data)
     return content.hexdigest()[:32]

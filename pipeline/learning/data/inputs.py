@@ -21,52 +21,53 @@ class Inputs:
         config: a trial, with `inputs` (the scale of pixels) and `input_norm` (the norm of every input; 0 for none).
         data: the data set, for the mean, deviation and scale of its pixels.
 
-    Attributes: usable: [N], false for records whose features are not finite; they are handed out as zeros and must
-    contribute nothing. None if all can be used. of_channels: for pixels, the means and deviations by which channels are
-    shifted and scaled.
+    Attributes:
+        usable: [N], false for records with features that are not finite: `batch` returns them as zeros, and they must
+            contribute nothing. None if all can be used.
+        channel_scales: for pixels, the means and deviations by which channels are shifted and scaled.
     """
 
     def __init__(self, records: torch.Tensor, config: TrialConfig, data: Dataset) -> None:
-        """Keep the records and, for pixels, prepare x -> factor x + shift, which puts them on the input scale."""
+        """Store the records and, for pixels, the factor and shift of x -> factor x + shift, which scales them."""
         self.records, self.norm = records, config.input_norm
         self.scaled = config.parts.features.raw
-        usable = None if self.scaled else records[:, 0].isfinite()  # of a record all features are, or none
+        usable = None if self.scaled else records[:, 0].isfinite()  # if one feature is not, none is (`compute`)
         self.usable = None if usable is None or bool(usable.all()) else usable
         self._buffer = torch.empty(0, records.shape[1], device=records.device)
         if not self.scaled:
             return
         scales = {"unit": ((0.0,), (1.0,)), "centered": ((0.5,), (0.5,)),
                   "standardized": (data.spec.mean, data.spec.std)}
-        self.of_channels = scales[config.inputs]
-        per_channel = data.spec.n_features // len(self.of_channels[0])
-        mean, std = (torch.tensor(values, device=records.device).repeat_interleave(per_channel)
-                     for values in self.of_channels)
+        self.channel_scales = scales[config.inputs]
+        per_channel = data.spec.n_features // len(self.channel_scales[0])
+        mean, std = (torch.tensor(values, device=records.device).repeat_interleave(per_channel)  # [n_features]
+                     for values in self.channel_scales)
         self.factor, self.shift = 1 / (data.spec.scale * std), -mean / std  # x -> (x/scale - mean)/std
 
-    def batch(self, indices: torch.Tensor, passing: bool = False) -> Activation:
+    def batch(self, indices: torch.Tensor, reuse_buffer: bool = False) -> Activation:
         """Return float inputs [..., n_0] of the records at `indices` [...].
 
         Args:
             indices: places of records, of any shape.
-            passing: whether the inputs may lie in a buffer that the next passing batch overwrites. This is faster, as
+            reuse_buffer: whether the inputs may lie in a buffer that the next such batch overwrites. This is faster, as
                 new memory is slow to get.
         """
         places = indices.flatten()
-        inputs = self._place(len(places), passing)
+        inputs = self._memory(len(places), reuse_buffer)
         rows = max(1, CHUNK_ELEMENTS[inputs.device.type] // inputs.shape[1])
-        for part, some in zip(inputs.split(rows), places.split(rows), strict=True):
-            self._write(some, part)
+        for out_chunk, place_chunk in zip(inputs.split(rows), places.split(rows), strict=True):
+            self._write(place_chunk, out_chunk)
         return inputs.view(*indices.shape, inputs.shape[1])
 
-    def _place(self, rows: int, passing: bool) -> torch.Tensor:
-        """Return memory [rows, n_0] for inputs: a part of the buffer if `passing`, else new memory.
+    def _memory(self, rows: int, reuse_buffer: bool) -> torch.Tensor:
+        """Return uninitialised memory [rows, n_0] for inputs: the first rows of the buffer, or new memory.
 
         The buffer grows when it is too small.
         """
         memory = self._buffer
-        if not passing or len(memory) < rows:
+        if not reuse_buffer or len(memory) < rows:
             memory = memory.new_empty(rows, memory.shape[1])
-        if passing:
+        if reuse_buffer:
             self._buffer = memory
         return memory[:rows]
 

@@ -22,26 +22,26 @@ from pipeline.trials.features import stated
 from pipeline.trials.fields import ConfigError
 from pipeline.trials.part import extension
 
-PACK = 256  # records at a time
+CHUNK_SIZE = 256  # records at a time
 Apply = Callable[[torch.Tensor], torch.Tensor]  # uint8 records [n, n_features] -> features [n, *shape], floating
 
 
 @dataclass(frozen=True)
 class Map:
-    """What computes the features of records.
+    """A feature map, and how it is applied.
 
     Attributes:
-        opened: from facts of a data set, a trial and a device to what maps records, as long as it is held.
-        pack: records at a time.
-        code: digest of what computes it, which a cache is named by; empty for this package's own maps.
-        kept: whether the cache keeps what was computed.
-        function: of an extension.
+        open_map: from facts of a data set, a trial and a device to a context manager of the function that maps records.
+        chunk_size: records at a time.
+        code: digest of the module that computes it, part of a cache file's name; empty for this package's own maps.
+        is_cached: whether the cache stores the features.
+        function: the function of an extension.
     """
 
-    opened: Callable[[DatasetSpec, TrialConfig, torch.device], AbstractContextManager[Apply]]
-    pack: int
+    open_map: Callable[[DatasetSpec, TrialConfig, torch.device], AbstractContextManager[Apply]]
+    chunk_size: int
     code: str = ""
-    kept: bool = True
+    is_cached: bool = True
     function: Callable[[torch.Tensor, TrialConfig], torch.Tensor] | None = None
 
 
@@ -52,11 +52,11 @@ def _images(records: torch.Tensor, spec: DatasetSpec) -> torch.Tensor:
 
 @contextlib.contextmanager
 def _scattering(spec: DatasetSpec, config: TrialConfig, device: torch.device) -> Iterator[Apply]:
-    """Yield the map of records to their scattering coefficients, of each colour by itself."""
+    """Yield the function that maps records to scattering coefficients, computed for each colour channel on its own."""
     channels = spec.shape[0]
 
     def apply(records: torch.Tensor) -> torch.Tensor:
-        images = _images(records, spec).flatten(0, 1)  # each colour by itself
+        images = _images(records, spec).flatten(0, 1)  # [n channels, rows, columns]
         maps = scattering(images, config.scattering_scales, config.scattering_angles)
         return maps.view(-1, channels * maps.shape[1], *maps.shape[2:])
 
@@ -65,7 +65,7 @@ def _scattering(spec: DatasetSpec, config: TrialConfig, device: torch.device) ->
 
 @contextlib.contextmanager
 def _patches(spec: DatasetSpec, config: TrialConfig, device: torch.device) -> Iterator[Apply]:
-    """Yield the map of records to the responses of patch filters, followed by the encoder's features if asked for.
+    """Yield the function that maps records to responses of patch filters; with `patch_beside`, encoder features follow.
 
     Args:
         spec: facts of the data set.
@@ -73,83 +73,91 @@ def _patches(spec: DatasetSpec, config: TrialConfig, device: torch.device) -> It
         device: device of the records.
     """
     channels, size, *_ = spec.shape
-    maps = Patches(channels, size, config.patch_filters, config.patch_size, config.patch_threshold, config.patch_pools,
-                   device)
-    if config.patch_beside == "none":
-        yield lambda records: maps(_images(records, spec))
-        return
-    beside = Encoder(config.patch_pools, device)
-    yield lambda records: torch.cat([of(_images(records, spec)) for of in (maps, beside)], dim=1)
+    patches = Patches(channels, size, config.patch_filters, config.patch_size, config.patch_threshold,
+                      config.patch_pools, device)
+    encoder = None if config.patch_beside == "none" else Encoder(config.patch_pools, device)
+
+    def apply(records: torch.Tensor) -> torch.Tensor:
+        images = _images(records, spec)
+        responses = patches(images)
+        return responses if encoder is None else torch.cat([responses, encoder(images)], dim=1)
+
+    yield apply
 
 
 @contextlib.contextmanager
 def _encoder(spec: DatasetSpec, config: TrialConfig, device: torch.device) -> Iterator[Apply]:
-    maps = Encoder(config.encoder_pools, device)
-    yield lambda records: maps(_images(records, spec))
+    """Yield the function that maps records to features of the trained encoder."""
+    encoder = Encoder(config.encoder_pools, device)
+    yield lambda records: encoder(_images(records, spec))
 
 
 @contextlib.contextmanager
-def _as_they_are(spec: DatasetSpec, config: TrialConfig, device: torch.device) -> Iterator[Apply]:
+def _identity(spec: DatasetSpec, config: TrialConfig, device: torch.device) -> Iterator[Apply]:
     yield lambda rows: rows
 
 
-SCATTERING = Map(_scattering, 64)  # which stay in a processor's cache
-PATCHES = Map(_patches, PACK)
-ENCODER = Map(_encoder, PACK)
+SCATTERING = Map(_scattering, 64)  # so few stay in a processor's cache
+PATCHES = Map(_patches, CHUNK_SIZE)
+ENCODER = Map(_encoder, CHUNK_SIZE)
 OPTICAL = Map(optical, 1024)
-FILE = Map(_as_they_are, 4096, kept=False)  # it is a file already
+FILE = Map(_identity, 4096, is_cached=False)  # it is a file already
 
 
 def register_features(name: str, function: Callable[[torch.Tensor, TrialConfig], torch.Tensor], *,
                       shape: Callable[[TrialConfig], tuple[int, ...]] | tuple[int, ...], public_because: str,
                       settings: Sequence[str] | Mapping[str, Field[Any] | None] = (), groups: int = 0) -> None:
-    """Add a map of single records: `features: <name>` is accepted from then on (docs/add_data.md).
+    """Add a feature map of single records: `features: <name>` is accepted after this call (docs/add_data.md).
 
     Args:
-        name: of the setting `features`.
-        function: from records [n, *shape of the data set], float32 on [0, 1], and a trial, to features [n, *shape],
-            floating point, row by row: the features of a record must not depend on the others of the pack.
-        shape: of one record's features, channels first, or a function of the trial.
-        public_because: why the map is public and depends on no private record. The sentence stands in the tag
-            `privacy.notes` of every trial with these features.
-        settings: fields that it uses, and new ones, as of `register_feedback`; they become part of its trials'
+        name: value of the setting `features`.
+        function: maps images [n, *shape of the data set], float32 on [0, 1], and a trial to floating-point features
+            [n, *shape]. The features of a record must not depend on the other records.
+        shape: shape of one record's features, channels first, or a function of the trial that returns it.
+        public_because: why the map is public and depends on no private record. The tag `privacy.notes` of every trial
+            with these features has this sentence.
+        settings: fields that it uses, and new ones, as in `register_feedback`; they become part of its trials'
             identity. `feature_groups` always is.
-        groups: in which the features are normalised where `feature_groups` does not say.
+        groups: number of groups in which features are normalised, unless `feature_groups` sets it.
 
     Raises:
-        ConfigError: for a name that is taken, a field that does not exist, or without `public_because`.
+        ConfigError: for a name in use, an unknown field, or without `public_because`.
     """
     if not public_because.strip() or "\n" in public_because:
         raise ConfigError(f"public_because: must say in one line why '{name}' is a public map of single records, got "
                           f"{public_because!r}; without it no epsilon of its trials would hold")
     entries = dict(settings if isinstance(settings, Mapping) else dict.fromkeys(settings))
-    old = [known for known, entry in entries.items() if entry is None]  # first, as the cache names what is computed
-    entries = {**dict.fromkeys((*old, "feature_groups")), **entries}
+    existing = [field for field, definition in entries.items() if definition is None]
+    # Existing fields come first: the order is part of a cache file's name.
+    entries = {**dict.fromkeys((*existing, "feature_groups")), **entries}
     code = _code(function)
-    works = Map(_extension(function), PACK, code=code, kept=bool(code), function=function)
+    works = Map(_extension(function), CHUNK_SIZE, code=code, is_cached=bool(code), function=function)
     extension("features", name, stated(shape, public_because), entries, works=works, groups=groups)
 
 
 def _extension(function: Callable[[torch.Tensor, TrialConfig], torch.Tensor]
                ) -> Callable[[DatasetSpec, TrialConfig, torch.device], AbstractContextManager[Apply]]:
-    """Return the function that opens an extension's feature map (`Map.opened`).
+    """Return the function that opens an extension's feature map (`Map.open_map`).
 
     Args:
-        function: the extension: maps images [n, *shape] on [0, 1] and a trial to features. It holds nothing open, so
-            the context ends without any work.
+        function: the extension: maps images [n, *shape] on [0, 1] and a trial to features. It has no resources to
+            release, so the context ends without any work.
     """
 
     @contextlib.contextmanager
-    def opened(spec: DatasetSpec, config: TrialConfig, device: torch.device) -> Iterator[Apply]:
+    def open_map(spec: DatasetSpec, config: TrialConfig, device: torch.device) -> Iterator[Apply]:
         yield lambda records: function(_images(records, spec), config)
-    return opened
+    return open_map
 
 
 def _code(function: Any) -> str:
-    """Return the digest of the module that defines a function; empty if there is no file.
+    """Return the SHA-256 of the file that defines a function; empty if there is no file.
 
-    A cell of a notebook has none, and may change under the same name, so its features are not cached.
+    A notebook's cell has no file. Its code may change under the same name, so its features are not cached.
     """
-    code = getattr(getattr(function, "func", function), "__code__", None)
+    function = getattr(function, "func", function)  # of a `functools.partial`
+    code = getattr(function, "__code__", None)
     path = Path(code.co_filename) if code else None
-    return hashlib.sha256(path.read_bytes()).hexdigest() if path and path.is_file() else ""
+    if path is None or not path.is_file():
+        return ""
+    return hashlib.sha256(path.read_bytes()).hexdigest()

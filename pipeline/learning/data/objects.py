@@ -26,7 +26,7 @@ class Objects:
     """
 
     def __init__(self, n: int, seed: int, backgrounds: int = BACKGROUNDS) -> None:
-        """Draw each object's parts: place, half axes, angle, shape (ellipse or box), colour, texture and shading.
+        """Draw each object's parts: centre, half axes, angle, shape (ellipse or box), colour, texture and shading.
 
         An image spans [-1, 1] in both directions, so lengths are in half images.
         """
@@ -50,16 +50,16 @@ class Objects:
 
         Parts are painted one over the other. In the coordinates p, q of a part, |p|^k + |q|^k <= 1 is its inside.
         """
-        which = torch.randint(self.n, (size,), generator=self.generator)
-        x, y = self._posed(size)
-        images = self._behind(size)
+        labels = torch.randint(self.n, (size,), generator=self.generator)
+        x, y = self._posed_coordinates(size)
+        images = self._random_backgrounds(size)
         wobble, shift = 1 + 0.2 * self._centred(size, PARTS, 2), 0.08 * self._centred(size, PARTS, 2)
         phases = 2 * math.pi * self._uniform(size, PARTS)
         for k in range(PARTS):
-            centre, axes = self.centres[which, k] + shift[:, k], self.axes[which, k] * wobble[:, k]
+            centre, axes = self.centres[labels, k] + shift[:, k], self.axes[labels, k] * wobble[:, k]
             angle, direction, frequency, amplitude, exponent = (
-                of[which, k].view(-1, 1, 1)
-                for of in (self.angles, self.directions, self.frequencies, self.amplitudes, self.exponents))
+                values[labels, k].view(-1, 1, 1)
+                for values in (self.angles, self.directions, self.frequencies, self.amplitudes, self.exponents))
             across, down = x - centre[:, 0].view(-1, 1, 1), y - centre[:, 1].view(-1, 1, 1)
             p = (angle.cos() * across + angle.sin() * down) / axes[:, 0].view(-1, 1, 1)
             q = (angle.cos() * down - angle.sin() * across) / axes[:, 1].view(-1, 1, 1)
@@ -67,37 +67,37 @@ class Objects:
             covered = torch.sigmoid((1 - p.abs() ** exponent - q.abs() ** exponent) * edge)
             wave = torch.sin(math.pi * frequency * (direction.cos() * across + direction.sin() * down)
                              + phases[:, k].view(-1, 1, 1))
-            slope = self.shades[which, k].view(-1, 2, 1, 1)
+            slope = self.shades[labels, k].view(-1, 2, 1, 1)
             tone = amplitude * wave + slope[:, 0] * p + slope[:, 1] * q
-            colour = self.colours[which, k].view(-1, 3, 1, 1)
+            colour = self.colours[labels, k].view(-1, 3, 1, 1)
             images = images + covered.unsqueeze(1) * (colour + tone.unsqueeze(1) - images)
-        return self._lit(images), which
+        return self._with_light_and_noise(images), labels
 
-    def _posed(self, size: int) -> tuple[torch.Tensor, torch.Tensor]:
+    def _posed_coordinates(self, size: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Return coordinates x, y of an object at all pixels, each [size, SIDE, SIDE], in a random pose per image.
 
         An object is moved, turned, zoomed, stretched and perhaps mirrored.
         """
         # Zoom 0.75 to 1.35, turn up to 0.25 rad, shift up to a quarter of the half side, stretch up to 15%.
         zoom, turn = 0.75 + 0.6 * self._uniform(size, 1, 1), 0.5 * self._centred(size, 1, 1)
-        right, lower = 0.5 * self._centred(2, size, 1, 1)
-        wider = 1 + 0.3 * self._centred(size, 1, 1)
+        shift_x, shift_y = 0.5 * self._centred(2, size, 1, 1)
+        stretch = 1 + 0.3 * self._centred(size, 1, 1)
         mirror = 2 * (self._uniform(size, 1, 1) < 0.5).float() - 1
-        x, y = self.columns - right, self.rows - lower
-        return (mirror * (turn.cos() * x + turn.sin() * y) / zoom * wider,
-                (turn.cos() * y - turn.sin() * x) / zoom / wider)
+        x, y = self.columns - shift_x, self.rows - shift_y
+        return (mirror * (turn.cos() * x + turn.sin() * y) / zoom * stretch,
+                (turn.cos() * y - turn.sin() * x) / zoom / stretch)
 
-    def _behind(self, size: int) -> torch.Tensor:
+    def _random_backgrounds(self, size: int) -> torch.Tensor:
         """Return backgrounds [size, 3, SIDE, SIDE]: random parts of dead leaves, with random contrast and light."""
-        which = torch.randint(len(self.backgrounds), (size,), generator=self.generator)
+        indices = torch.randint(len(self.backgrounds), (size,), generator=self.generator)
         first = torch.randint(ROOM + 1, (2, size, 1), generator=self.generator)
         rows, columns = first + torch.arange(SIDE)
         columns = torch.where(self._uniform(size, 1) < 0.5, columns, columns.flip(1))
-        seen = self.backgrounds[which.view(-1, 1, 1, 1), torch.arange(3).view(-1, 1, 1), rows[:, None, :, None],
-                                columns[:, None, None, :]]
-        return 0.5 + (seen - 0.5) * (0.4 + 0.6 * self._uniform(size, 1, 1, 1)) + 0.25 * self._centred(size, 3, 1, 1)
+        crops = self.backgrounds[indices.view(-1, 1, 1, 1), torch.arange(3).view(-1, 1, 1), rows[:, None, :, None],
+                                 columns[:, None, None, :]]
+        return 0.5 + (crops - 0.5) * (0.4 + 0.6 * self._uniform(size, 1, 1, 1)) + 0.25 * self._centred(size, 3, 1, 1)
 
-    def _lit(self, images: torch.Tensor) -> torch.Tensor:
+    def _with_light_and_noise(self, images: torch.Tensor) -> torch.Tensor:
         """Return images with random contrast, light, saturation, tint, focus and noise, on [0, 1]."""
         size = len(images)
         images = (images - 0.5) * (0.7 + 0.6 * self._uniform(size, 1, 1, 1)) + 0.5
@@ -111,6 +111,7 @@ class Objects:
         return (images + 0.03 * torch.randn(images.shape, generator=self.generator)).clamp(0, 1)
 
     def _uniform(self, *shape: int) -> torch.Tensor:
+        """Return random numbers of this shape, uniform on [0, 1)."""
         return torch.rand(*shape, generator=self.generator)
 
     def _centred(self, *shape: int) -> torch.Tensor:

@@ -32,7 +32,7 @@ def encoded(records: torch.Tensor, thresholds: int, scale: float) -> torch.Tenso
     Returns:
         [n, T n_features], uint8: all pixels against the lowest threshold, then all against the next.
     """
-    # A whole number is above a threshold if it is above what the threshold is rounded down to.
+    # Pixels are integers, so thresholds may be rounded down.
     levels = torch.tensor([int(scale * k / (thresholds + 1)) for k in range(1, thresholds + 1)], dtype=torch.uint8)
     return (records.unsqueeze(1) > levels.to(records.device).unsqueeze(1)).flatten(1).to(torch.uint8)
 
@@ -79,11 +79,11 @@ class HardwareOptics:
 
     def __call__(self, bits: torch.Tensor) -> torch.Tensor:
         """Return intensities [n, width], float32, of bits [n, n_bits], on the device of the bits."""
-        seen = np.asarray(self.opu.transform(bits.cpu().numpy()), dtype=np.float32)
-        return torch.from_numpy(seen).to(bits.device)
+        intensities = np.asarray(self.opu.transform(bits.cpu().numpy()), dtype=np.float32)
+        return torch.from_numpy(intensities).to(bits.device)
 
     def close(self) -> None:
-        """Give back the device; only one process can hold it."""
+        """Release the device, as only one process can use it."""
         self.opu.close()
 
 
@@ -100,10 +100,10 @@ def optical(spec: DatasetSpec, config: TrialConfig, device: torch.device
         device: device of the records.
     """
     n_bits = config.optical_thresholds * spec.n_features
-    with contextlib.ExitStack() as held:
+    with contextlib.ExitStack() as device_lease:
         optics: HardwareOptics | SimulatedOptics
         if config.optical_device == "hardware":
-            optics = held.enter_context(contextlib.closing(HardwareOptics(n_bits, config.optical_width)))
+            optics = device_lease.enter_context(contextlib.closing(HardwareOptics(n_bits, config.optical_width)))
         else:
             optics = SimulatedOptics(n_bits, config.optical_width, config.optical_seed, device)
         yield lambda records: optics(encoded(records, config.optical_thresholds, spec.scale))

@@ -13,7 +13,7 @@ from torch.nn.functional import adaptive_avg_pool2d, avg_pool2d, conv2d, normali
 from pipeline.learning.data.dead_leaves import dead_leaves
 from pipeline.learning.data.download import DataError
 
-IMAGES, PER_IMAGE, SEED = 1000, 100, 1  # synthetic images, patches drawn of each, and by which seed
+IMAGES, PER_IMAGE, SEED = 1000, 100, 1  # synthetic images, patches drawn from each, and the seed of these draws
 LEAST_CONTRAST = 10 / 255**2  # added to the variance of a patch's pixels on [0, 1]
 LEAST_VARIANCE = 0.1  # added to the variance of every component that is whitened
 # Responses at a time; on a CPU few, as the system is slow to give out large memory
@@ -21,10 +21,10 @@ CHUNK_ELEMENTS = {"cpu": 2**21, "cuda": 2**28}
 
 
 def filters(channels: int, size: int, n: int, side: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return filters and offsets of whitened patches: z = filter * p/s + offset for a patch p of an image.
+    """Return filters and offsets that compare image patches with random patches of synthetic images.
 
-    z is the product of the whitened patch with a whitened patch of synthetic images, of length 1. s is the contrast of
-    p (see `folded`).
+    For an image patch p with contrast s (see `folded`), z = filter * p/s + offset is the inner product of two whitened
+    patches: p and a patch of images of dead leaves, the latter scaled to length 1.
 
     Args:
         channels: channels of the images.
@@ -33,23 +33,23 @@ def filters(channels: int, size: int, n: int, side: int) -> tuple[torch.Tensor, 
         side: rows (columns) of a patch.
 
     Returns:
-        [n, channels, side, side], each with the sum 0, and [n]; float32.
+        Filters [n, channels, side, side], each with the sum 0, and offsets [n]; float32.
 
     Raises:
-        DataError: for more filters than there are different patches.
+        DataError: if n exceeds the number of different patches.
     """
     generator = torch.Generator().manual_seed(SEED)
-    found = unfold(dead_leaves(IMAGES, channels, size), side).transpose(1, 2)  # [images, places, d]
-    places = torch.rand(found.shape[:2], generator=generator).argsort(dim=1)[:, :PER_IMAGE]
-    drawn = found[torch.arange(IMAGES).unsqueeze(1), places].flatten(0, 1).unique(dim=0).double()
-    drawn -= drawn.mean(1, keepdim=True)
-    drawn /= (drawn.var(1, keepdim=True) + LEAST_CONTRAST).sqrt()
-    seen = drawn[drawn.square().sum(1) > 1]  # without flat patches
-    if n > len(seen):
-        raise DataError(f"patch_filters: must be at most the {len(seen)} different patches of size {side} that are "
-                        f"drawn from synthetic images of size {size}, got {n}")
-    chosen = seen[torch.randperm(len(seen), generator=generator)[:n]]
-    weights, offsets = folded(chosen, drawn.mean(0), torch.cov(drawn.T))
+    all_patches = unfold(dead_leaves(IMAGES, channels, size), side).transpose(1, 2)  # [images, places, d]
+    places = torch.rand(all_patches.shape[:2], generator=generator).argsort(dim=1)[:, :PER_IMAGE]
+    patches = all_patches[torch.arange(IMAGES).unsqueeze(1), places].flatten(0, 1).unique(dim=0).double()
+    patches -= patches.mean(1, keepdim=True)
+    patches /= (patches.var(1, keepdim=True) + LEAST_CONTRAST).sqrt()
+    candidates = patches[patches.square().sum(1) > 1]  # without flat patches
+    if n > len(candidates):
+        raise DataError(f"patch_filters: must be at most the {len(candidates)} different patches of size {side} that "
+                        f"are drawn from synthetic images of size {size}, got {n}")
+    chosen = candidates[torch.randperm(len(candidates), generator=generator)[:n]]
+    weights, offsets = folded(chosen, patches.mean(0), torch.cov(patches.T))
     return weights.view(-1, channels, side, side).float(), offsets.float()
 
 
@@ -97,10 +97,10 @@ class Patches:
     def __call__(self, images: torch.Tensor) -> torch.Tensor:
         """Return features [N, 2 n, pools, pools], float32, of images [N, channels, rows, columns] on [0, 1]."""
         places = (images.shape[-1] - self.weights.shape[-1] + 1) ** 2
-        at_a_time = max(1, CHUNK_ELEMENTS[images.device.type] // (len(self.weights) * places))
-        return torch.cat([self._of(some) for some in images.split(at_a_time)])
+        chunk_size = max(1, CHUNK_ELEMENTS[images.device.type] // (len(self.weights) * places))
+        return torch.cat([self._features(chunk) for chunk in images.split(chunk_size)])
 
-    def _of(self, images: torch.Tensor) -> torch.Tensor:
+    def _features(self, images: torch.Tensor) -> torch.Tensor:
         """Return the features of a few images, as `__call__` does for all.
 
         The variance of a patch's pixels follows from the means of pixels and of their squares, which average pools give
@@ -108,12 +108,13 @@ class Patches:
         """
         _, channels, side, _ = self.weights.shape
         d = channels * side**2
-        exact = images.double()  # in float32 a faint patch would have no variance
-        mean, square = (avg_pool2d(part.mean(1, keepdim=True), side, stride=1) for part in (exact, exact.square()))
-        variance = (square - mean.square()).clamp_(min=0) * (d / (d - 1))
-        inverse = (variance + LEAST_CONTRAST).rsqrt_().float()
-        with torch.backends.cudnn.flags(allow_tf32=False):  # which would round factors to 10 bits
-            z = conv2d(images - 0.5, self.weights).mul_(inverse).add_(self.offsets[:, None, None])
+        pixels = images.double()  # in float32 a faint patch would have no variance
+        mean = avg_pool2d(pixels.mean(1, keepdim=True), side, stride=1)
+        mean_square = avg_pool2d(pixels.square().mean(1, keepdim=True), side, stride=1)
+        variance = (mean_square - mean.square()).clamp_(min=0) * (d / (d - 1))
+        inverse_contrast = (variance + LEAST_CONTRAST).rsqrt_().float()
+        with torch.backends.cudnn.flags(allow_tf32=False):  # TF32 would round factors to 10 bits
+            z = conv2d(images - 0.5, self.weights).mul_(inverse_contrast).add_(self.offsets[:, None, None])
         above = adaptive_avg_pool2d((z - self.threshold).relu_(), self.pools)
         below = adaptive_avg_pool2d(z.add_(self.threshold).neg_().relu_(), self.pools)
         return torch.cat([above, below], dim=1)

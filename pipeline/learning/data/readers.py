@@ -204,7 +204,9 @@ def _read_archive(path: Path, spec: DatasetSpec) -> dict[str, bytes]:
         with tarfile.open(path) as archive:
             for member in archive:
                 name = Path(member.name).name
-                if member.isfile() and name in DIGESTS["cifar10"] and (file := archive.extractfile(member)):
+                if not member.isfile() or name not in DIGESTS["cifar10"]:
+                    continue
+                if file := archive.extractfile(member):
                     members[name] = file.read()
                     _check_member(f"{path}, member {member.name}", name, members[name], spec)
     except (OSError, EOFError, tarfile.TarError, zlib.error, lzma.LZMAError) as error:
@@ -300,24 +302,26 @@ def _read_svhn(path: Path, spec: DatasetSpec, n: int) -> Arrays:
     from scipy.io import loadmat
 
     try:
-        found = loadmat(path, variable_names=["X", "y"])
-    except Exception as error:  # of a broken file scipy raises whatever it comes across
+        arrays = loadmat(path, variable_names=["X", "y"])
+    except Exception as error:  # for a broken file, scipy raises errors of any type
         raise DataError(f"{path}: expected a readable, complete MATLAB 5 file, got: {error}") from error
     channels, rows, columns = spec.shape
     for name, shape in (("X", (rows, columns, channels, n)), ("y", (n, 1))):
-        if name not in found or found[name].dtype != np.uint8 or found[name].shape != shape:
-            got = f"{found[name].dtype} of shape {found[name].shape}" if name in found else "none of that name"
+        array = arrays.get(name)
+        if array is None or array.dtype != np.uint8 or array.shape != shape:
+            got = "none of that name" if array is None else f"{array.dtype} of shape {array.shape}"
             raise DataError(f"{path}, {name}: expected uint8 of shape {shape}, got {got}")
-    y = found["y"][:, 0]
+    y = arrays["y"][:, 0]
     if not (1 <= y.min() and y.max() <= spec.n_classes):
         raise DataError(f"{path}, y: expected labels 1..{spec.n_classes}, got {y.min()}..{y.max()}")
-    return found["X"].transpose(3, 2, 0, 1).reshape(n, spec.n_features), y % spec.n_classes
+    return arrays["X"].transpose(3, 2, 0, 1).reshape(n, spec.n_features), y % spec.n_classes
 
 
 def _keep_unpacked(members: dict[str, bytes], unpacked: Path) -> None:
     """Write the files of an archive to the folder `unpacked`, which appears whole or not at all.
 
-    They are written beside it first, and then renamed. A failure costs only time, so it is reported and not raised.
+    They are first written to a temporary folder, which is then renamed. A failure costs only time, so it is reported
+    and not raised.
     """
     try:
         unpacked.parent.mkdir(parents=True, exist_ok=True)
@@ -328,7 +332,7 @@ def _keep_unpacked(members: dict[str, bytes], unpacked: Path) -> None:
                 (batches / name).write_bytes(payload)
             os.rename(batches, unpacked)
     except OSError as error:
-        if not unpacked.is_dir():  # otherwise another process was faster, with the same verified bytes
+        if not unpacked.is_dir():  # else another process wrote the same verified bytes first
             print(f"{unpacked}: no unpacked copy could be kept ({error}); every load decompresses the archive anew",
                   file=sys.stderr)
 

@@ -31,22 +31,24 @@ def split(n_records: int, n_validation: int, seed: int, used: int | None = None)
         n_records: number of records.
         n_validation: number of validation records.
         seed: seed of the trial.
-        used: number of records in both together; by default all.
+        used: number of training and validation records together; by default all records.
     """
     order = numpy_generator(seed, "split").permutation(n_records)[:used]
     return order[n_validation:], order[:n_validation]
 
 
 def _shuffled(rng: np.random.Generator, n: int, steps: int, m: int) -> np.ndarray:
+    """Return the batches of an epoch [steps, m]: a permutation of n records, cut into batches of m."""
     return rng.permutation(n)[: steps * m].reshape(steps, m)
 
 
 def _without_replacement(rng: np.random.Generator, n: int, steps: int, m: int) -> np.ndarray:
+    """Return the batches of an epoch [steps, m]: each has m of the n records, drawn independently of other batches."""
     return np.stack([rng.choice(n, m, replace=False, shuffle=False) for _ in range(steps)])
 
 
 def _poisson(rng: np.random.Generator, n: int, steps: int, m: int) -> np.ndarray:
-    """Return the batches of an epoch [steps, capacity], filled up with `ABSENT`: each record with rate m/n.
+    """Return the batches of an epoch [steps, capacity], padded with `ABSENT`: each has every record with rate m/n.
 
     The capacity is six standard deviations above m. A larger batch, about once in 10^9 steps, enlarges it: no record is
     ever left out.
@@ -58,24 +60,27 @@ def _poisson(rng: np.random.Generator, n: int, steps: int, m: int) -> np.ndarray
         m: expected size of a batch.
     """
     sizes = rng.binomial(n, m / n, steps)
-    return _filled_up(n, m, [rng.choice(n, size, replace=False, shuffle=False) for size in sizes])
+    return _padded(n, m, [rng.choice(n, size, replace=False, shuffle=False) for size in sizes])
 
 
-def _filled_up(n: int, m: int, batches: Sequence[np.ndarray]) -> np.ndarray:
+def _padded(n: int, m: int, batches: Sequence[np.ndarray]) -> np.ndarray:
+    """Return batches of unequal sizes as one array [steps, capacity], padded with `ABSENT`; m is the expected size."""
     capacity = max(_capacity(n, m), *map(len, batches))
     return np.stack([np.pad(batch, (0, capacity - len(batch)), constant_values=ABSENT) for batch in batches])
 
 
 def _capacity(n: int, m: int) -> int:
+    """Return about m plus six standard deviations of a Poisson batch's size, as a multiple of 16, at most n."""
     return min(n, math.ceil((m + 6 * math.sqrt(m * (1 - m / n)) + 8) / 16) * 16)
 
 
-ABSENT = -1  # where a batch is smaller than the tensor that holds it
+ABSENT = -1  # padding, where a batch is smaller than its tensor
+
 
 def _secret_order(n: int) -> np.ndarray:
-    """Return a secret permutation of n records, all with the same probability.
+    """Return a secret permutation of n records, uniform over all permutations.
 
-    It sorts secret integers; with ties, which would favour some orders, it draws again.
+    It is the order of secret random integers. They are drawn again if two are equal, as ties would favour some orders.
     """
     while True:
         integers = secret_integers(n)
@@ -93,18 +98,19 @@ def _secret_without_replacement(n: int, steps: int, m: int) -> np.ndarray:
 
 
 def _secret_poisson(n: int, steps: int, m: int) -> np.ndarray:
-    if m == n:
-        return _filled_up(n, m, [np.arange(n)] * steps)
+    """Return the batches of an epoch [steps, capacity] as `_poisson` does, from secret integers of 64 bits."""
+    if m == n:  # 2^64 m/n has no 64 bits
+        return _padded(n, m, [np.arange(n)] * steps)
     below = np.uint64(2**64 * m // n)
-    return _filled_up(n, m, [np.flatnonzero(secret_integers(n) < below) for _ in range(steps)])
+    return _padded(n, m, [np.flatnonzero(secret_integers(n) < below) for _ in range(steps)])
 
 
 class Sampler(NamedTuple):
     """How the batches of an epoch are drawn; each function takes records, steps and batch size, n, steps, m.
 
     Attributes:
-        by_seed: from a generator, too: places of records [steps, width], `ABSENT` where there is none.
-        secret: the same, from the operating system.
+        by_seed: from a generator and (n, steps, m) to places of records [steps, width], padded with `ABSENT`.
+        secret: the same without a generator: it draws from the operating system.
     """
 
     by_seed: Callable[[np.random.Generator, int, int, int], np.ndarray]
@@ -126,26 +132,27 @@ class BatchSampler:
         batch_size: m, the size of a batch or, for poisson, its expectation.
         steps: steps per epoch.
         device: where the indices live.
-        secure: draw from the operating system; nothing is kept from which batches could be drawn again.
+        secure: draw from the operating system; nothing is stored that could reproduce the batches.
     """
 
     def __init__(self, name: str, records: Sequence[np.ndarray], seeds: Sequence[int], batch_size: int, steps: int,
                  device: torch.device, secure: bool = False) -> None:
         """Load the sampler and, unless batches are secret, make each trial's generator; the class has the arguments."""
-        self.drawing: Sampler = PARTS["sampler"][name].load()
+        self.sampler: Sampler = PARTS["sampler"][name].load()
         self.records = list(records)
         self.generators = [None if secure else numpy_generator(seed, "sampling") for seed in seeds]
         self.batch_size, self.steps, self.device = batch_size, steps, device
 
     def epoch(self) -> torch.Tensor:
-        """Record indices of the next epoch [steps, R, m], int64; `ABSENT` where a poisson batch has no record."""
-        per_trial = []
+        """Return the record indices of the next epoch's batches [steps, R, m], int64, padded with `ABSENT`."""
+        trial_batches = []
         for records, rng in zip(self.records, self.generators, strict=True):
-            schedule = len(records), self.steps, self.batch_size
-            drawn = self.drawing.by_seed(rng, *schedule) if rng else self.drawing.secret(*schedule)
-            per_trial.append(np.where(drawn == ABSENT, ABSENT, records[drawn]))
-        width = max(drawn.shape[1] for drawn in per_trial)
-        padded = [np.pad(drawn, ((0, 0), (0, width - drawn.shape[1])), constant_values=ABSENT) for drawn in per_trial]
+            n, steps, m = len(records), self.steps, self.batch_size
+            places = self.sampler.by_seed(rng, n, steps, m) if rng else self.sampler.secret(n, steps, m)
+            trial_batches.append(np.where(places == ABSENT, ABSENT, records[places]))
+        width = max(batches.shape[1] for batches in trial_batches)
+        padded = [np.pad(batches, ((0, 0), (0, width - batches.shape[1])), constant_values=ABSENT)
+                  for batches in trial_batches]
         return torch.from_numpy(np.stack(padded, axis=1).astype(np.int64)).to(self.device)
 
     def state(self) -> list[dict[str, Any]]:
@@ -153,6 +160,7 @@ class BatchSampler:
         return [dict(rng.bit_generator.state) for rng in self.generators if rng]
 
     def restore(self, state: Sequence[Mapping[str, Any]]) -> None:
-        """Go on with the epoch after which `state` was taken."""
-        for rng, own in zip((rng for rng in self.generators if rng), state, strict=True):
-            rng.bit_generator.state = own
+        """Set the generators to the states that `state` returned; secure trials have none."""
+        seeded = [rng for rng in self.generators if rng]
+        for rng, rng_state in zip(seeded, state, strict=True):
+            rng.bit_generator.state = rng_state

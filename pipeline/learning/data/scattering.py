@@ -23,9 +23,9 @@ PERIODS = range(-2, 3)  # copies of a filter that are added up, so that it is pe
 def scattering(images: torch.Tensor, scales: int = 2, angles: int = 8) -> torch.Tensor:
     """Return scattering coefficients of images, up to the second order.
 
-    With z the image, reflected at its borders, psi_{j,t} a wavelet of scale 2^j and angle t, and phi an average over
-    2^J pixels: z * phi, |z * psi_{j,t}| * phi, and ||z * psi_{j,t}| * psi_{k,u}| * phi for k > j, each at every 2^J-th
-    pixel.
+    Let z be the image, reflected at its borders, psi_{j,t} a wavelet of scale 2^j and angle t, and phi an average over
+    2^J pixels. The coefficients are z * phi, |z * psi_{j,t}| * phi, and ||z * psi_{j,t}| * psi_{k,u}| * phi for k > j,
+    each at every 2^J-th pixel.
 
     Args:
         images: [n, size, size], float.
@@ -47,11 +47,11 @@ def scattering(images: torch.Tensor, scales: int = 2, angles: int = 8) -> torch.
         u = _modulus(fft2(image), wavelets[j][0], 2**j)  # [n, L, s, s], s = padded/2^j
         first.append(_average(u, averages[j]))
         if j + 1 < scales:
-            finer, parts = fft2(u).unsqueeze(2), []
+            spectrum, by_scale = fft2(u).unsqueeze(2), []
             for k in range(j + 1, scales):
-                v = _modulus(finer, wavelets[k][j], 2 ** (k - j))  # [n, L, L, s', s']
-                parts.append(_average(v, averages[k]))
-            second.append(torch.stack(parts, dim=2).flatten(1, 3))  # by angle, then by the second scale and angle
+                v = _modulus(spectrum, wavelets[k][j], 2 ** (k - j))  # [n, L, L, s', s']
+                by_scale.append(_average(v, averages[k]))
+            second.append(torch.stack(by_scale, dim=2).flatten(1, 3))  # by angle, then by the second scale and angle
     return torch.cat([_average(image, averages[0]), *first, *second], dim=1)
 
 
@@ -94,17 +94,19 @@ def _filters(size: int, scales: int, angles: int,
     """
     wavelets = []
     for j in range(scales):
-        turned = [_morlet(size, WIDTH * 2**j, (int(angles - angles / 2 - 1) - t) * math.pi / angles, FREQUENCY / 2**j,
-                          4 / angles) for t in range(angles)]
-        spectra = np.fft.fft2(np.stack(turned)).real
-        wavelets.append([torch.from_numpy(_at(spectra, r)).float().to(device) for r in range(j + 1)])
-    low = np.fft.fft2(_gabor(size, WIDTH * 2 ** (scales - 1), 0.0, 0.0, 1.0)).real
+        rotated = []
+        for t in range(angles):
+            theta = (int(angles - angles / 2 - 1) - t) * math.pi / angles  # kymatio's order of angles
+            rotated.append(_morlet(size, WIDTH * 2**j, theta, FREQUENCY / 2**j, 4 / angles))
+        spectra = np.fft.fft2(np.stack(rotated)).real
+        wavelets.append([torch.from_numpy(_at_resolution(spectra, r)).float().to(device) for r in range(j + 1)])
+    low_pass = np.fft.fft2(_gabor(size, WIDTH * 2 ** (scales - 1), 0.0, 0.0, 1.0)).real
     averages = []
     for r in range(scales):
-        kernel, step = np.fft.ifft2(_at(low, r)).real, 2 ** (scales - r)
+        kernel, step = np.fft.ifft2(_at_resolution(low_pass, r)).real, 2 ** (scales - r)
         places = np.arange(step, len(kernel) - step, step)
-        apart = (places[:, None] - np.arange(len(kernel))) % len(kernel)  # [q, s]
-        weights = kernel[apart[:, None, :, None], apart[None, :, None, :]]  # [q, q, s, s]
+        distances = (places[:, None] - np.arange(len(kernel))) % len(kernel)  # [q, s], periodic
+        weights = kernel[distances[:, None, :, None], distances[None, :, None, :]]  # [q, q, s, s]
         averages.append(torch.from_numpy(weights.reshape(len(places) ** 2, -1).T.copy()).float().to(device))
     return wavelets, averages
 
@@ -138,7 +140,7 @@ def _morlet(size: int, sigma: float, theta: float, xi: float, slant: float) -> n
     return wave - wave.sum() / envelope.sum() * envelope
 
 
-def _at(spectra: np.ndarray, resolution: int) -> np.ndarray:
+def _at_resolution(spectra: np.ndarray, resolution: int) -> np.ndarray:
     """Return spectra of filters for images at every 2^resolution-th pixel; frequencies that would alias are set to 0.
 
     Args:
@@ -148,7 +150,8 @@ def _at(spectra: np.ndarray, resolution: int) -> np.ndarray:
     if not resolution:
         return spectra
     size, step = spectra.shape[-1], 2**resolution
-    kept = np.ones(size)
-    kept[size // (2 * step):size // (2 * step) + int(size * (1 - 1 / step))] = 0
-    small = (spectra * kept[:, None] * kept).reshape(*spectra.shape[:-2], step, size // step, step, size // step)
-    return small.sum(axis=(-4, -2))
+    mask = np.ones(size)
+    mask[size // (2 * step):size // (2 * step) + int(size * (1 - 1 / step))] = 0  # high frequencies
+    # Taking every step-th pixel adds up step^2 blocks of the spectrum.
+    blocks = (spectra * mask[:, None] * mask).reshape(*spectra.shape[:-2], step, size // step, step, size // step)
+    return blocks.sum(axis=(-4, -2))

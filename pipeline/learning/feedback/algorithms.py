@@ -55,11 +55,12 @@ def back_propagate(deltas: list[torch.Tensor], net: Network, activations: list[t
         activations: h^0, ..., h^{L-1}, each [R, m, n_{l-1}].
         derivative: (h^l, l) -> phi'(z^l).
     """
-    deltas = deltas[::-1]
-    for layer in range(len(net.layers) - len(deltas), 0, -1):  # counted from 1; as a list index, the layer above
-        signal = net.layers[layer].back(deltas[-1], net.parameters.weights[layer])
-        deltas.append(signal.mul_(derivative(activations[layer], layer)))
-    return deltas[::-1]
+    from_top = deltas[::-1]
+    for layer in range(len(net.layers) - len(deltas), 0, -1):
+        # Layers count from 1, list indices from 0: `net.layers[layer]` is the layer above.
+        signal = net.layers[layer].back(from_top[-1], net.parameters.weights[layer])
+        from_top.append(signal.mul_(derivative(activations[layer], layer)))
+    return from_top[::-1]
 
 
 class Feedback(ABC):
@@ -133,8 +134,9 @@ class DirectFeedback(Feedback):
 
     def signals(self, error: torch.Tensor) -> list[torch.Tensor]:
         """Return B^{l+1} e, ..., B^L e, e: [R, m, n_l] per layer; all except the last are views of one projection."""
-        carried = error if self.threshold is None else ternarize(error, self.threshold)
-        return [*self.projector.project(carried).split(self.widths, dim=-1), error]
+        to_project = error if self.threshold is None else ternarize(error, self.threshold)
+        projections = self.projector.project(to_project).split(self.widths, dim=-1)
+        return [*projections, error]
 
     def deltas(self, signals: list[torch.Tensor], net: Network, activations: list[torch.Tensor],
                derivative: Derivative) -> list[torch.Tensor]:
@@ -142,8 +144,8 @@ class DirectFeedback(Feedback):
 
         Shapes: R trials, m records, n_l units of layer l. delta^l is the learning signal at layer l's pre-activation.
         """
-        first = len(net.layers) - len(self.widths)
-        hidden = [derivative(activations[k], k).mul_(s) for k, s in enumerate(signals[:-1], start=first)]
+        first = len(net.layers) - len(self.widths)  # number of the lowest layer with a projected error, from 1
+        hidden = [derivative(activations[k], k).mul_(signal) for k, signal in enumerate(signals[:-1], start=first)]
         return back_propagate([*hidden, signals[-1]], net, activations, derivative)
 
     def noise_sources(self) -> list[Noise]:
@@ -162,13 +164,15 @@ def direct_feedback(pack: Pack, net: Network, device: torch.device) -> DirectFee
         net: the networks, for the widths of hidden layers.
         device: device of errors and projections.
     """
-    c = pack.shared
-    widths = c.hidden if c.parts.feedback.convolutional else net.sizes[1:-1]
+    shared = pack.shared
+    # In the hybrid, convolutions use back-propagation.
+    widths = shared.hidden if shared.parts.feedback.convolutional else net.sizes[1:-1]
     projector = make_projector(pack.trials, sum(widths), device)
-    if (norm := c.parts.mechanism.feedback_norm) and not c.exact:  # `IntegerTraining` normalises bit-exactly
+    norm = shared.parts.mechanism.feedback_norm
+    if norm and not shared.exact:  # `IntegerTraining` normalises bit-exactly
         projector.normalize(widths, norm)
     threshold = None
-    if c.parts.feedback.ternary:
+    if shared.parts.feedback.ternary:
         threshold = torch.tensor([t.threshold for t in pack.trials], device=device).view(-1, 1, 1)
     return DirectFeedback(projector, widths, threshold)
 

@@ -56,20 +56,23 @@ class Loss(ABC):
         error, losses = self.of_records(logits, labels.unsqueeze(-1))
         if present is None:
             return error, losses.mean(dim=(1, 2))
-        return error.mul_(present), (losses * present).sum(dim=(1, 2)) / present.sum(dim=(1, 2)).clamp(min=1)
+        n_records = present.sum(dim=(1, 2)).clamp(min=1)
+        return error.mul_(present), (losses * present).sum(dim=(1, 2)) / n_records
 
 
 class CrossEntropy(Loss):
     """The loss -log p of the label, with e = p - onehot."""
 
     def of_records(self, logits: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return p - onehot, and -log p of the label."""
+        """Return the errors p - onehot [R, m, n_L] and the losses -log p of the label [R, m, 1].
+
+        p is softmax(logits).
+        """
         log_p = torch.log_softmax(logits, dim=-1)
         losses = -log_p.gather(-1, labels)
         error = log_p.exp_()
         error.scatter_add_(-1, labels, torch.full_like(labels, -1, dtype=error.dtype))
         return error, losses
-
 
     def targets(self, labels: torch.Tensor, classes: int) -> torch.Tensor:
         """Return one-hot labels."""
@@ -80,7 +83,10 @@ class LabelSmoothing(CrossEntropy):
     """The loss -sum q log p, q = (1 - s) onehot + s/K, with e = p - q (Szegedy et al. 2016, section 7)."""
 
     def of_records(self, logits: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return p - q, and the cross-entropy with q."""
+        """Return the errors p - q [R, m, n_L] and the losses -sum q log p [R, m, 1], with p = softmax(logits).
+
+        q = (1 - s) onehot + s/K has the share s = `smoothing` spread over all K classes.
+        """
         share = self.config.smoothing
         log_p = torch.log_softmax(logits, dim=-1)
         losses = -(1 - share) * log_p.gather(-1, labels) - share * log_p.mean(dim=-1, keepdim=True)

@@ -7,6 +7,7 @@ result is computed only from the four numbers of every pixel.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -49,9 +50,9 @@ class PhysicalOpuProjector(Projector):
                  device: torch.device | str = "cpu", *, cameras: Sequence[Camera], noise_seeds: Sequence[int]) -> None:
         """Check the cameras, draw the transmission matrices and prepare the noise; the class has the arguments."""
         super().__init__(n_classes, n_out_total, seeds, std, device)
-        for name, given in (("cameras", cameras), ("noise_seeds", noise_seeds)):
-            if len(given) != self.n_replicas:
-                raise ValueError(f"{name}: must be {self.n_replicas}, one for every replica, got {len(given)}")
+        for name, values in (("cameras", cameras), ("noise_seeds", noise_seeds)):
+            if len(values) != self.n_replicas:
+                raise ValueError(f"{name}: must be {self.n_replicas}, one for every replica, got {len(values)}")
         if len({(camera.full_well, camera.adc_bits) for camera in cameras}) > 1:
             raise ValueError("cameras: must have one full well and one ADC, got several")
         matrix = std * np.stack([transmission(seed, n_classes, n_out_total) for seed in seeds])
@@ -98,15 +99,17 @@ class PhysicalOpuProjector(Projector):
         Args:
             expected: their means, from `expected_counts`.
         """
-        of_light, of_electronics = self._noise.next(), self._noise.next()  # separate, because padding draws too
+        light, electronics = self._noise.next(), self._noise.next()  # generators; two, because padding draws too
         counts = torch.stack([torch.poisson(means, generator=generator)
-                              for means, generator in zip(expected, of_light, strict=True)])
+                              for means, generator in zip(expected, light, strict=True)])
         if self._full_well:
             counts.clamp_(max=self._full_well)
-        for own, sigma, generator in zip(counts, self._read_noise, of_electronics, strict=True):
+        for trial_counts, sigma, generator in zip(counts, self._read_noise, electronics, strict=True):
             if sigma:
-                drawn = own.new_empty(-(-own.numel() // BLOCK) * BLOCK).normal_(0.0, sigma, generator=generator)
-                own += drawn[: own.numel()].view_as(own)
+                n = trial_counts.numel()
+                n_drawn = math.ceil(n / BLOCK) * BLOCK  # whole blocks: the numbers then do not depend on n
+                noise = trial_counts.new_empty(n_drawn).normal_(0.0, sigma, generator=generator)
+                trial_counts += noise[:n].view_as(trial_counts)
         if self._adc_step:
             # Levels below 0 exist, as cameras add an offset; clipping read noise at 0 would give a signal in the dark.
             counts.clamp_(max=self._full_well).div_(self._adc_step).round_().mul_(self._adc_step)

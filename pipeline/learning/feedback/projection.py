@@ -44,7 +44,7 @@ class Projector(ABC):
 
     def __init__(self, n_classes: int, n_out_total: int, seeds: Sequence[int], std: float,
                  device: torch.device | str = "cpu") -> None:
-        """Check and keep the arguments, which the class describes."""
+        """Check the arguments and store them as attributes; the class describes them."""
         for name, value in (("n_classes", n_classes), ("n_out_total", n_out_total), ("seeds", len(seeds))):
             if value < 1:
                 raise ValueError(f"{name}: must be at least 1, got {value}")
@@ -126,9 +126,9 @@ def check_ternary(e: Tensor) -> None:
     Raises:
         ValueError: for values other than -1, 0 and 1.
     """
-    wrong = e[(e != 0) & (e.abs() != 1)]
-    if wrong.numel():
-        raise ValueError(f"e: an OPU projects -1, 0 and 1 only, got {wrong[0].item():g} (ternarize the error first)")
+    others = e[(e != 0) & (e.abs() != 1)]
+    if others.numel():
+        raise ValueError(f"e: an OPU projects -1, 0 and 1 only, got {others[0].item():g} (ternarize the error first)")
 
 
 def _binary_parts(e: Tensor) -> tuple[np.ndarray, np.ndarray]:
@@ -178,8 +178,8 @@ class SimulatedOpuProjector(Projector):
         if not self._opus:
             self._opus = [self._simulated_opu(simulated) for simulated in self._devices]
         results = []
-        for opu, e_r in zip(self._opus, e.cpu(), strict=True):
-            plus, minus = _binary_parts(e_r)
+        for opu, trial_errors in zip(self._opus, e.cpu(), strict=True):
+            plus, minus = _binary_parts(trial_errors)
             results.append(_linear(opu, plus) - _linear(opu, minus))
         return (self._factor * torch.from_numpy(np.stack(results))).to(self.device)
 
@@ -238,7 +238,7 @@ class HardwareOpuProjector(Projector):
     def _project(self, e: Tensor) -> Tensor:
         """Return the measured projections B e [R, m, n_out_total] of ternary errors e [R, m, n_classes].
 
-        The device takes bits only. So the +1 and the -1 of an error are projected one after the other, and subtracted.
+        The device projects only bits. So the bits e = 1 and the bits e = -1 are projected separately, and subtracted.
 
         Shapes: R trials, m records.
         """

@@ -18,9 +18,10 @@ def make_projector(trials: Sequence[TrialConfig], n_out_total: int, device: torc
     Raises:
         OpuUnavailable: if the device does not exist on this host.
     """
-    c = trials[0]
-    own = {}
-    if c.physical:
-        own = {"cameras": [camera_of(t) for t in trials], "noise_seeds": [t.seed for t in trials]}
+    shared = trials[0]
+    options = {}
+    if shared.physical:
+        options = {"cameras": [camera_of(t) for t in trials], "noise_seeds": [t.seed for t in trials]}
     seeds = [integer_seed(t.seed, "feedback") for t in trials]
-    return c.parts.projector.load()(c.layer_sizes[-1], n_out_total, seeds, c.feedback_std, device, **own)
+    n_classes, projector = shared.layer_sizes[-1], shared.parts.projector.load()
+    return projector(n_classes, n_out_total, seeds, shared.feedback_std, device, **options)

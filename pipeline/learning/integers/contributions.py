@@ -51,9 +51,9 @@ class IntegerSum:
 
     Attributes:
         noise: source of the integers R.
-        first: per layer, s of every trial [R, 1, 1] for the signals before the projection.
+        first_steps: per layer, s of every trial [R, 1, 1] for the signals before the projection.
         signal_steps: per layer, s of every trial [R, 1, 1] for the bounded signals.
-        again: per layer, `signal_steps` over `first`.
+        step_ratios: per layer, `signal_steps` over `first_steps`.
         ratios: per layer, s/a [R, 1, 1] for the bounded signals.
     """
 
@@ -61,36 +61,44 @@ class IntegerSum:
                  shape: tuple[int, ...], bases: Sequence[torch.Tensor | None], device: torch.device) -> None:
         """Compute the grids of every layer and trial, in float64, and make the source of noise.
 
-        Learning signals are rounded to `first`, projected if there is a basis, rounded again to `signal_steps`,
+        Learning signals are rounded to `first_steps`, projected if there is a basis, rounded again to `signal_steps`,
         bounded, and rounded to the grid of contributions. The class describes the arguments and these steps.
         """
         self.bases, self.batch_size, self.device = list(bases), trials[0].batch_size, device
-        self.steps = [steps(*of_trial) for of_trial in zip(trials, bounds, deviations, strict=True)]
-        by_layer = list(zip(*self.steps, strict=True))
-        first = [self._column(of_layer) for of_layer in zip(*map(signal_steps, trials), strict=True)]
-        self.first = [step.float() for step in first]
-        self.signal_steps = [self._column([step.signal for step in of_layer]) for of_layer in by_layer]
-        self.again = [step / before for step, before in zip(self.signal_steps, first, strict=True)]
-        self.ratios = [self._column([step.signal / step.contribution for step in of_layer]) for of_layer in by_layer]
+        self.steps = [steps(trial, bound, deviation)
+                      for trial, bound, deviation in zip(trials, bounds, deviations, strict=True)]
+        layers = list(zip(*self.steps, strict=True))  # per layer, the steps of every trial
+        first = [self._column(values) for values in zip(*map(signal_steps, trials), strict=True)]
+        self.first_steps = [step.float() for step in first]
+        self.signal_steps = [self._column([step.signal for step in layer]) for layer in layers]
+        self.step_ratios = [step / before for step, before in zip(self.signal_steps, first, strict=True)]
+        self.ratios = [self._column([step.signal / step.contribution for step in layer]) for layer in layers]
         self.deviations = tuple(deviations)
-        self.noise = RoundedNoise(len(trials) if trials[0].secure else [t.seed for t in trials], shape, device,
-                                  stream="release", active=[bool(s) for s in deviations])
+        seeds = len(trials) if trials[0].secure else [t.seed for t in trials]  # a number of trials: secret noise
+        self.noise = RoundedNoise(seeds, shape, device, stream="release", active=[bool(s) for s in deviations])
 
     def _column(self, values: Sequence[float]) -> torch.Tensor:
         """Return one number of every trial as [R, 1, 1], float64."""
         return torch.tensor(values, dtype=torch.float64, device=self.device).view(-1, 1, 1)
 
     def signals(self, deltas: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Return D of every layer [R, m, n_l] or, in the feedback space, [R, m, r_l]: integers in float32."""
-        found = [signals(delta, step) for delta, step in zip(deltas, self.first, strict=True)]
-        return [d if basis is None else signals(torch.matmul(d.double(), basis.double()), again).float()
-                for d, basis, again in zip(found, self.bases, self.again, strict=True)]
+        """Return the integers D of every layer's learning signals, as float32 [R, m, n_l].
+
+        With a basis [R, n_l, r_l] (`denoise`) they are projected on it and rounded again: [R, m, r_l].
+        """
+        integers = [signals(delta, step) for delta, step in zip(deltas, self.first_steps, strict=True)]
+        for layer, (basis, ratio) in enumerate(zip(self.bases, self.step_ratios, strict=True)):
+            if basis is not None:
+                projected = torch.matmul(integers[layer].double(), basis.double())
+                integers[layer] = signals(projected, ratio).float()
+        return integers
 
     def contributions(self, factors: Factors, deltas: Sequence[torch.Tensor],
                       activations: Sequence[Rows]) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """Return K of every layer's weights, int16 [R, m, n_l], and of its biases, the same tensor or int32.
 
-        `steps` has the real number that 1 represents. Factors depend only on a record's integers.
+        K is a record's bounded contribution in integers; `steps` has the real number that 1 represents. Factors depend
+        only on a record's integers.
 
         Shapes: R trials, m records, n_l units of layer l. delta^l is the learning signal at layer l's pre-activation;
         h^l is the layer's output.
@@ -100,15 +108,17 @@ class IntegerSum:
             deltas: delta^1..delta^L, each [R, m, n_l].
             activations: h^0..h^{L-1}, as integers.
         """
-        whole = self.signals(deltas)
-        lengths = [exact_norm(d).mul_(step) for d, step in zip(whole, self.signal_steps, strict=True)]
-        of_layers = factors(lengths, [h.squares * h.step**2 for h in activations])
-        found = []
-        for d, ratio, (of_weights, of_biases) in zip(whole, self.ratios, of_layers, strict=True):
-            apart = None if of_biases is of_weights else _cut(d.clone(), of_biases, ratio, LARGEST_OF_BIASES).int()
-            of_both = _cut(d, of_weights, ratio, LARGEST).to(torch.int16)
-            found.append((of_both, of_both if apart is None else apart))
-        return found
+        integers = self.signals(deltas)
+        norms = [exact_norm(d).mul_(step) for d, step in zip(integers, self.signal_steps, strict=True)]
+        layer_factors = factors(norms, [h.squares * h.step**2 for h in activations])
+        contributions = []
+        for d, ratio, (weight_factor, bias_factor) in zip(integers, self.ratios, layer_factors, strict=True):
+            to_biases = None
+            if bias_factor is not weight_factor:  # before `d` is overwritten
+                to_biases = _scaled(d.clone(), bias_factor, ratio, LARGEST_OF_BIASES).int()
+            to_weights = _scaled(d, weight_factor, ratio, LARGEST).to(torch.int16)
+            contributions.append((to_weights, to_weights if to_biases is None else to_biases))
+        return contributions
 
     def release(self, factors: Factors, deltas: Sequence[torch.Tensor], activations: Sequence[Rows],
                 out: Parameters) -> None:
@@ -121,38 +131,38 @@ class IntegerSum:
         self._add_up(factors, deltas, activations, torch.zeros_like(out.flat, dtype=torch.float64), 1, out)
 
     def _add_up(self, factors: Factors, deltas: Sequence[torch.Tensor], activations: Sequence[Rows],
-                drawn: torch.Tensor, divisor: int, out: Parameters) -> None:
+                noise: torch.Tensor, divisor: int, out: Parameters) -> None:
         """Write the sum of the contributions, plus noise, over a divisor to `out`.
 
         Args:
             factors: bounds the contributions, as in `contributions`.
             deltas, activations: of every layer.
-            drawn: integers R of the noise, float64, in the layout of `out`; zeros without noise. They are overwritten.
+            noise: integers R, float64, in the layout of `out`; zeros for a sum without noise. They are overwritten.
             divisor: the public batch size m for a mean, 1 for a sum.
             out: the result.
         """
         contributions = self.contributions(factors, deltas, activations)
-        weights, biases = out.views(drawn)
-        for r, (of_trial, deviation) in enumerate(zip(self.steps, self.deviations, strict=True)):
-            for layer, step in enumerate(of_trial):
+        weight_noise, bias_noise = out.views(noise)
+        for r, (layer_steps, deviation) in enumerate(zip(self.steps, self.deviations, strict=True)):
+            for layer, step in enumerate(layer_steps):
                 to_weights, to_biases = (k[r] for k in contributions[layer])  # integers K of trial r
                 inputs = activations[layer].values[r]
                 # 1 in a sum is 2^j steps of the noise's grid; without noise, one step.
                 scale = 2.0 ** grid_exponent(step, deviation) if deviation else 1.0
                 unit = step.contribution * step.input / scale / divisor
-                of_biases = to_biases.sum(dim=0, dtype=torch.int64).double().mul_(scale / step.input)
-                out.biases[layer][r].copy_(of_biases.add_(biases[layer][r]).mul_(unit))
-                sums = product(inputs.t(), split_digits(to_weights))
-                self._write(sums, weights[layer][r].t(), scale, unit, out.weights[layer][r].t())
+                bias_sum = to_biases.sum(dim=0, dtype=torch.int64).double().mul_(scale / step.input)
+                out.biases[layer][r].copy_(bias_sum.add_(bias_noise[layer][r]).mul_(unit))
+                weight_sums = product(inputs.t(), split_digits(to_weights))
+                self._write(weight_sums, weight_noise[layer][r].t(), scale, unit, out.weights[layer][r].t())
 
     def _write(self, sums: torch.Tensor, noise: torch.Tensor, scale: float, unit: float, out: torch.Tensor) -> None:
         """Write unit (scale S + R) to `out` [n_{l-1}, n_l]; S is in two digits, int32 [n_{l-1}, 2 n_l]."""
         rows = max(1, CHUNK_ELEMENTS[self.device.type] // out.shape[1])
-        for some, own, into in zip(sums.split(rows), noise.split(rows), out.split(rows), strict=True):
-            torch.mul(own.add_(combine_digits(some), alpha=scale), unit, out=into)
+        for digits, noise_chunk, out_chunk in zip(sums.split(rows), noise.split(rows), out.split(rows), strict=True):
+            torch.mul(noise_chunk.add_(combine_digits(digits), alpha=scale), unit, out=out_chunk)
 
 
-def _cut(d: torch.Tensor, factor: torch.Tensor, ratio: torch.Tensor, largest: float) -> torch.Tensor:
+def _scaled(d: torch.Tensor, factor: torch.Tensor, ratio: torch.Tensor, largest: float) -> torch.Tensor:
     """Return factor s D/a with the margin `SAFETY_FACTOR`, not truncated yet; D is overwritten."""
     return d.mul_((factor * SAFETY_FACTOR * ratio).float()).clamp_(-largest, largest)
 
@@ -189,10 +199,11 @@ class RowSum:
             activations: not used: rows are whole contributions.
             out: the result.
         """
-        row = torch.where(rows[0].isfinite().all(dim=-1, keepdim=True), rows[0], 0.0).double()
-        step = power_of_two_above(row.abs().amax(dim=-1, keepdim=True)) / 2**15
-        whole = (row / step).round_()
-        factors = factor(exact_norm(whole) * step).mul_(SAFETY_FACTOR) * step / (self.unit * self.scale)
-        total = (whole * factors).trunc_().sum(dim=1)
+        finite = rows[0].isfinite().all(dim=-1, keepdim=True)
+        contributions = torch.where(finite, rows[0], 0.0).double()
+        step = power_of_two_above(contributions.abs().amax(dim=-1, keepdim=True)) / 2**15  # 15 bits, as in the class
+        integers = (contributions / step).round_()
+        factors = factor(exact_norm(integers) * step).mul_(SAFETY_FACTOR) * step / (self.unit * self.scale)
+        total = (integers * factors).trunc_().sum(dim=1)
         _, (noise,) = out.views(self.noise.next())
         out.biases[0].copy_(total.mul_(self.scale).add_(noise).mul_(self.unit / self.batch_size))

@@ -36,47 +36,60 @@ class IntegerInputs(Inputs):
         self._buffer = self.values[:0]
         self.squares = torch.empty(len(records), 1, dtype=torch.float64, device=records.device)
         rows = max(1, CHUNK_ELEMENTS[records.device.type] // records.shape[1])
-        table = self._of_pixels(int(data.spec.scale)) if self.scaled else None
-        parts = (records, self.values, self.squares, *([] if self.usable is None else [self.usable]))
-        for some, values, squares, *usable in zip(*(part.split(rows) for part in parts), strict=True):
-            x = self._looked_up(table, some) if table is not None else some.float().div_(FINE)
-            if usable:
-                x[~usable[0]] = 0.0
-            fold = self._fold(x) if self.norm else 1.0
-            x.div_(fold).round_().clamp_(-LARGEST_FINE / FINE, LARGEST_FINE / FINE)
+        table = self._pixel_table(int(data.spec.scale)) if self.scaled else None
+        for start in range(0, len(records), rows):
+            chunk = slice(start, start + rows)
+            x = records[chunk].float().div_(FINE) if table is None else self._looked_up(table, records[chunk])
+            if self.usable is not None:
+                x[~self.usable[chunk]] = 0.0
+            divisor = self._divisor(x) if self.norm else 1.0
+            x.div_(divisor).round_().clamp_(-LARGEST_FINE / FINE, LARGEST_FINE / FINE)
             if self.norm:
-                x.mul_((self.norm * fold / (exact_norm(x) * FINE * fold).clamp_(min=LEAST_NORM)).float())
+                x.mul_((self.norm * divisor / (exact_norm(x) * FINE * divisor).clamp_(min=LEAST_NORM)).float())
             x.mul_(FINE / self.step).round_().clamp_(-LARGEST_FIRST, LARGEST_FIRST)
-            values.copy_(x)
-            squares.copy_(exact_norm(x).square_().round_())
+            self.values[chunk].copy_(x)
+            self.squares[chunk].copy_(exact_norm(x).square_().round_())
 
-    def batch(self, indices: torch.Tensor, passing: bool = False) -> Rows:
-        """Return the records at `indices` [R, m].
+    def batch(self, indices: torch.Tensor, reuse_buffer: bool = False) -> Rows:
+        """Return the records at `indices` [R, m] as integers.
 
         Shapes: R trials, m records.
+
+        Args:
+            indices: places of records.
+            reuse_buffer: whether they may lie in memory that the next such batch overwrites.
         """
         places = indices.flatten()
-        values = torch.index_select(self.values, 0, places, out=self._place(len(places), passing))
+        values = torch.index_select(self.values, 0, places, out=self._memory(len(places), reuse_buffer))
         squares = self.squares.index_select(0, places).view(*indices.shape, 1)
         return Rows(values.view(*indices.shape, -1), self.step, squares)
 
-    def _fold(self, x: torch.Tensor) -> torch.Tensor:
+    def _divisor(self, x: torch.Tensor) -> torch.Tensor:
         """Return the power of two by which each row is divided before normalisation [rows, 1].
 
         It makes sums of squares exact in float64 and keeps small numbers; normalisation preserves only the direction.
         """
         largest = x.abs().amax(dim=1, keepdim=True).mul_(FINE)
-        most = min(LARGEST_FINE, math.sqrt(LARGEST_SQUARES / x.shape[1]))
-        wanted = torch.where(largest > most, largest / most, torch.where(largest < SMALLEST, largest / SMALLEST, 0.0))
-        return power_of_two_above(wanted)
+        limit = min(LARGEST_FINE, math.sqrt(LARGEST_SQUARES / x.shape[1]))
+        unchanged = torch.zeros_like(largest)  # `power_of_two_above` maps 0 to 1
+        ratio = torch.where(largest < SMALLEST, largest / SMALLEST, unchanged)
+        ratio = torch.where(largest > limit, largest / limit, ratio)
+        return power_of_two_above(ratio)
 
-    def _of_pixels(self, scale: int) -> torch.Tensor:
+    def _pixel_table(self, scale: int) -> torch.Tensor:
         """Return the scaled pixels 0, ..., scale per channel in steps of `FINE` [channels, scale + 1], from Python."""
-        mean, std = self.of_channels
-        return torch.tensor([[round((pixel / scale - m) / s / FINE) for pixel in range(scale + 1)]
-                             for m, s in zip(mean, std, strict=True)], dtype=torch.float32)
+        means, deviations = self.channel_scales
+        table = [[round((pixel / scale - mean) / deviation / FINE) for pixel in range(scale + 1)]
+                 for mean, deviation in zip(means, deviations, strict=True)]
+        return torch.tensor(table, dtype=torch.float32)
 
     def _looked_up(self, table: torch.Tensor, records: torch.Tensor) -> torch.Tensor:
+        """Return the table's values of all pixels [n, n_features]; the table [channels, values] has a row per channel.
+
+        Args:
+            table: value of every pixel 0, 1, ..., for each channel.
+            records: pixels [n, n_features], uint8, one channel after the other.
+        """
         channels, table = len(table), table.to(records.device)
         places = records.view(len(records), channels, -1).int()
         places += table.shape[1] * torch.arange(channels, dtype=torch.int32, device=records.device).view(-1, 1)

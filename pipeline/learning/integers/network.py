@@ -48,15 +48,16 @@ class IntegerDense(Dense):
             h: inputs, as integers [R, m, n_{l-1}].
             weight, bias: W [R, n_l, n_{l-1}] and b [R, n_l].
         """
-        found = torch.empty(*h.values.shape[:2], self.shape.n_out, device=bias.device)
-        for z, values, w, b in zip(found, h.values, weight, bias, strict=True):
-            whole, step = quantised(w, LARGEST if self.fine else LARGEST_SECOND)
+        outputs = torch.empty(*h.values.shape[:2], self.shape.n_out, device=bias.device)
+        for z, values, w, b in zip(outputs, h.values, weight, bias, strict=True):
+            integers, step = quantised(w, LARGEST if self.fine else LARGEST_SECOND)
             if self.fine:
-                z.copy_(combine_digits(product(values, split_digits(whole.t().to(torch.int16)))))
+                digits = split_digits(integers.t().to(torch.int16))
+                z.copy_(combine_digits(product(values, digits)))
             else:
-                z.copy_(product(values, whole.to(torch.int8).t()))
+                z.copy_(product(values, integers.to(torch.int8).t()))
             z.mul_(step * h.step).add_(b)
-        return found
+        return outputs
 
     def back(self, delta: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         """Return W^T delta [R, m, n_{l-1}], float32, with exact products of integers.
@@ -67,21 +68,21 @@ class IntegerDense(Dense):
             delta: learning signals [R, m, n_l], which are rounded to multiples of `BACK_STEP`.
             weight: W [R, n_l, n_{l-1}].
         """
-        found = torch.empty(*delta.shape[:2], self.shape.n_in, device=delta.device)
-        for out, d, w in zip(found, delta, weight, strict=True):
-            whole, step = quantised(w, LARGEST_SECOND)
-            parts = split_digits(signals(d, BACK_STEP).to(torch.int16)).chunk(2, dim=1)
-            higher, lower = (product(part.contiguous(), whole.to(torch.int8).contiguous()) for part in parts)
+        result = torch.empty(*delta.shape[:2], self.shape.n_in, device=delta.device)
+        for out, d, w in zip(result, delta, weight, strict=True):
+            integers, step = quantised(w, LARGEST_SECOND)
+            digits = split_digits(signals(d, BACK_STEP).to(torch.int16)).chunk(2, dim=1)  # higher and lower
+            higher, lower = (product(digit.contiguous(), integers.to(torch.int8).contiguous()) for digit in digits)
             out.copy_(higher.double().mul_(BASE).add_(lower)).mul_(step * BACK_STEP)
-        return found
+        return result
 
     def write_sum(self, delta: torch.Tensor, h: Rows, out_weight: torch.Tensor, out_bias: torch.Tensor) -> None:
         """Write sum_i delta_i h_i^T and sum_i delta_i to the outputs; deltas are rounded to 14 bits of the largest."""
         for d, values, weight, bias in zip(delta, h.values, out_weight, out_bias, strict=True):
-            whole, step = quantised(d, LARGEST)
-            sums = product(values.t(), split_digits(whole.to(torch.int16)))
+            integers, step = quantised(d, LARGEST)
+            sums = product(values.t(), split_digits(integers.to(torch.int16)))
             weight.copy_(combine_digits(sums).t()).mul_(step * h.step)
-            bias.copy_(whole.sum(dim=0, dtype=torch.float64)).mul_(step)
+            bias.copy_(integers.sum(dim=0, dtype=torch.float64)).mul_(step)
 
     def squared_norms(self, delta: torch.Tensor, h: Rows) -> torch.Tensor:
         """Return ||delta_i||^2 (||h_i||^2 + 1) [R, m, 1], float64."""
@@ -151,8 +152,11 @@ class IntegerNetwork(Network):
         if activation == "relu":
             return None
         phi = math.tanh if activation == "tanh" else _sigmoid
-        at = [(k - PLACES / 2) * 2 * REACH / PLACES for k in range(PLACES)]
-        values = [max(-LARGEST_FIRST, min(LARGEST_FIRST, round(phi(z) / HIDDEN_STEPS[activation]))) for z in at]
+        step = HIDDEN_STEPS[activation]
+        values = []
+        for k in range(PLACES):
+            z = (k - PLACES / 2) * 2 * REACH / PLACES
+            values.append(max(-LARGEST_FIRST, min(LARGEST_FIRST, round(phi(z) / step))))
         return function_table(values, device).to(torch.int8)
 
     def derivative(self, h: Rows, layer: int) -> torch.Tensor:

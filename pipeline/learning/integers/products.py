@@ -44,26 +44,31 @@ def by_int8(device: torch.device, m: int, k: int, n: int, rows_first: bool = Tru
     if min(m, k, n) < 2:  # `_int_mm` misreads the strides of a single row or column
         return False
     # Odd and unequal entries, the largest included, with both signs. All terms of a sum have one sign, for large sums.
-    of_rows = _cycled(m, (127, -125, 1, 123, -127, 63), device)
-    of_columns = _cycled(n, (64, -61, 3, -64, 57), device)
-    of_terms = _cycled(k, (1, 1, -1, 1, -1, -1, 1), device)
-    a = (of_rows[:, None] * of_terms).to(torch.int8)
-    b = (of_terms[:, None] * of_columns).to(torch.int8)
+    rows = _cycled(m, (127, -125, 1, 123, -127, 63), device)
+    columns = _cycled(n, (64, -61, 3, -64, 57), device)
+    signs = _cycled(k, (1, 1, -1, 1, -1, -1, 1), device)  # cancel in every term
+    a = (rows[:, None] * signs).to(torch.int8)
+    b = (signs[:, None] * columns).to(torch.int8)
     a = a if rows_first else a.t().contiguous().t()
     b = b if rows_second else b.t().contiguous().t()
-    return torch.equal(_by_int8(a, b), (k * of_rows[:, None] * of_columns).to(torch.int32))
+    expected = (k * rows[:, None] * columns).to(torch.int32)
+    return torch.equal(_by_int8(a, b), expected)
 
 
 def _cycled(count: int, values: tuple[int, ...], device: torch.device) -> torch.Tensor:
+    """Return the first `count` of the values, repeated as often as needed [count]."""
     return torch.tensor(values, device=device).repeat(-(-count // len(values)))[:count]
 
 
 def kernel(device: torch.device, sizes: Sequence[int], m: int) -> str:
     """Return the kernel of a network's large products, in batches of m: `int8`, or `float32` if int8 is incorrect."""
-    layers = [(n_in, n_out) for n_in, n_out in itertools.pairwise(sizes) if min(n_in, n_out) > 1]
-    right = all(by_int8(device, m, n_in, n_out, True, False) and by_int8(device, n_in, m, 2 * n_out, False, True)
-                for n_in, n_out in layers)
-    return "int8" if right else "float32"
+    for n_in, n_out in itertools.pairwise(sizes):
+        if min(n_in, n_out) == 1:
+            continue  # a small product, which float32 always computes
+        forward = by_int8(device, m, n_in, n_out, True, False)
+        if not forward or not by_int8(device, n_in, m, 2 * n_out, False, True):  # the second: sums of contributions
+            return "float32"
+    return "int8"
 
 
 def _by_int8(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
@@ -81,6 +86,10 @@ def _by_int8(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 
 def _by_float32(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """Return the product a [m, k] @ b [k, n] of int8 matrices as int32 [m, n], from float32 products.
+
+    Each has so few terms that its sums stay below 2^24, where float32 is exact.
+    """
     total = torch.zeros(a.shape[0], b.shape[1], dtype=torch.int32, device=a.device)
     for first, second in zip(a.split(FLOAT32_TERMS, dim=1), b.split(FLOAT32_TERMS), strict=True):
         total += torch.mm(first.float(), second.float()).to(torch.int32)
@@ -94,11 +103,11 @@ def split_digits(x: torch.Tensor) -> torch.Tensor:
         x: int16 [m, n], at most 128 * 127 in absolute value; at most 64 * 128 if the digits become a second factor.
     """
     columns = x.shape[1]
-    found = torch.empty(len(x), 2 * columns, dtype=torch.int8, device=x.device)
-    higher = (x + BASE // 2).bitwise_right_shift_(BASE.bit_length() - 1)
-    found[:, :columns].copy_(higher)
-    found[:, columns:].copy_(torch.sub(x, higher, alpha=BASE))
-    return found
+    digits = torch.empty(len(x), 2 * columns, dtype=torch.int8, device=x.device)
+    higher = (x + BASE // 2).bitwise_right_shift_(BASE.bit_length() - 1)  # round(x / BASE)
+    digits[:, :columns].copy_(higher)
+    digits[:, columns:].copy_(torch.sub(x, higher, alpha=BASE))
+    return digits
 
 
 def combine_digits(products: torch.Tensor) -> torch.Tensor:
@@ -116,8 +125,9 @@ def power_of_two_above(x: torch.Tensor) -> torch.Tensor:
 def quantised(weight: torch.Tensor, largest: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Quantise a tensor: return integers in [-largest, largest], float32, and their step, a power of two."""
     weight = weight.nan_to_num(0.0, LARGEST_WEIGHT, -LARGEST_WEIGHT)  # for a trial that diverged
-    least, most = torch.aminmax(weight)
-    step = power_of_two_above(torch.maximum(-least, most).clamp(min=1 / LARGEST_WEIGHT)) / largest
+    minimum, maximum = torch.aminmax(weight)
+    largest_weight = torch.maximum(-minimum, maximum).clamp(min=1 / LARGEST_WEIGHT)
+    step = power_of_two_above(largest_weight) / largest
     return weight.mul_(1 / step).round_(), step
 
 

@@ -45,17 +45,20 @@ class FeedbackSpace:
         if matrices is None:
             raise ValueError("matrices: denoise needs the feedback matrix B, got None")
         matrices = matrices.double()
+        rank = matrices.shape[1]
         if not shared.parts.feedback.ternary:  # e sums to 0: subtracting B's mean over classes keeps B e
             matrices = matrices - matrices.mean(dim=1, keepdim=True)
-        rank = matrices.shape[1] - (not shared.parts.feedback.ternary)
+            rank -= 1
         widths = [layer.shape.n_out for layer in net.layers[:-1] if isinstance(layer, Dense)]
         bases = [torch.linalg.svd(block.mT, full_matrices=False)[0][..., :rank].float()
                  for block in matrices.split(widths, dim=2)]
         self.matmul: Matmul = matmul
         if shared.exact:
-            self.matmul, bases = _exact_matmul, [basis.mul(BASIS_STEPS).round_().div_(BASIS_STEPS) for basis in bases]
+            self.matmul = _exact_matmul
+            bases = [basis.mul(BASIS_STEPS).round_().div_(BASIS_STEPS) for basis in bases]
         self.net = net
-        self.bases = [*[None] * (len(net.layers) - 1 - len(bases)), *bases, None]  # convolutions come first
+        n_convolutions = len(net.layers) - 1 - len(bases)
+        self.bases = [*[None] * n_convolutions, *bases, None]  # none for convolutions and the output layer
 
     def blank_parameters(self, replicas: int, device: torch.device | str, dtype: torch.dtype) -> Parameters:
         """Return zeros in the shapes of sums and noise: a layer with a basis has r_l rows instead of its n_l units.
@@ -64,9 +67,11 @@ class FeedbackSpace:
             replicas: number of trials.
             device, dtype: device and type of the tensor.
         """
-        whole = self.net.blank_parameters(replicas, "meta").weights
-        shapes = [(w.shape[1] if basis is None else basis.shape[2], w.shape[2])
-                  for w, basis in zip(whole, self.bases, strict=True)]
+        weights = self.net.blank_parameters(replicas, "meta").weights  # on "meta": only their shapes are needed
+        shapes = []
+        for weight, basis in zip(weights, self.bases, strict=True):
+            n_rows = weight.shape[1] if basis is None else basis.shape[2]
+            shapes.append((n_rows, weight.shape[2]))
         return self.net.layout(self.net.sizes, replicas, device, dtype, shapes)
 
     def coordinates(self, deltas: Sequence[torch.Tensor]) -> list[torch.Tensor]:
@@ -74,7 +79,7 @@ class FeedbackSpace:
         return [d if basis is None else matmul(d, basis) for d, basis in zip(deltas, self.bases, strict=True)]
 
     def expand_to(self, inside: Parameters, out: Parameters) -> None:
-        """Write Q times the release `inside` to `out`."""
+        """Write the release to `out` in full coordinates: Q times the release `inside` for layers with a basis Q."""
         for basis, weight, bias, out_weight, out_bias in zip(self.bases, inside.weights, inside.biases, out.weights,
                                                              out.biases, strict=True):
             if basis is None:
@@ -91,7 +96,7 @@ def _exact_matmul(basis: torch.Tensor, released: torch.Tensor) -> torch.Tensor:
     The basis is in steps of 1/4096; the release is first rounded to 24 bits of its largest entry.
     """
     products = []
-    for q, x in zip(basis, released, strict=True):
-        whole, step = quantised(x, RELEASED_STEPS)
-        products.append(torch.mm(q.double(), whole.double()).mul_(step))
+    for trial_basis, trial_release in zip(basis, released, strict=True):
+        integers, step = quantised(trial_release, RELEASED_STEPS)
+        products.append(torch.mm(trial_basis.double(), integers.double()).mul_(step))
     return torch.stack(products)

@@ -54,15 +54,16 @@ class FixedPointRelease:
         self.noise = RoundedNoise(len(self.steps) if seeds is None else seeds, shape, device, stream)
 
     def __call__(self, numbers: torch.Tensor, divisor: float = 1.0) -> torch.Tensor:
-        """Release gamma (K + R)/divisor in place; return `numbers`.
+        """Replace numbers S by their noisy release gamma (K + R)/divisor, with K = round(S/gamma); return them.
 
         Args:
             numbers: S [R, *shape], or its first rows, float64, contiguous; overwritten.
             divisor: a public number.
         """
-        drawn = self.noise.next()[:, : numbers.shape[1]]
-        for own, noise, step in zip(numbers, drawn, self.steps, strict=True):
-            chunk = CHUNK_ELEMENTS[numbers.device.type]
-            for total, integers in zip(own.view(-1).split(chunk), noise.reshape(-1).split(chunk), strict=True):
-                total.mul_(1 / step).round_().add_(integers).mul_(step / divisor)
+        noise = self.noise.next()[:, : numbers.shape[1]]
+        chunk_size = CHUNK_ELEMENTS[numbers.device.type]
+        for trial_numbers, trial_noise, step in zip(numbers, noise, self.steps, strict=True):
+            flat, flat_noise = trial_numbers.view(-1), trial_noise.reshape(-1)
+            for s, r in zip(flat.split(chunk_size), flat_noise.split(chunk_size), strict=True):
+                s.mul_(1 / step).round_().add_(r).mul_(step / divisor)
         return numbers

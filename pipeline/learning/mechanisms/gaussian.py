@@ -83,29 +83,32 @@ class GaussianMechanism(Mechanism):
                  matrices: torch.Tensor | None = None) -> None:
         """Compute bounds and deviations of the noise, and make its source; arguments are those of `Mechanism`.
 
-        Integer and secure trials release integers with noise on the same grid (`integers`); others add floats.
+        Trials in integer arithmetic (`exact`) and secure trials release integers with noise on the same grid. Others
+        add noise in float32.
         """
         super().__init__(trials, net, device, matrices)
+        shared = trials[0]  # for settings that all trials of the pack share
         self.bounds = [self.bound(t) for t in trials]
-        # Optical noise is added to projections; the output layer's error is not projected.
-        self.optics = (OpticalNoise(trials, net.sizes[1:-1], trials[0].batch_size, device)
-                       if any(t.sigma for t in trials) and trials[0].parts.feedback.optical else None)
         self.deviations = [self.deviation(t) for t in trials]
-        self.space = FeedbackSpace(trials[0], net, matrices) if trials[0].denoise else None
-        blank = self.space.blank_parameters if self.space else net.blank_parameters
-        self.inside = self.space.blank_parameters(len(trials), device, torch.float32) if self.space else None
-        shape = blank(len(trials), "meta", torch.float32).flat.shape[1:]
+        self.optics: OpticalNoise | None = None
+        if shared.parts.feedback.optical and any(t.sigma for t in trials):
+            hidden_widths = net.sizes[1:-1]  # the output layer's error is not projected, so it gets no optical noise
+            self.optics = OpticalNoise(trials, hidden_widths, shared.batch_size, device)
+        self.space, self.inside = None, None
+        sums = net.blank_parameters(len(trials), "meta")  # on "meta": only their shape is needed
+        if shared.denoise:
+            self.space = FeedbackSpace(shared, net, matrices)
+            self.inside = sums = self.space.blank_parameters(len(trials), device, torch.float32)
+        noise_shape = sums.flat.shape[1:]
+        check_exact(shared)
         self.integers: IntegerSum | RowSum | None = None
-        check_exact(trials[0])
-        if trials[0].exact or trials[0].secure:
-            if trials[0].exact:
-                bases = self.space.bases if self.space else [None] * len(net.layers)
-                self.integers = IntegerSum(trials, self.bounds, self.deviations, shape, bases, device)
-            else:
-                self.integers = RowSum(trials, self.bounds, self.deviations, shape, device)
-            self.source: GaussianNoise | RoundedNoise = self.integers.noise
-        else:
-            self.source = GaussianNoise([t.seed for t in trials], self.deviations, shape, device, stream="release")
+        if shared.exact:
+            bases = self.space.bases if self.space else [None] * len(net.layers)
+            self.integers = IntegerSum(trials, self.bounds, self.deviations, noise_shape, bases, device)
+        elif shared.secure:
+            self.integers = RowSum(trials, self.bounds, self.deviations, noise_shape, device)
+        self.source: GaussianNoise | RoundedNoise = self.integers.noise if self.integers else GaussianNoise(
+            [t.seed for t in trials], self.deviations, noise_shape, device, stream="release")
 
     def perturb(self, signals: list[torch.Tensor]) -> list[torch.Tensor]:
         """Add an OPU's noise to its projections; it gives no privacy here, and the contribution is bounded after it."""
@@ -117,7 +120,8 @@ class GaussianMechanism(Mechanism):
 
     def noise_sources(self) -> list[Noise]:
         """Return the sources of the optical noise, if any, and of the release noise."""
-        return [*(self.optics.noise_sources() if self.optics else []), self.source]
+        optical = self.optics.noise_sources() if self.optics else []
+        return [*optical, self.source]
 
     @staticmethod
     @abstractmethod
@@ -153,8 +157,8 @@ class GaussianMechanism(Mechanism):
             squares: ||h_i^{l-1}||^2 [R, m, 1] of every layer: the squared norm of its input.
         """
         total = torch.zeros_like(lengths[0])
-        for delta, h in zip(lengths, squares, strict=True):
-            total = total + delta.square() * (h + 1)
+        for delta_norm, h_squared in zip(lengths, squares, strict=True):
+            total = total + delta_norm.square() * (h_squared + 1)  # the bias has the constant input 1
         factor = self.factor(total.sqrt_())
         return [(factor, factor)] * len(lengths)
 
@@ -188,7 +192,7 @@ class GaussianMechanism(Mechanism):
         else:
             self.add_up(deltas, activations, released)
             weights, biases = released.views(self.source.next())
-            for block, noise in zip(_blocks(released), weights + biases, strict=True):
+            for block, noise in zip(released.weights + released.biases, weights + biases, strict=True):
                 block.add_(noise).div_(self.batch_size)
         if self.space:
             self.space.expand_to(released, out)
@@ -201,11 +205,6 @@ class GaussianMechanism(Mechanism):
         sum_outer_products(self.net, *only_finite(deltas, activations), out)
 
 
-def _blocks(parameters: Parameters) -> list[torch.Tensor]:
-    """Return weights and biases, without the padding."""
-    return parameters.weights + parameters.biases
-
-
 def only_finite(deltas: list[torch.Tensor],
                 activations: list[torch.Tensor]) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
     """Return the factors of contributions, with zeros for records that have a factor or norm that is not finite.
@@ -215,7 +214,8 @@ def only_finite(deltas: list[torch.Tensor],
     Args:
         deltas, activations: learning signals and inputs of every layer, each [R, m, n].
     """
-    finite = torch.stack([torch.isfinite(x.sum(dim=-1)) for x in (*deltas, *activations)]).all(dim=0).unsqueeze(-1)
+    per_factor = [torch.isfinite(x.sum(dim=-1)) for x in (*deltas, *activations)]  # each [R, m]
+    finite = torch.stack(per_factor).all(dim=0).unsqueeze(-1)  # [R, m, 1]
     if finite.device.type == "cpu" and bool(finite.all()):  # on a GPU the check would wait for the device
         return deltas, activations
     return ([torch.where(finite, d, 0.0) for d in deltas], [torch.where(finite, h, 0.0) for h in activations])
@@ -275,18 +275,19 @@ class Component(GaussianMechanism):
         super().__init__(trials, net, device, matrices)
         shared = trials[0]
         self.ternary, self.error_clip = shared.parts.feedback.ternary, shared.error_clip
-        self.filled = scales_to_bound(shared)
-        self.raw = shared.conv_error == "raw" and shared.parts.feedback.convolutional and shared.error_clip
-        self.apart = shared.conv_clip == "apart" and not self.filled
+        self.scales_to_bound = scales_to_bound(shared)  # setting `bounding`; otherwise contributions are clipped
+        self.conv_error_is_raw = (shared.conv_error == "raw" and shared.parts.feedback.convolutional
+                                  and shared.error_clip)
+        self.clips_conv_apart = shared.conv_clip == "apart" and not self.scales_to_bound
         self.tau_e = column(trials, "tau_e", device)
         self.conv_bounds = self._by_layer([conv_bounds(t) for t in trials], device)
         self.delta_bounds = self._by_layer([delta_bounds(t, error_bound(t)) for t in trials], device)
         self.activation_bounds = self._by_layer([activation_bounds(t) for t in trials], device)
-        self.part = self._column([layer_bound(t) for t in trials], device)
+        self.layer_bound = self._column([layer_bound(t) for t in trials], device)  # C/sqrt(L)
 
-    def _by_layer(self, of_trials: Sequence[Sequence[float]], device: torch.device) -> list[torch.Tensor]:
-        """Return the bounds of every layer as [R, 1, 1], from each trial's bounds by layer."""
-        return [self._column(bounds, device) for bounds in zip(*of_trials, strict=True)]
+    def _by_layer(self, trial_bounds: Sequence[Sequence[float]], device: torch.device) -> list[torch.Tensor]:
+        """Return the bounds of every layer as [R, 1, 1], from R trials' bounds by layer."""
+        return [self._column(bounds, device) for bounds in zip(*trial_bounds, strict=True)]
 
     def _column(self, values: Sequence[float], device: torch.device) -> torch.Tensor:
         """Return one number of every trial as [R, 1, 1], as `column` does."""
@@ -303,19 +304,19 @@ class Component(GaussianMechanism):
     def error(self, error: torch.Tensor) -> torch.Tensor:
         """Return clip_{tau_e}(e) (Algorithm 1, line 12), or e if it is clipped later.
 
-        A ternarized error has lost its size: its delta is bounded. With `conv_error: raw`, `bounded` clips e for all
-        layers except convolutions. With integers, `layer_factors` clips it.
+        A ternarized error has lost its size, so its delta is bounded instead. With `conv_error: raw`, `bounded` clips e
+        for all layers except convolutions. With integers, `layer_factors` clips it.
         """
-        if self.ternary or self.raw or not self.error_clip or self.integers:
+        if self.ternary or self.conv_error_is_raw or not self.error_clip or self.integers:
             return error
         return scale(error, self.tau_e).to(error.dtype)
 
     def bounded(self, deltas: list[torch.Tensor],
                 activations: list[torch.Tensor]) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-        """Return deltas and activations with every factor of a record's gradient clipped, for all layers.
+        """Return deltas and activations of all layers, scaled so that every record's gradient is within its bound.
 
-        Convolutions come first, since a record's gradient there is bounded as a whole. Fully connected layers follow:
-        their gradient is the outer product of delta and h, so both factors are bounded.
+        The first layers are the convolutions: a record's gradient there is bounded as a whole. In the fully connected
+        layers after them, the gradient is the outer product of delta and h, so both factors are bounded.
 
         Shapes: R trials, m records, n_l units of layer l. delta^l is the learning signal at layer l's pre-activation;
         h^l is the layer's output.
@@ -324,55 +325,61 @@ class Component(GaussianMechanism):
             deltas: delta^1..delta^L, each [R, m, n_l].
             activations: h^0..h^{L-1}, each [R, m, n_{l-1}].
         """
-        n = len(self.conv_bounds)  # convolutions
-        layers, convolved, seen = self.net.layers[:n], deltas[:n], activations[:n]
-        dense = deltas[n:]
-        if self.raw:  # feedback is linear in e
-            clipped_error = scale_factor(deltas[-1], self.tau_e)
-            dense = [d * clipped_error for d in dense]
+        n_conv = len(self.conv_bounds)
+        dense_deltas = deltas[n_conv:]
+        if self.conv_error_is_raw:  # feedback is linear in e, so this clips e for the fully connected layers
+            error_factor = scale_factor(deltas[-1], self.tau_e)
+            dense_deltas = [d * error_factor for d in dense_deltas]
         # With DFA and spectrally normalised feedback a hidden layer's delta is within its bound already.
         # Back-propagated, ternary and optically noisy deltas may exceed it.
-        dense = [scale(d, bound) for d, bound in zip(dense, self.delta_bounds, strict=True)]
-        clipped = [scale(h, bound) for h, bound in zip(activations[n:], self.activation_bounds, strict=True)]
-        if self.filled:
-            deltas, activations = [*convolved, *dense], [*seen, *clipped]
-            scaled = [self._filled(*factors) for factors in zip(self.net.layers, deltas, activations, strict=True)]
+        dense_deltas = [scale(d, bound) for d, bound in zip(dense_deltas, self.delta_bounds, strict=True)]
+        dense_inputs = [scale(h, bound) for h, bound in zip(activations[n_conv:], self.activation_bounds, strict=True)]
+        if self.scales_to_bound:
+            deltas, activations = [*deltas[:n_conv], *dense_deltas], [*activations[:n_conv], *dense_inputs]
+            scaled = [self._scaled_to_bound(layer, d, h)
+                      for layer, d, h in zip(self.net.layers, deltas, activations, strict=True)]
             return scaled, activations
-        if self.apart:
-            pairs = [self._clipped_apart(*factors)
-                     for factors in zip(layers, convolved, seen, self.conv_bounds, strict=True)]
-            convolved, seen = ([pair[k] for pair in pairs] for k in (0, 1))
-        else:
-            convolved = [d * (bound / layer.squared_norms(d, h).sqrt_()).clamp_(max=1.0)
-                         for layer, d, h, bound in zip(layers, convolved, seen, self.conv_bounds, strict=True)]
-        return [*convolved, *dense], [*seen, *clipped]
+        conv_deltas, conv_inputs = [], []
+        for layer, d, h, bound in zip(self.net.layers[:n_conv], deltas[:n_conv], activations[:n_conv],
+                                      self.conv_bounds, strict=True):
+            if self.clips_conv_apart:
+                d, h = self._clipped_apart(layer, d, h, bound)
+            else:
+                d = d * (bound / layer.squared_norms(d, h).sqrt_()).clamp_(max=1.0)
+            conv_deltas.append(d)
+            conv_inputs.append(h)
+        return [*conv_deltas, *dense_deltas], [*conv_inputs, *dense_inputs]
 
     def layer_factors(self, lengths: Sequence[torch.Tensor],
                       squares: Sequence[torch.Tensor]) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """Return each layer's factors. Feedback is linear in e, so clipping e scales the deltas.
+        """Return each layer's factors for the weights and the biases of a record's contribution, in integer arithmetic.
 
-        Shapes: R trials, m records. delta^l is the learning signal at layer l's pre-activation; h^l is the layer's
-        output.
+        The first factor clips delta and h, the second delta alone. Feedback is linear in the output error e, so e is
+        clipped by scaling the deltas. Shapes: R trials, m records. delta^l is the learning signal at layer l's
+        pre-activation; h^l is the layer's output.
 
         Args:
             lengths: ||delta^l|| of every layer, each [R, m, 1].
             squares: ||h^{l-1}||^2 of every layer, each [R, m, 1].
         """
-        clipped = self.error_clip and not self.ternary
-        of_error = (self.tau_e / lengths[-1]).clamp_(max=1.0) if clipped else torch.ones_like(lengths[-1])
-        found = []
-        for delta, h, bound, tau_h in zip(lengths, squares, self.delta_bounds, self.activation_bounds, strict=True):
-            of_h = (tau_h / h.sqrt()).clamp_(max=1.0)
-            if self.filled:
-                of_delta = torch.where(delta > 0, self.part / (delta * (1 + h * of_h.square()).sqrt()), 0.0)
+        error_factor = torch.ones_like(lengths[-1])
+        if self.error_clip and not self.ternary:
+            error_factor = (self.tau_e / lengths[-1]).clamp_(max=1.0)  # delta^L = e
+        factors = []
+        for delta_norm, h_squared, bound, tau_h in zip(lengths, squares, self.delta_bounds, self.activation_bounds,
+                                                       strict=True):
+            h_factor = (tau_h / h_squared.sqrt()).clamp_(max=1.0)
+            if self.scales_to_bound:
+                norm = delta_norm * (1 + h_squared * h_factor.square()).sqrt()  # of weights and bias together
+                delta_factor = torch.where(delta_norm > 0, self.layer_bound / norm, 0.0)
             else:
-                of_delta = torch.minimum(of_error, bound / delta)
-            found.append((of_delta * of_h, of_delta))
-        return found
+                delta_factor = torch.minimum(error_factor, bound / delta_norm)
+            factors.append((delta_factor * h_factor, delta_factor))
+        return factors
 
-    def _filled(self, layer: Layer, delta: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
-        """Return delta scaled to give a record's part in the layer norm C/sqrt(L); zeros stay zeros."""
-        return delta * (self.part / layer.squared_norms(delta, h).sqrt_())
+    def _scaled_to_bound(self, layer: Layer, delta: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
+        """Return delta, scaled so that every record's gradient in the layer has norm C/sqrt(L); zeros stay zeros."""
+        return delta * (self.layer_bound / layer.squared_norms(delta, h).sqrt_())
 
     @staticmethod
     def _clipped_apart(layer: Layer, delta: torch.Tensor, h: torch.Tensor,
@@ -383,6 +390,6 @@ class Component(GaussianMechanism):
         """
         if not isinstance(layer, Conv):
             raise TypeError(f"layer: must be a convolution, got {type(layer).__name__}")
-        of_weights, of_bias = ((bound / math.sqrt(2) / squares.sqrt_()).clamp_(max=1.0)
-                               for squares in layer.squared_norms_apart(delta, h))
-        return delta * of_bias, h * (of_weights / of_bias)
+        weight_factor, bias_factor = ((bound / math.sqrt(2) / squares.sqrt_()).clamp_(max=1.0)
+                                      for squares in layer.squared_norms_apart(delta, h))
+        return delta * bias_factor, h * (weight_factor / bias_factor)

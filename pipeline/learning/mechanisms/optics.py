@@ -77,37 +77,38 @@ class OpticalNoise:
 
         Shapes: R trials, m records, n_l units of layer l.
         """
-        perturbed = signals[: len(self.widths)]
+        to_perturb, unchanged = signals[: len(self.widths)], signals[len(self.widths):]
         if self.noise is None:
-            released = [scale(v, self.tau_f).to(v.dtype) for v in perturbed]
+            released = [scale(v, self.tau_f).to(v.dtype) for v in to_perturb]
         elif self.release:
-            scaled = torch.cat([scale(v.double(), self.tau_f) for v in perturbed], dim=-1)
+            scaled = torch.cat([scale(v.double(), self.tau_f) for v in to_perturb], dim=-1)
             released = [v.to(signals[0].dtype) for v in self.release(scaled).split(self.widths, dim=-1)]
         else:
             noise = self._noise(self.noise, signals[0].shape[1]).split(self.widths, dim=-1)
-            factors = [scale_factor(v, self.tau_f).to(v.dtype) for v in perturbed]
+            factors = [scale_factor(v, self.tau_f).to(v.dtype) for v in to_perturb]
             if isinstance(self.noise, GaussianNoise):
-                released = [g.addcmul_(v, f) for g, v, f in zip(noise, perturbed, factors, strict=True)]
-            else:  # some processors round addcmul once, others twice
-                released = [(v * f).add_(g) for g, v, f in zip(noise, perturbed, factors, strict=True)]
-        return [*released, *signals[len(self.widths):]]
+                released = [g.addcmul_(v, f) for g, v, f in zip(noise, to_perturb, factors, strict=True)]
+            else:  # in integer arithmetic: some processors round addcmul once, others twice
+                released = [(v * f).add_(g) for g, v, f in zip(noise, to_perturb, factors, strict=True)]
+        return [*released, *unchanged]
 
     def noise_sources(self) -> list[Noise]:
         """Return the noise source, if any."""
         return [] if self.noise is None else [self.noise]
 
     def _noise(self, source: GaussianNoise | RoundedNoise, rows: int) -> torch.Tensor:
-        """Return noise [R, rows, sum n_l]; a batch of random size takes part of a block, or several blocks.
+        """Return noise for a batch of any size, [R, rows, n_1 + ... + n_l]: the first rows of one block or several.
 
-        Shapes: R trials, n_l units of layer l.
+        A block has the noise of `self.rows` records. Poisson batches vary in size.
         """
         blocks = [self._next(source)]
         while len(blocks) * self.rows < rows:
-            blocks[-1] = blocks[-1].clone()
+            blocks[-1] = blocks[-1].clone()  # the source overwrites it at the next draw
             blocks.append(self._next(source))
         return (blocks[0] if len(blocks) == 1 else torch.cat(blocks, dim=1))[:, :rows]
 
     def _next(self, source: GaussianNoise | RoundedNoise) -> torch.Tensor:
+        """Return the next block of noise with standard deviation sigma; a `RoundedNoise` gives steps of its grid."""
         drawn = source.next()
         return drawn if isinstance(source, GaussianNoise) else drawn.mul_(self.step).float()
 

@@ -68,7 +68,6 @@ class Photonic(Mechanism):
         tau_h bounds the norm of a layer's n activations, so each activation is clipped to tau_h/sqrt(n).
         """
         shared = trials[0]
-
         super().__init__(trials, net, device, matrices)
         self.gamma_min = column(trials, "gamma_min", device) if any(t.gamma_min for t in trials) else None
         self.floor = shared.activation_floor
@@ -77,13 +76,13 @@ class Photonic(Mechanism):
         self.offsets = any(t.tau_h_min for t in trials)
         # BP carries one signal, the error; DFA one for every layer, the output layer's error last.
         widths = net.sizes[-1:] if shared.parts.feedback.exact else net.sizes[1:]
-        bare_output = not shared.output_noise and not shared.parts.feedback.exact
-        noisy = widths[:-1] if bare_output else widths
+        if not shared.output_noise and not shared.parts.feedback.exact:
+            widths = widths[:-1]  # no noise on the output layer's error
         self.optics: DecodedNoise | OpticalNoise
         if shared.joint_release or shared.denoise:
-            self.optics = DecodedNoise(trials, noisy, net.sizes[1:-1], shared.batch_size, matrices)
+            self.optics = DecodedNoise(trials, widths, net.sizes[1:-1], shared.batch_size, matrices)
         else:
-            self.optics = OpticalNoise(trials, noisy, shared.batch_size, device)
+            self.optics = OpticalNoise(trials, widths, shared.batch_size, device)
 
     def perturb(self, signals: list[torch.Tensor]) -> list[torch.Tensor]:
         """Return scale_s(signal) + g for every layer's signal [R, m, n_l] (Eq. 8 and 10)."""
@@ -95,8 +94,8 @@ class Photonic(Mechanism):
 
     def derivative(self, h: torch.Tensor, layer: int) -> torch.Tensor:
         """Return phi'(z) from h, at least gamma_min if that is set; phi' >= 0 for all activations here."""
-        d = self.net.derivative(h, layer)
-        return d if self.gamma_min is None else torch.maximum(d, self.gamma_min)
+        derivative = self.net.derivative(h, layer)
+        return derivative if self.gamma_min is None else torch.maximum(derivative, self.gamma_min)
 
     def update(self, deltas: list[torch.Tensor], activations: list[torch.Tensor], out: Parameters) -> None:
         """Write the mean of the outer products of the deltas with the clipped activations to `out` (Eq. 8)."""
@@ -113,5 +112,7 @@ class Photonic(Mechanism):
 
 
 def _common(*bounds: torch.Tensor) -> tuple[Bound, ...]:
-    """Return bounds as numbers if all trials share them: a clip is then a single pass."""
-    return tuple(b[0].item() for b in bounds) if all(bool((b == b[0]).all()) for b in bounds) else bounds
+    """Return bounds [R, 1, 1] as numbers if all R trials share them: a clip is then a single pass."""
+    if all(bool((bound == bound[0]).all()) for bound in bounds):
+        return tuple(bound[0].item() for bound in bounds)
+    return bounds

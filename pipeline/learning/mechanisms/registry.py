@@ -78,9 +78,8 @@ def register_mechanism(name: str, mechanism: type[Mechanism], *,
                           f"noise of that method, got {mechanism.__qualname__}; leave it out, and there is no epsilon")
     if "target_epsilon" in settings and not guarantee:
         raise ConfigError("settings: target_epsilon needs a guarantee, or nothing can be accounted for, got none")
-    by_factor = (inherits and issubclass(mechanism, GaussianMechanism)
-                 and mechanism.bounded is GaussianMechanism.bounded)
-    attributes = {"not_integer": ""} if by_factor and guarantee else {}
+    bounds_by_factor = (inherits and issubclass(mechanism, GaussianMechanism)
+                        and mechanism.bounded is GaussianMechanism.bounded)
+    attributes = {"not_integer": ""} if bounds_by_factor and guarantee else {}  # integer arithmetic is supported
     base = parts.Gaussian if guarantee else parts.Mechanism
-    extension("mechanism", name, base, settings, works=mechanism, guarantee=guarantee,
-              **attributes)
+    extension("mechanism", name, base, settings, works=mechanism, guarantee=guarantee, **attributes)

@@ -113,9 +113,10 @@ class Conv:
 
     def __init__(self, shape: ConvShape, precision: torch.dtype | None = None) -> None:
         self.shape, self.precision = shape, precision
-        positions, filters = shape.height * shape.width, math.prod(shape.weight_shape)
-        # Compares the multiplications for one record's norm: by Gram matrices of positions, or by the gradient.
-        self.by_gram = positions**2 * (shape.in_channels + shape.out_channels) < positions * filters
+        # A record's norm follows from Gram matrices of positions or from the gradient: take the fewer multiplications.
+        positions, n_weights = shape.height * shape.width, math.prod(shape.weight_shape)
+        gram_cost, gradient_cost = positions**2 * (shape.in_channels + shape.out_channels), positions * n_weights
+        self.by_gram = gram_cost < gradient_cost
 
     def forward(self, h: Activation, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
         """Return z [R, m, n_l] from h [R, m, n_{l-1}], weight [R, C_out, C_in k^2] and bias [R, C_out]."""
@@ -145,10 +146,10 @@ class Conv:
         Shapes: R trials, m records.
         """
         pooled = self._pooled(delta)
-        if_aligned = squared_norm(pooled.flatten(3).abs().sum(dim=-1), -1, keepdim=True)
+        aligned_squares = squared_norm(pooled.flatten(3).abs().sum(dim=-1), -1, keepdim=True)  # without cancellation
         rounding = GRADIENT_ROUNDING * torch.finfo(delta.dtype).eps
-        of_bias = _squared_norms_of_bias(pooled).add_(if_aligned, alpha=rounding**2)
-        return self._squared_norms_of_weights(pooled, h), of_bias
+        bias_squares = _squared_norms_of_bias(pooled).add_(aligned_squares, alpha=rounding**2)
+        return self._squared_norms_of_weights(pooled, h), bias_squares
 
     def _squared_norms_of_weights(self, pooled: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
         return _each_replica(self._weight_norms, pooled, self._image(h), self.places)[0]
@@ -164,6 +165,7 @@ class Conv:
         return self._rounded(weight).reshape(-1, *self.shape.weight_shape[1:])
 
     def _rounded(self, factor: torch.Tensor) -> torch.Tensor:
+        """Return a factor of a convolution in the layer's `precision`; float64 stays as it is."""
         return factor if self.precision is None or factor.dtype == torch.float64 else factor.to(self.precision)
 
     def _forward(self, image: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -182,9 +184,18 @@ class Conv:
         return pooled.add_(bias[:, None, :, None, None]), places
 
     def _back(self, delta: torch.Tensor, weight: torch.Tensor, places: torch.Tensor) -> tuple[torch.Tensor]:
-        carried = F.conv_transpose2d(_side_by_side(self._rounded(self._unpool(delta, places))), self._filters(weight),
-                                     padding=self.shape.kernel // 2, groups=delta.shape[0])
-        return _apart(carried.to(delta.dtype), delta.shape[0]),
+        """Return the signal for the layer's inputs [R, m, C_in, height, width], as a tuple for `_each_replica`.
+
+        Args:
+            delta: signals after the pool [R, m, C_out, rows, columns].
+            weight: filters [R, C_out, C_in k^2].
+            places: places of the maxima, from `forward`.
+        """
+        replicas = delta.shape[0]
+        before_pool = self._rounded(self._unpool(delta, places))
+        signal = F.conv_transpose2d(_side_by_side(before_pool), self._filters(weight),
+                                    padding=self.shape.kernel // 2, groups=replicas)
+        return (_apart(signal.to(delta.dtype), replicas),)
 
     def _sum(self, delta: torch.Tensor, image: torch.Tensor, places: torch.Tensor) -> tuple[torch.Tensor]:
         """Return the gradient [R, C_out, C_in k^2] by the filters, summed over records.
@@ -194,12 +205,12 @@ class Conv:
             image: inputs of the layer [R, m, C_in, height, width].
             places: places of the maxima, from `forward`.
         """
-        replicas, (filters, *filter_shape) = delta.shape[0], self.shape.weight_shape
-        total = conv2d_weight(
-            _side_by_side(self._rounded(image)), (replicas * filters, *filter_shape),
-            _side_by_side(self._rounded(self._unpool(delta, places))), padding=self.shape.kernel // 2,
-            groups=replicas)
-        return total.to(delta.dtype).view(replicas, filters, -1),
+        replicas, (n_filters, *filter_shape) = delta.shape[0], self.shape.weight_shape
+        inputs = _side_by_side(self._rounded(image))
+        signals = _side_by_side(self._rounded(self._unpool(delta, places)))
+        total = conv2d_weight(inputs, (replicas * n_filters, *filter_shape), signals,
+                              padding=self.shape.kernel // 2, groups=replicas)
+        return (total.to(delta.dtype).view(replicas, n_filters, -1),)
 
     def _unpool(self, delta: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
         return unpool(delta, places, self.shape.height, self.shape.width)
@@ -210,16 +221,19 @@ class Conv:
         Shapes: R trials, m records.
         """
         norms = self._norms_by_gram if self.by_gram else self._norms_by_gradient
-        records = [x.flatten(0, 1) for x in (delta, image, places)]
-        parts = [norms(self._unpool(d, p), h) for d, h, p in
-                 zip(*(x.split(self._chunk(delta.device)) for x in records), strict=True)]
-        return torch.cat(parts).view(*delta.shape[:2], 1),
+        chunk_size = self._chunk_size(delta.device)
+        deltas, images, maxima = (x.flatten(0, 1).split(chunk_size) for x in (delta, image, places))
+        chunks = [norms(self._unpool(d, p), h) for d, h, p in zip(deltas, images, maxima, strict=True)]
+        return (torch.cat(chunks).view(*delta.shape[:2], 1),)
 
-    def _chunk(self, device: torch.device) -> int:
-        """Return the number of records per chunk."""
+    def _chunk_size(self, device: torch.device) -> int:
+        """Return how many records are computed at a time, so that their largest tensor has `CHUNK_ELEMENTS` at most.
+
+        That tensor is a Gram matrix of positions, the patches of the input, or the signals.
+        """
         positions = self.shape.height * self.shape.width
-        largest = positions * max(positions, self.shape.kernel**2 * self.shape.in_channels, self.shape.out_channels)
-        return max(1, CHUNK_ELEMENTS[device.type] // largest)
+        elements = positions * max(positions, self.shape.kernel**2 * self.shape.in_channels, self.shape.out_channels)
+        return max(1, CHUNK_ELEMENTS[device.type] // elements)
 
     def _patches(self, image: torch.Tensor) -> torch.Tensor:
         """Return the patches of an image [c, C_in k^2, H W]."""
@@ -235,10 +249,12 @@ class Conv:
             delta: signals before the pool, [records, C_out, height, width].
             image: inputs [records, C_in, height, width].
         """
-        patches, of_delta = self._patches(image), delta.flatten(2)
-        squares = squared_norm(torch.bmm(of_delta, patches.transpose(1, 2)).flatten(1), 1)
-        if_aligned = ((squared_norm(patches, 1) + 1) * squared_norm(of_delta, 1)).sqrt_().sum(dim=1)
-        return squares.add_(if_aligned.mul_(GRADIENT_ROUNDING * torch.finfo(squares.dtype).eps).square_())
+        patches, signals = self._patches(image), delta.flatten(2)
+        gradients = torch.bmm(signals, patches.transpose(1, 2))
+        squares = squared_norm(gradients.flatten(1), 1)
+        # The norm if all positions were aligned: rounding errors are relative to it.
+        aligned = ((squared_norm(patches, 1) + 1) * squared_norm(signals, 1)).sqrt_().sum(dim=1)
+        return squares.add_(aligned.mul_(GRADIENT_ROUNDING * torch.finfo(squares.dtype).eps).square_())
 
     def _norms_by_gram(self, delta: torch.Tensor, image: torch.Tensor) -> torch.Tensor:
         """Return the squared norms of records' gradients by the filters, from Gram matrices of positions.
@@ -254,20 +270,21 @@ class Conv:
         height, width = image.shape[2:]
         pixels = _gram(image).unflatten(2, (height, width)).unflatten(1, (height, width))
         reach = self.shape.kernel // 2
-        patches = _sum_of_shifts(_sum_of_shifts(pixels, 1, 3, reach), 2, 4, reach).flatten(1)
-        of_delta = _gram(delta)
-        squares = (patches * of_delta.flatten(1)).sum(dim=1)
+        patch_gram = _sum_of_shifts(_sum_of_shifts(pixels, 1, 3, reach), 2, 4, reach).flatten(1)
+        delta_gram = _gram(delta)
+        squares = (patch_gram * delta_gram.flatten(1)).sum(dim=1)
         # If n products underflow, their sum errs by less than n tiny: add this bound times the other factor.
         tiny = torch.finfo(squares.dtype).tiny
-        lost_of_delta, lost_of_patches = delta.shape[1] * tiny, self.shape.kernel**2 * image.shape[1] * tiny
-        of_patches, of_deltas = _diagonal(patches) + 1, _diagonal(of_delta) + lost_of_delta
-        squares.add_(of_patches.sqrt().sum(dim=1).mul_(math.sqrt(lost_of_delta)).square_())
-        squares.add_(of_deltas.sqrt().sum(dim=1).mul_(math.sqrt(lost_of_patches)).square_())
-        if_aligned = (of_patches * of_deltas).sqrt_().sum(dim=1).square()
-        return squares.add_(if_aligned, alpha=GRAM_ROUNDING * torch.finfo(squares.dtype).eps).clamp_(min=0)
+        delta_loss, patch_loss = delta.shape[1] * tiny, self.shape.kernel**2 * image.shape[1] * tiny
+        patch_squares, delta_squares = _diagonal(patch_gram) + 1, _diagonal(delta_gram) + delta_loss
+        squares.add_(patch_squares.sqrt().sum(dim=1).mul_(math.sqrt(delta_loss)).square_())
+        squares.add_(delta_squares.sqrt().sum(dim=1).mul_(math.sqrt(patch_loss)).square_())
+        aligned_squares = (patch_squares * delta_squares).sqrt_().sum(dim=1).square()  # without cancellation
+        return squares.add_(aligned_squares, alpha=GRAM_ROUNDING * torch.finfo(squares.dtype).eps).clamp_(min=0)
 
 
 def _squared_norms_of_bias(pooled: torch.Tensor) -> torch.Tensor:
+    """Return the squared norm of every record's bias gradient [R, m, 1], from signals [R, m, C_out, rows, columns]."""
     return squared_norm(pooled.flatten(3).sum(dim=-1), -1, keepdim=True)
 
 
@@ -313,7 +330,7 @@ def pool(z: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def unpool(delta: torch.Tensor, places: torch.Tensor, height: int, width: int) -> torch.Tensor:
-    """Return [..., H, W] with delta [..., H/2, W/2] at the places from `pool`, and zeros elsewhere."""
+    """Return maps [..., H, W]: delta [..., H/2, W/2] at the maxima's places from `pool`, zeros elsewhere."""
     full = delta.new_zeros(*delta.shape[:-2], height * width)
     return full.scatter_(-1, places.flatten(-2), delta.flatten(-2)).unflatten(-1, (height, width))
 
@@ -353,6 +370,6 @@ def _sum_of_shifts(gram: torch.Tensor, a: int, b: int, reach: int) -> torch.Tens
     total = gram.clone()
     for shift in range(1, min(reach, gram.shape[a] - 1) + 1):
         n = gram.shape[a] - shift
-        for to, of in ((shift, 0), (0, shift)):
-            total.narrow(a, to, n).narrow(b, to, n).add_(gram.narrow(a, of, n).narrow(b, of, n))
+        for target, source in ((shift, 0), (0, shift)):  # forward and backward
+            total.narrow(a, target, n).narrow(b, target, n).add_(gram.narrow(a, source, n).narrow(b, source, n))
     return total

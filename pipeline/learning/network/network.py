@@ -45,10 +45,12 @@ class Parameters:
 
     def views(self, flat: torch.Tensor) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
         """Return views of the weights and biases in a tensor [R, P] with the layout of `flat`."""
-        layers = list(zip(flat.split(self._lengths, dim=1), self.shapes, strict=True))
-        weights = [self._matrix(layer[:, : n_out * n_in], n_out, n_in) for layer, (n_out, n_in) in layers]
-        return weights, [layer[:, (start := _padded(n_out * n_in)): start + n_out] for layer, (n_out, n_in) in layers]
-
+        weights, biases = [], []
+        for layer, (n_out, n_in) in zip(flat.split(self._lengths, dim=1), self.shapes, strict=True):
+            weights.append(self._matrix(layer[:, : n_out * n_in], n_out, n_in))
+            bias_start = _padded(n_out * n_in)
+            biases.append(layer[:, bias_start: bias_start + n_out])
+        return weights, biases
 
     @staticmethod
     def _matrix(numbers: torch.Tensor, n_out: int, n_in: int) -> torch.Tensor:
@@ -56,6 +58,7 @@ class Parameters:
 
 
 def _padded(n: int) -> int:
+    """Return the least multiple of 16 >= n: 16 numbers of float32 have 64 bytes."""
     return -(-n // 16) * 16
 
 
@@ -123,7 +126,8 @@ class Network:
             generator = torch_generator(seed, "init")
             for shape, *blocks in zip(shapes, self.parameters.weights, self.parameters.biases, strict=True):
                 bound = gain * start_bound(shape, init)
-                for block in blocks[:1] if init == "glorot" else blocks:
+                drawn_blocks = blocks[:1] if init == "glorot" else blocks  # weights only, or weights and biases
+                for block in drawn_blocks:
                     block[r].copy_(self._drawn(block[r].shape, bound, generator))
 
     @staticmethod
@@ -166,8 +170,10 @@ def start_bound(shape: LayerShape, init: str) -> float:
     has fan_in = C_in k^2 and fan_out = C_out k^2.
     """
     outputs, inputs, *kernel = shape.weight_shape
-    places = math.prod(kernel)
-    return 1 / math.sqrt(inputs * places) if init == "uniform" else math.sqrt(6 / ((inputs + outputs) * places))
+    kernel_size = math.prod(kernel)  # k^2; 1 for a fully connected layer
+    if init == "uniform":
+        return 1 / math.sqrt(inputs * kernel_size)
+    return math.sqrt(6 / ((inputs + outputs) * kernel_size))
 
 
 class Mlp(Network):
@@ -207,6 +213,7 @@ def start_output(net: Network, config: TrialConfig, matrices: torch.Tensor | Non
     if config.output_init == "feedback":
         if matrices is None:
             raise ValueError("matrices: output_init 'feedback' needs the feedback matrix B, got None")
-        block = matrices[:, :, -weight.shape[2]:]
-        block = block.double() if config.exact else block  # sums of squares are exact in float64
-        weight.copy_(block * (config.output_std / block.square().mean(dim=(1, 2), keepdim=True).sqrt()))
+        last_b = matrices[:, :, -weight.shape[2]:]  # B of the last hidden layer
+        last_b = last_b.double() if config.exact else last_b  # sums of squares are exact in float64
+        deviation = last_b.square().mean(dim=(1, 2), keepdim=True).sqrt()
+        weight.copy_(last_b * (config.output_std / deviation))
