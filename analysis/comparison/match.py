@@ -121,15 +121,15 @@ def _groups(runs: pd.DataFrame, settings: pd.DataFrame) -> dict[Any, pd.DataFram
 
 def overlay(comparison: Comparison) -> list[tuple[pd.DataFrame, pd.DataFrame]]:
     """Return the frontiers of A and B, for every kind of epsilon that both have with one relation and delta."""
-    found = []
+    pairs = []
     for kind in GUARANTEED:
         try:
-            pair = frontier(comparison.a.runs, kind), frontier(comparison.b.runs, kind)
+            a, b = frontier(comparison.a.runs, kind), frontier(comparison.b.runs, kind)
         except ReportError:  # a side has no such epsilon, or its trials fit no curve
             continue
-        if all(len({*pair[0][name], *pair[1][name]}) == 1 for name in ("relation", "delta")):
-            found.append(pair)
-    return found
+        if all(len({*a[name], *b[name]}) == 1 for name in ("relation", "delta")):
+            pairs.append((a, b))
+    return pairs
 
 
 def texts(comparison: Comparison) -> Texts:
@@ -172,27 +172,33 @@ def caption(comparison: Comparison) -> str:
 
 def headline(comparison: Comparison) -> list[str]:
     """Return sentences on the differing settings, and on differences in test accuracy that seeds do not explain."""
-    shown = accuracies(comparison)
-    sure = shown[(shown["low"] > 0) | (shown["high"] < 0)]
-    largest = sure.reindex(sure["difference"].abs().sort_values(ascending=False).index)[:MOST_NAMED]
-    named = "; ".join(f"{', '.join(names_of(row))}: {row['difference']:+.2f}" for row in largest.to_dict("records"))
+    rows = accuracies(comparison)
+    significant = rows[(rows["low"] > 0) | (rows["high"] < 0)]  # their interval excludes 0
+    by_size = significant["difference"].abs().sort_values(ascending=False).index
+    largest = "; ".join(f"{', '.join(names_of(row))}: {row['difference']:+.2f}"
+                        for row in significant.reindex(by_size)[:MOST_NAMED].to_dict("records"))
+    examples = f" (largest: {largest})" if largest else ""
     return [*_differs(comparison),
-            f"{counted(len(shown), 'difference')} in test accuracy, {comparison.b.label} less {comparison.a.label}, in "
-            f"points: {len(sure)} with a 95% interval that excludes 0{f' (largest: {named})' if named else ''}."]
+            f"{counted(len(rows), 'difference')} in test accuracy, {comparison.b.label} less {comparison.a.label}, in "
+            f"points: {len(significant)} with a 95% interval that excludes 0{examples}."]
 
 
 def _differs(comparison: Comparison) -> list[str]:
+    """Return a sentence on the settings that differ between the matched trials of both experiments."""
     if not comparison.differs:
         return ["The settings of matched trials are equal."]
-    found = "; ".join(f"`{name}`: {one} against {other}" for name, (one, other) in comparison.differs.items())
-    return [f"What differs: {found}."]
+    differences = "; ".join(f"`{name}`: {values_a} against {values_b}"
+                            for name, (values_a, values_b) in comparison.differs.items())
+    return [f"What differs: {differences}."]
 
 
 def _notes(comparison: Comparison) -> list[str]:
     """Return notes on the reliability of the differences, and on trials left out."""
-    a, b, shown = comparison.a.label, comparison.b.label, accuracies(comparison)
-    sentences = [] if (shown["interval"] == "").all() else [
-        f"Of {counted(len(shown), 'interval')} about {0.05 * len(shown):.1f} would miss 0 by chance alone."]
+    a, b, rows = comparison.a.label, comparison.b.label, accuracies(comparison)
+    sentences = []
+    if (rows["interval"] != "").any():
+        sentences.append(f"Of {counted(len(rows), 'interval')} about {0.05 * len(rows):.1f} would miss 0 by chance "
+                         "alone.")
     early = [int(side.runs["status"].isin(("stopped", "diverged")).sum()) for side in (comparison.a, comparison.b)]
     if any(early):
         sentences.append(f"Stopped early or diverged, and counted with the weights they ended with: "
@@ -209,21 +215,21 @@ def _rows(a: pd.DataFrame, b: pd.DataFrame) -> list[dict[str, Any]]:
     Args:
         a, b: trials of one setting of each experiment, a row per seed.
     """
-    first = {name: a[name].iloc[0] for name in FIELDS if name != "seed"}
+    settings = {name: a[name].iloc[0] for name in FIELDS if name != "seed"}
     for side, group in (("a", a), ("b", b)):
-        first |= {f"algorithm_{side}": group["algorithm"].iloc[0], f"setting_{side}": group["setting"].iloc[0]}
+        settings |= {f"algorithm_{side}": group["algorithm"].iloc[0], f"setting_{side}": group["setting"].iloc[0]}
     metrics = [name for name in a.columns if name.startswith(("alignment/", *PERCENT)) and name in b.columns
                and a[name].notna().all() and b[name].notna().all()]
     if ACCURACY not in metrics:
-        raise ReportError(f"{ACCURACY}: missing for a trial of {first['algorithm_a']} {first['setting_a']}")
+        raise ReportError(f"{ACCURACY}: missing for a trial of {settings['algorithm_a']} {settings['setting_a']}")
     rows = []
     for name in metrics:
         factor = 100 if name in PERCENT else 1
         values = [group.set_index("seed")[name].sort_index() * factor for group in (a, b)]
-        found, interval = difference_of(*values)
-        rows.append({**first, "metric": name, "a_mean": values[0].mean(), "b_mean": values[1].mean(),
-                     "difference": found.mean, "low": found.low, "high": found.high, "n_a": len(a), "n_b": len(b),
-                     "interval": "" if math.isnan(found.low) else interval})
+        difference, interval = difference_of(*values)
+        rows.append({**settings, "metric": name, "a_mean": values[0].mean(), "b_mean": values[1].mean(),
+                     "difference": difference.mean, "low": difference.low, "high": difference.high,
+                     "n_a": len(a), "n_b": len(b), "interval": "" if math.isnan(difference.low) else interval})
     return rows
 
 

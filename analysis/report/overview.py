@@ -127,25 +127,46 @@ def trials(experiment: Experiment, runs: pd.DataFrame, links: Sequence[str] = ()
     settings, varied, kinds = by_noise(runs["setting"]), _varied(experiment, runs), kinds_of(runs)
     columns = [Column("algorithm", [Cell(ALGORITHM_LABELS[name]) for name in runs["algorithm"]]),
                Column("noise", [Cell(setting_label(setting), settings.index(setting)) for setting in runs["setting"]]),
-               *(_setting(name, runs[name]) for name in (*varied, "seed"))]
-    columns += [Column(heading, [_number(100 * value, "{:.2f}".format) for value in runs[name]],
-                       (heading.removesuffix(" %").replace(" ", "_"), name), numeric=True, largest_first=True)
-                for name, heading in HEADINGS.items() if name in runs.columns]
-    for name in (name for name in runs.columns if name.startswith("alignment/") and runs[name].notna().any()):
-        layer = name.removeprefix("alignment/")
-        columns.append(Column(f"cos {layer.replace('_', ' ')}", [_number(v, "{:.3f}".format) for v in runs[name]],
-                              (layer, name), numeric=True, largest_first=True))
-    for kind in kinds:
-        short_forms = ("epsilon", "ε") if kind in GUARANTEED or not set(kinds) & set(GUARANTEED) else ()
-        columns.append(Column(f"ε {kind}{'' if GUARANTEES[kind][0] else ' (no guarantee)'}",
-                              [_number(value, short) for value in tightest(runs, kind)],
-                              (*short_forms, kind, f"epsilon/{kind}"), numeric=True))
+               *(_setting(name, runs[name]) for name in (*varied, "seed")),
+               *_metric_columns(runs), *_epsilon_columns(runs, kinds)]
     if kinds:
         columns.append(Column("guarantee", list(map(Cell, guarantees(runs)))))
     if (runs["status"] != "finished").any():
         columns.append(Column("status", list(map(Cell, runs["status"]))))
     columns.append(Column("trial", list(map(Cell, runs["trial_key"])), ("trial_key",), links=links))
     return columns + _not_shown(runs, (*varied, "seed"))
+
+
+def _metric_columns(runs: pd.DataFrame) -> list[Column]:
+    """Return the columns of accuracies, in %, and of the alignments of layers."""
+    columns = []
+    for name, heading in HEADINGS.items():
+        if name in runs.columns:
+            filter_names = (heading.removesuffix(" %").replace(" ", "_"), name)
+            columns.append(Column(heading, [_number(100 * value, "{:.2f}".format) for value in runs[name]],
+                                  filter_names, numeric=True, largest_first=True))
+    for name in runs.columns:
+        if name.startswith("alignment/") and runs[name].notna().any():
+            layer = name.removeprefix("alignment/")
+            columns.append(Column(f"cos {layer.replace('_', ' ')}",
+                                  [_number(value, "{:.3f}".format) for value in runs[name]], (layer, name),
+                                  numeric=True, largest_first=True))
+    return columns
+
+
+def _epsilon_columns(runs: pd.DataFrame, kinds: Sequence[str]) -> list[Column]:
+    """Return one column for each kind of epsilon, with every trial's smallest one.
+
+    In filters, `epsilon` and `ε` stand for the kinds that guarantee something, or for all kinds if none does.
+    """
+    any_guaranteed = bool(set(kinds) & set(GUARANTEED))
+    columns = []
+    for kind in kinds:
+        short_forms = ("epsilon", "ε") if kind in GUARANTEED or not any_guaranteed else ()
+        remark = "" if GUARANTEES[kind][0] else " (no guarantee)"
+        columns.append(Column(f"ε {kind}{remark}", [_number(value, short) for value in tightest(runs, kind)],
+                              (*short_forms, kind, f"epsilon/{kind}"), numeric=True))
+    return columns
 
 
 def _setting(name: str, values: pd.Series, shown: bool = True) -> Column:
@@ -156,7 +177,9 @@ def _setting(name: str, values: pd.Series, shown: bool = True) -> Column:
 def _not_shown(runs: pd.DataFrame, shown: Sequence[str]) -> list[Column]:
     """Return hidden columns: other settings that differ between trials, and the noise setting, a target or a level."""
     columns = []
-    for name in (name for name in FIELDS if name not in shown):
+    for name in FIELDS:
+        if name in shown:
+            continue
         values = runs[name]
         is_level, is_target = name in NOISE, name in NOISE.values()
         if is_level:
@@ -176,10 +199,10 @@ def commands(experiment: Experiment, tracked: Sequence[TrackedRun]) -> list[str]
     commits = {run.tags.get("git_commit", "unknown").removesuffix("-dirty") for run in tracked} - {"unknown"}
     source = Path(experiment.source)
     name = source.name if source.is_absolute() else source.as_posix()
-    return [*(f"git checkout {commit}" for commit in commits if len(commits) == 1), "make install",
-            f".venv/bin/photonic sweep {name}",
-            *(f".venv/bin/photonic import {file_of_import(other)} --as {other}" for other in experiment.imports),
-            " ".join([f".venv/bin/photonic report {name}", *(f"--with {other}" for other in experiment.imports)])]
+    checkout = [f"git checkout {commit}" for commit in commits] if len(commits) == 1 else []
+    imports = [f".venv/bin/photonic import {file_of_import(other)} --as {other}" for other in experiment.imports]
+    report = " ".join([f".venv/bin/photonic report {name}", *(f"--with {other}" for other in experiment.imports)])
+    return [*checkout, "make install", f".venv/bin/photonic sweep {name}", *imports, report]
 
 
 def versions(tracked: Sequence[TrackedRun]) -> list[str]:

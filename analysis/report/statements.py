@@ -37,9 +37,11 @@ def guarantees(runs: pd.DataFrame) -> pd.Series:
 
     It is `certified` or `simulated`, `stated`, `labels only` or `labels only, simulated`, or `none`.
     """
-    found = np.where(_has(runs, "label"), _guarantees_of("label", runs), NO_GUARANTEE)
-    found = np.where(_has(runs, "stated"), "stated", found)
-    return pd.Series(np.where(_has(runs, "certified"), _guarantees_of("certified", runs), found), runs.index)
+    # from the weakest to the strongest kind, so that the strongest counts
+    words = np.where(_has(runs, "label"), _guarantees_of("label", runs), NO_GUARANTEE)
+    words = np.where(_has(runs, "stated"), "stated", words)
+    words = np.where(_has(runs, "certified"), _guarantees_of("certified", runs), words)
+    return pd.Series(words, runs.index)
 
 
 def _guarantees_of(kind: str, runs: pd.DataFrame) -> pd.Series:
@@ -59,21 +61,26 @@ def state(runs: pd.DataFrame, choice: Choice | None = None) -> list[Statement]:
         runs: from `load_runs`.
         choice: the best trial; it gets a statement if an epsilon covers the choice.
     """
-    found = []
+    statements = []
     for kind, (guaranteed, text) in GUARANTEES.items():
         if choice and choice.selected and kind == choice.selected.kind:
-            near = _neighbours([choice.selected.relation])
-            found.append(Statement(kind, f"{text} {near}{choice.noise}", guaranteed, choice.standing))
-        elif _has(runs, kind).any():
-            own = runs[_has(runs, kind)]
-            sources = noise_sources(own).dropna()
-            near = _neighbours([LABEL_RELATION] if kind == "label" else own.get("privacy.relation", ()))
-            found.append(Statement(kind, f"{text} {near}{sentence(noise_statement(sources))}", True, standing(sources))
-                         if guaranteed else Statement(kind, text, False))
-    bare = int(runs[_epsilons(runs)].isna().all(axis=1).sum())
-    if bare:
-        found.append(Statement("no ε", NONE.format(count=f"{bare} of {len(runs)}"), False))
-    return found
+            neighbours = _neighbours([choice.selected.relation])
+            statements.append(Statement(kind, f"{text} {neighbours}{choice.noise}", guaranteed, choice.standing))
+            continue
+        runs_of_kind = runs[_has(runs, kind)]
+        if runs_of_kind.empty:
+            continue
+        if not guaranteed:
+            statements.append(Statement(kind, text, False))
+            continue
+        sources = noise_sources(runs_of_kind).dropna()
+        relations = [LABEL_RELATION] if kind == "label" else runs_of_kind.get("privacy.relation", ())
+        statements.append(Statement(kind, f"{text} {_neighbours(relations)}{sentence(noise_statement(sources))}", True,
+                                    standing(sources)))
+    n_without = int(runs[_epsilons(runs)].isna().all(axis=1).sum())
+    if n_without:
+        statements.append(Statement("no ε", NONE.format(count=f"{n_without} of {len(runs)}"), False))
+    return statements
 
 
 def imported(experiment: Experiment) -> list[Statement]:
@@ -95,30 +102,37 @@ def epsilons(runs: pd.DataFrame, choice: Choice | None = None) -> Table | None:
     """
     rows = []
     if choice and choice.selected and choice.selected.is_finite:
-        chosen = choice.selected
-        rows.append((chosen.kind, chosen.variant, chosen.value, chosen.value, choice.standing, chosen.relation,
-                     chosen.sampler, chosen.delta, 1))
-    for name in sorted(_epsilons(runs), key=lambda name: (list(GUARANTEES).index(name.split("/")[1]), name)):
-        _, kind, *variant = name.split("/", 2)
+        selected = choice.selected
+        rows.append((selected.kind, selected.variant, selected.value, selected.value, choice.standing,
+                     selected.relation, selected.sampler, selected.delta, 1))
+
+    def strength_and_name(name: str) -> tuple[int, str]:
+        kind = name.split("/")[1]
+        return list(GUARANTEES).index(kind), name
+
+    for name in sorted(_epsilons(runs), key=strength_and_name):
+        kind, _, variant = name.removeprefix("epsilon/").partition("/")
         logged = runs[runs[name].notna()]
         tracked = logged.reindex(columns=["privacy.relation"])["privacy.relation"]
         relations = tracked.map(lambda relation, kind=kind: _relation(kind, relation))
         by = [_guarantees_of(kind, logged), relations, "sampler", "delta"]
         for (guarantee, relation, sampler, delta), group in logged.groupby(by, dropna=False):
-            rows.append((kind, "".join(variant), group[name].min(), group[name].max(), guarantee, relation, sampler,
+            rows.append((kind, variant, group[name].min(), group[name].max(), guarantee, relation, sampler,
                          delta, len(group)))
     if not rows:
         return None
-    cells = [tuple(map(Cell, (kind, variant.replace("_", " "), _range(low, high), guarantee, relation, sampler,
-                              f"{delta:g}", str(count))))
-             for kind, variant, low, high, guarantee, relation, sampler, delta, count in rows]
+    cells = []
+    for kind, variant, low, high, guarantee, relation, sampler, delta, count in rows:
+        texts = (kind, variant.replace("_", " "), _range(low, high), guarantee, relation, sampler, f"{delta:g}",
+                 str(count))
+        cells.append(tuple(map(Cell, texts)))
     header = ("kind", "accountant or formula", "ε", "guarantee", "neighbouring relation", "sampler", "δ", "trials")
     return Table(header, tuple(cells), (False, False, True, False, False, False, True, True))
 
 
 def notes(runs: pd.DataFrame) -> list[str]:
     """Return the notes on the trials' epsilons, or on missing epsilons, each once with the number of its trials."""
-    columns = [name for name in ("privacy.notes", "privacy.audited") if name in runs.columns]
+    columns = [name for name in ("privacy.notes", "privacy.audited") if name in runs.columns]  # tags of trials
     counts = Counter(note for name in columns for note in runs[name].dropna())
     return [f"{counted(count, 'trial')}: {note}" for note, count in counts.items()]
 
@@ -150,8 +164,8 @@ def _relation(kind: str, relation: object) -> str:
 
 
 def _range(low: float, high: float) -> str:
-    least, most = short(low), short(high)
-    return least if least == most else f"{least} to {most}"
+    low_text, high_text = short(low), short(high)
+    return low_text if low_text == high_text else f"{low_text} to {high_text}"
 
 
 def short(value: float) -> str:
