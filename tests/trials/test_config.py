@@ -134,8 +134,8 @@ def test_two_trials_have_one_key_where_what_differs_has_no_effect(one, change, s
 ELSEWHERE = {
     "above": {"network", "projector", "output_std", "smoothing", "weight_decay"},
     "test_features, test_feature_maps, test_patches, test_encoder": {
-        f.name for f in settings() if f.name.startswith(("feature", "scattering_", "patch_", "optical_", "encoder_",
-                                                                       "beside_"))},
+        f.name for f in settings()
+        if f.name.startswith(("feature", "scattering_", "patch_", "optical_", "encoder_", "beside_"))},
     "test_readings": {"bounding", "tau_h_rule", "conv_error", "conv_clip"},
     "test_automatic": {"clipping_gamma"},
     "test_physical": {"photons", "reference_ratio", "dark_counts", "read_noise", "full_well", "adc_bits"},

@@ -91,12 +91,13 @@ def compute(parts: Sequence[torch.Tensor], data: Dataset, config: TrialConfig) -
     Raises:
         DataError: for features of a shape other than stated.
     """
-    settings, feature_map = config.parts.features, config.parts.features.load()
-    if blocks := settings.blocks(config):
+    settings = config.parts.features
+    blocks = settings.blocks(config)
+    if blocks:
         weights = [weight for weight, _ in blocks]
         by_map = [compute(parts, data, block) for _, block in blocks]
         return [_side_by_side(features, weights) for features in zip(*by_map, strict=True)]
-    device = data.train_x.device
+    feature_map, device = settings.load(), data.train_x.device
     with feature_map.open_map(data.spec, config, device) as apply:
         if settings.power != 1:
             apply = _with_power(apply, settings.power)
