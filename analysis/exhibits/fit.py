@@ -161,8 +161,9 @@ def leekifer(configs: Sequence[TrialConfig]) -> str:
         if not trial.parts.mechanism.private:
             continue
         has_fixed_batches = trial.parts.sampler.amplified and trial.parts.sampler.full
-        is_bounded = trial.parts.mechanism.update_norm(trial.canonical()) > 0
-        if not (trial.noise_multiplier and has_fixed_batches and is_bounded):
+        # canonical settings of a trial without noise have no target_norm
+        has_sigma = trial.noise_multiplier > 0 and update_sigma(trial.canonical()) > 0
+        if not (has_fixed_batches and has_sigma):
             return ("shows trials without privacy, and trials with noise_multiplier > 0 and sampler "
                     "without_replacement under per_example clipping, or component clipping with target_norm; there is "
                     f"one of mechanism {trial.mechanism}, sampler {trial.sampler}, noise_multiplier "
