@@ -21,16 +21,16 @@ if TYPE_CHECKING:
     from pipeline.auditing.device import Characterisation, Quantity
 
 SUSPICIOUS = 5.0  # standard errors from the value of an ideal device
-SHOWN = 2000  # points in the scatter plot
+MAX_POINTS = 2000  # in the scatter plot
 
 
-def table(found: Characterisation) -> pd.DataFrame:
+def table(device: Characterisation) -> pd.DataFrame:
     """Return one row per measured quantity, with columns quantity, value, standard_error, ideal and z.
 
     z is the distance of value and ideal in standard errors.
     """
     rows = [{"quantity": quantity.name, "value": quantity.value, "standard_error": quantity.error,
-             "ideal": quantity.ideal, "z": _z(quantity)} for quantity in found.quantities]
+             "ideal": quantity.ideal, "z": _z(quantity)} for quantity in device.quantities]
     return pd.DataFrame(rows)
 
 
@@ -39,22 +39,23 @@ def _z(quantity: Quantity) -> float:
     return (quantity.value - quantity.ideal) / quantity.error if quantity.error > 0 else math.nan
 
 
-def as_text(found: Characterisation) -> str:
-    """Return the report in Markdown."""
-    rows = list(table(found).itertuples(index=False))
+def as_text(device: Characterisation) -> str:
+    """Return the report on a projector in Markdown: a table of its quantities, and those far from an ideal device."""
+    rows = list(table(device).itertuples(index=False))
+    matrix = "known" if device.known else "estimated from as many batches before"
+    cells = [[name, *map(_cell, numbers)] for name, *numbers in rows]
     parts: list[str | Table] = [
-             f"# Projector `{found.trial.projector}`",
-             f"{found.repeats} batches of {found.records} ternary errors with one +1 and one -1, on {found.pixels} "
-             f"pixels; the matrix is {'known' if found.known else 'estimated from as many batches before'}.",
-             Table.of(["quantity", "value", "standard error", "ideal", "z"],
-                      [[name, *map(_cell, numbers)] for name, *numbers in rows])]
-    if not len(found.residuals):
+        f"# Projector `{device.trial.projector}`",
+        f"{device.repeats} batches of {device.records} ternary errors with one +1 and one -1, on {device.pixels} "
+        f"pixels; the matrix is {matrix}.",
+        Table.of(["quantity", "value", "standard error", "ideal", "z"], cells)]
+    if not len(device.residuals):
         parts.append("There is no noise beyond rounding, so nothing is said of its correlations and its law.")
-    if found.trial.physical:
-        parts.append(f"Its light amounts to an effective sigma of {camera_of(found.trial).effective_sigma:.4g} by the "
+    if device.trial.physical:
+        parts.append(f"Its light amounts to an effective sigma of {camera_of(device.trial).effective_sigma:.4g} by the "
                      "formula of docs/optics.md.")
-    odd = ", ".join(row.quantity for row in rows if abs(row.z) > SUSPICIOUS) or "nothing"
-    parts += [f"More than {SUSPICIOUS:g} standard errors from an ideal device: {odd}.", "![](device.svg)"]
+    suspicious = ", ".join(row.quantity for row in rows if abs(row.z) > SUSPICIOUS) or "nothing"
+    parts += [f"More than {SUSPICIOUS:g} standard errors from an ideal device: {suspicious}.", "![](device.svg)"]
     return markdown(*parts)
 
 
@@ -62,30 +63,31 @@ def _cell(value: float) -> str:
     return NO_VALUE if math.isnan(value) else f"{value:.4g}"
 
 
-def figure(found: Characterisation) -> Figure:
+def figure(device: Characterisation) -> Figure:
     """Plot the mean projection, the noise and the gain of a projector, side by side, 2.6 x 2.4 inches each.
 
     The mean is plotted against B e, the exact projection of an error e by the feedback matrix B. The noise, if there is
     any, has a normal density beside it. The gain has a point per batch.
     """
     with theme():
-        noisy = len(found.residuals) > 0
+        noisy = len(device.residuals) > 0
         drawn, axes = panels(3 if noisy else 2, 3, 2.6, 2.4)
         colour = PALETTE["pdfa"]
-        axes[0].plot(found.target[:SHOWN], found.mean[:SHOWN], ".", markersize=2, color=colour, rasterized=True)
+        axes[0].plot(device.target[:MAX_POINTS], device.mean[:MAX_POINTS], ".", markersize=2, color=colour,
+                     rasterized=True)
         axes[0].axline((0, 0), slope=1, color="0.4", linewidth=0.8)
         axes[0].set(xlabel="$Be$ (units of $B$)", ylabel="mean projection (units of $B$)")
-        axes[-1].plot(np.arange(1, len(found.gains) + 1), found.gains, ".", markersize=3, color=colour)
+        axes[-1].plot(np.arange(1, len(device.gains) + 1), device.gains, ".", markersize=3, color=colour)
         axes[-1].set(xlabel="batch", ylabel="gain")
         if noisy:
             edges = np.linspace(-5, 5, 61)
-            axes[1].hist(found.residuals, bins=edges.tolist(), density=True, color=colour, alpha=0.5)
+            axes[1].hist(device.residuals, bins=edges.tolist(), density=True, color=colour, alpha=0.5)
             axes[1].plot(edges, stats.norm.pdf(edges), color="0.2", linewidth=0.8)
             axes[1].set(xlabel="noise over its standard deviation", ylabel="density", yscale="log", ylim=(1e-5, 1))
     return drawn
 
 
-def write(found: Characterisation, folder: Path) -> list[Path]:
+def write(device: Characterisation, folder: Path) -> list[Path]:
     """Write device.md, device.csv and device.svg to `folder`, which is created; return the files."""
-    return save({"device.md": as_text(found).encode(), "device.csv": to_csv(table(found)).encode(),
-                 "device.svg": draw(figure(found))["svg"]}, folder)
+    return save({"device.md": as_text(device).encode(), "device.csv": to_csv(table(device)).encode(),
+                 "device.svg": draw(figure(device))["svg"]}, folder)

@@ -79,10 +79,11 @@ def _runs_of(store: Reader, trials: Sequence[TrialConfig], source: object) -> li
     missing = [config for key, config in configs.items() if key not in ended]
     if missing:
         names = ", ".join(f"{run_name(config)} ({config.trial_key})" for config in missing[:5])
-        names += f" and {len(missing) - 5} more" if len(missing) > 5 else ""
+        if len(missing) > 5:
+            names += f" and {len(missing) - 5} more"
         raise MissingTrials(f"{len(ended)} of {len(configs)} trials are finished; missing: {names} "
                             f"(run `photonic sweep {source}`)")
-    order = {key: place for place, key in enumerate(configs)}
+    order = {key: index for index, key in enumerate(configs)}
     return sorted(runs, key=lambda run: order[run.trial_key])
 
 
@@ -92,9 +93,11 @@ def searched(store: Reader, experiment: Experiment) -> Experiment:
     Raises:
         MissingTrials: if the search has not suggested all of its trials yet.
     """
-    if experiment.search and (later := experiment.planned - len(store.suggestions())):
-        raise MissingTrials(f"{later} of {experiment.planned} suggestions of the search are not asked for yet (run "
-                            f"`photonic sweep {experiment.source}`)")
+    if experiment.search:
+        n_missing = experiment.planned - len(store.suggestions())
+        if n_missing:
+            raise MissingTrials(f"{n_missing} of {experiment.planned} suggestions of the search are not asked for yet "
+                                f"(run `photonic sweep {experiment.source}`)")
     return store.as_swept(experiment)
 
 
@@ -114,15 +117,15 @@ def load_history(store: Reader, runs: pd.DataFrame, key: str) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=columns)
 
 
-def part_property(runs: pd.DataFrame, slot: str, fact: str) -> pd.Series:
-    """Return for each run whether its part has a property: `part_property(runs, "mechanism", "private")`.
+def part_property(runs: pd.DataFrame, slot: str, attribute: str) -> pd.Series:
+    """Return whether each run's mechanism, loss, ... has a property: `part_property(runs, "mechanism", "private")`.
 
     Args:
         runs: the runs, from `load_runs`.
-        slot: the setting that chooses the part, for example the mechanism.
-        fact: name of the part's attribute.
+        slot: the setting that chooses a part, for example `mechanism`.
+        attribute: name of a bool attribute of such parts.
     """
-    return runs[slot].map(lambda name: getattr(PARTS[slot][name], fact)).astype(bool)
+    return runs[slot].map(lambda name: getattr(PARTS[slot][name], attribute)).astype(bool)
 
 
 def noise_sources(runs: pd.DataFrame) -> pd.Series:
@@ -135,7 +138,7 @@ def noise_sources(runs: pd.DataFrame) -> pd.Series:
 
 
 def by_noise(settings: Sequence[str]) -> list[str]:
-    """Return distinct noise settings, sorted: non-private, sigmas, targets (certified, label), noise multipliers."""
+    """Return distinct noise settings, sorted: non-private, then sigmas, targets and noise multipliers by value."""
     def sort_key(setting: str) -> tuple[bool, str, float]:
         if setting in (NON_PRIVATE, STATED):
             return False, "", 0.0  # first

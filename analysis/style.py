@@ -29,12 +29,14 @@ from pipeline.trials.trainer import is_stated
 class _Looks(dict[str, Any]):  # Any: a matplotlib colour, marker or line
     """A property by algorithm; extensions get the spare values, in the order of their registration."""
 
-    def __init__(self, own: Mapping[str, Any], spare: Sequence[Any]) -> None:
-        super().__init__(own)
+    def __init__(self, built_in: Mapping[str, Any], spare: Sequence[Any]) -> None:
+        super().__init__(built_in)
         self.spare = spare
 
     def __missing__(self, algorithm: str) -> Any:
-        return self.spare[(list(ALGORITHM_LABELS).index(algorithm) - len(self)) % len(self.spare)]
+        """Return the look of an extension; `ALGORITHM_LABELS` has the built-in algorithms first."""
+        index = list(ALGORITHM_LABELS).index(algorithm) - len(self)
+        return self.spare[index % len(self.spare)]
 
 
 _COLORS = sns.color_palette("colorblind")
@@ -45,7 +47,8 @@ MARKERS = _Looks({"softmax": "p", "bp": "o", "dfa": "s", "tdfa": "D", "pdfa": "^
 LINES = _Looks({"softmax": (0, (3, 1, 1, 1)), "bp": "-", "dfa": (0, (6, 1.5)), "tdfa": (0, (6, 1.5, 1, 1.5)),
                 "pdfa": (0, (1.5, 1)), "hybrid": (0, (6, 1.5, 1, 1.5, 1, 1.5))}, ["-."])
 FORMATS = ("svg", "pdf", "png")
-SHIFT = 3.0  # points (1/72 inch) between the curves of two algorithms
+POINTS_PER_INCH = 72
+SHIFT = 3.0  # points between the curves of two algorithms
 INTERVALS = "mean, 95% intervals:\nthick bootstrap, thin t"
 # Without dates, equal runs give equal files.
 _NO_DATE: dict[str, dict[str, None]] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}}
@@ -89,13 +92,15 @@ def widen_columns(figure: Figure) -> None:
 
 def draw(figure: Figure) -> dict[str, bytes]:
     """Return the figure as `svg`, `pdf` and `png` (300 dpi); the SVG has annotations for a page (`analysis.svg`)."""
-    names, files = svg.name(figure), {}
+    artists = svg.name(figure)  # by the ids that they get in the SVG
+    files = {}
     with theme():
         for extension in FORMATS:
             file = BytesIO()
             figure.savefig(file, format=extension, metadata=_NO_DATE[extension])
             files[extension] = file.getvalue()
-        return files | {"svg": svg.annotate(files["svg"], figure, names)}
+        files["svg"] = svg.annotate(files["svg"], figure, artists)
+    return files
 
 
 def look(algorithm: str) -> dict[str, Any]:
@@ -113,46 +118,47 @@ def present(table: pd.DataFrame) -> list[str]:
 
 
 def curve(ax: Axes, points: pd.DataFrame, x: str, algorithm: str, shift: float, *,
-          hollow: pd.Series | None = None, **own: Any) -> None:
+          hollow: pd.Series | None = None, **line_style: Any) -> None:
     """Plot means over column `x`, with both intervals of `analysis.statistics.summarize` as bars if n > 1.
 
     Args:
         ax: the axes.
         points: the means and intervals.
         x: column of the x axis.
-        algorithm: the algorithm; empty for imported results, with their whole look in `own`.
+        algorithm: the algorithm; empty for imported results, with their whole look in `line_style`.
         shift: shift of the curve to the right, in points (1/72 inch): bars at one x must not cover each other.
         hollow: bool per row of `points`: whether its marker is hollow.
-        own: line properties that override the algorithm's look.
+        line_style: line properties that override the algorithm's look.
     """
     points = points.sort_values(x)
-    at = ax.transData + ScaledTranslation(shift / 72, 0, ax.figure.dpi_scale_trans)
-    given = look(algorithm) if algorithm else {}
-    (line,) = ax.plot(points[x], points["mean"], zorder=3, transform=at, **{**given, **own})
+    shifted = ax.transData + ScaledTranslation(shift / POINTS_PER_INCH, 0, ax.figure.dpi_scale_trans)
+    properties = {**look(algorithm), **line_style} if algorithm else line_style
+    (line,) = ax.plot(points[x], points["mean"], zorder=3, transform=shifted, **properties)
     label = str(line.get_label())
-    texts = pd.Series([_text(row, x, label) for row in points.to_dict("records")], points.index, dtype=str)
+    texts = pd.Series([_marker_text(row, x, label) for row in points.to_dict("records")], points.index, dtype=str)
     svg.tag(line, algorithm, list(texts))
     if hollow is not None:
         hollow_points = points[hollow.reindex(points.index)]
+        base = look(algorithm) if algorithm else {}
         (open_markers,) = ax.plot(
-            hollow_points[x], hollow_points["mean"], zorder=4, transform=at,
-            **{**given, "linestyle": "none", "label": None, "markerfacecolor": "white"})
+            hollow_points[x], hollow_points["mean"], zorder=4, transform=shifted,
+            **{**base, "linestyle": "none", "label": None, "markerfacecolor": "white"})
         svg.tag(open_markers, algorithm, list(texts[hollow_points.index]))
     with_interval = points[points["n"] > 1]
     for low, high, width in (("low", "high", 0.9), ("bootstrap_low", "bootstrap_high", 2.8)):
         bars = np.stack([with_interval[[x, low]], with_interval[[x, high]]], axis=1)  # [points, 2 ends, x and y]
         collection = LineCollection(list(bars), colors=[line.get_color()], linewidths=width, alpha=0.5, zorder=2,
-                                    transform=at)
+                                    transform=shifted)
         svg.tag(ax.add_collection(collection), algorithm)
         ax.update_datalim(bars.reshape(-1, 2))
     ax.update_datalim(points[[x, "mean"]].to_numpy())
     ax.autoscale_view()
 
 
-def _text(point: Mapping[str, Any], x: str, label: str) -> str:
-    """Return the text of a marker: lines with the curve's label, the value of column `x`, the mean and its interval.
+def _marker_text(point: Mapping[str, Any], x: str, label: str) -> str:
+    """Return the text that a page shows at a marker: lines with the curve's label, the value of x, and the mean.
 
-    If the point is the best of several settings, the last line has the chosen one.
+    The mean has its interval if n > 1. If the point is the best of several settings, the last line has the chosen one.
     """
     interval = f" ± {point['half_width']:.3g} (95% t interval, n = {point['n']})" if point["n"] > 1 else " (n = 1)"
     symbol = "ε" if x == "epsilon" else x
@@ -166,7 +172,7 @@ def shifts(table: pd.DataFrame) -> dict[str, float]:
     """Return the shift of every algorithm's curve to the right, in points; shifts are equally spaced around 0."""
     algorithms = present(table)
     middle = (len(algorithms) - 1) / 2
-    return {algorithm: SHIFT * (place - middle) for place, algorithm in enumerate(algorithms)}
+    return {algorithm: SHIFT * (index - middle) for index, algorithm in enumerate(algorithms)}
 
 
 def handles(table: pd.DataFrame) -> list[Line2D]:
@@ -175,8 +181,13 @@ def handles(table: pd.DataFrame) -> list[Line2D]:
 
 
 def seeds(counts: pd.Series, intervals: str = INTERVALS) -> str:
-    """Return `n = 3 seeds` and, for several seeds, the meaning of the intervals, from the seeds of every mean."""
-    return n_seeds(counts) + (f"\n{intervals}" if counts.max() > 1 else "")
+    """Return `n = 3 seeds` and, for several seeds, a line with the meaning of the intervals.
+
+    Args:
+        counts: number of seeds of every mean.
+        intervals: the meaning of the intervals.
+    """
+    return f"{n_seeds(counts)}\n{intervals}" if counts.max() > 1 else n_seeds(counts)
 
 
 def log_axis(ax: Axes, values: Sequence[float]) -> None:

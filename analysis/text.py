@@ -28,8 +28,8 @@ def value_text(value: object) -> str:
 
 def settings_text(row: Mapping[str, Any], fields: Sequence[str]) -> str:
     """Return a run's values of these fields, as `clipping_norm 2, batch_size 256`; omit fields that do not apply."""
-    applying = ((name, value_text(row[name])) for name in fields)
-    return ", ".join(f"{name} {text}" for name, text in applying if text != NO_VALUE)
+    texts = {name: value_text(row[name]) for name in fields}
+    return ", ".join(f"{name} {text}" for name, text in texts.items() if text != NO_VALUE)
 
 
 def n_seeds(counts: pd.Series) -> str:
@@ -50,18 +50,19 @@ def best_of(max_choices: int) -> str:
 
 
 def epsilon_text(kind: str, relations: Iterable[str], samplers: Iterable[str], deltas: Iterable[float],
-                 stands: str) -> str:
+                 standing: str) -> str:
     """Return an epsilon with its assumptions, as `certified ε (simulated; add/remove, poisson, δ = 1e-05)`.
 
     Args:
         kind: kind of epsilon.
         relations, samplers, deltas: of every trial with this epsilon.
-        stands: standing of the guarantee with their noise (`pipeline.accounting.noise.standing`).
+        standing: `certified`, `simulated` or `partly simulated`, from the source of their noise.
     """
     limits = [PROTECTED[kind]] if kind in PROTECTED else []
-    if stands and stands != "certified":
-        limits.append(stands)
-    relation, sampler = (" or ".join(sorted(set(values))) for values in (relations, samplers))
+    if standing and standing != "certified":
+        limits.append(standing)
+    relation = " or ".join(sorted(set(relations)))
+    sampler = " or ".join(sorted(set(samplers)))
     delta = " or ".join(f"{value:g}" for value in sorted(set(deltas)))
     assumptions = f"{relation}, {sampler}, δ = {delta}"
     if limits:
@@ -79,7 +80,11 @@ def level_text(name: str, level: object) -> str:
 
 
 def level_order(level: object) -> tuple[int, float, str]:
-    """Return the sort key of a factor's level: numbers by value, noise by its number, algorithms as in all figures."""
+    """Return the sort key of a factor's level: numbers and algorithms, then noise settings by their number.
+
+    Args:
+        level: a number, the name of an algorithm, or a noise setting such as `epsilon=3`.
+    """
     if isinstance(level, Real):
         return 0, float(level), ""
     if level in ALGORITHM_LABELS:
