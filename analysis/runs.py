@@ -140,6 +140,7 @@ def noise_sources(runs: pd.DataFrame) -> pd.Series:
 def by_noise(settings: Sequence[str]) -> list[str]:
     """Return distinct noise settings, sorted: non-private, then sigmas, targets and noise multipliers by value."""
     def sort_key(setting: str) -> tuple[bool, str, float]:
+        """Return (whether it has a value, its name, its value); a sigma has no name."""
         if setting in (NON_PRIVATE, STATED):
             return False, "", 0.0  # first
         name, _, number = setting.rpartition("=")

@@ -137,14 +137,14 @@ def columns(figure: Figure) -> list[tuple[tuple[float, float, float, float], lis
     spans = _spans(extents)
     width, height = (POINTS_PER_INCH * inches for inches in figure.get_size_inches())
     cuts = [0.0, *((span.right + next_span.left) / 2 for span, next_span in pairwise(spans)), width]
-    found: list[tuple[tuple[float, float, float, float], list[Artist]]] = []
+    result: list[tuple[tuple[float, float, float, float], list[Artist]]] = []
     for (left, right), span in zip(pairwise(cuts), spans, strict=True):
         top, bottom = 0.0, height
         if not any(isinstance(artist, Axes) for artist in span.artists):  # only legends: as high as these
             top = height - max(extents[artist].y1 for artist in span.artists)
             bottom = height - min(extents[artist].y0 for artist in span.artists)
-        found.append(((left, top, right - left, bottom - top), span.artists))
-    return found if len(found) > 1 else []
+        result.append(((left, top, right - left, bottom - top), span.artists))
+    return result if len(result) > 1 else []
 
 
 def _spans(extents: Mapping[Artist, BboxBase]) -> list[Span]:

@@ -309,11 +309,11 @@ def _device(options: Namespace) -> int:
     check_used([trial])
     from pipeline.auditing.device import characterise
 
-    found = characterise(trial, options.repeats, options.records)
+    device = characterise(trial, options.repeats, options.records)
     from analysis.device import as_text, write
 
-    files = write(found, options.out)
-    print(as_text(found))
+    files = write(device, options.out)
+    print(as_text(device))
     return _print_lines(["written:", *(f"  {file}" for file in files)])
 
 

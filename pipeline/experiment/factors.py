@@ -37,6 +37,7 @@ def varied_fields(trials: Sequence[TrialConfig]) -> tuple[str, ...]:
 
 
 def _varied(trials: Sequence[Fields]) -> tuple[str, ...]:
+    """Return `varied_fields` of trials that are given by their canonical fields."""
     def cell(fields: Fields) -> tuple[str, str, str]:
         return fields["algorithm"], fields["mechanism"], noise_setting(fields)
 

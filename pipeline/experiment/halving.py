@@ -39,6 +39,7 @@ class Halving:
     factor: int = 3
 
     def __post_init__(self) -> None:
+        """Refuse an unknown rule, and a grace period or factor that is too small."""
         if self.rule not in RULES:
             raise ConfigError(f"stop.rule: must be one of {', '.join(RULES)}, got {self.rule!r}")
         check_whole("stop.grace", self.grace, 1)
@@ -76,9 +77,9 @@ def read_halving(top: Mapping[str, Any], search: Search | None, corners: Sequenc
         raise ConfigError(f"stop: stops trials of a search, whose accuracies are compared as they come, got "
                           f"{top['stop']!r} without one")
     stop = Halving(**read_mapping(top["stop"], "stop", ("rule", "grace", "factor"), needed=("rule", "grace")))
-    longest = max(trial.epochs for trial in corners)
-    if stop.grace >= longest:
-        raise ConfigError(f"stop.grace: must be less than the {longest} epochs of a trial, or none is ever stopped, "
+    max_epochs = max(trial.epochs for trial in corners)
+    if stop.grace >= max_epochs:
+        raise ConfigError(f"stop.grace: must be less than the {max_epochs} epochs of a trial, or none is ever stopped, "
                           f"got {stop.grace}")
     if pack_size > 1:
         raise ConfigError(f"resources.pack_size: must be 1 with `stop`, as trials of a pack cannot end one by one, got "

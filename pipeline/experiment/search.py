@@ -149,43 +149,43 @@ def read_search(top: Mapping[str, Any], folder: Path, preset: str) -> Search | N
     """
     if "search" not in top:
         return None
-    for entry in ("grid", "cases", "selection"):
-        if entry in top:
-            raise ConfigError(f"{entry}: must not stand beside a search, whose space says what varies, got "
-                              f"{top[entry]!r}; leave one of them out")
-    given = read_mapping(top["search"], "search", ENTRIES, needed=("algorithm", "trials", "space"))
-    if given["algorithm"] not in ALGORITHMS:
-        raise ConfigError(f"search.algorithm: must be one of {', '.join(ALGORITHMS)}, got {given['algorithm']!r}")
+    for name in ("grid", "cases", "selection"):
+        if name in top:
+            raise ConfigError(f"{name}: must not stand beside a search, whose space says what varies, got "
+                              f"{top[name]!r}; leave one of them out")
+    entry = read_mapping(top["search"], "search", ENTRIES, needed=("algorithm", "trials", "space"))
+    if entry["algorithm"] not in ALGORITHMS:
+        raise ConfigError(f"search.algorithm: must be one of {', '.join(ALGORITHMS)}, got {entry['algorithm']!r}")
     for name, low in (("trials", 1), ("seed", 0), ("max_concurrent", 1)):
-        check_whole(f"search.{name}", given.get(name, low), low, below=2**32)
-    if given.get("metric", ACCURACY) != ACCURACY:
+        check_whole(f"search.{name}", entry.get(name, low), low, below=2**32)
+    if entry.get("metric", ACCURACY) != ACCURACY:
         raise ConfigError(f"search.metric: must be {ACCURACY}, which noise can cover and settings may be chosen by, "
-                          f"got {given['metric']!r}")
+                          f"got {entry['metric']!r}")
     base = top.get("base") or {}
-    space = _space(given["space"], base)
-    return Search(**{**given, "base": with_located_features(base, folder), "space": space, "preset": preset})
+    space = _space(entry["space"], base)
+    return Search(**{**entry, "base": with_located_features(base, folder), "space": space, "preset": preset})
 
 
-def _space(given: Any, base: Mapping[str, Any]) -> dict[str, Domain]:
+def _space(spec: Any, base: Mapping[str, Any]) -> dict[str, Domain]:
     """Return the domain of every setting of a search space, sorted by name.
 
     Args:
-        given: `search.space` of the file.
+        spec: `search.space` of the file.
         base: `base` of the file, which must not give the same settings.
 
     Raises:
         ConfigError: for an unknown setting, one that base gives, or more than `MOST_CORNERS` corners to check.
     """
     names = [f.name for f in settings()]
-    if not isinstance(given, Mapping) or not given:
-        raise ConfigError(f"search.space: must be a mapping from settings to what they may be, got {given!r}")
-    for name in given:
+    if not isinstance(spec, Mapping) or not spec:
+        raise ConfigError(f"search.space: must be a mapping from settings to what they may be, got {spec!r}")
+    for name in spec:
         if name not in names:
-            raise ConfigError(f"search.space.{name}: unknown field, got {given[name]!r}; "
+            raise ConfigError(f"search.space.{name}: unknown field, got {spec[name]!r}; "
                               f"{known_fields(name, names)}")
         if name in base:
             raise ConfigError(f"search.space.{name}: also stands in base; give it once")
-    space = {name: _domain(f"search.space.{name}", given[name]) for name in sorted(given)}
+    space = {name: _domain(f"search.space.{name}", spec[name]) for name in sorted(spec)}
     corners = math.prod(len(domain.ends) for domain in space.values())
     if corners > MOST_CORNERS:
         raise ConfigError(f"search.space: must have at most {MOST_CORNERS} combinations of choices and ends of ranges, "
@@ -193,30 +193,31 @@ def _space(given: Any, base: Mapping[str, Any]) -> dict[str, Domain]:
     return space
 
 
-def _domain(place: str, given: Any) -> Domain:
+def _domain(place: str, spec: Any) -> Domain:
     """Return the possible values of one setting of a search space, from `{kind: values}` in an experiment file.
 
     Args:
         place: place of the setting in the file, for messages.
-        given: the file's mapping, for example `{loguniform: [0.05, 5]}`.
+        spec: the file's mapping, for example `{loguniform: [0.05, 5]}`.
 
     Raises:
         ConfigError: for an unknown kind, or values that are not ascending numbers (whole for randint, > 0 for
             loguniform).
     """
     kinds = (*RANGES, "choice")
-    if not isinstance(given, Mapping) or len(given) != 1 or not given.keys() <= set(kinds):
-        raise ConfigError(f"{place}: must be one of {', '.join(kinds)} with its values, got {given!r}")
-    ((kind, values),) = given.items()
+    if not isinstance(spec, Mapping) or len(spec) != 1 or not spec.keys() <= set(kinds):
+        raise ConfigError(f"{place}: must be one of {', '.join(kinds)} with its values, got {spec!r}")
+    ((kind, values),) = spec.items()
     if kind == "choice":
         if not isinstance(values, list) or not values:
             raise ConfigError(f"{place}.choice: must be a list of at least one value, got {values!r}")
         return Domain(kind, tuple(values))
     must_be_whole = kind == "randint"
     number = int if must_be_whole else int | float
-    are_two_numbers = isinstance(values, list) and len(values) == 2 and all(
-        isinstance(v, number) and not isinstance(v, bool) and math.isfinite(v) for v in values)
-    if not are_two_numbers or not values[0] < values[1] or (kind == "loguniform" and values[0] <= 0):
+    are_numbers = isinstance(values, list) and all(
+        isinstance(value, number) and not isinstance(value, bool) and math.isfinite(value) for value in values)
+    is_range = are_numbers and len(values) == 2 and values[0] < values[1]
+    if not is_range or (kind == "loguniform" and values[0] <= 0):
         form = "[start, stop], whole, stop excluded" if must_be_whole else "[low, high]"
         positive = " and above 0" if kind == "loguniform" else ""
         raise ConfigError(f"{place}.{kind}: must be {form}, the first below the second{positive}, got {values!r}")

@@ -230,5 +230,5 @@ class RowSum:
         integers = (contributions / step).round_()
         factors = factor(exact_norm(integers) * step).mul_(SAFETY_FACTOR) * step / (self.unit * self.scale)
         total = (integers * factors).trunc_().sum(dim=1)
-        _, (noise,) = out.views(self.noise.next())  # a trainer's rows are stored as one layer's biases
+        _, (noise,) = out.views(self.noise.next())  # one layer, whose biases are all the numbers
         out.biases[0].copy_(total.mul_(self.scale).add_(noise).mul_(self.unit / self.batch_size))
