@@ -48,6 +48,7 @@ LINES = _Looks({"softmax": (0, (3, 1, 1, 1)), "bp": "-", "dfa": (0, (6, 1.5)), "
                 "pdfa": (0, (1.5, 1)), "hybrid": (0, (6, 1.5, 1, 1.5, 1, 1.5))}, ["-."])
 FORMATS = ("svg", "pdf", "png")
 POINTS_PER_INCH = 72
+LARGE = 1e5  # from here on, a tick has a power of ten
 SHIFT = 3.0  # points between the curves of two algorithms
 INTERVALS = "mean, 95% intervals:\nthick bootstrap, thin t"
 # Without dates, equal runs give equal files.
@@ -212,7 +213,7 @@ def within(ax: Axes, low: float, high: float) -> None:
 
 def _tick(value: float) -> str:
     r"""Return a tick's text: `0.5`, `1024`, or `$2 \times 10^{6}$` for a large value."""
-    if value < 1e5:
+    if value < LARGE:
         return f"{value:g}"
     digits, exponent = f"{value:.1e}".split("e")
     return rf"${float(digits):g} \times 10^{{{int(exponent)}}}$"
@@ -225,10 +226,10 @@ def _spaced_ticks(values: Sequence[float]) -> list[float]:
     """
     rounded = set()
     for value in map(float, values):
-        rounded.add(value if value.is_integer() and value < 1e5 else float(f"{value:.2g}"))
+        rounded.add(value if value.is_integer() and value < LARGE else float(f"{value:.2g}"))
     low, *others = sorted(rounded)
     high = max(rounded)
-    min_distance = 0.08 if high < 1e5 else 0.2  # as a share of the axis; labels of large values are longer
+    min_distance = 0.08 if high < LARGE else 0.2  # as a share of the axis; labels of large values are longer
     ticks = [low]
     for value in others:
         if np.log(value / ticks[-1]) >= min_distance * np.log(high / low):

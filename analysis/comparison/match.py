@@ -122,7 +122,7 @@ def _groups(runs: pd.DataFrame, settings: pd.DataFrame) -> dict[Any, pd.DataFram
 
 
 def overlay(comparison: Comparison) -> list[tuple[pd.DataFrame, pd.DataFrame]]:
-    """Return the points of both frontiers, A's and B's, for every kind of epsilon that has one relation and delta."""
+    """Return the points of A's and B's frontier for every kind of epsilon that both have, at one relation and delta."""
     pairs = []
     for kind in GUARANTEED:
         try:

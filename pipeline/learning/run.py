@@ -170,7 +170,8 @@ class Run(ABC):
         """Train one epoch; return the records of the trials that were active at its start.
 
         A trial ends after the last epoch, or when its weights are not finite. On a rung, an epoch after which a search
-        may stop a trial, its record also holds the record that replaces it in that case.
+        may stop a trial, its record also holds the record that replaces it in that case. In the code, r is the place of
+        a trial in the pack, the trials that train together.
         """
         start_time = time.perf_counter()
         trained = self._train_epoch()

@@ -158,7 +158,10 @@ class IntegerNetwork(Network):
         return self.table.index_select(0, indices.to(torch.int32).flatten()).view(z.shape)
 
     def _table(self, activation: str, device: torch.device) -> torch.Tensor | None:
-        """Return phi(z)/b at z = -`REACH`, ..., `REACH`, int8 [`ENTRIES`]; None for relu, which needs no table."""
+        """Return the table of an activation function phi, int8 [`ENTRIES`]; None for relu, which needs none.
+
+        It has phi(z) at equally spaced z from -`REACH` to `REACH`, in steps of hidden outputs.
+        """
         if activation == "relu":
             return None
         phi = math.tanh if activation == "tanh" else _sigmoid

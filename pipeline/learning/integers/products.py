@@ -84,7 +84,7 @@ def _by_int8(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         return torch._int_mm(a, b)
     m, n = a.shape[0], b.shape[1]
     more_terms, more_columns = (-size % CUDA_MULTIPLE for size in b.shape)
-    a = F.pad(a, (0, more_terms, 0, max(0, CUDA_ROWS - m)))
+    a = F.pad(a, (0, more_terms, 0, max(0, CUDA_ROWS - m)))  # zeros at the left, right, top and bottom
     return torch._int_mm(a, F.pad(b, (0, more_columns, 0, more_terms)))[:m, :n]
 
 
@@ -100,7 +100,7 @@ def _by_float32(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 
 def split_digits(x: torch.Tensor) -> torch.Tensor:
-    """Return each number's two digits of base 128: int8 [m, 2 n], all higher digits before all lower ones.
+    """Return the two signed digits of each number, x = 128 higher + lower: int8 [m, 2 n], all higher ones first.
 
     Args:
         x: int16 [m, n], at most 128 * 127 in absolute value; at most 64 * 128 if the digits become a second factor.
