@@ -220,7 +220,7 @@ def _chosen(points: pd.DataFrame, letters: Mapping[str, str]) -> list[str | Tabl
         return []
     text = "What was chosen at every point, by mean validation accuracy over seeds"
     if points["choices"].max() == 1:
-        text = "Settings in which the points of a curve differ, one of them at a point: none stands for others"
+        text = "Settings that differ between the points of a curve, each trained with one of them"
     if PRICE in points:
         text += ("; selected ε composes all trials that were compared for it, seeds included. Scores without noise and "
                  "the choice among algorithms are not covered")
