@@ -2,9 +2,9 @@
 
     python docs/pilots.py --seeds 3
 
-A pilot is a trial with a small epsilon. All pilots of a data set differ in their feature map alone. The map with the best
-noisy validation accuracy is trained once more, with FINAL. Its epsilon was fixed beforehand, so that pilots, scores and
-the last trial compose. Every sweep is in `mlruns`: what is done is not trained again.
+A pilot is a trial with a small epsilon. All pilots of a data set differ in their feature map alone. The map with the
+best noisy validation accuracy is trained once more, with FINAL. Its epsilon was fixed beforehand, so that pilots,
+scores and the last trial compose. Every sweep is in `mlruns`: what is done is not trained again.
 """
 
 from __future__ import annotations
