@@ -61,7 +61,7 @@ def row(dataset: str, seed: int, mlruns: Path) -> dict[str, object]:
     return {"dataset": dataset, "seed": seed, "trial_key": last.trial_key, "map": best,
             "pilots": ", ".join(f"{scores[trial.trial_key]:.4f}" for trial in pilots.trials),
             SCORE: published[SCORE], "test/accuracy": published["test/accuracy"],
-            "selected_epsilon": selected.value, "selected_rule": selected.formula,
+            "selected_epsilon": selected.value, "selected_rule": selected.variant,
             "selected_relation": selected.relation, "selected_sampler": selected.sampler,
             "selected_delta": selected.delta, "certified_trials": len(experiment.trials)}
 
