@@ -55,9 +55,10 @@ def row(dataset: str, seed: int, mlruns: Path) -> dict[str, object]:
     experiment, runs = trained(content, path, mlruns)
     last = experiment.trials[-1]
     published = runs.set_index("trial_key").loc[last.trial_key]
-    selected = choose(experiment, runs).selected
+    choice = choose(experiment, runs)
+    selected = choice.selected
     if selected is None:
-        raise SystemExit(f"{experiment.name}: no epsilon covers the choice")
+        raise SystemExit(f"{experiment.name}: no epsilon covers the choice, {choice.reason}")
     return {"dataset": dataset, "seed": seed, "trial_key": last.trial_key, "map": best,
             "pilots": ", ".join(f"{scores[trial.trial_key]:.4f}" for trial in pilots.trials),
             SCORE: published[SCORE], "test/accuracy": published["test/accuracy"],
