@@ -59,17 +59,33 @@ def train(trials: TrialConfig | Sequence[TrialConfig], data: Dataset | str | os.
     check_used(trials)
     check_promises(trials, None)
     check_evaluations(trials)
+    datasets = _datasets(trials, data, device)
+    gpus = 1.0 if torch.device(device).type == "cuda" else 0.0
+    packs = plan(trials, Resources(gpu=gpus), workers=1)  # a pack: trials with equal tensor shapes
+
+    def records_of_packs() -> Iterator[EpochRecord]:
+        for pack in packs:
+            for epoch_records in train_pack(pack, datasets[pack.shared.dataset], device):
+                yield from epoch_records
+
+    return records_of_packs()  # not a generator itself: the checks above raise at once
+
+
+def _datasets(trials: Sequence[TrialConfig], data: Dataset | str | os.PathLike[str] | None,
+              device: torch.device | str) -> dict[str, Dataset]:
+    """Return the trials' data sets by name, loaded to `device` unless `data` is a data set; arguments as in `train`.
+
+    Raises:
+        ConfigError: for a data set other than a trial's.
+        DataError: for an unavailable data set.
+    """
     names = dict.fromkeys(trial.dataset for trial in trials)
-    if isinstance(data, Dataset):
-        for name in names:
-            if data.spec != DATASETS[name]:
-                raise ConfigError(f"data: must be the data set of every trial, '{name}', got one with {data.spec}")
-        datasets = dict.fromkeys(names, data)
-    else:
-        datasets = {name: load(name, data, device) for name in names}
-    packs = plan(trials, Resources(gpu=float(torch.device(device).type == "cuda")), workers=1)
-    return (record for pack in packs for records in train_pack(pack, datasets[pack.shared.dataset], device)
-            for record in records)
+    if not isinstance(data, Dataset):
+        return {name: load(name, data, device) for name in names}
+    for name in names:
+        if data.spec != DATASETS[name]:
+            raise ConfigError(f"data: must be the data set of every trial, '{name}', got one with {data.spec}")
+    return dict.fromkeys(names, data)
 
 
 def account(trial: TrialConfig, epochs: int | None = None) -> list[Epsilon]:
@@ -90,12 +106,12 @@ def account(trial: TrialConfig, epochs: int | None = None) -> list[Epsilon]:
         >>> print(*account(trial, epochs=1))
         epsilon = 1.198 (certified pld; delta = 1e-05, relation add/remove, sampler poisson, pld conversion)
     """
-    done = trial.epochs if epochs is None else epochs
-    if not 1 <= done <= trial.epochs:
+    n_epochs = trial.epochs if epochs is None else epochs
+    if not 1 <= n_epochs <= trial.epochs:
         raise ConfigError(f"epochs: must be at least 1 and at most the {trial.epochs} of the trial, got {epochs}")
     check_used([trial])
     check_promises([trial], None)
-    return account_after(trial, done)
+    return account_after(trial, n_epochs)
 
 
 def load_model(run: str | Mapping[str, Any], store: Reader | str | os.PathLike[str] = "mlruns") -> TrainedModel:
@@ -116,7 +132,8 @@ def load_model(run: str | Mapping[str, Any], store: Reader | str | os.PathLike[s
         torch.Size([360, 10])
     """
     reader = Reader.of(store)
-    tracked = reader.trial(run if isinstance(run, str) else run["run_id"])
+    key_or_id = run if isinstance(run, str) else run["run_id"]
+    tracked = reader.trial(key_or_id)
     trial = config_of(tracked)
     check_known_network(trial)
     return TrainedModel(trial, reader.weights(tracked))

@@ -8,17 +8,17 @@ import errno
 import os
 import re
 import sys
-import tempfile
 import time
 from argparse import Namespace
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeline.arguments import completion, make_parser
-from pipeline.experiment.experiment import Experiment, check_name, load_experiment, parse_experiment, sliced
+from pipeline.experiment.experiment import Experiment, check_name, load_experiment, sliced
 from pipeline.experiment.grid import parse_yaml
-from pipeline.terminal import INTERRUPTED, stopping
+from pipeline.sweep.target import find_experiment
+from pipeline.terminal import INTERRUPTED, quick_interrupt
 from pipeline.trials.config import ConfigError, TrialConfig, settings
 from pipeline.trials.fields import UserError
 from pipeline.trials.naming import counted
@@ -26,13 +26,15 @@ from pipeline.trials.part import owners_text
 from pipeline.trials.unused import check_used
 
 if TYPE_CHECKING:
-    from pipeline.auditing.audit import Finding
+    from analysis.report.report import Report
     from pipeline.tracking.reader import Reader
 
 # Exit codes: 0 done; 1 a trial failed, a reference case was missed or an audit exceeds its certified epsilon;
 # 2 refused or impossible (one line says why); 130 interrupted.
 REFUSED = 2
 WATCH_SECONDS = 5.0  # between two updates of `status --watch`
+TRIAL_KEY_OR_RUN_ID = "[0-9a-f]{16}|[0-9a-f]{32}"
+CLEAR_SCREEN = "\x1b[2J\x1b[H"  # terminal codes: erase everything, and move the cursor to the top left
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -47,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("interrupted; run the same command again to go on", file=sys.stderr)
         return INTERRUPTED
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):  # a full disk, or a full quota
             raise
         print(f"error: {error}; make room and run the same command again to go on", file=sys.stderr)
         return REFUSED
@@ -60,7 +62,11 @@ def _init(options: Namespace) -> int:
     """Write a first experiment file from options and answers; return exit code 0."""
     from pipeline.sweep import first_file
 
-    answers = first_file.read_answers(vars(options), input if sys.stdin.isatty() else lambda question: "")
+    def no_answer(question: str) -> str:
+        return ""  # takes the default
+
+    ask = input if sys.stdin.isatty() else no_answer
+    answers = first_file.read_answers(vars(options), ask)
     return _print_lines(first_file.write(options.file, answers))
 
 
@@ -70,7 +76,7 @@ def _sweep(options: Namespace) -> int:
     It is 1 if a trial failed, and `INTERRUPTED` if trials remain. The options `--workers` and `--checkpoint-seconds`
     replace what the file says.
     """
-    experiment = _experiment(options.target, options)
+    experiment = _experiment(options)
     if options.workers is not None and options.workers < 1:
         raise ConfigError(f"--workers: must be at least 1, got {options.workers}")
     if options.checkpoint_seconds is not None:
@@ -85,7 +91,7 @@ def _sweep(options: Namespace) -> int:
         raise ConfigError("--json: is what --dry-run prints, got it without")
     from pipeline.sweep.run import run_sweep
 
-    with stopping():
+    with quick_interrupt():
         result = run_sweep(experiment, root=options.mlruns, data_folder=options.data, address=options.address,
                            workers=options.workers, redraw=options.redraw, private=options.private)
     if result.remaining:
@@ -94,10 +100,9 @@ def _sweep(options: Namespace) -> int:
 
 
 def _status(options: Namespace) -> int:
-    """Print how far a sweep is, or all sweeps of the store without a target; return exit code 0.
+    """Print the progress of one sweep or, without a target, of all sweeps of the store; return exit code 0.
 
-    With `--watch`, print again every `WATCH_SECONDS` until no sweep is running. On a terminal the screen is cleared
-    before.
+    With `--watch`, print again every `WATCH_SECONDS` while a sweep is running; Ctrl-C ends it.
     """
     from pipeline.sweep import status
     from pipeline.tracking.reader import Reader
@@ -106,126 +111,97 @@ def _status(options: Namespace) -> int:
         raise ConfigError("--json: is printed once, got it with --watch")
     if options.set and not options.target:
         raise ConfigError(f"--set: changes what FILE says, got none with {' '.join(options.set)}")
-    experiment = _experiment(options.target, options) if options.target else None
+    experiment = _experiment(options) if options.target else None
     store = Reader(root=options.mlruns)
     set_options = [word for change in options.set for word in ("--set", change)]
-    with contextlib.suppress(KeyboardInterrupt) if options.watch else contextlib.nullcontext():
-        while True:
-            states = [status.read(store, name, experiment, (options.target, *set_options),
-                                  options.private)
-                      for name in ([experiment.name] if experiment else store.sweeps())]
-            if options.watch and sys.stdout.isatty():
-                print("\x1b[2J\x1b[H", end="")
-            print(status.as_json(states) if options.json else status.as_text(states), flush=True)
-            if not options.watch or not any(state.running for state in states):
-                break
+
+    def print_states() -> bool:
+        """Print the state of every sweep; return whether any sweep is running."""
+        names = [experiment.name] if experiment else store.sweeps()
+        states = [status.read(store, name, experiment, (options.target, *set_options), options.private)
+                  for name in names]
+        text = status.as_json(states) if options.json else status.as_text(states)
+        if options.watch and sys.stdout.isatty():
+            print(CLEAR_SCREEN, end="")
+        print(text, flush=True)
+        return any(state.running for state in states)
+
+    if not options.watch:
+        print_states()
+        return 0
+    with contextlib.suppress(KeyboardInterrupt):
+        while print_states():
             time.sleep(WATCH_SECONDS)
     return 0
 
 
-def _experiment(target: str, options: Namespace, store: Reader | None = None) -> Experiment:
-    """Return the experiment of a file, or of the last sweep of this name, with the changes of --set.
-
-    Plugins from a store are not imported, and its relative paths start at the working directory.
-
-    Args:
-        target: an experiment file, or the name of a sweep.
-        store: the store of --mlruns; it is opened only for a name.
-
-    Raises:
-        ConfigError: for a target that is neither, and as `load_experiment`.
-    """
-    changes = _assignments("--set", options.set)
-    if Path(target).exists() or Path(target).suffix in (".yaml", ".yml"):
-        return load_experiment(target, changes)
-    from pipeline.tracking.backend import NoStore, redacted
-    from pipeline.tracking.reader import Reader
-
-    try:
-        store = store or Reader(root=options.mlruns)
-    except NoStore as error:
-        raise ConfigError(f"{target}: must be an experiment file or the name of a sweep; {error}") from None
-    if not store.find(target):
-        raise ConfigError(f"{target}: must be an experiment file or the name of a sweep in "
-                          f"{redacted(store.uri)}, which has {', '.join(store.sweeps()) or 'none'}")
-    experiment = parse_experiment(store.experiment(), Path(f"{target}.yaml"), stored=True, changes=changes)
-    if "name" not in changes:  # the sweep may have been renamed since
-        experiment = dataclasses.replace(experiment, name=target)
-    _check_feature_files(experiment, store)
-    return experiment
-
-
-def _check_feature_files(experiment: Experiment, store: Reader) -> None:
-    """Refuse an experiment from a store if a feature file now has other features than when it was swept.
-
-    Raises:
-        ConfigError: naming the file.
-    """
-    digests = {trial.feature_sha256: trial for trial in experiment.possible if trial.feature_sha256}
-    if digests:
-        from pipeline.sweep.search import published_digests
-
-        if (known := published_digests(store)) and (others := digests.keys() - known):
-            raise ConfigError(f"feature_file: must be a file with which '{experiment.name}' was swept, got "
-                              f"{digests[others.pop()].feature_file}, which has other features; relative paths are "
-                              "from the working directory, so run this where the experiment file is, or name that")
+def _experiment(options: Namespace) -> Experiment:
+    """Return the experiment that the options name, with the changes of `--set`."""
+    return find_experiment(options.target, _assignments("--set", options.set), options.mlruns)
 
 
 def _report(options: Namespace) -> int:
-    """Write the report of an experiment, or the comparison of two, and print its files and main results.
-
-    Return exit code 0. `--set`, `--where` and `--with` go with one experiment only, because a comparison could apply
-    them to either.
-    """
+    """Write the report of an experiment, or the comparison of two; print its main results and files; return 0."""
     from pipeline.tracking.reader import Reader
 
     if options.mlruns_b and not options.other:
         raise ConfigError("--mlruns-b: is the store of a second experiment, and only one was given, got "
                           f"{options.mlruns_b}")
-    experiment = _experiment(options.target, options)
+    experiment = _experiment(options)
     store = Reader(root=options.mlruns)
-    experiment = _asked_for(experiment, store)
-    if options.other:
-        if options.set:
-            raise ConfigError(f"--set: is of one experiment, got it with two: {' '.join(options.set)}")
-        if options.where:
-            raise ConfigError(f"--where: is of one experiment, got it with two: {' '.join(options.where)}")
-        if options.imports:
-            raise ConfigError(f"--with: is of one experiment, got it with two: {' '.join(options.imports)}")
-        from analysis.comparison import report as comparison
-
-        folder = options.mlruns_b
-        store_b = Reader(f"sqlite:///{folder.absolute() / 'mlflow.db'}", folder) if folder else store
-        other = _experiment(options.other, options, store_b)
-        report = comparison.write(experiment, _asked_for(other, store_b), store, store_b, options.out)
-    else:
-        from analysis.report.report import write
-        from pipeline.tracking.store import Store
-
-        if options.where:
-            experiment = sliced(experiment, _assignments("--where", options.where))
-        experiment = dataclasses.replace(experiment, imports=tuple(dict.fromkeys(options.imports)))
-        report = write(experiment, Store(root=options.mlruns, create=False), options.out, ",".join(options.where))
-    lines = [*filter(None, [report.notice]), *report.headline]
-    page = report.files[-1]
-    logged = "" if options.other or report.notice else ", and logged to the sweep's MLflow run"
-    lines += [f"page: {page}", f"beside it{logged}: {', '.join(_stems(report.files[:-1]))}"]
+    experiment = _with_suggestions(experiment, store)
+    report = _compare(experiment, store, options) if options.other else _report_of(experiment, options)
+    lines = [report.notice] if report.notice else []
+    lines += report.headline
+    *files, page = report.files
+    is_logged = not options.other and not report.notice  # not a comparison, nor an unfinished sweep
+    logged = ", and logged to the sweep's MLflow run" if is_logged else ""
+    lines += [f"page: {page}", f"beside it{logged}: {', '.join(_grouped_by_stem(files))}"]
     if report.left_out:
-        lines.append("left out, for reasons that the page has: "
-                     f"{', '.join(exhibit for exhibit, _ in report.left_out)}")
+        exhibits = ", ".join(exhibit for exhibit, _ in report.left_out)
+        lines.append(f"left out, for reasons that the page has: {exhibits}")
     return _print_lines(lines)
 
 
-def _stems(files: Iterable[Path]) -> list[str]:
+def _report_of(experiment: Experiment, options: Namespace) -> Report:
+    """Write and return the report of one experiment, or of its trials that `--where` selects."""
+    from analysis.report.report import write
+    from pipeline.tracking.store import Store
+
+    if options.where:
+        experiment = sliced(experiment, _assignments("--where", options.where))
+    experiment = dataclasses.replace(experiment, imports=tuple(dict.fromkeys(options.imports)))
+    return write(experiment, Store(root=options.mlruns, create=False), options.out, ",".join(options.where))
+
+
+def _compare(experiment: Experiment, store: Reader, options: Namespace) -> Report:
+    """Write and return the comparison of an experiment with the one that the options name.
+
+    Raises:
+        ConfigError: with `--set`, `--where` or `--with`, which could be meant for either experiment.
+    """
+    from analysis.comparison import report
+    from pipeline.tracking.reader import Reader
+
+    for option, values in (("--set", options.set), ("--where", options.where), ("--with", options.imports)):
+        if values:
+            raise ConfigError(f"{option}: is of one experiment, got it with two: {' '.join(values)}")
+    folder = options.mlruns_b
+    other_store = Reader(f"sqlite:///{folder.absolute() / 'mlflow.db'}", folder) if folder else store
+    other = find_experiment(options.other, {}, other_store)
+    return report.write(experiment, _with_suggestions(other, other_store), store, other_store, options.out)
+
+
+def _grouped_by_stem(files: Iterable[Path]) -> list[str]:
     """Return file names grouped by stem, for example `runs.csv`, `frontier.csv .md .svg`."""
-    stems: dict[str, str] = {}
+    groups: dict[str, str] = {}
     for path in files:
-        stems[path.stem] = f"{stems[path.stem]} {path.suffix}" if path.stem in stems else path.name
-    return list(stems.values())
+        groups[path.stem] = f"{groups[path.stem]} {path.suffix}" if path.stem in groups else path.name
+    return list(groups.values())
 
 
 def _assignments(option: str, texts: Sequence[str]) -> dict[str, object]:
-    """Return the `FIELD=VALUE` pairs of a repeated option, with values as in an experiment file.
+    """Return the `FIELD=VALUE` pairs of a repeated option as field -> value, with values as in an experiment file.
 
     Args:
         option: its name, for messages.
@@ -234,23 +210,23 @@ def _assignments(option: str, texts: Sequence[str]) -> dict[str, object]:
     Raises:
         ConfigError: for a malformed pair, or a field that is given twice.
     """
-    found: dict[str, object] = {}
+    values: dict[str, object] = {}
     for text in texts:
-        name, sign, value = text.partition("=")
-        if not sign or not name or name in found:
+        field, sign, value = text.partition("=")
+        if not sign or not field or field in values:
             raise ConfigError(f"{option}: must be FIELD=VALUE, once for each field, got {text!r}")
-        found[name] = parse_yaml(value, option)
-    return found
+        values[field] = parse_yaml(value, option)
+    return values
 
 
-def _asked_for(experiment: Experiment, store: Reader) -> Experiment:
-    """Return a search with the trials that it has asked for so far; any other experiment is unchanged."""
-    if experiment.search:
-        from analysis.runs import searched
+def _with_suggestions(experiment: Experiment, store: Reader) -> Experiment:
+    """Return a search with the trials that it has suggested so far; return any other experiment unchanged."""
+    if not experiment.search:
+        return experiment
+    from analysis.runs import searched
 
-        store.attach(experiment.name)
-        experiment = searched(store, experiment)
-    return experiment
+    store.attach(experiment.name)
+    return searched(store, experiment)
 
 
 def _account(options: Namespace) -> int:
@@ -268,13 +244,14 @@ def _account(options: Namespace) -> int:
         return 0 if all(result.ok for result in results) else 1
     from pipeline.accounting import overview
 
-    experiment = _experiment(options.target, options)
-    return _print_lines([overview.as_json(experiment, options.by_epoch)] if options.json else
-                        overview.as_lines(experiment, options.by_epoch))
+    experiment = _experiment(options)
+    if options.json:
+        return _print_lines([overview.as_json(experiment, options.by_epoch)])
+    return _print_lines(overview.as_lines(experiment, options.by_epoch))
 
 
 def _print_lines(lines: Iterable[str]) -> int:
-    """Print each line as soon as it is available: the next may take seconds."""
+    """Print each line as soon as it is available, since the next may take seconds; return exit code 0."""
     for line in lines:
         print(line)
     return 0
@@ -283,72 +260,18 @@ def _print_lines(lines: Iterable[str]) -> int:
 def _audit(options: Namespace) -> int:
     """Attack the trials of an experiment file, or one tracked trial by its key or run id; return the exit code.
 
-    It is 1 if an attack exceeds a certified or stated epsilon. With `--mlruns`, the findings that may be published are
-    logged to the sweep.
+    It is 1 if an attack exceeds a certified or stated epsilon.
     """
-    from pipeline.auditing.audit import audit_experiment, table
+    from pipeline.auditing.command import audit_file, audit_run
 
-    if re.fullmatch("[0-9a-f]{16}|[0-9a-f]{32}", options.target) and not Path(options.target).exists():
-        return _audit_run(options)
-    experiment = load_experiment(options.target)
-    store = None
-    if options.mlruns:
-        from pipeline.tracking.store import Store
-
-        store = Store(root=options.mlruns, create=False)
-        store.attach(experiment.name)
-    found = list(audit_experiment(experiment, options.trial, options.data, options.steps))
-    print(table(found))
-    if store:
-        with _text_file("audit.txt", table(_publishable(found))) as file:
-            store.log_report([file])
-    return 1 if any(finding.exceeds for finding in found) else 0
-
-
-def _audit_run(options: Namespace) -> int:
-    """Attack one trial of a tracking store, and log the publishable findings to its run; return the exit code.
-
-    It is 1 if an attack exceeds a certified or stated epsilon. A trial with plugins is refused: code that a store names
-    is never imported.
-    """
-    from pipeline.auditing.audit import audit_trial, table, tracked
-    from pipeline.tracking.artifacts import config_of
-    from pipeline.tracking.store import Store
-
-    if options.trial is not None:
-        raise ConfigError(f"--trial: selects a trial of FILE, and a run is one, got {options.trial}")
-    store = Store(root=options.mlruns or Path("mlruns"), create=False)
-    run = store.trial(options.target)
-    if plugins := [tag.removeprefix("plugin.") for tag in run.tags if tag.startswith("plugin.")]:
-        raise ConfigError(f"{options.target}: must be a trial without plugins, as nothing that a store names is "
-                          f"imported, got one with {', '.join(plugins)}; audit it by its experiment file "
-                          "(`photonic audit FILE --trial N`)")
-    found = audit_trial(config_of(run), options.data, options.steps)
-    print(table(found))
-    logged = _publishable(found)
-    with _text_file("audit.txt", table(logged)) as file:
-        store.log_audit(run.run_id, *tracked(logged), file)
-    return 1 if any(finding.exceeds for finding in found) else 0
-
-
-def _publishable(found: Sequence[Finding]) -> list[Finding]:
-    """Return the findings that may be logged, and print a note if some are left out."""
-    from pipeline.auditing.audit import publishable
-
-    logged = publishable(found)
-    if len(logged) < len(found):
-        print(f"logged: {len(logged)} of {len(found)} rows; the others are computed from private records of trials "
-              "whose private_metrics are not plain, and no epsilon covers them")
-    return logged
-
-
-@contextlib.contextmanager
-def _text_file(name: str, text: str) -> Iterator[Path]:
-    """Yield a temporary file with this name and text; it is deleted afterwards."""
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder, name)
-        file.write_text(text + "\n", encoding="utf-8")
-        yield file
+    is_run = re.fullmatch(TRIAL_KEY_OR_RUN_ID, options.target) and not Path(options.target).exists()
+    if is_run:
+        if options.trial is not None:
+            raise ConfigError(f"--trial: selects a trial of FILE, and a run is one, got {options.trial}")
+        findings = audit_run(options.target, options.data, options.steps, options.mlruns or Path("mlruns"))
+    else:
+        findings = audit_file(options.target, options.trial, options.data, options.steps, options.mlruns)
+    return 1 if any(finding.exceeds for finding in findings) else 0
 
 
 def _import(options: Namespace) -> int:
@@ -359,12 +282,14 @@ def _import(options: Namespace) -> int:
     check_name("--as", options.name)
     results, text = read_results(options.file)
     added, deleted = Store(root=options.mlruns).import_results(options.name, results, text, options.replace)
-    done = []
+    changes = []
     if added:
-        done.append(f"{counted(added, 'result')} imported")
+        changes.append(f"{counted(added, 'result')} imported")
     if deleted:
-        done.append(f"{deleted} deleted")
-    return _print_lines([f"{options.name}: {', '.join(done) or f'nothing to do, it has all {len(results)} results'}",
+        changes.append(f"{deleted} deleted")
+    if not changes:
+        changes.append(f"nothing to do, it has all {len(results)} results")
+    return _print_lines([f"{options.name}: {', '.join(changes)}",
                          f"to show them: photonic report FILE --with {options.name}"])
 
 
@@ -401,12 +326,13 @@ def _fields(options: Namespace) -> int:
         load_experiment(options.file)  # also loads its plugins
     for f in settings():
         default = list(f.default) if isinstance(f.default, tuple) else f.default
-        print(f"{f.name} = {default!r}\n    {f.metadata['doc']}"
-              + (f" ({', '.join(f.metadata['choices'])})" if f.metadata["choices"] else "") + owners_text(f.name))
+        choices = f" ({', '.join(f.metadata['choices'])})" if f.metadata["choices"] else ""
+        print(f"{f.name} = {default!r}\n    {f.metadata['doc']}{choices}{owners_text(f.name)}")
     return 0
 
 
 def _ui(options: Namespace) -> int:
+    """Serve MLflow's web page of the store until it is interrupted; return the exit code."""
     from pipeline.tracking.store import Store
     from pipeline.tracking.ui import serve
 

@@ -15,15 +15,15 @@ STOP_SECONDS = 10.0  # time for workers and the tracking store after Ctrl-C
 
 
 @contextlib.contextmanager
-def stopping() -> Iterator[None]:
-    """Answer Ctrl-C at once with a message on the wait for workers and store.
+def quick_interrupt() -> Iterator[None]:
+    """Context in which Ctrl-C is answered at once, with a message, although workers and store need time to stop.
 
     After `STOP_SECONDS`, or at another Ctrl-C, the process exits. The tracking store loses nothing, and the processes
     of a Ray cluster that was started here end with this process.
     """
 
     def end(why: str) -> None:
-        """End the process at once, without a traceback."""
+        """End the process at once, without a traceback; `why` completes the message `ended ...`."""
         os.write(STDERR, f"ended {why}; run the same command again to go on\n".encode())
         os._exit(INTERRUPTED)
 
@@ -40,8 +40,8 @@ def stopping() -> Iterator[None]:
         deadline.start()
         raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGINT, interrupt)
+    previous_handler = signal.signal(signal.SIGINT, interrupt)
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.signal(signal.SIGINT, previous_handler)

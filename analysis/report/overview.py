@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import math
@@ -39,9 +40,11 @@ SECRET = ("Random stopping: only the best trial may be published. This page show
 
 
 def shown(experiment: Experiment, runs: pd.DataFrame, choice: Choice | None) -> pd.DataFrame:
-    """Return the rows that a report may show: all, or only the best trial with random stopping."""
-    best = choice.trial_key if choice else None
-    return runs[runs["trial_key"] == best] if experiment.candidates else runs
+    """Return the rows that a report may show: all rows or, with random stopping, only the best trial's."""
+    if not experiment.candidates:
+        return runs
+    best_key = choice.trial_key if choice else None
+    return runs[runs["trial_key"] == best_key]
 
 
 def compose(experiment: Experiment, runs: pd.DataFrame, tracked: Sequence[TrackedRun], *, store: Reader,
@@ -61,22 +64,21 @@ def compose(experiment: Experiment, runs: pd.DataFrame, tracked: Sequence[Tracke
         left_out: (exhibit, reason) of exhibits that do not fit.
         notice: progress of an unfinished sweep.
     """
-    common: dict[str, Any] = {  # arguments of `Page`
-        "title": experiment.name, "what": "Experiment report", "notice": notice, "headline": headline,
-        "exhibits": exhibits, "left_out": left_out, "privacy": [*state(runs, choice), *imported(experiment)],
-        "epsilons": epsilons(runs, choice), "notes": notes(runs), "versions": versions(tracked)}
-    commits = ("Commit", ", ".join(map(abridged, _counted(tracked, "git_commit"))) or "not recorded")
+    commits = ", ".join(map(abridged, _counted(tracked, "git_commit"))) or "not recorded"
+    page = Page(title=experiment.name, what="Experiment report", notice=notice, headline=headline,
+                description=experiment.description, facts=[("Commit", commits)], exhibits=exhibits, left_out=left_out,
+                privacy=[*state(runs, choice), *imported(experiment)], epsilons=epsilons(runs, choice),
+                notes=notes(runs), versions=versions(tracked))
     if experiment.candidates:
-        return Page(**common | {"notice": SECRET}, description=experiment.description, facts=[commits])
+        return dataclasses.replace(page, notice=SECRET)
     links = [address(store, run_id) for run_id in runs["run_id"]]
-    return Page(**common, description=experiment.description,
-                facts=[*_facts(runs, tracked), *_chosen(experiment, runs), commits],
-                grid=_grid(experiment, runs), settings=_settings(runs),
-                trials=trials(experiment, runs, links), trials_note=_trials_note(runs, links),
-                runs_link=runs_address(store),
-                trials_data=Download("runs.csv", data),
-                problems=_problems(experiment, runs, store), commands=commands(experiment, tracked),
-                source=[Download(file_name(experiment), experiment.text.encode())] if experiment.text else [])
+    facts = [*_facts(runs, tracked), *_settings_origin(experiment, runs), *page.facts]
+    source = [Download(file_name(experiment), experiment.text.encode())] if experiment.text else []
+    return dataclasses.replace(
+        page, facts=facts, grid=_grid(experiment, runs), settings=_settings(runs),
+        trials=trials(experiment, runs, links), trials_note=_trials_note(runs, links), runs_link=runs_address(store),
+        trials_data=Download("runs.csv", data), problems=_problems(experiment, runs, store),
+        commands=commands(experiment, tracked), source=source)
 
 
 def manifest(experiment: Experiment, runs: pd.DataFrame, tracked: Sequence[TrackedRun],
@@ -90,10 +92,10 @@ def manifest(experiment: Experiment, runs: pd.DataFrame, tracked: Sequence[Track
         files: contents by name.
         progress: progress of an unfinished sweep.
     """
-    data = {name for name in files if name.endswith(".csv")}
+    digested = {name for name in files if name.endswith(".csv")}
     content: dict[str, Any] = {"experiment": experiment.name}
     if experiment.candidates:
-        data.discard("runs.csv")
+        digested.discard("runs.csv")
     else:
         begin, end = _span(tracked)
         content |= {"trials": dict(Counter(runs["status"])), "began": f"{begin:%Y-%m-%dT%H:%M:%SZ}",
@@ -103,7 +105,7 @@ def manifest(experiment: Experiment, runs: pd.DataFrame, tracked: Sequence[Track
     content["commands"] = commands(experiment, tracked)
     for name, tag in (("commits", "git_commit"), ("software", "versions")):
         content[name] = dict(Counter(run.tags.get(tag, "unknown") for run in tracked))
-    content["data"] = {name: hashlib.sha256(files[name]).hexdigest() for name in sorted(data)}
+    content["data"] = {name: hashlib.sha256(files[name]).hexdigest() for name in sorted(digested)}
     return json.dumps(content, indent=2) + "\n"
 
 
@@ -116,25 +118,27 @@ def tracked_runs(runs: pd.DataFrame, store: Reader) -> list[TrackedRun]:
 def trials(experiment: Experiment, runs: pd.DataFrame, links: Sequence[str] = ()) -> list[Column]:
     """Return the columns of the table of trials, one row per trial.
 
-    They have the varied settings, accuracies and alignments at the last epoch, the least epsilon of each kind, and its
-    guarantee if any trial has one. Hidden columns have the other settings, for filters.
+    They show the varied settings, accuracies and alignments at the last epoch, the smallest epsilon of each kind, and
+    guarantees if any trial has an epsilon. Hidden columns have the other settings, for filters.
 
     Args:
         experiment: the experiment.
         runs: from `load_runs`.
         links: addresses of the trials' runs; empty for none.
     """
-    settings, varied, kinds = by_noise(runs["setting"]), _varied(experiment, runs), kinds_of(runs)
+    settings = by_noise(runs["setting"])  # noise settings, in the order by which the column sorts
+    named_settings = (*_varied(experiment, runs), "seed")
+    kinds = kinds_of(runs)
     columns = [Column("algorithm", [Cell(ALGORITHM_LABELS[name]) for name in runs["algorithm"]]),
-               Column("noise", [Cell(setting_label(setting), settings.index(setting)) for setting in runs["setting"]]),
-               *(_setting(name, runs[name]) for name in (*varied, "seed")),
-               *_metric_columns(runs), *_epsilon_columns(runs, kinds)]
+               Column("noise", [Cell(setting_label(setting), settings.index(setting)) for setting in runs["setting"]])]
+    columns += [_setting_column(name, runs[name]) for name in named_settings]
+    columns += [*_metric_columns(runs), *_epsilon_columns(runs, kinds)]
     if kinds:
         columns.append(Column("guarantee", list(map(Cell, guarantees(runs)))))
     if (runs["status"] != "finished").any():
         columns.append(Column("status", list(map(Cell, runs["status"]))))
     columns.append(Column("trial", list(map(Cell, runs["trial_key"])), ("trial_key",), links=links))
-    return columns + _not_shown(runs, (*varied, "seed"))
+    return columns + _hidden_columns(runs, named_settings)
 
 
 def _metric_columns(runs: pd.DataFrame) -> list[Column]:
@@ -169,13 +173,22 @@ def _epsilon_columns(runs: pd.DataFrame, kinds: Sequence[str]) -> list[Column]:
     return columns
 
 
-def _setting(name: str, values: pd.Series, shown: bool = True) -> Column:
-    return Column(name, [Cell(value_text(value)) for value in values], ("sigma", "σ") if name == "sigma" else (),
-                  numeric=values.dropna().map(_is_number).all(), shown=shown)
+def _setting_column(name: str, values: pd.Series, shown: bool = True) -> Column:
+    """Return the column of a setting, as text; a dash where it does not apply to a trial."""
+    filter_names = ("sigma", "σ") if name == "sigma" else ()
+    is_numeric = values.dropna().map(_is_number).all()
+    return Column(name, [Cell(value_text(value)) for value in values], filter_names, numeric=is_numeric, shown=shown)
 
 
-def _not_shown(runs: pd.DataFrame, shown: Sequence[str]) -> list[Column]:
-    """Return hidden columns: other settings that differ between trials, and the noise setting, a target or a level."""
+def _hidden_columns(runs: pd.DataFrame, shown: Sequence[str]) -> list[Column]:
+    """Return hidden columns, for filters: the settings that differ between trials and have no shown column.
+
+    Settings of the noise (a level or a target epsilon) also have one if they are the same for all trials.
+
+    Args:
+        runs: the trials, from `load_runs`.
+        shown: settings with a shown column.
+    """
     columns = []
     for name in FIELDS:
         if name in shown:
@@ -186,8 +199,9 @@ def _not_shown(runs: pd.DataFrame, shown: Sequence[str]) -> list[Column]:
             values = values.mask(runs[NOISE[name]] > 0)  # the target sets it
         elif is_target:
             values = values.where(values > 0)  # 0 for no target
-        if values.map(value_text).nunique() > 1 or ((is_level or is_target) and values.notna().any()):
-            columns.append(_setting(name, values, shown=False))
+        differs = values.map(value_text).nunique() > 1
+        if differs or ((is_level or is_target) and values.notna().any()):
+            columns.append(_setting_column(name, values, shown=False))
     return columns
 
 
@@ -198,23 +212,24 @@ def commands(experiment: Experiment, tracked: Sequence[TrackedRun]) -> list[str]
     """
     commits = {run.tags.get("git_commit", "unknown").removesuffix("-dirty") for run in tracked} - {"unknown"}
     source = Path(experiment.source)
-    name = source.name if source.is_absolute() else source.as_posix()
-    checkout = [f"git checkout {commit}" for commit in commits] if len(commits) == 1 else []
-    imports = [f".venv/bin/photonic import {file_of_import(other)} --as {other}" for other in experiment.imports]
-    report = " ".join([f".venv/bin/photonic report {name}", *(f"--with {other}" for other in experiment.imports)])
-    return [*checkout, "make install", f".venv/bin/photonic sweep {name}", *imports, report]
+    file = source.name if source.is_absolute() else source.as_posix()
+    checkouts = [f"git checkout {commit}" for commit in commits] if len(commits) == 1 else []
+    imports = [f".venv/bin/photonic import {file_of_import(name)} --as {name}" for name in experiment.imports]
+    report = " ".join([f".venv/bin/photonic report {file}", *(f"--with {name}" for name in experiment.imports)])
+    return [*checkouts, "make install", f".venv/bin/photonic sweep {file}", *imports, report]
 
 
 def versions(tracked: Sequence[TrackedRun]) -> list[str]:
     """Return sentences on the software that trained the trials, and on missing information."""
-    found = _counted(tracked, "versions")
-    text = [f"Trained with {'; '.join(found)}." if found else "The versions of the software were not tracked."]
+    software = _counted(tracked, "versions")
+    sentences = [f"Trained with {'; '.join(software)}." if software
+                 else "The versions of the software were not tracked."]
     commits = {run.tags.get("git_commit", "unknown") for run in tracked}
     if len(commits) > 1:
-        text.append("Trials are of several commits, which no single checkout repeats.")
+        sentences.append("Trials are of several commits, which no single checkout repeats.")
     if any(commit.endswith("-dirty") for commit in commits):
-        text.append("`-dirty`: files differed from the commit when it ran, so it may not give the same numbers.")
-    return text
+        sentences.append("`-dirty`: files differed from the commit when it ran, so it may not give the same numbers.")
+    return sentences
 
 
 def abridged(commit: str) -> str:
@@ -226,43 +241,53 @@ def _facts(runs: pd.DataFrame, tracked: Sequence[TrackedRun]) -> list[tuple[str,
     """Return the facts at the head of a page, as (name, value): trials by status, data sets, begin and duration."""
     begin, end = _span(tracked)
     statuses = ", ".join(f"{count} {status}" for status, count in Counter(runs["status"]).items())
-    return [("Trials", statuses), ("Data", ", ".join(DATASET_LABELS[name] for name in runs["dataset"].unique())),
-            ("Began (UTC)", f"{begin:%Y-%m-%d %H:%M}"),
+    datasets = ", ".join(DATASET_LABELS[name] for name in runs["dataset"].unique())
+    return [("Trials", statuses), ("Data", datasets), ("Began (UTC)", f"{begin:%Y-%m-%d %H:%M}"),
             ("First start to last end", duration((end - begin).total_seconds()))]
 
 
-def _chosen(experiment: Experiment, runs: pd.DataFrame) -> list[tuple[str, str]]:
-    """Return facts on the settings' origin: the preset, the runs that chose them, and seeds that are used again."""
+def _settings_origin(experiment: Experiment, runs: pd.DataFrame) -> list[tuple[str, str]]:
+    """Return facts, as (name, value), on the origin of the settings: the preset, and the runs that chose them.
+
+    A remark tells how many seeds of these runs are also reported.
+    """
     preset = [("Preset", experiment.preset)] if experiment.preset else []
     if experiment.chosen is None:
         return preset
     seeds = experiment.chosen.seeds
-    again = sorted(set(seeds) & set(runs["seed"])) if isinstance(seeds, tuple) else []
-    also = f" ({counted(len(again), 'seed')} of these also reported here)" if again else ""
-    return [*preset, ("Settings chosen", f"{experiment.chosen}{also}")]
+    reused = set(seeds) & set(runs["seed"]) if isinstance(seeds, tuple) else set()
+    remark = f" ({counted(len(reused), 'seed')} of these also reported here)" if reused else ""
+    return [*preset, ("Settings chosen", f"{experiment.chosen}{remark}")]
 
 
 def _span(tracked: Sequence[TrackedRun]) -> tuple[datetime, datetime]:
     """Return the first start and the last end of the runs (UTC)."""
-    begin, end = min(run.start_ms for run in tracked), max(run.end_ms or run.start_ms for run in tracked)
+    begin = min(run.start_ms for run in tracked)
+    end = max(run.end_ms or run.start_ms for run in tracked)
     return datetime.fromtimestamp(begin / 1000, UTC), datetime.fromtimestamp(end / 1000, UTC)
 
 
 def _varied(experiment: Experiment, runs: pd.DataFrame) -> list[str]:
     """Return the fields, except the seed, that vary among trials of one algorithm and noise."""
-    private = set(runs["mechanism"]) - {"none"}
-    return [*(["mechanism"] if len(private) > 1 else []), *(["dataset"] if runs["dataset"].nunique() > 1 else []),
-            *(name for name in experiment.varied if name not in ("mechanism", "dataset"))]
+    varied = [name for name in experiment.varied if name not in ("mechanism", "dataset")]
+    private_mechanisms = set(runs["mechanism"]) - {"none"}
+    if runs["dataset"].nunique() > 1:
+        varied.insert(0, "dataset")
+    if len(private_mechanisms) > 1:
+        varied.insert(0, "mechanism")
+    return varied
 
 
 def _grid(experiment: Experiment, runs: pd.DataFrame) -> list[tuple[str, str]]:
+    """Return (field, its values as text) for algorithm, noise, the other varied fields and the seed."""
+    algorithms = ", ".join(ALGORITHM_LABELS[algorithm] for algorithm in runs["algorithm"].unique())
     noise = ", ".join(setting_label(setting) for setting in by_noise(runs["setting"]))
-    return [("algorithm", ", ".join(ALGORITHM_LABELS[a] for a in runs["algorithm"].unique())), ("noise", noise),
-            *((name, _values(runs[name])) for name in _varied(experiment, runs)), ("seed", _values(runs["seed"]))]
+    fields = [*_varied(experiment, runs), "seed"]
+    return [("algorithm", algorithms), ("noise", noise), *((name, _values(runs[name])) for name in fields)]
 
 
 def _settings(runs: pd.DataFrame) -> list[tuple[str, str]]:
-    """Return every field that applies to any trial, with its values."""
+    """Return (field, its values as text) for every field that applies to any trial."""
     return [(name, _values(runs[name].dropna())) for name in FIELDS if runs[name].notna().any()]
 
 
@@ -278,39 +303,43 @@ def _trials_note(runs: pd.DataFrame, links: Sequence[str]) -> str:
         sentences.append("Of every kind of ε the least that its accountants give, at the δ, relation and sampler that "
                          "the table of epsilons has; kinds guarantee different things and cannot be compared.")
     if any(links):
-        local = links[0].startswith("http://127.0.0.1:")
-        sentences.append("A trial's key leads to its run in MLflow" +
-                         (", while `photonic ui` runs on this machine." if local else "."))
+        is_local = links[0].startswith("http://127.0.0.1:")
+        condition = ", while `photonic ui` runs on this machine" if is_local else ""
+        sentences.append(f"A trial's key leads to its run in MLflow{condition}.")
     return " ".join(sentences)
 
 
 def _problems(experiment: Experiment, runs: pd.DataFrame, store: Reader) -> list[str]:
-    """Return a sentence per diverged trial, with its last epoch; without any, one sentence that tells this.
+    """Return a sentence per diverged trial, with its last epoch; or one sentence that none diverged.
 
     Args:
         experiment: the experiment, for the fields that name a trial.
         runs: the trials, from `load_runs`.
         store: the store, with their last epochs.
     """
-    diverged, stopped = runs[runs["status"] == "diverged"], int((runs["status"] == "stopped").sum())
+    diverged = runs[runs["status"] == "diverged"]
     if diverged.empty:
-        early = f" or were stopped early ({stopped})" if stopped else ""
-        return [f"None: {'the trial' if len(runs) == 1 else f'all {len(runs)} trials'} finished{early}."]
+        n_stopped = int((runs["status"] == "stopped").sum())
+        all_trials = "the trial" if len(runs) == 1 else f"all {len(runs)} trials"
+        stopped_early = f" or were stopped early ({n_stopped})" if n_stopped else ""
+        return [f"None: {all_trials} finished{stopped_early}."]
     sentences = []
     for row in diverged.to_dict("records"):
-        last = max((epoch for epoch, _ in store.history(row["run_id"], CLOCK)), default=0)
-        name = " ".join([ALGORITHM_LABELS[row["algorithm"]], setting_label(row["setting"]),
-                         *(f"{field} = {value_text(row[field])}" for field in _varied(experiment, runs)),
+        last_epoch = max((epoch for epoch, _ in store.history(row["run_id"], CLOCK)), default=0)
+        varied = [f"{field} = {value_text(row[field])}" for field in _varied(experiment, runs)]
+        name = " ".join([ALGORITHM_LABELS[row["algorithm"]], setting_label(row["setting"]), *varied,
                          f"seed {row['seed']}"])
-        sentences.append(f"{name} (`{row['trial_key']}`) diverged after epoch {last} of {row['epochs']}: a weight "
-                         "stopped being finite. It counts with the weights it ended with.")
+        sentences.append(f"{name} (`{row['trial_key']}`) diverged after epoch {last_epoch} of {row['epochs']}: a "
+                         "weight stopped being finite. It counts with the weights it ended with.")
     return sentences
 
 
 def _counted(tracked: Sequence[TrackedRun], tag: str) -> list[str]:
     """Return the values of a tag; if there are several, each with its number of trials."""
     counts = Counter(run.tags[tag] for run in tracked if tag in run.tags)
-    return [value if len(counts) == 1 else f"{value} ({counted(count, 'trial')})" for value, count in counts.items()]
+    if len(counts) == 1:
+        return list(counts)
+    return [f"{value} ({counted(count, 'trial')})" for value, count in counts.items()]
 
 
 def file_name(experiment: Experiment) -> str:
@@ -327,4 +356,5 @@ def _is_number(value: object) -> bool:
 
 
 def _number(value: float, text: Callable[[float], str]) -> Cell:
+    """Return the cell of a number, formatted by `text`; a dash for nan."""
     return Cell(NO_VALUE) if math.isnan(value) else Cell(text(value), value)

@@ -10,7 +10,6 @@ import hashlib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
 from pathlib import Path
 from typing import NamedTuple
 from xml.etree import ElementTree
@@ -40,17 +39,17 @@ class Download:
 
     @property
     def text(self) -> str:
-        """The content of a text file."""
+        """Return the content of a text file."""
         return self.content.decode()
 
     @property
     def kind(self) -> str:
-        """Label of the download button: `SVG`, `PDF`, `CSV`."""
+        """Return the label of the download button, the type of the file: `SVG`, `PDF`, `CSV`."""
         return self.name.rpartition(".")[2].upper()
 
     @property
     def href(self) -> str:
-        """The file as a `data:` link."""
+        """Return the file as a `data:` link, which contains it."""
         return f"data:{DATA[self.kind.lower()]};base64,{base64.b64encode(self.content).decode()}"
 
 
@@ -134,20 +133,32 @@ class Page:
 
     @property
     def lead(self) -> list[Exhibit]:
-        """The unfolded exhibits: the first with a figure and, if it has no table, the first with a table."""
-        def has_table(exhibit: Exhibit) -> bool:
-            return any(isinstance(part, Table) for part in exhibit.texts.body)
+        """Return the exhibits that a page shows unfolded, at most two.
 
-        figure = next((e for e in self.exhibits if e.figure), None)
-        table = figure if figure and has_table(figure) else next(filter(has_table, self.exhibits), None)
-        return [e for e in dict.fromkeys((figure, table)) if e]
+        They are the first exhibit with a figure and, unless it also has a table, the first exhibit with a table.
+        """
+        with_figure = [exhibit for exhibit in self.exhibits if exhibit.figure]
+        with_table = [exhibit for exhibit in self.exhibits
+                      if any(isinstance(part, Table) for part in exhibit.texts.body)]
+        if not with_figure or with_figure[0] in with_table:
+            return (with_figure or with_table)[:1]
+        return [with_figure[0], *with_table[:1]]
 
     @property
     def answer(self) -> tuple[Sequence[str], Sequence[str]]:
-        """The headline in two parts: above and below the first figure on a phone."""
-        words = accumulate((len(sentence.split()) for sentence in self.headline), initial=len(self.notice.split()))
-        first = max(1, sum(count <= MOST_WORDS_ABOVE for count in words) - 1)
-        return self.headline[:first], self.headline[first:]
+        """Return the headline in two parts, for above and below the first figure on a phone.
+
+        The first part has at least one sentence, and as many as fit into `MOST_WORDS_ABOVE` words with the notice.
+        """
+        n_words = len(self.notice.split())
+        n_above = 0
+        for sentence in self.headline:
+            n_words += len(sentence.split())
+            if n_words > MOST_WORDS_ABOVE:
+                break
+            n_above += 1
+        n_above = max(1, n_above)
+        return self.headline[:n_above], self.headline[n_above:]
 
 
 def render(page: Page) -> str:
@@ -165,8 +176,9 @@ def render(page: Page) -> str:
 
 
 def _filter_names(columns: Sequence[Column]) -> list[str]:
-    """Return one filter name per column."""
-    return list(dict.fromkeys(column.names[0] if column.names else column.heading for column in columns))
+    """Return the names by which a reader can filter the table of trials: the usual name of each column, once."""
+    names = [column.names[0] if column.names else column.heading for column in columns]
+    return list(dict.fromkeys(names))
 
 
 def downloads(exhibit: Exhibit) -> list[Download]:
@@ -178,7 +190,9 @@ def downloads(exhibit: Exhibit) -> list[Download]:
 def drawing(exhibit: Exhibit) -> Markup:
     """Return the figure of an exhibit as inline SVG; empty if there is none."""
     svg = exhibit.files.get(f"{exhibit.name}.svg")
-    return inline_svg(svg.decode(), f"figure-{exhibit.name}", exhibit.title) if svg else Markup()
+    if not svg:
+        return Markup()
+    return inline_svg(svg.decode(), f"figure-{exhibit.name}", exhibit.title)
 
 
 def algorithms(figure: str) -> list[str]:
@@ -187,9 +201,10 @@ def algorithms(figure: str) -> list[str]:
 
 
 def inline_svg(text: str, prefix: str, label: str) -> Markup:
-    """Return a stand-alone SVG for use inside HTML: columns (`analysis.svg.columns`) wrap on a narrow page.
+    """Return a stand-alone SVG for use inside HTML, where several SVGs must not share ids or styles.
 
-    Its ids and references get `prefix`, and its style sheet applies only to itself.
+    Its ids, and the references to them, get a prefix; its style sheet applies only to itself. Each of its columns
+    (`analysis.svg.columns`) becomes an SVG of its own, and these wrap on a narrow page.
 
     Args:
         text: the SVG.
@@ -200,7 +215,7 @@ def inline_svg(text: str, prefix: str, label: str) -> Markup:
     for metadata in root.findall(f"{{{SVG}}}metadata"):
         root.remove(metadata)
     for element in root.iter():
-        if element.tag == f"{{{SVG}}}style":
+        if element.tag == f"{{{SVG}}}style":  # each rule `selector {` becomes `#prefix selector {`
             element.text = re.sub(r"(^|})\s*([^{}]+){", rf"\1#{prefix} \2{{", element.text or "")
         for name, value in element.attrib.items():
             if name == "id":
@@ -210,35 +225,49 @@ def inline_svg(text: str, prefix: str, label: str) -> Markup:
             else:
                 element.set(name, re.sub(r"url\(#", f"url(#{prefix}-", value))
     del root.attrib["width"], root.attrib["height"]
-    parts = Markup("").join(Markup(ElementTree.tostring(part, encoding="unicode")) for part in _columns(root))
-    return Markup('<div class="drawing" id="{}" role="img" aria-label="{}">{}</div>').format(prefix, label, parts)
+    columns = [Markup(ElementTree.tostring(column, encoding="unicode")) for column in _columns(root)]
+    return Markup('<div class="drawing" id="{}" role="img" aria-label="{}">{}</div>').format(
+        prefix, label, Markup("").join(columns))
 
 
 def _columns(root: ElementTree.Element) -> list[ElementTree.Element]:
-    """Split a figure into one SVG per column; the first also has all elements outside columns."""
-    parts: dict[str, ElementTree.Element] = {}
+    """Return one SVG per column of a figure, from left to right; the root becomes the first column found.
+
+    The groups of a column, axes and legends, have its box `x y width height` as attribute `data-column`. The root also
+    keeps all elements outside columns; it is the only SVG if there are no columns.
+    """
+    columns: dict[str, ElementTree.Element] = {}  # by box
     for parent in list(root.iter()):
         for group in parent.findall(f"{{{SVG}}}g[@data-column]"):
             box = group.attrib.pop("data-column")
-            if not parts:
-                parts[box] = root
-            elif box not in parts:
-                parts[box] = ElementTree.Element(root.tag)
-            if parts[box] is not root:
+            if not columns:
+                columns[box] = root
+            elif box not in columns:
+                columns[box] = ElementTree.Element(root.tag)
+            if columns[box] is not root:
                 parent.remove(group)
-                parts[box].append(group)
-    for box, part in parts.items() or [(root.attrib["viewBox"], root)]:
-        part.set("viewBox", box)
-        part.set("style", f"--drawn: {box.split()[2]}pt")
-    return sorted(parts.values(), key=lambda part: float(part.attrib["viewBox"].split()[0])) or [root]
+                columns[box].append(group)
+    if not columns:
+        columns[root.attrib["viewBox"]] = root
+    for box, column in columns.items():
+        width = box.split()[2]
+        column.set("viewBox", box)
+        column.set("style", f"--drawn: {width}pt")
+    return [columns[box] for box in sorted(columns, key=lambda box: float(box.split()[0]))]
 
 
 def _inline(text: str) -> Markup:
-    """Mark `code` in a text, and keep a symbol with its value, and an interval with its mean, on one line."""
+    """Return a text as HTML, with `code` between backquotes marked as code.
+
+    A symbol and its value (`ε = 3`), and a mean and its interval (`85 ± 1`), stay on one line: their spaces become
+    no-break spaces.
+    """
     text = re.sub(r"(?<=[σεδzn]) ([=≤]) (?=[\d.])", "\u00a0\\1\u00a0", text)
     text = re.sub(r"(?<=\d) ± (?=\d)", "\u00a0±\u00a0", text)
-    parts = (Markup("<code>{}</code>").format(part) if odd % 2 else escape(part)
-             for odd, part in enumerate(text.split("`")))
+    parts = []
+    for index, part in enumerate(text.split("`")):
+        is_code = index % 2 == 1
+        parts.append(Markup("<code>{}</code>").format(part) if is_code else escape(part))
     return Markup("").join(parts)
 
 
@@ -248,7 +277,9 @@ def _breaking(text: Markup) -> Markup:
 
 
 def _marked(text: str) -> Markup:
-    """Return a cell's text; the name of an algorithm gets its colour from the figures."""
-    algorithm = next((a for a, label in ALGORITHM_LABELS.items() if text in (label, a)), None)
-    mark = Markup('<i class="mark" style="--mark: var(--{})"></i>').format(algorithm) if algorithm else ""
-    return mark + _inline(text)
+    """Return a table cell's text as HTML; the name of an algorithm gets a mark in its colour of the figures."""
+    for algorithm, label in ALGORITHM_LABELS.items():
+        if text in (label, algorithm):
+            mark = Markup('<i class="mark" style="--mark: var(--{})"></i>').format(algorithm)
+            return mark + _inline(text)
+    return _inline(text)

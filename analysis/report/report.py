@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,9 +13,10 @@ from analysis.exhibits import catalogue, headline, search, selection
 from analysis.exhibits.exhibit import Exhibit, save, to_csv
 from analysis.exhibits.frontier.imported import SHOWN_BY, load
 from analysis.exhibits.frontier.imported import file_name as file_of_import
+from analysis.exhibits.selection import Choice
 from analysis.report.overview import NOISE, compose, file_name, manifest, shown, tracked_runs
 from analysis.report.page import render
-from analysis.report.unfinished import NO_BEST, Progress, part_of
+from analysis.report.unfinished import NO_BEST, Progress, complete_part
 from analysis.runs import FIELDS, MissingTrials, ReportError, load_runs, searched
 from pipeline.accounting.budget import require_unchanged
 from pipeline.accounting.certified import with_noise
@@ -79,44 +81,69 @@ def write(experiment: Experiment, store: Store, out: Path | None = None, where: 
     try:
         runs = load_runs(store, experiment.trials, source=experiment.source)
     except MissingTrials as missing:
-        experiment, progress = part_of(experiment, store.done(), missing)
+        experiment, progress = complete_part(experiment, store.done(), missing)
         runs = load_runs(store, experiment.trials, source=experiment.source)
-    exhibits, absent = _exhibits(experiment, runs, store, progress)
-    choice, certified = None, composable(experiment.trials)
-    scored = all(trial.validation_fraction and trial.disclosure != "withheld" for trial in certified)
-    if certified and scored and not where and not progress:
-        choice = selection.choose(experiment, runs, search.budget_epsilon(store) if experiment.budget else None)
+    exhibits, left_out = _exhibits(experiment, runs, store, progress)
+    choice = None if where or progress else _choice(experiment, runs, store)
+    if choice:
         store.log_sweep(choice.metrics, choice.tags)  # the epsilon of the choice
         exhibits.append(selection.draw(choice))
     if experiment.search and not where:
         exhibits.insert(0, search.draw(experiment, runs, store))
+    contents = _files(experiment, runs, exhibits, store, is_slice=bool(where))
+    public_runs = shown(experiment, runs, choice)
+    tracked = tracked_runs(public_runs, store)
+    sentences = _headline(experiment, runs, choice)
+    notice = progress.notice if progress else ""
+    page = compose(experiment, public_runs, tracked, store=store, choice=choice, exhibits=exhibits,
+                   data=contents["runs.csv"], headline=sentences, left_out=left_out, notice=notice)
+    contents |= {"manifest.json": manifest(experiment, public_runs, tracked, contents, progress).encode(),
+                 "index.html": render(page).encode()}
+    paths = save(contents, Path("reports", experiment.name, where) if out is None else out)
+    if not progress:
+        store.log_report(paths, where)
+        if sentences and not where:
+            store.describe(experiment.description, "\n".join(f"- {sentence}" for sentence in sentences))
+    return Report(paths, exhibits, sentences, left_out, notice)
+
+
+def _choice(experiment: Experiment, runs: pd.DataFrame, store: Store) -> Choice | None:
+    """Return the best certified trial and the cost of choosing it; None without a public validation accuracy."""
+    certified = composable(experiment.trials)
+    is_scored = all(trial.validation_fraction and trial.disclosure != "withheld" for trial in certified)
+    if not certified or not is_scored:
+        return None
+    return selection.choose(experiment, runs, search.budget_epsilon(store) if experiment.budget else None)
+
+
+def _headline(experiment: Experiment, runs: pd.DataFrame, choice: Choice | None) -> list[str]:
+    """Return sentences with the main results.
+
+    With random stopping they are only on the best trial: no other may be published.
+    """
+    if experiment.budget and choice:
+        return headline.published(choice, runs, experiment)
+    if experiment.candidates:
+        return [selection.summary_sentence(choice)] if choice else []
+    return headline.compose(runs, experiment, choice)
+
+
+def _files(experiment: Experiment, runs: pd.DataFrame, exhibits: Sequence[Exhibit], store: Store,
+           is_slice: bool) -> dict[str, bytes]:
+    """Return the contents of a report's files by name, except the manifest and the page.
+
+    They are the trials, the exhibits, imported results and, except for a slice, the experiment file if it may be
+    published.
+    """
     lists = {name: runs[name].map(_json) for name, kind in FIELDS.items() if kind is tuple}
     contents = {"runs.csv": to_csv(runs.assign(**lists, **_noise(runs, experiment, store))).encode()}
     for exhibit in exhibits:
         contents |= exhibit.files
     for name in experiment.imports:
         contents[file_of_import(name)] = to_csv(load(store, [name]).drop(columns="imported")).encode()
-    if experiment.public_text and not where:
+    if experiment.public_text and not is_slice:
         contents[file_name(experiment)] = experiment.public_text.encode()
-    public = shown(experiment, runs, choice)
-    tracked = tracked_runs(public, store)
-    if experiment.budget and choice:
-        said = headline.published(choice, runs, experiment)
-    elif experiment.candidates:
-        said = [selection.summary_sentence(choice)] if choice else []
-    else:
-        said = headline.compose(runs, experiment, choice)
-    notice = progress.notice if progress else ""
-    page = compose(experiment, public, tracked, store=store, choice=choice, exhibits=exhibits,
-                   data=contents["runs.csv"], headline=said, left_out=absent, notice=notice)
-    contents |= {"manifest.json": manifest(experiment, public, tracked, contents, progress).encode(),
-                 "index.html": render(page).encode()}
-    files = save(contents, Path("reports", experiment.name, where) if out is None else out)
-    if not progress:
-        store.log_report(files, where)
-        if said and not where:
-            store.describe(experiment.description, "\n".join(f"- {sentence}" for sentence in said))
-    return Report(files, exhibits, said, absent, notice)
+    return contents
 
 
 def _exhibits(experiment: Experiment, runs: pd.DataFrame, store: Reader,
@@ -131,31 +158,36 @@ def _exhibits(experiment: Experiment, runs: pd.DataFrame, store: Reader,
         ReportError: if an exhibit lacks data; in an unfinished sweep the exhibit is left out instead.
     """
     exhibits = []
-    absent = [] if experiment.candidates else catalogue.left_out(experiment.trials, experiment.report)
+    left_out = [] if experiment.candidates else catalogue.left_out(experiment.trials, experiment.report)
     for name in experiment.report:
         try:
             exhibit = catalogue.draw(name, experiment, runs, store)
         except ReportError as error:
             if not progress:
                 raise
-            absent.append((name, str(error)))
+            left_out.append((name, str(error)))
         else:
             exhibits.append(exhibit.marked(progress.mark) if progress else exhibit)
-    return exhibits, absent + [NO_BEST] * bool(progress)
+    if progress:
+        left_out.append(NO_BEST)
+    return exhibits, left_out
 
 
 def _noise(runs: pd.DataFrame, experiment: Experiment, store: Reader) -> dict[str, pd.Series]:
-    """Return columns `sigma` and `noise_multiplier` with calibrated values for trials with a target.
+    """Return columns `sigma` and `noise_multiplier` that have the calibrated noise of trials with a target epsilon.
 
-    Their settings have 0 there. The values are tracked ones; if missing, the accountant computes them.
+    The settings of such trials have 0 there. The values are tracked ones; if missing, the accountant computes them.
     """
-    trials, columns = {trial.trial_key: trial for trial in experiment.trials}, {}
+    trials = {trial.trial_key: trial for trial in experiment.trials}
     tags = {run.trial_key: run.tags for run in store.runs()}
+    columns = {}
     for name, target in NOISE.items():
-        columns[name] = runs[name].copy()
-        for index, key in runs.loc[runs[target].fillna(0) > 0, "trial_key"].items():
+        column = runs[name].copy()
+        has_target = runs[target].fillna(0) > 0
+        for index, key in runs.loc[has_target, "trial_key"].items():
             tracked = tags[key].get(f"calibrated.{name}")
-            columns[name][index] = float(tracked) if tracked else getattr(with_noise(trials[key]), name)
+            column[index] = float(tracked) if tracked else getattr(with_noise(trials[key]), name)
+        columns[name] = column
     return columns
 
 

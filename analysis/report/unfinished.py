@@ -22,18 +22,21 @@ class Progress(NamedTuple):
 
     @property
     def mark(self) -> str:
-        """Text for titles."""
+        """Return the remark on an unfinished sweep that titles of exhibits get."""
         return f"unfinished: {self.shown} of {self.planned} trials"
 
     @property
     def notice(self) -> str:
-        """Sentences for the head of a page."""
+        """Return sentences on an unfinished sweep, for the head of a page."""
         return (f"Unfinished: {self.ended} of {self.planned} trials have ended. Shown are {self.shown}, of settings "
                 "that have all of their seeds; no best trial is chosen.")
 
 
-def part_of(experiment: Experiment, ended: Collection[str], missing: MissingTrials) -> tuple[Experiment, Progress]:
-    """Return the experiment with only complete settings (all seeds have ended) and fitting exhibits, and its progress.
+def complete_part(experiment: Experiment, ended: Collection[str],
+                  missing: MissingTrials) -> tuple[Experiment, Progress]:
+    """Return an unfinished experiment with only its complete settings and the exhibits that fit them, and its progress.
+
+    A setting, all fields except the seed, is complete if the trials of all its seeds have ended.
 
     Args:
         experiment: the experiment.
@@ -45,14 +48,16 @@ def part_of(experiment: Experiment, ended: Collection[str], missing: MissingTria
             setting.
     """
     if experiment.search or experiment.candidates:
-        raise MissingTrials(f"{missing}; {'a search' if experiment.search else 'random stopping'} publishes its best "
-                            "trial, which is not known before all have ended")
+        procedure = "a search" if experiment.search else "random stopping"
+        raise MissingTrials(f"{missing}; {procedure} publishes its best trial, which is not known before all have "
+                            "ended")
     settings = [repr(sorted((trial.canonical() | {"seed": None}).items())) for trial in experiment.trials]
-    open_ones = {setting for setting, trial in zip(settings, experiment.trials, strict=True)
-                 if trial.trial_key not in ended}
-    shown = tuple(trial for setting, trial in zip(settings, experiment.trials, strict=True) if setting not in open_ones)
+    incomplete = {setting for setting, trial in zip(settings, experiment.trials, strict=True)
+                  if trial.trial_key not in ended}
+    shown = tuple(trial for setting, trial in zip(settings, experiment.trials, strict=True)
+                  if setting not in incomplete)
     if not shown:
         raise MissingTrials(f"{missing}; no setting has all of its seeds yet")
     report = tuple(name for name in experiment.report if not mismatch(name, shown))
-    count = sum(trial.trial_key in ended for trial in experiment.trials)
-    return replace(experiment, trials=shown, report=report), Progress(count, len(shown), len(experiment.trials))
+    n_ended = sum(trial.trial_key in ended for trial in experiment.trials)
+    return replace(experiment, trials=shown, report=report), Progress(n_ended, len(shown), len(experiment.trials))

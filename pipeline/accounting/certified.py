@@ -7,7 +7,7 @@ One place derives the event from the settings that also build mechanism and samp
     without_replacement   replace-one   z C/(2 C) = z/2
     shuffled              replace-one   z/2
 
-These are divided by `Mechanism.excess` if noise is scaled to a smaller norm than the largest contribution.
+These are divided by `Mechanism.sensitivity_ratio` if noise is scaled to a smaller norm than the largest contribution.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def gaussian_event(config: TrialConfig, epochs_done: int) -> PrivacyEvent:
     mechanism, sampler = config.parts.mechanism, config.parts.sampler
     if not mechanism.certified:
         raise ValueError(f"mechanism: must be one of {', '.join(certified_mechanisms())}, got {mechanism.name}")
-    sensitivity_over_norm = sensitivity(mechanism.excess(config), sampler.relation)
+    sensitivity_over_norm = sensitivity(mechanism.sensitivity_ratio(config), sampler.relation)
     noise_multiplier = None if config.target_epsilon else config.noise_multiplier / sensitivity_over_norm
     return PrivacyEvent(sampler.name, sampler.relation, noise_multiplier, epochs_done * config.steps_per_epoch,
                         epochs_done, **sampler.rates(config.split_sizes[0]))
@@ -107,7 +107,7 @@ def with_noise(config: TrialConfig) -> TrialConfig:
     event = gaussian_event(config, config.epochs)
     over_sensitivity = noise_multiplier_for(config.target_epsilon, event, accounted_delta(config))
     # the setting is over the norm C to which noise is scaled, the event's multiplier over the sensitivity
-    over_norm = over_sensitivity * sensitivity(config.parts.mechanism.excess(config), event.relation)
+    over_norm = over_sensitivity * sensitivity(config.parts.mechanism.sensitivity_ratio(config), event.relation)
     return TrialConfig(config.given, noise_multiplier=over_norm, target_epsilon=0.0)
 
 

@@ -143,16 +143,16 @@ def bound_lines(trials: Sequence[TrialConfig]) -> Iterator[str]:
     groups: dict[tuple[PrivacyEvent | StatedEvent, float, str, str], list[TrialConfig]] = {}
     for trial in composable(trials):
         calibrated = with_noise(trial)
-        excess_ratio = f"{trial.parts.mechanism.excess(trial):.4g}"  # largest contribution over the noise's norm
-        key = event_of(calibrated, trial.epochs), trial.delta, trial.noise, excess_ratio
+        ratio = f"{trial.parts.mechanism.sensitivity_ratio(trial):.4g}"
+        key = event_of(calibrated, trial.epochs), trial.delta, trial.noise, ratio
         groups.setdefault(key, []).append(calibrated)
-    if all(excess_ratio == "1" for *_, excess_ratio in groups):
+    if all(ratio == "1" for *_, ratio in groups):
         return
     yield "epsilon is of the most that a record contributes, not of the norm that noise is measured by:"
-    for (*_, excess_ratio), group in groups.items():
+    for (*_, ratio), group in groups.items():
         first = group[0]
         values = ", ".join(f"{e.value:.4g} ({e.variant})" for e in certified_epsilons(first, first.epochs))
-        yield (f"  {counted(len(group), 'trial')} with noise_multiplier {first.noise_multiplier:.4g}, {excess_ratio} "
+        yield (f"  {counted(len(group), 'trial')} with noise_multiplier {first.noise_multiplier:.4g}, {ratio} "
                f"times the norm: {values}")
 
 
@@ -267,7 +267,7 @@ def _gaussian_tags(config: TrialConfig) -> dict[str, str]:
         certified = "true" if config.secure else "simulated"
     notes = ["not certified: no noise, no guarantee"]
     if config.noise_multiplier > 0:
-        notes = [epsilons[0].note, *_excess_notes(config), _noise_source(config), _arithmetic(config),
+        notes = [epsilons[0].note, *_sensitivity_notes(config), _noise_source(config), _arithmetic(config),
                  _logging_coverage(config), *_extension_notes(config)]
     return {
         "privacy.certified": certified,
@@ -278,14 +278,14 @@ def _gaussian_tags(config: TrialConfig) -> dict[str, str]:
     }
 
 
-def _excess_notes(config: TrialConfig) -> list[str]:
+def _sensitivity_notes(config: TrialConfig) -> list[str]:
     """Return a note if a record can contribute more than the norm to which the noise is scaled, else an empty list."""
     mechanism = config.parts.mechanism
-    excess_ratio = mechanism.excess(config)  # largest contribution over the noise's norm
-    if excess_ratio == 1:
+    ratio = mechanism.sensitivity_ratio(config)  # largest contribution over the noise's norm
+    if ratio == 1:
         return []
     return [f"noise is measured by {mechanism.stated_norm(config):.4g}, a record contributes up to "
-            f"{excess_ratio:.4g} times that, and epsilon is of what it contributes"]
+            f"{ratio:.4g} times that, and epsilon is of what it contributes"]
 
 
 def _extension_notes(config: TrialConfig) -> list[str]:

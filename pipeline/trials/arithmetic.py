@@ -88,6 +88,6 @@ class Integer(Arithmetic):
             raise ConfigError(f"hidden: layers must have at most {max_terms} inputs with arithmetic 'integer', whose "
                               f"sums have 32 bits, got {max(trial.layer_sizes)}")
         largest = steps.largest_noise(trial)
-        if trial.noise_multiplier / trial.parts.mechanism.excess(trial) > largest:
+        if trial.noise_multiplier / trial.parts.mechanism.sensitivity_ratio(trial) > largest:
             raise ConfigError(f"noise_multiplier: must be at most {largest:.3g} with arithmetic 'integer', or the grid "
                               f"of the noise is coarser than the contributions, got {trial.noise_multiplier}")

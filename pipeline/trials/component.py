@@ -77,9 +77,9 @@ class Component(Gaussian):
         """Return the norm to which noise is scaled."""
         return stated_norm(trial)
 
-    def excess(self, trial: TrialConfig) -> float:
+    def sensitivity_ratio(self, trial: TrialConfig) -> float:
         """Return 1, except for readings of Lee & Kifer that keep the noise and change the bound."""
-        return excess(trial)
+        return sensitivity_ratio(trial)
 
     def factor_bounds(self, trial: TrialConfig) -> list[tuple[float, float]]:
         """Return (bound on ||delta^l||/C, bound on ||h^{l-1}||) for every layer l = 1..L.
@@ -95,10 +95,10 @@ class Component(Gaussian):
         return [(delta / norm, activation) for delta, activation in zip(deltas, activations, strict=True)]
 
     def checks(self) -> Iterator[Callable[[TrialConfig], None]]:
-        """Yield the checks of the feedback matrix, of target_norm and of `excess`, then those of `Gaussian`."""
+        """Yield the checks of the feedback matrix, target_norm and sensitivity, then those of `Gaussian`."""
         yield self._check_matrix
         yield self._check_target_norm
-        yield self._check_excess
+        yield self._check_sensitivity
         yield from super().checks()
 
     def _check_matrix(self, trial: TrialConfig) -> None:
@@ -110,17 +110,17 @@ class Component(Gaussian):
             raise ConfigError("mechanism: component clipping sets the norm of the feedback matrix, which is the "
                               "device's own, got projector 'opu_physical'; use 'per_example'")
 
-    def _check_excess(self, trial: TrialConfig) -> None:
+    def _check_sensitivity(self, trial: TrialConfig) -> None:
         """Refuse noise too small for the accountants if a record may contribute more than C, the norm of the noise.
 
-        Accountants divide the noise multiplier by the excess ratio, the largest contribution over C. The result must
-        reach the sampler's minimum. Zero noise is accepted: such a trial has no epsilon.
+        Accountants divide the noise multiplier by the sensitivity ratio, the largest contribution over C. The result
+        must reach the sampler's minimum. Zero noise is accepted: such a trial has no epsilon.
         """
-        excess_ratio = excess(trial)
-        min_multiplier = trial.parts.sampler.min_noise * excess_ratio
-        if excess_ratio > 1 and 0 < self.noise_multiplier < min_multiplier:
+        ratio = sensitivity_ratio(trial)
+        min_multiplier = trial.parts.sampler.min_noise * ratio
+        if ratio > 1 and 0 < self.noise_multiplier < min_multiplier:
             raise ConfigError(f"noise_multiplier: must be at least {min_multiplier:.3g} with sampler '{trial.sampler}' "
-                              f"where a record contributes up to {excess_ratio:.4g} times the norm that noise is "
+                              f"where a record contributes up to {ratio:.4g} times the norm that noise is "
                               "measured by (error_clip, tau_h_rule), or nothing is accounted for, got "
                               f"{self.noise_multiplier}")
 
@@ -237,6 +237,6 @@ def contribution_norm(trial: TrialConfig) -> float:
     return math.sqrt(of_convolutions + of_dense_layers)
 
 
-def excess(trial: TrialConfig) -> float:
+def sensitivity_ratio(trial: TrialConfig) -> float:
     """Return the largest contribution of a record over the norm to which its noise is scaled."""
     return contribution_norm(trial) / stated_norm(trial)

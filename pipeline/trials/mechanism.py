@@ -53,7 +53,7 @@ class Mechanism(Part):
         """Return the kind of a trial's finite epsilon: `certified`, `stated`, `label`, or empty for none."""
         return ""
 
-    def excess(self, trial: TrialConfig) -> float:
+    def sensitivity_ratio(self, trial: TrialConfig) -> float:
         """Return the largest contribution of a record over the norm to which its noise is scaled."""
         return 1.0
 
@@ -305,7 +305,7 @@ class Gaussian(Mechanism):
         if self.target_epsilon and z:
             raise ConfigError("target_epsilon: sets the noise multiplier; give one of the two, got target_epsilon "
                               f"{self.target_epsilon} and noise_multiplier {z}")
-        noise_over_contribution = z / self.excess(trial)
+        noise_over_contribution = z / self.sensitivity_ratio(trial)
         if 0 < max(z, noise_over_contribution) < MIN_NOISE_OVER_C:
             raise ConfigError(f"noise_multiplier: must be 0 (no noise, no guarantee) or at least {MIN_NOISE_OVER_C}, "
                               f"below which nothing useful can be accounted for, got {z}")

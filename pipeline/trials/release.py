@@ -109,7 +109,7 @@ class Release(Part):
                               "use 'simulated'")
         n_weights = n_parameters(trial.layers)
         largest_noise = 2.0**30 / math.sqrt(n_weights)  # over C; its grid then rounds a sum by less than C/1024
-        if trial.noise_multiplier / trial.parts.mechanism.excess(trial) > largest_noise:
+        if trial.noise_multiplier / trial.parts.mechanism.sensitivity_ratio(trial) > largest_noise:
             raise ConfigError(f"noise_multiplier: must be at most {largest_noise:.3g} with noise 'secure', whose grid "
                               f"would be too coarse for {n_weights} weights, got {trial.noise_multiplier}")
 

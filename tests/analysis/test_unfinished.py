@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from analysis.report.report import write
-from analysis.report.unfinished import part_of
+from analysis.report.unfinished import complete_part
 from analysis.runs import MissingTrials
 from pipeline.cli import main
 from pipeline.experiment.experiment import parse_experiment
@@ -115,9 +115,9 @@ def test_what_publishes_its_best_alone_is_refused_until_all_have_ended(store, tm
     stopping = replace(EXPERIMENT, candidates=(TrialConfig(),))
     keys = [t.trial_key for t in trials("bp")]
     with pytest.raises(MissingTrials, match="finished; random stopping publishes its best trial, which is not known"):
-        part_of(stopping, keys, missing)
+        complete_part(stopping, keys, missing)
     with pytest.raises(MissingTrials, match="finished; a search publishes its best trial, which is not known before"):
-        part_of(replace(EXPERIMENT, search=object()), keys, missing)
+        complete_part(replace(EXPERIMENT, search=object()), keys, missing)
     train(store, trials("bp"))
     with pytest.raises(MissingTrials, match="4 of 8 trials are finished; .*; random stopping publishes its best"):
         write(stopping, store, tmp_path / "out")

@@ -36,7 +36,7 @@ from pipeline.trials.component import (
     conv_bounds,
     delta_bounds,
     error_bound,
-    excess,
+    sensitivity_ratio,
     stated_norm,
 )
 from pipeline.trials.config import TrialConfig
@@ -90,7 +90,7 @@ def calibrations(trials):
             event = event_of(t, t.epochs)
             name = said(sampler=event.sampler, relation=event.relation, steps=event.steps, epochs=event.epochs,
                         sampling_rate=event.sampling_rate, N=event.N, m=event.m, target=t.target_epsilon,
-                        delta=accounted_delta(t), excess=excess(t))
+                        delta=accounted_delta(t), excess=sensitivity_ratio(t))
             found["noise_multiplier"][name] = lambda t=t: with_noise(t).noise_multiplier
             if is_noisy(t):
                 found["evaluation_noise"][name] = lambda t=t: evaluation_noise(t)
@@ -104,8 +104,8 @@ def calibrations(trials):
                 "network", "channels", "hidden", "activation", "tau_e", "tau_h", "feedback_norm", "target_norm",
                 "bounding", "error_clip", "tau_h_rule")})
             found["component"][name] = lambda t=t: [
-                stated_norm(t), contribution_norm(t), excess(t), *conv_bounds(t), *delta_bounds(t, error_bound(t)),
-                *activation_bounds(t)]
+                stated_norm(t), contribution_norm(t), sensitivity_ratio(t), *conv_bounds(t),
+                *delta_bounds(t, error_bound(t)), *activation_bounds(t)]
     return found
 
 

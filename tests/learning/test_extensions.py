@@ -242,7 +242,7 @@ def test_a_loss_or_a_sampler_that_states_nothing_is_not_certified():
 
 
 def test_a_mechanism_with_noise_for_less_than_records_contribute_says_so():
-    part("mechanism", "loose")(type("Loose", (mechanism.PerExample,), {"excess": lambda self, trial: 2.0}))
+    part("mechanism", "loose")(type("Loose", (mechanism.PerExample,), {"sensitivity_ratio": lambda self, trial: 2.0}))
     trial = TrialConfig(**SMALL, mechanism="loose", clipping_norm=0.7, noise_multiplier=1.0)
     assert "noise is measured by 0.7, a record contributes up to 2 times that" in privacy_tags(trial)["privacy.notes"]
 

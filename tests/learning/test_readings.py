@@ -18,7 +18,7 @@ from pipeline.learning.mechanisms import contribution_bound, make_mechanism, noi
 from pipeline.learning.mechanisms.base import sum_outer_products
 from pipeline.learning.network.network import make_network
 from pipeline.learning.training import Training
-from pipeline.trials.component import activation_bounds, excess, stated_norm
+from pipeline.trials.component import activation_bounds, sensitivity_ratio, stated_norm
 from pipeline.trials.config import ConfigError, TrialConfig
 from pipeline.trials.packs import Pack
 from pipeline.trials.promises import check_promises
@@ -68,7 +68,7 @@ def test_the_norm_of_a_contribution_is_the_closed_form_of_each_reading():
             assert contribution_bound(dataclasses.replace(trial, **same)) == c
     assert 2 * contribution_bound(dataclasses.replace(FIGURE4, tau_h_rule="published")) == pytest.approx(3.6, abs=0.01)
     assert 2 * contribution_bound(dataclasses.replace(FIGURE2, tau_h_rule="published")) == pytest.approx(4.75, abs=0.01)
-    assert excess(dataclasses.replace(FIGURE4, error_clip=False)) == pytest.approx(14.14, abs=0.01)
+    assert sensitivity_ratio(dataclasses.replace(FIGURE4, error_clip=False)) == pytest.approx(14.14, abs=0.01)
     for same in ({"conv_error": "raw"}, {"conv_clip": "apart"}):
         assert contribution_bound(dataclasses.replace(FIGURE2, **same)) == 1.5
     relu = dataclasses.replace(FIGURE4, activation="relu", tau_h_rule="published")  # a ReLU has no longest norm
@@ -137,7 +137,8 @@ def test_noise_is_measured_by_the_stated_norm_and_epsilon_by_what_a_record_contr
 
 @pytest.mark.parametrize("name", ["off", "published", "scale", "raw, apart"])
 def test_an_audit_of_a_step_stays_below_what_is_certified_and_comes_close(name):
-    trial = dataclasses.replace(READINGS[name], sampler="poisson", noise_multiplier=1.0 * excess(READINGS[name]))
+    trial = READINGS[name]
+    trial = dataclasses.replace(trial, sampler="poisson", noise_multiplier=sensitivity_ratio(trial))
     audit = audit_release(trial, trials=400, delta=0.01)
     assert 0 < audit.mu_lower <= audit.mu == pytest.approx(1) and not audit.exceeds
     assert abs(audit.auc - 0.7602) < 0.07  # Phi(mu/sqrt 2), of all that is released
@@ -265,7 +266,7 @@ def test_a_target_epsilon_is_met_by_the_true_bound(reading, sampler):
     value = certified_epsilons(trial, trial.epochs)[0].value
     assert 0.98 * 3 < value <= 3
     clipped = with_noise(dataclasses.replace(DENSE, sampler=sampler, target_epsilon=3)).noise_multiplier
-    assert with_noise(trial).noise_multiplier == pytest.approx(clipped * excess(trial))
+    assert with_noise(trial).noise_multiplier == pytest.approx(clipped * sensitivity_ratio(trial))
 
 
 def test_what_cannot_be_accounted_for_is_refused():

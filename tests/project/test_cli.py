@@ -338,7 +338,7 @@ def test_an_error_for_people_is_printed_in_one_line(capsys, monkeypatch):
     def refuse(path, changes):
         raise Refused("sigma: must be >= 0")
 
-    monkeypatch.setattr("pipeline.cli.load_experiment", refuse)
+    monkeypatch.setattr("pipeline.sweep.target.load_experiment", refuse)
     assert main(["account", "x.yaml"]) == 2 and capsys.readouterr().err == "error: sigma: must be >= 0\n"
     assert issubclass(ConfigError, ValueError) and issubclass(TrackingError, RuntimeError), "what they were before"
 

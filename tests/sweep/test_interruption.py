@@ -43,7 +43,7 @@ STUBBORN = """
 import sys, time
 from pipeline import terminal
 terminal.STOP_SECONDS = {seconds}
-with terminal.stopping():
+with terminal.quick_interrupt():
     while True:
         try:
             print("ready", flush=True)

@@ -47,9 +47,9 @@ from pipeline.trials.component import (
     conv_bounds,
     delta_bounds,
     error_bound,
-    excess,
     layer_bound,
     scales_to_bound,
+    sensitivity_ratio,
 )
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.promises import check_exact
@@ -132,9 +132,9 @@ class GaussianMechanism(Mechanism):
     def deviation(cls, trial: TrialConfig) -> float:
         """Return the standard deviation of the noise on each coordinate of the sum.
 
-        This is z C, divided by `excess` where noise is scaled to a smaller norm (`trials.component.excess`).
+        This is z C, divided by `trials.component.sensitivity_ratio` if noise is scaled to a smaller norm.
         """
-        return trial.noise_multiplier * cls.bound(trial) / excess(trial)
+        return trial.noise_multiplier * cls.bound(trial) / sensitivity_ratio(trial)
 
     def factor(self, norms: torch.Tensor) -> torch.Tensor:
         """Return the factors [R, m, 1] >= 0 that scale contributions of these norms [R, m, 1] to ||u_i|| <= C.
