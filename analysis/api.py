@@ -121,10 +121,11 @@ def best(runs: pd.DataFrame, epsilon: float, kind: str = "certified") -> pd.Seri
             raise MixedTrials(f"{name}: must be the same for all trials that are compared, got "
                               f"{', '.join(sorted(map(str, within[name].unique())))}")
     require_accuracy(within, SCORE)
-    winners = best_setting(within.assign(all=""), ["all"]).drop(columns="all")
+    # `best_setting` chooses in every group of equal columns; a constant column makes all trials one group.
+    winners = best_setting(within.assign(group=""), ["group"]).drop(columns="group")
     price = math.nan
     if kind == "certified" and not runs.attrs.get("searched"):
-        with contextlib.suppress(UnsupportedAccounting):
+        with contextlib.suppress(UnsupportedAccounting):  # no price is proved
             price = selected_epsilon(configs(within), Selection(), earlier_epochs(within)).value
     row = winners.loc[winners[SCORE].idxmax()].drop(["chosen", "choices"])
     return pd.concat([row, pd.Series({PRICE: price, "compared": len(within)}, dtype=object)])

@@ -92,9 +92,11 @@ def searched(store: Reader, experiment: Experiment) -> Experiment:
     Raises:
         MissingTrials: if the search has not suggested all of its trials yet.
     """
-    if experiment.search and (later := experiment.planned - len(store.suggestions())):
-        raise MissingTrials(f"{later} of {experiment.planned} suggestions of the search are not asked for yet (run "
-                            f"`photonic sweep {experiment.source}`)")
+    if experiment.search:
+        n_missing = experiment.planned - len(store.suggestions())
+        if n_missing:
+            raise MissingTrials(f"{n_missing} of {experiment.planned} suggestions of the search are not asked for yet "
+                                f"(run `photonic sweep {experiment.source}`)")
     return store.as_swept(experiment)
 
 
@@ -114,15 +116,15 @@ def load_history(store: Reader, runs: pd.DataFrame, key: str) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=columns)
 
 
-def part_property(runs: pd.DataFrame, slot: str, fact: str) -> pd.Series:
-    """Return for each run whether its part has a property: `part_property(runs, "mechanism", "private")`.
+def part_property(runs: pd.DataFrame, slot: str, attribute: str) -> pd.Series:
+    """Return for each run whether a part of its trial has a property: `part_property(runs, "mechanism", "private")`.
 
     Args:
         runs: the runs, from `load_runs`.
         slot: the setting that chooses the part, for example the mechanism.
-        fact: name of the part's attribute.
+        attribute: name of a boolean attribute of such parts.
     """
-    return runs[slot].map(lambda name: getattr(PARTS[slot][name], fact)).astype(bool)
+    return runs[slot].map(lambda name: getattr(PARTS[slot][name], attribute)).astype(bool)
 
 
 def noise_sources(runs: pd.DataFrame) -> pd.Series:
@@ -154,11 +156,12 @@ def require_accuracy(runs: pd.DataFrame, name: str = "test/accuracy") -> None:
     Raises:
         ReportError: with the first trial that has none.
     """
-    without = runs[runs.reindex(columns=[name])[name].isna()]
-    if len(without):
-        row = without.iloc[0]
+    accuracy = runs.reindex(columns=[name])[name]  # all empty if no trial has it
+    missing = runs[accuracy.isna()]
+    if len(missing):
+        row = missing.iloc[0]
         first = f"{row['algorithm']} {row['setting']} seed={row['seed']} ({row['trial_key']}, {row['status']})"
-        raise ReportError(f"{name}: missing for {len(without)} of {len(runs)} trials, the first is {first}")
+        raise ReportError(f"{name}: missing for {len(missing)} of {len(runs)} trials, the first is {first}")
 
 
 def setting_label(setting: str) -> str:
@@ -175,7 +178,7 @@ def require_replicates(runs: pd.DataFrame, along: Sequence[str] = ()) -> None:
 
     Args:
         runs: the runs.
-        along: further fields that separate cells.
+        along: further columns that separate the groups of trials to average.
 
     Raises:
         MixedTrials: with the fields that differ; a mean over such trials would hide the cause of a difference.

@@ -29,12 +29,13 @@ from pipeline.trials.trainer import is_stated
 class _Looks(dict[str, Any]):  # Any: a matplotlib colour, marker or line
     """A property by algorithm; extensions get the spare values, in the order of their registration."""
 
-    def __init__(self, own: Mapping[str, Any], spare: Sequence[Any]) -> None:
-        super().__init__(own)
+    def __init__(self, built_in: Mapping[str, Any], spare: Sequence[Any]) -> None:
+        super().__init__(built_in)
         self.spare = spare
 
     def __missing__(self, algorithm: str) -> Any:
-        return self.spare[(list(ALGORITHM_LABELS).index(algorithm) - len(self)) % len(self.spare)]
+        extension_number = list(ALGORITHM_LABELS).index(algorithm) - len(self)  # built-in algorithms come first
+        return self.spare[extension_number % len(self.spare)]
 
 
 _COLORS = sns.color_palette("colorblind")
@@ -46,6 +47,7 @@ LINES = _Looks({"softmax": (0, (3, 1, 1, 1)), "bp": "-", "dfa": (0, (6, 1.5)), "
                 "pdfa": (0, (1.5, 1)), "hybrid": (0, (6, 1.5, 1, 1.5, 1, 1.5))}, ["-."])
 FORMATS = ("svg", "pdf", "png")
 SHIFT = 3.0  # points (1/72 inch) between the curves of two algorithms
+LARGE_TICK = 1e5  # from here on, labels of ticks have powers of ten
 INTERVALS = "mean, 95% intervals:\nthick bootstrap, thin t"
 # Without dates, equal runs give equal files.
 _NO_DATE: dict[str, dict[str, None]] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}}
@@ -54,8 +56,11 @@ _NO_DATE: dict[str, dict[str, None]] = {"svg": {"Date": None}, "pdf": {"Creation
 @contextmanager
 def theme() -> Iterator[None]:
     """Apply the style of all figures: ticks, and paper-sized text that stays text in SVG and PDF."""
-    text: dict[Any, Any] = {"svg.fonttype": "none", "svg.hashsalt": "photonic", "pdf.fonttype": 42, "savefig.dpi": 300}
-    with rc_context({**sns.axes_style("ticks"), **sns.plotting_context("paper"), "legend.frameon": False, **text}):
+    output: dict[Any, Any] = {
+        "svg.fonttype": "none", "pdf.fonttype": 42,  # text, not outlines
+        "svg.hashsalt": "photonic",  # equal figures get equal files
+        "savefig.dpi": 300}
+    with rc_context({**sns.axes_style("ticks"), **sns.plotting_context("paper"), "legend.frameon": False, **output}):
         yield
 
 
@@ -113,43 +118,43 @@ def present(table: pd.DataFrame) -> list[str]:
 
 
 def curve(ax: Axes, points: pd.DataFrame, x: str, algorithm: str, shift: float, *,
-          hollow: pd.Series | None = None, **own: Any) -> None:
+          hollow: pd.Series | None = None, **line_properties: Any) -> None:
     """Plot means over column `x`, with both intervals of `analysis.statistics.summarize` as bars if n > 1.
 
     Args:
         ax: the axes.
         points: the means and intervals.
         x: column of the x axis.
-        algorithm: the algorithm; empty for imported results, with their whole look in `own`.
+        algorithm: the algorithm; empty for imported results, with their whole look in `line_properties`.
         shift: shift of the curve to the right, in points (1/72 inch): bars at one x must not cover each other.
         hollow: bool per row of `points`: whether its marker is hollow.
-        own: line properties that override the algorithm's look.
+        line_properties: arguments of `Axes.plot` that override the algorithm's look.
     """
     points = points.sort_values(x)
-    at = ax.transData + ScaledTranslation(shift / 72, 0, ax.figure.dpi_scale_trans)
-    given = look(algorithm) if algorithm else {}
-    (line,) = ax.plot(points[x], points["mean"], zorder=3, transform=at, **{**given, **own})
+    shifted = ax.transData + ScaledTranslation(shift / 72, 0, ax.figure.dpi_scale_trans)
+    algorithm_look = look(algorithm) if algorithm else {}
+    (line,) = ax.plot(points[x], points["mean"], zorder=3, transform=shifted, **{**algorithm_look, **line_properties})
     label = str(line.get_label())
-    texts = pd.Series([_text(row, x, label) for row in points.to_dict("records")], points.index, dtype=str)
-    svg.tag(line, algorithm, list(texts))
+    marker_texts = pd.Series([_marker_text(row, x, label) for row in points.to_dict("records")], points.index,
+                             dtype=str)
+    svg.tag(line, algorithm, list(marker_texts))
     if hollow is not None:
         hollow_points = points[hollow.reindex(points.index)]
-        (open_markers,) = ax.plot(
-            hollow_points[x], hollow_points["mean"], zorder=4, transform=at,
-            **{**given, "linestyle": "none", "label": None, "markerfacecolor": "white"})
-        svg.tag(open_markers, algorithm, list(texts[hollow_points.index]))
+        hollow_look = {**algorithm_look, "linestyle": "none", "label": None, "markerfacecolor": "white"}
+        (open_markers,) = ax.plot(hollow_points[x], hollow_points["mean"], zorder=4, transform=shifted, **hollow_look)
+        svg.tag(open_markers, algorithm, list(marker_texts[hollow_points.index]))
     with_interval = points[points["n"] > 1]
     for low, high, width in (("low", "high", 0.9), ("bootstrap_low", "bootstrap_high", 2.8)):
         bars = np.stack([with_interval[[x, low]], with_interval[[x, high]]], axis=1)  # [points, 2 ends, x and y]
         collection = LineCollection(list(bars), colors=[line.get_color()], linewidths=width, alpha=0.5, zorder=2,
-                                    transform=at)
+                                    transform=shifted)
         svg.tag(ax.add_collection(collection), algorithm)
         ax.update_datalim(bars.reshape(-1, 2))
     ax.update_datalim(points[[x, "mean"]].to_numpy())
     ax.autoscale_view()
 
 
-def _text(point: Mapping[str, Any], x: str, label: str) -> str:
+def _marker_text(point: Mapping[str, Any], x: str, label: str) -> str:
     """Return the text of a marker: lines with the curve's label, the value of column `x`, the mean and its interval.
 
     If the point is the best of several settings, the last line has the chosen one.
@@ -166,7 +171,7 @@ def shifts(table: pd.DataFrame) -> dict[str, float]:
     """Return the shift of every algorithm's curve to the right, in points; shifts are equally spaced around 0."""
     algorithms = present(table)
     middle = (len(algorithms) - 1) / 2
-    return {algorithm: SHIFT * (place - middle) for place, algorithm in enumerate(algorithms)}
+    return {algorithm: SHIFT * (index - middle) for index, algorithm in enumerate(algorithms)}
 
 
 def handles(table: pd.DataFrame) -> list[Line2D]:
@@ -176,7 +181,8 @@ def handles(table: pd.DataFrame) -> list[Line2D]:
 
 def seeds(counts: pd.Series, intervals: str = INTERVALS) -> str:
     """Return `n = 3 seeds` and, for several seeds, the meaning of the intervals, from the seeds of every mean."""
-    return n_seeds(counts) + (f"\n{intervals}" if counts.max() > 1 else "")
+    number = n_seeds(counts)
+    return f"{number}\n{intervals}" if counts.max() > 1 else number
 
 
 def log_axis(ax: Axes, values: Sequence[float]) -> None:
@@ -193,7 +199,7 @@ def within(ax: Axes, low: float, high: float) -> None:
     If the values are almost equal, widen the axis so that they look equal.
     """
     bottom, top = ax.get_ylim()
-    margin = 0.02 * (high - low)
+    margin = 0.02 * (high - low)  # about the size of a marker
     if top - bottom < 2 * margin:
         bottom, top = bottom - margin, top + margin
     ax.set_ylim(max(bottom, low - margin), min(top, high + margin))
@@ -201,7 +207,7 @@ def within(ax: Axes, low: float, high: float) -> None:
 
 def _tick(value: float) -> str:
     r"""Return a tick's text: `0.5`, `1024`, or `$2 \times 10^{6}$` for a large value."""
-    if value < 1e5:
+    if value < LARGE_TICK:
         return f"{value:g}"
     digits, exponent = f"{value:.1e}".split("e")
     return rf"${float(digits):g} \times 10^{{{int(exponent)}}}$"
@@ -214,10 +220,11 @@ def _spaced_ticks(values: Sequence[float]) -> list[float]:
     """
     rounded = set()
     for value in map(float, values):
-        rounded.add(value if value.is_integer() and value < 1e5 else float(f"{value:.2g}"))
+        is_small_integer = value.is_integer() and value < LARGE_TICK
+        rounded.add(value if is_small_integer else float(f"{value:.2g}"))
     low, *others = sorted(rounded)
     high = max(rounded)
-    min_distance = 0.08 if high < 1e5 else 0.2  # as a share of the axis; labels of large values are longer
+    min_distance = 0.08 if high < LARGE_TICK else 0.2  # as a share of the axis; labels of large values are longer
     ticks = [low]
     for value in others:
         if np.log(value / ticks[-1]) >= min_distance * np.log(high / low):

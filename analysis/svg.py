@@ -42,8 +42,11 @@ def name(figure: Figure) -> dict[str, Artist]:
     """Give an id to the SVG group of every artist that `annotate` handles, and return the artists by id."""
     with_markers = {line for ax in figure.axes for line in ax.lines
                     if line.get_marker() not in ("", " ", "None", None)}
-    artists = figure.findobj(lambda artist: artist in _TAGS or artist in with_markers
-                             or isinstance(artist, Axes | Legend))
+
+    def is_annotated(artist: Artist) -> bool:
+        return artist in _TAGS or artist in with_markers or isinstance(artist, Axes | Legend)
+
+    artists = figure.findobj(is_annotated)
     names = {f"artist-{number}": artist for number, artist in enumerate(artists)}
     for group_id, artist in names.items():
         artist.set_gid(group_id)
@@ -70,21 +73,21 @@ def annotate(drawn: bytes, figure: Figure, names: Mapping[str, Artist]) -> bytes
         algorithm, texts = _TAGS.get(artist, ("", ()))
         if algorithm:
             group.set("data-algorithm", algorithm)
-        if isinstance(artist, Line2D):
-            marks = list(group.iter(f"{{{SVG}}}use"))
-            for mark, text in zip(marks, texts or _readings(artist), strict=True) if marks else ():
-                ElementTree.SubElement(mark, f"{{{SVG}}}title").text = text
+        markers = list(group.iter(f"{{{SVG}}}use"))  # matplotlib draws every marker as a `use` element
+        if isinstance(artist, Line2D) and markers:
+            for marker, text in zip(markers, texts or _readings(artist), strict=True):
+                ElementTree.SubElement(marker, f"{{{SVG}}}title").text = text
     return ElementTree.tostring(root, encoding="utf-8", xml_declaration=True)
 
 
 def _readings(line: Line2D) -> list[str]:
-    """Return the axis values of every drawn marker, as text."""
-    points, every = np.asarray(line.get_xydata()), line.get_markevery() or 1
+    """Return the axis values of every drawn marker, as text: of every n-th point, if it lies within the figure."""
+    points, marker_interval = np.asarray(line.get_xydata()), line.get_markevery() or 1
     pixels = line.get_transform().transform(points)
     is_drawn = np.isfinite(pixels).all(axis=1)
-    if not isinstance(every, int):
-        raise TypeError(f"markevery: must be a whole number or None, got {every!r}")
-    is_drawn[np.arange(len(points)) % every > 0] = False
+    if not isinstance(marker_interval, int):
+        raise TypeError(f"markevery: must be a whole number or None, got {marker_interval!r}")
+    is_drawn[np.arange(len(points)) % marker_interval > 0] = False
     is_drawn[is_drawn] = [line.figure.bbox.contains(*pixel) for pixel in pixels[is_drawn]]
     label = str(line.get_label())
     labels = [] if label.startswith("_") else [label]  # matplotlib names lines without a label `_child0`
@@ -96,7 +99,8 @@ def _readings(line: Line2D) -> list[str]:
 
 def _reading(axis: Axis, value: float) -> str:
     """Return a value on an axis as text, `Epoch: 3`; without an axis label, the text of its tick or the value alone."""
-    label = " ".join(axis.get_label_text().translate(str.maketrans("", "", "$\\{}")).split())
+    without_math = axis.get_label_text().translate(str.maketrans("", "", "$\\{}"))
+    label = " ".join(without_math.split())  # on one line
     if label:
         return f"{label}: {value:.4g}"
     ticks = {tick.get_loc(): tick.label1.get_text() for tick in axis.get_major_ticks()}
@@ -127,12 +131,13 @@ def columns(figure: Figure) -> list[tuple[tuple[float, float, float, float], lis
         else:
             groups.append((box.x0, box.x1, [artist]))
     width, height = (72 * inches for inches in figure.get_size_inches())
-    cuts = [0.0, *((before[1] + after[0]) / 2 for before, after in pairwise(groups)), width]
+    # Cut in the middle of the gap between two groups.
+    cuts = [0.0, *((right + next_left) / 2 for (_, right, _), (next_left, _, _) in pairwise(groups)), width]
     parts = []
     for (left, right), (_, _, members) in zip(pairwise(cuts), groups, strict=True):
-        boxes = [extents[artist] for artist in members]
-        has_axes = any(isinstance(artist, Axes) for artist in members)
-        top = 0.0 if has_axes else height - max(box.y1 for box in boxes)
-        bottom = height if has_axes else height - min(box.y0 for box in boxes)
+        top, bottom = 0.0, height
+        if not any(isinstance(artist, Axes) for artist in members):  # matplotlib measures from the bottom
+            top = height - max(extents[artist].y1 for artist in members)
+            bottom = height - min(extents[artist].y0 for artist in members)
         parts.append(((left, top, right - left, bottom - top), members))
     return parts if len(parts) > 1 else []

@@ -34,8 +34,8 @@ def settings_text(row: Mapping[str, Any], fields: Sequence[str]) -> str:
 
 def n_seeds(counts: pd.Series) -> str:
     """Return `n = 3 seeds` or `n = 1 to 3 seeds`, from the number of seeds of every mean."""
-    lowest, highest = counts.min(), counts.max()
-    number = highest if lowest == highest else f"{lowest} to {highest}"
+    fewest, most = counts.min(), counts.max()
+    number = most if fewest == most else f"{fewest} to {most}"
     return f"n = {counted(number, 'seed')}"
 
 
@@ -50,19 +50,20 @@ def best_of(max_choices: int) -> str:
 
 
 def epsilon_text(kind: str, relations: Iterable[str], samplers: Iterable[str], deltas: Iterable[float],
-                 stands: str) -> str:
+                 guarantee_standing: str) -> str:
     """Return an epsilon with its assumptions, as `certified ε (simulated; add/remove, poisson, δ = 1e-05)`.
 
     Args:
         kind: kind of epsilon.
         relations, samplers, deltas: of every trial with this epsilon.
-        stands: standing of the guarantee with their noise (`pipeline.accounting.noise.standing`).
+        guarantee_standing: standing of the guarantee with their noise, from `pipeline.accounting.noise.standing`;
+            empty for a kind that guarantees nothing.
     """
     limits = [PROTECTED[kind]] if kind in PROTECTED else []
-    if stands and stands != "certified":
-        limits.append(stands)
-    relation, sampler = (" or ".join(sorted(set(values))) for values in (relations, samplers))
-    delta = " or ".join(f"{value:g}" for value in sorted(set(deltas)))
+    if guarantee_standing not in ("", "certified"):
+        limits.append(guarantee_standing)
+    relation, sampler = (" or ".join(sorted(set(names))) for names in (relations, samplers))
+    delta = " or ".join(f"{delta:g}" for delta in sorted(set(deltas)))
     assumptions = f"{relation}, {sampler}, δ = {delta}"
     if limits:
         assumptions = f"{', '.join(limits)}; {assumptions}"

@@ -144,7 +144,7 @@ def texts(comparison: Comparison) -> Texts:
                   for name in comparison.shown]
         rows.append([*names_of(row), *values, f"{row['a_mean']:.2f}", f"{row['b_mean']:.2f}",
                      f"{row['difference']:+.2f}", interval, n])
-    table = Table.of(header, rows, texts=range(2 + len(comparison.shown)))
+    table = Table.of(header, rows, text_columns=range(2 + len(comparison.shown)))
     return Texts((caption(comparison), table), notes=tuple([*_differs(comparison), *_notes(comparison)]))
 
 

@@ -141,7 +141,7 @@ def as_lines(experiment: Experiment, by_epoch: bool = False) -> Iterator[str]:
     if by_epoch:
         yield from _epoch_lines(settings)
     for kind in dict.fromkeys(e.kind for setting in settings for e in setting.epsilons[-1]):
-        yield f"{kind}: {GUARANTEES[kind][1]}"
+        yield f"{kind}: {GUARANTEES[kind].meaning}"
     assumptions_by_name = {
         setting.name: [f"{'holds' if a.holds else 'FAILS'}  {a.name}: {a.reason}" for a in setting.assumptions]
         for setting in settings}

@@ -91,12 +91,12 @@ def describe(config: TrialConfig, earlier: int = 0) -> str:
                f"{config.batch_size} ({config.sampler}), mechanism `{config.mechanism}`.")
     epsilons = account(config, earlier + config.epochs)
     paragraphs = [summary, *_guarantee_paragraphs(config, epsilons)]
-    for kind, (_, meaning) in GUARANTEES.items():
+    for kind, guarantee_of_kind in GUARANTEES.items():
         candidates = [epsilon for epsilon in epsilons if epsilon.kind == kind]
         if candidates:
             smallest = min(candidates, key=lambda epsilon: epsilon.value)
             value = str(smallest) if smallest.is_finite else "infinite, by every formula"
-            paragraphs.append(f"**{kind}**: {value}. {meaning}")
+            paragraphs.append(f"**{kind}**: {value}. {guarantee_of_kind.meaning}")
     paragraphs.append("The tag `privacy.notes` says what this rests on.")
     return to_ascii("\n\n".join(paragraphs))
 
