@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from pipeline.arguments import completion, make_parser
 from pipeline.experiment.experiment import Experiment, check_name, load_experiment, sliced
-from pipeline.experiment.grid import parse_yaml
+from pipeline.experiment.yaml_text import parse_yaml
 from pipeline.sweep.target import find_experiment
 from pipeline.terminal import INTERRUPTED, quick_interrupt
 from pipeline.trials.config import ConfigError, TrialConfig, settings

@@ -27,7 +27,7 @@ from pipeline.experiment.experiment import Experiment
 from pipeline.trials.naming import counted
 
 ACCURACY = "test/accuracy"
-MOST_NAMED = 3  # differences in a headline
+MAX_EXAMPLES = 3  # differences in a headline
 PERCENT = ("test/accuracy", "validation/accuracy", "test/worst_class_accuracy")
 
 
@@ -62,7 +62,7 @@ class Comparison:
 
 
 def compare(a: Side, b: Side) -> Comparison:
-    """Return the difference of seed means for every matched pair of settings of two experiments.
+    """Return the difference of seed means, in every metric, for all matched settings of two experiments.
 
     A field differs between the experiments if they have no value in common. Two settings match if all other fields
     except the seed are equal. Trials without privacy are matched separately, as references often have their own
@@ -80,29 +80,31 @@ def compare(a: Side, b: Side) -> Comparison:
     differs: dict[str, tuple[str, str]] = {}
     matched_a: set[str] = set()  # trial keys
     matched_b: set[str] = set()
-    for private in (False, True):
-        runs_a, runs_b = (side.runs[part_property(side.runs, "mechanism", "private") == private] for side in (a, b))
+    for is_private in (False, True):
+        runs_a = a.runs[part_property(a.runs, "mechanism", "private") == is_private]
+        runs_b = b.runs[part_property(b.runs, "mechanism", "private") == is_private]
         if runs_a.empty or runs_b.empty:
             continue
         settings_a, settings_b = _settings(runs_a), _settings(runs_b)
         different = [name for name in settings_a if not set(settings_a[name]) & set(settings_b[name])]
         shared = [name for name in settings_a if name not in different]
         groups_a, groups_b = _groups(runs_a, settings_a[shared]), _groups(runs_b, settings_b[shared])
-        pairs = [(group, groups_b[values]) for values, group in groups_a.items() if values in groups_b]
-        for group_a, group_b in pairs:
+        matches = [values for values in groups_a if values in groups_b]
+        for values in matches:
+            group_a, group_b = groups_a[values], groups_b[values]
             _require_replicates(a, group_a, different)
             _require_replicates(b, group_b, different)
             matched_a.update(group_a["trial_key"])
             matched_b.update(group_b["trial_key"])
             rows += _rows(group_a, group_b)
-        if pairs:
+        if matches:
             differs |= {name: (_values(runs_a[name]), _values(runs_b[name])) for name in different}
     if not rows:
         raise ReportError(f"{a.label} and {b.label}: no trial of one matches a trial of the other; the comparison is "
                           "over fields without a common value, and all other fields except the seed must be equal")
     table = pd.DataFrame(rows)
     varied = dict.fromkeys((*a.experiment.varied, *b.experiment.varied, "dataset"))
-    shown = tuple(name for name in varied if name not in differs and table[name].map(_key).nunique() > 1)
+    shown = tuple(name for name in varied if name not in differs and table[name].map(_comparable).nunique() > 1)
     order = ["metric", "algorithm_a", "algorithm_b", "setting_a", "setting_b", *shown, "a_mean", "b_mean", "difference",
              "low", "high", "n_a", "n_b", "interval"]
     unmatched = len(a.runs) - len(matched_a), len(b.runs) - len(matched_b)
@@ -110,24 +112,26 @@ def compare(a: Side, b: Side) -> Comparison:
 
 
 def _settings(runs: pd.DataFrame) -> pd.DataFrame:
-    """Return each run's settings except the seed, as values that can be compared (`_key`)."""
-    return runs[[name for name in FIELDS if name != "seed"]].map(_key)
+    """Return each run's settings except the seed, as values that can be compared (`_comparable`)."""
+    return runs[[name for name in FIELDS if name != "seed"]].map(_comparable)
 
 
 def _groups(runs: pd.DataFrame, settings: pd.DataFrame) -> dict[Any, pd.DataFrame]:
-    """Return the runs by their row of `settings`: runs of a group differ only in other fields."""
+    """Return groups of runs, by their values in the columns of `settings`, which has a row per run."""
     return dict(list(runs.groupby([settings[name] for name in settings], sort=False)))
 
 
 def overlay(comparison: Comparison) -> list[tuple[pd.DataFrame, pd.DataFrame]]:
-    """Return the frontiers of A and B, for every kind of epsilon that both have with one relation and delta."""
+    """Return the points of both frontiers, A's and B's, for every kind of epsilon that has one relation and delta."""
     pairs = []
     for kind in GUARANTEED:
         try:
             a, b = frontier(comparison.a.runs, kind), frontier(comparison.b.runs, kind)
         except ReportError:  # a side has no such epsilon, or its trials fit no curve
             continue
-        if all(len({*a[name], *b[name]}) == 1 for name in ("relation", "delta")):
+        relations = {*a["relation"], *b["relation"]}
+        deltas = {*a["delta"], *b["delta"]}
+        if len(relations) == len(deltas) == 1:
             pairs.append((a, b))
     return pairs
 
@@ -140,21 +144,23 @@ def texts(comparison: Comparison) -> Texts:
     for row in accuracies(comparison).to_dict("records"):
         n = str(row["n_a"]) if row["n_a"] == row["n_b"] else f"{row['n_a']}, {row['n_b']}"
         interval = NO_VALUE if math.isnan(row["low"]) else f"{row['low']:+.2f} to {row['high']:+.2f}"
-        values = [DATASET_LABELS.get(row[name], value_text(row[name])) if name == "dataset" else value_text(row[name])
-                  for name in comparison.shown]
+        values = [value_text(row[name]) for name in comparison.shown]
+        if "dataset" in comparison.shown:
+            values[comparison.shown.index("dataset")] = DATASET_LABELS.get(row["dataset"], row["dataset"])
         rows.append([*names_of(row), *values, f"{row['a_mean']:.2f}", f"{row['b_mean']:.2f}",
                      f"{row['difference']:+.2f}", interval, n])
-    table = Table.of(header, rows, text_columns=range(2 + len(comparison.shown)))
-    return Texts((caption(comparison), table), notes=tuple([*_differs(comparison), *_notes(comparison)]))
+    n_text_columns = 2 + len(comparison.shown)  # algorithm, noise and the settings
+    table = Table.of(header, rows, text_columns=range(n_text_columns))
+    return Texts((caption(comparison), table), notes=(_differs(comparison), *_notes(comparison)))
 
 
 def accuracies(comparison: Comparison) -> pd.DataFrame:
-    """Return the rows of test accuracy."""
+    """Return the rows of the comparison's table that are on test accuracy."""
     return comparison.table[comparison.table["metric"] == ACCURACY]
 
 
 def names_of(row: Mapping[str, Any]) -> tuple[str, str]:
-    """Return algorithm and noise of a row; `A → B` if they differ."""
+    """Return the names of a row's algorithm and noise; `DFA → BP` if they differ between the experiments."""
     algorithms = [ALGORITHM_LABELS[row[f"algorithm_{side}"]] for side in "ab"]
     settings = [setting_label(row[f"setting_{side}"]) for side in "ab"]
     return " → ".join(dict.fromkeys(algorithms)), " → ".join(dict.fromkeys(settings))
@@ -176,60 +182,62 @@ def headline(comparison: Comparison) -> list[str]:
     significant = rows[(rows["low"] > 0) | (rows["high"] < 0)]  # their interval excludes 0
     by_size = significant["difference"].abs().sort_values(ascending=False).index
     largest = "; ".join(f"{', '.join(names_of(row))}: {row['difference']:+.2f}"
-                        for row in significant.reindex(by_size)[:MOST_NAMED].to_dict("records"))
+                        for row in significant.reindex(by_size)[:MAX_EXAMPLES].to_dict("records"))
     examples = f" (largest: {largest})" if largest else ""
-    return [*_differs(comparison),
+    return [_differs(comparison),
             f"{counted(len(rows), 'difference')} in test accuracy, {comparison.b.label} less {comparison.a.label}, in "
             f"points: {len(significant)} with a 95% interval that excludes 0{examples}."]
 
 
-def _differs(comparison: Comparison) -> list[str]:
+def _differs(comparison: Comparison) -> str:
     """Return a sentence on the settings that differ between the matched trials of both experiments."""
     if not comparison.differs:
-        return ["The settings of matched trials are equal."]
+        return "The settings of matched trials are equal."
     differences = "; ".join(f"`{name}`: {values_a} against {values_b}"
                             for name, (values_a, values_b) in comparison.differs.items())
-    return [f"What differs: {differences}."]
+    return f"What differs: {differences}."
 
 
 def _notes(comparison: Comparison) -> list[str]:
     """Return notes on the reliability of the differences, and on trials left out."""
-    a, b, rows = comparison.a.label, comparison.b.label, accuracies(comparison)
+    a, b, rows = comparison.a, comparison.b, accuracies(comparison)
     sentences = []
     if (rows["interval"] != "").any():
         sentences.append(f"Of {counted(len(rows), 'interval')} about {0.05 * len(rows):.1f} would miss 0 by chance "
                          "alone.")
-    early = [int(side.runs["status"].isin(("stopped", "diverged")).sum()) for side in (comparison.a, comparison.b)]
-    if any(early):
+    early_a, early_b = (int(side.runs["status"].isin(("stopped", "diverged")).sum()) for side in (a, b))
+    if early_a or early_b:
         sentences.append(f"Stopped early or diverged, and counted with the weights they ended with: "
-                         f"{counted(early[0], 'trial')} of {a}, {early[1]} of {b}.")
-    if any(comparison.unmatched):
-        one, other = comparison.unmatched
-        sentences.append(f"Without a counterpart and left out: {counted(one, 'trial')} of {a}, {other} of {b}.")
+                         f"{counted(early_a, 'trial')} of {a.label}, {early_b} of {b.label}.")
+    unmatched_a, unmatched_b = comparison.unmatched
+    if unmatched_a or unmatched_b:
+        sentences.append(f"Without a counterpart and left out: {counted(unmatched_a, 'trial')} of {a.label}, "
+                         f"{unmatched_b} of {b.label}.")
     return sentences
 
 
 def _rows(a: pd.DataFrame, b: pd.DataFrame) -> list[dict[str, Any]]:
-    """Return one row per metric that all trials of both groups have.
+    """Return a row of `Comparison.table` for each metric that all trials of two matched groups have.
 
     Args:
-        a, b: trials of one setting of each experiment, a row per seed.
+        a, b: the group of each experiment: trials of one setting, a row per seed.
     """
     settings = {name: a[name].iloc[0] for name in FIELDS if name != "seed"}
     for side, group in (("a", a), ("b", b)):
         settings |= {f"algorithm_{side}": group["algorithm"].iloc[0], f"setting_{side}": group["setting"].iloc[0]}
-    metrics = [name for name in a.columns if name.startswith(("alignment/", *PERCENT)) and name in b.columns
-               and a[name].notna().all() and b[name].notna().all()]
+    candidates = [name for name in a.columns if name.startswith(("alignment/", *PERCENT)) and name in b.columns]
+    metrics = [name for name in candidates if a[name].notna().all() and b[name].notna().all()]
     if ACCURACY not in metrics:
         raise ReportError(f"{ACCURACY}: missing for a trial of {settings['algorithm_a']} {settings['setting_a']}")
     rows = []
     for name in metrics:
         factor = 100 if name in PERCENT else 1
-        values = [group.set_index("seed")[name].sort_index() * factor for group in (a, b)]
-        difference, interval = difference_of(*values)
-        rows.append({**settings, "metric": name, "a_mean": values[0].mean(), "b_mean": values[1].mean(),
+        values_a, values_b = (group.set_index("seed")[name].sort_index() * factor for group in (a, b))
+        difference, method = difference_of(values_a, values_b)
+        interval = "" if math.isnan(difference.low) else method
+        rows.append({**settings, "metric": name, "a_mean": values_a.mean(), "b_mean": values_b.mean(),
                      "difference": difference.mean, "low": difference.low, "high": difference.high,
-                     "n_a": len(a), "n_b": len(b), "interval": "" if math.isnan(difference.low) else interval})
+                     "n_a": len(a), "n_b": len(b), "interval": interval})
     return rows
 
 
@@ -239,12 +247,12 @@ def _require_replicates(side: Side, group: pd.DataFrame, different: Sequence[str
     Args:
         side: the experiment, for the message.
         group: its runs with equal shared fields.
-        different: fields without a common value in both experiments: only these can still vary within the group.
+        different: fields without a value that both experiments have; no other field can vary within the group.
 
     Raises:
         MixedTrials: with the fields that vary, and their values.
     """
-    mixed = [name for name in different if group[name].map(_key).nunique() > 1]
+    mixed = [name for name in different if group[name].map(_comparable).nunique() > 1]
     if mixed:
         values = "; ".join(f"{name}: {_values(group[name])}" for name in mixed)
         raise MixedTrials(f"{side.label}: only the seed may differ between trials that match the same trials, got "
@@ -255,6 +263,7 @@ def _values(column: pd.Series) -> str:
     return ", ".join(dict.fromkeys(map(value_text, column)))
 
 
-def _key(value: object) -> object:
-    """Return a value for grouping; a field that does not apply becomes `NO_VALUE`, as nan does not equal itself."""
-    return NO_VALUE if value is None or (isinstance(value, float) and math.isnan(value)) else value
+def _comparable(value: object) -> object:
+    """Return a setting's value, or `NO_VALUE` for None and nan: nan does not equal itself, so it could not match."""
+    is_missing = value is None or (isinstance(value, float) and math.isnan(value))
+    return NO_VALUE if is_missing else value

@@ -51,108 +51,128 @@ def write(a: Experiment, b: Experiment, store_a: Reader, store_b: Reader, out: P
                               "trials cannot be compared")
         store.attach(experiment.name)
         runs.append(load_runs(store, experiment.trials, source=experiment.source))
-    found = match.compare(*(Side(*side) for side in zip(_labels(a, b, runs), (a, b), runs, strict=True)))
-    pairs = overlay(found)
-    exhibits = [draw(found), *([draw_overlay(found, pairs)] if pairs else [])]
+    label_a, label_b = _labels(a, b, runs)
+    comparison = match.compare(Side(label_a, a, runs[0]), Side(label_b, b, runs[1]))
+    frontiers = overlay(comparison)
+    exhibits = [draw(comparison)]
+    if frontiers:
+        exhibits.append(draw_overlay(comparison, frontiers))
     contents = {name: content for exhibit in exhibits for name, content in exhibit.files.items()}
-    said = match.headline(found)
-    contents["index.html"] = render(_page(found, exhibits, said)).encode()
+    sentences = match.headline(comparison)
+    contents["index.html"] = render(_page(comparison, exhibits, sentences)).encode()
     folder = Path("reports", f"{a.name}-and-{b.name}") if out is None else out
-    return Report(save(contents, folder), exhibits, said, [])
+    return Report(save(contents, folder), exhibits, sentences, [])
 
 
-def draw(found: Comparison) -> Exhibit:
-    """Make the exhibit of differences in test accuracy; its data have all metrics."""
-    return Exhibit("comparison", "Difference in test accuracy", match.texts(found), found.table.round(6), plot(found))
+def draw(comparison: Comparison) -> Exhibit:
+    """Return the exhibit of differences in test accuracy; its data have all metrics."""
+    return Exhibit("comparison", "Difference in test accuracy", match.texts(comparison), comparison.table.round(6),
+                   plot(comparison))
 
 
-def plot(found: Comparison) -> Figure:
-    """Plot differences in test accuracy with their intervals, a row per setting, 7.2 inches wide.
+def plot(comparison: Comparison) -> Figure:
+    """Return a figure of the differences in test accuracy with their intervals, a row per setting.
 
-    Colours are those of A's algorithms.
+    It is 7.2 inches wide. Colours are those of A's algorithms.
     """
-    shown = accuracies(found)
+    rows = accuracies(comparison).to_dict("records")
     with style.theme():
-        figure = Figure(figsize=(7.2, 1.1 + 0.24 * len(shown)), layout="constrained")
+        figure = Figure(figsize=(7.2, 1.1 + 0.24 * len(rows)), layout="constrained")
         ax = figure.subplots()
-        for place, row in enumerate(shown.to_dict("records")):
-            look = {name: style.look(row["algorithm_a"])[name] for name in ("color", "marker")}
-            ax.plot(row["difference"], place, markersize=5, markeredgewidth=0, **look)
+        for y, row in enumerate(rows):
+            look = style.look(row["algorithm_a"])
+            ax.plot(row["difference"], y, markersize=5, markeredgewidth=0, color=look["color"], marker=look["marker"])
             if not math.isnan(row["low"]):
-                ax.plot([row["low"], row["high"]], [place, place], color=look["color"], linewidth=1.2, alpha=0.7)
+                ax.plot([row["low"], row["high"]], [y, y], color=look["color"], linewidth=1.2, alpha=0.7)
         ax.axvline(0, color="0.5", linewidth=0.8, zorder=0)
-        names = [", ".join([*names_of(row), *(f"{name} = {value_text(row[name])}" for name in found.shown)])
-                 for row in shown.to_dict("records")]
-        ax.set_yticks(range(len(shown)), names)
-        ax.set_ylim(len(shown) - 0.4, -0.6)
-        ax.set_xlabel(f"Test accuracy, {found.b.label} less {found.a.label} (points)")
+        names = []
+        for row in rows:
+            settings = [f"{name} = {value_text(row[name])}" for name in comparison.shown]
+            names.append(", ".join([*names_of(row), *settings]))
+        ax.set_yticks(range(len(rows)), names)
+        ax.set_ylim(len(rows) - 0.4, -0.6)  # the first row is at the top
+        ax.set_xlabel(f"Test accuracy, {comparison.b.label} less {comparison.a.label} (points)")
         sns.despine(ax=ax, left=True)
         ax.tick_params(axis="y", length=0)
     return figure
 
 
-def plot_overlay(found: Comparison, pairs: Sequence[tuple[pd.DataFrame, pd.DataFrame]]) -> Figure:
-    """Plot both frontiers, a panel per kind of epsilon, 6 x 3.8 inches each: A solid, B dashed with open markers.
+def plot_overlay(comparison: Comparison, frontiers: Sequence[tuple[pd.DataFrame, pd.DataFrame]]) -> Figure:
+    """Return a figure of both frontiers, a panel of 6 x 3.8 inches per kind of epsilon.
+
+    A's curves are solid, and B's are dashed with open markers.
 
     Args:
-        found: the comparison, for the names of both sides.
-        pairs: points of A's and B's frontier per kind of epsilon, from `match.overlay`.
+        comparison: the comparison, for the names of both sides.
+        frontiers: points of A's and B's frontier per kind of epsilon, from `match.overlay`.
     """
     with style.theme():
-        figure = Figure(figsize=(6 * len(pairs), 3.8), layout="constrained")
-        for (a, b), ax in zip(pairs, figure.subplots(1, len(pairs), squeeze=False)[0], strict=True):
-            _draw(a, ax, found.a.label, linestyle="-")
-            _draw(b, ax, found.b.label, linestyle="--", markerfacecolor="white")
-            ax.set_title(f"{a['kind'].iloc[0]} ε: {a['relation'].iloc[0]}, δ = {a['delta'].iloc[0]:g}")
+        figure = Figure(figsize=(6 * len(frontiers), 3.8), layout="constrained")
+        panels = figure.subplots(1, len(frontiers), squeeze=False)[0]
+        for (a, b), ax in zip(frontiers, panels, strict=True):
+            kind, relation, delta = (a[name].iloc[0] for name in ("kind", "relation", "delta"))  # B has the same ones
+            _plot_curves(a, ax, comparison.a.label, linestyle="-")
+            _plot_curves(b, ax, comparison.b.label, linestyle="--", markerfacecolor="white")
+            ax.set_title(f"{kind} ε: {relation}, δ = {delta:g}")
             ax.legend(loc="center left", bbox_to_anchor=(1.01, 0.5))
             style.log_axis(ax, pd.concat([a, b])["epsilon"])
             style.within(ax, 0, 100)
-            ax.set(xlabel=f"ε ({a['kind'].iloc[0]}, {a['relation'].iloc[0]})", ylabel="Test accuracy (%)")
+            ax.set(xlabel=f"ε ({kind}, {relation})", ylabel="Test accuracy (%)")
             sns.despine(ax=ax)
     return figure
 
 
-def _draw(points: pd.DataFrame, ax: Axes, label: str, **own: Any) -> None:
-    """Plot a curve per algorithm, named by algorithm and label, with these line properties."""
+def _plot_curves(points: pd.DataFrame, ax: Axes, label: str, **line: Any) -> None:
+    """Plot a curve of accuracy over epsilon for each algorithm, named by algorithm and label.
+
+    Args:
+        points: points of a frontier, of all algorithms.
+        ax: the axes.
+        label: name of the experiment.
+        line: line properties that override the algorithms' look.
+    """
     for algorithm, shift in style.shifts(points).items():
         style.curve(ax, points[points["algorithm"] == algorithm], "epsilon", algorithm, shift,
-                    label=f"{ALGORITHM_LABELS[algorithm]}, {label}", **own)
+                    label=f"{ALGORITHM_LABELS[algorithm]}, {label}", **line)
 
 
-def draw_overlay(found: Comparison, pairs: Sequence[tuple[pd.DataFrame, pd.DataFrame]]) -> Exhibit:
-    """Make the exhibit of both frontiers, from the result of `match.overlay`."""
-    table = pd.concat([frame.assign(experiment=side.label) for pair in pairs
-                       for frame, side in zip(pair, (found.a, found.b), strict=True)])
-    parts = []
-    for a, b in pairs:
-        noise = pd.concat([_sources(side.runs, a) for side in (found.a, found.b)])
+def draw_overlay(comparison: Comparison, frontiers: Sequence[tuple[pd.DataFrame, pd.DataFrame]]) -> Exhibit:
+    """Return the exhibit of both frontiers, from the result of `match.overlay`."""
+    sides = (comparison.a, comparison.b)
+    tables, captions = [], []
+    for a, b in frontiers:
+        tables += [points.assign(experiment=side.label) for points, side in zip((a, b), sides, strict=True)]
+        noise = pd.concat([_sources(side.runs, a) for side in sides])
         epsilon = epsilon_text(a["kind"].iloc[0], a["relation"], [*a["sampler"], *b["sampler"]], a["delta"],
                                standing(noise))
-        parts.append(f"Test accuracy (%) against {epsilon}: {found.a.label} solid, {found.b.label} dashed and open; "
-                     f"{means_text(pd.concat([a['n'], b['n']]), BARS)}.")
-    return Exhibit("frontiers", "Accuracy against ε, overlaid", Texts(tuple(parts)), tidy([table], ["experiment"]),
-                   plot_overlay(found, pairs))
+        captions.append(f"Test accuracy (%) against {epsilon}: {comparison.a.label} solid, {comparison.b.label} dashed "
+                        f"and open; {means_text(pd.concat([a['n'], b['n']]), BARS)}.")
+    return Exhibit("frontiers", "Accuracy against ε, overlaid", Texts(tuple(captions)),
+                   tidy([pd.concat(tables)], ["experiment"]), plot_overlay(comparison, frontiers))
 
 
 def _sources(runs: pd.DataFrame, points: pd.DataFrame) -> pd.Series:
-    """Return the noise sources of runs with the epsilon of these points."""
+    """Return the noise sources of the runs that have an epsilon of the kind and formula of a frontier's points."""
     first = points.iloc[0]
-    return noise_sources(runs[on_axis(runs, first["kind"], first["formula"]).notna()]).dropna()
+    epsilons_of_runs = on_axis(runs, first["kind"], first["formula"])
+    return noise_sources(runs[epsilons_of_runs.notna()]).dropna()
 
 
-def _page(found: Comparison, exhibits: Sequence[Exhibit], headline: Sequence[str] = ()) -> Page:
+def _page(comparison: Comparison, exhibits: Sequence[Exhibit], headline: Sequence[str] = ()) -> Page:
     """Return the content of the comparison's page, with the privacy statements of both experiments' trials.
 
     Args:
-        found: the comparison, with both experiments' trials.
+        comparison: the comparison, with both experiments' trials.
         exhibits: tables and figures to show.
         headline: sentences at the top.
     """
-    both = pd.concat([found.a.runs, found.b.runs])
-    facts = [(side.label, f"{counted(len(side.runs), 'trial')}, commit "
-                          f"{', '.join(_commits(side.runs)) or 'not recorded'}") for side in (found.a, found.b)]
-    return Page(title=f"{found.a.label} and {found.b.label}", what="Comparison", headline=headline,
-                facts=facts, exhibits=exhibits, privacy=state(both), epsilons=epsilons(both), notes=notes(both))
+    runs = pd.concat([comparison.a.runs, comparison.b.runs])
+    facts = []
+    for side in (comparison.a, comparison.b):
+        commits = ", ".join(_commits(side.runs)) or "not recorded"
+        facts.append((side.label, f"{counted(len(side.runs), 'trial')}, commit {commits}"))
+    return Page(title=f"{comparison.a.label} and {comparison.b.label}", what="Comparison", headline=headline,
+                facts=facts, exhibits=exhibits, privacy=state(runs), epsilons=epsilons(runs), notes=notes(runs))
 
 
 def _labels(a: Experiment, b: Experiment, runs: Sequence[pd.DataFrame]) -> tuple[str, str]:
@@ -164,13 +184,14 @@ def _labels(a: Experiment, b: Experiment, runs: Sequence[pd.DataFrame]) -> tuple
     """
     if a.name != b.name:
         return a.name, b.name
-    commits = [_commits(frame) for frame in runs]
-    if commits[0] != commits[1] and all(len(found) == 1 for found in commits):
-        first, second = (f"{a.name} at {found[0]}" for found in commits)
-        return first, second
+    commits_a, commits_b = (_commits(frame) for frame in runs)
+    if commits_a != commits_b and len(commits_a) == len(commits_b) == 1:
+        return f"{a.name} at {commits_a[0]}", f"{b.name} at {commits_b[0]}"
     return f"{a.name} (A)", f"{b.name} (B)"
 
 
 def _commits(runs: pd.DataFrame) -> list[str]:
-    found = runs["git_commit"].dropna().unique() if "git_commit" in runs else []
-    return [abridged(commit) for commit in found]
+    """Return the distinct commits of the runs, abridged; empty if they were not recorded."""
+    if "git_commit" not in runs:
+        return []
+    return [abridged(commit) for commit in runs["git_commit"].dropna().unique()]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -33,23 +34,29 @@ def kinds_of(runs: pd.DataFrame) -> list[str]:
 
 
 def guarantees(runs: pd.DataFrame) -> pd.Series:
-    """Return each run's guarantee, from its logged epsilons and the source of its noise.
+    """Return the strongest guarantee of each run, from the kinds of its logged epsilons and the source of its noise.
 
-    It is `certified` or `simulated`, `stated`, `labels only` or `labels only, simulated`, or `none`.
+    It is `certified`, `simulated`, `stated`, `labels only`, `labels only, simulated`, or `none`.
     """
-    # from the weakest to the strongest kind, so that the strongest counts
-    words = np.where(_has(runs, "label"), _guarantees_of("label", runs), NO_GUARANTEE)
-    words = np.where(_has(runs, "stated"), "stated", words)
-    words = np.where(_has(runs, "certified"), _guarantees_of("certified", runs), words)
-    return pd.Series(words, runs.index)
+    words = pd.Series(NO_GUARANTEE, runs.index)
+    for kind in ("label", "stated", "certified"):  # from the weakest to the strongest, which overwrites the others
+        words = words.mask(_has(runs, kind), _guarantees_of(kind, runs))
+    return words
 
 
 def _guarantees_of(kind: str, runs: pd.DataFrame) -> pd.Series:
-    """Return the guarantees of one kind of epsilon, as in `guarantees`, for runs that have it."""
-    if not GUARANTEES[kind][0]:
+    """Return the guarantee of one kind of epsilon for each run, as in `guarantees`; it assumes that all runs have it.
+
+    Noise from a recorded seed only simulates a guarantee.
+    """
+    guarantees_something, _ = GUARANTEES[kind]
+    if not guarantees_something:
         return pd.Series("stated" if kind == "stated" else NO_GUARANTEE, runs.index)
-    secret, simulated = ("labels only", "labels only, simulated") if kind == "label" else ("certified", "simulated")
-    return pd.Series(np.where(noise_sources(runs) == "secure", secret, simulated), runs.index)
+    with_secret_noise, with_recorded_noise = "certified", "simulated"
+    if kind == "label":
+        with_secret_noise, with_recorded_noise = "labels only", "labels only, simulated"
+    is_secret = noise_sources(runs) == "secure"
+    return pd.Series(np.where(is_secret, with_secret_noise, with_recorded_noise), runs.index)
 
 
 def state(runs: pd.DataFrame, choice: Choice | None = None) -> list[Statement]:
@@ -62,21 +69,22 @@ def state(runs: pd.DataFrame, choice: Choice | None = None) -> list[Statement]:
         choice: the best trial; it gets a statement if an epsilon covers the choice.
     """
     statements = []
-    for kind, (guaranteed, text) in GUARANTEES.items():
+    for kind, (guarantees_something, text) in GUARANTEES.items():
         if choice and choice.selected and kind == choice.selected.kind:
             neighbours = _neighbours([choice.selected.relation])
-            statements.append(Statement(kind, f"{text} {neighbours}{choice.noise}", guaranteed, choice.standing))
+            statements.append(Statement(kind, f"{text} {neighbours}{choice.noise}", guarantees_something,
+                                        choice.standing))
             continue
         runs_of_kind = runs[_has(runs, kind)]
         if runs_of_kind.empty:
             continue
-        if not guaranteed:
+        if not guarantees_something:
             statements.append(Statement(kind, text, False))
             continue
         sources = noise_sources(runs_of_kind).dropna()
         relations = [LABEL_RELATION] if kind == "label" else runs_of_kind.get("privacy.relation", ())
-        statements.append(Statement(kind, f"{text} {_neighbours(relations)}{sentence(noise_statement(sources))}", True,
-                                    standing(sources)))
+        noise = sentence(noise_statement(sources))
+        statements.append(Statement(kind, f"{text} {_neighbours(relations)}{noise}", True, standing(sources)))
     n_without = int(runs[_epsilons(runs)].isna().all(axis=1).sum())
     if n_without:
         statements.append(Statement("no ε", NONE.format(count=f"{n_without} of {len(runs)}"), False))
@@ -90,44 +98,61 @@ def imported(experiment: Experiment) -> list[Statement]:
 
 def _neighbours(relations: Iterable[str]) -> str:
     """Return a sentence on the difference of neighbouring training sets; empty if no relation was tracked."""
-    known = [relation for relation in NEIGHBOURS if relation in set(relations)]
-    return f"Neighbours differ in {' or '.join(NEIGHBOURS[relation] for relation in known)}. " if known else ""
+    tracked = set(relations)
+    differences = [difference for relation, difference in NEIGHBOURS.items() if relation in tracked]
+    return f"Neighbours differ in {' or '.join(differences)}. " if differences else ""
+
+
+class _EpsilonRow(NamedTuple):
+    """A row of the table of epsilons, with the smallest and largest value of its trials."""
+
+    kind: str
+    accountant: str
+    smallest: float
+    largest: float
+    guarantee: str
+    relation: str
+    sampler: str
+    delta: float
+    n_trials: int
+
+    def cells(self) -> tuple[Cell, ...]:
+        """Return the cells of the row; both values become one."""
+        texts = (self.kind, self.accountant.replace("_", " "), _range(self.smallest, self.largest), self.guarantee,
+                 self.relation, self.sampler, f"{self.delta:g}", str(self.n_trials))
+        return tuple(map(Cell, texts))
 
 
 def epsilons(runs: pd.DataFrame, choice: Choice | None = None) -> Table | None:
     """Return the table of epsilons; None if there are none.
 
-    It has a row per kind, accountant, guarantee, relation, sampler and delta, with the least and greatest value over
+    It has a row per kind, accountant, guarantee, relation, sampler and delta, with the smallest and largest value over
     trials at their last epoch.
     """
     rows = []
     if choice and choice.selected and choice.selected.is_finite:
         selected = choice.selected
-        rows.append((selected.kind, selected.variant, selected.value, selected.value, choice.standing,
-                     selected.relation, selected.sampler, selected.delta, 1))
+        rows.append(_EpsilonRow(selected.kind, selected.variant, selected.value, selected.value, choice.standing,
+                                selected.relation, selected.sampler, selected.delta, n_trials=1))
 
-    def strength_and_name(name: str) -> tuple[int, str]:
-        kind = name.split("/")[1]
-        return list(GUARANTEES).index(kind), name
+    def strength_and_name(column: str) -> tuple[int, str]:
+        kind = column.split("/")[1]
+        return list(GUARANTEES).index(kind), column
 
-    for name in sorted(_epsilons(runs), key=strength_and_name):
-        kind, _, variant = name.removeprefix("epsilon/").partition("/")
-        logged = runs[runs[name].notna()]
+    for column in sorted(_epsilons(runs), key=strength_and_name):
+        kind, _, variant = column.removeprefix("epsilon/").partition("/")
+        logged = runs[runs[column].notna()]
         tracked = logged.reindex(columns=["privacy.relation"])["privacy.relation"]
-        relations = tracked.map(lambda relation, kind=kind: _relation(kind, relation))
-        by = [_guarantees_of(kind, logged), relations, "sampler", "delta"]
-        for (guarantee, relation, sampler, delta), group in logged.groupby(by, dropna=False):
-            rows.append((kind, variant, group[name].min(), group[name].max(), guarantee, relation, sampler,
-                         delta, len(group)))
+        relations = pd.Series([_relation(kind, relation) for relation in tracked], logged.index, dtype=object)
+        keys = [_guarantees_of(kind, logged), relations, "sampler", "delta"]
+        for (guarantee, relation, sampler, delta), group in logged.groupby(keys, dropna=False):
+            rows.append(_EpsilonRow(kind, variant, group[column].min(), group[column].max(), guarantee, relation,
+                                    sampler, delta, len(group)))
     if not rows:
         return None
-    cells = []
-    for kind, variant, low, high, guarantee, relation, sampler, delta, count in rows:
-        texts = (kind, variant.replace("_", " "), _range(low, high), guarantee, relation, sampler, f"{delta:g}",
-                 str(count))
-        cells.append(tuple(map(Cell, texts)))
     header = ("kind", "accountant or formula", "ε", "guarantee", "neighbouring relation", "sampler", "δ", "trials")
-    return Table(header, tuple(cells), (False, False, True, False, False, False, True, True))
+    is_numeric = (False, False, True, False, False, False, True, True)
+    return Table(header, tuple(row.cells() for row in rows), is_numeric)
 
 
 def notes(runs: pd.DataFrame) -> list[str]:
@@ -138,14 +163,15 @@ def notes(runs: pd.DataFrame) -> list[str]:
 
 
 def _epsilons(runs: pd.DataFrame) -> Sequence[str]:
-    """Return the columns of epsilons that any trial has."""
-    return [name for name in runs.columns
-            if name.startswith("epsilon/") and name.split("/")[1] in GUARANTEES and runs[name].notna().any()]
+    """Return the names of the columns `epsilon/<kind>/...` in which any trial has a value."""
+    columns = [name for name in runs.columns if name.startswith("epsilon/") and name.split("/")[1] in GUARANTEES]
+    return [name for name in columns if runs[name].notna().any()]
 
 
 def _has(runs: pd.DataFrame, kind: str) -> pd.Series:
     """Return whether each run has logged an epsilon of this kind."""
-    return runs[[name for name in _epsilons(runs) if name.split("/")[1] == kind]].notna().any(axis=1)
+    columns = [name for name in _epsilons(runs) if name.split("/")[1] == kind]
+    return runs[columns].notna().any(axis=1)
 
 
 def _relation(kind: str, relation: object) -> str:
@@ -160,10 +186,13 @@ def _relation(kind: str, relation: object) -> str:
         return LABEL_RELATION
     if not isinstance(relation, str):
         return "not tracked"
-    return AUDIT_RELATION if kind == "audited" and relation == "none" else relation
+    if kind == "audited" and relation == "none":
+        return AUDIT_RELATION
+    return relation
 
 
 def _range(low: float, high: float) -> str:
+    """Return a range of epsilons as text, `0.5 to 3`; one number if both look the same."""
     low_text, high_text = short(low), short(high)
     return low_text if low_text == high_text else f"{low_text} to {high_text}"
 

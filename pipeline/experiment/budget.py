@@ -34,8 +34,8 @@ class Budget:
         for name, high in (("epsilon", math.inf), ("delta", 1)):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < high:
-                raise ConfigError(f"budget.{name}: must be a number > 0 and {'finite' if high > 1 else '< 1'}, got "
-                                  f"{value!r}")
+                limit = "finite" if name == "epsilon" else "< 1"
+                raise ConfigError(f"budget.{name}: must be a number > 0 and {limit}, got {value!r}")
             object.__setattr__(self, name, float(value))
 
     def __str__(self) -> str:

@@ -48,12 +48,13 @@ class Chosen:
             if self.seeds != ():
                 raise ConfigError(f"chosen.seeds: must be left out where no run was made, got {self.seeds!r}")
         elif isinstance(self.seeds, list | tuple):
-            whole = all(isinstance(seed, int) and not isinstance(seed, bool) and seed >= 0 for seed in self.seeds)
-            if not self.seeds or not whole or len(set(self.seeds)) < len(self.seeds):
+            are_whole = all(_is_whole(seed) and seed >= 0 for seed in self.seeds)
+            are_distinct = are_whole and len(set(self.seeds)) == len(self.seeds)
+            if not self.seeds or not are_distinct:
                 raise ConfigError(f"chosen.seeds: must be a list of different whole numbers >= 0, or how many there "
                                   f"were, got {list(self.seeds)!r}")
             object.__setattr__(self, "seeds", tuple(self.seeds))
-        elif not isinstance(self.seeds, int) or isinstance(self.seeds, bool) or self.seeds < 1:
+        elif not _is_whole(self.seeds) or self.seeds < 1:
             raise ConfigError(f"chosen.seeds: must be a list of seeds, or a whole number >= 1 of how many there were, "
                               f"got {self.seeds!r}")
 
@@ -64,8 +65,13 @@ class Chosen:
         if isinstance(self.seeds, int):
             seeds = counted(self.seeds, "seed")
         else:
-            seeds = f"seed{'s' if len(self.seeds) > 1 else ''} {', '.join(map(str, self.seeds))}"
+            noun = "seed" if len(self.seeds) == 1 else "seeds"
+            seeds = f"{noun} {', '.join(map(str, self.seeds))}"
         return f"{counted(self.runs, 'run')}, by {self.by.strip()}, {seeds}"
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def read_chosen(top: Mapping[str, Any]) -> Chosen | None:

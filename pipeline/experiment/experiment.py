@@ -42,28 +42,20 @@ from typing import Any
 
 from pipeline.experiment.budget import Budget, read_budget
 from pipeline.experiment.chosen import Chosen, read_chosen
+from pipeline.experiment.distinct import check_distinct
 from pipeline.experiment.factors import varied_fields
-from pipeline.experiment.grid import (
-    changed,
-    combine,
-    entries,
-    line_of,
-    parse_yaml,
-    read_mapping,
-    replace_synonyms,
-    restore_synonyms,
-)
+from pipeline.experiment.grid import changed, combine, entries, read_mapping
 from pipeline.experiment.halving import Halving, read_halving
-from pipeline.experiment.plugins import LOADED, load_plugins
+from pipeline.experiment.plugins import read_plugins
 from pipeline.experiment.preset import advice, pinned, read_preset
 from pipeline.experiment.references import Reference, read_references
 from pipeline.experiment.search import Search, read_search
 from pipeline.experiment.stopping import Selection, check_candidates, draw
-from pipeline.trials.config import ConfigError, TrialConfig, settings
-from pipeline.trials.fields import plain
+from pipeline.experiment.yaml_text import line_of, parse_yaml, replace_synonyms, restore_synonyms
+from pipeline.trials.config import ConfigError, TrialConfig
 from pipeline.trials.packs import Resources
 from pipeline.trials.promises import check_noise
-from pipeline.trials.unused import check_written, ignored, why_unused
+from pipeline.trials.unused import check_written, ignored
 
 ENTRIES = ("name", "description", "preset", "base", "grid", "cases", "resources", "report", "selection", "search",
            "stop", "budget", "plugins", "references", "chosen")
@@ -250,18 +242,14 @@ def _experiment(content: Any, path: Path, stored: bool) -> Experiment:
     top = read_mapping(content, "the file", ENTRIES)
     name = top.get("name", path.stem)
     check_name("name", name)
-    plugins = _plugins(top)
-    not_loaded = set(plugins) - set(LOADED)
-    if stored and not_loaded:
-        raise ConfigError(f"plugins: must be none, as nothing that a store names is imported, got "
-                          f"{', '.join(sorted(not_loaded))}; name the experiment file itself")
-    load_plugins(plugins, path.parent)
+    plugins = read_plugins(top, path.parent, stored)
     entry = read_mapping(top.get("resources") or {}, "resources", [f.name for f in dataclasses.fields(Resources)])
     resources = Resources(**entry)
     preset = read_preset(top)
     search = read_search(top, path.parent, preset)
-    combined = [] if search else list(combine(top, path.parent, preset))
-    written = list(search.corners()) if search else [(config, places) for _, config, places in combined]
+    combinations = [] if search else list(combine(top, path.parent, preset))
+    # Each trial with the places of its settings in the file; for a search, the corners stand for its trials.
+    written = list(search.corners()) if search else [(trial, places) for _, trial, places in combinations]
     configs = tuple(dict.fromkeys(config.pruned() for config, _ in written))  # without repetitions, in order
     if resources.opu < 1 and any(c.on_hardware for c in configs):
         raise ConfigError(f"resources.opu: must be at least 1 for trials on a real OPU, which one process holds, got "
@@ -271,23 +259,23 @@ def _experiment(content: Any, path: Path, stored: bool) -> Experiment:
         check_written(entries(top), written)
         for config, places in written:
             check_noise(config, places.get("mechanism", ""))
-    _check_distinct(combined)
+    check_distinct(combinations)
     stop = read_halving(top, search, configs, resources.pack_size)
     if stop:
         resources = dataclasses.replace(resources, pack_size=1)
     budget = read_budget(top, search, configs)
+    trials: tuple[TrialConfig, ...] = configs
     candidates: tuple[TrialConfig, ...] = ()
     corners: tuple[TrialConfig, ...] = ()
-    trials = configs
     if search:
         trials, corners = (), configs
     elif selection.is_random:
         trials, candidates = draw(configs, selection), configs
-    return Experiment(name, str(top.get("description", "")).strip(), trials, resources,
-                      _report(top, configs, selection), path, selection, candidates,
-                      plugins=plugins, references=read_references(top), ignored=ignored(written), search=search,
-                      stop=stop, budget=budget, corners=corners, preset=preset,
-                      advice=advice(preset, written), chosen=read_chosen(top))
+    return Experiment(name=name, description=str(top.get("description", "")).strip(), trials=trials,
+                      resources=resources, report=_report(top, configs, selection), source=path, selection=selection,
+                      candidates=candidates, plugins=plugins, references=read_references(top),
+                      ignored=ignored(written), search=search, stop=stop, budget=budget, corners=corners,
+                      preset=preset, advice=advice(preset, written), chosen=read_chosen(top))
 
 
 def check_name(place: str, name: Any) -> None:
@@ -303,43 +291,6 @@ def check_name(place: str, name: Any) -> None:
     if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", name):
         raise ConfigError(f"{place}: must be letters, digits, '_', '-' and '.', and begin with a letter or digit, "
                           f"got {name!r}")
-
-
-def _check_distinct(trials: Sequence[tuple[str, TrialConfig, Mapping[str, str]]]) -> None:
-    """Check that no two combinations of an experiment file make the same trial.
-
-    Args:
-        trials: (place in the file, trial, place of each given field) of every combination.
-
-    Raises:
-        ConfigError: naming both places and the settings that differ without an effect.
-    """
-    seen: dict[str, tuple[str, TrialConfig]] = {}  # trial_key -> (place, trial) of its first combination
-    for place, config, _ in trials:
-        if config.trial_key not in seen:
-            seen[config.trial_key] = (place, config)
-            continue
-        first_place, first = seen[config.trial_key]
-        different = [f for f in settings() if getattr(first, f.name) != getattr(config, f.name)]
-        reasons = "".join(f"; {_no_difference(f, first, config)}" for f in different)
-        raise ConfigError(f"{place}: the same trial as {first_place}: {_describe(config)}{reasons}")
-
-
-def _no_difference(field: dataclasses.Field[Any], one: TrialConfig, other: TrialConfig) -> str:
-    """Return a clause for an error message: why two values of a setting make the same trial, and how to correct it."""
-    name = field.name
-    if name in one.used():  # for example two files with the same content
-        return f"{name}: {getattr(one, name)!r} and {getattr(other, name)!r} make no difference; give one of them"
-    not_default = [trial for trial in (one, other) if getattr(trial, name) != field.default]
-    return f"{why_unused(name, not_default)}, or give it to some trials alone, by `cases`"
-
-
-def _plugins(top: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the names of the plugins in an experiment file's content; a plugin is a module with extensions."""
-    names = top.get("plugins", [])
-    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise ConfigError(f"plugins: must be a list of names of modules, got {names!r}")
-    return tuple(names)
 
 
 def _selection(top: Mapping[str, Any], configs: Sequence[TrialConfig]) -> Selection:
@@ -393,16 +344,7 @@ def _report(top: Mapping[str, Any], configs: Sequence[TrialConfig], selection: S
         if selection.is_random:
             raise ConfigError(f"report: {exhibit} shows every trial, but of random stopping only the best may be "
                               f"published, got {report!r}; leave it out (selection.md shows the best)")
-        if reason := catalogue.mismatch(exhibit, configs):
+        reason = catalogue.mismatch(exhibit, configs)
+        if reason:
             raise ConfigError(f"report: {exhibit} {reason}; leave it out (`report: []` writes runs.csv alone)")
     return tuple(report)
-
-
-def _describe(config: TrialConfig) -> str:
-    """Return a trial's algorithm, seed and changed settings as text: `algorithm=bp, epochs=5, seed=0`."""
-    defaults = {f.name: plain(f.default) for f in settings()}
-    parts = []
-    for name, value in config.canonical().items():
-        if name in ("algorithm", "seed") or value != defaults[name]:
-            parts.append(f"{name}={value}")
-    return ", ".join(parts)

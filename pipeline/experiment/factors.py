@@ -16,7 +16,7 @@ Fields = Mapping[str, Any]
 
 
 def differing(trials: Sequence[Fields], cell: Callable[[Fields], Any], ignored: Sequence[str]) -> tuple[str, ...]:
-    """Return the sorted names of fields in which trials of one cell, a group of comparable trials, differ.
+    """Return the sorted names of the fields in which trials of the same cell, a group of comparable trials, differ.
 
     Args:
         trials: canonical fields of each trial (`TrialConfig.canonical`).
@@ -37,7 +37,10 @@ def varied_fields(trials: Sequence[TrialConfig]) -> tuple[str, ...]:
 
 
 def _varied(trials: Sequence[Fields]) -> tuple[str, ...]:
-    return differing(trials, lambda f: (f["algorithm"], f["mechanism"], noise_setting(f)), ("seed",))
+    def cell(fields: Fields) -> tuple[str, str, str]:
+        return fields["algorithm"], fields["mechanism"], noise_setting(fields)
+
+    return differing(trials, cell, ignored=("seed",))
 
 
 def find_factors(trials: Sequence[Fields]) -> list[dict[str, str | float]]:
@@ -46,16 +49,16 @@ def find_factors(trials: Sequence[Fields]) -> list[dict[str, str | float]]:
     Factors are `algorithm`, `noise` (`noise_setting`) and each field in which trials of one algorithm, mechanism and
     noise differ.
     """
-    extra = set(_varied(trials))
-    if len({f["mechanism"] for f in trials} - {"none"}) > 1:
-        extra.add("mechanism")
-    if len({f["dataset"] for f in trials}) > 1:
-        extra.add("dataset")
+    names = set(_varied(trials))
+    if len({fields["mechanism"] for fields in trials} - {"none"}) > 1:
+        names.add("mechanism")
+    if len({fields["dataset"] for fields in trials}) > 1:
+        names.add("dataset")
     rows = []
-    for f in trials:
-        levels = {name: _level(f.get(name)) for name in sorted(extra)}
-        rows.append({"algorithm": f["algorithm"], "noise": noise_setting(f), **levels})
-    varied = [name for name in ("algorithm", "noise", *sorted(extra)) if len({row[name] for row in rows}) > 1]
+    for fields in trials:
+        levels = {name: _level(fields.get(name)) for name in sorted(names)}
+        rows.append({"algorithm": fields["algorithm"], "noise": noise_setting(fields), **levels})
+    varied = [name for name in ("algorithm", "noise", *sorted(names)) if len({row[name] for row in rows}) > 1]
     return [{name: row[name] for name in varied} for row in rows]
 
 

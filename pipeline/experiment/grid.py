@@ -1,91 +1,22 @@
-"""The trials of a file: its YAML, its ranges, and every combination of base, grid and cases."""
+"""The trials of an experiment file: its ranges, and every combination of base, grid and cases."""
 
 from __future__ import annotations
 
 import itertools
 import math
-import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 
 from pipeline.experiment.preset import by_preset, filled
+from pipeline.experiment.yaml_text import replace_synonyms
 from pipeline.trials.config import ConfigError, TrialConfig, settings
 from pipeline.trials.feature_file import with_located_features
 from pipeline.trials.fields import SYNONYMS, accepted, known_fields, renamed
 
 PARTS = ("selection", "search", "stop", "budget")  # parts of a file with entries that --set can change
-
-
-class ExperimentLoader(yaml.SafeLoader):
-    """YAML's safe loader, except that 1e-5 is a number and a duplicate key is an error."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        """Return a YAML mapping as a dict.
-
-        Raises:
-            ConstructorError: for a repeated key; plain YAML would silently use its last value.
-        """
-        seen = []
-        for key_node, _ in node.value:
-            key = self.construct_object(key_node, deep=True)
-            if key in seen:
-                raise yaml.constructor.ConstructorError(None, None, f"the key {key!r} stands twice",
-                                                        key_node.start_mark)
-            seen.append(key)
-        return super().construct_mapping(node, deep)
-
-
-# In YAML 1.1, unlike YAML 1.2, a power of ten without a point or without a sign in its exponent is text.
-ExperimentLoader.add_implicit_resolver("tag:yaml.org,2002:float",
-                                       re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)[eE][-+]?[0-9]+$"),
-                                       list("-+.0123456789"))
-
-
-def parse_yaml(text: str, path: Path | str) -> Any:
-    """Return the content of the YAML text.
-
-    Raises:
-        ConfigError: for text that is not valid YAML; the message names `path`.
-    """
-    try:
-        return yaml.load(text, ExperimentLoader)
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)  # its line and column count from 0
-        location = f" line {mark.line + 1}, column {mark.column + 1}:" if mark else ""
-        problem = getattr(error, "problem", error)
-        raise ConfigError(f"{path}:{location} not valid YAML: {problem}") from None
-
-
-def replace_synonyms(content: Any) -> Any:
-    """Return an experiment file's content with every synonym of a setting replaced by the setting's official name.
-
-    Raises:
-        ConfigError: for a setting that is given under both names.
-    """
-    if not isinstance(content, Mapping):
-        return content
-    result = dict(content)
-    for part in ("base", "grid", "space"):
-        if isinstance(result.get(part), Mapping):
-            result[part] = renamed(result[part])
-    if isinstance(result.get("cases"), list):
-        result["cases"] = [replace_synonyms(case) for case in result["cases"]]
-    if "search" in result:
-        result["search"] = replace_synonyms(result["search"])
-    return result
-
-
-def restore_synonyms(message: str, text: str) -> str:
-    """Return an error message in which settings have the synonyms that an experiment file's text uses for them."""
-    for synonym, official in SYNONYMS.items():
-        uses_synonym = re.search(rf"\b{synonym}\b", text)
-        uses_official = re.search(rf"\b{official}\b", text)
-        if uses_synonym and not uses_official:
-            message = re.sub(rf"\b{official}\b", synonym, message)
-    return message
 
 
 def changed(content: Any, changes: Mapping[str, Any], path: Path) -> tuple[Any, str]:
@@ -131,7 +62,8 @@ def _set_entry(content: Any, field: str, value: Any) -> dict[str, Any]:
     replaced = _replaced(content, keys, value) if part in ("name", *PARTS) else None
     if replaced is None:
         hint = ""
-        if part in PARTS and not (isinstance(content, Mapping) and part in content):
+        is_missing = not isinstance(content, Mapping) or part not in content
+        if part in PARTS and is_missing:
             hint = f"; the file has no {part}, add it there"
         raise ConfigError(f"--set {field}: must be an entry of its {', '.join(PARTS)}, got {value!r}{hint}")
     return replaced
@@ -161,50 +93,6 @@ def _overriding_parts(content: Mapping[str, Any]) -> dict[str, Any]:
     return parts
 
 
-def line_of(text: str, message: str) -> str:
-    """Return the line of a YAML file that an error message refers to, as `, line 3`; empty if it refers to none.
-
-    Args:
-        text: content of the file, valid YAML.
-        message: the error message; it names a place in the file, such as `cases[0].base.sigma`.
-    """
-    lines = _lines_by_place(text)
-    first = message.partition(":")[0].removeprefix("the file")
-    first = SYNONYMS.get(first, first)
-    candidates = [*re.findall(r", at ([\w.\[\]]+)", message), first]
-    unknown = re.search(r"unknown entry '(\w+)'", message)
-    if unknown:
-        candidates.insert(0, f"{first}.{unknown[1]}".lstrip("."))  # the most precise place
-    for place in candidates:
-        if place in lines:
-            return f", line {lines[place]}"
-    return ""
-
-
-def _lines_by_place(text: str) -> dict[str, int]:
-    """Return the line number, from 1, of every key and list item of a YAML text, by its place: `cases[0].base.sigma`.
-
-    Places have the official names of settings, also where the text has a synonym.
-    """
-    lines: dict[str, int] = {}
-
-    def walk(node: yaml.Node | None, place: str) -> None:
-        """Add the lines of all keys and list items below `node`, which has this place in the file, to `lines`."""
-        if isinstance(node, yaml.MappingNode):
-            for key, value in node.value:
-                name = SYNONYMS.get(key.value, str(key.value))
-                inner = f"{place}.{name}" if place else name
-                lines[inner] = key.start_mark.line + 1
-                walk(value, inner)
-        elif isinstance(node, yaml.SequenceNode):
-            for number, value in enumerate(node.value):
-                lines[f"{place}[{number}]"] = value.start_mark.line + 1
-                walk(value, f"{place}[{number}]")
-
-    walk(yaml.compose(text, ExperimentLoader), "")
-    return lines
-
-
 def entries(content: Mapping[str, Any]) -> dict[str, Any]:
     """Return all settings in an experiment file's content, by place, for example `cases[0].base.sigma`."""
     parts = [("", content)]
@@ -219,8 +107,16 @@ def entries(content: Mapping[str, Any]) -> dict[str, Any]:
     return values
 
 
-def combine(top: Mapping[str, Any], folder: Path, preset: str) -> Iterator[tuple[str, TrialConfig, dict[str, str]]]:
-    """Yield (place in the file, trial, place of each given field) for every combination of every case.
+class Combination(NamedTuple):
+    """A trial of an experiment file, its place in the file, and the place of each setting that the file gives to it."""
+
+    place: str
+    trial: TrialConfig
+    places: dict[str, str]
+
+
+def combine(top: Mapping[str, Any], folder: Path, preset: str) -> Iterator[Combination]:
+    """Yield the trial of every combination of values in every case of an experiment file.
 
     A case's settings replace those of the whole file. A fixed value of a case replaces a grid of the whole file.
 
@@ -233,35 +129,46 @@ def combine(top: Mapping[str, Any], folder: Path, preset: str) -> Iterator[tuple
         ConfigError: naming the place in the file.
     """
     base, grid = _settings(top, "base"), _grid(top, "grid")
-    cases = top.get("cases")
-    if cases is None:
-        cases = [{}]  # the whole file is one case without settings of its own
-    if not isinstance(cases, list) or not cases:
-        raise ConfigError(f"cases: must be a list of at least one case, got {cases!r}")
-    for number, case in enumerate(cases):
-        prefix = f"cases[{number}]." if "cases" in top else ""
-        case = read_mapping(case, f"cases[{number}]", ("base", "grid"))
-        for part, where in ((top, ""), (case, prefix)):
+    for prefix, case in _cases(top):
+        for where, part in (("", top), (prefix, case)):
             for field in _settings(part, "grid", where).keys() & _settings(part, "base", where).keys():
                 raise ConfigError(f"{where}grid.{field}: also stands in {where}base; give it once")
         case_base = {**base, **_settings(case, "base", prefix)}
         case_grid = {**grid, **_grid(case, "grid", prefix)}
         for fixed in _settings(case, "base", prefix):
             case_grid.pop(fixed, None)
-        places = {field: f"{where}{key}.{field}" for where, part in (("", top), (prefix, case))
-                  for key in ("base", "grid") for field in part.get(key, {})}
-        # A choice has an (index, value) pair for each field of the grid; a message names the index.
-        for choice in itertools.product(*(list(enumerate(values)) for values in case_grid.values())):
-            values = dict(zip(case_grid, (value for _, value in choice), strict=True))
-            indices = dict(zip(case_grid, (index for index, _ in choice), strict=True))
+        places: dict[str, str] = {}
+        for where, part in (("", top), (prefix, case)):  # the place in the case replaces that in the whole file
+            for key in ("base", "grid"):
+                places |= {field: f"{where}{key}.{field}" for field in part.get(key, {})}
+        for indices in itertools.product(*(range(len(values)) for values in case_grid.values())):
+            index_by_field = dict(zip(case_grid, indices, strict=True))
+            values = {field: case_grid[field][index] for field, index in index_by_field.items()}
             assignments = ", ".join(f"{field}={value}" for field, value in values.items())
             place = f"{prefix}grid[{assignments}]" if values else f"{prefix}base"
             try:
                 settings = with_located_features(filled(preset, {**case_base, **values}), folder)
-                config = TrialConfig.from_mapping(settings)
+                trial = TrialConfig.from_mapping(settings)
             except ConfigError as error:
-                raise ConfigError(_locate(str(error), prefix, case, top, indices)) from None
-            yield place, config, places
+                raise ConfigError(_locate(str(error), prefix, case, top, index_by_field)) from None
+            yield Combination(place, trial, places)
+
+
+def _cases(top: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield (prefix of its places, content) of every case of an experiment file.
+
+    A file without cases is one case, which has no settings of its own and an empty prefix.
+
+    Raises:
+        ConfigError: for a malformed case.
+    """
+    if top.get("cases") is None:
+        yield ("cases[0]." if "cases" in top else ""), {}
+        return
+    if not isinstance(top["cases"], list) or not top["cases"]:
+        raise ConfigError(f"cases: must be a list of at least one case, got {top['cases']!r}")
+    for number, case in enumerate(top["cases"]):
+        yield f"cases[{number}].", read_mapping(case, f"cases[{number}]", ("base", "grid"))
 
 
 def _locate(message: str, prefix: str, case: Mapping[str, Any], top: Mapping[str, Any],
@@ -370,8 +277,8 @@ def _range(place: str, spec: Mapping[str, Any]) -> list[Any]:
     ((kind, arguments),) = spec.items()
     are_numbers = isinstance(arguments, list) and all(map(_is_finite_number, arguments))
     if kind == "range":
-        if (not are_numbers or len(arguments) not in (2, 3) or any(int(a) != a for a in arguments)
-                or 0 in arguments[2:]):  # a step of 0
+        are_whole = are_numbers and all(int(number) == number for number in arguments)
+        if not are_whole or len(arguments) not in (2, 3) or 0 in arguments[2:]:  # a step of 0
             raise ConfigError(f"{place}.range: must be [start, stop] or [start, stop, step], whole, got {arguments!r}")
         return list(range(*(int(a) for a in arguments)))
     if not are_numbers or len(arguments) != 3 or int(arguments[2]) != arguments[2] or arguments[2] < 1:

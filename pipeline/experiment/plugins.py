@@ -8,12 +8,36 @@ from __future__ import annotations
 import hashlib
 import importlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from pipeline.trials.fields import ConfigError
 
 LOADED: dict[str, str] = {}  # of loaded plugins: name -> 16 hexadecimal digits of its source's SHA-256
+
+
+def read_plugins(top: Mapping[str, Any], folder: Path, stored: bool) -> tuple[str, ...]:
+    """Import the plugins that an experiment file lists, and return their names.
+
+    Args:
+        top: content of the file.
+        folder: folder of the file.
+        stored: whether the content comes from a tracking store. Code that a store names is never imported, so its
+            plugins must be loaded already.
+
+    Raises:
+        ConfigError: for a malformed list, a plugin of a store that is not loaded, and as `load_plugins`.
+    """
+    names = top.get("plugins", [])
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise ConfigError(f"plugins: must be a list of names of modules, got {names!r}")
+    not_loaded = set(names) - set(LOADED)
+    if stored and not_loaded:
+        raise ConfigError(f"plugins: must be none, as nothing that a store names is imported, got "
+                          f"{', '.join(sorted(not_loaded))}; name the experiment file itself")
+    load_plugins(names, folder)
+    return tuple(names)
 
 
 def load_plugins(names: Sequence[str], folder: Path) -> None:

@@ -26,7 +26,7 @@ from pipeline.trials.naming import method
 from pipeline.trials.network import Network
 from pipeline.trials.part import SETTINGS, parts_of
 
-OWN = SETTINGS["trainer"].default
+BUILT_IN_TRAINER = SETTINGS["trainer"].default
 VERSIONS = ("recommended-1", "recommended-2")  # append only: trials are named by what a version says
 NEWEST = "recommended"  # in a file: the last of them
 ANY = "any"  # data set or features of rows for what has no row of its own
@@ -92,17 +92,17 @@ def filled(version: str, given: Mapping[str, Any]) -> dict[str, Any]:
         ConfigError: as `recommend`.
     """
     has_unknown_name = bool(given.keys() - SETTINGS.keys())
-    has_own_trainer = given.get("trainer", OWN) != OWN
+    has_own_trainer = given.get("trainer", BUILT_IN_TRAINER) != BUILT_IN_TRAINER
     if not version or has_unknown_name or has_own_trainer:
         return dict(given)
     return {**recommend(version, given).settings, **given}
 
 
 def recommend(version: str, given: Mapping[str, Any]) -> Recommendation:
-    """Return the settings that a preset version recommends for a trial, whatever else is given.
+    """Return the settings that a preset version recommends for a trial, also those that are given.
 
-    Settings were tuned at some epsilons; `_at` interpolates between these. A row for any data set was tuned for one
-    number of records, and `_scaled` adapts it to the trial's number.
+    Settings were tuned at some epsilons; between these they are interpolated. A row for any data set was tuned for one
+    number of records, and is scaled to the trial's number.
 
     Args:
         version: version of the preset.
@@ -119,22 +119,29 @@ def recommend(version: str, given: Mapping[str, Any]) -> Recommendation:
         if name in given:
             check(SETTINGS[name], trial[name])
     method_name = method(trial)
-    rows = [row for row in _rows(version)
-            if row["mechanism"] == trial["mechanism"] and method_name in row["methods"]
-            and row["dataset"] in (ANY, trial["dataset"]) and row["features"] in (ANY, trial["features"])]
-    if not rows or parts_of("network", Network)[trial["network"]].convolutional:
+    row = _row(version, method_name, trial)
+    if row is None or parts_of("network", Network)[trial["network"]].convolutional:
         raise ConfigError(_nothing_for(version, method_name, trial))
-    row = rows[0]
     target = parts_of("mechanism", Mechanism)[trial["mechanism"]].target  # name of the setting with the target epsilon
     epsilon = given.get(target) if target else None
-    if target and (isinstance(epsilon, bool) or not isinstance(epsilon, int | float) or not epsilon > 0):
+    is_positive = isinstance(epsilon, int | float) and not isinstance(epsilon, bool) and epsilon > 0
+    if target and not is_positive:
         raise ConfigError(f"{target}: must be > 0 with a preset, which chooses settings by it, got {epsilon!r}")
     tuned = {**row["shared"], **row["methods"][method_name]}
-    values = {name: _at(value, epsilon) for name, value in tuned.items()}
+    values = {name: _interpolated(value, epsilon) for name, value in tuned.items()}
     if "records" in row:
         records, _ = DATASETS[trial["dataset"]].split_sizes(trial["validation_fraction"], trial["train_records"])
         values |= _scaled(values, row["records"], records)
     return Recommendation(values, row["source"])
+
+
+def _row(version: str, method_name: str, trial: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the first row of a preset version that fits a trial's method and settings; None if no row does."""
+    for row in _rows(version):
+        if (row["mechanism"] == trial["mechanism"] and method_name in row["methods"]
+                and row["dataset"] in (ANY, trial["dataset"]) and row["features"] in (ANY, trial["features"])):
+            return row
+    return None
 
 
 def _scaled(values: Mapping[str, Any], tuned_records: int, records: int) -> dict[str, Any]:
@@ -184,7 +191,7 @@ def _nothing_for(version: str, method_name: str, trial: Mapping[str, Any]) -> st
     return f"preset: {version} has no settings for {method_name} with {settings}; it has settings for {known}"
 
 
-def _at(value: Any, epsilon: float | None) -> Any:
+def _interpolated(value: Any, epsilon: float | None) -> Any:
     """Return a setting's recommended value at an epsilon.
 
     Numbers between two tuned epsilons are interpolated on logarithmic scales. Other values, and those beyond the ends,
@@ -197,12 +204,11 @@ def _at(value: Any, epsilon: float | None) -> Any:
     if not isinstance(value, Mapping):
         return value
     tuned = sorted(value)
-    nearest = min(tuned, key=lambda other: abs(math.log(other / epsilon)))
-    below = [other for other in tuned if other <= epsilon]
-    above = [other for other in tuned if other >= epsilon]
-    if nearest == epsilon or not below or not above or not isinstance(value[nearest], float):
+    nearest = min(tuned, key=lambda tuned_epsilon: abs(math.log(tuned_epsilon / epsilon)))
+    if nearest == epsilon or not tuned[0] <= epsilon <= tuned[-1] or not isinstance(value[nearest], float):
         return value[nearest]
-    low, high = below[-1], above[0]  # the tuned epsilons on either side
+    low = max(tuned_epsilon for tuned_epsilon in tuned if tuned_epsilon <= epsilon)
+    high = min(tuned_epsilon for tuned_epsilon in tuned if tuned_epsilon >= epsilon)
     fraction = math.log(epsilon / low) / math.log(high / low)  # of the way from low to high
     return _rounded(value[low] * (value[high] / value[low]) ** fraction)
 
@@ -217,6 +223,15 @@ def _rows(version: str) -> list[dict[str, Any]]:
     rows = yaml.safe_load(Path(__file__).with_name(f"{version}.yaml").read_text(encoding="utf-8"))
     index = VERSIONS.index(version)
     return rows + _rows(VERSIONS[index - 1]) if index else rows
+
+
+class _Advice(NamedTuple):
+    """Values that a preset sets on some data and mechanism, their source, and the trials' values that differ."""
+
+    where: str
+    preset_values: str
+    trial_values: str
+    source: str
 
 
 def advice(version: str, trials: Sequence[tuple[TrialConfig, Mapping[str, Any]]]) -> tuple[str, ...]:
@@ -237,10 +252,10 @@ def advice(version: str, trials: Sequence[tuple[TrialConfig, Mapping[str, Any]]]
             name = method({"network": trial.network, "hidden": trial.hidden, "algorithm": trial.algorithm})
             where = f"{trial.features} of {trial.dataset}, mechanism {trial.mechanism}"
             groups.setdefault((name, where, recommendation.source), []).append((trial, written, recommendation))
-    methods: dict[tuple[str, str, str, str], list[str]] = {}  # text on a method -> all methods with the same text
+    methods: dict[_Advice, list[str]] = {}  # all methods with the same advice
     for (name, where, source), group in groups.items():
         preset_values, trial_values = _compared(group, has_preset=bool(version))
-        methods.setdefault((where, preset_values, trial_values, source), []).append(name)
+        methods.setdefault(_Advice(where, preset_values, trial_values, source), []).append(name)
     lines = []
     for (where, preset_values, trial_values, source), names in methods.items():
         who = f"{', '.join(names)} on {where}"

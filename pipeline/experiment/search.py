@@ -108,6 +108,7 @@ class Search:
         return self._trial(values).pruned()
 
     def _trial(self, values: Mapping[str, Any]) -> TrialConfig:
+        """Return the trial with these values of the space, the shared settings and, for the others, the preset's."""
         return TrialConfig.from_mapping(filled(self.preset, {**self.base, **values}))
 
     def corners(self) -> Iterator[tuple[TrialConfig, dict[str, str]]]:
@@ -116,7 +117,8 @@ class Search:
         A corner combines one choice, or one end of the range, of every setting. Corners stand for the unknown trials.
 
         Raises:
-            ConfigError: for a corner that cannot be run, with the place of the named field.
+            ConfigError: for a corner that cannot be run, or has no validation accuracy to maximize; with the place of
+                the setting.
         """
         places = {name: f"base.{name}" for name in self.base} | {name: f"search.space.{name}" for name in self.space}
         for values in itertools.product(*(domain.ends for domain in self.space.values())):
@@ -126,8 +128,8 @@ class Search:
                 field = str(error).partition(":")[0]
                 origin = f", at {places[field]}" if field in places else by_preset(self.preset, field)
                 raise ConfigError(f"{error}{origin}") from None
-            scores = {"validation_fraction": trial.validation_fraction, "private_metrics": trial.disclosure}
-            for name, value in scores.items():
+            for name, value in (("validation_fraction", trial.validation_fraction),
+                                ("private_metrics", trial.disclosure)):
                 if value in (0, "withheld"):
                     raise ConfigError(f"{name}: must leave a validation accuracy, which a search maximizes, got "
                                       f"{value}, at {places.get(name, 'base')}")

@@ -107,14 +107,13 @@ def check_candidates(candidates: Sequence[TrialConfig], selection: Selection) ->
     if not certified:
         raise ConfigError(f"selection.rule: '{selection.rule}' needs trials with a certified epsilon (a mechanism "
                           "such as per_example, and noise), got none")
-    for c in certified:
-        if not c.validation_fraction:
-            raise ConfigError("validation_fraction: must be > 0, as the best trial is chosen by validation accuracy, "
-                              "got 0.0")
+    if not all(trial.validation_fraction for trial in certified):
+        raise ConfigError("validation_fraction: must be > 0, as the best trial is chosen by validation accuracy, got "
+                          "0.0")
     if not selection.is_random:
         return
     check_alike(candidates, "candidate", "of random stopping")
-    if selection.seed is None and any(c.secure for c in candidates):
+    if selection.seed is None and any(trial.secure for trial in candidates):
         raise ConfigError("selection.seed: must be given with noise 'secure', got none; whoever knows it knows K, so "
                           "draw it (python -c 'import secrets; print(secrets.randbits(128))') and keep it as private "
                           "as the trials that are not published")
@@ -130,14 +129,14 @@ def check_alike(trials: Sequence[TrialConfig], noun: str, of: str) -> None:
     Raises:
         ConfigError: naming the incompatible field.
     """
-    for c in trials:
-        if not composable([c]):
+    for trial in trials:
+        if not composable([trial]):
             raise ConfigError(f"mechanism: every {noun} {of} must have a certified, finite epsilon "
                               f"(a mechanism such as per_example, with target_epsilon or noise_multiplier > 0), got "
-                              f"mechanism '{c.mechanism}', target_epsilon {c.target_epsilon:g}, noise_multiplier "
-                              f"{c.noise_multiplier:g}")
+                              f"mechanism '{trial.mechanism}', target_epsilon {trial.target_epsilon:g}, "
+                              f"noise_multiplier {trial.noise_multiplier:g}")
     for name in ("dataset", "sampler", "delta"):  # the sampler fixes the neighbouring relation
-        values = list(dict.fromkeys(str(getattr(c, name)) for c in trials))
+        values = list(dict.fromkeys(str(getattr(trial, name)) for trial in trials))
         if len(values) > 1:
             raise ConfigError(f"{name}: must be one for all {noun}s {of}, got {', '.join(values)}")
 
@@ -198,14 +197,14 @@ def gamma_of(mean: float, shape: float) -> float:
         return 1 / mean
     from scipy import optimize  # imported here: it takes half a second
 
-    def excess(log_gamma: float) -> float:
-        """Return log(E[K]/mean), which decreases in log gamma to log(1/mean) at 0."""
+    def log_ratio(log_gamma: float) -> float:
+        """Return log(E[K]/mean) at this log gamma; it decreases, to log(1/mean) at 0."""
         truncation = -math.expm1(shape * log_gamma) / shape if shape else -log_gamma
         return math.log(math.expm1(-log_gamma) / truncation / mean)
 
     low, high = -1.0, -1e-12  # of log gamma; the root lies between them
-    if excess(high) >= 0:
+    if log_ratio(high) >= 0:
         return 1.0
-    while excess(low) < 0:
+    while log_ratio(low) < 0:
         low *= 2
-    return math.exp(optimize.brentq(excess, low, high, xtol=1e-14))
+    return math.exp(optimize.brentq(log_ratio, low, high, xtol=1e-14))

@@ -125,12 +125,16 @@ class Run(ABC):
     inputs: type[Inputs] = Inputs
 
     def __init__(self, pack: Pack, data: Dataset, device: torch.device, rungs: Collection[int] = ()) -> None:
-        """Split the records into training and validation, load the inputs and draw canaries; training begins later."""
+        """Split the records into training and validation, load the inputs and draw canaries.
+
+        The class describes the arguments.
+        """
         self.pack, self.data, self.device, self.rungs = pack, data, device, rungs
         self.epoch, self.active = 0, list(range(len(pack.trials)))
         shared, trials = pack.shared, pack.trials
-        n_validation, used = shared.split_sizes[1], sum(shared.split_sizes)
-        splits = [split(data.spec.n_train, n_validation, t.seed, used) for t in trials]
+        n_training, n_validation = shared.split_sizes
+        n_used = n_training + n_validation  # the settings may leave out records
+        splits = [split(data.spec.n_train, n_validation, trial.seed, n_used) for trial in trials]
         self.validation = torch.from_numpy(np.stack([validation for _, validation in splits])).to(device)
         self.train_inputs, self.test_inputs = (self.inputs(records, shared, data) for records in features(data, shared))
         self.evaluation = Evaluation(tuple(with_noise(t) for t in trials), data, self.train_inputs, self.test_inputs,
@@ -163,42 +167,52 @@ class Run(ABC):
         return self.epoch == self.pack.shared.epochs or not self.active
 
     def run_epoch(self) -> list[EpochRecord]:
-        """Train one epoch; return the records of the trials that were active at its start."""
+        """Train one epoch; return the records of the trials that were active at its start.
+
+        A trial ends after the last epoch, or when its weights are not finite. On a rung, an epoch after which a search
+        may stop a trial, its record also holds the record that replaces it in that case.
+        """
         start_time = time.perf_counter()
         trained = self._train_epoch()
         self.epoch += 1
-        finite = self._finite()  # from the released weights; the loss on private records decides nothing
-        n_epochs = self.pack.shared.epochs
-        is_last, on_rung = self.epoch == n_epochs, self.epoch in self.rungs
-        ended = [r for r in self.active if is_last or not finite[r]]
+        is_finite = self._finite()  # from the released weights; the loss on private records decides nothing
+        is_last, on_rung = self.epoch == self.pack.shared.epochs, self.epoch in self.rungs
+        ending = [r for r in self.active if is_last or not is_finite[r]]
+        records: list[EpochRecord] = []
         with self._evaluated():
-            counts = self._counts(with_test=bool(ended) or on_rung)
+            counts = self._counts(with_test=bool(ending) or on_rung)
             accuracies = {part: self.evaluation.accuracy(part, part_counts) for part, part_counts in counts.items()}
             scores = self._canary_scores() if is_last and self.canaries else None
             seconds = (time.perf_counter() - start_time) / len(self.pack.trials)
-            records: list[EpochRecord] = []
             for r in self.active:
                 metrics = {"time/epoch_seconds": seconds} | self._metrics(r, trained) | self._followed(r, accuracies)
-                final_record = None
-                if r in ended or on_rung:
-                    tested = metrics | {"test/accuracy": accuracies["test"][r],
-                                        "test/worst_class_accuracy": worst_class(counts["test"][r])}
-                    status = "finished" if finite[r] else "diverged"
-                    if r not in ended:
-                        status = "stopped"
-                    # The decision to stop used released values, so an early end costs as much as all epochs.
-                    final_record = self._record(r, tested, n_epochs, self._outcome(r, status, counts),
-                                                scores if finite[r] else None)
-                if final_record and r in ended:
-                    records.append(final_record)
-                else:
+                if r not in ending and not on_rung:
+                    records.append(self._record(r, metrics, self.epoch))
+                    continue
+                tested = metrics | {"test/accuracy": accuracies["test"][r],
+                                    "test/worst_class_accuracy": worst_class(counts["test"][r])}
+                if r not in ending:
+                    if_stopped = self._final_record(r, tested, "stopped", counts)
                     record = self._record(r, metrics, self.epoch)
-                    records.append(dataclasses.replace(record, if_stopped=final_record))
-        self.active = [r for r, record in zip(self.active, records, strict=True) if record.outcome is None]
+                    records.append(dataclasses.replace(record, if_stopped=if_stopped))
+                elif is_finite[r]:
+                    records.append(self._final_record(r, tested, "finished", counts, scores))
+                else:
+                    records.append(self._final_record(r, tested, "diverged", counts))
+        self.active = [r for r in self.active if r not in ending]
         return records
 
+    def _final_record(self, r: int, metrics: Mapping[str, float], status: str, counts: dict[str, torch.Tensor],
+                      scores: np.ndarray | None = None) -> EpochRecord:
+        """Return the last record of trial r, with its outcome and the epsilon of all planned epochs.
+
+        The decision to end early used released values, so an early end costs as much as all epochs. The arguments are
+        those of `_record` and `_outcome`.
+        """
+        return self._record(r, metrics, self.pack.shared.epochs, self._outcome(r, status, counts), scores)
+
     def _counts(self, with_test: bool) -> dict[str, torch.Tensor]:
-        """Return `Evaluation.count` of the part that is followed, if any, and of the test records, if asked for."""
+        """Return `Evaluation.count` by part of the data: the followed part, if any, and the test records if asked."""
         parts = [self.evaluation.followed] if self.evaluation.followed else []
         if with_test and "test" not in parts:
             parts.append("test")
@@ -233,6 +247,7 @@ class Run(ABC):
         return contextlib.nullcontext()
 
     def _followed(self, r: int, accuracies: Mapping[str, list[float]]) -> dict[str, float]:
+        """Return the accuracy of trial r that every epoch reports, by metric name; empty if there is none."""
         followed = self.evaluation.followed
         return {f"{followed}/accuracy": accuracies[followed][r]} if followed else {}
 

@@ -30,6 +30,7 @@ SAFETY_FACTOR = 1 - 2.0**-20
 CHUNK_ELEMENTS = {"cpu": 2**16, "cuda": 2**28}  # on a CPU, a chunk stays in the cache for several passes
 
 ROW_BITS = 30  # bits of C, for contributions in rows
+INPUT_BITS = 15  # bits of a row's largest number before it is bounded, so that its norm is exact
 
 Factor = Callable[[torch.Tensor], torch.Tensor]  # from norms [R, m, 1] to factors of contributions
 
@@ -59,26 +60,28 @@ class IntegerSum:
 
     def __init__(self, trials: Sequence[TrialConfig], bounds: Sequence[float], deviations: Sequence[float],
                  shape: tuple[int, ...], bases: Sequence[torch.Tensor | None], device: torch.device) -> None:
-        """Compute the grids of every layer and trial, in float64, and make the source of noise.
+        """Compute the steps of every layer and trial, in float64, and make the source of noise.
 
-        Learning signals are rounded to `first_steps`, projected if there is a basis, rounded again to `signal_steps`,
-        bounded, and rounded to the grid of contributions. The class describes the arguments and these steps.
+        A step is the real number that integer 1 represents. Learning signals are rounded to `first_steps`, projected if
+        there is a basis, rounded again to `signal_steps`, bounded, and rounded to the steps of contributions. The class
+        describes the arguments.
         """
         self.bases, self.batch_size, self.device = list(bases), trials[0].batch_size, device
         self.steps = [steps(trial, bound, deviation)
                       for trial, bound, deviation in zip(trials, bounds, deviations, strict=True)]
-        layers = list(zip(*self.steps, strict=True))  # per layer, the steps of every trial
-        first = [self._column(values) for values in zip(*map(signal_steps, trials), strict=True)]
-        self.first_steps = [step.float() for step in first]
-        self.signal_steps = [self._column([step.signal for step in layer]) for layer in layers]
-        self.step_ratios = [step / before for step, before in zip(self.signal_steps, first, strict=True)]
-        self.ratios = [self._column([step.signal / step.contribution for step in layer]) for layer in layers]
+        steps_by_layer = list(zip(*self.steps, strict=True))  # per layer, the steps of every trial
+        first_steps = [self._by_trial(values) for values in zip(*map(signal_steps, trials), strict=True)]
+        self.first_steps = [step.float() for step in first_steps]
+        self.signal_steps = [self._by_trial([step.signal for step in layer]) for layer in steps_by_layer]
+        self.step_ratios = [step / first for step, first in zip(self.signal_steps, first_steps, strict=True)]
+        self.ratios = [self._by_trial([step.signal / step.contribution for step in layer]) for layer in steps_by_layer]
         self.deviations = tuple(deviations)
-        seeds = len(trials) if trials[0].secure else [t.seed for t in trials]  # a number of trials: secret noise
-        self.noise = RoundedNoise(seeds, shape, device, stream="release", active=[bool(s) for s in deviations])
+        seeds = len(trials) if trials[0].secure else [trial.seed for trial in trials]  # a number means secret noise
+        has_noise = [deviation != 0 for deviation in deviations]
+        self.noise = RoundedNoise(seeds, shape, device, stream="release", active=has_noise)
 
-    def _column(self, values: Sequence[float]) -> torch.Tensor:
-        """Return one number of every trial as [R, 1, 1], float64."""
+    def _by_trial(self, values: Sequence[float]) -> torch.Tensor:
+        """Return one number per trial as a tensor [R, 1, 1], float64, to be multiplied with [R, m, n]."""
         return torch.tensor(values, dtype=torch.float64, device=self.device).view(-1, 1, 1)
 
     def signals(self, deltas: Sequence[torch.Tensor]) -> list[torch.Tensor]:
@@ -110,9 +113,9 @@ class IntegerSum:
         """
         integers = self.signals(deltas)
         norms = [exact_norm(d).mul_(step) for d, step in zip(integers, self.signal_steps, strict=True)]
-        layer_factors = factors(norms, [h.squares * h.step**2 for h in activations])
+        factors_by_layer = factors(norms, [h.squares * h.step**2 for h in activations])
         contributions = []
-        for d, ratio, (weight_factor, bias_factor) in zip(integers, self.ratios, layer_factors, strict=True):
+        for d, ratio, (weight_factor, bias_factor) in zip(integers, self.ratios, factors_by_layer, strict=True):
             to_biases = None
             if bias_factor is not weight_factor:  # before `d` is overwritten
                 to_biases = _scaled(d.clone(), bias_factor, ratio, LARGEST_OF_BIASES).int()
@@ -123,15 +126,15 @@ class IntegerSum:
     def release(self, factors: Factors, deltas: Sequence[torch.Tensor], activations: Sequence[Rows],
                 out: Parameters) -> None:
         """Write the sum of the contributions, with noise and over the public batch size, to `out`."""
-        self._add_up(factors, deltas, activations, self.noise.next(), self.batch_size, out)
+        self._write_sum(factors, deltas, activations, self.noise.next(), self.batch_size, out)
 
     def add_up(self, factors: Factors, deltas: Sequence[torch.Tensor], activations: Sequence[Rows],
                out: Parameters) -> None:
         """Write the sum of the contributions to `out`, exact in float64."""
-        self._add_up(factors, deltas, activations, torch.zeros_like(out.flat, dtype=torch.float64), 1, out)
+        self._write_sum(factors, deltas, activations, torch.zeros_like(out.flat, dtype=torch.float64), 1, out)
 
-    def _add_up(self, factors: Factors, deltas: Sequence[torch.Tensor], activations: Sequence[Rows],
-                noise: torch.Tensor, divisor: int, out: Parameters) -> None:
+    def _write_sum(self, factors: Factors, deltas: Sequence[torch.Tensor], activations: Sequence[Rows],
+                   noise: torch.Tensor, divisor: int, out: Parameters) -> None:
         """Write the sum of the contributions, plus noise, over a divisor to `out`.
 
         Args:
@@ -153,17 +156,33 @@ class IntegerSum:
                 bias_sum = to_biases.sum(dim=0, dtype=torch.int64).double().mul_(scale / step.input)
                 out.biases[layer][r].copy_(bias_sum.add_(bias_noise[layer][r]).mul_(unit))
                 weight_sums = product(inputs.t(), split_digits(to_weights))
-                self._write(weight_sums, weight_noise[layer][r].t(), scale, unit, out.weights[layer][r].t())
+                self._write_weights(weight_sums, weight_noise[layer][r].t(), scale, unit, out.weights[layer][r].t())
 
-    def _write(self, sums: torch.Tensor, noise: torch.Tensor, scale: float, unit: float, out: torch.Tensor) -> None:
-        """Write unit (scale S + R) to `out` [n_{l-1}, n_l]; S is in two digits, int32 [n_{l-1}, 2 n_l]."""
-        rows = max(1, CHUNK_ELEMENTS[self.device.type] // out.shape[1])
-        for digits, noise_chunk, out_chunk in zip(sums.split(rows), noise.split(rows), out.split(rows), strict=True):
+    def _write_weights(self, sums: torch.Tensor, noise: torch.Tensor, scale: float, unit: float,
+                       out: torch.Tensor) -> None:
+        """Write the sums of one layer's weights with noise, unit (scale S + R), to `out` [n_{l-1}, n_l].
+
+        Args:
+            sums: S in two digits (`split_digits`), int32 [n_{l-1}, 2 n_l].
+            noise: R, float64 [n_{l-1}, n_l]; it is overwritten.
+            scale, unit: 1 in S is `scale` steps of the noise, and a step of the noise is `unit`.
+            out: the result.
+        """
+        n_rows = max(1, CHUNK_ELEMENTS[self.device.type] // out.shape[1])
+        chunks = zip(sums.split(n_rows), noise.split(n_rows), out.split(n_rows), strict=True)
+        for digits, noise_chunk, out_chunk in chunks:
             torch.mul(noise_chunk.add_(combine_digits(digits), alpha=scale), unit, out=out_chunk)
 
 
 def _scaled(d: torch.Tensor, factor: torch.Tensor, ratio: torch.Tensor, largest: float) -> torch.Tensor:
-    """Return factor s D/a with the margin `SAFETY_FACTOR`, not truncated yet; D is overwritten."""
+    """Return factor s D/a with the margin `SAFETY_FACTOR`, clamped but not truncated yet; D is overwritten.
+
+    Args:
+        d: integers D of learning signals [R, m, n].
+        factor: factors that bound each record's contribution [R, m, 1].
+        ratio: s/a, the step of learning signals over that of contributions [R, 1, 1].
+        largest: limit on the absolute value.
+    """
     return d.mul_((factor * SAFETY_FACTOR * ratio).float()).clamp_(-largest, largest)
 
 
@@ -185,8 +204,13 @@ class RowSum:
 
     def __init__(self, trials: Sequence[TrialConfig], bounds: Sequence[float], deviations: Sequence[float],
                  shape: tuple[int, ...], device: torch.device) -> None:
+        """Choose the grids: a step of the noise is `unit`, and a step of contributions is `scale` such steps.
+
+        The class describes the arguments.
+        """
         self.batch_size, self.unit = trials[0].batch_size, deviations[0] / 2**GRID_BITS
-        self.scale = 2.0 ** max(0, math.floor(math.log2(bounds[0] / 2**ROW_BITS / self.unit)))
+        contribution_step = bounds[0] / 2**ROW_BITS  # before it is rounded to a power of two times the unit
+        self.scale = 2.0 ** max(0, math.floor(math.log2(contribution_step / self.unit)))
         self.noise = RoundedNoise(len(trials), shape, device)
 
     def release(self, factor: Factor, rows: Sequence[torch.Tensor], activations: Sequence[torch.Tensor],
@@ -199,11 +223,12 @@ class RowSum:
             activations: not used: rows are whole contributions.
             out: the result.
         """
-        finite = rows[0].isfinite().all(dim=-1, keepdim=True)
-        contributions = torch.where(finite, rows[0], 0.0).double()
-        step = power_of_two_above(contributions.abs().amax(dim=-1, keepdim=True)) / 2**15  # 15 bits, as in the class
+        is_finite = rows[0].isfinite().all(dim=-1, keepdim=True)
+        contributions = torch.where(is_finite, rows[0], 0.0).double()
+        largest = contributions.abs().amax(dim=-1, keepdim=True)
+        step = power_of_two_above(largest) / 2**INPUT_BITS
         integers = (contributions / step).round_()
         factors = factor(exact_norm(integers) * step).mul_(SAFETY_FACTOR) * step / (self.unit * self.scale)
         total = (integers * factors).trunc_().sum(dim=1)
-        _, (noise,) = out.views(self.noise.next())
+        _, (noise,) = out.views(self.noise.next())  # a trainer's rows are stored as one layer's biases
         out.biases[0].copy_(total.mul_(self.scale).add_(noise).mul_(self.unit / self.batch_size))

@@ -35,20 +35,25 @@ class IntegerInputs(Inputs):
         self.values = torch.empty(records.shape, dtype=torch.int8, device=records.device)
         self._buffer = self.values[:0]
         self.squares = torch.empty(len(records), 1, dtype=torch.float64, device=records.device)
-        rows = max(1, CHUNK_ELEMENTS[records.device.type] // records.shape[1])
+        n_rows = max(1, CHUNK_ELEMENTS[records.device.type] // records.shape[1])
         table = self._pixel_table(int(data.spec.scale)) if self.scaled else None
-        for start in range(0, len(records), rows):
-            chunk = slice(start, start + rows)
+        for start in range(0, len(records), n_rows):
+            chunk = slice(start, start + n_rows)
             x = records[chunk].float().div_(FINE) if table is None else self._looked_up(table, records[chunk])
             if self.usable is not None:
                 x[~self.usable[chunk]] = 0.0
-            divisor = self._divisor(x) if self.norm else 1.0
-            x.div_(divisor).round_().clamp_(-LARGEST_FINE / FINE, LARGEST_FINE / FINE)
-            if self.norm:
-                x.mul_((self.norm * divisor / (exact_norm(x) * FINE * divisor).clamp_(min=LEAST_NORM)).float())
-            x.mul_(FINE / self.step).round_().clamp_(-LARGEST_FIRST, LARGEST_FIRST)
+            self._round(x)
             self.values[chunk].copy_(x)
             self.squares[chunk].copy_(exact_norm(x).square_().round_())
+
+    def _round(self, x: torch.Tensor) -> None:
+        """Normalise features in steps of `FINE` [rows, n_features], if asked for, and round them to steps of `step`."""
+        divisor = self._divisor(x) if self.norm else 1.0
+        x.div_(divisor).round_().clamp_(-LARGEST_FINE / FINE, LARGEST_FINE / FINE)
+        if self.norm:
+            norms = (exact_norm(x) * FINE * divisor).clamp_(min=LEAST_NORM)
+            x.mul_((self.norm * divisor / norms).float())
+        x.mul_(FINE / self.step).round_().clamp_(-LARGEST_FIRST, LARGEST_FIRST)
 
     def batch(self, indices: torch.Tensor, reuse_buffer: bool = False) -> Rows:
         """Return the records at `indices` [R, m] as integers.
@@ -59,15 +64,16 @@ class IntegerInputs(Inputs):
             indices: places of records.
             reuse_buffer: whether they may lie in memory that the next such batch overwrites.
         """
-        places = indices.flatten()
-        values = torch.index_select(self.values, 0, places, out=self._memory(len(places), reuse_buffer))
-        squares = self.squares.index_select(0, places).view(*indices.shape, 1)
+        flat = indices.flatten()
+        values = torch.index_select(self.values, 0, flat, out=self._memory(len(flat), reuse_buffer))
+        squares = self.squares.index_select(0, flat).view(*indices.shape, 1)
         return Rows(values.view(*indices.shape, -1), self.step, squares)
 
     def _divisor(self, x: torch.Tensor) -> torch.Tensor:
         """Return the power of two by which each row is divided before normalisation [rows, 1].
 
-        It makes sums of squares exact in float64 and keeps small numbers; normalisation preserves only the direction.
+        It brings the row's largest number between `SMALLEST` and a limit at which sums of squares are still exact in
+        float64. Normalisation preserves only the direction, so the division changes nothing else.
         """
         largest = x.abs().amax(dim=1, keepdim=True).mul_(FINE)
         limit = min(LARGEST_FINE, math.sqrt(LARGEST_SQUARES / x.shape[1]))
@@ -77,23 +83,28 @@ class IntegerInputs(Inputs):
         return power_of_two_above(ratio)
 
     def _pixel_table(self, scale: int) -> torch.Tensor:
-        """Return the scaled pixels 0, ..., scale per channel in steps of `FINE` [channels, scale + 1], from Python."""
+        """Return the standardised value of each pixel 0, ..., scale in each channel [channels, scale + 1].
+
+        It is in steps of `FINE`. Python computes it, not a kernel, so that it is the same on every processor.
+        """
         means, deviations = self.channel_scales
-        table = [[round((pixel / scale - mean) / deviation / FINE) for pixel in range(scale + 1)]
-                 for mean, deviation in zip(means, deviations, strict=True)]
+        table = []
+        for mean, deviation in zip(means, deviations, strict=True):
+            table.append([round((pixel / scale - mean) / deviation / FINE) for pixel in range(scale + 1)])
         return torch.tensor(table, dtype=torch.float32)
 
     def _looked_up(self, table: torch.Tensor, records: torch.Tensor) -> torch.Tensor:
-        """Return the table's values of all pixels [n, n_features]; the table [channels, values] has a row per channel.
+        """Return the table's values of all pixels of the records [n, n_features].
 
         Args:
-            table: value of every pixel 0, 1, ..., for each channel.
+            table: value of every pixel 0, 1, ..., for each channel [channels, values].
             records: pixels [n, n_features], uint8, one channel after the other.
         """
-        channels, table = len(table), table.to(records.device)
-        places = records.view(len(records), channels, -1).int()
-        places += table.shape[1] * torch.arange(channels, dtype=torch.int32, device=records.device).view(-1, 1)
-        return table.flatten().index_select(0, places.flatten()).view(records.shape)
+        n_channels, n_values = table.shape
+        starts = n_values * torch.arange(n_channels, dtype=torch.int32, device=records.device)  # in the flat table
+        indices = records.view(len(records), n_channels, -1).int()
+        indices += starts.view(-1, 1)
+        return table.to(records.device).flatten().index_select(0, indices.flatten()).view(records.shape)
 
 
 def function_table(values: Sequence[float], device: torch.device) -> torch.Tensor:

@@ -24,6 +24,7 @@ class IntegerLoss(Loss):
     """
 
     def __init__(self, config: TrialConfig, device: torch.device) -> None:
+        """Compute the table of exp(-k/`PER_UNIT`), in steps of 2^-`EXPONENTIAL_BITS`; the class has the arguments."""
         super().__init__(config)
         self.float_loss = config.parts.loss.load()(config)  # defines the targets
         exponentials = [round(2**EXPONENTIAL_BITS * math.exp(-k / PER_UNIT)) for k in range(REACH * PER_UNIT)]
@@ -40,9 +41,10 @@ class IntegerLoss(Loss):
             labels: [R, m, 1], int64.
         """
         below_largest = logits.amax(dim=-1, keepdim=True) - logits
-        places = below_largest.mul_(PER_UNIT).nan_to_num_(0.0).round_().clamp_(0, len(self.table) - 1).to(torch.int32)
-        exponentials = self.table.index_select(0, places.flatten()).view(logits.shape)
+        indices = below_largest.mul_(PER_UNIT).nan_to_num_(0.0).round_().clamp_(0, len(self.table) - 1).to(torch.int32)
+        exponentials = self.table.index_select(0, indices.flatten()).view(logits.shape)
         p = exponentials / exponentials.sum(dim=-1, keepdim=True)
         q = self.float_loss.targets(labels.squeeze(-1), logits.shape[-1])
         losses = -(q * p.clamp(min=2.0**-EXPONENTIAL_BITS).log()).sum(dim=-1, keepdim=True)
-        return (p - q).mul_(2**ERROR_BITS).round_().mul_(2.0**-ERROR_BITS).float(), losses.float()
+        errors = (p - q).mul_(2**ERROR_BITS).round_().mul_(2.0**-ERROR_BITS)
+        return errors.float(), losses.float()

@@ -23,7 +23,7 @@ from pipeline.trials.config import TrialConfig
 from pipeline.trials.shapes import DenseShape, dense_shapes
 from pipeline.trials.steps import BACK_STEP, BASE, HIDDEN_STEPS, LARGEST, LARGEST_FIRST, LARGEST_SECOND
 
-PLACES, REACH = 4096, 8.0  # entries of a table of phi; its range is -REACH <= z <= REACH
+ENTRIES, REACH = 4096, 8.0  # entries of a table of phi; its range is -REACH <= z <= REACH
 
 
 class IntegerDense(Dense):
@@ -71,13 +71,23 @@ class IntegerDense(Dense):
         result = torch.empty(*delta.shape[:2], self.shape.n_in, device=delta.device)
         for out, d, w in zip(result, delta, weight, strict=True):
             integers, step = quantised(w, LARGEST_SECOND)
-            digits = split_digits(signals(d, BACK_STEP).to(torch.int16)).chunk(2, dim=1)  # higher and lower
-            higher, lower = (product(digit.contiguous(), integers.to(torch.int8).contiguous()) for digit in digits)
+            integers = integers.to(torch.int8).contiguous()
+            higher_digits, lower_digits = split_digits(signals(d, BACK_STEP).to(torch.int16)).chunk(2, dim=1)
+            higher = product(higher_digits.contiguous(), integers)
+            lower = product(lower_digits.contiguous(), integers)
             out.copy_(higher.double().mul_(BASE).add_(lower)).mul_(step * BACK_STEP)
         return result
 
     def write_sum(self, delta: torch.Tensor, h: Rows, out_weight: torch.Tensor, out_bias: torch.Tensor) -> None:
-        """Write sum_i delta_i h_i^T and sum_i delta_i to the outputs; deltas are rounded to 14 bits of the largest."""
+        """Write sum_i delta_i h_i^T and sum_i delta_i, the sums of gradients over records, to the outputs.
+
+        Shapes: R trials, m records, n_l units of layer l.
+
+        Args:
+            delta: learning signals [R, m, n_l]; they are rounded to 14 bits of a trial's largest.
+            h: inputs, as integers [R, m, n_{l-1}].
+            out_weight, out_bias: the sums [R, n_l, n_{l-1}] and [R, n_l].
+        """
         for d, values, weight, bias in zip(delta, h.values, out_weight, out_bias, strict=True):
             integers, step = quantised(d, LARGEST)
             sums = product(values.t(), split_digits(integers.to(torch.int16)))
@@ -139,23 +149,23 @@ class IntegerNetwork(Network):
         """Return the hidden outputs H [R, m, n], int8, for pre-activations z, which are overwritten.
 
         R trials, m records, n units. ReLU is rounded to steps. Other activation functions are looked up in a table,
-        which has `PLACES` values from -`REACH` to `REACH`.
+        which has `ENTRIES` values from -`REACH` to `REACH`.
         """
         if self.table is None:
             return z.div_(self.hidden_step).round_().nan_to_num_(0.0).clamp_(0, LARGEST_FIRST).to(torch.int8)
-        places = z.mul_(PLACES / (2 * REACH)).add_(PLACES / 2 + 0.5).nan_to_num_(0.0).clamp_(0, PLACES - 1)
-        places = places.to(torch.int32)
-        return self.table.index_select(0, places.flatten()).view(z.shape)
+        # The index of z is (z + REACH) in entries per unit; adding 0.5 before the cast to an integer rounds it.
+        indices = z.mul_(ENTRIES / (2 * REACH)).add_(ENTRIES / 2 + 0.5).nan_to_num_(0.0).clamp_(0, ENTRIES - 1)
+        return self.table.index_select(0, indices.to(torch.int32).flatten()).view(z.shape)
 
     def _table(self, activation: str, device: torch.device) -> torch.Tensor | None:
-        """Return phi(z)/b at z = -8, ..., 8, int8 [4096]; None for relu, which needs no table."""
+        """Return phi(z)/b at z = -`REACH`, ..., `REACH`, int8 [`ENTRIES`]; None for relu, which needs no table."""
         if activation == "relu":
             return None
         phi = math.tanh if activation == "tanh" else _sigmoid
         step = HIDDEN_STEPS[activation]
         values = []
-        for k in range(PLACES):
-            z = (k - PLACES / 2) * 2 * REACH / PLACES
+        for k in range(ENTRIES):
+            z = (k - ENTRIES / 2) * 2 * REACH / ENTRIES
             values.append(max(-LARGEST_FIRST, min(LARGEST_FIRST, round(phi(z) / step))))
         return function_table(values, device).to(torch.int8)
 

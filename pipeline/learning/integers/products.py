@@ -29,13 +29,15 @@ def product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         a: int8 [m, k] in [-127, 127]; k is at most `steps.max_terms()`.
         b: int8 [k, n] in [-64, 64].
     """
-    int8 = by_int8(a.device, a.shape[0], a.shape[1], b.shape[1], a.is_contiguous(), b.is_contiguous())
-    return (_by_int8 if int8 else _by_float32)(a, b)
+    (m, k), (_, n) = a.shape, b.shape
+    if by_int8(a.device, m, k, n, a.is_contiguous(), b.is_contiguous()):
+        return _by_int8(a, b)
+    return _by_float32(a, b)
 
 
 @functools.cache
 def by_int8(device: torch.device, m: int, k: int, n: int, rows_first: bool = True, rows_second: bool = True) -> bool:
-    """Whether int8 products [m, k] [k, n] are correct on this device.
+    """Return whether int8 products of matrices [m, k] and [k, n] are correct on this device, by a test.
 
     Args:
         device, m, k, n: device and shapes.
@@ -65,8 +67,9 @@ def kernel(device: torch.device, sizes: Sequence[int], m: int) -> str:
     for n_in, n_out in itertools.pairwise(sizes):
         if min(n_in, n_out) == 1:
             continue  # a small product, which float32 always computes
-        forward = by_int8(device, m, n_in, n_out, True, False)
-        if not forward or not by_int8(device, n_in, m, 2 * n_out, False, True):  # the second: sums of contributions
+        outputs = (m, n_in, n_out, True, False)  # arguments of `by_int8`
+        sums_of_contributions = (n_in, m, 2 * n_out, False, True)
+        if not by_int8(device, *outputs) or not by_int8(device, *sums_of_contributions):
             return "float32"
     return "int8"
 
@@ -97,7 +100,7 @@ def _by_float32(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 
 def split_digits(x: torch.Tensor) -> torch.Tensor:
-    """Return two digits of base 128, side by side: int8 [m, 2 n], the higher digits first.
+    """Return each number's two digits of base 128: int8 [m, 2 n], all higher digits before all lower ones.
 
     Args:
         x: int16 [m, n], at most 128 * 127 in absolute value; at most 64 * 128 if the digits become a second factor.

@@ -1,0 +1,126 @@
+"""The YAML of an experiment file: numbers, duplicate keys, synonyms of settings, and lines for error messages."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from pipeline.trials.config import ConfigError
+from pipeline.trials.fields import SYNONYMS, renamed
+
+
+class ExperimentLoader(yaml.SafeLoader):
+    """YAML's safe loader, except that 1e-5 is a number and a duplicate key is an error."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """Return a YAML mapping as a dict.
+
+        Raises:
+            ConstructorError: for a repeated key; plain YAML would silently use its last value.
+        """
+        seen = []
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True)
+            if key in seen:
+                raise yaml.constructor.ConstructorError(None, None, f"the key {key!r} stands twice",
+                                                        key_node.start_mark)
+            seen.append(key)
+        return super().construct_mapping(node, deep)
+
+
+# In YAML 1.1, unlike YAML 1.2, a power of ten without a point or without a sign in its exponent is text.
+ExperimentLoader.add_implicit_resolver("tag:yaml.org,2002:float",
+                                       re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)[eE][-+]?[0-9]+$"),
+                                       list("-+.0123456789"))
+
+
+def parse_yaml(text: str, path: Path | str) -> Any:
+    """Return the content of the YAML text.
+
+    Raises:
+        ConfigError: for text that is not valid YAML; the message names `path`.
+    """
+    try:
+        return yaml.load(text, ExperimentLoader)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)  # its line and column count from 0
+        location = f" line {mark.line + 1}, column {mark.column + 1}:" if mark else ""
+        problem = getattr(error, "problem", error)
+        raise ConfigError(f"{path}:{location} not valid YAML: {problem}") from None
+
+
+def replace_synonyms(content: Any) -> Any:
+    """Return an experiment file's content with every synonym of a setting replaced by the setting's official name.
+
+    Raises:
+        ConfigError: for a setting that is given under both names.
+    """
+    if not isinstance(content, Mapping):
+        return content
+    result = dict(content)
+    for part in ("base", "grid", "space"):
+        if isinstance(result.get(part), Mapping):
+            result[part] = renamed(result[part])
+    if isinstance(result.get("cases"), list):
+        result["cases"] = [replace_synonyms(case) for case in result["cases"]]
+    if "search" in result:
+        result["search"] = replace_synonyms(result["search"])
+    return result
+
+
+def restore_synonyms(message: str, text: str) -> str:
+    """Return an error message in which settings have the synonyms that an experiment file's text uses for them."""
+    for synonym, official in SYNONYMS.items():
+        uses_synonym = re.search(rf"\b{synonym}\b", text)
+        uses_official = re.search(rf"\b{official}\b", text)
+        if uses_synonym and not uses_official:
+            message = re.sub(rf"\b{official}\b", synonym, message)
+    return message
+
+
+def line_of(text: str, message: str) -> str:
+    """Return the line of a YAML file that an error message refers to, as `, line 3`; empty if it refers to none.
+
+    Args:
+        text: content of the file, valid YAML.
+        message: the error message; it names a place in the file, such as `cases[0].base.sigma`.
+    """
+    lines = _lines_by_place(text)
+    first = message.partition(":")[0].removeprefix("the file")
+    first = SYNONYMS.get(first, first)
+    candidates = [*re.findall(r", at ([\w.\[\]]+)", message), first]
+    unknown = re.search(r"unknown entry '(\w+)'", message)
+    if unknown:
+        candidates.insert(0, f"{first}.{unknown[1]}".lstrip("."))  # the most precise place
+    for place in candidates:
+        if place in lines:
+            return f", line {lines[place]}"
+    return ""
+
+
+def _lines_by_place(text: str) -> dict[str, int]:
+    """Return the line number, from 1, of every key and list item of a YAML text, by its place: `cases[0].base.sigma`.
+
+    Places have the official names of settings, also where the text has a synonym.
+    """
+    lines: dict[str, int] = {}
+
+    def walk(node: yaml.Node | None, place: str) -> None:
+        """Add the lines of all keys and list items below `node`, which has this place in the file, to `lines`."""
+        if isinstance(node, yaml.MappingNode):
+            for key, value in node.value:
+                name = SYNONYMS.get(key.value, str(key.value))
+                inner = f"{place}.{name}" if place else name
+                lines[inner] = key.start_mark.line + 1
+                walk(value, inner)
+        elif isinstance(node, yaml.SequenceNode):
+            for number, value in enumerate(node.value):
+                lines[f"{place}[{number}]"] = value.start_mark.line + 1
+                walk(value, f"{place}[{number}]")
+
+    walk(yaml.compose(text, ExperimentLoader), "")
+    return lines
