@@ -158,9 +158,10 @@ def make_filter(experiment: Experiment, order: int | None = None) -> Filter:
     if min_epsilons.min() > budget.epsilon:
         raise _budget_too_small(budget, corners, min_epsilons.min())
     if order is None:
-        affordable = min_epsilons <= budget.epsilon
-        shares = np.mean(run_costs[:, affordable] / (budget.epsilon - conversion[affordable]), axis=0)
-        order = int(orders[affordable][np.argmin(shares)])
+        affordable = min_epsilons <= budget.epsilon  # orders at which at least the cheapest corner fits
+        max_divergences = budget.epsilon - conversion[affordable]
+        mean_shares = np.mean(run_costs[:, affordable] / max_divergences, axis=0)
+        order = int(orders[affordable][np.argmin(mean_shares)])
     return Filter(budget, order, delta)
 
 
@@ -254,7 +255,7 @@ def epochs_by_draw(released: Iterable[Release]) -> list[int]:
 
 
 def scope(experiment: Experiment, certified: Callable[[str, str], Mapping[str, tuple[float, float]]]) -> list[str]:
-    """Return sentences on what the budget does not cover: other names, copied stores and other sweeps.
+    """Return sentences on the scope of a search's budget: it does not cover other names, copied stores, other sweeps.
 
     The list is empty without a budget.
 
@@ -290,38 +291,39 @@ def budget_lines(experiment: Experiment) -> Iterator[str]:
     search = experiment.search
     if not experiment.budget or not search:
         return
-    filter = make_filter(experiment)
-    budget = filter.budget
-    costs = {trial: filter.spent([Release(trial, trial.epochs)]) for trial in experiment.corners}  # divergences
+    privacy_filter = make_filter(experiment)
+    budget = privacy_filter.budget
+    # Renyi divergence of each trial's whole run
+    costs = {trial: privacy_filter.spent([Release(trial, trial.epochs)]) for trial in experiment.corners}
     dearest = max(costs, key=costs.__getitem__)
     min_cost, max_cost = min(costs.values()), costs[dearest]
-    conversion = filter.epsilon(1.0) - 1.0  # epsilon is a divergence plus this constant
+    conversion = privacy_filter.epsilon(1.0) - 1.0  # epsilon is a divergence plus this constant
     max_divergence = budget.epsilon - conversion
     n_cheapest, n_dearest = int(max_divergence / min_cost), int(max_divergence / max_cost)
     yield (f"budget: epsilon {budget.epsilon:g} at delta {budget.delta:g} for all that the sweep "
-           f"releases, by a Renyi filter of order {filter.order}")
-    yield (f"  the cheapest trial alone is epsilon {filter.epsilon(min_cost):.4g}, the dearest "
-           f"{filter.epsilon(max_cost):.4g}; {n_dearest} of the dearest fit, or {n_cheapest} of the cheapest")
+           f"releases, by a Renyi filter of order {privacy_filter.order}")
+    yield (f"  the cheapest trial alone is epsilon {privacy_filter.epsilon(min_cost):.4g}, the dearest "
+           f"{privacy_filter.epsilon(max_cost):.4g}; {n_dearest} of the dearest fit, or {n_cheapest} of the cheapest")
     yield (f"  {conversion:.4g} of that is paid once by the whole sweep, however many trials there are; the cheapest "
            f"adds {min_cost:.4g}, the dearest {max_cost:.4g}")
     if dearest.target_epsilon:
         yield (f"  target_epsilon {dearest.target_epsilon:g} is the cost by a trial's own accountant; the filter "
                "covers all trials together and adds up Renyi divergences of one order in its place")
-        fitting_target = _target_that_fits(dearest, filter, search.trials) if n_dearest < search.trials else 0.0
+        fitting_target = _target_that_fits(dearest, privacy_filter, search.trials) if n_dearest < search.trials else 0.0
         if fitting_target:
             yield f"  for {counted(search.trials, 'trial')} to fit, ask for target_epsilon <= {fitting_target:.2g}"
     yield f"  {sentence(noise_statement(trial.noise for trial in experiment.corners))}"
 
 
-def _target_that_fits(trial: TrialConfig, filter: Filter, n_trials: int) -> float:
+def _target_that_fits(trial: TrialConfig, privacy_filter: Filter, n_trials: int) -> float:
     """Return about the largest target_epsilon at which `n_trials` trials like this one fit into the filter's budget.
 
     It is found by bisection below the trial's own target, and rounded down to two significant digits. It is 0 if not
     even 1/64 of the trial's target fits.
     """
     def fits(target: float) -> bool:
-        cost = filter.spent([Release(TrialConfig(trial.given, target_epsilon=target), trial.epochs)])
-        return filter.epsilon(n_trials * cost) <= filter.budget.epsilon
+        cost = privacy_filter.spent([Release(TrialConfig(trial.given, target_epsilon=target), trial.epochs)])
+        return privacy_filter.epsilon(n_trials * cost) <= privacy_filter.budget.epsilon
 
     low, high = trial.target_epsilon / 64, trial.target_epsilon
     if not fits(low):
