@@ -127,6 +127,11 @@ def part_property(runs: pd.DataFrame, slot: str, attribute: str) -> pd.Series:
     return runs[slot].map(lambda name: getattr(PARTS[slot][name], attribute)).astype(bool)
 
 
+def common_value(column: pd.Series) -> Any:
+    """Return the value of a column whose rows all have the same, such as the data set of a table's trials."""
+    return column.iloc[0]
+
+
 def noise_sources(runs: pd.DataFrame) -> pd.Series:
     """Return each run's setting `noise`, `research` or `secure`; empty for runs without a mechanism.
 
@@ -159,7 +164,7 @@ def require_accuracy(runs: pd.DataFrame, name: str = "test/accuracy") -> None:
     accuracy = runs.reindex(columns=[name])[name]  # all empty if no trial has it
     missing = runs[accuracy.isna()]
     if len(missing):
-        row = missing.iloc[0]
+        row = missing.iloc[0]  # an example for the message
         first = f"{row['algorithm']} {row['setting']} seed={row['seed']} ({row['trial_key']}, {row['status']})"
         raise ReportError(f"{name}: missing for {len(missing)} of {len(runs)} trials, the first is {first}")
 

@@ -76,7 +76,8 @@ class Filter(NamedTuple):
         """Convert a spent divergence to epsilon at `delta`; no divergence gives 0."""
         if divergence == 0:
             return 0.0
-        return improved_conversion((self.order,), np.array([divergence]), self.delta)[0]
+        epsilon, _ = improved_conversion((self.order,), np.array([divergence]), self.delta)
+        return epsilon
 
     def admits(self, released: Iterable[Release]) -> bool:
         """Whether all releases of a sweep together are within its budget."""
@@ -100,8 +101,9 @@ class Filter(NamedTuple):
         else:
             value, note = math.inf, f"{spent} was spent, more than the budget of {value:g}, which then covers nothing"
         kind = "stated" if guarantee(trials) == "stated" else "selected"  # not checked here, or certified with choice
-        return Epsilon(value, kind, "budget", trials[0].parts.sampler.relation, trials[0].sampler, self.budget.delta,
-                       "improved", note)
+        any_trial = trials[0]  # all trials of a search have one sampler
+        return Epsilon(value, kind=kind, variant="budget", relation=any_trial.parts.sampler.relation,
+                       sampler=any_trial.sampler, delta=self.budget.delta, conversion="improved", note=note)
 
 
 def restored_filter(initial_state: Sequence[float]) -> Filter:
@@ -229,7 +231,7 @@ def epochs_released(released: Iterable[Release]) -> Iterable[tuple[TrialConfig, 
         releases_by_key.setdefault(release.trial.trial_key, []).append(release)
     epochs_by_trial = []
     for releases in releases_by_key.values():
-        trial = releases[0].trial
+        trial = releases[0].trial  # all releases of a key are of one trial
         if trial.draws_fresh_noise:
             epochs = sum(epochs_by_draw(releases))
         else:

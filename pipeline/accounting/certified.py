@@ -66,8 +66,9 @@ def gaussian_event(config: TrialConfig, epochs_done: int) -> PrivacyEvent:
         raise ValueError(f"mechanism: must be one of {', '.join(certified_mechanisms())}, got {mechanism.name}")
     sensitivity_over_norm = sensitivity(mechanism.excess(config), sampler.relation)
     noise_multiplier = None if config.target_epsilon else config.noise_multiplier / sensitivity_over_norm
+    n_train, _ = config.split_sizes
     return PrivacyEvent(sampler.name, sampler.relation, noise_multiplier, epochs_done * config.steps_per_epoch,
-                        epochs_done, **sampler.rates(config.split_sizes[0]))
+                        epochs_done, **sampler.rates(n_train))
 
 
 def _as_stated(config: TrialConfig, epochs_done: int) -> PrivacyEvent | StatedEvent:

@@ -39,8 +39,8 @@ def prop3_first(alpha: Curve, m: int, n_out: int, sigma: float, tau_B: float, ga
         alpha: order, > 1.
         m, n_out: batch size, and rows of the column.
         sigma: standard deviation of the optical noise.
-        tau_B: bound on ||B e||.
-        gamma_min, gamma_max: bounds of phi'.
+        tau_B: bound on ||B e||, the norm of an error e that the feedback matrix B projects.
+        gamma_min, gamma_max: bounds of phi', the slope of the activation function.
         tau_h_min, tau_h_max: bounds of every |h_k|, times sqrt(number of activations h_k).
     """
     rho2 = _rho2(gamma_min, gamma_max, tau_h_min, tau_h_max)
@@ -193,8 +193,7 @@ class Assumption:
 
 SIGMA, OUTPUT, FEEDBACK = "sigma > 0", "noise in the output layer", "independent noise in every layer"
 GAMMA, FLOOR, OFFSET, RHO = "gamma_min > 0", "|h_k| >= tau_h_min/sqrt(n_(l-1))", "tau_h_min > 0", "m + 1 > rho^2"
-EQUAL, SATURATING = "equal covariances", "saturating covariances"
-EXACT = "products in float32"
+EQUAL, SATURATING, EXACT = "equal covariances", "saturating covariances", "products in float32"
 
 
 @dataclass(frozen=True)
@@ -377,8 +376,10 @@ def claimed_epsilons(config: TrialConfig, epochs_done: int) -> list[Epsilon]:
     for variant in VARIANTS:
         for convention, T in counts.items():
             value, _ = network_epsilon(variant.bound, layers, T, config.delta, config.batch_size)
-            epsilons.append(Epsilon(value, "claimed", f"{variant.name}/{convention}", RELATION, config.sampler,
-                                    config.delta, "classic", _note(config, variant, convention)))
+            epsilons.append(Epsilon(
+                value, kind="claimed", variant=f"{variant.name}/{convention}", relation=RELATION,
+                sampler=config.sampler, delta=config.delta, conversion="classic",
+                note=_note(config, variant, convention)))
     return epsilons
 
 

@@ -66,8 +66,8 @@ def corrected_column_replace_one(alpha: Curve, m: int, n_out: int, sigma: float,
         m: batch size.
         n_out: rows of the column.
         sigma: standard deviation of the optical noise.
-        tau_B: bound on ||B e||.
-        gamma_min, gamma_max: bounds of phi'.
+        tau_B: bound on ||B e||, the norm of an error e that the feedback matrix B projects.
+        gamma_min, gamma_max: bounds of phi', the slope of the activation function.
         tau_h_min, tau_h_max: bounds of every |h_k|, times sqrt(number of activations h_k).
     """
     rho = _rho(gamma_min, gamma_max, tau_h_min, tau_h_max)
@@ -128,8 +128,8 @@ def joint_layer_floor(alpha: float, lam: float, n_out: int, sigma: float, tau_B:
         lam: variance of the added noise per entry of the batch sum, over sigma^2.
         n_out: rows of the update.
         sigma: standard deviation of the optical noise.
-        tau_B: bound on ||B e||.
-        gamma_max, tau_h_max: bounds of phi' and ||h||.
+        tau_B: bound on ||B e||, the norm of an error e that the feedback matrix B projects.
+        gamma_max, tau_h_max: bounds of phi', the slope of the activation function, and of ||h||.
     """
     U2 = (gamma_max * tau_h_max) ** 2
     K = lam - (alpha - 1) * U2

@@ -97,8 +97,8 @@ def cover(config: TrialConfig, epsilons: Sequence[Epsilon], epochs_done: int) ->
     if not within_delta(config, evaluation_epsilon, runs):
         evaluation_epsilon = math.inf
     note = f"validation accuracy is released with noise of {noise / n_validation:.2%} and covered"
-    return [dataclasses.replace(e, value=max(e.value, evaluation_epsilon), note=f"{e.note}; {note}")
-            for e in epsilons]
+    return [dataclasses.replace(epsilon, value=max(epsilon.value, evaluation_epsilon), note=f"{epsilon.note}; {note}")
+            for epsilon in epsilons]
 
 
 def selected_epsilon(trials: Sequence[TrialConfig], selection: Selection,
@@ -137,7 +137,7 @@ def selected_epsilon(trials: Sequence[TrialConfig], selection: Selection,
     # The error of a secure noise sampler, over all runs, must fit into its share of delta.
     sampler_fits = all(within_delta(trial, epsilon.value, runs) for trial in trials)
     kind = "selected" if guarantee(trials) == "certified" else "stated"
-    return dataclasses.replace(epsilon, kind=kind, delta=trials[0].delta,
+    return dataclasses.replace(epsilon, kind=kind, delta=trials[0].delta,  # all trials have one
                                value=epsilon.value if sampler_fits else math.inf)
 
 

@@ -48,15 +48,16 @@ def label_dp_photonic_layer(alpha: Curve, sigma: float, tau_B: float) -> Curve:
     Args:
         alpha: order or orders.
         sigma: standard deviation of the optical noise; 0 gives an infinite divergence.
-        tau_B: bound on ||B e||.
+        tau_B: bound on ||B e||, the norm of an error e that the feedback matrix B projects.
     """
     return 2 * alpha * (tau_B / sigma) ** 2 if sigma > 0 else alpha * math.inf
 
 
 def label_mu(config: TrialConfig) -> float:
-    """Return mu of the Gaussian DP of a record's one participation: sensitivity over sigma, releases composed.
+    """Return mu, the parameter of Gaussian differential privacy, of one participation of a record in training.
 
-    Each release has sensitivity 2 tau_B. mu is infinite if a layer's error is used without noise.
+    It is the sensitivity of all releases of the participation together, over sigma, the standard deviation of the
+    optical noise. It is infinite if a layer's error is used without noise.
 
     Raises:
         ValueError: for a trial without the photonic mechanism.
@@ -90,6 +91,7 @@ def with_sigma(config: TrialConfig) -> TrialConfig:
     target = config.target_label_epsilon
     if not target:
         return config
+    # A record takes part in each of `draws` batches with probability q.
     draws, q, _ = config.parts.sampler.participations(config, config.epochs)
     delta = accounted_delta(config)
     aim = 0.995 * target  # between 0.99 and 1 times the target
@@ -120,6 +122,7 @@ def label_epsilons(config: TrialConfig, epochs_done: int) -> list[Epsilon]:
         raise ValueError(f"epochs_done: must be >= 1, got {epochs_done}")
     if not config.parts.mechanism.optical:
         return []
+    # A record takes part in each of `draws` batches with probability q; `how` says so in words.
     draws, q, how = config.parts.sampler.participations(config, epochs_done)
     delta = accounted_delta(config)
     note = f"features public, labels private; {how}"
@@ -128,13 +131,14 @@ def label_epsilons(config: TrialConfig, epochs_done: int) -> list[Epsilon]:
     mu = label_mu(with_sigma(config))
     if math.isinf(mu):
         note += "; infinite: an error is used without noise"
-    runs = max(1.0, epochs_done / config.epochs)
+    runs = max(1.0, epochs_done / config.epochs)  # more than one if the trial's noise was drawn again
     epsilons = []
-    for variant, value, conversion in (("gdp", binomial_gdp_eps(mu, draws, q, delta), "exact"),
-                                       ("rdp", binomial_rdp_eps(mu, draws, q, delta), "classic")):
+    for variant, accountant, conversion in (("gdp", binomial_gdp_eps, "exact"), ("rdp", binomial_rdp_eps, "classic")):
+        value = accountant(mu, draws, q, delta)
         if not within_delta(config, value, runs):  # a secure noise sampler's error exceeds its share of delta
             value = math.inf
-        epsilons.append(Epsilon(value, "label", variant, RELATION, config.sampler, config.delta, conversion, note))
+        epsilons.append(Epsilon(value, kind="label", variant=variant, relation=RELATION, sampler=config.sampler,
+                                delta=config.delta, conversion=conversion, note=note))
     return epsilons
 
 
@@ -151,7 +155,8 @@ def _photon_epsilon(config: TrialConfig, draws: int, q: float, note: str) -> Eps
     else:
         value = math.inf
         note += "; infinite: the output layer's error is used without noise"
-    return Epsilon(value, "label", "photon", RELATION, config.sampler, config.delta, "improved", note)
+    return Epsilon(value, kind="label", variant="photon", relation=RELATION, sampler=config.sampler,
+                   delta=config.delta, conversion="improved", note=note)
 
 
 def photon_eps(config: TrialConfig, draws: int, q: float, delta: float) -> float:
@@ -174,8 +179,10 @@ def photon_eps(config: TrialConfig, draws: int, q: float, delta: float) -> float
         curve = np.array([draws * np.logaddexp(log_1_minus_q, log_q + exponent) / (alpha - 1)])
         if not np.isfinite(curve).all():
             return math.inf
-        # The improved conversion is unstable near order 1: it is infinite here and gains nothing.
-        return min(convert([alpha], curve, delta)[0] for convert in (classic_conversion, improved_conversion))
+        # The improved conversion is unstable near order 1, where it is infinite; the classic one is not.
+        classic, _ = classic_conversion([alpha], curve, delta)
+        improved, _ = improved_conversion([alpha], curve, delta)
+        return min(classic, improved)
 
     # A Gaussian with divergence c alpha has its best order near alpha - 1 = sqrt(log(1/delta)/c).
     c = draws * q * label_divergence(2.0, config) / 2

@@ -174,7 +174,8 @@ def _interval(runs: Sequence[PrivacyEvent]) -> float:
     """Return the interval of a common grid of privacy losses for composing several runs.
 
     Rounding adds at most interval^2/4 to the variance of a step's loss. The interval keeps this below 0.2% of the
-    variance of the losses themselves, estimated by q^2 (e^(1/z^2) - 1) per step. A single run has its own interval.
+    variance of the losses themselves. The estimate is q^2 (e^(1/z^2) - 1) per step, with sampling rate q and noise
+    multiplier z. A single run has its own interval.
     """
     if len(runs) == 1:
         return interval_of(runs[0])

@@ -66,7 +66,8 @@ def privacy_tags(config: TrialConfig) -> dict[str, str]:
     if not config.parts.features.raw:
         tags["privacy.notes"] += f"; inputs are {config.parts.features.public_because(config)}"
     elif config.inputs == "standardized" and tags["privacy.certified"] != "false":
-        tags["privacy.notes"] += f"; {PUBLISHED if config.parts.data.spec.published else STATISTICS}"
+        statistics_note = PUBLISHED if config.parts.data.spec.published else STATISTICS
+        tags["privacy.notes"] += f"; {statistics_note}"
     if config.canaries:
         tags["privacy.notes"] += f"; {_canary_audit(config)}"
     return tags
@@ -273,7 +274,8 @@ def _gaussian_tags(config: TrialConfig) -> dict[str, str]:
         certified = "true" if config.secure else "simulated"
     notes = ["not certified: no noise, no guarantee"]
     if config.noise_multiplier > 0:
-        notes = [epsilons[0].note, *_excess_notes(config), _noise_source(config), _arithmetic(config),
+        tightest = epsilons[0]
+        notes = [tightest.note, *_excess_notes(config), _noise_source(config), _arithmetic(config),
                  _logging_coverage(config), *_extension_notes(config)]
     return {
         "privacy.certified": certified,
@@ -322,7 +324,7 @@ def _noise_source_of_trainer(config: TrialConfig) -> str:
 
 def _stated_tags(config: TrialConfig) -> dict[str, str]:
     """Return the tags `privacy.*` of a trial whose trainer states its privacy event; nobody here checks it."""
-    tightest = certified_epsilons(config, config.epochs)[0]
+    tightest, *_ = certified_epsilons(config, config.epochs)
     unchecked = ("what else than the records that it is handed the trainer reads, and that it does as it states, is "
                  "its own statement")
     notes = [tightest.note, unchecked, _noise_source_of_trainer(config), REAL_NUMBERS, _logging_coverage(config)]

@@ -162,7 +162,7 @@ def _scores(training: Training, config: TrialConfig, runs: int) -> dict[str, lis
     net, mechanism, released = training.net, training.mechanism, training.update  # `released` is written in place
     if not isinstance(mechanism, GaussianMechanism):
         raise TypeError(f"mechanism: must be a GaussianMechanism, got {type(mechanism).__name__}")
-    sigma, weights_before = mechanism.deviations[0], net.parameters.flat[0].clone()
+    sigma, weights_before = mechanism.deviations[0], net.parameters.flat[0].clone()  # of the only trial
     neighbours = [(batch, _factors(training, batch)) for batch in _neighbours(training)]
     sums = []
     for batch, factors in neighbours:

@@ -164,10 +164,12 @@ def _in_integers(config: TrialConfig, deltas: list[torch.Tensor],
     """
     inputs = [Rows((activation > 0).to(torch.int8) * LARGEST_FIRST, step.input)
               for activation, step in zip(activations, steps(config, 1.0, 1.0), strict=True)]
-    input_norms = [rows.step * LARGEST_FIRST * rows.values.shape[2]**0.5 for rows in inputs]
-    # the largest norm of a layer's part, delta times input, that every layer can have
-    part_norm = min(step * LARGEST_SIGNAL * input_norm * delta.shape[2]**0.5
-                    for step, input_norm, delta in zip(signal_steps(config), input_norms, deltas, strict=True))
-    scaled = [delta.sign() * (part_norm / input_norm / delta.shape[2]**0.5)
-              for delta, input_norm in zip(deltas, input_norms, strict=True)]
+    # Norms of vectors with equal entries: the largest entry times the root of their number.
+    input_norms = [rows.step * LARGEST_FIRST * rows.values.shape[-1]**0.5 for rows in inputs]
+    roots = [delta.shape[-1]**0.5 for delta in deltas]
+    largest_norms = [step * LARGEST_SIGNAL * input_norm * root
+                     for step, input_norm, root in zip(signal_steps(config), input_norms, roots, strict=True)]
+    part_norm = min(largest_norms)  # of a layer's part, delta times input; every layer can have it
+    scaled = [delta.sign() * (part_norm / input_norm / root)
+              for delta, input_norm, root in zip(deltas, input_norms, roots, strict=True)]
     return scaled, inputs

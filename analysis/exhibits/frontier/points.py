@@ -12,7 +12,7 @@ from analysis.exhibits.frontier import choice
 from analysis.exhibits.frontier.fit import FRONTIER_NOISE
 from analysis.exhibits.frontier.pareto import hypervolume, pareto_front, reference_epsilon
 from analysis.exhibits.metrics import METRICS
-from analysis.runs import ALGORITHM_LABELS, MixedTrials, ReportError
+from analysis.runs import ALGORITHM_LABELS, MixedTrials, ReportError, common_value
 from analysis.statistics import SUMMARY
 from pipeline.accounting.label import RELATION as LABEL_RELATION
 
@@ -197,8 +197,8 @@ def hypervolumes(points: Sequence[pd.DataFrame], runs: pd.DataFrame) -> pd.DataF
     """
     rows = []
     for frame in points:
-        first = frame.iloc[0]
-        metric_floor = METRICS[first["metric"]].floor(runs["dataset"].iloc[0])
+        first = frame.iloc[0]  # points of a frame have one kind, formula and metric
+        metric_floor = METRICS[first["metric"]].floor(common_value(runs["dataset"]))
         reference = (reference_epsilon(frame["epsilon"]), metric_floor)  # the reference point (epsilon, metric)
         curves = {ALL: frame, **dict(list(frame.groupby("algorithm", sort=False)))}
         volumes = {algorithm: hypervolume(curve["epsilon"], curve["mean"], *reference)
@@ -211,7 +211,7 @@ def hypervolumes(points: Sequence[pd.DataFrame], runs: pd.DataFrame) -> pd.DataF
 
 def title(points: pd.DataFrame) -> str:
     """Return the title of an axis, in two lines: `certified ε: features and labels`, then relation, sampler, delta."""
-    first = points.iloc[0]
+    first = points.iloc[0]  # points of an axis have one kind, formula, relation and delta
     samplers = " or ".join(sorted(set(points["sampler"])))
     guarantee = f"{first['kind']} ε: {PROTECTED[first['kind']]}{formula_text(first['formula'])}"
     return f"{guarantee}\n{first['relation']}, {samplers} batches, δ = {first['delta']:g}"
