@@ -63,6 +63,7 @@ def tabulate(runs: pd.DataFrame, metric: str) -> pd.DataFrame:
                      **METRICS[metric].summarize(cell["value"]), "chosen": first["chosen"],
                      "choices": first["choices"]})
     table = pd.DataFrame(rows, columns=COLUMNS)
+    # algorithms in the order of all figures
     return pd.concat([table[table["algorithm"] == algorithm] for algorithm in style.present(table)], ignore_index=True)
 
 

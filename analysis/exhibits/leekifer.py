@@ -46,7 +46,8 @@ ACCURACIES = ("validation/accuracy", "test/accuracy")  # the first that all tria
 def draw(runs: pd.DataFrame, store: Reader) -> Exhibit:
     """Make the exhibit of runs with histories in the store; errors as in `tabulate` and `plot`."""
     table = tabulate(runs, store)
-    return Exhibit("leekifer", "Accuracy by epoch, and ε spent", texts(table), table.round(6), plot(table))
+    return Exhibit("leekifer", title="Accuracy by epoch, and ε spent", texts=texts(table), rows=table.round(6),
+                   figure=plot(table))
 
 
 def tabulate(runs: pd.DataFrame, store: Reader) -> pd.DataFrame:

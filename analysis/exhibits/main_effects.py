@@ -28,7 +28,8 @@ LONG_LABEL = 6  # labels of ticks with more characters are rotated
 def draw(runs: pd.DataFrame) -> Exhibit:
     """Make the exhibit of main effects, a table and a figure; errors as in `tabulate`."""
     table = tabulate(runs)
-    return Exhibit("main_effects", "Which setting matters", texts(table, len(runs)), table.round(6), plot(table))
+    return Exhibit("main_effects", title="Which setting matters", texts=texts(table, n_trials=len(runs)),
+                   rows=table.round(6), figure=plot(table))
 
 
 def tabulate(runs: pd.DataFrame) -> pd.DataFrame:

@@ -36,7 +36,7 @@ KINDS = tuple(kind for kind, guarantee in GUARANTEES.items()
 def draw(runs: pd.DataFrame) -> Exhibit:
     """Make the exhibit of means, a table."""
     table = tabulate(runs)
-    return Exhibit("means", "Means over seeds of every setting", texts(table, runs), table.round(4))
+    return Exhibit("means", title="Means over seeds of every setting", texts=texts(table, runs), rows=table.round(4))
 
 
 def tabulate(runs: pd.DataFrame) -> pd.DataFrame:

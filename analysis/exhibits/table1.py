@@ -36,7 +36,7 @@ COLUMNS = ["algorithm", "setting", "accuracy_mean", "accuracy_half_width", "accu
 def draw(runs: pd.DataFrame) -> Exhibit:
     """Make the exhibit of the table; errors as in `tabulate`."""
     table = tabulate(runs)
-    return Exhibit("table1", "Test accuracy by noise level", texts(runs, table), table.round(4))
+    return Exhibit("table1", title="Test accuracy by noise level", texts=texts(runs, table), rows=table.round(4))
 
 
 def tabulate(runs: pd.DataFrame) -> pd.DataFrame:

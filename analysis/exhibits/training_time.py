@@ -48,6 +48,7 @@ def tabulate(runs: pd.DataFrame, store: Reader) -> pd.DataFrame:
     require_replicates(runs)
     clock = load_history(store, runs, CLOCK)
     metric, accuracy = _accuracy_history(runs, store, clock)
+    split, _ = metric.split("/")  # validation or test
     rows = []
     for (algorithm, setting), cell in accuracy.groupby(CURVES, sort=False):
         epoch_seconds = clock[clock["trial_key"].isin(cell["trial_key"])]
@@ -55,7 +56,7 @@ def tabulate(runs: pd.DataFrame, store: Reader) -> pd.DataFrame:
         seconds = by_trial.cumsum().ffill().mean(axis=1)  # since the start of training, by epoch
         table = by_epoch(cell, METRICS["accuracy"])
         rows.append(table.assign(algorithm=algorithm, setting=setting, seconds=table["epoch"].map(seconds),
-                                 accuracy_of=metric.partition("/")[0]))
+                                 accuracy_of=split))
     return pd.concat(rows)[[*CURVES, "epoch", "seconds", "accuracy_of", *SUMMARY]]
 
 

@@ -173,10 +173,11 @@ def auc(scores_members: np.ndarray, scores_non_members: np.ndarray) -> float:
     Raises:
         ValueError: for scores that are nan, or an empty array.
     """
-    members, others = checked("scores_members", scores_members), checked("scores_non_members", scores_non_members)
+    members = checked("scores_members", scores_members)
+    non_members = checked("scores_non_members", scores_non_members)
     # U counts pairs with the member ahead, and ties by half. The method affects only the p-value.
-    u_statistic = stats.mannwhitneyu(members, others, method="asymptotic").statistic
-    n_pairs = len(members) * len(others)
+    u_statistic = stats.mannwhitneyu(members, non_members, method="asymptotic").statistic
+    n_pairs = len(members) * len(non_members)
     return float(u_statistic / n_pairs)
 
 
@@ -185,12 +186,13 @@ def tpr_at_fpr(scores_members: np.ndarray, scores_non_members: np.ndarray, fpr: 
 
     At most a share `fpr` of the non-members, in [0, 1], scores above the threshold. Errors as `auc`.
     """
-    members, others = checked("scores_members", scores_members), checked("scores_non_members", scores_non_members)
+    members = checked("scores_members", scores_members)
+    non_members = checked("scores_non_members", scores_non_members)
     if not 0 <= fpr <= 1:
         raise ValueError(f"fpr: must be >= 0 and <= 1, got {fpr}")
-    n_allowed = int(fpr * len(others))  # non-members above the threshold
-    descending = np.sort(others)[::-1]
-    threshold = descending[n_allowed] if n_allowed < len(others) else -np.inf
+    n_allowed = int(fpr * len(non_members))  # non-members above the threshold
+    descending = np.sort(non_members)[::-1]
+    threshold = descending[n_allowed] if n_allowed < len(non_members) else -np.inf
     return float((members > threshold).mean())
 
 

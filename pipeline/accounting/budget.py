@@ -154,7 +154,7 @@ def make_filter(experiment: Experiment, order: int | None = None) -> Filter:
     delta = min(accounted_delta(trial) for trial in corners)
     orders = np.array(ORDERS)
     run_costs = np.array([trial.epochs * _epoch_costs(trial) for trial in corners])  # divergence [corners, orders]
-    # At every order, epsilon is a divergence plus this constant (Canonne, Kamath & Steinke 2020, Proposition 12).
+    # At every order, epsilon is the divergence plus a constant (Canonne, Kamath & Steinke 2020, Proposition 12).
     conversion = np.log1p(-1 / orders) - np.log(delta * orders) / (orders - 1)
     min_epsilons = np.min(run_costs, axis=0) + conversion  # [orders], of the cheapest corner
     if min_epsilons.min() > budget.epsilon:
@@ -223,8 +223,8 @@ def renyi(event: PrivacyEvent | StatedEvent) -> np.ndarray:
 def epochs_released(released: Iterable[Release]) -> Iterable[tuple[TrialConfig, int]]:
     """Return (trial, released epochs) for every trial with a release.
 
-    A research trial that is trained again draws the same noise from its seed, so it releases the same values again, and
-    the longest release counts. With secret noise every draw is a separate release, and their epochs add up.
+    If noise comes from a recorded seed, a trial that is trained again releases the same values again, and the longest
+    release counts. With secret noise every draw is a separate release, and their epochs add up.
     """
     releases_by_key: dict[str, list[Release]] = {}
     for release in released:

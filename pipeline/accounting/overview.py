@@ -106,7 +106,9 @@ def _noise_level(noisy: TrialConfig) -> str:
         return _calibrated(noisy)
     if _counts_photons(noisy):
         return f"photons = {noisy.photons:.4g}"
-    return f"sigma = {noisy.sigma:.4g}" if mechanism.optical else "none"
+    if mechanism.optical:
+        return f"sigma = {noisy.sigma:.4g}"
+    return "none"
 
 
 def _steps(noisy: TrialConfig) -> Iterator[str]:

@@ -121,14 +121,15 @@ def _pairwise(alpha: float, matrix: np.ndarray, dark: float, masks: list[int]) -
     Args:
         matrix: complex [n_classes, n_pixels], over the reference's amplitude.
         dark: counts without light, over the counts of the reference.
-        masks: of patterns; bit c is set if mirror c is on.
+        masks: the patterns as numbers; bit c of a mask is set if mirror c is on.
     """
-    patterns = np.array([[mask >> c & 1 for c in range(len(matrix))] for mask in masks], dtype=np.float64)
+    n_classes, n_pixels = matrix.shape
+    patterns = np.array([[mask >> c & 1 for c in range(n_classes)] for mask in masks], dtype=np.float64)
     mixed, total = np.zeros((len(masks), len(masks))), np.zeros(len(masks))
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-        for first in range(0, matrix.shape[1], PIXELS):
-            field = patterns @ matrix[:, first:first + PIXELS].astype(np.complex128)
-            for phase in (1.0, -1.0):
+        for start in range(0, n_pixels, PIXELS):
+            field = patterns @ matrix[:, start:start + PIXELS].astype(np.complex128)
+            for phase in (1.0, -1.0):  # of the reference, in the two exposures
                 log_mean = np.log(np.abs(phase + field) ** 2 + dark)
                 mixed += np.exp(alpha * log_mean) @ np.exp((1 - alpha) * log_mean).T
                 total += np.exp(log_mean).sum(axis=1)

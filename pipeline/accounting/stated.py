@@ -128,7 +128,7 @@ def count_mechanisms(event: Any) -> int:
     if isinstance(event, SelfComposedDpEvent):
         return event.count * count_mechanisms(event.event)
     if isinstance(event, ComposedDpEvent):
-        return sum(count_mechanisms(part) for part in event.events)
+        return sum(count_mechanisms(member) for member in event.events)
     return 1
 
 

@@ -153,7 +153,7 @@ def _network_findings(name: str, trial: TrialConfig, data: Dataset, steps: int) 
             epsilons = sorted(claimed_epsilons(trial, trial.epochs), key=lambda epsilon: epsilon.value)[:1]
         row = (name, f"row space, layer {layer}", f"{attack.auc:.3f}", f"{attack.tpr():.1%}", "-", "-",
                _row_space_verdict(attack))
-        yield Finding(row, {f"audit/row_space_auc/layer_{layer}": attack.auc}, tuple(epsilons))
+        yield Finding(row, metrics={f"audit/row_space_auc/layer_{layer}": attack.auc}, epsilons=tuple(epsilons))
     if trial.parts.mechanism.certified and trial.noise_multiplier:
         yield _release_finding(name, trial)
     if trial.parts.mechanism.certified and trial.secure:
@@ -172,7 +172,7 @@ def _release_finding(name: str, trial: TrialConfig) -> Finding:
            f">= {release.mu_lower:.3f}", f"{release.mu:.3f}", verdict)
     metrics = {"audit/one_step_auc": release.auc, "audit/one_step_mu": release.mu_lower,
                release.audited.metric_name: release.audited.value}
-    return Finding(row, metrics, (release.audited, release.certified), release.exceeds, public=True)
+    return Finding(row, metrics, epsilons=(release.audited, release.certified), exceeds=release.exceeds, public=True)
 
 
 def _trainer_findings(name: str, trial: TrialConfig, data: Dataset) -> Iterator[Finding]:
@@ -219,7 +219,7 @@ def _step_finding(name: str, trial: TrialConfig, data: Dataset) -> Finding:
     if not step.fresh:
         verdict += "; releases of one batch never differ"
     row = (name, "two neighbours, one step (projection)", f"{step.auc:.3f}", f"{step.tpr:.1%}", *mu_columns, verdict)
-    return Finding(row, metrics, (step.audited, step.stated), step.exceeds, public=True)
+    return Finding(row, metrics, epsilons=(step.audited, step.stated), exceeds=step.exceeds, public=True)
 
 
 def _low_order_bit_findings(name: str, trial: TrialConfig, data: Dataset) -> Iterator[Finding]:
@@ -239,7 +239,8 @@ def _low_order_bit_findings(name: str, trial: TrialConfig, data: Dataset) -> Ite
         verdict = "EXCEEDS certified" if result.exceeds else "below certified"
         row = (name, f"low-order bits, {result.view}", f"{result.auc:.3f}", "-", f">= {result.mu_lower:.3f}",
                f"{result.mu:.3f}", verdict)
-        yield Finding(row, {f"audit/low_order_bits_auc/{result.view}": result.auc}, (audited,), result.exceeds)
+        yield Finding(row, metrics={f"audit/low_order_bits_auc/{result.view}": result.auc}, epsilons=(audited,),
+                      exceeds=result.exceeds)
 
 
 def _row_space_verdict(attack: RowSpaceAudit) -> str:
@@ -275,10 +276,11 @@ def tracked(found: Sequence[Finding]) -> tuple[dict[str, float], dict[str, str]]
 
 def table(found: Sequence[Finding]) -> str:
     """Return findings as text: a table with one row each, followed by all epsilons with kind, relation and delta."""
-    lines = [*aligned([HEADER, *(finding.row for finding in found)])]
-    lines += ["", "mu of one step whose batch may hold the record; audited: lower bound with 95% confidence"]
+    legend = "mu of one step whose batch may hold the record; audited: lower bound with 95% confidence"
     if any(epsilon.kind == "stated" for finding in found for epsilon in finding.epsilons):
-        lines[-1] += "; of a trainer, 'mu certified' is stated"
+        legend += "; of a trainer, 'mu certified' is stated"
+    lines = [*aligned([HEADER, *(finding.row for finding in found)]), "", legend]
     for finding in found:
-        lines += [f"{finding.row[0]}: {epsilon}" for epsilon in finding.epsilons]
+        name = finding.row[0]  # of the trial
+        lines += [f"{name}: {epsilon}" for epsilon in finding.epsilons]
     return "\n".join(lines)

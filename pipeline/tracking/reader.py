@@ -239,7 +239,8 @@ class Reader:
             lost, earlier = int(run.tags.get(LOST, 0)), int(run.tags.get(EARLIER, 0))
             if published or draw:
                 is_deleted = mlflow_run.info.lifecycle_stage == "deleted"
-                releases.append(Release(config_of(run), published + lost, is_deleted, draw, lost, earlier))
+                releases.append(Release(config_of(run), published + lost, deleted=is_deleted, draw=draw, lost=lost,
+                                        earlier=earlier))
         return releases
 
     @reports_errors

@@ -189,9 +189,9 @@ class Store(Reader):
         The open sweep stays open.
         """
         with self._lock:
-            number = (find_experiment(self._client, name, imports=True)
-                      or self._create_experiment(name, {IMPORTED: import_tag(results)}))
-            return save(self._client, number, results, text, replace)
+            experiment_id = (find_experiment(self._client, name, imports=True)
+                             or self._create_experiment(name, {IMPORTED: import_tag(results)}))
+            return save(self._client, experiment_id, results, text, replace)
 
     @reports_errors
     def describe(self, description: str, headline: str = "") -> None:
