@@ -160,8 +160,8 @@ def config_of(run: TrackedRun) -> TrialConfig:
 def total_costs(runs: Iterable[TrackedRun]) -> tuple[float, float]:
     """Return (sum of epsilons, sum of deltas) over runs with a certified or stated epsilon.
 
-    A run counts with its smallest logged epsilon. Runs of one trial draw the same noise if it comes from a recorded seed.
-    They are one release then, which counts with its largest cost. With other noise, every run is a release.
+    A run counts with its smallest logged epsilon. Runs of one trial draw the same noise if it comes from a recorded
+    seed. They are one release then, which counts with its largest cost. With other noise, every run is a release.
     """
     costs: dict[str, tuple[float, float]] = {}  # release -> (epsilon, delta)
     for run in runs:
