@@ -77,7 +77,8 @@ def panels(count: int, per_row: int, width: float, height: float, beside: tuple[
     """
     columns = min(per_row, count)
     rows = math.ceil(count / columns)
-    figure = Figure(figsize=(width * columns + beside[0], height * rows + beside[1]), layout="constrained")
+    extra_width, extra_height = beside
+    figure = Figure(figsize=(width * columns + extra_width, height * rows + extra_height), layout="constrained")
     axes = list(figure.subplots(rows, columns, squeeze=False, **shared).flat)
     for ax in axes[count:]:
         ax.remove()

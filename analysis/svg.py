@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
+from typing import NamedTuple
 from weakref import WeakKeyDictionary
 from xml.etree import ElementTree
 
@@ -107,6 +108,14 @@ def _reading(axis: Axis, value: float) -> str:
     return ticks.get(value) or f"{value:.4g}"
 
 
+class _Group(NamedTuple):
+    """Artists that overlap horizontally, and their extent in points."""
+
+    left: float
+    right: float
+    artists: list[Artist]
+
+
 def columns(figure: Figure) -> list[tuple[tuple[float, float, float, float], list[Artist]]]:
     """Return the columns into which a drawn figure can be cut, from left to right.
 
@@ -123,21 +132,21 @@ def columns(figure: Figure) -> list[tuple[tuple[float, float, float, float], lis
     to_points = Affine2D().scale(72 / figure.dpi)
     extents = {artist: box.transformed(to_points) for artist in (*figure.axes, *figure.legends)
                if (box := artist.get_tightbbox())}
-    groups: list[tuple[float, float, list[Artist]]] = []  # (left, right, artists), which overlap horizontally
-    for artist, box in sorted(extents.items(), key=lambda item: item[1].x0):
-        if groups and box.x0 < groups[-1][1]:
-            left, right, members = groups.pop()
-            groups.append((left, max(right, box.x1), [*members, artist]))
+    groups: list[_Group] = []
+    for artist in sorted(extents, key=lambda artist: extents[artist].x0):  # from left to right
+        box = extents[artist]
+        if groups and box.x0 < groups[-1].right:
+            last = groups.pop()
+            groups.append(_Group(last.left, max(last.right, box.x1), [*last.artists, artist]))
         else:
-            groups.append((box.x0, box.x1, [artist]))
+            groups.append(_Group(box.x0, box.x1, [artist]))
     width, height = (72 * inches for inches in figure.get_size_inches())
-    # Cut in the middle of the gap between two groups.
-    cuts = [0.0, *((right + next_left) / 2 for (_, right, _), (next_left, _, _) in pairwise(groups)), width]
+    gaps = [(before.right + after.left) / 2 for before, after in pairwise(groups)]  # middles of the gaps
     parts = []
-    for (left, right), (_, _, members) in zip(pairwise(cuts), groups, strict=True):
+    for (left, right), group in zip(pairwise([0.0, *gaps, width]), groups, strict=True):
         top, bottom = 0.0, height
-        if not any(isinstance(artist, Axes) for artist in members):  # matplotlib measures from the bottom
-            top = height - max(extents[artist].y1 for artist in members)
-            bottom = height - min(extents[artist].y0 for artist in members)
-        parts.append(((left, top, right - left, bottom - top), members))
+        if not any(isinstance(artist, Axes) for artist in group.artists):  # matplotlib measures from the bottom
+            top = height - max(extents[artist].y1 for artist in group.artists)
+            bottom = height - min(extents[artist].y0 for artist in group.artists)
+        parts.append(((left, top, right - left, bottom - top), group.artists))
     return parts if len(parts) > 1 else []

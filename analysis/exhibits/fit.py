@@ -67,8 +67,9 @@ def figure2(configs: Sequence[TrialConfig]) -> str:
 
 def means(configs: Sequence[TrialConfig]) -> str:
     """Return why a table of means cannot show these trials: it needs a setting that varies; empty if it can."""
-    factors = find_factors([trial.canonical() for trial in configs])[0]
-    return "" if factors else "needs two settings or more, but trials differ in their seed alone"
+    if _factors(configs):
+        return ""
+    return "needs two settings or more, but trials differ in their seed alone"
 
 
 def main_effects(configs: Sequence[TrialConfig]) -> str:
@@ -81,7 +82,7 @@ def main_effects(configs: Sequence[TrialConfig]) -> str:
 
 def parallel_coordinates(configs: Sequence[TrialConfig]) -> str:
     """Return why parallel coordinates cannot show these trials: they need three axes or more; empty if they can."""
-    names = list(find_factors([trial.canonical() for trial in configs])[0])
+    names = _factors(configs)
     if len(names) > 2:
         return ""
     return f"needs three settings or more that vary, seeds aside, got {' and '.join(names) or 'none'}"
@@ -258,7 +259,14 @@ def in_heatmap(fields: Mapping[str, Any]) -> bool:
     return noise_setting(fields).startswith("sigma=")
 
 
+def _factors(configs: Sequence[TrialConfig]) -> list[str]:
+    """Return the names of the factors: settings, the seed aside, that differ between trials."""
+    levels_by_trial = find_factors([trial.canonical() for trial in configs])
+    return list(levels_by_trial[0])  # every trial has a level of every factor
+
+
 def _values(configs: Sequence[TrialConfig], field: str) -> str:
+    """Return the distinct values of a field as text."""
     return _numbers({getattr(trial, field) for trial in configs})
 
 

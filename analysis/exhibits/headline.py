@@ -15,7 +15,7 @@ from analysis.exhibits.frontier.choice import is_target, price
 from analysis.exhibits.frontier.points import GUARANTEED, PRICE, PROTECTED, compared_epsilon, on_axis, summarized
 from analysis.exhibits.metrics import METRICS
 from analysis.exhibits.selection import Choice, guarantee_of
-from analysis.runs import ALGORITHM_LABELS, DATASET_LABELS
+from analysis.runs import ALGORITHM_LABELS, DATASET_LABELS, common_value
 from analysis.statistics import accuracy_error, difference_of
 from pipeline.experiment.experiment import Experiment
 from pipeline.trials.datasets import DATASETS
@@ -106,12 +106,13 @@ def _answer(runs: pd.DataFrame, evidence: Evidence, *, dataset: str, kind: str, 
     # Only at an epsilon with points of several algorithms is there a comparison.
     compared = {epsilon: group for epsilon, group in points.groupby("asked") if group["algorithm"].nunique() > 1}
     if not compared:
-        best = points.iloc[0]
+        best = points.iloc[0]  # points are sorted by their mean
         return [f"The highest mean test accuracy{place} under {kind_text} is {_score(best)}, of {_label(best)} at "
                 f"ε = {best['epsilon']:.3g}{_cost(points[:1], runs, evidence)}."]
     winners: dict[str, list[str]] = {}  # algorithm -> epsilons at which its mean is the highest
     for epsilon, group in compared.items():
-        winners.setdefault(_label(group.iloc[0]), []).append(f"{epsilon:.3g}")
+        best = group.iloc[0]
+        winners.setdefault(_label(best), []).append(f"{epsilon:.3g}")
     names = "; ".join(f"{name} at {', '.join(epsilons)}" for name, epsilons in winners.items())
     choices = points["choices"].max()
     chosen = f", each at the best of up to {choices} settings by validation" if choices > 1 else ""
@@ -145,7 +146,7 @@ def _lead(group: pd.DataFrame, epsilon: float, shown: pd.DataFrame, runs: pd.Dat
     best_two = group.drop_duplicates("algorithm")[:2]
     first, second = best_two.to_dict("records")
     difference, pairing = difference_of(_by_seed(second, shown), _by_seed(first, shown))
-    dataset, kind = shown["dataset"].iloc[0], first["kind"]
+    dataset, kind = common_value(shown["dataset"]), first["kind"]
     reasons, unknown_origin = against(evidence, dataset, kind, (first, second))
     # If all seeds have the same small difference, the interval is too narrow: compare with the test set's resolution.
     resolution = 100 * accuracy_error([], min(first["mean"], 100) / 100, DATASETS[dataset].n_test)  # points
@@ -186,7 +187,7 @@ def _cost(points: pd.DataFrame, runs: pd.DataFrame, evidence: Evidence) -> str:
         runs: all runs of the data set.
         evidence: the runs of the report, with the candidates of every choice.
     """
-    kind, search = points["kind"].iloc[0], evidence.experiment.search  # all points have one kind
+    kind, search = common_value(points["kind"]), evidence.experiment.search
     if points["choices"].max() == 1:
         return " (no ε covers the search)" if search else " (nothing was chosen)"
     # Composition needs certified epsilons, and trials that were not suggested by the scores of others.

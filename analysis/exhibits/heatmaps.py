@@ -15,7 +15,7 @@ from analysis.exhibits.envelope import best
 from analysis.exhibits.exhibit import Exhibit
 from analysis.exhibits.fit import HEATMAPS, in_heatmap
 from analysis.exhibits.metrics import METRICS
-from analysis.runs import ALGORITHM_LABELS, ReportError
+from analysis.runs import ALGORITHM_LABELS, ReportError, common_value
 from analysis.statistics import SUMMARY
 from analysis.text import NO_VALUE, means_text
 
@@ -63,6 +63,7 @@ def tabulate(runs: pd.DataFrame, metric: str) -> pd.DataFrame:
                      **METRICS[metric].summarize(cell["value"]), "chosen": first["chosen"],
                      "choices": first["choices"]})
     table = pd.DataFrame(rows, columns=COLUMNS)
+    # algorithms in the order of all figures
     return pd.concat([table[table["algorithm"] == algorithm] for algorithm in style.present(table)], ignore_index=True)
 
 
@@ -81,7 +82,7 @@ def plot(table: pd.DataFrame) -> Figure:
         for ax in axes[1:]:
             ax.tick_params(labelleft=False)
         axes[0].set_ylabel("σ (noise level)")
-        metric = METRICS[table["metric"].iloc[0]]
+        metric = METRICS[common_value(table["metric"])]
         bar = figure.colorbar(axes[-1].images[0], ax=axes, aspect=16, pad=0.01)
         bar.set_label(metric.label)
         bar.outline.set_visible(False)
@@ -98,7 +99,7 @@ def panel(table: pd.DataFrame, algorithm: str, ax: Axes) -> AxesImage:
     low, high = table["mean"].min(), table["mean"].max()
     colours = colormaps[COLOURS].with_extremes(bad=str(EMPTY_GREY))
     image = ax.imshow(np.ma.masked_invalid(grid), cmap=colours, vmin=low, vmax=high, origin="lower", aspect="auto")
-    digits = 1 if METRICS[table["metric"].iloc[0]].key else 2  # percent, or a cosine
+    digits = 1 if METRICS[common_value(table["metric"])].key else 2  # percent, or a cosine
     for (row, column), value in np.ndenumerate(grid.to_numpy()):
         text, luminance = NO_VALUE, EMPTY_GREY
         if not np.isnan(value):

@@ -18,7 +18,15 @@ from analysis.exhibits.exhibit import Exhibit, Texts
 from analysis.exhibits.figure2 import MissingSeries
 from analysis.exhibits.fit import READINGS, update_sigma
 from analysis.exhibits.table import Table
-from analysis.runs import ALGORITHM_LABELS, DATASET_LABELS, NON_PRIVATE, load_history, noise_sources, require_replicates
+from analysis.runs import (
+    ALGORITHM_LABELS,
+    DATASET_LABELS,
+    NON_PRIVATE,
+    common_value,
+    load_history,
+    noise_sources,
+    require_replicates,
+)
 from analysis.style import look, seeds, theme
 from analysis.text import NO_VALUE, epsilon_text, means_text
 from pipeline.accounting.noise import standing
@@ -38,7 +46,8 @@ ACCURACIES = ("validation/accuracy", "test/accuracy")  # the first that all tria
 def draw(runs: pd.DataFrame, store: Reader) -> Exhibit:
     """Make the exhibit of runs with histories in the store; errors as in `tabulate` and `plot`."""
     table = tabulate(runs, store)
-    return Exhibit("leekifer", "Accuracy by epoch, and ε spent", texts(table), table.round(6), plot(table))
+    return Exhibit("leekifer", title="Accuracy by epoch, and ε spent", texts=texts(table), rows=table.round(6),
+                   figure=plot(table))
 
 
 def tabulate(runs: pd.DataFrame, store: Reader) -> pd.DataFrame:
@@ -66,8 +75,9 @@ def tabulate(runs: pd.DataFrame, store: Reader) -> pd.DataFrame:
     table = trials[["trial_key", *CURVES, "seed", "delta", "noise"]].merge(by_epoch, on="trial_key")
     without_epsilon = table[(table["sigma"] > 0) & table["epsilon_published"].isna()]
     if len(without_epsilon):
+        first_key = without_epsilon["trial_key"].iloc[0]
         raise MissingSeries(f"leekifer: needs {PUBLISHED} of every private trial (sampler without_replacement), trial "
-                            f"{without_epsilon['trial_key'].iloc[0]} has none")
+                            f"{first_key} has none")
     return table.drop(columns="trial_key").sort_values([*CURVES, "seed", "epoch"], ignore_index=True)
 
 
@@ -113,6 +123,7 @@ def plot(table: pd.DataFrame) -> Figure:
     sigmas = sorted(sigma for sigma in table["sigma"].unique() if sigma > 0)
     if not sigmas:
         raise MissingSeries("leekifer: needs private trials, found none")
+    split = common_value(table["accuracy_of"])  # validation or test
     with theme():
         figure = Figure(figsize=(4.2 * len(sigmas), 4.4 * len(datasets)), layout="constrained")
         axes = figure.subplots(len(datasets), len(sigmas), squeeze=False, sharey="row")
@@ -121,7 +132,7 @@ def plot(table: pd.DataFrame) -> Figure:
                 # Trials without privacy (sigma 0) are in every panel, for comparison.
                 panel(table[(table["dataset"] == dataset) & table["sigma"].isin([0, sigma])], ax)
                 ax.set_title(f"{DATASET_LABELS[dataset]}, σ = {sigma:.3g}")
-            row[0].set_ylabel(f"{table['accuracy_of'].iloc[0].capitalize()} accuracy (%)")
+            row[0].set_ylabel(f"{split.capitalize()} accuracy (%)")
     return figure
 
 
@@ -191,7 +202,7 @@ def texts(table: pd.DataFrame) -> Texts:
         accuracy=("accuracy", "mean"), n=("seed", "nunique"), epochs=("epoch", "max"),
         published=("epsilon_published", "max"), tight=("epsilon_tight", "max"))
     cells = cells.sort_values(["dataset", "sigma", "accuracy"], ascending=[True, True, False])
-    split = table["accuracy_of"].iloc[0]  # validation or test, the same in all rows
+    split = common_value(table["accuracy_of"])  # validation or test
     trials = last[last["sigma"] > 0].drop_duplicates([*CURVES, "seed"])
     header = ("data set", "σ", "method", f"{split} accuracy (%)", "n", "epochs", "ε published", "ε tight")
     rows = []

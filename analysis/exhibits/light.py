@@ -18,7 +18,7 @@ from analysis.exhibits.envelope import best, configs
 from analysis.exhibits.exhibit import Exhibit, Texts
 from analysis.exhibits.frontier.points import tightest
 from analysis.exhibits.metrics import METRICS
-from analysis.runs import NON_PRIVATE, ReportError, noise_sources, part_property
+from analysis.runs import NON_PRIVATE, ReportError, common_value, noise_sources, part_property
 from analysis.statistics import SUMMARY
 from analysis.text import BARS, epsilon_text, means_text
 from pipeline.accounting.label import RELATION
@@ -182,7 +182,7 @@ def _target_lights(table: pd.DataFrame) -> dict[tuple[float, float, float], list
 
 def _in_parentheses(points: pd.DataFrame) -> str:
     """Return the camera of these points in words, ` (16 bits)`; empty if there is only one camera."""
-    label = points["camera"].iloc[0]
+    label = common_value(points["camera"])
     return f" ({label})" if label else ""
 
 
@@ -220,13 +220,13 @@ def plot(table: pd.DataFrame, noiseless: pd.DataFrame) -> Figure:
         middle = (table["camera"].nunique() - 1) / 2
         for number, (look, _, points) in enumerate(_cameras(table)):
             shift = style.SHIFT * (number - middle)  # bars of several cameras at one light must not cover each other
-            style.curve(upper, points, x="photons", algorithm=points["algorithm"].iloc[0], shift=shift, **look)
+            style.curve(upper, points, x="photons", algorithm=common_value(points["algorithm"]), shift=shift, **look)
             lower.plot(points["photons"], points["epsilon"], **look)
         if not noiseless.empty:
             upper.axhline(METRICS["accuracy"].of(noiseless).mean(), color="0.5", linewidth=0.9, zorder=1)
         _mark_target(upper, lower, table)
         style.log_axis(lower, table["photons"])
-        delta = table["delta"].iloc[0]  # all trials have one
+        delta = common_value(table["delta"])
         lower.set(yscale="log", xlabel="Photo-electrons per pixel and exposure", ylabel=f"Label ε (δ = {delta:g})")
         upper.set_ylabel(METRICS["accuracy"].label)
         style.within(upper, 0, 100)
@@ -271,7 +271,7 @@ def plot_sigma(table: pd.DataFrame) -> Figure:
                 ax.plot(photons, values, color=look["color"], linestyle=linestyle, linewidth=0.9)
             ax.plot(points["photons"], points["effective_sigma"], **{**look, "linestyle": "none"}, zorder=3)
             handles.append(Line2D([], [], **{**look, "linestyle": "-"}))
-            ends_at_full_well = points["full_well"].iloc[0] > 0
+            ends_at_full_well = common_value(points["full_well"]) > 0
             if ends_at_full_well:
                 ax.annotate("full well", (photons[-1], effective_sigma[-1]), (0, -3), textcoords="offset points",
                             ha="right", va="top", fontsize="small")
@@ -289,7 +289,7 @@ def _cameras(table: pd.DataFrame) -> Iterator[tuple[dict[str, Any], np.ndarray, 
     """Yield each camera's curve style, photons along the curve (up to its full well), and rows."""
     colours = [style.PALETTE["pdfa"], "0.2", *style.PALETTE.spare]
     for number, (_, points) in enumerate(table.groupby(list(SETTINGS), sort=True)):
-        camera, full_well = points["camera"].iloc[0], points["full_well"].iloc[0]  # the same in all rows of a camera
+        camera, full_well = common_value(points["camera"]), common_value(points["full_well"])
         look = {**style.look("pdfa"), "color": colours[number % len(colours)],
                 "label": camera.replace(", ", ",\n") or "PDFA"}
         if number > 0:  # open and larger markers keep equal points visible

@@ -15,7 +15,7 @@ from analysis.exhibits.envelope import fields_of
 from analysis.exhibits.exhibit import Exhibit, Texts
 from analysis.exhibits.metrics import METRICS
 from analysis.exhibits.table import Table
-from analysis.runs import ReportError
+from analysis.runs import ReportError, common_value
 from analysis.text import NO_VALUE, level_order, level_text
 from pipeline.experiment.factors import balanced, find_factors
 
@@ -28,7 +28,8 @@ LONG_LABEL = 6  # labels of ticks with more characters are rotated
 def draw(runs: pd.DataFrame) -> Exhibit:
     """Make the exhibit of main effects, a table and a figure; errors as in `tabulate`."""
     table = tabulate(runs)
-    return Exhibit("main_effects", "Which setting matters", texts(table, len(runs)), table.round(6), plot(table))
+    return Exhibit("main_effects", title="Which setting matters", texts=texts(table, n_trials=len(runs)),
+                   rows=table.round(6), figure=plot(table))
 
 
 def tabulate(runs: pd.DataFrame) -> pd.DataFrame:
@@ -53,7 +54,8 @@ def tabulate(runs: pd.DataFrame) -> pd.DataFrame:
     accuracy = METRICS["accuracy"].of(runs)
     total = float(((accuracy - accuracy.mean()) ** 2).sum())
     if total == 0:
-        raise ReportError(f"main_effects: needs test accuracies that differ, got {accuracy.iloc[0]:g} in all trials")
+        raise ReportError(f"main_effects: needs test accuracies that differ, got {common_value(accuracy):g} in all "
+                          "trials")
 
     def explained(factors: Iterable[str]) -> float:
         """Return the share of the variance that lies between trials with different levels of these factors."""
@@ -119,7 +121,7 @@ def texts(table: pd.DataFrame, n_trials: int) -> Texts:
             best = part.loc[level_means.idxmax()]
             best_level, best_mean = level_text(name, best["level"]), f"{best['mean']:.2f}"
             mean_range = f"{level_means.max() - level_means.min():.2f}"
-        share = part["explained"].iloc[0]  # the same in all rows of a part
+        share = common_value(part["explained"])
         rows.append([name, f"{100 * share:.1f}", best_level, best_mean, mean_range])
     n_used = int(table["trials"].iloc[-1])  # the last row is of a part without levels, to which all trials belong
     caption = (f"Main effects on test accuracy (%) over n = {n_used} trials of a balanced grid: variance that each "

@@ -36,7 +36,7 @@ KINDS = tuple(kind for kind, guarantee in GUARANTEES.items()
 def draw(runs: pd.DataFrame) -> Exhibit:
     """Make the exhibit of means, a table."""
     table = tabulate(runs)
-    return Exhibit("means", "Means over seeds of every setting", texts(table, runs), table.round(4))
+    return Exhibit("means", title="Means over seeds of every setting", texts=texts(table, runs), rows=table.round(4))
 
 
 def tabulate(runs: pd.DataFrame) -> pd.DataFrame:
@@ -47,7 +47,8 @@ def tabulate(runs: pd.DataFrame) -> pd.DataFrame:
 
     Rows are sorted by noise, then by falling validation accuracy (test accuracy if there is none).
     """
-    varied_fields = [name for name in find_factors(fields_of(runs))[0] if name not in ("algorithm", "noise")]
+    first_levels, *_ = find_factors(fields_of(runs))  # every run has a level of every factor
+    varied_fields = [name for name in first_levels if name not in ("algorithm", "noise")]
     runs = runs.assign(key=setting_keys(runs), **{f"epsilon/{kind}": tightest(runs, kind) for kind in KINDS})
     kinds = [kind for kind in KINDS if runs[f"epsilon/{kind}"].notna().any()]
     scores = [name for name in HEADINGS if name in runs and runs[name].notna().any()]

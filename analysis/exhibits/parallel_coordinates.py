@@ -38,9 +38,9 @@ def tabulate(runs: pd.DataFrame) -> pd.DataFrame:
     Raises:
         ReportError: if a trial lacks test accuracy.
     """
-    levels = pd.DataFrame(find_factors(fields_of(runs)), index=runs.index)
-    values = METRICS["accuracy"].of(runs).groupby([levels[name] for name in levels], sort=False)
-    table = values.agg(n="size", mean="mean").reset_index()
+    levels = pd.DataFrame(find_factors(fields_of(runs)), index=runs.index)  # a column per factor
+    accuracy_by_setting = METRICS["accuracy"].of(runs).groupby([levels[name] for name in levels], sort=False)
+    table = accuracy_by_setting.agg(n="size", mean="mean").reset_index()
     return table.sort_values("mean", kind="stable", ignore_index=True)
 
 

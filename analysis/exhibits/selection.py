@@ -163,7 +163,7 @@ def draw(choice: Choice) -> Exhibit:
     row = {"trial_key": choice.trial_key, "trial": choice.name, SCORE: choice.validation, "test/accuracy": choice.test,
            **selected, "certified_trials": choice.trials, "epsilon_had_it_been_the_only_one": choice.alone.value,
            "reason": choice.reason}
-    return Exhibit("selection", "The best trial, and its price", texts(choice), pd.DataFrame([row]))
+    return Exhibit("selection", title="The best trial, and its price", texts=texts(choice), rows=pd.DataFrame([row]))
 
 
 def texts(choice: Choice) -> Texts:

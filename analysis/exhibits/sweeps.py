@@ -111,7 +111,8 @@ def plot(table: pd.DataFrame, field: str) -> Figure:
 def panel(points: pd.DataFrame, field: str, ax: Axes) -> Axes:
     """Plot one metric along the field at one noise setting, from rows of `tabulate`; the title has the guarantee."""
     for algorithm, shift in style.shifts(points).items():
-        style.curve(ax, points[points["algorithm"] == algorithm], field, algorithm, shift)
+        curve_points = points[points["algorithm"] == algorithm]
+        style.curve(ax, curve_points, x=field, algorithm=algorithm, shift=shift)
     ax.set_title(noise_title(points))
     sns.despine(ax=ax)
     return ax

@@ -18,6 +18,7 @@ from analysis.runs import (
     NON_PRIVATE,
     ReportError,
     by_noise,
+    common_value,
     part_property,
     require_accuracy,
     require_replicates,
@@ -35,7 +36,7 @@ COLUMNS = ["algorithm", "setting", "accuracy_mean", "accuracy_half_width", "accu
 def draw(runs: pd.DataFrame) -> Exhibit:
     """Make the exhibit of the table; errors as in `tabulate`."""
     table = tabulate(runs)
-    return Exhibit("table1", "Test accuracy by noise level", texts(runs, table), table.round(4))
+    return Exhibit("table1", title="Test accuracy by noise level", texts=texts(runs, table), rows=table.round(4))
 
 
 def tabulate(runs: pd.DataFrame) -> pd.DataFrame:
@@ -88,7 +89,7 @@ def texts(runs: pd.DataFrame, table: pd.DataFrame) -> Texts:
 def caption(runs: pd.DataFrame, table: pd.DataFrame) -> str:
     """Return the caption: data, n, interval, and a remark on sigma."""
     published = f", in parentheses that of {paper.SOURCE}" if table["paper"].notna().any() else ""
-    return (f"Test accuracy (%) on {DATASET_LABELS[runs['dataset'].iloc[0]]} after "
+    return (f"Test accuracy (%) on {DATASET_LABELS[common_value(runs['dataset'])]} after "
             f"{counted(_listed(runs['epochs']), 'epoch')}{published}: {means_text(table['n'])}. σ is a noise level, "
             "not a privacy level.")
 

@@ -29,8 +29,8 @@ COLUMNS = ["projector", "sigma", "photons", "effective_sigma", *SUMMARY, "epsilo
 def draw(runs: pd.DataFrame) -> Exhibit:
     """Make the exhibit of the table; errors as in `tabulate`."""
     table = tabulate(runs)
-    return Exhibit("table1_light", "PDFA at the published sigmas by counted photons", texts(table, runs),
-                   table.round(dict.fromkeys(SUMMARY, 4)))
+    return Exhibit("table1_light", title="PDFA at the published sigmas by counted photons", texts=texts(table, runs),
+                   rows=table.round(dict.fromkeys(SUMMARY, 4)))
 
 
 def tabulate(runs: pd.DataFrame) -> pd.DataFrame:

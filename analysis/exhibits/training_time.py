@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from analysis.exhibits.exhibit import Exhibit
 from analysis.exhibits.figure2 import MissingSeries, by_epoch
 from analysis.exhibits.metrics import METRICS
-from analysis.runs import by_noise, load_history, require_replicates, setting_label
+from analysis.runs import by_noise, common_value, load_history, require_replicates, setting_label
 from analysis.statistics import SUMMARY
 from analysis.style import handles, look, panels, present, seeds, theme
 from analysis.text import means_text
@@ -28,7 +28,7 @@ CURVES = ["algorithm", "setting"]
 def draw(runs: pd.DataFrame, store: Reader) -> Exhibit:
     """Make the exhibit of runs with histories in the store; errors as in `tabulate`."""
     table = tabulate(runs, store)
-    split = table["accuracy_of"].iloc[0]  # validation or test, the same in all rows
+    split = common_value(table["accuracy_of"])  # validation or test
     caption = (f"{split.capitalize()} accuracy over mean seconds of training (a trial's share of its pack's), one "
                f"panel per noise: {means_text(table['n'], 'with 95% bootstrap bands')}")
     return Exhibit.of_means("training_time", title="Accuracy over training time", caption=caption, rows=table,
@@ -48,6 +48,7 @@ def tabulate(runs: pd.DataFrame, store: Reader) -> pd.DataFrame:
     require_replicates(runs)
     clock = load_history(store, runs, CLOCK)
     metric, accuracy = _accuracy_history(runs, store, clock)
+    split, _ = metric.split("/")  # validation or test
     rows = []
     for (algorithm, setting), cell in accuracy.groupby(CURVES, sort=False):
         epoch_seconds = clock[clock["trial_key"].isin(cell["trial_key"])]
@@ -55,7 +56,7 @@ def tabulate(runs: pd.DataFrame, store: Reader) -> pd.DataFrame:
         seconds = by_trial.cumsum().ffill().mean(axis=1)  # since the start of training, by epoch
         table = by_epoch(cell, METRICS["accuracy"])
         rows.append(table.assign(algorithm=algorithm, setting=setting, seconds=table["epoch"].map(seconds),
-                                 accuracy_of=metric.partition("/")[0]))
+                                 accuracy_of=split))
     return pd.concat(rows)[[*CURVES, "epoch", "seconds", "accuracy_of", *SUMMARY]]
 
 
@@ -79,7 +80,7 @@ def _accuracy_history(runs: pd.DataFrame, store: Reader, clock: pd.DataFrame) ->
 def plot(table: pd.DataFrame) -> Figure:
     """Plot the table of `tabulate`: a panel for each noise, 3 x 2.8 inches, all on the same scales."""
     settings = by_noise(table["setting"])
-    split = table["accuracy_of"].iloc[0]  # validation or test, the same in all rows
+    split = common_value(table["accuracy_of"])  # validation or test
     with theme():
         figure, axes = panels(len(settings), per_row=3, width=3.0, height=2.8, beside=(1.6, 0.0), sharex=True,
                               sharey=True)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import Field
 from typing import Any, NamedTuple
 
-from analysis.exhibits.doubts.evidence import NO_FRONTIER, Evidence, Key
+from analysis.exhibits.doubts.evidence import KEY, NO_FRONTIER, Evidence, Key
 from analysis.exhibits.frontier.fit import noise_fields
 from analysis.runs import ALGORITHM_LABELS, DATASET_LABELS, NON_PRIVATE, setting_label
 from analysis.statistics import accuracy_error, welch_interval
@@ -41,8 +41,8 @@ class Doubt(NamedTuple):
 
     def names(self) -> str:
         """Return the affected algorithms: `DFA`, `BP and DFA`."""
-        found = {point[2] for point in self.points}
-        return " and ".join(label for name, label in ALGORITHM_LABELS.items() if name in found)
+        affected = {point[KEY.index("algorithm")] for point in self.points}
+        return " and ".join(label for name, label in ALGORITHM_LABELS.items() if name in affected)
 
 
 def chance(evidence: Evidence) -> Doubt | None:
@@ -108,7 +108,7 @@ def edge(evidence: Evidence) -> Doubt | None:
         if row["settings"] == 1:  # nothing was chosen
             continue
         rivals = evidence.rivals(row["key"])
-        chosen = rivals[rivals["point"] == row["point"]].iloc[0]
+        chosen = rivals[rivals["point"] == row["point"]].iloc[0]  # of any seed
         for field in _tuned_fields(evidence, row["kind"]):
             domain = search.space.get(field.name) if search else None
             value, values = chosen[field.name], rivals[field.name].dropna()
@@ -142,22 +142,22 @@ def effort(evidence: Evidence) -> Doubt | None:
     for row in evidence.rows:
         if row["kind"] != NO_FRONTIER:
             compared.setdefault((row["dataset"], row["kind"], row["asked"]), []).append(row)
-    found: list[Key] = []
+    with_fewer: list[Key] = []
     counts: dict[str, None] = {}  # algorithms with their number of settings, each once, in order
     for group in compared.values():
         max_settings = max(row["settings"] for row in group)
-        with_fewer = [row["key"] for row in group if row["settings"] < max_settings]
-        if with_fewer:
-            found += with_fewer
+        fewer_in_group = [row["key"] for row in group if row["settings"] < max_settings]
+        if fewer_in_group:
+            with_fewer += fewer_in_group
             counts |= {f"{ALGORITHM_LABELS[row['algorithm']]} {row['settings']}": None for row in group}
-    return _doubt("effort", found, evidence, lambda where: (
+    return _doubt("effort", with_fewer, evidence, lambda where: (
         f"{where}: fewer settings tried than for others ({', '.join(counts)}); give every algorithm as many."))
 
 
 def seeds(evidence: Evidence) -> Doubt | None:
     """Find points with one seed."""
-    found = [row["key"] for row in evidence.rows if row["n"] == 1]
-    return _doubt("seeds", found, evidence, lambda where: (
+    with_one_seed = [row["key"] for row in evidence.rows if row["n"] == 1]
+    return _doubt("seeds", with_one_seed, evidence, lambda where: (
         f"{where}: one seed (n = 1), so nobody knows how far seeds differ; give at least three, "
         "`seed: {range: [0, 3]}`."))
 
@@ -166,8 +166,8 @@ def origin(evidence: Evidence) -> Doubt | None:
     """Return all points if the file does not state how its settings were found."""
     experiment = evidence.experiment
     sources = (experiment.chosen, experiment.search, experiment.preset)
-    found = [] if any(sources) else [row["key"] for row in evidence.rows]
-    return _doubt("origin", found, evidence, lambda where: (
+    without_origin = [] if any(sources) else [row["key"] for row in evidence.rows]
+    return _doubt("origin", without_origin, evidence, lambda where: (
         "Nothing says how the settings were found, and other settings may rank the algorithms otherwise; state it in "
         "the file, `chosen: {runs, by, seeds}`, or take `preset: recommended`."))
 

@@ -14,7 +14,7 @@ from analysis.exhibits.envelope import SCORE, configs, setting_keys, varied
 from analysis.exhibits.frontier.fit import noise_fields
 from analysis.exhibits.frontier.pareto import pareto_front
 from analysis.exhibits.table import Table
-from analysis.runs import ALGORITHM_LABELS, earlier_epochs, require_accuracy
+from analysis.runs import ALGORITHM_LABELS, common_value, earlier_epochs, require_accuracy
 from analysis.text import NO_VALUE, settings_text
 from pipeline.accounting.evaluations import selected_epsilon
 from pipeline.accounting.event import UnsupportedAccounting
@@ -92,7 +92,7 @@ def price(points: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
         points: from `frontier`, of any kind; no price is known for label epsilons.
         runs: the runs of the points.
     """
-    choice_names = candidates(runs, points["kind"].iloc[0])["choice"]
+    choice_names = candidates(runs, common_value(points["kind"]))["choice"]
     costs = []
     for point in points.itertuples():
         cost = point.epsilon if point.choices == 1 else np.nan

@@ -22,7 +22,7 @@ from analysis.exhibits.frontier.points import (
 )
 from analysis.exhibits.metrics import METRICS, Metric
 from analysis.exhibits.table import Table
-from analysis.runs import ALGORITHM_LABELS, DATASET_LABELS, noise_sources, setting_label
+from analysis.runs import ALGORITHM_LABELS, DATASET_LABELS, common_value, noise_sources, setting_label
 from analysis.statistics import SUMMARY
 from analysis.style import present
 from analysis.text import NO_VALUE, best_of, epsilon_text, means_text
@@ -71,7 +71,7 @@ def draw(runs: pd.DataFrame, *, name: str, references: Sequence[Reference] = (),
     if by_scores:
         points = [frame.drop(columns=PRICE, errors="ignore") for frame in points]
     areas = to_csv(hypervolumes(points, runs).round({"hypervolume": 4}))
-    imported_points = imported.against(results, points, runs["dataset"].iloc[0])
+    imported_points = imported.against(results, points, common_value(runs["dataset"]))
     marked = imported.comparable(imported_points)
     own_texts = texts(points, runs, references, budget)
     all_texts = own_texts._replace(more=(*imported.table(marked), *own_texts.more),
@@ -131,22 +131,22 @@ def caption(points: pd.DataFrame, runs: pd.DataFrame) -> str:
     phrase = METRICS[first["metric"]].phrase
     guarantee_standing = standing(noise_sources(shown).dropna()) if first["kind"] in GUARANTEED else ""
     epsilon = epsilon_text(first["kind"], points["relation"], points["sampler"], points["delta"], guarantee_standing)
-    return (f"{phrase[0].upper()}{phrase[1:]} on {DATASET_LABELS[shown['dataset'].iloc[0]]} against {epsilon}"
+    return (f"{phrase[0].upper()}{phrase[1:]} on {DATASET_LABELS[common_value(shown['dataset'])]} against {epsilon}"
             f"{_formula(points)}: {means_text(points['n'])}{best_of(points['choices'].max())}.")
 
 
 def _runs_on_axis(points: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
     """Return the runs with an epsilon of the points' kind and formula, which their axis shows."""
-    return runs.loc[on_axis(runs, points["kind"].iloc[0], points["formula"].iloc[0]).notna()]
+    return runs.loc[on_axis(runs, common_value(points["kind"]), common_value(points["formula"])).notna()]
 
 
 def _kind_text(points: pd.DataFrame) -> str:
     """Return the kind of epsilon as text: `label ε`, `claimed ε, formula saturating/epochs`."""
-    return f"{points['kind'].iloc[0]} ε{_formula(points)}"
+    return f"{common_value(points['kind'])} ε{_formula(points)}"
 
 
 def _formula(points: pd.DataFrame) -> str:
-    formula = points["formula"].iloc[0]
+    formula = common_value(points["formula"])
     return f", formula {formula}" if formula else ""
 
 
@@ -159,7 +159,7 @@ def _notes(points: pd.DataFrame, runs: pd.DataFrame, references: Sequence[Refere
         runs: all trials of the report.
         references, budget: as in `texts`.
     """
-    kind, metric = points["kind"].iloc[0], METRICS[points["metric"].iloc[0]]
+    kind, metric = common_value(points["kind"]), METRICS[common_value(points["metric"])]
     shown = _runs_on_axis(points, runs)
     epochs = counted(" or ".join(f"{value:g}" for value in sorted(set(shown["epochs"]))), "epoch")
     return [f"Trained for {epochs}.", *_stated_note(points), _front_note(points), *_budget_note(kind, budget),
@@ -224,7 +224,7 @@ def _settings(runs: pd.DataFrame) -> str:
 def _means(points: pd.DataFrame) -> Table:
     """Return the table of means of one kind of epsilon: algorithms as rows, epsilons as columns, smallest first."""
     by_epsilon = points.sort_values("epsilon", kind="stable")
-    metric = METRICS[points["metric"].iloc[0]]
+    metric = METRICS[common_value(points["metric"])]
     cells: dict[tuple[str, str], str] = {}  # (algorithm, column) -> mean and interval as text
     for row in by_epsilon.itertuples():
         cells[row.algorithm, _column(row)] = metric.text(row.mean, row.half_width)
@@ -280,7 +280,7 @@ def _column(row: Any) -> str:  # Any: of `DataFrame.itertuples`
 
 def _clipping_note(points: pd.DataFrame) -> list[str]:
     """Return a sentence on intervals that leave the metric's range, if there are any: their ends are clipped."""
-    metric = METRICS[points["metric"].iloc[0]]
+    metric = METRICS[common_value(points["metric"])]
     low, high = points["mean"] - points["half_width"], points["mean"] + points["half_width"]
     if not ((low < metric.low) | (high > metric.high)).any():
         return []

@@ -21,7 +21,7 @@ from analysis import style, svg
 from analysis.exhibits.frontier import choice, imported
 from analysis.exhibits.frontier.points import compared_epsilon, short_title, title
 from analysis.exhibits.metrics import METRICS
-from analysis.runs import ALGORITHM_LABELS, ReportError
+from analysis.runs import ALGORITHM_LABELS, ReportError, common_value
 from pipeline.experiment.references import Reference
 
 MARKS = "*PXDv^"  # markers of published results, in order
@@ -165,7 +165,7 @@ def _panel(points: pd.DataFrame, ax: Axes, letters: Mapping[str, str],
     for name in ("kind", "formula", "relation", "delta", "metric"):
         if points[name].nunique() > 1:
             raise ReportError(f"{name}: must be one on an axis, got {', '.join(map(str, points[name].unique()))}")
-    metric = METRICS[points["metric"].iloc[0]]
+    metric = METRICS[common_value(points["metric"])]
     draw_curves(points, ax, letters)
     for reference, mark in marks.items():
         ax.plot(reference.epsilon, reference.accuracy, marker=mark, zorder=6, **PUBLISHED)
@@ -176,7 +176,8 @@ def _panel(points: pd.DataFrame, ax: Axes, letters: Mapping[str, str],
     style.within(ax, metric.low, metric.high)
     front(points, ax)
     ax.set_title(title(points))
-    ax.set(xlabel=f"ε ({points['kind'].iloc[0]}, {points['relation'].iloc[0]})", ylabel=metric.label)
+    kind, relation = common_value(points["kind"]), common_value(points["relation"])
+    ax.set(xlabel=f"ε ({kind}, {relation})", ylabel=metric.label)
     sns.despine(ax=ax)
 
 

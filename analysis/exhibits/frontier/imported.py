@@ -18,7 +18,7 @@ from matplotlib.lines import Line2D
 from analysis import style
 from analysis.exhibits.metrics import METRICS
 from analysis.exhibits.table import Table
-from analysis.runs import DATASET_LABELS
+from analysis.runs import DATASET_LABELS, common_value
 from analysis.text import NO_VALUE, n_seeds
 from pipeline.tracking.reader import Reader
 from pipeline.trials.naming import COMPOSABLE
@@ -38,7 +38,10 @@ def load(store: Reader, names: Sequence[str]) -> pd.DataFrame:
     Raises:
         TrackingError: if nothing was imported under a name.
     """
-    results = pd.DataFrame([{"imported": name, **asdict(result)} for name in names for result in store.imported(name)])
+    rows = []
+    for name in names:
+        rows += [{"imported": name, **asdict(result)} for result in store.imported(name)]
+    results = pd.DataFrame(rows)
     return results.astype({"seed": "Int64"})  # integers, with missing values
 
 
@@ -75,7 +78,7 @@ def against(results: pd.DataFrame, points: Sequence[pd.DataFrame], dataset: str)
 
 def certified_points(points: Sequence[pd.DataFrame]) -> pd.DataFrame | None:
     """Return the frame with certified points, which imported results are compared with; None if there is none."""
-    return next((frame for frame in points if frame["kind"].iloc[0] in COMPOSABLE), None)
+    return next((frame for frame in points if common_value(frame["kind"]) in COMPOSABLE), None)
 
 
 def _reason(point: Mapping[str, Any], certified: pd.Series, dataset: str) -> str:
@@ -152,7 +155,7 @@ def table(points: pd.DataFrame) -> list[str | Table]:
     """Return a caption and a table of the marked points; empty without marked points."""
     if points.empty:
         return []
-    first, metric = points.iloc[0], METRICS["accuracy"]
+    first, metric = points.iloc[0], METRICS["accuracy"]  # marked points have one data set, relation and delta
     interval = ", mean ± 95% t interval" if points["n"].max() > 1 else ""
     caption = (f"Imported, {metric.phrase} on {DATASET_LABELS[first['dataset']]} against the ε that its source states "
                f"({first['relation']}, δ = {first['delta']:g}): {_seeds_text(points)}{interval}.")

@@ -16,7 +16,7 @@ from analysis.exhibits.frontier.figure import draw_curves, front, legend
 from analysis.exhibits.frontier.fit import panel_fields
 from analysis.exhibits.frontier.points import GUARANTEED, compared_epsilon, frontier, on_axis, short_title
 from analysis.exhibits.metrics import METRICS
-from analysis.runs import DATASET_LABELS, ReportError, noise_sources
+from analysis.runs import DATASET_LABELS, ReportError, common_value, noise_sources
 from analysis.text import epsilon_text, level_order, level_text, means_text
 from pipeline.accounting.noise import standing
 
@@ -27,7 +27,7 @@ MARGIN = 1.25  # factor by which the epsilon axis is extended at both ends
 def draw(runs: pd.DataFrame) -> Exhibit:
     """Make the exhibit of small multiples; errors as in `tabulate`."""
     points = tabulate(runs)
-    kind = points["kind"].iloc[0]  # all points have one kind of epsilon
+    kind = common_value(points["kind"])
     with_epsilon = runs[on_axis(runs, kind).notna()]
     epsilon = epsilon_text(kind, points["relation"], points["sampler"], points["delta"],
                            standing(noise_sources(with_epsilon)))
