@@ -496,7 +496,8 @@ def test_a_trainer_that_draws_from_elsewhere_asks_before_it_draws_again(tmp_path
 
 # in a sweep
 
-def test_a_sweep_of_trainers_tracks_fails_alone_reports_and_tells_of_edits(tmp_path, monkeypatch, capsys):
+def test_a_sweep_of_trainers_tracks_fails_alone_reports_and_tells_of_edits(tmp_path, monkeypatch, capsys, only_svg,
+                                                                          in_process):
     monkeypatch.chdir(tmp_path)
     source = (DATA / "some_trainers.py").read_text()
     kept = source.split('@trainer("by_globals"')[0] + '@trainer("wrong"' + source.split('@trainer("wrong"')[1]
