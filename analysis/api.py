@@ -109,24 +109,23 @@ def best(runs: pd.DataFrame, epsilon: float, kind: str = "certified") -> pd.Seri
         raise ReportError(f"kind: must be one of {', '.join(GUARANTEED)}, got {kind!r}")
     if isinstance(epsilon, bool) or not isinstance(epsilon, int | float):
         raise ReportError(f"epsilon: must be a number, got {epsilon!r}")
-    ended = runs[runs["status"].isin(DONE)]
-    ended = ended.assign(epsilon=tightest(ended, kind))
-    affordable = ended[ended["epsilon"] <= epsilon]
-    if affordable.empty:
+    ended = runs[runs["status"].isin(DONE)].assign(epsilon=lambda table: tightest(table, kind))
+    within = ended[ended["epsilon"] <= epsilon]
+    if within.empty:
         min_epsilon = ended["epsilon"].min()
         if math.isnan(min_epsilon):
             raise ReportError(f"epsilon: no trial that ended has a finite {kind} one, got {epsilon}")
         raise ReportError(f"epsilon: must be at least {min_epsilon:.4g}, the least {kind} one, got {epsilon}")
     for name in ("dataset", "delta", "privacy.relation"):
-        if name in affordable and affordable[name].nunique(dropna=False) > 1:
+        if name in within and within[name].nunique(dropna=False) > 1:
             raise MixedTrials(f"{name}: must be the same for all trials that are compared, got "
-                              f"{', '.join(sorted(map(str, affordable[name].unique())))}")
-    require_accuracy(affordable, SCORE)
-    one_cell = affordable.assign(all="")  # one group, with a single best setting
-    winners = best_setting(one_cell, ["all"]).drop(columns="all")
+                              f"{', '.join(sorted(map(str, within[name].unique())))}")
+    require_accuracy(within, SCORE)
+    # `best_setting` chooses in every group of equal columns; a constant column makes all trials one group.
+    winners = best_setting(within.assign(group=""), ["group"]).drop(columns="group")
     price = math.nan
     if kind == "certified" and not runs.attrs.get("searched"):
-        with contextlib.suppress(UnsupportedAccounting):
-            price = selected_epsilon(configs(affordable), Selection(), earlier_epochs(affordable)).value
+        with contextlib.suppress(UnsupportedAccounting):  # no price is proved
+            price = selected_epsilon(configs(within), Selection(), earlier_epochs(within)).value
     row = winners.loc[winners[SCORE].idxmax()].drop(["chosen", "choices"])
-    return pd.concat([row, pd.Series({PRICE: price, "compared": len(affordable)}, dtype=object)])
+    return pd.concat([row, pd.Series({PRICE: price, "compared": len(within)}, dtype=object)])

@@ -21,16 +21,16 @@ if TYPE_CHECKING:
     from pipeline.auditing.device import Characterisation, Quantity
 
 SUSPICIOUS = 5.0  # standard errors from the value of an ideal device
-MAX_POINTS = 2000  # in the scatter plot
+SHOWN = 2000  # points in the scatter plot
 
 
-def table(device: Characterisation) -> pd.DataFrame:
+def table(measured: Characterisation) -> pd.DataFrame:
     """Return one row per measured quantity, with columns quantity, value, standard_error, ideal and z.
 
     z is the distance of value and ideal in standard errors.
     """
     rows = [{"quantity": quantity.name, "value": quantity.value, "standard_error": quantity.error,
-             "ideal": quantity.ideal, "z": _z(quantity)} for quantity in device.quantities]
+             "ideal": quantity.ideal, "z": _z(quantity)} for quantity in measured.quantities]
     return pd.DataFrame(rows)
 
 
@@ -39,21 +39,23 @@ def _z(quantity: Quantity) -> float:
     return (quantity.value - quantity.ideal) / quantity.error if quantity.error > 0 else math.nan
 
 
-def as_text(device: Characterisation) -> str:
-    """Return the report on a projector in Markdown: a table of its quantities, and those far from an ideal device."""
-    rows = list(table(device).itertuples(index=False))
-    matrix = "known" if device.known else "estimated from as many batches before"
-    cells = [[name, *map(_cell, numbers)] for name, *numbers in rows]
+def as_text(measured: Characterisation) -> str:
+    """Return the report in Markdown."""
+    rows = list(table(measured).itertuples(index=False))
+    matrix = "known" if measured.known else "estimated from as many batches before"
+    quantities = Table.of(["quantity", "value", "standard error", "ideal", "z"],
+                          [[name, *map(_cell, numbers)] for name, *numbers in rows])
     parts: list[str | Table] = [
-        f"# Projector `{device.trial.projector}`",
-        f"{device.repeats} batches of {device.records} ternary errors with one +1 and one -1, on {device.pixels} "
+        f"# Projector `{measured.trial.projector}`",
+        f"{measured.repeats} batches of {measured.records} ternary errors with one +1 and one -1, on {measured.pixels} "
         f"pixels; the matrix is {matrix}.",
-        Table.of(["quantity", "value", "standard error", "ideal", "z"], cells)]
-    if not len(device.residuals):
+        quantities]
+    if not len(measured.residuals):
         parts.append("There is no noise beyond rounding, so nothing is said of its correlations and its law.")
-    if device.trial.physical:
-        parts.append(f"Its light amounts to an effective sigma of {camera_of(device.trial).effective_sigma:.4g} by the "
-                     "formula of docs/optics.md.")
+    if measured.trial.physical:
+        effective_sigma = camera_of(measured.trial).effective_sigma
+        parts.append(f"Its light amounts to an effective sigma of {effective_sigma:.4g} by the formula of "
+                     "docs/optics.md.")
     suspicious = ", ".join(row.quantity for row in rows if abs(row.z) > SUSPICIOUS) or "nothing"
     parts += [f"More than {SUSPICIOUS:g} standard errors from an ideal device: {suspicious}.", "![](device.svg)"]
     return markdown(*parts)
@@ -63,31 +65,30 @@ def _cell(value: float) -> str:
     return NO_VALUE if math.isnan(value) else f"{value:.4g}"
 
 
-def figure(device: Characterisation) -> Figure:
+def figure(measured: Characterisation) -> Figure:
     """Plot the mean projection, the noise and the gain of a projector, side by side, 2.6 x 2.4 inches each.
 
     The mean is plotted against B e, the exact projection of an error e by the feedback matrix B. The noise, if there is
     any, has a normal density beside it. The gain has a point per batch.
     """
     with theme():
-        noisy = len(device.residuals) > 0
-        drawn, axes = panels(3 if noisy else 2, 3, 2.6, 2.4)
+        has_noise = len(measured.residuals) > 0
+        drawn, axes = panels(3 if has_noise else 2, per_row=3, width=2.6, height=2.4)
         colour = PALETTE["pdfa"]
-        axes[0].plot(device.target[:MAX_POINTS], device.mean[:MAX_POINTS], ".", markersize=2, color=colour,
-                     rasterized=True)
+        axes[0].plot(measured.target[:SHOWN], measured.mean[:SHOWN], ".", markersize=2, color=colour, rasterized=True)
         axes[0].axline((0, 0), slope=1, color="0.4", linewidth=0.8)
         axes[0].set(xlabel="$Be$ (units of $B$)", ylabel="mean projection (units of $B$)")
-        axes[-1].plot(np.arange(1, len(device.gains) + 1), device.gains, ".", markersize=3, color=colour)
+        axes[-1].plot(np.arange(1, len(measured.gains) + 1), measured.gains, ".", markersize=3, color=colour)
         axes[-1].set(xlabel="batch", ylabel="gain")
-        if noisy:
-            edges = np.linspace(-5, 5, 61)
-            axes[1].hist(device.residuals, bins=edges.tolist(), density=True, color=colour, alpha=0.5)
-            axes[1].plot(edges, stats.norm.pdf(edges), color="0.2", linewidth=0.8)
+        if has_noise:
+            bin_edges = np.linspace(-5, 5, 61)  # standard deviations
+            axes[1].hist(measured.residuals, bins=bin_edges.tolist(), density=True, color=colour, alpha=0.5)
+            axes[1].plot(bin_edges, stats.norm.pdf(bin_edges), color="0.2", linewidth=0.8)
             axes[1].set(xlabel="noise over its standard deviation", ylabel="density", yscale="log", ylim=(1e-5, 1))
     return drawn
 
 
-def write(device: Characterisation, folder: Path) -> list[Path]:
+def write(measured: Characterisation, folder: Path) -> list[Path]:
     """Write device.md, device.csv and device.svg to `folder`, which is created; return the files."""
-    return save({"device.md": as_text(device).encode(), "device.csv": to_csv(table(device)).encode(),
-                 "device.svg": draw(figure(device))["svg"]}, folder)
+    return save({"device.md": as_text(measured).encode(), "device.csv": to_csv(table(measured)).encode(),
+                 "device.svg": draw(figure(measured))["svg"]}, folder)

@@ -59,16 +59,16 @@ def load_runs(store: Reader, trials: Sequence[TrialConfig] | None = None, source
         ReportError: if a trial needs an extension that is not imported.
     """
     runs = store.runs() if trials is None else _runs_of(store, trials, source)
-    _require_known(runs)
+    _require_known_parts(runs)
     duplicates = [key for key, count in Counter(run.trial_key for run in runs).items() if count > 1]
     if duplicates:
         ids = ", ".join(run.run_id for run in runs if run.trial_key in duplicates)
         raise DuplicateTrials(f"trial_key: must be unique, got more than one run of {', '.join(duplicates)} (runs "
                               f"{ids}); delete all but one")
-    first = ["trial_key", "status", "run_id", *FIELDS, "setting"]
+    first_columns = ["trial_key", "status", "run_id", *FIELDS, "setting"]
     frame = pd.DataFrame([_row(run) for run in runs])
-    others = [name for name in sorted(frame.columns) if name not in first]
-    return frame.reindex(columns=first + others)
+    other_columns = [name for name in sorted(frame.columns) if name not in first_columns]
+    return frame.reindex(columns=first_columns + other_columns)
 
 
 def _runs_of(store: Reader, trials: Sequence[TrialConfig], source: object) -> list[TrackedRun]:
@@ -79,12 +79,11 @@ def _runs_of(store: Reader, trials: Sequence[TrialConfig], source: object) -> li
     missing = [config for key, config in configs.items() if key not in ended]
     if missing:
         names = ", ".join(f"{run_name(config)} ({config.trial_key})" for config in missing[:5])
-        if len(missing) > 5:
-            names += f" and {len(missing) - 5} more"
+        names += f" and {len(missing) - 5} more" if len(missing) > 5 else ""
         raise MissingTrials(f"{len(ended)} of {len(configs)} trials are finished; missing: {names} "
                             f"(run `photonic sweep {source}`)")
-    order = {key: index for index, key in enumerate(configs)}
-    return sorted(runs, key=lambda run: order[run.trial_key])
+    ranks = {key: rank for rank, key in enumerate(configs)}
+    return sorted(runs, key=lambda run: ranks[run.trial_key])
 
 
 def searched(store: Reader, experiment: Experiment) -> Experiment:
@@ -112,20 +111,27 @@ def load_history(store: Reader, runs: pd.DataFrame, key: str) -> pd.DataFrame:
         key: MLflow's name of the metric, such as `validation/accuracy`.
     """
     columns = ["trial_key", "epoch", "value", "algorithm", "setting", "seed", "status"]
-    rows = [(run.trial_key, epoch, value, run.algorithm, run.setting, run.seed, run.status)
-            for run in runs.itertuples() for epoch, value in store.history(run.run_id, key)]
+    rows = []
+    for run in runs.itertuples():
+        rows += [(run.trial_key, epoch, value, run.algorithm, run.setting, run.seed, run.status)
+                 for epoch, value in store.history(run.run_id, key)]
     return pd.DataFrame(rows, columns=columns)
 
 
 def part_property(runs: pd.DataFrame, slot: str, attribute: str) -> pd.Series:
-    """Return whether each run's mechanism, loss, ... has a property: `part_property(runs, "mechanism", "private")`.
+    """Return for each run whether a part of its trial has a property: `part_property(runs, "mechanism", "private")`.
 
     Args:
         runs: the runs, from `load_runs`.
-        slot: the setting that chooses a part, for example `mechanism`.
-        attribute: name of a bool attribute of such parts.
+        slot: the setting that chooses the part, for example the mechanism.
+        attribute: name of a boolean attribute of such parts.
     """
     return runs[slot].map(lambda name: getattr(PARTS[slot][name], attribute)).astype(bool)
+
+
+def common_value(column: pd.Series) -> Any:
+    """Return the value of a column whose rows all have the same, such as the data set of a table's trials."""
+    return column.iloc[0]
 
 
 def noise_sources(runs: pd.DataFrame) -> pd.Series:
@@ -138,7 +144,7 @@ def noise_sources(runs: pd.DataFrame) -> pd.Series:
 
 
 def by_noise(settings: Sequence[str]) -> list[str]:
-    """Return distinct noise settings, sorted: non-private, then sigmas, targets and noise multipliers by value."""
+    """Return distinct noise settings, sorted: non-private, sigmas, targets (certified, label), noise multipliers."""
     def sort_key(setting: str) -> tuple[bool, str, float]:
         """Return (whether it has a value, its name, its value); a sigma has no name."""
         if setting in (NON_PRIVATE, STATED):
@@ -158,11 +164,12 @@ def require_accuracy(runs: pd.DataFrame, name: str = "test/accuracy") -> None:
     Raises:
         ReportError: with the first trial that has none.
     """
-    without = runs[runs.reindex(columns=[name])[name].isna()]
-    if len(without):
-        row = without.iloc[0]
+    accuracy = runs.reindex(columns=[name])[name]  # all empty if no trial has it
+    missing = runs[accuracy.isna()]
+    if len(missing):
+        row = missing.iloc[0]  # an example for the message
         first = f"{row['algorithm']} {row['setting']} seed={row['seed']} ({row['trial_key']}, {row['status']})"
-        raise ReportError(f"{name}: missing for {len(without)} of {len(runs)} trials, the first is {first}")
+        raise ReportError(f"{name}: missing for {len(missing)} of {len(runs)} trials, the first is {first}")
 
 
 def setting_label(setting: str) -> str:
@@ -179,7 +186,7 @@ def require_replicates(runs: pd.DataFrame, along: Sequence[str] = ()) -> None:
 
     Args:
         runs: the runs.
-        along: further fields that separate cells.
+        along: further columns that separate the groups of trials to average.
 
     Raises:
         MixedTrials: with the fields that differ; a mean over such trials would hide the cause of a difference.
@@ -190,13 +197,16 @@ def require_replicates(runs: pd.DataFrame, along: Sequence[str] = ()) -> None:
     for (algorithm, setting, *_), group in runs.groupby(["algorithm", "setting", *along]):
         differ = [name for name in FIELDS if name != "seed" and group[name].nunique(dropna=False) > 1]
         if differ:
-            values = "; ".join(f"{name}: {', '.join(str(v) for v in group[name].unique())}" for name in differ)
+            values = "; ".join(f"{name}: {', '.join(map(str, group[name].unique()))}" for name in differ)
             raise MixedTrials(f"{algorithm} {setting}: only the seed may differ between trials that are averaged, "
                               f"got {values}")
 
 
-def _require_known(runs: Sequence[TrackedRun]) -> None:
-    """Refuse unknown names: tables and figures iterate over known names, and would omit others silently."""
+def _require_known_parts(runs: Sequence[TrackedRun]) -> None:
+    """Refuse names that are not registered: tables iterate over registered names, and would omit others silently.
+
+    An extension is registered when its module is imported.
+    """
     for field in ("algorithm", "mechanism", "dataset", "features"):
         for run in runs:
             if field in run.params and run.params[field] not in PARTS[field]:

@@ -45,8 +45,8 @@ def mean_interval(values: Sequence[float], confidence: float = 0.95) -> MeanInte
     mean = float(sample.mean())
     if sample.size == 1:
         return MeanInterval(mean, float("nan"), float("nan"), 1)
-    half = float(t.ppf((1 + confidence) / 2, sample.size - 1) * sample.std(ddof=1) / np.sqrt(sample.size))
-    return MeanInterval(mean, mean - half, mean + half, sample.size)
+    half_width = float(t.ppf((1 + confidence) / 2, sample.size - 1) * sample.std(ddof=1) / np.sqrt(sample.size))
+    return MeanInterval(mean, mean - half_width, mean + half_width, sample.size)
 
 
 def bootstrap_interval(values: Sequence[float], confidence: float = 0.95, resamples: int = 10_000) -> MeanInterval:
@@ -92,8 +92,9 @@ def accuracy_error(values: Sequence[float], level: float, records: int) -> float
         level: p, the accuracy for this error, a fraction.
         records: number of test records.
     """
-    of_seeds = np.var(values, ddof=1) / len(values) if len(values) > 1 else 0.0
-    return float(np.sqrt(of_seeds + level * (1 - level) / records))
+    seed_variance = np.var(values, ddof=1) / len(values) if len(values) > 1 else 0.0
+    sampling_variance = level * (1 - level) / records
+    return float(np.sqrt(seed_variance + sampling_variance))
 
 
 def difference_of(a: pd.Series, b: pd.Series) -> tuple[MeanInterval, str]:
@@ -121,10 +122,10 @@ def summarize(values: Sequence[float], minimum: float, maximum: float) -> dict[s
     Raises:
         ValueError: as `mean_interval`.
     """
-    interval, resampled = mean_interval(values), bootstrap_interval(values)
-    low, high = np.clip([interval.low, interval.high], minimum, maximum).tolist()
-    return {"mean": interval.mean, "half_width": interval.half_width, "low": low, "high": high,
-            "bootstrap_low": resampled.low, "bootstrap_high": resampled.high, "n": interval.n}
+    t_interval, bootstrap = mean_interval(values), bootstrap_interval(values)
+    low, high = np.clip([t_interval.low, t_interval.high], minimum, maximum).tolist()
+    return {"mean": t_interval.mean, "half_width": t_interval.half_width, "low": low, "high": high,
+            "bootstrap_low": bootstrap.low, "bootstrap_high": bootstrap.high, "n": t_interval.n}
 
 
 def plus_minus(mean: float, *, half_width: float, digits: int = 2, minimum: float = -np.inf,
@@ -145,5 +146,5 @@ def plus_minus(mean: float, *, half_width: float, digits: int = 2, minimum: floa
 def _draws(n: int, resamples: int) -> np.ndarray:
     """Return a draw of n indices with replacement per row: all n^n draws for small n, else `resamples` fixed ones."""
     if n <= MAX_ENUMERATED:
-        return np.indices((n,) * n).reshape(n, -1).T
+        return np.indices((n,) * n).reshape(n, -1).T  # [n^n, n]: all tuples of n indices
     return np.random.default_rng(n).integers(n, size=(resamples, n))

@@ -34,9 +34,8 @@ class _Looks(dict[str, Any]):  # Any: a matplotlib colour, marker or line
         self.spare = spare
 
     def __missing__(self, algorithm: str) -> Any:
-        """Return the look of an extension; `ALGORITHM_LABELS` has the built-in algorithms first."""
-        index = list(ALGORITHM_LABELS).index(algorithm) - len(self)
-        return self.spare[index % len(self.spare)]
+        extension_number = list(ALGORITHM_LABELS).index(algorithm) - len(self)  # built-in algorithms come first
+        return self.spare[extension_number % len(self.spare)]
 
 
 _COLORS = sns.color_palette("colorblind")
@@ -47,9 +46,8 @@ MARKERS = _Looks({"softmax": "p", "bp": "o", "dfa": "s", "tdfa": "D", "pdfa": "^
 LINES = _Looks({"softmax": (0, (3, 1, 1, 1)), "bp": "-", "dfa": (0, (6, 1.5)), "tdfa": (0, (6, 1.5, 1, 1.5)),
                 "pdfa": (0, (1.5, 1)), "hybrid": (0, (6, 1.5, 1, 1.5, 1, 1.5))}, ["-."])
 FORMATS = ("svg", "pdf", "png")
-POINTS_PER_INCH = 72
-LARGE = 1e5  # from here on, a tick has a power of ten
-SHIFT = 3.0  # points between the curves of two algorithms
+SHIFT = 3.0  # points (1/72 inch) between the curves of two algorithms
+LARGE_TICK = 1e5  # from here on, labels of ticks have powers of ten
 INTERVALS = "mean, 95% intervals:\nthick bootstrap, thin t"
 # Without dates, equal runs give equal files.
 _NO_DATE: dict[str, dict[str, None]] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}}
@@ -58,8 +56,11 @@ _NO_DATE: dict[str, dict[str, None]] = {"svg": {"Date": None}, "pdf": {"Creation
 @contextmanager
 def theme() -> Iterator[None]:
     """Apply the style of all figures: ticks, and paper-sized text that stays text in SVG and PDF."""
-    text: dict[Any, Any] = {"svg.fonttype": "none", "svg.hashsalt": "photonic", "pdf.fonttype": 42, "savefig.dpi": 300}
-    with rc_context({**sns.axes_style("ticks"), **sns.plotting_context("paper"), "legend.frameon": False, **text}):
+    output: dict[Any, Any] = {
+        "svg.fonttype": "none", "pdf.fonttype": 42,  # text, not outlines
+        "svg.hashsalt": "photonic",  # equal figures get equal files
+        "savefig.dpi": 300}
+    with rc_context({**sns.axes_style("ticks"), **sns.plotting_context("paper"), "legend.frameon": False, **output}):
         yield
 
 
@@ -76,7 +77,8 @@ def panels(count: int, per_row: int, width: float, height: float, beside: tuple[
     """
     columns = min(per_row, count)
     rows = math.ceil(count / columns)
-    figure = Figure(figsize=(width * columns + beside[0], height * rows + beside[1]), layout="constrained")
+    extra_width, extra_height = beside
+    figure = Figure(figsize=(width * columns + extra_width, height * rows + extra_height), layout="constrained")
     axes = list(figure.subplots(rows, columns, squeeze=False, **shared).flat)
     for ax in axes[count:]:
         ax.remove()
@@ -93,15 +95,13 @@ def widen_columns(figure: Figure) -> None:
 
 def draw(figure: Figure) -> dict[str, bytes]:
     """Return the figure as `svg`, `pdf` and `png` (300 dpi); the SVG has annotations for a page (`analysis.svg`)."""
-    artists = svg.name(figure)  # by the ids that they get in the SVG
-    files = {}
+    names, files = svg.name(figure), {}
     with theme():
         for extension in FORMATS:
             file = BytesIO()
             figure.savefig(file, format=extension, metadata=_NO_DATE[extension])
             files[extension] = file.getvalue()
-        files["svg"] = svg.annotate(files["svg"], figure, artists)
-    return files
+        return files | {"svg": svg.annotate(files["svg"], figure, names)}
 
 
 def look(algorithm: str) -> dict[str, Any]:
@@ -119,32 +119,31 @@ def present(table: pd.DataFrame) -> list[str]:
 
 
 def curve(ax: Axes, points: pd.DataFrame, x: str, algorithm: str, shift: float, *,
-          hollow: pd.Series | None = None, **line_style: Any) -> None:
+          hollow: pd.Series | None = None, **line_properties: Any) -> None:
     """Plot means over column `x`, with both intervals of `analysis.statistics.summarize` as bars if n > 1.
 
     Args:
         ax: the axes.
         points: the means and intervals.
         x: column of the x axis.
-        algorithm: the algorithm; empty for imported results, with their whole look in `line_style`.
+        algorithm: the algorithm; empty for imported results, with their whole look in `line_properties`.
         shift: shift of the curve to the right, in points (1/72 inch): bars at one x must not cover each other.
         hollow: bool per row of `points`: whether its marker is hollow.
-        line_style: line properties that override the algorithm's look.
+        line_properties: arguments of `Axes.plot` that override the algorithm's look.
     """
     points = points.sort_values(x)
-    shifted = ax.transData + ScaledTranslation(shift / POINTS_PER_INCH, 0, ax.figure.dpi_scale_trans)
-    properties = {**look(algorithm), **line_style} if algorithm else line_style
-    (line,) = ax.plot(points[x], points["mean"], zorder=3, transform=shifted, **properties)
+    shifted = ax.transData + ScaledTranslation(shift / 72, 0, ax.figure.dpi_scale_trans)
+    algorithm_look = look(algorithm) if algorithm else {}
+    (line,) = ax.plot(points[x], points["mean"], zorder=3, transform=shifted, **{**algorithm_look, **line_properties})
     label = str(line.get_label())
-    texts = pd.Series([_marker_text(row, x, label) for row in points.to_dict("records")], points.index, dtype=str)
-    svg.tag(line, algorithm, list(texts))
+    marker_texts = pd.Series([_marker_text(row, x, label) for row in points.to_dict("records")], points.index,
+                             dtype=str)
+    svg.tag(line, algorithm, list(marker_texts))
     if hollow is not None:
         hollow_points = points[hollow.reindex(points.index)]
-        base = look(algorithm) if algorithm else {}
-        (open_markers,) = ax.plot(
-            hollow_points[x], hollow_points["mean"], zorder=4, transform=shifted,
-            **{**base, "linestyle": "none", "label": None, "markerfacecolor": "white"})
-        svg.tag(open_markers, algorithm, list(texts[hollow_points.index]))
+        hollow_look = {**algorithm_look, "linestyle": "none", "label": None, "markerfacecolor": "white"}
+        (open_markers,) = ax.plot(hollow_points[x], hollow_points["mean"], zorder=4, transform=shifted, **hollow_look)
+        svg.tag(open_markers, algorithm, list(marker_texts[hollow_points.index]))
     with_interval = points[points["n"] > 1]
     for low, high, width in (("low", "high", 0.9), ("bootstrap_low", "bootstrap_high", 2.8)):
         bars = np.stack([with_interval[[x, low]], with_interval[[x, high]]], axis=1)  # [points, 2 ends, x and y]
@@ -157,9 +156,9 @@ def curve(ax: Axes, points: pd.DataFrame, x: str, algorithm: str, shift: float, 
 
 
 def _marker_text(point: Mapping[str, Any], x: str, label: str) -> str:
-    """Return the text that a page shows at a marker: lines with the curve's label, the value of x, and the mean.
+    """Return the text of a marker: lines with the curve's label, the value of column `x`, the mean and its interval.
 
-    The mean has its interval if n > 1. If the point is the best of several settings, the last line has the chosen one.
+    If the point is the best of several settings, the last line has the chosen one.
     """
     interval = f" ± {point['half_width']:.3g} (95% t interval, n = {point['n']})" if point["n"] > 1 else " (n = 1)"
     symbol = "ε" if x == "epsilon" else x
@@ -182,13 +181,9 @@ def handles(table: pd.DataFrame) -> list[Line2D]:
 
 
 def seeds(counts: pd.Series, intervals: str = INTERVALS) -> str:
-    """Return `n = 3 seeds` and, for several seeds, a line with the meaning of the intervals.
-
-    Args:
-        counts: number of seeds of every mean.
-        intervals: the meaning of the intervals.
-    """
-    return f"{n_seeds(counts)}\n{intervals}" if counts.max() > 1 else n_seeds(counts)
+    """Return `n = 3 seeds` and, for several seeds, the meaning of the intervals, from the seeds of every mean."""
+    number = n_seeds(counts)
+    return f"{number}\n{intervals}" if counts.max() > 1 else number
 
 
 def log_axis(ax: Axes, values: Sequence[float]) -> None:
@@ -205,7 +200,7 @@ def within(ax: Axes, low: float, high: float) -> None:
     If the values are almost equal, widen the axis so that they look equal.
     """
     bottom, top = ax.get_ylim()
-    margin = 0.02 * (high - low)
+    margin = 0.02 * (high - low)  # about the size of a marker
     if top - bottom < 2 * margin:
         bottom, top = bottom - margin, top + margin
     ax.set_ylim(max(bottom, low - margin), min(top, high + margin))
@@ -213,7 +208,7 @@ def within(ax: Axes, low: float, high: float) -> None:
 
 def _tick(value: float) -> str:
     r"""Return a tick's text: `0.5`, `1024`, or `$2 \times 10^{6}$` for a large value."""
-    if value < LARGE:
+    if value < LARGE_TICK:
         return f"{value:g}"
     digits, exponent = f"{value:.1e}".split("e")
     return rf"${float(digits):g} \times 10^{{{int(exponent)}}}$"
@@ -226,10 +221,11 @@ def _spaced_ticks(values: Sequence[float]) -> list[float]:
     """
     rounded = set()
     for value in map(float, values):
-        rounded.add(value if value.is_integer() and value < LARGE else float(f"{value:.2g}"))
+        is_small_integer = value.is_integer() and value < LARGE_TICK
+        rounded.add(value if is_small_integer else float(f"{value:.2g}"))
     low, *others = sorted(rounded)
     high = max(rounded)
-    min_distance = 0.08 if high < LARGE else 0.2  # as a share of the axis; labels of large values are longer
+    min_distance = 0.08 if high < LARGE_TICK else 0.2  # as a share of the axis; labels of large values are longer
     ticks = [low]
     for value in others:
         if np.log(value / ticks[-1]) >= min_distance * np.log(high / low):

@@ -20,9 +20,8 @@ from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.legend import Legend
 from matplotlib.lines import Line2D
-from matplotlib.transforms import Affine2D, BboxBase
+from matplotlib.transforms import Affine2D
 
-POINTS_PER_INCH = 72
 SVG, XLINK = "http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"
 ElementTree.register_namespace("", SVG)
 ElementTree.register_namespace("xlink", XLINK)
@@ -44,8 +43,11 @@ def name(figure: Figure) -> dict[str, Artist]:
     """Give an id to the SVG group of every artist that `annotate` handles, and return the artists by id."""
     with_markers = {line for ax in figure.axes for line in ax.lines
                     if line.get_marker() not in ("", " ", "None", None)}
-    artists = figure.findobj(lambda artist: artist in _TAGS or artist in with_markers
-                             or isinstance(artist, Axes | Legend))
+
+    def is_annotated(artist: Artist) -> bool:
+        return artist in _TAGS or artist in with_markers or isinstance(artist, Axes | Legend)
+
+    artists = figure.findobj(is_annotated)
     names = {f"artist-{number}": artist for number, artist in enumerate(artists)}
     for group_id, artist in names.items():
         artist.set_gid(group_id)
@@ -60,7 +62,7 @@ def annotate(drawn: bytes, figure: Figure, names: Mapping[str, Artist]) -> bytes
         figure: the figure.
         names: result of `name`, from before the figure was drawn.
     """
-    boxes = {artist: box for box, artists in columns(figure) for artist in artists}
+    boxes = {artist: box for box, members in columns(figure) for artist in members}
     root = ElementTree.fromstring(drawn)
     for group in root.iter(f"{{{SVG}}}g"):
         artist = names.get(group.get("id", ""))
@@ -72,46 +74,42 @@ def annotate(drawn: bytes, figure: Figure, names: Mapping[str, Artist]) -> bytes
         algorithm, texts = _TAGS.get(artist, ("", ()))
         if algorithm:
             group.set("data-algorithm", algorithm)
-        if isinstance(artist, Line2D):
-            markers = list(group.iter(f"{{{SVG}}}use"))
-            if markers:
-                for marker, text in zip(markers, texts or _readings(artist), strict=True):
-                    ElementTree.SubElement(marker, f"{{{SVG}}}title").text = text
+        markers = list(group.iter(f"{{{SVG}}}use"))  # matplotlib draws every marker as a `use` element
+        if isinstance(artist, Line2D) and markers:
+            for marker, text in zip(markers, texts or _readings(artist), strict=True):
+                ElementTree.SubElement(marker, f"{{{SVG}}}title").text = text
     return ElementTree.tostring(root, encoding="utf-8", xml_declaration=True)
 
 
 def _readings(line: Line2D) -> list[str]:
-    """Return a text for every drawn marker of a line: the line's label, and the marker's values on both axes.
-
-    Markers are not drawn at values that are not finite, outside the figure, or between those of `markevery`.
-    """
-    ax, every = line.axes, line.get_markevery() or 1
-    if not isinstance(every, int):
-        raise TypeError(f"markevery: must be a whole number or None, got {every!r}")
-    if not isinstance(ax, Axes):
-        raise TypeError(f"axes: must be those of a figure, got {ax!r}")
-    points = np.asarray(line.get_xydata())
+    """Return the axis values of every drawn marker, as text: of every n-th point, if it lies within the figure."""
+    points, marker_interval = np.asarray(line.get_xydata()), line.get_markevery() or 1
     pixels = line.get_transform().transform(points)
     is_drawn = np.isfinite(pixels).all(axis=1)
-    is_drawn[np.arange(len(points)) % every > 0] = False
+    if not isinstance(marker_interval, int):
+        raise TypeError(f"markevery: must be a whole number or None, got {marker_interval!r}")
+    is_drawn[np.arange(len(points)) % marker_interval > 0] = False
     is_drawn[is_drawn] = [line.figure.bbox.contains(*pixel) for pixel in pixels[is_drawn]]
     label = str(line.get_label())
     labels = [] if label.startswith("_") else [label]  # matplotlib names lines without a label `_child0`
+    ax = line.axes
+    if not isinstance(ax, Axes):
+        raise TypeError(f"axes: must be those of a figure, got {ax!r}")
     return ["\n".join([*labels, _reading(ax.xaxis, x), _reading(ax.yaxis, y)]) for x, y in points[is_drawn]]
 
 
 def _reading(axis: Axis, value: float) -> str:
     """Return a value on an axis as text, `Epoch: 3`; without an axis label, the text of its tick or the value alone."""
-    without_markup = axis.get_label_text().translate(str.maketrans("", "", "$\\{}"))  # signs of LaTeX
-    label = " ".join(without_markup.split())
+    without_math = axis.get_label_text().translate(str.maketrans("", "", "$\\{}"))
+    label = " ".join(without_math.split())  # on one line
     if label:
         return f"{label}: {value:.4g}"
     ticks = {tick.get_loc(): tick.label1.get_text() for tick in axis.get_major_ticks()}
     return ticks.get(value) or f"{value:.4g}"
 
 
-class Span(NamedTuple):
-    """Artists that overlap horizontally, and their left and right ends in points (1/72 inch)."""
+class _Group(NamedTuple):
+    """Artists that overlap horizontally, and their extent in points."""
 
     left: float
     right: float
@@ -119,45 +117,36 @@ class Span(NamedTuple):
 
 
 def columns(figure: Figure) -> list[tuple[tuple[float, float, float, float], list[Artist]]]:
-    """Return the columns into which a drawn figure can be cut, from left to right, as (box, artists).
+    """Return the columns into which a drawn figure can be cut, from left to right.
 
-    A box is (x, y, width, height) in points from the top left corner; the artists are the axes and legends in it.
+    A column has a box (x, y, width, height, in points from the top left corner), and the axes and legends in the box.
     Together the boxes have the figure's width; a box with axes has its height. The list is empty if there is only one
     column, or if columns share an axis's tick labels or a text.
     """
     for axes in figure.axes:
-        ticks = axes.yaxis.get_tick_params()
-        if not ticks["labelleft"] and not ticks["labelright"]:
+        labelled = axes.yaxis.get_tick_params()
+        if not labelled["labelleft"] and not labelled["labelright"]:
             return []
     if figure.texts:
         return []
-    to_points = Affine2D().scale(POINTS_PER_INCH / figure.dpi)
+    to_points = Affine2D().scale(72 / figure.dpi)
     extents = {artist: box.transformed(to_points) for artist in (*figure.axes, *figure.legends)
                if (box := artist.get_tightbbox())}
-    spans = _spans(extents)
-    width, height = (POINTS_PER_INCH * inches for inches in figure.get_size_inches())
-    cuts = [0.0, *((span.right + next_span.left) / 2 for span, next_span in pairwise(spans)), width]
-    result: list[tuple[tuple[float, float, float, float], list[Artist]]] = []
-    for (left, right), span in zip(pairwise(cuts), spans, strict=True):
-        top, bottom = 0.0, height
-        if not any(isinstance(artist, Axes) for artist in span.artists):  # only legends: as high as these
-            top = height - max(extents[artist].y1 for artist in span.artists)
-            bottom = height - min(extents[artist].y0 for artist in span.artists)
-        result.append(((left, top, right - left, bottom - top), span.artists))
-    return result if len(result) > 1 else []
-
-
-def _spans(extents: Mapping[Artist, BboxBase]) -> list[Span]:
-    """Return the artists grouped into spans that do not overlap horizontally, from left to right.
-
-    Args:
-        extents: bounding box of every artist, in points.
-    """
-    spans: list[Span] = []
-    for artist, box in sorted(extents.items(), key=lambda item: item[1].x0):
-        if spans and box.x0 < spans[-1].right:
-            last = spans.pop()
-            spans.append(Span(last.left, max(last.right, box.x1), [*last.artists, artist]))
+    groups: list[_Group] = []
+    for artist in sorted(extents, key=lambda artist: extents[artist].x0):  # from left to right
+        box = extents[artist]
+        if groups and box.x0 < groups[-1].right:
+            last = groups.pop()
+            groups.append(_Group(last.left, max(last.right, box.x1), [*last.artists, artist]))
         else:
-            spans.append(Span(box.x0, box.x1, [artist]))
-    return spans
+            groups.append(_Group(box.x0, box.x1, [artist]))
+    width, height = (72 * inches for inches in figure.get_size_inches())
+    gaps = [(before.right + after.left) / 2 for before, after in pairwise(groups)]  # middles of the gaps
+    parts = []
+    for (left, right), group in zip(pairwise([0.0, *gaps, width]), groups, strict=True):
+        top, bottom = 0.0, height
+        if not any(isinstance(artist, Axes) for artist in group.artists):  # matplotlib measures from the bottom
+            top = height - max(extents[artist].y1 for artist in group.artists)
+            bottom = height - min(extents[artist].y0 for artist in group.artists)
+        parts.append(((left, top, right - left, bottom - top), group.artists))
+    return parts if len(parts) > 1 else []

@@ -28,14 +28,14 @@ def value_text(value: object) -> str:
 
 def settings_text(row: Mapping[str, Any], fields: Sequence[str]) -> str:
     """Return a run's values of these fields, as `clipping_norm 2, batch_size 256`; omit fields that do not apply."""
-    texts = {name: value_text(row[name]) for name in fields}
-    return ", ".join(f"{name} {text}" for name, text in texts.items() if text != NO_VALUE)
+    applying = ((name, value_text(row[name])) for name in fields)
+    return ", ".join(f"{name} {text}" for name, text in applying if text != NO_VALUE)
 
 
 def n_seeds(counts: pd.Series) -> str:
     """Return `n = 3 seeds` or `n = 1 to 3 seeds`, from the number of seeds of every mean."""
-    lowest, highest = counts.min(), counts.max()
-    number = highest if lowest == highest else f"{lowest} to {highest}"
+    fewest, most = counts.min(), counts.max()
+    number = most if fewest == most else f"{fewest} to {most}"
     return f"n = {counted(number, 'seed')}"
 
 
@@ -50,20 +50,20 @@ def best_of(max_choices: int) -> str:
 
 
 def epsilon_text(kind: str, relations: Iterable[str], samplers: Iterable[str], deltas: Iterable[float],
-                 standing: str) -> str:
+                 guarantee_standing: str) -> str:
     """Return an epsilon with its assumptions, as `certified ε (simulated; add/remove, poisson, δ = 1e-05)`.
 
     Args:
         kind: kind of epsilon.
         relations, samplers, deltas: of every trial with this epsilon.
-        standing: `certified`, `simulated` or `partly simulated`, from the source of their noise.
+        guarantee_standing: standing of the guarantee with their noise, from `pipeline.accounting.noise.standing`;
+            empty for a kind that guarantees nothing.
     """
     limits = [PROTECTED[kind]] if kind in PROTECTED else []
-    if standing and standing != "certified":
-        limits.append(standing)
-    relation = " or ".join(sorted(set(relations)))
-    sampler = " or ".join(sorted(set(samplers)))
-    delta = " or ".join(f"{value:g}" for value in sorted(set(deltas)))
+    if guarantee_standing not in ("", "certified"):
+        limits.append(guarantee_standing)
+    relation, sampler = (" or ".join(sorted(set(names))) for names in (relations, samplers))
+    delta = " or ".join(f"{delta:g}" for delta in sorted(set(deltas)))
     assumptions = f"{relation}, {sampler}, δ = {delta}"
     if limits:
         assumptions = f"{', '.join(limits)}; {assumptions}"
@@ -80,11 +80,7 @@ def level_text(name: str, level: object) -> str:
 
 
 def level_order(level: object) -> tuple[int, float, str]:
-    """Return the sort key of a factor's level: numbers and algorithms, then noise settings by their number.
-
-    Args:
-        level: a number, the name of an algorithm, or a noise setting such as `epsilon=3`.
-    """
+    """Return the sort key of a factor's level: numbers by value, noise by its number, algorithms as in all figures."""
     if isinstance(level, Real):
         return 0, float(level), ""
     if level in ALGORITHM_LABELS:

@@ -16,7 +16,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pandas as pd
 import torch
@@ -28,18 +28,20 @@ from pipeline.auditing.audit import RUNS
 from pipeline.auditing.step import audit_step
 from pipeline.experiment.plugins import load_plugins
 from pipeline.trials.part import PARTS, SETTINGS
+from pipeline.trials.trainer import Trainer
 
 LARGEST = 1.15  # records in a batch, over the m that are expected
 FAULTS = {"honest": "none", "tenth": "a tenth of the noise", "batch": "clips the batch's mean, not each record",
           "drop": f"leaves out batches above {LARGEST} m", "opacus": "none, by Opacus"}
 NAMES = "honest", "tenth", "batch", "drop"  # of the four
-COMMON = dict(dataset="fashion_mnist", train_records=6000, batch_size=600, clipping_norm=1.0)
+COMMON: dict[str, Any] = dict(dataset="fashion_mnist", train_records=6000, batch_size=600, clipping_norm=1.0)
 # Audit of a whole run: 5000 of the 5400 training records are canaries, 1000 are guessed.
 RUN = dict(**COMMON, canaries=5000, width=256, epochs=30, learning_rate=4.0, target_epsilon=0.5)
 # Audit of one step: RUNS on each of two neighbours, 1000 of them to choose the threshold.
 STEP = dict(**COMMON, width=16, epochs=1, noise_multiplier=1.0)
 # Opacus trains a network of its own, for fewer epochs, as it takes longer.
-OPACUS = {"canaries": {"width": None, "epochs": 10, "learning_rate": 1.0}, "one step": {"width": None}}
+OPACUS: dict[str, dict[str, Any]] = {
+    "canaries": {"width": None, "epochs": 10, "learning_rate": 1.0}, "one step": {"width": None}}
 SEEDS = {"honest": range(20), "tenth": range(5), "batch": range(5), "drop": range(5), "opacus": range(6)}
 ALPHA, POWER = 0.05, 0.95  # of the audits whose number is calculated: false alarms, faults found
 BOUNDS = (1.1, 1.15, 1.2, 1.25)  # LARGEST, for which it is
@@ -88,7 +90,7 @@ class _OneStep:
 def enter_opacus() -> None:
     """Enter `audited_opacus`: the shipped trainer's own function, of which a step is a run of one step."""
     load_plugins(["trainers.opacus_cnn"], Path(__file__).parent.parent / "experiments")
-    shipped = PARTS["trainer"]["opacus_cnn"]
+    shipped = cast(type[Trainer], PARTS["trainer"]["opacus_cnn"])
     opacus = sys.modules[shipped.works.__module__]
 
     def step(trial: Any, records: torch.Tensor, labels: torch.Tensor, device: torch.device) -> torch.Tensor:
@@ -107,7 +109,7 @@ def enter_opacus() -> None:
         opacus.train)
 
 
-def _network(trial: Any, records: torch.Tensor, device: torch.device) -> torch.nn.Module:
+def _network(trial: Any, records: torch.Tensor, device: torch.device) -> torch.nn.Sequential:
     """One hidden layer of tanh, Gaussian weights of variance 1/n_in, biases of 0."""
     n_in = math.prod(records.shape[1:])
     model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(n_in, trial.width), torch.nn.Tanh(),
@@ -119,10 +121,11 @@ def _network(trial: Any, records: torch.Tensor, device: torch.device) -> torch.n
 
 
 @torch.no_grad()
-def _update(model: torch.nn.Module, records: torch.Tensor, labels: torch.Tensor, trial: Any, fault: str
+def _update(model: torch.nn.Sequential, records: torch.Tensor, labels: torch.Tensor, trial: Any, fault: str
             ) -> torch.Tensor:
     """DP-SGD's update [d]: gradients of records, clipped, summed, with noise, over the m that are expected."""
     _, first, _, last = model
+    assert isinstance(last, torch.nn.Linear)
     x = records.flatten(1)
     h = torch.tanh(first(x))
     e_2 = torch.softmax(last(h), 1) - torch.nn.functional.one_hot(labels, 10)

@@ -2,9 +2,9 @@
 
     python docs/contributions.py FILE    (an experiment file; data from PHOTONIC_DATA, else downloaded)
 
-Of every method in the file with a Gaussian mechanism, over one batch of its first seed: the mean norm of what a record
-contributes to a layer and to all of them, in units of C; and the norm of the mean update over that of noise with
-standard deviation 0.01 on every coordinate.
+It prints a row for every method in the file with a Gaussian mechanism, from one batch of its first seed: the mean norm
+of a record's contribution to each layer and to all layers together, in units of C; and the norm of the mean update over
+that of noise with standard deviation 0.01 on every coordinate.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ import torch
 
 from pipeline.experiment import load_experiment
 from pipeline.learning.data import load
-from pipeline.learning.feedback.algorithms import output_error
+from pipeline.learning.data.sampling import ABSENT
 from pipeline.learning.mechanisms import contribution_bound
 from pipeline.learning.mechanisms.base import sum_outer_products
+from pipeline.learning.mechanisms.gaussian import GaussianMechanism
 from pipeline.learning.training import Training
 from pipeline.trials import TrialConfig
 from pipeline.trials.packs import Pack
@@ -27,12 +28,17 @@ SIGMA = 0.01
 
 
 def contributions(trial: TrialConfig) -> tuple[list[float], list[float]]:
-    """(mean norm over C, of every layer and of all; signal over noise, of every layer)."""
+    """Return the mean norm over C of each layer and of all together, and the signal over noise of each layer."""
     training = Training(Pack((trial,)), load(trial.dataset), torch.device("cpu"))
-    net, indices = training.net, training.sampler.epoch()[0]
+    mechanism, net, indices = training.mechanism, training.net, training.sampler.epoch()[0]
+    indices = indices[indices != ABSENT][None]  # [1, records of the batch]
+    if not isinstance(mechanism, GaussianMechanism) or mechanism.integers:
+        raise SystemExit(f"{trial.mechanism}: must be a Gaussian mechanism in floating point, got arithmetic "
+                         f"'{trial.arithmetic}'")
     activations, logits = net.forward(training.train_inputs.batch(indices))
-    error, _ = output_error(logits, training.data.train_y[indices], None)
-    bounded = training.mechanism.bounded(training.deltas(error, activations), activations)
+    error, _ = training.loss(logits, training.data.train_y[indices])
+    deltas = mechanism.factors(training.deltas(error, activations))
+    bounded = mechanism.bounded(deltas, activations)
     squares = torch.stack([layer.squared_norms(d, h) for layer, d, h in zip(net.layers, *bounded, strict=True)])
     norms = torch.cat([squares, squares.sum(dim=0, keepdim=True)]).sqrt() / contribution_bound(trial)
     sum_outer_products(net, *bounded, training.update)

@@ -166,7 +166,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
                 continue
             files.append(File.generated(config, _uri(path), abs_src_path=str(ROOT / path)))
             if path.endswith(".md"):
-                waiting.append(files.get_file_from_path(_uri(path)))
+                copied = files.get_file_from_path(_uri(path))
+                assert copied is not None  # appended above
+                waiting.append(copied)
     return files
 
 

@@ -3,7 +3,6 @@
     PHOTONIC_DATA=/my/datasets PYTHONPATH=.:tests/tools .venv/bin/python docs/low_order_bits.py [RUNS]
 """
 
-import dataclasses
 import sys
 
 import torch
@@ -17,7 +16,7 @@ from pipeline.trials.packs import Pack
 
 RESEARCH = TrialConfig(algorithm="dfa", mechanism="per_example", batch_size=256, sampler="poisson", learning_rate=0.5,
                        noise_multiplier=1.0)
-SECURE = dataclasses.replace(RESEARCH, noise="secure")
+SECURE = TrialConfig(RESEARCH.given, noise="secure", arithmetic="integer")
 
 
 def main(runs: int) -> None:
@@ -27,7 +26,7 @@ def main(runs: int) -> None:
                "integers": (SECURE, lambda training: training)}
     for name, (trial, change) in sources.items():
         for z in (20.0, 4.0):
-            pack = Pack((dataclasses.replace(trial, noise_multiplier=z),))
+            pack = Pack((TrialConfig(trial.given, noise_multiplier=z),))
             training = change(Training(pack, data, torch.device("cpu")))
             for seen in low_order_bit_audit(training, runs):
                 print(f"{name}, z = {z:g}, {seen.view}: {seen.errors} errors in {2 * seen.runs} runs, "

@@ -35,7 +35,7 @@ def randomised(data: Dataset, epsilon: float, seed: int) -> Dataset:
 
 def accuracy(data: Dataset, epsilon: float, seed: int) -> float:
     """Test accuracy in percent after the last epoch."""
-    *_, (last,) = train(Pack((dataclasses.replace(TRIAL, seed=seed),)), randomised(data, epsilon, seed))
+    *_, (last,) = train(Pack((TrialConfig(TRIAL.given, seed=seed),)), randomised(data, epsilon, seed))
     return 100 * last.metrics["test/accuracy"]
 
 

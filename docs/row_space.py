@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 from analysis.exhibits.row_space import plot
 from analysis.style import theme
@@ -14,7 +15,7 @@ from pipeline.auditing.row_space import row_space_audit
 from pipeline.learning.data import load
 from pipeline.trials import TrialConfig
 
-COMMON = dict(dataset="fashion_mnist", algorithm="pdfa", batch_size=256, seed=0)
+COMMON: dict[str, Any] = dict(dataset="fashion_mnist", algorithm="pdfa", batch_size=256, seed=0)
 PHOTONIC = [TrialConfig(mechanism="photonic", sigma=sigma, **COMMON) for sigma in (0.1, 1.0, 10.0)]
 CERTIFIED = TrialConfig(mechanism="per_example", noise_multiplier=1.0, sampler="poisson", **COMMON)
 CERTIFIED_STEPS = 10
@@ -35,7 +36,7 @@ def write(folder: Path) -> Path:
             if layer == 1:
                 shown[config] = audit.members, audit.non_members
     figure = plot({"photonic, σ = 10": shown[PHOTONIC[-1]],
-                               "certified (per-example clipping, z = 1)": shown[CERTIFIED]})
+                   "certified (per-example clipping, z = 1)": shown[CERTIFIED]})
     path = folder / "row_space.svg"
     with theme():
         figure.savefig(path, metadata={"Date": None})

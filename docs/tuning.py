@@ -70,6 +70,8 @@ class Way:
         experiment = store.as_swept(experiment)
         runs = load_runs(store, experiment.trials)
         choice = choose(experiment, runs, budget_epsilon(store) if experiment.budget else None)
+        if choice.selected is None:
+            raise SystemExit(f"{experiment.name}: no epsilon covers the choice, {choice.reason}")
         seconds = sum(value for run in store.runs() for _, value in store.history(run.run_id, CLOCK))
         return {**vars(self), "test %": 100 * choice.test, "validation %": 100 * choice.validation,
                 "epsilon of the choice": choice.selected.value, "trials": len(runs), "core minutes": seconds / 60,

@@ -102,6 +102,15 @@ def two_cores(request):
 
 
 @pytest.fixture
+def in_process():
+    """Sweeps train in this process, without Ray."""
+    from in_process import without_ray
+
+    with without_ray():
+        yield
+
+
+@pytest.fixture
 def said(monkeypatch):
     """The lines that sweeps say."""
     from pipeline.sweep.progress import SweepProgress

@@ -150,7 +150,7 @@ def texts(comparison: Comparison) -> Texts:
         rows.append([*names_of(row), *values, f"{row['a_mean']:.2f}", f"{row['b_mean']:.2f}",
                      f"{row['difference']:+.2f}", interval, n])
     n_text_columns = 2 + len(comparison.shown)  # algorithm, noise and the settings
-    table = Table.of(header, rows, texts=range(n_text_columns))
+    table = Table.of(header, rows, text_columns=range(n_text_columns))
     return Texts((caption(comparison), table), notes=(_differs(comparison), *_notes(comparison)))
 
 

@@ -74,8 +74,9 @@ def mismatch(exhibit: str, configs: Sequence[TrialConfig]) -> str:
 
 def fitting(configs: Sequence[TrialConfig]) -> tuple[str, ...]:
     """Return the exhibits that can show these trials, except those that a file must list."""
-    return tuple(name for name, entry in EXHIBITS.items()
-                 if configs and entry.by_default and not entry.mismatch(configs))
+    if not configs:
+        return ()
+    return tuple(name for name, entry in EXHIBITS.items() if entry.by_default and not entry.mismatch(configs))
 
 
 def left_out(configs: Sequence[TrialConfig], report: Sequence[str]) -> list[tuple[str, str]]:
@@ -97,5 +98,6 @@ def draw(exhibit: str, experiment: Experiment | None, runs: pd.DataFrame, store:
         ReportError: if the runs lack data for it.
     """
     entry = EXHIBITS[exhibit]
-    given = {"name": exhibit, "experiment": experiment, "store": store}
-    return load(f"analysis.exhibits.{entry.draws}")(runs, **{key: given[key] for key in entry.takes})
+    available = {"name": exhibit, "experiment": experiment, "store": store}
+    draw_function = load(f"analysis.exhibits.{entry.draws}")
+    return draw_function(runs, **{name: available[name] for name in entry.takes})

@@ -17,8 +17,8 @@ SCORE = "validation/accuracy"
 def varied(runs: pd.DataFrame, by: Sequence[str], ignored: Sequence[str] = ("seed",)) -> list[str]:
     """Return the fields that differ among runs with equal columns `by`, in the order of `TrialConfig`."""
     groups = runs.groupby(list(by), dropna=False)
-    return [name for name in FIELDS
-            if name not in (*by, *ignored) and (groups[name].nunique(dropna=False) > 1).any()]
+    candidates = [name for name in FIELDS if name not in (*by, *ignored)]
+    return [name for name in candidates if (groups[name].nunique(dropna=False) > 1).any()]
 
 
 def setting_keys(runs: pd.DataFrame) -> pd.Series:
@@ -40,25 +40,25 @@ def best(runs: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
     Raises:
         ReportError: if a cell has several settings, and one of its runs lacks validation accuracy.
     """
-    fields = varied(runs, by)
-    rows = [settings_text(row, fields) for row in runs.to_dict("records")]
-    runs = runs.assign(chosen=rows, choices=1)
-    if not fields:
+    varied_fields = varied(runs, by)
+    setting_texts = [settings_text(row, varied_fields) for row in runs.to_dict("records")]
+    runs = runs.assign(chosen=setting_texts, choices=1)
+    if not varied_fields:  # one setting in every cell: nothing to choose
         return runs
     require_accuracy(runs, SCORE)
-    keyed = runs.assign(key=setting_keys(runs))
-    scores = keyed.groupby([*by, "key"], dropna=False)[SCORE].transform("mean")
-    cells = keyed.assign(scored=scores).groupby(list(by), dropna=False)
-    keyed["choices"] = cells["key"].transform("nunique")
-    # If scores are equal, the first declared setting wins.
-    winner = cells["scored"].transform("idxmax").map(keyed["key"])
-    return keyed[keyed["key"] == winner].drop(columns="key")
+    runs = runs.assign(key=setting_keys(runs))  # equal for runs of one setting
+    runs["score"] = runs.groupby([*by, "key"], dropna=False)[SCORE].transform("mean")
+    cells = runs.groupby(list(by), dropna=False)
+    runs["choices"] = cells["key"].transform("nunique")
+    # For every run, the setting with the best score in its cell; if scores are equal, the first declared one.
+    best_key = cells["score"].transform("idxmax").map(runs["key"])
+    return runs[runs["key"] == best_key].drop(columns=["key", "score"])
 
 
 def fields_of(runs: pd.DataFrame) -> list[dict[str, object]]:
     """Return the settings that apply to each run, by name, for `pipeline.experiment.factors`."""
 
-    def applies(value: object) -> bool:
+    def applies(value: object) -> bool:  # None or NaN: the setting has no meaning for the run
         return value is not None and not (isinstance(value, float) and math.isnan(value))
 
     rows = runs[list(FIELDS)].to_dict("records")
@@ -71,11 +71,12 @@ def configs(runs: pd.DataFrame) -> list[TrialConfig]:
     Raises:
         ReportError: if the settings no longer fit their trial_key.
     """
-    configs = []
+    trial_configs = []
     for fields, key in zip(fields_of(runs), runs["trial_key"], strict=True):
+        # A data frame has other number types, for example floats for integers: convert to those of the settings.
         config = TrialConfig.from_mapping({name: FIELDS[name](value) for name, value in fields.items()})
         if config.trial_key != key:
             raise ReportError(f"trial_key: must be {config.trial_key} by the settings of the run, got {key}; another "
                               "version of this software tracked it")
-        configs.append(config)
-    return configs
+        trial_configs.append(config)
+    return trial_configs

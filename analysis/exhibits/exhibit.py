@@ -66,11 +66,16 @@ class Exhibit:
                  notes: Sequence[str] = ()) -> Exhibit:
         """Make an exhibit of means over seeds, rounded to four digits.
 
-        If a mean is that of the best of several settings (column `choices`), the caption and a note say so.
+        Args:
+            name, title, figure: as in the class.
+            caption: the caption, without a full stop.
+            rows: one row per mean. A column `choices` has the number of settings from which the best was chosen; above
+                1, the caption and a note say so.
+            notes: further notes.
         """
         max_choices = rows["choices"].max() if "choices" in rows else 1
-        on_choice = [ENVELOPE] if max_choices > 1 else []
-        texts = Texts((f"{caption}{best_of(max_choices)}.",), notes=(*on_choice, *notes))
+        choice_notes = [ENVELOPE] if max_choices > 1 else []
+        texts = Texts((f"{caption}{best_of(max_choices)}.",), notes=(*choice_notes, *notes))
         return cls(name, title, texts, rows.round(dict.fromkeys(SUMMARY, 4)), figure)
 
     @property
@@ -88,10 +93,12 @@ class Exhibit:
     @cached_property
     def files(self) -> dict[str, bytes]:
         """Contents by file name: `<name>.csv`, `.md`, `.tex`, `others`, and the figure's `.svg`, `.pdf`, `.png`."""
-        texts = {f"{self.name}.csv": to_csv(self.rows), f"{self.name}.md": self.markdown}
-        if latex := to_latex((*self.texts.body, *self.texts.more), self.name):
-            texts[f"{self.name}.tex"] = latex
-        files = {name: text.encode() for name, text in (texts | dict(self.others)).items()}
+        text_files = {f"{self.name}.csv": to_csv(self.rows), f"{self.name}.md": self.markdown}
+        latex = to_latex((*self.texts.body, *self.texts.more), self.name)
+        if latex:  # empty without tables
+            text_files[f"{self.name}.tex"] = latex
+        text_files |= self.others
+        files = {name: text.encode() for name, text in text_files.items()}
         if self.figure:
             files |= {f"{self.name}.{suffix}": content for suffix, content in style.draw(self.figure).items()}
         return files

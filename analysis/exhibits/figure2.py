@@ -57,11 +57,12 @@ def draw(runs: pd.DataFrame, store: Reader) -> Exhibit:
         MissingSeries: as `plot`.
     """
     require_replicates(runs)
-    histories = (load_history(store, runs, "validation/accuracy"),
-                 load_history(store, optical(runs), ALIGNMENT))
-    table = tabulate(*histories)
+    accuracy = load_history(store, runs, "validation/accuracy")
+    alignment = load_history(store, optical(runs), ALIGNMENT)
+    table = tabulate(accuracy, alignment)
     caption = CAPTION.format(means_text(table["n"], "with 95% bootstrap bands"))
-    return Exhibit.of_means("figure2", "Learning curves and alignment", caption, table, plot(*histories))
+    return Exhibit.of_means("figure2", title="Learning curves and alignment", caption=caption, rows=table,
+                            figure=plot(accuracy, alignment))
 
 
 def plot(accuracy: pd.DataFrame, alignment: pd.DataFrame) -> Figure:
@@ -78,13 +79,14 @@ def plot(accuracy: pd.DataFrame, alignment: pd.DataFrame) -> Figure:
     algorithms = present(accuracy)
     settings = by_noise([*accuracy["setting"], *alignment["setting"]])
     with theme():
-        figure, axes = panels(len(algorithms) + 1, PER_ROW, 2.7, 2.6, beside=(1.9, 0.0))
+        figure, axes = panels(len(algorithms) + 1, PER_ROW, width=2.7, height=2.6, beside=(1.9, 0.0))
         for algorithm, ax in zip(algorithms, axes, strict=False):
             accuracy_axes(accuracy, algorithm, ax, settings)
             ax.sharey(axes[0])
         alignment_axes(alignment, axes[-1], settings)
         colors = noise_colors(settings)
-        handles = [Line2D([], [], color=colors[s], linestyle=_dashes(s), label=setting_label(s)) for s in settings]
+        handles = [Line2D([], [], color=colors[setting], linestyle=_dashes(setting), label=setting_label(setting))
+                   for setting in settings]
         if (accuracy["status"] == "diverged").any() or (alignment["status"] == "diverged").any():
             handles.append(Line2D([], [], color="black", marker="x", linestyle="none", label="diverged"))
         title = seeds(accuracy.groupby(["algorithm", "setting"])["seed"].nunique(), INTERVAL)
@@ -138,15 +140,17 @@ def optical(runs: pd.DataFrame) -> pd.DataFrame:
 
 def noise_colors(settings: Sequence[str]) -> dict[str, Any]:
     """Return a colour per setting: black without privacy, brighter with more noise."""
-    noise = [s for s in settings if s != NON_PRIVATE]
-    colors = dict(zip(noise, colormaps["viridis"](np.linspace(0, 0.9, len(noise))), strict=True))
+    noisy_settings = [setting for setting in settings if setting != NON_PRIVATE]
+    shades = colormaps["viridis"](np.linspace(0, 0.9, len(noisy_settings)))  # up to 0.9: beyond, too pale on white
+    colors = dict(zip(noisy_settings, shades, strict=True))
     return {NON_PRIVATE: "black", **colors}
 
 
 def tabulate(accuracy: pd.DataFrame, alignment: pd.DataFrame) -> pd.DataFrame:
     """Return the plotted data: panel (`accuracy` in percent, or `alignment`), algorithm, setting, epoch, `SUMMARY`."""
     tables = []
-    for panel, history, metric in (("accuracy", accuracy, ACCURACY), ("alignment", optical(alignment), COSINE)):
+    panel_data = (("accuracy", accuracy, ACCURACY), ("alignment", optical(alignment), COSINE))
+    for panel, history, metric in panel_data:
         for (algorithm, setting), cell in history.groupby(["algorithm", "setting"], sort=False):
             tables.append(by_epoch(cell, metric).assign(panel=panel, algorithm=algorithm, setting=setting))
     return pd.concat(tables)[["panel", "algorithm", "setting", "epoch", *SUMMARY]]
@@ -183,14 +187,14 @@ def _curve(ax: Axes, cell: pd.DataFrame, metric: Metric, *, color: Any, linestyl
     if (table["n"] > 1).any():
         ax.fill_between(table["epoch"], table["bootstrap_low"], table["bootstrap_high"], color=color, alpha=0.12,
                         linewidth=0)
-    ends = cell[cell["status"] == "diverged"].sort_values("epoch").groupby("trial_key").last()
-    ax.plot(ends["epoch"], ends["value"] * metric.factor, "x", color=color, label=f"{label} diverged")
+    last_points = cell[cell["status"] == "diverged"].sort_values("epoch").groupby("trial_key").last()
+    ax.plot(last_points["epoch"], last_points["value"] * metric.factor, "x", color=color, label=f"{label} diverged")
 
 
-def _finish(ax: Axes, label: str) -> Axes:
-    """Label the axes, epochs against a quantity, with whole numbers as ticks of epochs; return the axes."""
+def _finish(ax: Axes, ylabel: str) -> Axes:
+    """Label the axes: epochs, with whole numbers as ticks, against the quantity `ylabel`; return the axes."""
     ax.xaxis.set_major_locator(MaxNLocator(integer=True))
-    ax.set(xlabel="Epoch", ylabel=label)
+    ax.set(xlabel="Epoch", ylabel=ylabel)
     sns.despine(ax=ax)
     return ax
 

@@ -24,7 +24,7 @@ READINGS = ("activation", "bounding", "conv_clip", "conv_error", "error_clip", "
 
 
 def of_one_dataset(mismatch: Callable[..., str], *args: str) -> Callable[[Sequence[TrialConfig]], str]:
-    """Return a function as `mismatch`, with its further arguments `args`, that first refuses several data sets."""
+    """Return a function that refuses trials of several data sets, and otherwise returns `mismatch(configs, *args)`."""
 
     def of_one(configs: Sequence[TrialConfig]) -> str:
         """Return why the exhibit cannot show these trials; empty if it can."""
@@ -37,9 +37,10 @@ def of_one_dataset(mismatch: Callable[..., str], *args: str) -> Callable[[Sequen
 
 def table1(configs: Sequence[TrialConfig]) -> str:
     """Return why Table 1 cannot show these trials; empty if it can. A cell is one algorithm with one sigma."""
-    private = [trial for trial in configs if trial.parts.mechanism.private]
-    without_sigma = sorted({trial.mechanism for trial in private
-                            if not trial.parts.mechanism.optical and not trial.parts.mechanism.certified})
+    # Optical noise has a sigma as a setting. Certified mechanisms are refused below, with another reason.
+    without_sigma = sorted({trial.mechanism for trial in configs
+                            if trial.parts.mechanism.private and not trial.parts.mechanism.optical
+                            and not trial.parts.mechanism.certified})
     if without_sigma:
         return f"has one cell for each algorithm and sigma, which mechanism {', '.join(without_sigma)} does not have"
     if any(trial.parts.mechanism.certified or trial.target_label_epsilon for trial in configs):
@@ -66,8 +67,9 @@ def figure2(configs: Sequence[TrialConfig]) -> str:
 
 def means(configs: Sequence[TrialConfig]) -> str:
     """Return why a table of means cannot show these trials: it needs a setting that varies; empty if it can."""
-    factors = find_factors([trial.canonical() for trial in configs])[0]
-    return "" if factors else "needs two settings or more, but trials differ in their seed alone"
+    if _factors(configs):
+        return ""
+    return "needs two settings or more, but trials differ in their seed alone"
 
 
 def main_effects(configs: Sequence[TrialConfig]) -> str:
@@ -80,7 +82,7 @@ def main_effects(configs: Sequence[TrialConfig]) -> str:
 
 def parallel_coordinates(configs: Sequence[TrialConfig]) -> str:
     """Return why parallel coordinates cannot show these trials: they need three axes or more; empty if they can."""
-    names = list(find_factors([trial.canonical() for trial in configs])[0])
+    names = _factors(configs)
     if len(names) > 2:
         return ""
     return f"needs three settings or more that vary, seeds aside, got {' and '.join(names) or 'none'}"
@@ -98,7 +100,7 @@ def heatmap(configs: Sequence[TrialConfig], metric: str) -> str:
     if min(n_sigmas, n_bounds) < 2:
         return ("needs trials with mechanism photonic, at two values or more of both sigma and tau_h, got sigma "
                 f"{_values(shown, 'sigma')} and tau_h {_values(shown, 'tau_h')}")
-    if reason := without_choice(shown, lambda f: (f["algorithm"], f["sigma"], f["tau_h"]),
+    if reason := without_choice(shown, lambda fields: (fields["algorithm"], fields["sigma"], fields["tau_h"]),
                                 "algorithm, sigma and tau_h"):
         return reason
     return without_alignment(shown) if metric == "alignment" else ""
@@ -118,7 +120,7 @@ def sweep(configs: Sequence[TrialConfig], field: str) -> str:
         values_by_curve.setdefault(curve, set()).add(getattr(trial, field))
     if max(map(len, values_by_curve.values()), default=0) < 2:
         return f"needs trials of one algorithm and noise at two values or more of {field}, got {_values(shown, field)}"
-    if reason := without_choice(shown, lambda f: (f["algorithm"], noise_setting(f), f[field]),
+    if reason := without_choice(shown, lambda fields: (fields["algorithm"], noise_setting(fields), fields[field]),
                                 f"algorithm, noise and {field}"):
         return reason
     return without_alignment(shown)
@@ -130,23 +132,26 @@ def light(configs: Sequence[TrialConfig]) -> str:
     if len({trial.photons for trial in shown}) < 2:
         return ("needs trials with projector opu_physical and mechanism photonic at two values or more of photons, got "
                 f"{_values(shown, 'photons')}")
-    return without_choice(shown, lambda f: (f["algorithm"], *(f[name] for name in (*SETTINGS, "photons"))),
-                          "algorithm, camera and light")
+    names = ("algorithm", *SETTINGS, "photons")  # `SETTINGS` are those of the camera
+    return without_choice(shown, lambda fields: tuple(fields[name] for name in names), "algorithm, camera and light")
 
 
 def table1_light(configs: Sequence[TrialConfig]) -> str:
     """Return why Table 1 by counted photons cannot show these trials; empty if it can.
 
-    A column of the table is a sigma of Gaussian noise. So the effective sigma of every camera must equal one of them,
-    to 1%.
+    A column of the table is a sigma of Gaussian noise. The noise of a camera comes from counted photons, and its
+    standard deviation is the camera's effective sigma. It must equal the sigma of a column, to 1%.
     """
     shown = [trial for trial in configs if trial.parts.mechanism.optical and trial.needs_opu and not trial.on_hardware]
-    sigmas = {trial.sigma for trial in shown if trial.projector == "opu_simulated"}
-    light = {camera_of(trial).effective_sigma for trial in shown if trial.physical}
-    if not light or any(column_of(sigma, sigmas) is None for sigma in light):
+    gaussian_sigmas = {trial.sigma for trial in shown if trial.projector == "opu_simulated"}
+    camera_sigmas = {camera_of(trial).effective_sigma for trial in shown if trial.physical}
+    without_column = [sigma for sigma in camera_sigmas if column_of(sigma, gaussian_sigmas) is None]
+    if not camera_sigmas or without_column:
         return ("needs trials with mechanism photonic and projector opu_physical whose effective sigma is, to 1%, a "
-                f"sigma of projector opu_simulated, got {_numbers(light)} and {_numbers(sigmas)}")
-    return without_choice(shown, lambda f: (f["projector"], f.get("sigma"), f.get("photons")), "projector and sigma")
+                f"sigma of projector opu_simulated, got {_numbers(camera_sigmas)} and {_numbers(gaussian_sigmas)}")
+    # Gaussian noise has no photons, and a camera no sigma.
+    return without_choice(shown, lambda fields: (fields["projector"], fields.get("sigma"), fields.get("photons")),
+                          "projector and sigma")
 
 
 def leekifer(configs: Sequence[TrialConfig]) -> str:
@@ -160,16 +165,21 @@ def leekifer(configs: Sequence[TrialConfig]) -> str:
     for trial in configs:
         if not trial.parts.mechanism.private:
             continue
+        # fresh batches in every step, all of the same size: sampler without_replacement
         has_fixed_batches = trial.parts.sampler.amplified and trial.parts.sampler.full
-        # canonical settings of a trial without noise have no target_norm
+        # canonical settings of a trial without noise have no target_norm, which `update_sigma` needs
         has_sigma = trial.noise_multiplier > 0 and update_sigma(trial.canonical()) > 0
         if not (has_fixed_batches and has_sigma):
             return ("shows trials without privacy, and trials with noise_multiplier > 0 and sampler "
                     "without_replacement under per_example clipping, or component clipping with target_norm; there is "
                     f"one of mechanism {trial.mechanism}, sampler {trial.sampler}, noise_multiplier "
                     f"{trial.noise_multiplier:g}")
-    if varied := cell_differing(configs, lambda f: (f["dataset"], f["algorithm"], update_sigma(f),
-                                                *(f.get(name) for name in READINGS))):
+
+    def curve(fields: Mapping[str, Any]) -> tuple[Any, ...]:
+        readings = [fields.get(name) for name in READINGS]
+        return fields["dataset"], fields["algorithm"], update_sigma(fields), *readings
+
+    if varied := cell_differing(configs, curve):
         return ("has one curve for each data set, algorithm, reading and noise, but trials there also differ in "
                 f"{', '.join(varied)}")
     return ""
@@ -185,34 +195,38 @@ def training_time(configs: Sequence[TrialConfig]) -> str:
     if any(trial.validation_fraction and trial.disclosure == "withheld" for trial in configs):
         return ("needs an accuracy of every epoch, which trials with private_metrics 'withheld' log only with "
                 "validation_fraction 0")
-    if varied := cell_differing(configs, lambda f: (f["algorithm"], noise_setting(f))):
+    if varied := cell_differing(configs, lambda fields: (fields["algorithm"], noise_setting(fields))):
         return f"has one curve for each algorithm and noise, but trials there also differ in {', '.join(varied)}"
     return ""
 
 
-def without_choice(shown: Sequence[TrialConfig], cell: Callable[[Mapping[str, Any]], Any], cells: str) -> str:
+def without_choice(shown: Sequence[TrialConfig], cell: Callable[[Mapping[str, Any]], Any], cell_text: str) -> str:
     """Return why no setting can be chosen to represent a cell; empty if one can, or if no choice is needed.
+
+    A cell is what an exhibit shows as one point or number. The setting with the best validation accuracy represents it.
 
     Args:
         shown: the trials of the exhibit.
         cell: maps a trial's canonical fields to the key of its cell.
-        cells: the fields of that key in words, for the message.
+        cell_text: the fields of that key in words, for the message.
     """
     varied = cell_differing(shown, cell)
     if "delta" in varied:
         return "needs one delta, but the trials have several"
-    if not varied or all(trial.validation_fraction and trial.disclosure != "withheld" for trial in shown):
+    has_scores = all(trial.validation_fraction and trial.disclosure != "withheld" for trial in shown)
+    if not varied or has_scores:
         return ""
-    return (f"chooses by validation accuracy among trials of one {cells}, here differing in {', '.join(varied)}, but "
-            "not all trials log that (validation_fraction > 0, private_metrics plain or noisy)")
+    return (f"chooses by validation accuracy among trials of one {cell_text}, here differing in {', '.join(varied)}, "
+            "but not all trials log that (validation_fraction > 0, private_metrics plain or noisy)")
 
 
 def without_alignment(shown: Sequence[TrialConfig]) -> str:
     """Return why the alignment of these trials cannot be shown; empty if all trials measure it."""
     if trainers := sorted({trial.trainer for trial in shown if not trial.parts.trainer.built_in}):
         return f"shows alignment, which is not measured for trainer {', '.join(trainers)}"
-    return "" if all(trial.alignment_batches for trial in shown) else (
-        "shows alignment, which trials with alignment_batches 0 do not measure")
+    if not all(trial.alignment_batches for trial in shown):
+        return "shows alignment, which trials with alignment_batches 0 do not measure"
+    return ""
 
 
 def cell_differing(trials: Sequence[TrialConfig], cell: Callable[[Mapping[str, Any]], Any]) -> tuple[str, ...]:
@@ -226,15 +240,17 @@ def update_sigma(fields: Mapping[str, Any]) -> float:
     It is the standard deviation of the noise on each coordinate of the mean update, z C/m: noise multiplier z, bound C
     on a record's contribution, batch size m.
     """
-    bound = parts_of("mechanism", Mechanism)[fields["mechanism"]].update_norm(fields)
-    return fields["noise_multiplier"] * bound / fields["batch_size"] if bound else 0.0
+    norm_bound = parts_of("mechanism", Mechanism)[fields["mechanism"]].update_norm(fields)  # C; 0 without privacy
+    if not norm_bound:
+        return 0.0
+    return fields["noise_multiplier"] * norm_bound / fields["batch_size"]
 
 
-def column_of(sigma: float, sigmas: Iterable[float]) -> float | None:
-    """Return the first of the sigmas that equals this one to 1%; None if there is none."""
-    for column in sigmas:
-        if abs(sigma - column) <= 0.01 * column:
-            return column
+def column_of(sigma: float, column_sigmas: Iterable[float]) -> float | None:
+    """Return the sigma of the first column that equals `sigma` to 1%; None if there is none."""
+    for column_sigma in column_sigmas:
+        if abs(sigma - column_sigma) <= 0.01 * column_sigma:
+            return column_sigma
     return None
 
 
@@ -243,7 +259,14 @@ def in_heatmap(fields: Mapping[str, Any]) -> bool:
     return noise_setting(fields).startswith("sigma=")
 
 
+def _factors(configs: Sequence[TrialConfig]) -> list[str]:
+    """Return the names of the factors: settings, the seed aside, that differ between trials."""
+    levels_by_trial = find_factors([trial.canonical() for trial in configs])
+    return list(levels_by_trial[0])  # every trial has a level of every factor
+
+
 def _values(configs: Sequence[TrialConfig], field: str) -> str:
+    """Return the distinct values of a field as text."""
     return _numbers({getattr(trial, field) for trial in configs})
 
 

@@ -15,13 +15,14 @@ from analysis.exhibits.frontier.choice import is_target, price
 from analysis.exhibits.frontier.points import GUARANTEED, PRICE, PROTECTED, compared_epsilon, on_axis, summarized
 from analysis.exhibits.metrics import METRICS
 from analysis.exhibits.selection import Choice, guarantee_of
-from analysis.runs import ALGORITHM_LABELS, DATASET_LABELS
+from analysis.runs import ALGORITHM_LABELS, DATASET_LABELS, common_value
 from analysis.statistics import accuracy_error, difference_of
 from pipeline.experiment.experiment import Experiment
 from pipeline.trials.datasets import DATASETS
 from pipeline.trials.naming import COMPOSABLE, counted
 
 MAX_LEADS = 3  # largest number of epsilons of one kind with a sentence of their own
+TYPICAL_EPSILON = 3  # of the epsilons with a sentence, one is near this
 MAX_SENTENCES = 6  # largest number of sentences in a headline, if possible
 
 
@@ -44,18 +45,20 @@ def compose(runs: pd.DataFrame, experiment: Experiment, choice: Choice | None = 
     """
     evidence = Evidence.of(runs, experiment)
     doubts = examine(evidence)
-    leads = min(MAX_LEADS, max(1, MAX_SENTENCES - 2 - len(doubts)))  # 2: the answer and the cost of choosing
+    # Of all sentences, two are the answer and the cost of choosing, and every doubt has one.
+    max_leads = min(MAX_LEADS, max(1, MAX_SENTENCES - 2 - len(doubts)))
     sentences = []
-    for dataset, part in runs.groupby("dataset", sort=False):
+    for dataset, dataset_runs in runs.groupby("dataset", sort=False):
         place = f" on {DATASET_LABELS[dataset]}" if runs["dataset"].nunique() > 1 else ""
         for kind in GUARANTEED:
-            if on_axis(part, kind).isna().all():
+            if on_axis(dataset_runs, kind).isna().all():
                 continue
             reason = evidence.refused.get((dataset, kind))
             if reason:
                 sentences.append(f"No frontier of {kind} ε{place}: {reason}.")
             else:
-                sentences += _answer(part, evidence, dataset, kind, place, leads)
+                sentences += _answer(dataset_runs, evidence, dataset=dataset, kind=kind, place=place,
+                                     max_leads=max_leads)
     if (evidence.points["kind"] != NO_FRONTIER).any():
         sentences.append(_price(experiment, choice))
     if not sentences:
@@ -85,7 +88,8 @@ def published(choice: Choice, runs: pd.DataFrame, experiment: Experiment) -> lis
             *(doubt.sentence for doubt in doubts if doubt.check != "seeds")]
 
 
-def _answer(runs: pd.DataFrame, evidence: Evidence, dataset: str, kind: str, place: str, leads: int) -> list[str]:
+def _answer(runs: pd.DataFrame, evidence: Evidence, *, dataset: str, kind: str, place: str,
+            max_leads: int) -> list[str]:
     """Return sentences on the best algorithm at each epsilon of one kind, and on its lead over the next.
 
     Args:
@@ -93,25 +97,27 @@ def _answer(runs: pd.DataFrame, evidence: Evidence, dataset: str, kind: str, pla
         evidence: the runs behind the report's points, for the price of a choice and for the doubts.
         dataset, kind: data set and kind of epsilon.
         place: the data set in words, ` on MNIST`; empty if the report has only one.
-        leads: largest number of epsilons with a sentence on the lead.
+        max_leads: largest number of epsilons with a sentence on the lead.
     """
     shown = evidence.shown[(evidence.shown["dataset"] == dataset) & (evidence.shown["kind"] == kind)]
     points = summarized(shown, kind)
     points = points.assign(asked=compared_epsilon(points)).sort_values("mean", ascending=False, kind="stable")
     kind_text = f"{kind} ε ({PROTECTED[kind]})"
+    # Only at an epsilon with points of several algorithms is there a comparison.
     compared = {epsilon: group for epsilon, group in points.groupby("asked") if group["algorithm"].nunique() > 1}
     if not compared:
-        best = points.iloc[0]
+        best = points.iloc[0]  # points are sorted by their mean
         return [f"The highest mean test accuracy{place} under {kind_text} is {_score(best)}, of {_label(best)} at "
                 f"ε = {best['epsilon']:.3g}{_cost(points[:1], runs, evidence)}."]
     winners: dict[str, list[str]] = {}  # algorithm -> epsilons at which its mean is the highest
     for epsilon, group in compared.items():
-        winners.setdefault(_label(group.iloc[0]), []).append(f"{epsilon:.3g}")
+        best = group.iloc[0]
+        winners.setdefault(_label(best), []).append(f"{epsilon:.3g}")
     names = "; ".join(f"{name} at {', '.join(epsilons)}" for name, epsilons in winners.items())
     choices = points["choices"].max()
     chosen = f", each at the best of up to {choices} settings by validation" if choices > 1 else ""
     sentences = [f"Highest mean test accuracy{place} by {kind_text}{chosen}: {names}."]
-    for epsilon in _representative(sorted(compared), leads):
+    for epsilon in _representative(sorted(compared), max_leads):
         sentences.append(_lead(compared[epsilon], epsilon, shown, runs, evidence))
     return sentences
 
@@ -119,12 +125,12 @@ def _answer(runs: pd.DataFrame, evidence: Evidence, dataset: str, kind: str, pla
 def _representative(epsilons: list[float], limit: int) -> list[float]:
     """Return at most `limit` of these sorted epsilons: first the inner one nearest to 3, then the two ends."""
     inner = epsilons[1:-1] or epsilons
-    middle = min(inner, key=lambda epsilon: abs(np.log(epsilon / 3)))
-    ranked = list(dict.fromkeys([middle, epsilons[0], epsilons[-1], *epsilons]))  # each once
-    return sorted(ranked[:limit])
+    middle = min(inner, key=lambda epsilon: abs(np.log(epsilon / TYPICAL_EPSILON)))
+    by_priority = list(dict.fromkeys([middle, epsilons[0], epsilons[-1], *epsilons]))  # each once
+    return sorted(by_priority[:limit])
 
 
-def _lead(group: pd.DataFrame, epsilon: float, behind: pd.DataFrame, runs: pd.DataFrame, evidence: Evidence) -> str:
+def _lead(group: pd.DataFrame, epsilon: float, shown: pd.DataFrame, runs: pd.DataFrame, evidence: Evidence) -> str:
     """Return the sentence on the lead of the best algorithm over the next one, at one epsilon.
 
     Example: `At certified ε ≤ 3 (nothing was chosen): BP 85.69 ± 0.26%, ahead of DFA by 0.49 points (95% interval −0.10
@@ -133,14 +139,14 @@ def _lead(group: pd.DataFrame, epsilon: float, behind: pd.DataFrame, runs: pd.Da
     Args:
         group: points at this epsilon, the best mean first.
         epsilon: the target, or the epsilon of the points.
-        behind: runs of the points, with `value` in percent.
+        shown: the runs that the points average, with test accuracy in percent as `value`.
         runs: all runs of the data set.
         evidence: the runs of the report, for doubts about the comparison.
     """
     best_two = group.drop_duplicates("algorithm")[:2]
     first, second = best_two.to_dict("records")
-    difference, pairing = difference_of(_by_seed(second, behind), _by_seed(first, behind))
-    dataset, kind = behind["dataset"].iloc[0], first["kind"]
+    difference, pairing = difference_of(_by_seed(second, shown), _by_seed(first, shown))
+    dataset, kind = common_value(shown["dataset"]), first["kind"]
     reasons, unknown_origin = against(evidence, dataset, kind, (first, second))
     # If all seeds have the same small difference, the interval is too narrow: compare with the test set's resolution.
     resolution = 100 * accuracy_error([], min(first["mean"], 100) / 100, DATASETS[dataset].n_test)  # points
@@ -181,20 +187,21 @@ def _cost(points: pd.DataFrame, runs: pd.DataFrame, evidence: Evidence) -> str:
         runs: all runs of the data set.
         evidence: the runs of the report, with the candidates of every choice.
     """
-    kind, search = points["kind"].iloc[0], evidence.experiment.search
+    kind, search = common_value(points["kind"]), evidence.experiment.search
     if points["choices"].max() == 1:
         return " (no ε covers the search)" if search else " (nothing was chosen)"
+    # Composition needs certified epsilons, and trials that were not suggested by the scores of others.
     uses_scores = search and (search.adaptive or evidence.experiment.budget)
-    if kind not in COMPOSABLE or uses_scores:  # composition is no price then
+    if kind not in COMPOSABLE or uses_scores:
         return " (no ε covers the choice of settings)"
     tried = evidence.tried[(evidence.tried["kind"] == kind) & evidence.tried["algorithm"].isin(points["algorithm"])]
-    if points["setting"].map(is_target).all():
+    if points["setting"].map(is_target).all():  # the candidates of a target are the trials with this target
         tried = tried[tried["setting"].isin(points["setting"])]
     costs = price(points, runs.loc[runs.index.intersection(tried.index)])[PRICE]
     if not np.isfinite(costs).all():
         return " (no ε covers the choice of settings)"
-    texts = dict.fromkeys(f"{cost:.3g}" for cost in costs)  # each once
-    return f" (selected ε {' and '.join(texts)}, which covers the choice)"
+    distinct_costs = dict.fromkeys(f"{cost:.3g}" for cost in costs)
+    return f" (selected ε {' and '.join(distinct_costs)}, which covers the choice)"
 
 
 def _price(experiment: Experiment, choice: Choice | None) -> str:
@@ -205,9 +212,9 @@ def _price(experiment: Experiment, choice: Choice | None) -> str:
         choice: the best trial and its price, if known.
     """
     if choice and choice.selected:
-        trials = f"{choice.trials} " if choice.trials else ""
+        number = f"{choice.trials} " if choice.trials else ""
         kind = guarantee_of(choice)
-        cost = (f"{kind.capitalize()} ε is of one trial; to publish the best of all {trials}{kind} trials costs "
+        cost = (f"{kind.capitalize()} ε is of one trial; to publish the best of all {number}{kind} trials costs "
                 f"selected ε = {choice.selected.value:.3g} in the place of {choice.alone.value:.3g}")
     elif choice:
         cost = (f"{guarantee_of(choice).capitalize()} ε is of one trial, and none covers the choice of the best: "

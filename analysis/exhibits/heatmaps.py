@@ -15,12 +15,14 @@ from analysis.exhibits.envelope import best
 from analysis.exhibits.exhibit import Exhibit
 from analysis.exhibits.fit import HEATMAPS, in_heatmap
 from analysis.exhibits.metrics import METRICS
-from analysis.runs import ALGORITHM_LABELS, ReportError
+from analysis.runs import ALGORITHM_LABELS, ReportError, common_value
 from analysis.statistics import SUMMARY
 from analysis.text import NO_VALUE, means_text
 
 COLUMNS = ["algorithm", "sigma", "tau_h", "metric", *SUMMARY, "chosen", "choices"]
 COLOURS = "cividis"  # sequential, with even steps of lightness, and safe for colour-blind readers
+EMPTY_GREY = 0.92  # of a cell without a value
+MAX_DARK = 0.45  # largest luminance of a colour on which text is white
 TITLES = {"alignment_heatmap": "Alignment by noise and activation bound",
           "accuracy_heatmap": "Accuracy by noise and activation bound"}
 CAPTIONS = {
@@ -34,7 +36,7 @@ def draw(runs: pd.DataFrame, *, name: str) -> Exhibit:
     table = tabulate(runs, HEATMAPS[name])
     caption = (f"{CAPTIONS[name]} by noise level σ and bound τ_h on the activations, one panel for each algorithm: "
                f"{means_text(table['n'], '(95% intervals in the CSV)')}")
-    return Exhibit.of_means(name, TITLES[name], caption, table, plot(table))
+    return Exhibit.of_means(name, title=TITLES[name], caption=caption, rows=table, figure=plot(table))
 
 
 def tabulate(runs: pd.DataFrame, metric: str) -> pd.DataFrame:
@@ -56,21 +58,23 @@ def tabulate(runs: pd.DataFrame, metric: str) -> pd.DataFrame:
     shown = shown.assign(value=METRICS[metric].of(shown)).dropna(subset="value")
     rows = []
     for (algorithm, sigma, tau_h), cell in shown.groupby(["algorithm", "sigma", "tau_h"]):
-        first = cell.iloc[0]
+        first = cell.iloc[0]  # runs of a cell differ only in their seed
         rows.append({"algorithm": algorithm, "sigma": sigma, "tau_h": tau_h, "metric": metric,
                      **METRICS[metric].summarize(cell["value"]), "chosen": first["chosen"],
                      "choices": first["choices"]})
     table = pd.DataFrame(rows, columns=COLUMNS)
+    # algorithms in the order of all figures
     return pd.concat([table[table["algorithm"] == algorithm] for algorithm in style.present(table)], ignore_index=True)
 
 
 def plot(table: pd.DataFrame) -> Figure:
     """Plot a row of panels, one per algorithm, on one colour scale: sigma upwards, tau_h to the right."""
     algorithms = style.present(table)
-    columns, rows = table["tau_h"].nunique(), table["sigma"].nunique()
+    n_columns, n_rows = table["tau_h"].nunique(), table["sigma"].nunique()
+    width = (0.45 * n_columns + 0.3) * len(algorithms) + 1.6  # inches; 1.6 for labels and the colour bar
+    height = 0.36 * n_rows + 1.1
     with style.theme():
-        figure = Figure(figsize=((0.45 * columns + 0.3) * len(algorithms) + 1.6, 0.36 * rows + 1.1),
-                        layout="constrained")
+        figure = Figure(figsize=(width, height), layout="constrained")
         axes = figure.subplots(1, len(algorithms), squeeze=False, sharey=True)[0]
         for algorithm, ax in zip(algorithms, axes, strict=True):
             panel(table, algorithm, ax)
@@ -78,7 +82,7 @@ def plot(table: pd.DataFrame) -> Figure:
         for ax in axes[1:]:
             ax.tick_params(labelleft=False)
         axes[0].set_ylabel("σ (noise level)")
-        metric = METRICS[table["metric"].iloc[0]]
+        metric = METRICS[common_value(table["metric"])]
         bar = figure.colorbar(axes[-1].images[0], ax=axes, aspect=16, pad=0.01)
         bar.set_label(metric.label)
         bar.outline.set_visible(False)
@@ -90,16 +94,20 @@ def plot(table: pd.DataFrame) -> Figure:
 def panel(table: pd.DataFrame, algorithm: str, ax: Axes) -> AxesImage:
     """Plot the cells of one algorithm, coloured on the scale of the whole table; return the image."""
     grid = table[table["algorithm"] == algorithm].pivot(index="sigma", columns="tau_h", values="mean")
+    # All panels have the same rows and columns; the algorithm may lack some cells.
     grid = grid.reindex(index=sorted(table["sigma"].unique()), columns=sorted(table["tau_h"].unique()))
     low, high = table["mean"].min(), table["mean"].max()
-    colours = colormaps[COLOURS].with_extremes(bad="0.92")
+    colours = colormaps[COLOURS].with_extremes(bad=str(EMPTY_GREY))
     image = ax.imshow(np.ma.masked_invalid(grid), cmap=colours, vmin=low, vmax=high, origin="lower", aspect="auto")
-    digits = 1 if METRICS[table["metric"].iloc[0]].key else 2
+    digits = 1 if METRICS[common_value(table["metric"])].key else 2  # percent, or a cosine
     for (row, column), value in np.ndenumerate(grid.to_numpy()):
-        text = NO_VALUE if np.isnan(value) else f"{value:z.{digits}f}".replace("-", "−")
-        red, green, blue, _ = image.cmap(image.norm(value)) if text != NO_VALUE else (0.92, 0.92, 0.92, 1)
-        is_dark = 0.2126 * red + 0.7152 * green + 0.0722 * blue < 0.45  # luminance, with the weights of sRGB
-        ax.text(column, row, text, ha="center", va="center", color="white" if is_dark else "black", fontsize="small")
+        text, luminance = NO_VALUE, EMPTY_GREY
+        if not np.isnan(value):
+            text = f"{value:z.{digits}f}".replace("-", "−")
+            red, green, blue, _ = image.cmap(image.norm(value))
+            luminance = 0.2126 * red + 0.7152 * green + 0.0722 * blue  # weights of sRGB
+        color = "white" if luminance < MAX_DARK else "black"
+        ax.text(column, row, text, ha="center", va="center", color=color, fontsize="small")
     ax.set_xticks(range(grid.shape[1]), [f"{value:g}" for value in grid.columns])
     ax.set_yticks(range(grid.shape[0]), [f"{value:g}" for value in grid.index])
     ax.tick_params(length=0)

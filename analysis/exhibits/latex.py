@@ -48,12 +48,13 @@ def escape(text: str) -> str:
 
 
 def _plain(text: str) -> str:
+    """Return text with every special character escaped."""
     return "".join(CHARACTERS.get(character, character) for character in text)
 
 
 def _numbers(text: str) -> str:
     r"""Return escaped LaTeX text with `84.20 ± 0.31` and `σ = 0.05` as one formula each, and signs in math mode."""
-    text = text.replace("$-$", "-")
+    text = text.replace("$-$", "-")  # minus signs, which `_plain` escaped: one form of the sign is enough below
     text = re.sub(rf"(-?{NUMBER}) \$\\pm\$ ({NUMBER})", r"$\1 \\pm \2$", text)  # mean and half width
     text = re.sub(rf"\$(\\[a-z]+)\$ (?:(=)|\$(\\leq)\$) ({NUMBER})(?![\w.])", _relation, text)  # symbol = number
     return re.sub(rf"(?<![\w.,$-])([-+])(?={NUMBER}(?!\w))", r"$\1$", text)  # signs of other numbers
@@ -68,8 +69,8 @@ def _relation(match: re.Match[str]) -> str:
 def _float(table: Table, caption: str, label: str) -> str:
     """Return a LaTeX `table` environment: centred caption and label, then the cells between booktabs rules."""
     columns = "".join("r" if numeric else "l" for numeric in table.numeric)
-    texts = [table.header, *([cell.text for cell in row] for row in table.rows)]
-    header, *rows = (" & ".join(map(escape, row)) + r" \\" for row in texts)
+    text_rows = [table.header, *([cell.text for cell in row] for row in table.rows)]
+    header, *rows = (" & ".join(map(escape, row)) + r" \\" for row in text_rows)
     return "\n".join([r"\begin{table}", r"\centering", rf"\caption{{{escape(caption)}}}", rf"\label{{{label}}}",
                       rf"\begin{{tabular}}{{{columns}}}", r"\toprule", header, r"\midrule", *rows, r"\bottomrule",
                       r"\end{tabular}", r"\end{table}"])

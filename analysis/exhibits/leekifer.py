@@ -18,7 +18,15 @@ from analysis.exhibits.exhibit import Exhibit, Texts
 from analysis.exhibits.figure2 import MissingSeries
 from analysis.exhibits.fit import READINGS, update_sigma
 from analysis.exhibits.table import Table
-from analysis.runs import ALGORITHM_LABELS, DATASET_LABELS, NON_PRIVATE, load_history, noise_sources, require_replicates
+from analysis.runs import (
+    ALGORITHM_LABELS,
+    DATASET_LABELS,
+    NON_PRIVATE,
+    common_value,
+    load_history,
+    noise_sources,
+    require_replicates,
+)
 from analysis.style import look, seeds, theme
 from analysis.text import NO_VALUE, epsilon_text, means_text
 from pipeline.accounting.noise import standing
@@ -31,13 +39,15 @@ TIGHT = ("epsilon/certified/pld", "epsilon/certified/rdp/improved")  # the first
 CURVES = ["dataset", "algorithm", "reading", "sigma"]
 STYLES = ("-", (0, (5, 1.5)), (0, (1.5, 1)), (0, (5, 1.5, 1, 1.5)), (0, (9, 2)))  # of readings, in turn
 TICKS = 4  # ticks of epsilon
+MARKERS = 12  # some markers along a curve
 ACCURACIES = ("validation/accuracy", "test/accuracy")  # the first that all trials have by epoch is used
 
 
 def draw(runs: pd.DataFrame, store: Reader) -> Exhibit:
     """Make the exhibit of runs with histories in the store; errors as in `tabulate` and `plot`."""
     table = tabulate(runs, store)
-    return Exhibit("leekifer", "Accuracy by epoch, and ε spent", texts(table), table.round(6), plot(table))
+    return Exhibit("leekifer", title="Accuracy by epoch, and ε spent", texts=texts(table), rows=table.round(6),
+                   figure=plot(table))
 
 
 def tabulate(runs: pd.DataFrame, store: Reader) -> pd.DataFrame:
@@ -53,37 +63,47 @@ def tabulate(runs: pd.DataFrame, store: Reader) -> pd.DataFrame:
         MissingSeries: if a trial lacks accuracy of several epochs, or an epsilon of the published accounting.
     """
     runs = runs.assign(reading=reading_of(runs))
-    for _, part in runs.groupby("dataset"):
-        require_replicates(part, ["reading"])
-    for key in ACCURACIES:
-        accuracy = load_history(store, runs, key)
-        if set(accuracy["trial_key"]) == set(runs["trial_key"]):
-            accuracy = accuracy.assign(accuracy=accuracy["value"] * 100, accuracy_of=key.partition("/")[0])
-            break
-    else:
-        accuracy = None
-    if accuracy is None or accuracy["epoch"].nunique() < 2:
-        raise MissingSeries(f"leekifer: needs {' or '.join(ACCURACIES)} of every trial by epoch")
-    table = accuracy[["trial_key", "epoch", "accuracy", "accuracy_of"]]
-    for column, keys in (("epsilon_published", (PUBLISHED,)), ("epsilon_tight", TIGHT)):
-        by_key = [load_history(store, runs, key)[["trial_key", "epoch", "value"]] for key in keys]
-        history = pd.concat(by_key).drop_duplicates(["trial_key", "epoch"]).rename(columns={"value": column})
-        table = table.merge(history, how="left", on=["trial_key", "epoch"])
-    kept = runs.assign(sigma=[update_sigma(row) for row in runs.to_dict("records")], noise=noise_sources(runs))
-    table = kept[["trial_key", *CURVES, "seed", "delta", "noise"]].merge(table, on="trial_key")
-    lost = table[(table["sigma"] > 0) & table["epsilon_published"].isna()]
-    if len(lost):
+    for _, dataset_runs in runs.groupby("dataset"):
+        require_replicates(dataset_runs, ["reading"])
+    by_epoch = _accuracy_by_epoch(runs, store)
+    for column, metrics in (("epsilon_published", (PUBLISHED,)), ("epsilon_tight", TIGHT)):
+        histories = [load_history(store, runs, metric)[["trial_key", "epoch", "value"]] for metric in metrics]
+        # The first metric that a trial has is kept.
+        history = pd.concat(histories).drop_duplicates(["trial_key", "epoch"]).rename(columns={"value": column})
+        by_epoch = by_epoch.merge(history, how="left", on=["trial_key", "epoch"])
+    trials = runs.assign(sigma=[update_sigma(row) for row in runs.to_dict("records")], noise=noise_sources(runs))
+    table = trials[["trial_key", *CURVES, "seed", "delta", "noise"]].merge(by_epoch, on="trial_key")
+    without_epsilon = table[(table["sigma"] > 0) & table["epsilon_published"].isna()]
+    if len(without_epsilon):
+        first_key = without_epsilon["trial_key"].iloc[0]
         raise MissingSeries(f"leekifer: needs {PUBLISHED} of every private trial (sampler without_replacement), trial "
-                            f"{lost['trial_key'].iloc[0]} has none")
+                            f"{first_key} has none")
     return table.drop(columns="trial_key").sort_values([*CURVES, "seed", "epoch"], ignore_index=True)
 
 
-def reading_of(runs: pd.DataFrame) -> pd.Series:
-    """Return each run's fields of `READINGS` that vary within an algorithm and are not default, as `bounding scale`.
+def _accuracy_by_epoch(runs: pd.DataFrame, store: Reader) -> pd.DataFrame:
+    """Return the first of `ACCURACIES` that all trials have: columns trial_key, epoch, accuracy (%), accuracy_of.
 
-    The text is empty if there are none. If activations vary, all are named, as the paper's is not the default.
+    Raises:
+        MissingSeries: if there is none, or it was logged in a single epoch.
     """
-    texts: list[list[str]] = [[] for _ in range(len(runs))]
+    for metric in ACCURACIES:
+        history = load_history(store, runs, metric)
+        if set(history["trial_key"]) == set(runs["trial_key"]):
+            if history["epoch"].nunique() < 2:
+                break
+            history = history.assign(accuracy=100 * history["value"], accuracy_of=metric.partition("/")[0])
+            return history[["trial_key", "epoch", "accuracy", "accuracy_of"]]
+    raise MissingSeries(f"leekifer: needs {' or '.join(ACCURACIES)} of every trial by epoch")
+
+
+def reading_of(runs: pd.DataFrame) -> pd.Series:
+    """Return each run's reading of Lee and Kifer's algorithm as text, for example `bounding scale`.
+
+    It names the fields of `READINGS` that vary within an algorithm, if they are not default, and is empty if there are
+    none. If activations vary, all are named, as the paper's is not the default.
+    """
+    parts_by_run: list[list[str]] = [[] for _ in range(len(runs))]
     for field in settings():
         if field.name not in READINGS:
             continue
@@ -91,26 +111,28 @@ def reading_of(runs: pd.DataFrame) -> pd.Series:
         values = runs[field.name].map(lambda value: str(value).lower()).where(runs[field.name].notna(), default)
         if values.groupby(runs["algorithm"]).nunique().max() == 1:
             continue
-        for parts, value in zip(texts, values, strict=True):
+        for parts, value in zip(parts_by_run, values, strict=True):
             if field.name == "activation" or value != default:
                 parts.append(f"{field.name} {value}")
-    return pd.Series([", ".join(parts) for parts in texts], index=runs.index, dtype=str)
+    return pd.Series([", ".join(parts) for parts in parts_by_run], index=runs.index, dtype=str)
 
 
 def plot(table: pd.DataFrame) -> Figure:
     """Plot the table of `tabulate`: a row per data set and a column per sigma, 4.2 x 4.4 inches each."""
-    datasets = [d for d in DATASET_LABELS if d in set(table["dataset"])]
-    sigmas = sorted(s for s in table["sigma"].unique() if s > 0)
+    datasets = [dataset for dataset in DATASET_LABELS if dataset in set(table["dataset"])]
+    sigmas = sorted(sigma for sigma in table["sigma"].unique() if sigma > 0)
     if not sigmas:
         raise MissingSeries("leekifer: needs private trials, found none")
+    split = common_value(table["accuracy_of"])  # validation or test
     with theme():
         figure = Figure(figsize=(4.2 * len(sigmas), 4.4 * len(datasets)), layout="constrained")
         axes = figure.subplots(len(datasets), len(sigmas), squeeze=False, sharey="row")
         for dataset, row in zip(datasets, axes, strict=True):
             for sigma, ax in zip(sigmas, row, strict=True):
+                # Trials without privacy (sigma 0) are in every panel, for comparison.
                 panel(table[(table["dataset"] == dataset) & table["sigma"].isin([0, sigma])], ax)
                 ax.set_title(f"{DATASET_LABELS[dataset]}, σ = {sigma:.3g}")
-            row[0].set_ylabel(f"{table['accuracy_of'].iloc[0].capitalize()} accuracy (%)")
+            row[0].set_ylabel(f"{split.capitalize()} accuracy (%)")
     return figure
 
 
@@ -122,21 +144,24 @@ def panel(table: pd.DataFrame, ax: Axes) -> Axes:
     readings = ["", *sorted(set(table["reading"]) - {""})]
     for (algorithm, reading, sigma), cell in table.groupby(CURVES[1:]):
         by_epoch = cell.groupby("epoch")["accuracy"].agg(["mean", "min", "max"])
-        spent = cell.loc[cell["epoch"] == cell["epoch"].max(), "epsilon_tight"].max()
-        label = method(algorithm, sigma, reading) + (f": ε = {number(spent)}" if sigma else "")
-        style = STYLES[readings.index(reading) % len(STYLES)] if sigma else "--"
-        color, marker = (look(algorithm)[name] for name in ("color", "marker"))
+        label = method(algorithm, sigma, reading)
+        if sigma:
+            last_epoch = cell[cell["epoch"] == cell["epoch"].max()]
+            label += f": ε = {number(last_epoch['epsilon_tight'].max())}"
+        linestyle = STYLES[readings.index(reading) % len(STYLES)] if sigma else "--"
+        color, marker = look(algorithm)["color"], look(algorithm)["marker"]
         ax.plot(by_epoch.index, by_epoch["mean"], color=color, marker=marker, markersize=3, markeredgewidth=0,
-                markevery=max(1, len(by_epoch) // 12), linestyle=style, label=label)
+                markevery=max(1, len(by_epoch) // MARKERS), linestyle=linestyle, label=label)
         if cell["seed"].nunique() > 1:
             ax.fill_between(by_epoch.index, by_epoch["min"], by_epoch["max"], color=color, alpha=0.15,
                             linewidth=0)
     ax.xaxis.set_major_locator(MaxNLocator(nbins=TICKS + 1, integer=True))
     ax.set_xlabel("Epoch")
-    spent = table.dropna(subset="epsilon_published").groupby("epoch")["epsilon_published"].min()
-    chosen = spent.iloc[np.unique(np.linspace(0, len(spent) - 1, TICKS + 1).round().astype(int)[1:])]
+    published = table.dropna(subset="epsilon_published").groupby("epoch")["epsilon_published"].min()
+    places = np.linspace(0, len(published) - 1, TICKS + 1).round().astype(int)[1:]  # evenly spaced, without the first
+    ticks = published.iloc[np.unique(places)]
     top = ax.secondary_xaxis("top")
-    top.set_xticks(chosen.index, [f"{value:.2f}" for value in chosen])
+    top.set_xticks(ticks.index, [f"{epsilon:.2f}" for epsilon in ticks])
     top.set_xlabel(f"ε as printed: replace-one, without replacement,\nδ = {deltas(table)}, published conversion")
     ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), fontsize="small",
               title=seeds(table.groupby(CURVES)["seed"].nunique(), "mean, min–max"))
@@ -177,20 +202,20 @@ def texts(table: pd.DataFrame) -> Texts:
         accuracy=("accuracy", "mean"), n=("seed", "nunique"), epochs=("epoch", "max"),
         published=("epsilon_published", "max"), tight=("epsilon_tight", "max"))
     cells = cells.sort_values(["dataset", "sigma", "accuracy"], ascending=[True, True, False])
-    of = table["accuracy_of"].iloc[0]
+    split = common_value(table["accuracy_of"])  # validation or test
     trials = last[last["sigma"] > 0].drop_duplicates([*CURVES, "seed"])
-    header = ("data set", "σ", "method", f"{of} accuracy (%)", "n", "epochs", "ε published", "ε tight")
+    header = ("data set", "σ", "method", f"{split} accuracy (%)", "n", "epochs", "ε published", "ε tight")
     rows = []
     for row in cells.itertuples():
         rows.append([DATASET_LABELS[row.dataset], f"{row.sigma:.3g}", method(row.algorithm, row.sigma, row.reading),
                      f"{row.accuracy:.2f}", f"{row.n}", f"{row.epochs}", number(row.published), number(row.tight)])
     epsilon = epsilon_text("certified", [relation_of("without_replacement")], ["without_replacement"],
                            trials["delta"], standing(trials["noise"]))
-    text = (f"{of.capitalize()} accuracy (%) by epoch and, in the table, after the last: "
-            f"{means_text(cells['n'], 'from least to greatest')}; {epsilon}, `published` by Lee & Kifer's accounting, "
-            "`tight` by the tightest.")
+    caption = (f"{split.capitalize()} accuracy (%) by epoch and, in the table, after the last: "
+               f"{means_text(cells['n'], 'from least to greatest')}; {epsilon}, `published` by Lee & Kifer's "
+               "accounting, `tight` by the tightest.")
     notes = ("`published` is by the RDP bound and classic conversion of Lee & Kifer 2020; `tight` by privacy loss "
              "distributions or, where there is too little noise for them, by the improved conversion.",
              "Both are of the most that a record can contribute, which under some readings is more than the paper's "
              "formula takes.")
-    return Texts((text, Table.of(header, rows, texts=(0, 2))), notes=notes)
+    return Texts((caption, Table.of(header, rows, text_columns=(0, 2))), notes=notes)

@@ -18,7 +18,7 @@ from analysis.exhibits.envelope import best, configs
 from analysis.exhibits.exhibit import Exhibit, Texts
 from analysis.exhibits.frontier.points import tightest
 from analysis.exhibits.metrics import METRICS
-from analysis.runs import NON_PRIVATE, ReportError, noise_sources, part_property
+from analysis.runs import NON_PRIVATE, ReportError, common_value, noise_sources, part_property
 from analysis.statistics import SUMMARY
 from analysis.text import BARS, epsilon_text, means_text
 from pipeline.accounting.label import RELATION
@@ -42,11 +42,12 @@ def draw(runs: pd.DataFrame, *, name: str) -> Exhibit:
     """Make one of the exhibits in `TITLES`; errors as in `tabulate`."""
     table = tabulate(runs)
     if name == "effective_sigma":
-        return Exhibit(name, TITLES[name], Texts((SIGMA_CAPTION,), notes=tuple(_sigma_notes(table))), table[
-            ["camera", *SETTINGS, "feedback_std", "photons", "effective_sigma", *PARTS]], plot_sigma(table))
-    noiseless = runs.loc[runs["setting"] == NON_PRIVATE]
-    return Exhibit.of_means(name, TITLES[name], caption(table), table, plot(table, noiseless),
-                            _notes(table, runs, noiseless))
+        columns = ["camera", *SETTINGS, "feedback_std", "photons", "effective_sigma", *PARTS]
+        texts = Texts((SIGMA_CAPTION,), notes=tuple(_sigma_notes(table)))
+        return Exhibit(name, title=TITLES[name], texts=texts, rows=table[columns], figure=plot_sigma(table))
+    noiseless = runs.loc[runs["setting"] == NON_PRIVATE]  # without the photonic mechanism
+    return Exhibit.of_means(name, title=TITLES[name], caption=caption(table), rows=table,
+                            figure=plot(table, noiseless), notes=_notes(table, runs, noiseless))
 
 
 def tabulate(runs: pd.DataFrame) -> pd.DataFrame:
@@ -62,16 +63,16 @@ def tabulate(runs: pd.DataFrame) -> pd.DataFrame:
     shown = runs[part_property(runs, "projector", "physical") & part_property(runs, "mechanism", "optical")]
     if shown.empty:
         raise ReportError("light: needs trials with projector 'opu_physical' and mechanism 'photonic', found none")
-    by = ["algorithm", *SETTINGS, "photons"]
-    shown = best(shown, by)
+    cell_fields = ["algorithm", *SETTINGS, "photons"]
+    shown = best(shown, cell_fields)
     shown = shown.assign(value=METRICS["accuracy"].of(shown), epsilon=tightest(shown, "label"),
                          camera=labels(shown))
     rows = []
-    for key, cell in shown.groupby(by):
-        first = cell.iloc[0]
+    for values, cell in shown.groupby(cell_fields):
+        first = cell.iloc[0]  # runs of a cell differ only in their seed
         (config,) = configs(cell.iloc[:1])
         camera = camera_of(config)
-        row = dict(zip(by, key, strict=True))
+        row = dict(zip(cell_fields, values, strict=True))
         row |= {name: first[name] for name in ("camera", "feedback_std", "sampler", "delta", "chosen", "choices")}
         row |= METRICS["accuracy"].summarize(cell["value"])
         row |= {part: getattr(camera, part) for part in PARTS}
@@ -88,12 +89,13 @@ def labels(runs: pd.DataFrame) -> pd.Series:
     """
     varied = [name for name in SETTINGS if runs[name].nunique() > 1]
 
-    def text(row: pd.Series) -> str:
-        parts = [NAMES[name].format(row[name]) for name in varied if row[name]]
+    def label(run: pd.Series) -> str:
+        parts = [NAMES[name].format(run[name]) for name in varied if run[name]]
         if varied and not parts:
             return "ideal camera"
         return ", ".join(parts)
-    return pd.Series([text(row) for _, row in runs.iterrows()], index=runs.index, dtype=str)
+
+    return pd.Series([label(run) for _, run in runs.iterrows()], index=runs.index, dtype=str)
 
 
 def light_for(points: pd.DataFrame, epsilon: float) -> tuple[float, float, float]:
@@ -110,10 +112,10 @@ def light_for(points: pd.DataFrame, epsilon: float) -> tuple[float, float, float
     below, above = finite[finite["epsilon"] <= epsilon], finite[finite["epsilon"] > epsilon]
     if below.empty or above.empty or below["photons"].max() > above["photons"].min():
         return np.nan, np.nan, np.nan
-    ends = pd.concat([below.iloc[-1:], above.iloc[:1]])
-    photons = np.exp(np.interp(np.log(epsilon), np.log(ends["epsilon"]), np.log(ends["photons"])))
-    low, high = ends["photons"].tolist()
-    return float(photons), low, high
+    enclosing = pd.concat([below.iloc[-1:], above.iloc[:1]])  # most light below, and least light above
+    photons = np.exp(np.interp(np.log(epsilon), np.log(enclosing["epsilon"]), np.log(enclosing["photons"])))
+    photons_below, photons_above = enclosing["photons"].tolist()
+    return float(photons), photons_below, photons_above
 
 
 def caption(table: pd.DataFrame) -> str:
@@ -130,49 +132,57 @@ def _notes(table: pd.DataFrame, runs: pd.DataFrame, noiseless: pd.DataFrame) -> 
         runs: the trials behind them.
         noiseless: trials without a mechanism; may be empty.
     """
-    level = METRICS["accuracy"].of(noiseless).mean() if len(noiseless) else np.nan
+    with_epsilon = runs[tightest(runs, "label").notna()]
     epsilon = epsilon_text("label", table["relation"], table["sampler"], table["delta"],
-                           standing(noise_sources(runs[tightest(runs, "label").notna()])))
-    notes = [f"Reference and all mirrors are on{_common(table)}."]
-    if not np.isnan(level):
-        notes.append(f"Grey: the mean without noise and photonic mechanism, {level:.1f}%.")
-    notes += _targets(table)
+                           standing(noise_sources(with_epsilon)))
+    notes = [f"Reference and all mirrors are on{_common_settings(table)}."]
+    if len(noiseless):
+        mean = METRICS["accuracy"].of(noiseless).mean()
+        notes.append(f"Grey: the mean without noise and photonic mechanism, {mean:.1f}%.")
+    notes += _target_notes(table)
     notes.append(f"The lower panel is of {epsilon}, which follows from counted photons: read noise, full well and ADC "
                  "come after the counts, and change accuracy alone.")
     return notes
 
 
-def _common(table: pd.DataFrame) -> str:
+def _common_settings(table: pd.DataFrame) -> str:
     """Return the nonzero settings that all cameras share: `, with reference ratio 2, 0.1 dark counts`."""
-    common = [NAMES[name].format(table[name].iloc[0]) for name in SETTINGS
-              if table[name].nunique() == 1 and table[name].iloc[0]]
+    common = []
+    for name in SETTINGS:
+        first_value = table[name].iloc[0]
+        if table[name].nunique() == 1 and first_value:
+            common.append(NAMES[name].format(first_value))
     return f", with {', '.join(common)}"
 
 
-def _targets(table: pd.DataFrame) -> list[str]:
+def _target_notes(table: pd.DataFrame) -> list[str]:
     """Return sentences on the light for label epsilon `TARGET`; cameras that agree share one."""
     sentences = []
-    for (photons, low, high), cameras in _lights(table).items():
-        texts = []
+    for (photons, below, above), cameras in _target_lights(table).items():
+        accuracies = []
         for points in cameras:
             means = points.set_index("photons")["mean"]
-            texts.append(f"{means[low]:.1f} and {means[high]:.1f}%{_in_parentheses(points)}")
+            accuracies.append(f"{means[below]:.1f} and {means[above]:.1f}%{_in_parentheses(points)}")
         sentences.append(f"Label ε {TARGET:g} takes some {photons:.2g} photons, interpolated on logarithmic axes "
-                         f"between the points at {low:g} and {high:g}, where test accuracy is {', '.join(texts)}.")
+                         f"between the points at {below:g} and {above:g}, where test accuracy is "
+                         f"{', '.join(accuracies)}.")
     return sentences
 
 
-def _lights(table: pd.DataFrame) -> dict[tuple[float, float, float], list[pd.DataFrame]]:
-    """Return the light for label epsilon `TARGET`, from `light_for` -> points of each camera with this result."""
-    found: dict[tuple[float, float, float], list[pd.DataFrame]] = {}
+def _target_lights(table: pd.DataFrame) -> dict[tuple[float, float, float], list[pd.DataFrame]]:
+    """Return the light that gives label epsilon `TARGET`, as `light_for` returns it -> points of cameras that need it.
+
+    Cameras whose points do not enclose the target are left out.
+    """
+    cameras_by_light: dict[tuple[float, float, float], list[pd.DataFrame]] = {}
     for *_, points in _cameras(table):
-        found.setdefault(light_for(points, TARGET), []).append(points)
-    return {light: cameras for light, cameras in found.items() if not np.isnan(light[0])}
+        cameras_by_light.setdefault(light_for(points, TARGET), []).append(points)
+    return {light: cameras for light, cameras in cameras_by_light.items() if not np.isnan(light[0])}
 
 
 def _in_parentheses(points: pd.DataFrame) -> str:
     """Return the camera of these points in words, ` (16 bits)`; empty if there is only one camera."""
-    label = points["camera"].iloc[0]
+    label = common_value(points["camera"])
     return f" ({label})" if label else ""
 
 
@@ -188,7 +198,8 @@ def _sigma_notes(table: pd.DataFrame) -> list[str]:
                  "Counted light falls as 1/sqrt(photons), the camera's floor (dark counts, read noise, rounding) as "
                  "1/photons."]
     for *_, points in _cameras(table):
-        if crossing := _crossing(points):
+        crossing = _crossing(points)
+        if crossing:  # the camera has a floor
             sentences.append(f"Below {crossing:.2g} photons the camera makes more of it than light"
                              f"{_in_parentheses(points)}.")
     if (table["full_well"] > 0).any():
@@ -205,17 +216,18 @@ def plot(table: pd.DataFrame, noiseless: pd.DataFrame) -> Figure:
         noiseless: trials without a mechanism; a line marks their mean accuracy. May be empty.
     """
     with style.theme():
-        figure, (upper, lower) = style.panels(2, 1, 4.6, 2.5, beside=(2.0, 0.0), sharex=True)
-        for place, (look, _, points) in enumerate(_cameras(table)):
-            shift = style.SHIFT * (place - (table["camera"].nunique() - 1) / 2)
-            style.curve(upper, points, "photons", points["algorithm"].iloc[0], shift, **look)
+        figure, (upper, lower) = style.panels(2, per_row=1, width=4.6, height=2.5, beside=(2.0, 0.0), sharex=True)
+        middle = (table["camera"].nunique() - 1) / 2
+        for number, (look, _, points) in enumerate(_cameras(table)):
+            shift = style.SHIFT * (number - middle)  # bars of several cameras at one light must not cover each other
+            style.curve(upper, points, x="photons", algorithm=common_value(points["algorithm"]), shift=shift, **look)
             lower.plot(points["photons"], points["epsilon"], **look)
         if not noiseless.empty:
             upper.axhline(METRICS["accuracy"].of(noiseless).mean(), color="0.5", linewidth=0.9, zorder=1)
-        _mark(upper, lower, table)
+        _mark_target(upper, lower, table)
         style.log_axis(lower, table["photons"])
-        lower.set(yscale="log", xlabel="Photo-electrons per pixel and exposure", ylabel=f"Label ε (δ = "
-                  f"{table['delta'].iloc[0]:g})")
+        delta = common_value(table["delta"])
+        lower.set(yscale="log", xlabel="Photo-electrons per pixel and exposure", ylabel=f"Label ε (δ = {delta:g})")
         upper.set_ylabel(METRICS["accuracy"].label)
         style.within(upper, 0, 100)
         for ax in (upper, lower):
@@ -227,7 +239,7 @@ def plot(table: pd.DataFrame, noiseless: pd.DataFrame) -> Figure:
     return figure
 
 
-def _mark(upper: Axes, lower: Axes, table: pd.DataFrame) -> None:
+def _mark_target(upper: Axes, lower: Axes, table: pd.DataFrame) -> None:
     """Mark the label epsilon `TARGET` and its light in both panels.
 
     Args:
@@ -235,7 +247,7 @@ def _mark(upper: Axes, lower: Axes, table: pd.DataFrame) -> None:
         table: rows of `tabulate`.
     """
     dotted: dict[str, Any] = {"color": "0.3", "linewidth": 0.8, "linestyle": ":", "zorder": 1}
-    lights = _lights(table)
+    lights = _target_lights(table)
     for photons, *_ in lights:
         for ax in (upper, lower):
             ax.axvline(photons, **dotted)
@@ -248,20 +260,23 @@ def _mark(upper: Axes, lower: Axes, table: pd.DataFrame) -> None:
 def plot_sigma(table: pd.DataFrame) -> Figure:
     """Plot effective sigma and its two parts against photons, 4.6 x 3.4 inches: a curve for each camera."""
     with style.theme():
-        figure, (ax,) = style.panels(1, 1, 4.6, 3.4, beside=(2.0, 0.0))
+        figure, (ax,) = style.panels(1, per_row=1, width=4.6, height=3.4, beside=(2.0, 0.0))
         handles = []
         for look, photons, points in _cameras(table):
-            parts = _parts(points, photons)
-            ax.plot(photons, np.hypot(*parts.values()), color=look["color"], linewidth=1.3)
+            parts = _sigma_parts(points, photons)
+            effective_sigma = np.hypot(*parts.values())  # the two parts are independent
+            ax.plot(photons, effective_sigma, color=look["color"], linewidth=1.3)
             for part, values in parts.items():
-                ax.plot(photons, values, color=look["color"], linestyle=PARTS[part][1], linewidth=0.9)
+                _, linestyle = PARTS[part]
+                ax.plot(photons, values, color=look["color"], linestyle=linestyle, linewidth=0.9)
             ax.plot(points["photons"], points["effective_sigma"], **{**look, "linestyle": "none"}, zorder=3)
             handles.append(Line2D([], [], **{**look, "linestyle": "-"}))
-            if points["full_well"].iloc[0]:
-                ax.annotate("full well", (photons[-1], np.hypot(*parts.values())[-1]), (0, -3),
-                            textcoords="offset points", ha="right", va="top", fontsize="small")
-        handles += [Line2D([], [], color="0.3", linestyle=dashes, linewidth=0.9, label=name)
-                    for name, dashes in PARTS.values()]
+            ends_at_full_well = common_value(points["full_well"]) > 0
+            if ends_at_full_well:
+                ax.annotate("full well", (photons[-1], effective_sigma[-1]), (0, -3), textcoords="offset points",
+                            ha="right", va="top", fontsize="small")
+        handles += [Line2D([], [], color="0.3", linestyle=linestyle, linewidth=0.9, label=label)
+                    for label, linestyle in PARTS.values()]
         style.log_axis(ax, [*table["photons"], *filter(None, table["full_well"])])
         ax.set(yscale="log", xlabel="Photo-electrons per pixel and exposure", ylabel="Effective σ (units of B)")
         ax.set_ylim(bottom=table["shot_sigma"].min() / 10)  # a floor below this does not matter
@@ -273,17 +288,18 @@ def plot_sigma(table: pd.DataFrame) -> Figure:
 def _cameras(table: pd.DataFrame) -> Iterator[tuple[dict[str, Any], np.ndarray, pd.DataFrame]]:
     """Yield each camera's curve style, photons along the curve (up to its full well), and rows."""
     colours = [style.PALETTE["pdfa"], "0.2", *style.PALETTE.spare]
-    for place, (_, points) in enumerate(table.groupby(list(SETTINGS), sort=True)):
-        look = {**style.look("pdfa"), "color": colours[place % len(colours)], "label":
-                points["camera"].iloc[0].replace(", ", ",\n") or "PDFA"}
-        if place:  # open and larger markers keep equal points visible
-            look |= {"marker": OPEN[(place - 1) % len(OPEN)], "markersize": 5.5 + 2 * place, "markerfacecolor": "none",
-                     "linestyle": "-"}
-        last = points["full_well"].iloc[0] or table["photons"].max()  # a full well of 0 sets no limit
-        yield look, np.geomspace(table["photons"].min(), last, POINTS), points
+    for number, (_, points) in enumerate(table.groupby(list(SETTINGS), sort=True)):
+        camera, full_well = common_value(points["camera"]), common_value(points["full_well"])
+        look = {**style.look("pdfa"), "color": colours[number % len(colours)],
+                "label": camera.replace(", ", ",\n") or "PDFA"}
+        if number > 0:  # open and larger markers keep equal points visible
+            look |= {"marker": OPEN[(number - 1) % len(OPEN)], "markersize": 5.5 + 2 * number,
+                     "markerfacecolor": "none", "linestyle": "-"}
+        max_photons = full_well or table["photons"].max()  # a full well of 0 sets no limit
+        yield look, np.geomspace(table["photons"].min(), max_photons, POINTS), points
 
 
-def _parts(points: pd.DataFrame, photons: np.ndarray) -> dict[str, np.ndarray]:
+def _sigma_parts(points: pd.DataFrame, photons: np.ndarray) -> dict[str, np.ndarray]:
     """Return the two parts of a camera's effective sigma at these photons, by name, scaled from its first point.
 
     `shot_sigma`, of counted light, falls as 1/sqrt(photons), and `floor_sigma`, of the camera, as 1/photons.

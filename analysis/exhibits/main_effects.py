@@ -15,19 +15,21 @@ from analysis.exhibits.envelope import fields_of
 from analysis.exhibits.exhibit import Exhibit, Texts
 from analysis.exhibits.metrics import METRICS
 from analysis.exhibits.table import Table
-from analysis.runs import ReportError
+from analysis.runs import ReportError, common_value
 from analysis.text import NO_VALUE, level_order, level_text
 from pipeline.experiment.factors import balanced, find_factors
 
 COLUMNS = ["factor", "level", "mean", "trials", "explained"]
 INTERACTIONS, SEEDS = "more interactions", "seeds"
 PER_ROW = 4
+LONG_LABEL = 6  # labels of ticks with more characters are rotated
 
 
 def draw(runs: pd.DataFrame) -> Exhibit:
     """Make the exhibit of main effects, a table and a figure; errors as in `tabulate`."""
     table = tabulate(runs)
-    return Exhibit("main_effects", "Which setting matters", texts(table, len(runs)), table.round(6), plot(table))
+    return Exhibit("main_effects", title="Which setting matters", texts=texts(table, n_trials=len(runs)),
+                   rows=table.round(6), figure=plot(table))
 
 
 def tabulate(runs: pd.DataFrame) -> pd.DataFrame:
@@ -44,15 +46,16 @@ def tabulate(runs: pd.DataFrame) -> pd.DataFrame:
     Raises:
         ReportError: if the grid is not balanced, if fewer than two factors vary, or a trial lacks test accuracy.
     """
-    places = balanced(fields_of(runs))
-    if not places:
+    balanced_rows = balanced(fields_of(runs))  # numbers of the rows that make a balanced grid
+    if not balanced_rows:
         raise ReportError("main_effects: needs a balanced grid of two factors or more, which these trials are not")
-    runs = runs.iloc[places]
+    runs = runs.iloc[balanced_rows]
     levels = pd.DataFrame(find_factors(fields_of(runs)), index=runs.index)
     accuracy = METRICS["accuracy"].of(runs)
     total = float(((accuracy - accuracy.mean()) ** 2).sum())
     if total == 0:
-        raise ReportError(f"main_effects: needs test accuracies that differ, got {accuracy.iloc[0]:g} in all trials")
+        raise ReportError(f"main_effects: needs test accuracies that differ, got {common_value(accuracy):g} in all "
+                          "trials")
 
     def explained(factors: Iterable[str]) -> float:
         """Return the share of the variance that lies between trials with different levels of these factors."""
@@ -60,19 +63,23 @@ def tabulate(runs: pd.DataFrame) -> pd.DataFrame:
         return float(((means - accuracy.mean()) ** 2).sum()) / total
 
     by_factor = {name: explained([name]) for name in levels}
-    by_pair = {f"{a} × {b}": max(0.0, explained([a, b]) - by_factor[a] - by_factor[b])
-               for a, b in combinations(by_factor, 2)}
+    by_pair = {}
+    for first, second in combinations(by_factor, 2):
+        joint_share = explained([first, second]) - by_factor[first] - by_factor[second]
+        by_pair[f"{first} × {second}"] = max(0.0, joint_share)  # rounding may make it negative
     by_setting = explained(levels)
     rows = []
     for name in sorted(by_factor, key=lambda name: -by_factor[name]):
         for level, cell in accuracy.groupby(levels[name]):
             rows.append((name, level, cell.mean(), len(cell), by_factor[name]))
-    others = sorted(by_pair.items(), key=lambda item: -item[1])  # parts without levels
+    shares_without_levels = sorted(by_pair.items(), key=lambda item: -item[1])
     if len(by_factor) > 2:
-        others.append((INTERACTIONS, max(0.0, by_setting - sum(by_factor.values()) - sum(by_pair.values()))))
-    if len(runs) > len(levels.drop_duplicates()):
-        others.append((SEEDS, 1 - by_setting))
-    rows += [(name, "", np.nan, len(runs), share) for name, share in others]
+        unexplained_by_pairs = by_setting - sum(by_factor.values()) - sum(by_pair.values())
+        shares_without_levels.append((INTERACTIONS, max(0.0, unexplained_by_pairs)))
+    has_seeds = len(runs) > len(levels.drop_duplicates())  # several trials of one setting
+    if has_seeds:
+        shares_without_levels.append((SEEDS, 1 - by_setting))
+    rows += [(name, "", np.nan, len(runs), share) for name, share in shares_without_levels]
     return pd.DataFrame(rows, columns=COLUMNS)
 
 
@@ -81,15 +88,16 @@ def plot(table: pd.DataFrame) -> Figure:
     shown = table[table["level"] != ""]
     names = list(dict.fromkeys(shown["factor"]))
     with style.theme():
-        figure, axes = style.panels(len(names), PER_ROW, 2.3, 2.5, beside=(0.6, 0.0), sharey=True)
+        figure, axes = style.panels(len(names), PER_ROW, width=2.3, height=2.5, beside=(0.6, 0.0), sharey=True)
         for name, ax in zip(names, axes, strict=True):
             rows = sorted(shown[shown["factor"] == name].to_dict("records"), key=lambda row: level_order(row["level"]))
             labels = [level_text(name, row["level"]) for row in rows]
             ax.plot(range(len(rows)), [row["mean"] for row in rows], color="0.25", marker="o", markersize=4.5)
-            ax.set_xticks(range(len(rows)), labels, rotation=45 if max(map(len, labels)) > 6 else 0)
+            is_long = max(map(len, labels)) > LONG_LABEL  # long labels beside each other would overlap
+            ax.set_xticks(range(len(rows)), labels, rotation=45 if is_long else 0)
             ax.margins(x=0.15)
-            share = rows[0]["explained"]
-            ax.set_title(f"{name}: {share:.0%}" if share >= 0.005 else f"{name}: < 1%")
+            share = rows[0]["explained"]  # the same in all rows of a factor
+            ax.set_title(f"{name}: < 1%" if share < 0.005 else f"{name}: {share:.0%}")  # instead of a rounded 0%
             sns.despine(ax=ax)
         for ax in axes[::PER_ROW]:
             ax.set_ylabel("Mean test accuracy (%)")
@@ -97,20 +105,31 @@ def plot(table: pd.DataFrame) -> Figure:
 
 
 def texts(table: pd.DataFrame, n_trials: int) -> Texts:
-    """Return a caption, and a table with a row per factor: part explained, best level, and range of its means."""
+    """Return a caption, and a table of the variance that each factor, pair of factors and other part explains.
+
+    A factor also has its level with the best mean accuracy, and the range of the means of its levels.
+
+    Args:
+        table: from `tabulate`.
+        n_trials: number of all trials, with those that `tabulate` left out.
+    """
     rows = []
-    for name, factor in table.groupby("factor", sort=False):
-        means, texts = factor["mean"], [NO_VALUE] * 3
-        if means.notna().any():
-            best = factor.loc[means.idxmax()]
-            texts = [level_text(name, best["level"]), f"{best['mean']:.2f}", f"{means.max() - means.min():.2f}"]
-        rows.append([name, f"{100 * factor['explained'].iloc[0]:.1f}", *texts])
-    used = int(table["trials"].iloc[-1])
-    text = (f"Main effects on test accuracy (%) over n = {used} trials of a balanced grid: variance that each "
-            "setting explains, the level with the best mean, and the range of its level means, in points; no "
-            "intervals.")
+    for name, part in table.groupby("factor", sort=False):
+        level_means = part["mean"]
+        best_level = best_mean = mean_range = NO_VALUE  # of a part without levels, for example a pair
+        if level_means.notna().any():
+            best = part.loc[level_means.idxmax()]
+            best_level, best_mean = level_text(name, best["level"]), f"{best['mean']:.2f}"
+            mean_range = f"{level_means.max() - level_means.min():.2f}"
+        share = common_value(part["explained"])
+        rows.append([name, f"{100 * share:.1f}", best_level, best_mean, mean_range])
+    n_used = int(table["trials"].iloc[-1])  # the last row is of a part without levels, to which all trials belong
+    caption = (f"Main effects on test accuracy (%) over n = {n_used} trials of a balanced grid: variance that each "
+               "setting explains, the level with the best mean, and the range of its level means, in points; no "
+               "intervals.")
     notes = ["A pair, `a × b`, explains what both together do beyond each: where it is large, the better level of one "
-             "depends on the other.",
-             *([f"{n_trials - used} trials without a mechanism are left out."] if used < n_trials else [])]
-    table = Table.of(["setting", "variance explained %", "best level", "mean test %", "range"], rows, texts=(0, 2))
-    return Texts((text, table), notes=tuple(notes))
+             "depends on the other."]
+    if n_used < n_trials:
+        notes.append(f"{n_trials - n_used} trials without a mechanism are left out.")
+    header = ["setting", "variance explained %", "best level", "mean test %", "range"]
+    return Texts((caption, Table.of(header, rows, text_columns=(0, 2))), notes=tuple(notes))

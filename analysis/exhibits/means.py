@@ -27,14 +27,16 @@ from pipeline.accounting.noise import standing
 from pipeline.experiment.factors import find_factors
 
 SHOWN = ("mean", "half_width", "low", "high")  # columns of a score
-KINDS = tuple(kind for kind, (guarantees, _) in GUARANTEES.items()
-              if kind == "stated" or (guarantees and kind != "selected"))
+# Kinds of epsilon that a trial logs and that guarantee something: `stated` if the statement is true. `selected` is of
+# a whole sweep.
+KINDS = tuple(kind for kind, guarantee in GUARANTEES.items()
+              if kind == "stated" or (guarantee.holds and kind != "selected"))
 
 
 def draw(runs: pd.DataFrame) -> Exhibit:
     """Make the exhibit of means, a table."""
     table = tabulate(runs)
-    return Exhibit("means", "Means over seeds of every setting", texts(table, runs), table.round(4))
+    return Exhibit("means", title="Means over seeds of every setting", texts=texts(table, runs), rows=table.round(4))
 
 
 def tabulate(runs: pd.DataFrame) -> pd.DataFrame:
@@ -45,44 +47,52 @@ def tabulate(runs: pd.DataFrame) -> pd.DataFrame:
 
     Rows are sorted by noise, then by falling validation accuracy (test accuracy if there is none).
     """
-    names = [name for name in find_factors(fields_of(runs))[0] if name not in ("algorithm", "noise")]
+    first_levels, *_ = find_factors(fields_of(runs))  # every run has a level of every factor
+    varied_fields = [name for name in first_levels if name not in ("algorithm", "noise")]
     runs = runs.assign(key=setting_keys(runs), **{f"epsilon/{kind}": tightest(runs, kind) for kind in KINDS})
     kinds = [kind for kind in KINDS if runs[f"epsilon/{kind}"].notna().any()]
     scores = [name for name in HEADINGS if name in runs and runs[name].notna().any()]
     rows = []
-    for _, cell in runs.groupby("key", sort=False):
-        row = {"algorithm": cell["algorithm"].iloc[0], "noise": cell["setting"].iloc[0],
-               **{name: cell[name].iloc[0] for name in names}, "n": len(cell)}
+    for _, setting_runs in runs.groupby("key", sort=False):
+        first = setting_runs.iloc[0]  # runs of a setting differ only in their seed
+        row = {"algorithm": first["algorithm"], "noise": first["setting"],
+               **{name: first[name] for name in varied_fields}, "n": len(setting_runs)}
         for score in scores:
-            values = cell[score].dropna() * 100
+            values = 100 * setting_runs[score].dropna()
             summary = METRICS["accuracy"].summarize(values) if len(values) else {}
-            row |= {f"{score}/{name}": summary.get(name, float("nan")) for name in SHOWN}
-        rows.append(row | {f"epsilon/{kind}": cell[f"epsilon/{kind}"].max() for kind in kinds})
-    table = pd.DataFrame(rows)
-    order = {noise: place for place, noise in enumerate(by_noise(table["noise"]))}
-    score = "n"
+            row |= {f"{score}/{statistic}": summary.get(statistic, float("nan")) for statistic in SHOWN}
+        row |= {f"epsilon/{kind}": setting_runs[f"epsilon/{kind}"].max() for kind in kinds}
+        rows.append(row)
+    return _sorted(pd.DataFrame(rows), scores)
+
+
+def _sorted(table: pd.DataFrame, scores: Sequence[str]) -> pd.DataFrame:
+    """Return the table sorted by noise, then by falling mean validation accuracy, or the first score without it."""
+    rank_column = "n"
     if scores:
-        ranked_by = "validation/accuracy" if "validation/accuracy" in scores else scores[0]
-        score = f"{ranked_by}/mean"
-    table = table.assign(place=table["noise"].map(order))
-    table = table.sort_values(["place", score], ascending=[True, False], kind="stable")
-    return table.drop(columns="place").reset_index(drop=True)
+        score = "validation/accuracy" if "validation/accuracy" in scores else scores[0]
+        rank_column = f"{score}/mean"
+    noise_ranks = {noise: rank for rank, noise in enumerate(by_noise(table["noise"]))}
+    table = table.assign(noise_rank=table["noise"].map(noise_ranks))
+    table = table.sort_values(["noise_rank", rank_column], ascending=[True, False], kind="stable")
+    return table.drop(columns="noise_rank").reset_index(drop=True)
 
 
 def texts(table: pd.DataFrame, runs: pd.DataFrame) -> Texts:
     """Return a caption and the table; accuracies are `mean ± half width of the 95% t interval`."""
     scores = [name for name in HEADINGS if f"{name}/mean" in table]
-    kinds = [name for name in table if name.startswith("epsilon/")]
-    fields = list(table.columns[2:table.columns.get_loc("n")])
+    kinds = [name.removeprefix("epsilon/") for name in table if name.startswith("epsilon/")]
+    fields = list(table.columns[2:table.columns.get_loc("n")])  # varied fields, between algorithm, noise and n
     header = ["algorithm", "noise", *fields, "n", *(HEADINGS[name] for name in scores),
-              *(f"ε {name.removeprefix('epsilon/')}" for name in kinds)]
+              *(f"ε {kind}" for kind in kinds)]
     rows = []
     for row in table.to_dict("records"):
-        names = [ALGORITHM_LABELS[row["algorithm"]], setting_label(row["noise"]), *_settings(row, fields)]
-        rows.append([*names, str(row["n"]), *(_score(row, name) for name in scores),
-                     *(_epsilon(row[name]) for name in kinds)])
-    means = Table.of(header, rows, texts=range(2 + len(fields)))
-    notes = [_reading(name.removeprefix("epsilon/"), runs) for name in kinds]
+        setting = [ALGORITHM_LABELS[row["algorithm"]], setting_label(row["noise"]), *_settings(row, fields)]
+        accuracies = [_score(row, name) for name in scores]
+        epsilons = [_epsilon(row[f"epsilon/{kind}"]) for kind in kinds]
+        rows.append([*setting, str(row["n"]), *accuracies, *epsilons])
+    means = Table.of(header, rows, text_columns=range(2 + len(fields)))
+    notes = [_assumptions(kind, runs) for kind in kinds]
     if not kinds and (table["noise"] != NON_PRIVATE).any():
         notes = ["No trial has an ε that guarantees anything: noise here is a level, not a privacy."]
     return Texts((caption(table), means), notes=tuple(notes))
@@ -94,13 +104,13 @@ def caption(table: pd.DataFrame) -> str:
     return f"All {len(table)} settings{first}: accuracies at the last epoch, {means_text(table['n'])}."
 
 
-def _reading(kind: str, runs: pd.DataFrame) -> str:
-    """Return a note on the column of epsilons of one kind: their assumptions."""
+def _assumptions(kind: str, runs: pd.DataFrame) -> str:
+    """Return a note on a table's epsilons of one kind: relation, sampler, delta, and whether noise is simulated."""
     with_epsilon = runs[tightest(runs, kind).notna()]
     relations = [LABEL_RELATION] if kind == "label" else with_epsilon.get("privacy.relation", ["not tracked"])
-    text = epsilon_text(kind, relations, with_epsilon["sampler"], with_epsilon["delta"],
-                        standing(noise_sources(with_epsilon)))
-    return f"Largest over seeds: {text}."
+    epsilon = epsilon_text(kind, relations, with_epsilon["sampler"], with_epsilon["delta"],
+                           standing(noise_sources(with_epsilon)))
+    return f"Largest over seeds: {epsilon}."
 
 
 def _settings(row: Mapping[str, Any], fields: Sequence[str]) -> list[str]:

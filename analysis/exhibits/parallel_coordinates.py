@@ -26,7 +26,8 @@ def draw(runs: pd.DataFrame) -> Exhibit:
     """Make the exhibit of all settings; errors as in `tabulate`."""
     table = tabulate(runs)
     caption = CAPTION.format(means_text(table["n"], "").strip())
-    return Exhibit.of_means("parallel_coordinates", "All settings at once", caption, table, plot(table))
+    return Exhibit.of_means("parallel_coordinates", title="All settings at once", caption=caption, rows=table,
+                            figure=plot(table))
 
 
 def tabulate(runs: pd.DataFrame) -> pd.DataFrame:
@@ -37,44 +38,61 @@ def tabulate(runs: pd.DataFrame) -> pd.DataFrame:
     Raises:
         ReportError: if a trial lacks test accuracy.
     """
-    levels = pd.DataFrame(find_factors(fields_of(runs)), index=runs.index)
-    values = METRICS["accuracy"].of(runs).groupby([levels[name] for name in levels], sort=False)
-    table = values.agg(n="size", mean="mean").reset_index()
+    levels = pd.DataFrame(find_factors(fields_of(runs)), index=runs.index)  # a column per factor
+    accuracy_by_setting = METRICS["accuracy"].of(runs).groupby([levels[name] for name in levels], sort=False)
+    table = accuracy_by_setting.agg(n="size", mean="mean").reset_index()
     return table.sort_values("mean", kind="stable", ignore_index=True)
 
 
 def plot(table: pd.DataFrame) -> Figure:
-    """Plot axes side by side, one per factor, with evenly spaced levels, and mean test accuracy as the last axis."""
+    """Plot axes side by side, one per factor, with evenly spaced levels, and mean test accuracy as the last axis.
+
+    All axes have heights from 0 to 1.
+    """
     names = [name for name in table if name not in ("n", "mean")]
     low, high = table["mean"].min(), table["mean"].max()
-    span = max(high - low, 1e-9)
-    places = []
+    span = max(high - low, 1e-9)  # equal means would give a range of 0
+    heights = []  # of the lines at every axis
     with style.theme():
         figure = Figure(figsize=(1.5 * len(names) + 2.2, 3.6), layout="constrained")
         ax = figure.subplots()
         for x, name in enumerate(names):
-            levels = sorted(table[name].unique(), key=level_order)
-            step = 1 / max(len(levels) - 1, 1)
-            heights = table[name].map({level: place * step for place, level in enumerate(levels)})
-            # Lines through one level are spread around its height, in the order of accuracy.
-            rank = table.groupby(name)["mean"].rank(method="first") - 1
-            count = table.groupby(name)["mean"].transform("size")
-            places.append(heights + (rank / (count - 1).clip(lower=1) - 0.5) * SPREAD * step)
+            level_heights = _level_heights(table[name])
+            heights.append(_line_heights(table, name, level_heights))
             ax.vlines(x, -0.1, 1.1, color="0.8", linewidth=0.8, zorder=0)
-            for place, level in enumerate(levels):
-                ax.text(x - 0.04, place * step, level_text(name, level), ha="right", va="center", zorder=4,
+            for level, height in level_heights.items():
+                ax.text(x - 0.04, height, level_text(name, level), ha="right", va="center", zorder=4,
                         fontsize="small", bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.75, "pad": 0.8})
-        places.append((table["mean"] - low) / span)
-        lines = np.stack([np.column_stack([np.arange(len(places)), row]) for row in np.column_stack(places)])
-        ax.add_collection(LineCollection(list(lines), array=table["mean"], cmap=colormaps[COLOURS], linewidths=1.1,
+        heights.append((table["mean"] - low) / span)
+        lines = [np.column_stack([np.arange(len(heights)), line]) for line in np.column_stack(heights)]
+        ax.add_collection(LineCollection(lines, array=table["mean"], cmap=colormaps[COLOURS], linewidths=1.1,
                                          norm=Normalize(low, low + span), alpha=0.85, zorder=2))
         ax.set(xlim=(-0.5, len(names) + 0.05), ylim=(-0.15, 1.15), yticks=[])
-        ax.set_xticks(range(len(places)), [*names, "test accuracy (%)"])
+        ax.set_xticks(range(len(heights)), [*names, "test accuracy (%)"])
         ax.tick_params(length=0)
-        right = ax.secondary_yaxis("right", functions=(lambda y: low + y * span, lambda a: (a - low) / span))
-        right.spines["right"].set_bounds(low, low + span)
-        right.tick_params(labelsize="small")
-        for side in ax.spines.values():
-            side.set_visible(False)
+        to_accuracy = (lambda height: low + height * span, lambda accuracy: (accuracy - low) / span)  # and its inverse
+        accuracy_axis = ax.secondary_yaxis("right", functions=to_accuracy)
+        accuracy_axis.spines["right"].set_bounds(low, low + span)
+        accuracy_axis.tick_params(labelsize="small")
+        for spine in ax.spines.values():
+            spine.set_visible(False)
         ax.set_title(f"{len(table)} settings, mean over {style.seeds(table['n'], '').strip()}", fontsize="medium")
     return figure
+
+
+def _level_heights(values: pd.Series) -> dict[object, float]:
+    """Return the height of each level of a factor on its axis, evenly spaced from 0 to 1."""
+    levels = sorted(values.unique(), key=level_order)
+    return {level: index / max(len(levels) - 1, 1) for index, level in enumerate(levels)}
+
+
+def _line_heights(table: pd.DataFrame, name: str, level_heights: dict[object, float]) -> pd.Series:
+    """Return the height of every line on the axis of one factor.
+
+    Lines through one level are spread around its height, in the order of their accuracy, so that they stay apart.
+    """
+    rank = table.groupby(name)["mean"].rank(method="first") - 1
+    count = table.groupby(name)["mean"].transform("size")
+    offset = rank / (count - 1).clip(lower=1) - 0.5  # from -1/2 to 1/2
+    level_distance = 1 / max(len(level_heights) - 1, 1)
+    return table[name].map(level_heights) + offset * SPREAD * level_distance

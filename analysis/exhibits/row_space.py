@@ -47,37 +47,46 @@ def residual_histogram(members: np.ndarray, non_members: np.ndarray, ax: Axes) -
     0 are then at its left end, with a tick 0.
 
     Args:
-        members, non_members: ||h - P h||/||h|| [n], in [0, 1].
+        members, non_members: residuals ||h - P h||/||h|| [n], in [0, 1], of a record's activation h. P projects on the
+            rows of an observed update, so a member's residual is small.
         ax: the axes.
 
     Raises:
         ValueError: for residuals out of range, or no residuals.
     """
-    residuals = []
-    for name, values in (("members", members), ("non_members", non_members)):
-        values = np.asarray(values, dtype=np.float64)
-        if values.ndim != 1 or not len(values) or not ((values >= 0) & (values <= 1 + 1e-6)).all():
-            raise ValueError(f"{name}: must be residuals [n] in [0, 1], n >= 1, got {values}")
-        residuals.append(values)
-    near, far = residuals
-    logarithmic = near.min() * LOG_RANGE < far.max()
-    if logarithmic:
-        near, far = np.maximum(near, ZERO), np.maximum(far, ZERO)
+    members, non_members = _checked("members", members), _checked("non_members", non_members)
+    is_log = members.min() * LOG_RANGE < non_members.max()
+    if is_log:
+        plotted = {"non-members": np.maximum(non_members, ZERO), "members": np.maximum(members, ZERO)}
         bins = np.geomspace(ZERO / 2, 1, BINS + 1)
     else:
-        bins = np.linspace(min(near.min(), far.min()), max(near.max(), far.max()), BINS + 1)
-    for values, name, style in ((far, "non-members", dict(histtype="stepfilled", color=NON_MEMBERS, alpha=0.5)),
-                                (near, "members", dict(histtype="step", color=MEMBERS, linewidth=1.5))):
-        ax.hist(values, bins=bins.tolist(), weights=np.full(len(values), 100 / len(values)),
-                label=f"{name} (n = {len(values):,})", **style)
-    if logarithmic:
+        plotted = {"non-members": non_members, "members": members}
+        bins = np.linspace(min(members.min(), non_members.min()), max(members.max(), non_members.max()), BINS + 1)
+    styles = {"non-members": {"histtype": "stepfilled", "color": NON_MEMBERS, "alpha": 0.5},
+              "members": {"histtype": "step", "color": MEMBERS, "linewidth": 1.5}}
+    for name, values in plotted.items():
+        percent = np.full(len(values), 100 / len(values))  # share of one record
+        ax.hist(values, bins=bins.tolist(), weights=percent, label=f"{name} (n = {len(values):,})", **styles[name])
+    if is_log:
         ax.set_xscale("log")
         ax.set_xticks([ZERO, 1e-5, 1e-3, 1e-1, 1], ["0", "$10^{-5}$", "$10^{-3}$", "$10^{-1}$", "1"])
         ax.xaxis.set_minor_locator(NullLocator())
-    ax.set_ylim(0, (1.02 if logarithmic else 1.2) * ax.get_ylim()[1])
-    # The legend is in a free area: between the two groups, or beside a single one.
-    ax.legend(title=f"AUC {auc(-residuals[0], -residuals[1]):.3f}", alignment="left",
-              loc="upper center" if logarithmic else "upper right")
+    # The legend is in a free area: between the two groups, or above a single one, which needs more room.
+    ax.set_ylim(0, (1.02 if is_log else 1.2) * ax.get_ylim()[1])
+    score = auc(-members, -non_members)  # negated: members have the smaller residuals
+    ax.legend(title=f"AUC {score:.3f}", alignment="left", loc="upper center" if is_log else "upper right")
     ax.set(xlabel="Residual ‖h − Ph‖ / ‖h‖ (share of the norm)", ylabel="Share of records (%)")
     sns.despine(ax=ax)
     return ax
+
+
+def _checked(name: str, residuals: np.ndarray) -> np.ndarray:
+    """Return residuals [n] in float64; raise ValueError if there are none, or one lies outside [0, 1] beyond rounding.
+
+    Args:
+        name: name of the argument, for the message.
+    """
+    values = np.asarray(residuals, dtype=np.float64)
+    if values.ndim != 1 or not len(values) or not ((values >= 0) & (values <= 1 + 1e-6)).all():
+        raise ValueError(f"{name}: must be residuals [n] in [0, 1], n >= 1, got {values}")
+    return values

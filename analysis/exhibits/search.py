@@ -27,10 +27,11 @@ GREY = "0.4"
 
 def budget_epsilon(store: Reader) -> Epsilon:
     """Return the budget of the store's open sweep, as the epsilon that covers the choice of its best trial."""
-    return _filter(store).stated(store.released())
+    return _privacy_filter(store).stated(store.released())
 
 
-def _filter(store: Reader) -> Filter:
+def _privacy_filter(store: Reader) -> Filter:
+    """Return the privacy filter with which the store's open sweep began: its budget and the Renyi order."""
     initial_state = store.budget()
     if initial_state is None:
         raise ReportError("budget: must be the one that the sweep began with, and it began without one")
@@ -45,19 +46,20 @@ def draw(experiment: Experiment, runs: pd.DataFrame, store: Reader) -> Exhibit:
         runs: from `load_runs`, its trials.
         store: the store with its sweep open.
     """
-    filter = _filter(store) if experiment.budget else None
-    rows = table(experiment, runs, store, filter)
-    header = [column for column in ("number", "trial", "status", "epochs", "validation %", "ε spent")
-              if column in rows.columns]
+    privacy_filter = _privacy_filter(store) if experiment.budget else None
+    rows = table(experiment, runs, store, privacy_filter)
+    columns = ("number", "trial", "status", "epochs", "validation %", "ε spent")
+    header = [column for column in columns if column in rows.columns]  # without a budget there is no ε
     values = rows[header].astype(object).where(rows[header].notna(), NO_VALUE)
     cells = [[_text(name, value) for name, value in row.items()] for row in values.to_dict("records")]
-    body = Table.of(header, cells, texts=(1, 2))
-    notes = *_notes(experiment, rows, filter), *scope(experiment, store.certified)
-    return Exhibit("search", "What the search asked for", Texts((caption(experiment, filter), body), notes=notes), rows,
-                   plot(rows, filter))
+    suggestions = Table.of(header, cells, text_columns=(1, 2))  # trial and status
+    notes = (*_notes(experiment, rows, privacy_filter), *scope(experiment, store.certified))
+    return Exhibit("search", title="What the search asked for",
+                   texts=Texts((caption(experiment, privacy_filter), suggestions), notes=notes), rows=rows,
+                   figure=plot(rows, privacy_filter))
 
 
-def table(experiment: Experiment, runs: pd.DataFrame, store: Reader, filter: Filter | None) -> pd.DataFrame:
+def table(experiment: Experiment, runs: pd.DataFrame, store: Reader, privacy_filter: Filter | None) -> pd.DataFrame:
     """Return a row per suggestion.
 
     Columns: number, trial, trial_key, algorithm, status (`passed over` if it was not trained, or trained before),
@@ -68,7 +70,7 @@ def table(experiment: Experiment, runs: pd.DataFrame, store: Reader, filter: Fil
         experiment: the experiment with its search.
         runs: the trained trials, from `load_runs`.
         store: the store with its sweep open.
-        filter: privacy filter of the budget; without one, there is no column of epsilon spent.
+        privacy_filter: privacy filter of the budget; without one, there is no column of epsilon spent.
     """
     runs_by_key = runs.set_index("trial_key")
     releases = store.released()
@@ -76,22 +78,23 @@ def table(experiment: Experiment, runs: pd.DataFrame, store: Reader, filter: Fil
     for release in releases:
         releases_by_key.setdefault(release.trial.trial_key, []).append(release)
     suggestions = store.suggestions()
-    suggested = {suggestion.trial.trial_key for suggestion in suggestions}
-    counted_releases = [release for release in releases if release.trial.trial_key not in suggested]  # of earlier files
+    suggested_keys = {suggestion.trial.trial_key for suggestion in suggestions}
+    # Trials of earlier files that this search did not suggest have spent their epsilon before it began.
+    counted_releases = [release for release in releases if release.trial.trial_key not in suggested_keys]
     seen: set[str] = set()
     rows = []
     for number, suggestion in enumerate(suggestions, start=1):
         trial, key = suggestion.trial, suggestion.trial.trial_key
-        trained = suggestion.started and key not in seen and key in runs_by_key.index
+        is_trained = suggestion.started and key not in seen and key in runs_by_key.index
         seen.add(key)
-        counted_releases += releases_by_key.pop(key, [])
+        counted_releases += releases_by_key.pop(key, [])  # once, at the trial's first suggestion
         row = {"number": number, "trial": run_name(trial, experiment.varied), "trial_key": key,
                "algorithm": trial.algorithm, "status": "passed over", "epochs": 0, "validation %": np.nan}
-        if trained:
+        if is_trained:
             row |= {"status": runs_by_key.loc[key, "status"], "epochs": _epochs(releases, key),
                     "validation %": 100 * runs_by_key.loc[key, SCORE]}
-        if filter:
-            row["ε spent"] = filter.epsilon(filter.spent(counted_releases))
+        if privacy_filter:
+            row["ε spent"] = privacy_filter.epsilon(privacy_filter.spent(counted_releases))
         rows.append(row)
     return pd.DataFrame(rows)
 
@@ -101,42 +104,44 @@ def _epochs(releases: list[Release], key: str) -> int:
     return max((release.epochs for release in releases if release.trial.trial_key == key), default=0)
 
 
-def caption(experiment: Experiment, filter: Filter | None) -> str:
+def caption(experiment: Experiment, privacy_filter: Filter | None) -> str:
     """Return the caption: scores and, under a budget, the epsilon spent."""
     algorithm = experiment.search.algorithm if experiment.search else "a"
     text = (f"Validation accuracy (n = 1) at the last epoch of the trials that {algorithm} search asked for, in its "
             "order; the line is the best so far")
-    if filter is None:
+    if privacy_filter is None:
         return f"{text}. No budget covers the search."
-    return (f"{text}. Below, ε spent of the budget, {filter.budget.epsilon:g} at δ = {filter.budget.delta:g} "
+    budget = privacy_filter.budget
+    return (f"{text}. Below, ε spent of the budget, {budget.epsilon:g} at δ = {budget.delta:g} "
             f"({standing_of(experiment.trials)}).")
 
 
-def _notes(experiment: Experiment, rows: pd.DataFrame, filter: Filter | None) -> list[str]:
+def _notes(experiment: Experiment, rows: pd.DataFrame, privacy_filter: Filter | None) -> list[str]:
     """Return notes on suggestions passed over, on stopped trials, and on the budget."""
-    passed_over, stopped = (int((rows["status"] == status).sum()) for status in ("passed over", "stopped"))
+    n_passed_over, n_stopped = (rows["status"] == "passed over").sum(), (rows["status"] == "stopped").sum()
     sentences = []
-    if passed_over:
-        sentences.append(f"{counted(passed_over, 'suggestion')} passed over: beyond the budget, or asked for before.")
-    if experiment.stop and stopped:
+    if n_passed_over:
+        sentences.append(f"{counted(n_passed_over, 'suggestion')} passed over: beyond the budget, or asked for before.")
+    if experiment.stop and n_stopped:
         grace, factor = experiment.stop.grace, experiment.stop.factor
-        sentences.append(f"{counted(stopped, 'trial')} stopped early, by successive halving after "
+        sentences.append(f"{counted(n_stopped, 'trial')} stopped early, by successive halving after "
                          f"{counted(grace, 'epoch')}, {factor} times as many, and so on: of those that came so far "
                          f"one in {factor} went on.")
-    if filter:
-        sentences.append(f"ε spent is that of all epochs released until then, by a Renyi filter of order "
-                         f"{filter.order} that was fixed beforehand; no trial started whose whole cost did not fit.")
+    if privacy_filter:
+        sentences.append("ε spent is that of all epochs released until then, by a Renyi filter of order "
+                         f"{privacy_filter.order} that was fixed beforehand; no trial started whose whole cost did not "
+                         "fit.")
     return sentences
 
 
-def plot(rows: pd.DataFrame, filter: Filter | None) -> Figure:
+def plot(rows: pd.DataFrame, privacy_filter: Filter | None) -> Figure:
     """Plot scores by suggestion and, under a budget, the epsilon spent below; 7.2 inches wide."""
     with theme():
-        figure = Figure(figsize=(7.2, 4.8 if filter else 2.8), layout="constrained")
-        axes = figure.subplots(2 if filter else 1, 1, sharex=True, squeeze=False)[:, 0]
+        figure = Figure(figsize=(7.2, 4.8 if privacy_filter else 2.8), layout="constrained")
+        axes = figure.subplots(2 if privacy_filter else 1, 1, sharex=True, squeeze=False)[:, 0]
         scores(rows, axes[0])
-        if filter:
-            odometer(rows, filter.budget.epsilon, axes[1])
+        if privacy_filter:
+            epsilon_spent(rows, privacy_filter.budget.epsilon, axes[1])
         axes[-1].set_xlabel("Suggestion")
         axes[-1].xaxis.set_major_locator(MaxNLocator(integer=True))
     return figure
@@ -145,8 +150,9 @@ def plot(rows: pd.DataFrame, filter: Filter | None) -> Figure:
 def scores(rows: pd.DataFrame, ax: Axes) -> Axes:
     """Plot validation accuracy in % by suggestion, and the best so far."""
     trained = rows[rows["validation %"].notna()]
-    for name, group in trained.groupby("algorithm", sort=False):
-        ax.plot(group["number"], group["validation %"], **{**look(name), "linestyle": "none"})
+    for algorithm, group in trained.groupby("algorithm", sort=False):
+        markers_only = {**look(algorithm), "linestyle": "none"}
+        ax.plot(group["number"], group["validation %"], **markers_only)
     ax.step(trained["number"], trained["validation %"].cummax(), where="post", color=GREY, linewidth=1)
     ax.set_ylabel("Validation accuracy (%)")
     ax.legend()
@@ -154,8 +160,8 @@ def scores(rows: pd.DataFrame, ax: Axes) -> Axes:
     return ax
 
 
-def odometer(rows: pd.DataFrame, budget: float, ax: Axes) -> Axes:
-    """Plot the epsilon spent by suggestion, with a line at the budget."""
+def epsilon_spent(rows: pd.DataFrame, budget: float, ax: Axes) -> Axes:
+    """Plot the epsilon that was spent up to each suggestion, as steps from 0, with a line at the budget."""
     ax.step([0, *rows["number"]], [0, *rows["ε spent"]], where="post", color=GREY)
     ax.axhline(budget, color="0", linestyle=(0, (4, 2)), linewidth=1)
     ax.annotate(f"budget {budget:g}", (1, budget), xycoords=("axes fraction", "data"), ha="right", va="bottom")
@@ -166,5 +172,7 @@ def odometer(rows: pd.DataFrame, budget: float, ax: Axes) -> Axes:
 
 def _text(name: str, value: object) -> str:
     """Return the text of a cell in the column `name`; accuracies have two decimals, epsilons four digits."""
-    digits = {"validation %": ".2f", "ε spent": ".4g"}.get(name)
-    return f"{value:{digits}}" if digits and isinstance(value, float) else str(value)
+    number_format = {"validation %": ".2f", "ε spent": ".4g"}.get(name)
+    if number_format and isinstance(value, float):  # a cell without a value has a dash
+        return format(value, number_format)
+    return str(value)

@@ -96,16 +96,18 @@ def choose(experiment: Experiment, runs: pd.DataFrame, paid: Epsilon | None = No
     trial = trials[best["trial_key"]]
     earlier = earlier_epochs(runs)  # an earlier draw of secret noise is a release too
     released_epochs = trial.epochs + earlier.get(trial.trial_key, 0)
-    own_epsilon = next(e for e in account(trial, released_epochs) if e.kind in COMPOSABLE)
+    tightest_epsilon = next(e for e in account(trial, released_epochs) if e.kind in COMPOSABLE)
     compared = experiment.candidates or experiment.trials
+    selected, reason = paid, ""
     try:
-        epsilon, reason = paid or _price(experiment, compared, earlier), ""
+        if selected is None:
+            selected = _composed_epsilon(experiment, compared, earlier)
         noise = choice_statement(compared, experiment.selection)
     except UnsupportedAccounting as error:
-        epsilon, reason = None, str(error)
+        selected, reason = None, str(error)
         noise = sentence(noise_statement([other.noise for other in trials.values()]))
     return Choice(name=run_name(trial, experiment.varied), trial_key=trial.trial_key, validation=float(best[SCORE]),
-                  test=float(best["test/accuracy"]), alone=own_epsilon, selected=epsilon, reason=reason,
+                  test=float(best["test/accuracy"]), alone=tightest_epsilon, selected=selected, reason=reason,
                   trials=None if experiment.candidates else len(trials),  # random stopping keeps the number secret
                   others=len(experiment.trials) - len(trials), noise=noise, standing=standing_of(compared),
                   scores=SCORES_COVERED if scores_are_covered(compared) else SCORES)
@@ -120,12 +122,12 @@ def standing_of(trials: Sequence[TrialConfig]) -> str:
     return f"stated, {noise}" if guarantee(composable(trials)) == "stated" else noise
 
 
-def _price(experiment: Experiment, looked_at: Sequence[TrialConfig], earlier: Mapping[str, int]) -> Epsilon:
-    """Return the epsilon that covers the choice, by the rule of the file.
+def _composed_epsilon(experiment: Experiment, compared: Sequence[TrialConfig], earlier: Mapping[str, int]) -> Epsilon:
+    """Return the epsilon that covers the choice of the best trial, by the experiment's rule: composition, or K random.
 
     Args:
         experiment: the experiment, with its selection rule and its search, if it has one.
-        looked_at: the trials that the choice compared.
+        compared: the trials that the choice compared.
         earlier: trial_key -> epochs that earlier draws of its secret noise released.
 
     Raises:
@@ -133,13 +135,14 @@ def _price(experiment: Experiment, looked_at: Sequence[TrialConfig], earlier: Ma
             composition requires costs that do not depend on results.
     """
     if experiment.search and experiment.search.adaptive:
-        if not scores_are_covered(looked_at):
+        if not scores_are_covered(compared):
             raise UnsupportedAccounting("private_metrics: must be 'noisy' where trials are asked for by validation "
                                         "accuracy, or training goes by scores that nothing covers")
-        if len({event_of(with_noise(trial), trial.epochs) for trial in composable(looked_at)}) > 1:
+        costs = {event_of(with_noise(trial), trial.epochs) for trial in composable(compared)}
+        if len(costs) > 1:
             raise UnsupportedAccounting("search: trials whose costs differ were asked for by scores, so that costs "
                                         "depend on results, which a budget covers and composition does not")
-    return selected_epsilon(looked_at, experiment.selection, earlier)
+    return selected_epsilon(compared, experiment.selection, earlier)
 
 
 def guarantee_of(choice: Choice) -> str:
@@ -154,13 +157,13 @@ def draw(choice: Choice) -> Exhibit:
     Accuracies are fractions in the data, and percent in the table. Columns `selected_*` are empty if no epsilon covers
     the choice.
     """
-    epsilon = choice.selected
+    columns = {"selected_epsilon": "value", "selected_rule": "variant", "selected_relation": "relation",
+               "selected_sampler": "sampler", "selected_delta": "delta"}  # -> attribute of an `Epsilon`
+    selected = {column: getattr(choice.selected, attribute, None) for column, attribute in columns.items()}
     row = {"trial_key": choice.trial_key, "trial": choice.name, SCORE: choice.validation, "test/accuracy": choice.test,
-           "selected_epsilon": epsilon and epsilon.value, "selected_rule": epsilon and epsilon.variant,
-           "selected_relation": epsilon and epsilon.relation, "selected_sampler": epsilon and epsilon.sampler,
-           "selected_delta": epsilon and epsilon.delta, "certified_trials": choice.trials,
-           "epsilon_had_it_been_the_only_one": choice.alone.value, "reason": choice.reason}
-    return Exhibit("selection", "The best trial, and its price", texts(choice), pd.DataFrame([row]))
+           **selected, "certified_trials": choice.trials, "epsilon_had_it_been_the_only_one": choice.alone.value,
+           "reason": choice.reason}
+    return Exhibit("selection", title="The best trial, and its price", texts=texts(choice), rows=pd.DataFrame([row]))
 
 
 def texts(choice: Choice) -> Texts:
@@ -176,13 +179,13 @@ def texts(choice: Choice) -> Texts:
 
 def caption(choice: Choice) -> str:
     """Return the caption: the choice, and the assumptions of its price."""
-    number = "" if choice.trials is None else f"{choice.trials} "
+    number = "" if choice.trials is None else f"{choice.trials} "  # random stopping keeps the number secret
     epsilon = choice.selected or choice.alone
-    kind = guarantee_of(choice)
-    reading = epsilon_text("selected" if choice.selected else kind, [epsilon.relation], [epsilon.sampler],
-                           [epsilon.delta], choice.standing)
-    return (f"The best of {number}{kind} trials by validation accuracy at the last epoch (n = 1); {reading}. The "
-            "last column does not hold for the best of several.")
+    guarantee_kind = guarantee_of(choice)
+    price = epsilon_text("selected" if choice.selected else guarantee_kind, [epsilon.relation], [epsilon.sampler],
+                         [epsilon.delta], choice.standing)
+    return (f"The best of {number}{guarantee_kind} trials by validation accuracy at the last epoch (n = 1); {price}. "
+            "The last column does not hold for the best of several.")
 
 
 def _notes(choice: Choice) -> list[str]:

@@ -36,17 +36,19 @@ def draw(runs: pd.DataFrame, *, name: str) -> Exhibit:
     table = tabulate(runs, SWEPT[name])
     caption = (f"Test accuracy and alignment of the hidden layers against {AGAINST[name]}, a row for each noise: "
                f"{means_text(table['n'], BARS)}")
-    return Exhibit.of_means(name, TITLES[name], caption, table, plot(table, SWEPT[name]), readings(runs, table))
+    return Exhibit.of_means(name, title=TITLES[name], caption=caption, rows=table, figure=plot(table, SWEPT[name]),
+                            notes=target_notes(runs, table))
 
 
-def readings(runs: pd.DataFrame, table: pd.DataFrame) -> list[str]:
-    """Return a sentence for every kind of target epsilon, with its assumptions."""
+def target_notes(runs: pd.DataFrame, table: pd.DataFrame) -> list[str]:
+    """Return a sentence for every kind of target epsilon in the table: relation, sampler, delta, and its standing."""
     sentences = []
     for target, kind in TARGETS.items():
         rows = table[table["setting"].str.startswith(f"{target}=")]
         if len(rows):
-            guarantee = standing(noise_sources(runs[runs["setting"].isin(rows["setting"])]))
-            epsilon = epsilon_text(kind, rows["relation"], rows["sampler"], rows["delta"], guarantee)
+            trials = runs[runs["setting"].isin(rows["setting"])]
+            epsilon = epsilon_text(kind, rows["relation"], rows["sampler"], rows["delta"],
+                                   standing(noise_sources(trials)))
             sentences.append(f"Targets are of {epsilon}.")
     return sentences
 
@@ -73,7 +75,7 @@ def tabulate(runs: pd.DataFrame, field: str) -> pd.DataFrame:
     for metric in SHOWN:
         measured = shown.assign(value=METRICS[metric].of(shown)).dropna(subset="value")
         for (algorithm, setting, value), cell in measured.groupby(["algorithm", "setting", field]):
-            first = cell.iloc[0]
+            first = cell.iloc[0]  # runs of a cell differ only in their seed
             rows.append({"algorithm": algorithm, "setting": setting, field: value, "metric": metric,
                          **METRICS[metric].summarize(cell["value"]), "relation": _relation(first),
                          "sampler": first["sampler"], "delta": first["delta"], "chosen": first["chosen"],
@@ -109,7 +111,8 @@ def plot(table: pd.DataFrame, field: str) -> Figure:
 def panel(points: pd.DataFrame, field: str, ax: Axes) -> Axes:
     """Plot one metric along the field at one noise setting, from rows of `tabulate`; the title has the guarantee."""
     for algorithm, shift in style.shifts(points).items():
-        style.curve(ax, points[points["algorithm"] == algorithm], field, algorithm, shift)
+        curve_points = points[points["algorithm"] == algorithm]
+        style.curve(ax, curve_points, x=field, algorithm=algorithm, shift=shift)
     ax.set_title(noise_title(points))
     sns.despine(ax=ax)
     return ax
@@ -120,7 +123,7 @@ def noise_title(points: pd.DataFrame) -> str:
 
     A noise level alone has no guarantee.
     """
-    first = points.iloc[0]
+    first = points.iloc[0]  # all points have one noise setting
     setting = first["setting"]
     label = setting_label(setting)
     if setting == NON_PRIVATE:

@@ -23,24 +23,26 @@ class Table:
     numeric: tuple[bool, ...]
 
     @classmethod
-    def of(cls, header: Sequence[str], rows: Iterable[Sequence[str]], texts: Collection[int] = (0,)) -> Table:
+    def of(cls, header: Sequence[str], rows: Iterable[Sequence[str]],
+           text_columns: Collection[int] = (0,)) -> Table:
         """Make a table of texts.
 
         Args:
             header: column names [n].
             rows: n texts per row.
-            texts: indices of columns without numbers; all others are numeric.
+            text_columns: indices of the columns without numbers; all others are numeric.
         """
-        numeric = tuple(place not in texts for place in range(len(header)))
+        numeric = tuple(index not in text_columns for index in range(len(header)))
         return cls(tuple(header), tuple(tuple(map(Cell, row)) for row in rows), numeric)
 
 
 def markdown(*parts: str | Table) -> str:
     """Return paragraphs and tables as Markdown, in order, separated by blank lines."""
-    return "\n\n".join(part if isinstance(part, str) else _lines(part) for part in parts) + "\n"
+    return "\n\n".join(part if isinstance(part, str) else _markdown_table(part) for part in parts) + "\n"
 
 
-def _lines(part: Table) -> str:
-    rule = ["---:" if numeric else "---" for numeric in part.numeric]
-    rows = [part.header, rule, *([cell.text for cell in row] for row in part.rows)]
+def _markdown_table(table: Table) -> str:
+    """Return a table in Markdown: header, a rule that aligns numbers to the right, and rows."""
+    rule = ["---:" if is_numeric else "---" for is_numeric in table.numeric]
+    rows = [table.header, rule, *([cell.text for cell in row] for row in table.rows)]
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)

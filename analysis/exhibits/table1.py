@@ -18,6 +18,7 @@ from analysis.runs import (
     NON_PRIVATE,
     ReportError,
     by_noise,
+    common_value,
     part_property,
     require_accuracy,
     require_replicates,
@@ -35,15 +36,15 @@ COLUMNS = ["algorithm", "setting", "accuracy_mean", "accuracy_half_width", "accu
 def draw(runs: pd.DataFrame) -> Exhibit:
     """Make the exhibit of the table; errors as in `tabulate`."""
     table = tabulate(runs)
-    return Exhibit("table1", "Test accuracy by noise level", texts(runs, table), table.round(4))
+    return Exhibit("table1", title="Test accuracy by noise level", texts=texts(runs, table), rows=table.round(4))
 
 
 def tabulate(runs: pd.DataFrame) -> pd.DataFrame:
     """Return test accuracy at the last epoch in percent: mean and 95% interval over seeds, per (algorithm, setting).
 
     A diverged trial counts with its final weights, and a record without a finite output counts as wrong: leaving the
-    trial out would flatter its setting. `caption` names it. `paper` and `difference` (ours minus the paper's) are empty
-    if the paper has no such cell. They are also empty if trials have another data set, network, batch size or number of
+    trial out would flatter its setting. A note names it. `paper` and `difference` (ours minus the paper's) are empty if
+    the paper has no such cell. They are also empty if trials have another data set, network, batch size or number of
     epochs than the paper's.
 
     Raises:
@@ -58,11 +59,11 @@ def tabulate(runs: pd.DataFrame) -> pd.DataFrame:
     rows = []
     for algorithm in ALGORITHM_LABELS:
         for setting in by_noise(runs.loc[runs["algorithm"] == algorithm, "setting"]):
-            cell = runs.loc[(runs["algorithm"] == algorithm) & (runs["setting"] == setting), "test/accuracy"]
+            in_cell = (runs["algorithm"] == algorithm) & (runs["setting"] == setting)
+            summary = METRICS["accuracy"].summarize(100 * runs.loc[in_cell, "test/accuracy"])
+            statistics = [summary[name] for name in ("mean", "half_width", "low", "high", "n")]
             published = paper.TABLE1.get((algorithm, setting), math.nan) if is_papers_setting else math.nan
-            found = METRICS["accuracy"].summarize(cell * 100)
-            interval = [found[name] for name in ("mean", "half_width", "low", "high", "n")]
-            rows.append((algorithm, setting, *interval, published, found["mean"] - published))
+            rows.append((algorithm, setting, *statistics, published, summary["mean"] - published))  # as `COLUMNS`
     return pd.DataFrame(rows, columns=COLUMNS)
 
 
@@ -79,44 +80,47 @@ def texts(runs: pd.DataFrame, table: pd.DataFrame) -> Texts:
     """
     settings, grid_rows = _grid(table)
     grid = Table.of(["", *map(setting_label, settings)], grid_rows)
-    cell_header = ["", "noise", "mean", "95% interval", "n", "paper", "difference"]
-    cells = Table.of(cell_header, map(_long_row, table.itertuples()), texts=(0, 1))
-    cells_caption = "By cell: mean over n seeds, 95% t interval, and difference from the paper, in points."
-    return Texts(body=(caption(runs, table), grid), more=(cells_caption, cells), notes=tuple(_notes(runs, table)))
+    detail_header = ["", "noise", "mean", "95% interval", "n", "paper", "difference"]
+    detail = Table.of(detail_header, map(_detail_row, table.itertuples()), text_columns=(0, 1))
+    detail_caption = "By cell: mean over n seeds, 95% t interval, and difference from the paper, in points."
+    return Texts(body=(caption(runs, table), grid), more=(detail_caption, detail), notes=tuple(_notes(runs, table)))
 
 
 def caption(runs: pd.DataFrame, table: pd.DataFrame) -> str:
     """Return the caption: data, n, interval, and a remark on sigma."""
     published = f", in parentheses that of {paper.SOURCE}" if table["paper"].notna().any() else ""
-    return (f"Test accuracy (%) on {DATASET_LABELS[runs['dataset'].iloc[0]]} after "
+    return (f"Test accuracy (%) on {DATASET_LABELS[common_value(runs['dataset'])]} after "
             f"{counted(_listed(runs['epochs']), 'epoch')}{published}: {means_text(table['n'])}. σ is a noise level, "
             "not a privacy level.")
 
 
 def _notes(runs: pd.DataFrame, table: pd.DataFrame) -> list[str]:
     """Return notes on intervals, learning rates, diverged trials and differences from the paper."""
-    compared = table["paper"].notna().any()
+    has_published = table["paper"].notna().any()
     sentences = []
     if table["n"].max() > 1:
         some_without = "" if table["n"].min() > 1 else ", and none where n = 1"
         sentences.append(f"Intervals are at most ±{table['accuracy_half_width'].max():.2f} points{some_without}.")
     sentences += [*_divergence(runs), f"Learning rates: {_learning_rates(runs)}."]
-    if compared:
+    if has_published:
         sentences.append(f"The paper states {paper.LEARNING_RATE:g}, and {paper.LEARNING_RATE_BP_PRIVATE:g} for BP "
                          "with noise.")
     projectors = set(runs.loc[part_property(runs, "algorithm", "optical"), "projector"])
     if projectors:
-        kind = "a simulated OPU" if projectors == {"opu_simulated"} else f"{_listed(projectors)}"
-        sentences.append(f"PDFA used {kind}{'; the paper, an optical one' if compared else ''}.")
+        projector = "a simulated OPU" if projectors == {"opu_simulated"} else _listed(projectors)
+        papers_projector = "; the paper, an optical one" if has_published else ""
+        sentences.append(f"PDFA used {projector}{papers_projector}.")
     return sentences
 
 
-def _long_row(row: Any) -> list[str]:  # Any: a row of `DataFrame.itertuples`
+def _detail_row(row: Any) -> list[str]:  # Any: a row of `DataFrame.itertuples`
     """Return the cells of one (algorithm, noise setting): names, mean in percent, interval, n, paper, difference."""
     interval = NO_VALUE if math.isnan(row.accuracy_low) else f"{row.accuracy_low:.2f} to {row.accuracy_high:.2f}"
-    comparison = [NO_VALUE] * 2 if math.isnan(row.paper) else [f"{row.paper:.2f}", f"{row.difference:+.2f}"]
+    published, difference = f"{row.paper:.2f}", f"{row.difference:+.2f}"
+    if math.isnan(row.paper):
+        published = difference = NO_VALUE
     return [ALGORITHM_LABELS[row.algorithm], setting_label(row.setting), f"{row.accuracy_mean:.2f}", interval,
-            f"{row.n}", *comparison]
+            f"{row.n}", published, difference]
 
 
 def _grid(table: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
@@ -125,8 +129,8 @@ def _grid(table: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
     cells = {(row.algorithm, row.setting): _cell(row) for row in table.itertuples()}
     rows = []
     for algorithm in present(table):
-        texts = [cells.get((algorithm, setting), NO_VALUE) for setting in settings]
-        rows.append([ALGORITHM_LABELS[algorithm], *texts])
+        accuracies = [cells.get((algorithm, setting), NO_VALUE) for setting in settings]
+        rows.append([ALGORITHM_LABELS[algorithm], *accuracies])
     return settings, rows
 
 
@@ -149,20 +153,24 @@ def _divergence(runs: pd.DataFrame) -> list[str]:
 
 
 def _learning_rates(runs: pd.DataFrame) -> str:
-    """Return the runs' learning rates as text: `BP: 0.01; DFA, PDFA: 0.01 non-private, 1 with the mechanism`."""
-    labels_by_text: dict[str, list[str]] = {}
+    """Return the runs' learning rates as text: `BP: 0.01; DFA, PDFA: 0.01 non-private, 1 with the mechanism`.
+
+    Algorithms with the same rates share an entry. Trials with and without the mechanism are told apart only if an
+    algorithm has several rates.
+    """
+    labels_by_rates: dict[str, list[str]] = {}  # rates as text -> labels of the algorithms with these rates
     for algorithm, label in ALGORITHM_LABELS.items():
         trials = runs[runs["algorithm"] == algorithm]
         if trials.empty:
             continue
-        rates, is_plain = trials["learning_rate"], trials["setting"] == NON_PRIVATE
-        if rates.nunique() == 1:
-            text = _listed(rates)
-        else:
-            parts = ((rates[is_plain], NON_PRIVATE), (rates[~is_plain], "with the mechanism"))
-            text = ", ".join(f"{_listed(part)} {name}" for part, name in parts if len(part))
-        labels_by_text.setdefault(text, []).append(label)
-    return "; ".join(f"{', '.join(labels)}: {text}" for text, labels in labels_by_text.items())
+        rates = trials["learning_rate"]
+        rates_text = _listed(rates)
+        if rates.nunique() > 1:
+            is_non_private = trials["setting"] == NON_PRIVATE
+            groups = {NON_PRIVATE: rates[is_non_private], "with the mechanism": rates[~is_non_private]}
+            rates_text = ", ".join(f"{_listed(group)} {name}" for name, group in groups.items() if len(group))
+        labels_by_rates.setdefault(rates_text, []).append(label)
+    return "; ".join(f"{', '.join(labels)}: {rates_text}" for rates_text, labels in labels_by_rates.items())
 
 
 def _listed(values: Iterable[Any]) -> str:

@@ -29,8 +29,8 @@ COLUMNS = ["projector", "sigma", "photons", "effective_sigma", *SUMMARY, "epsilo
 def draw(runs: pd.DataFrame) -> Exhibit:
     """Make the exhibit of the table; errors as in `tabulate`."""
     table = tabulate(runs)
-    return Exhibit("table1_light", "PDFA at the published sigmas by counted photons", texts(table, runs),
-                   table.round(dict.fromkeys(SUMMARY, 4)))
+    return Exhibit("table1_light", title="PDFA at the published sigmas by counted photons", texts=texts(table, runs),
+                   rows=table.round(dict.fromkeys(SUMMARY, 4)))
 
 
 def tabulate(runs: pd.DataFrame) -> pd.DataFrame:
@@ -48,40 +48,51 @@ def tabulate(runs: pd.DataFrame) -> pd.DataFrame:
             `envelope.best`.
     """
     shown = runs[part_property(runs, "mechanism", "optical") & runs["projector"].isin(LABELS)]
-    sigmas = sorted(shown.loc[shown["projector"] == GAUSSIAN, "sigma"].unique())
-    tracked = shown["sigma"].where(shown["projector"] == GAUSSIAN, shown.get(SIGMA, math.nan)).astype(float)
-    columns = tracked.map(lambda sigma: column_of(sigma, sigmas))
-    if shown.empty or columns.isna().any():
-        values = ", ".join(f"{sigma:.4g}" for sigma in sorted(set(tracked)))
+    is_gaussian = shown["projector"] == GAUSSIAN
+    gaussian_sigmas = sorted(shown.loc[is_gaussian, "sigma"].unique())  # one column of the table each
+    # Gaussian noise has its sigma as a setting; the effective sigma of light was tracked.
+    effective_sigmas = shown["sigma"].where(is_gaussian, shown.get(SIGMA, math.nan)).astype(float)
+    column_sigmas = effective_sigmas.map(lambda sigma: column_of(sigma, gaussian_sigmas))
+    if shown.empty or column_sigmas.isna().any():
+        values = ", ".join(f"{sigma:.4g}" for sigma in sorted(set(effective_sigmas)))
         raise ReportError("table1_light: needs light whose effective sigma is, to 1%, a sigma of projector "
                           f"'opu_simulated', got {values}")
-    shown = best(shown.assign(sigma=columns, tracked=tracked), ["projector", "sigma", "photons"])
+    shown = shown.assign(sigma=column_sigmas, effective_sigma=effective_sigmas)
+    shown = best(shown, ["projector", "sigma", "photons"])
     shown = shown.assign(value=METRICS["accuracy"].of(shown), epsilon=tightest(shown, "label"))
-    published = paper.is_setting(shown)
+    is_papers_setting = paper.is_setting(shown)
     rows = []
     for (projector, sigma), cell in shown.groupby(["projector", "sigma"], sort=True):
-        first = cell.iloc[0]
+        first = cell.iloc[0]  # runs of a cell differ only in their seed
+        published = paper.TABLE1.get(("pdfa", f"{sigma:g}"), math.nan) if is_papers_setting else math.nan
         rows.append({"projector": projector, "sigma": sigma, "photons": first["photons"],
-                     "effective_sigma": first["tracked"], **METRICS["accuracy"].summarize(cell["value"]),
-                     "epsilon": cell["epsilon"].max(skipna=False),
-                     "paper": paper.TABLE1.get(("pdfa", f"{sigma:g}"), math.nan) if published else math.nan,
-                     "chosen": first["chosen"], "choices": first["choices"]})
+                     "effective_sigma": first["effective_sigma"], **METRICS["accuracy"].summarize(cell["value"]),
+                     "epsilon": cell["epsilon"].max(skipna=False),  # NaN (infinite) for one seed counts for all
+                     "paper": published, "chosen": first["chosen"], "choices": first["choices"]})
     return pd.DataFrame(rows, columns=COLUMNS)
 
 
 def texts(table: pd.DataFrame, runs: pd.DataFrame) -> Texts:
-    """Return a caption, and a table with sigmas as columns: accuracies (published, by model), light, label epsilon."""
-    models = {projector: table[table["projector"] == projector].set_index("sigma") for projector in LABELS}
+    """Return a caption, and a table with a column per sigma.
+
+    Its rows are the published accuracy, the accuracies under either kind of noise, the photons of the light, and the
+    label epsilon under either kind.
+
+    Args:
+        table: from `tabulate`.
+        runs: the trials behind it, for the notes.
+    """
+    noise_kinds = {projector: table[table["projector"] == projector].set_index("sigma") for projector in LABELS}
     sigmas = sorted(set(table["sigma"]))
     rows = []
     if table["paper"].notna().any():
-        rows.append([paper.SOURCE, *(_value(models.values(), sigma, "paper", ".2f") for sigma in sigmas)])
-    for projector, model in models.items():
-        rows.append([f"{LABELS[projector]}, test %", *(_accuracy(model, sigma) for sigma in sigmas)])
+        rows.append([paper.SOURCE, *(_value(noise_kinds.values(), sigma, "paper", ".2f") for sigma in sigmas)])
+    for projector, means in noise_kinds.items():
+        rows.append([f"{LABELS[projector]}, test %", *(_accuracy(means, sigma) for sigma in sigmas)])
     rows.append(["photons per pixel and exposure",
-                 *(_value([models[PHYSICAL]], sigma, "photons", ".3g") for sigma in sigmas)])
-    for projector, model in models.items():
-        rows.append([f"{LABELS[projector]}, label ε", *(_value([model], sigma, "epsilon", ".4g") for sigma in sigmas)])
+                 *(_value([noise_kinds[PHYSICAL]], sigma, "photons", ".3g") for sigma in sigmas)])
+    for projector, means in noise_kinds.items():
+        rows.append([f"{LABELS[projector]}, label ε", *(_value([means], sigma, "epsilon", ".4g") for sigma in sigmas)])
     comparison = Table.of(["PDFA", *(f"σ = {sigma:g}" for sigma in sigmas)], rows)
     return Texts((caption(table), comparison), notes=tuple(_notes(table, runs)))
 
@@ -99,32 +110,32 @@ def _notes(table: pd.DataFrame, runs: pd.DataFrame) -> list[str]:
              "σ is a noise level and not a privacy level."]
     if table["paper"].notna().any():
         notes.append(f"{paper.SOURCE}, is of an optical processor with Gaussian noise of that σ.")
-    private = runs[tightest(runs, "label").notna()]
-    if len(private):
-        epsilon = epsilon_text("label", [RELATION], private["sampler"], private["delta"],
-                               standing(noise_sources(private)))
+    with_epsilon = runs[tightest(runs, "label").notna()]
+    if len(with_epsilon):
+        epsilon = epsilon_text("label", [RELATION], with_epsilon["sampler"], with_epsilon["delta"],
+                               standing(noise_sources(with_epsilon)))
         notes.append(f"Largest over seeds: {epsilon}.")
     if table["choices"].max() > 1:
         notes.append(ENVELOPE)
     return notes
 
 
-def _accuracy(rows: pd.DataFrame, sigma: float) -> str:
-    """Return the mean accuracy at a sigma with its interval, as text; a dash if `rows`, by sigma, do not have it."""
-    if sigma not in rows.index:
+def _accuracy(means: pd.DataFrame, sigma: float) -> str:
+    """Return the mean accuracy at a sigma with its interval, as text; a dash if the table, by sigma, lacks it."""
+    if sigma not in means.index:
         return NO_VALUE
-    return METRICS["accuracy"].text(*rows.loc[sigma, ["mean", "half_width"]])
+    return METRICS["accuracy"].text(means.loc[sigma, "mean"], means.loc[sigma, "half_width"])
 
 
-def _value(models: Iterable[pd.DataFrame], sigma: float, column: str, form: str) -> str:
-    """Return the first known value of a column at a sigma, as text; a dash if there is none.
+def _value(tables: Iterable[pd.DataFrame], sigma: float, column: str, number_format: str) -> str:
+    """Return the value in one cell as text, from the first table that has it; a dash if none has.
 
     Args:
-        models: tables indexed by sigma.
-        sigma, column: place of the value.
-        form: format of the number, `.2f`.
+        tables: tables indexed by sigma.
+        sigma, column: row and column of the cell.
+        number_format: format of the number, for example `.2f`.
     """
-    for rows in models:
-        if sigma in rows.index and pd.notna(rows.loc[sigma, column]):
-            return format(rows.loc[sigma, column], form)
+    for table in tables:
+        if sigma in table.index and pd.notna(table.loc[sigma, column]):
+            return format(table.loc[sigma, column], number_format)
     return NO_VALUE

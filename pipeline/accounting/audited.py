@@ -57,7 +57,7 @@ def one_run(m: int, r: int, v: int, delta: float, p: float = 0.05) -> float:
     def excess(epsilon: float) -> float:
         return _one_run_p_value(epsilon, m, r, v, delta) - p
 
-    if excess(0.0) >= 0:
+    if excess(0.0) >= 0:  # so many right guesses are likely even without any leak
         return 0.0
     # P[Bin(r, s) >= v] alone reaches p at the lower Clopper-Pearson limit s of v in r; add 1 for rounding.
     high = float(logit(stats.beta.ppf(p, v, r - v + 1))) + 1
@@ -72,8 +72,9 @@ def _one_run_p_value(epsilon: float, m: int, r: int, v: int, delta: float) -> fl
     m is the number of canaries, of which r are guessed (Steinke, Nasr & Jagielski 2023).
     """
     s = expit(epsilon)  # probability that one guess is right
-    below = np.cumsum(stats.binom.pmf(np.arange(v - 1, -1, -1), r, s))
-    return stats.binom.sf(v - 1, r, s) + 2 * m * delta * float(np.max(below / np.arange(1, v + 1)))
+    i = np.arange(1, v + 1)
+    just_below = np.cumsum(stats.binom.pmf(v - i, r, s))  # P[v > Bin(r, s) >= v - i]
+    return stats.binom.sf(v - 1, r, s) + 2 * m * delta * float(np.max(just_below / i))
 
 
 def two_point(fp: Counts, n0: int, fn: Counts, n1: int, delta: float, conf: float = 0.95) -> Curve:
@@ -99,7 +100,7 @@ def two_point(fp: Counts, n0: int, fn: Counts, n1: int, delta: float, conf: floa
     with np.errstate(divide="ignore"):
         first = np.log(np.maximum(1 - delta - b, 0) / a)
         second = np.log(np.maximum(1 - delta - a, 0) / b)
-    return np.maximum(np.maximum(first, second), 0.0)[()]
+    return np.maximum(np.maximum(first, second), 0.0)[()]  # [()] makes a number of an array without dimensions
 
 
 def gdp_mu_lower(fp: Counts, n0: int, fn: Counts, n1: int, conf: float = 0.95) -> Curve:
@@ -124,7 +125,8 @@ def upper_limit(errors: Counts, n: int, conf: float, name: str = "errors") -> Cu
     k = np.asarray(errors)
     if k.size and not (k.min() >= 0 and k.max() <= n):
         raise ValueError(f"{name}: must be at least 0 and at most the {n} trials, got {errors}")
-    return np.where(k < n, stats.beta.ppf((1 + conf) / 2, k + 1, np.maximum(n - k, 1)), 1.0)[()]
+    limits = stats.beta.ppf((1 + conf) / 2, k + 1, np.maximum(n - k, 1))
+    return np.where(k < n, limits, 1.0)[()]  # [()] makes a number of an array without dimensions
 
 
 @dataclass(frozen=True)
@@ -171,9 +173,12 @@ def auc(scores_members: np.ndarray, scores_non_members: np.ndarray) -> float:
     Raises:
         ValueError: for scores that are nan, or an empty array.
     """
-    members, others = checked("scores_members", scores_members), checked("scores_non_members", scores_non_members)
-    u = stats.mannwhitneyu(members, others, method="asymptotic").statistic  # the method affects only the p-value, not U
-    return float(u / (len(members) * len(others)))
+    members = checked("scores_members", scores_members)
+    non_members = checked("scores_non_members", scores_non_members)
+    # U counts pairs with the member ahead, and ties by half. The method affects only the p-value.
+    u_statistic = stats.mannwhitneyu(members, non_members, method="asymptotic").statistic
+    n_pairs = len(members) * len(non_members)
+    return float(u_statistic / n_pairs)
 
 
 def tpr_at_fpr(scores_members: np.ndarray, scores_non_members: np.ndarray, fpr: float) -> float:
@@ -181,11 +186,13 @@ def tpr_at_fpr(scores_members: np.ndarray, scores_non_members: np.ndarray, fpr: 
 
     At most a share `fpr` of the non-members, in [0, 1], scores above the threshold. Errors as `auc`.
     """
-    members, others = checked("scores_members", scores_members), checked("scores_non_members", scores_non_members)
+    members = checked("scores_members", scores_members)
+    non_members = checked("scores_non_members", scores_non_members)
     if not 0 <= fpr <= 1:
         raise ValueError(f"fpr: must be >= 0 and <= 1, got {fpr}")
-    allowed = int(fpr * len(others))  # non-members above the threshold
-    threshold = np.sort(others)[::-1][allowed] if allowed < len(others) else -np.inf
+    n_allowed = int(fpr * len(non_members))  # non-members above the threshold
+    descending = np.sort(non_members)[::-1]
+    threshold = descending[n_allowed] if n_allowed < len(non_members) else -np.inf
     return float((members > threshold).mean())
 
 

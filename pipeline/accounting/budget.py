@@ -76,7 +76,8 @@ class Filter(NamedTuple):
         """Convert a spent divergence to epsilon at `delta`; no divergence gives 0."""
         if divergence == 0:
             return 0.0
-        return improved_conversion((self.order,), np.array([divergence]), self.delta)[0]
+        epsilon, _ = improved_conversion((self.order,), np.array([divergence]), self.delta)
+        return epsilon
 
     def admits(self, released: Iterable[Release]) -> bool:
         """Whether all releases of a sweep together are within its budget."""
@@ -100,8 +101,9 @@ class Filter(NamedTuple):
         else:
             value, note = math.inf, f"{spent} was spent, more than the budget of {value:g}, which then covers nothing"
         kind = "stated" if guarantee(trials) == "stated" else "selected"  # not checked here, or certified with choice
-        return Epsilon(value, kind, "budget", trials[0].parts.sampler.relation, trials[0].sampler, self.budget.delta,
-                       "improved", note)
+        any_trial = trials[0]  # all trials of a search have one sampler
+        return Epsilon(value, kind=kind, variant="budget", relation=any_trial.parts.sampler.relation,
+                       sampler=any_trial.sampler, delta=self.budget.delta, conversion="improved", note=note)
 
 
 def restored_filter(initial_state: Sequence[float]) -> Filter:
@@ -152,15 +154,16 @@ def make_filter(experiment: Experiment, order: int | None = None) -> Filter:
     delta = min(accounted_delta(trial) for trial in corners)
     orders = np.array(ORDERS)
     run_costs = np.array([trial.epochs * _epoch_costs(trial) for trial in corners])  # divergence [corners, orders]
-    # At every order, epsilon is a divergence plus this constant (Canonne, Kamath & Steinke 2020, Proposition 12).
+    # At every order, epsilon is the divergence plus a constant (Canonne, Kamath & Steinke 2020, Proposition 12).
     conversion = np.log1p(-1 / orders) - np.log(delta * orders) / (orders - 1)
     min_epsilons = np.min(run_costs, axis=0) + conversion  # [orders], of the cheapest corner
     if min_epsilons.min() > budget.epsilon:
         raise _budget_too_small(budget, corners, min_epsilons.min())
     if order is None:
-        affordable = min_epsilons <= budget.epsilon
-        shares = np.mean(run_costs[:, affordable] / (budget.epsilon - conversion[affordable]), axis=0)
-        order = int(orders[affordable][np.argmin(shares)])
+        affordable = min_epsilons <= budget.epsilon  # orders at which at least the cheapest corner fits
+        max_divergences = budget.epsilon - conversion[affordable]
+        mean_shares = np.mean(run_costs[:, affordable] / max_divergences, axis=0)
+        order = int(orders[affordable][np.argmin(mean_shares)])
     return Filter(budget, order, delta)
 
 
@@ -220,15 +223,15 @@ def renyi(event: PrivacyEvent | StatedEvent) -> np.ndarray:
 def epochs_released(released: Iterable[Release]) -> Iterable[tuple[TrialConfig, int]]:
     """Return (trial, released epochs) for every trial with a release.
 
-    A research trial that is trained again draws the same noise from its seed, so it releases the same values again, and
-    the longest release counts. With secret noise every draw is a separate release, and their epochs add up.
+    If noise comes from a recorded seed, a trial that is trained again releases the same values again, and the longest
+    release counts. With secret noise every draw is a separate release, and their epochs add up.
     """
     releases_by_key: dict[str, list[Release]] = {}
     for release in released:
         releases_by_key.setdefault(release.trial.trial_key, []).append(release)
     epochs_by_trial = []
     for releases in releases_by_key.values():
-        trial = releases[0].trial
+        trial = releases[0].trial  # all releases of a key are of one trial
         if trial.draws_fresh_noise:
             epochs = sum(epochs_by_draw(releases))
         else:
@@ -254,7 +257,7 @@ def epochs_by_draw(released: Iterable[Release]) -> list[int]:
 
 
 def scope(experiment: Experiment, certified: Callable[[str, str], Mapping[str, tuple[float, float]]]) -> list[str]:
-    """Return sentences on what the budget does not cover: other names, copied stores and other sweeps.
+    """Return sentences on the scope of a search's budget: it does not cover other names, copied stores, other sweeps.
 
     The list is empty without a budget.
 
@@ -290,38 +293,39 @@ def budget_lines(experiment: Experiment) -> Iterator[str]:
     search = experiment.search
     if not experiment.budget or not search:
         return
-    filter = make_filter(experiment)
-    budget = filter.budget
-    costs = {trial: filter.spent([Release(trial, trial.epochs)]) for trial in experiment.corners}  # divergences
+    privacy_filter = make_filter(experiment)
+    budget = privacy_filter.budget
+    # Renyi divergence of each trial's whole run
+    costs = {trial: privacy_filter.spent([Release(trial, trial.epochs)]) for trial in experiment.corners}
     dearest = max(costs, key=costs.__getitem__)
     min_cost, max_cost = min(costs.values()), costs[dearest]
-    conversion = filter.epsilon(1.0) - 1.0  # epsilon is a divergence plus this constant
+    conversion = privacy_filter.epsilon(1.0) - 1.0  # epsilon is a divergence plus this constant
     max_divergence = budget.epsilon - conversion
     n_cheapest, n_dearest = int(max_divergence / min_cost), int(max_divergence / max_cost)
     yield (f"budget: epsilon {budget.epsilon:g} at delta {budget.delta:g} for all that the sweep "
-           f"releases, by a Renyi filter of order {filter.order}")
-    yield (f"  the cheapest trial alone is epsilon {filter.epsilon(min_cost):.4g}, the dearest "
-           f"{filter.epsilon(max_cost):.4g}; {n_dearest} of the dearest fit, or {n_cheapest} of the cheapest")
+           f"releases, by a Renyi filter of order {privacy_filter.order}")
+    yield (f"  the cheapest trial alone is epsilon {privacy_filter.epsilon(min_cost):.4g}, the dearest "
+           f"{privacy_filter.epsilon(max_cost):.4g}; {n_dearest} of the dearest fit, or {n_cheapest} of the cheapest")
     yield (f"  {conversion:.4g} of that is paid once by the whole sweep, however many trials there are; the cheapest "
            f"adds {min_cost:.4g}, the dearest {max_cost:.4g}")
     if dearest.target_epsilon:
         yield (f"  target_epsilon {dearest.target_epsilon:g} is the cost by a trial's own accountant; the filter "
                "covers all trials together and adds up Renyi divergences of one order in its place")
-        fitting_target = _target_that_fits(dearest, filter, search.trials) if n_dearest < search.trials else 0.0
+        fitting_target = _target_that_fits(dearest, privacy_filter, search.trials) if n_dearest < search.trials else 0.0
         if fitting_target:
             yield f"  for {counted(search.trials, 'trial')} to fit, ask for target_epsilon <= {fitting_target:.2g}"
     yield f"  {sentence(noise_statement(trial.noise for trial in experiment.corners))}"
 
 
-def _target_that_fits(trial: TrialConfig, filter: Filter, n_trials: int) -> float:
+def _target_that_fits(trial: TrialConfig, privacy_filter: Filter, n_trials: int) -> float:
     """Return about the largest target_epsilon at which `n_trials` trials like this one fit into the filter's budget.
 
     It is found by bisection below the trial's own target, and rounded down to two significant digits. It is 0 if not
     even 1/64 of the trial's target fits.
     """
     def fits(target: float) -> bool:
-        cost = filter.spent([Release(TrialConfig(trial.given, target_epsilon=target), trial.epochs)])
-        return filter.epsilon(n_trials * cost) <= filter.budget.epsilon
+        cost = privacy_filter.spent([Release(TrialConfig(trial.given, target_epsilon=target), trial.epochs)])
+        return privacy_filter.epsilon(n_trials * cost) <= privacy_filter.budget.epsilon
 
     low, high = trial.target_epsilon / 64, trial.target_epsilon
     if not fits(low):

@@ -66,8 +66,9 @@ def gaussian_event(config: TrialConfig, epochs_done: int) -> PrivacyEvent:
         raise ValueError(f"mechanism: must be one of {', '.join(certified_mechanisms())}, got {mechanism.name}")
     sensitivity_over_norm = sensitivity(mechanism.sensitivity_ratio(config), sampler.relation)
     noise_multiplier = None if config.target_epsilon else config.noise_multiplier / sensitivity_over_norm
+    n_train, _ = config.split_sizes
     return PrivacyEvent(sampler.name, sampler.relation, noise_multiplier, epochs_done * config.steps_per_epoch,
-                        epochs_done, **sampler.rates(config.split_sizes[0]))
+                        epochs_done, **sampler.rates(n_train))
 
 
 def _as_stated(config: TrialConfig, epochs_done: int) -> PrivacyEvent | StatedEvent:
@@ -81,7 +82,7 @@ def _as_stated(config: TrialConfig, epochs_done: int) -> PrivacyEvent | StatedEv
     if poisson_gaussian is None:
         return stated
     sampling_rate, noise_multiplier = poisson_gaussian
-    return PrivacyEvent("poisson", stated.relation, noise_multiplier, stated.steps, stated.epochs,
+    return PrivacyEvent("poisson", stated.relation, noise_multiplier, steps=stated.steps, epochs=stated.epochs,
                         sampling_rate=sampling_rate)
 
 
@@ -98,12 +99,14 @@ def with_noise(config: TrialConfig) -> TrialConfig:
     mechanism, trainer = config.parts.mechanism, config.parts.trainer
     if not mechanism.composed or not config.target_epsilon:
         return with_sigma(config)
-    if not mechanism.certified:
+    if not mechanism.certified:  # a user's trainer, which names the setting that scales its noise
         def with_setting(value: float) -> TrialConfig:
             return TrialConfig(config.given, target_epsilon=0.0, **{trainer.calibrates: value})
 
-        value = calibrate(config.target_epsilon, lambda value: _min_epsilon(with_setting(value)), trainer.calibrates)
-        return with_setting(value)
+        def epsilon_of(value: float) -> float:
+            return _min_epsilon(with_setting(value))
+
+        return with_setting(calibrate(config.target_epsilon, epsilon_of, trainer.calibrates))
     event = gaussian_event(config, config.epochs)
     over_sensitivity = noise_multiplier_for(config.target_epsilon, event, accounted_delta(config))
     # the setting is over the norm C to which noise is scaled, the event's multiplier over the sensitivity
@@ -116,10 +119,13 @@ def calibrated(config: TrialConfig) -> dict[str, str]:
 
     The trial's settings and key have only the target.
     """
-    names = {"target_epsilon": config.parts.trainer.calibrates or "noise_multiplier",
-             "target_label_epsilon": "sigma"}
-    return {f"calibrated.{name}": repr(float(getattr(with_noise(config), name)))
-            for target, name in names.items() if config.canonical().get(target)}
+    noise_settings = {"target_epsilon": config.parts.trainer.calibrates or "noise_multiplier",
+                      "target_label_epsilon": "sigma"}
+    tags = {}
+    for target, name in noise_settings.items():
+        if config.canonical().get(target):
+            tags[f"calibrated.{name}"] = repr(float(getattr(with_noise(config), name)))
+    return tags
 
 
 def step_mu(config: TrialConfig) -> float:
@@ -138,8 +144,9 @@ def step_mu(config: TrialConfig) -> float:
 
 def certified_step(config: TrialConfig) -> Epsilon:
     """Return the certified epsilon of one step, for the attacker of `step_mu`."""
-    return Epsilon(gdp_eps(step_mu(config), config.delta), "certified", "one_step", config.parts.sampler.relation,
-                   IN_THE_BATCH, config.delta, "exact", "one release, no amplification")
+    return Epsilon(value=gdp_eps(step_mu(config), config.delta), kind="certified", variant="one_step",
+                   relation=config.parts.sampler.relation, sampler=IN_THE_BATCH, delta=config.delta,
+                   conversion="exact", note="one release, no amplification")
 
 
 def stated_step(config: TrialConfig) -> tuple[float | None, Epsilon]:
@@ -160,16 +167,18 @@ def stated_step(config: TrialConfig) -> tuple[float | None, Epsilon]:
     if not step.accountants:
         raise ConfigError(f"event: no accountant takes {step.event}, which is left of it without sampling")
     mu: float | None
+    conversion = "exact"
     if not isinstance(step.event, GaussianDpEvent):
         tightest = step.accountants[0]
         mu, value, conversion = None, stated_value(step, config.delta, tightest), CONVERSIONS[tightest]
     elif step.event.noise_multiplier == 0:
-        mu, value, conversion = math.inf, math.inf, "exact"
+        mu = value = math.inf
     else:
         mu = 1 / step.event.noise_multiplier
-        value, conversion = gdp_eps(mu, config.delta), "exact"
-    return mu, Epsilon(value, "stated", "one_step", step.relation, IN_THE_BATCH, config.delta, conversion,
-                       f"one release, no amplification: {step.event}")
+        value = gdp_eps(mu, config.delta)
+    return mu, Epsilon(value, kind="stated", variant="one_step", relation=step.relation, sampler=IN_THE_BATCH,
+                       delta=config.delta, conversion=conversion,
+                       note=f"one release, no amplification: {step.event}")
 
 
 def certified_epsilons(config: TrialConfig, epochs_done: int) -> list[Epsilon]:
@@ -184,7 +193,7 @@ def certified_epsilons(config: TrialConfig, epochs_done: int) -> list[Epsilon]:
     if not config.parts.mechanism.certified:
         return []
     event, delta = gaussian_event(with_noise(config), epochs_done), accounted_delta(config)
-    runs = max(1.0, epochs_done / config.epochs)
+    runs = max(1.0, epochs_done / config.epochs)  # more than one if the trial's noise was drawn again
     epsilons = []
     for accountant in accountants(event):
         certified = epsilon(event, delta, accountant)
@@ -211,8 +220,12 @@ def _stated_epsilons(config: TrialConfig, epochs_done: int) -> list[Epsilon]:
     if isinstance(event, PrivacyEvent):
         certified = [epsilon(event, config.delta, accountant) for accountant in accountants(event)]
         return [dataclasses.replace(e, kind="stated", sampler="by_trainer", note=note) for e in certified]
-    epsilons = [Epsilon(stated_value(event, config.delta, accountant), "stated", accountant, event.relation,
-                        "by_trainer", config.delta, CONVERSIONS[accountant], note) for accountant in event.accountants]
+    epsilons = []
+    for accountant in event.accountants:
+        epsilons.append(Epsilon(
+            value=stated_value(event, config.delta, accountant), kind="stated", variant=accountant,
+            relation=event.relation, sampler="by_trainer", delta=config.delta, conversion=CONVERSIONS[accountant],
+            note=note))
     return sorted(epsilons, key=lambda e: e.value)
 
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Unpack
 
 from pipeline.accounting import audited, claimed, column, curves, event, label, leekifer
 from pipeline.trials.fields import UserError
-from pipeline.trials.sampler import RELATIONS, Rates
+from pipeline.trials.sampler import Rates
 
 Value = float | None | Mapping[str, float | None]
 KEYS = ("id", "function", "inputs", "expected", "rtol")
@@ -50,20 +50,28 @@ def evaluate(path: Path | str) -> list[CheckResult]:
     cases = content.get("cases") if isinstance(content, dict) else None
     if not isinstance(cases, list) or not cases or not all(isinstance(case, dict) for case in cases):
         raise CheckError(f"{path}: must have a list `cases` of objects")
-    return [_evaluate(case, f"{path}: {case.get('id', f'case {number}')}") for number, case in enumerate(cases, 1)]
+    results = []
+    for number, case in enumerate(cases, start=1):
+        case_name = case.get("id", f"case {number}")
+        results.append(_evaluate(case, f"{path}: {case_name}"))
+    return results
 
 
 def as_text(results: Sequence[CheckResult]) -> str:
     """Return one line per case, and the number of misses."""
-    lines = [f"{'ok  ' if result.ok else 'MISS'} {result.id}: expected {_shown(result.expected)}, "
-             f"got {_shown(result.got)}, rtol {result.rtol:g}" for result in results]
-    return "\n".join([*lines, f"{len(results)} cases, {sum(not result.ok for result in results)} missed"])
+    lines = []
+    for result in results:
+        verdict = "ok  " if result.ok else "MISS"
+        lines.append(f"{verdict} {result.id}: expected {_value_text(result.expected)}, got {_value_text(result.got)}, "
+                     f"rtol {result.rtol:g}")
+    n_missed = sum(not result.ok for result in results)
+    return "\n".join([*lines, f"{len(results)} cases, {n_missed} missed"])
 
 
-def _shown(value: Value) -> str:
-    """Return a value of a case as text with ten digits."""
+def _value_text(value: Value) -> str:
+    """Return a value of a case as text with ten digits; several values as `name=value name=value`."""
     if isinstance(value, Mapping):
-        return " ".join(f"{key}={_shown(item)}" for key, item in value.items())
+        return " ".join(f"{key}={_value_text(item)}" for key, item in value.items())
     return "none" if value is None else f"{value:.10g}"
 
 
@@ -113,25 +121,38 @@ def agree(got: Value, expected: Value, rtol: float) -> bool:
     if not isinstance(expected, Mapping) and not isinstance(got, Mapping):
         if got is None or expected is None:
             return got is expected
-        return got == expected or abs(got - expected) <= rtol * abs(expected) < math.inf
+        if got == expected:  # equal infinite values agree too
+            return True
+        return abs(got - expected) <= rtol * abs(expected) < math.inf
     if (not isinstance(expected, Mapping) or not isinstance(got, Mapping)
             or expected.keys() - got.keys() - {"published"}):
         raise ValueError(f"expects {expected}, and the function gives {got}")
-    published = expected.get("published")
     if not all(agree(got[key], value, rtol) for key, value in expected.items() if key != "published"):
         return False
+    published = expected.get("published")
     if published is None:
         return True
-    first, unit = next(iter(got.values())), float(f"1e{Decimal(repr(published)).as_tuple().exponent}")
-    return first is not None and abs(first - published) < unit
+    first_value = next(iter(got.values()))
+    last_digit = Decimal(repr(published)).as_tuple().exponent  # -2 for 0.35
+    return first_value is not None and abs(first_value - published) < float(f"1e{last_digit}")
 
 
 def _network_epsilon(bound: str, layers: list[list[int]], T: int, delta: float, m: int, **constants: float) -> Value:
-    shapes = [claimed.Layer(n_in, n_out, **constants) for n_in, n_out in layers]
-    return dict(zip(("epsilon", "alpha"), claimed.network_epsilon(BOUNDS[bound], shapes, T, delta, m), strict=True))
+    """Return epsilon of T steps of a network, and the Renyi order alpha that attains it (`claimed.network_epsilon`).
+
+    Args:
+        bound: name of a formula in `BOUNDS`.
+        layers: (n_in, n_out) of every layer.
+        delta, m: delta, and the batch size.
+        constants: bounds that all layers share, the other attributes of `claimed.Layer`.
+    """
+    bounded_layers = [claimed.Layer(n_in, n_out, **constants) for n_in, n_out in layers]
+    epsilon, alpha = claimed.network_epsilon(BOUNDS[bound], bounded_layers, T, delta, m)
+    return {"epsilon": epsilon, "alpha": alpha}
 
 
 def _joint_column(neighbour: str, **inputs: Any) -> Value:
+    """Return the counterexample of `column`, for the only neighbour that it has: the label of one record changes."""
     _require("neighbour", neighbour, "label of record I only")
     return column.joint_column_counterexample(**inputs)
 
@@ -160,31 +181,45 @@ def _leekifer(sensitivity: float, sigma: float, epochs: int, N: int, m: int, noi
 
 
 def _component_norm(**inputs: Any) -> Value:
-    """Return C under component clipping, and the sensitivities of sum and mean that follow from it."""
-    C = event.certified_component_norm(*(inputs[name] for name in ("tau_B", "gamma", "tau_h_prev", "bias")))
-    sums = [event.sensitivity(C, relation) for relation in RELATIONS]
-    return {"C": C, "sens_addremove_sum": sums[0], "sens_replace_sum": sums[1], "sens_replace_mean_m256": sums[1] / 256}
+    """Return C, the largest norm of a contribution under component clipping, and the sensitivities from it.
+
+    They are the sensitivities of the sum over a batch for either neighbouring relation, and of the mean over 256.
+    """
+    C = event.certified_component_norm(tau_B=inputs["tau_B"], gamma=inputs["gamma"], tau_h_prev=inputs["tau_h_prev"],
+                                       bias=inputs["bias"])
+    replace_sum = event.sensitivity(C, "replace-one")
+    return {"C": C, "sens_addremove_sum": event.sensitivity(C, "add/remove"), "sens_replace_sum": replace_sum,
+            "sens_replace_mean_m256": replace_sum / 256}
 
 
 def _poisson(q: float, noise_multiplier: float, T: int, delta: float, discretization: float) -> Value:
+    """Return epsilon of T steps on Poisson batches with sampling rate q."""
     _require("discretization", discretization, curves.DISCRETIZATION)
-    return _certified("poisson", "add/remove", noise_multiplier, T, 1, delta, sampling_rate=q)
+    return _certified("poisson", "add/remove", noise_multiplier, steps=T, epochs=1, delta=delta, sampling_rate=q)
 
 
 def _without_replacement(N: int, m: int, noise_multiplier_2C: float, T: int, delta: float, orders: str) -> Value:
-    """Return epsilon of batches without replacement by three accountants: two Renyi conversions, and losses."""
-    curve = leekifer.leekifer_epsilon(N, m, noise_multiplier_2C, T, delta, _orders(orders))
-    pld = _certified("without_replacement", "replace-one", noise_multiplier_2C, T, 1, delta, "pld", N=N, m=m)
-    return {"rdp_classic": curve["epsilon_classic"], "order": curve["order"],
-            "rdp_improved": curve["epsilon_improved"], "pld_two_branch": pld}
+    """Return epsilon of T steps on batches of m of N records, by three accountants.
+
+    They are the two conversions of the Renyi curve, and the privacy-loss distribution. The noise multiplier is over the
+    sensitivity 2 C of the sum.
+    """
+    renyi = leekifer.leekifer_epsilon(N, m, noise_multiplier_2C, T, delta, _orders(orders))
+    pld = _certified("without_replacement", "replace-one", noise_multiplier_2C, steps=T, epochs=1, delta=delta,
+                     accountant="pld", N=N, m=m)
+    return {"rdp_classic": renyi["epsilon_classic"], "order": renyi["order"],
+            "rdp_improved": renyi["epsilon_improved"], "pld_two_branch": pld}
 
 
-def _certified(sampler: str, relation: str, z: float, steps: int, epochs: int, delta: float,
-               accountant: str | None = None, **rate: Unpack[Rates]) -> float:
-    return event.epsilon(event.PrivacyEvent(sampler, relation, z, steps, epochs, **rate), delta, accountant).value
+def _certified(sampler: str, relation: str, noise_multiplier: float, *, steps: int, epochs: int, delta: float,
+               accountant: str | None = None, **rates: Unpack[Rates]) -> float:
+    """Return the certified epsilon of a run by one accountant; None takes the tightest."""
+    run = event.PrivacyEvent(sampler, relation, noise_multiplier, steps, epochs, **rates)
+    return event.epsilon(run, delta, accountant).value
 
 
 def _require(name: str, value: Any, accepted: Any) -> None:
+    """Refuse an input other than the only one that this package can evaluate."""
     if value != accepted:
         raise ValueError(f"{name}: must be {accepted!r}, got {value!r}")
 
@@ -207,7 +242,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {  # a `Value`, or an array of one nu
     "certified_poisson_addremove_pld": _poisson,
     "certified_wor_replaceone": _without_replacement,
     "certified_shuffled_replaceone": lambda noise_multiplier_2C, epochs, delta: _certified(
-        "shuffled", "replace-one", noise_multiplier_2C, epochs, epochs, delta),
+        "shuffled", "replace-one", noise_multiplier_2C, steps=epochs, epochs=epochs, delta=delta),
     "audit_one_run": lambda **inputs: {"eps_lower": float(audited.one_run(**inputs))},
     "audit_two_point_cp": lambda **inputs: float(audited.two_point(**inputs)),
     "audit_gdp_mu_lower": lambda **inputs: float(audited.gdp_mu_lower(**inputs)),

@@ -39,8 +39,8 @@ def prop3_first(alpha: Curve, m: int, n_out: int, sigma: float, tau_B: float, ga
         alpha: order, > 1.
         m, n_out: batch size, and rows of the column.
         sigma: standard deviation of the optical noise.
-        tau_B: bound on ||B e||.
-        gamma_min, gamma_max: bounds of phi'.
+        tau_B: bound on ||B e||, the norm of an error e that the feedback matrix B projects.
+        gamma_min, gamma_max: bounds of phi', the slope of the activation function.
         tau_h_min, tau_h_max: bounds of every |h_k|, times sqrt(number of activations h_k).
     """
     rho2 = _rho2(gamma_min, gamma_max, tau_h_min, tau_h_max)
@@ -104,7 +104,7 @@ def _snr2(tau_B: float, sigma: float) -> float:
 
 
 def _log_term(alpha: Curve, m: int, n_out: int, rho2: float) -> Curve:
-    """Return the logarithmic term of Prop. 3; infinite unless m + 1 > rho^2.
+    """Return the logarithmic term of Proposition 3 of Ohana et al. (2021); infinite unless m + 1 > rho^2.
 
         n_out alpha/(2 (alpha - 1)) log[m L^2/((m + 1) L^2 - U^2)] = n_out alpha/(2 (alpha - 1)) log[m/(m + 1 - rho^2)]
 
@@ -175,8 +175,9 @@ def _step_curve(bound: Bound, layers: tuple[Layer, ...], m: int) -> np.ndarray:
     It adds `bound`, of one column, over the n_in columns of every layer; m is the batch size.
     """
     curve = np.asarray(sum(
-        layer.n_in * bound(ALPHAS, m, layer.n_out, layer.sigma, layer.tau_B, layer.gamma_min, layer.gamma_max,
-                           layer.tau_h_min, layer.tau_h_max) for layer in layers))
+        layer.n_in * bound(ALPHAS, m, n_out=layer.n_out, sigma=layer.sigma, tau_B=layer.tau_B,
+                           gamma_min=layer.gamma_min, gamma_max=layer.gamma_max, tau_h_min=layer.tau_h_min,
+                           tau_h_max=layer.tau_h_max) for layer in layers))
     curve.setflags(write=False)
     return curve
 
@@ -192,8 +193,7 @@ class Assumption:
 
 SIGMA, OUTPUT, FEEDBACK = "sigma > 0", "noise in the output layer", "independent noise in every layer"
 GAMMA, FLOOR, OFFSET, RHO = "gamma_min > 0", "|h_k| >= tau_h_min/sqrt(n_(l-1))", "tau_h_min > 0", "m + 1 > rho^2"
-EQUAL, SATURATING = "equal covariances", "saturating covariances"
-EXACT = "products in float32"
+EQUAL, SATURATING, EXACT = "equal covariances", "saturating covariances", "products in float32"
 
 
 @dataclass(frozen=True)
@@ -237,7 +237,7 @@ def layers_of(config: TrialConfig) -> tuple[Layer, ...]:
     gamma_max = max(ACTIVATION_SLOPES[config.activation], config.gamma_min)
     layers: list[Layer] = []
     for n_in, n_out, input_kind in zip(sizes[:-1], sizes[1:], _input_kinds(config), strict=True):
-        is_output = len(layers) == len(sizes) - 2  # layers so far: all hidden ones
+        is_output = len(layers) == len(sizes) - 2  # all hidden layers are done
         away_from_zero = config.activation_floor or input_kind in _NON_NEGATIVE
         layers.append(Layer(
             n_in, n_out,
@@ -262,7 +262,7 @@ def assumptions(config: TrialConfig) -> list[Assumption]:
 
 
 def not_described(config: TrialConfig) -> str:
-    """Return why Prop. 3 and its variants do not describe the trial's noise; empty if they do.
+    """Return why Prop. 3 of Ohana et al. (2021) and its variants do not describe the trial's noise; empty if they do.
 
     They assume independent noise in every component of every layer.
     """
@@ -296,8 +296,8 @@ def _assumptions(config: TrialConfig) -> tuple[Assumption, ...]:
     slope = f"the infimum of phi' is 0 for {config.activation}, gamma_min clamps nothing"
     if config.gamma_min > 0:
         slope = f"phi' is clamped to at least {config.gamma_min:g}"
-    is_exact = config.matmul_precision == "float32"
-    rounding = "" if is_exact else ": bounds hold, and the noise is Gaussian, to a relative 2^-8"
+    is_float32 = config.matmul_precision == "float32"
+    rounding = "" if is_float32 else ": bounds hold, and the noise is Gaussian, to a relative 2^-8"
     return (
         Assumption(FEEDBACK, True, "every layer's projected error gets a noise of its own"),
         Assumption(SIGMA, config.sigma > 0, f"sigma = {config.sigma:g}"),
@@ -309,7 +309,7 @@ def _assumptions(config: TrialConfig) -> tuple[Assumption, ...]:
         _rho(config),
         Assumption(EQUAL, False, "assumed, not enforced: phi' and h differ between neighbouring data sets"),
         Assumption(SATURATING, False, "assumed, not enforced: phi' and h need not reach their bounds"),
-        Assumption(EXACT, is_exact, f"matmul_precision = {config.matmul_precision}{rounding}"),
+        Assumption(EXACT, is_float32, f"matmul_precision = {config.matmul_precision}{rounding}"),
     )
 
 
@@ -339,9 +339,9 @@ def abridged(items: Sequence[str], max_items: int = 20) -> str:
 
 
 def _rho(config: TrialConfig) -> Assumption:
-    """Return whether m + 1 > rho^2 in every layer, without which Prop. 3 is infinite; m is the batch size.
+    """Return whether m + 1 > rho^2 in every layer, without which Prop. 3 of Ohana et al. (2021) is infinite.
 
-    rho is the ratio of the upper to the lower bound of phi' h in a layer.
+    m is the batch size. rho is the ratio of the upper to the lower bound of phi' h in a layer.
     """
     rho2 = max(_rho2(layer.gamma_min, layer.gamma_max, layer.tau_h_min, layer.tau_h_max)
                for layer in layers_of(config))
@@ -376,8 +376,10 @@ def claimed_epsilons(config: TrialConfig, epochs_done: int) -> list[Epsilon]:
     for variant in VARIANTS:
         for convention, T in counts.items():
             value, _ = network_epsilon(variant.bound, layers, T, config.delta, config.batch_size)
-            epsilons.append(Epsilon(value, "claimed", f"{variant.name}/{convention}", RELATION, config.sampler,
-                                    config.delta, "classic", _note(config, variant, convention)))
+            epsilons.append(Epsilon(
+                value, kind="claimed", variant=f"{variant.name}/{convention}", relation=RELATION,
+                sampler=config.sampler, delta=config.delta, conversion="classic",
+                note=_note(config, variant, convention)))
     return epsilons
 
 

@@ -66,17 +66,19 @@ def corrected_column_replace_one(alpha: Curve, m: int, n_out: int, sigma: float,
         m: batch size.
         n_out: rows of the column.
         sigma: standard deviation of the optical noise.
-        tau_B: bound on ||B e||.
-        gamma_min, gamma_max: bounds of phi'.
+        tau_B: bound on ||B e||, the norm of an error e that the feedback matrix B projects.
+        gamma_min, gamma_max: bounds of phi', the slope of the activation function.
         tau_h_min, tau_h_max: bounds of every |h_k|, times sqrt(number of activations h_k).
     """
     rho = _rho(gamma_min, gamma_max, tau_h_min, tau_h_max)
 
     def divergence(a: np.ndarray) -> np.ndarray:
+        """Return the divergence at orders `a` [k], all below the limit."""
         K = (m - 1) - (a - 1) * rho**2
         t = np.clip(K / (a * rho), 1, rho)
-        of_means = a / 2 * (tau_B / sigma)**2 * (rho + t)**2 / (K + a * t**2)
-        return of_means + n_out * _g(a, 1 + (rho**2 - 1) / m)
+        mean_term = a / 2 * (tau_B / sigma)**2 * (rho + t)**2 / (K + a * t**2)
+        R = 1 + (rho**2 - 1) / m
+        return mean_term + n_out * _g(a, R)
 
     limit = alpha_max(m, gamma_min, gamma_max, tau_h_min, tau_h_max) if sigma > 0 else 1.0
     return _infinite_from(limit, divergence, alpha)
@@ -95,8 +97,9 @@ def corrected_column_add_remove(alpha: Curve, m: int, n_out: int, sigma: float, 
     rho = _rho(gamma_min, gamma_max, tau_h_min, tau_h_max)
 
     def divergence(a: np.ndarray) -> np.ndarray:
-        of_means = a / 2 * (tau_B / sigma)**2 * rho**2 / (m - 1 - (a - 1) * rho**2)
-        return of_means + n_out * _g(a, 1 + rho**2 / (m - 1))
+        """Return the divergence at orders `a` [k], all below the limit."""
+        mean_term = a / 2 * (tau_B / sigma)**2 * rho**2 / (m - 1 - (a - 1) * rho**2)
+        return mean_term + n_out * _g(a, 1 + rho**2 / (m - 1))
 
     limit = 1 + (m - 1) / rho**2 if sigma > 0 else 1.0
     return _infinite_from(limit, divergence, alpha)
@@ -125,8 +128,8 @@ def joint_layer_floor(alpha: float, lam: float, n_out: int, sigma: float, tau_B:
         lam: variance of the added noise per entry of the batch sum, over sigma^2.
         n_out: rows of the update.
         sigma: standard deviation of the optical noise.
-        tau_B: bound on ||B e||.
-        gamma_max, tau_h_max: bounds of phi' and ||h||.
+        tau_B: bound on ||B e||, the norm of an error e that the feedback matrix B projects.
+        gamma_max, tau_h_max: bounds of phi', the slope of the activation function, and of ||h||.
     """
     U2 = (gamma_max * tau_h_max) ** 2
     K = lam - (alpha - 1) * U2
@@ -169,19 +172,23 @@ _BOUNDS = {"replace-one": corrected_column_replace_one, "add/remove": corrected_
 def column_epsilons(config: TrialConfig) -> list[Epsilon]:
     """Return the epsilon of one step for the worst single column of any layer, for each neighbouring relation.
 
-    A column is the part of a layer's update that belongs to one input of the layer. The list is empty without the
-    photonic mechanism, or if Prop. 3 does not describe the noise (`not_described`).
+    A column is the part of a layer's update that belongs to one input of the layer. The bounds correct Proposition 3 of
+    Ohana et al. (2021). The list is empty without the photonic mechanism, or if the proposition does not describe the
+    trial's noise (`not_described`).
     """
     if not config.parts.mechanism.optical or not_described(config):
         return []
     epsilons = []
     for relation, bound in _BOUNDS.items():
-        worst = max(_epsilon(bound, config.delta, m=config.batch_size, n_out=layer.n_out, sigma=layer.sigma,
-                             tau_B=layer.tau_B, gamma_min=layer.gamma_min, gamma_max=layer.gamma_max,
-                             tau_h_min=layer.tau_h_min, tau_h_max=layer.tau_h_max) for layer in layers_of(config))
+        layer_epsilons = []
+        for layer in layers_of(config):
+            constants = dict(n_out=layer.n_out, sigma=layer.sigma, tau_B=layer.tau_B, gamma_min=layer.gamma_min,
+                             gamma_max=layer.gamma_max, tau_h_min=layer.tau_h_min, tau_h_max=layer.tau_h_max)
+            layer_epsilons.append(_epsilon(bound, config.delta, m=config.batch_size, **constants))
         epsilons.append(Epsilon(
-            worst, "column", relation.replace("/", "-"), relation, config.sampler, config.delta, "classic",
-            "one column of one layer in one step, not the model: columns share their noise and do not compose"))
+            value=max(layer_epsilons), kind="column", variant=relation.replace("/", "-"), relation=relation,
+            sampler=config.sampler, delta=config.delta, conversion="classic",
+            note="one column of one layer in one step, not the model: columns share their noise and do not compose"))
     return epsilons
 
 
@@ -192,7 +199,8 @@ def _epsilon(bound: Bound, delta: float, **constants: float) -> float:
         bound: function from orders, [k], to divergences, [k].
         constants: its other arguments.
     """
-    return float(np.min(bound(ALPHAS, **constants) + math.log(1 / delta) / (ALPHAS - 1)))
+    epsilons = bound(ALPHAS, **constants) + math.log(1 / delta) / (ALPHAS - 1)  # classic conversion, at every order
+    return float(np.min(epsilons))
 
 
 def single_column_eps_counterexample(n_out: int, delta: float, m: int, sigma: float, tau_B: float, gamma_min: float,
@@ -230,10 +238,13 @@ def _epsilon_of_variance_ratio(R: float, n: int, delta: float) -> float:
     """
     def excess(epsilon: float) -> float:
         """Return the larger of the two hockey-stick divergences of order e^epsilon, minus delta."""
-        wide = 2 * (epsilon + n / 2 * math.log(R)) / (1 - 1 / R)  # above this |x|^2 the wide density is e^eps higher
-        narrow = 2 * (n / 2 * math.log(R) - epsilon) / (1 - 1 / R)  # below this |x|^2 the narrow density is
-        return max(stats.chi2.sf(wide / R, n) - math.exp(epsilon) * stats.chi2.sf(wide, n),
-                   stats.chi2.cdf(narrow, n) - math.exp(epsilon) * stats.chi2.cdf(narrow / R, n)) - delta
+        # Above |x|^2 = wide the wide density is more than e^epsilon times the narrow one; below |x|^2 = narrow the
+        # narrow density is more than e^epsilon times the wide one.
+        wide = 2 * (epsilon + n / 2 * math.log(R)) / (1 - 1 / R)
+        narrow = 2 * (n / 2 * math.log(R) - epsilon) / (1 - 1 / R)
+        wide_divergence = stats.chi2.sf(wide / R, n) - math.exp(epsilon) * stats.chi2.sf(wide, n)
+        narrow_divergence = stats.chi2.cdf(narrow, n) - math.exp(epsilon) * stats.chi2.cdf(narrow / R, n)
+        return max(wide_divergence, narrow_divergence) - delta
 
     return smallest_epsilon(excess)
 
@@ -241,7 +252,7 @@ def _epsilon_of_variance_ratio(R: float, n: int, delta: float) -> float:
 def joint_column_counterexample(m: int, n_in: int, n_out: int, sigma: float, tau_B: float, alpha: float,
                                 h_others: Sequence[float], h_I: Sequence[float],
                                 phi_prime: float) -> dict[str, float]:
-    """Return two Renyi divergences of one layer, of which the first is no bound: columns do not compose.
+    """Return two Renyi divergences of one layer, a printed one and the exact one: columns do not compose.
 
     `a3_times_n_in` multiplies a bound for one column by the n_in columns; `true_joint` is exact for all together. The
     neighbours differ only in the label of one record I: its projected error turns from +tau_B to -tau_B along some
@@ -270,7 +281,6 @@ def joint_column_counterexample(m: int, n_in: int, n_out: int, sigma: float, tau
     changed, other = np.asarray(h_I, dtype=float), np.asarray(h_others, dtype=float)
     H = (m - 1) * np.outer(other, other) + np.outer(changed, changed)
     leverage = float(changed @ np.linalg.pinv(H, hermitian=True) @ changed)
-    return {
-        "a3_times_n_in": n_in * float(a3_saturating(alpha, m, n_out, sigma, tau_B, phi_prime, phi_prime, 1.0, 1.0)),
-        "true_joint": 2 * alpha * (tau_B / sigma) ** 2 * leverage,
-    }
+    column_bound = a3_saturating(alpha, m, n_out, sigma, tau_B, gamma_min=phi_prime, gamma_max=phi_prime,
+                                 tau_h_min=1.0, tau_h_max=1.0)  # the bounds of phi' and h cancel
+    return {"a3_times_n_in": n_in * float(column_bound), "true_joint": 2 * alpha * (tau_B / sigma) ** 2 * leverage}

@@ -37,9 +37,9 @@ def gdp_delta(mu: np.ndarray | float, epsilon: float) -> np.ndarray | float:
 
     Phi is the standard normal distribution function. Logarithms keep the difference from overflowing.
     """
-    upper = special.log_ndtr(mu / 2 - epsilon / mu)
-    lower = epsilon + special.log_ndtr(-mu / 2 - epsilon / mu)
-    return -np.exp(upper) * np.expm1(np.minimum(lower - upper, 0.0))
+    log_first = special.log_ndtr(mu / 2 - epsilon / mu)
+    log_second = epsilon + special.log_ndtr(-mu / 2 - epsilon / mu)
+    return -np.exp(log_first) * np.expm1(np.minimum(log_second - log_first, 0.0))
 
 
 def smallest_epsilon(excess: Callable[[float], float]) -> float:
@@ -114,7 +114,8 @@ def _log_terms(j: np.ndarray, z: float) -> np.ndarray:
     At j = 2 it is the smaller of this and 4 (e^D(2) - 1).
     """
     terms = math.log(2) + j * (j - 1) / (2 * z**2)
-    terms[2] = min(terms[2], math.log(4 * -math.expm1(-1 / z**2)) + 1 / z**2)
+    log_4_times_difference = math.log(4 * -math.expm1(-1 / z**2)) + 1 / z**2  # log(4 (e^D(2) - 1)), D(2) = 1/z^2
+    terms[2] = min(terms[2], log_4_times_difference)
     return terms
 
 
@@ -128,7 +129,7 @@ def _amplified(q: float, log_terms: np.ndarray, orders: Sequence[int]) -> np.nda
     j = np.arange(2, len(log_terms))
     curve = []
     for alpha in orders:
-        k = j[: alpha - 1]
+        k = j[: alpha - 1]  # 2, ..., alpha
         log_binomial = special.gammaln(alpha + 1) - special.gammaln(k + 1) - special.gammaln(alpha - k + 1)
         total = special.logsumexp(log_binomial + k * math.log(q) + log_terms[k])
         curve.append(np.logaddexp(0.0, total) / (alpha - 1))
@@ -153,7 +154,10 @@ def _log_central_moments(n: int, z: float) -> np.ndarray:
 
 @lru_cache(maxsize=8)
 def gaussian_losses(z: float, interval: float = DISCRETIZATION) -> LossDistribution:
-    """Return the privacy-loss distribution of the Gaussian mechanism."""
+    """Return the privacy-loss distribution of the Gaussian mechanism with noise multiplier z.
+
+    It is that of Poisson sampling at rate 1, which takes every record.
+    """
     return poisson_losses(1.0, z, interval)
 
 

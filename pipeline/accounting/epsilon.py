@@ -4,25 +4,40 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
-# By kind: whether it guarantees anything about a model, and the statement (proofs: docs/privacy.md).
+
+class Guarantee(NamedTuple):
+    """What a kind of epsilon guarantees (proofs: docs/privacy.md).
+
+    Attributes:
+        holds: whether it guarantees anything about a model.
+        meaning: the guarantee in words, or why there is none.
+    """
+
+    holds: bool
+    meaning: str
+
+
 GUARANTEES = {
-    "certified": (True, "Features and labels of every record are protected: whoever sees the weights after every step "
-                  "tells two neighbouring training sets apart no better than (ε, δ)-differential privacy permits. It "
-                  "covers one trial, not the choice among trials."),
-    "selected": (True, "As certified, and it also covers having picked the best trial of the sweep. It does not cover "
-                 "the validation scores by which that trial was picked."),
-    "stated": (False, "Accounted for here, of a mechanism that its trainer states and nobody here checked. If what is "
-               "stated holds, features and labels are protected as by certified; if not, nothing is guaranteed."),
-    "label": (True, "Labels alone are protected; features count as public, and of them, or of whether a record took "
-              "part, nothing is guaranteed. It covers one trial, not the choice among trials."),
-    "audited": (False, "A lower bound, measured by attack with 95% confidence, and no guarantee: the true ε is at "
-                "least this. A low value proves nothing; one above certified would prove an error."),
-    "column": (False, "Holds for one column of one layer in one step (the corrected Proposition 3 of Ohana et al. "
-               "2021). Nothing about the model follows."),
-    "claimed": (False, "No guarantee: the value of the formula printed in Ohana et al. 2021. The photonic mechanism "
-                "has no finite ε for features at any σ, as one observed update tells who was in its batch."),
-    "imported": (False, "Said by its source; nothing was trained or accounted for here."),
+    "certified": Guarantee(True, "Features and labels of every record are protected: whoever sees the weights after "
+                           "every step tells two neighbouring training sets apart no better than (ε, δ)-differential "
+                           "privacy permits. It covers one trial, not the choice among trials."),
+    "selected": Guarantee(True, "As certified, and it also covers having picked the best trial of the sweep. It does "
+                          "not cover the validation scores by which that trial was picked."),
+    "stated": Guarantee(False, "Accounted for here, of a mechanism that its trainer states and nobody here checked. "
+                        "If what is stated holds, features and labels are protected as by certified; if not, nothing "
+                        "is guaranteed."),
+    "label": Guarantee(True, "Labels alone are protected; features count as public, and of them, or of whether a "
+                       "record took part, nothing is guaranteed. It covers one trial, not the choice among trials."),
+    "audited": Guarantee(False, "A lower bound, measured by attack with 95% confidence, and no guarantee: the true ε "
+                         "is at least this. A low value proves nothing; one above certified would prove an error."),
+    "column": Guarantee(False, "Holds for one column of one layer in one step (the corrected Proposition 3 of Ohana "
+                        "et al. 2021). Nothing about the model follows."),
+    "claimed": Guarantee(False, "No guarantee: the value of the formula printed in Ohana et al. 2021. The photonic "
+                         "mechanism has no finite ε for features at any σ, as one observed update tells who was in "
+                         "its batch."),
+    "imported": Guarantee(False, "Said by its source; nothing was trained or accounted for here."),
 }
 
 

@@ -33,7 +33,8 @@ LARGEST_EPSILON = 1e8  # largest epsilon of training that score noise can match
 
 def is_noisy(config: TrialConfig) -> bool:
     """Whether a trial logs validation accuracy with noise."""
-    return config.disclosure == "noisy" and config.split_sizes[1] > 0
+    _, n_validation = config.split_sizes
+    return config.disclosure == "noisy" and n_validation > 0
 
 
 @lru_cache(maxsize=1024)
@@ -47,8 +48,9 @@ def evaluation_noise(config: TrialConfig) -> float:
         ConfigError: for a trial with infinite epsilon, or one too large for the noise sampler.
     """
     config = with_noise(config)
-    epsilons = certified_epsilons if config.parts.mechanism.composed else label_epsilons
-    training_epsilon = epsilons(config, config.epochs)[0].value
+    # By mechanism, training costs a certified (or stated) epsilon, or a label epsilon.
+    epsilons_of = certified_epsilons if config.parts.mechanism.composed else label_epsilons
+    training_epsilon = epsilons_of(config, config.epochs)[0].value  # the tightest comes first
     if training_epsilon > LARGEST_EPSILON:  # or infinite
         raise ConfigError("private_metrics: 'noisy' takes noise from an epsilon that is finite and, with noise "
                           "'secure', not so large that the sampler of the noise would count (above some 130); use more "
@@ -56,6 +58,7 @@ def evaluation_noise(config: TrialConfig) -> float:
     delta = accounted_delta(config)
 
     def excess(log_mu: float) -> float:
+        """Return how much more than delta mu-Gaussian DP costs at the epsilon of training; it grows with mu."""
         return float(gdp_delta(math.exp(log_mu), training_epsilon)) - delta
 
     mu = math.exp(optimize.brentq(excess, -40.0, 10.0, xtol=1e-13))
@@ -83,18 +86,19 @@ def cover(config: TrialConfig, epsilons: Sequence[Epsilon], epochs_done: int) ->
     epsilons are returned unchanged.
 
     Args:
-        epsilons: of training.
+        epsilons: the epsilons of training.
     """
     if not epsilons or not is_noisy(config):
         return list(epsilons)
-    noise = evaluation_noise(config)
+    _, n_validation = config.split_sizes
+    noise = evaluation_noise(config)  # standard deviation, in records
     evaluation_epsilon = gdp_eps(math.sqrt(epochs_done) / noise, accounted_delta(config))
-    runs = max(1.0, epochs_done / config.epochs)
+    runs = max(1.0, epochs_done / config.epochs)  # more than one if the trial's noise was drawn again
     if not within_delta(config, evaluation_epsilon, runs):
         evaluation_epsilon = math.inf
-    note = f"validation accuracy is released with noise of {noise / config.split_sizes[1]:.2%} and covered"
-    return [dataclasses.replace(e, value=max(e.value, evaluation_epsilon), note=f"{e.note}; {note}")
-            for e in epsilons]
+    note = f"validation accuracy is released with noise of {noise / n_validation:.2%} and covered"
+    return [dataclasses.replace(epsilon, value=max(epsilon.value, evaluation_epsilon), note=f"{epsilon.note}; {note}")
+            for epsilon in epsilons]
 
 
 def selected_epsilon(trials: Sequence[TrialConfig], selection: Selection,
@@ -122,17 +126,18 @@ def selected_epsilon(trials: Sequence[TrialConfig], selection: Selection,
     if scores_are_covered(trials):
         scores = [math.sqrt(epochs[trial]) / evaluation_noise(trial) for trial in trials]
     delta = min(accounted_delta(trial) for trial in trials)
-    mean = 1.0  # expected number of runs of a trial
+    mean_runs = 1.0  # expected number of runs of a trial
     if selection.is_random:
-        mean, shape = selection.distribution
-        epsilon = selected_by_random_stopping(events, delta, mean, shape, scores)
+        mean_runs, shape = selection.distribution
+        epsilon = selected_by_random_stopping(events, delta, mean_runs, shape, scores)
     else:
-        splits = {(trial.seed, trial.split_sizes) for trial in trials}
+        splits = {(trial.seed, trial.split_sizes) for trial in trials}  # they determine the held-out records
         epsilon = selected_by_composition(events, delta, scores, one_split=len(splits) == 1)
-    runs = sum(epochs[trial] / trial.epochs for trial in trials) * max(mean, 1)
-    sampler_fits = all(within_delta(trial, epsilon.value, runs) for trial in trials)  # the noise sampler's error
+    runs = sum(epochs[trial] / trial.epochs for trial in trials) * max(mean_runs, 1)
+    # The error of a secure noise sampler, over all runs, must fit into its share of delta.
+    sampler_fits = all(within_delta(trial, epsilon.value, runs) for trial in trials)
     kind = "selected" if guarantee(trials) == "certified" else "stated"
-    return dataclasses.replace(epsilon, kind=kind, delta=trials[0].delta,
+    return dataclasses.replace(epsilon, kind=kind, delta=trials[0].delta,  # all trials have one
                                value=epsilon.value if sampler_fits else math.inf)
 
 

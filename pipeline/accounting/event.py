@@ -138,7 +138,8 @@ def accountants(event: PrivacyEvent) -> tuple[str, ...]:
                                     f"{event.sampler_class.other_relation} (accounted for: {known})")
     proved = event.sampler_class.accountants
     if event.noise_multiplier and event.noise_multiplier < LEAST_NOISE_OVER_SENSITIVITY:
-        proved = tuple(name for name in proved if name != "pld") or proved
+        fast = tuple(name for name in proved if name != "pld")
+        proved = fast or proved
     return proved
 
 
@@ -156,9 +157,9 @@ def epsilon(event: PrivacyEvent, delta: float, accountant: str | None = None) ->
     accountant = _accountant_for(event, accountant)
     if event.noise_multiplier is None:
         raise ValueError("noise_multiplier: not set; noise_multiplier_for calibrates it")
-    value = _epsilon_value(event, delta, accountant)
-    return Epsilon(value, "certified", accountant, event.relation, event.sampler, delta, CONVERSIONS[accountant],
-                   _note(event))
+    return Epsilon(value=_epsilon_value(event, delta, accountant), kind="certified", variant=accountant,
+                   relation=event.relation, sampler=event.sampler, delta=delta, conversion=CONVERSIONS[accountant],
+                   note=_note(event))
 
 
 def noise_multiplier_for(target_epsilon: float, event: PrivacyEvent, delta: float,
@@ -263,9 +264,10 @@ def _epsilon_value(event: PrivacyEvent, delta: float, accountant: str) -> float:
         return gdp_eps(math.sqrt(event.epochs) / event.z, delta)
     if accountant == "pld":
         return pld_epsilon(loss_distribution(event), delta, event.steps)
-    curve = event.steps * without_replacement_rdp(event.q, event.z)
+    renyi_curve = event.steps * without_replacement_rdp(event.q, event.z)
     convert = {"rdp/classic": classic_conversion, "rdp/improved": improved_conversion}[accountant]
-    return convert(ORDERS, curve, delta)[0]
+    value, _ = convert(ORDERS, renyi_curve, delta)
+    return value
 
 
 def interval_of(event: PrivacyEvent) -> float:
@@ -292,7 +294,8 @@ def loss_distribution(event: PrivacyEvent, interval: float | None = None) -> Los
     interval = interval or interval_of(event)
     if not event.sampler_class.amplified:
         return gaussian_losses(event.z / math.sqrt(event.epochs), interval)
-    return load(event.sampler_class.losses)(event.q, event.z, interval).self_compose(event.steps)
+    losses_of_step = load(event.sampler_class.losses)  # the sampler's function, given by name
+    return losses_of_step(event.q, event.z, interval).self_compose(event.steps)
 
 
 def check_losses(event: PrivacyEvent) -> None:
@@ -341,7 +344,8 @@ def certified_component_norm(tau_B: Sequence[float], gamma: Sequence[float], tau
     Raises:
         ValueError: if the lengths differ.
     """
-    return math.sqrt(sum((B * g) ** 2 * (h**2 + bias) for B, g, h in zip(tau_B, gamma, tau_h_prev, strict=True)))
+    squared_norms = [(B * g) ** 2 * (h**2 + bias) for B, g, h in zip(tau_B, gamma, tau_h_prev, strict=True)]  # by layer
+    return math.sqrt(sum(squared_norms))
 
 
 def sensitivity(C: float, relation: str) -> float:

@@ -34,40 +34,45 @@ def optical_enlargement(config: TrialConfig) -> float:
     Args:
         config: with its sigma > 0, from `certified.with_noise`.
     """
-    width = sum(config.layer_sizes[1:])
-    return _on_the_grid(1 + (width + 16) * UNIT, config.sigma / config.tau_f, width, "sigma/tau_f")
+    width = sum(config.layer_sizes[1:])  # numbers in a signal
+    clipped_sensitivity = 1 + (width + 16) * UNIT  # in units of tau_f
+    return _enlargement(clipped_sensitivity, config.sigma / config.tau_f, width, name="sigma/tau_f")
 
 
 def count_enlargement(noise: float) -> float:
-    """Return eta of one count with noise of this standard deviation."""
-    return _on_the_grid(1.0, noise, 1, "the noise of a count")
+    """Return eta of one count: noise of standard deviation `noise` must be 1 + eta times as large on the grid."""
+    return _enlargement(1.0, noise, d=1, name="the noise of a count")
 
 
-def _on_the_grid(exact: float, noise: float, d: int, name: str) -> float:
-    """Return eta of rounding d numbers to the grid.
+def _enlargement(sensitivity: float, noise: float, d: int, name: str) -> float:
+    """Return eta of d numbers: rounding them to the grid of the noise makes their sensitivity C (1 + eta).
+
+    C is the norm to which the numbers are bounded.
 
     Args:
-        exact: the sensitivity before rounding, over C.
-        noise: standard deviation, over C.
-        d: numbers.
-        name: of the noise, for messages.
+        sensitivity: of the d numbers before rounding, over C.
+        noise: standard deviation of the noise, over C.
+        d: how many numbers there are.
+        name: name of the noise, for messages.
 
     Raises:
         ValueError: if the grid is too coarse.
     """
     rounding = noise * math.sqrt(d) / STEPS_PER_SIGMA
     if rounding > COARSEST:
-        most = COARSEST * STEPS_PER_SIGMA / math.sqrt(d)
-        raise ValueError(f"{name}: must be at most {most:.3g} with noise 'secure', whose grid of {d} numbers would be "
-                         f"too coarse, got {noise:g}")
-    return exact / (1 - rounding) * (1 + 2.0**-40) - 1  # the last factor covers rounding here and in gamma
+        max_noise = COARSEST * STEPS_PER_SIGMA / math.sqrt(d)
+        raise ValueError(f"{name}: must be at most {max_noise:.3g} with noise 'secure', whose grid of {d} numbers "
+                         f"would be too coarse, got {noise:g}")
+    return sensitivity / (1 - rounding) * (1 + 2.0**-40) - 1  # the last factor covers rounding here and in gamma
 
 
 def draws(config: TrialConfig) -> int:
-    """Return an upper bound on the noise draws of a whole run."""
-    batches = config.epochs * config.steps_per_epoch
-    optical = config.batch_size * sum(config.layer_sizes[1:]) if config.parts.mechanism.optical else 0
-    return batches * (n_parameters(config.layers) + optical) + config.epochs
+    """Return an upper bound on the noise draws of a whole run: on updates, optical signals and validation counts."""
+    steps = config.epochs * config.steps_per_epoch
+    draws_per_step = n_parameters(config.layers)
+    if config.parts.mechanism.optical:
+        draws_per_step += config.batch_size * sum(config.layer_sizes[1:])
+    return steps * draws_per_step + config.epochs  # one count per epoch
 
 
 def accounted_delta(config: TrialConfig) -> float:

@@ -48,21 +48,23 @@ def label_dp_photonic_layer(alpha: Curve, sigma: float, tau_B: float) -> Curve:
     Args:
         alpha: order or orders.
         sigma: standard deviation of the optical noise; 0 gives an infinite divergence.
-        tau_B: bound on ||B e||.
+        tau_B: bound on ||B e||, the norm of an error e that the feedback matrix B projects.
     """
     return 2 * alpha * (tau_B / sigma) ** 2 if sigma > 0 else alpha * math.inf
 
 
 def label_mu(config: TrialConfig) -> float:
-    """Return mu of the Gaussian DP of a record's one participation: sensitivity over sigma, releases composed.
+    """Return mu, the parameter of Gaussian differential privacy, of one participation of a record in training.
 
-    Each release has sensitivity 2 tau_B. mu is infinite if a layer's error is used without noise.
+    It is the sensitivity of all releases of the participation together, over sigma, the standard deviation of the
+    optical noise. It is infinite if a layer's error is used without noise.
 
     Raises:
         ValueError: for a trial without the photonic mechanism.
     """
     if not config.parts.mechanism.optical:
         raise ValueError(f"mechanism: must be photonic, got {config.mechanism}")
+    # BP (exact feedback) adds its noise to the output error itself, before it reaches any layer.
     output_is_noisy = config.output_noise or config.parts.feedback.exact
     if config.sigma == 0 or not output_is_noisy:
         return math.inf
@@ -70,7 +72,11 @@ def label_mu(config: TrialConfig) -> float:
 
 
 def _sensitivity(config: TrialConfig) -> float:
-    """Return the sensitivity of one participation: 2 tau_B per release, composed over releases."""
+    """Return the sensitivity of one participation of a record: 2 tau_B per release, composed over the releases.
+
+    `tau_f` is the setting for tau_B, the norm to which a projected error is clipped. Every layer is a release, except
+    with BP (exact feedback) or `joint_release`, which release one noisy error for all layers.
+    """
     releases = 1 if config.parts.feedback.exact or config.joint_release else len(config.hidden) + 1
     return 2 * config.tau_f * math.sqrt(releases)
 
@@ -85,11 +91,13 @@ def with_sigma(config: TrialConfig) -> TrialConfig:
     target = config.target_label_epsilon
     if not target:
         return config
+    # A record takes part in each of `draws` batches with probability q.
     draws, q, _ = config.parts.sampler.participations(config, config.epochs)
     delta = accounted_delta(config)
     aim = 0.995 * target  # between 0.99 and 1 times the target
 
     def excess(log_mu: float) -> float:
+        """Return label epsilon minus the aim; it grows with mu."""
         return binomial_gdp_eps(math.exp(log_mu), draws, q, delta) - aim
 
     low = high = 0.0  # log mu below and above the solution
@@ -114,6 +122,7 @@ def label_epsilons(config: TrialConfig, epochs_done: int) -> list[Epsilon]:
         raise ValueError(f"epochs_done: must be >= 1, got {epochs_done}")
     if not config.parts.mechanism.optical:
         return []
+    # A record takes part in each of `draws` batches with probability q; `how` says so in words.
     draws, q, how = config.parts.sampler.participations(config, epochs_done)
     delta = accounted_delta(config)
     note = f"features public, labels private; {how}"
@@ -122,22 +131,32 @@ def label_epsilons(config: TrialConfig, epochs_done: int) -> list[Epsilon]:
     mu = label_mu(with_sigma(config))
     if math.isinf(mu):
         note += "; infinite: an error is used without noise"
-    runs = max(1.0, epochs_done / config.epochs)
+    runs = max(1.0, epochs_done / config.epochs)  # more than one if the trial's noise was drawn again
     epsilons = []
-    for variant, value, conversion in (("gdp", binomial_gdp_eps(mu, draws, q, delta), "exact"),
-                                       ("rdp", binomial_rdp_eps(mu, draws, q, delta), "classic")):
+    for variant, accountant, conversion in (("gdp", binomial_gdp_eps, "exact"), ("rdp", binomial_rdp_eps, "classic")):
+        value = accountant(mu, draws, q, delta)
         if not within_delta(config, value, runs):  # a secure noise sampler's error exceeds its share of delta
             value = math.inf
-        epsilons.append(Epsilon(value, "label", variant, RELATION, config.sampler, config.delta, conversion, note))
+        epsilons.append(Epsilon(value, kind="label", variant=variant, relation=RELATION, sampler=config.sampler,
+                                delta=config.delta, conversion=conversion, note=note))
     return epsilons
 
 
 def _photon_epsilon(config: TrialConfig, draws: int, q: float, note: str) -> Epsilon:
-    """Return the label epsilon of projector `opu_physical`; infinite unless `joint_release` covers the output layer."""
-    value = photon_eps(config, draws, q, config.delta) if config.joint_release else math.inf
-    note += ("; of the device's matrix of this seed" if config.joint_release else
-             "; infinite: the output layer's error is used without noise")
-    return Epsilon(value, "label", "photon", RELATION, config.sampler, config.delta, "improved", note)
+    """Return the label epsilon of projector `opu_physical`; infinite unless `joint_release` covers the output layer.
+
+    Args:
+        draws, q: a record takes part K ~ Bin(draws, q) times.
+        note: beginning of the note.
+    """
+    if config.joint_release:
+        value = photon_eps(config, draws, q, config.delta)
+        note += "; of the device's matrix of this seed"
+    else:
+        value = math.inf
+        note += "; infinite: the output layer's error is used without noise"
+    return Epsilon(value, kind="label", variant="photon", relation=RELATION, sampler=config.sampler,
+                   delta=config.delta, conversion="improved", note=note)
 
 
 def photon_eps(config: TrialConfig, draws: int, q: float, delta: float) -> float:
@@ -146,8 +165,8 @@ def photon_eps(config: TrialConfig, draws: int, q: float, delta: float) -> float
     A record takes part K ~ Bin(draws, q) times. Every Renyi order gives a valid epsilon. The search for the best order
     starts at that of a Gaussian and goes downhill, because each order takes a second.
     """
-    log_in = math.log(q)
-    log_out = math.log1p(-q) if q < 1 else -math.inf
+    log_q = math.log(q)
+    log_1_minus_q = math.log1p(-q) if q < 1 else -math.inf
 
     def epsilon_at(step: int) -> float:
         """Return epsilon by the Renyi divergence of order alpha = 1 + 2^(step/2).
@@ -157,14 +176,17 @@ def photon_eps(config: TrialConfig, draws: int, q: float, delta: float) -> float
         """
         alpha = 1 + 2.0 ** (step / 2)
         exponent = (alpha - 1) * label_divergence(alpha, config)
-        curve = np.array([draws * np.logaddexp(log_out, log_in + exponent) / (alpha - 1)])
+        curve = np.array([draws * np.logaddexp(log_1_minus_q, log_q + exponent) / (alpha - 1)])
         if not np.isfinite(curve).all():
             return math.inf
-        # The improved conversion is unstable near order 1: it is infinite here and gains nothing.
-        return min(convert([alpha], curve, delta)[0] for convert in (classic_conversion, improved_conversion))
+        # The improved conversion is unstable near order 1, where it is infinite; the classic one is not.
+        classic, _ = classic_conversion([alpha], curve, delta)
+        improved, _ = improved_conversion([alpha], curve, delta)
+        return min(classic, improved)
 
-    expected = draws * q * label_divergence(2.0, config) / 2
-    start = round(math.log2(math.log(1 / delta) / expected)) if 0 < expected < math.inf else LEAST_STEP
+    # A Gaussian with divergence c alpha has its best order near alpha - 1 = sqrt(log(1/delta)/c).
+    c = draws * q * label_divergence(2.0, config) / 2
+    start = round(math.log2(math.log(1 / delta) / c)) if 0 < c < math.inf else LEAST_STEP
     step = min(max(start, LEAST_STEP), MOST_STEP)
     best = epsilon_at(step)
     for direction in (1, -1):
@@ -177,21 +199,26 @@ def photon_eps(config: TrialConfig, draws: int, q: float, delta: float) -> float
 
 
 def binomial_gdp_eps(mu: float, draws: int, q: float, delta: float) -> float:
-    """Return epsilon of K mu-Gaussian DP releases, K ~ Bin(draws, q) public; at q = 1 exactly (mu sqrt(draws))-GDP.
+    """Return epsilon of K releases that are mu-Gaussian DP each, for K ~ Bin(draws, q), which may be public.
 
-    delta(epsilon) is the average over K. Counts K in the upper tail, of probability delta/10^6, are charged with
-    delta(epsilon) = 1.
+    K releases together are (mu sqrt(K))-Gaussian DP; at q = 1, K = draws. Otherwise delta(epsilon) is the average over
+    K. Counts K in the upper tail, of probability delta/10^6, are charged with delta(epsilon) = 1.
+
+    Args:
+        mu: sensitivity of a release over the standard deviation of its noise.
+        draws, q: number of batches, and the probability that a batch has the record.
     """
     if math.isinf(mu):
         return math.inf
     if q == 1:
         return gdp_eps(mu * math.sqrt(draws), delta)
-    last = int(stats.binom.isf(delta * 1e-6, draws, q))
-    k = np.arange(1, last + 1)
-    weights, beyond = stats.binom.pmf(k, draws, q), stats.binom.sf(last, draws, q)
+    max_k = int(stats.binom.isf(delta * 1e-6, draws, q))
+    k = np.arange(1, max_k + 1)
+    probabilities, tail_probability = stats.binom.pmf(k, draws, q), stats.binom.sf(max_k, draws, q)
 
     def excess(epsilon: float) -> float:
-        return float(weights @ gdp_delta(mu * np.sqrt(k), epsilon)) + beyond - delta
+        """Return delta(epsilon) minus the given delta."""
+        return float(probabilities @ gdp_delta(mu * np.sqrt(k), epsilon)) + tail_probability - delta
 
     return smallest_epsilon(excess)
 
@@ -199,11 +226,15 @@ def binomial_gdp_eps(mu: float, draws: int, q: float, delta: float) -> float:
 def binomial_rdp_eps(mu: float, draws: int, q: float, delta: float) -> float:
     """Return an upper bound on `binomial_gdp_eps`, by classic conversion of the Renyi curve over orders alpha.
 
+    A release that is mu-Gaussian DP has Renyi divergence alpha mu^2/2. A record takes part in each of `draws` releases
+    with probability q, so the divergence of order alpha of all together is
+
         draws log(1 - q + q e^((alpha-1) alpha mu^2/2))/(alpha - 1)
     """
     if math.isinf(mu):
         return math.inf
     exponent = (ALPHAS - 1) * ALPHAS * mu**2 / 2
-    absent = math.log1p(-q) if q < 1 else -math.inf
-    curve = draws * np.logaddexp(absent, math.log(q) + exponent) / (ALPHAS - 1)
-    return classic_conversion(ALPHAS, curve, delta)[0]
+    log_1_minus_q = math.log1p(-q) if q < 1 else -math.inf
+    curve = draws * np.logaddexp(log_1_minus_q, math.log(q) + exponent) / (ALPHAS - 1)  # logarithms cannot overflow
+    epsilon, _ = classic_conversion(ALPHAS, curve, delta)
+    return epsilon

@@ -36,6 +36,7 @@ def leekifer_epsilon(N: int, m: int, noise_multiplier: float, T: int, delta: flo
     The published table is `epsilon_classic`, truncated to two decimals.
 
     Args:
+        N, m, T: numbers of records, of records in a batch, and of steps.
         noise_multiplier: sigma m/sensitivity, for noise of standard deviation sigma on the mean.
         orders: of the Renyi divergence, integers >= 2.
 
@@ -44,9 +45,9 @@ def leekifer_epsilon(N: int, m: int, noise_multiplier: float, T: int, delta: flo
     """
     orders = tuple(orders)
     curve = T * without_replacement_rdp(m / N, noise_multiplier, orders)
-    value, order = classic_conversion(orders, curve, delta)
-    return {"epsilon_classic": value, "order": order,
-            "epsilon_improved": improved_conversion(orders, curve, delta)[0]}
+    classic, order = classic_conversion(orders, curve, delta)
+    improved, _ = improved_conversion(orders, curve, delta)
+    return {"epsilon_classic": classic, "order": order, "epsilon_improved": improved}
 
 
 def leekifer_epsilon_lemma3_printed(N: int, m: int, noise_multiplier: float, T: int, delta: float,
@@ -56,5 +57,6 @@ def leekifer_epsilon_lemma3_printed(N: int, m: int, noise_multiplier: float, T: 
     It does not reproduce the paper's own numbers. Arguments as in `leekifer_epsilon`.
     """
     orders = tuple(orders)
-    value, order = classic_conversion(orders, T * lemma3_rdp(m / N, noise_multiplier, orders), delta)
-    return {"epsilon_classic": value, "order": order}
+    curve = T * lemma3_rdp(m / N, noise_multiplier, orders)
+    classic, order = classic_conversion(orders, curve, delta)
+    return {"epsilon_classic": classic, "order": order}

@@ -17,23 +17,24 @@ def noise_statement(sources: Iterable[str]) -> str:
     Args:
         sources: the setting `noise` of every trial that draws noise.
     """
-    recorded, secret = _counts(sources)
-    if not recorded and not secret:
+    n_recorded, n_secret = _counts(sources)
+    if not n_recorded and not n_secret:
         return ""
-    if not secret:
+    if not n_secret:
         return f"the noise comes from a recorded seed, so these trials {RECORDED}"
-    if not recorded:
+    if not n_recorded:
         return "noise and batches came from the operating system, and nothing of them was recorded"
-    return (f"the noise of {recorded} of {recorded + secret} trials comes from a recorded seed, so these {RECORDED}; "
-            f"noise and batches of the other {secret} came from the operating system, and nothing of them was recorded")
+    return (f"the noise of {n_recorded} of {n_recorded + n_secret} trials comes from a recorded seed, so these "
+            f"{RECORDED}; noise and batches of the other {n_secret} came from the operating system, and nothing of "
+            "them was recorded")
 
 
 def standing(sources: Iterable[str]) -> str:
     """Return `certified`, `simulated` or `partly simulated`: the guarantee's standing with these noise sources."""
-    recorded, secret = _counts(sources)
-    if not recorded:
+    n_recorded, n_secret = _counts(sources)
+    if not n_recorded:
         return "certified"
-    return "partly simulated" if secret else "simulated"
+    return "partly simulated" if n_secret else "simulated"
 
 
 def choice_statement(trials: Sequence[TrialConfig], selection: Selection) -> str:
@@ -44,18 +45,18 @@ def choice_statement(trials: Sequence[TrialConfig], selection: Selection) -> str
             skipped.
     """
     trials = composable(trials)
-    text = sentence(noise_statement([trial.noise for trial in trials]))
+    statement = sentence(noise_statement([trial.noise for trial in trials]))
     seeds = [trial.seed for trial in trials if not trial.secure]
     if selection.is_random or len(set(seeds)) == len(seeds):  # random stopping draws every trial under its own seed
-        return text
-    return (f"{text} The simulation leaves out that trials of one seed share noise and batches, so composing them as "
-            "independent does not describe them.")
+        return statement
+    return (f"{statement} The simulation leaves out that trials of one seed share noise and batches, so composing them "
+            "as independent does not describe them.")
 
 
 def _counts(sources: Iterable[str]) -> tuple[int, int]:
     """Return how many trials draw their noise from a recorded seed, and how many secretly."""
-    secret = [source == "secure" for source in sources]
-    return secret.count(False), secret.count(True)
+    is_secret = [source == "secure" for source in sources]
+    return is_secret.count(False), is_secret.count(True)
 
 
 def sentence(clause: str) -> str:

@@ -46,6 +46,11 @@ class Statement:
     notes: str
     steps: tuple[str, ...] = ()
 
+    @property
+    def run_epsilons(self) -> tuple[Epsilon, ...]:
+        """The epsilons of the whole run, after its last epoch."""
+        return self.epsilons[-1]
+
 
 def statements(experiment: Experiment, by_epoch: bool = False) -> list[Statement]:
     """Return the statements on every setting of an experiment; for random stopping, on every candidate.
@@ -56,11 +61,11 @@ def statements(experiment: Experiment, by_epoch: bool = False) -> list[Statement
         by_epoch: also after every epoch before the last.
     """
     check_promises((trial for trial in experiment.possible if not sums_in_floating_point(trial)), None)
-    settings: dict[TrialConfig, list[TrialConfig]] = {}
+    trials_by_setting: dict[TrialConfig, list[TrialConfig]] = {}
     for trial in experiment.possible:
-        of_all_seeds = trial if _counts_photons(trial) else TrialConfig(trial.given, seed=0)
-        settings.setdefault(of_all_seeds, []).append(trial)
-    return [_statement(trials, experiment, by_epoch) for trials in settings.values()]
+        setting = trial if _counts_photons(trial) else TrialConfig(trial.given, seed=0)  # equal for all seeds
+        trials_by_setting.setdefault(setting, []).append(trial)
+    return [_statement(trials, experiment, by_epoch) for trials in trials_by_setting.values()]
 
 
 def _counts_photons(trial: TrialConfig) -> bool:
@@ -78,10 +83,14 @@ def _statement(trials: Sequence[TrialConfig], experiment: Experiment, by_epoch: 
     name = run_name(trial, experiment.varied)
     if not _counts_photons(trial):
         name = name.rpartition(" ")[0]  # without the seed
-    return Statement(name, tuple(t.trial_key for t in trials), _noise_level(noisy),
-                     tuple(tuple(account(trial, epoch)) for epoch in epochs),
-                     tuple(assumptions(noisy)) if trial.parts.mechanism.optical else (),
-                     privacy_tags(trial)["privacy.notes"], tuple(_steps(noisy)) if noisy.exact else ())
+    return Statement(
+        name=name,
+        trial_keys=tuple(seed_trial.trial_key for seed_trial in trials),
+        noise=_noise_level(noisy),
+        epsilons=tuple(tuple(account(trial, epoch)) for epoch in epochs),
+        assumptions=tuple(assumptions(noisy)) if trial.parts.mechanism.optical else (),
+        notes=privacy_tags(trial)["privacy.notes"],
+        steps=tuple(_steps(noisy)) if noisy.exact else ())  # `exact`: trained in integer arithmetic
 
 
 def _noise_level(noisy: TrialConfig) -> str:
@@ -97,11 +106,13 @@ def _noise_level(noisy: TrialConfig) -> str:
         return _calibrated(noisy)
     if _counts_photons(noisy):
         return f"photons = {noisy.photons:.4g}"
-    return f"sigma = {noisy.sigma:.4g}" if mechanism.optical else "none"
+    if mechanism.optical:
+        return f"sigma = {noisy.sigma:.4g}"
+    return "none"
 
 
 def _steps(noisy: TrialConfig) -> Iterator[str]:
-    """Yield the real values of an integer 1 in every layer."""
+    """Yield one line per layer: the real numbers that an integer 1 stands for in integer arithmetic."""
     for number, step in enumerate(steps(noisy, 1.0, noisy.noise_multiplier), start=1):
         yield (f"layer {number}: inputs 2^{math.log2(step.input):.0f}, learning signals "
                f"2^{math.log2(step.signal):.0f}, contributions {step.contribution:.3g} C")
@@ -109,9 +120,11 @@ def _steps(noisy: TrialConfig) -> Iterator[str]:
 
 def _calibrated(noisy: TrialConfig) -> str:
     """Return `z = 1.1`, or the setting that sets the noise of a user's trainer."""
-    if not (name := noisy.parts.trainer.calibrates):
+    name = noisy.parts.trainer.calibrates
+    if not name:
         return "as stated"
-    return f"{'z' if name == 'noise_multiplier' else name} = {getattr(noisy, name):.4g}"
+    symbol = "z" if name == "noise_multiplier" else name
+    return f"{symbol} = {getattr(noisy, name):.4g}"
 
 
 def as_json(experiment: Experiment, by_epoch: bool = False) -> str:
@@ -140,16 +153,23 @@ def as_lines(experiment: Experiment, by_epoch: bool = False) -> Iterator[str]:
     yield from _table(settings, {trial.trial_key: trial.epochs for trial in trials})
     if by_epoch:
         yield from _epoch_lines(settings)
-    for kind in dict.fromkeys(e.kind for setting in settings for e in setting.epsilons[-1]):
-        yield f"{kind}: {GUARANTEES[kind][1]}"
-    assumptions_by_name = {
-        setting.name: [f"{'holds' if a.holds else 'FAILS'}  {a.name}: {a.reason}" for a in setting.assumptions]
-        for setting in settings}
-    yield from _merged_lines("assumes:", settings, assumptions_by_name)
-    yield from _merged_lines("integers stand for multiples of:", settings, {s.name: s.steps for s in settings})
-    yield from _merged_lines("rests on:", settings, {s.name: _clauses(s.notes) for s in settings})
+    for kind in dict.fromkeys(epsilon.kind for setting in settings for epsilon in setting.run_epsilons):  # each once
+        yield f"{kind}: {GUARANTEES[kind].meaning}"
+    assumption_lines = {setting.name: [_assumption_line(assumption) for assumption in setting.assumptions]
+                        for setting in settings}
+    step_lines = {setting.name: setting.steps for setting in settings}
+    note_lines = {setting.name: _clauses(setting.notes) for setting in settings}
+    yield from _merged_lines("assumes:", settings, assumption_lines)
+    yield from _merged_lines("integers stand for multiples of:", settings, step_lines)
+    yield from _merged_lines("rests on:", settings, note_lines)
     yield from price_lines(experiment)
     yield from budget_lines(experiment)
+
+
+def _assumption_line(assumption: Assumption) -> str:
+    """Return `holds  sigma > 0: sigma = 0.1`, or `FAILS` with the reason."""
+    verdict = "holds" if assumption.holds else "FAILS"
+    return f"{verdict}  {assumption.name}: {assumption.reason}"
 
 
 def _table(settings: Sequence[Statement], epochs: Mapping[str, int]) -> Iterator[str]:
@@ -159,12 +179,14 @@ def _table(settings: Sequence[Statement], epochs: Mapping[str, int]) -> Iterator
         epochs: number of epochs by trial_key.
     """
     names_by_row: dict[tuple[str, ...], list[str]] = {}
+    without_epsilon = ("none", "", "", "", "")
     for setting in settings:
-        for row in _rows(setting.epsilons[-1]) or [("none", *[""] * 4)]:
-            noise = "" if row[0] == "inf" else setting.noise  # infinite at any noise
-            key = (*row, noise, str(epochs[setting.trial_keys[0]]))
-            names_by_row.setdefault(key, []).append(setting.name)
-    yield from aligned([HEADER, *((*row, _merged_names(names)) for row, names in names_by_row.items())])
+        n_epochs = str(epochs[setting.trial_keys[0]])
+        for epsilon, *columns in _rows(setting.run_epsilons) or [without_epsilon]:
+            noise = "" if epsilon == "inf" else setting.noise  # infinite at any noise
+            names_by_row.setdefault((epsilon, *columns, noise, n_epochs), []).append(setting.name)
+    rows = [(*row, _merged_names(names)) for row, names in names_by_row.items()]
+    yield from aligned([HEADER, *rows])
 
 
 def _epoch_lines(settings: Sequence[Statement]) -> Iterator[str]:
@@ -172,7 +194,7 @@ def _epoch_lines(settings: Sequence[Statement]) -> Iterator[str]:
     for setting in settings:
         yield setting.name
         for number, epsilons in enumerate(setting.epsilons, start=1):
-            values = (f"{e.metric_name.removeprefix('epsilon/')} {e.value:.4g}" for e in epsilons)
+            values = [f"{epsilon.metric_name.removeprefix('epsilon/')} {epsilon.value:.4g}" for epsilon in epsilons]
             yield f"  after epoch {number:>3}: {', '.join(values) or 'none'}"
 
 
@@ -186,13 +208,13 @@ def aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
 def _rows(epsilons: Sequence[Epsilon]) -> list[tuple[str, ...]]:
     """Return table rows (value, kind and formulas, relation, sampler, delta), merged if only their formulas differ."""
     variants_by_row: dict[tuple[str, ...], list[str]] = {}
-    for e in epsilons:
-        row = (f"{e.value:.4g}", e.kind, e.relation, e.sampler, f"{e.delta:g}")
-        variants_by_row.setdefault(row, []).append(e.variant)
-    rows = []
-    for (value, kind, *rest), variants in variants_by_row.items():
+    for epsilon in epsilons:
+        row = (f"{epsilon.value:.4g}", epsilon.kind, epsilon.relation, epsilon.sampler, f"{epsilon.delta:g}")
+        variants_by_row.setdefault(row, []).append(epsilon.variant)
+    rows: list[tuple[str, ...]] = []
+    for (value, kind, relation, sampler, delta), variants in variants_by_row.items():
         formulas = ", ".join(_formulas(variants))
-        rows.append((value, f"{kind} {formulas}".strip(), *rest))
+        rows.append((value, f"{kind} {formulas}".strip(), relation, sampler, delta))
     return rows
 
 
@@ -201,11 +223,11 @@ def _formulas(variants: Sequence[str]) -> list[str]:
 
     A name with a single variant stays as it is.
     """
-    by_name: dict[str, list[str]] = {}
+    variants_by_name: dict[str, list[str]] = {}
     for variant in variants:
         name = variant.partition("/")[0]
-        by_name.setdefault(name, []).append(variant)
-    return [variants[0] if len(variants) == 1 else name for name, variants in by_name.items()]
+        variants_by_name.setdefault(name, []).append(variant)
+    return [of_name[0] if len(of_name) == 1 else name for name, of_name in variants_by_name.items()]
 
 
 def _clauses(notes: str) -> list[str]:
@@ -246,10 +268,10 @@ def _merged_lines(title: str, settings: Sequence[Statement], lines: Mapping[str,
 def _merged_names(names: Sequence[str]) -> str:
     """Return merged names: `bp, dfa epsilon=3` for `bp epsilon=3` and `dfa epsilon=3`; shared words appear once."""
     distinct = list(dict.fromkeys(names))
-    words = [name.split(" ") for name in distinct]
-    if len({len(name) for name in words}) > 1:
+    words_of_names = [name.split(" ") for name in distinct]
+    if len({len(words) for words in words_of_names}) > 1:
         return "; ".join(distinct)
-    columns = [list(dict.fromkeys(column)) for column in zip(*words, strict=True)]
+    columns = [list(dict.fromkeys(column)) for column in zip(*words_of_names, strict=True)]  # distinct words by place
     n_combinations = math.prod(len(column) for column in columns)
     if n_combinations != len(distinct):  # some combinations are missing, so one name would claim too much
         return "; ".join(distinct)
@@ -259,6 +281,7 @@ def _merged_names(names: Sequence[str]) -> str:
 def _merged_words(words: Sequence[str]) -> str:
     """Return merged words: `epsilon=1, 3` for `epsilon=1` and `epsilon=3`."""
     fields = {word.partition("=")[0] for word in words}
-    if len(fields) == 1 and all("=" in word for word in words):
-        return f"{fields.pop()}={', '.join(word.partition('=')[2] for word in words)}"
+    if len(fields) == 1 and all("=" in word for word in words):  # values of one setting
+        values = [word.partition("=")[2] for word in words]
+        return f"{fields.pop()}={', '.join(values)}"
     return ", ".join(words)

@@ -53,10 +53,11 @@ def label_divergence(alpha: float, config: TrialConfig) -> float:
         config: a trial with projector 'opu_physical'; its seed determines the matrix.
     """
     camera, n_classes = camera_of(config), config.layer_sizes[-1]
-    bright = camera.photons_per_unit * camera.reference**2  # counts from the reference alone
-    per_count = _label_divergence(alpha, integer_seed(config.seed, "feedback"), n_classes, sum(config.hidden),
-                                  camera.reference_ratio, camera.dark_counts / bright, config.threshold)
-    return bright * per_count
+    reference_counts = camera.photons_per_unit * camera.reference**2  # from the reference beam alone
+    per_count = _label_divergence(
+        alpha, seed=integer_seed(config.seed, "feedback"), n_classes=n_classes, n_pixels=sum(config.hidden),
+        ratio=camera.reference_ratio, dark=camera.dark_counts / reference_counts, threshold=config.threshold)
+    return reference_counts * per_count
 
 
 @lru_cache(maxsize=4096)
@@ -74,8 +75,8 @@ def _label_divergence(alpha: float, seed: int, n_classes: int, n_pixels: int, ra
     """
     matrix = transmission(seed, n_classes, n_pixels) / (ratio * math.sqrt(2 * n_classes))
     most = most_positive(threshold, n_classes)
-    worst = exact_bound if n_classes <= MOST_CLASSES else least_intensity_bound
-    return worst(alpha, matrix, dark, most)
+    worst_divergence = exact_bound if n_classes <= MOST_CLASSES else least_intensity_bound
+    return worst_divergence(alpha, matrix, dark, most)
 
 
 def exact_bound(alpha: float, matrix: np.ndarray, dark: float, most: int) -> float:
@@ -99,6 +100,7 @@ def exact_bound(alpha: float, matrix: np.ndarray, dark: float, most: int) -> flo
     worst = 0.0
     for y, other in itertools.permutations(range(n), 2):
         bit, other_bit = 1 << y, 1 << other
+        # c, d: whether y is on in the negative part of the first label's error, and y' in that of the second
         negative = max(divergences[index[c * bit], index[d * other_bit]] for c in (0, 1) for d in (0, 1))
         positive = 0.0
         for a, b in ((1, 1), (1, 0), (0, 1)):  # whether y is on for the second label, and y' for the first
@@ -119,14 +121,15 @@ def _pairwise(alpha: float, matrix: np.ndarray, dark: float, masks: list[int]) -
     Args:
         matrix: complex [n_classes, n_pixels], over the reference's amplitude.
         dark: counts without light, over the counts of the reference.
-        masks: of patterns; bit c is set if mirror c is on.
+        masks: the patterns as numbers; bit c of a mask is set if mirror c is on.
     """
-    patterns = np.array([[mask >> c & 1 for c in range(len(matrix))] for mask in masks], dtype=np.float64)
+    n_classes, n_pixels = matrix.shape
+    patterns = np.array([[mask >> c & 1 for c in range(n_classes)] for mask in masks], dtype=np.float64)
     mixed, total = np.zeros((len(masks), len(masks))), np.zeros(len(masks))
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-        for first in range(0, matrix.shape[1], PIXELS):
-            field = patterns @ matrix[:, first:first + PIXELS].astype(np.complex128)
-            for phase in (1.0, -1.0):
+        for start in range(0, n_pixels, PIXELS):
+            field = patterns @ matrix[:, start:start + PIXELS].astype(np.complex128)
+            for phase in (1.0, -1.0):  # of the reference, in the two exposures
                 log_mean = np.log(np.abs(phase + field) ** 2 + dark)
                 mixed += np.exp(alpha * log_mean) @ np.exp((1 - alpha) * log_mean).T
                 total += np.exp(log_mean).sum(axis=1)
@@ -135,7 +138,7 @@ def _pairwise(alpha: float, matrix: np.ndarray, dark: float, masks: list[int]) -
 
 
 def least_intensity_bound(alpha: float, matrix: np.ndarray, dark: float, most: int) -> float:
-    """Return an upper bound on `exact_bound`, with the same arguments, from the least possible intensity of a pixel.
+    """Return an upper bound on `exact_bound`, with the same arguments, from the smallest possible intensity of a pixel.
 
     `exact_bound` compares all patterns of mirrors, which is too slow for many classes. With v^2 and w^2 two means of a
     pixel and d = (w - v)/v, the divergence is D_alpha = (w - v)^2 g(d) where
@@ -152,9 +155,10 @@ def least_intensity_bound(alpha: float, matrix: np.ndarray, dark: float, most: i
     worst = 0.0
     for y, other in itertools.combinations(range(len(matrix)), 2):
         pair = matrix[[y, other]].astype(np.complex128)
-        deltas = np.abs([pair[0] - pair[1], pair[0], pair[1]])
-        worst = max(worst, sum(_part_bound(alpha, deltas, largest_signal, dark).max()
-                               for largest_signal in (largest_positive, largest_negative)))
+        field_changes = np.abs([pair[0] - pair[1], pair[0], pair[1]])  # both mirrors switch, or one of them
+        positive_bound = _part_bound(alpha, field_changes, largest_positive, dark).max()
+        negative_bound = _part_bound(alpha, field_changes, largest_negative, dark).max()
+        worst = max(worst, positive_bound + negative_bound)
     return worst
 
 

@@ -60,23 +60,25 @@ def selected_by_composition(events: Sequence[Event], delta: float, scores: Seque
     samplers = sorted({event.sampler for event in events})
     note = (f"all of {counted(len(events), 'trial')} composed: any of them may be published, the best for example; "
             f"{_COVERED if scores else _SCORES}")
-    gaussian = [event for event in events if isinstance(event, PrivacyEvent)]
-    any_stated = len(gaussian) < len(events)
-    exact = not any_stated and not any(event.sampler_class.amplified for event in gaussian)
+    gaussian_events = [event for event in events if isinstance(event, PrivacyEvent)]
+    any_stated = len(gaussian_events) < len(events)
+    # Runs without amplification by sampling are Gaussian mechanisms, which compose exactly.
+    is_exact = not any_stated and not any(event.sampler_class.amplified for event in gaussian_events)
     scores_mu = math.hypot(*scores)  # Gaussian mechanisms compose to the root of the summed squares
     extra_mu = 0.0 if one_split else scores_mu  # scores charged to a record that also pays for training
-    if any(event.z == 0 for event in gaussian):
+    if any(event.z == 0 for event in gaussian_events):
         value = math.inf
     elif any_stated:
-        runs_of_events = [_as_dp(event, count) for event, count in Counter(events).items()]
-        value = composed_epsilon(runs_of_events, [extra_mu], delta)
-    elif exact:
-        value = gdp_eps(math.hypot(extra_mu, *(math.sqrt(e.epochs) / e.z for e in gaussian)), delta)
+        repeated_runs = [_as_dp(event, count) for event, count in Counter(events).items()]
+        value = composed_epsilon(repeated_runs, [extra_mu], delta)
+    elif is_exact:
+        run_mus = [math.sqrt(event.epochs) / event.z for event in gaussian_events]
+        value = gdp_eps(math.hypot(extra_mu, *run_mus), delta)
     else:
-        value = _composed_losses_epsilon(gaussian, extra_mu, delta)
-    value = max(value, gdp_eps(scores_mu, delta))
-    return Epsilon(value, "selected", "composition", relation, ", ".join(samplers), delta, "exact" if exact else "pld",
-                   note)
+        value = _composed_losses_epsilon(gaussian_events, extra_mu, delta)
+    value = max(value, gdp_eps(scores_mu, delta))  # of a record that only pays for scores
+    return Epsilon(value, kind="selected", variant="composition", relation=relation, sampler=", ".join(samplers),
+                   delta=delta, conversion="exact" if is_exact else "pld", note=note)
 
 
 def _composed_losses_epsilon(events: Sequence[PrivacyEvent], extra_mu: float, delta: float) -> float:
@@ -87,6 +89,7 @@ def _composed_losses_epsilon(events: Sequence[PrivacyEvent], extra_mu: float, de
     """
     for event in events:
         check_losses(event)
+    # Equal events become one longer run: composing its steps at once is faster.
     runs = [dataclasses.replace(event, steps=event.steps * count, epochs=event.epochs * count)
             for event, count in Counter(events).items()]
     interval = _interval(runs)
@@ -95,6 +98,7 @@ def _composed_losses_epsilon(events: Sequence[PrivacyEvent], extra_mu: float, de
         total = total.compose(losses)
     if extra_mu:
         total = total.compose(gaussian_losses(1 / extra_mu, interval))
+    # A shuffled run and the extra release are one distribution each, whatever their number of steps.
     n_compositions = sum(run.steps if run.sampler_class.amplified else 1 for run in runs) + bool(extra_mu)
     return pld_epsilon(total, delta, n_compositions)
 
@@ -125,22 +129,23 @@ def selected_by_random_stopping(events: Sequence[Event], delta: float, mean: flo
         raise ValueError(f"shape: must be >= 0, got {shape}")
     value = math.inf
     if all(isinstance(event, StatedEvent) or event.z > 0 for event in events):
-        accountants_of_events = []
+        rdp_accountants = []
         for event in Counter(events):  # each distinct event once
             run, neighbours = _as_dp(event)
-            accountants_of_events.append(RdpAccountant(neighboring_relation=neighbours).compose(run))
-        orders = accountants_of_events[0].orders
+            rdp_accountants.append(RdpAccountant(neighboring_relation=neighbours).compose(run))
+        orders = rdp_accountants[0].orders
         score_curve = np.asarray(orders) * max(scores, default=0.0) ** 2 / 2
-        worst_curve = np.max([score_curve, *(accountant.rdp for accountant in accountants_of_events)], axis=0)
+        worst_curve = np.max([score_curve, *(accountant.rdp for accountant in rdp_accountants)], axis=0)
         value, _ = improved_conversion(orders, repeated(orders, worst_curve, mean, shape), delta)
-    name = _NAMES.get(shape, f"negative binomial (shape {shape:g})")
-    return Epsilon(value, "selected", "random_stopping", relation, sampler, delta, "improved",
-                   f"the best of K trials, K {name} with mean {mean:g} and drawn beforehand; only the best is "
-                   f"published; {_COVERED if scores else _SCORES}")
+    distribution = _NAMES.get(shape, f"negative binomial (shape {shape:g})")
+    note = (f"the best of K trials, K {distribution} with mean {mean:g} and drawn beforehand; only the best is "
+            f"published; {_COVERED if scores else _SCORES}")
+    return Epsilon(value, kind="selected", variant="random_stopping", relation=relation, sampler=sampler, delta=delta,
+                   conversion="improved", note=note)
 
 
 def repeated(orders: np.ndarray, curve: np.ndarray, mean: float, shape: float) -> np.ndarray:
-    """Return the Renyi curve of the best of K runs from the curve of one run (Papernot & Steinke 2022, Theorems 2, 6).
+    """Return the Renyi curve of the best of K runs, from the curve of one (Papernot & Steinke 2022, Theorems 2 and 6).
 
     K has a truncated negative binomial distribution with shape eta and parameter gamma, or a Poisson distribution. With
     order lambda and curve e(lambda), for every lambda > 1 and any lambda' >= 1:
@@ -154,13 +159,13 @@ def repeated(orders: np.ndarray, curve: np.ndarray, mean: float, shape: float) -
         orders, curve: [n], orders >= 1 and increasing; infinite if an order has no bound.
         mean, shape: of K; an infinite shape is Poisson.
     """
-    above, repeated_curve = orders > 1, np.full(len(orders), np.inf)
+    above_1, repeated_curve = orders > 1, np.full(len(orders), np.inf)
     if shape == POISSON:
-        extra = np.array([mean * compute_delta(orders, curve, math.log1p(1 / (order - 1)))[0]
-                          for order in orders[above]])
-    else:
-        extra = (1 + shape) * np.min((1 - 1 / orders) * curve - math.log(gamma_of(mean, shape)) / orders)
-    repeated_curve[above] = curve[above] + extra + math.log(mean) / (orders[above] - 1)
+        deltas = [compute_delta(orders, curve, math.log1p(1 / (order - 1)))[0] for order in orders[above_1]]
+        second_term = np.array([mean * delta for delta in deltas])
+    else:  # with the best lambda'
+        second_term = (1 + shape) * np.min((1 - 1 / orders) * curve - math.log(gamma_of(mean, shape)) / orders)
+    repeated_curve[above_1] = curve[above_1] + second_term + math.log(mean) / (orders[above_1] - 1)
     # A Renyi curve does not decrease with its order, so the bound at a larger order holds at smaller ones too.
     return np.minimum.accumulate(repeated_curve[::-1])[::-1]
 
@@ -169,7 +174,8 @@ def _interval(runs: Sequence[PrivacyEvent]) -> float:
     """Return the interval of a common grid of privacy losses for composing several runs.
 
     Rounding adds at most interval^2/4 to the variance of a step's loss. The interval keeps this below 0.2% of the
-    variance of the losses themselves, estimated by q^2 (e^(1/z^2) - 1) per step. A single run has its own interval.
+    variance of the losses themselves. The estimate is q^2 (e^(1/z^2) - 1) per step, with sampling rate q and noise
+    multiplier z. A single run has its own interval.
     """
     if len(runs) == 1:
         return interval_of(runs[0])
@@ -182,7 +188,8 @@ def _interval(runs: Sequence[PrivacyEvent]) -> float:
             n_steps.append(1)
             variances.append(run.epochs / run.z ** 2)
     steps, variance = sum(n_steps), sum(variances)
-    return min(max(math.sqrt(0.008 * variance / steps), DISCRETIZATION), COARSEST)
+    interval = math.sqrt(0.008 * variance / steps)  # then interval^2/4 is 0.2% of the variance of a step
+    return min(max(interval, DISCRETIZATION), COARSEST)
 
 
 def dp_event(event: PrivacyEvent) -> SelfComposedDpEvent:

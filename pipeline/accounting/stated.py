@@ -128,7 +128,7 @@ def count_mechanisms(event: Any) -> int:
     if isinstance(event, SelfComposedDpEvent):
         return event.count * count_mechanisms(event.event)
     if isinstance(event, ComposedDpEvent):
-        return sum(count_mechanisms(part) for part in event.events)
+        return sum(count_mechanisms(member) for member in event.events)
     return 1
 
 
@@ -209,7 +209,8 @@ def stated_value(event: StatedEvent, delta: float, accountant: str) -> float:
     if accountant == "pld":
         composed = PLDAccountant(event.neighbours).compose(event.event, event.steps)
         return _pld_epsilon(composed, event.steps * count_mechanisms(event.event), delta)
-    return improved_conversion(ORDERS, event.renyi(), delta)[0]
+    epsilon, _ = improved_conversion(ORDERS, event.renyi(), delta)
+    return epsilon
 
 
 def stated_event(config: TrialConfig, epochs_done: int) -> StatedEvent:
@@ -269,10 +270,10 @@ def composed_epsilon(runs: list[tuple[DpEvent, NeighboringRelation]], mus: list[
 
     Args:
         runs: (event, neighbouring relation) of each run.
-        mus: of the Gaussian releases: sensitivity over standard deviation; 0 for no release.
+        mus: mu of each Gaussian release, its sensitivity over the standard deviation of its noise; 0 for no release.
 
     Raises:
-        ConfigError: for an event that has neither.
+        ConfigError: if privacy-loss distributions cannot be used, and an event has no known Renyi divergence.
     """
     relations = {relation for _, relation in runs}
     events = [event for event, _ in runs] + [GaussianDpEvent(1 / mu) for mu in mus if mu]
@@ -280,7 +281,7 @@ def composed_epsilon(runs: list[tuple[DpEvent, NeighboringRelation]], mus: list[
         composed = PLDAccountant(*relations)
         for event in events:
             composed.compose(event)
-        return _pld_epsilon(composed, sum(count_mechanisms(event) for event in events), delta)
+        return _pld_epsilon(composed, n_mechanisms=sum(count_mechanisms(event) for event in events), delta=delta)
     curve = np.array(ORDERS) * sum(mu**2 for mu in mus) / 2  # Renyi divergence [orders], of the Gaussian releases
     for event, relation in runs:
         accountant = RdpAccountant(ORDERS, relation)
@@ -290,4 +291,5 @@ def composed_epsilon(runs: list[tuple[DpEvent, NeighboringRelation]], mus: list[
         curve = curve + np.array(accountant.compose(event).rdp)
     if not np.isfinite(curve).any():
         return math.inf
-    return improved_conversion(ORDERS, curve, delta)[0]
+    epsilon, _ = improved_conversion(ORDERS, curve, delta)
+    return epsilon

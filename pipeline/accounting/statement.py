@@ -66,9 +66,10 @@ def privacy_tags(config: TrialConfig) -> dict[str, str]:
     if not config.parts.features.raw:
         tags["privacy.notes"] += f"; inputs are {config.parts.features.public_because(config)}"
     elif config.inputs == "standardized" and tags["privacy.certified"] != "false":
-        tags["privacy.notes"] += f"; {PUBLISHED if config.parts.data.spec.published else STATISTICS}"
+        statistics_note = PUBLISHED if config.parts.data.spec.published else STATISTICS
+        tags["privacy.notes"] += f"; {statistics_note}"
     if config.canaries:
-        tags["privacy.notes"] += f"; {_audit(config)}"
+        tags["privacy.notes"] += f"; {_canary_audit(config)}"
     return tags
 
 
@@ -91,12 +92,12 @@ def describe(config: TrialConfig, earlier: int = 0) -> str:
                f"{config.batch_size} ({config.sampler}), mechanism `{config.mechanism}`.")
     epsilons = account(config, earlier + config.epochs)
     paragraphs = [summary, *_guarantee_paragraphs(config, epsilons)]
-    for kind, (_, meaning) in GUARANTEES.items():
+    for kind, guarantee_of_kind in GUARANTEES.items():
         candidates = [epsilon for epsilon in epsilons if epsilon.kind == kind]
         if candidates:
             smallest = min(candidates, key=lambda epsilon: epsilon.value)
             value = str(smallest) if smallest.is_finite else "infinite, by every formula"
-            paragraphs.append(f"**{kind}**: {value}. {meaning}")
+            paragraphs.append(f"**{kind}**: {value}. {guarantee_of_kind.meaning}")
     paragraphs.append("The tag `privacy.notes` says what this rests on.")
     return to_ascii("\n\n".join(paragraphs))
 
@@ -150,8 +151,9 @@ def bound_lines(trials: Sequence[TrialConfig]) -> Iterator[str]:
         return
     yield "epsilon is of the most that a record contributes, not of the norm that noise is measured by:"
     for (*_, ratio), group in groups.items():
-        first = group[0]
-        values = ", ".join(f"{e.value:.4g} ({e.variant})" for e in certified_epsilons(first, first.epochs))
+        first = group[0]  # all trials of a group have the same epsilons
+        values = ", ".join(f"{epsilon.value:.4g} ({epsilon.variant})"
+                           for epsilon in certified_epsilons(first, first.epochs))
         yield (f"  {counted(len(group), 'trial')} with noise_multiplier {first.noise_multiplier:.4g}, {ratio} "
                f"times the norm: {values}")
 
@@ -177,16 +179,17 @@ def _guarantee_paragraphs(config: TrialConfig, epsilons: list[Epsilon]) -> list[
     return [f"**Simulated guarantee** for {protected}: {RECORDED}."]
 
 
-def _audit(config: TrialConfig) -> str:
+def _canary_audit(config: TrialConfig) -> str:
     """Return a clause on the audit of the trial by canaries, with the largest lower bound on epsilon that it can give.
 
     Canaries are training records with wrong labels, each included with probability 1/2. The audit guesses from the
     trained model which of them were included.
     """
     canaries, guessed = config.canaries, guesses(config.canaries)
+    n_train, _ = config.split_sizes
     largest_bound = one_run(canaries, guessed, guessed, config.delta)  # as if all guesses were right
     return (f"audited by {canaries} canaries, training records with wrong labels, each left out with probability 1/2, "
-            f"while N stays the public {config.split_sizes[0]}; {guessed} of them are guessed, which allows a lower "
+            f"while N stays the public {n_train}; {guessed} of them are guessed, which allows a lower "
             f"bound (95% confidence, relation {config.parts.sampler.relation}, delta {config.delta:g}) of at most "
             f"{largest_bound:.3g}")
 
@@ -202,13 +205,16 @@ def _tags(config: TrialConfig) -> dict[str, str]:
         return _gaussian_tags(config)
     if config.parts.mechanism.kind(config) == "stated":
         return _stated_tags(config)
-    photonic = config.parts.mechanism.optical
+    if config.parts.mechanism.optical:
+        relation, delta, notes = RELATION, f"{config.delta:g}", "; ".join(_photonic_notes(config))
+    else:
+        relation, delta, notes = "none", "none", _no_guarantee(config)
     return {
         "privacy.certified": "false",
-        "privacy.relation": RELATION if photonic else "none",
+        "privacy.relation": relation,
         "privacy.sampler": config.sampler,
-        "privacy.delta": f"{config.delta:g}" if photonic else "none",
-        "privacy.notes": "; ".join(_photonic_notes(config)) if photonic else _no_guarantee(config),
+        "privacy.delta": delta,
+        "privacy.notes": notes,
     }
 
 
@@ -217,7 +223,7 @@ def _no_guarantee(config: TrialConfig) -> str:
     mechanism = config.parts.mechanism
     if mechanism.composed:  # for trainers that state a privacy event; this one has none
         return f"no noise, or no event that trainer '{config.trainer}' states; no guarantee"
-    if not mechanism.private and config.physical:
+    if not mechanism.private and config.physical:  # a camera adds noise even without a mechanism
         return "no guarantee: the device's noise reaches what it projects, not the output layer's error"
     if not mechanism.private:
         return "no noise, no guarantee"
@@ -235,7 +241,8 @@ def _arithmetic(config: TrialConfig) -> str:
     With secure noise or integer arithmetic it holds for the released numbers. A secure noise sampler is not exact, and
     its error costs a share of delta.
     """
-    if not (config.secure or config.exact):
+    has_integer_arithmetic = config.exact
+    if not (config.secure or has_integer_arithmetic):
         return REAL_NUMBERS
     if config.parts.mechanism.certified:
         method = "sums of integers and integer noise, without rounding"
@@ -267,7 +274,8 @@ def _gaussian_tags(config: TrialConfig) -> dict[str, str]:
         certified = "true" if config.secure else "simulated"
     notes = ["not certified: no noise, no guarantee"]
     if config.noise_multiplier > 0:
-        notes = [epsilons[0].note, *_sensitivity_notes(config), _noise_source(config), _arithmetic(config),
+        tightest = epsilons[0]
+        notes = [tightest.note, *_sensitivity_notes(config), _noise_source(config), _arithmetic(config),
                  _logging_coverage(config), *_extension_notes(config)]
     return {
         "privacy.certified": certified,
@@ -295,8 +303,10 @@ def _extension_notes(config: TrialConfig) -> list[str]:
     and an assumption on the device if one projects the errors.
     """
     parts = config.parts
-    signals = ("learning signals depend on one record each" if parts.trainer.built_in else
-               "rows depend on one record each, and models on what was released of them alone")
+    if parts.trainer.built_in:
+        signals = "learning signals depend on one record each"
+    else:
+        signals = "rows depend on one record each, and models on what was released of them alone"
     statements = (("contributions are bounded", parts.mechanism.name, parts.mechanism.guarantee),
                   ("errors depend on one record each", config.loss, parts.loss.per_record),
                   (signals, config.algorithm, parts.feedback.per_record))
@@ -314,7 +324,7 @@ def _noise_source_of_trainer(config: TrialConfig) -> str:
 
 def _stated_tags(config: TrialConfig) -> dict[str, str]:
     """Return the tags `privacy.*` of a trial whose trainer states its privacy event; nobody here checks it."""
-    tightest = certified_epsilons(config, config.epochs)[0]
+    tightest, *_ = certified_epsilons(config, config.epochs)
     unchecked = ("what else than the records that it is handed the trainer reads, and that it does as it states, is "
                  "its own statement")
     notes = [tightest.note, unchecked, _noise_source_of_trainer(config), REAL_NUMBERS, _logging_coverage(config)]
@@ -341,16 +351,19 @@ def _why_not_certified(config: TrialConfig) -> str:
     Its noise is added before the product with the activations h_i, so an update's rows lie in span{h_i : i in batch}.
     Neighbouring data sets can have different spans, and then one look at an update tells them apart.
     """
+    # The noise of a physical projector is that of its camera, and does not depend on the setting sigma.
     if config.sigma == 0 and not config.physical:
         return "not certified: sigma = 0, no noise, no guarantee"
-    text = ("not certified: the noise lies in the span of the batch's activations, and neighbours that change the "
-            "span are told apart at any sigma")
-    wide_layers = [f"{layer} ({n_in})" for layer, n_in in enumerate(config.layer_sizes[:-1], start=1)
-                   if config.batch_size < n_in]  # the batch cannot span all inputs
+    reason = ("not certified: the noise lies in the span of the batch's activations, and neighbours that change the "
+              "span are told apart at any sigma")
+    m = config.batch_size
+    input_sizes = enumerate(config.layer_sizes[:-1], start=1)
+    # In layers with more inputs than records in a batch, the batch cannot span all inputs.
+    wide_layers = [f"{layer} ({n_in})" for layer, n_in in input_sizes if n_in > m]
     if wide_layers:
-        return (f"{text}, which is the generic case for layers with more inputs than m = {config.batch_size}: "
+        return (f"{reason}, which is the generic case for layers with more inputs than m = {m}: "
                 f"{abridged(wide_layers)}")
-    return (f"{text}; m = {config.batch_size} is at least every layer's number of inputs, but even then no "
+    return (f"{reason}; m = {m} is at least every layer's number of inputs, but even then no "
             "data-independent bound exists")
 
 
@@ -370,5 +383,6 @@ def _claimed_notes(config: TrialConfig) -> list[str]:
              for reasons, names in names_by_reasons.items()]
     if finite:
         notes.append(f"claimed epsilon of {', '.join(finite)} is finite, but only the printed formula's value")
-        notes += dict.fromkeys(e.note for e in claimed_epsilons(config, 1) if e.is_finite)  # each note once
+        claimed = claimed_epsilons(config, epochs_done=1)  # their notes do not depend on the number of epochs
+        notes += dict.fromkeys(epsilon.note for epsilon in claimed if epsilon.is_finite)  # each note once
     return notes

@@ -10,6 +10,7 @@ from pathlib import Path
 from pipeline.accounting.certified import certified_step, with_noise
 from pipeline.accounting.claimed import claimed_epsilons
 from pipeline.accounting.epsilon import Epsilon
+from pipeline.accounting.overview import aligned
 from pipeline.auditing.low_order_bits import low_order_bit_audit
 from pipeline.auditing.release import audit_release
 from pipeline.auditing.row_space import RowSpaceAudit, row_space_audit
@@ -67,15 +68,17 @@ def audit_experiment(experiment: Experiment, number: int | None = None, data_fol
     if number is not None:
         chosen = {number: chosen[number]}
     _check_steps(steps, list(chosen.values()))
-    for k, trial in chosen.items():
-        if trial.parts.trainer.built_in and not trial.split_sizes[1]:
+    for trial_number, trial in chosen.items():  # all are checked before the first attack
+        _, n_validation = trial.split_sizes
+        if trial.parts.trainer.built_in and not n_validation:
             raise ConfigError(f"validation_fraction: must be > 0, as the row space attack needs records that were held "
-                              f"out, got 0.0 (trial {k})")
+                              f"out, got 0.0 (trial {trial_number})")
     datasets: dict[str, Dataset] = {}
-    for k, trial in chosen.items():
+    for trial_number, trial in chosen.items():
         if trial.dataset not in datasets:
             datasets[trial.dataset] = load(trial.dataset, data_folder)
-        yield from findings(f"{k} {trial_name(trial, experiment.varied)}", trial, datasets[trial.dataset], steps)
+        name = f"{trial_number} {trial_name(trial, experiment.varied)}"
+        yield from findings(name, trial, datasets[trial.dataset], steps)
 
 
 def audit_trial(trial: TrialConfig, data_folder: Path | None = None, steps: int = 1) -> list[Finding]:
@@ -113,7 +116,7 @@ def trial_name(trial: TrialConfig, varied: Sequence[str] = ()) -> str:
     Args:
         varied: settings to include in the name, because they differ between the experiment's trials.
     """
-    algorithm, *settings, _ = run_name(trial, varied).split(" ")
+    algorithm, *settings, _seed = run_name(trial, varied).split(" ")
     mechanism = [trial.mechanism] if trial.parts.mechanism.private else []
     return " ".join([algorithm, *mechanism, *settings])
 
@@ -142,15 +145,15 @@ def _network_findings(name: str, trial: TrialConfig, data: Dataset, steps: int) 
         trial: with calibrated noise.
         steps: training steps whose updates the row space attack sees.
     """
-    first = len(trial.layers) - len(trial.hidden)  # number of the first fully connected layer
-    for layer in range(first, first + ATTACKED):
+    first_layer = len(trial.layers) - len(trial.hidden)  # number of the first fully connected layer
+    for layer in range(first_layer, first_layer + ATTACKED):
         attack = row_space_audit(trial, data, layer, steps)
         epsilons: list[Epsilon] = []
-        if layer == first:  # the smallest claimed epsilon, once for the trial
-            epsilons = sorted(claimed_epsilons(trial, trial.epochs), key=lambda e: e.value)[:1]
+        if layer == first_layer:  # the smallest claimed epsilon, once for the trial
+            epsilons = sorted(claimed_epsilons(trial, trial.epochs), key=lambda epsilon: epsilon.value)[:1]
         row = (name, f"row space, layer {layer}", f"{attack.auc:.3f}", f"{attack.tpr():.1%}", "-", "-",
                _row_space_verdict(attack))
-        yield Finding(row, {f"audit/row_space_auc/layer_{layer}": attack.auc}, tuple(epsilons))
+        yield Finding(row, metrics={f"audit/row_space_auc/layer_{layer}": attack.auc}, epsilons=tuple(epsilons))
     if trial.parts.mechanism.certified and trial.noise_multiplier:
         yield _release_finding(name, trial)
     if trial.parts.mechanism.certified and trial.secure:
@@ -169,7 +172,7 @@ def _release_finding(name: str, trial: TrialConfig) -> Finding:
            f">= {release.mu_lower:.3f}", f"{release.mu:.3f}", verdict)
     metrics = {"audit/one_step_auc": release.auc, "audit/one_step_mu": release.mu_lower,
                release.audited.metric_name: release.audited.value}
-    return Finding(row, metrics, (release.audited, release.certified), release.exceeds, public=True)
+    return Finding(row, metrics, epsilons=(release.audited, release.certified), exceeds=release.exceeds, public=True)
 
 
 def _trainer_findings(name: str, trial: TrialConfig, data: Dataset) -> Iterator[Finding]:
@@ -216,7 +219,7 @@ def _step_finding(name: str, trial: TrialConfig, data: Dataset) -> Finding:
     if not step.fresh:
         verdict += "; releases of one batch never differ"
     row = (name, "two neighbours, one step (projection)", f"{step.auc:.3f}", f"{step.tpr:.1%}", *mu_columns, verdict)
-    return Finding(row, metrics, (step.audited, step.stated), step.exceeds, public=True)
+    return Finding(row, metrics, epsilons=(step.audited, step.stated), exceeds=step.exceeds, public=True)
 
 
 def _low_order_bit_findings(name: str, trial: TrialConfig, data: Dataset) -> Iterator[Finding]:
@@ -236,7 +239,8 @@ def _low_order_bit_findings(name: str, trial: TrialConfig, data: Dataset) -> Ite
         verdict = "EXCEEDS certified" if result.exceeds else "below certified"
         row = (name, f"low-order bits, {result.view}", f"{result.auc:.3f}", "-", f">= {result.mu_lower:.3f}",
                f"{result.mu:.3f}", verdict)
-        yield Finding(row, {f"audit/low_order_bits_auc/{result.view}": result.auc}, (audited,), result.exceeds)
+        yield Finding(row, metrics={f"audit/low_order_bits_auc/{result.view}": result.auc}, epsilons=(audited,),
+                      exceeds=result.exceeds)
 
 
 def _row_space_verdict(attack: RowSpaceAudit) -> str:
@@ -246,9 +250,9 @@ def _row_space_verdict(attack: RowSpaceAudit) -> str:
     it is at least `FINDS_AUC`. `sees a little`: anything else, an AUC far below 0.5 included, because it depends on
     membership too. A private trial may also see a little: a guarantee allows a small advantage.
     """
-    members, non_members = len(attack.members), len(attack.non_members)
-    # standard deviation of the Mann-Whitney statistic over members * non_members, without any advantage
-    deviation = ((members + non_members + 1) / (12 * members * non_members)) ** 0.5
+    n_members, n_non_members = len(attack.members), len(attack.non_members)
+    # standard deviation of an AUC of guessing: of the Mann-Whitney statistic over the number of pairs
+    deviation = ((n_members + n_non_members + 1) / (12 * n_members * n_non_members)) ** 0.5
     if abs(attack.auc - 0.5) <= BLIND_DEVIATIONS * deviation:
         return "blind"
     return "finds its members" if attack.auc >= FINDS_AUC else "sees a little"
@@ -261,19 +265,22 @@ def publishable(found: Sequence[Finding]) -> list[Finding]:
 
 def tracked(found: Sequence[Finding]) -> tuple[dict[str, float], dict[str, str]]:
     """Return the metrics and tags of one trial's findings; the tag has the audited epsilons with their meaning."""
-    audited = [str(e) for finding in found for e in finding.epsilons if e.kind == "audited"]
-    metrics = {name: value for finding in found for name, value in finding.metrics.items()}
-    return metrics, {"privacy.audited": "; ".join(audited)} if audited else {}
+    metrics: dict[str, float] = {}
+    audited: list[str] = []
+    for finding in found:
+        metrics |= finding.metrics
+        audited += [str(epsilon) for epsilon in finding.epsilons if epsilon.kind == "audited"]
+    tags = {"privacy.audited": "; ".join(audited)} if audited else {}
+    return metrics, tags
 
 
 def table(found: Sequence[Finding]) -> str:
     """Return findings as text: a table with one row each, followed by all epsilons with kind, relation and delta."""
-    rows = [HEADER, *(f.row for f in found)]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-    lines += ["", "mu of one step whose batch may hold the record; audited: lower bound with 95% confidence"]
+    legend = "mu of one step whose batch may hold the record; audited: lower bound with 95% confidence"
     if any(epsilon.kind == "stated" for finding in found for epsilon in finding.epsilons):
-        lines[-1] += "; of a trainer, 'mu certified' is stated"
+        legend += "; of a trainer, 'mu certified' is stated"
+    lines = [*aligned([HEADER, *(finding.row for finding in found)]), "", legend]
     for finding in found:
-        lines += [f"{finding.row[0]}: {epsilon}" for epsilon in finding.epsilons]
+        name = finding.row[0]  # of the trial
+        lines += [f"{name}: {epsilon}" for epsilon in finding.epsilons]
     return "\n".join(lines)

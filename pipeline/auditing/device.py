@@ -88,7 +88,8 @@ def characterise(trial: TrialConfig, repeats: int = 64, records: int = 32) -> Ch
     if not trial.parts.projector.on_opu:
         raise ConfigError(f"projector: must be one of an OPU, got '{trial.projector}'")
     errors = _errors(records, trial.layer_sizes[-1])
-    half_negated = errors * torch.where(torch.arange(records) < records // 2, 1.0, -1.0)[:, None]
+    signs = torch.where(torch.arange(records) < records // 2, 1.0, -1.0)
+    half_negated = errors * signs[:, None]
     batches = [half_negated if k % 2 else errors for k in range(repeats)]
     with make_projector([trial], sum(trial.hidden), "cpu") as projector:
         measured = np.stack([projector.project(batch[None])[0].numpy().astype(np.float64)
@@ -96,19 +97,24 @@ def characterise(trial: TrialConfig, repeats: int = 64, records: int = 32) -> Ch
         matrices = projector.matrices
         matrix = None if matrices is None else matrices[0].double().numpy()  # [classes, n]
     inputs = np.stack([batch.double().numpy() for batch in batches])  # [repeats, m, classes]
-    known = matrix is not None
+    is_known = matrix is not None
     if matrix is None:  # estimate it from the first half, and report the second half
         half = repeats // 2
-        matrix = np.linalg.lstsq(inputs[:half].reshape(-1, inputs.shape[2]),
-                                 measured[:half].reshape(-1, measured.shape[2]), rcond=None)[0]
+        first_inputs = inputs[:half].reshape(-1, inputs.shape[2])
+        first_measured = measured[:half].reshape(-1, measured.shape[2])
+        matrix, *_ = np.linalg.lstsq(first_inputs, first_measured, rcond=None)
         measured, inputs = measured[half:], inputs[half:]
-    return _characterisation(trial, measured, inputs @ matrix, known)
+    return _characterisation(trial, measured, target=inputs @ matrix, known=is_known)
 
 
 def _errors(records: int, n_classes: int) -> torch.Tensor:
     """Return errors [records, n_classes] with one +1 and one -1 in every record, at random from a fixed seed."""
-    order = torch.rand(records, n_classes, generator=torch.Generator().manual_seed(0)).argsort(dim=1)
-    return torch.zeros(records, n_classes).scatter_(1, order[:, :1], 1.0).scatter_(1, order[:, 1:2], -1.0)
+    generator = torch.Generator().manual_seed(0)
+    order = torch.rand(records, n_classes, generator=generator).argsort(dim=1)  # a random permutation in every row
+    errors = torch.zeros(records, n_classes)
+    errors.scatter_(1, order[:, :1], 1.0)
+    errors.scatter_(1, order[:, 1:2], -1.0)
+    return errors
 
 
 def _characterisation(trial: TrialConfig, measured: np.ndarray, target: np.ndarray, known: bool) -> Characterisation:
@@ -140,8 +146,10 @@ def _characterisation(trial: TrialConfig, measured: np.ndarray, target: np.ndarr
     if sigma > rounding:  # there is noise to describe
         quantities += _noise_quantities(residual, fluctuation, sigma)
         standardised = (fluctuation / fluctuation.std()).ravel()
-    return Characterisation(trial, tuple(quantities), known, repeats, records, pixels, target[0].ravel(),
-                            measured[::2].mean(axis=0).ravel(), standardised[:MAX_RESIDUALS], gains)
+    return Characterisation(
+        trial=trial, quantities=tuple(quantities), known=known, repeats=repeats, records=records, pixels=pixels,
+        target=target[0].ravel(), mean=measured[::2].mean(axis=0).ravel(), residuals=standardised[:MAX_RESIDUALS],
+        gains=gains)
 
 
 def _noise_quantities(residual: np.ndarray, fluctuation: np.ndarray, sigma: float) -> list[Quantity]:
@@ -158,14 +166,16 @@ def _noise_quantities(residual: np.ndarray, fluctuation: np.ndarray, sigma: floa
     offsets = float((residual.mean(axis=0) ** 2).mean()) / mean_variance
     # The first half of the records is the same in both batches, so its means differ only by noise and crosstalk.
     crosstalk = (residual[::2].mean(axis=0) - residual[1::2].mean(axis=0))[: records // 2]
-    by_pixel, by_record = fluctuation.reshape(-1, pixels), fluctuation.swapaxes(0, 1).reshape(records, -1)
+    crosstalk_variance = 4 * sigma**2 / repeats  # from noise alone: two means over half of the repeats each
+    by_pixel = fluctuation.reshape(-1, pixels)  # a column per pixel
+    by_record = fluctuation.swapaxes(0, 1).reshape(records, -1)  # a row per record
     standardised = (fluctuation / fluctuation.std()).ravel()
     size = standardised.size
     return [
         Quantity("mean residual of a pixel, squared, over what noise gives", offsets,
                  math.sqrt(2 / (records * pixels)), 1.0),
         Quantity("crosstalk: change of the mean with the other records, squared, over what noise gives",
-                 float((crosstalk**2).mean()) / (4 * sigma**2 / repeats), math.sqrt(2 / crosstalk.size), 1.0),
+                 float((crosstalk**2).mean()) / crosstalk_variance, math.sqrt(2 / crosstalk.size), 1.0),
         Quantity("correlation between pixels, squared, over what chance gives",
                  *_correlation(by_pixel, free_repeats * records), 1.0),
         Quantity("correlation between records, squared, over what chance gives",

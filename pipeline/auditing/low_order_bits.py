@@ -82,9 +82,9 @@ class LowOrderBitAudit:
 def lattice_score(residual: np.ndarray, sigma: float, lattice: Lattice) -> float:
     """Return the evidence that noise lies on a lattice blurred by rounding: log(1 + likelihood ratio), near 0 for none.
 
-    Gaussian numbers x and y from one Box-Muller transform of b random bits have 2^b exp(-(x^2 + y^2)/2) + offset whole.
-    Only pairs in the tail count, where float32 resolves the lattice. The ratio compares the density of distances from
-    it with the uniform density of numbers that lie on no lattice.
+    Gaussian numbers x and y from one Box-Muller transform of b random bits lie on a lattice: 2^b exp(-(x^2 + y^2)/2) +
+    offset is a whole number. Only pairs in the tail count, where float32 resolves the lattice. The ratio compares the
+    density of distances from the lattice with the uniform density of numbers that lie on none.
 
     Args:
         residual: noise, or noise plus a record [n]; nan for unseen numbers.
@@ -92,8 +92,8 @@ def lattice_score(residual: np.ndarray, sigma: float, lattice: Lattice) -> float
         lattice: b (`bits`), offset, and the distance between x and y in `residual` (`gap`).
     """
     gap = lattice.gap or len(residual) // 2
-    n_in_blocks = len(residual) // (2 * gap) * 2 * gap
-    pairs = residual[:n_in_blocks].reshape(-1, 2, gap)  # [blocks, (x, y), gap]
+    n_blocks = len(residual) // (2 * gap)
+    pairs = residual[:n_blocks * 2 * gap].reshape(-1, 2, gap)  # [blocks, (x, y), gap]
     with np.errstate(invalid="ignore", under="ignore"):
         squared_radius = np.square(pairs / sigma).sum(axis=1)
         point = 2.0**lattice.bits * np.exp(-squared_radius / 2) + lattice.offset  # whole on the lattice
@@ -103,7 +103,8 @@ def lattice_score(residual: np.ndarray, sigma: float, lattice: Lattice) -> float
     blur = point * squared_radius * BLUR  # standard deviation of the distance by rounding
     # Gaussian density of the distance, from the nearest whole number and its two neighbours
     density = sum(np.exp(-np.square((distance + k) / blur) / 2) for k in (-1, 0, 1)) / (blur * math.sqrt(2 * math.pi))
-    return float(np.logaddexp(0.0, np.log(DOUBT + (1 - DOUBT) * density).sum()))
+    log_ratio = np.log(DOUBT + (1 - DOUBT) * density).sum()  # over all pairs; the uniform density is 1
+    return float(np.logaddexp(0.0, log_ratio))
 
 
 def low_order_bit_audit(training: Training, runs: int = 100) -> list[LowOrderBitAudit]:
@@ -124,28 +125,32 @@ def low_order_bit_audit(training: Training, runs: int = 100) -> list[LowOrderBit
     config, = training.pack.trials
     if not config.parts.mechanism.certified:
         raise ValueError(f"mechanism: must be one of {', '.join(certified_mechanisms())}, got {config.mechanism}")
-    if config.denoise:
+    if config.denoise:  # post-processing of the release hides the last bits of the noise
         raise ValueError("denoise: hands out products of what was released, whose last bits are not looked at; must be "
                          "false, got true")
     if runs < 1:
         raise ValueError(f"runs: must be >= 1, got {runs}")
     config, mu = with_noise(config), step_mu(config)
     scores = _scores(training, config, runs)
-    return [_summary(view, zeros, ones, mu, config.delta) for view, (zeros, ones) in scores.items()]
+    return [_summary(view, first, second, mu, config.delta) for view, (first, second) in scores.items()]
 
 
-def _summary(view: str, zeros: np.ndarray, ones: np.ndarray, mu: float, delta: float) -> LowOrderBitAudit:
+def _summary(view: str, first_scores: np.ndarray, second_scores: np.ndarray, mu: float,
+             delta: float) -> LowOrderBitAudit:
     """Return the audit for one view of the attacker.
 
     Args:
-        zeros, ones: scores [runs] on the first and the second neighbour; a score above 0 guesses the second.
+        first_scores, second_scores: scores [runs] on the first and on the second neighbour; a score above 0 guesses the
+            second.
         mu: certified for one step (Gaussian differential privacy).
     """
-    runs = len(zeros)
-    false_positives, false_negatives = int((zeros > 0).sum()), int((ones <= 0).sum())
+    runs = len(first_scores)
+    false_positives, false_negatives = int((first_scores > 0).sum()), int((second_scores <= 0).sum())
     counts = false_positives, runs, false_negatives, runs
-    return LowOrderBitAudit(view, runs, false_positives + false_negatives, auc(ones, zeros),
-                            float(gdp_mu_lower(*counts)), float(two_point(*counts, delta)), mu, gdp_eps(mu, delta))
+    return LowOrderBitAudit(
+        view=view, runs=runs, errors=false_positives + false_negatives, auc=auc(second_scores, first_scores),
+        mu_lower=float(gdp_mu_lower(*counts)), epsilon_lower=float(two_point(*counts, delta)), mu=mu,
+        epsilon=gdp_eps(mu, delta))
 
 
 def _scores(training: Training, config: TrialConfig, runs: int) -> dict[str, list[np.ndarray]]:
@@ -154,10 +159,10 @@ def _scores(training: Training, config: TrialConfig, runs: int) -> dict[str, lis
     The attacker subtracts either neighbour's sum from the release. What is left is pure noise for the true neighbour,
     and then looks more like noise on a lattice. A score above 0 points to the second neighbour.
     """
-    net, mechanism, released = training.net, training.mechanism, training.update
+    net, mechanism, released = training.net, training.mechanism, training.update  # `released` is written in place
     if not isinstance(mechanism, GaussianMechanism):
         raise TypeError(f"mechanism: must be a GaussianMechanism, got {type(mechanism).__name__}")
-    sigma, weights_before = mechanism.deviations[0], net.parameters.flat[0].clone()
+    sigma, weights_before = mechanism.deviations[0], net.parameters.flat[0].clone()  # of the only trial
     neighbours = [(batch, _factors(training, batch)) for batch in _neighbours(training)]
     sums = []
     for batch, factors in neighbours:
@@ -168,8 +173,8 @@ def _scores(training: Training, config: TrialConfig, runs: int) -> dict[str, lis
 
     def score(update: np.ndarray) -> float:
         """Return the evidence for the second neighbour minus the evidence for the first, over all lattices."""
-        residuals = [update * config.batch_size - total for total in sums]
-        return sum(lattice_score(residuals[1], sigma, lattice) - lattice_score(residuals[0], sigma, lattice)
+        first_residual, second_residual = (update * config.batch_size - total for total in sums)
+        return sum(lattice_score(second_residual, sigma, lattice) - lattice_score(first_residual, sigma, lattice)
                    for lattice in LATTICES)
 
     scores: dict[str, list[np.ndarray]] = {view: [] for view in VIEWS}
@@ -178,10 +183,11 @@ def _scores(training: Training, config: TrialConfig, runs: int) -> dict[str, lis
         by_update, by_weights = [], []
         for _ in range(runs):
             mechanism.update(*factors, released)
-            weights_after = weights_before - config.learning_rate * released.flat[0]
-            step = ((weights_before.double() - weights_after.double()) / config.learning_rate).cpu().numpy()
             update = _numbers(released)
             by_update.append(score(update))
+            # An attacker who sees only weights infers the update from the step, in which float32 lost some bits.
+            weights_after = weights_before - config.learning_rate * released.flat[0]
+            step = ((weights_before.double() - weights_after.double()) / config.learning_rate).cpu().numpy()
             by_weights.append(score(np.where(np.isnan(update), np.nan, step)))  # nan in the padding
         scores["update"].append(np.array(by_update))
         scores["weights"].append(np.array(by_weights))
@@ -195,9 +201,9 @@ def _neighbours(training: Training) -> list[torch.Tensor]:
     """
     batch, next_batch = training.sampler.epoch()[:2]
     neighbour = batch.clone()
-    last = int((batch[0] != ABSENT).nonzero()[-1])  # place of the last record
+    last_place = int((batch[0] != ABSENT).nonzero()[-1])  # of a record; places without one may follow
     is_add_remove = training.pack.shared.parts.sampler.relation == "add/remove"
-    neighbour[0, last] = ABSENT if is_add_remove else next_batch[0, 0]
+    neighbour[0, last_place] = ABSENT if is_add_remove else next_batch[0, 0]
     return [neighbour, batch]
 
 
@@ -207,11 +213,11 @@ def _factors(training: Training, batch: torch.Tensor) -> tuple[list[torch.Tensor
     Args:
         batch: numbers of the training records [1, m]; `ABSENT` where a place has no record.
     """
-    places = batch.clamp(min=0)
-    present = (batch != ABSENT).unsqueeze(-1).to(torch.float32)
-    activations, logits = training.net.forward(training.train_inputs.batch(places))
-    error, _ = training.loss(logits, training.data.train_y[places], present)
-    return training.deltas(error, activations, present), activations
+    indices = batch.clamp(min=0)  # any record in a place without one; `is_present` keeps it out of the error
+    is_present = (batch != ABSENT).unsqueeze(-1).to(torch.float32)
+    activations, logits = training.net.forward(training.train_inputs.batch(indices))
+    error, _ = training.loss(logits, training.data.train_y[indices], is_present)
+    return training.deltas(error, activations, is_present), activations
 
 
 def _numbers(parameters: Parameters) -> np.ndarray:

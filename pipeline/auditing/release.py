@@ -70,59 +70,64 @@ def audit_release(config: TrialConfig, trials: int, delta: float, mechanism: Mec
     """
     mu, cpu = step_mu(config), torch.device("cpu")
     config = with_noise(TrialConfig(config.given, delta=delta))
-    own = config.parts.trainer.built_in
-    net = make_network(config, [config.seed]) if own else Flat(config)
+    has_layers = config.parts.trainer.built_in
+    net = make_network(config, [config.seed]) if has_layers else Flat(config)
     matrices = make_feedback(Pack((config,)), net, cpu).matrices if config.denoise else None
     mechanism = mechanism or make_mechanism(Pack((config,)), net, cpu, matrices)
     without_noise = TrialConfig(config.given, noise_multiplier=0.0, noise="research", private_metrics="")
-    bare = make_mechanism(Pack((without_noise,)), net, cpu, matrices)
+    noiseless_mechanism = make_mechanism(Pack((without_noise,)), net, cpu, matrices)
     neighbours = _worst_neighbours(config)
-    out, *means = (net.blank_parameters(1) for _ in range(3))
+    output, *means = (net.blank_parameters(1) for _ in range(3))
 
     def release(mechanism: Mechanism, j: int, to: Parameters) -> None:
         """Write the mechanism's release on neighbour j into `to`."""
-        if own and not config.exact:
-            mechanism.net.forward(neighbours[j][1][0])  # sets this batch's maxima of convolutions
-        mechanism.update(*neighbours[j], to)
+        deltas, activations = neighbours[j]
+        if has_layers and not config.exact:
+            mechanism.net.forward(activations[0])  # sets this batch's maxima of convolutions
+        mechanism.update(deltas, activations, to)
 
     for j, mean in enumerate(means):  # the release without noise is the mean of the release with noise
-        release(bare, j, mean)
-    released, mean_0, mean_1 = ([b[0].numpy() for b in p.weights + p.biases] for p in (out, *means))
+        release(noiseless_mechanism, j, mean)
+    # Blocks of each release, the weights and biases of every layer; those of `output` show its latest content.
+    released, mean_0, mean_1 = ([block[0].numpy() for block in parameters.weights + parameters.biases]
+                                for parameters in (output, *means))
     sigma = noise_deviation(config) / config.batch_size
 
     def statistics(j: int) -> list[float]:
         """Return all statistics of one release on neighbour j, in the order of `names`."""
-        release(mechanism, j, out)
+        release(mechanism, j, output)
         ratios = [gaussian_log_ratio(*block, sigma) for block in zip(released, mean_0, mean_1, strict=True)]
-        if not own:
+        if not has_layers:
             return [sum(ratios)]
         energy = float(np.square(released[0][:, -1]).sum())  # in a column that only one neighbour reaches
         return [sum(ratios), *ratios, energy]
 
     scores = [np.array([statistics(j) for _ in range(trials)]).T for j in (0, 1)]  # by neighbour, [statistics, trials]
     names = ["all"]
-    if own:
+    if has_layers:
         layers = range(1, len(net.layers) + 1)
         names += [*(f"weights {layer}" for layer in layers), *(f"biases {layer}" for layer in layers), "support"]
-    # Each of the statistics gets an equal part of the error probability 1 - conf.
-    audits = [_audit(zeros, ones, delta, 1 - (1 - conf) / len(names)) for zeros, ones in zip(*scores, strict=True)]
-    best = max(range(len(names)), key=lambda k: audits[k].mu_lower)
-    zeros, ones = (np.nan_to_num(score[best, trials // 2:]) for score in scores)  # the counted half
+    statistic_conf = 1 - (1 - conf) / len(names)  # all statistics share the error probability 1 - conf
+    audits = [_audit(first, second, delta, statistic_conf) for first, second in zip(*scores, strict=True)]
+    best = max(range(len(names)), key=lambda index: audits[index].mu_lower)
+    counted = slice(trials // 2, None)  # the first half of the runs chose the threshold
+    first, second = (np.nan_to_num(statistic_scores[best, counted]) for statistic_scores in scores)
     mu_lower, certified = audits[best].mu_lower, certified_step(config)
     audited = dataclasses.replace(certified, value=gdp_eps(mu_lower, delta), kind="audited",
                                   note=f"lower bound with {conf:.0%} confidence")
-    return ReleaseAudit(names[best], auc(ones, zeros), tpr_at_fpr(ones, zeros, 0.001), mu_lower, mu, audited, certified)
+    return ReleaseAudit(statistic=names[best], auc=auc(second, first), tpr=tpr_at_fpr(second, first, fpr=0.001),
+                        mu_lower=mu_lower, mu=mu, audited=audited, certified=certified)
 
 
-def _audit(zeros: np.ndarray, ones: np.ndarray, delta: float, conf: float) -> TwoPointAudit:
+def _audit(first: np.ndarray, second: np.ndarray, delta: float, conf: float) -> TwoPointAudit:
     """Return lower bounds on epsilon and mu from one statistic of the releases, with the threshold best for mu.
 
     Args:
-        zeros, ones: the statistic in all runs on the first and on the second neighbour.
+        first, second: the statistic in all runs on the first and on the second neighbour.
         conf: probability that a bound holds.
     """
-    runs = iter(zeros), iter(ones)
-    return two_point_step_audit(lambda j: next(runs[j]), delta, len(zeros), conf, of="mu")
+    values = iter(first), iter(second)
+    return two_point_step_audit(lambda j: next(values[j]), delta, trials=len(first), conf=conf, of="mu")
 
 
 def _worst_neighbours(config: TrialConfig) -> tuple[tuple[list[torch.Tensor], list[Activation]], ...]:
@@ -135,20 +140,20 @@ def _worst_neighbours(config: TrialConfig) -> tuple[tuple[list[torch.Tensor], li
     norm = 1e4  # above every bound on contributions
 
     def equal_entries(n: int) -> torch.Tensor:
-        """Return a vector [1, 1, n] of this norm with equal entries."""
+        """Return a vector [1, 1, n] of norm `norm` with equal entries."""
         return torch.full((1, 1, n), norm / max(n, 1)**0.5)
 
     deltas = [equal_entries(n) for n in config.layer_sizes[1:]]
     activations = [equal_entries(n) for n in config.layer_sizes[:-1]]
-    if config.parts.sampler.relation == "add/remove":
-        other = [d[:, :0] for d in deltas], [h[:, :0] for h in activations]  # no record
+    if config.parts.sampler.relation == "add/remove":  # no record
+        other_deltas, other_activations = [delta[:, :0] for delta in deltas], [h[:, :0] for h in activations]
     else:
         without_last = activations[0].clone()
         without_last[..., -1:] = 0  # a slice, because a trainer's contributions have no inputs
-        other = [-d for d in deltas], [without_last, *activations[1:]]
-    if config.exact:
-        return _in_integers(config, *other), _in_integers(config, deltas, activations)
-    return other, (deltas, activations)
+        other_deltas, other_activations = [-delta for delta in deltas], [without_last, *activations[1:]]
+    if config.exact:  # integer arithmetic
+        return (_in_integers(config, other_deltas, other_activations), _in_integers(config, deltas, activations))
+    return (other_deltas, other_activations), (deltas, activations)
 
 
 def _in_integers(config: TrialConfig, deltas: list[torch.Tensor],
@@ -159,10 +164,12 @@ def _in_integers(config: TrialConfig, deltas: list[torch.Tensor],
     """
     inputs = [Rows((activation > 0).to(torch.int8) * LARGEST_FIRST, step.input)
               for activation, step in zip(activations, steps(config, 1.0, 1.0), strict=True)]
-    input_norms = [rows.step * LARGEST_FIRST * rows.values.shape[2]**0.5 for rows in inputs]
-    # the largest norm of a layer's part, delta times input, that every layer can have
-    part_norm = min(step * LARGEST_SIGNAL * input_norm * delta.shape[2]**0.5
-                    for step, input_norm, delta in zip(signal_steps(config), input_norms, deltas, strict=True))
-    scaled = [delta.sign() * (part_norm / input_norm / delta.shape[2]**0.5)
-              for delta, input_norm in zip(deltas, input_norms, strict=True)]
+    # Norms of vectors with equal entries: the largest entry times the root of their number.
+    input_norms = [rows.step * LARGEST_FIRST * rows.values.shape[-1]**0.5 for rows in inputs]
+    roots = [delta.shape[-1]**0.5 for delta in deltas]
+    largest_norms = [step * LARGEST_SIGNAL * input_norm * root
+                     for step, input_norm, root in zip(signal_steps(config), input_norms, roots, strict=True)]
+    part_norm = min(largest_norms)  # of a layer's part, delta times input; every layer can have it
+    scaled = [delta.sign() * (part_norm / input_norm / root)
+              for delta, input_norm, root in zip(deltas, input_norms, roots, strict=True)]
     return scaled, inputs

@@ -53,8 +53,9 @@ def row_space_membership(update_weight: torch.Tensor, candidates: torch.Tensor, 
         raise ValueError("candidates: must be [k, n_in] for an update [n_out, n_in], got "
                          f"{list(candidates.shape)} for {list(update_weight.shape)}")
     basis, h = row_space_basis(update_weight, max_rank), candidates.double()
+    projected = h @ basis.T @ basis
     norm = torch.linalg.vector_norm(h, dim=1)
-    distance = torch.linalg.vector_norm(h - h @ basis.T @ basis, dim=1)
+    distance = torch.linalg.vector_norm(h - projected, dim=1)
     residual = torch.where(norm > 0, distance / norm, 0.0)
     return torch.where(residual > _tolerance(update_weight), residual, 0.0)
 
@@ -115,10 +116,11 @@ def row_space_audit(config: TrialConfig, data: Dataset, layer: int = 1, steps: i
     n_layers = len(config.layer_sizes) - 1
     if not 1 <= layer <= n_layers:
         raise ValueError(f"layer: must be at least 1 and at most {n_layers}, got {layer}")
-    if isinstance(config.layers[layer - 1], ConvShape):
+    if isinstance(config.layers[layer - 1], ConvShape):  # its update is no sum of outer products of activations
         raise ValueError("layer: must be fully connected (the update of a convolution lies in the span of patches), "
                          f"got {layer}")
-    if not config.split_sizes[1]:
+    _, n_validation = config.split_sizes
+    if not n_validation:
         raise ValueError("validation_fraction: must be > 0, as the attack needs records that were held out, got 0.0")
     if not 1 <= steps <= config.steps_per_epoch:
         raise ValueError(f"steps: must be at least 1 and at most the {config.steps_per_epoch} of an epoch, got {steps}")
@@ -126,12 +128,12 @@ def row_space_audit(config: TrialConfig, data: Dataset, layer: int = 1, steps: i
     members, non_members = [], []
     try:
         for indices in training.sampler.epoch()[:steps]:
-            present = indices[indices != ABSENT].unsqueeze(0)
-            batch = _activations(training, present, layer)
+            batch_records = indices[indices != ABSENT].unsqueeze(0)  # some places of a batch may have no record
+            batch = _activations(training, batch_records, layer)
             held_out = _activations(training, training.validation, layer)
             training.step(indices)
             # The optimizer only reads the update, so it is unchanged.
-            update = training.update.weights[layer - 1][0]
+            update = training.update.weights[layer - 1][0]  # of the only trial
             residuals = row_space_membership(update, torch.cat([batch, held_out]), max_rank=len(batch)).cpu().numpy()
             members.append(residuals[: len(batch)])
             non_members.append(residuals[len(batch):])
@@ -149,5 +151,7 @@ def _activations(training: Training, indices: torch.Tensor, layer: int) -> torch
     activations, _ = training.net.forward(training.train_inputs.batch(indices))
     if isinstance(training.mechanism, Photonic):
         activations = training.mechanism.clipped(activations)
-    rows = activations[layer - 1]
-    return (rows.real() if isinstance(rows, Rows) else rows)[0]  # `Rows` holds integers and their step
+    layer_inputs = activations[layer - 1]
+    if isinstance(layer_inputs, Rows):  # integers and their step, in integer arithmetic
+        layer_inputs = layer_inputs.real()
+    return layer_inputs[0]  # of the only trial

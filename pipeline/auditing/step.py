@@ -80,13 +80,15 @@ def audit_step(config: TrialConfig, data: Dataset, runs: int, conf: float = 0.95
     direction = _direction(harness, neighbours)
     projections: tuple[list[float], list[float]] = ([], [])  # of all releases, by neighbour
 
-    def step(j: int) -> float:
+    def projected_release(j: int) -> float:
+        """Return the projection of a new release on neighbour j, and keep it."""
         projection = float(harness.release_step(*neighbours[j]).double() @ direction)
         projections[j].append(projection)
         return projection
 
-    result = two_point_step_audit(step, config.delta, runs, conf, "epsilon" if mu is None else "mu")
-    zeros, ones = (np.array(values[runs // 2:]) for values in projections)  # the counted half
+    result = two_point_step_audit(projected_release, config.delta, runs, conf, of="epsilon" if mu is None else "mu")
+    first_half = runs // 2  # runs that chose the threshold; the others were counted
+    counted_on_first, counted_on_second = (np.array(values[first_half:]) for values in projections)
     if mu is None:
         mu_lower, epsilon_lower = None, result.epsilon_lower
     else:
@@ -94,7 +96,9 @@ def audit_step(config: TrialConfig, data: Dataset, runs: int, conf: float = 0.95
     audited = dataclasses.replace(stated, value=epsilon_lower, kind="audited",
                                   note=f"lower bound with {conf:.0%} confidence")
     is_fresh = len(set(projections[0])) > 1
-    return StepAudit(auc(ones, zeros), tpr_at_fpr(ones, zeros, 0.001), mu_lower, mu, audited, stated, is_fresh)
+    return StepAudit(auc=auc(counted_on_second, counted_on_first),
+                     tpr=tpr_at_fpr(counted_on_second, counted_on_first, fpr=0.001), mu_lower=mu_lower, mu=mu,
+                     audited=audited, stated=stated, fresh=is_fresh)
 
 
 def _neighbours(harness: Harness, relation: str) -> tuple[Batch, Batch]:
@@ -103,44 +107,50 @@ def _neighbours(harness: Harness, relation: str) -> tuple[Batch, Batch]:
     They have the same test records, and a candidate: another test record, with a wrong label. Under add/remove, the
     first batch has no candidate; under replace-one, each batch has a different one.
     """
-    places = torch.arange(min(BATCH + CANDIDATES, len(harness.data.test_y)), device=harness.device)
-    records, labels = harness.test_inputs.batch(places).view(-1, *harness.shape), harness.data.test_y[places]
+    indices = torch.arange(min(BATCH + CANDIDATES, len(harness.data.test_y)), device=harness.device)
+    records, labels = harness.test_inputs.batch(indices).view(-1, *harness.shape), harness.data.test_y[indices]
     wrong_labels = (labels + 1) % harness.data.spec.n_classes
-    n = max(len(places) - CANDIDATES, 0)  # common records; the candidates come after them
-    batches = [(torch.cat([records[:n], records[k:k + 1]]), torch.cat([labels[:n], wrong_labels[k:k + 1]]))
-               for k in range(n, len(places))]
+    n_common = max(len(indices) - CANDIDATES, 0)  # the candidates come after the common records
+    common_records, common_labels = records[:n_common], labels[:n_common]
+    batches = []  # one per candidate
+    for k in range(n_common, len(indices)):
+        batches.append((torch.cat([common_records, records[k:k + 1]]),
+                        torch.cat([common_labels, wrong_labels[k:k + 1]])))
     pairs = [*combinations(range(len(batches)), 2)]
     if relation == "add/remove":  # the batch without a candidate comes first
-        batches = [(records[:n], labels[:n]), *batches]
+        batches = [(common_records, common_labels), *batches]
         pairs = [(0, k) for k in range(1, len(batches))]
     total = sum(torch.stack(_releases_with_equal_noise(harness, batches)) for _ in range(CHOOSING))
     means = torch.as_tensor(total / CHOOSING)  # [batches, d]
 
     def distance(pair: tuple[int, int]) -> float:
-        return float(torch.linalg.vector_norm(means[pair[1]] - means[pair[0]]))
+        first, second = pair
+        return float(torch.linalg.vector_norm(means[second] - means[first]))
 
-    i, j = max(pairs, key=distance)
-    return batches[i], batches[j]
+    first, second = max(pairs, key=distance)
+    return batches[first], batches[second]
 
 
 def _direction(harness: Harness, neighbours: tuple[Batch, Batch]) -> torch.Tensor:
     """Return the direction [d], float64, that tells the releases of two neighbours apart best.
 
-    It is the difference of the means over the variances, estimated from `LEARNING` runs; coordinates without noise
-    count most.
+    It is the difference of the means over the variances, by coordinate, estimated from `LEARNING` runs on each
+    neighbour. Coordinates without noise count most.
     """
     # The first releases are subtracted from all others, because large means would make the variances inaccurate.
-    first = [release.double() for release in _releases_with_equal_noise(harness, neighbours)]
-    sums, squares = ([torch.zeros_like(release) for release in first] for _ in range(2))
+    origins = [release.double() for release in _releases_with_equal_noise(harness, neighbours)]
+    sums = [torch.zeros_like(origin) for origin in origins]
+    square_sums = [torch.zeros_like(origin) for origin in origins]
     for _ in range(LEARNING):
         releases = _releases_with_equal_noise(harness, neighbours)
-        for release, origin, total, square in zip(releases, first, sums, squares, strict=True):
-            release = release.double() - origin
-            total += release
-            square += release.square()
-    difference = (first[1] - first[0]) + (sums[1] - sums[0]) / LEARNING
-    variance = torch.as_tensor(sum(square / LEARNING - (total / LEARNING).square()
-                                   for total, square in zip(sums, squares, strict=True)))
+        for j, release in enumerate(releases):
+            shifted = release.double() - origins[j]
+            sums[j] += shifted
+            square_sums[j] += shifted.square()
+    difference = (origins[1] - origins[0]) + (sums[1] - sums[0]) / LEARNING
+    variances = [square_sum / LEARNING - (total / LEARNING).square()
+                 for total, square_sum in zip(sums, square_sums, strict=True)]  # by neighbour
+    variance = torch.as_tensor(sum(variances))
     min_variance = MIN_VARIANCE * float(variance.max())
     return difference / variance.clamp(min=min_variance or 1.0)  # 1 if nothing varies
 
@@ -151,14 +161,14 @@ def _releases_with_equal_noise(harness: Harness, batches: Sequence[Batch]) -> li
     The states of the trial's own generators and of the global ones are restored before every release.
     """
     generators, global_state = harness.context.generators, harness.randomness.state
-    states = {key: generator.get_state() for key, generator in generators.items()}
-    released = []
+    states = {name: generator.get_state() for name, generator in generators.items()}
+    releases = []
     for batch in batches:
         harness.randomness.state = global_state
-        for key in [*generators]:
-            if key in states:
-                generators[key].set_state(states[key])
+        for name in [*generators]:  # a copy, because entries are deleted
+            if name in states:
+                generators[name].set_state(states[name])
             else:
-                del generators[key]  # created since: it restarts from the trial's seed
-        released.append(harness.release_step(*batch))
-    return released
+                del generators[name]  # the release before created it: it restarts from the trial's seed
+        releases.append(harness.release_step(*batch))
+    return releases

@@ -66,14 +66,16 @@ def two_point_step_audit(step: Callable[[int], float], delta: float, trials: int
     for j in (0, 1):
         values = checked("step", np.array([step(j) for _ in range(trials)]))  # refuses nan
         statistics.append(np.nan_to_num(values))  # infinities become the largest numbers: a threshold fits between
-    zeros, ones = statistics
-    bound = {"epsilon": partial(two_point, delta=delta, conf=conf), "mu": partial(gdp_mu_lower, conf=conf)}[of]
+    zeros, ones = statistics  # on input 0, and on input 1
+    bounds = {"epsilon": partial(two_point, delta=delta, conf=conf), "mu": partial(gdp_mu_lower, conf=conf)}
+    bound = bounds[of]
     threshold = _best_threshold(np.sort(zeros[:half]), np.sort(ones[:half]), bound)
     false_positives = int((zeros[half:] > threshold).sum())
     false_negatives = int((ones[half:] <= threshold).sum())
     counts = false_positives, half, false_negatives, half
-    return TwoPointAudit(float(two_point(*counts, delta, conf)), float(gdp_mu_lower(*counts, conf)), threshold,
-                         false_positives, false_negatives, half)
+    return TwoPointAudit(epsilon_lower=float(two_point(*counts, delta, conf)),
+                         mu_lower=float(gdp_mu_lower(*counts, conf)), threshold=threshold,
+                         false_positives=false_positives, false_negatives=false_negatives, trials=half)
 
 
 def _best_threshold(zeros: np.ndarray, ones: np.ndarray, bound: Callable[..., np.ndarray | float]) -> float:
@@ -84,7 +86,10 @@ def _best_threshold(zeros: np.ndarray, ones: np.ndarray, bound: Callable[..., np
         bound: function from (false positives, number of zeros, false negatives, number of ones) to a lower bound.
     """
     values = np.unique(np.concatenate([zeros, ones]))
-    thresholds = values[:-1] / 2 + values[1:] / 2 if len(values) > 1 else values
-    fp = len(zeros) - np.searchsorted(zeros, thresholds, side="right")
-    fn = np.searchsorted(ones, thresholds, side="right")
-    return float(thresholds[np.argmax(bound(fp, len(zeros), fn, len(ones)))])
+    thresholds = values
+    if len(values) > 1:
+        thresholds = values[:-1] / 2 + values[1:] / 2  # halves first: the sum of two large numbers would overflow
+    false_positives = len(zeros) - np.searchsorted(zeros, thresholds, side="right")
+    false_negatives = np.searchsorted(ones, thresholds, side="right")
+    best = np.argmax(bound(false_positives, len(zeros), false_negatives, len(ones)))
+    return float(thresholds[best])

@@ -40,25 +40,25 @@ class Canaries:
 
     def __init__(self, trials: Sequence[TrialConfig], records: Sequence[np.ndarray], labels: torch.Tensor,
                  n_classes: int) -> None:
-        """Draw each trial's canaries and wrong labels, and a fair coin for each: a member of training, or left out.
+        """Draw each trial's canaries, their wrong labels and fair coins from its `audit` stream.
 
-        All come from the trial's `audit` stream; the class has the arguments.
+        A coin decides whether a canary is a member of training or left out. The class docstring lists the arguments.
         """
         self.trials = tuple(trials)
         self.labels = labels.repeat(len(self.trials), 1)
         self.remaining, indices, included = [], [], []
         for r, (trial, trial_records) in enumerate(zip(self.trials, records, strict=True)):
             rng, k = numpy_generator(trial.seed, "audit"), trial.canaries
-            places = rng.choice(len(trial_records), k, replace=False)
-            shift = torch.from_numpy(rng.integers(1, n_classes, k)).to(labels.device)
-            coins = rng.random(k) < 0.5
-            chosen = torch.from_numpy(trial_records[places]).to(labels.device)
-            self.labels[r, chosen] = (labels[chosen] + shift) % n_classes
-            remaining = trial_records.copy()
-            remaining[places] = np.where(coins, trial_records[places], ABSENT)
+            positions = rng.choice(len(trial_records), k, replace=False)
+            shift = torch.from_numpy(rng.integers(1, n_classes, k)).to(labels.device)  # never gives the true label
+            is_member = rng.random(k) < 0.5
+            canaries = torch.from_numpy(trial_records[positions]).to(labels.device)
+            self.labels[r, canaries] = (labels[canaries] + shift) % n_classes
+            remaining = trial_records.copy()  # as long as before: `ABSENT` stands for canaries that are left out
+            remaining[positions] = np.where(is_member, trial_records[positions], ABSENT)
             self.remaining.append(remaining)
-            indices.append(chosen)
-            included.append(coins)
+            indices.append(canaries)
+            included.append(is_member)
         self.indices = torch.stack(indices)
         self.included = np.stack(included)
 

@@ -203,7 +203,8 @@ class Contributions:
         Raises:
             TrainerError: without an open batch, or for rows of another shape or type.
         """
-        (mean,) = self._update.biases  # [1, d]: the mechanism sees contributions as gradients of biases
+        # The mechanism sees contributions as gradients of biases, and writes its noisy mean [1, d] there.
+        (mean,) = self._update.biases
         n, d = self._n_unreleased, mean.shape[1]
         if n is None:
             raise TrainerError("release: once for each batch, got it without one")
@@ -213,7 +214,7 @@ class Contributions:
                                f"{got} for {n} records")
         deltas = rows.detach().to(mean.dtype)[None]  # [1, n, d]
         no_inputs = deltas.new_zeros(1, n, 0)
-        self.mechanism.update([deltas], [no_inputs], self._update)
+        self.mechanism.update([deltas], [no_inputs], self._update)  # fills `mean`
         self._n_unreleased = None
         self.n_released += 1
         return mean[0].clone()

@@ -78,12 +78,12 @@ def train(pack: Pack, data: Dataset, device: torch.device | str = "cpu", keeper:
         data: the pack's data set, resident on `device`.
         device: where to train.
         keeper: writes checkpoints and resumes from them; None for neither.
-        rungs: epochs after which a trial may be stopped; their records also hold the outcome of a stopped trial.
+        rungs: epochs after which a trial may be stopped; their records hold the outcome that it would then have.
 
     Yields:
         The records of one epoch, one for each trial that was active at its start. A trial's last record has its
-        outcome. A trial with weights that are not finite ends as `diverged`; the others continue. Items from
-        `keeper.resume` come first.
+        outcome. A trial with weights that are not finite ends as `diverged`; the others continue. With a `keeper`,
+        first the epochs that it reports again, or a `Draw` of new secret noise, which asking for the next item permits.
     """
     keeper = keeper or _KeepsNothing()
     training = prepare(pack, data, torch.device(device), rungs)

@@ -24,23 +24,30 @@ def estimate_seconds(packs: Sequence[Pack], workers: int, opus: int, threads: in
     Args:
         packs: the packs to train.
         workers: number of packs that train at the same time.
-        opus: number of OPUs, so of packs that hold one at the same time; the simulated device is timed instead.
+        opus: number of OPUs (optical processing units). Their packs are timed on the simulated device.
         threads: cores of one pack.
         device: training device.
     """
     torch.set_num_threads(threads)
     steps: dict[tuple[str, int], float] = {}  # (pack_key, trials) -> seconds of a step
-    work = {False: 0.0, True: 0.0}  # whether a pack holds an OPU -> seconds
-    for pack in (pack for pack in packs if pack.shared.parts.trainer.built_in):  # times of users' trainers are unknown
+    seconds = opu_seconds = 0.0  # of all packs one after the other, and of the packs that need an OPU
+    for pack in packs:
+        if not pack.shared.parts.trainer.built_in:  # times of users' trainers are unknown
+            continue
         kind = pack.shared.pack_key, len(pack.trials)
         if kind not in steps:
             steps[kind] = _step_seconds(pack, torch.device(device))
         trial = pack.shared
-        # An evaluation is one of a step's three passes (forward, feedback, update).
-        evaluated = trial.epochs * trial.split_sizes[1] + trial.parts.data.spec.n_test
-        evaluation_steps = evaluated / trial.batch_size / 3
-        work[pack.needs_opu] += steps[kind] * (trial.epochs * trial.steps_per_epoch + evaluation_steps)
-    return max(sum(work.values()) / workers, work[True] / min(workers, max(1, opus)))
+        _, n_validation = trial.split_sizes
+        n_evaluated = trial.epochs * n_validation + trial.parts.data.spec.n_test
+        # Evaluation is a forward pass, about a third of a step (forward, feedback, update).
+        evaluation_steps = n_evaluated / trial.batch_size / 3
+        pack_seconds = steps[kind] * (trial.epochs * trial.steps_per_epoch + evaluation_steps)
+        seconds += pack_seconds
+        if pack.needs_opu:
+            opu_seconds += pack_seconds
+    # The slower of two limits: all workers are busy, or all OPUs are.
+    return max(seconds / workers, opu_seconds / min(workers, max(1, opus)))
 
 
 def _step_seconds(pack: Pack, device: torch.device) -> float:

@@ -24,7 +24,7 @@ from pipeline.trials.promises import sums_in_floating_point
 
 SHOWN = ("diverged", "failed", "interrupted", "running", "missing")  # trials with these statuses get a line each
 MOST_LINES = 20  # per status
-GO_ON = ["photonic", "sweep", "FILE"]  # the command if no file was named
+DEFAULT_COMMAND = ["photonic", "sweep", "FILE"]  # if no file was named
 
 
 @dataclass(frozen=True)
@@ -105,11 +105,7 @@ def read(store: Reader, name: str, experiment: Experiment | None = None, words: 
         words: the user's words for the experiment, for the resume command; by default its file.
         private: the private folder, if it is not the store's default.
     """
-    driver, beat, elsewhere = local_driver(store.root, name), "", ""
-    holder = None if driver else remote_lease(store, name)
-    if holder:
-        driver, beat = holder
-        elsewhere = place(driver)
+    driver, beat, elsewhere = _running_driver(store, name)
     exists = store.find(name)
     runs = {run.trial_key: run for run in store.runs()} if exists else {}
     decisions = store.decisions() if exists else []
@@ -118,28 +114,45 @@ def read(store: Reader, name: str, experiment: Experiment | None = None, words: 
     checkpoints = Checkpoints(PrivateFolder(store.root, private).checkpoints(name), 0.0).found()
     epochs = {key: checkpoint.epoch for checkpoint in checkpoints if not checkpoint.problem
               for key in checkpoint.trial_keys}
+    n_open = 0  # suggestions that a search has not asked for yet
+    stopped = False
     if experiment:
         trials = _planned(experiment, runs, driver, epochs)
-        later = unknown = experiment.search.trials - len(decisions) if experiment.search else 0
+        if experiment.search:
+            n_open = experiment.search.trials - len(decisions)
+        unknown = n_open
         command = ["photonic", "sweep", *(words or [str(experiment.source)])]
         not_done = [t for t in experiment.trials if t.trial_key not in runs or runs[t.trial_key].status not in DONE]
-        stopped = any(map(sums_in_floating_point, not_done))
+        # secret noise on sums in floating point is refused since its guarantee does not hold: such trials never train
+        stopped = any(sums_in_floating_point(trial) for trial in not_done)
     else:
         trials = [_state(run, run.tags.get("mlflow.runName", run.trial_key), driver, epochs)
                   for run in runs.values()]
         planned = (store.planned() or 0) if exists else 0
-        later = planned - len(decisions)
-        unknown = max(0, planned - _passed_over(decisions) - len(trials))
-        command = GO_ON
-        stopped = False
+        n_open = planned - len(decisions)
+        unknown = max(0, planned - _n_passed_over(decisions) - len(trials))
+        command = DEFAULT_COMMAND
     has_work_left = unknown or any(trial.status not in DONE for trial in trials)
     can_resume = has_work_left and not driver and not stopped
     return SweepState(name=name, running=bool(driver), trials=tuple(trials), unknown=unknown,
                       refused=tuple(_refusal(checkpoint) for checkpoint in checkpoints if checkpoint.problem),
                       go_on=shlex.join(command) if can_resume else "", elsewhere=elsewhere, beat=beat,
-                      search=_search(decisions, max(0, later)) if decisions else "",
+                      search=_search(decisions, max(0, n_open)) if decisions else "",
                       budget=_budget(store) if exists else None,
                       nodes=store.nodes(driver) if driver and exists else None, stopped=stopped)
+
+
+def _running_driver(store: Reader, name: str) -> tuple[str, str, str]:
+    """Return the driver that runs the sweep now, its last heartbeat, and its place; the last two for remote drivers.
+
+    All are empty if no process runs it.
+    """
+    if driver := local_driver(store.root, name):
+        return driver, "", ""
+    if lease := remote_lease(store, name):
+        driver, beat = lease
+        return driver, beat, place(driver)
+    return "", "", ""
 
 
 def _planned(experiment: Experiment, runs: Mapping[str, TrackedRun], driver: str,
@@ -162,13 +175,21 @@ def _planned(experiment: Experiment, runs: Mapping[str, TrackedRun], driver: str
     return states
 
 
-def _search(decisions: Sequence[tuple[str, bool]], later: int) -> str:
-    asked, passed = len(decisions), _passed_over(decisions)
-    more = f", {passed} passed over (beyond the budget, or asked for before)" if passed else ""
-    return f"{asked} of {asked + later} suggestions asked for{more}"
+def _search(decisions: Sequence[tuple[str, bool]], n_open: int) -> str:
+    """Return the progress of a search as text.
+
+    Args:
+        decisions: trial_key of every suggestion so far, and whether it started a trial.
+        n_open: suggestions that are not asked for yet.
+    """
+    n_asked, n_passed_over = len(decisions), _n_passed_over(decisions)
+    text = f"{n_asked} of {n_asked + n_open} suggestions asked for"
+    if n_passed_over:
+        text += f", {n_passed_over} passed over (beyond the budget, or asked for before)"
+    return text
 
 
-def _passed_over(decisions: Sequence[tuple[str, bool]]) -> int:
+def _n_passed_over(decisions: Sequence[tuple[str, bool]]) -> int:
     """Return the number of suggestions without a trial of their own."""
     return len(decisions) - len({key for key, was_started in decisions if was_started})
 

@@ -38,13 +38,13 @@ class Kinds(Mapping[str, type]):
     """The type of every setting of a trial, by name; settings of registered extensions are included."""
 
     def __getitem__(self, name: str) -> type:
-        for f in settings():
-            if f.name == name:
-                return type(f.default)
+        for field in settings():
+            if field.name == name:
+                return type(field.default)
         raise KeyError(name)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(f.name for f in settings())
+        return iter(field.name for field in settings())
 
     def __len__(self) -> int:
         return len(settings())
@@ -100,7 +100,8 @@ def decisions_of(text: str) -> list[tuple[str, bool]]:
 
 def started(suggestions: Iterable[Suggestion]) -> tuple[TrialConfig, ...]:
     """Return the trials that were allowed to start, each once."""
-    return tuple({s.trial.trial_key: s.trial for s in suggestions if s.started}.values())
+    trials = {suggestion.trial.trial_key: suggestion.trial for suggestion in suggestions if suggestion.started}
+    return tuple(trials.values())
 
 
 def suggestions_of(text: str) -> list[Suggestion]:
@@ -117,9 +118,11 @@ def param_text(value: Any) -> str:
 
     Earlier versions wrote `3.0`; their runs keep it.
     """
+    if isinstance(value, str):
+        return value
     if isinstance(value, float) and value.is_integer() and abs(value) < MAX_EXACT_INTEGER:
         value = int(value)
-    return value if isinstance(value, str) else json.dumps(value)
+    return json.dumps(value)
 
 
 def is_setting(name: str) -> bool:
@@ -157,18 +160,19 @@ def config_of(run: TrackedRun) -> TrialConfig:
 def total_costs(runs: Iterable[TrackedRun]) -> tuple[float, float]:
     """Return (sum of epsilons, sum of deltas) over runs with a certified or stated epsilon.
 
-    A run counts with its least logged epsilon. Runs of one trial draw the same noise if it comes from a recorded seed.
-    They are one release then, which counts with its largest cost. With other noise, every run is a release.
+    A run counts with its smallest logged epsilon. Runs of one trial draw the same noise if it comes from a recorded
+    seed. They are one release then, which counts with its largest cost. With other noise, every run is a release.
     """
-    costs: dict[str, tuple[float, float]] = {}
+    costs: dict[str, tuple[float, float]] = {}  # release -> (epsilon, delta)
     for run in runs:
         epsilons = [value for metric, value in run.metrics.items()
                     if metric.startswith(("epsilon/certified/", "epsilon/stated/"))]
-        if epsilons:
-            redrawn = run.params.get("noise") == "secure" or "trainer" in run.params
-            release = run.run_id if redrawn else run.trial_key
-            cost = min(epsilons), float(run.tags["privacy.delta"])
-            costs[release] = max(costs.get(release, cost), cost)
+        if not epsilons:
+            continue
+        draws_fresh_noise = run.params.get("noise") == "secure" or "trainer" in run.params
+        release = run.run_id if draws_fresh_noise else run.trial_key
+        cost = min(epsilons), float(run.tags["privacy.delta"])
+        costs[release] = max(costs.get(release, cost), cost)
     return sum(epsilon for epsilon, _ in costs.values()), sum(delta for _, delta in costs.values())
 
 

@@ -69,10 +69,12 @@ def reports_errors(method: Callable[Concatenate[S, P], R]) -> Callable[Concatena
         try:
             return method(self, *args, **kwargs)
         except _errors() as error:
+            # SQLAlchemy begins some messages with a line on the state of the session, before the reason.
             lines = [line for line in str(error).strip().splitlines() if not line.startswith("(raised as a result of")]
             reason = lines[0] if lines else type(error).__name__
+            message = redacted(f"tracking store {self.uri}: {reason}")
             hint = "is it there, and reachable? MLFLOW_TRACKING_URI selects another"
-            raise TrackingError(f"{redacted(f'tracking store {self.uri}: {reason}')} ({hint})") from error
+            raise TrackingError(f"{message} ({hint})") from error
 
     functools.update_wrapper(wrapper, method)
     return wrapper
@@ -179,13 +181,14 @@ def search(client: Any, experiments: Sequence[str], condition: str = "", deleted
     """
     from mlflow.entities import ViewType
 
-    view, token = ViewType.ALL if deleted else ViewType.ACTIVE_ONLY, None
+    view = ViewType.ALL if deleted else ViewType.ACTIVE_ONLY
+    page_token = None  # the first page
     while True:
         page = client.search_runs(list(experiments), condition, view, max_results=PAGE_SIZE,
-                                  order_by=["attributes.start_time ASC"], page_token=token)
+                                  order_by=["attributes.start_time ASC"], page_token=page_token)
         yield from page
-        token = page.token
-        if not token:
+        page_token = page.token
+        if not page_token:
             return
 
 
@@ -216,7 +219,8 @@ def find_trial(client: Any, uri: str, name: str) -> Any:
     Raises:
         TrackingError: if there is none, or several with one trial_key.
     """
-    field = {16: "tags.trial_key", 32: "attributes.run_id"}.get(len(name))  # by the number of hexadecimal digits
+    searched_fields = {16: "tags.trial_key", 32: "attributes.run_id"}  # by the number of hexadecimal digits
+    field = searched_fields.get(len(name))
     if field is None or not name.isalnum():
         raise TrackingError(f"'{name}': must be a trial_key or a run id, 16 or 32 hexadecimal digits")
     experiments = [experiment.experiment_id for experiment in client.search_experiments()]
@@ -234,15 +238,17 @@ def tracked(run: Any) -> TrackedRun:
     tags = dict(run.data.tags)
     # A run has the latest point of each metric. Every epoch logs CLOCK; the public API does not have its step.
     last_epoch = next((metric.step for metric in run.data._metric_objs if metric.key == CLOCK), 0)
-    return TrackedRun(run.info.run_id, tags["trial_key"], dict(run.data.params), dict(run.data.metrics), tags,
-                      tags.get("status", "running"), run.info.start_time, run.info.end_time, last_epoch)
+    return TrackedRun(run_id=run.info.run_id, trial_key=tags["trial_key"], params=dict(run.data.params),
+                      metrics=dict(run.data.metrics), tags=tags, status=tags.get("status", "running"),
+                      start_ms=run.info.start_time, end_ms=run.info.end_time, epoch=last_epoch)
 
 
 class Listing:
     """The runs of a sweep's trials in a database, without a search for each trial.
 
     The sweep is listed once, and again if another process of this host has listed it meanwhile: that process may have
-    created runs. A process that lists leaves a mark in `folder`. A caller holds a lock until it has created its run.
+    created runs. A process that lists the runs writes a random mark to a file in `folder`, so another mark there means
+    another process. A caller holds a lock until it has created its run.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -316,7 +322,8 @@ def new_points(records: Iterable[EpochRecord], logged: Mapping[tuple[str, int], 
         for name, value in record.metrics.items():
             point, value = (name, record.epoch), float(value)
             known = new.get(point, logged.get(point))
-            if known is None or (known != value and not name.startswith("time/")):
+            has_changed = known != value and not name.startswith("time/")
+            if known is None or has_changed:
                 new[point] = value
     return new
 

@@ -34,10 +34,11 @@ def export(store: Reader, name: str, folder: Path | None = None) -> list[Path]:
     folder = folder or Path("exports", run.trial_key)
     if folder.exists():
         raise UserError(f"--out: must be a folder that does not exist yet, got {folder}; nothing is overwritten")
-    metrics = [(metric, epoch, value) for metric in sorted(run.metrics)
-               for epoch, value in store.history(run.run_id, metric)]
+    metric_rows: list[tuple[object, ...]] = [("metric", "epoch", "value")]
+    for metric in sorted(run.metrics):
+        metric_rows += [(metric, epoch, value) for epoch, value in store.history(run.run_id, metric)]
     contents = {file: store.artifact(run, file) for file in (WEIGHTS, CONFIG)}
-    privacy = {tag: text for tag, text in sorted(run.tags.items()) if tag.startswith("privacy.")}
+    privacy_tags = {tag: text for tag, text in sorted(run.tags.items()) if tag.startswith("privacy.")}
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".exporting-", dir=folder.parent) as scratch:
         complete = Path(scratch, "complete")  # moved to `folder` once all files are written
@@ -45,7 +46,7 @@ def export(store: Reader, name: str, folder: Path | None = None) -> list[Path]:
         for file, content in contents.items():
             (complete / file).write_bytes(content)
         with open(complete / "metrics.csv", "w", newline="") as table:
-            csv.writer(table, lineterminator="\n").writerows([("metric", "epoch", "value"), *metrics])
-        (complete / "privacy.json").write_text(json.dumps(privacy, indent=2) + "\n", encoding="utf-8")
+            csv.writer(table, lineterminator="\n").writerows(metric_rows)
+        (complete / "privacy.json").write_text(json.dumps(privacy_tags, indent=2) + "\n", encoding="utf-8")
         complete.rename(folder)
     return sorted(folder.iterdir())

@@ -67,12 +67,12 @@ def read_results(path: Path) -> tuple[list[Result], str]:
     try:
         text = path.read_bytes().decode("utf-8-sig")
         lines = csv.reader(io.StringIO(text, newline=""), strict=True)
-        rows = [(number, row) for number, row in enumerate(lines, start=1) if any(row)]
+        rows = [(number, row) for number, row in enumerate(lines, start=1) if any(row)]  # without blank lines
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise UserError(f"{path}: cannot be read as CSV ({error})") from None
     if len(rows) < 2:
-        raise UserError(f"{path}: must have a row with the names of its columns and one for each result, has "
-                        f"{'one row' if rows else 'nothing'}")
+        found = "one row" if rows else "nothing"
+        raise UserError(f"{path}: must have a row with the names of its columns and one for each result, has {found}")
     (header_number, header), *rows = rows
     names = [name.strip() for name in header]
     for name in names:
@@ -120,14 +120,15 @@ def _check_seed(place: str, seed: int | None, row_by_seed: Mapping[int | None, i
         seed: seed of the row; None without one.
         row_by_seed: number of each earlier row with the same data set, method, epsilon, delta and relation, by seed.
     """
-    text = "none" if seed is None else str(seed)
+    seed_text = "none" if seed is None else str(seed)
     if seed in row_by_seed:
         raise UserError(f"{place}, column seed: must differ from that of row {row_by_seed[seed]}, as data set, method, "
-                        f"epsilon, delta and relation are the same, got {text} twice")
-    if row_by_seed and None in (seed, *row_by_seed):
+                        f"epsilon, delta and relation are the same, got {seed_text} twice")
+    some_without_seed = None in (seed, *row_by_seed)
+    if row_by_seed and some_without_seed:
         first_row = next(iter(row_by_seed.values()))
         raise UserError(f"{place}, column seed: must be there for all rows of one data set, method, epsilon, delta and "
-                        f"relation or for a single one without, got {text} beside row {first_row}")
+                        f"relation or for a single one without, got {seed_text} beside row {first_row}")
 
 
 def _text(text: str) -> str:
@@ -193,14 +194,14 @@ def import_tag(results: Sequence[Result]) -> str:
     return f"{digest({'results': sorted(map(repr, results))})} {len(results)}"
 
 
-def save(client: Any, number: str, results: Sequence[Result], text: str, replace: bool) -> tuple[int, int]:
-    """Write results to the experiment `number`; return the numbers of added and of deleted results.
+def save(client: Any, experiment_id: str, results: Sequence[Result], text: str, replace: bool) -> tuple[int, int]:
+    """Write results to an experiment; return the numbers of added and of deleted results.
 
     Existing results stay, so this completes an interrupted import. A run that was not closed has no result.
 
     Args:
         client: MLflow's client.
-        number: id of the experiment.
+        experiment_id: id of the experiment.
         results: the results.
         text: text of their file, which the parent run keeps.
         replace: whether to delete results that are not in the file.
@@ -208,55 +209,59 @@ def save(client: Any, number: str, results: Sequence[Result], text: str, replace
     Raises:
         TrackingError: if the experiment is no import or, without `replace`, has other results.
     """
-    experiment, tag = client.get_experiment(number), import_tag(results)
+    experiment, tag = client.get_experiment(experiment_id), import_tag(results)
     if IMPORTED not in experiment.tags:
         raise TrackingError(f"--as: must be a name that no sweep has, got '{experiment.name}'")
     if experiment.tags[IMPORTED] != tag:
         if not replace:
             raise TrackingError(f"--as: must be a new name or that of the same results, got '{experiment.name}', which "
                                 "has others; --replace puts these in their place")
-        client.set_experiment_tag(number, IMPORTED, tag)
+        client.set_experiment_tag(experiment_id, IMPORTED, tag)
     expected = set(results)
-    parents, present, surplus = [], set(), []
-    for run in search(client, [number]):
-        result = _stored(run) if PARENT in run.data.tags else None
-        if PARENT not in run.data.tags:
-            parents.append(run.info.run_id)
-        elif result in expected and result not in present:
-            present.add(result)
-        else:
-            surplus.append(run.info.run_id)
-    if len(present) < len(results) or surplus or not parents:
-        if not parents:
+    parent_ids, stored, surplus_ids = [], set(), []
+    for run in search(client, [experiment_id]):
+        is_parent = PARENT not in run.data.tags
+        if is_parent:
+            parent_ids.append(run.info.run_id)
+            continue
+        result = _stored(run)
+        if result in expected and result not in stored:
+            stored.add(result)
+        else:  # not closed, not in the file, or twice in the store
+            surplus_ids.append(run.info.run_id)
+    is_complete = len(stored) == len(results) and not surplus_ids and parent_ids
+    if not is_complete:
+        if not parent_ids:
             tags = {IMPORTED: experiment.name, NOTE: f"{NOTE_TEXT}."}
-            parents = [client.create_run(number, run_name=experiment.name, tags=tags).info.run_id]
-        client.log_text(parents[0], text, "results.csv")
-        for run_id in surplus:
+            parent_ids = [client.create_run(experiment_id, run_name=experiment.name, tags=tags).info.run_id]
+        parent_id = parent_ids[0]
+        client.log_text(parent_id, text, "results.csv")
+        for run_id in surplus_ids:
             client.delete_run(run_id)
         for result in results:
-            if result not in present:
-                _write(client, number, parents[0], experiment.name, result)
-        client.set_terminated(parents[0], "FINISHED")
-    return len(results) - len(present), len(surplus)
+            if result not in stored:
+                _write(client, experiment_id, parent_id, experiment.name, result)
+        client.set_terminated(parent_id, "FINISHED")
+    return len(results) - len(stored), len(surplus_ids)
 
 
-def _write(client: Any, number: str, parent: str, name: str, result: Result) -> None:
+def _write(client: Any, experiment_id: str, parent_id: str, name: str, result: Result) -> None:
     """Write a nested run; it counts once it is closed.
 
     Args:
         client: MLflow's client.
-        number: id of the experiment.
-        parent: id of the parent run.
+        experiment_id: id of the experiment.
+        parent_id: id of the parent run.
         name: name of the import.
         result: the result.
     """
     params = asdict(result)
     metrics = [(ACCURACY, params.pop("accuracy"), 0), (EPSILON, params.pop("epsilon"), 0)]
     seed = "" if result.seed is None else f" s{result.seed}"
-    tags = {IMPORTED: name, PARENT: parent, "privacy.certified": "false", "privacy.relation": result.relation,
+    tags = {IMPORTED: name, PARENT: parent_id, "privacy.certified": "false", "privacy.relation": result.relation,
             "privacy.delta": f"{result.delta:g}", "privacy.notes": f"{NOTE_TEXT} ({result.source})"}
     run_name = f"{result.method[:MAX_NAME_LENGTH - 50]} eps{result.epsilon:g}{seed}"  # the end takes less than 50
-    run = client.create_run(number, run_name=run_name, tags=tags)
+    run = client.create_run(experiment_id, run_name=run_name, tags=tags)
     write(client, run.info.run_id, metrics,
           params={key: param_text(value) for key, value in params.items() if value is not None})
     client.set_terminated(run.info.run_id, "FINISHED")
@@ -268,8 +273,9 @@ def _stored(run: Any) -> Result | None:
         return None
     params, metrics = dict(run.data.params), run.data.metrics
     seed = int(params["seed"]) if "seed" in params else None
-    return Result(params["dataset"], params["method"], metrics[EPSILON], float(params["delta"]), params["relation"],
-                  seed, metrics[ACCURACY], params["source"])
+    return Result(dataset=params["dataset"], method=params["method"], epsilon=metrics[EPSILON],
+                  delta=float(params["delta"]), relation=params["relation"], seed=seed, accuracy=metrics[ACCURACY],
+                  source=params["source"])
 
 
 def results_of(client: Any, uri: str, name: str) -> list[Result]:
@@ -278,15 +284,16 @@ def results_of(client: Any, uri: str, name: str) -> list[Result]:
     Raises:
         TrackingError: if there are none with that name, or the import is incomplete.
     """
-    number = find_experiment(client, name, imports=True)
-    tags = client.get_experiment(number).tags if number else {}
-    if number is None or IMPORTED not in tags:
-        names = ", ".join(e.name for e in client.search_experiments() if IMPORTED in e.tags)
+    experiment_id = find_experiment(client, name, imports=True)
+    tags = client.get_experiment(experiment_id).tags if experiment_id else {}
+    if experiment_id is None or IMPORTED not in tags:
+        names = ", ".join(experiment.name for experiment in client.search_experiments() if IMPORTED in experiment.tags)
         raise TrackingError(f"tracking store {redacted(uri)}: no imported results named '{name}' (`photonic import "
                             f"FILE --as {name}`); it has {names or 'none'}")
-    stored = [_stored(run) for run in search(client, [number]) if PARENT in run.data.tags]
+    stored = [_stored(run) for run in search(client, [experiment_id]) if PARENT in run.data.tags]
     results = [result for result in stored if result]  # without runs that were not closed
-    planned = int(tags[IMPORTED].split()[1])  # as `import_tag` wrote it
+    _, planned_text = tags[IMPORTED].split()  # digest and number, as `import_tag` wrote them
+    planned = int(planned_text)
     if len(results) != planned:
         raise TrackingError(f"tracking store {redacted(uri)}: '{name}' has {len(results)} of the {planned} results of "
                             "its file; import it again")

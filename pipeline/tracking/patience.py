@@ -57,7 +57,7 @@ class PatientClient:
         """
         while True:
             start = time.monotonic()
-            is_over = threading.Event()
+            is_over = threading.Event()  # tells the thread to end
             threading.Thread(target=self._report_delay, args=(start, is_over), daemon=True).start()
             try:
                 answer = method()
@@ -65,13 +65,17 @@ class PatientClient:
                 if not is_temporary(error) or not self._pause_before_retry(start):
                     raise
             else:
-                if self._lost_at is not None and self._seconds:
-                    self._say(f"the tracking store is back after {time.monotonic() - self._lost_at:.0f} s; "
-                              "nothing was lost")
-                self._lost_at = None
+                self._note_answer()
                 return answer
             finally:
                 is_over.set()
+
+    def _note_answer(self) -> None:
+        """Note that the store answers; say so if it was lost."""
+        if self._lost_at is not None and self._seconds:
+            outage = time.monotonic() - self._lost_at
+            self._say(f"the tracking store is back after {outage:.0f} s; nothing was lost")
+        self._lost_at = None
 
     def _report_delay(self, start: float, is_over: threading.Event) -> None:
         """Repeat a message about a call that began at `start`, until the call is over; runs in a thread."""
@@ -84,8 +88,9 @@ class PatientClient:
         now = time.monotonic()
         if self._seconds and now - self._last_message >= MESSAGE_SECONDS:
             self._last_message = now
-            self._say(f"the tracking store has not answered for {now - (self._lost_at or since):.0f} s; trying again "
-                      f"for up to {self._seconds:g} s")
+            outage = now - (self._lost_at or since)
+            self._say(f"the tracking store has not answered for {outage:.0f} s; trying again for up to "
+                      f"{self._seconds:g} s")
 
     def _pause_before_retry(self, start: float) -> bool:
         """Return whether to repeat a failed call that began at `start`; if so, sleep for `PAUSE_SECONDS` first."""

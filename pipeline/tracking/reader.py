@@ -99,7 +99,7 @@ class Reader:
         if self._database is not None and not is_set_up(self._database):
             state = "is empty" if self._database.exists() else "does not exist"
             raise NoStore(f"tracking store {redacted(self.uri)}: {state} (run the sweep first)")
-        return connect(self.uri, None)
+        return connect(self.uri, lock=None)  # without a lock, nothing is created
 
     @reports_errors
     def artifact_folders(self) -> list[Path]:
@@ -116,8 +116,8 @@ class Reader:
     def sweeps(self) -> list[str]:
         """Return the names of all sweeps in the store, oldest first."""
         experiments = sorted(self._client.search_experiments(), key=lambda experiment: experiment.creation_time)
-        return [experiment.name for experiment in experiments
-                if IMPORTED not in experiment.tags and self.find(experiment.name)]
+        names = [experiment.name for experiment in experiments if IMPORTED not in experiment.tags]
+        return [name for name in names if self.find(name)]
 
     @reports_errors
     def find(self, name: str) -> bool:
@@ -238,8 +238,9 @@ class Reader:
             published, draw = run.epoch, run.tags.get(DRAW, "")
             lost, earlier = int(run.tags.get(LOST, 0)), int(run.tags.get(EARLIER, 0))
             if published or draw:
-                deleted = mlflow_run.info.lifecycle_stage == "deleted"
-                releases.append(Release(config_of(run), published + lost, deleted, draw, lost, earlier))
+                is_deleted = mlflow_run.info.lifecycle_stage == "deleted"
+                releases.append(Release(config_of(run), published + lost, deleted=is_deleted, draw=draw, lost=lost,
+                                        earlier=earlier))
         return releases
 
     @reports_errors
@@ -273,7 +274,8 @@ class Reader:
 
     def _text(self, name: str) -> str | None:
         """Return the text of an artifact of the parent run; None if it is missing."""
-        if name not in {file.path for file in self._client.list_artifacts(self._parent())}:
+        file_names = {file.path for file in self._client.list_artifacts(self._parent())}
+        if name not in file_names:
             return None
         with tempfile.TemporaryDirectory() as folder:
             path = self._client.download_artifacts(self._parent(), name, folder)

@@ -146,15 +146,17 @@ class Store(Reader):
                 for run in others:
                     self._client.delete_run(run.info.run_id)
             self._parent_id = parent.info.run_id
-        logged = parent.data.params
-        new, changed = {}, {}
+        logged_params = parent.data.params
+        new_params, latest_tags = {}, {}
         for param, value in (params or {}).items():
             text, tag = param_text(value), f"latest.{param}"
-            if param not in logged:
-                new[param] = text
-            if logged.get(param, text) != text or tag in parent.data.tags:
-                changed[tag] = text
-        write(self._client, self._parent_id, params=new, tags={**(tags or {}), **changed, "driver": self.driver})
+            if param not in logged_params:
+                new_params[param] = text
+            has_changed = logged_params.get(param, text) != text
+            if has_changed or tag in parent.data.tags:
+                latest_tags[tag] = text
+        write(self._client, self._parent_id, params=new_params,
+              tags={**(tags or {}), **latest_tags, "driver": self.driver})
         for key, text in {**_KIND, **(contents or {})}.items():
             self._client.set_experiment_tag(self._experiment_id, key, text)
         self.describe(description or f"Sweep `{name}`.")
@@ -187,9 +189,9 @@ class Store(Reader):
         The open sweep stays open.
         """
         with self._lock:
-            number = (find_experiment(self._client, name, imports=True)
-                      or self._create_experiment(name, {IMPORTED: import_tag(results)}))
-            return save(self._client, number, results, text, replace)
+            experiment_id = (find_experiment(self._client, name, imports=True)
+                             or self._create_experiment(name, {IMPORTED: import_tag(results)}))
+            return save(self._client, experiment_id, results, text, replace)
 
     @reports_errors
     def describe(self, description: str, headline: str = "") -> None:
@@ -236,8 +238,8 @@ class Store(Reader):
         """
         key, tags = config.trial_key, {**(tags or {}), "driver": self.driver, "status": "running"}
         with self._lock:
-            if self._database is None:  # other hosts may have created runs
-                runs = self._without_echoes(list(self._search(f"tags.trial_key = '{key}'")))
+            if self._database is None:  # a server: other hosts may have created runs
+                runs = self._without_empty(list(self._search(f"tags.trial_key = '{key}'")))
                 run_ids = [run.info.run_id for run in runs]
             else:
                 run_ids = self._listing.runs_of(key, self._experiment(), self.runs)
@@ -256,8 +258,8 @@ class Store(Reader):
         # Existing params stay: earlier versions wrote numbers in another form, and MLflow changes no param.
         self._params[key] = set(run.data.params)
         params = {setting: param_text(value) for setting, value in config.canonical().items()}
-        write(self._client, run_id, params=self._new(key, params),
-              tags={tag: text for tag, text in tags.items() if run.data.tags.get(tag) != text})
+        changed_tags = {tag: text for tag, text in tags.items() if run.data.tags.get(tag) != text}
+        write(self._client, run_id, params=self._new_params(key, params), tags=changed_tags)
         self._trials[key] = (config, run.info)
         return run_id
 
@@ -282,16 +284,25 @@ class Store(Reader):
             # The clock is written first: if the call then fails, the epoch still counts as released.
             points = sorted([(name, value, epoch) for (name, epoch), value in new.items()],
                             key=lambda point: point[0] != CLOCK)
-            texts = [item for record in group for item in record.tags.items()]
-            calibrated = {name: f"{float(text):.6g}" for name, text in texts if not is_setting(name)}
-            write(self._client, self._trials[key][1].run_id, points, params=self._new(key, calibrated),
-                  tags={_NOTE if name == DESCRIPTION else name: text for name, text in texts})
+            tags: dict[str, str] = {}
+            for record in group:
+                tags |= record.tags
+            # Calibrated noise is a tag and, with six digits, also a param.
+            calibrated = {name: f"{float(text):.6g}" for name, text in tags.items() if not is_setting(name)}
+            if DESCRIPTION in tags:
+                tags[_NOTE] = tags.pop(DESCRIPTION)
+            write(self._client, self._run_id(key), points, params=self._new_params(key, calibrated), tags=tags)
             self._logged[key].update(new)
             for record in group:
                 if record.outcome:
                     self._finish(key, record.outcome)
 
-    def _new(self, key: str, params: Mapping[str, str]) -> dict[str, str]:
+    def _run_id(self, key: str) -> str:
+        """Return MLflow's id of a started trial's run."""
+        _, run_info = self._trials[key]
+        return run_info.run_id
+
+    def _new_params(self, key: str, params: Mapping[str, str]) -> dict[str, str]:
         """Return the params that a started trial's run does not have yet, and note that it has them."""
         new = {name: text for name, text in params.items() if name not in self._params[key]}
         self._params[key] |= new.keys()
@@ -308,13 +319,14 @@ class Store(Reader):
         key = record.trial_key
         if key not in self._trials:
             raise TrackingError(f"trial {key} was not started, got its epoch {record.epoch}")
-        config, logged = self._trials[key][0], self._logged[key]
+        (config, _), logged = self._trials[key], self._logged[key]
         if config.disclosure != "plain":
             check_metrics(record.metrics)
         for name, value in record.metrics.items():
             require_finite(name, value, f"trial {key}, epoch {record.epoch}")
             known = logged.get((name, record.epoch), value)
-            if config.draws_fresh_noise and known != value and not name.startswith(WITHOUT_NOISE):
+            depends_on_noise = not name.startswith(WITHOUT_NOISE)
+            if config.draws_fresh_noise and known != value and depends_on_noise:
                 # The message has no values: they were computed from private records.
                 raise OtherNoise(f"{name}: trial {key}, epoch {record.epoch}, was published with other noise; what "
                                  "came now was thrown away")
@@ -341,7 +353,7 @@ class Store(Reader):
             earlier: released epochs of each earlier draw.
         """
         tags = {DRAW: name, DRAWS: str(len(earlier) + 1), EARLIER: str(sum(earlier))}
-        write(self._client, self._trials[trial_key][1].run_id, tags=tags)
+        write(self._client, self._run_id(trial_key), tags=tags)
 
     @reports_errors
     def give_up(self, trial_key: str) -> None:
@@ -349,8 +361,8 @@ class Store(Reader):
 
         The run's releases still count. The trial can start again.
         """
-        run_id = self._trials.pop(trial_key)[1].run_id
-        del self._logged[trial_key]
+        run_id = self._run_id(trial_key)
+        del self._trials[trial_key], self._logged[trial_key]
         self._client.delete_run(run_id)
         self._listing.forget(trial_key)
 
@@ -359,7 +371,7 @@ class Store(Reader):
         """Mark a started trial as failed; the next sweep resumes its run. Only the end of a long reason is kept."""
         if trial_key not in self._trials:
             raise TrackingError(f"trial {trial_key} was not started, and cannot fail")
-        run_id = self._trials[trial_key][1].run_id
+        run_id = self._run_id(trial_key)
         write(self._client, run_id, tags={"status": "failed", "failure": reason[-MAX_TAG_LENGTH:], **(tags or {})})
         self._client.set_terminated(run_id, "FAILED")
 
@@ -371,18 +383,18 @@ class Store(Reader):
         """
         if status not in ("FINISHED", "FAILED", "KILLED"):
             raise ValueError(f"status: must be one of FINISHED, FAILED, KILLED, got '{status}'")
-        by_key: dict[str, list[Any]] = {}  # trial_key -> MLflow's runs
+        runs_by_key: dict[str, list[Any]] = {}  # trial_key -> MLflow's runs
         for run in self._search():
             if "trial_key" in run.data.tags:
-                by_key.setdefault(run.data.tags["trial_key"], []).append(run)
-        runs = [tracked(run) for group in by_key.values() for run in self._without_echoes(group)]
+                runs_by_key.setdefault(run.data.tags["trial_key"], []).append(run)
+        runs = [tracked(run) for group in runs_by_key.values() for run in self._without_empty(group)]
         for run in runs:
             if run.status == "running" and run.trial_key in self._trials:  # otherwise it would look alive forever
                 write(self._client, run.run_id, tags={"status": "interrupted"})
                 self._client.set_terminated(run.run_id, "KILLED")
                 run.status = "interrupted"
         statuses = [run.status for run in runs]
-        write(self._client, self._parent(), tags={f"trials.{s}": str(statuses.count(s)) for s in STATUSES})
+        write(self._client, self._parent(), tags={f"trials.{name}": str(statuses.count(name)) for name in STATUSES})
         self._client.set_terminated(self._parent(), status)
         return runs
 
@@ -427,7 +439,7 @@ class Store(Reader):
             require_finite(name, value, "the sweep")
         write(self._client, self._parent(), [(name, float(value), step) for name, value in metrics.items()], tags=tags)
 
-    def _without_echoes(self, runs: Sequence[Any]) -> list[Any]:
+    def _without_empty(self, runs: Sequence[Any]) -> list[Any]:
         """Delete the empty runs of one trial, unless all are empty, and return the other runs.
 
         If the answer of a call that creates a run is lost, the call is repeated, and an empty run is left.

@@ -24,16 +24,20 @@ TRAINING = "workflowType=machine_learning"  # selects this half of MLflow's page
 
 
 def address(store: Reader, run_id: str) -> str:
-    """Return the address of a run of the open sweep on MLflow's web page; empty if it is not known.
+    """Return the address (URL) of a run of the open sweep on MLflow's web page; empty if the store has no page.
 
-    It is at the store's server, without user and password, or for a database at the address of `photonic ui`.
+    The page of a server is the server itself. A local database has a page while `photonic ui` serves it.
     """
     page = _page(store)
-    return page and f"{page}/#/experiments/{store.experiment_id}/runs/{run_id}?{TRAINING}"
+    if not page:
+        return ""
+    return f"{page}/#/experiments/{store.experiment_id}/runs/{run_id}?{TRAINING}"
 
 
 def runs_address(store: Reader, page: str = "", chart: bool = False) -> str:
-    """Return the address of all runs of the open sweep, sorted by accuracy, in its view; empty if it is not known.
+    """Return the address of all runs of the open sweep on MLflow's page, in the sweep's view; empty if it has no page.
+
+    A view is a stored choice of columns and charts, sorted by accuracy. Sweeps of earlier versions have none.
 
     Args:
         store: the store.
@@ -43,7 +47,10 @@ def runs_address(store: Reader, page: str = "", chart: bool = False) -> str:
     page = page or _page(store)
     if not page:
         return ""
-    view = f"viewStateShareKey={VIEW.rpartition('.')[2]}" if VIEW in store.tags() else DEFAULT_VIEW
+    view = DEFAULT_VIEW
+    if VIEW in store.tags():
+        view_name = VIEW.rpartition(".")[2]
+        view = f"viewStateShareKey={view_name}"
     mode = "CHART" if chart else "TABLE"
     return f"{page}/#/experiments/{store.experiment_id}/runs?{TRAINING}&compareRunsMode={mode}&{view}"
 
@@ -63,7 +70,7 @@ def _page(store: Reader) -> str:
 
 
 def runs_pages(store: Reader, page: str) -> list[str]:
-    """Return one line per recent sweep, the address of its runs and its name, and one per chart, if there is one.
+    """Return lines for recent sweeps: the address of a sweep's runs and its name, and the address of its chart, if any.
 
     MLflow's own list of experiments leads to pages for generative AI unless `Model training` is selected there.
     """
@@ -93,8 +100,8 @@ def serve(store: Reader, port: int, host: str = LOOPBACK[0]) -> int:
         print(f"warning: whoever reaches {host}:{port} can read, change and delete these runs; put a proxy with "
               "authentication and TLS before it (docs/cluster.md)", file=sys.stderr, flush=True)
     page = f"http://{host}:{port}"
-    first = f"{page} shows {redacted(store.uri)}; Ctrl-C ends it; runs, the best first:"
-    print("\n".join([first, *runs_pages(store, page)]), flush=True)
+    first_line = f"{page} shows {redacted(store.uri)}; Ctrl-C ends it; runs, the best first:"
+    print("\n".join([first_line, *runs_pages(store, page)]), flush=True)
     environment = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true", **os.environ}
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # a service manager's SIGTERM acts like Ctrl-C
     # A process group of its own: MLflow starts more processes, and does not forward signals to them.

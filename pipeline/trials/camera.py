@@ -74,8 +74,9 @@ class Camera:
     def effective_sigma(self) -> float:
         """Return the standard deviation of the camera's noise on one component of B e, in units of the entries of B.
 
-        B is the feedback matrix and e the error, here with one entry +1 and one -1. The average is over pixels.
-        Saturation is ignored, and rounding counts as uniform noise. With unlimited light and a much brighter reference
+        B is the feedback matrix and e a ternary error with one entry +1 and one -1. It is the root mean square over
+        pixels of shot noise and floor noise, which are independent. Saturation is ignored, and rounding counts as
+        uniform noise. With unlimited light and a much brighter reference
         beam, only the reference's shot noise remains: 1/(2 sqrt(phi)), with phi photo-electrons per unit of intensity.
         """
         return math.hypot(self.shot_sigma, self.floor_sigma)

@@ -182,8 +182,10 @@ def coerce(f: dataclasses.Field[Any], value: Any) -> Any:
             return tuple(value)
     expected = {int: "a whole number", float: "a finite number", bool: "true or false", str: "text",
                 tuple: "a list of whole numbers"}[type_]
-    hint = "; several values go to grid" if isinstance(value, list) else ""
-    if f.name == "noise" and not hint:
+    hint = ""
+    if isinstance(value, list):
+        hint = "; several values go to grid"
+    elif f.name == "noise":  # a number here is a frequent mistake
         hint = "; how much noise there is, noise_multiplier says, or sigma of the photonic mechanism"
     raise ConfigError(f"{name}: must be {expected}, got {value!r}{hint}")
 

@@ -92,7 +92,7 @@ def check_denoise(trial: TrialConfig) -> None:
         ConfigError: naming the setting.
     """
     feedback, network = trial.parts.feedback, trial.parts.network
-    if not (feedback.exact or feedback.matrix):
+    if not (feedback.exact or feedback.matrix):  # `check_matrix` below refuses back-propagation, which is exact
         with_matrix = [name for name, cls in parts_of("algorithm", Feedback).items() if cls.matrix]
         raise ConfigError(f"denoise: needs the feedback matrix B of {listed_or(with_matrix)}, got true with algorithm "
                           f"'{trial.algorithm}'")

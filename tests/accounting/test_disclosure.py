@@ -115,12 +115,12 @@ def test_validation_accuracy_has_its_noise_and_no_other(noise, digits):
     training = prepare(Pack((trial,)), digits, CPU)
     counts = training.evaluation.count(training.net, "validation")
     exact, records = counts[0, 1].sum().item(), counts[0, 0].sum().item()
-    released = np.array([training.evaluation.accuracy("validation", counts)[0] for _ in range(4000)]) * records
+    released = np.array([training.evaluation.accuracy("validation", counts)[0] for _ in range(1500)]) * records
     s = evaluation_noise(trial)
     if noise == "secure":
         assert training.evaluation._release.steps == [s * (1 + count_enlargement(s)) / STEPS_PER_SIGMA]
-    assert abs(released.mean() - exact) < 6 * s / 4000**0.5
-    assert released.std() == pytest.approx(s, rel=6 / 8000**0.5) and s > 1
+    assert abs(released.mean() - exact) < 6 * s / 1500**0.5
+    assert released.std() == pytest.approx(s, rel=6 / 3000**0.5) and s > 1
     test = training.evaluation.count(training.net, "test")
     assert training.evaluation.accuracy("test", test)[0] == (test[0, 1].sum() / test[0, 0].sum()).item()
     training.close()

@@ -159,7 +159,7 @@ def test_letters_are_of_choices_alone_and_explained_beside_the_figure_only_where
     declared = [frame.assign(choices=1) for frame in points]
     assert not frontier_figure.plot(declared).axes[0].texts
     text = exhibit.texts(declared, tracked(GRID)).markdown
-    assert "none stands for others" in text and "| DFA | ε ≤ 3 | clipping_norm 2, batch_size 64 |" in text
+    assert "each trained with one of them" in text and "| DFA | ε ≤ 3 | clipping_norm 2, batch_size 64 |" in text
     many = pd.concat([points[0].iloc[[0]].assign(chosen=f"batch_size {n}", epsilon=float(n)) for n in range(1, 10)])
     figure = frontier_figure.plot([many])
     assert [t.get_text() for t in figure.axes[0].texts] == list("abcdefghi")

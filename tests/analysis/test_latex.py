@@ -30,7 +30,7 @@ def test_text_is_set_as_it_was_meant(text, written):
 
 
 def test_every_table_has_the_caption_before_it_and_a_label_of_its_own():
-    table = Table.of(["", "ε ≤ 3", "n"], [["BP", "85.69 ± 0.26", "3"], ["DFA", "–", ""]], texts=(0, 2))
+    table = Table.of(["", "ε ≤ 3", "n"], [["BP", "85.69 ± 0.26", "3"], ["DFA", "–", ""]], text_columns=(0, 2))
     text = to_latex(("One, 95%.", table, "Two.", table, table), "frontier")
     assert check(text) == 3
     assert text.splitlines()[1:13] == [

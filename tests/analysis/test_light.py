@@ -77,7 +77,7 @@ def test_the_light_that_an_epsilon_takes():
 def test_the_parts_of_sigma_are_drawn_as_the_camera_has_them():
     table = light.tabulate(tracked(REAL))
     camera = dataclasses.replace(camera_of(REAL[0]), photons=7.0)
-    parts = light._parts(table.iloc[-1:], np.array([7.0]))
+    parts = light._sigma_parts(table.iloc[-1:], np.array([7.0]))
     assert parts["shot_sigma"][0] == pytest.approx(camera.shot_sigma)
     assert parts["floor_sigma"][0] == pytest.approx(camera.floor_sigma)
     crossing = dataclasses.replace(camera, photons=light._crossing(table))

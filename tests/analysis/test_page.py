@@ -120,7 +120,7 @@ def test_every_exhibit_stands_on_the_page_with_its_caption_figure_and_data(exhib
 
 
 def test_an_exhibit_is_written_and_shown_with_the_same_caption_and_table():
-    table = Table.of(["", "ε ≤ 3", "n"], [["BP", "", "1"], ["DFA", NO_VALUE, ""]], texts=(0, 2))
+    table = Table.of(["", "ε ≤ 3", "n"], [["BP", "", "1"], ["DFA", NO_VALUE, ""]], text_columns=(0, 2))
     exhibit = Exhibit("heat", "Noise by <clip>", Texts(("A `b` caption.", table), ("Another.",), ("One <note>.",)),
                       pd.DataFrame({"a": [1]}), others={"heat_2.csv": "b"})
     files = {name: content.decode() for name, content in exhibit.files.items()}

@@ -44,7 +44,7 @@ def of(config, algorithm, **changes):
 @pytest.mark.parametrize("mechanism", list(MECHANISMS))
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_every_algorithm_and_mechanism_trains_every_layer(algorithm, mechanism, digits, tmp_path):
-    config = of(MECHANISMS[mechanism], algorithm, noise_multiplier=0.5 * (mechanism != "none"))
+    config = of(MECHANISMS[mechanism], algorithm, train_records=320, noise_multiplier=0.5 * (mechanism != "none"))
     start = make_network(config, [config.seed]).parameters
     first, last = train(Pack((config,)), digits)
     assert last.outcome.status == "finished"

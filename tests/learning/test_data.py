@@ -531,7 +531,8 @@ MNIST_TEST = [980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009]
 
 @pytest.mark.parametrize(("name", "train", "test"), [("fashion_mnist", [6000] * 10, [1000] * 10),
                                                      ("mnist", MNIST_TRAIN, MNIST_TEST),
-                                                     ("cifar10", [5000] * 10, [1000] * 10)])
+                                                     pytest.param("cifar10", [5000] * 10, [1000] * 10,
+                                                                  marks=pytest.mark.slow)])
 def test_real_sets(name, train, test, pytestconfig, monkeypatch):
     if not REAL:
         pytest.skip("PHOTONIC_DATA is not set")

@@ -148,7 +148,7 @@ def test_an_audit_of_one_release_finds_no_more_than_is_certified_and_does_where_
     if broken:
         drawn = GaussianNoise.next
         monkeypatch.setattr(GaussianNoise, "next", lambda self: 0.5 * drawn(self))
-    found = audit_release(dataclasses.replace(DFA, hidden=(16,), batch_size=16), 1600, 1e-5)
+    found = audit_release(dataclasses.replace(DFA, hidden=(16,), batch_size=16), 1000, 1e-5)
     assert found.exceeds == broken
     assert found.mu_lower > 0.4 * found.mu
 

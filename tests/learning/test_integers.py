@@ -41,7 +41,8 @@ TRIALS = {
     "tdfa, shuffled, nesterov": TrialConfig(BASE.given, algorithm="tdfa", sampler="shuffled", optimizer="nesterov"),
     "pdfa with optical noise": TrialConfig(BASE.given, algorithm="pdfa", sigma=0.1, tau_f=2.0,
                                            sampler="without_replacement"),
-    "denoise": TrialConfig(BASE.given, denoise=True, output_init="feedback", input_norm=2.0),
+    "denoise": TrialConfig(BASE.given, denoise=True, output_init="feedback", input_norm=2.0, optimizer="adamw",
+                           weight_decay=0.1, learning_rate=0.02),
     "automatic, relu": TrialConfig(BASE.given, mechanism="automatic", activation="relu", inputs="standardized"),
     "width 1": TrialConfig(BASE.given, hidden=(1, 3), learning_rate=0.1),
     "softmax, smoothed": TrialConfig(BASE.given, algorithm="bp", feedback_std=1.0, hidden=(),
@@ -180,6 +181,7 @@ def test_seeded_noise_is_that_of_the_step_and_no_other_trials_or_streams(digits)
 
 @EVERY
 def test_a_trial_in_a_pack_is_the_same_as_alone(trial, digits):
+    trial = dataclasses.replace(trial, epochs=1, train_records=320)
     another = TrialConfig(of_length(trial, 0.1).given, seed=7, noise_multiplier=4.0)
     together = [list(records) for records in zip(*train_pack(Pack((another, trial)), digits), strict=True)][1]
     alone = list(train(trial, digits))
@@ -187,13 +189,19 @@ def test_a_trial_in_a_pack_is_the_same_as_alone(trial, digits):
         assert np.array_equal(weight, together[-1].outcome.weights[name])
 
 
+PROCESSORS = [("AVX512_CORE", "default", 1), ("AVX2", "avx2", 2), ("SSE41", "default", 2)]
 PRINT_DIGESTS = """
-import sys
+import os, sys
 sys.path[:0] = {paths!r}
 import torch
-torch.set_num_threads(int(sys.argv[1]))
-from test_integers import digests
-print(*digests())
+from test_integers import PROCESSORS, digests
+for instructions, kernels, threads in PROCESSORS:
+    if not (child := os.fork()):  # what is imported is imported once
+        os.environ |= {{"ONEDNN_MAX_CPU_ISA": instructions, "ATEN_CPU_CAPABILITY": kernels}}
+        torch.set_num_threads(threads)
+        print(*digests(), torch.backends.cpu.get_cpu_capability().lower(), "torch._dynamo" in sys.modules, flush=True)
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
 """
 
 
@@ -202,24 +210,33 @@ def digests():
     """Of the weights of every trial after an epoch."""
     found, data = [], load("digits")
     for trial in TRIALS.values():
-        digest = hashlib.sha256()
-        (record,) = train(dataclasses.replace(trial, epochs=1, train_records=320), data)
-        for name, weight in sorted(record.outcome.weights.items()):
-            digest.update(f"{name} {weight.shape}".encode() + weight.tobytes())
-        found.append(digest.hexdigest()[:16])
+        training = made(dataclasses.replace(trial, epochs=1, train_records=320), data)
+        for batch in training.sampler.epoch():
+            training.step(batch)
+        found.append(hashlib.sha256(training.net.parameters.flat.numpy().tobytes()).hexdigest()[:16])
     return found
 
 
-@pytest.mark.parametrize(("instructions", "kernels", "threads"), [
-    ("AVX512_CORE", "default", 1), ("AVX2", "avx2", 2), ("SSE41", "default", 2)])
-def test_weights_have_the_same_bits_with_other_instructions_and_threads(instructions, kernels, threads):
-    """Processors are imitated by what libraries are told not to use."""
+@pytest.fixture(scope="module")
+def elsewhere():
+    """What each of the processors prints; they are imitated by what libraries are told not to use."""
     root = Path(__file__).parents[2]
     code = PRINT_DIGESTS.format(paths=[str(root), str(Path(__file__).parent)])
-    other = subprocess.run([sys.executable, "-c", code, str(threads)], capture_output=True, text=True, check=True, env={
-        **os.environ, "ONEDNN_MAX_CPU_ISA": instructions, "ATEN_CPU_CAPABILITY": kernels, "OMP_NUM_THREADS": "2",
-        "OMP_WAIT_POLICY": "passive"})  # threads that spin take the time of other tests
-    assert other.stdout.split() == digests()
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env={
+        **os.environ, "OMP_NUM_THREADS": "2", "OMP_WAIT_POLICY": "passive"})  # threads that spin take others' time
+    return dict(zip(PROCESSORS, map(str.split, done.stdout.splitlines()), strict=True))
+
+
+@pytest.mark.parametrize("processor", PROCESSORS, ids=lambda processor: processor[0])
+def test_weights_have_the_same_bits_with_other_instructions_and_threads(processor, elsewhere):
+    *found, kernels, _ = elsewhere[processor]
+    assert found == digests() and kernels == processor[1]
+
+
+def test_training_does_not_import_the_compiler_of_torch(elsewhere):
+    """With any optimizer: importing it takes seconds."""
+    assert {t.optimizer for t in TRIALS.values()} == {"sgd", "nesterov", "adam", "adamw"}
+    assert {found[-1] for found in elsewhere.values()} == {"False"}
 
 
 def test_products_are_exact_in_both_kernels_and_a_wrong_one_is_noticed(monkeypatch):

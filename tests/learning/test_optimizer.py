@@ -1,8 +1,5 @@
 """The optimizers of packs: torch's own, without what torch's classes bring along."""
 
-import subprocess
-import sys
-
 import pytest
 import torch
 
@@ -41,14 +38,3 @@ def test_weights_have_the_bits_of_the_class_of_torch_as_the_step_size_falls_and_
     of_theirs = {key: value for key, value in reference.state_dict()["state"].get(0, {}).items() if value is not None}
     assert optimizer.state.keys() == of_theirs.keys()
     assert all(torch.equal(value, of_theirs[key]) for key, value in optimizer.state.items())
-
-
-def test_training_does_not_import_the_compiler_of_torch():
-    code = ("import sys, torch; from pipeline.learning.data.dataset import load; "
-            "from pipeline.learning.run import train; from pipeline.trials.packs import Pack; "
-            "from pipeline.trials.config import TrialConfig; "
-            "[list(train(Pack((TrialConfig(dataset='digits', epochs=1, optimizer=name),)), load('digits'))) "
-            "for name in ('sgd', 'adamw')]; "
-            "print([name for name in sys.modules if name.startswith('torch._dynamo')])")
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert result.stdout.strip() == "[]"

@@ -156,8 +156,7 @@ def test_responses_are_raised_to_a_power_before_channels_are_standardised(cached
     torch.testing.assert_close(mirrored.float(), (found.float() + of_mirrored.float()) / 2, atol=2e-2, rtol=2**-6)
 
 
-@pytest.mark.parametrize("mirrored", [False, True])
-@pytest.mark.parametrize("degree", [0.5, 1.0])
+@pytest.mark.parametrize(("mirrored", "degree"), [(False, 0.5), (True, 1.0)])
 def test_channels_are_decorrelated_by_their_covariance_over_synthetic_images(cached, degree, mirrored):
     plain = dataclasses.replace(TRIAL, feature_groups=0, feature_mirrored=mirrored)
     leaves = (dead_leaves(REFERENCES, 1, 8) * 16).round().to(torch.uint8).flatten(1)

@@ -122,7 +122,7 @@ def test_noise_is_measured_by_the_stated_norm_and_epsilon_by_what_a_record_contr
     sigma = 1.7 * stated_norm(trial) / 32
     assert noise_deviation(trial) / 32 == pytest.approx(sigma)
     draws = []
-    for _ in range(250):
+    for _ in range(160):
         out = net.blank_parameters(1)
         mechanism.update([torch.zeros(1, 32, n) for n in net.sizes[1:]], activations, out)
         draws.append([block[0].flatten().clone() for block in out.weights + out.biases])

@@ -308,18 +308,18 @@ def released(trial, rows):
 
 @pytest.mark.parametrize("noise", ["research", "secure"])
 def test_contributions_are_bounded_summed_and_released_with_the_noise_that_is_accounted_for(noise):
-    settings = dict(dataset="digits", batch_size=64, epochs=15, mechanism="per_example", sampler="poisson", noise=noise,
+    settings = dict(dataset="digits", batch_size=64, epochs=6, mechanism="per_example", sampler="poisson", noise=noise,
                     noise_multiplier=2.0, clipping_norm=0.5, delta=1e-5)
     long = torch.zeros(650)
     long[0] = 100.0
     sizes, updates = released(settings, long)
-    assert len(updates) == 15 * 20 and len(set(sizes)) > 20
+    assert len(updates) == 6 * 20 and len(set(sizes)) > 15
     noise_free = torch.tensor(sizes) * 0.5 / 64
     deviation = (updates * 64).double()
     deviation[:, 0] -= noise_free * 64
-    assert deviation.std().item() == pytest.approx(1.0, rel=0.01) and deviation.mean().abs() < 0.01
+    assert deviation.std().item() == pytest.approx(1.0, rel=0.01) and deviation.mean().abs() < 0.02
     assert not math.isclose(deviation.std().item(), 0.9, rel_tol=0.05)
-    _, nothing = released(settings, torch.full((650,), math.nan))
+    _, nothing = released({**settings, "epochs": 1}, torch.full((650,), math.nan))
     assert torch.isfinite(nothing).all(), "a record that cannot be used contributes nothing"
 
 
@@ -496,7 +496,8 @@ def test_a_trainer_that_draws_from_elsewhere_asks_before_it_draws_again(tmp_path
 
 # in a sweep
 
-def test_a_sweep_of_trainers_tracks_fails_alone_reports_and_tells_of_edits(tmp_path, monkeypatch, capsys):
+def test_a_sweep_of_trainers_tracks_fails_alone_reports_and_tells_of_edits(tmp_path, monkeypatch, capsys, only_svg,
+                                                                          in_process):
     monkeypatch.chdir(tmp_path)
     source = (DATA / "some_trainers.py").read_text()
     kept = source.split('@trainer("by_globals"')[0] + '@trainer("wrong"' + source.split('@trainer("wrong"')[1]

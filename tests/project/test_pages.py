@@ -51,13 +51,13 @@ def test_a_table_of_floats_trains_with_the_preset(clinic, extensions, monkeypatc
     monkeypatch.syspath_prepend(clinic)
     experiment = load_experiment(clinic / "clinic.yaml")
     assert len(experiment.trials) == 18 and "not tuned on these" in experiment.advice[0]
-    for algorithm in ("bp", "dfa"):
-        (trial,) = (t for t in experiment.trials if (t.algorithm, t.target_epsilon, t.seed) == (algorithm, 8, 0))
-        *_, last = train(trial)
-        assert last.metrics["test/accuracy"] > 0.8, "two classes, of which the larger has 63%"
-        rows = load_file(clinic / "clinic.safetensors")["test"]
-        predicted = TrainedModel(trial, last.outcome.weights)(rows).argmax(1)
-        assert (predicted == 1).sum() > 0 and len(predicted) == 114
+    assert {t.algorithm for t in experiment.trials} == {"bp", "dfa"}
+    (trial,) = (t for t in experiment.trials if (t.algorithm, t.target_epsilon, t.seed) == ("dfa", 8, 0))
+    *_, last = train(trial)
+    assert last.metrics["test/accuracy"] > 0.8, "two classes, of which the larger has 63%"
+    rows = load_file(clinic / "clinic.safetensors")["test"]
+    predicted = TrainedModel(trial, last.outcome.weights)(rows).argmax(1)
+    assert (predicted == 1).sum() > 0 and len(predicted) == 114
 
 
 def test_embeddings_are_rows_in_the_order_of_the_records(tmp_path):

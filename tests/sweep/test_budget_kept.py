@@ -99,7 +99,7 @@ def test_what_was_passed_over_stays_so_when_the_search_is_resumed(tmp_path):
     assert not again.next(store.done()) and again.suggestions == search.suggestions and asks.told[1] is None
 
 
-@pytest.mark.parametrize("text", ["", "[", '[{"trial_key": "ab"', '{"trial_key": 1}', '[{"settings": {"gone": 1}}]'])
+@pytest.mark.parametrize("text", ["[", '{"trial_key": 1}', '[{"settings": {"gone": 1}}]'])
 def test_suggestions_that_cannot_be_read_do_not_keep_a_search_from_going_on(text, tmp_path):
     experiment, store = budgeted(), Store(root=tmp_path)
     search = rounds(experiment, store)

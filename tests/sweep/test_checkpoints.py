@@ -63,8 +63,9 @@ def assert_resumes_bit_by_bit(pack: Pack, data, folder) -> None:
         assert [comparable(r) for r in again] == [comparable(r) for r in whole]
 
 
-@pytest.mark.parametrize("mechanism", MECHANISMS)
-@pytest.mark.parametrize(("algorithm", "replicas"), [("bp", 3), ("dfa", 1), ("tdfa", 1), ("pdfa", 3)])
+@pytest.mark.parametrize(("algorithm", "replicas", "mechanism"), [
+    ("bp", 3, "none"), ("bp", 3, "component"), ("dfa", 1, "per_example"), ("tdfa", 1, "photonic"),
+    ("pdfa", 3, "photonic"), ("pdfa", 3, "per_example")])
 def test_restored_training_has_the_same_bits(algorithm, mechanism, replicas, digits, tmp_path):
     assert_resumes_bit_by_bit(pack_of(replicas, algorithm=algorithm, **MECHANISMS[mechanism]), digits, tmp_path)
 

@@ -111,8 +111,8 @@ def test_a_trial_that_went_on_and_is_trained_again_goes_on_again(tmp_path):
     assert not rungs.is_promoted("new", 1, 0.0)
 
 
-def test_a_stopped_trial_has_weights_and_accuracies_and_leaves_no_checkpoint(tmp_path, two_cores):
-    """Real training, tracking and report."""
+def test_a_stopped_trial_has_weights_and_accuracies_and_leaves_no_checkpoint(tmp_path, in_process, only_svg):
+    """Real training, tracking and report; that Ray hands on who is stopped is shown above."""
     changes = ("epochs: 2", "epochs: 4, private_metrics: noisy"), ("trials: 7", "trials: 5")
     resources = "stop: {rule: asha, grace: 1, factor: 2}\nresources: {cpu: 1, checkpoint_seconds: 0}"
     experiment = parse(*changes, (STOP[0], resources))

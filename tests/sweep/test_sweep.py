@@ -19,6 +19,7 @@ from unittest.mock import Mock
 import pytest
 import sweep_stub
 from fault_tools import once
+from in_process import without_ray
 from ray import cloudpickle
 from rich.console import Console
 from sweep_stub import experiment, grid
@@ -194,14 +195,16 @@ def test_what_happens_to_a_pack_happens_to_it_alone_and_then_what_failed_or_is_n
         assert len(points) == (1 if trial is diverged else 2)
 
     wider = (*trials, *grid(("dfa",), 1, hidden=(5,)))
-    result = run(tmp_path, wider, ONE_WORKER)
+    with without_ray():
+        result = run(tmp_path, wider)
     assert (result.planned, result.skipped, result.finished, result.failed) == (7, 4, 3, {})
     assert Counter(r.trial_key for r in tracked(tmp_path)[1]) == Counter(t.trial_key for t in wider)
 
 
-def test_a_trial_whose_run_is_deleted_while_others_train_is_left_to_the_next_sweep(tmp_path, two_cores, monkeypatch):
+def test_a_trial_whose_run_is_deleted_while_others_train_is_left_to_the_next_sweep(tmp_path, in_process, monkeypatch,
+                                                                                  said):
     """Asked for again, it would be trained without a run, and asked for again."""
-    trials, finish, said = grid(("dfa",), 2), Store._finish, []
+    trials, finish = grid(("dfa",), 2), Store._finish
 
     def deletes_the_first(store, key, outcome):
         finish(store, key, outcome)
@@ -210,12 +213,11 @@ def test_a_trial_whose_run_is_deleted_while_others_train_is_left_to_the_next_swe
 
     with monkeypatch.context() as patch:
         patch.setattr(Store, "_finish", deletes_the_first)
-        patch.setattr(SweepProgress, "say", lambda progress, text: said.append(text))
-        result = run(tmp_path, trials, resources=ONE_WORKER)
+        result = run(tmp_path, trials)
     assert (result.finished, result.remaining) == (2, 0)
     assert ("deleted while the sweep ran: dfa non-private seed=0; run the same command again to train what is "
             "missing") in said
-    again = run(tmp_path, trials, resources=ONE_WORKER)
+    again = run(tmp_path, trials)
     assert (again.skipped, again.finished) == (1, 1)
     assert_tracked_once(tmp_path, trials)
 
@@ -233,7 +235,8 @@ def test_lost_tracking_store_ends_the_sweep_and_loses_nothing(tmp_path, two_core
         with pytest.raises(TrackingError, match="^the server is gone$"):
             run(tmp_path, trials, ONE_WORKER)
     done = [r for r in tracked(tmp_path)[1] if r.status == "finished"]
-    result = run(tmp_path, trials, ONE_WORKER)
+    with without_ray():
+        result = run(tmp_path, trials)
     assert 0 < len(done) == result.skipped and result.finished == 4 - len(done)
     assert_tracked_once(tmp_path, trials)
 
@@ -260,6 +263,7 @@ print("remaining", result.remaining)
 """
 
 
+@pytest.mark.slow
 def test_interrupted_sweep_says_so_and_goes_on(tmp_path, two_cores):
     environment = {k: v for k, v in os.environ.items() if k != "RAY_ADDRESS"}
     script = SCRIPT.format(tests=str(Path(sweep_stub.__file__).parent), folder=str(tmp_path))
@@ -284,14 +288,19 @@ def test_interrupted_sweep_says_so_and_goes_on(tmp_path, two_cores):
     assert_tracked_once(tmp_path, grid(seeds=2))
 
 
-def test_after_ctrl_c_a_ray_of_the_caller_is_free_again(tmp_path, two_cores):
+def test_after_ctrl_c_a_sweep_says_what_is_left_and_a_ray_of_the_caller_is_free_again(tmp_path, two_cores, said):
     """As in a notebook: `run_sweep` returns, and the next one trains on the same cores."""
     trials = grid(("dfa",), 3)
-    with once(lambda: list(tmp_path.glob("worker.cwd")), lambda: os.kill(os.getpid(), signal.SIGINT)):
-        result = run(tmp_path, trials, ONE_WORKER, seconds=2.0)
-    assert result.remaining == 3
+    ended = tmp_path / f"other-{trials[0].trial_key}.interval"
+    with once(ended.exists, lambda: os.kill(os.getpid(), signal.SIGINT)):
+        result = run(tmp_path, trials, ONE_WORKER, seconds=1.0)
+    assert 0 < (left := result.remaining) and result.finished + left == 3
+    assert said[-1].endswith(f"interrupted with {left} left: run the same command again to continue")
+    store, _ = tracked(tmp_path)
+    assert store._client.get_run(store._parent()).info.status == "KILLED"
     result = run(tmp_path, trials, ONE_WORKER)
-    assert (result.finished, result.remaining) == (3, 0) and {r.status for r in tracked(tmp_path)[1]} == {"finished"}
+    assert (result.skipped, result.finished) == (3 - left, left)
+    assert_tracked_once(tmp_path, trials)
 
 
 def test_a_data_set_that_is_not_there_is_refused_in_one_line(tmp_path, two_cores, monkeypatch, capfd):

@@ -7,6 +7,8 @@ import os
 
 import torch
 
+from pipeline.learning.mechanisms.gaussian import GaussianMechanism
+from pipeline.learning.randomness import GaussianNoise
 from pipeline.learning.training import Training
 
 
@@ -22,12 +24,16 @@ def box_muller_31_bits(out: torch.Tensor, sigma: float) -> None:
 
 
 def with_box_muller_noise(training: Training) -> Training:
-    """A training of a research trial, the noise of whose release is drawn that way."""
-    mechanism, block = training.mechanism, torch.empty_like(training.mechanism.source.next())
+    """Return the training of a research trial, which now draws its noise that way."""
+    mechanism = training.mechanism
+    assert isinstance(mechanism, GaussianMechanism)
+    source = mechanism.source
+    assert isinstance(source, GaussianNoise)
+    block = torch.empty_like(source.next())
 
     def next_noise() -> torch.Tensor:
-        box_muller_31_bits(block, mechanism.source.sigmas[0])
+        box_muller_31_bits(block, source.sigmas[0])
         return block
 
-    mechanism.source.next = next_noise
+    source.next = next_noise  # type: ignore[method-assign]
     return training

@@ -7,9 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import Field
 from typing import Any, NamedTuple
 
-import pandas as pd
-
-from analysis.exhibits.doubts.evidence import NO_FRONTIER, Evidence, Key
+from analysis.exhibits.doubts.evidence import KEY, NO_FRONTIER, Evidence, Key
 from analysis.exhibits.frontier.fit import noise_fields
 from analysis.runs import ALGORITHM_LABELS, DATASET_LABELS, NON_PRIVATE, setting_label
 from analysis.statistics import accuracy_error, welch_interval
@@ -43,8 +41,8 @@ class Doubt(NamedTuple):
 
     def names(self) -> str:
         """Return the affected algorithms: `DFA`, `BP and DFA`."""
-        found = {point[2] for point in self.points}
-        return " and ".join(label for name, label in ALGORITHM_LABELS.items() if name in found)
+        affected = {point[KEY.index("algorithm")] for point in self.points}
+        return " and ".join(label for name, label in ALGORITHM_LABELS.items() if name in affected)
 
 
 def chance(evidence: Evidence) -> Doubt | None:
@@ -53,15 +51,15 @@ def chance(evidence: Evidence) -> Doubt | None:
     Chance is the accuracy of the best constant answer: the share of the largest class in the test records if it is
     public (`DatasetSpec.majority`), else 1/classes. `analysis.statistics.accuracy_error` gives the standard error.
     """
-    found, levels = [], {}
+    at_chance, chance_texts = [], {}  # points; data set -> its accuracy of chance
     for row in evidence.rows:
-        level, error = _chance(row["dataset"]), _error(row)
-        if row["mean"] <= level + ERRORS * error:
-            found.append(row["key"])
-            levels[row["dataset"]] = f"{level:.3g}%"
-    return _doubt("chance", found, evidence, lambda where: (
-        f"{where}: test accuracy within {ERRORS} standard errors of chance ({', '.join(levels.values())}), so nothing "
-        "was learnt; change learning_rate or feedback_std, or train more epochs."))
+        chance_accuracy = _chance(row["dataset"])
+        if row["mean"] <= chance_accuracy + ERRORS * _error(row):
+            at_chance.append(row["key"])
+            chance_texts[row["dataset"]] = f"{chance_accuracy:.3g}%"
+    return _doubt("chance", at_chance, evidence, lambda where: (
+        f"{where}: test accuracy within {ERRORS} standard errors of chance ({', '.join(chance_texts.values())}), so "
+        "nothing was learnt; change learning_rate or feedback_std, or train more epochs."))
 
 
 def flat(evidence: Evidence) -> Doubt | None:
@@ -74,11 +72,11 @@ def flat(evidence: Evidence) -> Doubt | None:
     A curve with a point at chance is left to `chance`. A curve as good as the algorithm's trials without privacy is not
     reported: it has reached the limit of its model.
     """
-    found: list[Key] = []
-    untrained = chance(evidence)
-    at_chance = untrained.points if untrained else frozenset()
-    non_private = {(row["dataset"], row["algorithm"]): row["mean"] for row in evidence.rows
-             if row["setting"] == NON_PRIVATE}
+    on_flat_curves: list[Key] = []
+    chance_doubt = chance(evidence)
+    at_chance = chance_doubt.points if chance_doubt else frozenset()
+    non_private_means = {(row["dataset"], row["algorithm"]): row["mean"] for row in evidence.rows
+                         if row["setting"] == NON_PRIVATE}
     for (dataset, kind, algorithm), curve in evidence.curves.items():
         keys, epsilons, means = ([row[name] for row in curve] for name in ("key", "asked", "mean"))
         if kind == NO_FRONTIER or at_chance & set(keys) or max(epsilons) < REAL_FACTOR * min(epsilons):
@@ -87,10 +85,12 @@ def flat(evidence: Evidence) -> Doubt | None:
         mean_accuracy = sum(means) / len(means) / 100  # a fraction
         tolerance = min(MOST_APART, 100 * accuracy_error([], mean_accuracy, DATASETS[dataset].n_test))  # points
         difference = welch_interval(worst["values"], best["values"])
-        as_good_as_non_private = non_private.get((dataset, algorithm), math.inf) <= best["mean"] + tolerance
-        if difference.mean <= tolerance and not difference.low > 0 and not as_good_as_non_private:
-            found += keys
-    return _doubt("flat", found, evidence, lambda where: (
+        is_flat = difference.mean <= tolerance and not difference.low > 0
+        non_private_mean = non_private_means.get((dataset, algorithm), math.inf)  # infinite: no such trials
+        has_reached_model_limit = non_private_mean <= best["mean"] + tolerance
+        if is_flat and not has_reached_model_limit:
+            on_flat_curves += keys
+    return _doubt("flat", on_flat_curves, evidence, lambda where: (
         f"{where}: the same test accuracy, so steps or settings limit it, not noise; train more epochs, take larger "
         "steps, or show by trials without privacy that no more is to be had."))
 
@@ -101,49 +101,63 @@ def edge(evidence: Evidence) -> Doubt | None:
     Noise and the fields in `MEASURED` are not tuned, and not checked. In a search the ends are the ends of the range;
     5% of the range, on its own scale, count as the end. A `choice` in a search has no end.
     """
-    found, search = [], evidence.experiment.search
-    names: dict[str, None] = {}  # in order
-    fields = [f for f in settings() if type(f.default) in (int, float) and f.name not in MEASURED
-              and evidence.tried.get(f.name, pd.Series(dtype=float)).nunique() > 1]
+    search = evidence.experiment.search
+    at_end: list[Key] = []
+    descriptions: dict[str, None] = {}  # each once, in order
     for row in evidence.rows:
-        if row["settings"] == 1:
+        if row["settings"] == 1:  # nothing was chosen
             continue
         rivals = evidence.rivals(row["key"])
-        own = rivals[rivals["point"] == row["point"]].iloc[0]
-        for field in (field for field in fields if field.name not in noise_fields(row["kind"])):
-            value, values = own[field.name], rivals[field.name].dropna()
+        chosen = rivals[rivals["point"] == row["point"]].iloc[0]  # of any seed
+        for field in _tuned_fields(evidence, row["kind"]):
             domain = search.space.get(field.name) if search else None
-            if values.nunique() > 1 and not (domain and domain.kind == "choice"):
-                ends = domain.ends if domain else (values.min(), values.max())
-                if _at_end(value, ends, field, domain):
-                    found.append(row["key"])
-                    names[f"{field.name} {value:g} of {ends[0]:g} to {ends[1]:g}"] = None
-    return _doubt("edge", found, evidence, lambda where: (
-        f"{where}: the best value lies at the end of its grid ({_listed(list(names), '; ')}), and better ones may lie "
-        "beyond; widen the grid there."))
+            value, values = chosen[field.name], rivals[field.name].dropna()
+            has_end = values.nunique() > 1 and not (domain and domain.kind == "choice")
+            if not has_end:
+                continue
+            ends = domain.ends if domain else (values.min(), values.max())
+            if _at_end(value, ends, field, domain):
+                at_end.append(row["key"])
+                descriptions[f"{field.name} {value:g} of {ends[0]:g} to {ends[1]:g}"] = None
+    return _doubt("edge", at_end, evidence, lambda where: (
+        f"{where}: the best value lies at the end of its grid ({_listed(list(descriptions), '; ')}), and better ones "
+        "may lie beyond; widen the grid there."))
+
+
+def _tuned_fields(evidence: Evidence, kind: str) -> list[Field[Any]]:
+    """Return the numeric settings with several tried values, except noise and the settings in `MEASURED`.
+
+    Args:
+        kind: kind of epsilon, which determines the settings of the noise.
+    """
+    excluded = (*MEASURED, *noise_fields(kind))
+    numeric = [field for field in settings() if type(field.default) in (int, float) and field.name not in excluded]
+    tried = evidence.tried
+    return [field for field in numeric if field.name in tried and tried[field.name].nunique() > 1]
 
 
 def effort(evidence: Evidence) -> Doubt | None:
     """Find points with fewer tried settings than another algorithm at their epsilon."""
-    found: list[Key] = []
-    counts: dict[tuple[str, int], None] = {}  # in order
-    compared: dict[tuple[str, str, float], list[dict[str, Any]]] = {}
-    for row in (row for row in evidence.rows if row["kind"] != NO_FRONTIER):
-        compared.setdefault((row["dataset"], row["kind"], row["asked"]), []).append(row)
+    compared: dict[tuple[str, str, float], list[dict[str, Any]]] = {}  # (data set, kind, epsilon) -> points
+    for row in evidence.rows:
+        if row["kind"] != NO_FRONTIER:
+            compared.setdefault((row["dataset"], row["kind"], row["asked"]), []).append(row)
+    with_fewer: list[Key] = []
+    counts: dict[str, None] = {}  # algorithms with their number of settings, each once, in order
     for group in compared.values():
-        fewer = [row["key"] for row in group if row["settings"] < max(row["settings"] for row in group)]
-        if fewer:
-            found += fewer
-            counts |= {(row["algorithm"], row["settings"]): None for row in group}
-    told = ", ".join(f"{ALGORITHM_LABELS[algorithm]} {count}" for algorithm, count in counts)
-    return _doubt("effort", found, evidence, lambda where: (
-        f"{where}: fewer settings tried than for others ({told}); give every algorithm as many."))
+        max_settings = max(row["settings"] for row in group)
+        fewer_in_group = [row["key"] for row in group if row["settings"] < max_settings]
+        if fewer_in_group:
+            with_fewer += fewer_in_group
+            counts |= {f"{ALGORITHM_LABELS[row['algorithm']]} {row['settings']}": None for row in group}
+    return _doubt("effort", with_fewer, evidence, lambda where: (
+        f"{where}: fewer settings tried than for others ({', '.join(counts)}); give every algorithm as many."))
 
 
 def seeds(evidence: Evidence) -> Doubt | None:
     """Find points with one seed."""
-    found = [row["key"] for row in evidence.rows if row["n"] == 1]
-    return _doubt("seeds", found, evidence, lambda where: (
+    with_one_seed = [row["key"] for row in evidence.rows if row["n"] == 1]
+    return _doubt("seeds", with_one_seed, evidence, lambda where: (
         f"{where}: one seed (n = 1), so nobody knows how far seeds differ; give at least three, "
         "`seed: {range: [0, 3]}`."))
 
@@ -152,8 +166,8 @@ def origin(evidence: Evidence) -> Doubt | None:
     """Return all points if the file does not state how its settings were found."""
     experiment = evidence.experiment
     sources = (experiment.chosen, experiment.search, experiment.preset)
-    found = [] if any(sources) else [row["key"] for row in evidence.rows]
-    return _doubt("origin", found, evidence, lambda where: (
+    without_origin = [] if any(sources) else [row["key"] for row in evidence.rows]
+    return _doubt("origin", without_origin, evidence, lambda where: (
         "Nothing says how the settings were found, and other settings may rank the algorithms otherwise; state it in "
         "the file, `chosen: {runs, by, seeds}`, or take `preset: recommended`."))
 
@@ -183,12 +197,17 @@ def against(evidence: Evidence, dataset: str, kind: str, rows: Sequence[Mapping[
         dataset, kind: data set and kind of epsilon.
         rows: the two compared points, with `algorithm` and `setting`. The checks use only their two curves.
     """
-    found = examine(evidence.only(dataset, kind, [row["algorithm"] for row in rows]))
-    compared = {(dataset, kind, row["algorithm"], row["setting"]) for row in rows}
-    concerned = [doubt._replace(points=own) for doubt in found
-                 if (own := frozenset(point for point in doubt.points if point[:4] in compared))]
-    return ([AGAINST[doubt.check].format(doubt.names()) for doubt in concerned if doubt.check in AGAINST],
-            any(doubt.check == "origin" for doubt in concerned))
+    compared = {(dataset, kind, row["algorithm"], row["setting"]) for row in rows}  # as the first columns of `KEY`
+    reasons, unknown_origin = [], False
+    for doubt in examine(evidence.only(dataset, kind, [row["algorithm"] for row in rows])):
+        compared_points = frozenset(point for point in doubt.points if point[:4] in compared)
+        if not compared_points:
+            continue
+        if doubt.check == "origin":
+            unknown_origin = True
+        elif doubt.check in AGAINST:
+            reasons.append(AGAINST[doubt.check].format(doubt._replace(points=compared_points).names()))
+    return reasons, unknown_origin
 
 
 def _chance(dataset: str) -> float:
@@ -199,48 +218,75 @@ def _chance(dataset: str) -> float:
 
 def _error(row: Mapping[str, Any]) -> float:
     """Return the standard error of a point at chance, in percent."""
-    level, records = _chance(row["dataset"]) / 100, DATASETS[row["dataset"]].n_test
-    return 100 * accuracy_error([value / 100 for value in row["values"]], level, records)
+    chance_fraction, n_test = _chance(row["dataset"]) / 100, DATASETS[row["dataset"]].n_test
+    return 100 * accuracy_error([value / 100 for value in row["values"]], chance_fraction, n_test)
 
 
 def _at_end(value: float, ends: tuple[float, float], field: Field[Any], domain: Domain | None) -> bool:
-    """Whether a value is at an end of its grid, or of a search's range, that could be extended."""
+    """Whether a value is at an end of its grid, or of a search's range, that could be extended.
+
+    An end that is the smallest or largest allowed value of the setting cannot be extended.
+
+    Args:
+        value: the chosen value.
+        ends: smallest and largest value of the grid or of the range.
+        field: the setting; its metadata has the allowed values.
+        domain: range of the setting in a search; None for a grid.
+    """
     scale = math.log if domain and domain.kind == "loguniform" else float
     low, high = map(scale, ends)
-    width = NEAR_END * (high - low) if domain else 0.0
-    least, most = (field.metadata[side] if not field.metadata[f"open_{side}"] else None for side in ("low", "high"))
-    return (scale(value) <= low + width and ends[0] != least) or (scale(value) >= high - width and ends[1] != most)
+    margin = NEAR_END * (high - low) if domain else 0.0
+    allowed = field.metadata  # `open_low`: values down to `low` are allowed, but not `low` itself
+    can_go_lower = allowed["open_low"] or ends[0] != allowed["low"]
+    can_go_higher = allowed["open_high"] or ends[1] != allowed["high"]
+    return (scale(value) <= low + margin and can_go_lower) or (scale(value) >= high - margin and can_go_higher)
 
 
-def _doubt(check: str, points: Iterable[Key], evidence: Evidence, say: Callable[[str], str]) -> Doubt | None:
-    """Return the finding on these points; None if there are none."""
+def _doubt(check: str, points: Iterable[Key], evidence: Evidence, sentence_at: Callable[[str], str]) -> Doubt | None:
+    """Return the finding on these points; None if there are none.
+
+    Args:
+        sentence_at: function from the place of the points in words to the sentence.
+    """
     points = frozenset(points)
-    return Doubt(check, points, say(_where(points, evidence))) if points else None
+    if not points:
+        return None
+    return Doubt(check, points, sentence_at(_where(points, evidence)))
 
 
 def _where(points: frozenset[Key], evidence: Evidence) -> str:
     """Return the place of points, as `DFA at ε ≤ 1, 3; BP at every ε`, with the data set if there are several."""
     if len(points) == len(evidence.rows) > 1:
         return "All points"
-    found, several = [], len({row["dataset"] for row in evidence.rows}) > 1
+    has_several_datasets = len({row["dataset"] for row in evidence.rows}) > 1
+    places = []  # (rank of the algorithm, place)
     for (dataset, kind, algorithm), curve in evidence.curves.items():
-        if own := [row for row in curve if row["key"] in points]:
-            place = f" on {DATASET_LABELS[dataset]}" if several else ""
-            levels = f"every {'ε' if kind else 'noise'}" if len(own) == len(curve) > 1 else _levels(own)
-            found.append((list(ALGORITHM_LABELS).index(algorithm),
-                          f"{ALGORITHM_LABELS[algorithm]}{place} at {levels}"))
-    return _listed([text for _, text in sorted(found)], "; ")
+        affected = [row for row in curve if row["key"] in points]
+        if not affected:
+            continue
+        levels = _levels(affected)
+        if len(affected) == len(curve) > 1:
+            levels = "every noise" if kind == NO_FRONTIER else "every ε"
+        dataset_text = f" on {DATASET_LABELS[dataset]}" if has_several_datasets else ""
+        rank = list(ALGORITHM_LABELS).index(algorithm)
+        places.append((rank, f"{ALGORITHM_LABELS[algorithm]}{dataset_text} at {levels}"))
+    return _listed([place for _, place in sorted(places)], "; ")
 
 
 def _levels(rows: Sequence[Mapping[str, Any]]) -> str:
     """Return the noise levels of rows, shortened: `ε ≤ 1, 3`."""
-    labels = list(dict.fromkeys(setting_label(row["setting"]) for row in rows))
-    heads = [label.rpartition(" ")[0] for label in labels]
-    short = [label if place == 0 or heads[place] != heads[place - 1] else label.rpartition(" ")[2]
-             for place, label in enumerate(labels)]
-    return _listed(short, ", ")
+    levels: list[str] = []
+    last_symbol = ""
+    for label in dict.fromkeys(setting_label(row["setting"]) for row in rows):  # each once
+        symbol, _, number = label.rpartition(" ")  # `ε ≤`, `3`
+        is_repeated = bool(levels) and symbol == last_symbol
+        levels.append(number if is_repeated else label)
+        last_symbol = symbol
+    return _listed(levels, ", ")
 
 
-def _listed(texts: Sequence[str], between: str) -> str:
-    rest = len(texts) - MOST_NAMED
-    return between.join(texts[:MOST_NAMED]) + (f" and {rest} more" if rest > 0 else "")
+def _listed(items: Sequence[str], separator: str) -> str:
+    """Return the first `MOST_NAMED` items as text, with the number of the others: `a, b, c and 2 more`."""
+    text = separator.join(items[:MOST_NAMED])
+    n_others = len(items) - MOST_NAMED
+    return f"{text} and {n_others} more" if n_others > 0 else text

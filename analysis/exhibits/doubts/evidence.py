@@ -50,21 +50,21 @@ class Evidence:
             experiment: the experiment.
         """
         shown, tried, refused = [], [], {}
-        for dataset, part in runs.groupby("dataset", sort=False):
-            on_no_frontier = pd.Series(True, part.index)
+        for dataset, dataset_runs in runs.groupby("dataset", sort=False):
+            on_no_frontier = pd.Series(True, dataset_runs.index)
             for kind in GUARANTEED:
-                epsilon = tightest(part, kind)
+                epsilon = tightest(dataset_runs, kind)
                 if epsilon.isna().all():
                     continue
                 try:
-                    shown.append(chosen_runs(part, kind).assign(kind=kind))
+                    shown.append(chosen_runs(dataset_runs, kind).assign(kind=kind))
                 except (MixedTrials, ReportError) as error:
                     refused[dataset, kind] = str(error)
                     continue
-                of_kind = part.assign(epsilon=epsilon).dropna(subset="epsilon")
-                tried.append(candidates(of_kind, kind).assign(kind=kind))
+                with_epsilon = dataset_runs.assign(epsilon=epsilon).dropna(subset="epsilon")
+                tried.append(candidates(with_epsilon, kind).assign(kind=kind))
                 on_no_frontier &= epsilon.isna()
-            shown.append(_without_frontier(part[on_no_frontier]))
+            shown.append(_without_frontier(dataset_runs[on_no_frontier]))
         none_tried = runs[:0].assign(kind="", point="", epsilon=0.0)
         return cls(pd.concat(shown), pd.concat(tried) if tried else none_tried, experiment, refused)
 
@@ -115,7 +115,8 @@ class Evidence:
         same_cell = self._tried_at[point[:len(self._cell)]]
         if self.experiment.search:
             return same_cell
-        epsilon = same_cell.loc[same_cell["point"] == point[4], "epsilon"].max()
+        own_point = point[KEY.index("point")]
+        epsilon = same_cell.loc[same_cell["point"] == own_point, "epsilon"].max()
         return same_cell[(same_cell["epsilon"] / epsilon - 1).abs() < 0.01]
 
     def only(self, dataset: str, kind: str, algorithms: Collection[str]) -> Evidence:
@@ -134,7 +135,8 @@ class Evidence:
 
 def _without_frontier(runs: pd.DataFrame) -> pd.DataFrame:
     """Return the runs that have a test accuracy, with the columns of `Evidence.shown`, as points on no frontier."""
-    runs = runs[runs.reindex(columns=["test/accuracy"])["test/accuracy"].notna()]
+    accuracy = runs.reindex(columns=["test/accuracy"])["test/accuracy"]  # empty without the column
+    runs = runs[accuracy.notna()]
     return runs.assign(algorithm=[method(row) for row in runs.to_dict("records")], point=setting_keys(runs),
                        kind=NO_FRONTIER, epsilon=float("nan"), value=100 * runs.get("test/accuracy", 0.0), chosen="",
                        choices=1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from string import ascii_lowercase
@@ -13,7 +14,7 @@ from analysis.exhibits.envelope import SCORE, configs, setting_keys, varied
 from analysis.exhibits.frontier.fit import noise_fields
 from analysis.exhibits.frontier.pareto import pareto_front
 from analysis.exhibits.table import Table
-from analysis.runs import ALGORITHM_LABELS, earlier_epochs, require_accuracy
+from analysis.runs import ALGORITHM_LABELS, common_value, earlier_epochs, require_accuracy
 from analysis.text import NO_VALUE, settings_text
 from pipeline.accounting.evaluations import selected_epsilon
 from pipeline.accounting.event import UnsupportedAccounting
@@ -68,17 +69,17 @@ def choose(runs: pd.DataFrame) -> pd.DataFrame:
     has_choice = runs["choice"] != ""
     choices = runs.groupby("choice")["point"].transform("nunique").where(has_choice, 1)
     runs = runs.assign(choices=choices)
-    parts = [runs[~has_choice]]
+    chosen = [runs[~has_choice]]
     for name, group in runs[has_choice].groupby("choice", sort=False):
         require_accuracy(group, SCORE)
         settings = group.groupby("point", sort=False).agg(epsilon=("epsilon", "max"), score=(SCORE, "mean"))
-        without_target = name.endswith(" ")  # a choice is named `<algorithm> <target>`
+        without_target = name.endswith(" ")  # a choice is named `<algorithm> <target>`, see `candidates`
         if without_target:
-            best = settings.index[pareto_front(settings["epsilon"], settings["score"])]
+            best_points = settings.index[pareto_front(settings["epsilon"], settings["score"])]
         else:
-            best = [settings["score"].idxmax()]
-        parts.append(group[group["point"].isin(best)])
-    return pd.concat(parts)
+            best_points = [settings["score"].idxmax()]
+        chosen.append(group[group["point"].isin(best_points)])
+    return pd.concat(chosen)
 
 
 def price(points: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
@@ -91,17 +92,15 @@ def price(points: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
         points: from `frontier`, of any kind; no price is known for label epsilons.
         runs: the runs of the points.
     """
-    choices = candidates(runs, points["kind"].iloc[0])["choice"]
+    choice_names = candidates(runs, common_value(points["kind"]))["choice"]
     costs = []
-    for row in points.itertuples():
-        cost = row.epsilon if row.choices == 1 else np.nan
-        if row.choices > 1 and row.kind in COMPOSABLE:
-            setting = row.setting if is_target(row.setting) else ""
-            try:
-                compared = runs[choices == f"{row.algorithm} {setting}"]
+    for point in points.itertuples():
+        cost = point.epsilon if point.choices == 1 else np.nan
+        if point.choices > 1 and point.kind in COMPOSABLE:
+            target = point.setting if is_target(point.setting) else ""
+            compared = runs[choice_names == f"{point.algorithm} {target}"]
+            with contextlib.suppress(UnsupportedAccounting):  # no price is proved
                 cost = _composed(tuple(configs(compared)), tuple(earlier_epochs(compared).items()))
-            except UnsupportedAccounting:
-                cost = np.nan
         costs.append(cost)
     return points.assign(selected_epsilon=costs)
 
@@ -125,19 +124,19 @@ def letters(points: pd.DataFrame) -> dict[str, str]:
     if points["choices"].max() == 1:
         return {}
     marks = {}
-    for index, text in enumerate(dict.fromkeys(points["chosen"])):
-        if text:
-            marks[text] = ascii_lowercase[index] if index < 26 else str(index - 25)
+    for index, settings in enumerate(dict.fromkeys(points["chosen"])):
+        if settings:
+            marks[settings] = ascii_lowercase[index] if index < 26 else str(index - 25)
     return marks
 
 
-def table(points: pd.DataFrame, columns: Sequence[str], letters: Mapping[str, str]) -> Table:
+def table(points: pd.DataFrame, epsilons: Sequence[str], letter_of: Mapping[str, str]) -> Table:
     """Return a table of the settings of every point; after a choice, also the number of settings and its price.
 
     Args:
         points: points of a frontier, with `selected_epsilon` from `price` if known.
-        columns: each point's epsilon as text.
-        letters: settings as text -> their letter in the figure.
+        epsilons: each point's epsilon as text.
+        letter_of: settings as text -> their letter in the figure.
     """
     has_choice = points["choices"].max() > 1
     has_price = "selected_epsilon" in points
@@ -145,13 +144,13 @@ def table(points: pd.DataFrame, columns: Sequence[str], letters: Mapping[str, st
     header += ["chosen", "of settings"] if has_choice else ["settings"]
     header += ["selected ε"] if has_price else []
     rows = []
-    for epsilon, point in zip(columns, points.itertuples(), strict=True):
-        letter = f"{letters[point.chosen]}: " if point.chosen in letters else ""
-        cells = [ALGORITHM_LABELS[point.algorithm], epsilon, f"{letter}{point.chosen}" or NO_VALUE]
+    for epsilon, point in zip(epsilons, points.itertuples(), strict=True):
+        mark = f"{letter_of[point.chosen]}: " if point.chosen in letter_of else ""
+        cells = [ALGORITHM_LABELS[point.algorithm], epsilon, f"{mark}{point.chosen}" or NO_VALUE]
         if has_choice:
             cells.append(f"{point.choices}")
         if has_price:
-            is_known = np.isfinite(point.selected_epsilon)
-            cells.append(f"{point.selected_epsilon:.3g}" if is_known else NO_VALUE)
+            is_proved = np.isfinite(point.selected_epsilon)
+            cells.append(f"{point.selected_epsilon:.3g}" if is_proved else NO_VALUE)
         rows.append(cells)
-    return Table.of(header, rows, texts=(0, 1, 2))
+    return Table.of(header, rows, text_columns=(0, 1, 2))

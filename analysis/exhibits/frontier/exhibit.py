@@ -22,7 +22,7 @@ from analysis.exhibits.frontier.points import (
 )
 from analysis.exhibits.metrics import METRICS, Metric
 from analysis.exhibits.table import Table
-from analysis.runs import ALGORITHM_LABELS, DATASET_LABELS, noise_sources, setting_label
+from analysis.runs import ALGORITHM_LABELS, DATASET_LABELS, common_value, noise_sources, setting_label
 from analysis.statistics import SUMMARY
 from analysis.style import present
 from analysis.text import NO_VALUE, best_of, epsilon_text, means_text
@@ -42,10 +42,11 @@ SETTINGS_NAMED = 3  # largest number of an algorithm's settings in a note
 
 def of_experiment(runs: pd.DataFrame, *, name: str, experiment: Experiment, store: Reader | None) -> Exhibit:
     """Call `draw` with the experiment's references, budget and imported results."""
-    shown = name == imported.SHOWN_BY and experiment.imports
-    results = imported.load(store, experiment.imports) if shown and store else imported.NONE
-    adaptive = bool(experiment.search and (experiment.search.adaptive or experiment.budget))
-    return draw(runs, name=name, references=experiment.references, budget=experiment.budget, by_scores=adaptive,
+    results = imported.NONE
+    if name == imported.SHOWN_BY and experiment.imports and store:
+        results = imported.load(store, experiment.imports)
+    by_scores = bool(experiment.search and (experiment.search.adaptive or experiment.budget))
+    return draw(runs, name=name, references=experiment.references, budget=experiment.budget, by_scores=by_scores,
                 results=results)
 
 
@@ -63,24 +64,29 @@ def draw(runs: pd.DataFrame, *, name: str, references: Sequence[Reference] = (),
         by_scores: whether trials were suggested by scores of others; composition is then no price of a choice.
         results: imported results (`imported.load`), marked if comparable.
     """
-    claimed = name == "frontier_claimed"
-    points = frontiers(runs, *(("accuracy", ["claimed"]) if claimed else (FRONTIERS[name], GUARANTEED)))
+    if name == "frontier_claimed":
+        points = frontiers(runs, "accuracy", kinds=["claimed"])
+    else:
+        points = frontiers(runs, FRONTIERS[name], kinds=GUARANTEED)
     if by_scores:
         points = [frame.drop(columns=PRICE, errors="ignore") for frame in points]
     areas = to_csv(hypervolumes(points, runs).round({"hypervolume": 4}))
-    others = imported.against(results, points, runs["dataset"].iloc[0])
-    marked, told = imported.comparable(others), texts(points, runs, references, budget)
-    told = told._replace(more=(*imported.table(marked), *told.more), notes=(*told.notes, *imported.notes(others)))
+    imported_points = imported.against(results, points, common_value(runs["dataset"]))
+    marked = imported.comparable(imported_points)
+    own_texts = texts(points, runs, references, budget)
+    all_texts = own_texts._replace(more=(*imported.table(marked), *own_texts.more),
+                                   notes=(*own_texts.notes, *imported.notes(imported_points)))
     rows = tidy([*points, marked], ["source"]) if len(marked) else tidy(points)
-    return Exhibit(name, TITLES[name], told, rows, plot(points, references, marked),
-                   {f"{name}_hypervolume.csv": areas})
+    return Exhibit(name, title=TITLES[name], texts=all_texts, rows=rows, figure=plot(points, references, marked),
+                   others={f"{name}_hypervolume.csv": areas})
 
 
-def tidy(points: Sequence[pd.DataFrame], also: Sequence[str] = ()) -> pd.DataFrame:
-    """Return the points of all kinds as written to a file, one row each; `also` has further columns."""
+def tidy(points: Sequence[pd.DataFrame], further_columns: Sequence[str] = ()) -> pd.DataFrame:
+    """Return the points of all kinds as written to a file: one row each, rounded to four decimals."""
     table = pd.concat(points)
-    priced = [PRICE] if PRICE in table else []
-    return table[[*COLUMNS, *priced, *also]].round(dict.fromkeys(["epsilon", *priced, *SUMMARY], 4))
+    price_column = [PRICE] if PRICE in table else []
+    rounded = ["epsilon", *price_column, *SUMMARY]
+    return table[[*COLUMNS, *price_column, *further_columns]].round(dict.fromkeys(rounded, 4))
 
 
 def texts(points: Sequence[pd.DataFrame], runs: pd.DataFrame, references: Sequence[Reference] = (),
@@ -103,7 +109,7 @@ def texts(points: Sequence[pd.DataFrame], runs: pd.DataFrame, references: Sequen
         body += [caption(frame, runs), _means(frame)]
         more += [*_chosen(frame, letters), *_areas(areas)]
         for note in _notes(frame, runs, references, budget):
-            kinds_by_note.setdefault(note, []).append(_what(frame))
+            kinds_by_note.setdefault(note, []).append(_kind_text(frame))
     notes: list[str] = []
     for note, kinds in kinds_by_note.items():
         if len(kinds) == len(points):  # it holds for all kinds
@@ -120,26 +126,27 @@ def caption(points: pd.DataFrame, runs: pd.DataFrame) -> str:
         points: points of one kind of epsilon.
         runs: all trials of the report.
     """
-    first, kept = points.iloc[0], _kept(points, runs)
+    first = points.iloc[0]  # all points have one kind, metric and formula
+    shown = _runs_on_axis(points, runs)
     phrase = METRICS[first["metric"]].phrase
-    stands = standing(noise_sources(kept).dropna()) if first["kind"] in GUARANTEED else ""
-    epsilon = epsilon_text(first["kind"], points["relation"], points["sampler"], points["delta"], stands)
-    return (f"{phrase[0].upper()}{phrase[1:]} on {DATASET_LABELS[kept['dataset'].iloc[0]]} against {epsilon}"
+    guarantee_standing = standing(noise_sources(shown).dropna()) if first["kind"] in GUARANTEED else ""
+    epsilon = epsilon_text(first["kind"], points["relation"], points["sampler"], points["delta"], guarantee_standing)
+    return (f"{phrase[0].upper()}{phrase[1:]} on {DATASET_LABELS[common_value(shown['dataset'])]} against {epsilon}"
             f"{_formula(points)}: {means_text(points['n'])}{best_of(points['choices'].max())}.")
 
 
-def _kept(points: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
-    """Return the runs that have the epsilon of these points."""
-    return runs.loc[on_axis(runs, points["kind"].iloc[0], points["formula"].iloc[0]).notna()]
+def _runs_on_axis(points: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
+    """Return the runs with an epsilon of the points' kind and formula, which their axis shows."""
+    return runs.loc[on_axis(runs, common_value(points["kind"]), common_value(points["formula"])).notna()]
 
 
-def _what(points: pd.DataFrame) -> str:
+def _kind_text(points: pd.DataFrame) -> str:
     """Return the kind of epsilon as text: `label ε`, `claimed ε, formula saturating/epochs`."""
-    return f"{points['kind'].iloc[0]} ε{_formula(points)}"
+    return f"{common_value(points['kind'])} ε{_formula(points)}"
 
 
 def _formula(points: pd.DataFrame) -> str:
-    formula = points["formula"].iloc[0]
+    formula = common_value(points["formula"])
     return f", formula {formula}" if formula else ""
 
 
@@ -152,91 +159,117 @@ def _notes(points: pd.DataFrame, runs: pd.DataFrame, references: Sequence[Refere
         runs: all trials of the report.
         references, budget: as in `texts`.
     """
-    kind, kept = points["kind"].iloc[0], _kept(points, runs)
-    epochs = counted(" or ".join(f"{value:g}" for value in sorted(set(kept["epochs"]))), "epoch")
-    return [f"Trained for {epochs}.", *_stated(points), _front(points), *_covered(kind, budget), *_cut(points),
-            *_unmeasured(METRICS[points["metric"].iloc[0]], kept), *_ended_early(kept), *_left_out(runs, kept, kind),
-            *_published(points, references)]
+    kind, metric = common_value(points["kind"]), METRICS[common_value(points["metric"])]
+    shown = _runs_on_axis(points, runs)
+    epochs = counted(" or ".join(f"{value:g}" for value in sorted(set(shown["epochs"]))), "epoch")
+    return [f"Trained for {epochs}.", *_stated_note(points), _front_note(points), *_budget_note(kind, budget),
+            *_clipping_note(points), *_metric_notes(metric, shown), *_end_notes(shown),
+            *_left_out_note(runs, shown, kind), *_published_note(points, references)]
 
 
-def _stated(points: pd.DataFrame) -> list[str]:
-    """Return a sentence on points with an epsilon that a trainer states."""
+def _stated_note(points: pd.DataFrame) -> list[str]:
+    """Return a sentence on points with an epsilon that a trainer states; empty without such points."""
     names = [ALGORITHM_LABELS[algorithm] for algorithm in present(points) if is_stated(algorithm)]
-    return [f"With stars: ε is what the {'trainers state' if len(names) > 1 else 'trainer states'}, accounted for here "
-            f"and checked by nobody ({', '.join(names)})."] if names else []
+    if not names:
+        return []
+    subject = "trainers state" if len(names) > 1 else "trainer states"
+    return [f"With stars: ε is what the {subject}, accounted for here and checked by nobody ({', '.join(names)})."]
 
 
-def _covered(kind: str, budget: Budget | None) -> list[str]:
+def _budget_note(kind: str, budget: Budget | None) -> list[str]:
+    """Return a sentence on what the sweep's budget covers; empty without one, or for an epsilon that it does not cover.
+
+    Args:
+        kind: kind of epsilon of the points.
+        budget: the sweep's budget, if it has one.
+    """
     if budget is None or kind not in COMPOSABLE:
         return []
     return [f"The sweep's budget, ε = {budget.epsilon:g} at δ = {budget.delta:g}, covers all of these trials together, "
             "and every choice among them by the scores that they released."]
 
 
-def _unmeasured(metric: Metric, kept: pd.DataFrame) -> list[str]:
-    lost = int(metric.of(kept).isna().sum())
-    return [*filter(None, [metric.meaning]),
-            *([f"{lost} of {len(kept)} trials have no measured {metric.name} and are left out."] if lost else [])]
+def _metric_notes(metric: Metric, runs: pd.DataFrame) -> list[str]:
+    """Return the definition of a metric, if it needs one, and a sentence on runs in which it was not measured."""
+    notes = [metric.meaning] if metric.meaning else []
+    n_unmeasured = int(metric.of(runs).isna().sum())
+    if n_unmeasured:
+        notes.append(f"{n_unmeasured} of {len(runs)} trials have no measured {metric.name} and are left out.")
+    return notes
 
 
-def _left_out(runs: pd.DataFrame, kept: pd.DataFrame, kind: str) -> list[str]:
-    """Return a sentence on trials without a finite epsilon of this kind, if there are any."""
-    absent = runs.drop(kept.index)
-    return [] if absent.empty else [f"Without a finite {kind} ε and left out: {_settings(absent)}."]
+def _left_out_note(runs: pd.DataFrame, shown: pd.DataFrame, kind: str) -> list[str]:
+    """Return a sentence on trials without a finite epsilon of this kind, if there are any.
+
+    Args:
+        runs: all trials of the report.
+        shown: the trials with a finite epsilon of this kind.
+    """
+    without_epsilon = runs.drop(shown.index)
+    if without_epsilon.empty:
+        return []
+    return [f"Without a finite {kind} ε and left out: {_settings(without_epsilon)}."]
 
 
 def _settings(runs: pd.DataFrame) -> str:
     """Return each algorithm's settings, or their number if they are many: `BP (σ = 0, σ = 0.1), DFA (6 settings)`."""
-    texts = []
+    parts = []
     for algorithm, group in runs.groupby("algorithm", sort=False):
-        labels = list(dict.fromkeys(map(setting_label, group["setting"])))
-        listed = ", ".join(labels) if len(labels) <= SETTINGS_NAMED else f"{len(labels)} settings"
-        texts.append(f"{ALGORITHM_LABELS[algorithm]} ({listed})")
-    return ", ".join(texts)
+        labels = list(dict.fromkeys(map(setting_label, group["setting"])))  # each once
+        settings = ", ".join(labels) if len(labels) <= SETTINGS_NAMED else f"{len(labels)} settings"
+        parts.append(f"{ALGORITHM_LABELS[algorithm]} ({settings})")
+    return ", ".join(parts)
 
 
 def _means(points: pd.DataFrame) -> Table:
     """Return the table of means of one kind of epsilon: algorithms as rows, epsilons as columns, smallest first."""
-    by_column = points.assign(column=[_column(row) for row in points.itertuples()])
-    by_column = by_column.sort_values("epsilon", kind="stable")
-    columns = list(dict.fromkeys(by_column["column"]))
-    metric = METRICS[points["metric"].iloc[0]]
-    cells = {(row.algorithm, row.column): metric.text(row.mean, row.half_width)
-             for row in by_column.itertuples()}
-    rows = ([ALGORITHM_LABELS[a], *(cells.get((a, c), NO_VALUE) for c in columns)] for a in present(points))
+    by_epsilon = points.sort_values("epsilon", kind="stable")
+    metric = METRICS[common_value(points["metric"])]
+    cells: dict[tuple[str, str], str] = {}  # (algorithm, column) -> mean and interval as text
+    for row in by_epsilon.itertuples():
+        cells[row.algorithm, _column(row)] = metric.text(row.mean, row.half_width)
+    columns = list(dict.fromkeys(column for _, column in cells))  # each once, by growing epsilon
+    rows = []
+    for algorithm in present(points):
+        means = [cells.get((algorithm, column), NO_VALUE) for column in columns]
+        rows.append([ALGORITHM_LABELS[algorithm], *means])
     return Table.of(["", *columns], rows)
 
 
-def _published(points: pd.DataFrame, references: Sequence[Reference]) -> list[str]:
-    """Return a sentence on the published results that the panel marks."""
-    marked = comparable(points, references)
-    return [] if not marked else ["Published by others, and marked: " + "; ".join(
-        f"{r.source}, {r.accuracy:g}% at ε = {r.epsilon:g}, δ = {r.delta:g}" for r in marked) + "."]
+def _published_note(points: pd.DataFrame, references: Sequence[Reference]) -> list[str]:
+    """Return a sentence on the published results that the panel marks; empty if it marks none."""
+    results = [f"{reference.source}, {reference.accuracy:g}% at ε = {reference.epsilon:g}, δ = {reference.delta:g}"
+               for reference in comparable(points, references)]
+    return [f"Published by others, and marked: {'; '.join(results)}."] if results else []
 
 
 def _chosen(points: pd.DataFrame, letters: Mapping[str, str]) -> list[str | Table]:
     """Return a caption and a table of the settings that differ along a curve, and whether they were chosen."""
     if not points["chosen"].any():
         return []
-    text = "What was chosen at every point, by mean validation accuracy over seeds"
+    table_caption = "What was chosen at every point, by mean validation accuracy over seeds"
     if points["choices"].max() == 1:
-        text = "Settings in which the points of a curve differ, one of them at a point: none stands for others"
+        table_caption = "Settings that differ between the points of a curve, each trained with one of them"
     if PRICE in points:
-        text += ("; selected ε composes all trials that were compared for it, seeds included. Scores without noise and "
-                 "the choice among algorithms are not covered")
-    text += "."
-    return [text, choice.table(points, [_column(row) for row in points.itertuples()], letters)]
+        table_caption += ("; selected ε composes all trials that were compared for it, seeds included. Scores without "
+                          "noise and the choice among algorithms are not covered")
+    epsilons = [_column(row) for row in points.itertuples()]
+    return [f"{table_caption}.", choice.table(points, epsilons, letters)]
 
 
 def _areas(volumes: pd.DataFrame) -> tuple[str, Table]:
-    """Return a caption and a table of the dominated areas of one kind, largest first."""
-    first = volumes.iloc[0]
-    names = [ALGORITHM_LABELS.get(a, "all together") for a in volumes["algorithm"]]
+    """Return a caption and a table of the dominated areas of one kind of epsilon, largest first.
+
+    Args:
+        volumes: rows of `hypervolumes` of this kind.
+    """
+    first = volumes.iloc[0]  # all rows have one kind, metric and reference point
+    names = [ALGORITHM_LABELS.get(algorithm, "all together") for algorithm in volumes["algorithm"]]
     row = [first["metric"].replace("_", " "), *(f"{value:.4g}" for value in volumes["hypervolume"])]
-    return (f"Hypervolume, {first['kind']} ε: area between the means and the reference point (ε = "
-            f"{first['reference_epsilon']:g}, {first['reference_value']:g}), in units of the metric times nats of ln "
-            "ε; larger is better.",
-            Table.of(["hypervolume", *names], [row]))
+    area_caption = (f"Hypervolume, {first['kind']} ε: area between the means and the reference point (ε = "
+                    f"{first['reference_epsilon']:g}, {first['reference_value']:g}), in units of the metric times nats "
+                    "of ln ε; larger is better.")
+    return area_caption, Table.of(["hypervolume", *names], [row])
 
 
 def _column(row: Any) -> str:  # Any: of `DataFrame.itertuples`
@@ -245,27 +278,30 @@ def _column(row: Any) -> str:  # Any: of `DataFrame.itertuples`
     return f"ε ≤ {target}" if target else f"ε = {row.epsilon:.4g}"
 
 
-def _cut(points: pd.DataFrame) -> list[str]:
-    """Return a sentence on intervals that leave the metric's range, if there are any."""
-    metric = METRICS[points["metric"].iloc[0]]
-    wide = (points["mean"] - points["half_width"] < metric.low) | (points["mean"] + points["half_width"] > metric.high)
-    return [] if not wide.any() else [f"Where an interval would leave {metric.low:g} to {metric.high:g}, its ends are "
-                                      "cut there and printed: so few seeds say little."]
+def _clipping_note(points: pd.DataFrame) -> list[str]:
+    """Return a sentence on intervals that leave the metric's range, if there are any: their ends are clipped."""
+    metric = METRICS[common_value(points["metric"])]
+    low, high = points["mean"] - points["half_width"], points["mean"] + points["half_width"]
+    if not ((low < metric.low) | (high > metric.high)).any():
+        return []
+    return [f"Where an interval would leave {metric.low:g} to {metric.high:g}, its ends are cut there and printed: so "
+            "few seeds say little."]
 
 
-def _ended_early(runs: pd.DataFrame) -> list[str]:
+def _end_notes(runs: pd.DataFrame) -> list[str]:
     """Return sentences on trials that diverged or were stopped, and how they count; empty if all trials finished."""
-    diverged, stopped = (runs[runs["status"] == status] for status in ("diverged", "stopped"))
-    found = []
+    diverged, stopped = runs[runs["status"] == "diverged"], runs[runs["status"] == "stopped"]
+    notes = []
     if len(diverged):
-        found.append(f"Diverged trials count with the weights they ended with: {_settings(diverged)}.")
+        notes.append(f"Diverged trials count with the weights they ended with: {_settings(diverged)}.")
     if len(stopped):
-        found.append(f"{counted(len(stopped), 'trial')} stopped early, as others were better; each counts with the "
+        notes.append(f"{counted(len(stopped), 'trial')} stopped early, as others were better; each counts with the "
                      "weights it ended with and with the ε of all its epochs, as accuracies decided when it ends.")
-    return found
+    return notes
 
 
-def _front(points: pd.DataFrame) -> str:
+def _front_note(points: pd.DataFrame) -> str:
+    """Return a sentence that names the points on the Pareto front of all algorithms."""
     best = points[points["on_overall_front"]]
     names = [f"{ALGORITHM_LABELS[algorithm]} at {', '.join(_column(row) for row in group.itertuples())}"
              for algorithm, group in best.groupby("algorithm", sort=False)]

@@ -19,9 +19,9 @@ from matplotlib.transforms import ScaledTranslation
 
 from analysis import style, svg
 from analysis.exhibits.frontier import choice, imported
-from analysis.exhibits.frontier.points import compared_epsilon, title
+from analysis.exhibits.frontier.points import compared_epsilon, short_title, title
 from analysis.exhibits.metrics import METRICS
-from analysis.runs import ALGORITHM_LABELS, ReportError
+from analysis.runs import ALGORITHM_LABELS, ReportError, common_value
 from pipeline.experiment.references import Reference
 
 MARKS = "*PXDv^"  # markers of published results, in order
@@ -49,7 +49,7 @@ def plot(points: Sequence[pd.DataFrame], references: Sequence[Reference] = (),
     marks_of_figure: dict[Reference, str] = {}
     certified = imported.certified_points(points)
     with style.theme():
-        figure, axes = style.panels(len(points), 2, 4.2, 3.8, beside=(1.8, 0.0))
+        figure, axes = style.panels(len(points), per_row=2, width=4.2, height=3.8, beside=(1.8, 0.0))
         style.widen_columns(figure)
         for frame, ax in zip(points, axes, strict=True):
             marks = _marks(frame, references)
@@ -82,8 +82,8 @@ def frontier_axes(points: pd.DataFrame, ax: Axes) -> Axes:
     """
     letters = choice.letters(points)
     _panel(points, ax, letters)
-    head = title(points).partition(",")[0].splitlines()[0]
-    ax.legend(handles=_handles(points, letters), title=f"{head}\n{style.seeds(points['n'])}", loc="center left",
+    legend_title = f"{short_title(points)}\n{style.seeds(points['n'])}"
+    ax.legend(handles=_legend_entries(points, letters), title=legend_title, loc="center left",
               bbox_to_anchor=(1.01, 0.5), alignment="left")
     return ax
 
@@ -99,7 +99,7 @@ def draw_curves(points: pd.DataFrame, ax: Axes, letters: Mapping[str, str] | Non
     letters = letters or {}
     for algorithm, shift in style.shifts(points).items():
         curve = points[points["algorithm"] == algorithm]
-        style.curve(ax, curve, "epsilon", algorithm, shift, hollow=~curve["on_front"])
+        style.curve(ax, curve, x="epsilon", algorithm=algorithm, shift=shift, hollow=~curve["on_front"])
         above = ax.transData + ScaledTranslation(shift / 72, 4 / 72, ax.figure.dpi_scale_trans)  # 4 points higher
         for point in curve[curve["chosen"].isin(letters)].itertuples():
             letter = ax.text(point.epsilon, point.mean, letters[point.chosen], color=style.PALETTE[algorithm],
@@ -121,24 +121,25 @@ def legend(figure: Figure, points: pd.DataFrame, head: str = "", letters: Mappin
     """
     seeds = style.seeds(points["n"])
     title = f"{head}\n{seeds}" if head else seeds
-    handles = _handles(points, letters)
+    handles = _legend_entries(points, letters)
     for reference, mark in marks.items():
         label = f"{fill(reference.source, LEGEND_WIDTH)}:\n{reference.accuracy:g}% at ε = {reference.epsilon:g}"
         handles.append(Line2D([], [], marker=mark, **PUBLISHED, label=label))
-    handles += imported.handles(others, LEGEND_WIDTH)
+    handles += imported.legend_entries(others, LEGEND_WIDTH)
     figure.legend(handles=handles, title=title, loc="outside right center", alignment="left")
 
 
 def comparable(points: pd.DataFrame, references: Sequence[Reference]) -> list[Reference]:
     """Return the published results for a panel: it must show test accuracy and certified epsilon at their delta."""
-    first = points.iloc[0]
-    fits = first["kind"] == "certified" and first["metric"] == "accuracy"
-    return [r for r in references if fits and math.isclose(r.delta, first["delta"])]
+    first = points.iloc[0]  # all points of a panel have one kind, metric and delta
+    if first["kind"] != "certified" or first["metric"] != "accuracy":
+        return []
+    return [reference for reference in references if math.isclose(reference.delta, first["delta"])]
 
 
 def _marks(points: pd.DataFrame, references: Sequence[Reference]) -> dict[Reference, str]:
     """Return the markers of a panel's published results; a result has the same marker in all panels."""
-    return {r: MARKS[references.index(r) % len(MARKS)] for r in comparable(points, references)}
+    return {reference: MARKS[references.index(reference) % len(MARKS)] for reference in comparable(points, references)}
 
 
 def _panel(points: pd.DataFrame, ax: Axes, letters: Mapping[str, str],
@@ -164,18 +165,19 @@ def _panel(points: pd.DataFrame, ax: Axes, letters: Mapping[str, str],
     for name in ("kind", "formula", "relation", "delta", "metric"):
         if points[name].nunique() > 1:
             raise ReportError(f"{name}: must be one on an axis, got {', '.join(map(str, points[name].unique()))}")
-    metric = METRICS[points["metric"].iloc[0]]
+    metric = METRICS[common_value(points["metric"])]
     draw_curves(points, ax, letters)
     for reference, mark in marks.items():
         ax.plot(reference.epsilon, reference.accuracy, marker=mark, zorder=6, **PUBLISHED)
-    imported.draw(others, ax, max(style.shifts(points).values()) + style.SHIFT)
-    ticks = compared_epsilon(points)
-    beyond = others["epsilon"][~others["epsilon"].between(ticks.min(), ticks.max())]
-    style.log_axis(ax, [*ticks, *(reference.epsilon for reference in marks), *beyond])
+    imported.draw(others, ax, shift=max(style.shifts(points).values()) + style.SHIFT)
+    epsilons = compared_epsilon(points)
+    outside = others["epsilon"][~others["epsilon"].between(epsilons.min(), epsilons.max())]
+    style.log_axis(ax, [*epsilons, *(reference.epsilon for reference in marks), *outside])
     style.within(ax, metric.low, metric.high)
     front(points, ax)
     ax.set_title(title(points))
-    ax.set(xlabel=f"ε ({points['kind'].iloc[0]}, {points['relation'].iloc[0]})", ylabel=metric.label)
+    kind, relation = common_value(points["kind"]), common_value(points["relation"])
+    ax.set(xlabel=f"ε ({kind}, {relation})", ylabel=metric.label)
     sns.despine(ax=ax)
 
 
@@ -186,12 +188,13 @@ def front(points: pd.DataFrame, ax: Axes) -> None:
     bottom, top = ax.get_ylim()
     # Steps: each mean holds up to the next epsilon, the last one up to the right end of the axis.
     epsilons = [*best["epsilon"], right]
-    means = [*best["mean"], best["mean"].iloc[-1]]
+    last_mean = best["mean"].iloc[-1]
+    means = [*best["mean"], last_mean]
     ax.fill_between(epsilons, means, bottom, step="post", zorder=0, **FRONT)
     ax.set(xlim=(left, right), ylim=(bottom, top))  # filling would have changed them
 
 
-def _handles(points: pd.DataFrame, letters: Mapping[str, str] | None) -> list[Artist]:
+def _legend_entries(points: pd.DataFrame, letters: Mapping[str, str] | None) -> list[Artist]:
     """Return a frontier's legend entries: algorithms, Pareto front, beaten points, and letters of chosen settings.
 
     Many letters get one entry that refers to the table.

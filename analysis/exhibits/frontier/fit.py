@@ -35,7 +35,8 @@ def frontier(configs: Sequence[TrialConfig], metric: str) -> str:
         configs: the trials; those without an epsilon that guarantees anything are left out.
         metric: the metric on the y axis, a value of `FRONTIERS`.
     """
-    by_kind = {kind: [c for c in configs if epsilon_kind(c) == kind] for kind in ("certified", "stated", "label")}
+    by_kind = {kind: [trial for trial in configs if epsilon_kind(trial) == kind]
+               for kind in ("certified", "stated", "label")}
     if not any(by_kind.values()):
         return ("needs trials with a certified epsilon (a mechanism such as per_example, and noise) or a label "
                 "epsilon (mechanism photonic with target_label_epsilon, or sigma > 0 and noise on every layer), but "
@@ -48,7 +49,7 @@ def frontier(configs: Sequence[TrialConfig], metric: str) -> str:
 
 def claimed(configs: Sequence[TrialConfig]) -> str:
     """Return why a frontier of claimed epsilons, by a paper's formula, cannot show these trials; empty if it can."""
-    shown = [c for c in configs if is_claimed(c)]
+    shown = [trial for trial in configs if is_claimed(trial)]
     if not shown:
         return ("needs trials with a claimed epsilon (mechanism photonic, sigma > 0, noise on every layer, feedback by "
                 "dfa, tdfa or pdfa, neither joint_release nor denoise), but there are none")
@@ -62,12 +63,14 @@ def _curves(kind: str, shown: Sequence[TrialConfig]) -> str:
         kind: the kind of epsilon.
         shown: the trials with such an epsilon.
     """
-    if len({c.delta for c in shown}) > 1:
+    if len({trial.delta for trial in shown}) > 1:
         return "needs one delta, but the trials have several"
-    relations = {c.sampler: c.parts.sampler.relation for c in sorted(shown, key=lambda c: c.sampler)}
+    by_sampler = sorted(shown, key=lambda trial: trial.sampler)
+    relations = {trial.sampler: trial.parts.sampler.relation for trial in by_sampler}
+    # Label epsilons all have the relation of labels, whatever the sampler.
     if kind != "label" and len(set(relations.values())) > 1:
-        texts = [f"sampler {sampler} is of {relation}" for sampler, relation in relations.items()]
-        return f"needs one neighbouring relation, but {' and '.join(texts)}"
+        samplers = [f"sampler {sampler} is of {relation}" for sampler, relation in relations.items()]
+        return f"needs one neighbouring relation, but {' and '.join(samplers)}"
     return without_choice(shown, lambda fields: (method(fields), noise_setting(fields)), "algorithm and noise")
 
 
@@ -76,17 +79,18 @@ def slices(configs: Sequence[TrialConfig]) -> str:
 
     Trials with a certified epsilon are shown; if there are none, trials with another guaranteed epsilon.
     """
-    shown = [c for c in configs if epsilon_kind(c) == "certified"] or [c for c in configs if epsilon_kind(c)]
+    certified = [trial for trial in configs if epsilon_kind(trial) == "certified"]
+    shown = certified or [trial for trial in configs if epsilon_kind(trial)]
     if not shown:
-        return frontier(configs, "accuracy")
-    fields = panel_fields([c.canonical() for c in shown])
+        return frontier(configs, "accuracy")  # which gives the reason
+    fields = panel_fields([trial.canonical() for trial in shown])
     if not fields:
         return ("has a panel for each value of one or two settings besides algorithm and noise, at most "
                 f"{MOST_PANELS}, but none varies, or each has more values")
     panels: dict[tuple[str, ...], list[TrialConfig]] = {}  # values of the fields -> trials
-    for c in shown:
-        values = tuple(str(c.canonical().get(name)) for name in fields)
-        panels.setdefault(values, []).append(c)
+    for trial in shown:
+        values = tuple(str(trial.canonical().get(name)) for name in fields)
+        panels.setdefault(values, []).append(trial)
     reasons = (frontier(panel, "accuracy") for panel in panels.values())
     return next(filter(None, reasons), "")  # the first reason that is not empty
 
@@ -99,19 +103,22 @@ def panel_fields(trials: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
     Args:
         trials: canonical fields of each trial.
     """
-    rows = find_factors(trials)
-    levels = {name: len({row[name] for row in rows}) for name in rows[0] if name not in ("algorithm", "noise")}
-    by_priority = sorted(levels, key=lambda name: (name != "dataset", name))
+    rows = find_factors(trials)  # by trial: its values of the fields that vary
+    n_values = {name: len({row[name] for row in rows}) for name in rows[0] if name not in ("algorithm", "noise")}
+    by_priority = sorted(n_values, key=lambda name: (name != "dataset", name))
     fields: tuple[str, ...] = ()
-    panels = 1
+    n_panels = 1
     for name in by_priority:
-        if len(fields) < 2 and panels * levels[name] <= MOST_PANELS:
+        if len(fields) < 2 and n_panels * n_values[name] <= MOST_PANELS:
             fields += (name,)
-            panels *= levels[name]
+            n_panels *= n_values[name]
     return fields
 
 
 def is_claimed(config: TrialConfig) -> bool:
     """Whether a formula printed in Ohana et al. 2021 gives a finite epsilon for the trial."""
-    return (config.parts.mechanism.optical and config.sigma + config.target_label_epsilon > 0 and config.output_noise
-            and not config.parts.feedback.exact and not config.joint_release and not config.denoise)
+    has_noise_in_every_layer = config.sigma + config.target_label_epsilon > 0 and config.output_noise
+    # The formulas assume independent noise on every layer's projected error: not an exact error (bp), whose noise is
+    # propagated, and no processing of the projections that correlates their noise.
+    has_independent_noise = not (config.parts.feedback.exact or config.joint_release or config.denoise)
+    return config.parts.mechanism.optical and has_noise_in_every_layer and has_independent_noise

@@ -18,7 +18,7 @@ from matplotlib.lines import Line2D
 from analysis import style
 from analysis.exhibits.metrics import METRICS
 from analysis.exhibits.table import Table
-from analysis.runs import DATASET_LABELS
+from analysis.runs import DATASET_LABELS, common_value
 from analysis.text import NO_VALUE, n_seeds
 from pipeline.tracking.reader import Reader
 from pipeline.trials.naming import COMPOSABLE
@@ -38,7 +38,10 @@ def load(store: Reader, names: Sequence[str]) -> pd.DataFrame:
     Raises:
         TrackingError: if nothing was imported under a name.
     """
-    results = pd.DataFrame([{"imported": name, **asdict(result)} for name in names for result in store.imported(name)])
+    rows = []
+    for name in names:
+        rows += [{"imported": name, **asdict(result)} for result in store.imported(name)]
+    results = pd.DataFrame(rows)
     return results.astype({"seed": "Int64"})  # integers, with missing values
 
 
@@ -50,32 +53,32 @@ def file_name(name: str) -> str:
 def against(results: pd.DataFrame, points: Sequence[pd.DataFrame], dataset: str) -> pd.DataFrame:
     """Return the points of imported results, by method and epsilon, with the columns of `frontier`.
 
-    There are three more columns: `imported`, `source` (all sources of a point), and `reason`, why the point is not
-    comparable with the certified points; empty if it is comparable.
+    There are four more columns: `imported`, `has_seeds` (whether its source states the seeds), `source` (all sources of
+    a point), and `reason`, why the point is not comparable with the certified points; empty if it is comparable.
 
     Args:
         results: from `load`.
         points: points of each kind of epsilon, from `frontiers`.
         dataset: the sweep's data set.
     """
-    frame = certified_points(points)
-    if results.empty or frame is None:
+    certified = certified_points(points)
+    if results.empty or certified is None:
         return NONE
-    certified = frame.iloc[0]
+    any_certified = certified.iloc[0]  # all certified points have one relation and delta
     metric = METRICS["accuracy"]
     rows = []
-    for key, cell in results.groupby(BY, sort=False):
-        identity = dict(zip(BY, key, strict=True))
+    for values, cell in results.groupby(BY, sort=False):
+        identity = dict(zip(BY, values, strict=True))
+        sources = dict.fromkeys(cell["source"])  # each once
         rows.append({"algorithm": identity["method"], "metric": metric.name, "kind": KIND, "choices": 1, **identity,
-                     **metric.summarize(cell["accuracy"] * metric.factor), "seeds": cell["seed"].notna().all(),
-                     "source": "; ".join(dict.fromkeys(cell["source"])),
-                     "reason": _reason(identity, certified, dataset)})
+                     **metric.summarize(cell["accuracy"] * metric.factor), "has_seeds": cell["seed"].notna().all(),
+                     "source": "; ".join(sources), "reason": _reason(identity, any_certified, dataset)})
     return pd.DataFrame(rows).sort_values(["imported", "algorithm", "epsilon"], ignore_index=True)
 
 
 def certified_points(points: Sequence[pd.DataFrame]) -> pd.DataFrame | None:
     """Return the frame with certified points, which imported results are compared with; None if there is none."""
-    return next((frame for frame in points if frame["kind"].iloc[0] in COMPOSABLE), None)
+    return next((frame for frame in points if common_value(frame["kind"]) in COMPOSABLE), None)
 
 
 def _reason(point: Mapping[str, Any], certified: pd.Series, dataset: str) -> str:
@@ -92,7 +95,9 @@ def _reason(point: Mapping[str, Any], certified: pd.Series, dataset: str) -> str
         return f"on {DATASET_LABELS[point['dataset']]}"
     if point["relation"] != certified["relation"]:
         return f"relation {point['relation']}"
-    return "" if math.isclose(point["delta"], certified["delta"]) else f"δ = {point['delta']:g}"
+    if not math.isclose(point["delta"], certified["delta"]):
+        return f"δ = {point['delta']:g}"
+    return ""
 
 
 def comparable(points: pd.DataFrame) -> pd.DataFrame:
@@ -109,46 +114,54 @@ def draw(points: pd.DataFrame, ax: Axes, shift: float) -> None:
         shift: shift to the right, in points (1/72 inch).
     """
     for method, marker, group in _by_method(points):
-        style.curve(ax, group, "epsilon", "", shift, marker=marker, label=f"imported: {method}", **LOOK)
+        style.curve(ax, group, x="epsilon", algorithm="", shift=shift, marker=marker, label=f"imported: {method}",
+                    **LOOK)
 
 
-def handles(points: pd.DataFrame, width: int) -> list[Line2D]:
+def legend_entries(points: pd.DataFrame, width: int) -> list[Line2D]:
     """Return legend entries for imported results, one per method, in lines of `width` characters."""
     entries = []
     for method, marker, group in _by_method(points):
         name = fill(f"imported: {method}", width).replace("$", r"\$")  # a dollar would begin a formula
-        entries.append(Line2D([], [], marker=marker, **LOOK, label=f"{name}\n({_seeds(group)})"))
+        entries.append(Line2D([], [], marker=marker, **LOOK, label=f"{name}\n({_seeds_text(group)})"))
     return entries
 
 
 def _by_method(points: pd.DataFrame) -> list[tuple[str, str, pd.DataFrame]]:
     """Return (method, its marker in figures, its points) for every method of imported results."""
-    methods = points.groupby(["imported", "algorithm"], sort=False)
-    return [(method, MARKS[index % len(MARKS)], group) for index, ((_, method), group) in enumerate(methods)]
+    methods: list[tuple[str, str, pd.DataFrame]] = []
+    for (_, method), group in points.groupby(["imported", "algorithm"], sort=False):
+        marker = MARKS[len(methods) % len(MARKS)]
+        methods.append((method, marker, group))
+    return methods
 
 
-def _seeds(points: pd.DataFrame) -> str:
-    """Return the number of seeds of imported points: `n = 3 seeds`, `as published` for points without, or both."""
-    with_seeds = points[points["seeds"]]
-    texts = []
+def _seeds_text(points: pd.DataFrame) -> str:
+    """Return the number of seeds of imported points: `n = 3 seeds`, `as published` for points without, or both.
+
+    Args:
+        points: from `against`. A published figure without seeds has False as `has_seeds`.
+    """
+    with_seeds = points[points["has_seeds"]]
+    counts = []
     if len(with_seeds):
-        texts.append(n_seeds(with_seeds["n"]))
+        counts.append(n_seeds(with_seeds["n"]))
     if len(with_seeds) < len(points):
-        texts.append("as published")
-    return " or ".join(texts)
+        counts.append("as published")
+    return " or ".join(counts)
 
 
 def table(points: pd.DataFrame) -> list[str | Table]:
     """Return a caption and a table of the marked points; empty without marked points."""
     if points.empty:
         return []
-    first, metric = points.iloc[0], METRICS["accuracy"]
+    first, metric = points.iloc[0], METRICS["accuracy"]  # marked points have one data set, relation and delta
     interval = ", mean ± 95% t interval" if points["n"].max() > 1 else ""
     caption = (f"Imported, {metric.phrase} on {DATASET_LABELS[first['dataset']]} against the ε that its source states "
-               f"({first['relation']}, δ = {first['delta']:g}): {_seeds(points)}{interval}.")
+               f"({first['relation']}, δ = {first['delta']:g}): {_seeds_text(points)}{interval}.")
     rows = [[row.algorithm, f"{row.epsilon:g}", metric.text(row.mean, row.half_width),
-             str(row.n) if row.seeds else NO_VALUE, row.source] for row in points.itertuples()]
-    return [caption, Table.of(["method", "ε", "test %", "seeds", "source"], rows, texts=(0, 4))]
+             str(row.n) if row.has_seeds else NO_VALUE, row.source] for row in points.itertuples()]
+    return [caption, Table.of(["method", "ε", "test %", "seeds", "source"], rows, text_columns=(0, 4))]
 
 
 def notes(points: pd.DataFrame) -> list[str]:

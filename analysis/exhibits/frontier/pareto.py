@@ -53,7 +53,7 @@ def hypervolume(epsilon: Sequence[float], value: Sequence[float], reference_epsi
 
 
 def reference_epsilon(epsilon: Sequence[float]) -> float:
-    """Return the least power of ten above all epsilons: sweeps of one range then share their reference."""
+    """Return the smallest power of ten above all epsilons: sweeps of one range then share their reference."""
     return 10.0 ** (np.floor(np.log10(np.max(epsilon))) + 1)
 
 

@@ -12,7 +12,7 @@ from analysis.exhibits.frontier import choice
 from analysis.exhibits.frontier.fit import FRONTIER_NOISE
 from analysis.exhibits.frontier.pareto import hypervolume, pareto_front, reference_epsilon
 from analysis.exhibits.metrics import METRICS
-from analysis.runs import ALGORITHM_LABELS, MixedTrials, ReportError
+from analysis.runs import ALGORITHM_LABELS, MixedTrials, ReportError, common_value
 from analysis.statistics import SUMMARY
 from pipeline.accounting.label import RELATION as LABEL_RELATION
 
@@ -74,19 +74,23 @@ def summarized(runs: pd.DataFrame, kind: str, metric: str = "accuracy", formula:
     """
     rows = []
     for (algorithm, setting, _), cell in runs.groupby(["algorithm", "setting", "point"]):
-        first = cell.iloc[0]
+        first = cell.iloc[0]  # runs of a point differ only in their seed
         rows.append({"algorithm": algorithm, "epsilon": cell["epsilon"].max(), "metric": metric,
                      **METRICS[metric].summarize(cell["value"]), "kind": kind, "formula": formula,
                      "relation": first["relation"], "sampler": first["sampler"], "delta": first["delta"],
                      "setting": setting, "chosen": first["chosen"], "choices": first["choices"]})
     points = pd.DataFrame(rows)
-    order = {algorithm: index for index, algorithm in enumerate(ALGORITHM_LABELS)}
-    points = points.sort_values(["algorithm", "epsilon"], ignore_index=True,
-                                key=lambda column: column.map(order) if column.name == "algorithm" else column)
-    compared = points.assign(epsilon=compared_epsilon(points))
+    ranks = {algorithm: rank for rank, algorithm in enumerate(ALGORITHM_LABELS)}
+
+    def sort_key(column: pd.Series) -> pd.Series:
+        return column.map(ranks) if column.name == "algorithm" else column
+
+    points = points.sort_values(["algorithm", "epsilon"], ignore_index=True, key=sort_key)
+    compared = points.assign(epsilon=compared_epsilon(points))  # with targets in place of epsilons just below them
     fronts = [pareto_front(curve["epsilon"], curve["mean"]) for _, curve in compared.groupby("algorithm", sort=False)]
-    overall_front = pareto_front(compared["epsilon"], compared["mean"])
-    return points.assign(on_front=np.concatenate(fronts), on_overall_front=overall_front)[COLUMNS]
+    on_front = np.concatenate(fronts)  # in the order of the points, which are sorted by algorithm
+    on_overall_front = pareto_front(compared["epsilon"], compared["mean"])
+    return points.assign(on_front=on_front, on_overall_front=on_overall_front)[COLUMNS]
 
 
 def chosen_runs(runs: pd.DataFrame, kind: str = "certified", metric: str = "accuracy", formula: str = ""
@@ -149,10 +153,10 @@ def frontiers(runs: pd.DataFrame, metric: str = "accuracy", kinds: Sequence[str]
 
 
 def tightest(runs: pd.DataFrame, kind: str, formula: str = "") -> pd.Series:
-    """Return each trial's least logged `epsilon/<kind>/<accountant>`; empty if there is none, as for an infinite one.
+    """Return each trial's smallest logged `epsilon/<kind>/<accountant>`; empty if there is none.
 
-    Every logged accountant is proved for the trial, so its least value holds too. For `claimed` nothing is proved; the
-    value is from one formula.
+    Every logged accountant is proved for the trial, so the smallest value holds too. For `claimed` nothing is proved;
+    the value is from one formula. Infinite epsilons are not logged.
     """
     logged = [name for name in runs.columns if name.startswith(_key(kind, formula))]
     return runs[logged].astype(float).min(axis=1)
@@ -161,7 +165,7 @@ def tightest(runs: pd.DataFrame, kind: str, formula: str = "") -> pd.Series:
 def on_axis(runs: pd.DataFrame, kind: str, formula: str = "") -> pd.Series:
     """Return each trial's epsilon on the axis of one kind; empty for trials that are not on it.
 
-    It is the least logged epsilon (`tightest`). The axis `certified` includes stated epsilons with the same relation
+    It is the smallest logged epsilon (`tightest`). The axis `certified` includes stated epsilons with the same relation
     and delta. Other stated epsilons have their own axis.
 
     Args:
@@ -172,20 +176,21 @@ def on_axis(runs: pd.DataFrame, kind: str, formula: str = "") -> pd.Series:
         return tightest(runs, kind, formula)
     certified, stated = tightest(runs, "certified"), tightest(runs, "stated")
     columns = runs.reindex(columns=["privacy.relation", "delta"])
-    terms = pd.Series([f"{relation} {delta}" for relation, delta in columns.itertuples(index=False)], runs.index)
-    certified_terms = set(terms[certified.notna()])
-    # With several relations or deltas there is no certified axis that stated epsilons could join.
-    has_certified_terms = terms.isin(certified_terms) if len(certified_terms) == 1 else pd.Series(False, runs.index)
+    conditions = pd.Series([f"{relation} {delta}" for relation, delta in columns.itertuples(index=False)], runs.index)
+    certified_conditions = set(conditions[certified.notna()])
+    joins_certified = pd.Series(False, runs.index)
+    if len(certified_conditions) == 1:  # with several relations or deltas there is no certified axis to join
+        joins_certified = conditions.isin(certified_conditions)
     if kind == "stated":
-        return stated.where(~has_certified_terms)
-    return certified.where(certified.notna(), stated.where(has_certified_terms))
+        return stated.where(~joins_certified)
+    return certified.where(certified.notna(), stated.where(joins_certified))
 
 
 def hypervolumes(points: Sequence[pd.DataFrame], runs: pd.DataFrame) -> pd.DataFrame:
     """Return the area dominated by each algorithm's means, and by all together: `VOLUME_COLUMNS`, largest first.
 
     The axes are ln epsilon and the metric (accuracies in percent). All algorithms of a kind share the reference point:
-    the least power of ten above every epsilon, and chance for accuracy, 0 for the worst class and alignment.
+    the smallest power of ten above every epsilon, and chance for accuracy, 0 for the worst class and alignment.
 
     Args:
         points: points of each kind of epsilon, from `frontiers`.
@@ -193,23 +198,29 @@ def hypervolumes(points: Sequence[pd.DataFrame], runs: pd.DataFrame) -> pd.DataF
     """
     rows = []
     for frame in points:
-        first = frame.iloc[0]
-        reference = (reference_epsilon(frame["epsilon"]), METRICS[first["metric"]].floor(runs["dataset"].iloc[0]))
+        first = frame.iloc[0]  # points of a frame have one kind, formula and metric
+        metric_floor = METRICS[first["metric"]].floor(common_value(runs["dataset"]))
+        reference = (reference_epsilon(frame["epsilon"]), metric_floor)  # the reference point (epsilon, metric)
         curves = {ALL: frame, **dict(list(frame.groupby("algorithm", sort=False)))}
         volumes = {algorithm: hypervolume(curve["epsilon"], curve["mean"], *reference)
                    for algorithm, curve in curves.items()}
         for algorithm in sorted(volumes, key=lambda algorithm: -volumes[algorithm]):
             rows.append((first["kind"], first["formula"], first["metric"], algorithm, volumes[algorithm],
-                         len(curves[algorithm]), *reference))
+                         len(curves[algorithm]), *reference))  # as `VOLUME_COLUMNS`
     return pd.DataFrame(rows, columns=VOLUME_COLUMNS)
 
 
 def title(points: pd.DataFrame) -> str:
     """Return the title of an axis, in two lines: `certified ε: features and labels`, then relation, sampler, delta."""
-    first = points.iloc[0]
+    first = points.iloc[0]  # points of an axis have one kind, formula, relation and delta
     samplers = " or ".join(sorted(set(points["sampler"])))
-    head = f"{first['kind']} ε: {PROTECTED[first['kind']]}{formula_text(first['formula'])}"
-    return f"{head}\n{first['relation']}, {samplers} batches, δ = {first['delta']:g}"
+    guarantee = f"{first['kind']} ε: {PROTECTED[first['kind']]}{formula_text(first['formula'])}"
+    return f"{guarantee}\n{first['relation']}, {samplers} batches, δ = {first['delta']:g}"
+
+
+def short_title(points: pd.DataFrame) -> str:
+    """Return the first line of an axis's `title` up to a comma: `certified ε: features and labels`."""
+    return title(points).splitlines()[0].partition(",")[0]
 
 
 def formula_text(formula: str) -> str:

@@ -14,9 +14,9 @@ from analysis.exhibits.envelope import fields_of
 from analysis.exhibits.exhibit import Exhibit
 from analysis.exhibits.frontier.figure import draw_curves, front, legend
 from analysis.exhibits.frontier.fit import panel_fields
-from analysis.exhibits.frontier.points import GUARANTEED, compared_epsilon, frontier, on_axis, title
+from analysis.exhibits.frontier.points import GUARANTEED, compared_epsilon, frontier, on_axis, short_title
 from analysis.exhibits.metrics import METRICS
-from analysis.runs import DATASET_LABELS, ReportError, noise_sources
+from analysis.runs import DATASET_LABELS, ReportError, common_value, noise_sources
 from analysis.text import epsilon_text, level_order, level_text, means_text
 from pipeline.accounting.noise import standing
 
@@ -27,14 +27,15 @@ MARGIN = 1.25  # factor by which the epsilon axis is extended at both ends
 def draw(runs: pd.DataFrame) -> Exhibit:
     """Make the exhibit of small multiples; errors as in `tabulate`."""
     points = tabulate(runs)
-    first = points.iloc[0]
-    epsilon = epsilon_text(first["kind"], points["relation"], points["sampler"], points["delta"],
-                           standing(noise_sources(runs[on_axis(runs, first["kind"]).notna()])))
+    kind = common_value(points["kind"])
+    with_epsilon = runs[on_axis(runs, kind).notna()]
+    epsilon = epsilon_text(kind, points["relation"], points["sampler"], points["delta"],
+                           standing(noise_sources(with_epsilon)))
     caption = (f"Test accuracy (%) against {epsilon}, a panel for every value of one or two more settings: "
                f"{means_text(points['n'])}")
-    return Exhibit.of_means("frontier_slices", "Accuracy against ε by further settings", caption,
-                            points.round({"epsilon": 4}), plot(points),
-                            ["Grey is what the Pareto front of all algorithms of a panel dominates."])
+    return Exhibit.of_means("frontier_slices", title="Accuracy against ε by further settings", caption=caption,
+                            rows=points.round({"epsilon": 4}), figure=plot(points),
+                            notes=["Grey is what the Pareto front of all algorithms of a panel dominates."])
 
 
 def tabulate(runs: pd.DataFrame) -> pd.DataFrame:
@@ -68,37 +69,43 @@ def plot(points: pd.DataFrame) -> Figure:
         points: from `tabulate`; the columns before `algorithm` are the fields.
     """
     fields = list(points.columns[:points.columns.get_loc("algorithm")])
-    levels = [sorted(points[name].unique(), key=level_order) for name in fields]
-    if len(fields) == 2:
-        columns = len(levels[0])
-        panels = [{fields[0]: a, fields[1]: b} for b in levels[1] for a in levels[0]]
+    first_values, *second_values = [sorted(points[name].unique(), key=level_order) for name in fields]
+    if second_values:  # row by row, from left to right
+        per_row = len(first_values)
+        panels = [dict(zip(fields, (first, second), strict=True)) for second in second_values[0]
+                  for first in first_values]
     else:
-        columns = PER_ROW
-        panels = [{fields[0]: a} for a in levels[0]]
+        per_row = PER_ROW
+        panels = [{fields[0]: first} for first in first_values]
     metric = METRICS["accuracy"]
     with style.theme():
-        figure, axes = style.panels(len(panels), columns, 2.6, 2.3, beside=(2.2, 0.5), sharex=True, sharey=True)
-        drawn = []
+        figure, axes = style.panels(len(panels), per_row, width=2.6, height=2.3, beside=(2.2, 0.5), sharex=True,
+                                    sharey=True)
+        drawn = []  # (points, axes) of every panel with points
         for values, ax in zip(panels, axes, strict=True):
-            own = points[(points[list(values)] == list(values.values())).all(axis=1)]
+            is_in_panel = (points[list(values)] == list(values.values())).all(axis=1)
+            panel_points = points[is_in_panel]
             ax.set_title(panel_title(values), fontsize="medium")
             sns.despine(ax=ax)
-            if not own.empty:
-                draw_curves(own, ax)
-                drawn.append((own, ax))
+            if not panel_points.empty:
+                draw_curves(panel_points, ax)
+                drawn.append((panel_points, ax))
         style.log_axis(axes[0], compared_epsilon(points))
         axes[0].set_xlim(points["epsilon"].min() / MARGIN, points["epsilon"].max() * MARGIN)
         style.within(axes[0], metric.low, metric.high)
-        for own, ax in drawn:  # panels share their limits, which are known only now
-            front(own, ax)
-        first = points.iloc[0]
-        figure.supxlabel(f"ε ({first['kind']}, {first['relation']}, δ = {first['delta']:g})", fontsize="medium")
+        for panel_points, ax in drawn:  # panels share their limits, which are known only now
+            front(panel_points, ax)
+        any_point = points.iloc[0]  # all have one kind, relation and delta
+        epsilon = f"ε ({any_point['kind']}, {any_point['relation']}, δ = {any_point['delta']:g})"
+        figure.supxlabel(epsilon, fontsize="medium")
         figure.supylabel(metric.label, fontsize="medium")
-        legend(figure, points, f"{title(points).partition(',')[0].splitlines()[0]}")
+        legend(figure, points, head=short_title(points))
     return figure
 
 
 def panel_title(values: Mapping[str, Any]) -> str:
     """Return a panel's title, as `batch_size 256, clipping_norm 1`; data sets have their label."""
-    return ", ".join(DATASET_LABELS[value] if name == "dataset" else f"{name} {level_text(name, value)}"
-                     for name, value in values.items())
+    parts = []
+    for name, value in values.items():
+        parts.append(DATASET_LABELS[value] if name == "dataset" else f"{name} {level_text(name, value)}")
+    return ", ".join(parts)

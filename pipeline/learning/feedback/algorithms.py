@@ -82,13 +82,13 @@ class Feedback(ABC):
     @abstractmethod
     def deltas(self, signals: list[torch.Tensor], net: Network, activations: list[torch.Tensor],
                derivative: Derivative) -> list[torch.Tensor]:
-        """Return delta^1, ..., delta^L, each [R, m, n_l].
+        """Return delta^1, ..., delta^L, each [R, m, n_l]: the learning signals at the layers' pre-activations z^l.
 
-        Shapes: R trials, m records, n_l units of layer l. delta^l is the learning signal at layer l's pre-activation;
-        h^l is the layer's output.
+        Layer l maps the n_{l-1} numbers h^{l-1} of a record to n_l numbers z^l, and h^l = phi(z^l). There are R trials
+        with m records each.
 
         Args:
-            signals: the result of `signals`, after the mechanism's `perturb`.
+            signals: feedback signals [R, m, n] as the method `signals` returns them, after the mechanism's noise.
             net: the networks.
             activations: h^0, ..., h^{L-1}, each [R, m, n_{l-1}].
             derivative: (h^l, l) -> phi'(z^l).

@@ -1,0 +1,44 @@
+"""Sweeps in this process, pack after pack, for tests that ask nothing of Ray: it takes seconds to start a worker."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from pipeline.sweep import run, tuning, worker
+
+
+def fit(packs, at_once, resources, trainer, plugins, driver, folder, rungs=None):
+    """In the place of `pipeline.sweep.tuning.fit`, with its own worker, callback and scheduler."""
+    order = tuning.PackOrder(at_once, driver, rungs)
+    for number in range(len(packs)):
+        trainable = object.__new__(tuning.PackTrainable)
+        trainable.setup({"pack": number}, packs=packs, trainer=trainer, plugins=plugins, code=tuning.PROGRAM)
+        trial, done = SimpleNamespace(config={"pack": number}, trial_id=f"{number:05}", status="RUNNING"), False
+        driver.on_trial_start(0, [], trial)
+        while not done:
+            begin = time.monotonic()
+            result = {"done": False, **trainable.step(), "time_this_iter_s": time.monotonic() - begin}
+            done = result["done"] = order.on_trial_result(None, trial, result) == order.STOP or result["done"]
+            driver.on_trial_result(0, [], trial, result)
+        driver.on_step_end(0, [])
+
+
+@contextlib.contextmanager
+def without_ray():
+    """Sweeps find one node, with two cores and an OPU, and never start Ray."""
+    node, threads = {"CPU": 2, "OPU": 1}, torch.get_num_threads()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(run, "running_ray", lambda *a: contextlib.nullcontext(SimpleNamespace(returned=0.0)))
+        patch.setattr(run, "node_resources", lambda: [node])
+        patch.setattr(run, "cluster_resources", lambda: node)
+        patch.setattr(run, "prepare_nodes", lambda trials, resources, data, checkpoints, local, watch, digests, plugins:
+                      worker.prepare(trials, data, checkpoints, digests))
+        patch.setattr(tuning, "in_use", tuple)
+        patch.setattr(run, "fit", fit)
+        yield
+    torch.set_num_threads(threads)
