@@ -55,12 +55,12 @@ def name(figure: Figure) -> dict[str, Artist]:
 
 
 def annotate(drawn: bytes, figure: Figure, names: Mapping[str, Artist]) -> bytes:
-    """Return a figure's SVG with annotations in place of the group ids.
+    """Return a figure's SVG, marked up for the script of the page (see the module) in place of its group ids.
 
     Args:
         drawn: the SVG.
         figure: the figure.
-        names: result of `name`, from before the figure was drawn.
+        names: its artists by group id, as `name` gave them before the figure was drawn.
     """
     boxes = {artist: box for box, members in columns(figure) for artist in members}
     root = ElementTree.fromstring(drawn)
@@ -71,17 +71,17 @@ def annotate(drawn: bytes, figure: Figure, names: Mapping[str, Artist]) -> bytes
         del group.attrib["id"]
         if artist in boxes:
             group.set("data-column", " ".join(f"{number:.2f}" for number in boxes[artist]))
-        algorithm, texts = _TAGS.get(artist, ("", ()))
+        algorithm, texts = _TAGS.get(artist, ("", ()))  # as the exhibit gave them to `tag`
         if algorithm:
             group.set("data-algorithm", algorithm)
         markers = list(group.iter(f"{{{SVG}}}use"))  # matplotlib draws every marker as a `use` element
         if isinstance(artist, Line2D) and markers:
-            for marker, text in zip(markers, texts or _readings(artist), strict=True):
+            for marker, text in zip(markers, texts or _marker_values(artist), strict=True):
                 ElementTree.SubElement(marker, f"{{{SVG}}}title").text = text
     return ElementTree.tostring(root, encoding="utf-8", xml_declaration=True)
 
 
-def _readings(line: Line2D) -> list[str]:
+def _marker_values(line: Line2D) -> list[str]:
     """Return the axis values of every drawn marker, as text: of every n-th point, if it lies within the figure."""
     points, marker_interval = np.asarray(line.get_xydata()), line.get_markevery() or 1
     pixels = line.get_transform().transform(points)

@@ -268,14 +268,15 @@ def _span(tracked: Sequence[TrackedRun]) -> tuple[datetime, datetime]:
 
 
 def _varied(experiment: Experiment, runs: pd.DataFrame) -> list[str]:
-    """Return the fields, except the seed, that vary among trials of one algorithm and noise."""
-    varied = [name for name in experiment.varied if name not in ("mechanism", "dataset")]
-    private_mechanisms = set(runs["mechanism"]) - {"none"}
-    if runs["dataset"].nunique() > 1:
-        varied.insert(0, "dataset")
-    if len(private_mechanisms) > 1:
-        varied.insert(0, "mechanism")
-    return varied
+    """Return the fields that tell trials apart, beside algorithm, noise and seed: mechanism and data set come first.
+
+    These two are listed if the runs have several, where the mechanism `none` does not count. The other fields are those
+    that the experiment varies.
+    """
+    others = [name for name in experiment.varied if name not in ("mechanism", "dataset")]
+    mechanism = ["mechanism"] if len(set(runs["mechanism"]) - {"none"}) > 1 else []
+    dataset = ["dataset"] if runs["dataset"].nunique() > 1 else []
+    return [*mechanism, *dataset, *others]
 
 
 def _grid(experiment: Experiment, runs: pd.DataFrame) -> list[tuple[str, str]]:

@@ -91,20 +91,21 @@ class PrivateFolder:
         Raises:
             ConfigError: for a file that cannot be read, or a name that an earlier trial used for another file.
         """
-        files = {trial.feature_name: trial for trial in trials if trial.parts.features.of_file and trial.feature_name}
+        files = {(trial.feature_name, trial.feature_file, trial.dataset) for trial in trials
+                 if trial.parts.features.of_file and trial.feature_name}
         if not files:
             return {}
         with FileLock(f"{self._digests}.lock"):
-            kept = json.loads(self._digests.read_text()) if self._digests.exists() else {}
-            for name, trial in files.items():
-                found = file_of(Path(trial.feature_file), trial.dataset).sha256
-                if kept.setdefault(name, found) != found:
+            digests = json.loads(self._digests.read_text()) if self._digests.exists() else {}
+            for name, file, dataset in sorted(files):
+                digest = file_of(Path(file), dataset).sha256
+                if digests.setdefault(name, digest) != digest:
                     raise ConfigError(f"feature_name: '{name}' has stood for another file in trials of this store, and "
-                                      f"is given for {trial.feature_file} now; give that a name of its own")
-            written = self._digests.with_suffix(".part")
-            written.write_text(json.dumps(kept, indent=1))
-            written.replace(self._digests)
-        return {name: kept[name] for name in files}
+                                      f"is given for {file} now; give that a name of its own")
+            temporary = self._digests.with_suffix(".part")
+            temporary.write_text(json.dumps(digests, indent=1))
+            temporary.replace(self._digests)
+        return {name: digests[name] for name, _, _ in files}
 
     @property
     def ray(self) -> Path:

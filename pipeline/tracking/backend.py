@@ -309,9 +309,9 @@ def resume(client: Any, trial_key: str, run_id: str) -> Any:
 
 
 def new_points(records: Iterable[EpochRecord], logged: Mapping[tuple[str, int], float]) -> dict[tuple[str, int], float]:
-    """Return the metrics in records of one trial that its run does not have yet: (name, epoch) -> value.
+    """Return the metrics of a trial's records that its run lacks or has with another value: (name, epoch) -> value.
 
-    Times always differ; the first value is kept.
+    The time of an epoch differs at every repetition, so its first value stays.
 
     Args:
         records: records of the trial.
@@ -320,11 +320,11 @@ def new_points(records: Iterable[EpochRecord], logged: Mapping[tuple[str, int], 
     new: dict[tuple[str, int], float] = {}
     for record in records:
         for name, value in record.metrics.items():
-            point, value = (name, record.epoch), float(value)
+            point = name, record.epoch
             known = new.get(point, logged.get(point))
-            has_changed = known != value and not name.startswith("time/")
+            has_changed = known != float(value) and not name.startswith("time/")
             if known is None or has_changed:
-                new[point] = value
+                new[point] = float(value)
     return new
 
 

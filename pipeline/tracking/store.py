@@ -377,19 +377,23 @@ class Store(Reader):
 
     @reports_errors
     def close_sweep(self, status: str) -> list[TrackedRun]:
-        """Close the parent run with an MLflow status (FINISHED, FAILED, KILLED) and tags `trials.<status>`.
+        """Close the parent run and return the sweep's trials in their final state.
 
-        Return the sweep's trials in their final state.
+        The parent run gets tags `trials.<status>` with the number of trials in each status. Trials that this process
+        has started and not ended become `interrupted`.
+
+        Args:
+            status: MLflow's status of the parent run: FINISHED, FAILED or KILLED.
         """
         if status not in ("FINISHED", "FAILED", "KILLED"):
             raise ValueError(f"status: must be one of FINISHED, FAILED, KILLED, got '{status}'")
-        runs_by_key: dict[str, list[Any]] = {}  # trial_key -> MLflow's runs
-        for run in self._search():
-            if "trial_key" in run.data.tags:
-                runs_by_key.setdefault(run.data.tags["trial_key"], []).append(run)
-        runs = [tracked(run) for group in runs_by_key.values() for run in self._without_empty(group)]
+        runs_by_key: dict[str, list[Any]] = {}  # trial_key -> MLflow's runs; several after a lost answer
+        for mlflow_run in self._search():
+            if "trial_key" in mlflow_run.data.tags:
+                runs_by_key.setdefault(mlflow_run.data.tags["trial_key"], []).append(mlflow_run)
+        runs = [tracked(mlflow_run) for group in runs_by_key.values() for mlflow_run in self._without_empty(group)]
         for run in runs:
-            if run.status == "running" and run.trial_key in self._trials:  # otherwise it would look alive forever
+            if run.status == "running" and run.trial_key in self._trials:
                 write(self._client, run.run_id, tags={"status": "interrupted"})
                 self._client.set_terminated(run.run_id, "KILLED")
                 run.status = "interrupted"

@@ -25,8 +25,8 @@ GRID_BITS = 40  # the noise is a multiple of its standard deviation over 2^40
 ERROR_BITS = 12  # e is a multiple of 2^-12
 BACK_STEP = 2.0**-13  # step of signals that W^T multiplies
 HIDDEN_STEPS = {"tanh": 2.0**-7, "sigmoid": 2.0**-7, "relu": 2.0**-5}  # b for a hidden layer's outputs
-TYPICAL = LARGEST_FIRST / 2 * 2.0**-7  # root mean square of a hidden layer's outputs
-PEAK = 8  # a component of an n-vector of norm r is clamped at 8 r/sqrt(n)
+TYPICAL_ACTIVATION = LARGEST_FIRST / 2 * 2.0**-7  # root mean square of a hidden layer's outputs
+PEAK_OVER_RMS = 8  # a component of an n-vector of norm r is clamped at 8 r/sqrt(n)
 
 
 class Steps(NamedTuple):
@@ -53,7 +53,7 @@ def input_step(trial: TrialConfig) -> float:
     """Return b, the real value of an integer 1 in the inputs, from `input_norm` or from the size of the features."""
     largest = trial.parts.features.scale(trial)
     if trial.input_norm:
-        largest = min(trial.input_norm, PEAK * trial.input_norm / math.sqrt(trial.layer_sizes[0]))
+        largest = min(trial.input_norm, PEAK_OVER_RMS * trial.input_norm / math.sqrt(trial.layer_sizes[0]))
     return power_of_two(largest / LARGEST_FIRST)
 
 
@@ -71,12 +71,12 @@ def signal_steps(trial: TrialConfig) -> tuple[float, ...]:
         size = trial.parts.mechanism.feedback_norm / math.sqrt(width) or trial.feedback_std
         if trial.sigma:  # B e is clipped to norm tau_f over all hidden layers, then gets noise
             size = min(size, trial.tau_f / math.sqrt(sum(trial.hidden))) + trial.sigma
-        hidden_steps.append(power_of_two(PEAK * size / LARGEST_SIGNAL))
+        hidden_steps.append(power_of_two(PEAK_OVER_RMS * size / LARGEST_SIGNAL))
     return (*hidden_steps, output_step)
 
 
 def steps(trial: TrialConfig, bound: float, deviation: float) -> list[Steps]:
-    """Return the steps of every layer: the real values of an integer 1 in its inputs, signals and contributions.
+    """Return the quantization steps of every layer: the real values of an integer 1 in inputs, signals, contributions.
 
     Args:
         trial: a `TrialConfig`.
@@ -84,21 +84,26 @@ def steps(trial: TrialConfig, bound: float, deviation: float) -> list[Steps]:
         deviation: standard deviation of the noise on the sum; 0 without noise.
     """
     sizes = trial.layer_sizes
-    unit = deviation or bound  # steps of contributions are this times powers of two
+    unit = deviation or bound  # a contribution's step is a power of two times the noise, so that noise lies on its grid
     input_steps = (input_step(trial), *[HIDDEN_STEPS[trial.activation]] * (len(sizes) - 2))
     input_norm = trial.input_norm or trial.parts.features.scale(trial) / 2 * math.sqrt(sizes[0])
-    typical_norms = (input_norm, *(TYPICAL * math.sqrt(n) for n in sizes[1:-1]))  # of the inputs h of every layer
+    # typical norms of the inputs h of every layer
+    typical_norms = (input_norm, *(TYPICAL_ACTIVATION * math.sqrt(n) for n in sizes[1:-1]))
     bounds = trial.parts.mechanism.factor_bounds(trial)
     steps_by_layer = []
-    for layer, (b, s, norm) in enumerate(zip(input_steps, signal_steps(trial), typical_norms, strict=True), start=1):
+    for layer, (input_step_, signal_step, norm) in enumerate(
+            zip(input_steps, signal_steps(trial), typical_norms, strict=True), start=1):
         width, is_hidden = sizes[layer], layer < len(sizes) - 1
         if trial.denoise and is_hidden:  # the signal is in coordinates of the feedback space, one for each class
-            s *= power_of_two(math.sqrt(width / sizes[-1]))
+            signal_step *= power_of_two(math.sqrt(width / sizes[-1]))
             width = sizes[-1]
-        # A bounded signal has norm at most C/||(h, 1)||, or delta tau_h/||h||; see PEAK for its components.
-        delta, tau_h = bounds[layer - 1] if bounds else (1 / math.hypot(norm, 1), math.inf)  # delta over C
-        largest = bound * delta * min(1.0, tau_h / norm) * min(1.0, PEAK / math.sqrt(width))
-        steps_by_layer.append(Steps(b, s, unit * power_of_two(largest / (LARGEST * unit))))
+        # Bounds on the norms of a record's signal, over C, and of its input h. Without separate bounds the whole
+        # contribution is clipped to C, and so the signal to C/||(h, 1)||.
+        signal_bound, input_bound = bounds[layer - 1] if bounds else (1 / math.hypot(norm, 1), math.inf)
+        largest_norm = bound * signal_bound * min(1.0, input_bound / norm)
+        largest_component = largest_norm * min(1.0, PEAK_OVER_RMS / math.sqrt(width))
+        contribution_step = unit * power_of_two(largest_component / (LARGEST * unit))
+        steps_by_layer.append(Steps(input_step_, signal_step, contribution_step))
     return steps_by_layer
 
 

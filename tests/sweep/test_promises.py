@@ -96,6 +96,15 @@ def test_a_trial_whose_records_are_private_needs_a_name(file, values):
     check_promises([old], published={old.feature_sha256})
 
 
+def test_two_files_of_one_sweep_need_two_names(file, tmp_path):
+    folder, other = PrivateFolder(tmp_path / "mlruns"), tmp_path / "other.safetensors"
+    folder.make("private", secure=True)
+    save_file(rows(other=7), other)
+    for files in ((file, other), (other, file)):
+        with pytest.raises(ConfigError, match="feature_name: 'projections' has stood for another file"):
+            folder.feature_digests([of(path) for path in files])
+
+
 def test_a_name_stands_for_one_file_for_ever_and_only_the_private_folder_knows_which(file, tmp_path, digits):
     folder = PrivateFolder(tmp_path / "mlruns")
     folder.make("private", secure=True)

@@ -22,6 +22,7 @@ class Inputs:
         data: the data set, for the mean, deviation and scale of its pixels.
 
     Attributes:
+        scaled: whether records are pixels, which are shifted and scaled; features are taken as they are.
         usable: [N], false for records with features that are not finite: `batch` returns them as zeros, and they must
             contribute nothing. None if all can be used.
         channel_scales: for pixels, the means and deviations by which channels are shifted and scaled.
@@ -30,11 +31,14 @@ class Inputs:
     def __init__(self, records: torch.Tensor, config: TrialConfig, data: Dataset) -> None:
         """Store the records and, for pixels, the factor and shift of x -> factor x + shift, which scales them."""
         self.records, self.norm = records, config.input_norm
+        self.usable = None
+        self._buffer = torch.empty(0, records.shape[1], device=records.device)  # memory of `batch`
         self.scaled = config.parts.features.raw
-        usable = None if self.scaled else records[:, 0].isfinite()  # if one feature is not, none is (`compute`)
-        self.usable = None if usable is None or bool(usable.all()) else usable
-        self._buffer = torch.empty(0, records.shape[1], device=records.device)
         if not self.scaled:
+            # `compute` makes all features of an unusable record non-finite, so the first feature tells.
+            is_finite = records[:, 0].isfinite()
+            if not bool(is_finite.all()):
+                self.usable = is_finite
             return
         scales = {"unit": ((0.0,), (1.0,)), "centered": ((0.5,), (0.5,)),
                   "standardized": (data.spec.mean, data.spec.std)}
