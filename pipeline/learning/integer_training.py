@@ -64,6 +64,8 @@ class IntegerTraining(Training):
             seeds = [trial.seed for trial in self.pack.trials]
             drawn = RoundedNoise(seeds, feedback.matrices.shape[1:], self.device, stream="feedback").next()
             feedback.matrices.copy_(drawn.mul_(feedback.projector.std / 2**GRID_BITS))
+            if self.pack.shared.feedback_centered:
+                feedback.projector.center()
         if norm := self.pack.shared.parts.mechanism.feedback_norm:  # beta of every layer
             for layer_matrices in feedback.matrices.split(list(feedback.widths), dim=2):
                 for matrix in layer_matrices:

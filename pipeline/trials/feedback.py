@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, ClassVar
 
-from pipeline.trials.condition import Need, positive
+from pipeline.trials.condition import Need, not_chosen, positive
 from pipeline.trials.fields import ConfigError, listed_or
 from pipeline.trials.part import Part, View, again, part, setting
 
@@ -82,6 +82,10 @@ class Tdfa(_Direct):
     label, ternary = "TDFA", True
     threshold: float = setting(
         0.15, "t: an error beyond +-t becomes +-1, others 0", low=0, high=1, open_high=True, per_trial=True)
+    feedback_centered: bool = setting(
+        False, "subtract from B its mean over classes: ternary errors, which do not sum to 0, then push no unit for "
+        "being unbalanced; of a real OPU the mean is measured once", needs=[not_chosen("mechanism", "photonic")],
+        elide=True)
 
 
 _NEEDS_SUM = Need("mechanism with a certified epsilon", lambda c: f"mechanism '{c.mechanism}'",
@@ -97,6 +101,7 @@ class Pdfa(_Direct):
     label, ternary, optical = "PDFA", True, True
     projectors = ("opu_simulated", "opu_hardware", "opu_physical")
     threshold: float = again("threshold")
+    feedback_centered: bool = again("feedback_centered", not_chosen("mechanism", "photonic"), _NO_CAMERA, elide=True)
     sigma: float = setting(
         0.0, "standard deviation of the optical noise g, per component (Eq. 10)", low=0, per_trial=True,
         needs=[_NEEDS_SUM, _NO_CAMERA])

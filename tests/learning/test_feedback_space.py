@@ -23,7 +23,8 @@ HYBRID = dataclasses.replace(DFA, algorithm="hybrid", projector="", network="con
 SECURE = dataclasses.replace(DFA, noise="secure", matmul_precision="integer")
 TERNARY = dataclasses.replace(DFA, algorithm="tdfa", projector="")
 OPTICAL = dataclasses.replace(DFA, algorithm="pdfa", projector="", sigma=0.3)
-TRIALS = {"dfa": DFA, "component": COMPONENT, "tdfa": TERNARY, "pdfa": OPTICAL, "hybrid": HYBRID, "secure": SECURE}
+TRIALS = {"dfa": DFA, "component": COMPONENT, "tdfa": TERNARY, "pdfa": OPTICAL,
+          "centred": dataclasses.replace(TERNARY, feedback_centered=True), "hybrid": HYBRID, "secure": SECURE}
 
 
 def parts(trial, digits, **changes):
@@ -35,10 +36,15 @@ def parts(trial, digits, **changes):
     return training, training.deltas(error, activations), activations
 
 
+def sums_vary(trial):
+    """Whether projected errors have sums other than 0, which B does not take away."""
+    return trial.algorithm in ("tdfa", "pdfa") and not trial.feedback_centered
+
+
 def columns(training, trial):
     """Column space of every hidden layer's B, as a projector [n, n], by its pseudo-inverse."""
     b = training.feedback.matrices[0].double()
-    if trial.algorithm not in ("tdfa", "pdfa"):
+    if not sums_vary(trial):
         b = b - b.mean(dim=0)
     return [block.T @ torch.linalg.pinv(block.T) for block in b.split(HIDDEN, dim=1)]
 
@@ -60,7 +66,7 @@ def test_updates_lie_in_the_feedback_space_and_noise_there_has_the_stated_size(t
             torch.testing.assert_close(space @ block, block, rtol=0, atol=off * sigma)
             inside[k].append(block.square().sum().item())
         output.append(training.update.weights[-1][0].double().square().sum().item())
-    rank = 10 if trial.algorithm in ("tdfa", "pdfa") else 9
+    rank = 10 if sums_vary(trial) else 9
     for found, rows, width in ((inside[0], rank, training.net.sizes[first]), (inside[1], rank, HIDDEN[0]),
                                (output, 10, HIDDEN[1])):
         freedom = 60 * rows * width

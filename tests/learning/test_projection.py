@@ -64,6 +64,26 @@ def test_registry_is_what_a_configuration_accepts():
 
 
 @pytest.mark.parametrize("name", SEEDED)
+def test_centred_feedback_projects_the_error_less_its_mean(name):
+    e = ternary(3, 7, 10)
+    with PARTS["projector"][name].load()(10, 33, [1, 2, 3], 0.5) as projector:
+        expected = projector.project(e) - e.mean(dim=2, keepdim=True) * projector.matrices.sum(dim=1, keepdim=True)
+        projector.center()
+        torch.testing.assert_close(projector.project(e), expected)
+        assert projector.project(torch.ones(3, 1, 10)).abs().max() < 1e-5 < projector.matrices.abs().min()
+
+
+def test_a_real_opu_measures_the_mean_of_its_matrix_and_subtracts_it():
+    opener, e = Opener(), ternary(2, 7, 10)
+    with HardwareOpuProjector(10, 33, [1, 2], 0.5, open_opu=opener) as projector:
+        before = projector.project(e)
+        projector.center()
+        matrix = torch.from_numpy(opener.opened[0].matrix).float() * 0.5 * 10**0.5
+        torch.testing.assert_close(projector.project(e), before - e.mean(dim=2, keepdim=True) * matrix.sum(dim=0))
+        assert projector.project(torch.ones(2, 1, 10)).abs().max() < 1e-5
+
+
+@pytest.mark.parametrize("name", SEEDED)
 def test_projection_is_the_product_with_the_replicas_matrix(name):
     with PARTS["projector"][name].load()(10, 33, [1, 2, 3], 0.5) as projector:
         e = ternary(3, 7, 10)

@@ -124,6 +124,8 @@ NOISY = {"photonic": {"sigma": 10.0}, "component": {"noise_multiplier": 1.0}, "p
     ({}, {"noise": "secure"}, True),
     (HYBRID, {"network": "mlp", "algorithm": "dfa"}, False),
     *((HYBRID, {name: OTHER[name]}, False) for name in sorted(CONVOLUTIONAL | {"hidden"})),
+    *(({"algorithm": "pdfa", **mechanism}, {"feedback_centered": True}, same)
+      for mechanism, same in (({}, False), (PRIVATE, True))),
     (HYBRID, {"target_norm": 3.0}, False), (HYBRID, {"tau_h": 3.0}, True),  # tau_h follows from target_norm
 ])
 def test_two_trials_have_one_key_where_what_differs_has_no_effect(one, change, same):
@@ -132,7 +134,7 @@ def test_two_trials_have_one_key_where_what_differs_has_no_effect(one, change, s
 
 # Settings whose other values are in other tests; another projector for an algorithm that can run here does not exist.
 ELSEWHERE = {
-    "above": {"network", "projector", "output_std", "smoothing", "weight_decay"},
+    "above": {"network", "projector", "output_std", "feedback_centered", "smoothing", "weight_decay"},
     "test_features, test_feature_maps, test_patches, test_encoder": {
         f.name for f in settings()
         if f.name.startswith(("feature", "scattering_", "patch_", "optical_", "encoder_", "beside_"))},

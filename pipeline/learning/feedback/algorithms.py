@@ -168,6 +168,8 @@ def direct_feedback(pack: Pack, net: Network, device: torch.device) -> DirectFee
     # In the hybrid, convolutions use back-propagation.
     widths = shared.hidden if shared.parts.feedback.convolutional else net.sizes[1:-1]
     projector = make_projector(pack.trials, sum(widths), device)
+    if shared.feedback_centered:
+        projector.center()
     norm = shared.parts.mechanism.feedback_norm
     if norm and not shared.exact:  # `IntegerTraining` normalises bit-exactly
         projector.normalize(widths, norm)

@@ -22,6 +22,8 @@ from pipeline.learning.network.layers import matmul
 from pipeline.learning.opu import import_lightonml, open_host_opu, simulated_device
 from pipeline.learning.randomness import Noise
 
+CENTERING_EXPOSURES = 64  # of a real OPU, over which the mean of B is averaged
+
 
 class Projector(ABC):
     """Maps e to B e. Replica r has its own B_r, and its result does not depend on the other replicas.
@@ -73,6 +75,16 @@ class Projector(ABC):
 
     @abstractmethod
     def _project(self, e: Tensor) -> Tensor: ...
+
+    def center(self) -> None:
+        """Subtract from B its mean over classes: then B 1 = 0, and B e does not depend on the sum of e.
+
+        Raises:
+            RuntimeError: if the matrix is not known and the mean cannot be measured.
+        """
+        if self.matrices is None:
+            raise RuntimeError(f"{type(self).__name__}: its matrix is not known, so it cannot be centred")
+        self.matrices.sub_(self.matrices.double().mean(dim=1, keepdim=True))
 
     def normalize(self, widths: Sequence[int], beta: float) -> None:
         """Scale each layer's part of B to spectral norm beta (Lee & Kifer 2020, Algorithm 1, line 2).
@@ -227,6 +239,7 @@ class HardwareOpuProjector(Projector):
             open_opu: opens a device with that many outputs; by default the host's.
         """
         super().__init__(n_classes, n_out_total, seeds, std, device)
+        self._mean: Tensor | None = None  # mean of B over classes [n_out_total], in the device's units, from `center`
         self._opu = (open_opu or open_host_opu)(n_out_total)
         self._finalizer = weakref.finalize(self, self._opu.close)
         try:
@@ -250,8 +263,15 @@ class HardwareOpuProjector(Projector):
         check_ternary(rows)
         plus, minus = _binary_parts(rows)
         projected = torch.from_numpy(_linear(self._opu, plus) - _linear(self._opu, minus))
+        if self._mean is not None:
+            projected -= rows.sum(dim=1, keepdim=True) * self._mean
         factor = self.std * math.sqrt(self.n_classes)
         return (factor * projected).reshape(*e.shape[:2], self.n_out_total).to(self.device)
+
+    def center(self) -> None:
+        """Measure the mean of B over classes, the projection of all ones; it is subtracted from now on."""
+        ones = np.ones((CENTERING_EXPOSURES, self.n_classes), dtype=np.uint8)
+        self._mean = torch.from_numpy(_linear(self._opu, ones)).mean(dim=0) / self.n_classes
 
     def close(self) -> None:
         self._finalizer()

@@ -46,7 +46,8 @@ class FeedbackSpace:
             raise ValueError("matrices: denoise needs the feedback matrix B, got None")
         matrices = matrices.double()
         rank = matrices.shape[1]
-        if not shared.parts.feedback.ternary:  # e sums to 0: subtracting B's mean over classes keeps B e
+        if not shared.parts.feedback.ternary or shared.feedback_centered:
+            # e sums to 0, or B is centred already: subtracting B's mean over classes keeps B e
             matrices = matrices - matrices.mean(dim=1, keepdim=True)
             rank -= 1
         widths = [layer.shape.n_out for layer in net.layers[:-1] if isinstance(layer, Dense)]
