@@ -60,15 +60,15 @@ def tabulate(runs: pd.DataFrame) -> pd.DataFrame:
     Raises:
         ReportError: without such trials, or as `Metric.of` and `envelope.best`.
     """
-    shown = runs[part_property(runs, "projector", "physical") & part_property(runs, "mechanism", "optical")]
-    if shown.empty:
+    physical_runs = runs[part_property(runs, "projector", "physical") & part_property(runs, "mechanism", "optical")]
+    if physical_runs.empty:
         raise ReportError("light: needs trials with projector 'opu_physical' and mechanism 'photonic', found none")
     cell_fields = ["algorithm", *SETTINGS, "photons"]
-    shown = best(shown, cell_fields)
-    shown = shown.assign(value=METRICS["accuracy"].of(shown), epsilon=tightest(shown, "label"),
-                         camera=labels(shown))
+    physical_runs = best(physical_runs, cell_fields)
+    physical_runs = physical_runs.assign(value=METRICS["accuracy"].of(physical_runs),
+                                         epsilon=tightest(physical_runs, "label"), camera=labels(physical_runs))
     rows = []
-    for values, cell in shown.groupby(cell_fields):
+    for values, cell in physical_runs.groupby(cell_fields):
         first = cell.iloc[0]  # runs of a cell differ only in their seed
         (config,) = configs(cell.iloc[:1])
         camera = camera_of(config)
@@ -304,13 +304,13 @@ def _sigma_parts(points: pd.DataFrame, photons: np.ndarray) -> dict[str, np.ndar
 
     `shot_sigma`, of counted light, falls as 1/sqrt(photons), and `floor_sigma`, of the camera, as 1/photons.
     """
-    first = points.iloc[0]
+    first = points.iloc[0]  # any point would do
     ratio = first["photons"] / photons
     return {"shot_sigma": first["shot_sigma"] * np.sqrt(ratio), "floor_sigma": first["floor_sigma"] * ratio}
 
 
 def _crossing(points: pd.DataFrame) -> float:
     """Return the photons at which both parts of effective sigma are equal; 0 for a camera without a floor."""
-    first = points.iloc[0]
+    first = points.iloc[0]  # any point would do
     # shot_sigma falls as 1/sqrt(photons) and floor_sigma as 1/photons, so their ratio as 1/sqrt(photons)
     return first["photons"] * (first["floor_sigma"] / first["shot_sigma"]) ** 2
