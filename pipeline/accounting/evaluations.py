@@ -86,7 +86,9 @@ def cover(config: TrialConfig, epsilons: Sequence[Epsilon], epochs_done: int) ->
     epsilons are returned unchanged.
 
     Args:
-        epsilons: the epsilons of training.
+        config: the trial.
+        epsilons: its epsilons of training.
+        epochs_done: epochs trained so far.
     """
     if not epsilons or not is_noisy(config):
         return list(epsilons)

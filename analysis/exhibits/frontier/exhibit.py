@@ -82,7 +82,12 @@ def draw(runs: pd.DataFrame, *, name: str, references: Sequence[Reference] = (),
 
 
 def tidy(points: Sequence[pd.DataFrame], further_columns: Sequence[str] = ()) -> pd.DataFrame:
-    """Return the points of all kinds as written to a file: one row each, rounded to four decimals."""
+    """Return the points of all kinds as written to a file: one row each, rounded to four decimals.
+
+    Args:
+        points: points of each kind of epsilon.
+        further_columns: columns of the points to keep besides `COLUMNS`.
+    """
     table = pd.concat(points)
     price_column = [PRICE] if PRICE in table else []
     rounded = ["epsilon", *price_column, *SUMMARY]
