@@ -184,7 +184,7 @@ def method(algorithm: str, sigma: float, reading: str = "") -> str:
 
 
 def number(epsilon: float) -> str:
-    """Return an epsilon as text: two decimals, from 1000 on none, and from 1e5 on `1.23e+05`."""
+    """Return an epsilon as text: `12.34`; from 1000 on without decimals, `1,234`; from 1e5 on `1.23e+05`."""
     if math.isnan(epsilon):
         return NO_VALUE
     if epsilon < 1000:

@@ -79,7 +79,9 @@ def flat(evidence: Evidence) -> Doubt | None:
                          if row["setting"] == NON_PRIVATE}
     for (dataset, kind, algorithm), curve in evidence.curves.items():
         keys, epsilons, means = ([row[name] for row in curve] for name in ("key", "compared_epsilon", "mean"))
-        if kind == NO_FRONTIER or at_chance & set(keys) or max(epsilons) < REAL_FACTOR * min(epsilons):
+        if kind == NO_FRONTIER or at_chance & set(keys):
+            continue
+        if max(epsilons) < REAL_FACTOR * min(epsilons):  # too close to each other for a difference in accuracy
             continue
         worst, *_, best = sorted(curve, key=lambda row: row["mean"])
         mean_accuracy = sum(means) / len(means) / 100  # a fraction

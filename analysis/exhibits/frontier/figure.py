@@ -130,7 +130,12 @@ def legend(figure: Figure, points: pd.DataFrame, head: str = "", letters: Mappin
 
 
 def comparable(points: pd.DataFrame, references: Sequence[Reference]) -> list[Reference]:
-    """Return the published results for a panel: it must show test accuracy and certified epsilon at their delta."""
+    """Return the published results that a panel marks: at its delta, if it shows test accuracy by certified epsilon.
+
+    Args:
+        points: the points of the panel.
+        references: published results of the experiment file.
+    """
     first = points.iloc[0]  # all points of a panel have one kind, metric and delta
     if first["kind"] != "certified" or first["metric"] != "accuracy":
         return []
