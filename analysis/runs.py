@@ -214,7 +214,7 @@ def _require_known_parts(runs: Sequence[TrackedRun]) -> None:
                                   "the module that registers it, or name that in `plugins` of the experiment file")
 
 
-def _instead_of_targets(run: TrackedRun) -> dict[str, float]:
+def _noise_in_place_of_targets(run: TrackedRun) -> dict[str, float]:
     """Return noise settings that replace a trial's target epsilon, if it cost more because noise was drawn repeatedly.
 
     They are the calibrated noise, and 0 for the target. For a trial with one draw, nothing is replaced.
@@ -249,7 +249,7 @@ def _row(run: TrackedRun) -> dict[str, Any]:
             fields[name] = float("nan")
         else:
             fields[name] = None
-    setting = noise_setting(fields | _instead_of_targets(run)).removeprefix("sigma=")
+    setting = noise_setting(fields | _noise_in_place_of_targets(run)).removeprefix("sigma=")
     tags = {name: text for name, text in run.tags.items()
             if name.startswith(("privacy.", "optics.")) or name == "git_commit"}
     identity = {"trial_key": run.trial_key, "status": run.status, "run_id": run.run_id}

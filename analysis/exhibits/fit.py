@@ -95,15 +95,15 @@ def heatmap(configs: Sequence[TrialConfig], metric: str) -> str:
         configs: the trials.
         metric: the metric that colours the cells, a value of `HEATMAPS`.
     """
-    shown = [trial for trial in configs if in_heatmap(trial.canonical())]
-    n_sigmas, n_bounds = len({trial.sigma for trial in shown}), len({trial.tau_h for trial in shown})
+    grid_trials = [trial for trial in configs if in_heatmap(trial.canonical())]
+    n_sigmas, n_bounds = len({trial.sigma for trial in grid_trials}), len({trial.tau_h for trial in grid_trials})
     if min(n_sigmas, n_bounds) < 2:
         return ("needs trials with mechanism photonic, at two values or more of both sigma and tau_h, got sigma "
-                f"{_values(shown, 'sigma')} and tau_h {_values(shown, 'tau_h')}")
-    if reason := without_choice(shown, lambda fields: (fields["algorithm"], fields["sigma"], fields["tau_h"]),
+                f"{_values(grid_trials, 'sigma')} and tau_h {_values(grid_trials, 'tau_h')}")
+    if reason := without_choice(grid_trials, lambda fields: (fields["algorithm"], fields["sigma"], fields["tau_h"]),
                                 "algorithm, sigma and tau_h"):
         return reason
-    return without_alignment(shown) if metric == "alignment" else ""
+    return without_alignment(grid_trials) if metric == "alignment" else ""
 
 
 def sweep(configs: Sequence[TrialConfig], field: str) -> str:
@@ -113,27 +113,32 @@ def sweep(configs: Sequence[TrialConfig], field: str) -> str:
         configs: the trials; those without the field are left out.
         field: the field on the x axis, a value of `SWEPT`. Each (algorithm, noise) has a curve.
     """
-    shown = [trial for trial in configs if field in trial.canonical()]
+    swept_trials = [trial for trial in configs if field in trial.canonical()]
     values_by_curve: dict[tuple[str, str], set[Any]] = {}
-    for trial in shown:
+    for trial in swept_trials:
         curve = trial.algorithm, noise_setting(trial.canonical())
         values_by_curve.setdefault(curve, set()).add(getattr(trial, field))
     if max(map(len, values_by_curve.values()), default=0) < 2:
-        return f"needs trials of one algorithm and noise at two values or more of {field}, got {_values(shown, field)}"
-    if reason := without_choice(shown, lambda fields: (fields["algorithm"], noise_setting(fields), fields[field]),
-                                f"algorithm, noise and {field}"):
+        return ("needs trials of one algorithm and noise at two values or more of "
+                f"{field}, got {_values(swept_trials, field)}")
+
+    def cell(fields: Mapping[str, Any]) -> tuple[Any, ...]:
+        return fields["algorithm"], noise_setting(fields), fields[field]
+
+    if reason := without_choice(swept_trials, cell, f"algorithm, noise and {field}"):
         return reason
-    return without_alignment(shown)
+    return without_alignment(swept_trials)
 
 
 def light(configs: Sequence[TrialConfig]) -> str:
     """Return why curves over photons cannot show these trials: they need a physical processor; empty if they can."""
-    shown = [trial for trial in configs if trial.parts.mechanism.optical and trial.physical]
-    if len({trial.photons for trial in shown}) < 2:
+    physical_trials = [trial for trial in configs if trial.parts.mechanism.optical and trial.physical]
+    if len({trial.photons for trial in physical_trials}) < 2:
         return ("needs trials with projector opu_physical and mechanism photonic at two values or more of photons, got "
-                f"{_values(shown, 'photons')}")
+                f"{_values(physical_trials, 'photons')}")
     names = ("algorithm", *SETTINGS, "photons")  # `SETTINGS` are those of the camera
-    return without_choice(shown, lambda fields: tuple(fields[name] for name in names), "algorithm, camera and light")
+    return without_choice(physical_trials, lambda fields: tuple(fields[name] for name in names),
+                          "algorithm, camera and light")
 
 
 def table1_light(configs: Sequence[TrialConfig]) -> str:
@@ -142,15 +147,16 @@ def table1_light(configs: Sequence[TrialConfig]) -> str:
     A column of the table is a sigma of Gaussian noise. The noise of a camera comes from counted photons, and its
     standard deviation is the camera's effective sigma. It must equal the sigma of a column, to 1%.
     """
-    shown = [trial for trial in configs if trial.parts.mechanism.optical and trial.needs_opu and not trial.on_hardware]
-    gaussian_sigmas = {trial.sigma for trial in shown if trial.projector == "opu_simulated"}
-    camera_sigmas = {camera_of(trial).effective_sigma for trial in shown if trial.physical}
+    opu_trials = [trial for trial in configs
+                  if trial.parts.mechanism.optical and trial.needs_opu and not trial.on_hardware]
+    gaussian_sigmas = {trial.sigma for trial in opu_trials if trial.projector == "opu_simulated"}
+    camera_sigmas = {camera_of(trial).effective_sigma for trial in opu_trials if trial.physical}
     without_column = [sigma for sigma in camera_sigmas if column_of(sigma, gaussian_sigmas) is None]
     if not camera_sigmas or without_column:
         return ("needs trials with mechanism photonic and projector opu_physical whose effective sigma is, to 1%, a "
                 f"sigma of projector opu_simulated, got {_numbers(camera_sigmas)} and {_numbers(gaussian_sigmas)}")
     # Gaussian noise has no photons, and a camera no sigma.
-    return without_choice(shown, lambda fields: (fields["projector"], fields.get("sigma"), fields.get("photons")),
+    return without_choice(opu_trials, lambda fields: (fields["projector"], fields.get("sigma"), fields.get("photons")),
                           "projector and sigma")
 
 
@@ -200,31 +206,31 @@ def training_time(configs: Sequence[TrialConfig]) -> str:
     return ""
 
 
-def without_choice(shown: Sequence[TrialConfig], cell: Callable[[Mapping[str, Any]], Any], cell_text: str) -> str:
+def without_choice(trials: Sequence[TrialConfig], cell: Callable[[Mapping[str, Any]], Any], cell_text: str) -> str:
     """Return why no setting can be chosen to represent a cell; empty if one can, or if no choice is needed.
 
     A cell is what an exhibit shows as one point or number. The setting with the best validation accuracy represents it.
 
     Args:
-        shown: the trials of the exhibit.
+        trials: the trials of the exhibit.
         cell: maps a trial's canonical fields to the key of its cell.
         cell_text: the fields of that key in words, for the message.
     """
-    varied = cell_differing(shown, cell)
+    varied = cell_differing(trials, cell)
     if "delta" in varied:
         return "needs one delta, but the trials have several"
-    has_scores = all(trial.validation_fraction and trial.disclosure != "withheld" for trial in shown)
+    has_scores = all(trial.validation_fraction and trial.disclosure != "withheld" for trial in trials)
     if not varied or has_scores:
         return ""
     return (f"chooses by validation accuracy among trials of one {cell_text}, here differing in {', '.join(varied)}, "
             "but not all trials log that (validation_fraction > 0, private_metrics plain or noisy)")
 
 
-def without_alignment(shown: Sequence[TrialConfig]) -> str:
+def without_alignment(trials: Sequence[TrialConfig]) -> str:
     """Return why the alignment of these trials cannot be shown; empty if all trials measure it."""
-    if trainers := sorted({trial.trainer for trial in shown if not trial.parts.trainer.built_in}):
+    if trainers := sorted({trial.trainer for trial in trials if not trial.parts.trainer.built_in}):
         return f"shows alignment, which is not measured for trainer {', '.join(trainers)}"
-    if not all(trial.alignment_batches for trial in shown):
+    if not all(trial.alignment_batches for trial in trials):
         return "shows alignment, which trials with alignment_batches 0 do not measure"
     return ""
 

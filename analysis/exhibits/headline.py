@@ -99,12 +99,14 @@ def _answer(runs: pd.DataFrame, evidence: Evidence, *, dataset: str, kind: str, 
         place: the data set in words, ` on MNIST`; empty if the report has only one.
         max_leads: largest number of epsilons with a sentence on the lead.
     """
-    shown = evidence.shown[(evidence.shown["dataset"] == dataset) & (evidence.shown["kind"] == kind)]
-    points = summarized(shown, kind)
-    points = points.assign(asked=compared_epsilon(points)).sort_values("mean", ascending=False, kind="stable")
+    point_runs = evidence.shown[(evidence.shown["dataset"] == dataset) & (evidence.shown["kind"] == kind)]
+    points = summarized(point_runs, kind)
+    points = points.assign(compared_epsilon=compared_epsilon(points))
+    points = points.sort_values("mean", ascending=False, kind="stable")
     kind_text = f"{kind} ε ({PROTECTED[kind]})"
     # Only at an epsilon with points of several algorithms is there a comparison.
-    compared = {epsilon: group for epsilon, group in points.groupby("asked") if group["algorithm"].nunique() > 1}
+    compared = {epsilon: group for epsilon, group in points.groupby("compared_epsilon")
+                if group["algorithm"].nunique() > 1}
     if not compared:
         best = points.iloc[0]  # points are sorted by their mean
         return [f"The highest mean test accuracy{place} under {kind_text} is {_score(best)}, of {_label(best)} at "
@@ -118,7 +120,7 @@ def _answer(runs: pd.DataFrame, evidence: Evidence, *, dataset: str, kind: str, 
     chosen = f", each at the best of up to {choices} settings by validation" if choices > 1 else ""
     sentences = [f"Highest mean test accuracy{place} by {kind_text}{chosen}: {names}."]
     for epsilon in _representative(sorted(compared), max_leads):
-        sentences.append(_lead(compared[epsilon], epsilon, shown, runs, evidence))
+        sentences.append(_lead(compared[epsilon], epsilon, point_runs, runs, evidence))
     return sentences
 
 
@@ -130,7 +132,7 @@ def _representative(epsilons: list[float], limit: int) -> list[float]:
     return sorted(by_priority[:limit])
 
 
-def _lead(group: pd.DataFrame, epsilon: float, shown: pd.DataFrame, runs: pd.DataFrame, evidence: Evidence) -> str:
+def _lead(group: pd.DataFrame, epsilon: float, point_runs: pd.DataFrame, runs: pd.DataFrame, evidence: Evidence) -> str:
     """Return the sentence on the lead of the best algorithm over the next one, at one epsilon.
 
     Example: `At certified ε ≤ 3 (nothing was chosen): BP 85.69 ± 0.26%, ahead of DFA by 0.49 points (95% interval −0.10
@@ -139,14 +141,14 @@ def _lead(group: pd.DataFrame, epsilon: float, shown: pd.DataFrame, runs: pd.Dat
     Args:
         group: points at this epsilon, the best mean first.
         epsilon: the target, or the epsilon of the points.
-        shown: the runs that the points average, with test accuracy in percent as `value`.
+        point_runs: the runs that the points average, with test accuracy in percent as `value`.
         runs: all runs of the data set.
         evidence: the runs of the report, for doubts about the comparison.
     """
     best_two = group.drop_duplicates("algorithm")[:2]
     first, second = best_two.to_dict("records")
-    difference, pairing = difference_of(_by_seed(second, shown), _by_seed(first, shown))
-    dataset, kind = common_value(shown["dataset"]), first["kind"]
+    difference, pairing = difference_of(_by_seed(second, point_runs), _by_seed(first, point_runs))
+    dataset, kind = common_value(point_runs["dataset"]), first["kind"]
     reasons, unknown_origin = against(evidence, dataset, kind, (first, second))
     # If all seeds have the same small difference, the interval is too narrow: compare with the test set's resolution.
     resolution = 100 * accuracy_error([], min(first["mean"], 100) / 100, DATASETS[dataset].n_test)  # points

@@ -51,13 +51,13 @@ def tabulate(runs: pd.DataFrame, metric: str) -> pd.DataFrame:
     Raises:
         ReportError: without photonic trials, or as `Metric.of` and `envelope.best`.
     """
-    shown = runs[[in_heatmap(fields) for fields in runs.to_dict("records")]]
-    if shown.empty:
+    grid_runs = runs[[in_heatmap(fields) for fields in runs.to_dict("records")]]
+    if grid_runs.empty:
         raise ReportError(f"{metric}_heatmap: needs trials with mechanism photonic and a sigma, found none")
-    shown = best(shown, ["algorithm", "sigma", "tau_h"])
-    shown = shown.assign(value=METRICS[metric].of(shown)).dropna(subset="value")
+    grid_runs = best(grid_runs, ["algorithm", "sigma", "tau_h"])
+    grid_runs = grid_runs.assign(value=METRICS[metric].of(grid_runs)).dropna(subset="value")
     rows = []
-    for (algorithm, sigma, tau_h), cell in shown.groupby(["algorithm", "sigma", "tau_h"]):
+    for (algorithm, sigma, tau_h), cell in grid_runs.groupby(["algorithm", "sigma", "tau_h"]):
         first = cell.iloc[0]  # runs of a cell differ only in their seed
         rows.append({"algorithm": algorithm, "sigma": sigma, "tau_h": tau_h, "metric": metric,
                      **METRICS[metric].summarize(cell["value"]), "chosen": first["chosen"],
@@ -75,7 +75,7 @@ def plot(table: pd.DataFrame) -> Figure:
     height = 0.36 * n_rows + 1.1
     with style.theme():
         figure = Figure(figsize=(width, height), layout="constrained")
-        axes = figure.subplots(1, len(algorithms), squeeze=False, sharey=True)[0]
+        (axes,) = figure.subplots(1, len(algorithms), squeeze=False, sharey=True)
         for algorithm, ax in zip(algorithms, axes, strict=True):
             panel(table, algorithm, ax)
             ax.set_title(ALGORITHM_LABELS[algorithm])
@@ -83,7 +83,8 @@ def plot(table: pd.DataFrame) -> Figure:
             ax.tick_params(labelleft=False)
         axes[0].set_ylabel("σ (noise level)")
         metric = METRICS[common_value(table["metric"])]
-        bar = figure.colorbar(axes[-1].images[0], ax=axes, aspect=16, pad=0.01)
+        image = axes[-1].images[0]  # all panels have one colour scale
+        bar = figure.colorbar(image, ax=axes, aspect=16, pad=0.01)
         bar.set_label(metric.label)
         bar.outline.set_visible(False)
         figure.supxlabel(f"$\\tau_h$ (bound on activations);  mean over {style.seeds(table['n'], '').strip()}",

@@ -139,10 +139,15 @@ def plot(table: pd.DataFrame) -> Figure:
 def panel(table: pd.DataFrame, ax: Axes) -> Axes:
     """Plot accuracy by epoch at one sigma, non-private references dashed.
 
-    The top axis has the published epsilon of every epoch, the legend every curve's epsilon after its last epoch.
+    The top axis has the published epsilon of every epoch, the smallest of all curves. The legend has every curve's
+    tight epsilon after its last epoch.
+
+    Args:
+        table: rows of `tabulate` for one data set, at one sigma and without privacy (sigma 0).
+        ax: the axes.
     """
-    readings = ["", *sorted(set(table["reading"]) - {""})]
-    for (algorithm, reading, sigma), cell in table.groupby(CURVES[1:]):
+    readings = ["", *sorted(set(table["reading"]) - {""})]  # an empty one comes first
+    for (algorithm, reading, sigma), cell in table.groupby(["algorithm", "reading", "sigma"]):
         by_epoch = cell.groupby("epoch")["accuracy"].agg(["mean", "min", "max"])
         label = method(algorithm, sigma, reading)
         if sigma:
@@ -179,7 +184,7 @@ def method(algorithm: str, sigma: float, reading: str = "") -> str:
 
 
 def number(epsilon: float) -> str:
-    """Return an epsilon as text: two decimals, from 1000 on none, and from 1e5 on `1.23e+05`."""
+    """Return an epsilon as text: `12.34`; from 1000 on without decimals, `1,234`; from 1e5 on `1.23e+05`."""
     if math.isnan(epsilon):
         return NO_VALUE
     if epsilon < 1000:

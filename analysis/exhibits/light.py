@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -60,15 +60,15 @@ def tabulate(runs: pd.DataFrame) -> pd.DataFrame:
     Raises:
         ReportError: without such trials, or as `Metric.of` and `envelope.best`.
     """
-    shown = runs[part_property(runs, "projector", "physical") & part_property(runs, "mechanism", "optical")]
-    if shown.empty:
+    physical_runs = runs[part_property(runs, "projector", "physical") & part_property(runs, "mechanism", "optical")]
+    if physical_runs.empty:
         raise ReportError("light: needs trials with projector 'opu_physical' and mechanism 'photonic', found none")
     cell_fields = ["algorithm", *SETTINGS, "photons"]
-    shown = best(shown, cell_fields)
-    shown = shown.assign(value=METRICS["accuracy"].of(shown), epsilon=tightest(shown, "label"),
-                         camera=labels(shown))
+    physical_runs = best(physical_runs, cell_fields)
+    physical_runs = physical_runs.assign(value=METRICS["accuracy"].of(physical_runs),
+                                         epsilon=tightest(physical_runs, "label"), camera=labels(physical_runs))
     rows = []
-    for values, cell in shown.groupby(cell_fields):
+    for values, cell in physical_runs.groupby(cell_fields):
         first = cell.iloc[0]  # runs of a cell differ only in their seed
         (config,) = configs(cell.iloc[:1])
         camera = camera_of(config)
@@ -98,11 +98,18 @@ def labels(runs: pd.DataFrame) -> pd.Series:
     return pd.Series([label(run) for _, run in runs.iterrows()], index=runs.index, dtype=str)
 
 
-def light_for(points: pd.DataFrame, epsilon: float) -> tuple[float, float, float]:
-    """Return (photons at which label epsilon has this value, photons of the point below, photons of the point above).
+class Light(NamedTuple):
+    """The photons at which label epsilon has some value, and those of the points below and above it."""
 
-    The first is interpolated linearly between the two points on logarithmic axes. All are NaN if no two points enclose
-    the value, or if epsilon does not grow with light.
+    photons: float
+    photons_below: float
+    photons_above: float
+
+
+def light_for(points: pd.DataFrame, epsilon: float) -> Light:
+    """Return the light at which label epsilon has this value, interpolated between two points on logarithmic axes.
+
+    All photons are NaN if no two points enclose the value, or if epsilon does not grow with light.
 
     Args:
         points: the points of one camera, from `tabulate`.
@@ -111,11 +118,11 @@ def light_for(points: pd.DataFrame, epsilon: float) -> tuple[float, float, float
     finite = points.dropna(subset="epsilon").sort_values("photons")
     below, above = finite[finite["epsilon"] <= epsilon], finite[finite["epsilon"] > epsilon]
     if below.empty or above.empty or below["photons"].max() > above["photons"].min():
-        return np.nan, np.nan, np.nan
+        return Light(np.nan, np.nan, np.nan)
     enclosing = pd.concat([below.iloc[-1:], above.iloc[:1]])  # most light below, and least light above
     photons = np.exp(np.interp(np.log(epsilon), np.log(enclosing["epsilon"]), np.log(enclosing["photons"])))
     photons_below, photons_above = enclosing["photons"].tolist()
-    return float(photons), photons_below, photons_above
+    return Light(float(photons), photons_below, photons_above)
 
 
 def caption(table: pd.DataFrame) -> str:
@@ -158,26 +165,29 @@ def _common_settings(table: pd.DataFrame) -> str:
 def _target_notes(table: pd.DataFrame) -> list[str]:
     """Return sentences on the light for label epsilon `TARGET`; cameras that agree share one."""
     sentences = []
-    for (photons, below, above), cameras in _target_lights(table).items():
+    for light, cameras in _target_lights(table).items():
         accuracies = []
         for points in cameras:
             means = points.set_index("photons")["mean"]
-            accuracies.append(f"{means[below]:.1f} and {means[above]:.1f}%{_in_parentheses(points)}")
-        sentences.append(f"Label ε {TARGET:g} takes some {photons:.2g} photons, interpolated on logarithmic axes "
-                         f"between the points at {below:g} and {above:g}, where test accuracy is "
-                         f"{', '.join(accuracies)}.")
+            accuracies.append(f"{means[light.photons_below]:.1f} and {means[light.photons_above]:.1f}%"
+                              f"{_in_parentheses(points)}")
+        sentences.append(f"Label ε {TARGET:g} takes some {light.photons:.2g} photons, interpolated on logarithmic axes "
+                         f"between the points at {light.photons_below:g} and {light.photons_above:g}, where test "
+                         f"accuracy is {', '.join(accuracies)}.")
     return sentences
 
 
-def _target_lights(table: pd.DataFrame) -> dict[tuple[float, float, float], list[pd.DataFrame]]:
-    """Return the light that gives label epsilon `TARGET`, as `light_for` returns it -> points of cameras that need it.
+def _target_lights(table: pd.DataFrame) -> dict[Light, list[pd.DataFrame]]:
+    """Return the light that gives label epsilon `TARGET` -> points of each camera that needs this light.
 
     Cameras whose points do not enclose the target are left out.
     """
-    cameras_by_light: dict[tuple[float, float, float], list[pd.DataFrame]] = {}
+    cameras_by_light: dict[Light, list[pd.DataFrame]] = {}
     for *_, points in _cameras(table):
-        cameras_by_light.setdefault(light_for(points, TARGET), []).append(points)
-    return {light: cameras for light, cameras in cameras_by_light.items() if not np.isnan(light[0])}
+        light = light_for(points, TARGET)
+        if not np.isnan(light.photons):
+            cameras_by_light.setdefault(light, []).append(points)
+    return cameras_by_light
 
 
 def _in_parentheses(points: pd.DataFrame) -> str:
@@ -248,10 +258,10 @@ def _mark_target(upper: Axes, lower: Axes, table: pd.DataFrame) -> None:
     """
     dotted: dict[str, Any] = {"color": "0.3", "linewidth": 0.8, "linestyle": ":", "zorder": 1}
     lights = _target_lights(table)
-    for photons, *_ in lights:
+    for light in lights:
         for ax in (upper, lower):
-            ax.axvline(photons, **dotted)
-        lower.annotate(f"ε = {TARGET:g} at {photons:.2g} photons", (photons, TARGET), (6, -4),
+            ax.axvline(light.photons, **dotted)
+        lower.annotate(f"ε = {TARGET:g} at {light.photons:.2g} photons", (light.photons, TARGET), (6, -4),
                        textcoords="offset points", va="top", fontsize="small")
     if lights:
         lower.axhline(TARGET, **dotted)
@@ -304,13 +314,13 @@ def _sigma_parts(points: pd.DataFrame, photons: np.ndarray) -> dict[str, np.ndar
 
     `shot_sigma`, of counted light, falls as 1/sqrt(photons), and `floor_sigma`, of the camera, as 1/photons.
     """
-    first = points.iloc[0]
+    first = points.iloc[0]  # any point would do
     ratio = first["photons"] / photons
     return {"shot_sigma": first["shot_sigma"] * np.sqrt(ratio), "floor_sigma": first["floor_sigma"] * ratio}
 
 
 def _crossing(points: pd.DataFrame) -> float:
     """Return the photons at which both parts of effective sigma are equal; 0 for a camera without a floor."""
-    first = points.iloc[0]
+    first = points.iloc[0]  # any point would do
     # shot_sigma falls as 1/sqrt(photons) and floor_sigma as 1/photons, so their ratio as 1/sqrt(photons)
     return first["photons"] * (first["floor_sigma"] / first["shot_sigma"]) ** 2

@@ -85,12 +85,13 @@ def tabulate(runs: pd.DataFrame) -> pd.DataFrame:
 
 def plot(table: pd.DataFrame) -> Figure:
     """Plot a panel per factor with the mean of every level, on a common accuracy axis; the largest effect is first."""
-    shown = table[table["level"] != ""]
-    names = list(dict.fromkeys(shown["factor"]))
+    with_levels = table[table["level"] != ""]
+    names = list(dict.fromkeys(with_levels["factor"]))
     with style.theme():
         figure, axes = style.panels(len(names), PER_ROW, width=2.3, height=2.5, beside=(0.6, 0.0), sharey=True)
         for name, ax in zip(names, axes, strict=True):
-            rows = sorted(shown[shown["factor"] == name].to_dict("records"), key=lambda row: level_order(row["level"]))
+            rows = with_levels[with_levels["factor"] == name].to_dict("records")
+            rows.sort(key=lambda row: level_order(row["level"]))
             labels = [level_text(name, row["level"]) for row in rows]
             ax.plot(range(len(rows)), [row["mean"] for row in rows], color="0.25", marker="o", markersize=4.5)
             is_long = max(map(len, labels)) > LONG_LABEL  # long labels beside each other would overlap

@@ -40,8 +40,8 @@ class Metric:
 
     @property
     def factor(self) -> int:
-        """Factor from tracked to shown values: accuracies are tracked as fractions and shown in percent."""
-        return 100 if self.key else 1
+        """Factor from tracked values to those in tables: accuracies are tracked as fractions and shown in percent."""
+        return 100 if self.key else 1  # alignment has no key
 
     def summarize(self, values: Sequence[float]) -> dict[str, float]:
         """Return mean and intervals over seeds, clipped to the metric's range: `analysis.statistics.SUMMARY`."""
@@ -52,7 +52,7 @@ class Metric:
         return plus_minus(mean, half_width=half_width, digits=self.digits, minimum=self.low, maximum=self.high)
 
     def of(self, runs: pd.DataFrame) -> pd.Series:
-        """Return its value at the last epoch of every trial: accuracies in percent, alignment as a cosine.
+        """Return the metric's value at the last epoch of every trial: accuracies in percent, alignment as a cosine.
 
         Alignment is empty if it was never measured: the trial diverged in its first epoch, or its update was zero.
 
@@ -69,7 +69,7 @@ class Metric:
         return values
 
     def floor(self, dataset: str) -> float:
-        """Return its value without learning: chance for accuracy, 0 for the worst class and for alignment."""
+        """Return the metric's value without learning: chance for accuracy, 0 for the worst class and for alignment."""
         return 100 / DATASETS[dataset].n_classes if self.name == "accuracy" else 0.0
 
 

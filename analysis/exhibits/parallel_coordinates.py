@@ -90,6 +90,11 @@ def _line_heights(table: pd.DataFrame, name: str, level_heights: dict[object, fl
     """Return the height of every line on the axis of one factor.
 
     Lines through one level are spread around its height, in the order of their accuracy, so that they stay apart.
+
+    Args:
+        table: from `tabulate`, a row per line.
+        name: name of the factor.
+        level_heights: its levels -> their heights, from `_level_heights`.
     """
     rank = table.groupby(name)["mean"].rank(method="first") - 1
     count = table.groupby(name)["mean"].transform("size")

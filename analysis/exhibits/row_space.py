@@ -34,7 +34,7 @@ def plot(panels: dict[str, Residuals]) -> Figure:
         raise ValueError("panels: must be at least one, got none")
     with theme():
         figure = Figure(figsize=(4.5 * len(panels), 3), layout="constrained")
-        axes = figure.subplots(1, len(panels), squeeze=False)[0]
+        (axes,) = figure.subplots(1, len(panels), squeeze=False)
         for ax, (title, (members, non_members)) in zip(axes, panels.items(), strict=True):
             residual_histogram(members, non_members, ax).set_title(title)
     return figure

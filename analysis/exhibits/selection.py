@@ -123,7 +123,7 @@ def standing_of(trials: Sequence[TrialConfig]) -> str:
 
 
 def _composed_epsilon(experiment: Experiment, compared: Sequence[TrialConfig], earlier: Mapping[str, int]) -> Epsilon:
-    """Return the epsilon that covers the choice of the best trial, by the experiment's rule: composition, or K random.
+    """Return the epsilon that covers the choice of the best trial, by composition or for random stopping.
 
     Args:
         experiment: the experiment, with its selection rule and its search, if it has one.

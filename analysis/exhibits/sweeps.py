@@ -67,13 +67,13 @@ def tabulate(runs: pd.DataFrame, field: str) -> pd.DataFrame:
     Raises:
         ReportError: if no trial has the field, or as `Metric.of` and `envelope.best`.
     """
-    shown = runs.dropna(subset=field)
-    if shown.empty:
+    swept_runs = runs.dropna(subset=field)
+    if swept_runs.empty:
         raise ReportError(f"{field}_sweep: needs trials that have a {field}, found none")
-    shown = best(shown, ["algorithm", "setting", field])
+    swept_runs = best(swept_runs, ["algorithm", "setting", field])
     rows = []
     for metric in SHOWN:
-        measured = shown.assign(value=METRICS[metric].of(shown)).dropna(subset="value")
+        measured = swept_runs.assign(value=METRICS[metric].of(swept_runs)).dropna(subset="value")
         for (algorithm, setting, value), cell in measured.groupby(["algorithm", "setting", field]):
             first = cell.iloc[0]  # runs of a cell differ only in their seed
             rows.append({"algorithm": algorithm, "setting": setting, field: value, "metric": metric,

@@ -47,22 +47,22 @@ def tabulate(runs: pd.DataFrame) -> pd.DataFrame:
         ReportError: if an effective sigma of light is no sigma of Gaussian noise, or as `Metric.of` and
             `envelope.best`.
     """
-    shown = runs[part_property(runs, "mechanism", "optical") & runs["projector"].isin(LABELS)]
-    is_gaussian = shown["projector"] == GAUSSIAN
-    gaussian_sigmas = sorted(shown.loc[is_gaussian, "sigma"].unique())  # one column of the table each
+    opu_runs = runs[part_property(runs, "mechanism", "optical") & runs["projector"].isin(LABELS)]
+    is_gaussian = opu_runs["projector"] == GAUSSIAN
+    gaussian_sigmas = sorted(opu_runs.loc[is_gaussian, "sigma"].unique())  # one column of the table each
     # Gaussian noise has its sigma as a setting; the effective sigma of light was tracked.
-    effective_sigmas = shown["sigma"].where(is_gaussian, shown.get(SIGMA, math.nan)).astype(float)
+    effective_sigmas = opu_runs["sigma"].where(is_gaussian, opu_runs.get(SIGMA, math.nan)).astype(float)
     column_sigmas = effective_sigmas.map(lambda sigma: column_of(sigma, gaussian_sigmas))
-    if shown.empty or column_sigmas.isna().any():
+    if opu_runs.empty or column_sigmas.isna().any():
         values = ", ".join(f"{sigma:.4g}" for sigma in sorted(set(effective_sigmas)))
         raise ReportError("table1_light: needs light whose effective sigma is, to 1%, a sigma of projector "
                           f"'opu_simulated', got {values}")
-    shown = shown.assign(sigma=column_sigmas, effective_sigma=effective_sigmas)
-    shown = best(shown, ["projector", "sigma", "photons"])
-    shown = shown.assign(value=METRICS["accuracy"].of(shown), epsilon=tightest(shown, "label"))
-    is_papers_setting = paper.is_setting(shown)
+    opu_runs = opu_runs.assign(sigma=column_sigmas, effective_sigma=effective_sigmas)
+    opu_runs = best(opu_runs, ["projector", "sigma", "photons"])
+    opu_runs = opu_runs.assign(value=METRICS["accuracy"].of(opu_runs), epsilon=tightest(opu_runs, "label"))
+    is_papers_setting = paper.is_setting(opu_runs)
     rows = []
-    for (projector, sigma), cell in shown.groupby(["projector", "sigma"], sort=True):
+    for (projector, sigma), cell in opu_runs.groupby(["projector", "sigma"], sort=True):
         first = cell.iloc[0]  # runs of a cell differ only in their seed
         published = paper.TABLE1.get(("pdfa", f"{sigma:g}"), math.nan) if is_papers_setting else math.nan
         rows.append({"projector": projector, "sigma": sigma, "photons": first["photons"],

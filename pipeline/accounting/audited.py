@@ -104,10 +104,16 @@ def two_point(fp: Counts, n0: int, fn: Counts, n1: int, delta: float, conf: floa
 
 
 def gdp_mu_lower(fp: Counts, n0: int, fn: Counts, n1: int, conf: float = 0.95) -> Curve:
-    """Return a lower bound on mu of a mechanism that claims mu-GDP: Phi^-1(1 - a) - Phi^-1(b), at least 0.
+    """Return a lower bound on mu of a mechanism that claims mu-Gaussian differential privacy (Nasr et al. 2023).
 
-    Arguments, limits a and b, and errors as in `two_point` (Nasr et al. 2023). The bound does not apply to a mechanism
-    that claims only (epsilon, delta)-DP.
+    It is Phi^-1(1 - a) - Phi^-1(b), or 0 if that is negative. a and b are upper limits of the error rates, and Phi is
+    the standard normal distribution function. The bound does not apply to a mechanism that claims only (epsilon,
+    delta)-DP. Arguments, limits and errors as in `two_point`.
+
+    Args:
+        fp, n0: false positives among n0 outputs on the first input.
+        fn, n1: false negatives among n1 outputs on the second input.
+        conf: probability that the bound holds.
     """
     a, b = upper_limit(fp, n0, conf, "fp"), upper_limit(fn, n1, conf, "fn")
     return np.maximum(stats.norm.isf(a) - stats.norm.ppf(b), 0.0)[()]  # -inf where a limit is 1

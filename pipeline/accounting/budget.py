@@ -299,7 +299,7 @@ def budget_lines(experiment: Experiment) -> Iterator[str]:
     costs = {trial: privacy_filter.spent([Release(trial, trial.epochs)]) for trial in experiment.corners}
     dearest = max(costs, key=costs.__getitem__)
     min_cost, max_cost = min(costs.values()), costs[dearest]
-    conversion = privacy_filter.epsilon(1.0) - 1.0  # epsilon is a divergence plus this constant
+    conversion = privacy_filter.epsilon(1.0) - 1.0  # of one order, epsilon is the divergence plus this constant
     max_divergence = budget.epsilon - conversion
     n_cheapest, n_dearest = int(max_divergence / min_cost), int(max_divergence / max_cost)
     yield (f"budget: epsilon {budget.epsilon:g} at delta {budget.delta:g} for all that the sweep "
@@ -311,7 +311,9 @@ def budget_lines(experiment: Experiment) -> Iterator[str]:
     if dearest.target_epsilon:
         yield (f"  target_epsilon {dearest.target_epsilon:g} is the cost by a trial's own accountant; the filter "
                "covers all trials together and adds up Renyi divergences of one order in its place")
-        fitting_target = _target_that_fits(dearest, privacy_filter, search.trials) if n_dearest < search.trials else 0.0
+        fitting_target = 0.0
+        if n_dearest < search.trials:
+            fitting_target = _target_that_fits(dearest, privacy_filter, search.trials)
         if fitting_target:
             yield f"  for {counted(search.trials, 'trial')} to fit, ask for target_epsilon <= {fitting_target:.2g}"
     yield f"  {sentence(noise_statement(trial.noise for trial in experiment.corners))}"

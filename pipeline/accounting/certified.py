@@ -204,7 +204,7 @@ def certified_epsilons(config: TrialConfig, epochs_done: int) -> list[Epsilon]:
 
 
 def stated_of(config: TrialConfig) -> str:
-    """Describe the event that a trainer states for a trial with its noise."""
+    """Return a clause with the event that a trainer states for a trial; `config` has its calibrated noise."""
     trainer = config.parts.trainer
     return f"of every {trainer.per} trainer '{trainer.name}' states {trainer.stated_event(config)}"
 

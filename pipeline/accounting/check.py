@@ -168,7 +168,7 @@ def _leekifer(sensitivity: float, sigma: float, epochs: int, N: int, m: int, noi
     """Return the epsilons of `leekifer.leekifer_epsilon`, after a check that redundant inputs agree.
 
     The published table has sensitivity, sigma (standard deviation of the noise on the mean) and epochs. The noise
-    multiplier and the number of steps T follow from them.
+    multiplier sigma m/sensitivity and the number of steps T follow from them, with m of N records in a batch.
 
     Raises:
         ValueError: if the noise multiplier or T is not what the other inputs give.

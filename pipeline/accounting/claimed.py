@@ -323,8 +323,8 @@ def _floor(config: TrialConfig) -> Assumption:
     kinds = _input_kinds(config)  # by layer: an activation, or the kind of inputs
     signed_layers = [str(layer) for layer, kind in enumerate(kinds, start=1) if kind not in _NON_NEGATIVE]
     if not signed_layers:
-        return Assumption(FLOOR, True, f"no h is negative ({', '.join(dict.fromkeys(kinds))}), so offset and clip "
-                                       "keep every |h_k| above nu")
+        kinds_text = ", ".join(dict.fromkeys(kinds))  # each once
+        return Assumption(FLOOR, True, f"no h is negative ({kinds_text}), so offset and clip keep every |h_k| above nu")
     signed_kinds = ", ".join(dict.fromkeys(kind for kind in kinds if kind not in _NON_NEGATIVE))
     noun = "layer" if len(signed_layers) == 1 else "layers"
     return Assumption(FLOOR, False, f"h can be negative ({signed_kinds}) in {noun} {abridged(signed_layers)}: "

@@ -57,14 +57,25 @@ def smallest_epsilon(excess: Callable[[float], float]) -> float:
 
 
 def classic_conversion(orders: Sequence[float] | np.ndarray, curve: np.ndarray, delta: float) -> tuple[float, float]:
-    """Return (epsilon, order): min_alpha [eps(alpha) + log(1/delta)/(alpha - 1)] (Mironov 2017, Proposition 3)."""
+    """Return (epsilon, order): the minimum of R(alpha) + log(1/delta)/(alpha - 1) over orders alpha, and its order.
+
+    By Mironov 2017, Proposition 3.
+
+    Args:
+        orders: orders alpha > 1, [n].
+        curve: Renyi divergence R(alpha) at every order, [n].
+        delta: in (0, 1).
+    """
     epsilons = curve + math.log(1 / delta) / (np.asarray(orders) - 1)
     best = int(np.argmin(epsilons))
     return float(epsilons[best]), float(orders[best])
 
 
 def improved_conversion(orders: Sequence[float], curve: np.ndarray, delta: float) -> tuple[float, float]:
-    """Return (epsilon, order) by Proposition 12 of Canonne, Kamath & Steinke (2020), from `dp_accounting`."""
+    """Return (epsilon, order) by Proposition 12 of Canonne, Kamath & Steinke (2020), from `dp_accounting`.
+
+    Arguments as in `classic_conversion`.
+    """
     value, order = rdp.compute_epsilon(orders, curve, delta)
     return float(value), float(order)
 
@@ -73,13 +84,14 @@ def improved_conversion(orders: Sequence[float], curve: np.ndarray, delta: float
 def without_replacement_rdp(q: float, z: float, orders: tuple[int, ...] = ORDERS) -> np.ndarray:
     """Return the Renyi divergence of one step on a fresh subset of the records, replace-one, at integer orders >= 2.
 
-    By Wang, Balle & Kasiviswanathan 2019, Theorem 27. The divergence D(alpha) = alpha/(2 z^2) of the Gaussian is tight.
-    The values equal `dp_accounting`'s SampledWithoutReplacementDpEvent up to order 256, a hundred times as fast:
+    By Wang, Balle & Kasiviswanathan 2019, Theorem 27, where D(alpha) = alpha/(2 z^2) is the divergence of the Gaussian
+    mechanism and C(alpha, j) a binomial coefficient. The result R(alpha) follows from
 
-        (alpha - 1) D = log(1 + q^2 C(alpha, 2) min(4 (e^D(2) - 1), 2 e^D(2)) + sum_{j >= 3} q^j C(alpha, j) b(j)),
+        (alpha - 1) R = log(1 + q^2 C(alpha, 2) min(4 (e^D(2) - 1), 2 e^D(2)) + sum_{j >= 3} q^j C(alpha, j) b(j)),
         b(j) = min(4 sqrt(B(2 floor(j/2)) B(2 ceil(j/2))), 2 e^((j-1) D(j)))
 
-    with B(k) = Delta^k f(0), the forward difference of f(j) = e^((j-1) D(j)).
+    with B(k) = Delta^k f(0), the forward difference of f(j) = e^((j-1) D(j)). The values equal those of `dp_accounting`
+    (SampledWithoutReplacementDpEvent) up to order 256, a hundred times as fast.
 
     Args:
         q: sampling rate m/N.
@@ -93,8 +105,9 @@ def without_replacement_rdp(q: float, z: float, orders: tuple[int, ...] = ORDERS
         curve = np.array(orders) / (2 * z**2)
     else:
         j = np.arange(max(orders) + 1)
-        log_B = _log_central_moments(max(orders) + 1, z)
-        log_terms = np.minimum(math.log(4) + (log_B[j // 2] + log_B[(j + 1) // 2]) / 2, _log_terms(j, z))
+        log_B = _log_central_moments(max(orders) + 1, z)  # log B(0), log B(2), ...
+        log_b_of_moments = math.log(4) + (log_B[j // 2] + log_B[(j + 1) // 2]) / 2  # first argument of min in b(j)
+        log_terms = np.minimum(log_b_of_moments, _log_terms(j, z))
         curve = _amplified(q, log_terms, orders)
     curve.setflags(write=False)
     return curve
@@ -200,7 +213,8 @@ def _profile(loss: mechanism.GaussianPrivacyLoss, z: float, epsilons: np.ndarray
     q, sign = loss.sampling_prob, -1.0 if loss.adjacency_type == mechanism.AdjacencyType.ADD else 1.0
     edge = math.log1p(-q) if q < 1 else -math.inf  # smallest possible loss, or largest negated one
     inside = sign * epsilons > edge
-    deltas = np.where(inside, 0.0, -np.expm1(epsilons) if sign > 0 else 0.0)
+    delta_outside = -np.expm1(epsilons) if sign > 0 else 0.0
+    deltas = np.where(inside, 0.0, delta_outside)
     epsilons = epsilons[inside]
     unsampled = sign * epsilons  # the loss without sampling that gives this epsilon
     if q < 1:  # log(1 + (e^epsilon - 1)/q)

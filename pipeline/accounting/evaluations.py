@@ -58,7 +58,7 @@ def evaluation_noise(config: TrialConfig) -> float:
     delta = accounted_delta(config)
 
     def excess(log_mu: float) -> float:
-        """Return how much more than delta mu-Gaussian DP costs at the epsilon of training; it grows with mu."""
+        """Return delta of mu-Gaussian DP at the epsilon of training, minus the trial's delta; it grows with mu."""
         return float(gdp_delta(math.exp(log_mu), training_epsilon)) - delta
 
     mu = math.exp(optimize.brentq(excess, -40.0, 10.0, xtol=1e-13))
@@ -86,7 +86,9 @@ def cover(config: TrialConfig, epsilons: Sequence[Epsilon], epochs_done: int) ->
     epsilons are returned unchanged.
 
     Args:
-        epsilons: the epsilons of training.
+        config: the trial.
+        epsilons: its epsilons of training.
+        epochs_done: epochs trained so far.
     """
     if not epsilons or not is_noisy(config):
         return list(epsilons)

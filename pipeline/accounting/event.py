@@ -200,7 +200,8 @@ def calibrate(target_epsilon: float, epsilon_of: Callable[[float], float], name:
         return math.log(max(epsilon_of(value), 1e-300) / target_epsilon)  # epsilon may be 0
 
     min_ratio, aim = map(math.log, CALIBRATION_RANGE)
-    # Bracket the solution between logarithms of values: the ratio is > 0 at `low` and <= 0 at `high`.
+    # Bracket the solution between logarithms of values, in steps of a factor 1.4: the ratio is > 0 at `low` and <= 0 at
+    # `high`.
     low = high = 0.0
     ratio_at_low = ratio_at_high = log_ratio(0.0)
     while ratio_at_high > 0:

@@ -77,7 +77,8 @@ def _sensitivity(config: TrialConfig) -> float:
     `tau_f` is the setting for tau_B, the norm to which a projected error is clipped. Every layer is a release, except
     with BP (exact feedback) or `joint_release`, which release one noisy error for all layers.
     """
-    releases = 1 if config.parts.feedback.exact or config.joint_release else len(config.hidden) + 1
+    is_one_release = config.parts.feedback.exact or config.joint_release
+    releases = 1 if is_one_release else len(config.hidden) + 1
     return 2 * config.tau_f * math.sqrt(releases)
 
 
@@ -191,10 +192,10 @@ def photon_eps(config: TrialConfig, draws: int, q: float, delta: float) -> float
     best = epsilon_at(step)
     for direction in (1, -1):
         while LEAST_STEP <= step + direction <= MOST_STEP:
-            neighbour = epsilon_at(step + direction)
-            if neighbour >= best:
+            next_epsilon = epsilon_at(step + direction)
+            if next_epsilon >= best:
                 break
-            step, best = step + direction, neighbour
+            step, best = step + direction, next_epsilon
     return best
 
 

@@ -165,9 +165,13 @@ def least_intensity_bound(alpha: float, matrix: np.ndarray, dark: float, most: i
 def _part_bound(alpha: float, deltas: np.ndarray, largest_signal: np.ndarray, dark: float) -> np.ndarray:
     """Return the bound of `least_intensity_bound` on one part of the error, over both exposures and all pixels.
 
+    A part is the positive or the negative one; g, d and n are those of `least_intensity_bound`.
+
     Args:
+        alpha: order > 1.
         deltas: changes of the field, for k pairs of patterns [k, n_pixels].
         largest_signal: largest signal of a pixel, in units of the reference [n_pixels].
+        dark: counts without light, over the counts of the reference.
 
     Returns:
         [k]; infinite if float64 overflows.

@@ -169,7 +169,7 @@ def _release_finding(name: str, trial: TrialConfig) -> Finding:
     release = audit_release(trial, RUNS, trial.delta)
     verdict = "EXCEEDS certified" if release.exceeds else "below certified"
     row = (name, f"two neighbours, one step ({release.statistic})", f"{release.auc:.3f}", f"{release.tpr:.1%}",
-           f">= {release.mu_lower:.3f}", f"{release.mu:.3f}", verdict)
+           f">= {release.mu_lower:.3f}", f"{release.mu:.3f}", verdict)  # as `HEADER`
     metrics = {"audit/one_step_auc": release.auc, "audit/one_step_mu": release.mu_lower,
                release.audited.metric_name: release.audited.value}
     return Finding(row, metrics, epsilons=(release.audited, release.certified), exceeds=release.exceeds, public=True)
@@ -207,19 +207,19 @@ def _step_finding(name: str, trial: TrialConfig, data: Dataset) -> Finding:
         ConfigError: if the trainer fails, with its file and line.
     """
     try:
-        step = audit_step(trial, data, RUNS)
+        audit = audit_step(trial, data, RUNS)
     except (TrainerError, TrainerFailed) as error:
         raise ConfigError(f"{name}: {error} ({error.place})") from error
     mu_columns = ("-", "-")
-    metrics = {"audit/one_step_auc": step.auc, step.audited.metric_name: step.audited.value}
-    if step.mu is not None and step.mu_lower is not None:
-        mu_columns = (f">= {step.mu_lower:.3f}", f"{step.mu:.3f}")
-        metrics["audit/one_step_mu"] = step.mu_lower
-    verdict = "EXCEEDS stated" if step.exceeds else "below stated"
-    if not step.fresh:
+    metrics = {"audit/one_step_auc": audit.auc, audit.audited.metric_name: audit.audited.value}
+    if audit.mu is not None and audit.mu_lower is not None:
+        mu_columns = (f">= {audit.mu_lower:.3f}", f"{audit.mu:.3f}")
+        metrics["audit/one_step_mu"] = audit.mu_lower
+    verdict = "EXCEEDS stated" if audit.exceeds else "below stated"
+    if not audit.fresh:
         verdict += "; releases of one batch never differ"
-    row = (name, "two neighbours, one step (projection)", f"{step.auc:.3f}", f"{step.tpr:.1%}", *mu_columns, verdict)
-    return Finding(row, metrics, epsilons=(step.audited, step.stated), exceeds=step.exceeds, public=True)
+    row = (name, "two neighbours, one step (projection)", f"{audit.auc:.3f}", f"{audit.tpr:.1%}", *mu_columns, verdict)
+    return Finding(row, metrics, epsilons=(audit.audited, audit.stated), exceeds=audit.exceeds, public=True)
 
 
 def _low_order_bit_findings(name: str, trial: TrialConfig, data: Dataset) -> Iterator[Finding]:
@@ -238,7 +238,7 @@ def _low_order_bit_findings(name: str, trial: TrialConfig, data: Dataset) -> Ite
                                       variant="low_order_bits", note="lower bound with 95% confidence")
         verdict = "EXCEEDS certified" if result.exceeds else "below certified"
         row = (name, f"low-order bits, {result.view}", f"{result.auc:.3f}", "-", f">= {result.mu_lower:.3f}",
-               f"{result.mu:.3f}", verdict)
+               f"{result.mu:.3f}", verdict)  # as `HEADER`
         yield Finding(row, metrics={f"audit/low_order_bits_auc/{result.view}": result.auc}, epsilons=(audited,),
                       exceeds=result.exceeds)
 

@@ -154,10 +154,15 @@ def _summary(view: str, first_scores: np.ndarray, second_scores: np.ndarray, mu:
 
 
 def _scores(training: Training, config: TrialConfig, runs: int) -> dict[str, list[np.ndarray]]:
-    """Return, by the attacker's view, the scores of all runs on either neighbour [runs].
+    """Return, by the attacker's view, the scores of all runs on the first and on the second neighbour, [runs] each.
 
     The attacker subtracts either neighbour's sum from the release. What is left is pure noise for the true neighbour,
     and then looks more like noise on a lattice. A score above 0 points to the second neighbour.
+
+    Args:
+        training: of one trial with a Gaussian mechanism.
+        config: the trial, with its calibrated noise.
+        runs: runs of the mechanism on each neighbour.
     """
     net, mechanism, released = training.net, training.mechanism, training.update  # `released` is written in place
     if not isinstance(mechanism, GaussianMechanism):

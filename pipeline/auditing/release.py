@@ -120,7 +120,7 @@ def audit_release(config: TrialConfig, trials: int, delta: float, mechanism: Mec
 
 
 def _audit(first: np.ndarray, second: np.ndarray, delta: float, conf: float) -> TwoPointAudit:
-    """Return lower bounds on epsilon and mu from one statistic of the releases, with the threshold best for mu.
+    """Return lower bounds on epsilon and mu from one statistic of the releases, by the threshold that is best for mu.
 
     Args:
         first, second: the statistic in all runs on the first and on the second neighbour.

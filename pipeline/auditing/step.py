@@ -95,7 +95,7 @@ def audit_step(config: TrialConfig, data: Dataset, runs: int, conf: float = 0.95
         mu_lower, epsilon_lower = result.mu_lower, gdp_eps(result.mu_lower, config.delta)
     audited = dataclasses.replace(stated, value=epsilon_lower, kind="audited",
                                   note=f"lower bound with {conf:.0%} confidence")
-    is_fresh = len(set(projections[0])) > 1
+    is_fresh = len(set(projections[0])) > 1  # repeated releases of one batch differ
     return StepAudit(auc=auc(counted_on_second, counted_on_first),
                      tpr=tpr_at_fpr(counted_on_second, counted_on_first, fpr=0.001), mu_lower=mu_lower, mu=mu,
                      audited=audited, stated=stated, fresh=is_fresh)
@@ -106,6 +106,10 @@ def _neighbours(harness: Harness, relation: str) -> tuple[Batch, Batch]:
 
     They have the same test records, and a candidate: another test record, with a wrong label. Under add/remove, the
     first batch has no candidate; under replace-one, each batch has a different one.
+
+    Args:
+        harness: runs the trainer's step on a batch (`release_step`).
+        relation: neighbouring relation that the trainer states.
     """
     indices = torch.arange(min(BATCH + CANDIDATES, len(harness.data.test_y)), device=harness.device)
     records, labels = harness.test_inputs.batch(indices).view(-1, *harness.shape), harness.data.test_y[indices]

@@ -357,7 +357,7 @@ class Store(Reader):
 
     @reports_errors
     def give_up(self, trial_key: str) -> None:
-        """Move the run of a started trial to MLflow's trash, as another draw of its noise begins.
+        """Move the run of a started trial to MLflow's trash, because another draw of its noise begins.
 
         The run's releases still count. The trial can start again.
         """

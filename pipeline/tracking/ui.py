@@ -116,11 +116,12 @@ def serve(store: Reader, port: int, host: str = LOOPBACK[0]) -> int:
 
 def in_use(host: str, port: int) -> bool:
     """Whether another program listens on a port of this machine."""
-    family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    first, *_ = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)  # a host may have several addresses
+    family, kind, protocol, _, socket_address = first
     with socket.socket(family, kind, protocol) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a port that was just released is free
         try:
-            probe.bind(address)
+            probe.bind(socket_address)
         except OSError as error:
             if error.errno != errno.EADDRINUSE:
                 raise TrackingError(f"--host: must be one of this machine's, got {host} ({error.strerror})") from None

@@ -227,7 +227,8 @@ def test_points_of_several_data_sets_and_without_a_frontier_are_named():
     mixed = [*declared(), *declared(delta=1e-6)]
     evidence = Evidence.of(swept(mixed), Experiment("sweep", "", tuple(mixed), chosen=STATED))
     assert "delta: must be the same" in evidence.refused["digits", "certified"]
-    assert len(evidence.points) == 12 and set(evidence.points["kind"]) == {""} and evidence.points["asked"].isna().all()
+    assert len(evidence.points) == 12 and set(evidence.points["kind"]) == {""}
+    assert evidence.points["compared_epsilon"].isna().all()
     assert checks.examine(evidence) == []
 
 
@@ -235,7 +236,7 @@ def test_evidence_has_a_row_for_every_point_that_a_frontier_shows():
     evidence = Evidence.of(swept(grid()), Experiment("sweep", "", tuple(grid()), chosen=STATED))
     points = evidence.points
     assert len(points) == 6 and set(points["settings"]) == {4} and set(points["n"]) == {3}
-    assert sorted(points["asked"]) == [1, 1, 3, 3, 8, 8]
+    assert sorted(points["compared_epsilon"]) == [1, 1, 3, 3, 8, 8]
     row = evidence.rows[0]
     assert row["key"] == tuple(points.iloc[0][KEY]) and len(evidence.rivals(row["key"])) == 12
     assert row["values"] == pytest.approx([100 * score(trial("bp", 1.0, seed=s)) for s in range(3)])

@@ -78,8 +78,10 @@ def flat(evidence: Evidence) -> Doubt | None:
     non_private_means = {(row["dataset"], row["algorithm"]): row["mean"] for row in evidence.rows
                          if row["setting"] == NON_PRIVATE}
     for (dataset, kind, algorithm), curve in evidence.curves.items():
-        keys, epsilons, means = ([row[name] for row in curve] for name in ("key", "asked", "mean"))
-        if kind == NO_FRONTIER or at_chance & set(keys) or max(epsilons) < REAL_FACTOR * min(epsilons):
+        keys, epsilons, means = ([row[name] for row in curve] for name in ("key", "compared_epsilon", "mean"))
+        if kind == NO_FRONTIER or at_chance & set(keys):
+            continue
+        if max(epsilons) < REAL_FACTOR * min(epsilons):  # too close to each other for a difference in accuracy
             continue
         worst, *_, best = sorted(curve, key=lambda row: row["mean"])
         mean_accuracy = sum(means) / len(means) / 100  # a fraction
@@ -141,7 +143,7 @@ def effort(evidence: Evidence) -> Doubt | None:
     compared: dict[tuple[str, str, float], list[dict[str, Any]]] = {}  # (data set, kind, epsilon) -> points
     for row in evidence.rows:
         if row["kind"] != NO_FRONTIER:
-            compared.setdefault((row["dataset"], row["kind"], row["asked"]), []).append(row)
+            compared.setdefault((row["dataset"], row["kind"], row["compared_epsilon"]), []).append(row)
     with_fewer: list[Key] = []
     counts: dict[str, None] = {}  # algorithms with their number of settings, each once, in order
     for group in compared.values():

@@ -72,14 +72,15 @@ class Evidence:
     def points(self) -> pd.DataFrame:
         """A row per point of the report.
 
-        Columns: `KEY`, test accuracies of its seeds in percent (`values`), their `mean` and number `n`, `asked` (its
-        target, else its epsilon; NaN on no frontier), and `settings` (the number of candidate settings).
+        Columns: `KEY`, test accuracies of its seeds in percent (`values`), their `mean` and number `n`,
+        `compared_epsilon` (its target, else its epsilon; NaN on no frontier), and `settings` (the number of candidate
+        settings).
         """
         rows = self.shown.groupby(KEY, sort=False, as_index=False).agg(
             epsilon=("epsilon", "max"), values=("value", list), mean=("value", "mean"), n=("value", "size"))
         tried = self.tried.groupby(self._cell, as_index=False).agg(settings=("point", "nunique"))
         rows = rows.merge(tried, how="left", on=self._cell)
-        return rows.assign(asked=compared_epsilon(rows), settings=rows["settings"].fillna(1).astype(int))
+        return rows.assign(compared_epsilon=compared_epsilon(rows), settings=rows["settings"].fillna(1).astype(int))
 
     @cached_property
     def rows(self) -> list[dict[str, Any]]:

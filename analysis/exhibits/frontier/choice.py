@@ -29,7 +29,7 @@ def is_target(setting: str) -> bool:
 
 
 def candidates(runs: pd.DataFrame, kind: str) -> pd.DataFrame:
-    """Return the runs with columns that tell among which settings a frontier's points are chosen.
+    """Return the runs with columns that describe the choice of a frontier's points among settings.
 
     Columns:
         algorithm: the method of a curve (`naming.method`), in place of the algorithm.

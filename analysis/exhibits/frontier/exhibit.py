@@ -82,7 +82,12 @@ def draw(runs: pd.DataFrame, *, name: str, references: Sequence[Reference] = (),
 
 
 def tidy(points: Sequence[pd.DataFrame], further_columns: Sequence[str] = ()) -> pd.DataFrame:
-    """Return the points of all kinds as written to a file: one row each, rounded to four decimals."""
+    """Return the points of all kinds as written to a file: one row each, rounded to four decimals.
+
+    Args:
+        points: points of each kind of epsilon.
+        further_columns: columns of the points to keep besides `COLUMNS`.
+    """
     table = pd.concat(points)
     price_column = [PRICE] if PRICE in table else []
     rounded = ["epsilon", *price_column, *SUMMARY]
@@ -127,11 +132,11 @@ def caption(points: pd.DataFrame, runs: pd.DataFrame) -> str:
         runs: all trials of the report.
     """
     first = points.iloc[0]  # all points have one kind, metric and formula
-    shown = _runs_on_axis(points, runs)
+    axis_runs = _runs_on_axis(points, runs)
     phrase = METRICS[first["metric"]].phrase
-    guarantee_standing = standing(noise_sources(shown).dropna()) if first["kind"] in GUARANTEED else ""
+    guarantee_standing = standing(noise_sources(axis_runs).dropna()) if first["kind"] in GUARANTEED else ""
     epsilon = epsilon_text(first["kind"], points["relation"], points["sampler"], points["delta"], guarantee_standing)
-    return (f"{phrase[0].upper()}{phrase[1:]} on {DATASET_LABELS[common_value(shown['dataset'])]} against {epsilon}"
+    return (f"{phrase[0].upper()}{phrase[1:]} on {DATASET_LABELS[common_value(axis_runs['dataset'])]} against {epsilon}"
             f"{_formula(points)}: {means_text(points['n'])}{best_of(points['choices'].max())}.")
 
 
@@ -160,11 +165,11 @@ def _notes(points: pd.DataFrame, runs: pd.DataFrame, references: Sequence[Refere
         references, budget: as in `texts`.
     """
     kind, metric = common_value(points["kind"]), METRICS[common_value(points["metric"])]
-    shown = _runs_on_axis(points, runs)
-    epochs = counted(" or ".join(f"{value:g}" for value in sorted(set(shown["epochs"]))), "epoch")
+    axis_runs = _runs_on_axis(points, runs)
+    epochs = counted(" or ".join(f"{value:g}" for value in sorted(set(axis_runs["epochs"]))), "epoch")
     return [f"Trained for {epochs}.", *_stated_note(points), _front_note(points), *_budget_note(kind, budget),
-            *_clipping_note(points), *_metric_notes(metric, shown), *_end_notes(shown),
-            *_left_out_note(runs, shown, kind), *_published_note(points, references)]
+            *_clipping_note(points), *_metric_notes(metric, axis_runs), *_end_notes(axis_runs),
+            *_left_out_note(runs, axis_runs, kind), *_published_note(points, references)]
 
 
 def _stated_note(points: pd.DataFrame) -> list[str]:
@@ -198,14 +203,14 @@ def _metric_notes(metric: Metric, runs: pd.DataFrame) -> list[str]:
     return notes
 
 
-def _left_out_note(runs: pd.DataFrame, shown: pd.DataFrame, kind: str) -> list[str]:
+def _left_out_note(runs: pd.DataFrame, axis_runs: pd.DataFrame, kind: str) -> list[str]:
     """Return a sentence on trials without a finite epsilon of this kind, if there are any.
 
     Args:
         runs: all trials of the report.
-        shown: the trials with a finite epsilon of this kind.
+        axis_runs: the trials with a finite epsilon of this kind.
     """
-    without_epsilon = runs.drop(shown.index)
+    without_epsilon = runs.drop(axis_runs.index)
     if without_epsilon.empty:
         return []
     return [f"Without a finite {kind} ε and left out: {_settings(without_epsilon)}."]

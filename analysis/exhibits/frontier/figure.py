@@ -120,17 +120,22 @@ def legend(figure: Figure, points: pd.DataFrame, head: str = "", letters: Mappin
         others: imported results, marked too.
     """
     seeds = style.seeds(points["n"])
-    title = f"{head}\n{seeds}" if head else seeds
+    legend_title = f"{head}\n{seeds}" if head else seeds
     handles = _legend_entries(points, letters)
     for reference, mark in marks.items():
         label = f"{fill(reference.source, LEGEND_WIDTH)}:\n{reference.accuracy:g}% at ε = {reference.epsilon:g}"
         handles.append(Line2D([], [], marker=mark, **PUBLISHED, label=label))
     handles += imported.legend_entries(others, LEGEND_WIDTH)
-    figure.legend(handles=handles, title=title, loc="outside right center", alignment="left")
+    figure.legend(handles=handles, title=legend_title, loc="outside right center", alignment="left")
 
 
 def comparable(points: pd.DataFrame, references: Sequence[Reference]) -> list[Reference]:
-    """Return the published results for a panel: it must show test accuracy and certified epsilon at their delta."""
+    """Return the published results that a panel marks: at its delta, if it shows test accuracy by certified epsilon.
+
+    Args:
+        points: the points of the panel.
+        references: published results of the experiment file.
+    """
     first = points.iloc[0]  # all points of a panel have one kind, metric and delta
     if first["kind"] != "certified" or first["metric"] != "accuracy":
         return []

@@ -49,29 +49,29 @@ def frontier(configs: Sequence[TrialConfig], metric: str) -> str:
 
 def claimed(configs: Sequence[TrialConfig]) -> str:
     """Return why a frontier of claimed epsilons, by a paper's formula, cannot show these trials; empty if it can."""
-    shown = [trial for trial in configs if is_claimed(trial)]
-    if not shown:
+    claimed_trials = [trial for trial in configs if is_claimed(trial)]
+    if not claimed_trials:
         return ("needs trials with a claimed epsilon (mechanism photonic, sigma > 0, noise on every layer, feedback by "
                 "dfa, tdfa or pdfa, neither joint_release nor denoise), but there are none")
-    return _curves("claimed", shown)
+    return _curves("claimed", claimed_trials)
 
 
-def _curves(kind: str, shown: Sequence[TrialConfig]) -> str:
+def _curves(kind: str, trials: Sequence[TrialConfig]) -> str:
     """Return why trials of one kind of epsilon make no curves on one axis; empty if they do.
 
     Args:
         kind: the kind of epsilon.
-        shown: the trials with such an epsilon.
+        trials: the trials with such an epsilon.
     """
-    if len({trial.delta for trial in shown}) > 1:
+    if len({trial.delta for trial in trials}) > 1:
         return "needs one delta, but the trials have several"
-    by_sampler = sorted(shown, key=lambda trial: trial.sampler)
+    by_sampler = sorted(trials, key=lambda trial: trial.sampler)
     relations = {trial.sampler: trial.parts.sampler.relation for trial in by_sampler}
     # Label epsilons all have the relation of labels, whatever the sampler.
     if kind != "label" and len(set(relations.values())) > 1:
         samplers = [f"sampler {sampler} is of {relation}" for sampler, relation in relations.items()]
         return f"needs one neighbouring relation, but {' and '.join(samplers)}"
-    return without_choice(shown, lambda fields: (method(fields), noise_setting(fields)), "algorithm and noise")
+    return without_choice(trials, lambda fields: (method(fields), noise_setting(fields)), "algorithm and noise")
 
 
 def slices(configs: Sequence[TrialConfig]) -> str:
@@ -80,15 +80,15 @@ def slices(configs: Sequence[TrialConfig]) -> str:
     Trials with a certified epsilon are shown; if there are none, trials with another guaranteed epsilon.
     """
     certified = [trial for trial in configs if epsilon_kind(trial) == "certified"]
-    shown = certified or [trial for trial in configs if epsilon_kind(trial)]
-    if not shown:
+    guaranteed_trials = certified or [trial for trial in configs if epsilon_kind(trial)]
+    if not guaranteed_trials:
         return frontier(configs, "accuracy")  # which gives the reason
-    fields = panel_fields([trial.canonical() for trial in shown])
+    fields = panel_fields([trial.canonical() for trial in guaranteed_trials])
     if not fields:
         return ("has a panel for each value of one or two settings besides algorithm and noise, at most "
                 f"{MOST_PANELS}, but none varies, or each has more values")
     panels: dict[tuple[str, ...], list[TrialConfig]] = {}  # values of the fields -> trials
-    for trial in shown:
+    for trial in guaranteed_trials:
         values = tuple(str(trial.canonical().get(name)) for name in fields)
         panels.setdefault(values, []).append(trial)
     reasons = (frontier(panel, "accuracy") for panel in panels.values())

@@ -33,7 +33,13 @@ NONE = pd.DataFrame(columns=[*BY, "algorithm", "reason"])
 
 
 def load(store: Reader, names: Sequence[str]) -> pd.DataFrame:
-    """Load imported results, one row each: the fields of `pipeline.tracking.imports.Result`, and the name `imported`.
+    """Return imported results, one row each.
+
+    Columns: the fields of `pipeline.tracking.imports.Result`, and `imported`, the name under which it was imported.
+
+    Args:
+        store: the store.
+        names: names of the imports.
 
     Raises:
         TrackingError: if nothing was imported under a name.

@@ -122,7 +122,10 @@ def compared_epsilon(points: pd.DataFrame) -> pd.Series:
 
 def target_of(row: Any) -> str:  # Any: of `DataFrame.itertuples`
     """Return the target of a point as text, `3`; empty for a point without a target."""
-    return row.setting.rpartition("=")[2] if choice.is_target(row.setting) and row.kind in GUARANTEED else ""
+    if not choice.is_target(row.setting) or row.kind not in GUARANTEED:
+        return ""
+    _, _, target = row.setting.rpartition("=")
+    return target
 
 
 def frontiers(runs: pd.DataFrame, metric: str = "accuracy", kinds: Sequence[str] = GUARANTEED) -> list[pd.DataFrame]:

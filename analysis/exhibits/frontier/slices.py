@@ -39,9 +39,10 @@ def draw(runs: pd.DataFrame) -> Exhibit:
 
 
 def tabulate(runs: pd.DataFrame) -> pd.DataFrame:
-    """Return the frontiers of all panels: the panel fields (`fit.panel_fields`), then the columns of `frontier`.
+    """Return the frontiers of all panels in one table: the columns of `frontier`, after those of the panel fields.
 
-    Epsilon is of the first guaranteed kind that the runs have.
+    The panel fields, from `fit.panel_fields`, are the one or two settings that separate the panels. Epsilon is of the
+    first guaranteed kind that the runs have.
 
     Raises:
         ReportError: without a guaranteed epsilon, without a varied field, or as `frontier`.
