@@ -23,6 +23,8 @@ from pipeline.experiment.experiment import parse_experiment
 from pipeline.tracking.store import Store
 from pipeline.trials.records import EpochRecord, Outcome
 
+pytestmark = pytest.mark.usefixtures("only_svg")
+
 FILE = """
 base: {{dataset: digits, hidden: [16], batch_size: 64, epochs: 1, validation_fraction: 0}}
 cases:
@@ -163,7 +165,7 @@ def test_the_headline_of_a_comparison_says_what_differs_and_names_what_seeds_do_
     assert f": {top['difference']:+.2f}" in count.partition("largest: ")[2].partition("; ")[0]
 
 
-def test_captions_of_a_comparison_have_at_most_forty_words(sides, only_svg):
+def test_captions_of_a_comparison_have_at_most_forty_words(sides):
     found = compare(sides["a"], sides["more"])
     for exhibit in (draw(found), draw_overlay(found, overlay(found))):
         captions = [part for part in exhibit.texts.body if isinstance(part, str)]
@@ -196,7 +198,7 @@ def test_frontiers_are_overlaid_in_one_colour_per_algorithm(sides):
     (("research", "research"), "certified ε (simulated; replace-one, shuffled, δ = 1e-05)"),
     (("secure", "secure"), "certified ε (replace-one, shuffled, δ = 1e-05)"),
     (("secure", "research"), "certified ε (partly simulated; replace-one, shuffled, δ = 1e-05)")])
-def test_overlaid_frontiers_say_where_the_noise_of_both_sides_comes_from(sides, noise, says, only_svg):
+def test_overlaid_frontiers_say_where_the_noise_of_both_sides_comes_from(sides, noise, says):
     one, other = (dataclasses.replace(sides[name], runs=sides[name].runs.assign(noise=source))
                   for name, source in zip(("a", "faster"), noise, strict=True))
     found = dataclasses.replace(compare(sides["a"], sides["faster"]), a=one, b=other)
@@ -208,16 +210,15 @@ def test_two_sweeps_by_name(root, tmp_path, capsys):
     one = root / "one"
     assert main(["report", "a", "faster", "--mlruns", str(one), "--out", str(tmp_path / "c")]) == 0
     names = {path.name for path in (tmp_path / "c").iterdir()}
-    kinds = ("csv", "md", "svg", "pdf", "png")
-    assert names == {*(f"{stem}.{kind}" for stem in ("comparison", "frontiers") for kind in kinds), "comparison.tex",
-                     "index.html"}
+    assert names == {*(f"{stem}.{kind}" for stem in ("comparison", "frontiers") for kind in ("csv", "md", "svg")),
+                     "comparison.tex", "index.html"}
     table = pd.read_csv(tmp_path / "c/comparison.csv")
     assert len(table) == 12 and set(table["metric"]) == {"test/accuracy", "alignment/layer_1"}
     html = (tmp_path / "c/index.html").read_text(encoding="utf-8")
     assert html.count("<figure>") == 2 and "<h1>a and faster</h1>" in html
 
 
-def test_a_sweep_of_two_stores(root, tmp_path, capsys, only_svg):
+def test_a_sweep_of_two_stores(root, tmp_path, capsys):
     one, two = root / "one", root / "two"
     assert main(["report", "a", "a", "--mlruns", str(one), "--mlruns-b", str(two), "--out", str(tmp_path / "d")]) == 0
     equal, counted, page, beside = capsys.readouterr().out.splitlines()

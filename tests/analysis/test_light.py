@@ -18,6 +18,8 @@ from pipeline.tracking.artifacts import TrackedRun, param_text
 from pipeline.trials.camera import ZYLA_4_2, camera_of
 from pipeline.trials.config import TrialConfig
 
+pytestmark = pytest.mark.usefixtures("only_svg")
+
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 PHOTONS, SEEDS = (0.1, 1.0, 100.0), (0, 1)
 PHYSICAL = TrialConfig(dataset="digits", algorithm="pdfa", projector="opu_physical", mechanism="photonic",

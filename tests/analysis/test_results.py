@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import json
 import re
@@ -17,7 +18,7 @@ import tuning
 from latex_tools import check
 
 from analysis.exhibits.exhibit import MAX_WORDS
-from pipeline.experiment.experiment import load_experiment
+from pipeline.experiment import experiment as of_files
 from pipeline.trials.fields import ConfigError
 from pipeline.trials.promises import check_promises
 
@@ -26,6 +27,13 @@ RESULTS = results_text.RESULTS
 NAMES = sorted(path.parent.name for path in RESULTS.glob("*/manifest.json"))
 QUOTED = "".join(path.read_text(encoding="utf-8") for path in sorted((ROOT / "docs").glob("*.md")))
 each = pytest.mark.parametrize("name", NAMES)
+load_experiment = functools.cache(of_files.load_experiment)
+
+
+@pytest.fixture(autouse=True)
+def files_are_parsed_once(monkeypatch):
+    for module in (doubts, results_text):
+        monkeypatch.setattr(module, "load_experiment", load_experiment)
 
 
 def tables(text):

@@ -16,6 +16,8 @@ from pipeline.tracking.store import Store
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.records import EpochRecord, Outcome
 
+pytestmark = pytest.mark.usefixtures("only_svg")
+
 BP = TrialConfig(dataset="digits", algorithm="bp", hidden=(8,), epochs=3, mechanism="per_example", sampler="poisson",
                  target_epsilon=3.0)
 GRID = [dataclasses.replace(BP, algorithm=algorithm, projector="", target_epsilon=epsilon, seed=seed)

@@ -8,6 +8,8 @@ from tuning import METHODS, Way, table, ways
 
 from pipeline.accounting.evaluations import selected_epsilon
 
+pytestmark = pytest.mark.usefixtures("only_svg")
+
 
 @pytest.mark.parametrize("epsilon", [3, 8])
 @pytest.mark.parametrize("method", ["grid", "stopping"])

@@ -128,7 +128,8 @@ def test_a_step_with_the_noise_that_is_stated_stays_below_and_close_to_it():
 @pytest.mark.parametrize("fault", ["tenth", "batch"])
 def test_a_tenth_of_the_noise_and_clipping_by_batch_are_found(fault):
     audit_trainers.enter()
-    found = audited(TrialConfig(trainer=f"audited_{fault}", width=4, clipping_norm=1.0, noise_multiplier=4.0, **DIGITS))
+    trial = TrialConfig(trainer=f"audited_{fault}", width=4, clipping_norm=1.0, noise_multiplier=4.0, **DIGITS)
+    found = audited(trial, 200)
     assert found.exceeds and found.mu_lower > 1 > found.mu == 0.25
 
 
@@ -181,7 +182,7 @@ def test_a_step_that_is_not_gaussian_is_bounded_by_its_errors():
 
     found = audited(entered("laplace", step, laplace), runs=1000)
     assert found.mu is None and 0.5 < found.audited.value < found.stated.value == pytest.approx(1, abs=1e-3)
-    assert audited(entered("less", partial(step, scale=0.2), laplace), runs=1000).exceeds
+    assert audited(entered("less", partial(step, scale=0.2), laplace)).exceeds
 
 
 @pytest.mark.parametrize("inner", ["replace-one", "add/remove"])
@@ -291,7 +292,7 @@ def test_the_command_refuses_what_it_cannot_do_in_one_line(audit):
 
 
 def test_a_tracked_run_of_a_trainer_is_audited_where_it_is_entered_and_refused_elsewhere(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("pipeline.auditing.audit.RUNS", 400)
+    monkeypatch.setattr("pipeline.auditing.audit.RUNS", 200)
     trial, store = entered("tracked", first_pixels), Store(root=tmp_path)
     store.open_sweep("one")
     run_id = store.start(trial)

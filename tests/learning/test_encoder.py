@@ -107,7 +107,7 @@ def test_a_channel_that_hardly_varies_on_synthetic_images_drowns_no_other(cached
 
 
 def test_the_notes_say_why_they_are_public_and_the_key_has_every_setting():
-    private = dataclasses.replace(TRIAL, mechanism="per_example", sampler="poisson", target_epsilon=3.0)
+    private = dataclasses.replace(TRIAL, mechanism="per_example", sampler="poisson", noise_multiplier=1.0)
     because = ("inputs are activations of convolutions trained to tell synthetic objects apart, standardised over "
                "synthetic images of dead leaves, a map of each record alone that no private record had a part in")
     assert because in privacy_tags(private)["privacy.notes"]

@@ -163,7 +163,7 @@ def test_without_hidden_layers_a_step_is_that_of_softmax_regression(cached):
 
 
 def test_the_notes_say_that_features_are_public_and_the_key_has_them():
-    private = dataclasses.replace(TRIAL, mechanism="per_example", sampler="poisson", target_epsilon=3.0)
+    private = dataclasses.replace(TRIAL, mechanism="per_example", sampler="poisson", noise_multiplier=1.0)
     assert "scattering coefficients, a map of each record alone" in privacy_tags(private)["privacy.notes"]
     assert "scattering" not in privacy_tags(dataclasses.replace(private, features="pixels"))["privacy.notes"]
     fields = TRIAL.canonical()

@@ -216,7 +216,7 @@ def test_digits_are_learnt_by_feedback_through_them(cached):
 
 
 def test_the_notes_say_why_they_are_public_and_the_key_has_every_setting():
-    private = dataclasses.replace(TRIAL, mechanism="per_example", sampler="poisson", target_epsilon=3.0)
+    private = dataclasses.replace(TRIAL, mechanism="per_example", sampler="poisson", noise_multiplier=1.0)
     because = "patches of synthetic images of dead leaves, whitened and standardised over these, a map of each record"
     assert because in privacy_tags(private)["privacy.notes"]
     changes = ({}, {"patch_filters": 13}, {"patch_size": 4}, {"patch_threshold": 0.5}, {"patch_pools": 3},

@@ -1,4 +1,4 @@
-"""What notebooks import: trials in this process; sweeps, one of extensions, with the real Ray and the real store."""
+"""What notebooks import: trials and a sweep in this process, and one of extensions with the real Ray."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ import pytest
 import ray
 import torch
 from flat import train as train_pack
+from in_process import without_ray
 from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 
@@ -111,14 +112,20 @@ def test_account_is_of_all_epochs_unless_told():
 
 @pytest.fixture(scope="module")
 def workplace(tmp_path_factory):
-    """An empty folder to work in, a store in it, and a Ray with one worker, which finds the packages."""
+    """An empty folder to work in."""
     folder = tmp_path_factory.mktemp("workplace")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))))
         patch.chdir(folder)
-        ray.init("local", num_cpus=1, include_dashboard=False, logging_level="ERROR", log_to_driver=False)
         yield folder
-        ray.shutdown()
+
+
+@pytest.fixture
+def one_core(workplace, monkeypatch):
+    """A Ray with one worker, which finds the packages."""
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))))
+    ray.init("local", num_cpus=1, include_dashboard=False, logging_level="ERROR", log_to_driver=False)
+    yield
+    ray.shutdown()
 
 
 @pytest.fixture(scope="module")
@@ -128,8 +135,9 @@ def example(workplace):
     codes = ["".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "code"]
     assert (notebook["nbformat"], sum("epochs=6" in code for code in codes)) == (4, 1)
     names = {"__name__": "__main__"}
-    for number, code in enumerate(codes):
-        exec(compile(code.replace("epochs=6", "epochs=3"), f"cell {number}", "exec"), names)
+    with without_ray():
+        for number, code in enumerate(codes):
+            exec(compile(code.replace("epochs=6", "epochs=3"), f"cell {number}", "exec"), names)
     yield names
     plt.close("all")
 
@@ -239,7 +247,7 @@ def test_a_frontier_is_of_certified_epsilons_unless_another_kind_is_asked_for(ex
     assert set(frontier(runs)["kind"]) == {"certified"}
 
 
-def test_a_sweep_whose_workers_need_plugins(workplace, extensions):
+def test_a_sweep_whose_workers_need_plugins(workplace, one_core, extensions):
     page = "".join((ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8") for name in
                    ("extending", "add_mechanism", "add_data"))
     codes = re.findall(r"^```python\n(.*?)^```\n", page, re.DOTALL | re.MULTILINE)

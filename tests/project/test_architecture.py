@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import shutil
 import subprocess
 import sys
@@ -75,11 +76,10 @@ def test_every_module_is_in_a_room():
                for folder in (path.parent for path in (ROOT / package).rglob("*.py")))
 
 
-@pytest.mark.parametrize("path", sorted([*ROOT.glob("pipeline/**/*.py"), *ROOT.glob("analysis/**/*.py")]),
-                         ids=lambda path: path.relative_to(ROOT).as_posix())
-def test_imports_are_absolute(path):
-    assert not [node for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-                if isinstance(node, ast.ImportFrom) and node.level]
+def test_imports_are_absolute():
+    files = [*ROOT.glob("pipeline/**/*.py"), *ROOT.glob("analysis/**/*.py")]
+    assert len(files) > 100
+    assert not [path for path in files if re.search(r"^\s*from\s+\.", path.read_text(encoding="utf-8"), re.MULTILINE)]
 
 
 @pytest.mark.parametrize("path", sorted(ROOT.glob("experiments/*.py")), ids=lambda path: path.name)

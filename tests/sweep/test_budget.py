@@ -209,7 +209,8 @@ def test_a_budget_too_small_for_one_trial_is_refused_with_what_the_cheapest_cost
 
 
 TARGET = (("noise_multiplier: 20", "target_epsilon: 2"), ("sampler: shuffled", "sampler: poisson"),
-          ("epochs: {randint: [2, 13]}", "momentum: {uniform: [0, 0.9]}"), ("epsilon: 4", "epsilon: 6"))
+          ("epochs: {randint: [2, 13]}", "momentum: {uniform: [0, 0.9]}"), ("epsilon: 4", "epsilon: 6"),
+          ("[64, 128]", "[128]"))
 
 
 def test_why_a_target_costs_more_under_a_budget_is_said_and_which_target_fits():
@@ -221,7 +222,7 @@ def test_why_a_target_costs_more_under_a_budget_is_said_and_which_target_fits():
         assert (int(re.search(r"(\d+) of the dearest fit", lines[1])[1]) >= 12) == enough
         assert any("ask for target_epsilon" in line for line in lines) != enough
     with pytest.raises(ConfigError, match="must be at least ([0-9.]+), .* got 1; that is more than its target_epsilon"):
-        make_filter(budgeted(*TARGET[:-1], ("epsilon: 4", "epsilon: 1")))
+        make_filter(budgeted(*TARGET[:-2], ("epsilon: 4", "epsilon: 1")))
 
 
 def test_a_budget_is_that_with_which_the_sweep_began(tmp_path):

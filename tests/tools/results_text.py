@@ -3,7 +3,6 @@ writes them; figures and CSV stay as they are)."""
 
 from __future__ import annotations
 
-import functools
 import json
 from contextlib import ExitStack
 from pathlib import Path
@@ -45,7 +44,7 @@ def names(folder: Path) -> list[str]:
 
 def exhibit(folder: Path, name: str) -> Exhibit:
     """One exhibit of a folder, without its figure, as the code of today writes it of the committed data."""
-    experiment, runs = experiment_of(folder), load(folder)
+    experiment, runs = load_experiment(ROOT / "experiments" / f"{folder.name}.yaml"), load(folder)
     if name == "selection":
         return _selection(folder, experiment, runs)
     with ExitStack() as stack:
@@ -58,12 +57,6 @@ def exhibit(folder: Path, name: str) -> Exhibit:
             if name == module.__name__.rpartition(".")[2]:
                 stack.enter_context(patch.object(module, "tabulate", lambda *a: _by_epoch(folder, name, runs)))
         return catalogue.draw(name, experiment, runs, None)
-
-
-@functools.cache
-def experiment_of(folder: Path) -> Experiment:
-    """That of the file in experiments/."""
-    return load_experiment(ROOT / "experiments" / f"{folder.name}.yaml")
 
 
 def load(folder: Path) -> pd.DataFrame:
