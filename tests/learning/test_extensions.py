@@ -14,7 +14,7 @@ from flat import train, train_pack
 
 from analysis import runs, style
 from analysis.exhibits.catalogue import mismatch
-from analysis.runs import ReportError, _require_known
+from analysis.runs import ReportError, _require_known_parts
 from pipeline.accounting import account, privacy_tags
 from pipeline.auditing.release import audit_release
 from pipeline.cli import main
@@ -362,4 +362,4 @@ def test_a_checkpoint_of_another_version_of_a_plugin_is_refused(tmp_path, monkey
 def test_runs_of_an_extension_that_is_not_imported_are_not_left_out_in_silence(field):
     run = TrackedRun("id", "key", {field: "mine"}, {}, {}, "finished", 0, None)
     with pytest.raises(ReportError, match=f"^{field}: 'mine' of trial key is an extension's; import the module"):
-        _require_known([run])
+        _require_known_parts([run])

@@ -89,7 +89,7 @@ def test_a_reader_has_no_method_that_writes():
     public = {name for name in dir(Reader) if not name.startswith("_")}
     assert public == READS
     assert {name for name in dir(Store) if not name.startswith("_")} == READS | WRITES
-    assert not {"driver", "_lock", "_trials", "_finish", "_without_echoes"} & {*dir(Reader), *vars(Reader)}
+    assert not {"driver", "_lock", "_trials", "_finish", "_without_empty"} & {*dir(Reader), *vars(Reader)}
     assert set(inspect.signature(Reader).parameters) == {"uri", "root"}, "nothing that would create a store"
 
 
