@@ -80,8 +80,7 @@ def test_it_is_accounted_for_as_per_example_whatever_gamma(changes):
     assert len({t.trial_key for t in (automatic, per_example, dataclasses.replace(automatic, clipping_gamma=2.0))}) == 3
 
 
-@pytest.mark.parametrize("changes", [{"sampler": "shuffled", "noise_multiplier": 2.0}, {"denoise": True},
-                                     {"matmul_precision": "integer"}])
+@pytest.mark.parametrize("changes", [{"denoise": True}, {"matmul_precision": "integer"}])
 def test_an_audit_of_one_release_comes_close_to_what_is_certified_and_stays_below(changes):
     audit = audit_release(dataclasses.replace(TRIAL, **changes), trials=1000, delta=0.01)
     assert 0.35 < audit.mu_lower <= audit.mu == 1 and not audit.exceeds

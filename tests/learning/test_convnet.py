@@ -225,10 +225,9 @@ def test_ten_steps_of_back_propagation_equal_those_of_opacus(digits):
         torch.testing.assert_close(one.view(other.shape), other, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize(("config", "sampler", "z"), [(CLIPPED, "poisson", 1.0), (PARTS, "without_replacement", 2.0)],
-                         ids=["per_example", "component"])
-def test_audited_mu_of_a_step_comes_close_to_what_is_certified_and_stays_below(config, sampler, z):
-    audit = audit_release(dataclasses.replace(config, sampler=sampler, noise_multiplier=z), trials=600, delta=0.01)
+def test_audited_mu_of_a_step_comes_close_to_what_is_certified_and_stays_below():
+    """That of mechanism `component` is audited in test_readings.py."""
+    audit = audit_release(dataclasses.replace(CLIPPED, sampler="poisson", noise_multiplier=1.0), trials=600, delta=0.01)
     assert 0.35 < audit.mu_lower <= audit.mu == 1 and not audit.exceeds
     assert abs(audit.auc - 0.7602) < 0.05  # Phi(mu/sqrt 2), of all that is released
 
@@ -244,7 +243,7 @@ def test_an_audit_catches_convolutions_that_are_not_clipped(config):
         return [3 * d for d in clipped[:2]] + clipped[2:], activations
 
     mechanism.bounded = forgetful
-    audit = audit_release(config, trials=400, delta=0.01, mechanism=mechanism)
+    audit = audit_release(config, trials=250, delta=0.01, mechanism=mechanism)
     assert audit.exceeds and audit.auc > 0.85
 
 

@@ -510,7 +510,7 @@ def test_a_sweep_of_trainers_tracks_fails_alone_reports_and_tells_of_edits(tmp_p
     cases:
       - {base: {trainer: mine, target_epsilon: 4, learning_rate: 0.5}, grid: {seed: [0, 1]}}
       - base: {trainer: bad, how: raise}
-      - base: {algorithm: bp, hidden: [], mechanism: per_example, sampler: poisson, target_epsilon: 4}
+      - base: {algorithm: bp, hidden: [], mechanism: per_example, sampler: poisson, noise_multiplier: 2}
         grid: {seed: [0, 1]}
     """
     Path("mine.yaml").write_text(text)
