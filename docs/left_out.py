@@ -10,6 +10,7 @@ those that were tried on all of the others.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
 
 import pandas as pd
@@ -35,21 +36,24 @@ def chosen(table: pd.DataFrame) -> dict[str, tuple[tuple[str, float], tuple[str,
             for name in table}
 
 
-def paid_lines(paid: pd.DataFrame) -> list[str]:
-    """Return a table of the test accuracy of the better of two trials, whose choice an epsilon covers, in Markdown.
+def paid_lines(ways: Mapping[str, pd.DataFrame]) -> list[str]:
+    """Return a table of the test accuracy of choices that an epsilon covers, in Markdown.
 
     Args:
-        paid: a row per sweep: the data set, the test accuracy as a fraction, `selected_epsilon`.
+        ways: way of choosing -> a row per sweep: the data set, the test accuracy as a fraction, `selected_epsilon`.
     """
-    lines = ["| data set | chosen within the budget | epsilon of the choice |", "| --- | ---: | ---: |"]
-    for name, sweeps in paid.groupby("dataset"):
-        accuracy = mean_interval(100 * sweeps["test/accuracy"])
-        cell = plus_minus(accuracy.mean, half_width=accuracy.half_width, minimum=0, maximum=100)
-        lines.append(f"| {LABELS[str(name)]} | {cell} | {sweeps['selected_epsilon'].max():.2f} |")
+    lines = ["| data set | chosen within the budget by | test accuracy | epsilon of the choice |",
+             "| --- | --- | ---: | ---: |"]
+    for name, label in LABELS.items():
+        for way, sweeps in ways.items():
+            of_dataset = sweeps[sweeps["dataset"] == name]
+            accuracy = mean_interval(100 * of_dataset["test/accuracy"])
+            cell = plus_minus(accuracy.mean, half_width=accuracy.half_width, minimum=0, maximum=100)
+            lines.append(f"| {label} | {way} | {cell} | {of_dataset['selected_epsilon'].max():.3f} |")
     return lines
 
 
-def page(trials: pd.DataFrame, paid: pd.DataFrame) -> str:
+def page(trials: pd.DataFrame, ways: Mapping[str, pd.DataFrame]) -> str:
     """Return the settings with their accuracies, the choices, and what paid choices reach, in Markdown."""
     table = candidates(trials)
     lines = ["| map | step size | " + " | ".join(LABELS[name] for name in table) + " |",
@@ -60,9 +64,11 @@ def page(trials: pd.DataFrame, paid: pd.DataFrame) -> str:
     lines += ["", "| data set | chosen on the others | best on itself |", "| --- | --- | --- |"]
     lines += [f"| {LABELS[name]} | " + " | ".join(f"{which[0]}, {which[1]:g}" for which in both) + " |"
               for name, both in chosen(table).items()]
-    return "\n".join([*lines, "", *paid_lines(paid)]) + "\n"
+    return "\n".join([*lines, "", *paid_lines(ways)]) + "\n"
 
 
 if __name__ == "__main__":
-    text = page(pd.read_csv(FOLDER / "validation.csv"), pd.read_csv(FOLDER / "paid.csv"))
+    ways = {"two full trials": pd.read_csv(FOLDER / "paid.csv"),
+            "three cheap pilots": pd.read_csv(FOLDER / "pilots.csv")}
+    text = page(pd.read_csv(FOLDER / "validation.csv"), ways)
     (FOLDER / "choices.md").write_text(text, encoding="utf-8")
