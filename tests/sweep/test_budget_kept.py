@@ -181,7 +181,7 @@ def test_what_a_budget_does_not_know_is_said_and_other_sweeps_are_added_up(tmp_p
 
 
 def test_a_dry_run_refuses_another_budget_under_a_name_that_has_begun(tmp_path, monkeypatch):
-    monkeypatch.setattr(dry_run, "estimate_seconds", lambda *a: 1.0)
+    monkeypatch.setattr(dry_run, "estimate_seconds", lambda *a, **k: 1.0)
     one, other = (parse(NOISY, text=FILE + f"budget: {{epsilon: {epsilon}, delta: 1.0e-5}}\n") for epsilon in (4, 5))
     assert preview(other, 2, tmp_path).packs, "nothing has begun, and nothing is created"
     assert not list(tmp_path.iterdir())
