@@ -186,14 +186,15 @@ class Checkpoints:
 
     def resumable(self, trials: Sequence[TrialConfig], done: Collection[str], say: Callable[[str], None],
                   ended: bool = False) -> list[Pack]:
-        """Return packs that resume from their checkpoints; remove useless files from the folder.
+        """Return packs that resume from their checkpoints; delete the files of all others.
 
-        An unusable checkpoint of secret noise stays until another draw replaces it: the software that wrote it may be
-        restored, and another draw costs epsilon.
+        A checkpoint is deleted if all of its trials are done, or if it cannot be used. An unusable checkpoint of secret
+        noise stays until another draw replaces it: the software that wrote it may be restored, and another draw costs
+        epsilon.
 
         Args:
             trials: all trials of the experiment.
-            done: trial_keys of trials that need no more training; they stay in their pack.
+            done: trial_keys of trials that need no more training; a pack that resumes keeps them.
             say: receives one line per checkpoint that is given up.
             ended: whether nothing is left to train.
         """
@@ -212,14 +213,14 @@ class Checkpoints:
             may_have_secret_noise = bool(keys & secret) or (not keys and bool(secret))  # no keys: unreadable
             if problem and may_have_secret_noise and not checkpoint.superseded:
                 say(f"checkpoint {checkpoint.path.name} cannot be used: {problem}")
-                continue
-            if problem:
+            elif problem:
                 say(f"checkpoint {checkpoint.path.name} given up, its trials start again: {problem}")
-            elif not keys <= set(done):
+                checkpoint.path.unlink(missing_ok=True)
+            elif keys <= set(done):
+                checkpoint.path.unlink(missing_ok=True)
+            else:
                 packs.append(Pack(tuple(configs[key] for key in checkpoint.trial_keys)))
                 packed |= keys
-                continue
-            checkpoint.path.unlink(missing_ok=True)
         for path in self.folder.glob(f"*{UNFINISHED}"):
             path.unlink(missing_ok=True)
         return packs

@@ -29,16 +29,16 @@ class SweepProgress:
     def __init__(self, trials: Sequence[TrialConfig], already_done: int = 0, quiet: bool = False,
                  console: Console | None = None, name: Callable[[TrialConfig], str] = run_name,
                  later: int = 0) -> None:
-        """Make the bar, which is shown in the context only, and add the trials; the class has the arguments."""
-        self._name, self._ended = name, already_done
+        """Make the bar, which is shown in the context only, and add the trials; see the class for the arguments."""
+        self._name_of, self._ended = name, already_done
         self._configs: dict[str, TrialConfig] = {}
         self._names: dict[str, str] = {}
-        self._epochs_left: dict[str, int] = {}
-        self._epochs, self._left = 0, 0  # epochs of all trials, and epochs left; kept, because trials may be many
+        self._epochs_left_by_trial: dict[str, int] = {}
+        self._total_epochs, self._epochs_left = 0, 0  # of all trials; kept, because trials may be many
         self._noise: dict[str, str] = {}
         self._started: dict[str, float] = {}
         self._best: dict[str, tuple[float, str]] = {}  # (accuracy, algorithm) by noise setting
-        self._seen = ""  # noise setting of the latest epoch's trial
+        self._latest_noise = ""  # noise setting of the latest epoch's trial
         self._begin = time.monotonic()
         self._console = console or Console(stderr=True, highlight=False, quiet=quiet)
         self._bar = bars.Progress(
@@ -79,13 +79,13 @@ class SweepProgress:
         """
         for trial in trials:
             key = trial.trial_key
-            self._epochs += trial.epochs - (self._configs[key].epochs if key in self._configs else 0)
-            self._configs[key], self._names[key] = trial, self._name(trial)
+            self._total_epochs += trial.epochs - (self._configs[key].epochs if key in self._configs else 0)
+            self._configs[key], self._names[key] = trial, self._name_of(trial)
             self._set_left(key, trial.epochs)
             self._noise[key] = noise_setting(trial.canonical())
-        self._total = self._ended + later + sum(left > 0 for left in self._epochs_left.values())
-        self._later = later * self._epochs / max(1, len(self._configs))
-        self._bar.update(self._task, total=self._epochs + self._later)
+        self._total = self._ended + later + sum(left > 0 for left in self._epochs_left_by_trial.values())
+        self._later_epochs = later * self._total_epochs / max(1, len(self._configs))
+        self._bar.update(self._task, total=self._total_epochs + self._later_epochs)
 
     def start(self, config: TrialConfig) -> None:
         """Note that a trial starts to train."""
@@ -98,9 +98,10 @@ class SweepProgress:
         key = record.trial_key
         accuracy = record.metrics.get("validation/accuracy")
         if accuracy is not None:
-            self._seen = self._noise[key]
+            self._latest_noise = self._noise[key]
             best = accuracy, self._configs[key].algorithm
-            self._best[self._seen] = max(best, self._best.get(self._seen, best), key=lambda pair: pair[0])
+            before = self._best.get(self._latest_noise, best)
+            self._best[self._latest_noise] = max(best, before, key=lambda pair: pair[0])
         self._set_left(key, self._configs[key].epochs - record.epoch)
         if record.outcome:
             self._end(key, _result(record, record.outcome))
@@ -113,12 +114,12 @@ class SweepProgress:
 
     def eta_seconds(self) -> float | None:
         """Return the estimated seconds left, from epochs done and epochs left; None before the first epoch."""
-        done = self._epochs - self._left
-        return (time.monotonic() - self._begin) * (self._left + self._later) / done if done else None
+        done = self._total_epochs - self._epochs_left
+        return (time.monotonic() - self._begin) * (self._epochs_left + self._later_epochs) / done if done else None
 
     def _set_left(self, key: str, epochs: int) -> None:
-        self._left += epochs - self._epochs_left.get(key, 0)
-        self._epochs_left[key] = epochs
+        self._epochs_left += epochs - self._epochs_left_by_trial.get(key, 0)
+        self._epochs_left_by_trial[key] = epochs
 
     def _end(self, key: str, text: str, always: bool = False) -> None:
         """Count a trial that has ended and, without a live line, print how it ended.
@@ -138,10 +139,10 @@ class SweepProgress:
         """Show the current counts, the best accuracy at the latest trial's noise, and the estimated time left."""
         eta = self.eta_seconds()
         best = self._bar.tasks[self._task].fields["best"]
-        if self._seen:  # accuracies with different noise have different guarantees, so they are not compared
-            accuracy, algorithm = self._best[self._seen]
-            best = f"best at {self._seen}: {accuracy:.1%} {algorithm}"
-        self._bar.update(self._task, completed=self._epochs - self._left, best=best,
+        if self._latest_noise:  # accuracies with different noise have different guarantees, so they are not compared
+            accuracy, algorithm = self._best[self._latest_noise]
+            best = f"best at {self._latest_noise}: {accuracy:.1%} {algorithm}"
+        self._bar.update(self._task, completed=self._total_epochs - self._epochs_left, best=best,
                          trials=f"{self._ended}/{self._total} trials",
                          eta="" if eta is None else f"{duration(eta)} left,")
 

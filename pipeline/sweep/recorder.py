@@ -129,7 +129,7 @@ class Recorder:
         self._odometer, self._wait = odometer, wait
         self._draws = draws or Draws(store, None, False, lambda: ())  # by default no second draw
         self._private_log = private_log or failure_log
-        self._earlier: dict[str, list[int]] = {}  # trials with a permitted draw: epochs of each earlier draw
+        self._earlier_draws: dict[str, list[int]] = {}  # trials with a permitted draw: epochs of each earlier draw
         self._started: set[str] = set()
         self._ended: set[str] = set(done)
         self._waiting: dict[Pack, list[EpochRecord]] = {}
@@ -194,7 +194,7 @@ class Recorder:
                 self._started.discard(key)
                 self.start(pack)
             self._store.begin_draw(key, draw.name, before)
-            self._earlier[key] = before
+            self._earlier_draws[key] = before
             if before and not draw.epoch:
                 self._progress.say(f"drawn anew, for the {len(before) + 1}. time: {self._name(config)}")
         if self._odometer:
@@ -258,7 +258,7 @@ class Recorder:
 
         Without an earlier draw the record is returned as it is.
         """
-        earlier_draws = self._earlier.get(record.trial_key)  # released epochs of each
+        earlier_draws = self._earlier_draws.get(record.trial_key)  # released epochs of each
         if not earlier_draws:
             return record
         earlier = sum(earlier_draws)
@@ -276,10 +276,11 @@ class Recorder:
     def fail(self, pack: Pack, reason: str, text: str) -> None:
         """Mark a pack's trials that have not ended as failed, and log the traceback `text`.
 
-        A draw of secret noise counts as released to its last epoch: the failure may depend on the noise.
+        A trial with secret noise is charged for all its epochs, as the failure itself may tell of their noise: the tag
+        `LOST` has the number of epochs that it never published.
         """
-        secret = [config for config in self.left(pack.trials) if config.trial_key in self._earlier]
-        tags = {config.trial_key: {LOST: str(self._draws.lost(config))} for config in secret}
+        with_secret_noise = [config for config in self.left(pack.trials) if config.trial_key in self._earlier_draws]
+        tags = {config.trial_key: {LOST: str(self._draws.lost(config))} for config in with_secret_noise}
         self._fail(pack, reason, text, tags)
 
     def died(self, pack: Pack, reason: str, text: str) -> None:

@@ -55,7 +55,7 @@ from pipeline.tracking.imports import Result, import_tag, save
 from pipeline.tracking.patience import PatientClient
 from pipeline.tracking.reader import Reader
 from pipeline.trials.config import TrialConfig
-from pipeline.trials.disclosure import SWEEP_METRICS, check_metrics
+from pipeline.trials.disclosure import check_metrics
 from pipeline.trials.fields import UserError
 from pipeline.trials.naming import short_name, to_ascii
 from pipeline.trials.records import CLOCK, DESCRIPTION, EpochRecord, Outcome
@@ -438,7 +438,7 @@ class Store(Reader):
             ValueError: for a metric that is not finite, or is not a metric of sweeps (`trials.disclosure`); then
                 nothing is written.
         """
-        check_metrics(metrics, SWEEP_METRICS)
+        check_metrics(metrics, of_sweep=True)
         for name, value in metrics.items():
             require_finite(name, value, "the sweep")
         write(self._client, self._parent(), [(name, float(value), step) for name, value in metrics.items()], tags=tags)

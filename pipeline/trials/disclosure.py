@@ -7,7 +7,7 @@ counts, canaries, attacks on real batches. A metric on no list is refused.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 
 ITERATES = "released iterates and the test set, which is public"
 NEIGHBOURS = "runs on neighbours that no data set has, or on test records"
@@ -37,17 +37,20 @@ ARTIFACTS = {
 }
 
 
-def check_metrics(names: Iterable[str], known: Collection[str] = METRICS) -> None:
-    """Refuse metrics that may not be logged for a trial whose `private_metrics` are not plain.
+def check_metrics(names: Iterable[str], of_sweep: bool = False) -> None:
+    """Refuse metrics that no epsilon covers and that are not public: they would tell of private records.
 
     Args:
-        names: of the metrics.
-        known: prefixes of allowed names; `SWEEP_METRICS` has those of a whole sweep.
+        names: names of the metrics.
+        of_sweep: whether a whole sweep logs them (`SWEEP_METRICS`), or a trial whose `private_metrics` are not plain
+            (`METRICS`).
 
     Raises:
         ValueError: naming the first metric that is not allowed.
     """
+    allowed_prefixes = SWEEP_METRICS if of_sweep else METRICS
+    who = "a sweep may log" if of_sweep else "a trial may log whose private_metrics are not plain"
     for name in names:
-        if not name.startswith(tuple(known)):
-            who = "a sweep may log" if known is SWEEP_METRICS else "a trial may log whose private_metrics are not plain"
-            raise ValueError(f"{name}: is no metric that {who} (nothing covers it); those are {', '.join(known)}")
+        if not name.startswith(tuple(allowed_prefixes)):
+            raise ValueError(f"{name}: is no metric that {who} (nothing covers it); those are "
+                             f"{', '.join(allowed_prefixes)}")

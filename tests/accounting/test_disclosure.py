@@ -20,7 +20,7 @@ from pipeline.learning.data.dataset import load
 from pipeline.learning.run import prepare
 from pipeline.tracking.store import Store
 from pipeline.trials.config import ConfigError, TrialConfig
-from pipeline.trials.disclosure import ARTIFACTS, METRICS, SWEEP_METRICS, check_metrics
+from pipeline.trials.disclosure import ARTIFACTS, METRICS, check_metrics
 from pipeline.trials.packs import Pack
 
 CPU = torch.device("cpu")
@@ -63,9 +63,9 @@ def test_a_metric_that_nothing_covers_is_refused():
 
 
 def test_a_metric_of_a_sweep_is_on_a_list_of_its_own(tmp_path):
-    check_metrics(["best/dfa/epsilon_3", "epsilon/selected/composition"], SWEEP_METRICS)
+    check_metrics(["best/dfa/epsilon_3", "epsilon/selected/composition"], of_sweep=True)
     with pytest.raises(ValueError, match="^test/accuracy: is no metric that a sweep may log"):
-        check_metrics(["test/accuracy"], SWEEP_METRICS)
+        check_metrics(["test/accuracy"], of_sweep=True)
 
 
 def test_research_trials_log_what_they_did():

@@ -34,14 +34,16 @@ class IntegerLoss(Loss):
         """Return the error e = p - q [R, m, n_L] and the loss -sum q log p [R, m, 1] of every record, float32.
 
         Shapes: R trials, m records, n_L classes. p is softmax(logits), with exponentials from a table, so that no bit
-        depends on the processor. q is the target distribution of the label. e is rounded to `ERROR_BITS` bits.
+        of e depends on the processor; the loss is only reported. q is the target distribution of the label. e is
+        rounded to `ERROR_BITS` bits.
 
         Args:
             logits: [R, m, n_L].
             labels: [R, m, 1], int64.
         """
         below_largest = logits.amax(dim=-1, keepdim=True) - logits
-        indices = below_largest.mul_(PER_UNIT).nan_to_num_(0.0).round_().clamp_(0, len(self.table) - 1).to(torch.int32)
+        steps = (below_largest * PER_UNIT).nan_to_num_(0.0)  # inf - inf is nan, and counts as the largest
+        indices = steps.round_().clamp_(0, len(self.table) - 1).to(torch.int32)
         exponentials = self.table.index_select(0, indices.flatten()).view(logits.shape)
         p = exponentials / exponentials.sum(dim=-1, keepdim=True)
         q = self.float_loss.targets(labels.squeeze(-1), logits.shape[-1])
