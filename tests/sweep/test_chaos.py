@@ -45,6 +45,14 @@ sys.exit(130 if result.remaining else 1 if result.failed else 0)
 """
 
 
+def _written(path):
+    """When a file was last written; 0 if it has gone, as a checkpoint does when its pack ends."""
+    try:
+        return path.stat().st_mtime
+    except FileNotFoundError:
+        return 0
+
+
 class Chaos:
     """One sweep, the command that runs it, and what is done to it.
 
@@ -67,7 +75,7 @@ class Chaos:
     def wait_for_checkpoint(self) -> None:
         """Until a pack saves one, so that every fault meets a sweep that trains; a sweep that failed is run again."""
         since, deadline = time.time(), time.monotonic() + 300
-        while not any(path.stat().st_mtime > since for path in self._checkpoints()):
+        while not any(_written(path) > since for path in self._checkpoints()):
             assert time.monotonic() < deadline, self.log.read_text()
             if self.process is None or self.process.poll() is not None:
                 assert self.process is None or self.process.returncode != 0, "the sweep ended before all faults"
