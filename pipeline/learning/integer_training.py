@@ -18,6 +18,7 @@ from pipeline.learning.integers.products import kernel, power_of_two_above
 from pipeline.learning.mechanisms.gaussian import GaussianMechanism
 from pipeline.learning.randomness import RoundedNoise
 from pipeline.learning.training import Training
+from pipeline.trials.feedback import is_centered
 from pipeline.trials.steps import GRID_BITS
 
 MATRIX_BITS = 10  # bits of an entry of B without its sign: sums of products with e then have less than 24 bits
@@ -64,7 +65,7 @@ class IntegerTraining(Training):
             seeds = [trial.seed for trial in self.pack.trials]
             drawn = RoundedNoise(seeds, feedback.matrices.shape[1:], self.device, stream="feedback").next()
             feedback.matrices.copy_(drawn.mul_(feedback.projector.std / 2**GRID_BITS))
-            if self.pack.shared.feedback_centered:
+            if is_centered(self.pack.shared):
                 feedback.projector.center()
         if norm := self.pack.shared.parts.mechanism.feedback_norm:  # beta of every layer
             for layer_matrices in feedback.matrices.split(list(feedback.widths), dim=2):

@@ -209,6 +209,11 @@ class PhysicalOpu(Gaussian):
                               "'opu_physical'; use 'research'")
 
 
+def is_centered(trial: TrialConfig) -> bool:
+    """Return whether B loses its mean over classes; a `feedback_centered` that the trial does not use has no effect."""
+    return bool(trial.canonical().get("feedback_centered", False))
+
+
 class _Methods(View):
     """Labels of algorithms, and of `softmax`: networks without hidden layers on frontiers (`naming.method`)."""
 

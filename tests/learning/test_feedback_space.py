@@ -196,3 +196,12 @@ def test_a_packs_replicas_have_the_bits_they_have_alone(digits):
         alone = prepare(Pack((trial,)), digits, CPU)
         alone.run_epoch()
         np.testing.assert_array_equal(alone.net.parameters.flat[0].numpy(), together.net.parameters.flat[r].numpy())
+
+
+def test_centred_feedback_that_a_trial_does_not_use_changes_nothing(digits):
+    plain = TrialConfig(dataset="digits", hidden=(16,), batch_size=64, algorithm="tdfa", mechanism="photonic",
+                        sigma=0.1)
+    unused = TrialConfig(plain.given, feedback_centered=True)
+    assert unused.trial_key == plain.trial_key
+    matrices = [prepare(Pack((trial,)), digits, CPU).feedback.matrices for trial in (plain, unused)]
+    assert torch.equal(*matrices)

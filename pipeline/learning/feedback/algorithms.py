@@ -23,6 +23,7 @@ from pipeline.learning.feedback.projectors import make_projector
 from pipeline.learning.network.network import Network
 from pipeline.learning.randomness import Noise
 from pipeline.trials.feedback import Feedback as FeedbackPart
+from pipeline.trials.feedback import is_centered
 from pipeline.trials.fields import ConfigError
 from pipeline.trials.packs import Pack
 from pipeline.trials.part import PARTS, extension
@@ -168,7 +169,7 @@ def direct_feedback(pack: Pack, net: Network, device: torch.device) -> DirectFee
     # In the hybrid, convolutions use back-propagation.
     widths = shared.hidden if shared.parts.feedback.convolutional else net.sizes[1:-1]
     projector = make_projector(pack.trials, sum(widths), device)
-    if shared.feedback_centered:
+    if is_centered(shared):
         projector.center()
     norm = shared.parts.mechanism.feedback_norm
     if norm and not shared.exact:  # `IntegerTraining` normalises bit-exactly

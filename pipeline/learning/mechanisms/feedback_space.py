@@ -4,7 +4,7 @@ delta_i = (B e_i) * phi'(z_i) leaves this space only through phi'. Let Q [n, r] 
 A record then contributes Q Q^T delta_i h_i^T instead of delta_i h_i^T. B is public, so the projection depends on one
 record only, and it makes no contribution longer. The r rows Q^T delta_i h_i^T are bounded and summed and get noise; Q
 is applied to the release. A layer thus has r <= n_L noisy rows instead of n. Softmax errors sum to 0, so B e spans
-n_L - 1 dimensions unless errors are ternarized.
+n_L - 1 dimensions, unless errors are ternarized and B is not centred.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from pipeline.learning.integers.products import quantised
 from pipeline.learning.network.layers import Dense, Matmul, matmul
 from pipeline.learning.network.network import Network, Parameters
 from pipeline.trials.config import TrialConfig
+from pipeline.trials.feedback import is_centered
 
 BASIS_STEPS = 2**12  # integer arithmetic: steps per 1 in an orthonormal basis
 RELEASED_STEPS = 2**24  # steps of the largest released number
@@ -46,7 +47,7 @@ class FeedbackSpace:
             raise ValueError("matrices: denoise needs the feedback matrix B, got None")
         matrices = matrices.double()
         rank = matrices.shape[1]
-        if not shared.parts.feedback.ternary or shared.feedback_centered:
+        if not shared.parts.feedback.ternary or is_centered(shared):
             # e sums to 0, or B is centred already: subtracting B's mean over classes keeps B e
             matrices = matrices - matrices.mean(dim=1, keepdim=True)
             rank -= 1
