@@ -13,12 +13,12 @@ from analysis.runs import earlier_epochs, require_accuracy
 from analysis.text import NO_VALUE, epsilon_text
 from pipeline.accounting import Epsilon, account
 from pipeline.accounting.certified import event_of, with_noise
-from pipeline.accounting.evaluations import scores_are_covered, selected_epsilon
+from pipeline.accounting.evaluations import holds_out, scores_are_covered, selected_epsilon
 from pipeline.accounting.event import UnsupportedAccounting
 from pipeline.accounting.noise import choice_statement, noise_statement, sentence, standing
 from pipeline.experiment.experiment import Experiment
 from pipeline.trials.config import TrialConfig
-from pipeline.trials.naming import COMPOSABLE, composable, guarantee, run_name
+from pipeline.trials.naming import COMPOSABLE, composable, counted, guarantee, run_name
 
 ALONE = "price of this one trial, had it been the only one"
 SCORE = "validation/accuracy"
@@ -39,7 +39,8 @@ class Choice:
         alone: certified epsilon of the trial, as if it were the only one.
         selected: epsilon that covers the choice; None if there is none, with the `reason`.
         reason: why no epsilon covers the choice.
-        trials: number of compared certified trials; None for random stopping, which keeps the number secret.
+        trials: number of certified trials; None for random stopping, which keeps the number secret.
+        unscored: how many of them hold no record out, and so were not compared.
         others: number of trials in the file without a certified epsilon.
         noise: sentences on the noise source of all compared trials, and its consequences.
         standing: standing of the guarantee with this noise, from `standing_of`.
@@ -58,6 +59,7 @@ class Choice:
     noise: str
     standing: str
     scores: str = SCORES
+    unscored: int = 0
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -80,18 +82,22 @@ class Choice:
 def choose(experiment: Experiment, runs: pd.DataFrame, paid: Epsilon | None = None) -> Choice:
     """Choose the best certified trial of an experiment, which has at least one.
 
+    Trials of a grid that hold no record out have no score: they are priced with the others, but not compared.
+
     Args:
         experiment: the experiment.
         runs: from `load_runs`, with one row per trial.
         paid: the epsilon of all trials by a budget, if there is one.
 
     Raises:
-        ReportError: if a certified trial lacks validation or test accuracy.
+        ReportError: if a certified trial lacks test accuracy, or validation accuracy that it should have.
     """
     trials = {trial.trial_key: trial for trial in composable(experiment.trials)}
-    scored = runs[runs["trial_key"].isin(list(trials))]
-    for name in (SCORE, "test/accuracy"):
-        require_accuracy(scored, name)
+    unscored = [] if experiment.candidates else [key for key, trial in trials.items() if not holds_out(trial)]
+    certified = runs[runs["trial_key"].isin(list(trials))]
+    scored = certified if len(unscored) == len(trials) else certified[~certified["trial_key"].isin(unscored)]
+    require_accuracy(scored, SCORE)
+    require_accuracy(certified)
     best = scored.loc[scored[SCORE].idxmax()]
     trial = trials[best["trial_key"]]
     earlier = earlier_epochs(runs)  # an earlier draw of secret noise is a release too
@@ -110,7 +116,7 @@ def choose(experiment: Experiment, runs: pd.DataFrame, paid: Epsilon | None = No
                   test=float(best["test/accuracy"]), alone=tightest_epsilon, selected=selected, reason=reason,
                   trials=None if experiment.candidates else len(trials),  # random stopping keeps the number secret
                   others=len(experiment.trials) - len(trials), noise=noise, standing=standing_of(compared),
-                  scores=SCORES_COVERED if scores_are_covered(compared) else SCORES)
+                  scores=SCORES_COVERED if scores_are_covered(compared) else SCORES, unscored=len(unscored))
 
 
 def standing_of(trials: Sequence[TrialConfig]) -> str:
@@ -179,7 +185,8 @@ def texts(choice: Choice) -> Texts:
 
 def caption(choice: Choice) -> str:
     """Return the caption: the choice, and the assumptions of its price."""
-    number = "" if choice.trials is None else f"{choice.trials} "  # random stopping keeps the number secret
+    # random stopping keeps the number secret
+    number = "" if choice.trials is None else f"{choice.trials - choice.unscored} "
     epsilon = choice.selected or choice.alone
     guarantee_kind = guarantee_of(choice)
     price = epsilon_text("selected" if choice.selected else guarantee_kind, [epsilon.relation], [epsilon.sampler],
@@ -195,6 +202,10 @@ def _notes(choice: Choice) -> list[str]:
         sentences.append(f"No ε covers the choice: {choice.reason}.")
     else:
         sentences += [_covered(choice, choice.selected), choice.scores]
+        if choice.unscored:
+            sentences.append(f"{counted(choice.unscored, 'trial')} held no record out, so that no score compared "
+                             f"{'it' if choice.unscored == 1 else 'them'}; selected ε covers "
+                             f"{'it' if choice.unscored == 1 else 'them'} too.")
     if choice.others:
         sentences.append(f"{choice.others} further trials of the file have no certified ε; they were not candidates, "
                          "and no number here covers their publication.")

@@ -31,10 +31,15 @@ from pipeline.trials.naming import composable, guarantee
 LARGEST_EPSILON = 1e8  # largest epsilon of training that score noise can match
 
 
+def holds_out(config: TrialConfig) -> bool:
+    """Whether a trial holds records out, for validation."""
+    _, n_validation = config.split_sizes
+    return n_validation > 0
+
+
 def is_noisy(config: TrialConfig) -> bool:
     """Whether a trial logs validation accuracy with noise."""
-    _, n_validation = config.split_sizes
-    return config.disclosure == "noisy" and n_validation > 0
+    return config.disclosure == "noisy" and holds_out(config)
 
 
 @lru_cache(maxsize=1024)
@@ -126,14 +131,15 @@ def selected_epsilon(trials: Sequence[TrialConfig], selection: Selection,
     events = [event_of(with_noise(trial), epochs[trial]) for trial in trials]
     scores: list[float] = []  # by trial, mu of all its noisy evaluations together
     if scores_are_covered(trials):
-        scores = [math.sqrt(epochs[trial]) / evaluation_noise(trial) for trial in trials]
+        scores = [math.sqrt(epochs[trial]) / evaluation_noise(trial) if is_noisy(trial) else 0.0 for trial in trials]
     delta = min(accounted_delta(trial) for trial in trials)
     mean_runs = 1.0  # expected number of runs of a trial
     if selection.is_random:
         mean_runs, shape = selection.distribution
         epsilon = selected_by_random_stopping(events, delta, mean_runs, shape, scores)
     else:
-        splits = {(trial.seed, trial.split_sizes) for trial in trials}  # they determine the held-out records
+        # Seed and sizes determine the held-out records.
+        splits = {(trial.seed, trial.split_sizes) for trial in trials if holds_out(trial)}
         epsilon = selected_by_composition(events, delta, scores, one_split=len(splits) == 1)
     runs = sum(epochs[trial] / trial.epochs for trial in trials) * max(mean_runs, 1)
     # The error of a secure noise sampler, over all runs, must fit into its share of delta.
@@ -144,5 +150,6 @@ def selected_epsilon(trials: Sequence[TrialConfig], selection: Selection,
 
 
 def scores_are_covered(trials: Sequence[TrialConfig]) -> bool:
-    """Whether all certified trials among `trials` release their validation scores with noise."""
-    return all(is_noisy(trial) for trial in composable(trials))
+    """Whether all certified trials among `trials` that hold records out release their scores with noise."""
+    scored = [trial for trial in composable(trials) if holds_out(trial)]
+    return all(is_noisy(trial) for trial in scored) and bool(scored)

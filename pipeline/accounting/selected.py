@@ -47,9 +47,10 @@ def selected_by_composition(events: Sequence[Event], delta: float, scores: Seque
 
     Args:
         events: privacy event of each trial whose results anybody looked at.
-        scores: mu (Gaussian differential privacy) of every trial's validation scores, if epsilon shall cover them.
-        one_split: whether all trials hold out the same records. A record then pays for training or for scores;
-            otherwise it is charged for both.
+        scores: mu (Gaussian differential privacy) of every trial's validation scores, if epsilon shall cover them; 0
+            for a trial that holds no record out.
+        one_split: whether the trials with scores hold out the same records. A record then pays for their training or
+            for their scores; otherwise it is charged for both.
 
     Raises:
         ValueError: without events, or unless 0 < delta < 1.
@@ -65,20 +66,27 @@ def selected_by_composition(events: Sequence[Event], delta: float, scores: Seque
     # Runs without amplification by sampling are Gaussian mechanisms, which compose exactly.
     is_exact = not any_stated and not any(event.sampler_class.amplified for event in gaussian_events)
     scores_mu = math.hypot(*scores)  # Gaussian mechanisms compose to the root of the summed squares
-    extra_mu = 0.0 if one_split else scores_mu  # scores charged to a record that also pays for training
     if any(event.z == 0 for event in gaussian_events):
         value = math.inf
-    elif any_stated:
-        repeated_runs = [_as_dp(event, count) for event, count in Counter(events).items()]
-        value = composed_epsilon(repeated_runs, [extra_mu], delta)
-    elif is_exact:
-        run_mus = [math.sqrt(event.epochs) / event.z for event in gaussian_events]
-        value = gdp_eps(math.hypot(extra_mu, *run_mus), delta)
+    elif one_split and scores_mu:
+        trained_on_all = [event for event, mu in zip(events, scores, strict=True) if not mu]
+        value = max(_composed_epsilon(events, 0.0, delta), _composed_epsilon(trained_on_all, scores_mu, delta))
     else:
-        value = _composed_losses_epsilon(gaussian_events, extra_mu, delta)
-    value = max(value, gdp_eps(scores_mu, delta))  # of a record that only pays for scores
+        value = _composed_epsilon(events, scores_mu, delta)
     return Epsilon(value, kind="selected", variant="composition", relation=relation, sampler=", ".join(samplers),
                    delta=delta, conversion="exact" if is_exact else "pld", note=note)
+
+
+def _composed_epsilon(events: Sequence[Event], extra_mu: float, delta: float) -> float:
+    """Return epsilon of all events together with a further Gaussian release; `extra_mu` is its mu, 0 for none."""
+    gaussian_events = [event for event in events if isinstance(event, PrivacyEvent)]
+    if len(gaussian_events) < len(events):
+        repeated_runs = [_as_dp(event, count) for event, count in Counter(events).items()]
+        return composed_epsilon(repeated_runs, [extra_mu], delta)
+    if any(event.sampler_class.amplified for event in gaussian_events):
+        return _composed_losses_epsilon(gaussian_events, extra_mu, delta)
+    run_mus = [math.sqrt(event.epochs) / event.z for event in gaussian_events]
+    return gdp_eps(math.hypot(extra_mu, *run_mus), delta)
 
 
 def _composed_losses_epsilon(events: Sequence[PrivacyEvent], extra_mu: float, delta: float) -> float:

@@ -193,6 +193,26 @@ def test_noisy_scores_are_part_of_what_a_choice_costs():
     assert "scores must come from public data" in choice_of(research).note
 
 
+@pytest.mark.parametrize("scale", [1, 30])
+def test_trial_on_all_records_composes_with_pilots_and_their_scores(scale):
+    """A record trains the pilots and the last trial, or has the pilots' scores and trains the last trial."""
+    pilot = dataclasses.replace(SECURE, sampler="shuffled", target_epsilon=0.0, noise_multiplier=20.0 * scale)
+    pilots = [dataclasses.replace(pilot, learning_rate=rate) for rate in (0.1, 0.2)]
+    last = dataclasses.replace(pilot, validation_fraction=0.0, noise_multiplier=25.0)
+    trained = math.sqrt(SECURE.epochs) / 10 / scale
+    scored = math.sqrt(SECURE.epochs) / evaluation_noise(pilot)
+    all_records = math.sqrt(SECURE.epochs) / 12.5
+    delta = min(accounted_delta(trial) for trial in (pilot, last))
+    mus = [math.hypot(trained, trained, all_records), math.hypot(scored, scored, all_records)]
+    price = choice_of([*pilots, last])
+    assert price.value == pytest.approx(max(gdp_eps(mu, delta) for mu in mus))
+    assert "noisy validation scores of all trials are covered" in price.note
+    splits = choice_of([dataclasses.replace(trial, seed=k) for k, trial in enumerate(pilots)] + [last])
+    assert splits.value == pytest.approx(gdp_eps(math.hypot(trained, trained, scored, scored, all_records), delta))
+    plain = dataclasses.replace(last, noise="research", validation_fraction=0.1)
+    assert "scores must come from public data" in choice_of([*pilots, plain]).note
+
+
 def test_shuffled_trials_and_their_scores_compose_exactly():
     grid = [dataclasses.replace(SECURE, sampler="shuffled", target_epsilon=0.0, noise_multiplier=20.0, seed=k)
             for k in (0, 1)]

@@ -150,6 +150,21 @@ def test_a_trial_without_a_score_is_named(store, name):
         selection.choose(experiment(GRID), runs)
 
 
+def test_trial_that_holds_no_record_out_is_priced_but_not_compared(store):
+    store.attach("best")
+    last = replace(GRID[3], validation_fraction=0.0)
+    runs = load_runs(store, GRID)
+    runs.loc[3, ["trial_key", "validation/accuracy"]] = last.trial_key, math.nan
+    choice = selection.choose(experiment((*GRID[:3], last)), runs)
+    assert (choice.trial_key, choice.trials, choice.unscored) == (GRID[2].trial_key, 4, 1)
+    assert choice.selected.value == pytest.approx(selected_epsilon((*GRID[:3], last), Selection()).value)
+    text = "".join(selection.texts(choice).notes)
+    assert "The best of 3 certified trials" in selection.caption(choice) and "all 4 trials" in text
+    assert "1 trial held no record out, so that no score compared it; selected ε covers it too." in text
+    with pytest.raises(ReportError, match="validation/accuracy: missing for 1 of 1 trials"):
+        selection.choose(experiment([last]), runs)
+
+
 @pytest.mark.parametrize(("sources", "says", "standing"), [
     (["research"] * 4, "the guarantee, and a release needs secret noise. The simulation leaves out", "simulated"),
     (["secure"] * 4, "Noise and batches came from the operating system", "certified"),

@@ -13,7 +13,7 @@ BASE = "dataset: digits, hidden: [8], batch_size: 64, epochs: 1, sampler: poisso
 PILOTS = """\
 name: pilots_digits
 base: {dataset: digits, hidden: [8], mechanism: per_example, private_metrics: noisy, sampler: poisson, batch_size: 256,
-       target_epsilon: 0.5, epochs: 1, validation_fraction: 0.2}
+       target_epsilon: 0.5, epochs: 4, validation_fraction: 0.2}
 cases:
   - base: {learning_rate: 0.001}
   - base: {learning_rate: 1}
@@ -39,10 +39,10 @@ def test_the_best_pilot_is_trained_again_and_all_trials_are_paid_for(tmp_path, m
     file.write_text(PILOTS)
     monkeypatch.setattr(pilots, "ROOT", tmp_path)
     monkeypatch.setattr(pilots, "FILES", {"digits": "pilots_digits"})
-    monkeypatch.setattr(pilots, "FINAL", {"target_epsilon": 2.5, "epochs": 3})
+    monkeypatch.setattr(pilots, "FINAL", {"target_epsilon": 2.5, "epochs": 3, "validation_fraction": 0.0})
     row = pilots.row("digits", 1, tmp_path / "mlruns")
     text = PILOTS.replace("digits\n", "digits_s1\n", 1).replace("target_epsilon: 0.5", "seed: 1, target_epsilon: 0.5")
-    last = "  - base: {learning_rate: 1, target_epsilon: 2.5, epochs: 3}\n"
+    last = "  - base: {learning_rate: 1, target_epsilon: 2.5, epochs: 3, validation_fraction: 0.0}\n"
     experiment = parse_experiment(text.replace("report", last + "report"), file)
     price = selected_epsilon(experiment.trials, experiment.selection).value
     assert row["map"] == 1 and row["trial_key"] == experiment.trials[-1].trial_key
