@@ -20,6 +20,7 @@ import ray
 from ray._private import ray_constants, services, state
 from ray._private import worker as ray_worker
 from ray.exceptions import RayError, RayTaskError
+from ray.util import client
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from pipeline.package import ROOT
@@ -36,6 +37,7 @@ Result = TypeVar("Result")
 
 WORKERS_OF_CLUSTER = "the cluster's nodes say how many packs they take"
 CLIENT = "ray://"  # prefix of Ray Client's addresses, for machines outside the cluster
+CONNECT_SECONDS = 90.0  # longest wait for a connection; Ray's own patience with a silent server is 60 s
 LOG_SECONDS = 2.0  # longest delay of a line that the head prints
 AWAY = "unless it comes back, this ends; the same command goes on"
 NODE_LOST = ("has been marked dead", "Raylet is terminated")  # texts in Ray's messages
@@ -118,15 +120,13 @@ def on_head(function: Callable[..., Result], address: str, **arguments: Any) -> 
         raise ConfigError(f"MLFLOW_TRACKING_URI: must name a tracking server that the cluster reaches, because address "
                           f"'{address}' drives the sweep from there, got none")
     check_address(address.removeprefix(CLIENT))
-    try:
-        ray.init(address, runtime_env=code(), logging_level=logging.ERROR)
-    except (ConnectionError, RuntimeError, ImportError) as error:
-        raise ResourceError(f"address: no Ray cluster that can be used at '{address}' ({one_line(error)})") from None
+    say = SweepProgress((), quiet=arguments["quiet"]).say
+    _connect(address, say)
     tracking = {name: value for name, value in os.environ.items() if name.startswith("MLFLOW_TRACKING_")}
     there: Any = ray.remote(num_cpus=0, resources=HEAD, max_retries=0)(_at_home).options(name=function.__name__)
     task = there.remote(function, tracking, arguments)
     head = Node(f"at {address}", address.removeprefix(CLIENT))
-    with Watch(lambda: {"head": head}, SweepProgress((), quiet=arguments["quiet"]).say, AWAY) as watch:
+    with Watch(lambda: {"head": head}, say, AWAY) as watch:
         answer = _in_thread(lambda: ray.get(task))
         try:
             while not answer.done():
@@ -148,6 +148,38 @@ def on_head(function: Callable[..., Result], address: str, **arguments: Any) -> 
         finally:
             time.sleep(LOG_SECONDS)
             ray.shutdown()
+
+
+def _connect(address: str, say: Callable[[str], None]) -> None:
+    """Connect to the head at `ray://host:port`, where Ray starts a server for this client.
+
+    Ray forks that server while other threads call gRPC. The fork may die or never return, so that another one is asked
+    for.
+
+    Raises:
+        ResourceError: no cluster at the address, other versions of Ray or Python, or no server.
+    """
+    for is_last_try in (False, False, True):
+        connection = _in_thread(lambda: ray.init(address, runtime_env=code(), logging_level=logging.ERROR))
+        try:
+            connection.result(CONNECT_SECONDS)
+            return
+        except TimeoutError:
+            reason = f"no answer for {CONNECT_SECONDS:.0f} s"
+            worker = client.ray.get_context().client_worker
+            if worker:
+                worker.channel.close()
+            with contextlib.suppress(Exception):  # the thread ends with the error that this causes
+                connection.result()
+        except ConnectionAbortedError as error:
+            reason = str(error).strip().splitlines()[-1]  # the last line of a traceback on the head
+        except (ConnectionError, RuntimeError, ImportError) as error:
+            raise ResourceError(f"address: no Ray cluster that can be used at '{address}' "
+                                f"({one_line(error)})") from None
+        message = f"the head at '{address}' did not start a server for this client ({reason})"
+        if is_last_try:
+            raise ResourceError(f"address: {message}; run the same command again") from None
+        say(f"{message}; asking again")
 
 
 def _in_thread(function: Callable[[], Result]) -> Future[Result]:

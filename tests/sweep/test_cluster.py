@@ -36,12 +36,29 @@ def read(spec, folder):
 register_dataset("other_digits", DATASETS["digits"], read)
 """
 
+# Runs at the start of every process of the head: if the file `hang` exists, a client's server is never started.
+FAULTS = """
+import pathlib, subprocess, time
+
+fault, start = pathlib.Path(__file__).parents[2] / "hang", subprocess.Popen.__init__
+
+
+def faulty(self, command, *arguments, **options):
+    if "--mode=specific-server" in command and fault.exists():
+        fault.unlink()
+        time.sleep(1_000)
+    start(self, command, *arguments, **options)
+
+
+subprocess.Popen.__init__ = faulty
+"""
+
 
 @pytest.fixture(scope="module")
 def nodes(tmp_path_factory):
     cluster = Nodes(tmp_path_factory.mktemp("nodes"))
     try:
-        cluster.start("plain", "--num-cpus=1")
+        cluster.start("plain", "--num-cpus=1", startup=FAULTS)
         cluster.start("optical", "--num-cpus=2", '--resources={"OPU": 1}')
         yield cluster
     finally:
@@ -65,6 +82,16 @@ def test_sweep_from_outside_trains_pdfa_at_the_opu_and_the_others_on_both_nodes(
     assert where["pdfa", "optical"] == 2 and where["pdfa", "plain"] == 0
     assert where["dfa", "plain"] and where["dfa", "optical"]
     assert {run.tags["git_commit"] for run in store.runs()} == {git_commit()}
+
+
+@pytest.mark.slow
+def test_head_that_hangs_when_it_starts_a_server_for_this_client_is_asked_again(nodes, tmp_path):
+    """Ray starts that server by a fork among threads of gRPC, which may stop the fork forever."""
+    (nodes.folder / "hang").touch()
+    done = nodes.python(DRIVER, "connect", f"ray://127.0.0.1:{nodes.client_port}", nodes.folder, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "did not start a server for this client (no answer for 10 s); asking again" in done.stderr
+    assert done.stdout == "plain auto\n" and not (nodes.folder / "hang").exists()
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import socket
 import threading
@@ -134,6 +135,22 @@ def test_a_sweep_through_a_head_that_stays_away_ends_with_an_error(monkeypatch, 
     with pytest.raises(ResourceError, match="sweep on 'ray://head:1' ended .*it has not answered for 120 s"):
         cluster.on_head(print, "ray://head:1", tracking_uri="http://tracking", quiet=True)
     gone.set()
+
+
+@pytest.mark.parametrize("failures", [2, 3])
+def test_head_whose_server_for_this_client_dies_is_asked_three_times(monkeypatch, failures):
+    answers, said = iter([True] * failures + [False]), []
+
+    def init(*_, **__):
+        if next(answers):
+            raise ConnectionAbortedError("Initialization failure from server:\nTraceback\nRuntimeError: no server.\n")
+
+    monkeypatch.setattr(cluster, "ray", SimpleNamespace(init=init))
+    message = "the head at 'ray://head:1' did not start a server for this client (RuntimeError: no server.)"
+    with (contextlib.nullcontext() if failures == 2 else
+          pytest.raises(ResourceError, match=re.escape(f"address: {message}; run the same command again"))):
+        cluster._connect("ray://head:1", said.append)
+    assert said == [f"{message}; asking again"] * 2
 
 
 def test_a_worker_whose_answer_was_lost_with_the_link_is_found_once_it_had_time_to_answer(clock):

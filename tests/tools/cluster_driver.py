@@ -1,5 +1,5 @@
 """Drivers of the tests of clusters, run as
-`python cluster_driver.py sweep|prepare|plugin ADDRESS HOME [DATA|FILE]`."""
+`python cluster_driver.py sweep|prepare|connect|plugin ADDRESS HOME [DATA|FILE]`."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from pipeline.experiment.experiment import Experiment, load_experiment
+from pipeline.sweep import cluster
 from pipeline.sweep.checkpoints import Checkpoints
 from pipeline.sweep.cluster import prepare_nodes, running_ray
 from pipeline.sweep.resources import ResourceError
@@ -66,10 +67,18 @@ def prepare(address: str, home: Path, data: str = "") -> None:
                 print(error)
 
 
+def connect(address: str, home: Path) -> None:
+    """Connect within seconds, and say on which node and for which address a function is called there."""
+    cluster.CONNECT_SECONDS = 10.0
+    print(cluster.on_head(lambda address, **_: f"{os.environ['NODE']} {address}", address, tracking_uri="none",
+                          quiet=False))
+
+
 def plugin(address: str, home: Path, file: str) -> None:
     """A file whose plugin lies beside it."""
     print(run_sweep(load_experiment(Path(file)), address=address, data_folder=Path(file).absolute().parent))
 
 
 if __name__ == "__main__":
-    {"sweep": sweep, "prepare": prepare, "plugin": plugin}[sys.argv[1]](sys.argv[2], Path(sys.argv[3]), *sys.argv[4:])
+    drivers = {"sweep": sweep, "prepare": prepare, "connect": connect, "plugin": plugin}
+    drivers[sys.argv[1]](sys.argv[2], Path(sys.argv[3]), *sys.argv[4:])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import signal
 import socket
 import subprocess
 import sys
@@ -39,12 +40,13 @@ class Nodes:
     def address(self) -> str:
         return f"127.0.0.1:{self.port}"
 
-    def start(self, name: str, *options: str) -> None:
-        """Start a node, the first as the head, and wait until it is up."""
+    def start(self, name: str, *options: str, startup: str = "") -> None:
+        """Start a node, the first as the head, and wait until it is up; `startup` runs first in its processes."""
         home = self.folder / name
         broken = home / "modules" / "pipeline" / "__init__.py"
         broken.parent.mkdir(parents=True)
         broken.write_text("raise ImportError('this is the package of the node')")
+        (home / "modules" / "sitecustomize.py").write_text(startup)
         where = [f"--address={self.address}"] if self._processes else [
             "--head", f"--port={self.port}", f"--ray-client-server-port={self.client_port}",
             "--include-dashboard=false", f"--temp-dir={self.folder}"]
@@ -61,10 +63,22 @@ class Nodes:
             time.sleep(0.1)
 
     def python(self, *arguments: object, cwd: Path, **environment: str) -> subprocess.CompletedProcess:
-        """Run Python on the machine where this checkout is, with access to the cluster."""
-        return subprocess.run([sys.executable, *map(str, arguments)], cwd=cwd, text=True, capture_output=True,
-                              timeout=2 * PATIENCE,
-                              env={**clean(), **self.access, "PYTHONPATH": str(ROOT), **environment})
+        """Run Python on the machine where this checkout is, with access to the cluster.
+
+        If it takes too long, the stacks of its threads are in the error, and what it and the nodes have written.
+        """
+        process = subprocess.Popen([sys.executable, "-X", "faulthandler", *map(str, arguments)], cwd=cwd, text=True,
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                   env={**clean(), **self.access, "PYTHONPATH": str(ROOT), **environment})
+        try:
+            output, errors = process.communicate(timeout=2 * PATIENCE)
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGABRT)  # faulthandler prints the stacks
+            output, errors = process.communicate()
+            written = [f"{file.name}:\n{file.read_text(errors='replace')[-3_000:]}"
+                       for file in sorted(self.folder.glob("session_latest/logs/*")) if file.is_file()]
+            raise AssertionError("\n".join([f"no end after {2 * PATIENCE} s", output, errors, *written])) from None
+        return subprocess.CompletedProcess(process.args, process.returncode, output, errors)
 
     def stop(self) -> None:
         for process in reversed(self._processes):
