@@ -17,6 +17,7 @@ import importlib
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import Field
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast, dataclass_transform
 
 from pipeline.trials.condition import Need, built_in_trainer, private
@@ -367,10 +368,16 @@ SLOTS: Mapping[str, str] = {name: slot(name, attribute, default, doc, **rules)
 
 def settings() -> tuple[Field[Any], ...]:
     """Return all settings that a trial may have: for each slot the choice of its part, then the parts' settings."""
+    return _settings(tuple((slot_name, tuple(slot_parts.values())) for slot_name, slot_parts in PARTS.items()))
+
+
+@lru_cache
+def _settings(parts: tuple[tuple[str, tuple[type[Part], ...]], ...]) -> tuple[Field[Any], ...]:
+    """Return the settings of slots with these parts, cached because reports ask for every field of every run."""
     found: dict[str, Field[Any]] = {}
-    for slot_name, slot_parts in PARTS.items():
+    for slot_name, slot_parts in parts:
         found.setdefault(slot_name, SETTINGS[slot_name])
-        for cls in slot_parts.values():
+        for cls in slot_parts:
             for field in fields(cls):
                 found.setdefault(field.name, field)
     return tuple(found.values())
