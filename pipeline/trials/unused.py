@@ -6,7 +6,7 @@ anywhere. Another default (`schedule: constant`) may be written if a part of the
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pipeline.trials.condition import Need
@@ -139,12 +139,15 @@ def _unmet(field: str, cls: type[Part], trial: TrialConfig) -> list[Need]:
     return [need for need in cls.__dataclass_fields__[field].metadata["needs"] if not need.holds(trial)]
 
 
-def _elsewhere(field: str, trial: TrialConfig) -> Iterator[tuple[str, list[str], str]]:
-    """Yield (slot, names of parts, condition) for parts that use the setting `field` and could replace the trial's own.
+def _elsewhere(field: str, trial: TrialConfig) -> list[tuple[str, list[str], str]]:
+    """Return (slot, names of parts, condition) for parts that use `field` and could replace the trial's own.
 
     The condition is a text such as ` with sigma > 0`, or empty. Mechanisms come first. If the trial's algorithm takes
-    none of the projectors with the setting, algorithms that take one are yielded instead.
+    none of the projectors with the setting, algorithms that take one replace it. Parts that use the setting only
+    beside certain other parts are returned if there are no better ones.
     """
+    replacements: list[tuple[str, list[str], str]] = []
+    beside_others: list[tuple[str, list[str], str]] = []
     for slot, owners_text in sorted(owners(field).items(), key=lambda item: item[0] != "mechanism"):
         names = [name for name in owners_text if name != getattr(trial, slot)]
         compatible = [name for name in names if name in trial.parts.feedback.projectors]
@@ -153,11 +156,13 @@ def _elsewhere(field: str, trial: TrialConfig) -> Iterator[tuple[str, list[str],
                           if set(cls.projectors) & set(names)}
             is_default = any(cls.projectors[0] in names for cls in algorithms.values())
             condition = "" if is_default else f" with projector {listed_or(names)}"
-            yield "algorithm", list(algorithms), condition
+            replacements.append(("algorithm", list(algorithms), condition))
         elif names:
-            conditions = _unmet(field, PARTS[slot][names[0]], trial)
-            if not any(_is_on_slot(need) for need in conditions):
-                yield slot, names, "".join(f" with {need.text}" for need in conditions)
+            needs = _unmet(field, PARTS[slot][names[0]], trial)
+            condition = "".join(f" with {need.text}" for need in needs)
+            needs_others = any(_is_on_slot(need) for need in needs)
+            (beside_others if needs_others else replacements).append((slot, names, condition))
+    return replacements or beside_others
 
 
 def _is_on_slot(need: Need) -> bool:

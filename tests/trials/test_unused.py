@@ -31,6 +31,9 @@ from pipeline.trials.config import ConfigError, TrialConfig
     ("base: {algorithm: bp}\ngrid: {threshold: [0.1, 0.2]}",
      r"threshold: is not used with algorithm 'bp', got 0.1, 0.2; use algorithm 'tdfa' or 'pdfa', at grid.threshold"),
     ("grid: {algorithm: [bp, dfa]}\nbase: {threshold: 0.1}", r"threshold: is not used with algorithm 'bp' or 'dfa'"),
+    ("base: {mechanism: photonic, sigma: 0.1, feedback_centered: true}\ngrid: {algorithm: [dfa, bp]}",
+     r"feedback_centered: is not used with algorithm 'dfa' or 'bp', got True; use algorithm 'tdfa' or 'pdfa' with "
+     r"mechanism other than 'photonic', at base.feedback_centered"),
     ("base: {optimizer: adam, momentum: 0}", r"momentum: is not used with optimizer 'adam', got 0.0; use optimizer "
                                              r"'sgd'"),
     ("base: {kernel: 3}", r"kernel: is not used with network 'mlp', got 3; use network 'convnet'"),
