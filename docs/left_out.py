@@ -4,7 +4,7 @@
 
 A setting is a map of images with a step size, and its regret on a data set is its distance from the best one there, in
 points of validation accuracy. For each data set the setting with the least mean regret on the others is taken, among
-those that were tried on all of the others.
+those that were tried on all of the others. `docs/pilots.py` takes the rule of its last trial in the same way.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -19,6 +20,7 @@ from analysis.statistics import mean_interval, plus_minus
 
 FOLDER = Path(__file__).parent.parent / "analysis" / "results" / "left_out"
 EPSILON, EPOCHS = 3, 20  # of the trials by which settings are compared
+RULE = ["learning_rate", "output_std", "denoise", "epochs"]  # settings that one rule of step sizes fixes
 LABELS = {"cifar10": "CIFAR-10", "fashion_mnist": "Fashion-MNIST", "mnist": "MNIST"}
 
 
@@ -28,7 +30,12 @@ def candidates(trials: pd.DataFrame) -> pd.DataFrame:
     return 100 * at.pivot(index=["map", "learning_rate"], columns="dataset", values="validation/accuracy")
 
 
-def chosen(table: pd.DataFrame) -> dict[str, tuple[tuple[str, float], tuple[str, float]]]:
+def rules(trials: pd.DataFrame) -> pd.DataFrame:
+    """Validation accuracy in %, mean over seeds, a row per rule of step sizes (see `RULE`), a column per data set."""
+    return 100 * trials.groupby([*RULE, "dataset"])["validation/accuracy"].mean().unstack()
+
+
+def chosen(table: pd.DataFrame) -> dict[str, tuple[tuple[Any, ...], tuple[Any, ...]]]:
     """For every data set, the setting chosen on the others, of all that were tried on each of these, and the best one
     on itself, as labels of `table`."""
     regret = table.max() - table
@@ -53,7 +60,21 @@ def paid_lines(ways: Mapping[str, pd.DataFrame]) -> list[str]:
     return lines
 
 
-def page(trials: pd.DataFrame, ways: Mapping[str, pd.DataFrame]) -> str:
+def rule_lines(trials: pd.DataFrame) -> list[str]:
+    """Return the rules of step sizes with their accuracies, and the choice for each data set, in Markdown."""
+    table = rules(trials)
+    names = {rule: f"{rule[0]:g}, `output_std` {rule[1]:g}{', `denoise`' if rule[2] else ''}, {rule[3]} epochs"
+             for rule in table.index}
+    lines = ["| rule of the last trial after pilots | " + " | ".join(LABELS[name] for name in table) + " |",
+             "| --- | " + " | ".join("---:" for _ in table) + " |"]
+    lines += [f"| {names[rule]} | " + " | ".join(f"{value:.2f}" for value in row) + " |"
+              for rule, row in zip(table.index, table.to_numpy(), strict=True)]
+    lines += ["", "| data set | rule chosen on the others | best on itself |", "| --- | --- | --- |"]
+    return lines + [f"| {LABELS[name]} | " + " | ".join(names[rule] for rule in both) + " |"
+                    for name, both in chosen(table).items()]
+
+
+def page(trials: pd.DataFrame, rule_trials: pd.DataFrame, ways: Mapping[str, pd.DataFrame]) -> str:
     """Return the settings with their accuracies, the choices, and what paid choices reach, in Markdown."""
     table = candidates(trials)
     lines = ["| map | step size | " + " | ".join(LABELS[name] for name in table) + " |",
@@ -64,11 +85,11 @@ def page(trials: pd.DataFrame, ways: Mapping[str, pd.DataFrame]) -> str:
     lines += ["", "| data set | chosen on the others | best on itself |", "| --- | --- | --- |"]
     lines += [f"| {LABELS[name]} | " + " | ".join(f"{which[0]}, {which[1]:g}" for which in both) + " |"
               for name, both in chosen(table).items()]
-    return "\n".join([*lines, "", *paid_lines(ways)]) + "\n"
+    return "\n".join([*lines, "", *rule_lines(rule_trials), "", *paid_lines(ways)]) + "\n"
 
 
 if __name__ == "__main__":
     ways = {"two full trials": pd.read_csv(FOLDER / "paid.csv"),
             "three cheap pilots": pd.read_csv(FOLDER / "pilots.csv")}
-    text = page(pd.read_csv(FOLDER / "validation.csv"), ways)
+    text = page(pd.read_csv(FOLDER / "validation.csv"), pd.read_csv(FOLDER / "rules.csv"), ways)
     (FOLDER / "choices.md").write_text(text, encoding="utf-8")

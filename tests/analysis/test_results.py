@@ -132,9 +132,11 @@ def test_settings_chosen_on_other_data_sets_are_those_of_the_trials_of_the_exper
     trials = pd.read_csv(RESULTS / "left_out" / "validation.csv")
     ways = {way: pd.read_csv(RESULTS / "left_out" / f"{file}.csv")
             for way, file in (("two full trials", "paid"), ("three cheap pilots", "pilots"))}
-    assert (RESULTS / "left_out" / "choices.md").read_text(encoding="utf-8") == left_out.page(trials, ways)
-    experiment = load_experiment(ROOT / "experiments" / "left_out.yaml")
-    assert sorted(trials["trial_key"]) == sorted(trial.trial_key for trial in experiment.trials)
+    rules = pd.read_csv(RESULTS / "left_out" / "rules.csv")
+    assert (RESULTS / "left_out" / "choices.md").read_text(encoding="utf-8") == left_out.page(trials, rules, ways)
+    for name, table in ("left_out", trials), ("pilots_rules", rules):
+        experiment = load_experiment(ROOT / "experiments" / f"{name}.yaml")
+        assert sorted(table["trial_key"]) == sorted(trial.trial_key for trial in experiment.trials)
 
 
 def test_of_several_settings_the_one_with_the_least_mean_regret_on_the_others_is_chosen():

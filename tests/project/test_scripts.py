@@ -39,7 +39,8 @@ def test_the_best_pilot_is_trained_again_and_all_trials_are_paid_for(tmp_path, m
     file.write_text(PILOTS)
     monkeypatch.setattr(pilots, "ROOT", tmp_path)
     monkeypatch.setattr(pilots, "FILES", {"digits": "pilots_digits"})
-    monkeypatch.setattr(pilots, "FINAL", {"target_epsilon": 2.5, "epochs": 3, "validation_fraction": 0.0})
+    monkeypatch.setattr(pilots, "last_settings", lambda dataset: {
+        "target_epsilon": 2.5, "epochs": 3, "validation_fraction": 0.0})
     row = pilots.row("digits", 1, tmp_path / "mlruns")
     text = PILOTS.replace("digits\n", "digits_s1\n", 1).replace("target_epsilon: 0.5", "seed: 1, target_epsilon: 0.5")
     last = "  - base: {learning_rate: 1, target_epsilon: 2.5, epochs: 3, validation_fraction: 0.0}\n"
