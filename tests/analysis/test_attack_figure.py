@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from analysis.exhibits.row_space import MEMBERS, NON_MEMBERS, ZERO, plot, residual_histogram
-from analysis.style import theme
+from analysis.exhibits.row_space import ZERO, plot, residual_histogram
 
 RNG = np.random.default_rng(0)
 FAR = RNG.uniform(0.2, 0.6, 1000)
@@ -36,6 +35,8 @@ def test_separated_members_stand_at_zero_of_a_logarithmic_axis():
     assert share(ax, 0, 2 * ZERO, filled=False) == pytest.approx(100)
     assert share(ax, 0, 0.1, filled=True) == 0
     assert share(ax, 0.1, 1.1, filled=True) == pytest.approx(100)
+    filled, outlined = sorted(ax.patches, key=lambda patch: not patch.get_fill())
+    assert filled.get_facecolor()[:3] != outlined.get_edgecolor()[:3]
 
 
 def test_overlapping_residuals_have_a_linear_axis():
@@ -54,19 +55,12 @@ def test_labels_say_units_n_and_auc():
     assert residual_histogram(FAR, np.zeros(20), axes()).get_legend().get_title().get_text() == "AUC 0.000"
 
 
-def test_members_and_non_members_differ_by_more_than_colour():
-    ax = residual_histogram(OVERLAP, FAR, axes())
-    assert {bool(p.get_fill()) for p in ax.patches} == {True, False} and MEMBERS != NON_MEMBERS
-
-
-def test_panels_side_by_side_in_text_that_stays_text(tmp_path):
+def test_panels_side_by_side():
     figure = plot({"photonic": (np.zeros(20), FAR), "certified": (OVERLAP, FAR)})
     assert [ax.get_title() for ax in figure.axes] == ["photonic", "certified"]
     assert figure.get_size_inches().tolist() == [9, 3]
-    with theme():
-        figure.savefig(tmp_path / "f.svg", metadata={"Date": None})
-    text = (tmp_path / "f.svg").read_text(encoding="utf-8")
-    assert "non-members (n = 1,000)" in text and "Share of records (%)" in text
+    with pytest.raises(ValueError, match="panels: must be at least one"):
+        plot({})
 
 
 @pytest.mark.parametrize("members, non_members, message", [
@@ -76,8 +70,3 @@ def test_panels_side_by_side_in_text_that_stays_text(tmp_path):
 def test_refuses_what_is_no_residual(members, non_members, message):
     with pytest.raises(ValueError, match=message):
         residual_histogram(members, non_members, axes())
-
-
-def test_refuses_no_panel():
-    with pytest.raises(ValueError, match="panels: must be at least one"):
-        plot({})

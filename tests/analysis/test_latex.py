@@ -29,19 +29,6 @@ def test_text_is_set_as_it_was_meant(text, written):
     check_text(written)
 
 
-def test_every_table_has_the_caption_before_it_and_a_label_of_its_own():
-    table = Table.of(["", "ε ≤ 3", "n"], [["BP", "85.69 ± 0.26", "3"], ["DFA", "–", ""]], text_columns=(0, 2))
-    text = to_latex(("One, 95%.", table, "Two.", table, table), "frontier")
-    assert check(text) == 3
-    assert text.splitlines()[1:13] == [
-        r"\begin{table}", r"\centering", r"\caption{One, 95\%.}", r"\label{tab:frontier}", r"\begin{tabular}{lrl}",
-        r"\toprule", r" & $\varepsilon \leq 3$ & n \\", r"\midrule", r"BP & $85.69 \pm 0.26$ & 3 \\", r"DFA & -- &  \\",
-        r"\bottomrule", r"\end{tabular}"]
-    assert text.count(r"\caption{Two.}") == 2
-    assert r"\label{tab:frontier-2}" in text and r"\label{tab:frontier-3}" in text
-    assert to_latex(("A figure alone.",), "figure2") == ""
-
-
 @pytest.mark.parametrize(("right", "wrong"), [
     ("BP & 1", "BP & 1 & 2"), ("BP & 1", "BP"), ("BP & 1", "B_P & 1"), ("BP & 1", "BP & 5%"), ("BP & 1", "BP & $1"),
     ("BP & 1", "BP & {1"), ("BP & 1", "BP & σ"), ("BP & 1", r"BP & \foo{1}"), (r"\midrule", ""),

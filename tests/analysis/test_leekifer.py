@@ -10,6 +10,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from matplotlib.figure import Figure
+from stored import records, stored
 
 from analysis import svg
 from analysis.exhibits.catalogue import mismatch
@@ -17,16 +18,12 @@ from analysis.exhibits.figure2 import MissingSeries
 from analysis.exhibits.fit import update_sigma
 from analysis.exhibits.leekifer import number as number_text
 from analysis.exhibits.leekifer import plot, reading_of, tabulate, texts
-from analysis.report.report import write
 from analysis.runs import MixedTrials, load_runs
 from pipeline.accounting import account
 from pipeline.accounting.certified import event_of
 from pipeline.accounting.event import epsilon
-from pipeline.experiment.experiment import Experiment, load_experiment
-from pipeline.tracking.store import Store
+from pipeline.experiment.experiment import load_experiment
 from pipeline.trials.config import TrialConfig
-from pipeline.trials.packs import Resources
-from pipeline.trials.records import EpochRecord, Outcome
 
 FOLDER = Path(__file__).parents[2] / "experiments"
 pytestmark = pytest.mark.usefixtures("only_svg")
@@ -41,35 +38,21 @@ def accuracy(trial, epoch):
     return 0.1 * epoch + 0.02 * trial.seed + (0.3 if trial.mechanism == "none" else 0)
 
 
+def records_of(trial, epochs=3):
+    metrics = [{e.metric_name: e.value for e in account(trial, epoch)} | {"validation/accuracy": accuracy(trial, epoch)}
+               for epoch in range(1, epochs + 1)]
+    return records(trial, [*metrics[:-1], {**metrics[-1], "test/accuracy": 0.5}])
+
+
 @pytest.fixture(scope="module")
 def store(tmp_path_factory):
-    store = Store(root=tmp_path_factory.mktemp("store"))
-    store.open_sweep("leekifer")
-    for t in TRIALS:
-        store.start(t)
-        for epoch in (1, 2, 3):
-            metrics = {e.metric_name: e.value for e in account(t, epoch)}
-            metrics["validation/accuracy"] = accuracy(t, epoch)
-            last = {"test/accuracy": 0.5} if epoch == 3 else {}
-            store.log([EpochRecord(t.trial_key, epoch, {**metrics, **last}, {},
-                                   Outcome("finished", {}, ()) if last else None)])
-    return store
+    return stored(tmp_path_factory.mktemp("store"), "leekifer", TRIALS, records_of)
 
 
 def test_sigma_is_that_of_the_mean_update():
     assert update_sigma(BP.canonical()) == pytest.approx(4.0 * 1.5 / 60)
     assert update_sigma(DFA.canonical()) == pytest.approx(4.0 * 1.5 / 60)
     assert update_sigma(PLAIN.canonical()) == 0
-
-
-@pytest.mark.parametrize("figure, sigmas", [(2, {0, 0.01, 0.03, 0.05}), (3, {0, 0.01, 0.03, 0.05}),
-                                            (4, {0, 0.01, 0.05})])
-@pytest.mark.parametrize("scale", ["", "_reduced"])
-def test_the_experiment_files_have_the_papers_noise(figure, sigmas, scale):
-    trials = load_experiment(FOLDER / f"leekifer_figure{figure}{scale}.yaml").trials
-    assert {round(update_sigma(t.canonical()), 9) for t in trials} == sigmas
-    assert {t.optimizer for t in trials} == {"adam"} and {t.learning_rate for t in trials} == {0.001}
-    assert {t.sampler for t in trials} == {"without_replacement"}
 
 
 PUBLISHED = {
@@ -122,14 +105,7 @@ def test_readings_have_curves_of_their_own_with_their_own_epsilon(tmp_path):
     readings = [replace(DFA, error_clip=False), replace(DFA, bounding="scale"), replace(DFA, init="glorot")]
     trials = [*TRIALS, *readings]
     assert mismatch("leekifer", trials) == ""
-    store = Store(root=tmp_path)
-    store.open_sweep("readings")
-    for t in trials:
-        store.start(t)
-        metrics = [{e.metric_name: e.value for e in account(t, epoch)} | {"validation/accuracy": 0.1 * epoch}
-                   for epoch in (1, 2)]
-        store.log([EpochRecord(t.trial_key, 1, metrics[0]), EpochRecord(
-            t.trial_key, 2, {**metrics[1], "test/accuracy": 0.5}, {}, Outcome("finished", {}, ()))])
+    store = stored(tmp_path, "readings", trials, lambda trial: records_of(trial, 2))
     table = tabulate(load_runs(store, trials), store)
     assert set(table["reading"]) == {"", "error_clip false", "bounding scale", "init glorot"}
     spent = table[(table["sigma"] > 0) & (table["epoch"] == 2)].groupby("reading")["epsilon_published"].max()
@@ -159,21 +135,7 @@ def test_every_marker_of_a_long_curve_can_be_read():
     assert text.count("title>a\n") == 8 and "28" in text
 
 
-def test_the_report_ranks_methods_and_names_both_epsilons(store, tmp_path):
-    trials = tuple(TRIALS)
-    experiment = Experiment("leekifer", "", trials, Resources(), ("leekifer",), Path("some.yaml"))
-    files = write(experiment, store, tmp_path).files
-    assert {f"leekifer.{kind}" for kind in ("csv", "md", "svg")} <= {path.name for path in files}
-    text = (tmp_path / "leekifer.md").read_text(encoding="utf-8")
-    rows = [line for line in text.splitlines() if "σ" not in line and line.startswith("| scikit")]
-    assert rows[0].split(" | ")[2:6] == ["BP, non-private", "61.00", "2", "3"]
-    for fact in ("DP-DFA", "classic conversion", "δ = 1e-05", "replace-one", "simulated"):
-        assert fact in text
-    assert pd.read_csv(tmp_path / "leekifer.csv")["epsilon_tight"].notna().sum() == 18
-
-
 @pytest.mark.parametrize(("secure", "says"), [
-    (set(), "certified ε (simulated; replace-one, without_replacement, δ = 1e-05)"),
     ({"bp", "dfa"}, "certified ε (replace-one, without_replacement, δ = 1e-05)"),
     ({"dfa"}, "certified ε (partly simulated; replace-one, ")])
 def test_the_caption_says_where_the_noise_of_the_private_trials_comes_from(store, secure, says):

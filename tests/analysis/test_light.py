@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from stored import run_of
 
 from analysis.exhibits import light, table1_light
 from analysis.exhibits.catalogue import mismatch
-from analysis.runs import ReportError, _row
+from analysis.runs import ReportError
 from pipeline.experiment.experiment import load_experiment
-from pipeline.tracking.artifacts import TrackedRun, param_text
 from pipeline.trials.camera import ZYLA_4_2, camera_of
 from pipeline.trials.config import TrialConfig
 
@@ -40,13 +40,11 @@ def accuracy(trial):
 def tracked(trials, **metrics):
     rows = []
     for trial in trials:
-        params = {name: param_text(value) for name, value in trial.canonical().items()}
         values, tags = {"test/accuracy": 0.85, "validation/accuracy": 0.8}, {}
         if trial.projector == "opu_physical":
             values |= {"test/accuracy": accuracy(trial), "epsilon/label/photon": epsilon(trial)}
             tags["optics.effective_sigma"] = repr(camera_of(trial).effective_sigma)
-        values |= metrics
-        rows.append(_row(TrackedRun(trial.trial_key, trial.trial_key, params, values, tags, "finished", 0, 1)))
+        rows.append(run_of(trial, values | metrics, tags))
     return pd.DataFrame(rows)
 
 
@@ -125,12 +123,9 @@ def test_light_stands_below_the_sigma_that_it_amounts_to():
         table1_light.tabulate(tracked([GAUSSIAN[0], *MATCHED]))
 
 
-def test_the_published_row_stands_beside_what_the_paper_trained():
+def test_the_published_row_stands_beside_what_the_paper_trained_and_nothing_else():
     trials = load_experiment(EXPERIMENTS / "optics_table1.yaml").trials
-    runs = tracked(trials)
-    _caption, grid = table1_light.texts(table1_light.tabulate(runs), runs).body
-    assert [cell.text for cell in grid.rows[0]][:2] == ["Ohana et al. 2021, Table 1", "83.79"]
-    assert len(grid.rows) == 6 and not any(cell.text == "–" for row in grid.rows[:4] for cell in row)
+    assert table1_light.tabulate(tracked(trials))["paper"].notna().all()
     shorter = [dataclasses.replace(trial, epochs=2) for trial in trials]
     assert table1_light.tabulate(tracked(shorter))["paper"].isna().all()
 

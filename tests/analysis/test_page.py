@@ -16,6 +16,7 @@ import pytest
 from browser import Browser, chromium
 from latex_tools import check
 from matplotlib.figure import Figure
+from stored import records, stored
 from test_palette import contrast, luminance
 
 from analysis.exhibits.exhibit import MAX_WORDS, Exhibit, Texts
@@ -28,9 +29,7 @@ from analysis.runs import load_runs
 from analysis.svg import columns
 from analysis.text import NO_VALUE
 from pipeline.experiment.experiment import parse_experiment
-from pipeline.tracking.store import Store
 from pipeline.tracking.ui import TRAINING, address
-from pipeline.trials.records import EpochRecord, Outcome
 
 HOSTILE = '<script>window.hacked = 1</script><img src=x onerror="window.hacked = 1">&amp; "quoted"'
 FILE = f"""
@@ -49,22 +48,18 @@ VERSIONS = "python 3.1, torch 2.2, ray 3.3, mlflow 4.4"
 NOTE = "not certified: <b>the noise lies in the span</b>"
 
 
-def records(config, diverges):
+def records_of(config, status):
     """Accuracy falls with the place of the algorithm and with sigma; epsilons where there is noise."""
     final = 0.9 - 0.1 * ("bp", "pdfa").index(config.algorithm) - config.sigma / 50 + 0.01 * config.seed
-    for epoch in (1, 2):
-        metrics = {"validation/accuracy": final - 0.1 / epoch, "alignment/layer_1": 0.25, "alignment/layer_2": 0.5,
-                   "time/epoch_seconds": 1.0}
+    metrics = [{"validation/accuracy": final - 0.1 / epoch, "alignment/layer_1": 0.25, "alignment/layer_2": 0.5,
+                "time/epoch_seconds": 1.0} for epoch in (1, 2)]
+    for epoch, of_epoch in enumerate(metrics, start=1):
         if config.sigma:
-            metrics |= {"epsilon/label/gdp": 8 * epoch / config.sigma, "epsilon/label/rdp": 9 * epoch / config.sigma,
-                        "epsilon/claimed/saturating/epochs": 5000.0 * epoch}
-        last = epoch == 2
-        if last:
-            metrics["test/accuracy"] = final
-        status = "diverged" if diverges else "finished"
-        yield EpochRecord(config.trial_key, epoch, metrics,
-                          {"privacy.relation": "replace-one" if config.sigma else "none", "privacy.notes": NOTE}
-                          if epoch == 1 else {}, Outcome(status, {}, ()) if last else None)
+            of_epoch |= {"epsilon/label/gdp": 8 * epoch / config.sigma, "epsilon/label/rdp": 9 * epoch / config.sigma,
+                         "epsilon/claimed/saturating/epochs": 5000.0 * epoch}
+    metrics[-1]["test/accuracy"] = final
+    tags = {"privacy.relation": "replace-one" if config.sigma else "none", "privacy.notes": NOTE}
+    return records(config, metrics, tags, status)
 
 
 @pytest.fixture(scope="module")
@@ -74,12 +69,9 @@ def experiment():
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory, experiment):
-    store = Store(root=tmp_path_factory.mktemp("store"))
-    store.open_sweep("hostile")
-    for config in experiment.trials:
-        store.start(config, {"git_commit": f"{COMMIT}-dirty", "versions": VERSIONS})
-    store.log(r for config in experiment.trials for r in records(config, config is experiment.trials[-1]))
-    return store
+    return stored(tmp_path_factory.mktemp("store"), "hostile", experiment.trials,
+                  lambda c: records_of(c, "diverged" if c is experiment.trials[-1] else "finished"),
+                  {"git_commit": f"{COMMIT}-dirty", "versions": VERSIONS})
 
 
 @pytest.fixture(scope="module")
@@ -202,13 +194,12 @@ def test_only_the_kinds_that_occur_are_explained_and_claimed_is_no_guarantee(sto
     assert "ε claimed (no guarantee)" in html
 
 
-@pytest.mark.parametrize(("noise", "guarantee"), [("research", "labels only, simulated"), ("secure", "labels only")])
-def test_every_trial_says_what_it_guarantees(store, experiment, noise, guarantee):
+def test_every_trial_says_what_it_guarantees(store, experiment):
     runs = load_runs(store, experiment.trials)
-    private = runs["mechanism"] != "none"
-    found = {c.heading: c for c in trials(experiment, runs.assign(noise=runs["noise"].where(~private, noise)))}
-    assert not found["guarantee"].numeric
-    assert [cell.text for cell in found["guarantee"].cells] == [guarantee if has else "none" for has in private]
+    (found,) = (column for column in trials(experiment, runs) if column.heading == "guarantee")
+    assert not found.numeric
+    assert [cell.text for cell in found.cells] == [
+        "none" if mechanism == "none" else "labels only, simulated" for mechanism in runs["mechanism"]]
     bare = runs[[name for name in runs if not name.startswith("epsilon/")]]
     assert "guarantee" not in {column.heading for column in trials(experiment, bare)}
 
@@ -305,6 +296,14 @@ def browser(tmp_path_factory):
 def show(browser, files, *width, **look):
     browser.look(*width, **look)
     browser.open(files[-1])
+
+
+def show_without_scripts(*what, **look):
+    what[0].call("Emulation.setScriptExecutionDisabled", value=True)
+    try:
+        show(*what, **look)
+    finally:
+        what[0].call("Emulation.setScriptExecutionDisabled", value=False)
 
 
 def complaints(browser):
@@ -468,11 +467,7 @@ def test_a_marker_says_its_values_at_the_pointer(opened, files):
 
 
 def test_without_scripts_tables_figures_and_downloads_are_there(browser, files):
-    browser.call("Emulation.setScriptExecutionDisabled", value=True)
-    try:
-        show(browser, files, 1200)
-    finally:
-        browser.call("Emulation.setScriptExecutionDisabled", value=False)
+    show_without_scripts(browser, files, 1200)
     assert browser.run("document.querySelectorAll('figure .drawing svg text').length") > 20
     assert browser.run("document.querySelectorAll('#trials tbody tr').length") == 12
     assert browser.run("document.querySelectorAll('#exhibit-frontier use > title').length") >= 4
@@ -500,7 +495,7 @@ def test_text_is_readable_in_light_and_dark(browser, files, dark):
     assert contrast((0.15, 0.15, 0.15), card) > 10  # figures keep a light ground for their dark text and lines
 
 
-@pytest.mark.parametrize("width", [390, 1200, 1440])
+@pytest.mark.parametrize("width", [390, 1440])
 def test_nothing_scrolls_sideways_but_what_is_meant_to(browser, files, width):
     show(browser, files, width)
     assert browser.run(OVERFLOW) == 0
@@ -544,11 +539,7 @@ def test_in_print_all_trials_are_there_and_no_buttons(browser, files):
 
 
 def test_without_scripts_what_is_folded_is_printed_too(browser, files):
-    browser.call("Emulation.setScriptExecutionDisabled", value=True)
-    try:
-        show(browser, files, 720, media="print")
-    finally:
-        browser.call("Emulation.setScriptExecutionDisabled", value=False)
+    show_without_scripts(browser, files, 720, media="print")
     assert browser.run(f"{FOLDED}.length") > 5
     assert browser.run("""[...document.querySelectorAll("#trials tbody tr")].every((row) => row.offsetHeight > 0)""")
 
@@ -594,9 +585,8 @@ BOX = """(r => [r.top, r.bottom])(document.querySelector("figure .drawing svg").
 SENTENCES = """[...document.querySelectorAll(".headline p")].map((p) => p.getBoundingClientRect().top)"""
 
 
-@pytest.mark.parametrize("notice", ["", NOTICE])
-def test_the_first_figure_is_within_the_first_screen_of_a_phone(browser, tmp_path, notice):
-    page = pages.Page(title="certified_scattering", what="w", headline=LONG, notice=notice, exhibits=[drawn("a")])
+def test_the_first_figure_is_within_the_first_screen_of_a_phone(browser, tmp_path):
+    page = pages.Page(title="certified_scattering", what="w", headline=LONG, notice=NOTICE, exhibits=[drawn("a")])
     (tmp_path / "index.html").write_text(pages.render(page))
     browser.look(390)
     browser.open(tmp_path / "index.html")

@@ -5,6 +5,7 @@ from itertools import product
 from pathlib import Path
 
 import pytest
+from stored import records, stored
 
 from analysis.exhibits import training_time
 from analysis.exhibits.catalogue import draw, fitting, mismatch
@@ -12,9 +13,7 @@ from analysis.exhibits.exhibit import MAX_WORDS
 from analysis.exhibits.figure2 import MissingSeries
 from analysis.runs import load_runs
 from pipeline.experiment.experiment import parse_experiment
-from pipeline.tracking.store import Store
 from pipeline.trials.config import TrialConfig
-from pipeline.trials.records import EpochRecord, Outcome
 
 pytestmark = pytest.mark.usefixtures("only_svg")
 
@@ -34,23 +33,22 @@ def accuracy(config, epoch):
 
 
 def filled(folder, key="validation/accuracy", clock="time/epoch_seconds"):
-    store = Store(root=folder)
-    store.open_sweep("timed")
-    for config in GRID:
-        store.start(config, {})
-    for config in GRID:
-        epochs = 2 if config == DIVERGED else 3
-        for epoch in range(1, epochs + 1):
-            metrics = {key: accuracy(config, epoch), clock: seconds(config, epoch)}
-            status = "diverged" if config == DIVERGED else "finished"
-            store.log([EpochRecord(config.trial_key, epoch, metrics, {},
-                                   Outcome(status, {}, ()) if epoch == epochs else None)])
-    return store
+    def records_of(config):
+        epochs, status = ((1, 2), "diverged") if config == DIVERGED else ((1, 2, 3), "finished")
+        metrics = [{key: accuracy(config, epoch), clock: seconds(config, epoch)} for epoch in epochs]
+        return records(config, metrics, status=status)
+
+    return stored(folder, "timed", GRID, records_of)
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    return filled(tmp_path_factory.mktemp("store"))
 
 
 @pytest.mark.parametrize("key", ["validation/accuracy", "test/accuracy"])
-def test_seconds_are_summed_over_epochs_and_averaged_over_seeds(tmp_path, key):
-    store = filled(tmp_path, key)
+def test_seconds_are_summed_over_epochs_and_averaged_over_seeds(store, tmp_path, key):
+    store = store if key.startswith("validation") else filled(tmp_path, key)
     shown = draw("training_time", None, load_runs(store, GRID), store)
     rows = shown.rows.set_index(["algorithm", "setting", "epoch"])
     assert len(rows) == 2 * 2 * 3 and set(rows["n"]) == {2} and set(rows["accuracy_of"]) == {key.partition("/")[0]}
@@ -65,8 +63,7 @@ def test_seconds_are_summed_over_epochs_and_averaged_over_seeds(tmp_path, key):
     assert len(caption.split()) <= MAX_WORDS
 
 
-def test_a_panel_for_each_noise_has_a_curve_for_each_algorithm(tmp_path):
-    store = filled(tmp_path)
+def test_a_panel_for_each_noise_has_a_curve_for_each_algorithm(store):
     table = training_time.tabulate(load_runs(store, GRID), store)
     axes = training_time.plot(table).axes
     assert [ax.get_title() for ax in axes] == ["ε ≤ 1", "ε ≤ 3"]

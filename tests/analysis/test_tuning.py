@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import pandas as pd
 import pytest
-from tuning import METHODS, Way, table, ways
+from tuning import METHODS, Way, ways
 
 from pipeline.accounting.evaluations import selected_epsilon
 
@@ -32,9 +31,3 @@ def test_all_ways_are_sweeps_of_their_own_for_both_algorithms():
     assert len({experiment.name for experiment in found}) == len(found) == 2 * 2 * 2 * len(METHODS)
     for experiment in found:
         assert {trial.algorithm for trial in experiment.possible} == {"bp" if "_bp" in experiment.name else "dfa"}
-
-
-def test_the_table_has_a_mean_over_seeds():
-    rows = pd.DataFrame([{"method": "grid", "algorithm": "bp", "epsilon": epsilon, "test %": 80.0 + epsilon + seed,
-                          "trials": 9, "core minutes": 2.0} for epsilon in (8, 3) for seed in (0, 1)])
-    assert "| a grid of 9, composed | BP | 83.50 ± 6.35 | 88.50 ± 6.35 | 9.0 | 2.0 |" in table(rows)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from stored import records
 
 from analysis.report.report import write
 from analysis.report.unfinished import complete_part
@@ -17,7 +18,6 @@ from pipeline.cli import main
 from pipeline.experiment.experiment import parse_experiment
 from pipeline.tracking.store import Store
 from pipeline.trials.config import TrialConfig
-from pipeline.trials.records import EpochRecord, Outcome
 
 FILE = """
 name: part
@@ -33,10 +33,10 @@ def train(store, trials):
     for trial in trials:
         store.start(trial)
         score = 0.5 + 0.1 * (trial.algorithm == "bp") + trial.seed / 100 - trial.noise_multiplier / 1000
-        store.log([EpochRecord(trial.trial_key, epoch, {
+        store.log(records(trial, [{
             "validation/accuracy": score, "test/accuracy": score, "test/worst_class_accuracy": score / 2,
-            "epsilon/certified/gdp": epoch * 10 / trial.noise_multiplier}, {"privacy.relation": "replace-one"},
-            Outcome("finished", {}, ()) if epoch == 2 else None) for epoch in (1, 2)])
+            "epsilon/certified/gdp": epoch * 10 / trial.noise_multiplier} for epoch in (1, 2)],
+            {"privacy.relation": "replace-one"}))
 
 
 @pytest.fixture

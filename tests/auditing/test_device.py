@@ -12,7 +12,6 @@ from pipeline.auditing import device as module
 from pipeline.auditing.device import characterise
 from pipeline.cli import main
 from pipeline.learning.feedback.projection import GaussianProjector
-from pipeline.learning.opu import OpuUnavailable
 from pipeline.trials.camera import camera_of
 from pipeline.trials.config import ConfigError, TrialConfig
 
@@ -130,5 +129,3 @@ def test_what_cannot_be_measured_is_refused_in_one_line(arguments, message, caps
 def test_only_an_opu_is_measured():
     with pytest.raises(ConfigError, match="projector: must be one of an OPU, got 'gaussian'"):
         characterise(TrialConfig(algorithm="dfa"))
-    with pytest.raises(OpuUnavailable):
-        characterise(TrialConfig(algorithm="pdfa", projector="opu_hardware"))

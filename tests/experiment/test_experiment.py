@@ -4,27 +4,11 @@ from pathlib import Path
 import pytest
 from commands import load
 
-from pipeline.experiment.experiment import load_experiment, parse_experiment
+from pipeline.experiment.experiment import parse_experiment
 from pipeline.trials.config import ConfigError
 from pipeline.trials.naming import run_name
 
 pytestmark = pytest.mark.usefixtures("extensions")  # files with trainers enter them
-SHIPPED = sorted((Path(__file__).parents[2] / "experiments").glob("*.yaml"))
-
-
-@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
-def test_every_shipped_file_loads(path):
-    experiment = load_experiment(path)
-    assert experiment.name == path.stem and experiment.possible and experiment.description
-
-
-def test_table1_has_the_28_cells_of_the_paper():
-    trials = load_experiment(Path(__file__).parents[2] / "experiments/table1.yaml").trials
-    cells = {(t.algorithm, "non-private" if t.mechanism == "none" else t.sigma) for t in trials}
-    settings = ["non-private", 0.0, 0.01, 0.03, 0.05, 0.1, 0.2]
-    assert len(trials) == 28 and cells == {(a, s) for a in ("bp", "dfa", "tdfa", "pdfa") for s in settings}
-
-
 def test_grid_is_a_product_and_cases_are_a_union(tmp_path):
     experiment = load(tmp_path, """
 name: small
@@ -62,11 +46,10 @@ def test_other_text_stays_text(tmp_path, text):
 
 
 @pytest.mark.parametrize(("text", "message"), [
-    ("base: {nose: 1}", r"nose: unknown field, got 1; did you mean 'noise'\?, at base.nose \(.*e.yaml, line 1\)$"),
     ("base: {mechanism: photonic}\ngrid: {sigma: [0, 0.1, -0.1]}",
      r"sigma: must be >= 0, got -0.1, at grid.sigma\[2\] \(.*e.yaml, line 2\)"),
     ("cases: [{base: {batch_size: 99999}}]", r"batch_size: must be at most .*, at cases\[0\].base.batch_size"),
-    ("grid: {}", r"grid: is empty"), ("grid: {sigma: []}", r"grid.sigma: the list is empty"),
+    ("grid: {sigma: []}", r"grid.sigma: the list is empty"),
     ("grid: {sigma: 0.1}", r"grid.sigma: must be a list of values or a range, got 0.1"),
     ("grid: {seed: {range: [0]}}", r"grid.seed.range: must be \[start, stop\]"),
     ("grid: {seed: {range: [3, 1]}}", r"grid.seed: the list is empty"),
@@ -88,8 +71,6 @@ def test_other_text_stays_text(tmp_path, text):
     ("resources: {opu: 0.5}\nbase: {algorithm: pdfa, projector: opu_hardware}", r"resources.opu: must be at least 1"),
     ("grid: {tau_h: [1, 2]}\nbase: {mechanism: photonic}\nreport: [table1]", r"report: table1 has one cell .* tau_h"),
     ("report: [figure2]", r"report: figure2 shows the alignment of pdfa, but no trial"),
-    ("resources: {gpu: -1}", r"resources.gpu: must be a number >= 0, got -1"),
-    ("resources: {tpu: 1}", r"resources: unknown entry 'tpu'"),
     ("report: [table9]", r"report: must be a list of table1, figure2, frontier, .*, leekifer, got \['table9'\]")])
 def test_refused_in_one_line_with_the_place(tmp_path, text, message):
     with pytest.raises(ConfigError, match="^" + message) as raised:
@@ -153,7 +134,7 @@ def test_exhibits_of_sigma_refuse_certified_trials(tmp_path, exhibit):
     ("cases:\n  - {}\n  - grid:\n      sgma: [1]\n", r"at cases\[1\].grid.sgma\[0\] \(a.yaml, line 4"),
     ("name: a\nbsae: {}\n", r"the file: unknown entry 'bsae'; did you mean 'base'\? .* \(a.yaml, line 2"),
     ("name: a\nresources:\n  gpus: 1\n", r"resources: unknown entry 'gpus'; did you mean 'gpu'\? .* \(a.yaml, line 3"),
-    ("name: a\nresources:\n  gpu: -1\n", r"resources.gpu: must be .* \(a.yaml, line 3"),
+    ("name: a\nresources:\n  gpu: -1\n", r"resources.gpu: must be a number >= 0, got -1 \(a.yaml, line 3"),
     ("name: a\ngrid: {}\n", r"grid: is empty; .* \(a.yaml, line 2")])
 def test_what_is_wrong_names_file_and_line(text, says):
     with pytest.raises(ConfigError, match=says + r"\)$"):

@@ -58,12 +58,6 @@ def test_a_version_never_changes(version):
     assert (len(keys), digest({"keys": keys})) == EXPECTED[version]
 
 
-def test_a_version_has_the_rows_of_the_one_before_where_it_has_none_of_its_own():
-    assert preset._rows("recommended-2")[-len(preset._rows("recommended-1")):] == preset._rows("recommended-1")
-    assert recommended(**GIVEN).trial_key == TrialConfig.from_mapping(
-        preset.filled("recommended-1", GIVEN)).trial_key  # on pixels
-
-
 def all_settings(version):
     for row in preset._rows(version):
         for name in row["methods"]:

@@ -14,6 +14,7 @@ numbers that are there.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import lzma
@@ -29,7 +30,7 @@ from scipy import special
 from pipeline.accounting.certified import event_of, with_noise
 from pipeline.accounting.evaluations import evaluation_noise, is_noisy
 from pipeline.accounting.finite_precision import accounted_delta
-from pipeline.experiment.experiment import load_experiment
+from pipeline.experiment import experiment as of_files
 from pipeline.trials.component import (
     activation_bounds,
     contribution_norm,
@@ -44,9 +45,13 @@ from pipeline.trials.config import TrialConfig
 ROOT = Path(__file__).parents[2]
 DIGESTS, TRIALS, CALIBRATED = (ROOT / "tests" / "data" / name
                                for name in ("shipped.json", "shipped.json.xz", "calibrated.json"))
+FILES = sorted((ROOT / "experiments").glob("*.yaml"))
 ELSEWHERE = 1e-8  # of a calibrated number, relative; other instruction sets change it by 5e-10
 # One in so many is tested fast: noise multipliers take half a second each.
 FAST = {"noise_multiplier": 28, "evaluation_noise": 28, "stated": 3}
+
+
+load_experiment = functools.cache(of_files.load_experiment)
 
 
 def trials_of(path):
@@ -56,7 +61,7 @@ def trials_of(path):
 
 
 def shipped():
-    return {path.name: trials_of(path) for path in sorted((ROOT / "experiments").glob("*.yaml"))}
+    return {path.name: trials_of(path) for path in FILES}
 
 
 def flat(trials):
@@ -173,6 +178,12 @@ def test_trials_have_the_keys_and_settings_that_they_had(files, stored):
     for name, trials in files.items():
         changes = list(moved(stored[name], flat(trials)))
         assert not changes, f"{name}: {len(changes)} trials, the first: {changes[0]}"
+
+
+def test_every_file_has_its_own_name_and_says_what_it_is_for():
+    for path in FILES:
+        experiment = load_experiment(path)
+        assert experiment.name == path.stem and experiment.possible and experiment.description
 
 
 def test_a_change_is_named():

@@ -1,0 +1,39 @@
+"""Sweeps that nobody trained: their trials in a store with metrics that a test makes up, or as `load_runs` has them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from analysis.runs import _row
+from pipeline.tracking.artifacts import TrackedRun, param_text
+from pipeline.tracking.store import Store
+from pipeline.trials.config import TrialConfig
+from pipeline.trials.records import EpochRecord, Outcome
+
+Metrics = Mapping[str, float]
+
+
+def records(trial: TrialConfig, metrics: Sequence[Metrics], tags: Mapping[str, str] | None = None,
+            status: str = "finished") -> list[EpochRecord]:
+    """Of a trial with these metrics by epoch: the tags go with its first epoch, the status with its last."""
+    return [EpochRecord(trial.trial_key, epoch, of_epoch, (tags or {}) if epoch == 1 else {},
+                        Outcome(status, {}, ()) if epoch == len(metrics) else None)
+            for epoch, of_epoch in enumerate(metrics, start=1)]
+
+
+def stored(root: Path, sweep: str, trials: Sequence[TrialConfig],
+           records_of: Callable[[TrialConfig], list[EpochRecord]], tags: Mapping[str, str] | None = None) -> Store:
+    """A store with this sweep open, in which all trials have their records."""
+    store = Store(root=root)
+    store.open_sweep(sweep)
+    for trial in trials:
+        store.start(trial, tags)
+    store.log(record for trial in trials for record in records_of(trial))
+    return store
+
+
+def run_of(trial: TrialConfig, metrics: Metrics, tags: Mapping[str, str] | None = None) -> dict[str, object]:
+    """The row of a finished trial in what `load_runs` gives."""
+    params = {name: param_text(value) for name, value in trial.canonical().items()}
+    return _row(TrackedRun(trial.trial_key, trial.trial_key, params, metrics, tags or {}, "finished", 0, 1))
