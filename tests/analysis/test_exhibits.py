@@ -84,6 +84,7 @@ def test_the_bootstrap_of_many_values_covers_the_mean_nearly_as_often_as_it_says
     intervals = [bootstrap_interval(rng.normal(size=30), resamples=1000) for _ in range(600)]
     covered = sum(low <= 0 <= high for _, low, high, _ in intervals) / 600
     assert abs(covered - expected) < 4 * math.sqrt(expected * (1 - expected) / 600)
+    assert bootstrap_interval([0.0] * 29 + [1.0]).high > 0, "every value is drawn"
 
 
 def test_a_summary_has_both_intervals_and_repeats():
