@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 from scipy import integrate, stats
+from test_accounting_photonic import renyi_of_gaussians
 
 from pipeline.accounting import account
 from pipeline.accounting import column as col
@@ -103,17 +104,10 @@ def test_floor_bounds_a_layer(alpha):
             u, v = rng.uniform(0.3, 1) * h, rng.uniform(0.3, 1) * k
             mine = (p[j] * u, sigma**2 * (S + np.outer(u, u)))
             other = (q[j] * v, sigma**2 * (S + np.outer(v, v)))
-            forth, back = forth + gaussian_renyi(alpha, *mine, *other), back + gaussian_renyi(alpha, *other, *mine)
+            forth += renyi_of_gaussians(alpha, *mine, *other)
+            back += renyi_of_gaussians(alpha, *other, *mine)
         worst = max(worst, forth, back)
     assert bound / 20 < worst <= bound
-
-
-def gaussian_renyi(alpha, mu_1, cov_1, mu_2, cov_2):
-    mixed = alpha * cov_2 + (1 - alpha) * cov_1
-    logs = [np.linalg.slogdet(c)[1] for c in (mixed, cov_1, cov_2)]
-    d = mu_1 - mu_2
-    return alpha / 2 * d @ np.linalg.solve(mixed, d) - (logs[0] - (1 - alpha) * logs[1] - alpha * logs[2]) / (
-        2 * (alpha - 1))
 
 
 def test_floor_must_exceed_the_order():

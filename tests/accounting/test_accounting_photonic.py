@@ -2,71 +2,22 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import json
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from pipeline.accounting import account, describe, privacy_tags
 from pipeline.accounting import claimed as ph
-from pipeline.accounting.column import corrected_column_add_remove, corrected_column_replace_one
 from pipeline.accounting.epsilon import Epsilon
 from pipeline.trials.config import TrialConfig
 
-BOUNDS = {f.__name__: f for f in (ph.prop3_first, ph.prop3_second, ph.a1_alt, ph.a2_equal_cov, ph.a3_saturating,
-                                  corrected_column_replace_one, corrected_column_add_remove)}
-CASES = json.loads((Path(__file__).parents[1] / "data" / "accounting_reference.json").read_text())["cases"]
-COLUMN_CASES = [c for c in CASES if c["function"] in BOUNDS]
-NETWORK_CASES = [c for c in CASES if c["function"] == "network_epsilon"]
 FINITE = dict(m=256, n_out=512, sigma=0.1, tau_B=1.0, gamma_min=0.25, gamma_max=1.0, tau_h_min=0.5, tau_h_max=1.0)
 PHOTONIC = dict(mechanism="photonic", sigma=0.1)
 ENFORCED = dict(**PHOTONIC, gamma_min=0.25, tau_h_min=0.5, activation_floor=True)
 
 
-CLAIMED_BOUNDS = [v.bound for v in ph.VARIANTS]
-
-
-@pytest.mark.parametrize("case", COLUMN_CASES, ids=lambda c: c["id"])
-def test_column_reference(case):
-    bound = BOUNDS[case["function"]]
-    expected = float(case["expected"])
-    assert bound(**case["inputs"]) == pytest.approx(expected, rel=case["rtol"])
-    inputs = dict(case["inputs"])
-    alphas = np.array([inputs.pop("alpha"), 3.0])
-    vector = bound(alphas, **inputs)
-    assert vector.shape == (2,)
-    assert vector[0] == pytest.approx(expected, rel=case["rtol"])
-
-
-def layers_of_reference(inputs):
-    shared = {k: inputs[k] for k in ("sigma", "tau_B", "gamma_min", "gamma_max", "tau_h_min", "tau_h_max")}
-    return [ph.Layer(n_in, n_out, **shared) for n_in, n_out in inputs["layers"]]
-
-
-@pytest.mark.parametrize("case", NETWORK_CASES, ids=lambda c: c["id"])
-def test_network_reference(case):
-    inputs = case["inputs"]
-    epsilon, alpha = ph.network_epsilon(BOUNDS[inputs["bound"]], layers_of_reference(inputs), inputs["T"],
-                                        inputs["delta"], inputs["m"])
-    assert epsilon == pytest.approx(float(case["expected"]["epsilon"]), rel=case["rtol"])
-    assert alpha == pytest.approx(case["expected"]["alpha"])
-
-
-def test_every_function_has_reference_cases():
-    assert {c["function"] for c in COLUMN_CASES} == set(BOUNDS)
-    assert (len(COLUMN_CASES), len(NETWORK_CASES)) == (42, 14)
-
-
-def test_first_printing_is_never_below_the_second():
-    first, second = ph.prop3_first(ph.ALPHAS, **FINITE), ph.prop3_second(ph.ALPHAS, **FINITE)
-    assert (first > second).all()
-    one_row = {**FINITE, "n_out": 1}
-    np.testing.assert_allclose(ph.prop3_first(ph.ALPHAS, **one_row), ph.prop3_second(ph.ALPHAS, **one_row))
-
-
-@pytest.mark.parametrize("bound", CLAIMED_BOUNDS, ids=lambda b: b.__name__)
+@pytest.mark.parametrize("bound", [v.bound for v in ph.VARIANTS], ids=lambda b: b.__name__)
 def test_more_noise_is_a_smaller_divergence(bound):
     values = [bound(2.0, **{**FINITE, "sigma": sigma}) for sigma in (0.0, 1e-200, 0.1, 0.2, 1.0, 10.0)]
     assert values[:2] == [math.inf, math.inf]
@@ -151,18 +102,6 @@ def test_the_other_order_exceeds_the_printed_bound():
     assert exact > ph.prop3_second(5.0, **c) > ph.a1_alt(5.0, **c)
 
 
-def test_network_is_linear_in_steps_and_columns():
-    layer = ph.Layer(784, 512, 0.1, 1.0, 0.25, 1.0, 0.5, 1.0)
-    ten = ph.network_epsilon(ph.a1_alt, [layer], 10, 1e-5, 256)
-    assert ph.network_epsilon(ph.a1_alt, [layer] * 10, 1, 1e-5, 256) == pytest.approx(ten)
-    assert ph.network_epsilon(ph.a1_alt, [layer], 1, 1e-5, 256)[0] < ten[0]
-    # closed form: for c alpha + log(1/delta)/(alpha - 1), the minimum is c + 2 sqrt(c log(1/delta))
-    c, log = 784 * 2 / 256 / 0.1**2, math.log(1e5)
-    epsilon, alpha = ph.network_epsilon(ph.a3_saturating, [layer], 1, 1e-5, 256)
-    assert epsilon == pytest.approx(c + 2 * math.sqrt(c * log), rel=1e-3)
-    assert alpha == pytest.approx(1 + math.sqrt(log / c), rel=0.07)
-
-
 @pytest.mark.parametrize("change, message", [
     (dict(T=0), "T: must be >= 1, got 0"), (dict(delta=1.0), "delta: must be > 0 and < 1, got 1.0")])
 def test_network_refuses(change, message):
@@ -181,14 +120,6 @@ def values(config, epochs=15):
 
 def failing(config):
     return {a.name for a in ph.assumptions(config) if not a.holds} - {ph.EQUAL, ph.SATURATING}
-
-
-def test_the_papers_own_experiment_claims_nothing_finite_but_a3():
-    config = TrialConfig(**PHOTONIC)  # tanh, centered inputs, nothing enforced
-    claimed = values(config)
-    assert len(claimed) == 10
-    assert {v for v, value in claimed.items() if math.isfinite(value)} == {"saturating/epochs", "saturating/iterations"}
-    assert failing(config) == {ph.GAMMA, ph.FLOOR, ph.OFFSET, ph.RHO}
 
 
 def test_everything_enforced_is_finite():
@@ -231,6 +162,7 @@ def test_infinite_exactly_where_an_assumption_fails():
 @pytest.mark.parametrize("setting, fails", [
     (dict(), set()), (dict(sigma=0.0), {ph.SIGMA}), (dict(output_noise=False), {ph.OUTPUT}),
     (dict(gamma_min=0.0), {ph.GAMMA, ph.RHO}), (dict(tau_h_min=0.0), {ph.OFFSET, ph.RHO}),
+    (dict(gamma_min=0.0, tau_h_min=0.0, activation_floor=False), {ph.GAMMA, ph.FLOOR, ph.OFFSET, ph.RHO}),
     (dict(activation_floor=False), {ph.FLOOR, ph.RHO}),
     (dict(activation_floor=False, inputs="unit"), {ph.FLOOR, ph.RHO}),
     (dict(activation_floor=False, activation="relu"), {ph.FLOOR, ph.RHO}),

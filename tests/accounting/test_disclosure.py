@@ -213,15 +213,6 @@ def test_trial_on_all_records_composes_with_pilots_and_their_scores(scale):
     assert "scores must come from public data" in choice_of([*pilots, plain]).note
 
 
-def test_shuffled_trials_and_their_scores_compose_exactly():
-    grid = [dataclasses.replace(SECURE, sampler="shuffled", target_epsilon=0.0, noise_multiplier=20.0, seed=k)
-            for k in (0, 1)]
-    mu = math.sqrt(SECURE.epochs) / 10
-    scored = math.sqrt(SECURE.epochs) / evaluation_noise(grid[0])
-    assert scored == pytest.approx(mu, rel=1e-6)
-    assert choice_of(grid).value == pytest.approx(gdp_eps(2 * mu, accounted_delta(grid[0])), rel=1e-6)
-
-
 def test_an_epsilon_that_covers_nothing_is_refused_before_anything_is_trained():
     loose = TrialConfig(dataset="digits", mechanism="photonic", sigma=0.1, noise="secure")
     with pytest.raises(ConfigError, match=r"private_metrics: 'noisy' takes noise from .* \(trial [0-9a-f]{16}\)"):
