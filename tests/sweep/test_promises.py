@@ -10,6 +10,7 @@ import stat
 import sys
 from pathlib import Path
 
+import commands
 import numpy as np
 import pytest
 import torch
@@ -351,17 +352,13 @@ class Broken(PerExample):
         return super().factor(norms)
 
 
-@pytest.mark.slow
-def test_what_fails_with_secret_noise_says_its_kind_and_the_private_folder_why(tmp_path, two_cores, said):
-    (tmp_path / "broken.py").write_text(
-        f"import sys\nsys.path[:0] = {[str(Path(__file__).parent), str(Path(__file__).parents[1] / 'tools')]}\n"
-        "from pipeline.learning.mechanisms import register_mechanism\n"
-        "from test_promises import Broken\nregister_mechanism('broken', Broken, settings=('clipping_norm',), "
-        "guarantee='none')\n")
-    (tmp_path / "fails.yaml").write_text(
-        "name: fails\nplugins: [broken]\nbase: {dataset: digits, mechanism: broken, sampler: poisson, noise: secure,\n"
-        "       arithmetic: integer, hidden: [16], batch_size: 128, epochs: 2}\ngrid: {noise_multiplier: [2.0]}\n")
-    result = run_sweep(load_experiment(tmp_path / "fails.yaml"), root=tmp_path / "mlruns")
+@pytest.mark.usefixtures("in_process", "extensions")
+def test_what_fails_with_secret_noise_says_its_kind_and_the_private_folder_why(tmp_path, said):
+    register_mechanism("broken", Broken, settings=("clipping_norm",), guarantee="none")
+    experiment = commands.load(
+        tmp_path, "name: fails\nbase: {dataset: digits, mechanism: broken, sampler: poisson, noise: secure,\n"
+                  "       noise_multiplier: 2, arithmetic: integer, hidden: [16], batch_size: 128, epochs: 2}")
+    result = run_sweep(experiment, root=tmp_path / "mlruns")
     (reason,) = result.failed.values()
     assert reason.startswith("RuntimeError (test_promises.py:")
     store = Reader(root=tmp_path / "mlruns")
