@@ -31,7 +31,7 @@ def parsed(text, **changes):
 
 COMMITTED = [("recommended-1", name) for name in ("quickstart", *sorted(
     path.parent.name for path in RESULTS.glob("certified*/runs.csv")
-    if path.parent.name not in ("certified_optical", "certified_secure")))] + [
+    if path.parent.name not in ("certified_beside", "certified_optical", "certified_secure")))] + [
     ("recommended-2", "tuned_cifar10"), ("recommended-2", "pdfa_cifar10")]
 
 
