@@ -123,20 +123,10 @@ def test_coins_are_fair_and_independent_of_records_and_labels(digits):
     assert abs(np.corrcoef(coins.ravel(), labels.ravel())[0, 1]) < 4 / coins.size**0.5
 
 
-def test_coins_and_labels_come_from_the_seed(digits):
-    def drawn(trial):
-        return canaries_of(trial, digits)[0]
-
-    assert np.array_equal(drawn(CERTIFIED).included, drawn(CERTIFIED).included)
-    other = drawn(dataclasses.replace(CERTIFIED, seed=1))
-    assert not torch.equal(other.indices, drawn(CERTIFIED).indices)
-
-
 # --- what it does to trials
 
-@pytest.mark.parametrize("algorithm", ["bp", "pdfa"])
-def test_an_audited_trial_does_not_depend_on_its_pack(algorithm, digits):
-    base = dataclasses.replace(BASE, algorithm=algorithm, projector="", mechanism="per_example", noise_multiplier=1.0)
+def test_an_audited_trial_does_not_depend_on_its_pack(digits):
+    base = dataclasses.replace(BASE, algorithm="pdfa", projector="", mechanism="per_example", noise_multiplier=1.0)
     trials = [dataclasses.replace(base, seed=k, clipping_norm=1.0 + k) for k in range(3)]
     alone, together = results(trials[1:2], digits), results(trials, digits)
     key = trials[1].trial_key

@@ -2,7 +2,6 @@
 
 import dataclasses
 
-import numpy as np
 import pytest
 import torch
 from scipy import stats
@@ -159,20 +158,6 @@ def test_an_audit_of_one_release_finds_no_more_than_is_certified_and_does_where_
     assert found.mu_lower > 0.4 * found.mu
 
 
-def test_a_trial_learns_better_than_with_noise_everywhere(digits):
-    """Wide layers, much noise: it is on 9 of 256 rows in place of all."""
-    accuracies = []
-    for denoise in (True, False):
-        trial = dataclasses.replace(DFA, hidden=(256,), noise_multiplier=4.0, epochs=12, learning_rate=2.0,
-                                    batch_size=256, denoise=denoise, clipping_norm=1.0, alignment_batches=0)
-        training = prepare(Pack((trial,)), digits, CPU)
-        while not training.ended:
-            training._train_epoch()
-            training.epoch += 1
-        accuracies.append(training.evaluation.accuracy("test", training.evaluation.count(training.net, "test"))[0])
-    assert accuracies[0] > accuracies[1] + 0.05
-
-
 @pytest.mark.parametrize(("changes", "message"), [
     ({"algorithm": "bp", "projector": ""}, "denoise: must be false with bp"),
     ({"algorithm": "pdfa", "projector": "opu_hardware"}, "denoise: needs the feedback matrix B, which is not known"),
@@ -186,16 +171,6 @@ def test_matrices_are_needed(digits):
     training, _, _ = parts(DFA, digits)
     with pytest.raises(ValueError, match="matrices: denoise needs the feedback matrix B, got None"):
         FeedbackSpace(DFA, training.net, None)
-
-
-def test_a_packs_replicas_have_the_bits_they_have_alone(digits):
-    trials = tuple(dataclasses.replace(DFA, seed=seed) for seed in (1, 2))
-    together = prepare(Pack(trials), digits, CPU)
-    together.run_epoch()
-    for r, trial in enumerate(trials):
-        alone = prepare(Pack((trial,)), digits, CPU)
-        alone.run_epoch()
-        np.testing.assert_array_equal(alone.net.parameters.flat[0].numpy(), together.net.parameters.flat[r].numpy())
 
 
 def test_centred_feedback_that_a_trial_does_not_use_changes_nothing(digits):

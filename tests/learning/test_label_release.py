@@ -155,18 +155,6 @@ def test_audit_of_one_step_comes_near_the_label_epsilon_and_stays_below(name):
     assert gdp_eps(audited_mu(trial, sigma=0.4), DELTA) > step, "two thirds of the noise must be noticed"
 
 
-def test_each_trial_of_a_pack_keeps_its_own_matrix_and_noise():
-    trials = [dataclasses.replace(BASE, **BOTH, sigma=s, tau_f=f, seed=k)
-              for k, (s, f) in enumerate([(0.0, 0.5), (0.2, 1.0), (0.1, 2.0)])]
-    logits, labels = torch.randn(M, CLASSES, generator=torch.Generator().manual_seed(2)), torch.arange(M) % CLASSES
-    feedback, mechanism = make(*trials)
-    error, _ = output_error(logits.expand(3, -1, -1), labels.expand(3, -1))
-    together = mechanism.perturb(feedback.signals(error))
-    for r, trial in enumerate(trials):
-        for a, b in zip(release(trial, logits, labels)[1], together, strict=True):
-            assert torch.equal(a[0], b[r])
-
-
 def test_a_matrix_is_needed():
     trial = dataclasses.replace(BASE, joint_release=True)
     with pytest.raises(ValueError, match="matrices: joint_release and denoise need the feedback matrix B, got None"):

@@ -8,7 +8,6 @@ import pytest
 import torch
 from scipy import stats
 
-from pipeline.learning.mechanisms.optics import scale
 from pipeline.learning.mechanisms.photonic import Photonic, offset_and_clip
 from pipeline.learning.network.network import Mlp, Parameters
 from pipeline.trials.config import TrialConfig
@@ -29,12 +28,6 @@ def random_step(net, seed=0):
     r = net.parameters.flat.shape[0]
     activations, _ = net.forward(torch.randn(r, M, SIZES[0], generator=generator))
     return activations, [torch.randn(r, M, n, generator=generator) for n in SIZES[1:]]
-
-
-def test_scale_shortens_long_rows_and_leaves_short_ones():
-    v = torch.tensor([[[3.0, 4.0], [0.3, 0.4], [0.0, 0.0]]])
-    torch.testing.assert_close(scale(v, torch.full((1, 1, 1), 1.0)),
-                               torch.tensor([[[0.6, 0.8], [0.3, 0.4], [0.0, 0.0]]]))
 
 
 @pytest.mark.parametrize(("nu", "c"), [(torch.full((1, 1, 1), 0.1), torch.full((1, 1, 1), 1.0)), (0.1, 1.0)])
@@ -90,18 +83,6 @@ def test_bounds_that_the_accounting_relies_on_hold():
     assert mechanism.derivative(activations[1], 1).min() >= np.float32(0.2)
 
 
-@pytest.mark.parametrize("changes", [{}, {"tau_h_min": 0.4}, {"tau_h_min": 0.4, "activation_floor": True}])
-def test_bounds_that_trials_share_clip_to_the_same_bits_as_bounds_of_their_own(changes):
-    config = dataclasses.replace(BASE, **changes)
-    net, alone = make(config)
-    mixed = make(config, dataclasses.replace(config, tau_h=2 * config.tau_h))[1]
-    activations, _ = random_step(net)
-    assert isinstance(alone.clips[0][1], float) and not isinstance(mixed.clips[0][1], float)
-    for ours, theirs in zip(alone.clipped(activations), mixed.clipped([h.expand(2, -1, -1) for h in activations]),
-                            strict=True):
-        assert torch.equal(ours[0], theirs[0]) and not torch.equal(theirs[0], theirs[1])
-
-
 def noise_samples(config, draws=40):
     """What perturb adds to signals of zero, per layer."""
     _net, mechanism = make(config)
@@ -127,37 +108,8 @@ def test_every_layer_gets_noise_of_sigma_and_another_sigma_is_rejected(algorithm
         assert np.abs(np.corrcoef([sample[:n] for sample in layers]) - np.eye(3)).max() < 0.05
 
 
-def test_noise_is_added_to_the_scaled_signal_before_phi():
-    quiet, loud = BASE, dataclasses.replace(BASE, sigma=0.1)
-    net, mechanism = make(loud)
-    _, signals = random_step(net)
-    released = mechanism.perturb([s.clone() for s in signals])
-    _, silent = make(quiet)
-    noise = [a - b for a, b in zip(released, silent.perturb(signals), strict=True)]
-    sample = torch.cat([n.flatten() for n in noise]).numpy()
-    assert stats.kstest(sample, "norm", (0, 0.1)).pvalue > 1e-3
-
-
 def test_bare_output_layer_is_an_explicit_choice():
     net, mechanism = make(dataclasses.replace(BASE, sigma=0.1, output_noise=False))
     _, signals = random_step(net)
     released = mechanism.perturb(signals)
     assert released[-1] is signals[-1] and not torch.equal(released[0], signals[0])
-
-
-def test_each_trial_of_a_pack_keeps_its_own_parameters():
-    trials = [dataclasses.replace(BASE, sigma=s, tau_f=f, tau_h=h, seed=k)
-              for k, (s, f, h) in enumerate([(0.0, 0.5, 1.0), (0.2, 1.0, 2.0), (0.1, 2.0, 0.5)])]
-    net, together = make(*trials)
-    activations, signals = random_step(net)
-    released = together.perturb([s.clone() for s in signals])
-    updates = Parameters(SIZES, 3)
-    together.update(released, activations, updates)
-    for r, trial in enumerate(trials):
-        _, alone = make(trial)
-        ours = alone.perturb([s[r:r + 1].clone() for s in signals])
-        for a, b in zip(ours, released, strict=True):
-            assert torch.equal(a[0], b[r])
-        update = Parameters(SIZES, 1)
-        alone.update(ours, [h[r:r + 1] for h in activations], update)
-        assert torch.equal(update.flat[0], updates.flat[r])

@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from pipeline.accounting.certified import certified_epsilons
-from pipeline.learning.data.dataset import load
 from pipeline.learning.training import Training
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.packs import Pack
@@ -15,41 +14,52 @@ from pipeline.trials.packs import Pack
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 CONFIG = TrialConfig(dataset="digits", hidden=(24, 16), batch_size=64, algorithm="bp", mechanism="per_example",
-                     sampler="poisson", clipping_norm=0.8, learning_rate=0.2, epochs=1)
+                     sampler="poisson", clipping_norm=2.4, learning_rate=0.2, epochs=1)
 
 
-def opacus_twin(training):
-    """A torch network with the trial's weights, wrapped for Opacus, and its DP-SGD optimizer without noise."""
+def opacus_twin(training, steps, clipping_norm):
+    """A torch network with the trial's weights, wrapped for Opacus, and its DP-SGD optimizer without noise.
+
+    `steps` are its modules by name of torch.nn, with their arguments.
+    """
     from opacus import GradSampleModule
     from opacus.optimizers import DPOptimizer
 
-    layers = []
-    for w, b in zip(training.net.parameters.weights, training.net.parameters.biases, strict=True):
-        linear = torch.nn.Linear(w.shape[2], w.shape[1])
-        linear.weight.data, linear.bias.data = w[0].clone(), b[0].clone()
-        layers += [linear, torch.nn.Tanh()]
-    model = GradSampleModule(torch.nn.Sequential(*layers[:-1]))
+    modules = [getattr(torch.nn, name)(*arguments) for name, *arguments in steps]
+    ours, learning = training.net.parameters, [module for module in modules if hasattr(module, "weight")]
+    for module, w, b in zip(learning, ours.weights, ours.biases, strict=True):
+        module.weight.data, module.bias.data = w[0].view(module.weight.shape).clone(), b[0].clone()
+    model = GradSampleModule(torch.nn.Sequential(*modules))
     optimizer = DPOptimizer(torch.optim.SGD(model.parameters(), lr=0.2, momentum=0.9), noise_multiplier=0.0,
-                            max_grad_norm=0.8, expected_batch_size=64)
+                            max_grad_norm=clipping_norm, expected_batch_size=64)
     return model, optimizer
 
 
-def test_twenty_steps_equal_those_of_opacus():
-    data = load("digits")
-    training = Training(Pack((CONFIG,)), data, torch.device("cpu"))
-    model, optimizer = opacus_twin(training)
+CONVOLUTION = (("Conv2d", 1, 4, 3, 1, 1), ("MaxPool2d", 2), ("Tanh",),
+               ("Conv2d", 4, 6, 3, 1, 1), ("MaxPool2d", 2), ("Tanh",))
+
+
+@pytest.mark.parametrize(("config", "steps"), [
+    (CONFIG, [("Flatten",), ("Linear", 64, 24), ("Tanh",), ("Linear", 24, 16), ("Tanh",), ("Linear", 16, 10)]),
+    (dataclasses.replace(CONFIG, network="convnet", channels=(4, 6), kernel=3, hidden=(16,), activation="relu",
+                         clipping_norm=1.6),
+     [*CONVOLUTION, ("Flatten",), ("Linear", 24, 16), ("ReLU",), ("Linear", 16, 10)])], ids=["mlp", "convnet"])
+def test_twenty_steps_equal_those_of_opacus(config, steps, digits):
+    """With norms of which some are clipped and some are not."""
+    training = Training(Pack((config,)), digits, torch.device("cpu"))
+    model, optimizer = opacus_twin(training, steps, config.clipping_norm)
     for indices in training.sampler.epoch()[:20]:
         training.step(indices)
         present = indices[0][indices[0] >= 0]
         optimizer.zero_grad()
-        logits = model(data.train_x[present].float() / 8 - 1)
-        torch.nn.functional.cross_entropy(logits, data.train_y[present], reduction="mean").backward()
+        logits = model(digits.train_x[present].view(-1, 1, 8, 8).float() / 8 - 1)
+        torch.nn.functional.cross_entropy(logits, digits.train_y[present], reduction="mean").backward()
         optimizer.step()
     ours = training.net.parameters
     theirs = [p.detach() for p in model.parameters()]
     for mine, other in zip([p[0] for pair in zip(ours.weights, ours.biases, strict=True) for p in pair], theirs,
                            strict=True):
-        torch.testing.assert_close(mine, other, rtol=1e-4, atol=1e-6)
+        torch.testing.assert_close(mine.view(other.shape), other, rtol=1e-4, atol=1e-6)
 
 
 def test_epsilon_equals_that_of_opacus():

@@ -1,4 +1,4 @@
-"""Readings of Lee & Kifer 2020 that are settings: what a record contributes, noise, epsilon, and what is refused."""
+"""Gaussian mechanisms and readings of Lee & Kifer 2020: what a record contributes, noise, epsilon, and refusals."""
 
 import dataclasses
 import math
@@ -48,6 +48,16 @@ READINGS = {
     "conv published": dataclasses.replace(HYBRID, tau_h_rule="published"),
 }
 readings = pytest.mark.parametrize("trial", READINGS.values(), ids=list(READINGS))
+PER_EXAMPLE = dict(mechanism="per_example", target_norm=0, clipping_norm=0.5)
+BOUNDED = {
+    **READINGS,
+    "per_example": dataclasses.replace(DENSE, **PER_EXAMPLE),
+    "per_example, convnet": dataclasses.replace(HYBRID, **PER_EXAMPLE, conv_activation="relu", activation="relu"),
+    "component": dataclasses.replace(DENSE, target_norm=0, tau_h=2.0),
+    "component, hybrid": HYBRID,
+    "component, convnet": dataclasses.replace(HYBRID, algorithm="dfa", conv_activation="relu", activation="relu"),
+}
+bounded = pytest.mark.parametrize("trial", BOUNDED.values(), ids=list(BOUNDED))
 
 
 def test_the_norm_of_a_contribution_is_the_closed_form_of_each_reading():
@@ -106,42 +116,45 @@ def test_a_reading_makes_another_trial_where_it_is_used_and_none_elsewhere(field
     assert dataclasses.replace(other, **{field: value}).trial_key == other.trial_key
 
 
-@readings
+@bounded
 def test_no_record_moves_the_sum_by_more_than_the_bound_and_some_come_within_one_percent(trial):
     c = contribution_bound(trial)
     longest = max(contributions(trial, seed).norm(dim=1).max().item() for seed in range(8))
     assert 0.99 * c <= longest <= c * (1 + 1e-5)
 
 
-@readings
+@bounded
 def test_noise_is_measured_by_the_stated_norm_and_epsilon_by_what_a_record_contributes(trial):
     trial = dataclasses.replace(trial, noise_multiplier=1.7)
     net = make_network(trial, [0])
     mechanism = make_mechanism(Pack((trial,)), net, CPU)
     activations, _ = net.forward(torch.zeros(1, 32, 64))
-    sigma = 1.7 * stated_norm(trial) / 32
+    stated = stated_norm(trial) if trial.mechanism == "component" else trial.clipping_norm
+    sigma = 1.7 * stated / 32
     assert noise_deviation(trial) / 32 == pytest.approx(sigma)
     draws = []
     for _ in range(160):
         out = net.blank_parameters(1)
         mechanism.update([torch.zeros(1, 32, n) for n in net.sizes[1:]], activations, out)
         draws.append([block[0].flatten().clone() for block in out.weights + out.biases])
+        assert all(block.all() for block in draws[-1]), "every parameter has noise"
+    assert not torch.equal(draws[0][0], draws[1][0])
     for block in zip(*draws, strict=True):
         sample = torch.cat(block).numpy()
         assert stats.kstest(sample, "norm", (0, sigma)).pvalue > 1e-4
         for wrong in (sigma * 2 / 3, sigma * 3 / 2):
             assert stats.kstest(sample, "norm", (0, wrong)).pvalue < 1e-4
     assert event_of(trial, 1).noise_multiplier == pytest.approx(
-        1.7 * stated_norm(trial) / contribution_bound(trial) / 2)
+        1.7 * stated / contribution_bound(trial) / 2)
 
 
-@pytest.mark.parametrize("name", ["off", "published", "scale", "raw, apart"])
+@pytest.mark.parametrize("name", ["off", "raw, apart", "per_example, convnet"])
 def test_an_audit_of_a_step_stays_below_what_is_certified_and_comes_close(name):
-    trial = READINGS[name]
+    trial = BOUNDED[name]
     trial = dataclasses.replace(trial, sampler="poisson", noise_multiplier=sensitivity_ratio(trial))
-    audit = audit_release(trial, trials=400, delta=0.01)
+    audit = audit_release(trial, trials=600, delta=0.01)
     assert 0 < audit.mu_lower <= audit.mu == pytest.approx(1) and not audit.exceeds
-    assert abs(audit.auc - 0.7602) < 0.07  # Phi(mu/sqrt 2), of all that is released
+    assert abs(audit.auc - 0.7602) < 0.05  # Phi(mu/sqrt 2), of all that is released
 
 
 def test_an_error_that_is_not_clipped_is_a_target_norm_15_with_tau_e_beyond_every_error(digits):
@@ -298,14 +311,11 @@ def test_a_reading_has_secret_noise_in_integers_alone(trial):
     ("{mechanism: component, bounding: scale}", "bounding: is not used with target_norm 0, got scale; use target_norm"),
     ("{mechanism: per_example, error_clip: off}", "error_clip: is not used with mechanism 'per_example', got False; "
                                                   "use mechanism 'component'"),
-    ("{mechanism: per_example, error_clip: on}", "error_clip: is not used with mechanism 'per_example', got True; "
-                                                 "use mechanism 'component'"),
     ("{mechanism: component, target_norm: 1, bounding: scale, error_clip: off}",
      "error_clip: is not used with bounding 'scale', got False; use bounding 'clip'"),
     ("{mechanism: component, tau_h_rule: published}", "tau_h_rule: is not used with target_norm 0, got published"),
     ("{mechanism: component, conv_error: raw}", "conv_error: is not used with algorithm 'dfa', got raw; use algorithm "
                                                 "'hybrid'"),
-    ("{mechanism: none, conv_error: clipped}", "conv_error: is not used with .*, got clipped; use "),
     ("{mechanism: component, algorithm: hybrid, network: convnet, target_norm: 1, error_clip: off, conv_error: raw}",
      "conv_error: is not used with error_clip 'off', got raw; use error_clip 'on'"),
     ("{mechanism: component, conv_clip: apart}", "conv_clip: is not used with network 'mlp', got apart; use network "
@@ -313,8 +323,6 @@ def test_a_reading_has_secret_noise_in_integers_alone(trial):
     ("{mechanism: component, algorithm: hybrid, network: convnet, target_norm: 1, bounding: scale, conv_clip: apart}",
      "conv_clip: is not used with bounding 'scale', got apart; use bounding 'clip'"),
     ("{bounding: clip}", "bounding: is not used with .*, got clip; use mechanism 'component' with "),
-    ("{tau_h_rule: per_layer}", "tau_h_rule: is not used with .*, got per_layer; use mechanism 'component' with "),
-    ("{conv_clip: together}", "conv_clip: is not used with .*, got together; use "),
     ("{init: normal}", "init: must be one of uniform, glorot, got 'normal'"),
     ("{init_gain: 0}", "init_gain: must be > 0, got 0")])
 def test_a_reading_that_nothing_makes_use_of_is_refused_in_one_line(text, message):
@@ -335,8 +343,7 @@ def test_a_default_may_be_written_down_where_another_value_would_be_used(text):
                                            "conv_clip", "output_init"}
 
 
-@pytest.mark.parametrize("init", ["uniform", "glorot"])
-@pytest.mark.parametrize("gain", [1.0, 2.5])
+@pytest.mark.parametrize(("init", "gain"), [("uniform", 2.5), ("glorot", 1.0)])
 def test_layers_start_uniform_on_what_init_says(init, gain):
     config = dataclasses.replace(HYBRID, channels=(16, 24), kernel=5, hidden=(40,), init=init, init_gain=gain)
     parameters = make_network(config, [3, 4]).parameters

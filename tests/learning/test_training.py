@@ -33,39 +33,55 @@ def comparable(records):
     return metrics, [r.tags for r in records], records[-1].outcome.per_class
 
 
-@pytest.mark.parametrize("algorithm", ["bp", "dfa", "tdfa", "pdfa"])
-@pytest.mark.parametrize("mechanism", ["none", "photonic"])
-def test_a_trials_result_does_not_depend_on_its_pack(algorithm, mechanism, digits):
-    base = dataclasses.replace(BASE, algorithm=algorithm, mechanism=mechanism, projector="")
-    trials = [dataclasses.replace(base, seed=k, sigma=0.05 * k, tau_h=1 + k, tau_f=1 / (1 + k)) for k in (0, 3, 4)]
+PHOTONIC = dict(mechanism="photonic", tau_h_min=0.2, gamma_min=0.3)
+CERTIFIED = dict(mechanism="per_example", noise_multiplier=0.5)
+COMPONENT = dict(mechanism="component", noise_multiplier=0.5)
+CONVNET = dict(network="convnet", channels=(16, 16), kernel=5, hidden=(16,))
+PACKED = {
+    "bp": dict(algorithm="bp"),
+    "bp photonic": dict(algorithm="bp", **PHOTONIC),
+    "dfa photonic": dict(algorithm="dfa", **PHOTONIC),
+    "tdfa photonic floor": dict(algorithm="tdfa", activation_floor=True, **PHOTONIC),
+    "pdfa photonic bfloat16": dict(algorithm="pdfa", matmul_precision="bfloat16", **PHOTONIC),
+    "pdfa joint release": dict(algorithm="pdfa", mechanism="photonic", joint_release=True, denoise=True),
+    "pdfa per_example poisson": dict(algorithm="pdfa", sampler="poisson", **CERTIFIED),
+    "tdfa component": dict(algorithm="tdfa", **COMPONENT),
+    "dfa denoise poisson": dict(algorithm="dfa", sampler="poisson", denoise=True, **CERTIFIED),
+    "convnet": dict(algorithm="hybrid", **CONVNET),
+    "convnet pdfa per_example": dict(algorithm="pdfa", **CONVNET, **CERTIFIED),
+    "convnet component": dict(algorithm="hybrid", target_norm=1.5, **CONVNET, **COMPONENT),
+}
+
+
+def of_pack(name, k):
+    """Trials of one pack; they differ in all that they may differ in."""
+    settings = dict(dataset="digits", hidden=(48, 32), batch_size=32, epochs=1, train_records=640, learning_rate=0.1,
+                    seed=k, sigma=0.05 * k, tau_f=1 / (1 + k), tau_h=1.0 + k, tau_e=0.4 + 0.1 * k,
+                    clipping_norm=0.5 + k)
+    own = {field: PACKED[name][field] + k for field in ("noise_multiplier", "target_norm") if field in PACKED[name]}
+    return TrialConfig(**{**settings, **PACKED[name], **own})
+
+
+@pytest.mark.parametrize("name", PACKED)
+def test_a_trials_result_does_not_depend_on_its_pack(name, digits):
+    """To the last bit, as rows and widths are multiples of 16."""
+    trials = [of_pack(name, k) for k in (0, 3, 4)]
     alone = results(trials[1:2], digits)[trials[1].trial_key]
     for company in (trials, trials[1::-1]):
         together = results(company, digits)
         assert set(together) == {t.trial_key for t in company}
         ours = together[trials[1].trial_key]
         assert comparable(ours) == comparable(alone)
-        for name, weight in alone[-1].outcome.weights.items():
-            assert np.array_equal(weight, ours[-1].outcome.weights[name]), name
+        for layer, weight in alone[-1].outcome.weights.items():
+            assert np.array_equal(weight, ours[-1].outcome.weights[layer]), layer
 
 
-def test_bfloat16_products_change_little_and_keep_trials_apart(digits):
-    trials = [dataclasses.replace(BASE, seed=k, matmul_precision="bfloat16") for k in range(3)]
-    alone, together = results(trials[1:2], digits), results(trials, digits)
-    assert comparable(alone[trials[1].trial_key]) == comparable(together[trials[1].trial_key])
-    exact = next(iter(results([dataclasses.replace(BASE, seed=1)], digits).values()))[-1]
-    rounded = alone[trials[1].trial_key][-1]
+def test_bfloat16_products_change_little(digits):
+    exact, rounded = (results([dataclasses.replace(BASE, matmul_precision=precision)], digits).popitem()[1][-1]
+                      for precision in ("float32", "bfloat16"))
     for name, weight in exact.outcome.weights.items():
         difference = np.linalg.norm(weight - rounded.outcome.weights[name]) / np.linalg.norm(weight)
         assert 1e-6 < difference < 0.05, name
-
-
-def test_odd_shapes_depend_on_the_pack_by_rounding_only(digits):
-    base = dataclasses.replace(BASE, hidden=(13, 7), batch_size=31)
-    trials = [dataclasses.replace(base, seed=k, sigma=0.05 * k) for k in range(3)]
-    alone, together = results(trials[1:2], digits), results(trials, digits)
-    ours, theirs = (r[trials[1].trial_key][-1].outcome.weights for r in (alone, together))
-    for name in ours:
-        np.testing.assert_allclose(ours[name], theirs[name], rtol=0, atol=1e-4)
 
 
 def test_seed_decides_everything_and_other_seeds_differ(digits):
@@ -85,11 +101,6 @@ def test_every_algorithm_learns_digits(algorithm, digits):
     assert (last.metrics["alignment/layer_1"] > 0.999) == (algorithm == "bp")
 
 
-def test_adam_and_without_replacement_train(digits):
-    config = dataclasses.replace(BASE, optimizer="adam", learning_rate=0.003, sampler="without_replacement", epochs=4)
-    assert next(iter(results([config], digits).values()))[-1].metrics["test/accuracy"] > 0.7
-
-
 def test_records_have_the_metrics_that_are_promised(digits):
     first, last = next(iter(results([BASE], digits).values()))
     every_epoch = {"train/loss", "validation/accuracy", "time/epoch_seconds", "alignment/layer_1", "alignment/layer_2",
@@ -105,27 +116,12 @@ def test_records_have_the_metrics_that_are_promised(digits):
     assert min(row.correct / row.count for row in test) == pytest.approx(last.metrics["test/worst_class_accuracy"])
 
 
-def test_accuracy_equals_a_plain_evaluation_of_the_final_weights(digits):
-    outcome = next(iter(results([BASE], digits).values()))[-1]
-    h = digits.test_x.float().numpy() / 8 - 1
-    for layer in (1, 2, 3):
-        h = h @ outcome.outcome.weights[f"layer_{layer}.weight"].T + outcome.outcome.weights[f"layer_{layer}.bias"]
-        h = np.tanh(h) if layer < 3 else h
-    assert (h.argmax(1) == digits.test_y.numpy()).mean() == pytest.approx(outcome.metrics["test/accuracy"])
-
-
 def test_alignment_is_off_where_asked_and_does_not_change_training(digits):
     trials = [dataclasses.replace(BASE, alignment_batches=n) for n in (0, 40)]
     off, on = (next(iter(results([trial], digits).values())) for trial in trials)
     assert not [name for name in off[0].metrics if name.startswith("alignment/")]
     weights = [records[-1].outcome.weights for records in (off, on)]
     assert all(np.array_equal(weights[0][name], weights[1][name]) for name in weights[0])
-
-
-def test_more_noise_means_less_alignment(digits):
-    trials = [dataclasses.replace(BASE, sigma=s) for s in (0.0, 0.2, 1.0)]
-    final = [records[-1].metrics["alignment/layer_3"] for records in results(trials, digits).values()]
-    assert final == sorted(final, reverse=True) and final[0] > final[2] + 0.1
 
 
 def test_a_diverging_trial_ends_alone_and_keeps_its_history(digits):
@@ -158,13 +154,6 @@ def test_a_record_whose_output_is_not_finite_is_not_classified_right(digits, val
     counts = training.evaluation.count(training.net, "test")
     assert counts[0, 0].tolist() == digits.test_y.bincount().tolist() and counts[0, 1].sum() == 0
     training.close()
-
-
-def test_training_stops_when_all_trials_have_diverged(digits):
-    config = TrialConfig(dataset="digits", hidden=(8,), activation="relu", batch_size=32, epochs=50, algorithm="bp",
-                         learning_rate=1e30)
-    records = list(train(Pack((config,)), digits))
-    assert records[-1].outcome.status == "diverged" and records[-1].epoch < 50
 
 
 def test_only_inputs_that_are_passing_are_overwritten_by_the_next(digits):
