@@ -8,7 +8,6 @@ import math
 
 import pytest
 import torch
-from flat import train
 from safetensors.torch import save_file
 
 from pipeline.accounting import privacy_tags
@@ -17,7 +16,6 @@ from pipeline.learning.data import features as maps
 from pipeline.learning.data.encoder import WEIGHTS, Encoder, convolutions, encoder_weights, folded
 from pipeline.learning.data.objects import SIDE, Objects
 from pipeline.trials.config import ConfigError, TrialConfig
-from pipeline.trials.packs import Pack
 
 TRIAL = TrialConfig(dataset="digits", hidden=(16,), batch_size=64, epochs=20, input_norm=2.0, learning_rate=0.5,
                     features="encoder", encoder_pools=2)
@@ -84,26 +82,11 @@ def test_the_weights_are_those_that_were_trained_once_and_are_small():
     assert WEIGHTS.stat().st_size < 2_000_000
 
 
-def test_digits_are_learnt_through_them(cached):
-    private = dataclasses.replace(TRIAL, algorithm="dfa", mechanism="per_example", noise_multiplier=0.5,
-                                  feature_decorrelation=1.0)
-    assert list(train(Pack((private,)), cached))[-1].metrics["test/accuracy"] > 0.85
-
-
 def test_a_record_s_features_are_of_the_stated_shape_and_its_own(cached):
     (some,) = maps.compute((cached.train_x[:20],), cached, TRIAL)
     (alone,) = maps.compute((cached.train_x[7:8],), cached, TRIAL)
     assert some.shape == (20, 288 * 4) and TRIAL.feature_groups == 1
     torch.testing.assert_close(some[7:8].float(), alone.float(), atol=2e-2, rtol=2**-6)
-
-
-def test_a_channel_that_hardly_varies_on_synthetic_images_drowns_no_other(cached):
-    raw = dataclasses.replace(TRIAL, feature_groups=0)
-    (plain,), (decorrelated,) = (maps.compute((cached.train_x[:200],), cached, dataclasses.replace(
-        raw, feature_decorrelation=degree)) for degree in (0.0, 1.0))
-    for found in (plain, decorrelated):
-        size = found.float().view(200, 288, 4).square().mean((0, 2)).sqrt()
-        assert size.max() < 15 * size.median()
 
 
 def test_the_notes_say_why_they_are_public_and_the_key_has_every_setting():
@@ -149,45 +132,44 @@ def test_refusals(change, message):
         dataclasses.replace(TRIAL, **change)
 
 
-def test_they_may_stand_beside_patches_with_pools_and_a_weight_of_their_own(cached):
-    joint = dataclasses.replace(TRIAL, features="patches", patch_filters=6, patch_size=3, patch_pools=3,
-                                patch_beside="encoder", encoder_pools=2, beside_weight=0.5, feature_power=0.5,
-                                feature_decorrelation=1.0)
-    patches, encoder = (dataclasses.replace(joint, beside_weight=0.0, **change) for change in (
-        {"patch_beside": "none"}, {"features": "encoder"}))
-    records = cached.train_x[:20]
-    both, of_patches, of_encoder = (maps.compute((records,), cached, trial)[0].float()
-                                    for trial in (joint, patches, encoder))
-    assert both.shape == (20, *joint.parts.features.shape(joint)) == (20, 12 * 9 + 288 * 4)
-    first, second = both.split([12 * 9, 288 * 4], dim=1)
-    cosine = torch.nn.functional.cosine_similarity
-    assert cosine(first, of_patches).min() > 0.9999 and cosine(second, of_encoder).min() > 0.9999
-    torch.testing.assert_close(second.norm(dim=1) / first.norm(dim=1), torch.full((20,), 0.5), rtol=0.01, atol=0)
+JOINT = dataclasses.replace(TRIAL, features="patches", patch_filters=6, patch_size=3, patch_pools=3,
+                            patch_beside="encoder", encoder_pools=2, beside_weight=0.5, feature_power=0.5,
+                            feature_decorrelation=1.0)
+SCATTERING = dict(scattering_scales=1, feature_power=1.0, feature_decorrelation=0.0)
+
+
+@pytest.mark.parametrize(("joint", "alone"), [
+    (JOINT, {"features": "encoder"}),
+    (dataclasses.replace(JOINT, patch_beside="scattering", beside_weight=2.0, **SCATTERING),
+     {"features": "scattering", "feature_reference": "dead_leaves"})], ids=["encoder", "scattering"])
+def test_features_beside_patches_have_their_pools_and_their_weight(joint, alone, cached):
+    records, width = cached.train_x[:20], 12 * 9
+    both, *apart = (maps.compute((records,), cached, trial)[0].float() for trial in (joint, *(
+        dataclasses.replace(joint, beside_weight=0.0, patch_beside="none", **change) for change in ({}, alone))))
+    assert both.shape == (20, *joint.parts.features.shape(joint)) == (20, width + apart[1].shape[1])
+    parts = both.split([width, both.shape[1] - width], dim=1)
+    assert all(torch.nn.functional.cosine_similarity(*pair).min() > 0.9999 for pair in zip(parts, apart, strict=True))
+    ratio = parts[1].norm(dim=1) / parts[0].norm(dim=1)
+    torch.testing.assert_close(ratio, torch.full((20,), joint.beside_weight), rtol=0.01, atol=0)
     torch.testing.assert_close(both.square().mean(1), torch.ones(20), rtol=0.02, atol=0)
 
+
+def test_what_stands_beside_patches_is_in_keys_notes_and_refusals():
     unusable = torch.ones(2, 3), torch.tensor([[1.0, 1.0], [math.nan, 1.0]])
     assert maps._side_by_side(unusable, [1.0, 2.0]).isfinite().all(1).tolist() == [True, False]
     assert maps._side_by_side(unusable, [1.0, 2.0])[1].isnan().all()
-    trials = [joint, patches, *(dataclasses.replace(joint, **change) for change in (
+    patches = dataclasses.replace(JOINT, beside_weight=0.0, patch_beside="none")
+    trials = [JOINT, patches, *(dataclasses.replace(JOINT, **change) for change in (
         {"beside_weight": 0.0, "patch_pools": 2}, {"beside_weight": 0.7}, {"encoder_pools": 1}))]
     assert len({trial.trial_key for trial in trials}) == len({t.parts.features.key(t) for t in trials}) == len(trials)
     assert not {"beside_weight", "encoder_pools"} & set(patches.canonical())
-    notes = privacy_tags(dataclasses.replace(joint, mechanism="per_example", sampler="poisson", target_epsilon=3.0))
+    notes = privacy_tags(dataclasses.replace(JOINT, mechanism="per_example", sampler="poisson", target_epsilon=3.0))
     assert "trained to tell synthetic objects apart, of 0.5 times the norm, a map" in notes["privacy.notes"]
+    scattering = privacy_tags(dataclasses.replace(JOINT, patch_beside="scattering", beside_weight=2.0, **SCATTERING,
+                                                  mechanism="per_example", sampler="poisson", target_epsilon=3.0))
+    assert ", beside scattering coefficients, of 2 times the norm, a map" in scattering["privacy.notes"]
     for change, message in (({"encoder_pools": 3}, "encoder_pools: must be at most the 2 places"),
                             ({"patch_beside": "scattering", "beside_weight": 0.0}, "beside_weight: must be > 0 for"),
                             ({"feature_groups": 2}, "beside_weight: takes features that are normalised in one group")):
         with pytest.raises(ConfigError, match=message):
-            dataclasses.replace(joint, **change)
-
-
-def test_scattering_coefficients_may_stand_beside_patches(cached):
-    joint = dataclasses.replace(TRIAL, features="patches", patch_filters=6, patch_size=3, patch_pools=3,
-                                patch_beside="scattering", beside_weight=2.0, scattering_scales=1)
-    alone = dataclasses.replace(TRIAL, features="scattering", feature_reference="dead_leaves", scattering_scales=1)
-    both, scattering = (maps.compute((cached.train_x[:20],), cached, trial)[0].float() for trial in (joint, alone))
-    first, second = both.split([12 * 9, scattering.shape[1]], dim=1)
-    assert torch.nn.functional.cosine_similarity(second, scattering).min() > 0.9999
-    torch.testing.assert_close(second.norm(dim=1) / first.norm(dim=1), torch.full((20,), 2.0), rtol=0.01, atol=0)
-    notes = privacy_tags(dataclasses.replace(joint, mechanism="per_example", sampler="poisson", target_epsilon=3.0))
-    assert ", beside scattering coefficients, of 2 times the norm, a map" in notes["privacy.notes"]
+            dataclasses.replace(JOINT, **change)

@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from flat import train
 
 from pipeline.accounting import privacy_tags
 from pipeline.learning.data import features as maps
@@ -41,7 +40,10 @@ def test_coefficients_are_kymatios(images, expected, scales):
     (TRIAL, (9, 4, 4)), (dataclasses.replace(TRIAL, scattering_scales=2, feature_groups=27), (81, 2, 2)),
     (TrialConfig(features="scattering"), (81, 7, 7)), (TrialConfig(features="scattering", scattering_scales=3,
                                                                    feature_groups=7), (217, 3, 3)),
-    (TrialConfig(dataset="cifar10", features="scattering"), (243, 8, 8)), (TrialConfig(), (1, 28, 28))])
+    (TrialConfig(dataset="cifar10", features="scattering"), (243, 8, 8)), (TrialConfig(), (1, 28, 28)),
+    (dataclasses.replace(TRIAL, features="patches", patch_filters=12, patch_size=3, patch_pools=2), (24, 2, 2)),
+    (TrialConfig(features="patches"), (128, 6, 6)),
+    (TrialConfig(dataset="cifar10", features="patches", patch_filters=400, patch_pools=3), (800, 3, 3))])
 def test_shapes_are_known_without_computing(trial, shape):
     assert trial.parts.features.shape(trial) == shape and trial.layers[0].n_in == np.prod(shape)
     if trial.dataset == "digits":
@@ -90,16 +92,6 @@ def test_features_may_be_the_mean_of_those_of_an_image_and_of_its_mirror_image(c
     assert grouped.mean(1).abs().max() < 1e-2 and (grouped.std(1) - 1).abs().max() < 2e-2
 
 
-def test_coefficients_are_raised_to_a_power_before_they_are_normalised(cached):
-    trial = dataclasses.replace(TRIAL, feature_groups=0, feature_power=0.5)
-    (found,) = maps.compute([cached.train_x[:40]], cached, trial)
-    plain = scattering(cached.train_x[:40].view(40, 8, 8) / 16, 1)
-    expected = (plain.sign() * plain.abs().sqrt()).flatten(1)
-    torch.testing.assert_close(found.float(), expected, atol=1e-3, rtol=2**-7)
-    (grouped,) = maps.compute([cached.train_x[:40]], cached, dataclasses.replace(trial, feature_groups=1))
-    assert grouped.float().mean(1).abs().max() < 1e-2 and (grouped.float().std(1) - 1).abs().max() < 2e-2
-
-
 def test_dead_leaves_are_images_of_many_scales_and_always_the_same():
     images = dead_leaves(200, 3, 32)
     assert images.shape == (200, 3, 32, 32) and 0 <= images.min() and images.max() <= 1
@@ -129,32 +121,13 @@ def test_features_are_computed_once_and_a_damaged_cache_anew(cached, tmp_path, m
     assert len(calls) == 4 * n and len(list((tmp_path / "cache" / "features").glob("*.safetensors"))) == 2
 
 
-@pytest.mark.parametrize("algorithm", ["bp", "dfa", "tdfa", "pdfa"])
-def test_all_algorithms_train_on_features_in_packs(cached, algorithm):
-    trial = dataclasses.replace(TRIAL, algorithm=algorithm, projector="", mechanism="per_example", sampler="poisson",
-                                noise_multiplier=0.5, epochs=3)
-    pack = Pack((trial, dataclasses.replace(trial, seed=1)))
-    records = list(train(pack, cached))
-    alone = list(train(Pack((trial,)), cached))
-    last = [r for r in records if r.outcome]
-    assert len(last) == 2 and min(r.metrics["test/accuracy"] for r in last) > 0.5
-    mine = next(r for r in last if r.trial_key == trial.trial_key).metrics["test/accuracy"]
-    assert abs(mine - alone[-1].metrics["test/accuracy"]) < 0.03
-
-
-def test_inputs_have_the_norm_that_was_asked_for(cached):
-    training = Training(Pack((TRIAL,)), cached, torch.device("cpu"))
-    batch = training.train_inputs.batch(torch.arange(32).view(1, 32))
-    assert batch.dtype == torch.float32 and torch.allclose(batch.norm(dim=-1), torch.tensor(2.0), atol=1e-5)
-    training.close()
-
-
 def test_without_hidden_layers_a_step_is_that_of_softmax_regression(cached):
     trial = dataclasses.replace(TRIAL, algorithm="bp", projector="", hidden=(), momentum=0.0)
     training = Training(Pack((trial,)), cached, torch.device("cpu"))
     w, b = (part[0].clone() for part in (training.net.parameters.weights[0], training.net.parameters.biases[0]))
     indices = torch.arange(64).view(1, 64)
     x, y = training.train_inputs.batch(indices)[0], cached.train_y[:64]
+    torch.testing.assert_close(x.norm(dim=1), torch.full((64,), trial.input_norm))
     error = torch.softmax(x @ w.T + b, dim=1) - torch.nn.functional.one_hot(y, 10)
     training.step(indices)
     assert torch.allclose(training.net.parameters.weights[0][0], w - 0.5 * error.T @ x / 64, atol=1e-6)

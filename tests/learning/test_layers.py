@@ -7,11 +7,9 @@ import torch
 import torch.nn.functional as F
 from test_feedback import FixedMatrices
 
-from pipeline.learning.alignment import true_gradient
 from pipeline.learning.feedback.algorithms import BackPropagation, DirectFeedback
 from pipeline.learning.feedback.losses import CrossEntropy
 from pipeline.learning.mechanisms.base import sum_outer_products
-from pipeline.learning.mechanisms.gaussian import contribution_norms
 from pipeline.learning.network import layers
 from pipeline.learning.network.layers import Conv, Dense, pool, unpool
 from pipeline.learning.network.network import Network
@@ -222,19 +220,6 @@ def torch_layers(x, weights, biases):
     return pre
 
 
-def test_back_propagation_through_a_convnet_equals_autograd(step):
-    net, activations, logits, y = step
-    ours = net.blank_parameters(R, dtype=torch.float64)
-    true_gradient(net, output_error(logits, y)[0], activations, ours)
-    for r in range(R):
-        weights, biases = leaves_of(net, r)
-        z = torch_layers(activations[0][r], weights, biases)[-1]
-        torch.testing.assert_close(logits[r], z.detach())
-        F.cross_entropy(z, y[r]).backward()
-        for update, leaf in zip(ours.weights + ours.biases, weights + biases, strict=True):
-            torch.testing.assert_close(update[r], leaf.grad)
-
-
 def test_hybrid_is_dfa_above_and_the_gradient_of_what_it_hands_to_the_first_fully_connected_layer_below(step):
     net, activations, logits, y = step
     deltas, feedback = deltas_of("hybrid", step)
@@ -276,23 +261,6 @@ def test_dfa_hands_every_convolution_its_own_projection_of_the_error(step):
             (z * delta).sum().backward()
             torch.testing.assert_close(ours.weights[layer][r], weights[layer].grad)
             torch.testing.assert_close(ours.biases[layer][r], biases[layer].grad)
-
-
-@pytest.mark.parametrize("algorithm", ["bp", "dfa", "hybrid"])
-def test_contributions_are_as_long_as_the_updates_of_batches_of_one_record(algorithm, step):
-    net, activations, _, _ = step
-    deltas, _ = deltas_of(algorithm, step)
-    norms = contribution_norms(net, deltas, activations)
-    total = net.blank_parameters(R, dtype=torch.float64)
-    sum_outer_products(net, deltas, activations, total)
-    added = torch.zeros_like(total.flat)
-    one = net.blank_parameters(R, dtype=torch.float64)
-    for i in range(M):
-        net.forward(activations[0][:, i: i + 1])
-        sum_outer_products(net, [d[:, i: i + 1] for d in deltas], [h[:, i: i + 1] for h in activations], one)
-        torch.testing.assert_close(one.flat.norm(dim=1), norms[:, i, 0])
-        added += one.flat
-    torch.testing.assert_close(added, total.flat)
 
 
 def test_bfloat16_convolutions_round_factors_and_results_only():

@@ -7,7 +7,6 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
-from flat import train
 from scipy.linalg import fractional_matrix_power
 
 from pipeline.accounting import privacy_tags
@@ -17,7 +16,6 @@ from pipeline.learning.data.dataset import DataError
 from pipeline.learning.data.dead_leaves import LEAST_DEVIATION, LEAST_SHARE, REFERENCES, dead_leaves, standardised
 from pipeline.learning.data.patches import IMAGES, LEAST_CONTRAST, LEAST_VARIANCE, Patches, filters, folded
 from pipeline.trials.config import ConfigError, TrialConfig
-from pipeline.trials.packs import Pack
 
 TRIAL = TrialConfig(dataset="digits", hidden=(16,), batch_size=64, epochs=3, input_norm=2.0, learning_rate=0.5,
                     features="patches", patch_filters=12, patch_size=3, patch_pools=2)
@@ -201,18 +199,6 @@ def test_without_a_power_keys_and_caches_are_what_they_were():
     assert TRIAL.parts.features.key(TRIAL) == ("patches", 12, 3, 1.0, 2, 1)
     assert TRIAL.trial_key == "76be12f79538b947"
     assert "feature_power" not in TrialConfig(features="optical", feature_power=0.5).canonical()
-
-
-@pytest.mark.parametrize(("trial", "shape"), [
-    (TRIAL, (24, 2, 2)), (TrialConfig(features="patches"), (128, 6, 6)),
-    (TrialConfig(dataset="cifar10", features="patches", patch_filters=400, patch_pools=3), (800, 3, 3))])
-def test_shapes(trial, shape):
-    assert trial.parts.features.shape(trial) == shape and trial.feature_groups == 1
-
-
-def test_digits_are_learnt_by_feedback_through_them(cached):
-    private = dataclasses.replace(TRIAL, algorithm="dfa", epochs=20, mechanism="per_example", noise_multiplier=0.5)
-    assert list(train(Pack((private,)), cached))[-1].metrics["test/accuracy"] > 0.85
 
 
 def test_the_notes_say_why_they_are_public_and_the_key_has_every_setting():

@@ -5,8 +5,8 @@ import pytest
 import torch
 from scipy import stats
 
-from pipeline.learning.data.sampling import BatchSampler, split
-from pipeline.learning.randomness import STREAMS, GaussianNoise, integer_seed, numpy_generator, torch_generator
+from pipeline.learning.data.sampling import BatchSampler
+from pipeline.learning.randomness import STREAMS, GaussianNoise, integer_seed, torch_generator
 
 CPU = torch.device("cpu")
 
@@ -45,12 +45,6 @@ def test_noise_has_its_sigma_and_another_is_rejected(factor):
     assert stats.kstest(sample * factor, "norm").pvalue < 1e-12
 
 
-def test_split_is_a_partition_drawn_by_seed():
-    train, validation = split(100, 10, seed=3)
-    assert len(validation) == 10 and sorted([*train, *validation]) == list(range(100))
-    assert list(validation) == list(split(100, 10, seed=3)[1]) != list(split(100, 10, seed=4)[1])
-
-
 def test_shuffled_uses_every_record_at_most_once_an_epoch():
     records = np.arange(1000, 1103)
     sampler = BatchSampler("shuffled", [records], [0], batch_size=10, steps=10, device=CPU)
@@ -67,18 +61,6 @@ def test_without_replacement_draws_anew_every_step():
     counts = torch.bincount(batches.flatten(), minlength=20)
     # Every record takes part with rate 1/2: Binomial(400, 1/2) has standard deviation 10.
     assert (counts - 200).abs().max() < 50 and counts.float().std() > 3
-
-
-def test_batches_of_a_trial_do_not_depend_on_the_others():
-    parts = [np.arange(50), np.arange(50, 100)]
-    alone = BatchSampler("shuffled", parts[1:], [5], 8, 6, CPU).epoch()
-    beside = BatchSampler("shuffled", parts, [4, 5], 8, 6, CPU).epoch()
-    assert torch.equal(alone[:, 0], beside[:, 1])
-
-
-def test_sampling_stream_is_numpy_default_generator_of_the_named_sequence():
-    seq = np.random.SeedSequence(9, spawn_key=(STREAMS.index("sampling"),))
-    assert numpy_generator(9, "sampling").integers(1 << 40) == np.random.default_rng(seq).integers(1 << 40)
 
 
 def test_poisson_batches_have_binomial_sizes_and_lose_no_record():

@@ -89,16 +89,6 @@ def test_a_step_is_equation_8_with_momentum(digits):
                                        weights[layer] - 0.2 * updates_w[layer], rtol=1e-4, atol=1e-6)
 
 
-def test_momentum_accumulates_as_asked(digits):
-    training = Training(Pack((dataclasses.replace(BASE, algorithm="bp", projector=""),)), digits, CPU)
-    batches, velocity = training.sampler.epoch(), 0.0
-    for indices in batches[:3]:
-        before = training.net.parameters.flat.clone()
-        training.step(indices)
-        velocity = 0.5 * velocity + training.update.flat
-        torch.testing.assert_close(training.net.parameters.flat, before - 0.2 * velocity)
-
-
 def test_alignment_compares_the_applied_update_with_the_true_gradient(digits):
     trial = PHOTONIC[0]
     training = Training(Pack((trial,)), digits, CPU)
