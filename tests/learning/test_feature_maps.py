@@ -338,8 +338,8 @@ LEARNABLE = {  # settings, and the least accuracy on test records
     "optical": ({"optical_width": 48, "optical_thresholds": 3}, 0.4),
     "file": ({"feature_source": SOURCE}, 0.4),
     "scattering": ({"scattering_scales": 1, "feature_groups": 3}, 0.5),
-    "patches": ({"patch_filters": 12, "patch_size": 3, "patch_pools": 2, "epochs": 10}, 0.8),
-    "encoder": ({"encoder_pools": 2, "feature_decorrelation": 1.0, "epochs": 10}, 0.8)}
+    "patches": ({"patch_filters": 12, "patch_size": 3, "patch_pools": 2, "epochs": 20}, 0.85),
+    "encoder": ({"encoder_pools": 2, "feature_decorrelation": 1.0, "epochs": 20}, 0.85)}
 
 
 @pytest.mark.parametrize("features", LEARNABLE)

@@ -153,7 +153,7 @@ def test_an_audit_of_a_step_stays_below_what_is_certified_and_comes_close(name):
     trial = BOUNDED[name]
     trial = dataclasses.replace(trial, sampler="poisson", noise_multiplier=sensitivity_ratio(trial))
     audit = audit_release(trial, trials=600, delta=0.01)
-    assert 0 < audit.mu_lower <= audit.mu == pytest.approx(1) and not audit.exceeds
+    assert 0.35 < audit.mu_lower <= audit.mu == pytest.approx(1) and not audit.exceeds
     assert abs(audit.auc - 0.7602) < 0.05  # Phi(mu/sqrt 2), of all that is released
 
 
