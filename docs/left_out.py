@@ -10,7 +10,7 @@ those that were tried on all of the others. `docs/pilots.py` takes the rule of i
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -60,32 +60,36 @@ def paid_lines(ways: Mapping[str, pd.DataFrame]) -> list[str]:
     return lines
 
 
-def rule_lines(trials: pd.DataFrame) -> list[str]:
-    """Return the rules of step sizes with their accuracies, and the choice for each data set, in Markdown."""
-    table = rules(trials)
-    names = {rule: f"{rule[0]:g}, `output_std` {rule[1]:g}{', `denoise`' if rule[2] else ''}, {rule[3]} epochs"
-             for rule in table.index}
-    lines = ["| rule of the last trial after pilots | " + " | ".join(LABELS[name] for name in table) + " |",
-             "| --- | " + " | ".join("---:" for _ in table) + " |"]
-    lines += [f"| {names[rule]} | " + " | ".join(f"{value:.2f}" for value in row) + " |"
-              for rule, row in zip(table.index, table.to_numpy(), strict=True)]
-    lines += ["", "| data set | rule chosen on the others | best on itself |", "| --- | --- | --- |"]
-    return lines + [f"| {LABELS[name]} | " + " | ".join(names[rule] for rule in both) + " |"
+def comparison(table: pd.DataFrame, head: str, align: str, cells: Mapping[Any, Sequence[str]],
+               chosen_head: str) -> list[str]:
+    """Return the settings of `table` with their accuracies, and the choice for each data set, in Markdown.
+
+    Args:
+        table: from `candidates` or `rules`.
+        head, align: the first line of the table and its alignment, of the columns that name a setting.
+        cells: label of a setting in `table` -> its cells in these columns.
+        chosen_head: heading of the choices.
+    """
+    lines = [f"| {head} | " + " | ".join(LABELS[name] for name in table) + " |",
+             f"| {align} | " + " | ".join("---:" for _ in table) + " |"]
+    for label, row in zip(table.index, table.to_numpy(), strict=True):
+        values = " | ".join("" if math.isnan(value) else f"{value:.2f}" for value in row)
+        lines.append(f"| {' | '.join(cells[label])} | {values} |")
+    lines += ["", f"| data set | {chosen_head} | best on itself |", "| --- | --- | --- |"]
+    return lines + [f"| {LABELS[name]} | " + " | ".join(", ".join(cells[label]) for label in both) + " |"
                     for name, both in chosen(table).items()]
 
 
 def page(trials: pd.DataFrame, rule_trials: pd.DataFrame, ways: Mapping[str, pd.DataFrame]) -> str:
     """Return the settings with their accuracies, the choices, and what paid choices reach, in Markdown."""
-    table = candidates(trials)
-    lines = ["| map | step size | " + " | ".join(LABELS[name] for name in table) + " |",
-             "| --- | ---: | " + " | ".join("---:" for _ in table) + " |"]
-    for (kind, step), row in zip(table.index, table.to_numpy(), strict=True):
-        values = " | ".join("" if math.isnan(value) else f"{value:.2f}" for value in row)
-        lines.append(f"| {kind} | {step:g} | {values} |")
-    lines += ["", "| data set | chosen on the others | best on itself |", "| --- | --- | --- |"]
-    lines += [f"| {LABELS[name]} | " + " | ".join(f"{which[0]}, {which[1]:g}" for which in both) + " |"
-              for name, both in chosen(table).items()]
-    return "\n".join([*lines, "", *rule_lines(rule_trials), "", *paid_lines(ways)]) + "\n"
+    maps, steps = candidates(trials), rules(rule_trials)
+    map_names = {(kind, step): [kind, f"{step:g}"] for kind, step in maps.index}
+    rule_names = {rule: [f"{rule[0]:g}, `output_std` {rule[1]:g}{', `denoise`' if rule[2] else ''}, {rule[3]} epochs"]
+                  for rule in steps.index}
+    return "\n".join([
+        *comparison(maps, "map | step size", "--- | ---:", map_names, "chosen on the others"), "",
+        *comparison(steps, "rule of the last trial after pilots", "---", rule_names, "rule chosen on the others"), "",
+        *paid_lines(ways)]) + "\n"
 
 
 if __name__ == "__main__":

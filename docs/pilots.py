@@ -68,7 +68,7 @@ def row(dataset: str, seed: int, mlruns: Path) -> dict[str, object]:
     pilots, _, scores = trained(content, path, mlruns)
     best = max(range(len(pilots.trials)), key=lambda case: scores[pilots.trials[case].trial_key])
     content["cases"].append({"base": {**content["cases"][best]["base"], **last_settings(dataset)}})
-    experiment, runs, scores = trained(content, path, mlruns)
+    experiment, runs, _ = trained(content, path, mlruns)
     last = experiment.trials[-1]
     published = runs.set_index("trial_key").loc[last.trial_key]
     choice = choose(experiment, runs)

@@ -93,11 +93,10 @@ def choose(experiment: Experiment, runs: pd.DataFrame, paid: Epsilon | None = No
         ReportError: if a certified trial lacks test accuracy, or validation accuracy that it should have.
     """
     trials = {trial.trial_key: trial for trial in composable(experiment.trials)}
-    unscored = [] if experiment.candidates else [key for key, trial in trials.items() if not holds_out(trial)]
-    certified = runs[runs["trial_key"].isin(list(trials))]
-    scored = certified if len(unscored) == len(trials) else certified[~certified["trial_key"].isin(unscored)]
+    with_score = [key for key, trial in trials.items() if holds_out(trial) or experiment.candidates] or list(trials)
+    scored = runs[runs["trial_key"].isin(with_score)]
     require_accuracy(scored, SCORE)
-    require_accuracy(certified)
+    require_accuracy(runs[runs["trial_key"].isin(list(trials))])
     best = scored.loc[scored[SCORE].idxmax()]
     trial = trials[best["trial_key"]]
     earlier = earlier_epochs(runs)  # an earlier draw of secret noise is a release too
@@ -116,7 +115,8 @@ def choose(experiment: Experiment, runs: pd.DataFrame, paid: Epsilon | None = No
                   test=float(best["test/accuracy"]), alone=tightest_epsilon, selected=selected, reason=reason,
                   trials=None if experiment.candidates else len(trials),  # random stopping keeps the number secret
                   others=len(experiment.trials) - len(trials), noise=noise, standing=standing_of(compared),
-                  scores=SCORES_COVERED if scores_are_covered(compared) else SCORES, unscored=len(unscored))
+                  scores=SCORES_COVERED if scores_are_covered(compared) else SCORES,
+                  unscored=len(trials) - len(with_score))
 
 
 def standing_of(trials: Sequence[TrialConfig]) -> str:
@@ -203,9 +203,9 @@ def _notes(choice: Choice) -> list[str]:
     else:
         sentences += [_covered(choice, choice.selected), choice.scores]
         if choice.unscored:
+            them = "it" if choice.unscored == 1 else "them"
             sentences.append(f"{counted(choice.unscored, 'trial')} held no record out, so that no score compared "
-                             f"{'it' if choice.unscored == 1 else 'them'}; selected ε covers "
-                             f"{'it' if choice.unscored == 1 else 'them'} too.")
+                             f"{them}; selected ε covers {them} too.")
     if choice.others:
         sentences.append(f"{choice.others} further trials of the file have no certified ε; they were not candidates, "
                          "and no number here covers their publication.")

@@ -61,29 +61,30 @@ def selected_by_composition(events: Sequence[Event], delta: float, scores: Seque
     samplers = sorted({event.sampler for event in events})
     note = (f"all of {counted(len(events), 'trial')} composed: any of them may be published, the best for example; "
             f"{_COVERED if scores else _SCORES}")
-    gaussian_events = [event for event in events if isinstance(event, PrivacyEvent)]
-    any_stated = len(gaussian_events) < len(events)
-    # Runs without amplification by sampling are Gaussian mechanisms, which compose exactly.
-    is_exact = not any_stated and not any(event.sampler_class.amplified for event in gaussian_events)
     scores_mu = math.hypot(*scores)  # Gaussian mechanisms compose to the root of the summed squares
-    if any(event.z == 0 for event in gaussian_events):
-        value = math.inf
-    elif one_split and scores_mu:
+    if one_split and scores_mu:
         trained_on_all = [event for event, mu in zip(events, scores, strict=True) if not mu]
         value = max(_composed_epsilon(events, 0.0, delta), _composed_epsilon(trained_on_all, scores_mu, delta))
     else:
         value = _composed_epsilon(events, scores_mu, delta)
     return Epsilon(value, kind="selected", variant="composition", relation=relation, sampler=", ".join(samplers),
-                   delta=delta, conversion="exact" if is_exact else "pld", note=note)
+                   delta=delta, conversion="exact" if _compose_exactly(events) else "pld", note=note)
+
+
+def _compose_exactly(events: Sequence[Event]) -> bool:
+    """Whether all runs are Gaussian mechanisms, as without amplification by sampling."""
+    return all(isinstance(event, PrivacyEvent) and not event.sampler_class.amplified for event in events)
 
 
 def _composed_epsilon(events: Sequence[Event], extra_mu: float, delta: float) -> float:
     """Return epsilon of all events together with a further Gaussian release; `extra_mu` is its mu, 0 for none."""
     gaussian_events = [event for event in events if isinstance(event, PrivacyEvent)]
+    if any(event.z == 0 for event in gaussian_events):
+        return math.inf
     if len(gaussian_events) < len(events):
         repeated_runs = [_as_dp(event, count) for event, count in Counter(events).items()]
         return composed_epsilon(repeated_runs, [extra_mu], delta)
-    if any(event.sampler_class.amplified for event in gaussian_events):
+    if not _compose_exactly(events):
         return _composed_losses_epsilon(gaussian_events, extra_mu, delta)
     run_mus = [math.sqrt(event.epochs) / event.z for event in gaussian_events]
     return gdp_eps(math.hypot(extra_mu, *run_mus), delta)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import Field, dataclass
-from functools import lru_cache
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -39,18 +38,16 @@ class Kinds(Mapping[str, type]):
     """The type of every setting of a trial, by name; settings of registered extensions are included."""
 
     def __getitem__(self, name: str) -> type:
-        return _kinds(settings())[name]
+        for field in settings():
+            if field.name == name:
+                return type(field.default)
+        raise KeyError(name)
 
     def __iter__(self) -> Iterator[str]:
         return iter(field.name for field in settings())
 
     def __len__(self) -> int:
         return len(settings())
-
-
-@lru_cache
-def _kinds(fields: tuple[Field[Any], ...]) -> dict[str, type]:
-    return {field.name: type(field.default) for field in fields}
 
 
 FIELDS = Kinds()
