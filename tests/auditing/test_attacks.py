@@ -33,6 +33,13 @@ def test_auc_closed_forms():
     assert auc([np.inf], [-np.inf, np.inf]) == 0.75
 
 
+def test_auc_is_the_share_of_pairs():
+    rng = np.random.default_rng(0)
+    members, others = rng.integers(0, 8, 40), rng.integers(0, 7, 60)
+    pairs = (members[:, None] > others) + 0.5 * (members[:, None] == others)
+    assert auc(members, others) == pytest.approx(pairs.mean(), rel=1e-12)
+
+
 def test_tpr_at_fpr():
     members, others = np.array([5.0, 3, 2, 1]), np.array([4.0, 2, 0, 0, 0, 0, 0, 0, 0, 0])
     assert [tpr_at_fpr(members, others, fpr) for fpr in (0, 0.05, 0.1, 0.2, 1)] == [0.25, 0.25, 0.5, 1, 1]
@@ -81,6 +88,13 @@ def test_rounded_updates_need_the_batch_size():
     assert row_space_membership(rounded, others, max_rank=20).min() > 0.3
 
 
+def test_noise_on_the_update_itself_hides_the_members():
+    update, members, others = outer_products(20)
+    noisy = update + 5 * torch.randn(update.shape, generator=torch.Generator().manual_seed(1))
+    residuals = (row_space_membership(noisy, h, max_rank=20).numpy() for h in (members, others))
+    assert 0.3 < auc(*(-r for r in residuals)) < 0.7
+
+
 @pytest.mark.parametrize("update, candidates", [((80, 60), (5, 61)), ((1, 80, 60), (5, 60)), ((80, 60), (60,))])
 def test_row_space_refuses_shapes(update, candidates):
     with pytest.raises(ValueError, match=r"candidates: must be \[k, n_in\]"):
@@ -96,7 +110,7 @@ def assert_all_found(found, m, steps=1):
 
 
 @pytest.mark.parametrize("change", [
-    dict(sigma=10.0), dict(sigma=0.0), dict(mechanism="none"),
+    dict(sigma=0.1), dict(sigma=1.0), dict(sigma=10.0), dict(sigma=0.0), dict(mechanism="none"),
     dict(algorithm="bp", projector="none"), dict(algorithm="tdfa"), dict(algorithm="pdfa", projector="opu_simulated"),
     dict(activation="relu"), dict(tau_h_min=0.5, activation_floor=True), dict(tau_h_min=0.5),
     dict(matmul_precision="bfloat16"), dict(optimizer="adam")], ids=str)
@@ -138,7 +152,7 @@ def test_row_space_audit_refuses(arguments, message, digits):
 @needs_fashion
 def test_fashion_mnist_gives_away_every_record_at_any_sigma():
     data = load("fashion_mnist")
-    for sigma in (0.1, 10.0):
+    for sigma in (0.1, 1.0, 10.0):
         found = row_space_audit(dataclasses.replace(FASHION, sigma=sigma), data)
         assert_all_found(found, 256)
         assert len(found.non_members) == 6000
@@ -173,6 +187,14 @@ class Step:
         return (self.release(j) - self.base)[OUTPUT] @ self.canary[OUTPUT]
 
 
+def photonic_row_space(rng, j):
+    """Signals clipped, noise added after: sum_i (delta_i + g_i) h_i^T. The statistic is the canary's residual."""
+    h = np.vstack([np.eye(8, 20), np.full((1, 20), 20**-0.5)])[: 8 + j]
+    delta = np.full((len(h), 12), 12**-0.5)
+    update = (delta + rng.normal(size=delta.shape)).T @ h
+    return -row_space_membership(torch.from_numpy(update), torch.full((1, 20), 1.0, dtype=torch.float64)).item()
+
+
 def test_two_point_audit_of_a_step_that_keeps_its_claim():
     for seed in range(5):
         step = Step(seed)
@@ -195,6 +217,12 @@ def test_two_point_audit_catches_an_output_layer_without_noise():
     audit = two_point_step_audit(step.output_layer, DELTA, TRIALS)
     assert (audit.false_positives, audit.false_negatives) == (0, 0)
     assert audit.epsilon_lower == pytest.approx(6.28, abs=0.01) and audit.epsilon_lower > 2 * CLAIMED
+
+
+def test_two_point_audit_catches_noise_whose_covariance_is_data():
+    rng = np.random.default_rng(0)
+    audit = two_point_step_audit(lambda j: photonic_row_space(rng, j), DELTA, 1000)
+    assert (audit.false_positives, audit.false_negatives) == (0, 0) and audit.epsilon_lower > 2 * CLAIMED
 
 
 def test_two_point_audit_of_a_step_that_releases_nothing_of_the_input():
@@ -232,19 +260,41 @@ CANARIES, GUESSES, RUN_MU, RUN_DELTA = 100_000, 2_000, 0.25, 1e-6
 RUN_CLAIMED = gaussian_epsilon(RUN_MU, RUN_DELTA)
 
 
-def canary_run(seed, noise_multiplier=1 / RUN_MU):
-    """One canary of norm C = 1 per coordinate, each included or not."""
+def canary_run(seed, noise_multiplier=1 / RUN_MU, bare=0):
+    """One canary of norm C = 1 per coordinate, each included or not; the first `bare` coordinates get no noise."""
     rng = np.random.default_rng(seed)
     included = rng.random(CANARIES) < 0.5
-    return included, (included + noise_multiplier * rng.normal(size=CANARIES) - 0.5) / noise_multiplier**2
+    sigma = np.full(CANARIES, noise_multiplier)
+    sigma[:bare] = 1e-9
+    return included, (included + sigma * rng.normal(size=CANARIES) - 0.5) / sigma**2
 
 
-def test_one_run_audit_of_a_mechanism_that_keeps_its_claim_and_of_half_the_noise():
-    for seed in range(5):
+def test_one_run_audit_of_a_mechanism_that_keeps_its_claim():
+    for seed in range(10):
         audit = one_run_audit(*canary_run(seed), GUESSES, RUN_DELTA)
         assert 0.3 * RUN_CLAIMED < audit.epsilon_lower < RUN_CLAIMED
         assert (audit.canaries, audit.guesses) == (CANARIES, GUESSES) and 0.5 < audit.right / GUESSES < 0.8
+
+
+def test_one_run_audit_catches_half_the_noise():
+    for seed in range(5):
         assert one_run_audit(*canary_run(seed, 0.5 / RUN_MU), GUESSES, RUN_DELTA).epsilon_lower > 1.05 * RUN_CLAIMED
+
+
+def test_one_run_audit_catches_an_output_layer_without_noise():
+    audit = one_run_audit(*canary_run(0, bare=10_000), GUESSES, RUN_DELTA)
+    assert audit.right == GUESSES and audit.epsilon_lower > 5 * RUN_CLAIMED
+
+
+def test_one_run_audit_catches_noise_whose_covariance_is_data():
+    """200 canaries, about half of them in a batch of a layer with 300 inputs and 150 outputs."""
+    rng = np.random.default_rng(0)
+    included, h = rng.random(200) < 0.5, rng.normal(size=(200, 300)) / 300**0.5
+    delta = rng.normal(size=(200, 150)) / 150**0.5
+    update = ((delta + rng.normal(size=delta.shape) / RUN_MU)[included].T @ h[included])
+    scores = -row_space_membership(torch.from_numpy(update), torch.from_numpy(h)).numpy()
+    audit = one_run_audit(included, scores, 100, RUN_DELTA)
+    assert audit.right == 100 and audit.epsilon_lower > 3 * RUN_CLAIMED
 
 
 def test_one_run_audit_guesses_the_extremes():

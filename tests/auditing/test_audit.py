@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from pathlib import Path
@@ -51,6 +52,15 @@ def test_one_run_p_value_at_the_bound():
     assert sum(pmf[v:]) + 2 * m * delta * worst == pytest.approx(0.05, rel=1e-9)
 
 
+def test_one_run_is_monotone():
+    bounds = [one_run(1000, 100, v, 1e-5) for v in range(101)]
+    assert all(a <= b for a, b in itertools.pairwise(bounds))
+    assert len(set(bounds[60:])) == 41
+    assert one_run(1000, 100, 90, 0.0) > one_run(1000, 100, 90, 1e-5) > one_run(1000, 100, 90, 1e-4)
+    assert one_run(1000, 100, 90, 1e-5) > one_run(10_000, 100, 90, 1e-5)
+    assert one_run(1000, 100, 90, 1e-5, p=0.05) > one_run(1000, 100, 90, 1e-5, p=0.01)
+
+
 def test_random_guessing_bounds_nothing():
     assert one_run(1000, 100, 50, 1e-5) == 0 and one_run(1000, 100, 0, 1e-5) == 0
     assert two_point(500, 1000, 500, 1000, 1e-5) == 0 and gdp_mu_lower(500, 1000, 500, 1000) == 0
@@ -76,6 +86,14 @@ def test_two_point_uses_the_better_of_both_directions_and_takes_arrays():
     assert together.tolist() == alone
 
 
+def test_two_point_is_monotone():
+    bounds = two_point(np.arange(500), 1000, np.arange(500), 1000, 1e-5)
+    assert np.all(np.diff(bounds) <= 0) and bounds[0] > bounds[100] > bounds[-1] == 0
+    assert two_point(5, 1000, 5, 1000, 0.01, conf=0.9) > two_point(5, 1000, 5, 1000, 0.01, conf=0.99)
+    assert two_point(5, 1000, 5, 1000, 1e-5) > two_point(5, 1000, 5, 1000, 0.1)
+    assert gdp_mu_lower(5, 1000, 5, 1000) > gdp_mu_lower(6, 1000, 5, 1000)
+
+
 def test_two_point_calibration():
     """N(0, 1) against N(mu, 1), threshold fixed beforehand: below the true epsilon in 95% of audits, and near it."""
     mu, delta, n = 1.0, 0.01, 20_000
@@ -88,6 +106,16 @@ def test_two_point_calibration():
     assert 0.8 * epsilon < np.median(bounds) < epsilon
 
 
+def test_gdp_calibration():
+    mu, n, threshold = 1.0, 2_000, 0.5
+    rng = np.random.default_rng(1)
+    fp = (rng.normal(0, 1, (AUDITS, n)) > threshold).sum(axis=1)
+    fn = (rng.normal(mu, 1, (AUDITS, n)) <= threshold).sum(axis=1)
+    bounds = [gdp_mu_lower(a, n, b, n) for a, b in zip(fp.tolist(), fn.tolist(), strict=True)]
+    assert np.mean(np.array(bounds) <= mu) >= 0.95
+    assert 0.85 * mu < np.median(bounds) < mu
+
+
 @pytest.mark.parametrize("epsilon", [0.5, 1.5, 3.0])
 def test_one_run_is_tight_for_randomized_response(epsilon):
     """Every guess is right with probability e^eps/(1 + e^eps): the bound is wrong in just under 5% of audits."""
@@ -96,6 +124,20 @@ def test_one_run_is_tight_for_randomized_response(epsilon):
     wrong = next(v for v in range(typical, r + 1) if one_run(r, r, v, 0.0) > epsilon)
     assert 0.02 < stats.binom.sf(wrong - 1, r, s) < 0.05
     assert 0.8 * epsilon - 0.1 < one_run(r, r, typical, 0.0) < epsilon
+
+
+def test_one_run_calibration_with_a_gaussian_mechanism():
+    """m canaries, one coordinate each, N(0, 1/mu^2) noise; the 50 highest and lowest outputs are guessed."""
+    mu, delta, m, r = 1.0, 1e-5, 1000, 100
+    epsilon = gaussian_epsilon(mu, delta)
+    rng = np.random.default_rng(3)
+    included = rng.random((AUDITS, m)) < 0.5
+    order = np.argsort(mu * included + rng.normal(size=(AUDITS, m)), axis=1)
+    sorted_inclusion = np.take_along_axis(included, order, axis=1)
+    v = (~sorted_inclusion[:, :r // 2]).sum(axis=1) + sorted_inclusion[:, -(r // 2):].sum(axis=1)
+    bounds = np.array([one_run(m, r, right, delta) for right in v.tolist()])
+    assert np.mean(bounds <= epsilon) >= 0.95
+    assert 0.3 * epsilon < np.median(bounds)
 
 
 @pytest.mark.parametrize("call, message", [

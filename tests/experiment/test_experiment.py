@@ -9,6 +9,8 @@ from pipeline.trials.config import ConfigError
 from pipeline.trials.naming import run_name
 
 pytestmark = pytest.mark.usefixtures("extensions")  # files with trainers enter them
+
+
 def test_grid_is_a_product_and_cases_are_a_union(tmp_path):
     experiment = load(tmp_path, """
 name: small

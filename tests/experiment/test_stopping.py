@@ -15,7 +15,7 @@ from pipeline.experiment.stopping import GEOMETRIC, LOGARITHMIC, POISSON, Select
 from pipeline.trials.config import ConfigError, TrialConfig
 
 SHAPES = (LOGARITHMIC, 0.3, GEOMETRIC, 4.0, POISSON)
-N = 20_000
+N = 40_000
 
 
 def pmf(mean, shape, n=2000):
@@ -61,6 +61,17 @@ def test_the_number_of_trials_has_its_closed_form(draws, shape):
     error = draws[shape].std() / math.sqrt(N)
     assert abs(draws[shape].mean() - 9) < 4 * error
     assert draws[shape].min() == (0 if shape == POISSON else 1)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_another_shape_or_mean_is_told_apart(draws, shape):
+    for other in SHAPES:
+        if other != shape:
+            assert chi_square(draws[shape], pmf(9.0, other) + 1e-12) < 1e-9, other
+    for mean in (7.5, 10.5):
+        assert chi_square(draws[shape], pmf(mean, shape) + 1e-12) < 1e-9
+    if 0 < shape < math.inf:  # one step beside the truncation
+        assert chi_square(draws[shape] - 1, pmf(9.0, shape) + 1e-12) < 1e-9
 
 
 @pytest.mark.parametrize("mean", [1.0, 1.5, 9.0, 1e4])

@@ -30,9 +30,8 @@ def of(config, algorithm, **changes):
     return dataclasses.replace(config, algorithm=algorithm, projector="", **changes)
 
 
-@pytest.mark.parametrize(("algorithm", "mechanism"), [
-    ("hybrid", "none"), ("hybrid", "per_example"), ("hybrid", "component"), ("bp", "per_example"),
-    ("dfa", "component"), ("tdfa", "per_example"), ("pdfa", "component")])
+@pytest.mark.parametrize("mechanism", list(MECHANISMS))
+@pytest.mark.parametrize("algorithm", ["bp", "dfa", "tdfa", "pdfa", "hybrid"])
 def test_every_algorithm_and_mechanism_trains_every_layer(algorithm, mechanism, digits, tmp_path):
     config = of(MECHANISMS[mechanism], algorithm, train_records=320, noise_multiplier=0.5 * (mechanism != "none"))
     start = make_network(config, [config.seed]).parameters

@@ -213,7 +213,8 @@ def test_an_unknown_name_is_refused():
 
 # a given folder
 
-@pytest.mark.parametrize(("packed", "how"), [(True, "argument"), (False, "environment")])
+@pytest.mark.parametrize("packed", [True, False])
+@pytest.mark.parametrize("how", ["argument", "environment"])
 def test_given_folder(packed, how, mnist, mnist_folder, cache, monkeypatch):
     if not packed:
         for path in list(mnist_folder.rglob("*.gz")):
@@ -437,7 +438,7 @@ def test_wrong_part_is_removed_and_the_next_try_starts_anew(mnist, mnist_server,
     assert mnist_server.asked(f"{IMAGES}.gz") == ["bytes=100-", None]
 
 
-@pytest.mark.parametrize("damage", ["truncated gzip", "bit flip in a pixel"])
+@pytest.mark.parametrize("damage", DAMAGE)
 def test_damaged_download_never_reaches_the_cache(damage, mnist, mnist_server, mnist_files, cache):
     change, message = DAMAGE[damage]
     mnist_server.files[f"{IMAGES}.gz"] = change(mnist_files[f"{IMAGES}.gz"])

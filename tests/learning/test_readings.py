@@ -148,7 +148,7 @@ def test_noise_is_measured_by_the_stated_norm_and_epsilon_by_what_a_record_contr
         1.7 * stated / contribution_bound(trial) / 2)
 
 
-@pytest.mark.parametrize("name", ["off", "raw, apart", "per_example, convnet"])
+@pytest.mark.parametrize("name", ["off", "published", "scale", "raw, apart", "per_example, convnet"])
 def test_an_audit_of_a_step_stays_below_what_is_certified_and_comes_close(name):
     trial = BOUNDED[name]
     trial = dataclasses.replace(trial, sampler="poisson", noise_multiplier=sensitivity_ratio(trial))

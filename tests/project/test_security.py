@@ -175,9 +175,11 @@ def test_nothing_here_calls_what_executes_a_file():
             assert not EXECUTING.intersection(names), f"{path}: {names}"
 
 
-def test_yaml_that_names_python_objects_is_refused(tmp_path):
+@pytest.mark.parametrize("tag", ["!!python/object/apply:pathlib.Path.touch", "!!python/name:os.system",
+                                 "!!python/object:pathlib.Path", "!!python/module:antigravity"])
+def test_yaml_that_names_python_objects_is_refused(tmp_path, tag):
     file, marker = tmp_path / "evil.yaml", tmp_path / "executed"
-    file.write_text(f"name: evil\nbase: {{dataset: !!python/object/apply:pathlib.Path.touch [{marker}]}}\n")
+    file.write_text(f"name: evil\nbase: {{dataset: {tag} [{marker}]}}\n")
     with pytest.raises(ConfigError, match=r"evil.yaml: line 2, .*could not determine a constructor for the tag"):
         load_experiment(file)
     assert not marker.exists()
