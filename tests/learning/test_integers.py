@@ -6,6 +6,7 @@ import hashlib
 import os
 import subprocess
 import sys
+import time
 from fractions import Fraction
 from pathlib import Path
 
@@ -238,16 +239,35 @@ def test_products_are_exact_in_both_kernels_and_a_wrong_one_is_noticed(monkeypat
         pairs = (a.int()[:, None, 0::2] * b.int().T[None, :, 0::2] + a.int()[:, None, 1::2] * b.int().T[None, :, 1::2])
         return pairs.clamp(-16_000, 16_000).sum(-1, dtype=torch.int32)
     monkeypatch.setattr(torch, "_int_mm", saturating)
-    products.by_int8.cache_clear()
-    assert not products.by_int8(CPU, 37, 5_000, 21) and products.kernel(CPU, (64, 24, 10), 30) == "float32"
+    products.int8_is_exact.cache_clear()
+    assert not products.int8_is_exact(CPU, 37, 5_000, 21) and products.kernel(CPU, (64, 24, 10), 30) == "float32"
     assert torch.equal(products.product(a, b), expected)
     monkeypatch.undo()
-    products.by_int8.cache_clear()
+    products.int8_is_exact.cache_clear()
     int_mm = torch._int_mm
     monkeypatch.setattr(torch, "_int_mm", lambda a, b: (a.float() @ b.float()).to(torch.int32))  # sums of 24 bits
-    assert not products.by_int8(CPU, 37, 5_001, 21) and products.by_int8(CPU, 37, 501, 21)
+    assert not products.int8_is_exact(CPU, 37, 5_001, 21) and products.int8_is_exact(CPU, 37, 501, 21)
     monkeypatch.setattr(torch, "_int_mm", int_mm)
-    products.by_int8.cache_clear()
+    products.int8_is_exact.cache_clear()
+
+
+@pytest.mark.parametrize("slow", ["_by_int8", "_by_float32"])
+@pytest.mark.parametrize("by_rows", [True, False])
+def test_the_slower_kernel_is_not_used(slow, by_rows, monkeypatch):
+    a, b = torch.ones(40, 30, dtype=torch.int8), torch.ones(30, 20, dtype=torch.int8)
+    a, b = (a, b) if by_rows else (a.t().contiguous().t(), b.t().contiguous().t())
+    compute, calls = getattr(products, slow), []
+
+    def delayed(a, b):
+        time.sleep(0.05)
+        calls.append(tuple(a.shape))
+        return compute(a, b)
+    monkeypatch.setattr(products, slow, delayed)
+    products.int8_is_faster.cache_clear()
+    for _ in range(2):
+        assert (products.product(a, b) == 30).all()
+    products.int8_is_faster.cache_clear()
+    assert calls == [products.TIMED_SHAPE[:2]] * products.TIMED_ROUNDS  # as it was timed, and never again
 
 
 @pytest.mark.parametrize("shape", [(1, 40, 9), (40, 1, 9), (40, 9, 1), (1, 1, 40), (16, 784, 1), (5, 3, 2)])

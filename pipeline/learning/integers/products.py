@@ -2,15 +2,17 @@
 
 Entries of the first factor are in [-127, 127], entries of the second in [-64, 64]. `torch._int_mm` returns wrong sums
 without an error in two cases: larger second factors on processors without VNNI, and a single row or column anywhere.
-So every shape is tested with large entries before its first use. If the test fails, chunks of float32 products replace
-it; their sums stay below 2^24 and are exact.
+So every shape is tested with large entries before its first use. If the test fails, or if int8 products are slow, as on
+processors without AVX512, chunks of float32 products replace it; their sums stay below 2^24 and are exact.
 """
 
 from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Sequence
+import math
+import time
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -19,6 +21,7 @@ from pipeline.trials.steps import BASE, LARGEST_FIRST, LARGEST_SECOND, LARGEST_S
 
 FLOAT32_TERMS = 2**24 // (LARGEST_FIRST * LARGEST_SECOND)
 LARGEST_WEIGHT = 2.0**100  # replaces infinity
+TIMED_SHAPE, TIMED_ROUNDS = (256, 512, 64), 3  # products by which int8 and float32 are compared
 CUDA_ROWS, CUDA_MULTIPLE = 17, 8  # `_int_mm` on a GPU: least number of rows; divisor of terms and columns
 
 
@@ -35,14 +38,40 @@ def product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return _by_float32(a, b)
 
 
-@functools.cache
 def by_int8(device: torch.device, m: int, k: int, n: int, rows_first: bool = True, rows_second: bool = True) -> bool:
-    """Return whether int8 products of matrices [m, k] and [k, n] are correct on this device, by a test.
+    """Return whether products of matrices [m, k] and [k, n] are computed in int8: if these are faster and correct.
 
     Args:
         device, m, k, n: device and shapes.
         rows_first, rows_second: whether each factor is stored row by row; else column by column.
     """
+    return int8_is_faster(device, rows_first, rows_second) and int8_is_exact(device, m, k, n, rows_first, rows_second)
+
+
+@functools.cache
+def int8_is_faster(device: torch.device, rows_first: bool = True, rows_second: bool = True) -> bool:
+    """Return whether int8 products are faster than float32 ones, by their times here; on a GPU they are.
+
+    Both kernels give the same bits. Without AVX512 int8 products were 10 to 180 times slower.
+    """
+    if device.type != "cpu":
+        return True
+    m, k, n = TIMED_SHAPE
+    a, b = (torch.ones(shape, dtype=torch.int8) for shape in ((m, k), (k, n)))
+    a, b = _stored(a, rows_first), _stored(b, rows_second)
+    times: dict[Callable[..., torch.Tensor], float] = {}
+    for _ in range(TIMED_ROUNDS):
+        for compute in (_by_int8, _by_float32):
+            begin = time.perf_counter()
+            compute(a, b)
+            times[compute] = min(time.perf_counter() - begin, times.get(compute, math.inf))
+    return times[_by_int8] < times[_by_float32]
+
+
+@functools.cache
+def int8_is_exact(device: torch.device, m: int, k: int, n: int, rows_first: bool = True, rows_second: bool = True
+                  ) -> bool:
+    """Return whether int8 products are correct, by a test; arguments as those of `by_int8`."""
     if min(m, k, n) < 2:  # `_int_mm` misreads the strides of a single row or column
         return False
     # Odd and unequal entries, the largest included, with both signs. All terms of a sum have one sign, for large sums.
@@ -51,10 +80,13 @@ def by_int8(device: torch.device, m: int, k: int, n: int, rows_first: bool = Tru
     signs = _cycled(k, (1, 1, -1, 1, -1, -1, 1), device)  # cancel in every term
     a = (rows[:, None] * signs).to(torch.int8)
     b = (signs[:, None] * columns).to(torch.int8)
-    a = a if rows_first else a.t().contiguous().t()
-    b = b if rows_second else b.t().contiguous().t()
     expected = (k * rows[:, None] * columns).to(torch.int32)
-    return torch.equal(_by_int8(a, b), expected)
+    return torch.equal(_by_int8(_stored(a, rows_first), _stored(b, rows_second)), expected)
+
+
+def _stored(matrix: torch.Tensor, by_rows: bool) -> torch.Tensor:
+    """Return a matrix that is stored row by row, or else the same one stored column by column."""
+    return matrix if by_rows else matrix.t().contiguous().t()
 
 
 def _cycled(count: int, values: tuple[int, ...], device: torch.device) -> torch.Tensor:
@@ -63,7 +95,7 @@ def _cycled(count: int, values: tuple[int, ...], device: torch.device) -> torch.
 
 
 def kernel(device: torch.device, sizes: Sequence[int], m: int) -> str:
-    """Return the kernel of a network's large products, in batches of m: `int8`, or `float32` if int8 is incorrect."""
+    """Return the kernel of a network's large products, in batches of m: `int8`, or `float32` (see `by_int8`)."""
     for n_in, n_out in itertools.pairwise(sizes):
         if min(n_in, n_out) == 1:
             continue  # a small product, which float32 always computes
