@@ -228,10 +228,11 @@ def test_training_does_not_import_the_compiler_of_torch(elsewhere):
 
 
 def test_products_are_exact_in_both_kernels_and_a_wrong_one_is_noticed(monkeypatch):
-    a = torch.randint(-127, 128, (37, 5_000), dtype=torch.int8)
+    a = torch.randint(-127, 128, (600, 5_000), dtype=torch.int8)
     b = torch.randint(-64, 65, (5_000, 21), dtype=torch.int8)
     expected = (a.double() @ b.double()).to(torch.int32)
     assert torch.equal(products._by_int8(a, b), expected) and torch.equal(products._by_float32(a, b), expected)
+    a, expected = a[:37], expected[:37]
     largest = torch.full((2, 5_000), 127, dtype=torch.int8), torch.full((5_000, 3), -64, dtype=torch.int8)
     assert (products._by_float32(*largest) == -127 * 64 * 5_000).all()
 

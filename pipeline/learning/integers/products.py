@@ -20,6 +20,7 @@ import torch.nn.functional as F
 from pipeline.trials.steps import BASE, LARGEST_FIRST, LARGEST_SECOND, LARGEST_SIGNAL
 
 FLOAT32_TERMS = 2**24 // (LARGEST_FIRST * LARGEST_SECOND)
+FLOAT32_ROWS = 512
 LARGEST_WEIGHT = 2.0**100  # replaces infinity
 TIMED_SHAPE, TIMED_ROUNDS = (256, 512, 64), 3  # products by which int8 and float32 are compared
 CUDA_ROWS, CUDA_MULTIPLE = 17, 8  # `_int_mm` on a GPU: least number of rows; divisor of terms and columns
@@ -123,11 +124,14 @@ def _by_int8(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 def _by_float32(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """Return the product a [m, k] @ b [k, n] of int8 matrices as int32 [m, n], from float32 products.
 
-    Each has so few terms that its sums stay below 2^24, where float32 is exact.
+    Each has so few terms that its sums stay below 2^24, where float32 is exact, and so few rows that what is converted
+    stays in the processor's cache.
     """
     total = torch.zeros(a.shape[0], b.shape[1], dtype=torch.int32, device=a.device)
     for first, second in zip(a.split(FLOAT32_TERMS, dim=1), b.split(FLOAT32_TERMS), strict=True):
-        total += torch.mm(first.float(), second.float()).to(torch.int32)
+        second = second.float()
+        for sums, rows in zip(total.split(FLOAT32_ROWS), first.split(FLOAT32_ROWS), strict=True):
+            sums += torch.mm(rows.float(), second).to(torch.int32)
     return total
 
 
