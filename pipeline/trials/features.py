@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from pipeline.trials.condition import chosen, not_chosen, positive
+from pipeline.trials.condition import Need, chosen, not_chosen, positive
 from pipeline.trials.feature_file import check_feature_file, file_settings
 from pipeline.trials.feature_part import Features as Features
 from pipeline.trials.fields import ConfigError
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 CROPPED = 2  # rows and columns of scattering coefficients that stand for the padding, and are left out
 MAX_FEATURES = 100_000  # of a record: 14 GB of 70,000
 ENCODER_CHANNELS = 288  # of the two layers whose activations are features
+BESIDE: dict[str, tuple[str, ...]] = {  # value of `patch_beside` -> the maps beside patches
+    "none": (), "encoder": ("encoder",), "scattering": ("scattering",),
+    "encoder_and_scattering": ("encoder", "scattering")}
 OF_ONE_RECORD = "a map of each record alone that no private record had a part in, which costs nothing"
 
 
@@ -149,6 +152,11 @@ class Scattering(SquareImages):
                               f"{size} in a row, got {scales}")
 
 
+def _beside(name: str) -> Need:
+    """Return the condition that the map `name` stands beside patches."""
+    return chosen("patch_beside", *(choice for choice, maps in BESIDE.items() if name in maps))
+
+
 @part("features", "patches")
 class Patches(SquareImages):
     """Responses to patches of synthetic images (Coates & Ng 2011)."""
@@ -165,15 +173,15 @@ class Patches(SquareImages):
     patch_pools: int = setting(6, "rows and columns of averages that a channel has", low=1)
     patch_beside: str = setting(
         "none", "what stands beside the channels of patches: nothing, those of `features: encoder`, averaged over as "
-        "many pools, or those of `features: scattering`", choices=("none", "encoder", "scattering"), elide=True)
+        "many pools, those of `features: scattering`, or both of them", choices=tuple(BESIDE), elide=True)
     beside_weight: float = setting(
-        0.0, "w: with w > 0 the features beside patches are computed apart, and a record's have w times the norm of "
-        "those of patches; 0 treats the channels of patches and encoder alike", low=0, high=100, elide=True,
+        0.0, "w: with w > 0 features beside patches are computed apart, and those of each map have w times the norm "
+        "of those of patches; 0 treats the channels of patches and encoder alike", low=0, high=100, elide=True,
         needs=[not_chosen("patch_beside", "none")])
     encoder_pools: int = setting(3, "rows and columns of averages that a channel of the encoder has", low=1,
-                                 needs=[chosen("patch_beside", "encoder"), positive("beside_weight")])
-    scattering_scales: int = again("scattering_scales", chosen("patch_beside", "scattering"))
-    scattering_angles: int = again("scattering_angles", chosen("patch_beside", "scattering"))
+                                 needs=[_beside("encoder"), positive("beside_weight")])
+    scattering_scales: int = again("scattering_scales", _beside("scattering"))
+    scattering_angles: int = again("scattering_angles", _beside("scattering"))
     feature_groups: int = again("feature_groups")
     feature_mirrored: bool = again("feature_mirrored", elide=True)
     feature_power: float = again("feature_power", elide=True)
@@ -198,20 +206,23 @@ class Patches(SquareImages):
         """Return the map to patches and the map beside it with their weights, if they are computed apart."""
         if not self.apart:
             return []
-        patches: dict[str, Any] = {"patch_beside": "none", "beside_weight": 0.0}
-        beside: dict[str, Any] = {**patches, "features": self.patch_beside}
-        if self.patch_beside == "scattering":
-            beside["feature_reference"] = "dead_leaves"  # as for patches and encoder
-        return [(1.0, dataclasses.replace(trial, **patches)),
-                (self.beside_weight, dataclasses.replace(trial, **beside))]
+        alone: dict[str, Any] = {"patch_beside": "none", "beside_weight": 0.0}
+        blocks = [(1.0, dataclasses.replace(trial, **alone))]
+        for name in BESIDE[self.patch_beside]:
+            beside = {**alone, "features": name}
+            if name == "scattering":
+                beside["feature_reference"] = "dead_leaves"  # as for patches and encoder
+            blocks.append((self.beside_weight, dataclasses.replace(trial, **beside)))
+        return blocks
 
     def public_because(self, trial: TrialConfig) -> str:
         """Return why these features need no privacy budget: the filters come from synthetic images."""
-        beside = {"none": "", "scattering": ", beside scattering coefficients",
-                  "encoder": ", beside activations of convolutions trained to tell synthetic objects apart"}
-        text = beside[self.patch_beside]
+        maps = {"encoder": "activations of convolutions trained to tell synthetic objects apart",
+                "scattering": "scattering coefficients"}
+        names = BESIDE[self.patch_beside]
+        text = "".join(f", beside {maps[name]}" for name in names)
         if self.apart:
-            text += f", of {self.beside_weight:g} times the norm"
+            text += f", {'each ' * (len(names) > 1)}of {self.beside_weight:g} times the norm"
         return (f"responses{self.treatment} to patches of synthetic images of dead leaves, whitened and standardised "
                 f"over these{self.decorrelating}{text}, {OF_ONE_RECORD}")
 
@@ -231,7 +242,7 @@ class Patches(SquareImages):
                               f"{self.beside_weight:g} with feature_groups {self.feature_groups}; use 1, or 0")
         if self.apart:
             self.blocks(trial)  # checks both maps
-        elif self.patch_beside == "scattering":
+        elif "scattering" in BESIDE[self.patch_beside]:
             raise ConfigError("beside_weight: must be > 0 for scattering, which has pools of its own, got 0")
         elif self.patch_beside == "encoder":
             self.check_encoder_size(trial, "patch_pools", self.patch_pools)

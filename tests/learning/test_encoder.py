@@ -138,20 +138,23 @@ JOINT = dataclasses.replace(TRIAL, features="patches", patch_filters=6, patch_si
 SCATTERING = dict(scattering_scales=1, feature_power=1.0, feature_decorrelation=0.0)
 
 
-@pytest.mark.parametrize(("joint", "alone"), [
-    (JOINT, {"features": "encoder"}),
-    (dataclasses.replace(JOINT, patch_beside="scattering", beside_weight=2.0, **SCATTERING),
-     {"features": "scattering", "feature_reference": "dead_leaves"})], ids=["encoder", "scattering"])
-def test_features_beside_patches_have_their_pools_and_their_weight(joint, alone, cached):
-    records, width = cached.train_x[:20], 12 * 9
-    both, *apart = (maps.compute((records,), cached, trial)[0].float() for trial in (joint, *(
-        dataclasses.replace(joint, beside_weight=0.0, patch_beside="none", **change) for change in ({}, alone))))
-    assert both.shape == (20, *joint.parts.features.shape(joint)) == (20, width + apart[1].shape[1])
-    parts = both.split([width, both.shape[1] - width], dim=1)
+@pytest.mark.parametrize(("changes", "alone"), [
+    ({}, ["encoder"]), ({"beside_weight": 2.0, **SCATTERING}, ["scattering"]), (SCATTERING, ["encoder", "scattering"])],
+    ids=["encoder", "scattering", "both"])
+def test_features_beside_patches_have_their_pools_and_their_weight(changes, alone, cached):
+    joint, records = dataclasses.replace(JOINT, patch_beside="_and_".join(alone), **changes), cached.train_x[:20]
+    references = {"scattering": {"feature_reference": "dead_leaves"}}
+    together, *apart = (maps.compute((records,), cached, trial)[0].float() for trial in (joint, *(
+        dataclasses.replace(joint, beside_weight=0.0, patch_beside="none", features=name, **references.get(name, {}))
+        for name in ("patches", *alone))))
+    widths = [part.shape[1] for part in apart]
+    assert together.shape == (20, *joint.parts.features.shape(joint)) == (20, sum(widths)) and widths[0] == 12 * 9
+    parts = together.split(widths, dim=1)
     assert all(torch.nn.functional.cosine_similarity(*pair).min() > 0.9999 for pair in zip(parts, apart, strict=True))
-    ratio = parts[1].norm(dim=1) / parts[0].norm(dim=1)
-    torch.testing.assert_close(ratio, torch.full((20,), joint.beside_weight), rtol=0.01, atol=0)
-    torch.testing.assert_close(both.square().mean(1), torch.ones(20), rtol=0.02, atol=0)
+    for part in parts[1:]:
+        ratio = part.norm(dim=1) / parts[0].norm(dim=1)
+        torch.testing.assert_close(ratio, torch.full((20,), joint.beside_weight), rtol=0.01, atol=0)
+    torch.testing.assert_close(together.square().mean(1), torch.ones(20), rtol=0.02, atol=0)
 
 
 def test_what_stands_beside_patches_is_in_keys_notes_and_refusals():
@@ -168,8 +171,14 @@ def test_what_stands_beside_patches_is_in_keys_notes_and_refusals():
     scattering = privacy_tags(dataclasses.replace(JOINT, patch_beside="scattering", beside_weight=2.0, **SCATTERING,
                                                   mechanism="per_example", sampler="poisson", target_epsilon=3.0))
     assert ", beside scattering coefficients, of 2 times the norm, a map" in scattering["privacy.notes"]
+    both = dataclasses.replace(JOINT, patch_beside="encoder_and_scattering", **SCATTERING)
+    assert ("synthetic objects apart, beside scattering coefficients, each of 0.5 times the norm, a map"
+            in both.parts.features.public_because(both))
+    assert {"encoder_pools", "scattering_scales", "beside_weight"} < set(both.canonical())
     for change, message in (({"encoder_pools": 3}, "encoder_pools: must be at most the 2 places"),
                             ({"patch_beside": "scattering", "beside_weight": 0.0}, "beside_weight: must be > 0 for"),
+                            ({"patch_beside": "encoder_and_scattering", "beside_weight": 0.0},
+                             "beside_weight: must be > 0 for scattering, which has pools of its own, got 0"),
                             ({"feature_groups": 2}, "beside_weight: takes features that are normalised in one group")):
         with pytest.raises(ConfigError, match=message):
             dataclasses.replace(JOINT, **change)
