@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import save_file
 
 from pipeline.accounting import privacy_tags
+from pipeline.learning.data import dead_leaves
 from pipeline.learning.data import encoder as module
 from pipeline.learning.data import features as maps
 from pipeline.learning.data.encoder import WEIGHTS, Encoder, convolutions, encoder_weights, folded
@@ -155,6 +156,15 @@ def test_features_beside_patches_have_their_pools_and_their_weight(changes, alon
         ratio = part.norm(dim=1) / parts[0].norm(dim=1)
         torch.testing.assert_close(ratio, torch.full((20,), joint.beside_weight), rtol=0.01, atol=0)
     torch.testing.assert_close(together.square().mean(1), torch.ones(20), rtol=0.02, atol=0)
+
+
+def test_synthetic_images_are_drawn_once_for_all_maps(cached, monkeypatch):
+    draw, drawn = dead_leaves.dead_leaves, []
+    monkeypatch.setattr(dead_leaves, "dead_leaves", lambda n, *shape: drawn.append(n) or draw(n, *shape))
+    dead_leaves._reference_records.cache_clear()
+    maps.compute((cached.train_x[:2],), cached, dataclasses.replace(JOINT, patch_beside="encoder_and_scattering",
+                                                                    scattering_scales=1))
+    assert drawn == [dead_leaves.REFERENCES]
 
 
 def test_what_stands_beside_patches_is_in_keys_notes_and_refusals():

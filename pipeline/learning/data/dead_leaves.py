@@ -4,6 +4,7 @@ anybody has a part in them: what is measured on them is public."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 import torch
@@ -110,5 +111,16 @@ def _reference_features(apply: Callable[[torch.Tensor], torch.Tensor], spec: Dat
     Arguments are those of `standardised`.
     """
     channels, size, _ = spec.shape
-    images = (dead_leaves(REFERENCES, channels, size) * spec.scale).round().to(torch.uint8).flatten(1)
+    images = _reference_records(channels, size, spec.scale)
     return torch.cat([apply(chunk) for chunk in images.to(device).split(chunk_size)])
+
+
+@functools.lru_cache(maxsize=1)
+def _reference_records(channels: int, size: int, scale: float) -> torch.Tensor:
+    """Return `REFERENCES` images of dead leaves as records, uint8 [REFERENCES, channels * size * size], drawn once.
+
+    Args:
+        channels, size: of the images.
+        scale: the value of a pixel that is 1.
+    """
+    return (dead_leaves(REFERENCES, channels, size) * scale).round().to(torch.uint8).flatten(1)
