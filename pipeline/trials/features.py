@@ -203,7 +203,7 @@ class Patches(SquareImages):
         return 2 * self.patch_filters + encoder_channels, self.patch_pools, self.patch_pools
 
     def blocks(self, trial: TrialConfig) -> list[tuple[float, TrialConfig]]:
-        """Return the map to patches and the map beside it with their weights, if they are computed apart."""
+        """Return the map to patches and those beside it with their weights, if they are computed apart."""
         if not self.apart:
             return []
         alone: dict[str, Any] = {"patch_beside": "none", "beside_weight": 0.0}
