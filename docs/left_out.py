@@ -21,12 +21,14 @@ from analysis.statistics import mean_interval, plus_minus
 FOLDER = Path(__file__).parent.parent / "analysis" / "results" / "left_out"
 EPSILON, EPOCHS = 3, 20  # of the trials by which settings are compared
 RULE = ["learning_rate", "output_std", "denoise", "epochs"]  # settings that one rule of step sizes fixes
+METHODS = {"softmax": "softmax regression", "bp": "BP",  # others than DFA, all on one map
+           "pdfa": "PDFA (1.4 with threshold 0.07, 1.5 with 0.14)"}
 LABELS = {"cifar10": "CIFAR-10", "fashion_mnist": "Fashion-MNIST", "mnist": "MNIST"}
 
 
-def candidates(trials: pd.DataFrame) -> pd.DataFrame:
+def candidates(trials: pd.DataFrame, algorithm: str = "dfa") -> pd.DataFrame:
     """Validation accuracy in %, a row per map and rule of step sizes, a column per data set; NaN where not tried."""
-    at = trials[(trials["epsilon"] == EPSILON) & (trials["epochs"] == EPOCHS)]
+    at = trials.query("algorithm == @algorithm and epsilon == @EPSILON and epochs == @EPOCHS")
     return 100 * at.pivot(index=["map", "learning_rate"], columns="dataset", values="validation/accuracy")
 
 
@@ -84,10 +86,14 @@ def page(trials: pd.DataFrame, rule_trials: pd.DataFrame, ways: Mapping[str, pd.
     """Return the settings with their accuracies, the choices, and what paid choices reach, in Markdown."""
     maps, steps = candidates(trials), rules(rule_trials)
     map_names = {(kind, step): [kind, f"{step:g}"] for kind, step in maps.index}
+    by_method = {label: candidates(trials, name).droplevel("map") for name, label in METHODS.items()}
     rule_names = {rule: [f"{rule[0]:g}, `output_std` {rule[1]:g}{', `denoise`' if rule[2] else ''}, {rule[3]} epochs"]
                   for rule in steps.index}
     return "\n".join([
         *comparison(maps, "map | step size", "--- | ---:", map_names, "chosen on the others"), "",
+        *(line for label, table in by_method.items()
+          for line in [*comparison(table, f"step size of {label} on the first map", "---:",
+                                   {step: [f"{step:g}"] for step in table.index}, "chosen on the others"), ""]),
         *comparison(steps, "rule of the last trial after pilots", "---", rule_names, "rule chosen on the others"), "",
         *paid_lines(ways)]) + "\n"
 

@@ -27,7 +27,7 @@ from pipeline.trials.network import Network
 from pipeline.trials.part import SETTINGS, parts_of
 
 BUILT_IN_TRAINER = SETTINGS["trainer"].default
-VERSIONS = ("recommended-1", "recommended-2")  # append only: trials are named by what a version says
+VERSIONS = ("recommended-1", "recommended-2", "recommended-3")  # append only: trials are named by what a version says
 NEWEST = "recommended"  # in a file: the last of them
 ANY = "any"  # data set or features of rows for what has no row of its own
 # Settings on which it depends what is recommended, beside the target epsilon.
