@@ -21,15 +21,15 @@ from analysis.statistics import mean_interval, plus_minus
 FOLDER = Path(__file__).parent.parent / "analysis" / "results" / "left_out"
 EPSILON, EPOCHS = 3, 20  # of the trials by which settings are compared
 RULE = ["learning_rate", "output_std", "denoise", "epochs"]  # settings that one rule of step sizes fixes
-METHODS = {"softmax": "softmax regression", "bp": "BP",  # others than DFA, all on one map
-           "pdfa": "PDFA (1.4 with threshold 0.07, 1.5 with 0.14)"}
+METHODS = {"dfa": "DFA", "softmax": "softmax regression", "bp": "BP", "pdfa": "PDFA"}
 LABELS = {"cifar10": "CIFAR-10", "fashion_mnist": "Fashion-MNIST", "mnist": "MNIST"}
 
 
-def candidates(trials: pd.DataFrame, algorithm: str = "dfa") -> pd.DataFrame:
-    """Validation accuracy in %, a row per map and rule of step sizes, a column per data set; NaN where not tried."""
-    at = trials.query("algorithm == @algorithm and epsilon == @EPSILON and epochs == @EPOCHS")
-    return 100 * at.pivot(index=["map", "learning_rate"], columns="dataset", values="validation/accuracy")
+def candidates(trials: pd.DataFrame, method: str) -> pd.DataFrame:
+    """Validation accuracy of a method in %, a row per map, step size and threshold (0 without one), a column per data
+    set; NaN where not tried."""
+    at = trials.fillna({"threshold": 0}).query("algorithm == @method and epsilon == @EPSILON and epochs == @EPOCHS")
+    return 100 * at.pivot(index=["map", "learning_rate", "threshold"], columns="dataset", values="validation/accuracy")
 
 
 def rules(trials: pd.DataFrame) -> pd.DataFrame:
@@ -84,16 +84,16 @@ def comparison(table: pd.DataFrame, head: str, align: str, cells: Mapping[Any, S
 
 def page(trials: pd.DataFrame, rule_trials: pd.DataFrame, ways: Mapping[str, pd.DataFrame]) -> str:
     """Return the settings with their accuracies, the choices, and what paid choices reach, in Markdown."""
-    maps, steps = candidates(trials), rules(rule_trials)
-    map_names = {(kind, step): [kind, f"{step:g}"] for kind, step in maps.index}
-    by_method = {label: candidates(trials, name).droplevel("map") for name, label in METHODS.items()}
+    steps, lines = rules(rule_trials), []
+    for method, name in METHODS.items():
+        maps = candidates(trials, method)
+        map_names = {(kind, step, bound): [kind, f"{step:g}{f', threshold {bound:g}' if bound else ''}"]
+                     for kind, step, bound in maps.index}
+        lines += [*comparison(maps, f"map ({name}) | step size", "--- | ---:", map_names, "chosen on the others"), ""]
     rule_names = {rule: [f"{rule[0]:g}, `output_std` {rule[1]:g}{', `denoise`' if rule[2] else ''}, {rule[3]} epochs"]
                   for rule in steps.index}
     return "\n".join([
-        *comparison(maps, "map | step size", "--- | ---:", map_names, "chosen on the others"), "",
-        *(line for label, table in by_method.items()
-          for line in [*comparison(table, f"step size of {label} on the first map", "---:",
-                                   {step: [f"{step:g}"] for step in table.index}, "chosen on the others"), ""]),
+        *lines,
         *comparison(steps, "rule of the last trial after pilots", "---", rule_names, "rule chosen on the others"), "",
         *paid_lines(ways)]) + "\n"
 
