@@ -1,11 +1,12 @@
-"""Choose settings by cheap trials, and train once with what is left: what that publishes at a total epsilon of 3.
+"""Choose settings by cheap trials, and train once with what is left: what that publishes at a total epsilon.
 
-    python docs/pilots.py --seeds 3
+    python docs/pilots.py --seeds 3 --totals 1 3 8
 
 A pilot is a trial with a small epsilon. All pilots of a data set differ in their feature map alone. The map with the
 best noisy validation accuracy, averaged over the second half of the epochs, is trained once more on all records, with
-EPSILON and a rule of step sizes that was chosen on other data sets. So its epsilon was fixed beforehand, and pilots,
-scores and the last trial compose. Every sweep is in `mlruns`: what is done is not trained again.
+an epsilon and a rule of step sizes that was chosen on other data sets. So its epsilon was fixed beforehand (`TOTALS`),
+and pilots, scores and the last trial compose. Every sweep is in `mlruns`: what is done is not trained again, so totals
+with equal pilots share them. Each total is a search of its own: who publishes two pays for both.
 """
 
 from __future__ import annotations
@@ -26,7 +27,14 @@ from pipeline.tracking.reader import Reader
 
 ROOT = Path(__file__).parent.parent
 FILES = {"cifar10": "pilots_cifar10", "fashion_mnist": "pilots_fashion", "mnist": "pilots_mnist"}
-EPSILON = 2.8  # of the last trial; three pilots of 0.5 and their scores make 2.98 of it
+TOTALS = {  # total epsilon -> settings of the three pilots, and epsilon of the last trial
+    1.0: ({"target_epsilon": 0.25, "learning_rate": 0.6}, 0.86),
+    3.0: ({"target_epsilon": 0.5, "learning_rate": 1.0}, 2.8),
+    8.0: ({"target_epsilon": 0.25, "learning_rate": 0.6}, 7.95)}
+RULES_AT: dict[float, dict[float, dict[str, Any]]] = {  # total epsilon -> step size of a rule at 3 -> what the rule has in its place
+    1.0: {2.5: {"learning_rate": 1.2}, 4.0: {"learning_rate": 1.5}},
+    3.0: {2.5: {}, 4.0: {}},
+    8.0: {2.5: {"learning_rate": 4.5, "output_std": 0.3, "denoise": False}, 4.0: {"learning_rate": 7.0}}}
 
 
 def trained(content: dict[str, Any], path: Path, mlruns: Path) -> tuple[Experiment, pd.DataFrame, pd.Series]:
@@ -48,15 +56,16 @@ def trained(content: dict[str, Any], path: Path, mlruns: Path) -> tuple[Experime
     return experiment, runs, second_half.groupby("trial_key")["value"].mean()
 
 
-def last_settings(dataset: str) -> dict[str, object]:
+def last_settings(dataset: str, total: float) -> dict[str, Any]:
     """Return the settings of the last trial, with the rule of step sizes that is best on the other data sets."""
     trials = pd.read_csv(FOLDER / "rules.csv")
     rule, _ = chosen(rules(trials))[dataset]
-    return {"target_epsilon": EPSILON, "validation_fraction": 0.0,
-            **{name: value.item() for name, value in zip(RULE, rule, strict=True)}}
+    settings: dict[str, Any] = {name: value.item() for name, value in zip(RULE, rule, strict=True)}
+    return {"target_epsilon": TOTALS[total][1], "validation_fraction": 0.0,
+            **settings, **RULES_AT[total][settings["learning_rate"]]}
 
 
-def row(dataset: str, seed: int, mlruns: Path) -> dict[str, object]:
+def row(dataset: str, seed: int, total: float, mlruns: Path) -> dict[str, object]:
     """Train the pilots of a data set, then the best map once more; return what is published and its price.
 
     Accuracies are fractions. The last trial has no validation accuracy: it is published in any case.
@@ -64,10 +73,10 @@ def row(dataset: str, seed: int, mlruns: Path) -> dict[str, object]:
     path = ROOT / "experiments" / f"{FILES[dataset]}.yaml"
     content = yaml.safe_load(path.read_text(encoding="utf-8"))
     content["name"] += f"_s{seed}"
-    content["base"]["seed"] = seed
+    content["base"].update(TOTALS[total][0], seed=seed)
     pilots, _, scores = trained(content, path, mlruns)
     best = max(range(len(pilots.trials)), key=lambda case: scores[pilots.trials[case].trial_key])
-    content["cases"].append({"base": {**content["cases"][best]["base"], **last_settings(dataset)}})
+    content["cases"].append({"base": {**content["cases"][best]["base"], **last_settings(dataset, total)}})
     experiment, runs, _ = trained(content, path, mlruns)
     last = experiment.trials[-1]
     published = runs.set_index("trial_key").loc[last.trial_key]
@@ -75,7 +84,7 @@ def row(dataset: str, seed: int, mlruns: Path) -> dict[str, object]:
     selected = choice.selected
     if selected is None:
         raise SystemExit(f"{experiment.name}: no epsilon covers the choice, {choice.reason}")
-    return {"dataset": dataset, "seed": seed, "trial_key": last.trial_key, "map": best,
+    return {"dataset": dataset, "total": total, "seed": seed, "trial_key": last.trial_key, "map": best,
             "pilots": ", ".join(f"{scores[trial.trial_key]:.4f}" for trial in pilots.trials),
             "test/accuracy": published["test/accuracy"],
             "selected_epsilon": selected.value, "selected_rule": selected.variant,
@@ -86,11 +95,13 @@ def row(dataset: str, seed: int, mlruns: Path) -> dict[str, object]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--totals", nargs="+", type=float, choices=TOTALS, default=[3.0])
     parser.add_argument("--datasets", nargs="+", choices=FILES, default=list(FILES))
     parser.add_argument("--mlruns", type=Path, default=Path("mlruns"))
     parser.add_argument("--out", type=Path, default=Path("reports/pilots"))
     given = parser.parse_args()
-    rows = pd.DataFrame([row(dataset, seed, given.mlruns) for dataset in given.datasets for seed in range(given.seeds)])
+    rows = pd.DataFrame([row(dataset, seed, total, given.mlruns) for dataset in given.datasets for total in given.totals
+                         for seed in range(given.seeds)])
     given.out.mkdir(parents=True, exist_ok=True)
     rows.to_csv(given.out / "pilots.csv", index=False, float_format="%.6g")
     print(rows.to_string(index=False))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contributions
 import pilots
 import pytest
+import yaml
 
 from pipeline.accounting.evaluations import selected_epsilon
 from pipeline.experiment.experiment import parse_experiment
@@ -39,12 +40,27 @@ def test_the_best_pilot_is_trained_again_and_all_trials_are_paid_for(tmp_path, m
     file.write_text(PILOTS)
     monkeypatch.setattr(pilots, "ROOT", tmp_path)
     monkeypatch.setattr(pilots, "FILES", {"digits": "pilots_digits"})
-    monkeypatch.setattr(pilots, "last_settings", lambda dataset: {
-        "target_epsilon": 2.5, "epochs": 3, "validation_fraction": 0.0})
-    row = pilots.row("digits", 1, tmp_path / "mlruns")
+    monkeypatch.setattr(pilots, "TOTALS", {total: ({"target_epsilon": 0.5, "seed": 0}, last)
+                                           for total, last in ((3.0, 2.5), (8.0, 7.9))})
+    monkeypatch.setattr(pilots, "last_settings", lambda dataset, total: {
+        "target_epsilon": pilots.TOTALS[total][1], "epochs": 3, "validation_fraction": 0.0})
+    rows = [pilots.row("digits", 1, total, tmp_path / "mlruns") for total in (3.0, 8.0)]
     text = PILOTS.replace("digits\n", "digits_s1\n", 1).replace("target_epsilon: 0.5", "seed: 1, target_epsilon: 0.5")
-    last = "  - base: {learning_rate: 1, target_epsilon: 2.5, epochs: 3, validation_fraction: 0.0}\n"
-    experiment = parse_experiment(text.replace("report", last + "report"), file)
-    price = selected_epsilon(experiment.trials, experiment.selection).value
-    assert row["map"] == 1 and row["trial_key"] == experiment.trials[-1].trial_key
-    assert row["selected_epsilon"] == pytest.approx(price) and 2.5 < price < 2.75
+    for row, last, lowest, bound in zip(rows, (2.5, 7.9), (2.5, 7.8), (2.75, 8), strict=True):
+        case = f"  - base: {{learning_rate: 1, target_epsilon: {last}, epochs: 3, validation_fraction: 0.0}}\n"
+        experiment = parse_experiment(text.replace("report", case + "report"), file)
+        price = selected_epsilon(experiment.trials, experiment.selection).value
+        assert row["map"] == 1 and row["trial_key"] == experiment.trials[-1].trial_key
+        assert row["selected_epsilon"] == pytest.approx(price) and lowest < price < bound
+    assert rows[0]["pilots"] == rows[1]["pilots"]
+
+
+def test_the_parts_of_every_total_are_within_it_and_every_rule_has_a_step_size_there():
+    for dataset, name in pilots.FILES.items():
+        content = yaml.safe_load((pilots.ROOT / "experiments" / f"{name}.yaml").read_text())
+        for total, (settings, _) in pilots.TOTALS.items():
+            content["base"].update(settings)
+            cases = [*content["cases"], {"base": {**content["cases"][0]["base"],
+                                                  **pilots.last_settings(dataset, total)}}]
+            experiment = parse_experiment(yaml.safe_dump({**content, "cases": cases}), pilots.ROOT / "e.yaml")
+            assert 0.98 * total < selected_epsilon(experiment.trials, experiment.selection).value <= total
