@@ -31,7 +31,8 @@ TOTALS = {  # total epsilon -> settings of the three pilots, and epsilon of the 
     1.0: ({"target_epsilon": 0.25, "learning_rate": 0.6}, 0.86),
     3.0: ({"target_epsilon": 0.5, "learning_rate": 1.0}, 2.8),
     8.0: ({"target_epsilon": 0.25, "learning_rate": 0.6}, 7.95)}
-RULES_AT: dict[float, dict[float, dict[str, Any]]] = {  # total epsilon -> step size of a rule at 3 -> what the rule has in its place
+# total epsilon -> step size of a rule at 3 -> what the rule has there instead
+RULES_AT: dict[float, dict[float, dict[str, Any]]] = {
     1.0: {2.5: {"learning_rate": 1.2}, 4.0: {"learning_rate": 1.5}},
     3.0: {2.5: {}, 4.0: {}},
     8.0: {2.5: {"learning_rate": 4.5, "output_std": 0.3, "denoise": False}, 4.0: {"learning_rate": 7.0}}}
