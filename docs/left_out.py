@@ -49,16 +49,17 @@ def paid_lines(ways: Mapping[str, pd.DataFrame]) -> list[str]:
     """Return a table of the test accuracy of choices that an epsilon covers, in Markdown.
 
     Args:
-        ways: way of choosing -> a row per sweep: the data set, the test accuracy as a fraction, `selected_epsilon`.
+        ways: way of choosing -> a row per sweep: the data set, the test accuracy as a fraction, the `total` epsilon and
+            what is spent of it, `selected_epsilon`.
     """
-    lines = ["| data set | chosen within the budget by | test accuracy | epsilon of the choice |",
-             "| --- | --- | ---: | ---: |"]
+    lines = ["| data set | chosen within the budget by | budget | test accuracy | epsilon of the choice |",
+             "| --- | --- | ---: | ---: | ---: |"]
     for name, label in LABELS.items():
         for way, sweeps in ways.items():
-            of_dataset = sweeps[sweeps["dataset"] == name]
-            accuracy = mean_interval(100 * of_dataset["test/accuracy"])
-            cell = plus_minus(accuracy.mean, half_width=accuracy.half_width, minimum=0, maximum=100)
-            lines.append(f"| {label} | {way} | {cell} | {of_dataset['selected_epsilon'].max():.3f} |")
+            for total, alike in sweeps[sweeps["dataset"] == name].groupby("total"):
+                accuracy = mean_interval(100 * alike["test/accuracy"])
+                cell = plus_minus(accuracy.mean, half_width=accuracy.half_width, minimum=0, maximum=100)
+                lines.append(f"| {label} | {way} | {total:g} | {cell} | {alike['selected_epsilon'].max():.3f} |")
     return lines
 
 

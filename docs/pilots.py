@@ -28,9 +28,9 @@ from pipeline.tracking.reader import Reader
 ROOT = Path(__file__).parent.parent
 FILES = {"cifar10": "pilots_cifar10", "fashion_mnist": "pilots_fashion", "mnist": "pilots_mnist"}
 TOTALS = {  # total epsilon -> settings of the three pilots, and epsilon of the last trial
-    1.0: ({"target_epsilon": 0.25, "learning_rate": 0.6}, 0.86),
+    1.0: ({"target_epsilon": 0.25, "learning_rate": 1.0, "epochs": 10}, 0.86),
     3.0: ({"target_epsilon": 0.5, "learning_rate": 1.0}, 2.8),
-    8.0: ({"target_epsilon": 0.25, "learning_rate": 0.6}, 7.95)}
+    8.0: ({"target_epsilon": 0.25, "learning_rate": 1.0, "epochs": 10}, 7.95)}
 # total epsilon -> step size of a rule at 3 -> what the rule has there instead
 RULES_AT: dict[float, dict[float, dict[str, Any]]] = {
     1.0: {2.5: {"learning_rate": 1.2}, 4.0: {"learning_rate": 1.5}},
