@@ -18,11 +18,19 @@ import pandas as pd
 
 from analysis.statistics import mean_interval, plus_minus
 
-FOLDER = Path(__file__).parent.parent / "analysis" / "results" / "left_out"
+RESULTS = Path(__file__).parent.parent / "analysis" / "results"
+FOLDER = RESULTS / "left_out"
 EPSILON, EPOCHS = 3, 20  # of the trials by which settings are compared
 RULE = ["learning_rate", "output_std", "denoise", "epochs"]  # settings that one rule of step sizes fixes
 METHODS = {"dfa": "DFA", "softmax": "softmax regression", "bp": "BP", "pdfa": "PDFA"}
 LABELS = {"cifar10": "CIFAR-10", "fashion_mnist": "Fashion-MNIST", "mnist": "MNIST"}
+# sweeps, by how their settings were chosen
+WAYS = {"cifar10": {"joint map": ["joint_cifar10", "joint_cifar10_ends"],
+                    "earlier maps": ["left_out_cifar10"], "tuned": ["tuned_cifar10"]},
+        "fashion_mnist": {"joint map": ["joint_fashion", "joint_fashion_ends"],
+                          "earlier maps": ["left_out_fashion"], "tuned": ["beside_fashion"]},
+        "mnist": {"joint map": ["joint_mnist", "joint_mnist_ends"],
+                  "earlier maps": ["left_out_mnist"], "tuned": ["tuned_mnist"]}}
 
 
 def candidates(trials: pd.DataFrame, method: str) -> pd.DataFrame:
@@ -43,6 +51,35 @@ def chosen(table: pd.DataFrame) -> dict[str, tuple[tuple[Any, ...], tuple[Any, .
     regret = table.max() - table
     return {str(name): (regret.drop(columns=name).dropna().mean(axis=1).idxmin(), regret[name].idxmin())
             for name in table}
+
+
+def accuracies(sweeps: Sequence[str]) -> pd.Series:
+    """Return test accuracies in % of trials in `analysis/results`, by (total, seed)."""
+    runs = pd.concat([pd.read_csv(RESULTS / sweep / "runs.csv") for sweep in sweeps])
+    return 100 * runs.rename(columns={"target_epsilon": "total"}).set_index(["total", "seed"])["test/accuracy"]
+
+
+def three_ways(pilots: pd.DataFrame) -> list[str]:
+    """Return test accuracies of settings chosen on the other data sets, on the same one, and there within the budget;
+    then their distance from those of the same one, paired by seed; two tables in Markdown.
+
+    Args:
+        pilots: a row per search: the data set, the `total` epsilon, the seed, the test accuracy as a fraction.
+    """
+    heads = [["| data set | settings | ε ≤ 1 | ε ≤ 3 | ε ≤ 8 |", "| --- | --- | ---: | ---: | ---: |"],
+             ["| data set | points more than tuned | ε ≤ 1 | ε ≤ 3 | ε ≤ 8 |", "| --- | --- | ---: | ---: | ---: |"]]
+    for dataset, label in LABELS.items():
+        paid = pilots[pilots["dataset"] == dataset].set_index(["total", "seed"])["test/accuracy"]
+        ways = {way: accuracies(sweeps) for way, sweeps in WAYS[dataset].items()} | {"pilots": 100 * paid}
+        for way, accuracy in ways.items():
+            difference = accuracy - ways["tuned"].reindex(accuracy.index)
+            for lines, values in zip(heads, (accuracy, difference), strict=True):
+                means = {epsilon: mean_interval(at) for epsilon, at in values.groupby(level=0)}
+                cells = [plus_minus(means[epsilon].mean, half_width=means[epsilon].half_width)
+                         if epsilon in means else "" for epsilon in (1, 3, 8)]
+                if lines is heads[0] or way != "tuned":
+                    lines.append(f"| {label} | {way} | {' | '.join(cells)} |")
+    return [*heads[0], "", *heads[1]]
 
 
 def paid_lines(ways: Mapping[str, pd.DataFrame]) -> list[str]:
@@ -96,7 +133,8 @@ def page(trials: pd.DataFrame, rule_trials: pd.DataFrame, ways: Mapping[str, pd.
     return "\n".join([
         *lines,
         *comparison(steps, "rule of the last trial after pilots", "---", rule_names, "rule chosen on the others"), "",
-        *paid_lines(ways)]) + "\n"
+        *paid_lines(ways), "",
+        *three_ways(ways["three cheap pilots"])]) + "\n"
 
 
 if __name__ == "__main__":

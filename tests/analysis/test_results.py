@@ -134,6 +134,8 @@ def test_settings_chosen_on_other_data_sets_are_those_of_the_trials_of_the_exper
             for way, file in (("two full trials", "paid"), ("three cheap pilots", "pilots"))}
     rules = pd.read_csv(RESULTS / "left_out" / "rules.csv")
     assert (RESULTS / "left_out" / "choices.md").read_text(encoding="utf-8") == left_out.page(trials, rules, ways)
+    three_ways = tables("\n".join(left_out.three_ways(ways["three cheap pilots"])) + "\n")
+    assert len(three_ways) == 2 and all(table in tables(QUOTED) for table in three_ways)
     for name, table in ("left_out", trials), ("pilots_rules", rules):
         experiment = load_experiment(ROOT / "experiments" / f"{name}.yaml")
         assert sorted(table["trial_key"]) == sorted(trial.trial_key for trial in experiment.trials)
