@@ -5,8 +5,9 @@
 A pilot is a trial with a small epsilon. All pilots of a data set differ in their feature map alone. The map with the
 best noisy validation accuracy, averaged over the second half of the epochs, is trained once more on all records, with
 an epsilon and a rule of step sizes that was chosen on other data sets. So its epsilon was fixed beforehand (`TOTALS`),
-and pilots, scores and the last trial compose. Every sweep is in `mlruns`: what is done is not trained again, so totals
-with equal pilots share them. Each total is a search of its own: who publishes two pays for both.
+and pilots, scores and the last trial compose. Every sweep is in `mlruns`: what is done is not trained again. Totals
+with equal pilots, 1 and 8, share them, so that they choose the same map. Each price is that of one search: to publish
+what two totals or seeds have found costs more.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ TOTALS = {  # total epsilon -> settings of the three pilots, and epsilon of the 
     1.0: ({"target_epsilon": 0.25, "learning_rate": 1.0, "epochs": 10}, 0.86),
     3.0: ({"target_epsilon": 0.5, "learning_rate": 1.0}, 2.8),
     8.0: ({"target_epsilon": 0.25, "learning_rate": 1.0, "epochs": 10}, 7.95)}
-# total epsilon -> step size of a rule at 3 -> what the rule has there instead
+# total epsilon -> step size of a rule at 3 -> what the rule has there instead; no trial compared rules at 1 or 8
 RULES_AT: dict[float, dict[float, dict[str, Any]]] = {
     1.0: {2.5: {"learning_rate": 1.2}, 4.0: {"learning_rate": 1.5}},
     3.0: {2.5: {}, 4.0: {}},
@@ -85,6 +86,8 @@ def row(dataset: str, seed: int, total: float, mlruns: Path) -> dict[str, object
     selected = choice.selected
     if selected is None:
         raise SystemExit(f"{experiment.name}: no epsilon covers the choice, {choice.reason}")
+    if selected.value > total:
+        raise SystemExit(f"{experiment.name}: pilots and last trial cost epsilon {selected.value:.4g}, of {total:g}")
     return {"dataset": dataset, "total": total, "seed": seed, "trial_key": last.trial_key, "map": best,
             "pilots": ", ".join(f"{scores[trial.trial_key]:.4f}" for trial in pilots.trials),
             "test/accuracy": published["test/accuracy"],

@@ -136,6 +136,11 @@ def test_settings_chosen_on_other_data_sets_are_those_of_the_trials_of_the_exper
     assert (RESULTS / "left_out" / "choices.md").read_text(encoding="utf-8") == left_out.page(trials, rules, ways)
     three_ways = tables("\n".join(left_out.three_ways(ways["three cheap pilots"])) + "\n")
     assert len(three_ways) == 2 and all(table in tables(QUOTED) for table in three_ways)
+    assert "| CIFAR-10 | joint map | 1.33 ± 0.53 | 1.31 ± 0.46 | 1.36 ± 0.66 |" in three_ways[1]
+    assert "| MNIST | earlier maps | -0.35 ± 0.53 | -0.24 ± 0.58 | -0.25 ± 0.17 |" in three_ways[1]
+    for sweeps in ways.values():
+        assert (sweeps["selected_epsilon"] <= sweeps["total"]).all()
+        assert set(sweeps.groupby(["dataset", "total"])["seed"].agg(tuple)) == {(0, 1, 2)}
     for name, table in ("left_out", trials), ("pilots_rules", rules):
         experiment = load_experiment(ROOT / "experiments" / f"{name}.yaml")
         assert sorted(table["trial_key"]) == sorted(trial.trial_key for trial in experiment.trials)

@@ -9,6 +9,7 @@ import yaml
 
 from pipeline.accounting.evaluations import selected_epsilon
 from pipeline.experiment.experiment import parse_experiment
+from pipeline.tracking.reader import Reader
 
 BASE = "dataset: digits, hidden: [8], batch_size: 64, epochs: 1, sampler: poisson, noise_multiplier: 1"
 PILOTS = """\
@@ -40,19 +41,23 @@ def test_the_best_pilot_is_trained_again_and_all_trials_are_paid_for(tmp_path, m
     file.write_text(PILOTS)
     monkeypatch.setattr(pilots, "ROOT", tmp_path)
     monkeypatch.setattr(pilots, "FILES", {"digits": "pilots_digits"})
-    monkeypatch.setattr(pilots, "TOTALS", {total: ({"target_epsilon": 0.5, "seed": 0}, last)
-                                           for total, last in ((3.0, 2.5), (8.0, 7.9))})
+    monkeypatch.setattr(pilots, "TOTALS", {total: ({"target_epsilon": 0.4, "seed": 0}, last)
+                                           for total, last in ((2.0, 2.5), (3.0, 2.5), (8.0, 7.9))})
     monkeypatch.setattr(pilots, "last_settings", lambda dataset, total: {
         "target_epsilon": pilots.TOTALS[total][1], "epochs": 3, "validation_fraction": 0.0})
     rows = [pilots.row("digits", 1, total, tmp_path / "mlruns") for total in (3.0, 8.0)]
-    text = PILOTS.replace("digits\n", "digits_s1\n", 1).replace("target_epsilon: 0.5", "seed: 1, target_epsilon: 0.5")
+    text = PILOTS.replace("digits\n", "digits_s1\n", 1).replace("target_epsilon: 0.5", "seed: 1, target_epsilon: 0.4")
     for row, last, lowest, bound in zip(rows, (2.5, 7.9), (2.5, 7.8), (2.75, 8), strict=True):
         case = f"  - base: {{learning_rate: 1, target_epsilon: {last}, epochs: 3, validation_fraction: 0.0}}\n"
         experiment = parse_experiment(text.replace("report", case + "report"), file)
         price = selected_epsilon(experiment.trials, experiment.selection).value
         assert row["map"] == 1 and row["trial_key"] == experiment.trials[-1].trial_key
         assert row["selected_epsilon"] == pytest.approx(price) and lowest < price < bound
-    assert rows[0]["pilots"] == rows[1]["pilots"]
+    store = Reader(root=tmp_path / "mlruns")
+    store.attach("pilots_digits_s1")
+    assert len(store.released()) == 2 + 2  # pilots are shared
+    with pytest.raises(SystemExit, match=r"pilots and last trial cost epsilon 2\.\d+, of 2$"):
+        pilots.row("digits", 1, 2.0, tmp_path / "mlruns")
 
 
 def test_the_parts_of_every_total_are_within_it_and_every_rule_has_a_step_size_there():
@@ -63,4 +68,6 @@ def test_the_parts_of_every_total_are_within_it_and_every_rule_has_a_step_size_t
             cases = [*content["cases"], {"base": {**content["cases"][0]["base"],
                                                   **pilots.last_settings(dataset, total)}}]
             experiment = parse_experiment(yaml.safe_dump({**content, "cases": cases}), pilots.ROOT / "e.yaml")
+            rates = {1.0: (1.5, 1.2), 3.0: (4.0, 2.5), 8.0: (7.0, 4.5)}[total]
+            assert pilots.last_settings(dataset, total)["learning_rate"] == rates[dataset != "cifar10"]
             assert 0.98 * total < selected_epsilon(experiment.trials, experiment.selection).value <= total
