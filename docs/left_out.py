@@ -66,20 +66,26 @@ def three_ways(pilots: pd.DataFrame) -> list[str]:
     Args:
         pilots: a row per search: the data set, the `total` epsilon, the seed, the test accuracy as a fraction.
     """
-    heads = [["| data set | settings | ε ≤ 1 | ε ≤ 3 | ε ≤ 8 |", "| --- | --- | ---: | ---: | ---: |"],
-             ["| data set | points more than tuned | ε ≤ 1 | ε ≤ 3 | ε ≤ 8 |", "| --- | --- | ---: | ---: | ---: |"]]
+    align = "| --- | --- | ---: | ---: | ---: |"
+    means = ["| data set | settings | ε ≤ 1 | ε ≤ 3 | ε ≤ 8 |", align]
+    gains = ["| data set | points more than tuned | ε ≤ 1 | ε ≤ 3 | ε ≤ 8 |", align]
     for dataset, label in LABELS.items():
         paid = pilots[pilots["dataset"] == dataset].set_index(["total", "seed"])["test/accuracy"]
         ways = {way: accuracies(sweeps) for way, sweeps in WAYS[dataset].items()} | {"pilots": 100 * paid}
-        for way, accuracy in ways.items():
-            difference = accuracy - ways["tuned"].reindex(accuracy.index)
-            for lines, values in zip(heads, (accuracy, difference), strict=True):
-                means = {epsilon: mean_interval(at) for epsilon, at in values.groupby(level=0)}
-                cells = [plus_minus(means[epsilon].mean, half_width=means[epsilon].half_width)
-                         if epsilon in means else "" for epsilon in (1, 3, 8)]
-                if lines is heads[0] or way != "tuned":
-                    lines.append(f"| {label} | {way} | {' | '.join(cells)} |")
-    return [*heads[0], "", *heads[1]]
+        for way, reached in ways.items():
+            start = f"| {label} | {way} | "
+            means.append(start + " | ".join(_accuracy(reached[total]) for total in (1, 3, 8)) + " |")
+            if way != "tuned":
+                differences = [mean_interval(reached[total] - ways["tuned"][total]) for total in (1, 3, 8)]
+                gains.append(start + " | ".join(plus_minus(difference.mean, half_width=difference.half_width)
+                                                for difference in differences) + " |")
+    return [*means, "", *gains]
+
+
+def _accuracy(values: pd.Series) -> str:
+    """Return the mean of accuracies in %, with its interval, as text."""
+    accuracy = mean_interval(values)
+    return plus_minus(accuracy.mean, half_width=accuracy.half_width, minimum=0, maximum=100)
 
 
 def paid_lines(ways: Mapping[str, pd.DataFrame]) -> list[str]:
@@ -94,8 +100,7 @@ def paid_lines(ways: Mapping[str, pd.DataFrame]) -> list[str]:
     for name, label in LABELS.items():
         for way, sweeps in ways.items():
             for total, alike in sweeps[sweeps["dataset"] == name].groupby("total"):
-                accuracy = mean_interval(100 * alike["test/accuracy"])
-                cell = plus_minus(accuracy.mean, half_width=accuracy.half_width, minimum=0, maximum=100)
+                cell = _accuracy(100 * alike["test/accuracy"])
                 lines.append(f"| {label} | {way} | {total:g} | {cell} | {alike['selected_epsilon'].max():.3f} |")
     return lines
 

@@ -67,15 +67,21 @@ def last_settings(dataset: str, total: float) -> dict[str, Any]:
             **settings, **RULES_AT[total][settings["learning_rate"]]}
 
 
+def pilots_of(dataset: str, seed: int, total: float) -> tuple[Path, dict[str, Any]]:
+    """Return the file of a data set's pilots, and its content with the seed and the settings for a total epsilon."""
+    path = ROOT / "experiments" / f"{FILES[dataset]}.yaml"
+    content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    content["name"] += f"_s{seed}"
+    content["base"].update(TOTALS[total][0], seed=seed)
+    return path, content
+
+
 def row(dataset: str, seed: int, total: float, mlruns: Path) -> dict[str, object]:
     """Train the pilots of a data set, then the best map once more; return what is published and its price.
 
     Accuracies are fractions. The last trial has no validation accuracy: it is published in any case.
     """
-    path = ROOT / "experiments" / f"{FILES[dataset]}.yaml"
-    content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    content["name"] += f"_s{seed}"
-    content["base"].update(TOTALS[total][0], seed=seed)
+    path, content = pilots_of(dataset, seed, total)
     pilots, _, scores = trained(content, path, mlruns)
     best = max(range(len(pilots.trials)), key=lambda case: scores[pilots.trials[case].trial_key])
     content["cases"].append({"base": {**content["cases"][best]["base"], **last_settings(dataset, total)}})

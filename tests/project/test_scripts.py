@@ -61,13 +61,11 @@ def test_the_best_pilot_is_trained_again_and_all_trials_are_paid_for(tmp_path, m
 
 
 def test_the_parts_of_every_total_are_within_it_and_every_rule_has_a_step_size_there():
-    for dataset, name in pilots.FILES.items():
-        content = yaml.safe_load((pilots.ROOT / "experiments" / f"{name}.yaml").read_text())
-        for total, (settings, _) in pilots.TOTALS.items():
-            content["base"].update(settings)
-            cases = [*content["cases"], {"base": {**content["cases"][0]["base"],
-                                                  **pilots.last_settings(dataset, total)}}]
-            experiment = parse_experiment(yaml.safe_dump({**content, "cases": cases}), pilots.ROOT / "e.yaml")
-            rates = {1.0: (1.5, 1.2), 3.0: (4.0, 2.5), 8.0: (7.0, 4.5)}[total]
-            assert pilots.last_settings(dataset, total)["learning_rate"] == rates[dataset != "cifar10"]
+    for dataset in pilots.FILES:
+        for total, rates in {1.0: (1.5, 1.2), 3.0: (4.0, 2.5), 8.0: (7.0, 4.5)}.items():
+            last = pilots.last_settings(dataset, total)
+            assert last["learning_rate"] == rates[dataset != "cifar10"]
+            path, content = pilots.pilots_of(dataset, 0, total)
+            content["cases"].append({"base": {**content["cases"][0]["base"], **last}})
+            experiment = parse_experiment(yaml.safe_dump(content), path)
             assert 0.98 * total < selected_epsilon(experiment.trials, experiment.selection).value <= total
