@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import pickle
 import shutil
@@ -318,13 +319,15 @@ def test_statements_on_a_file_that_are_refused(file, values, message):
         of(file, **values)
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_features_that_are_not_finite_are_refused_before_training(tmp_path, cached, value):
-    tensors = rows(dtype=torch.float16)
+@pytest.mark.parametrize(("value", "changes", "limit"), [
+    (math.nan, {}, ""), (math.inf, {}, ""),
+    (-(2.0**104), PRIVATE | {"arithmetic": "integer"}, r" and smaller than 2.0e\+31 with arithmetic 'integer'")])
+def test_features_that_cannot_be_used_are_refused_before_training(tmp_path, cached, value, changes, limit):
+    tensors = rows()
     tensors["test"][37, 5] = value
     save_file(tensors, tmp_path / "f.safetensors")
-    with pytest.raises(DataError, match="^features: 'file' must be finite, which those of record 37 of 360 are not$"):
-        next(iter(train(Pack((of(tmp_path / "f.safetensors"),)), cached)))
+    with pytest.raises(DataError, match=f"^features: 'file' must be finite{limit}, which those of record 37 of 360 "):
+        next(iter(train(Pack((of(tmp_path / "f.safetensors", **changes),)), cached)))
 
 
 def test_what_is_stated_of_a_file_stands_in_the_notes(file):

@@ -306,7 +306,8 @@ def _sum(training, indices):
 def test_where_nothing_is_private_such_a_record_is_named(tmp_path, digits):
     save_file(rows(bad=11), tmp_path / "bad.safetensors")
     plain = of(tmp_path / "bad.safetensors", noise="research", feature_name="")
-    with pytest.raises(DataError, match="features: 'file' must be finite, which those of record 11 of 1437 are not"):
+    with pytest.raises(DataError, match=r"features: 'file' must be finite and smaller than 2.0e\+31 with arithmetic "
+                       "'integer', which those of record 11 of 1437 are not"):
         maps.features(digits, plain)
 
 

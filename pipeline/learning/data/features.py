@@ -25,6 +25,7 @@ from safetensors.torch import save_file
 from pipeline.learning.data.dataset import Dataset
 from pipeline.learning.data.dead_leaves import LEAST_DEVIATION, decorrelated, standardised
 from pipeline.learning.data.download import DataError
+from pipeline.learning.data.inputs import LARGEST_FEATURE, representable
 from pipeline.learning.data.maps import Apply
 from pipeline.learning.data.readers import cache_folder
 from pipeline.trials.config import TrialConfig
@@ -65,17 +66,18 @@ def features(data: Dataset, config: TrialConfig) -> tuple[torch.Tensor, torch.Te
 
 
 def _require_finite(part: torch.Tensor, config: TrialConfig) -> None:
-    """Refuse features [N, n_0] that are not finite, in a trial without privacy, with the number of the first record.
+    """Refuse features [N, n_0] that are not `representable`, in a trial without privacy, naming the first record.
 
     In a private trial such a record contributes nothing instead: an error about it would reveal the record.
 
     Raises:
         DataError: with the first record.
     """
-    finite = part[:, 0].isfinite()  # if one feature of a record is not finite, all are nan (`compute`)
-    if not finite.all():
-        raise DataError(f"features: '{config.features}' must be finite, which those of record "
-                        f"{int(finite.int().argmin())} of {len(part)} are not")
+    usable = representable(part, config)
+    if not usable.all():
+        limit = f" and smaller than {LARGEST_FEATURE:.1e} with arithmetic 'integer'" if config.exact else ""
+        raise DataError(f"features: '{config.features}' must be finite{limit}, which those of record "
+                        f"{int(usable.int().argmin())} of {len(part)} are not")
 
 
 def compute(parts: Sequence[torch.Tensor], data: Dataset, config: TrialConfig) -> list[torch.Tensor]:

@@ -11,6 +11,15 @@ from pipeline.trials.config import TrialConfig
 LEAST_NORM = 1e-6  # of an input: one of zeros has no direction, and stays zero
 # Elements that are gathered, scaled and normalised at a time; on a CPU as many as a core's own cache holds.
 CHUNK_ELEMENTS = {"cpu": 2**18, "cuda": 2**28}
+LARGEST_FEATURE = 2.0**104  # integer arithmetic: below it, steps and norms of a record are finite in float32
+
+
+def representable(features: torch.Tensor, config: TrialConfig) -> torch.Tensor:
+    """Return which records [N] a trial can use, from their features [N, n_0]: each is decided by its own record."""
+    if not config.exact:
+        return features[:, 0].isfinite()  # `compute` makes all features of such a record nan
+    smallest, largest = torch.aminmax(features, dim=1)
+    return (smallest > -LARGEST_FEATURE) & (largest < LARGEST_FEATURE)  # false for nan
 
 
 class Inputs:
@@ -23,7 +32,7 @@ class Inputs:
 
     Attributes:
         scaled: whether records are pixels, which are shifted and scaled; features are taken as they are.
-        usable: [N], false for records with features that are not finite: `batch` returns them as zeros, and they must
+        usable: [N], false for records that are not `representable`: `batch` returns them as zeros, and they must
             contribute nothing. None if all can be used.
         channel_scales: for pixels, the means and deviations by which channels are shifted and scaled.
     """
@@ -35,10 +44,8 @@ class Inputs:
         self._buffer = torch.empty(0, records.shape[1], device=records.device)  # memory of `batch`
         self.scaled = config.parts.features.raw
         if not self.scaled:
-            # `compute` makes all features of an unusable record non-finite, so the first feature tells.
-            is_finite = records[:, 0].isfinite()
-            if not bool(is_finite.all()):
-                self.usable = is_finite
+            usable = representable(records, config)
+            self.usable = None if bool(usable.all()) else usable
             return
         scales = {"unit": ((0.0,), (1.0,)), "centered": ((0.5,), (0.5,)),
                   "standardized": (data.spec.mean, data.spec.std)}

@@ -183,7 +183,8 @@ def _scaled(d: torch.Tensor, factor: torch.Tensor, ratio: torch.Tensor, largest:
         ratio: s/a, the step of learning signals over that of contributions [R, 1, 1].
         largest: limit on the absolute value.
     """
-    return d.mul_((factor * SAFETY_FACTOR * ratio).float()).clamp_(-largest, largest)
+    factors = (factor * SAFETY_FACTOR * ratio).float().nan_to_num_(0.0, posinf=0.0)  # what is cast must be finite
+    return d.mul_(factors).clamp_(-largest, largest)
 
 
 class RowSum:

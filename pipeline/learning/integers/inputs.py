@@ -39,9 +39,11 @@ class IntegerInputs(Inputs):
         table = self._pixel_table(int(data.spec.scale)) if self.scaled else None
         for start in range(0, len(records), n_rows):
             chunk = slice(start, start + n_rows)
-            x = records[chunk].float().div_(FINE) if table is None else self._looked_up(table, records[chunk])
+            x = records[chunk].float() if table is None else self._looked_up(table, records[chunk])
             if self.usable is not None:
-                x[~self.usable[chunk]] = 0.0
+                x[~self.usable[chunk]] = 0.0  # before anything is computed from it
+            if table is None:
+                x.div_(FINE)
             self._round(x)
             self.values[chunk].copy_(x)
             self.squares[chunk].copy_(exact_norm(x).square_().round_())

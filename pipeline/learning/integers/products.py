@@ -21,7 +21,7 @@ from pipeline.trials.steps import BASE, LARGEST_FIRST, LARGEST_SECOND, LARGEST_S
 
 FLOAT32_TERMS = 2**24 // (LARGEST_FIRST * LARGEST_SECOND)
 FLOAT32_ROWS = 512
-LARGEST_WEIGHT = 2.0**100  # replaces infinity
+LARGEST_WEIGHT = 2.0**100  # replaces infinity and whatever is larger
 TIMED_SHAPE, TIMED_ROUNDS = (256, 512, 64), 3  # products by which int8 and float32 are compared
 CUDA_ROWS, CUDA_MULTIPLE = 17, 8  # `_int_mm` on a GPU: least number of rows; divisor of terms and columns
 
@@ -163,7 +163,7 @@ def power_of_two_above(x: torch.Tensor) -> torch.Tensor:
 
 def quantised(weight: torch.Tensor, largest: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Quantise a tensor: return integers in [-largest, largest], float32, and their step, a power of two."""
-    weight = weight.nan_to_num(0.0, LARGEST_WEIGHT, -LARGEST_WEIGHT)  # for a trial that diverged
+    weight = weight.nan_to_num(0.0).clamp_(-LARGEST_WEIGHT, LARGEST_WEIGHT)  # for a trial that diverged
     minimum, maximum = torch.aminmax(weight)
     largest_weight = torch.maximum(-minimum, maximum).clamp(min=1 / LARGEST_WEIGHT)
     step = power_of_two_above(largest_weight) / largest
