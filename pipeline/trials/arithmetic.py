@@ -87,6 +87,9 @@ class Integer(Arithmetic):
         if max(trial.layer_sizes) > max_terms:
             raise ConfigError(f"hidden: layers must have at most {max_terms} inputs with arithmetic 'integer', whose "
                               f"sums have 32 bits, got {max(trial.layer_sizes)}")
+        if trial.layer_sizes[-1] > steps.MOST_CLASSES:
+            raise ConfigError(f"dataset: must have at most {steps.MOST_CLASSES} classes with arithmetic 'integer', as "
+                              f"its softmax has sums of 53 bits, got {trial.layer_sizes[-1]} in {trial.dataset}")
         largest = steps.largest_noise(trial)
         if trial.noise_multiplier / trial.parts.mechanism.sensitivity_ratio(trial) > largest:
             raise ConfigError(f"noise_multiplier: must be at most {largest:.3g} with arithmetic 'integer', or the grid "

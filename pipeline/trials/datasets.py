@@ -28,8 +28,8 @@ class DatasetSpec:
         n_classes: number of labels.
         mean, std: constants per channel, on the [0, 1] scale, used by `inputs: standardized`.
         scale: the uint8 value that means 1.
-        sha256: of the records' bytes, training x and y, then test x and y (uint8); empty if it is not checked, or if
-            the files have their own digests.
+        sha256: of the records' bytes, training x and y, then test x and y (uint8; int64 labels above 256 classes);
+            empty if it is not checked, or if the files have their own digests.
         published: whether `mean` and `std` were published with the data and are in general use, so that they count as
             public. Others are statistics of private records, which no epsilon covers.
         majority: the most frequent class's share of the test records, if public: the accuracy of the best constant

@@ -289,7 +289,7 @@ def test_labels_out_of_range(mnist, mnist_folder, monkeypatch):
     payload = idx(np.full(MNIST.n_test, 10, np.uint8))
     monkeypatch.setitem(readers.DIGESTS["mnist"], name, hashlib.sha256(payload).hexdigest())
     (mnist_folder / "MNIST/raw" / f"{name}.gz").write_bytes(gzip.compress(payload))
-    with pytest.raises(DataError, match=f"mnist, {name}: expected labels 0..9, got 10"):
+    with pytest.raises(DataError, match="mnist, test: expected labels 0..9, got 10 in row 0"):
         data.load("mnist", mnist_folder)
 
 
@@ -353,15 +353,14 @@ def test_damaged_cifar_archive(damage, cifar_files, tmp_path, cache):
     assert not cache.exists()
 
 
-@pytest.mark.parametrize(("label", "message"), [(10, "expected labels 0..9, got 10"),
-                                                (3, r"expected 50 records per class, got \[")])
-def test_cifar_labels(label, message, cifar_files, tmp_path, monkeypatch):
+@pytest.mark.parametrize("label", [10, 3])
+def test_cifar_labels(label, cifar_files, tmp_path, monkeypatch):
     records = np.frombuffer(cifar_files["data_batch_1.bin"], np.uint8).reshape(100, 3073).copy()
     records[records[:, 0] == 7, 0] = label
     changed = cifar_files | {"data_batch_1.bin": records.tobytes()}
     monkeypatch.setitem(readers.DIGESTS, "cifar10", digests(changed))
     folder = write(tmp_path / "data", {f"cifar-10-batches-bin/{name}": payload for name, payload in changed.items()})
-    with pytest.raises(DataError, match=f"train: {message}"):
+    with pytest.raises(DataError, match=r"train: expected 50 records per class, got \["):
         data.load("cifar10", folder)
 
 

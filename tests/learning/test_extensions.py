@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 import pickle
 import sys
 from pathlib import Path
@@ -278,12 +279,33 @@ def test_a_data_set_trains():
 
 @pytest.mark.parametrize(("spec", "options", "says"), [
     (SPEC, {"rows": 29}, r"mine, train x: expected uint8 of shape \(30, 4\), got uint8 of shape \(29, 4\)"),
-    (SPEC, {"top": 2}, "mine, train: expected labels 0..1, got 2"),
+    (SPEC, {"top": 2}, "mine, train: expected labels 0..1, got 2 in row 2"),
     (dataclasses.replace(SPEC, sha256=DIGEST), {}, f"mine: expected content with SHA-256 {DIGEST}, got [0-9a-f]{{64}}"),
 ])
 def test_records_other_than_stated_are_refused(spec, options, says):
     register_dataset("mine", spec, functools.partial(records, **options))
     with pytest.raises(DataError, match=says):
+        load("mine")
+
+
+@pytest.mark.parametrize("n_classes", [256, 300])
+@pytest.mark.parametrize("dtype", [np.int64, np.uint16, np.float32])
+def test_labels_of_any_numeric_type_stay_what_they_are(n_classes, dtype):
+    spec = DatasetSpec(600, 600, (1,), n_classes, (0.5,), (0.5,))
+    y = (np.arange(600) % n_classes).astype(dtype)
+    register_dataset("many", spec, lambda spec, folder: ((np.zeros((600, 1), np.uint8), y),) * 2)
+    assert load("many").train_y.tolist() == y.astype(int).tolist()
+
+
+@pytest.mark.parametrize(("label", "says"), [
+    (math.nan, "got nan in row 7"), (0.5, "got 0.5 in row 7"), (-1, "got -1.0 in row 7"), (300, "got 300.0 in row 7"),
+    (math.inf, "got inf in row 7"), ("a", "as numbers .*, got <U"), (np.uint8(44), "that holds them all, got uint8")])
+def test_a_label_that_is_no_class_is_refused_with_its_row(label, says):
+    y = np.zeros(30, float if isinstance(label, float | int) else np.asarray(label).dtype)
+    y[7] = label
+    register_dataset("mine", dataclasses.replace(SPEC, n_classes=300), lambda spec, folder: (
+        (np.zeros((30, 4), np.uint8), y), (np.zeros((10, 4), np.uint8), y[:10])))
+    with pytest.raises(DataError, match=f"^mine, train: expected labels 0..299.*{says}"):
         load("mine")
 
 

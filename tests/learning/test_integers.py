@@ -25,7 +25,9 @@ from pipeline.learning.integers.inputs import IntegerInputs
 from pipeline.learning.model import TrainedModel
 from pipeline.learning.run import prepare
 from pipeline.learning.run import train as train_pack
+from pipeline.trials import steps as steps_of
 from pipeline.trials.config import ConfigError
+from pipeline.trials.datasets import DatasetSpec, enter
 from pipeline.trials.packs import Pack
 from pipeline.trials.steps import GRID_BITS, LARGEST, grid_exponent, steps
 
@@ -352,6 +354,14 @@ def test_what_integers_are_not_for_is_refused(changes, message):
     given = {"arithmetic": "integer"} | {k: v for k, v in BASE.given if k != "matmul_precision"}
     with pytest.raises(ConfigError, match=f"^{message}"):
         TrialConfig(**{**given, **changes})
+
+
+def test_more_classes_than_the_softmax_sums_exactly_are_refused(extensions):
+    for n_classes in (steps_of.MOST_CLASSES, steps_of.MOST_CLASSES + 1):
+        enter(f"classes_{n_classes}", DatasetSpec(20_000, 10, (4,), n_classes, (0.0,), (1.0,)), None)
+    TrialConfig(BASE.given, dataset=f"classes_{steps_of.MOST_CLASSES}")
+    with pytest.raises(ConfigError, match="^dataset: must have at most 8192 classes with arithmetic 'integer'.* 8193"):
+        TrialConfig(BASE.given, dataset=f"classes_{steps_of.MOST_CLASSES + 1}")
 
 
 def test_the_name_in_files_is_arithmetic_and_in_keys_matmul_precision():

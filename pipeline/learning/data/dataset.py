@@ -21,7 +21,7 @@ import numpy as np
 import torch
 
 from pipeline.learning.data.download import DataError
-from pipeline.learning.data.readers import Arrays, Reader, check_digest, check_labels
+from pipeline.learning.data.readers import Arrays, Reader, check_digest, checked_labels
 from pipeline.trials.datasets import DATASETS, DatasetSpec, enter
 from pipeline.trials.fields import ConfigError
 from pipeline.trials.part import PARTS
@@ -72,8 +72,7 @@ def load(name: str, folder: str | os.PathLike[str] | None = None, device: str | 
         raise DataError(f"dataset: must be one of {', '.join(DATASETS)}, got {name!r}")
     spec = DATASETS[name]
     source = None if name == "digits" else _given_folder(folder)  # `digits` is bundled with scikit-learn
-    train, test = PARTS["dataset"][name].load()(spec, source)
-    _check_records(name, spec, (train, test))
+    train, test = _checked(name, spec, PARTS["dataset"][name].load()(spec, source))
     train_x, train_y, test_x, test_y = (torch.from_numpy(array).to(device) for array in (*train, *test))
     return Dataset(spec, train_x, train_y.long(), test_x, test_y.long())
 
@@ -85,7 +84,8 @@ def register_dataset(name: str, spec: DatasetSpec, read: Reader, *, label: str =
         name: value of the setting `dataset`.
         spec: its public facts; with `sha256` every load is verified.
         read: maps the spec and the user's folder (None without one) to (x, y) for training and (x, y) for test:
-            x uint8 [N, n_features], 0..spec.scale, images channels first, then rows, then columns; y uint8 [N].
+            x uint8 [N, n_features], 0..spec.scale, images channels first, then rows, then columns; y [N], whole numbers
+            0..n_classes - 1 of any numeric type.
         label: name in tables and figures; by default `name`.
 
     Raises:
@@ -114,23 +114,26 @@ def _given_folder(folder: str | os.PathLike[str] | None) -> Path | None:
     return path
 
 
-def _check_records(name: str, spec: DatasetSpec, parts: tuple[Arrays, Arrays]) -> None:
-    """Check the records that a reader returned: types, shapes, labels and, if it is known, their digest.
+def _checked(name: str, spec: DatasetSpec, parts: tuple[Arrays, Arrays]) -> list[Arrays]:
+    """Return the records that a reader returned, with labels as integers, after checking them.
 
     Args:
         name: name of the data set, for the message.
-        spec: its public facts, with the expected sizes.
+        spec: its public facts: sizes, number of classes and, if it is known, the digest.
         parts: (x, y) for training and (x, y) for test.
 
     Raises:
         DataError: with the first array that differs from the facts.
     """
+    checked = []
     for part, n, (x, y) in zip(("train", "test"), (spec.n_train, spec.n_test), parts, strict=True):
-        for array_name, array, shape in (("x", x, (n, spec.n_features)), ("y", y, (n,))):
-            if array.dtype != np.uint8 or array.shape != shape:
-                raise DataError(f"{name}, {part} {array_name}: expected uint8 of shape {shape}, got {array.dtype} "
-                                f"of shape {array.shape}")
-        check_labels(f"{name}, {part}", y, spec.n_classes)
+        if x.dtype != np.uint8 or x.shape != (n, spec.n_features):
+            raise DataError(f"{name}, {part} x: expected uint8 of shape {(n, spec.n_features)}, got {x.dtype} of shape "
+                            f"{x.shape}")
+        if y.shape != (n,):
+            raise DataError(f"{name}, {part} y: expected shape {(n,)}, got {y.shape}")
+        checked.append((x, checked_labels(f"{name}, {part}", y, spec.n_classes)))
     if spec.sha256:
-        content = b"".join(array.tobytes() for part in parts for array in part)
+        content = b"".join(array.tobytes() for part in checked for array in part)
         check_digest(name, content, spec.sha256)
+    return checked

@@ -47,7 +47,7 @@ CIFAR_PATHS = tuple(f"{folder}{name}" for name in (CIFAR_UNPACKED, CIFAR_ARCHIVE
 
 SVHN_FOLDER = "SVHN"
 
-Arrays = tuple[np.ndarray, np.ndarray]  # x uint8 [N, n_features], y uint8 [N]
+Arrays = tuple[np.ndarray, np.ndarray]  # x uint8 [N, n_features], y [N]: whole numbers of any type
 Reader = Callable[[DatasetSpec, Path | None], tuple[Arrays, Arrays]]  # of the folder that the user gave -> train, test
 
 
@@ -85,14 +85,20 @@ def check_digest(path: str | Path, payload: bytes, expected: str) -> None:
         raise DataError(f"{path}: expected content with SHA-256 {expected}, got {digest}")
 
 
-def check_labels(what: str, y: np.ndarray, n_classes: int) -> None:
-    """Check that the labels y [n] are below `n_classes`; `what` names them in the message.
+def checked_labels(what: str, y: np.ndarray, n_classes: int) -> np.ndarray:
+    """Return labels y [n] of any numeric type as uint8 or, with more than 256 classes, as int64.
 
     Raises:
-        DataError: with the largest label, if it is not.
+        DataError: with the first row whose label is not one of 0, ..., `n_classes` - 1; `what` names the labels.
     """
-    if y.max() >= n_classes:
-        raise DataError(f"{what}: expected labels 0..{n_classes - 1}, got {y.max()}")
+    if y.dtype.kind not in "iuf" or (y.dtype.kind != "f" and np.iinfo(y.dtype).max < n_classes - 1):
+        raise DataError(f"{what}: expected labels 0..{n_classes - 1} as numbers of a type that holds them all, got "
+                        f"{y.dtype}")
+    right = (y >= 0) & (y < n_classes) & (np.floor(y) == y)  # false for nan
+    if not right.all():
+        row = int(right.argmin())
+        raise DataError(f"{what}: expected labels 0..{n_classes - 1}, got {y[row]} in row {row}")
+    return y.astype(np.uint8 if n_classes <= 256 else np.int64)
 
 
 def digits(spec: DatasetSpec, folder: Path | None) -> tuple[Arrays, Arrays]:
@@ -128,8 +134,7 @@ def _idx_dataset(name: str, spec: DatasetSpec, folder: Path | None) -> tuple[Arr
         return fetch(f"{BASE_URLS[name]}{file}.gz", cache_folder() / IDX_FOLDERS[name] / f"{file}.gz", read)
 
     def split(part: str, n: int) -> Arrays:
-        y = array(LABELS[part], (n,))
-        check_labels(f"{name}, {LABELS[part]}", y, spec.n_classes)
+        y = array(LABELS[part], (n,))  # first, as it is the smaller file
         return array(IMAGES[part], (n, *spec.shape[1:])).reshape(n, spec.n_features), y
 
     return split("train", spec.n_train), split("test", spec.n_test)
@@ -256,7 +261,6 @@ def _cifar10_arrays(source: Path, spec: DatasetSpec, members: dict[str, bytes]) 
         records = [np.frombuffer(members[name], np.uint8).reshape(-1, 1 + spec.n_features)
                    for name in CIFAR_BATCHES[part]]
         y = np.concatenate([batch[:, 0] for batch in records])
-        check_labels(f"{source}, {part}", y, spec.n_classes)
         counts = np.bincount(y, minlength=spec.n_classes).tolist()
         if counts != [len(y) // spec.n_classes] * spec.n_classes:
             raise DataError(f"{source}, {part}: expected {len(y) // spec.n_classes} records per class, got {counts}")

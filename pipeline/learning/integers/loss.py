@@ -9,10 +9,9 @@ import torch
 from pipeline.learning.feedback.losses import Loss
 from pipeline.learning.integers.inputs import function_table
 from pipeline.trials.config import TrialConfig
-from pipeline.trials.steps import ERROR_BITS
+from pipeline.trials.steps import ERROR_BITS, EXPONENTIAL_BITS
 
 PER_UNIT, REACH = 512, 32  # table entries per unit of z; the range of the table below the largest z
-EXPONENTIAL_BITS = 40  # sums of such exponentials are exact
 
 
 class IntegerLoss(Loss):
