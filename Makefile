@@ -14,7 +14,7 @@ endif
 SWEEP_OPTIONS := $(if $(WORKERS),--workers $(WORKERS))
 
 .DEFAULT_GOAL := help
-.PHONY: help install sweep table1 report results ui test test-slow mutants faults bench growth gpu lab docs docs-serve hooks release lint clean
+.PHONY: help install sweep table1 report results ui test test-slow nightly mutants faults bench growth gpu lab docs docs-serve hooks release lint clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -58,11 +58,17 @@ results: $(READY) ## the sweeps, tables and figures of analysis/results (some tw
 ui: $(READY) ## browse the runs in MLflow's web page, http://127.0.0.1:5000
 	@$(BIN)/photonic ui
 
+TESTS := -n $(or $(WORKERS),2) --dist loadfile --no-loadscope-reorder
 test: $(READY) ## all tests but the slow ones
-	@$(BIN)/python -m pytest -m "not slow" -n $(or $(WORKERS),2) --dist loadfile --no-loadscope-reorder
+	@$(BIN)/python -m pytest $(TESTS) -m "not slow and not nightly"
 
-test-slow: $(READY) ## the slow tests: sweeps through the command line, kills, clusters, servers, PostgreSQL
-	@$(BIN)/python -m pytest -m slow
+test-slow: $(READY) ## the slow tests: sweeps through the command line, kills, clusters, servers
+	@$(BIN)/python -m pytest $(TESTS) -m slow --durations 10
+
+nightly: $(READY) ## what takes longest: random faults, all calibrations, benchmarks, mutants, PostgreSQL, the laboratory
+	@$(BIN)/python -m pytest -m nightly
+	@$(MAKE) --no-print-directory mutants
+	@$(MAKE) --no-print-directory lab SHORT=1 IF_POSSIBLE=1
 
 mutants: $(READY) ## makes the mistakes of tests/data/mutants.json, each in a copy, and runs the test that notices it
 	@$(BIN)/python tests/tools/mutants.py

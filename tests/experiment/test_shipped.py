@@ -225,7 +225,7 @@ def test_calibrated_noise_is_what_it_was_to_the_last_bit(ours, golden):
     check(ours, golden, FAST)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_all_calibrated_noise_is_what_it_was_to_the_last_bit(ours, golden):
     check(ours, golden, {})
 

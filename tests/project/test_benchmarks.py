@@ -29,7 +29,7 @@ PROMISED = {"dfa_private_step_over_floor_fp32", "pdfa_private_step_over_floor_fp
             "photonic_account_seconds", "opu_simulated_speedup_over_lightonml"}
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_tiny_benchmark_measures_and_writes_all_that_it_promises(tmp_path):
     done = subprocess.run([sys.executable, ROOT / "tests/benchmarks/bench.py", "--tiny", "--out", tmp_path],
                           cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, text=True,
@@ -94,7 +94,7 @@ def test_everyone_has_a_turn_in_every_round_and_calls_are_timed(monkeypatch):
     assert order == ["long", "short"] * 4
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_growth_measures_every_command_in_a_store_like_one_that_was_swept(tmp_path):
     done = subprocess.run([sys.executable, ROOT / "tests/benchmarks/growth.py", "--trials", "60", "--stores", "sqlite",
                            "--out", "growth.json"], cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)},

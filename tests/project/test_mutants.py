@@ -35,7 +35,7 @@ def test_every_package_has_mistakes_and_their_tests_are_there():
         assert f"def {test.partition('[')[0]}(" in (mutants.ROOT / file).read_text(encoding="utf-8")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_change_that_is_no_mistake_survives_and_one_that_breaks_all_is_told_apart(capsys):
     mutant = MUTANTS[0]
     equal, broken = mutant._replace(new=f"{mutant.old}  "), mutant._replace(new="(")
@@ -43,7 +43,7 @@ def test_a_change_that_is_no_mistake_survives_and_one_that_breaks_all_is_told_ap
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["killed", "SURVIVED", "BROKEN"]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_nothing_is_said_where_a_test_fails_without_a_mistake():
     with pytest.raises(RuntimeError, match="a test fails without a mistake"):
         mutants.survivors([MUTANTS[0]._replace(test="tests/project/no_such_test.py")])

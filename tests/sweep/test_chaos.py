@@ -136,7 +136,7 @@ class Chaos:
         return chance.choice(workers)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_twenty_faults(tmp_path):
     (tmp_path / "chaos.yaml").write_text(FILE)
     chance, chaos = random.Random(SEED), Chaos(tmp_path)

@@ -28,7 +28,7 @@ INSTALLED = [str(path) for path in sorted(Path("/usr/lib/postgresql").glob("*/bi
 INITDB = shutil.which("initdb", path=os.pathsep.join([*INSTALLED, os.environ.get("PATH", "")]))
 MISSING = [what for what, is_there in (("PostgreSQL's programs (the package postgresql)", INITDB),
                                        ("psycopg2 (the extra `server`)", find_spec("psycopg2"))) if not is_there]
-pytestmark = [pytest.mark.postgres, pytest.mark.slow,
+pytestmark = [pytest.mark.postgres, pytest.mark.nightly,
               pytest.mark.skipif(bool(MISSING), reason=f"not installed: {', '.join(MISSING)}")]
 TINY = """
 name: tiny
