@@ -13,8 +13,9 @@ Importing this package does not import pandas, matplotlib or MLflow; the first u
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from pipeline.package import lazy
 
 if TYPE_CHECKING:
     from analysis.api import best, load_history, load_runs
@@ -23,16 +24,6 @@ if TYPE_CHECKING:
 
 __all__ = ["best", "frontier", "frontier_axes", "load_history", "load_runs"]
 
-_HOMES = {"best": "analysis.api", "frontier": "analysis.exhibits.frontier.points",
-          "frontier_axes": "analysis.exhibits.frontier.figure", "load_history": "analysis.api",
-          "load_runs": "analysis.api"}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'analysis' has no attribute '{name}'")
-    return getattr(import_module(_HOMES[name]), name)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazy(__name__, {
+    "best": "api", "frontier": "exhibits.frontier.points", "frontier_axes": "exhibits.frontier.figure",
+    "load_history": "api", "load_runs": "api"})

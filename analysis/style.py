@@ -101,7 +101,7 @@ def draw(figure: Figure) -> dict[str, bytes]:
             file = BytesIO()
             figure.savefig(file, format=extension, metadata=_NO_DATE[extension])
             files[extension] = file.getvalue()
-        return files | {"svg": svg.annotate(files["svg"], figure, names)}
+        return files | {"svg": svg.annotate(files["svg"], names)}
 
 
 def look(algorithm: str) -> dict[str, Any]:

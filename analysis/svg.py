@@ -1,15 +1,12 @@
-"""Annotate SVG figures for a page: the algorithm of a curve, the values of its markers, and columns for cutting.
+"""Annotate SVG figures for a page: the algorithm of a curve, and the values of its markers.
 
     <g data-algorithm="dfa">            curves and intervals of one algorithm, which a legend can hide
     <use ...><title>DFA, ...</title>    the values at a marker, which a browser shows at the pointer
-    <g data-column="0 0 260 274">       axes or a legend, with the box of their column
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
-from typing import NamedTuple
 from weakref import WeakKeyDictionary
 from xml.etree import ElementTree
 
@@ -18,9 +15,7 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
-from matplotlib.legend import Legend
 from matplotlib.lines import Line2D
-from matplotlib.transforms import Affine2D
 
 SVG, XLINK = "http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"
 ElementTree.register_namespace("", SVG)
@@ -45,7 +40,7 @@ def name(figure: Figure) -> dict[str, Artist]:
                     if line.get_marker() not in ("", " ", "None", None)}
 
     def is_annotated(artist: Artist) -> bool:
-        return artist in _TAGS or artist in with_markers or isinstance(artist, Axes | Legend)
+        return artist in _TAGS or artist in with_markers
 
     artists = figure.findobj(is_annotated)
     names = {f"artist-{number}": artist for number, artist in enumerate(artists)}
@@ -54,23 +49,19 @@ def name(figure: Figure) -> dict[str, Artist]:
     return names
 
 
-def annotate(drawn: bytes, figure: Figure, names: Mapping[str, Artist]) -> bytes:
+def annotate(drawn: bytes, names: Mapping[str, Artist]) -> bytes:
     """Return a figure's SVG, marked up for the script of the page (see the module) in place of its group ids.
 
     Args:
         drawn: the SVG.
-        figure: the figure.
         names: its artists by group id, as `name` gave them before the figure was drawn.
     """
-    boxes = {artist: box for box, members in columns(figure) for artist in members}
     root = ElementTree.fromstring(drawn)
     for group in root.iter(f"{{{SVG}}}g"):
         artist = names.get(group.get("id", ""))
         if artist is None:
             continue
         del group.attrib["id"]
-        if artist in boxes:
-            group.set("data-column", " ".join(f"{number:.2f}" for number in boxes[artist]))
         algorithm, texts = _TAGS.get(artist, ("", ()))  # as the exhibit gave them to `tag`
         if algorithm:
             group.set("data-algorithm", algorithm)
@@ -106,47 +97,3 @@ def _reading(axis: Axis, value: float) -> str:
         return f"{label}: {value:.4g}"
     ticks = {tick.get_loc(): tick.label1.get_text() for tick in axis.get_major_ticks()}
     return ticks.get(value) or f"{value:.4g}"
-
-
-class _Group(NamedTuple):
-    """Artists that overlap horizontally, and their extent in points."""
-
-    left: float
-    right: float
-    artists: list[Artist]
-
-
-def columns(figure: Figure) -> list[tuple[tuple[float, float, float, float], list[Artist]]]:
-    """Return the columns into which a drawn figure can be cut, from left to right.
-
-    A column has a box (x, y, width, height, in points from the top left corner), and the axes and legends in the box.
-    Together the boxes have the figure's width; a box with axes has its height. The list is empty if there is only one
-    column, or if columns share an axis's tick labels or a text.
-    """
-    for axes in figure.axes:
-        labelled = axes.yaxis.get_tick_params()
-        if not labelled["labelleft"] and not labelled["labelright"]:
-            return []
-    if figure.texts:
-        return []
-    to_points = Affine2D().scale(72 / figure.dpi)
-    extents = {artist: box.transformed(to_points) for artist in (*figure.axes, *figure.legends)
-               if (box := artist.get_tightbbox())}
-    groups: list[_Group] = []
-    for artist in sorted(extents, key=lambda artist: extents[artist].x0):  # from left to right
-        box = extents[artist]
-        if groups and box.x0 < groups[-1].right:
-            last = groups.pop()
-            groups.append(_Group(last.left, max(last.right, box.x1), [*last.artists, artist]))
-        else:
-            groups.append(_Group(box.x0, box.x1, [artist]))
-    width, height = (72 * inches for inches in figure.get_size_inches())
-    gaps = [(before.right + after.left) / 2 for before, after in pairwise(groups)]  # middles of the gaps
-    parts = []
-    for (left, right), group in zip(pairwise([0.0, *gaps, width]), groups, strict=True):
-        top, bottom = 0.0, height
-        if not any(isinstance(artist, Axes) for artist in group.artists):  # matplotlib measures from the bottom
-            top = height - max(extents[artist].y1 for artist in group.artists)
-            bottom = height - min(extents[artist].y0 for artist in group.artists)
-        parts.append(((left, top, right - left, bottom - top), group.artists))
-    return parts if len(parts) > 1 else []

@@ -17,9 +17,9 @@ Importing this package imports no torch, Ray or MLflow; names that need them imp
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from pipeline.package import lazy
 from pipeline.trials.config import ConfigError, TrialConfig
 
 if TYPE_CHECKING:
@@ -37,22 +37,8 @@ if TYPE_CHECKING:
 __all__ = ["ConfigError", "Epoch", "Experiment", "Resources", "TrialConfig", "account", "load_dataset",
            "load_experiment", "load_model", "privacy_tags", "recommended", "run_sweep", "setting", "train", "trainer"]
 
-_HOMES = {"Epoch": "learning.handed.Epoch", "Experiment": "experiment.experiment.Experiment",
-          "Resources": "trials.packs.Resources", "account": "api.account", "load_dataset": "learning.data.dataset.load",
-          "load_experiment": "experiment.experiment.load_experiment", "load_model": "api.load_model",
-          "privacy_tags": "accounting.privacy_tags",
-          "recommended": "experiment.preset.recommended",
-          "run_sweep": "sweep.run.run_sweep",
-          "setting": "trials.fields.setting", "train": "api.train",
-          "trainer": "trials.trainer.trainer"}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'pipeline' has no attribute '{name}'")
-    module, _, attribute = _HOMES[name].rpartition(".")
-    return getattr(import_module(f"pipeline.{module}"), attribute)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazy(__name__, {
+    "Epoch": "learning.handed", "Experiment": "experiment.experiment", "Resources": "trials.packs", "account": "api",
+    "load_dataset": "learning.data.dataset:load", "load_experiment": "experiment.experiment", "load_model": "api",
+    "privacy_tags": "accounting", "recommended": "experiment.preset", "run_sweep": "sweep.run",
+    "setting": "trials.fields", "train": "api", "trainer": "trials.trainer"})

@@ -12,16 +12,17 @@ ROOT = Path(__file__).parent
 
 
 def lazy(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Return (`__getattr__`, `__dir__`) for a package whose names are imported from its modules on first use.
+    """Return (`__getattr__`, `__dir__`) for a package whose names are imported from their modules on first use.
 
     Args:
         package: its name.
-        homes: name -> module, relative to the package.
+        homes: name -> module, relative to the package, or `module:attribute` where the name differs.
     """
 
     def find(name: str) -> Any:
         if name not in homes:
             raise AttributeError(f"module '{package}' has no attribute '{name}'")
-        return getattr(import_module(f"{package}.{homes[name]}"), name)
+        module, _, attribute = homes[name].partition(":")
+        return getattr(import_module(f"{package}.{module}"), attribute or name)
 
     return find, lambda: sorted({*vars(import_module(package)), *homes})

@@ -4,11 +4,12 @@ import logging
 import shutil
 import sqlite3
 
+import objects
 import pytest
 import torch
 from registries import forgotten_plugins
 
-from pipeline.learning.data import dead_leaves, load, objects, patches
+from pipeline.learning.data import dead_leaves, load, patches
 from pipeline.tracking import backend, store
 
 # Files that take longest, the longest first: two processes that take file by file then end at the same time.

@@ -203,8 +203,7 @@ def algorithms(figure: str) -> list[str]:
 def inline_svg(text: str, prefix: str, label: str) -> Markup:
     """Return a stand-alone SVG for use inside HTML, where several SVGs must not share ids or styles.
 
-    Its ids, and the references to them, get a prefix; its style sheet applies only to itself. Each of its columns
-    (`analysis.svg.columns`) becomes an SVG of its own, and these wrap on a narrow page.
+    Its ids, and the references to them, get a prefix; its style sheet applies only to itself.
 
     Args:
         text: the SVG.
@@ -225,35 +224,9 @@ def inline_svg(text: str, prefix: str, label: str) -> Markup:
             else:
                 element.set(name, re.sub(r"url\(#", f"url(#{prefix}-", value))
     del root.attrib["width"], root.attrib["height"]
-    columns = [Markup(ElementTree.tostring(column, encoding="unicode")) for column in _columns(root)]
+    root.set("style", f"--drawn: {root.attrib['viewBox'].split()[2]}pt")
     return Markup('<div class="drawing" id="{}" role="img" aria-label="{}">{}</div>').format(
-        prefix, label, Markup("").join(columns))
-
-
-def _columns(root: ElementTree.Element) -> list[ElementTree.Element]:
-    """Return one SVG per column of a figure, from left to right; the root becomes the first column found.
-
-    The groups of a column, axes and legends, have its box `x y width height` as attribute `data-column`. The root also
-    keeps all elements outside columns; it is the only SVG if there are no columns.
-    """
-    columns: dict[str, ElementTree.Element] = {}  # by box
-    for parent in list(root.iter()):
-        for group in parent.findall(f"{{{SVG}}}g[@data-column]"):
-            box = group.attrib.pop("data-column")
-            if not columns:
-                columns[box] = root
-            elif box not in columns:
-                columns[box] = ElementTree.Element(root.tag)
-            if columns[box] is not root:
-                parent.remove(group)
-                columns[box].append(group)
-    if not columns:
-        columns[root.attrib["viewBox"]] = root
-    for box, column in columns.items():
-        width = box.split()[2]
-        column.set("viewBox", box)
-        column.set("style", f"--drawn: {width}pt")
-    return [columns[box] for box in sorted(columns, key=lambda box: float(box.split()[0]))]
+        prefix, label, Markup(ElementTree.tostring(root, encoding="unicode")))
 
 
 def _inline(text: str) -> Markup:

@@ -22,7 +22,6 @@ from pipeline.learning.network.network import Network, make_network, start_outpu
 from pipeline.learning.optimizer import MovingAverage, learning_rate, make_optimizer
 from pipeline.learning.randomness import Noise
 from pipeline.learning.run import Run
-from pipeline.learning.state import capture, restore
 from pipeline.trials.packs import Pack
 
 
@@ -74,12 +73,37 @@ class Training(Run):
         self.feedback.close()
 
     def capture(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-        """Return `learning.state.capture` of this training."""
-        return capture(self)
+        """Return the state between two epochs, as copied arrays and JSON values.
+
+        The rest follows from the trials: split, initial weights, feedback matrices, canaries. A restored training gives
+        the same bits as an uninterrupted one, on the same device and with the same pack. Generator states of secure
+        trials are not captured: such trials resume with fresh noise and fresh batches.
+        """
+        tensors = {"weights": self.net.parameters.flat}
+        tensors |= {f"optimizer.{name}": value for name, value in self.optimizer.state.items()}
+        values = {"epoch": self.epoch, "active": self.active, "sampler": self.sampler.state()}
+        if self.average:
+            tensors["average"], values["average_steps"] = self.average.mean, self.average.steps
+        for k, source in enumerate(self.noise_sources()):
+            tensors |= {f"noise_{k}.{name}": value for name, value in source.state().items()}
+        return {name: value.detach().cpu().numpy().copy() for name, value in tensors.items()}, values
 
     def restore(self, arrays: Mapping[str, np.ndarray], values: Mapping[str, Any]) -> None:
-        """Apply `learning.state.restore` to this training."""
-        restore(self, arrays, values)
+        """Restore the state that `capture` returned, in a new training of the same pack.
+
+        Raises:
+            KeyError, ValueError, RuntimeError: if the arrays do not fit the training.
+        """
+        tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
+        self.net.parameters.flat.copy_(tensors["weights"])
+        self.optimizer.restore(_named(tensors, "optimizer"))
+        self.sampler.restore(values["sampler"])
+        if self.average:
+            self.average.mean.copy_(tensors["average"])
+            self.average.steps = values["average_steps"]
+        for k, source in enumerate(self.noise_sources()):
+            source.restore(_named(tensors, f"noise_{k}"))
+        self.epoch, self.active = values["epoch"], list(values["active"])
 
     def _evaluated(self) -> contextlib.AbstractContextManager[Any]:
         return self.average.applied() if self.average else contextlib.nullcontext()
@@ -204,3 +228,9 @@ class Training(Run):
             weights[f"layer_{number}.weight"] = weight[r].cpu().numpy().reshape(layer.shape.weight_shape)
             weights[f"layer_{number}.bias"] = bias[r].cpu().numpy()
         return weights
+
+
+def _named(tensors: Mapping[str, torch.Tensor], prefix: str) -> dict[str, torch.Tensor]:
+    """Return the tensors named `<prefix>.<name>`, by `<name>`."""
+    prefix += "."
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}

@@ -49,7 +49,7 @@ class Checkpoint:
 
     Attributes:
         device: type of the training device; another one would give other bits.
-        arrays, values: result of `pipeline.learning.state.capture`.
+        arrays, values: result of `Run.capture`.
         records: records of all trials, from the first epoch on.
         draw: name of the draw of its secret noise (`pipeline.trials.records.Draw`); empty without secret noise.
     """

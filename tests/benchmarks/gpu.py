@@ -39,7 +39,6 @@ from pipeline.experiment.experiment import load_experiment
 from pipeline.learning.data.dataset import Dataset, load
 from pipeline.learning.feedback.projection import GaussianProjector
 from pipeline.learning.randomness import GaussianNoise
-from pipeline.learning.state import capture, restore
 from pipeline.learning.training import Training
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.packs import Pack
@@ -174,7 +173,7 @@ def agreement_with_itself(size: Size, data: Dataset) -> Iterator[Check]:
 
     first, second = (training_of(config, data, 2) for _ in range(2))
     some_steps(first)
-    restore(second, *capture(first))
+    second.restore(*first.capture())
     same = all(torch.equal(a, b) for a, b in zip(some_steps(second), some_steps(first), strict=True))
     yield Check("a restored training goes on with other bits", float(not same), 0.0)  # 1 if so, here and below
 

@@ -8,14 +8,15 @@ import math
 
 import pytest
 import torch
+import train as module
+from objects import SIDE, Objects
 from safetensors.torch import save_file
+from train import convolutions, encoder_weights, folded
 
 from pipeline.accounting import privacy_tags
 from pipeline.learning.data import dead_leaves
-from pipeline.learning.data import encoder as module
 from pipeline.learning.data import features as maps
-from pipeline.learning.data.encoder import WEIGHTS, Encoder, convolutions, encoder_weights, folded
-from pipeline.learning.data.objects import SIDE, Objects
+from pipeline.learning.data.encoder import WEIGHTS, Encoder
 from pipeline.trials.config import ConfigError, TrialConfig
 
 TRIAL = TrialConfig(dataset="digits", hidden=(16,), batch_size=64, epochs=20, input_norm=2.0, learning_rate=0.5,
@@ -39,7 +40,7 @@ def test_objects_are_drawn_by_seed_and_differ_more_between_classes_than_within()
 def test_seed_and_code_give_the_weights(monkeypatch):
     for name, value in (("CLASSES", 4), ("BATCH", 16)):
         monkeypatch.setattr(module, name, value)
-    monkeypatch.setattr("pipeline.learning.data.objects.dead_leaves",
+    monkeypatch.setattr("objects.dead_leaves",
                         lambda n, channels, size: torch.rand(n, channels, size, size))
     threads = torch.get_num_threads()
     torch.set_num_threads(1)

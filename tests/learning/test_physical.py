@@ -19,7 +19,6 @@ from pipeline.learning.feedback.projection import SimulatedOpuProjector
 from pipeline.learning.feedback.projectors import make_projector
 from pipeline.learning.opu import simulated_device
 from pipeline.learning.run import train
-from pipeline.learning.state import capture, restore
 from pipeline.learning.training import Training
 from pipeline.trials.camera import ZYLA_4_2, Camera, camera_of
 from pipeline.trials.config import ConfigError, TrialConfig
@@ -215,7 +214,7 @@ def test_packs_and_checkpoints_leave_a_trial_as_it_is(changes):
     stopped = Training(Pack(trials), data, CPU)
     stopped.run_epoch()
     resumed = Training(Pack(trials), data, CPU)
-    restore(resumed, *capture(stopped))
+    resumed.restore(*stopped.capture())
     for alone, together, after in zip(ends, whole, resumed.run_epoch(), strict=True):
         for name, weight in alone.items():
             assert np.array_equal(together.outcome.weights[name], weight), name

@@ -10,7 +10,6 @@ from pipeline.accounting import account
 from pipeline.learning.data.inputs import Inputs
 from pipeline.learning.network.network import make_network, start_output
 from pipeline.learning.optimizer import learning_rate
-from pipeline.learning.state import capture, restore
 from pipeline.learning.training import Training
 from pipeline.trials.config import ConfigError, TrialConfig
 from pipeline.trials.packs import Pack
@@ -229,9 +228,9 @@ def test_the_learning_rate_falls_to_zero_over_the_run_and_goes_on_where_it_was(d
         training.step = stepped
         training.run_epoch()
         torch.testing.assert_close(training.net.parameters.flat, expected, rtol=1e-5, atol=1e-6)
-        arrays, values = capture(training)
+        arrays, values = training.capture()
         training = Training(Pack((trial,)), digits, torch.device("cpu"))
-        restore(training, arrays, values)
+        training.restore(arrays, values)
     assert done == 3 * trial.steps_per_epoch
     constant = learning_rate(dataclasses.replace(trial, schedule="constant"), done - 1)
     assert constant == 0.1 > learning_rate(trial, done - 1) > learning_rate(trial, done) == pytest.approx(0, abs=1e-17)

@@ -14,7 +14,6 @@ from replay import WARM_UP, Replayed
 from steps import random_records, training_of
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from pipeline.learning.state import capture
 from pipeline.trials.config import TrialConfig
 
 ROOT = Path(__file__).parents[2]
@@ -96,7 +95,7 @@ def test_a_replayed_epoch_has_the_same_bits_in_memory_that_stays(algorithm, mech
     for indices in plain.sampler.epoch()[:12]:
         plain.step(indices)
     assert addresses(replayed) == before
-    (ours, _), (theirs, _) = capture(replayed), capture(plain)
+    (ours, _), (theirs, _) = replayed.capture(), plain.capture()
     assert all((ours[name] == theirs[name]).all() for name in theirs)
     records = zip(replayed.run_epoch(), plain.run_epoch(), strict=True)
     assert all({**a.metrics, "time/epoch_seconds": 0} == {**b.metrics, "time/epoch_seconds": 0} for a, b in records)

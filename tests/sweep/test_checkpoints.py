@@ -14,7 +14,6 @@ from safetensors import safe_open
 
 from pipeline.learning.randomness import GaussianNoise
 from pipeline.learning.run import Run, prepare
-from pipeline.learning.state import capture, restore
 from pipeline.sweep import checkpoints as module
 from pipeline.sweep import worker
 from pipeline.sweep.checkpoints import Checkpoint, CheckpointError, Checkpoints, PublishedState, Superseded
@@ -54,11 +53,11 @@ def assert_resumes_bit_by_bit(pack: Pack, data, folder) -> None:
     for stop in range(1, pack.shared.epochs):
         first = prepare(pack, data, torch.device("cpu"))
         records = run_epochs(first, stop)
-        Checkpoints(folder, 0).save(pack, Checkpoint("cpu", *capture(first), records))
+        Checkpoints(folder, 0).save(pack, Checkpoint("cpu", *first.capture(), records))
         run_epochs(first, 1)  # what the stopped one does after its checkpoint leaves the other alone
         saved = Checkpoints(folder, 0).load(pack, "cpu")
         second = prepare(pack, data, torch.device("cpu"))
-        restore(second, saved.arrays, saved.values)
+        second.restore(saved.arrays, saved.values)
         again = [*saved.records, *run_epochs(second, pack.shared.epochs - stop)]
         assert [comparable(r) for r in again] == [comparable(r) for r in whole]
 
@@ -94,13 +93,13 @@ def test_a_diverged_trial_stays_ended_and_its_outcome_comes_back(digits, tmp_pat
     training = prepare(pack, digits, torch.device("cpu"))
     training.net.parameters.weights[0][1, 0, 0] = math.nan
     records = training.run_epoch()
-    Checkpoints(tmp_path, 0).save(pack, Checkpoint("cpu", *capture(training), records))
+    Checkpoints(tmp_path, 0).save(pack, Checkpoint("cpu", *training.capture(), records))
     saved = Checkpoints(tmp_path, 0).load(pack, "cpu")
     assert [r.outcome and r.outcome.status for r in saved.records] == [None, "diverged", None]
     assert all(np.array_equal(saved.records[1].outcome.weights[name], weights, equal_nan=True)
                for name, weights in records[1].outcome.weights.items())
     other = prepare(pack, digits, torch.device("cpu"))
-    restore(other, saved.arrays, saved.values)
+    other.restore(saved.arrays, saved.values)
     assert other.active == [0, 2]
     assert [comparable(r) for r in run_epochs(other, 2)] == [comparable(r) for r in run_epochs(training, 2)]
 
@@ -111,7 +110,7 @@ def test_secure_trials_leave_neither_seed_nor_generator_and_go_on_with_fresh_noi
                              sampler="poisson", algorithm="pdfa", seed=seed),))
     training = prepare(pack, digits, torch.device("cpu"))
     records, store = training.run_epoch(), Checkpoints(tmp_path, 0)
-    store.save(pack, Checkpoint("cpu", *capture(training), records))
+    store.save(pack, Checkpoint("cpu", *training.capture(), records))
     with safe_open(store.path(pack), framework="numpy") as file:
         assert set(file.keys()) == {"weights", "optimizer.momentum_buffer"}
         content = json.loads(file.metadata()["training"])
@@ -121,7 +120,7 @@ def test_secure_trials_leave_neither_seed_nor_generator_and_go_on_with_fresh_noi
     saved = store.load(pack, "cpu")
     resumed = [prepare(pack, digits, torch.device("cpu")) for _ in range(2)]
     for other in resumed:
-        restore(other, saved.arrays, saved.values)
+        other.restore(saved.arrays, saved.values)
         assert np.array_equal(other.sampler.records[0], training.sampler.records[0])
         assert torch.equal(other.net.parameters.flat, training.net.parameters.flat)
     drawn = [other.mechanism.source.next() for other in (training, *resumed)]
