@@ -13,11 +13,11 @@ from matplotlib.image import AxesImage
 from analysis import style
 from analysis.exhibits.envelope import best
 from analysis.exhibits.exhibit import Exhibit
-from analysis.exhibits.fit import HEATMAPS, in_heatmap
 from analysis.exhibits.metrics import METRICS
 from analysis.runs import ALGORITHM_LABELS, ReportError, common_value
 from analysis.statistics import SUMMARY
 from analysis.text import NO_VALUE, means_text
+from pipeline.experiment.needs import HEATMAPS, in_heatmap
 
 COLUMNS = ["algorithm", "sigma", "tau_h", "metric", *SUMMARY, "chosen", "choices"]
 COLOURS = "cividis"  # sequential, with even steps of lightness, and safe for colour-blind readers

@@ -16,7 +16,6 @@ from matplotlib.ticker import MaxNLocator
 
 from analysis.exhibits.exhibit import Exhibit, Texts
 from analysis.exhibits.figure2 import MissingSeries
-from analysis.exhibits.fit import READINGS, update_sigma
 from analysis.exhibits.table import Table
 from analysis.runs import (
     ALGORITHM_LABELS,
@@ -30,6 +29,7 @@ from analysis.runs import (
 from analysis.style import look, seeds, theme
 from analysis.text import NO_VALUE, epsilon_text, means_text
 from pipeline.accounting.noise import standing
+from pipeline.experiment.needs import READINGS, update_sigma
 from pipeline.tracking.reader import Reader
 from pipeline.trials.config import settings
 from pipeline.trials.sampler import relation_of

@@ -10,13 +10,13 @@ from matplotlib.figure import Figure
 from analysis import style
 from analysis.exhibits.envelope import best
 from analysis.exhibits.exhibit import Exhibit
-from analysis.exhibits.fit import SWEPT
 from analysis.exhibits.metrics import METRICS
 from analysis.runs import NON_PRIVATE, ReportError, by_noise, noise_sources, setting_label
 from analysis.statistics import SUMMARY
 from analysis.text import BARS, epsilon_text, means_text
 from pipeline.accounting.label import RELATION as LABEL_RELATION
 from pipeline.accounting.noise import standing
+from pipeline.experiment.needs import SWEPT
 
 FIELD_LABELS = {"batch_size": "Batch size m", "tau_h": "$\\tau_h$ (bound on activations)",
                 "clipping_norm": "Clipping norm C"}

@@ -10,7 +10,6 @@ import pandas as pd
 from analysis.exhibits import paper
 from analysis.exhibits.envelope import best
 from analysis.exhibits.exhibit import ENVELOPE, Exhibit, Texts
-from analysis.exhibits.fit import column_of
 from analysis.exhibits.frontier.points import tightest
 from analysis.exhibits.light import SIGMA
 from analysis.exhibits.metrics import METRICS
@@ -20,6 +19,7 @@ from analysis.statistics import SUMMARY
 from analysis.text import NO_VALUE, best_of, epsilon_text, means_text
 from pipeline.accounting.label import RELATION
 from pipeline.accounting.noise import standing
+from pipeline.experiment.needs import column_of
 
 GAUSSIAN, PHYSICAL = "opu_simulated", "opu_physical"
 LABELS = {GAUSSIAN: "Gaussian", PHYSICAL: "counted photons"}

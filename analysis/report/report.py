@@ -20,6 +20,7 @@ from analysis.report.unfinished import NO_BEST, Progress, complete_part
 from analysis.runs import FIELDS, MissingTrials, ReportError, load_runs, searched
 from pipeline.accounting.budget import require_unchanged
 from pipeline.accounting.certified import with_noise
+from pipeline.experiment.exhibits import undrawn
 from pipeline.experiment.experiment import Experiment
 from pipeline.tracking.reader import Reader
 from pipeline.tracking.store import Store
@@ -158,7 +159,7 @@ def _exhibits(experiment: Experiment, runs: pd.DataFrame, store: Reader,
         ReportError: if an exhibit lacks data; in an unfinished sweep the exhibit is left out instead.
     """
     exhibits = []
-    left_out = [] if experiment.candidates else catalogue.left_out(experiment.trials, experiment.report)
+    left_out = [] if experiment.candidates else undrawn(experiment.trials, experiment.report)
     for name in experiment.report:
         try:
             exhibit = catalogue.draw(name, experiment, runs, store)

@@ -6,8 +6,8 @@ from collections.abc import Collection
 from dataclasses import replace
 from typing import NamedTuple
 
-from analysis.exhibits.catalogue import mismatch
 from analysis.runs import MissingTrials
+from pipeline.experiment.exhibits import mismatch
 from pipeline.experiment.experiment import Experiment
 
 NO_BEST = "selection", "the best trial is chosen, and the choice paid for, once all trials have ended"

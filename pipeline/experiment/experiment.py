@@ -32,14 +32,14 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import importlib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType, ModuleType
+from types import MappingProxyType
 from typing import Any
 
+from pipeline.experiment import exhibits
 from pipeline.experiment.budget import Budget, read_budget
 from pipeline.experiment.chosen import Chosen, read_chosen
 from pipeline.experiment.distinct import check_distinct
@@ -215,12 +215,7 @@ def sliced(experiment: Experiment, where: Mapping[str, Any]) -> Experiment:
 
 def with_trials(experiment: Experiment, trials: Sequence[TrialConfig]) -> Experiment:
     """Return an experiment with these trials, and the exhibits that fit them; of a search, its trials so far."""
-    return dataclasses.replace(experiment, trials=tuple(trials), report=_catalogue().fitting(trials))
-
-
-def _catalogue() -> ModuleType:
-    """Import and return the module of exhibits; by name, because `analysis` is a layer above this package."""
-    return importlib.import_module("analysis.exhibits.catalogue")
+    return dataclasses.replace(experiment, trials=tuple(trials), report=exhibits.fitting(trials))
 
 
 def _frozen(value: Any) -> Any:
@@ -336,15 +331,15 @@ def _report(top: Mapping[str, Any], configs: Sequence[TrialConfig], selection: S
                               f"every exhibit that they fit is drawn, got {top['report']!r}")
         return ()
     if "report" not in top:
-        return () if selection.is_random else _catalogue().fitting(configs)
-    report, catalogue = top["report"], _catalogue()
-    if not isinstance(report, list) or any(exhibit not in catalogue.EXHIBITS for exhibit in report):
-        raise ConfigError(f"report: must be a list of {', '.join(catalogue.EXHIBITS)}, got {report!r}")
+        return () if selection.is_random else exhibits.fitting(configs)
+    report = top["report"]
+    if not isinstance(report, list) or any(exhibit not in exhibits.NEEDS for exhibit in report):
+        raise ConfigError(f"report: must be a list of {', '.join(exhibits.NEEDS)}, got {report!r}")
     for exhibit in report:
         if selection.is_random:
             raise ConfigError(f"report: {exhibit} shows every trial, but of random stopping only the best may be "
                               f"published, got {report!r}; leave it out (selection.md shows the best)")
-        reason = catalogue.mismatch(exhibit, configs)
+        reason = exhibits.mismatch(exhibit, configs)
         if reason:
             raise ConfigError(f"report: {exhibit} {reason}; leave it out (`report: []` writes runs.csv alone)")
     return tuple(report)

@@ -16,10 +16,11 @@ from stored import run_of
 
 from analysis import style
 from analysis.exhibits import heatmaps, metrics, sweeps
-from analysis.exhibits.catalogue import draw, mismatch
+from analysis.exhibits.catalogue import draw
 from analysis.exhibits.metrics import METRICS
 from analysis.runs import ReportError
 from analysis.statistics import SUMMARY, bootstrap_interval, mean_interval, plus_minus, summarize
+from pipeline.experiment.exhibits import mismatch
 from pipeline.experiment.experiment import load_experiment
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.part import PARTS

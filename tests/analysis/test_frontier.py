@@ -14,7 +14,6 @@ from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 from stored import records, stored
 
-from analysis.exhibits.catalogue import mismatch
 from analysis.exhibits.exhibit import to_csv
 from analysis.exhibits.frontier import exhibit
 from analysis.exhibits.frontier import figure as frontier_figure
@@ -23,6 +22,7 @@ from analysis.report.report import write
 from analysis.runs import MixedTrials, ReportError, by_noise, load_runs
 from pipeline.accounting.certified import with_noise
 from pipeline.experiment.budget import Budget
+from pipeline.experiment.exhibits import mismatch
 from pipeline.experiment.experiment import Experiment
 from pipeline.experiment.references import Reference
 from pipeline.trials.config import TrialConfig

@@ -16,7 +16,7 @@ from latex_tools import check
 from stored import run_of
 
 from analysis.exhibits import envelope, headline, main_effects, means, parallel_coordinates
-from analysis.exhibits.catalogue import draw, left_out, mismatch
+from analysis.exhibits.catalogue import draw
 from analysis.exhibits.exhibit import ENVELOPE, MAX_WORDS
 from analysis.exhibits.frontier import choice, exhibit, slices
 from analysis.exhibits.frontier import figure as frontier_figure
@@ -24,6 +24,7 @@ from analysis.exhibits.frontier import points as frontiers
 from analysis.runs import MixedTrials, ReportError
 from pipeline.accounting.event import UnsupportedAccounting
 from pipeline.experiment.chosen import Chosen
+from pipeline.experiment.exhibits import mismatch, undrawn
 from pipeline.experiment.experiment import Experiment, parse_experiment, sliced
 from pipeline.experiment.factors import balanced, find_factors
 from pipeline.experiment.stopping import Selection
@@ -426,6 +427,6 @@ def test_a_headline_without_a_guarantee_or_a_frontier_says_so():
 def test_every_exhibit_is_drawn_or_left_out_with_a_reason():
     text = "base: {dataset: digits, mechanism: per_example}\ngrid: {target_epsilon: [1, 3]}\nreport: [frontier]\n"
     experiment = parse_experiment(text, Path("x.yaml"))
-    reasons = dict(left_out(experiment.trials, experiment.report))
+    reasons = dict(undrawn(experiment.trials, experiment.report))
     assert "frontier" not in reasons and "does not list it" in reasons["frontier_worst_class"]
     assert "needs trials with a claimed epsilon" in reasons["frontier_claimed"] and all(reasons.values())

@@ -13,16 +13,16 @@ from matplotlib.figure import Figure
 from stored import records, stored
 
 from analysis import svg
-from analysis.exhibits.catalogue import mismatch
 from analysis.exhibits.figure2 import MissingSeries
-from analysis.exhibits.fit import update_sigma
 from analysis.exhibits.leekifer import number as number_text
 from analysis.exhibits.leekifer import plot, reading_of, tabulate, texts
 from analysis.runs import MixedTrials, load_runs
 from pipeline.accounting import account
 from pipeline.accounting.certified import event_of
 from pipeline.accounting.event import epsilon
+from pipeline.experiment.exhibits import mismatch
 from pipeline.experiment.experiment import load_experiment
+from pipeline.experiment.needs import update_sigma
 from pipeline.trials.config import TrialConfig
 
 FOLDER = Path(__file__).parents[2] / "experiments"
@@ -131,7 +131,7 @@ def test_every_marker_of_a_long_curve_can_be_read():
     figure.subplots().plot(range(30), range(30), marker="o", markevery=4, label="a")
     names, drawn = svg.name(figure), io.BytesIO()
     figure.savefig(drawn, format="svg")
-    text = svg.annotate(drawn.getvalue(), figure, names).decode()
+    text = svg.annotate(drawn.getvalue(), names).decode()
     assert text.count("title>a\n") == 8 and "28" in text
 
 

@@ -12,8 +12,8 @@ import pytest
 from stored import run_of
 
 from analysis.exhibits import light, table1_light
-from analysis.exhibits.catalogue import mismatch
 from analysis.runs import ReportError
+from pipeline.experiment.exhibits import mismatch
 from pipeline.experiment.experiment import load_experiment
 from pipeline.trials.camera import ZYLA_4_2, camera_of
 from pipeline.trials.config import TrialConfig

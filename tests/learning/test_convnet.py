@@ -8,9 +8,9 @@ import pytest
 import torch
 from flat import train
 
-from analysis.exhibits.catalogue import mismatch
 from pipeline.accounting.certified import certified_epsilons, event_of
 from pipeline.auditing.row_space import row_space_audit
+from pipeline.experiment.exhibits import mismatch
 from pipeline.learning.mechanisms.gaussian import activation_bounds
 from pipeline.learning.network.network import make_network
 from pipeline.learning.training import Training

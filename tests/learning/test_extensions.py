@@ -14,11 +14,11 @@ import pytest
 from flat import train, train_pack
 
 from analysis import runs, style
-from analysis.exhibits.catalogue import mismatch
 from analysis.runs import ReportError, _require_known_parts
 from pipeline.accounting import account, privacy_tags
 from pipeline.auditing.release import audit_release
 from pipeline.cli import main
+from pipeline.experiment.exhibits import mismatch
 from pipeline.experiment.experiment import load_experiment, parse_experiment
 from pipeline.experiment.plugins import LOADED, load_plugins
 from pipeline.learning.data.dataset import DataError, load, register_dataset

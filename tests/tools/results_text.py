@@ -38,7 +38,7 @@ SUFFIXES = (".md", ".tex")
 
 def names(folder: Path) -> list[str]:
     """The exhibits of a folder of results."""
-    known = {*catalogue.EXHIBITS, "selection"}
+    known = {*catalogue.DRAWS, "selection"}
     return sorted(path.stem for path in folder.glob("*.md") if path.stem in known)
 
 

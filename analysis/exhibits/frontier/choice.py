@@ -11,13 +11,13 @@ import numpy as np
 import pandas as pd
 
 from analysis.exhibits.envelope import SCORE, configs, setting_keys, varied
-from analysis.exhibits.frontier.fit import noise_fields
 from analysis.exhibits.frontier.pareto import pareto_front
 from analysis.exhibits.table import Table
 from analysis.runs import ALGORITHM_LABELS, common_value, earlier_epochs, require_accuracy
 from analysis.text import NO_VALUE, settings_text
 from pipeline.accounting.evaluations import selected_epsilon
 from pipeline.accounting.event import UnsupportedAccounting
+from pipeline.experiment.frontiers import noise_fields
 from pipeline.experiment.stopping import Selection
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.naming import COMPOSABLE, method

@@ -10,7 +10,6 @@ import pandas as pd
 from analysis.exhibits.exhibit import Exhibit, Texts, to_csv
 from analysis.exhibits.frontier import choice, imported
 from analysis.exhibits.frontier.figure import comparable, plot
-from analysis.exhibits.frontier.fit import FRONTIERS
 from analysis.exhibits.frontier.points import (
     COLUMNS,
     GUARANTEED,
@@ -29,6 +28,7 @@ from analysis.text import NO_VALUE, best_of, epsilon_text, means_text
 from pipeline.accounting.noise import standing
 from pipeline.experiment.budget import Budget
 from pipeline.experiment.experiment import Experiment
+from pipeline.experiment.frontiers import FRONTIERS
 from pipeline.experiment.references import Reference
 from pipeline.tracking.reader import Reader
 from pipeline.trials.naming import COMPOSABLE, counted

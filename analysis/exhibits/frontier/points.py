@@ -9,12 +9,12 @@ import numpy as np
 import pandas as pd
 
 from analysis.exhibits.frontier import choice
-from analysis.exhibits.frontier.fit import FRONTIER_NOISE
 from analysis.exhibits.frontier.pareto import hypervolume, pareto_front, reference_epsilon
 from analysis.exhibits.metrics import METRICS
 from analysis.runs import ALGORITHM_LABELS, MixedTrials, ReportError, common_value
 from analysis.statistics import SUMMARY
 from pipeline.accounting.label import RELATION as LABEL_RELATION
+from pipeline.experiment.frontiers import FRONTIER_NOISE
 
 KINDS = tuple(FRONTIER_NOISE)
 GUARANTEED = ("certified", "stated", "label")  # `stated` only if the statement is true

@@ -1,12 +1,12 @@
-"""Check whether trials fit a frontier (as in `analysis.exhibits.fit`), and choose the fields of its panels."""
+"""Check whether trials fit a frontier (as in `pipeline.experiment.needs`), and choose the fields of its panels."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from analysis.exhibits.fit import without_alignment, without_choice
 from pipeline.experiment.factors import find_factors
+from pipeline.experiment.needs import without_alignment, without_choice
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.naming import COMPOSABLE, epsilon_kind, method, noise_setting
 from pipeline.trials.part import parts_of

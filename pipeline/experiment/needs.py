@@ -1,7 +1,7 @@
 """Check whether trials fit an exhibit. It imports no drawing library: a file is checked quickly, before a sweep.
 
 Each function returns why an exhibit cannot show these trials, as the end of a sentence that begins with its name; empty
-if it can. `analysis.exhibits.catalogue` assigns the functions to exhibits.
+if it can. `pipeline.experiment.exhibits` assigns the functions to exhibits.
 """
 
 from __future__ import annotations
