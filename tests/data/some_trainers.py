@@ -81,11 +81,26 @@ def of_rows(trial, device):
     """Hands in what every record contributes."""
     model = softmax(device)
     for _ in trial.epochs_left:
-        for x, y in trial.batches():
+        for batch in trial.batches():
             with torch.no_grad():
-                own = rows(model, x, y)
+                own = trial.rows(lambda x, y: rows(model, x, y), *batch)
             step(model, trial.release(own), trial.learning_rate)
         yield model
+
+
+@trainer("masked", version=1, settings={"learning_rate": None}, parameters=lambda trial: 650,
+         per_record="the gradient of a record's own loss")
+def masked(trial, device):
+    """Hands in rows that have dropout by the global generator, and gives its state."""
+    model = softmax(device)
+    if trial.state:
+        model.load_state_dict(trial.state)
+    for _ in trial.epochs_left:
+        for batch in trial.batches():
+            with torch.no_grad():
+                own = trial.rows(lambda x, y: torch.nn.functional.dropout(rows(model, x, y)), *batch)
+            step(model, trial.release(own), trial.learning_rate)
+        yield Epoch(model, state=model.state_dict())
 
 
 @trainer("pure", version=1, calibrates="scale", event=lambda trial: LaplaceDpEvent(trial.scale), per="epoch",
