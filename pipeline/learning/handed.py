@@ -127,9 +127,9 @@ class TrialContext:
     def rows(self, function: RowsFunction, records: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         """Return the contributions [n, d] of a batch's records, for `release`; the function sees 64 records at a time.
 
-        In float32 the last bits of a row may depend on the batch's size. Here every call has the same shapes: zeros fill
-        the last one. Before the first batch the function is tried on test records: whether permuted, missing or other
-        neighbours change a bit of a row. The tag `privacy.certified` is `true` only if none does.
+        In float32 the last bits of a row may depend on the batch's size. Here every call has the same shapes: zeros
+        fill the last one. Before the first batch the function is tried on test records: whether permuted, missing or
+        other neighbours change a bit of a row. The tag `privacy.certified` is `true` only if none does.
 
         Args:
             function: maps records [64, *shape] and labels [64] to contributions [64, d]; row i is of record i alone.
