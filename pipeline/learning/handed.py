@@ -423,15 +423,22 @@ class GlobalRandomness:
 
         At its end their new states are stored, and the former global ones restored.
         """
-        settings_before = _torch_settings()
-        with self.restoring():
+        with self.restoring(), self.settings_installed():
             self.set_global(self.state)
-            _set_torch(self._settings)
             try:
                 yield
             finally:
                 self.state, self._settings = self._global_state(), _torch_settings()
-                _set_torch(settings_before)
+
+    @contextlib.contextmanager
+    def settings_installed(self) -> Iterator[None]:
+        """Use this trial's settings of torch within the context, as its model needs them, too."""
+        settings_before = _torch_settings()
+        _set_torch(self._settings)
+        try:
+            yield
+        finally:
+            _set_torch(settings_before)
 
 
 def _fp32_precision(name: str) -> tuple[Callable[[], str], Callable[[str], None]]:

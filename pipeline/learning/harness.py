@@ -296,9 +296,9 @@ class Harness(Run):
         if isinstance(model, torch.nn.Module):
             self._check_normalisation(model)
         self._check_records_are_separate()
-        weights, module = self._weights(0), self._module
-        for name, _ in module.named_parameters() if module else ():  # a buffer may be infinite, as causal masks are
-            if not np.isfinite(weights[name]).all():
+        parameters = dict(self._module.named_parameters()) if self._module else {}
+        for name, values in self._weights(0).items():  # a buffer may be infinite, as causal masks are
+            if name in parameters and not np.isfinite(values).all():
                 raise self._error(f"yields nan: parameter '{name}' is not finite")
 
     def _check_normalisation(self, model: torch.nn.Module) -> None:
@@ -332,7 +332,6 @@ class Harness(Run):
         if not torch.isfinite(logits).all():
             raise self._error("yields nan: logits of records are not finite")
 
-    @torch.no_grad()
     def forward(self, x: torch.Tensor) -> tuple[None, torch.Tensor]:
         """Return the logits [1, m, classes] of inputs [1, m, n_0], for `Evaluation`.
 
@@ -340,7 +339,7 @@ class Harness(Run):
             TrainerError: if the model's result has another shape.
         """
         n_records, n_classes = x.shape[1], self.data.spec.n_classes
-        with self._line_in_errors():
+        with self._line_in_errors(), self.randomness.settings_installed(), torch.no_grad():
             logits = _in_evaluation_mode(self._last_epoch.model, x[0].view(-1, *self.shape))
         shape = list(logits.shape) if isinstance(logits, torch.Tensor) else f"a {type(logits).__name__}"
         if shape != [n_records, n_classes]:

@@ -49,7 +49,7 @@ from pipeline.trials.config import ConfigError, TrialConfig
 from pipeline.trials.packs import Pack
 from pipeline.trials.part import PARTS
 from pipeline.trials.promises import check_promises
-from pipeline.trials.records import Draw
+from pipeline.trials.records import DESCRIPTION, Draw
 from pipeline.trials.trainer import trainer
 
 DATA = Path(__file__).parents[1] / "data"
@@ -427,6 +427,7 @@ def test_last_bits_of_rows_are_covered_where_they_come_from_rows_and_it_is_tagge
     run = secure_run("handing")
     tags = [run.run_epoch()[0].tags for _ in range(3)]
     assert "if rows are those of trial.rows" in tags[0]["privacy.notes"]
+    assert "whether the last bits of its trainer's rows are covered" in tags[0][DESCRIPTION]
     covered = [told.get("privacy.certified") for told in tags]
     not_covered = "up to rounding"
     assert covered == {"rows": ["true", None, None], "late": ["true", not_covered, not_covered]}.get(
@@ -533,7 +534,7 @@ def test_an_exit_ends_the_trial_alone_and_settings_of_torch_are_put_back():
 
 
 def test_what_a_trainer_sets_for_all_of_torch_is_its_own():
-    before = _torch_settings()
+    before, seen = _torch_settings(), []
 
     @trainer("setting", version=1)
     def setting_all(trial, records, labels, device):
@@ -544,12 +545,13 @@ def test_what_a_trainer_sets_for_all_of_torch_is_its_own():
         with torch.autocast("cpu"), torch.no_grad():
             within = _torch_settings()
             for _ in range(trial.epochs):
-                yield lambda x: x.new_zeros(len(x), 10)
+                yield lambda x: seen.append(_torch_settings() == within) or x.new_zeros(len(x), 10)
                 assert _torch_settings() == within
         assert sum(one != other for one, other in zip(within, before, strict=True)) == 6
 
     after = [_torch_settings() for _ in train(Pack((TrialConfig(**SMALL, trainer="setting"),)), load("digits"))]
     assert after == [before] * 3
+    assert all(seen[:8]) and len(seen) > 8, "its models have them, too; the last one is evaluated after its end"
 
 
 def test_the_trainer_is_closed_where_it_stands():
@@ -622,6 +624,11 @@ class Extra(Odd):
         pass
 
 
+class Partial(Odd):
+    def state_dict(self, *args, **options):
+        return {"bias": super().state_dict(*args, **options)["linear.bias"]}
+
+
 def shared_and_transposed():
     model = Odd()
     model.again = model.linear
@@ -632,7 +639,7 @@ def shared_and_transposed():
 @pytest.mark.parametrize("make", [
     lambda: Odd(mask=torch.full((3, 3), -math.inf).triu(1)), lambda: Odd().bfloat16(), lambda: Odd().double(),
     lambda: Odd(small=torch.ones(2).to(torch.float8_e4m3fn)), lambda: Odd(waves=torch.ones(2, dtype=torch.complex64)),
-    lambda: Odd(sparse=torch.eye(3).to_sparse()), shared_and_transposed,
+    lambda: Odd(sparse=torch.eye(3).to_sparse()), shared_and_transposed, Partial,
     lambda: Odd(image=torch.randn(2, 3, 4, 4).to(memory_format=torch.channels_last))])
 def test_weights_of_every_kind_are_stored_as_they_are(make, tmp_path):
     torch.manual_seed(0)
@@ -780,6 +787,9 @@ def _packs(pack):
 
 
 def test_settings_of_a_trainer_stand_in_experiment_files(tmp_path):
+    text = "base: {dataset: digits, trainer: rows, mechanism: per_example, noise_multiplier: 1, arithmetic: integer}"
+    with pytest.raises(ConfigError, match="arithmetic: is not used with trainer 'rows', got integer"):
+        parse_experiment(text, tmp_path / "e.yaml")
     experiment = parse_experiment("base: {dataset: digits, trainer: pure, epochs: 1}\ngrid: {scale: [1, 2]}",
                                   tmp_path / "e.yaml")
     assert [trial.scale for trial in experiment.trials] == [1.0, 2.0]
