@@ -282,6 +282,7 @@ class Contributions:
         _check_rows(rows, n, d, "release")
         if not self._is_separate or rows is not self._computed or rows._version:  # `_version`: changes in place
             self.rounded_rows = True
+        self._computed = None  # a batch's rows are no rows of the next
         deltas = rows.detach().to(mean.dtype)[None]  # [1, n, d]
         no_inputs = deltas.new_zeros(1, n, 0)
         self.mechanism.update([deltas], [no_inputs], self._update)  # fills `mean`

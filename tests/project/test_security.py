@@ -6,8 +6,11 @@ import ast
 import base64
 import dataclasses
 import functools
+import importlib
+import inspect
 import os
 import pickle
+import pkgutil
 import re
 import subprocess
 import sys
@@ -15,6 +18,7 @@ from pathlib import Path
 
 import pytest
 
+import pipeline
 from analysis.report.report import write
 from pipeline.cli import main
 from pipeline.experiment.experiment import load_experiment
@@ -28,6 +32,7 @@ from pipeline.sweep.search import Rounds
 from pipeline.sweep.worker import _dataset, epochs, train_pack
 from pipeline.tracking.store import Store
 from pipeline.trials.config import ConfigError, TrialConfig
+from pipeline.trials.fields import UserError
 from pipeline.trials.packs import Pack, plan
 from pipeline.trials.part import PARTS
 
@@ -150,6 +155,21 @@ def test_errors_of_data_show_no_path_and_no_digest_of_trials_with_secret_noise(f
     assert not re.search("/|[0-9a-f]{16}|digits|[0-9] ", failed["error"].rpartition(" (")[0])
     said = failed["traceback"].splitlines()[-1]
     assert re.search("/|[0-9a-f]{16}|digits", said), "the private log says which"
+
+
+def test_every_kind_of_error_for_people_has_a_line_that_may_be_shown_or_speaks_of_settings_alone():
+    for module in pkgutil.walk_packages(pipeline.__path__, "pipeline."):
+        if "__main__" not in module.name:
+            importlib.import_module(module.name)
+    kinds = [UserError]
+    for kind in kinds:
+        kinds += [sub for sub in kind.__subclasses__() if sub.__module__.startswith("pipeline.")]
+    of_records = {kind.__name__ for kind in kinds if "public" in inspect.signature(kind.__init__).parameters}
+    assert of_records == {"DataError", "TrainerError"}
+    assert {kind.__name__ for kind in kinds} - of_records == {
+        "UserError", "ConfigError", "CheckError", "OpuUnavailable",  # settings, and what is installed
+        "CheckpointError", "Superseded",  # of the file's header
+        "SweepRunning", "ResourceError", "TrackingError", "NoStore", "OtherNoise"}  # raised where no records are
 
 
 class Trap:
