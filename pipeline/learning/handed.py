@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
-import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import partial
-from operator import attrgetter
 from typing import Any
 
 import numpy as np
 import torch
 
 from pipeline.learning.data.sampling import ABSENT, BatchSampler
+from pipeline.learning.global_state import GlobalRandomness
 from pipeline.learning.mechanisms import make_mechanism
-from pipeline.learning.mechanisms.registry import FP32_PRODUCTS
 from pipeline.learning.network.layers import make_layer
 from pipeline.learning.network.network import Network
 from pipeline.learning.randomness import Noise, torch_generator
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.fields import UserError
 from pipeline.trials.packs import Pack
-from pipeline.trials.streams import sequence
 
 ROWS_AT_ONCE = 64  # records in one call of the function that `TrialContext.rows` is given
 RowsFunction = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]  # records and labels to rows
@@ -316,7 +311,7 @@ def array_of(value: Any) -> np.ndarray:
     Raises:
         TypeError: for anything else, or a tensor of a type that no file of weights has.
     """
-    if not isinstance(value, torch.Tensor) or value.is_meta or value.is_quantized:
+    if not isinstance(value, torch.Tensor) or value.is_meta or value.is_quantized or value.is_nested:
         raise TypeError(type(value).__name__)
     dense = value.detach().to_dense().cpu()
     if dense.is_floating_point() and dense.element_size() <= 2 and dense.dtype != torch.float16:  # NumPy lacks it
@@ -371,113 +366,3 @@ def unpacked_state(packed: Any, arrays: Mapping[str, np.ndarray]) -> Any:
         return {unpacked_state(key, arrays): unpacked_state(item, arrays) for key, item in content}
     values = [unpacked_state(item, arrays) for item in content]
     return tuple(values) if kind == "tuple" else values
-
-
-class GlobalRandomness:
-    """One trial's own states of the global generators of torch, numpy and Python.
-
-    It also keeps the trial's global settings of torch (`SETTINGS`).
-    """
-
-    def __init__(self, seed: int, device: torch.device) -> None:
-        """Seed the states of torch, NumPy and Python from the trial's `trainer` stream.
-
-        The states are stored in `state`; the global generators themselves do not change.
-        """
-        self._device = device
-        with self.restoring():
-            seeds = [int(sequence(seed, "trainer", k).generate_state(1)[0]) for k in range(3)]
-            torch.manual_seed(seeds[0])
-            np.random.seed(seeds[1])
-            random.seed(seeds[2])
-            self.state, self._settings = self._global_state(), _torch_settings()
-
-    def _global_state(self) -> dict[str, Any]:
-        """Return the current states of the global generators, by library."""
-        numpy_state: Any = np.random.get_state()  # a tuple by default, though NumPy's types allow a dict
-        name, keys, *rest = numpy_state
-        return {"torch": torch.get_rng_state(), "python": random.getstate(), "numpy": [name, keys.tolist(), *rest],
-                "cuda": torch.cuda.get_rng_state(self._device) if self._device.type == "cuda" else None}
-
-    def set_global(self, state: Mapping[str, Any]) -> None:
-        """Set the global generators of torch, Python and NumPy to these states, by library."""
-        torch.set_rng_state(state["torch"])
-        version, keys, gauss = state["python"]
-        random.setstate((version, tuple(keys), gauss))
-        name, keys, *rest = state["numpy"]
-        np.random.set_state((name, np.array(keys, dtype=np.uint32), *rest))
-        if state["cuda"] is not None:
-            torch.cuda.set_rng_state(state["cuda"], self._device)
-
-    @contextlib.contextmanager
-    def restoring(self) -> Iterator[None]:
-        """Restore the current states of the global generators at the end of the context."""
-        state_before = self._global_state()
-        try:
-            yield
-        finally:
-            self.set_global(state_before)
-
-    @contextlib.contextmanager
-    def installed(self) -> Iterator[None]:
-        """Use this trial's generators and torch settings as the global ones within the context.
-
-        At its end their new states are stored, and the former global ones restored.
-        """
-        with self.restoring(), self.settings_installed():
-            self.set_global(self.state)
-            try:
-                yield
-            finally:
-                self.state, self._settings = self._global_state(), _torch_settings()
-
-    @contextlib.contextmanager
-    def settings_installed(self) -> Iterator[None]:
-        """Use this trial's settings of torch within the context, as its model needs them, too."""
-        settings_before = _torch_settings()
-        _set_torch(self._settings)
-        try:
-            yield
-        finally:
-            _set_torch(settings_before)
-
-
-def _fp32_precision(name: str) -> tuple[Callable[[], str], Callable[[str], None]]:
-    """Return functions that get and set to how many bits a library rounds factors of float32 products."""
-    backend = attrgetter(name)(torch.backends)
-    return (lambda: str(backend.fp32_precision)), (lambda value: setattr(backend, "fp32_precision", value))
-
-
-def _cudnn(name: str) -> tuple[Callable[[], bool], Callable[[bool], None]]:
-    """Return functions that get and set a flag of cuDNN."""
-    return (lambda: bool(getattr(torch.backends.cudnn, name))), (
-        lambda value: setattr(torch.backends.cudnn, name, value))
-
-
-def _autocast(kind: str) -> Iterator[tuple[Callable[[], Any], Callable[[Any], None]]]:
-    """Yield functions that get and set whether operations on a type of device are rounded, and to which type."""
-    yield partial(torch.is_autocast_enabled, kind), partial(torch.set_autocast_enabled, kind)
-    yield partial(torch.get_autocast_dtype, kind), partial(torch.set_autocast_dtype, kind)
-
-
-# Functions that get and set torch's global settings, which a trainer may change.
-SETTINGS: tuple[tuple[Callable[[], Any], Callable[[Any], Any]], ...] = (
-    (torch.get_default_dtype, torch.set_default_dtype),
-    (torch.get_default_device, lambda device: torch.set_default_device(None if device.type == "cpu" else device)),
-    (torch.get_num_threads, torch.set_num_threads),
-    (torch.is_grad_enabled, torch.set_grad_enabled),
-    (torch.get_deterministic_debug_mode, torch.set_deterministic_debug_mode),
-    *map(_fp32_precision, FP32_PRODUCTS), *map(_cudnn, ("benchmark", "deterministic", "enabled")),
-    *_autocast("cpu"), *_autocast("cuda"))
-
-
-def _torch_settings() -> list[Any]:
-    """Return the values of torch's settings, in the order of `SETTINGS`."""
-    return [get() for get, _ in SETTINGS]
-
-
-def _set_torch(values: Sequence[Any]) -> None:
-    """Set those of torch's settings that have other values."""
-    for value, (get, set_value) in zip(values, SETTINGS, strict=True):
-        if get() != value:
-            set_value(value)

@@ -25,11 +25,11 @@ from pipeline.learning.canary_scores import CanaryScores
 from pipeline.learning.data.dataset import Dataset
 from pipeline.learning.data.sampling import ABSENT
 from pipeline.learning.evaluation import EVALUATION_BATCH
+from pipeline.learning.global_state import GlobalRandomness
 from pipeline.learning.handed import (
     ROWS_AT_ONCE,
     Contributions,
     Epoch,
-    GlobalRandomness,
     TrainerError,
     TrainerFailed,
     TrialContext,

@@ -33,14 +33,8 @@ from pipeline.cli import main
 from pipeline.experiment.experiment import parse_experiment
 from pipeline.experiment.stopping import Selection
 from pipeline.learning.data.dataset import load
-from pipeline.learning.handed import (
-    GlobalRandomness,
-    TrainerError,
-    TrainerFailed,
-    _torch_settings,
-    packed_state,
-    unpacked_state,
-)
+from pipeline.learning.global_state import GlobalRandomness, torch_settings
+from pipeline.learning.handed import TrainerError, TrainerFailed, packed_state, unpacked_state
 from pipeline.learning.harness import Harness
 from pipeline.sweep.checkpoints import Checkpoints
 from pipeline.sweep.worker import epochs, one_line, prepare, train_pack
@@ -535,7 +529,7 @@ def test_an_exit_ends_the_trial_alone_and_settings_of_torch_are_put_back():
 
 
 def test_what_a_trainer_sets_for_all_of_torch_is_its_own():
-    before, seen = _torch_settings(), []
+    before, seen = torch_settings(), []
 
     @trainer("setting", version=1)
     def setting_all(trial, records, labels, device):
@@ -544,13 +538,13 @@ def test_what_a_trainer_sets_for_all_of_torch_is_its_own():
         torch.backends.mkldnn.matmul.fp32_precision = "bf16"
         torch.set_default_device("meta")
         with torch.autocast("cpu"), torch.no_grad():
-            within = _torch_settings()
+            within = torch_settings()
             for _ in range(trial.epochs):
-                yield lambda x: seen.append(_torch_settings() == within) or x.new_zeros(len(x), 10)
-                assert _torch_settings() == within
+                yield lambda x: seen.append(torch_settings() == within) or x.new_zeros(len(x), 10)
+                assert torch_settings() == within
         assert sum(one != other for one, other in zip(within, before, strict=True)) == 6
 
-    after = [_torch_settings() for _ in train(Pack((TrialConfig(**SMALL, trainer="setting"),)), load("digits"))]
+    after = [torch_settings() for _ in train(Pack((TrialConfig(**SMALL, trainer="setting"),)), load("digits"))]
     assert after == [before] * 3
     assert all(seen[:8]) and len(seen) > 8, "its models have them, too; the last one is evaluated after its end"
 
