@@ -353,6 +353,8 @@ class Harness(Run):
         With disclosure `plain` all may be logged, else only those that the trainer declares public. The others may
         depend on private records, so that nothing looks at them.
         """
+        if not isinstance(metrics, Mapping):
+            raise self._error("yields metrics that are no dict of numbers by name", f"a {type(metrics).__name__}")
         names = metrics if self.config.disclosure == "plain" else self.trainer.public
         public = {name: value for name, value in metrics.items() if name in names}
         for name, value in public.items():
@@ -370,7 +372,8 @@ class Harness(Run):
     def _module(self) -> torch.nn.Module | None:
         """Return the last yielded model if it is a `torch.nn.Module`, without the wrapper of Opacus."""
         model: Any = self._last_epoch.model
-        model = getattr(model, "_module", model)
+        if any(cls.__module__.startswith("opacus.") for cls in type(model).__mro__):
+            model = model._module
         return model if isinstance(model, torch.nn.Module) else None
 
     def _weights(self, r: int) -> dict[str, np.ndarray]:

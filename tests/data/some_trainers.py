@@ -7,7 +7,8 @@ from dp_accounting import GaussianDpEvent, LaplaceDpEvent, PoissonSampledDpEvent
 
 from pipeline import Epoch, setting, trainer
 
-WRONG = ("nan", "infinite", "classes", "none", "few", "many", "statistics", "batch", "raise", "metric", "state")
+WRONG = ("nan", "infinite", "classes", "none", "few", "many", "statistics", "batch", "raise", "metric", "metrics",
+         "state")
 
 
 def poisson(trial):
@@ -126,6 +127,7 @@ def wrong(trial, records, labels, device):
     given = {"nan": lambda x: model(x) * math.nan, "classes": lambda x: model(x)[:, :7], "none": None,
              "statistics": torch.nn.Sequential(torch.nn.Flatten(), torch.nn.BatchNorm1d(64), torch.nn.Linear(64, 10)),
              "batch": lambda x: model(x - x.mean(0)), "metric": Epoch(model, {"loss": math.nan}),
+             "metrics": Epoch(model, 0.5),
              "state": Epoch(model, state={"model": model})}
     for _ in range(trial.epochs):
         if how == "raise":

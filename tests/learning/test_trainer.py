@@ -479,6 +479,7 @@ def test_releases_that_are_not_accounted_for_are_refused(misuse, message):
     "few": "yields 1 times; must yield once for each of 3 epochs", "many": "yields more than once for each of 3 epochs",
     "statistics": r"layer '1' \(BatchNorm1d\) has statistics of whole batches", "batch": "change by .* with the batch",
     "metric": "yields metric 'loss' that is no finite number, got nan",
+    "metrics": "yields metrics that are no dict of numbers by name, got a float",
 }.items())
 def test_what_a_trainer_yields_is_refused_with_its_file_and_line(how, message):
     with pytest.raises(TrainerError, match=f"trainer 'wrong' .*{message}") as raised:
@@ -619,6 +620,17 @@ class Extra(Odd):
         pass
 
 
+class Wrapping(torch.nn.Module):
+    """Its attribute has the name that Opacus gives to what it wraps."""
+
+    def __init__(self):
+        super().__init__()
+        self._module, self.scale = Odd(), torch.nn.Parameter(torch.ones(10))
+
+    def forward(self, x):
+        return self._module(x) * self.scale
+
+
 class Partial(Odd):
     def state_dict(self, *args, **options):
         return {"bias": super().state_dict(*args, **options)["linear.bias"]}
@@ -634,7 +646,7 @@ def shared_and_transposed():
 @pytest.mark.parametrize("make", [
     lambda: Odd(mask=torch.full((3, 3), -math.inf).triu(1)), lambda: Odd().bfloat16(), lambda: Odd().double(),
     lambda: Odd(small=torch.ones(2).to(torch.float8_e4m3fn)), lambda: Odd(waves=torch.ones(2, dtype=torch.complex64)),
-    lambda: Odd(sparse=torch.eye(3).to_sparse()), shared_and_transposed, Partial,
+    lambda: Odd(sparse=torch.eye(3).to_sparse()), shared_and_transposed, Partial, Wrapping,
     lambda: Odd(image=torch.randn(2, 3, 4, 4).to(memory_format=torch.channels_last))])
 def test_weights_of_every_kind_are_stored_as_they_are(make, tmp_path):
     torch.manual_seed(0)
