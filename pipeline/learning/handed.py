@@ -181,7 +181,7 @@ class Contributions:
     def __init__(self, config: TrialConfig, records: np.ndarray,
                  fetch: Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]],
                  tried: tuple[torch.Tensor, torch.Tensor], randomness: GlobalRandomness) -> None:
-        """Make the sampler and the mechanism of one trial; the trainer cannot reach them.
+        """Make the sampler and the mechanism of one trial.
 
         The class describes the arguments.
         """

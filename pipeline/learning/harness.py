@@ -373,7 +373,7 @@ class Harness(Run):
         """Return the last yielded model if it is a `torch.nn.Module`, without the wrapper of Opacus."""
         model: Any = self._last_epoch.model
         if any(cls.__module__.startswith("opacus.") for cls in type(model).__mro__):
-            model = model._module
+            model = getattr(model, "_module", model)
         return model if isinstance(model, torch.nn.Module) else None
 
     def _weights(self, r: int) -> dict[str, np.ndarray]:
@@ -410,7 +410,9 @@ def _in_evaluation_mode(model: Any, records: torch.Tensor) -> Any:
     if any(training for _, training in modes):
         model.eval()
     output = model(records)
-    for module, training in modes:  # a module comes before its parts, whose modes `train` changes, too
+    for module, training in modes:  # a module's own `train` may do more than set the mode
         if module.training != training:
             module.train(training)
+    for module, training in modes:  # `train` also changed the modes of parts
+        module.training = training
     return output

@@ -581,7 +581,7 @@ def test_packages_that_are_missing_are_told_before_training(tmp_path):
 
 def test_a_module_gets_every_mode_back_that_its_trainer_gave_it():
     body, head = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Dropout(0.5)), torch.nn.Linear(64, 10)
-    model = torch.nn.Sequential(torch.nn.Flatten(), body, head)
+    model = torch.nn.Sequential(torch.nn.Flatten(), body, torch.nn.Sequential(body), head)  # a part of two modules
     seen = []
 
     @trainer("frozen", version=1)
