@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from pipeline.accounting.audited import guesses, one_run
 from pipeline.accounting.certified import certified_epsilons, event_of, with_noise
@@ -35,6 +35,10 @@ PUBLISHED = ("inputs are shifted and scaled by published constants, which are me
              "records and count as public")
 STATISTICS = "not covered: inputs are shifted and scaled by means and deviations of the training records"
 ELSEWHERE = "the noise comes from where the trainer draws it, as it states, and nothing of it is recorded here"
+OF_ROWS = "; the tag `privacy.certified` says whether the last bits of its trainer's rows are covered"
+UP_TO_ROUNDING = "up to rounding"  # value of `privacy.certified`
+ROUNDED_ROWS = ("rows of this trial came from elsewhere, or their bits depend on their neighbours: independent up to "
+                "float32 rounding; last bits not covered")
 RECORDED = "the noise comes from a recorded seed, and whoever knows that can subtract it"
 
 __all__ = ["Epsilon", "account", "describe", "price_lines", "privacy_tags", "selected_epsilon"]
@@ -55,7 +59,8 @@ def privacy_tags(config: TrialConfig) -> dict[str, str]:
     """Return the tags `privacy.*` of a trial, each one line.
 
     `privacy.certified` is `true` for a certified epsilon with secure noise, `simulated` for one with noise from a
-    recorded seed, `stated` for one that a trainer states, else `false`. `privacy.notes` names the assumptions of a
+    recorded seed, `stated` for one that a trainer states, else `false`. (Of a trainer's rows `true` becomes `up to
+    rounding` where training shows that their last bits are not covered.) `privacy.notes` names the assumptions of a
     certified epsilon, or says why the trial has none. It also says how large an audited epsilon can be.
 
     Example:
@@ -71,6 +76,12 @@ def privacy_tags(config: TrialConfig) -> dict[str, str]:
     if config.canaries:
         tags["privacy.notes"] += f"; {_canary_audit(config)}"
     return tags
+
+
+def with_rounded_rows(tags: Mapping[str, str]) -> dict[str, str]:
+    """Return the tags `privacy.*` of a secure trial of a trainer whose rows are independent only up to rounding."""
+    certified = tags["privacy.certified"].replace("true", UP_TO_ROUNDING)
+    return {**tags, "privacy.certified": certified, "privacy.notes": f"{tags['privacy.notes']}; {ROUNDED_ROWS}"}
 
 
 def describe(config: TrialConfig, earlier: int = 0) -> str:
@@ -175,7 +186,8 @@ def _guarantee_paragraphs(config: TrialConfig, epsilons: list[Epsilon]) -> list[
     else:
         return []
     if config.secure:
-        return [f"**{verb}** for {protected}: {SECRET}."]
+        rows = "" if config.parts.trainer.built_in else OF_ROWS
+        return [f"**{verb}** for {protected}: {SECRET}{rows}."]
     return [f"**Simulated guarantee** for {protected}: {RECORDED}."]
 
 
@@ -249,7 +261,8 @@ def _arithmetic(config: TrialConfig) -> str:
     else:
         method = f"on a grid, with integer noise 1 + {optical_enlargement(config):.1e} times as large"
     sampler_share = f", and {DELTA_SHARE:g} of delta for its sampler" if config.secure else ""
-    return f"holds for the numbers that are released: {method}{sampler_share}"
+    of_rows = "" if config.parts.trainer.built_in else ", if rows are those of trial.rows"
+    return f"holds for the numbers that are released{of_rows}: {method}{sampler_share}"
 
 
 def _logging_coverage(config: TrialConfig) -> str:
@@ -306,7 +319,8 @@ def _extension_notes(config: TrialConfig) -> list[str]:
     if parts.trainer.built_in:
         signals = "learning signals depend on one record each"
     else:
-        signals = "rows depend on one record each, and models on what was released of them alone"
+        signals = ("rows depend on one record each, models on what was released of them alone, and errors that it "
+                   "raises on no private record")
     statements = (("contributions are bounded", parts.mechanism.name, parts.mechanism.guarantee),
                   ("errors depend on one record each", config.loss, parts.loss.per_record),
                   (signals, config.algorithm, parts.feedback.per_record))
@@ -325,8 +339,8 @@ def _noise_source_of_trainer(config: TrialConfig) -> str:
 def _stated_tags(config: TrialConfig) -> dict[str, str]:
     """Return the tags `privacy.*` of a trial whose trainer states its privacy event; nobody here checks it."""
     tightest, *_ = certified_epsilons(config, config.epochs)
-    unchecked = ("what else than the records that it is handed the trainer reads, and that it does as it states, is "
-                 "its own statement")
+    unchecked = ("what else than the records that it is handed the trainer reads, that it does as it states, and that "
+                 "whether it raises an error depends on no private record, is its own statement")
     notes = [tightest.note, unchecked, _noise_source_of_trainer(config), REAL_NUMBERS, _logging_coverage(config)]
     return {
         "privacy.certified": "stated",

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import random
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,6 +10,7 @@ import numpy as np
 import torch
 
 from pipeline.learning.data.sampling import ABSENT, BatchSampler
+from pipeline.learning.global_state import GlobalRandomness
 from pipeline.learning.mechanisms import make_mechanism
 from pipeline.learning.network.layers import make_layer
 from pipeline.learning.network.network import Network
@@ -19,7 +18,10 @@ from pipeline.learning.randomness import Noise, torch_generator
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.fields import UserError
 from pipeline.trials.packs import Pack
-from pipeline.trials.streams import sequence
+
+ROWS_AT_ONCE = 64  # records in one call of the function that `TrialContext.rows` is given
+RowsFunction = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]  # records and labels to rows
+STORABLE = ("bool", "int", "uint", "float", "complex64")  # types of NumPy that a file of weights has, by prefix
 
 
 class TrainerError(UserError, RuntimeError):
@@ -117,20 +119,36 @@ class TrialContext:
         """Yield an epoch's batches to a certified trainer: records [n, *shape], labels [n]; n varies and may be 0."""
         return self._certified_contributions().batches()
 
+    def rows(self, function: RowsFunction, records: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """Return the contributions [n, d] of a batch's records, for `release`; the function sees 64 records at a time.
+
+        In float32 the last bits of a row may depend on the batch's size. Here every call has the same shapes: zeros
+        fill the last one. Before the first batch the function is tried on test records: whether permuted, missing or
+        other neighbours change a bit of a row. The tag `privacy.certified` is `true` only if none does.
+
+        Args:
+            function: maps records [64, *shape] and labels [64] to contributions [64, d]; row i is of record i alone.
+            records, labels: a batch of `batches`.
+
+        Raises:
+            TrainerError: for rows of another shape or type.
+        """
+        return self._certified_contributions().rows(function, records, labels)
+
     def release(self, contributions: torch.Tensor) -> torch.Tensor:
         """Return the noisy mean [d] of a batch's bounded contributions, for a certified trainer.
 
         Call it once per batch, also for an empty batch. The sum is divided by the public m.
 
         Args:
-            contributions: [n, d]; row i is the contribution of record i, which is bounded here.
+            contributions: [n, d], the result of `rows`; row i is the contribution of record i, which is bounded here.
         """
         return self._certified_contributions().release(contributions)
 
     def _certified_contributions(self) -> Contributions:
         """Return the batches and releases of a certified trainer; an error for other trainers."""
         if self._contributions is None:
-            raise TrainerError("batches and release are of trainers that hand in contributions (per_record)")
+            raise TrainerError("batches, rows and release are of trainers that hand in contributions (per_record)")
         return self._contributions
 
 
@@ -152,21 +170,32 @@ class Contributions:
         config: the trial with its noise.
         records: indices of the training records [N]; `ABSENT` replaces canaries that are left out.
         fetch: maps indices to records and labels.
-        device: device of the records.
+        tried: 96 test records and labels, on which the function of `rows` is tried.
+        randomness: the trial's global generators.
+
+    Attributes:
+        rounded_rows: whether rows were released that did not come from `rows` as they are, or whose bits depend on
+            their neighbours. It sees mistakes: a trainer that means to can deceive it.
     """
 
     def __init__(self, config: TrialConfig, records: np.ndarray,
-                 fetch: Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]], device: torch.device) -> None:
-        """Make the sampler and the mechanism of one trial; the trainer cannot reach them.
+                 fetch: Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]],
+                 tried: tuple[torch.Tensor, torch.Tensor], randomness: GlobalRandomness) -> None:
+        """Make the sampler and the mechanism of one trial.
 
         The class describes the arguments.
         """
+        device = tried[0].device
         self.sampler = BatchSampler(config.sampler, [records], [config.seed], config.batch_size,
                                     config.steps_per_epoch, device, secure=config.secure)
         net = Flat(config)
         self.mechanism = make_mechanism(Pack((config,)), net, device)
         self._update = net.blank_parameters(1, device)  # overwritten by every release
         self._fetch, self._steps = fetch, config.steps_per_epoch
+        self._tried, self._randomness = tried, randomness
+        self._computed: torch.Tensor | None = None  # the last result of `rows`
+        self._is_separate: bool | None = None  # whether bits of rows depend on no neighbour; None before it is tried
+        self.rounded_rows = False
         self._n_unreleased: int | None = None  # records of the batch that is not released yet, if there is one
         self.n_released = 0  # batches of this epoch
         self.is_finished = False  # no epoch is left
@@ -192,6 +221,43 @@ class Contributions:
             self._n_unreleased = len(records)
             yield records, labels
 
+    def rows(self, function: RowsFunction, records: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """Return the rows [n, d] of a batch's records; see `TrialContext.rows`."""
+        if self._is_separate is None:
+            with self._randomness.restoring():  # a trial that resumes tries the function again
+                self._is_separate = self._bits_are_separate(function)
+        self._computed = self._in_chunks(function, records, labels)
+        return self._computed
+
+    def _in_chunks(self, function: RowsFunction, records: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """Return the rows [n, d] of records, computed `ROWS_AT_ONCE` at a time; zeros fill the last chunk."""
+        d = self._update.biases[0].shape[1]
+        chunks = [torch.empty(0, d, device=records.device)]
+        for begin in range(0, len(records), ROWS_AT_ONCE):
+            parts = [part[begin:begin + ROWS_AT_ONCE] for part in (records, labels)]
+            n = len(parts[0])
+            # `cat` takes new memory, also for a full chunk: kernels may depend on how memory is aligned.
+            filled = [torch.cat([part, part.new_zeros(ROWS_AT_ONCE - n, *part.shape[1:])]) for part in parts]
+            rows = function(*filled)
+            _check_rows(rows, ROWS_AT_ONCE, d, "rows")
+            chunks.append(rows[:n].clone())  # the function may write the next rows to the same memory
+        with torch.inference_mode(False), torch.no_grad():  # so that the result counts its changes in place
+            return torch.cat(chunks)
+
+    def _bits_are_separate(self, function: RowsFunction) -> bool:
+        """Whether rows of test records keep their bits if neighbours are permuted, missing and replaced."""
+        records, labels = self._tried
+        half, indices = ROWS_AT_ONCE // 2, torch.arange(ROWS_AT_ONCE, device=records.device)
+        with_others = torch.cat([indices[:half], indices[half:] + half])
+
+        def bits(indices: torch.Tensor) -> torch.Tensor:
+            return self._in_chunks(function, records[indices], labels[indices]).view(torch.uint8)
+
+        expected = bits(indices)
+        return (torch.equal(bits(indices.flip(0)).flip(0), expected)
+                and torch.equal(bits(indices[:half]), expected[:half])
+                and torch.equal(bits(with_others)[:half], expected[:half]))
+
     def release(self, rows: torch.Tensor) -> torch.Tensor:
         """Return the noisy mean [d] of a batch's contributions: their bounded sum over the public batch size m.
 
@@ -208,10 +274,10 @@ class Contributions:
         n, d = self._n_unreleased, mean.shape[1]
         if n is None:
             raise TrainerError("release: once for each batch, got it without one")
-        if not isinstance(rows, torch.Tensor) or not rows.is_floating_point() or rows.shape != (n, d):
-            got = f"{rows.dtype} {list(rows.shape)}" if isinstance(rows, torch.Tensor) else f"a {type(rows).__name__}"
-            raise TrainerError(f"release: must be floating point [n, {d}], a row for each of the batch's n records",
-                               f"{got} for {n} records")
+        _check_rows(rows, n, d, "release")
+        if not self._is_separate or rows is not self._computed or rows._version:  # `_version`: changes in place
+            self.rounded_rows = True
+        self._computed = None  # a batch's rows are no rows of the next
         deltas = rows.detach().to(mean.dtype)[None]  # [1, n, d]
         no_inputs = deltas.new_zeros(1, n, 0)
         self.mechanism.update([deltas], [no_inputs], self._update)  # fills `mean`
@@ -231,6 +297,31 @@ class Contributions:
         self.n_released = 0
 
 
+def _check_rows(rows: Any, n: int, d: int, what: str) -> None:
+    """Refuse what are no rows [n, d] of floating-point numbers; `what` names it in the message."""
+    if not isinstance(rows, torch.Tensor) or not rows.is_floating_point() or rows.shape != (n, d):
+        got = f"{rows.dtype} {list(rows.shape)}" if isinstance(rows, torch.Tensor) else f"a {type(rows).__name__}"
+        raise TrainerError(f"{what}: must be floating point [n, {d}], a row for each of the batch's n records",
+                           f"{got} for {n} records")
+
+
+def array_of(value: Any) -> np.ndarray:
+    """Return a tensor as an array; a sparse one becomes dense, and float32 holds small types such as bfloat16.
+
+    Raises:
+        TypeError: for anything else, or a tensor of a type that no file of weights has.
+    """
+    if not isinstance(value, torch.Tensor) or value.is_meta or value.is_quantized or value.is_nested:
+        raise TypeError(type(value).__name__)
+    dense = value.detach().to_dense().cpu()
+    if dense.is_floating_point() and dense.element_size() <= 2 and dense.dtype != torch.float16:  # NumPy lacks it
+        dense = dense.float()
+    array = dense.numpy()
+    if not array.dtype.name.startswith(STORABLE):
+        raise TypeError(array.dtype.name)
+    return array
+
+
 def packed_state(value: Any, tensors: dict[str, torch.Tensor]) -> Any:
     """Return a trainer's state as a JSON value, and add its tensors to `tensors` under new names.
 
@@ -241,9 +332,13 @@ def packed_state(value: Any, tensors: dict[str, torch.Tensor]) -> Any:
     """
     if isinstance(value, torch.Tensor | np.ndarray):
         name, tensor = f"state_{len(tensors)}", torch.as_tensor(value)
-        dtype = str(tensor.dtype).removeprefix("torch.")
-        tensors[name] = tensor.float() if dtype == "bfloat16" else tensor  # NumPy has no bfloat16
-        return {"tensor": [name, dtype]}
+        if tensor.layout != torch.strided:
+            raise TrainerError(f"state: tensors must be dense, got {tensor.layout}")
+        try:
+            tensors[name] = torch.from_numpy(array_of(tensor))
+        except TypeError as error:
+            raise TrainerError(f"state: tensors must have a type that a file can hold, got {error}") from None
+        return {"tensor": [name, str(tensor.dtype).removeprefix("torch.")]}
     if isinstance(value, Mapping):
         return {"dict": [[packed_state(key, tensors), packed_state(item, tensors)] for key, item in value.items()]}
     if isinstance(value, tuple | list):
@@ -271,77 +366,3 @@ def unpacked_state(packed: Any, arrays: Mapping[str, np.ndarray]) -> Any:
         return {unpacked_state(key, arrays): unpacked_state(item, arrays) for key, item in content}
     values = [unpacked_state(item, arrays) for item in content]
     return tuple(values) if kind == "tuple" else values
-
-
-class GlobalRandomness:
-    """One trial's own states of the global generators of torch, numpy and Python.
-
-    It also keeps the trial's global settings of torch: default type, threads, and whether gradients are computed.
-    """
-
-    def __init__(self, seed: int, device: torch.device) -> None:
-        """Seed the states of torch, NumPy and Python from the trial's `trainer` stream.
-
-        The states are stored in `state`; the global generators themselves do not change.
-        """
-        self._device = device
-        with self._restoring_global():
-            seeds = [int(sequence(seed, "trainer", k).generate_state(1)[0]) for k in range(3)]
-            torch.manual_seed(seeds[0])
-            np.random.seed(seeds[1])
-            random.seed(seeds[2])
-            self.state, self._settings = self._global_state(), _torch_settings()
-
-    def _global_state(self) -> dict[str, Any]:
-        """Return the current states of the global generators, by library."""
-        numpy_state: Any = np.random.get_state()  # a tuple by default, though NumPy's types allow a dict
-        name, keys, *rest = numpy_state
-        return {"torch": torch.get_rng_state(), "python": random.getstate(), "numpy": [name, keys.tolist(), *rest],
-                "cuda": torch.cuda.get_rng_state(self._device) if self._device.type == "cuda" else None}
-
-    def set_global(self, state: Mapping[str, Any]) -> None:
-        """Set the global generators of torch, Python and NumPy to these states, by library."""
-        torch.set_rng_state(state["torch"])
-        version, keys, gauss = state["python"]
-        random.setstate((version, tuple(keys), gauss))
-        name, keys, *rest = state["numpy"]
-        np.random.set_state((name, np.array(keys, dtype=np.uint32), *rest))
-        if state["cuda"] is not None:
-            torch.cuda.set_rng_state(state["cuda"], self._device)
-
-    @contextlib.contextmanager
-    def _restoring_global(self) -> Iterator[None]:
-        """Restore the current states of the global generators at the end of the context."""
-        state_before = self._global_state()
-        try:
-            yield
-        finally:
-            self.set_global(state_before)
-
-    @contextlib.contextmanager
-    def installed(self) -> Iterator[None]:
-        """Use this trial's generators and torch settings as the global ones within the context.
-
-        At its end their new states are stored, and the former global ones restored.
-        """
-        settings_before = _torch_settings()
-        with self._restoring_global():
-            self.set_global(self.state)
-            _set_torch(*self._settings)
-            try:
-                yield
-            finally:
-                self.state, self._settings = self._global_state(), _torch_settings()
-                _set_torch(*settings_before)
-
-
-def _torch_settings() -> tuple[torch.dtype, int, bool]:
-    """Return the arguments with which `_set_torch` restores torch's current settings."""
-    return torch.get_default_dtype(), torch.get_num_threads(), torch.is_grad_enabled()
-
-
-def _set_torch(dtype: torch.dtype, threads: int, gradients: bool) -> None:
-    torch.set_default_dtype(dtype)
-    torch.set_grad_enabled(gradients)
-    if threads != torch.get_num_threads():
-        torch.set_num_threads(threads)

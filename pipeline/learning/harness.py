@@ -6,6 +6,7 @@ docs/trainers.md lists what these checks cannot see.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import math
 import traceback
 from collections.abc import Collection, Iterator, Mapping
@@ -17,28 +18,34 @@ import numpy as np
 import torch
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
+from pipeline.accounting import privacy_tags
 from pipeline.accounting.certified import with_noise
+from pipeline.accounting.statement import with_rounded_rows
 from pipeline.learning.canary_scores import CanaryScores
 from pipeline.learning.data.dataset import Dataset
 from pipeline.learning.data.sampling import ABSENT
 from pipeline.learning.evaluation import EVALUATION_BATCH
+from pipeline.learning.global_state import GlobalRandomness
 from pipeline.learning.handed import (
+    ROWS_AT_ONCE,
     Contributions,
     Epoch,
-    GlobalRandomness,
     TrainerError,
     TrainerFailed,
     TrialContext,
+    array_of,
     packed_state,
     unpacked_state,
 )
 from pipeline.learning.randomness import Noise
 from pipeline.learning.run import Run
 from pipeline.trials.packs import Pack
+from pipeline.trials.records import EpochRecord, Outcome
 from pipeline.trials.trainer import check_packages
 
 LOGIT_TOLERANCE = 1e-3  # largest change of a logit with its batch, relative to the largest logit: allows for rounding
 N_COMPARED = 16  # test records with compared logits
+N_TRIED = 3 * ROWS_AT_ONCE // 2  # test records on which a function of rows is tried: a chunk, and half of another
 
 
 class Harness(Run):
@@ -54,11 +61,12 @@ class Harness(Run):
         self.config = with_noise(trial)
         self.trainer, self.shape = self.config.parts.trainer, self.config.parts.features.shape(self.config)
         check_packages(self.config)
+        self.randomness = GlobalRandomness(self.config.seed, device)
         self.contributions: Contributions | None = None
         if self.trainer.parameters:
-            self.contributions = Contributions(self.config, self.records[0], self._fetch, device)
+            self.contributions = Contributions(self.config, self.records[0], self._fetch, self._test_records(N_TRIED),
+                                               self.randomness)
         self.context = TrialContext(self.config, self.contributions)
-        self.randomness = GlobalRandomness(self.config.seed, device)
         self.epochs_generator: GeneratorType[Any, Any, Any] | None = None  # of the trainer, which yields its epochs
         self.yielded: Epoch | None = None
         self.canary_scores: CanaryScores | None = None
@@ -72,6 +80,11 @@ class Harness(Run):
             indices = indices[self.train_inputs.usable[indices]]
         labels = self.canaries.labels[0] if self.canaries else self.data.train_y
         return self.train_inputs.batch(indices).view(-1, *self.shape), labels[indices]
+
+    def _test_records(self, n: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return n test records [n, *shape] and their labels [n], from the first on; a small test set is repeated."""
+        indices = torch.arange(n, device=self.device) % len(self.data.test_y)
+        return self.test_inputs.batch(indices).view(-1, *self.shape), self.data.test_y[indices]
 
     def close(self) -> None:
         """End the trainer's generator."""
@@ -104,7 +117,7 @@ class Harness(Run):
         if self.canary_scores:
             tensors["canaries"] = torch.from_numpy(self.canary_scores.total)
         sampler = self.contributions.sampler.state() if self.contributions else []
-        arrays = {name: value.detach().cpu().numpy().copy() for name, value in tensors.items()}
+        arrays = {name: array_of(value).copy() for name, value in tensors.items()}
         return arrays, {"epoch": self.epoch, "active": self.active, "sampler": sampler, "trainer": packed}
 
     def restore(self, arrays: Mapping[str, np.ndarray], values: Mapping[str, Any]) -> None:
@@ -164,8 +177,9 @@ class Harness(Run):
         if self.canary_scores is None or self.canaries is None:
             return
         chunks = self.canaries.indices.split(EVALUATION_BATCH, dim=1)
-        logits = [self.forward(self.train_inputs.batch(indices))[1] for indices in chunks]
-        self.canary_scores.add(torch.cat(logits, dim=1))
+        logits = torch.cat([self.forward(self.train_inputs.batch(indices))[1] for indices in chunks], dim=1)
+        self._check_finite(logits)  # with canaries, `private_metrics` is plain
+        self.canary_scores.add(logits)
 
     def _start_trainer(self) -> GeneratorType[Any, Any, Any]:
         """Return the trainer's generator before its first step.
@@ -282,8 +296,9 @@ class Harness(Run):
         if isinstance(model, torch.nn.Module):
             self._check_normalisation(model)
         self._check_records_are_separate()
-        for name, values in self._weights(0).items():
-            if not np.isfinite(values).all():
+        parameters = dict(self._module.named_parameters()) if self._module else {}
+        for name, values in self._weights(0).items():  # a buffer may be infinite, as causal masks are
+            if name in parameters and not np.isfinite(values).all():
                 raise self._error(f"yields nan: parameter '{name}' is not finite")
 
     def _check_normalisation(self, model: torch.nn.Module) -> None:
@@ -301,6 +316,7 @@ class Harness(Run):
         indices = torch.arange(min(N_COMPARED, len(self.data.test_y)), device=self.device)
         inputs = self.test_inputs.batch(indices[None])  # [1, m, n_0]
         in_one_batch = self.forward(inputs)[1]
+        self._check_finite(in_one_batch)
         in_two_batches = torch.cat([self.forward(inputs[:, :1])[1], self.forward(inputs[:, 1:])[1]], dim=1)
         scale = max(in_one_batch.abs().max().item(), 1e-30)  # not 0, as it divides
         difference = (in_one_batch - in_two_batches).abs().max().item() / scale
@@ -308,34 +324,43 @@ class Harness(Run):
             raise self._error(f"yields a model whose logits of a record change by {difference:.2g} of their size with "
                               "the batch that the record is in, or from call to call; must be a function of one record")
 
-    @torch.no_grad()
+    def _check_finite(self, logits: torch.Tensor) -> None:
+        """Refuse logits that are not finite, of test records or canaries.
+
+        Those of validation records, which are private, decide nothing: `Evaluation` counts such a record as wrong.
+        """
+        if not torch.isfinite(logits).all():
+            raise self._error("yields nan: logits of records are not finite")
+
     def forward(self, x: torch.Tensor) -> tuple[None, torch.Tensor]:
         """Return the logits [1, m, classes] of inputs [1, m, n_0], for `Evaluation`.
 
         Raises:
-            TrainerError: if the model's result has another shape or is not finite.
+            TrainerError: if the model's result has another shape.
         """
         n_records, n_classes = x.shape[1], self.data.spec.n_classes
-        with self._line_in_errors():
+        with self._line_in_errors(), self.randomness.settings_installed(), torch.no_grad():
             logits = _in_evaluation_mode(self._last_epoch.model, x[0].view(-1, *self.shape))
         shape = list(logits.shape) if isinstance(logits, torch.Tensor) else f"a {type(logits).__name__}"
         if shape != [n_records, n_classes]:
             raise self._error(f"yields a model that must give logits [n, {n_classes}] for n records",
                               f"{shape} for {n_records} records")
-        if not torch.isfinite(logits).all():
-            raise self._error("yields nan: logits of records are not finite")
         return None, logits.detach().float()[None]
 
     def _public_metrics(self, metrics: Mapping[str, float]) -> dict[str, float]:
-        """Return the trainer's metrics that may be logged, as `trainer/<name>`; all must be finite numbers.
+        """Return the trainer's metrics that may be logged, as `trainer/<name>`; these must be finite numbers.
 
-        With disclosure `plain` all may be logged, else only those that the trainer declares public.
+        With disclosure `plain` all may be logged, else only those that the trainer declares public. The others may
+        depend on private records, so that nothing looks at them.
         """
-        for name, value in metrics.items():
+        if not isinstance(metrics, Mapping):
+            raise self._error("yields metrics that are no dict of numbers by name", f"a {type(metrics).__name__}")
+        names = metrics if self.config.disclosure == "plain" else self.trainer.public
+        public = {name: value for name, value in metrics.items() if name in names}
+        for name, value in public.items():
             if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
                 raise self._error(f"yields metric '{name}' that is no finite number", f"{value!r}"[:80])
-        public = metrics if self.config.disclosure == "plain" else self.trainer.public
-        return {f"trainer/{name}": float(value) for name, value in metrics.items() if name in public}
+        return {f"trainer/{name}": float(value) for name, value in public.items()}
 
     def _metrics(self, r: int, trained: Mapping[str, float]) -> dict[str, float]:
         return dict(trained)
@@ -343,13 +368,34 @@ class Harness(Run):
     def _finite(self) -> list[bool]:
         return [True]  # `_check_model` refuses others
 
+    @property
+    def _module(self) -> torch.nn.Module | None:
+        """Return the last yielded model if it is a `torch.nn.Module`, without the wrapper of Opacus."""
+        model: Any = self._last_epoch.model
+        if any(cls.__module__.startswith("opacus.") for cls in type(model).__mro__):
+            model = getattr(model, "_module", model)
+        return model if isinstance(model, torch.nn.Module) else None
+
     def _weights(self, r: int) -> dict[str, np.ndarray]:
         """Return the last model's parameters and buffers by name; empty if it is not a `torch.nn.Module`."""
-        model: Any = self._last_epoch.model
-        model = getattr(model, "_module", model)  # Opacus wraps it
-        if not isinstance(model, torch.nn.Module):
-            return {}
-        return {name: value.detach().cpu().numpy() for name, value in model.state_dict().items()}
+        weights = {}
+        for name, value in self._module.state_dict().items() if self._module else ():
+            try:
+                weights[name] = array_of(value)
+            except TypeError as error:
+                raise self._error(f"yields a module with '{name}' in its state, which no file of weights can hold; "
+                                  "yield a function of records in its place, whose weights are not kept",
+                                  str(error)) from None
+        return weights
+
+    def _record(self, r: int, measured: Mapping[str, float], n_charged: int, outcome: Outcome | None = None,
+                scores: np.ndarray | None = None) -> EpochRecord:
+        """Return `Run._record`; its tags say from the epoch on where the last bits of rows are not covered."""
+        record = super()._record(r, measured, n_charged, outcome, scores)
+        if not (self.config.secure and self.contributions and self.contributions.rounded_rows):
+            return record
+        tags = {**privacy_tags(self.pack.trials[r]), **record.tags}
+        return dataclasses.replace(record, tags=with_rounded_rows(tags))
 
     def _canary_scores(self) -> np.ndarray:
         """Return the unexplained log-probability of each canary's wrong label [1, k]; k = 0 without canaries."""
@@ -357,10 +403,16 @@ class Harness(Run):
 
 
 def _in_evaluation_mode(model: Any, records: torch.Tensor) -> Any:
-    """Return the model's output for the records; a module in training mode is switched to evaluation mode meanwhile."""
-    if not isinstance(model, torch.nn.Module) or not model.training:
+    """Return the model's output for the records; modules in training mode are in evaluation mode meanwhile."""
+    if not isinstance(model, torch.nn.Module):
         return model(records)
-    model.eval()
+    modes = [(module, module.training) for module in model.modules()]
+    if any(training for _, training in modes):
+        model.eval()
     output = model(records)
-    model.train()
+    for module, training in modes:  # a module's own `train` may do more than set the mode
+        if module.training != training:
+            module.train(training)
+    for module, training in modes:  # `train` also changed the modes of parts
+        module.training = training
     return output

@@ -293,7 +293,8 @@ class Run(ABC):
             n_records, n_correct = part_counts[r].tolist()
             for label, (records, correct) in enumerate(zip(n_records, n_correct, strict=True)):
                 per_class.append(ClassAccuracy(label, part, records, correct))
-        weights = {name: np.array(value) for name, value in self._weights(r).items()}
+        # A file of weights takes the bytes as they lie in memory, so that rows must come first.
+        weights = {name: np.array(value, order="C") for name, value in self._weights(r).items()}
         return Outcome(status, weights, tuple(per_class))
 
 

@@ -68,8 +68,8 @@ _PARENT_NOTE = """{description}
 Each nested run is one trial, named by its algorithm, noise and seed and identified by the tag `trial_key`; a step
 is an epoch. Accuracies are fractions. A metric `epsilon/<kind>/...` is only as good as its kind: `claimed` is the
 formula as printed in the paper and **no guarantee**; the tags `privacy.*` say what, if anything, is guaranteed:
-`privacy.certified` is `true`, `simulated` (the noise comes from a recorded seed), `stated` (by a trainer, and not
-checked) or `false`."""
+`privacy.certified` is `true`, `up to rounding` (last bits of a trainer's rows are not covered), `simulated` (the noise
+comes from a recorded seed), `stated` (by a trainer, and not checked) or `false`."""
 
 
 class OtherNoise(UserError, ValueError):

@@ -16,7 +16,11 @@ if TYPE_CHECKING:
 
 
 class UserError(Exception):
-    """An error with a message for people; the command line prints it in one line."""
+    """An error with a message for people; the command line prints it in one line.
+
+    A message that may hold private numbers, or a digest of records, has an attribute `public` beside it: the line that
+    is shown of trials that keep their errors private.
+    """
 
 
 class ConfigError(UserError, ValueError):

@@ -7,7 +7,8 @@ from dp_accounting import GaussianDpEvent, LaplaceDpEvent, PoissonSampledDpEvent
 
 from pipeline import Epoch, setting, trainer
 
-WRONG = ("nan", "infinite", "classes", "none", "few", "many", "statistics", "batch", "raise", "metric", "state")
+WRONG = ("nan", "infinite", "classes", "none", "few", "many", "statistics", "batch", "raise", "metric", "metrics",
+         "state")
 
 
 def poisson(trial):
@@ -81,11 +82,26 @@ def of_rows(trial, device):
     """Hands in what every record contributes."""
     model = softmax(device)
     for _ in trial.epochs_left:
-        for x, y in trial.batches():
+        for batch in trial.batches():
             with torch.no_grad():
-                own = rows(model, x, y)
+                own = trial.rows(lambda x, y: rows(model, x, y), *batch)
             step(model, trial.release(own), trial.learning_rate)
         yield model
+
+
+@trainer("masked", version=1, settings={"learning_rate": None}, parameters=lambda trial: 650,
+         per_record="the gradient of a record's own loss")
+def masked(trial, device):
+    """Hands in rows that have dropout by the global generator, and gives its state."""
+    model = softmax(device)
+    if trial.state:
+        model.load_state_dict(trial.state)
+    for _ in trial.epochs_left:
+        for batch in trial.batches():
+            with torch.no_grad():
+                own = trial.rows(lambda x, y: torch.nn.functional.dropout(rows(model, x, y)), *batch)
+            step(model, trial.release(own), trial.learning_rate)
+        yield Epoch(model, state=model.state_dict())
 
 
 @trainer("pure", version=1, calibrates="scale", event=lambda trial: LaplaceDpEvent(trial.scale), per="epoch",
@@ -111,6 +127,7 @@ def wrong(trial, records, labels, device):
     given = {"nan": lambda x: model(x) * math.nan, "classes": lambda x: model(x)[:, :7], "none": None,
              "statistics": torch.nn.Sequential(torch.nn.Flatten(), torch.nn.BatchNorm1d(64), torch.nn.Linear(64, 10)),
              "batch": lambda x: model(x - x.mean(0)), "metric": Epoch(model, {"loss": math.nan}),
+             "metrics": Epoch(model, 0.5),
              "state": Epoch(model, state={"model": model})}
     for _ in range(trial.epochs):
         if how == "raise":

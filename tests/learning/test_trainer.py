@@ -21,6 +21,7 @@ from dp_accounting import (
     ZCDpEvent,
 )
 from flat import train
+from safetensors.numpy import load_file, save_file
 
 from pipeline import Epoch, account, load_model, privacy_tags
 from pipeline.accounting.budget import epoch_cost
@@ -32,7 +33,8 @@ from pipeline.cli import main
 from pipeline.experiment.experiment import parse_experiment
 from pipeline.experiment.stopping import Selection
 from pipeline.learning.data.dataset import load
-from pipeline.learning.handed import GlobalRandomness, TrainerError, TrainerFailed, packed_state, unpacked_state
+from pipeline.learning.global_state import GlobalRandomness, torch_settings
+from pipeline.learning.handed import TrainerError, TrainerFailed, packed_state, unpacked_state
 from pipeline.learning.harness import Harness
 from pipeline.sweep.checkpoints import Checkpoints
 from pipeline.sweep.worker import epochs, one_line, prepare, train_pack
@@ -41,7 +43,7 @@ from pipeline.trials.config import ConfigError, TrialConfig
 from pipeline.trials.packs import Pack
 from pipeline.trials.part import PARTS
 from pipeline.trials.promises import check_promises
-from pipeline.trials.records import Draw
+from pipeline.trials.records import DESCRIPTION, Draw
 from pipeline.trials.trainer import trainer
 
 DATA = Path(__file__).parents[1] / "data"
@@ -277,6 +279,32 @@ def test_own_metrics_are_logged_and_withheld_where_nothing_says_why_not():
     assert noisy.metrics["epsilon/stated/pld"] == account(of(PLAIN, private_metrics="noisy"))[0].value
 
 
+def test_no_private_record_decides_whether_a_trial_fails():
+    """A model gives nan for one validation record of class 0, and a metric that is not public is nan, too."""
+    data = load("digits")
+
+    @trainer("strange", version=1, calibrates="noise_multiplier", public={"shown": "a test"},
+             event=lambda trial: GaussianDpEvent(trial.noise_multiplier))
+    def strange(trial, records, labels, device):
+        for _ in range(trial.epochs):
+            yield Epoch(model, {"loss": math.nan, "shape": object(), "shown": 1.0})
+
+    def model(x):
+        return torch.where((x == alone).flatten(1).all(1)[:, None], math.nan, torch.eye(10)[0])
+
+    for disclosure in ("noisy", "withheld"):
+        run = Harness(Pack((TrialConfig(**SMALL, trainer="strange", noise_multiplier=9.0,
+                                        private_metrics=disclosure),)), data, torch.device("cpu"))
+        of_class_0 = run.validation[0][data.train_y[run.validation[0]] == 0]
+        alone = run.train_inputs.batch(of_class_0[:1]).view(1, 1, 8, 8)
+        (record,) = run.run_epoch()
+        assert run.evaluation.count(run, "validation")[0, 1].tolist() == [len(of_class_0) - 1] + [0] * 9
+        assert {name for name in record.metrics if name.startswith("trainer/")} == {"trainer/shown"}
+    alone = run.test_inputs.batch(torch.tensor([0])).view(1, 1, 8, 8)
+    with pytest.raises(TrainerError, match="logits of records are not finite"):
+        run.run_epoch()
+
+
 # certified trainers
 
 @pytest.mark.parametrize("sampler", ["poisson", "shuffled", "without_replacement"])
@@ -321,13 +349,98 @@ def test_contributions_are_bounded_summed_and_released_with_the_noise_that_is_ac
     assert torch.isfinite(nothing).all(), "a record that cannot be used contributes nothing"
 
 
+SECURE = dict(**SMALL, mechanism="per_example", sampler="poisson", noise_multiplier=2.0, noise="secure")
+
+
+def secure_run(trial, **settings):
+    return Harness(Pack((TrialConfig(**{**SECURE, "trainer": trial, **settings}),)), load("digits"),
+                   torch.device("cpu"))
+
+
+@pytest.mark.parametrize("widths", [(64, 10), (64, 32, 10)])
+def test_bits_of_a_row_depend_on_no_neighbour(widths):
+    """Permuted, dropped and replaced, in chunks of `rows`, and whatever the size of the batch."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(*(layer for n in itertools.pairwise(widths)
+                                  for layer in (torch.nn.Tanh(), torch.nn.Linear(*n))))
+    of_one = torch.func.vmap(torch.func.grad(lambda parameters, x, y: torch.nn.functional.cross_entropy(
+        torch.func.functional_call(model, parameters, (x.flatten(),)), y)), in_dims=(None, 0, 0))
+
+    def function(x, y):
+        assert x.shape == (64, 1, 8, 8) and y.shape == (64,)
+        return torch.cat([part.flatten(1) for part in of_one(dict(model.named_parameters()), x, y).values()], 1)
+
+    n_parameters = sum(parameter.numel() for parameter in model.parameters())
+
+    @trainer("sized", version=1, parameters=lambda trial: n_parameters, per_record="a test")
+    def sized(trial, device):
+        yield
+
+    run = secure_run("sized")
+    records, labels = run._test_records(150)
+    expected = run.context.rows(function, records, labels)
+    assert expected.shape == (150, n_parameters)
+    torch.testing.assert_close(expected[64:128], function(records[64:128], labels[64:128]))
+    generator = torch.Generator().manual_seed(1)
+    for _ in range(5):
+        taken = torch.randperm(150, generator=generator)[:int(torch.randint(1, 151, (), generator=generator))]
+        assert torch.equal(run.context.rows(function, records[taken], labels[taken]), expected[taken])
+    assert run.context.rows(function, records[:0], labels[:0]).shape == (0, n_parameters)
+
+
+def mixed(x, y):
+    return x.flatten(1)[:, :10] - x.flatten(1)[:, :10].mean()
+
+
+def alone(x, y):
+    return x.flatten(1)[:, :10] * (y[:, None] + 1)
+
+
+def noisy(x, y):
+    return alone(x, y) + torch.randn(len(x), 10)
+
+
+HANDED = {"rows": lambda trial, epoch, *batch: trial.rows(alone, *batch),
+          "own": lambda trial, epoch, *batch: alone(*batch),
+          "mixed": lambda trial, epoch, *batch: trial.rows(mixed, *batch),
+          "random": lambda trial, epoch, *batch: trial.rows(noisy, *batch),
+          "in place": lambda trial, epoch, *batch: trial.rows(alone, *batch).add_(1),
+          "changed": lambda trial, epoch, *batch: trial.rows(alone, *batch) + 1,
+          "old": lambda trial, epoch, *batch: trial.__dict__.setdefault("first", trial.rows(alone, *batch)),
+          "late": lambda trial, epoch, *batch: alone(*batch) if epoch else trial.rows(alone, *batch)}
+
+
+@pytest.mark.parametrize("how", HANDED)
+def test_last_bits_of_rows_are_covered_where_they_come_from_rows_and_it_is_tagged(how):
+    @trainer("handing", version=1, parameters=lambda trial: 10, per_record="a test")
+    def handing(trial, device):
+        for epoch in range(trial.epochs):
+            for batch in trial.batches():
+                trial.release(HANDED[how](trial, epoch, *batch))
+            yield lambda x: x.new_zeros(len(x), 10)
+
+    run = secure_run("handing", sampler="shuffled")
+    tags = [run.run_epoch()[0].tags for _ in range(3)]
+    assert "if rows are those of trial.rows" in tags[0]["privacy.notes"]
+    assert "whether the last bits of its trainer's rows are covered" in tags[0][DESCRIPTION]
+    covered = [told.get("privacy.certified") for told in tags]
+    not_covered = "up to rounding"
+    assert covered == {"rows": ["true", None, None], "late": ["true", not_covered, not_covered]}.get(
+        how, [not_covered] * 3)
+    for told, certified in zip(tags, covered, strict=True):
+        assert ("last bits not covered" in told.get("privacy.notes", "")) == (certified == not_covered)
+    if how == "own":
+        research = secure_run("handing", sampler="shuffled", noise="research")
+        assert research.run_epoch()[0].tags["privacy.certified"] == "simulated"
+
+
 @pytest.mark.parametrize(("misuse", "message"), [
     ("twice", "release: once for each batch"),
     ("shape", r"release: must be floating point \[n, 650\], .* got torch.float32 \[\d+, 649\] for"),
     ("skip", "batches: every batch must be released"), ("part", "yields after 1 of 20 batches were released"),
     ("again", "batches: must be called once"),
     ("late", "batches: must be called once per epoch, .* or one after the last"),
-    ("records", "batches and release are of trainers that hand in")])
+    ("records", "batches, rows and release are of trainers that hand in")])
 def test_releases_that_are_not_accounted_for_are_refused(misuse, message):
     def use(trial):
         for number, (x, _) in enumerate(trial.batches()):
@@ -366,6 +479,7 @@ def test_releases_that_are_not_accounted_for_are_refused(misuse, message):
     "few": "yields 1 times; must yield once for each of 3 epochs", "many": "yields more than once for each of 3 epochs",
     "statistics": r"layer '1' \(BatchNorm1d\) has statistics of whole batches", "batch": "change by .* with the batch",
     "metric": "yields metric 'loss' that is no finite number, got nan",
+    "metrics": "yields metrics that are no dict of numbers by name, got a float",
 }.items())
 def test_what_a_trainer_yields_is_refused_with_its_file_and_line(how, message):
     with pytest.raises(TrainerError, match=f"trainer 'wrong' .*{message}") as raised:
@@ -376,7 +490,7 @@ def test_what_a_trainer_yields_is_refused_with_its_file_and_line(how, message):
 
 
 def test_what_an_error_has_of_records_is_not_said_of_trials_that_withhold_it():
-    @trainer("telling", version=1, calibrates="noise_multiplier",
+    @trainer("telling", version=1, calibrates="noise_multiplier", public={"loss": "a test"},
              event=lambda trial: GaussianDpEvent(trial.noise_multiplier))
     def telling(trial, records, labels, device):
         if trial.seed:
@@ -415,6 +529,27 @@ def test_an_exit_ends_the_trial_alone_and_settings_of_torch_are_put_back():
     assert torch.get_default_dtype() == torch.float32 and torch.is_grad_enabled()
 
 
+def test_what_a_trainer_sets_for_all_of_torch_is_its_own():
+    before, seen = torch_settings(), []
+
+    @trainer("setting", version=1)
+    def setting_all(trial, records, labels, device):
+        torch.use_deterministic_algorithms(True)
+        torch.backends.cudnn.benchmark = True
+        torch.backends.mkldnn.matmul.fp32_precision = "bf16"
+        torch.set_default_device("meta")
+        with torch.autocast("cpu"), torch.no_grad():
+            within = torch_settings()
+            for _ in range(trial.epochs):
+                yield lambda x: seen.append(torch_settings() == within) or x.new_zeros(len(x), 10)
+                assert torch_settings() == within
+        assert sum(one != other for one, other in zip(within, before, strict=True)) == 6
+
+    after = [torch_settings() for _ in train(Pack((TrialConfig(**SMALL, trainer="setting"),)), load("digits"))]
+    assert after == [before] * 3
+    assert all(seen[:8]) and len(seen) > 8, "its models have them, too; the last one is evaluated after its end"
+
+
 def test_the_trainer_is_closed_where_it_stands():
     closed = []
 
@@ -444,20 +579,125 @@ def test_packages_that_are_missing_are_told_before_training(tmp_path):
         last(trial)
 
 
+def test_a_module_gets_every_mode_back_that_its_trainer_gave_it():
+    body, head = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Dropout(0.5)), torch.nn.Linear(64, 10)
+    model = torch.nn.Sequential(torch.nn.Flatten(), body, torch.nn.Sequential(body), head)  # a part of two modules
+    seen = []
+
+    @trainer("frozen", version=1)
+    def frozen(trial, records, labels, device):
+        body.register_forward_hook(lambda *_: seen.append(any(module.training for module in model.modules())))
+        model.train()
+        body.eval()
+        for _ in range(trial.epochs):
+            yield model
+            assert model.training and head.training and not any(module.training for module in body.modules())
+        body[1].train()
+        model.training = False
+
+    last(TrialConfig(**SMALL, trainer="frozen"))
+    assert not any(seen) and body[1].training and not model.training
+
+
+class Odd(torch.nn.Module):
+    """A linear model with something else in its state."""
+
+    def __init__(self, **buffers):
+        super().__init__()
+        self.linear = torch.nn.Linear(64, 10)
+        for name, value in buffers.items():
+            self.register_buffer(name, value)
+
+    def forward(self, x):
+        return self.linear(x.flatten(1).to(self.linear.weight.dtype))
+
+
+class Extra(Odd):
+    def get_extra_state(self):
+        return {"version": 3}
+
+    def set_extra_state(self, state):
+        pass
+
+
+class Wrapping(torch.nn.Module):
+    """Its attribute has the name that Opacus gives to what it wraps."""
+
+    def __init__(self):
+        super().__init__()
+        self._module, self.scale = Odd(), torch.nn.Parameter(torch.ones(10))
+
+    def forward(self, x):
+        return self._module(x) * self.scale
+
+
+class Partial(Odd):
+    def state_dict(self, *args, **options):
+        return {"bias": super().state_dict(*args, **options)["linear.bias"]}
+
+
+def shared_and_transposed():
+    model = Odd()
+    model.again = model.linear
+    model.linear.weight = torch.nn.Parameter(torch.randn(64, 10).T)
+    return model
+
+
+@pytest.mark.parametrize("make", [
+    lambda: Odd(mask=torch.full((3, 3), -math.inf).triu(1)), lambda: Odd().bfloat16(), lambda: Odd().double(),
+    lambda: Odd(small=torch.ones(2).to(torch.float8_e4m3fn)), lambda: Odd(waves=torch.ones(2, dtype=torch.complex64)),
+    lambda: Odd(sparse=torch.eye(3).to_sparse()), shared_and_transposed, Partial, Wrapping,
+    lambda: Odd(image=torch.randn(2, 3, 4, 4).to(memory_format=torch.channels_last))])
+def test_weights_of_every_kind_are_stored_as_they_are(make, tmp_path):
+    torch.manual_seed(0)
+    model = make()
+
+    @trainer("odd_kinds", version=1)
+    def odd_kinds(trial, records, labels, device):
+        for _ in range(trial.epochs):
+            yield model
+
+    save_file(last(TrialConfig(**SMALL, trainer="odd_kinds")).outcome.weights, tmp_path / "weights.safetensors")
+    stored = load_file(tmp_path / "weights.safetensors")
+    assert stored.keys() == model.state_dict().keys()
+    for name, value in model.state_dict().items():
+        back = torch.from_numpy(stored[name]).to(value.dtype)
+        assert torch.equal(back, value.to_dense()) if value.dtype.itemsize > 1 else torch.equal(
+            back.float(), value.float())
+
+
+@pytest.mark.parametrize(("make", "message"), [
+    (lambda: Odd(wide=torch.ones(2, dtype=torch.complex128)), "with 'wide' in its state, .* got complex128"),
+    (lambda: Odd(empty=torch.ones(2, device="meta")), "with 'empty' in its state, .* got Tensor"),
+    (Extra, "with '_extra_state' in its state, .* yield a function of records in its place, .* got dict")])
+def test_what_no_file_of_weights_holds_is_refused(make, message):
+    @trainer("odd_kinds", version=1)
+    def odd_kinds(trial, records, labels, device):
+        yield make()
+
+    with pytest.raises(TrainerError, match=message):
+        last(TrialConfig(**SMALL, trainer="odd_kinds"))
+
+
 # going on
 
 def test_a_state_comes_back_as_it_was():
-    state = {"model": {"w": torch.arange(3.0), "half": torch.ones(2, dtype=torch.bfloat16)}, "n": 2.5, "of": "x",
+    state = {"model": {"w": torch.arange(3.0), "half": torch.ones(2, dtype=torch.bfloat16),
+                       "eighth": torch.ones(2).to(torch.float8_e5m2)}, "n": 2.5, "of": "x",
              "optimizer": {0: [torch.eye(2), (1, None, True)]}}
     tensors = {}
     back = unpacked_state(packed_state(state, tensors), {name: value.numpy() for name, value in tensors.items()})
     assert str(back) == str(state)
-    with pytest.raises(TrainerError, match="state: must be made of tensors, numbers, .* got Linear"):
-        packed_state({"model": torch.nn.Linear(1, 1)}, {})
+    for value, message in ((torch.nn.Linear(1, 1), "state: must be made of tensors, numbers, .* got Linear"),
+                           (torch.eye(2).to_sparse(), "state: tensors must be dense, got torch.sparse_coo"),
+                           (torch.ones(2, device="meta"), "state: tensors must have a type .* got Tensor")):
+        with pytest.raises(TrainerError, match=message):
+            packed_state({"model": value}, {})
 
 
 @pytest.mark.parametrize(("settings", "kept"), [
     ({}, True), ({"trainer": "prelude"}, True), ({"trainer": "by_globals"}, False),
+    ({"trainer": "masked", "mechanism": "per_example", "sampler": "poisson"}, True),
     ({"trainer": "rows", "mechanism": "per_example", "sampler": "poisson"}, False)])
 def test_a_trial_goes_on_from_its_state_with_the_same_bits_or_starts_again(tmp_path, settings, kept):
     pack, checkpoints = Pack((of(PLAIN, **settings),)), Checkpoints(tmp_path, 0.0)
@@ -554,6 +794,9 @@ def _packs(pack):
 
 
 def test_settings_of_a_trainer_stand_in_experiment_files(tmp_path):
+    text = "base: {dataset: digits, trainer: rows, mechanism: per_example, noise_multiplier: 1, arithmetic: integer}"
+    with pytest.raises(ConfigError, match="arithmetic: is not used with trainer 'rows', got integer"):
+        parse_experiment(text, tmp_path / "e.yaml")
     experiment = parse_experiment("base: {dataset: digits, trainer: pure, epochs: 1}\ngrid: {scale: [1, 2]}",
                                   tmp_path / "e.yaml")
     assert [trial.scale for trial in experiment.trials] == [1.0, 2.0]

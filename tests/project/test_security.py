@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import ast
 import base64
+import dataclasses
 import functools
+import importlib
+import inspect
 import os
 import pickle
+import pkgutil
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+import pipeline
 from analysis.report.report import write
 from pipeline.cli import main
 from pipeline.experiment.experiment import load_experiment
@@ -23,10 +29,12 @@ from pipeline.sweep.progress import SweepProgress
 from pipeline.sweep.recorder import Recorder, SweepResult
 from pipeline.sweep.run import recorded
 from pipeline.sweep.search import Rounds
-from pipeline.sweep.worker import epochs, train_pack
+from pipeline.sweep.worker import _dataset, epochs, train_pack
 from pipeline.tracking.store import Store
-from pipeline.trials.config import ConfigError
-from pipeline.trials.packs import plan
+from pipeline.trials.config import ConfigError, TrialConfig
+from pipeline.trials.fields import UserError
+from pipeline.trials.packs import Pack, plan
+from pipeline.trials.part import PARTS
 
 ROOT = Path(__file__).parents[2]
 CODE = [*ROOT.glob("pipeline/**/*.py"), *ROOT.glob("analysis/**/*.py")]
@@ -115,6 +123,53 @@ def test_seed_of_random_stopping_with_secure_noise_is_not_stored(root, tmp_path)
     stored = everything(root)
     assert load_experiment(file).trials[0].trial_key.encode() in stored
     assert not any(spelling in stored for spelling in spellings(seed.to_bytes(16, "big")))
+
+
+def _facts(**others):
+    digits = PARTS["dataset"]["digits"]
+    return lambda monkeypatch, folder: monkeypatch.setattr(digits, "spec", dataclasses.replace(digits.spec, **others))
+
+
+def _file_for_a_cache(monkeypatch, folder):
+    (folder / "file").write_text("")
+    monkeypatch.setenv("PHOTONIC_CACHE", str(folder / "file"))
+
+
+@pytest.mark.parametrize(("fault", "settings", "remedy"), [
+    (_facts(sha256="0" * 64), {}, "the private folder has the message"),
+    (_facts(n_classes=7), {}, "the private folder has the message"),
+    (_facts(n_train=1400), {}, "the private folder has the message"),
+    (_file_for_a_cache, {"features": "patches", "patch_filters": 12, "patch_size": 3, "input_norm": 1.0},
+     "set PHOTONIC_CACHE to a folder with room")])
+def test_errors_of_data_show_no_path_and_no_digest_of_trials_with_secret_noise(fault, settings, remedy, monkeypatch,
+                                                                               tmp_path):
+    trial = TrialConfig(dataset="digits", hidden=(16,), batch_size=64, epochs=1, noise="secure", arithmetic="integer",
+                        mechanism="per_example", sampler="poisson", noise_multiplier=1.0, **settings)
+    fault(monkeypatch, tmp_path)
+    _dataset.cache_clear()
+    trainer = functools.partial(train_pack, device="cpu", threads=1, data_folder=None,
+                                checkpoints=Checkpoints(tmp_path / "checkpoints", 0))
+    *_, failed = epochs(Pack((trial,)), trainer)
+    _dataset.cache_clear()
+    assert failed["error"].startswith("DataError: ") and remedy in failed["error"]
+    assert not re.search("/|[0-9a-f]{16}|digits|[0-9] ", failed["error"].rpartition(" (")[0])
+    said = failed["traceback"].splitlines()[-1]
+    assert re.search("/|[0-9a-f]{16}|digits", said), "the private log says which"
+
+
+def test_every_kind_of_error_for_people_has_a_line_that_may_be_shown_or_speaks_of_settings_alone():
+    for module in pkgutil.walk_packages(pipeline.__path__, "pipeline."):
+        if "__main__" not in module.name:
+            importlib.import_module(module.name)
+    kinds = [UserError]
+    for kind in kinds:
+        kinds += [sub for sub in kind.__subclasses__() if sub.__module__.startswith("pipeline.")]
+    of_records = {kind.__name__ for kind in kinds if "public" in inspect.signature(kind.__init__).parameters}
+    assert of_records == {"DataError", "TrainerError"}
+    assert {kind.__name__ for kind in kinds} - of_records == {
+        "UserError", "ConfigError", "CheckError", "OpuUnavailable",  # settings, and what is installed
+        "CheckpointError", "Superseded",  # of the file's header
+        "SweepRunning", "ResourceError", "TrackingError", "NoStore", "OtherNoise"}  # raised where no records are
 
 
 class Trap:

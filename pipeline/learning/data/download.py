@@ -17,11 +17,23 @@ Content = TypeVar("Content")
 
 TIMEOUT = (10.0, 30.0)  # seconds to connect, and seconds without a byte before a transfer counts as broken
 CHUNK = 1 << 14  # bytes; requests drops the chunk in which a transfer breaks off, so it is small
+UNREAD = ("the data set or its features cannot be read, or are not what was expected; the private folder has the "
+          "message")
+WRITABLE = "set PHOTONIC_CACHE to a folder with room that can be written"
 ADVICE = "without network, put the files in a folder and name it: PHOTONIC_DATA=<folder>, or `make ... DATA=<folder>`"
 
 
 class DataError(UserError):
-    """Data that cannot be had or cannot be trusted; the message names the file, what was expected and what was got."""
+    """Data that cannot be had or cannot be trusted; the message names the file, what was expected and what was got.
+
+    Args:
+        message: what may hold paths, digests of private records, and what was found in them.
+        public: what is shown of a trial that keeps its errors private.
+    """
+
+    def __init__(self, message: str, public: str = UNREAD) -> None:
+        super().__init__(message)
+        self.public = public
 
 
 def read_cached(path: Path, read: Callable[[Path], Content]) -> Content:
@@ -50,7 +62,7 @@ def fetch(url: str, target: Path, read: Callable[[Path], Content]) -> Content:
     """
     if target.exists():
         return read_cached(target, read)
-    try:
+    with write_errors_named(target):
         target.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(f"{target}.lock"):
             if target.exists():  # another process was faster
@@ -65,9 +77,16 @@ def fetch(url: str, target: Path, read: Callable[[Path], Content]) -> Content:
                                 f"so that the next try starts anew; {ADVICE}") from error
             os.replace(part, target)
             return content
+
+
+@contextmanager
+def write_errors_named(path: Path) -> Iterator[None]:
+    """Turn errors of the file system within the context into a `DataError` that names the cache file."""
+    try:
+        yield
     except OSError as error:
-        raise DataError(f"{target}: cannot be written to the cache ({error}); "
-                        "set PHOTONIC_CACHE to a folder with room that can be written") from error
+        raise DataError(f"{path}: cannot be written to the cache ({error}); {WRITABLE}",
+                        f"the cache cannot be written; {WRITABLE}") from error
 
 
 def _download(url: str, part: Path) -> None:

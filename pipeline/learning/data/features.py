@@ -13,7 +13,7 @@ import json
 import math
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
@@ -24,7 +24,7 @@ from safetensors.torch import save_file
 
 from pipeline.learning.data.dataset import Dataset
 from pipeline.learning.data.dead_leaves import LEAST_DEVIATION, decorrelated, standardised
-from pipeline.learning.data.download import DataError
+from pipeline.learning.data.download import DataError, write_errors_named
 from pipeline.learning.data.inputs import LARGEST_FEATURE, representable
 from pipeline.learning.data.maps import Apply
 from pipeline.learning.data.readers import cache_folder
@@ -233,34 +233,24 @@ def _cached(data: Dataset, config: TrialConfig) -> tuple[torch.Tensor, torch.Ten
     path = cache_folder() / "features" / f"{_digest(data, config)}.safetensors"
     device = data.train_x.device
     with contextlib.ExitStack() as lock:
-        with _write_errors_named(path):
+        with write_errors_named(path):
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)  # as private as the records
             lock.enter_context(FileLock(f"{path}.lock"))
         features = _read(path)
         if features is None:
             train, test = _computed(data, config)
             features = {"train": train.cpu(), "test": test.cpu()}
-            with _write_errors_named(path):
+            with write_errors_named(path):
                 unfinished = path.with_suffix(".part")
                 save_file(features, unfinished, metadata={"sha256": _checksum(features)})
                 os.replace(unfinished, path)
     return features["train"].to(device), features["test"].to(device)
 
 
-@contextlib.contextmanager
-def _write_errors_named(path: Path) -> Iterator[None]:
-    """Turn errors of the file system within the context into a `DataError` that names the cache file."""
-    try:
-        yield
-    except OSError as error:
-        raise DataError(f"{path}: cannot be written to the cache ({error}); set PHOTONIC_CACHE to a folder with room "
-                        "that can be written") from error
-
-
 def _read(path: Path) -> dict[str, torch.Tensor] | None:
     """Return the cached features, by `train` and `test`; None if there are none, or if the file is damaged.
 
-    A damaged file is reported on stderr, and computed again.
+    A damaged file is reported on stderr, without its name, which is a digest of records, and computed again.
     """
     if not path.exists():
         return None
@@ -269,10 +259,11 @@ def _read(path: Path) -> dict[str, torch.Tensor] | None:
             features = {name: file.get_tensor(name) for name in ("train", "test")}
             expected = (file.metadata() or {}).get("sha256")
     except SafetensorError as error:
-        print(f"{path}: damaged ({error}); computed anew", file=sys.stderr)
+        print(f"{path.parent}: a file is damaged ({error}); computed anew", file=sys.stderr)
         return None
     if expected != _checksum(features):
-        print(f"{path}: damaged (its content has another SHA-256 than was written); computed anew", file=sys.stderr)
+        print(f"{path.parent}: a file is damaged (its content has another SHA-256 than was written); computed anew",
+              file=sys.stderr)
         return None
     return features
 

@@ -17,6 +17,9 @@ from pipeline.trials.config import ConfigError, TrialConfig
 from pipeline.trials.packs import Pack
 from pipeline.trials.part import extension
 
+# Settings of `torch.backends` for products of float32.
+FP32_PRODUCTS = ("cuda.matmul", "cudnn.conv", "mkldnn.matmul", "mkldnn.conv")
+
 
 def make_mechanism(pack: Pack, net: Network, device: torch.device, matrices: torch.Tensor | None = None) -> Mechanism:
     """Make the pack's mechanism, with each trial's own parameters (arguments as `Mechanism`'s).
@@ -36,7 +39,7 @@ def check_float32(mechanism: str) -> None:
     Raises:
         ConfigError: for the first such setting, with its required value.
     """
-    for name in ("cuda.matmul", "cudnn.conv", "mkldnn.matmul", "mkldnn.conv"):
+    for name in FP32_PRODUCTS:
         value = attrgetter(name)(torch.backends).fp32_precision
         if value not in ("none", "ieee"):
             raise ConfigError(f"torch.backends.{name}.fp32_precision: must be 'ieee' with mechanism '{mechanism}', "
