@@ -25,6 +25,10 @@ class ExperimentLoader(yaml.SafeLoader):
         self.deep_construct = True
         return super().construct_document(node)
 
+    def construct_scalar(self, node: yaml.ScalarNode | yaml.MappingNode) -> Any:
+        r"""Return a text in which surrogates are joined: JSON writes an emoji as two of them, `\ud83d\ude00`."""
+        return super().construct_scalar(node).encode("utf-16", "surrogatepass").decode("utf-16")
+
     def flatten_mapping(self, node: yaml.MappingNode) -> None:
         """Replace the merge key `<<` of a mapping by the entries of the mappings that it names.
 

@@ -51,6 +51,7 @@ def test_other_text_stays_text(tmp_path, text):
 
 
 def test_a_name_may_look_like_a_number_and_whole_numbers_may_be_grouped(tmp_path):
+    assert load(tmp_path, r'description: "\ud83d\ude00"').description == "\N{GRINNING FACE}", "as JSON writes it"
     assert load(tmp_path, "name: 007").name == "007" and load(tmp_path, "name: 2021-01-01").name == "2021-01-01"
     (trial,) = load(tmp_path, "base: {dataset: digits, batch_size: 1_000, epochs: 0x10}").trials
     assert (trial.batch_size, trial.epochs) == (1000, 16)
@@ -102,6 +103,7 @@ def test_merge_keys_take_entries_over_and_own_entries_win(tmp_path):
     ("grid: {1: [0, 1]}", r".*e.yaml: line 1, column 8: not valid YAML: a key must be text, .*, got '1'$"),
     ("no: 1", r".*e.yaml: line 1, column 1: .* got 'no'$"), ("base: {seed: {{n}}}", r".*: .*, got a mapping$"),
     ("base: &a {tau_h: *a}", r".*e.yaml: line 1, column 7: not valid YAML: found unconstructable recursive node$"),
+    (r'name: "\ud83d"', r".*e.yaml: not valid YAML: 'utf-16"),
     ("base: !!int a", r".*e.yaml: not valid YAML: invalid literal"), ("[" * 9999, r".*e.yaml: not valid YAML: maximum"),
     ("base: {epochs: 0100}", r"epochs: must be a whole number, got the text '0100'; write it without .*, line 1\)"),
     ("base: {optimizer: no}", r"optimizer: must be text, got False; in quotes it is text, at base.optimizer"),
