@@ -160,9 +160,10 @@ def _report(options: Namespace) -> int:
     lines = [report.notice] if report.notice else []
     lines += report.headline
     *files, page = report.files
-    is_logged = not options.other and not report.notice  # not a comparison, nor an unfinished sweep
+    is_logged = not (options.other or report.notice or report.not_logged)  # no comparison, nor an unfinished sweep
     logged = ", and logged to the sweep's MLflow run" if is_logged else ""
     lines += [f"page: {page}", f"beside it{logged}: {', '.join(_grouped_by_stem(files))}"]
+    lines += [f"not logged: {report.not_logged}"] if report.not_logged else []
     if report.left_out:
         exhibits = ", ".join(exhibit for exhibit, _ in report.left_out)
         lines.append(f"left out, for reasons that the page has: {exhibits}")

@@ -21,6 +21,7 @@ from analysis.runs import FIELDS, MissingTrials, ReportError, load_runs, searche
 from pipeline.accounting.budget import require_unchanged
 from pipeline.accounting.certified import with_noise
 from pipeline.experiment.experiment import Experiment
+from pipeline.tracking.backend import TrackingError
 from pipeline.tracking.reader import Reader
 from pipeline.tracking.store import Store
 from pipeline.trials.naming import composable
@@ -37,6 +38,7 @@ class Report(NamedTuple):
         headline: the best algorithm at each epsilon (`analysis.exhibits.headline`); for random stopping the best trial.
         left_out: (exhibit, reason) of exhibits that do not fit or lack data; empty for random stopping.
         notice: progress of an unfinished sweep; empty for a finished one.
+        not_logged: why the store of a finished sweep did not take the files; empty if it did.
     """
 
     files: list[Path]
@@ -44,6 +46,7 @@ class Report(NamedTuple):
     headline: list[str]
     left_out: list[tuple[str, str]]
     notice: str = ""
+    not_logged: str = ""
 
 
 def write(experiment: Experiment, store: Store, out: Path | None = None, where: str = "") -> Report:
@@ -55,7 +58,7 @@ def write(experiment: Experiment, store: Store, out: Path | None = None, where: 
     Args:
         experiment: the experiment.
         store: its tracking store. The report opens the experiment's sweep there, and writes the files, the epsilon of
-            the choice, and the headline as its description.
+            the choice, and the headline as its description, if the store can be written.
         out: folder of the report, created if missing; by default `reports/<name>`, for a slice a folder in it.
         where: name of the slice (`pipeline.experiment.experiment.sliced`); empty for all trials. A slice reports no
             best trial, because choosing it would use the other trials.
@@ -83,7 +86,7 @@ def write(experiment: Experiment, store: Store, out: Path | None = None, where: 
     try:
         runs = load_runs(store, experiment.trials, source=experiment.source)
     except MissingTrials as missing:
-        experiment, progress = complete_part(experiment, store.done(), missing)
+        experiment, progress = complete_part(experiment, Reader.done(store), missing)
         runs = load_runs(store, experiment.trials, source=experiment.source)
     left_out = [] if experiment.candidates else catalogue.left_out(experiment.trials, experiment.report)
 
@@ -105,7 +108,6 @@ def write(experiment: Experiment, store: Store, out: Path | None = None, where: 
     elif not where:
         choice = attempt("selection", _choice, experiment, runs, store)
     if choice:
-        store.log_sweep(choice.metrics, choice.tags)  # the epsilon of the choice
         exhibits.append(selection.draw(choice))
     if experiment.search and not where:
         exhibits.insert(0, search.draw(experiment, runs, store))
@@ -119,11 +121,17 @@ def write(experiment: Experiment, store: Store, out: Path | None = None, where: 
     contents |= {"manifest.json": manifest(experiment, public_runs, tracked, contents, progress).encode(),
                  "index.html": render(page).encode()}
     paths = save(contents, Path("reports", experiment.name, where) if out is None else out)
+    not_logged = ""
     if not progress:
-        store.log_report(paths, where)
-        if sentences and not where:
-            store.describe(experiment.description, "\n".join(f"- {sentence}" for sentence in sentences))
-    return Report(paths, exhibits, sentences, left_out, notice)
+        try:
+            if choice:
+                store.log_sweep(choice.metrics, choice.tags)  # the epsilon of the choice
+            store.log_report(paths, where)
+            if sentences and not where:
+                store.describe(experiment.description, "\n".join(f"- {sentence}" for sentence in sentences))
+        except TrackingError as error:  # a store that can be read and not written, or was moved
+            not_logged = str(error)
+    return Report(paths, exhibits, sentences, left_out, notice, not_logged)
 
 
 def _choice(experiment: Experiment, runs: pd.DataFrame, store: Store) -> Choice | None:

@@ -422,7 +422,7 @@ def test_an_output_that_cannot_encode_a_character_gets_another(tmp_path):
 
 
 def test_a_file_that_cannot_be_written_is_named_in_one_line(tmp_path, capsys):
-    arguments = ["device", "opu_simulated", "--repeats", "8", "--records", "2", "--out"]
+    arguments = ["device", "opu_simulated", "--repeats", "8", "--records", "4", "--out"]
     written(tmp_path / "file", "")
     assert re.fullmatch(r"error: \[Errno \d+\] .*: '.*/file/a'\n",
                         output(capsys, *arguments, str(tmp_path / "file" / "a"), code=2))
