@@ -346,7 +346,7 @@ def _report(top: Mapping[str, Any], configs: Sequence[TrialConfig], selection: S
     if "report" not in top:
         return () if selection.is_random else _catalogue().fitting(configs)
     report, catalogue = top["report"], _catalogue()
-    if not isinstance(report, list) or any(exhibit not in catalogue.EXHIBITS for exhibit in report):
+    if not isinstance(report, list) or any(exhibit not in [*catalogue.EXHIBITS] for exhibit in report):
         raise ConfigError(f"report: must be a list of {', '.join(catalogue.EXHIBITS)}, got {report!r}")
     for exhibit in report:
         if selection.is_random:

@@ -298,7 +298,7 @@ def _range(place: str, spec: Mapping[str, Any]) -> list[Any]:
         return list(range(start, stop, *step))
     if not are_numbers or len(arguments) != 3 or int(arguments[2]) != arguments[2] or arguments[2] < 1:
         raise ConfigError(f"{place}.{kind}: must be [low, high, n] with n >= 1, got {arguments!r}")
-    low, high, n = arguments
+    low, high, n = map(float, arguments)
     check_number(f"{place}.{kind}", n, "values")
     if kind == "logspace" and min(low, high) <= 0:
         raise ConfigError(f"{place}.logspace: needs low, high > 0, got {arguments!r}")

@@ -28,6 +28,8 @@ cases:
 
 def test_ranges(tmp_path):
     text = "base: {mechanism: photonic}\ngrid: {sigma: {linspace: [0, 1, 5]}, seed: {range: [4, 10, 3]}}"
+    huge = load(tmp_path, f"grid: {{learning_rate: {{logspace: [{10**99}, 1, 3]}}}}")
+    assert [t.learning_rate for t in huge.trials] == [1e99, pytest.approx(3.16227766017e49), 1]
     trials = load(tmp_path, text).trials
     assert [t.sigma for t in trials[::2]] == [0, 0.25, 0.5, 0.75, 1] and {t.seed for t in trials} == {4, 7}
 
@@ -119,6 +121,7 @@ def test_merge_keys_take_entries_over_and_own_entries_win(tmp_path):
     ("resources: {opu: 0.5}\nbase: {algorithm: pdfa, projector: opu_hardware}", r"resources.opu: must be at least 1"),
     ("grid: {tau_h: [1, 2]}\nbase: {mechanism: photonic}\nreport: [table1]", r"report: table1 has one cell .* tau_h"),
     ("report: [figure2]", r"report: figure2 shows the alignment of pdfa, but no trial"),
+    ("report: [[table1]]", r"report: must be a list of table1, .*, got \[\['table1'\]\]"),
     ("report: [table9]", r"report: must be a list of table1, figure2, frontier, .*, leekifer, got \['table9'\]")])
 def test_refused_in_one_line_with_the_place(tmp_path, text, message):
     with pytest.raises(ConfigError, match="^" + message) as raised:
