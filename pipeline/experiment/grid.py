@@ -293,9 +293,9 @@ def _range(place: str, spec: Mapping[str, Any]) -> list[Any]:
         are_whole = are_numbers and all(int(number) == number for number in arguments)
         if not are_whole or len(arguments) not in (2, 3) or 0 in arguments[2:]:  # a step of 0
             raise ConfigError(f"{place}.range: must be [start, stop] or [start, stop, step], whole, got {arguments!r}")
-        start, stop, *step = map(int, arguments)
-        check_number(f"{place}.range", (stop - start) // (step or [1])[0], "values")
-        return list(range(start, stop, *step))
+        step = arguments[2] if len(arguments) == 3 else 1
+        check_number(f"{place}.range", (arguments[1] - arguments[0]) / step, "values")
+        return list(range(*(int(a) for a in arguments)))
     if not are_numbers or len(arguments) != 3 or int(arguments[2]) != arguments[2] or arguments[2] < 1:
         raise ConfigError(f"{place}.{kind}: must be [low, high, n] with n >= 1, got {arguments!r}")
     low, high, n = map(float, arguments)

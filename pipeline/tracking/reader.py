@@ -125,7 +125,8 @@ class Reader:
         if is_own or location.scheme != "file" or folder.name != "artifacts":
             return ""
         return (f"tracking store {redacted(self.uri)}: was moved or copied, and its files would be written to "
-                f"{folder}; move it back, or make the old path lead here (`ln -s {self.root} {folder.parent}`)")
+                f"{folder}; move it back, or make the old path lead here (`mkdir -p {folder.parent.parent}; "
+                f"ln -s {self.root} {folder.parent}`)")
 
     def require_in_place(self, experiment_id: str | None = None) -> None:
         """Refuse to write files of a sweep outside this store; argument as in `misplaced`.

@@ -172,7 +172,7 @@ def test_nothing_is_written_outside_a_store_that_was_moved_or_copied(copy, root,
     for write in (lambda: store.open_sweep("sweep"), lambda: store.log_report([]),
                   lambda: store.log_audit(store.trial(DONE.trial_key).run_id, {}, {}, tmp_path / "none")):
         store.attach("sweep")
-        with pytest.raises(TrackingError, match=f"was moved or copied, .* {root}/artifacts; .*`ln -s {copy} {root}`"):
+        with pytest.raises(TrackingError, match=f"was moved or copied, .* {root}/artifacts; .*; ln -s {copy} {root}`"):
             write()
     assert store.done() == {DONE.trial_key: "finished"} and digests(root) == before
     (tmp_path / "link").symlink_to(root)
