@@ -13,6 +13,8 @@ Importing this package does not import pandas, matplotlib or MLflow; the first u
 
 from __future__ import annotations
 
+import os
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from pipeline.package import lazy
@@ -21,6 +23,10 @@ if TYPE_CHECKING:
     from analysis.api import best, load_history, load_runs
     from analysis.exhibits.frontier.figure import frontier_axes
     from analysis.exhibits.frontier.points import frontier
+
+_backend = os.environ.get("MPLBACKEND", "").partition("module://")[2]
+if _backend and not find_spec(_backend.partition(".")[0]):  # that of a notebook, inherited by a process without it
+    del os.environ["MPLBACKEND"]
 
 __all__ = ["best", "frontier", "frontier_axes", "load_history", "load_runs"]
 

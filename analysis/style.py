@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from io import BytesIO
@@ -96,7 +97,8 @@ def widen_columns(figure: Figure) -> None:
 def draw(figure: Figure) -> dict[str, bytes]:
     """Return the figure as `svg`, `pdf` and `png` (300 dpi); the SVG has annotations for a page (`analysis.svg`)."""
     names, files = svg.name(figure), {}
-    with theme():
+    with theme(), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing")  # the SVG has it as text; PDF and PNG have a box
         for extension in FORMATS:
             file = BytesIO()
             figure.savefig(file, format=extension, metadata=_NO_DATE[extension])

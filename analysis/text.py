@@ -32,6 +32,11 @@ def settings_text(row: Mapping[str, Any], fields: Sequence[str]) -> str:
     return ", ".join(f"{name} {text}" for name, text in applying if text != NO_VALUE)
 
 
+def without_formulas(text: str) -> str:
+    """Return a user's text for a figure, in which matplotlib would read a formula between two dollars."""
+    return text.replace("$", r"\$")
+
+
 def n_seeds(counts: pd.Series) -> str:
     """Return `n = 3 seeds` or `n = 1 to 3 seeds`, from the number of seeds of every mean."""
     fewest, most = counts.min(), counts.max()

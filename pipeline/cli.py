@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import errno
+import io
 import os
 import re
 import sys
@@ -39,6 +40,9 @@ CLEAR_SCREEN = "\x1b[2J\x1b[H"  # terminal codes: erase everything, and move the
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # an encoding without ε, as on Windows, ends no command
+    os.environ["MPLBACKEND"] = "Agg"  # figures are files, also where a notebook's backend is inherited
     options = make_parser().parse_args(arguments)
     try:
         return COMMANDS[options.command](options)
@@ -49,9 +53,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("interrupted; run the same command again to go on", file=sys.stderr)
         return INTERRUPTED
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):  # a full disk, or a full quota
+        is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)  # a disk, or a quota
+        if not is_full and error.filename is None:
             raise
-        print(f"error: {error}; make room and run the same command again to go on", file=sys.stderr)
+        hint = "; make room and run the same command again to go on" if is_full else ""
+        print(f"error: {error}{hint}", file=sys.stderr)
         return REFUSED
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -154,9 +160,10 @@ def _report(options: Namespace) -> int:
     lines = [report.notice] if report.notice else []
     lines += report.headline
     *files, page = report.files
-    is_logged = not options.other and not report.notice  # not a comparison, nor an unfinished sweep
+    is_logged = not (options.other or report.notice or report.not_logged)  # no comparison, nor an unfinished sweep
     logged = ", and logged to the sweep's MLflow run" if is_logged else ""
     lines += [f"page: {page}", f"beside it{logged}: {', '.join(_grouped_by_stem(files))}"]
+    lines += [f"not logged: {report.not_logged}"] if report.not_logged else []
     if report.left_out:
         exhibits = ", ".join(exhibit for exhibit, _ in report.left_out)
         lines.append(f"left out, for reasons that the page has: {exhibits}")

@@ -16,7 +16,7 @@ from analysis.exhibits.exhibit import Exhibit, Texts
 from analysis.exhibits.metrics import METRICS
 from analysis.exhibits.table import Table
 from analysis.runs import ReportError, common_value
-from analysis.text import NO_VALUE, level_order, level_text
+from analysis.text import NO_VALUE, level_order, level_text, without_formulas
 from pipeline.experiment.factors import balanced, find_factors
 
 COLUMNS = ["factor", "level", "mean", "trials", "explained"]
@@ -92,7 +92,7 @@ def plot(table: pd.DataFrame) -> Figure:
         for name, ax in zip(names, axes, strict=True):
             rows = with_levels[with_levels["factor"] == name].to_dict("records")
             rows.sort(key=lambda row: level_order(row["level"]))
-            labels = [level_text(name, row["level"]) for row in rows]
+            labels = [without_formulas(level_text(name, row["level"])) for row in rows]
             ax.plot(range(len(rows)), [row["mean"] for row in rows], color="0.25", marker="o", markersize=4.5)
             is_long = max(map(len, labels)) > LONG_LABEL  # long labels beside each other would overlap
             ax.set_xticks(range(len(rows)), labels, rotation=45 if is_long else 0)

@@ -64,8 +64,8 @@ class Metric:
             return runs[self.key] * self.factor
         values = hidden_alignment(runs)
         if values.isna().all():
-            raise ReportError(f"alignment: measured in none of {counted(len(runs), 'trial')} (alignment_batches >= 1 "
-                              "measures it)")
+            raise ReportError(f"alignment: measured in none of {counted(len(runs), 'trial')} (it needs a "
+                              "hidden layer, a finite first epoch and alignment_batches >= 1)")
         return values
 
     def floor(self, dataset: str) -> float:

@@ -14,7 +14,7 @@ from analysis.exhibits.envelope import fields_of
 from analysis.exhibits.exhibit import Exhibit
 from analysis.exhibits.heatmaps import COLOURS
 from analysis.exhibits.metrics import METRICS
-from analysis.text import level_order, level_text, means_text
+from analysis.text import level_order, level_text, means_text, without_formulas
 from pipeline.experiment.factors import find_factors
 
 SPREAD = 0.22  # spread of the lines through one level, relative to the distance between levels
@@ -61,7 +61,7 @@ def plot(table: pd.DataFrame) -> Figure:
             heights.append(_line_heights(table, name, level_heights))
             ax.vlines(x, -0.1, 1.1, color="0.8", linewidth=0.8, zorder=0)
             for level, height in level_heights.items():
-                ax.text(x - 0.04, height, level_text(name, level), ha="right", va="center", zorder=4,
+                ax.text(x - 0.04, height, without_formulas(level_text(name, level)), ha="right", va="center", zorder=4,
                         fontsize="small", bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.75, "pad": 0.8})
         heights.append((table["mean"] - low) / span)
         lines = [np.column_stack([np.arange(len(heights)), line]) for line in np.column_stack(heights)]

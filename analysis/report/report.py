@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import pandas as pd
 
@@ -16,15 +16,18 @@ from analysis.exhibits.frontier.imported import file_name as file_of_import
 from analysis.exhibits.selection import Choice
 from analysis.report.overview import NOISE, compose, file_name, manifest, shown, tracked_runs
 from analysis.report.page import render
-from analysis.report.unfinished import NO_BEST, Progress, complete_part
+from analysis.report.unfinished import NO_BEST, complete_part
 from analysis.runs import FIELDS, MissingTrials, ReportError, load_runs, searched
 from pipeline.accounting.budget import require_unchanged
 from pipeline.accounting.certified import with_noise
 from pipeline.experiment.exhibits import undrawn
 from pipeline.experiment.experiment import Experiment
+from pipeline.tracking.backend import TrackingError
 from pipeline.tracking.reader import Reader
 from pipeline.tracking.store import Store
 from pipeline.trials.naming import composable
+
+Result = TypeVar("Result")
 
 
 class Report(NamedTuple):
@@ -34,8 +37,9 @@ class Report(NamedTuple):
         files: in the order of writing.
         exhibits: in the order of the page.
         headline: the best algorithm at each epsilon (`analysis.exhibits.headline`); for random stopping the best trial.
-        left_out: (exhibit, reason) of exhibits that are not drawn; empty for random stopping.
+        left_out: (exhibit, reason) of exhibits that do not fit or lack data; empty for random stopping.
         notice: progress of an unfinished sweep; empty for a finished one.
+        not_logged: why the store of a finished sweep did not take the files; empty if it did.
     """
 
     files: list[Path]
@@ -43,6 +47,7 @@ class Report(NamedTuple):
     headline: list[str]
     left_out: list[tuple[str, str]]
     notice: str = ""
+    not_logged: str = ""
 
 
 def write(experiment: Experiment, store: Store, out: Path | None = None, where: str = "") -> Report:
@@ -54,7 +59,7 @@ def write(experiment: Experiment, store: Store, out: Path | None = None, where: 
     Args:
         experiment: the experiment.
         store: its tracking store. The report opens the experiment's sweep there, and writes the files, the epsilon of
-            the choice, and the headline as its description.
+            the choice, and the headline as its description, if the store can be written.
         out: folder of the report, created if missing; by default `reports/<name>`, for a slice a folder in it.
         where: name of the slice (`pipeline.experiment.experiment.sliced`); empty for all trials. A slice reports no
             best trial, because choosing it would use the other trials.
@@ -67,7 +72,7 @@ def write(experiment: Experiment, store: Store, out: Path | None = None, where: 
 
     Raises:
         MissingTrials: if no setting of the sweep is complete, or a search or random stopping is not.
-        ReportError: if an exhibit lacks data; the message names the exhibit.
+        ReportError: for imported results that no exhibit shows, or if the best trial of random stopping lacks data.
         ConfigError: if the sweep began with another budget.
         TrackingError: if the store lacks the sweep, or imported results that the experiment names.
     """
@@ -82,12 +87,28 @@ def write(experiment: Experiment, store: Store, out: Path | None = None, where: 
     try:
         runs = load_runs(store, experiment.trials, source=experiment.source)
     except MissingTrials as missing:
-        experiment, progress = complete_part(experiment, store.done(), missing)
+        experiment, progress = complete_part(experiment, Reader.done(store), missing)
         runs = load_runs(store, experiment.trials, source=experiment.source)
-    exhibits, left_out = _exhibits(experiment, runs, store, progress)
-    choice = None if where or progress else _choice(experiment, runs, store)
+    left_out = [] if experiment.candidates else undrawn(experiment.trials, experiment.report)
+
+    def attempt(name: str, function: Callable[..., Result], *arguments: object) -> Result | None:
+        """Return what the function makes; if the runs lack data for it, leave it out with the reason."""
+        try:
+            return function(*arguments)
+        except ReportError as error:
+            if experiment.candidates:  # the reason counts the trials, which random stopping keeps secret
+                raise
+            left_out.append((name, str(error).removeprefix(f"{name}: ")))
+            return None
+
+    drawn = [attempt(name, catalogue.draw, name, experiment, runs, store) for name in experiment.report]
+    exhibits = [exhibit.marked(progress.mark) if progress else exhibit for exhibit in drawn if exhibit]
+    choice = None
+    if progress:
+        left_out.append(NO_BEST)
+    elif not where:
+        choice = attempt("selection", _choice, experiment, runs, store)
     if choice:
-        store.log_sweep(choice.metrics, choice.tags)  # the epsilon of the choice
         exhibits.append(selection.draw(choice))
     if experiment.search and not where:
         exhibits.insert(0, search.draw(experiment, runs, store))
@@ -101,11 +122,17 @@ def write(experiment: Experiment, store: Store, out: Path | None = None, where: 
     contents |= {"manifest.json": manifest(experiment, public_runs, tracked, contents, progress).encode(),
                  "index.html": render(page).encode()}
     paths = save(contents, Path("reports", experiment.name, where) if out is None else out)
+    not_logged = ""
     if not progress:
-        store.log_report(paths, where)
-        if sentences and not where:
-            store.describe(experiment.description, "\n".join(f"- {sentence}" for sentence in sentences))
-    return Report(paths, exhibits, sentences, left_out, notice)
+        try:
+            if choice:
+                store.log_sweep(choice.metrics, choice.tags)  # the epsilon of the choice
+            store.log_report(paths, where)
+            if sentences and not where:
+                store.describe(experiment.description, "\n".join(f"- {sentence}" for sentence in sentences))
+        except TrackingError as error:  # a store that can be read and not written, or was moved
+            not_logged = str(error)
+    return Report(paths, exhibits, sentences, left_out, notice, not_logged)
 
 
 def _choice(experiment: Experiment, runs: pd.DataFrame, store: Store) -> Choice | None:
@@ -145,33 +172,6 @@ def _files(experiment: Experiment, runs: pd.DataFrame, exhibits: Sequence[Exhibi
     if experiment.public_text and not is_slice:
         contents[file_name(experiment)] = experiment.public_text.encode()
     return contents
-
-
-def _exhibits(experiment: Experiment, runs: pd.DataFrame, store: Reader,
-              progress: Progress | None) -> tuple[list[Exhibit], list[tuple[str, str]]]:
-    """Return the exhibits, and (exhibit, reason) of those that are not drawn.
-
-    Args:
-        experiment, runs, store: the experiment, its trials and their store.
-        progress: progress of an unfinished sweep; None for a finished one.
-
-    Raises:
-        ReportError: if an exhibit lacks data; in an unfinished sweep the exhibit is left out instead.
-    """
-    exhibits = []
-    left_out = [] if experiment.candidates else undrawn(experiment.trials, experiment.report)
-    for name in experiment.report:
-        try:
-            exhibit = catalogue.draw(name, experiment, runs, store)
-        except ReportError as error:
-            if not progress:
-                raise
-            left_out.append((name, str(error)))
-        else:
-            exhibits.append(exhibit.marked(progress.mark) if progress else exhibit)
-    if progress:
-        left_out.append(NO_BEST)
-    return exhibits, left_out
 
 
 def _noise(runs: pd.DataFrame, experiment: Experiment, store: Reader) -> dict[str, pd.Series]:

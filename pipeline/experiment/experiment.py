@@ -61,6 +61,9 @@ ENTRIES = ("name", "description", "preset", "base", "grid", "cases", "resources"
            "stop", "budget", "plugins", "references", "chosen")
 
 
+MAX_NAME = 120  # characters: the folder of a comparison has two names, and a file system takes 255 bytes
+
+
 @dataclass(frozen=True)
 class Experiment:
     """One experiment file.
@@ -283,9 +286,14 @@ def check_name(place: str, name: Any) -> None:
     Raises:
         ConfigError: for an invalid name; the message has the place and the name.
     """
-    if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", name):
+    if not isinstance(name, str):
+        raise ConfigError(f"{place}: must be text, got {name!r}; in quotes it is text")
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", name):
         raise ConfigError(f"{place}: must be letters, digits, '_', '-' and '.', and begin with a letter or digit, "
                           f"got {name!r}")
+    if len(name) > MAX_NAME:
+        raise ConfigError(f"{place}: must have at most {MAX_NAME} characters, as files are named by it, got "
+                          f"{len(name)}: {name!r}")
 
 
 def _selection(top: Mapping[str, Any], configs: Sequence[TrialConfig]) -> Selection:
@@ -333,7 +341,7 @@ def _report(top: Mapping[str, Any], configs: Sequence[TrialConfig], selection: S
     if "report" not in top:
         return () if selection.is_random else exhibits.fitting(configs)
     report = top["report"]
-    if not isinstance(report, list) or any(exhibit not in exhibits.NEEDS for exhibit in report):
+    if not isinstance(report, list) or any(exhibit not in [*exhibits.NEEDS] for exhibit in report):
         raise ConfigError(f"report: must be a list of {', '.join(exhibits.NEEDS)}, got {report!r}")
     for exhibit in report:
         if selection.is_random:

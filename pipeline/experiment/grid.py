@@ -16,6 +16,7 @@ from pipeline.trials.config import ConfigError, TrialConfig, settings
 from pipeline.trials.feature_file import with_located_features
 from pipeline.trials.fields import SYNONYMS, accepted, known_fields, renamed
 
+MOST_TRIALS = 100_000  # of an experiment; a trial takes 11 kB before it is trained
 PARTS = ("selection", "search", "stop", "budget")  # parts of a file with entries that --set can change
 
 
@@ -141,6 +142,7 @@ def combine(top: Mapping[str, Any], folder: Path, preset: str) -> Iterator[Combi
         for where, part in (("", top), (prefix, case)):  # the place in the case replaces that in the whole file
             for key in ("base", "grid"):
                 places |= {field: f"{where}{key}.{field}" for field in part.get(key, {})}
+        check_number(f"{prefix}grid", math.prod(map(len, case_grid.values())), "combinations")
         for indices in itertools.product(*(range(len(values)) for values in case_grid.values())):
             index_by_field = dict(zip(case_grid, indices, strict=True))
             values = {field: case_grid[field][index] for field, index in index_by_field.items()}
@@ -152,6 +154,17 @@ def combine(top: Mapping[str, Any], folder: Path, preset: str) -> Iterator[Combi
             except ConfigError as error:
                 raise ConfigError(_locate(str(error), prefix, case, top, index_by_field)) from None
             yield Combination(place, trial, places)
+
+
+def check_number(place: str, number: float, what: str) -> None:
+    """Refuse more than `MOST_TRIALS` values, combinations or trials before any of them is made.
+
+    Raises:
+        ConfigError: naming the place in the file.
+    """
+    if number > MOST_TRIALS:
+        raise ConfigError(f"{place}: must have at most {MOST_TRIALS} {what}, got {number:.15g}; split the "
+                          "experiment")
 
 
 def _cases(top: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -280,10 +293,13 @@ def _range(place: str, spec: Mapping[str, Any]) -> list[Any]:
         are_whole = are_numbers and all(int(number) == number for number in arguments)
         if not are_whole or len(arguments) not in (2, 3) or 0 in arguments[2:]:  # a step of 0
             raise ConfigError(f"{place}.range: must be [start, stop] or [start, stop, step], whole, got {arguments!r}")
+        step = arguments[2] if len(arguments) == 3 else 1
+        check_number(f"{place}.range", (arguments[1] - arguments[0]) / step, "values")
         return list(range(*(int(a) for a in arguments)))
     if not are_numbers or len(arguments) != 3 or int(arguments[2]) != arguments[2] or arguments[2] < 1:
         raise ConfigError(f"{place}.{kind}: must be [low, high, n] with n >= 1, got {arguments!r}")
-    low, high, n = arguments
+    low, high, n = map(float, arguments)
+    check_number(f"{place}.{kind}", n, "values")
     if kind == "logspace" and min(low, high) <= 0:
         raise ConfigError(f"{place}.logspace: needs low, high > 0, got {arguments!r}")
     import numpy as np  # imported here: it takes longer than the rest of the command line's imports for most files

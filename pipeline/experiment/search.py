@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipeline.experiment.grid import read_mapping
+from pipeline.experiment.grid import check_number, read_mapping
 from pipeline.experiment.preset import by_preset, filled
 from pipeline.trials.config import ConfigError, TrialConfig, settings
 from pipeline.trials.feature_file import with_located_features
@@ -158,6 +158,7 @@ def read_search(top: Mapping[str, Any], folder: Path, preset: str) -> Search | N
         raise ConfigError(f"search.algorithm: must be one of {', '.join(ALGORITHMS)}, got {entry['algorithm']!r}")
     for name, low in (("trials", 1), ("seed", 0), ("max_concurrent", 1)):
         check_whole(f"search.{name}", entry.get(name, low), low, below=2**32)
+    check_number("search.trials", entry["trials"], "trials")
     if entry.get("metric", ACCURACY) != ACCURACY:
         raise ConfigError(f"search.metric: must be {ACCURACY}, which noise can cover and settings may be chosen by, "
                           f"got {entry['metric']!r}")

@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeGuard
 
+from pipeline.experiment.grid import check_number
 from pipeline.trials.config import ConfigError, TrialConfig
 from pipeline.trials.fields import check_whole
 from pipeline.trials.naming import composable
@@ -148,12 +149,13 @@ def draw(candidates: Sequence[TrialConfig], selection: Selection) -> tuple[Trial
     its seed, which must not reveal K.
 
     Raises:
-        ConfigError: if K = 0, which only the Poisson distribution draws.
+        ConfigError: for a mean that is too large, or if K = 0, which only the Poisson distribution draws.
     """
     import numpy as np  # imported here, because most files draw nothing
 
     generator = np.random.default_rng(selection.seed or 0)
     mean, shape = selection.distribution
+    check_number("selection.mean", mean, "trials")
     k = draw_number(generator, mean, shape)
     if k == 0:
         raise ConfigError(f"selection.shape: .inf (Poisson) with mean {mean:g} drew K = 0, so nothing is to "

@@ -14,28 +14,54 @@ from pipeline.trials.fields import SYNONYMS, renamed
 
 
 class ExperimentLoader(yaml.SafeLoader):
-    """YAML's safe loader, except that 1e-5 is a number and a duplicate key is an error."""
+    """YAML's safe loader, except that keys are texts that stand once, and numbers are decimal."""
 
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        """Return a YAML mapping as a dict.
+    def construct_document(self, node: yaml.Node) -> Any:
+        """Return the content of a document; refuse one that contains itself.
 
         Raises:
-            ConstructorError: for a repeated key; plain YAML would silently use its last value.
+            ConstructorError: for an alias within its own anchor.
         """
-        seen = []
-        for key_node, _ in node.value:
-            key = self.construct_object(key_node, deep=True)
-            if key in seen:
-                raise yaml.constructor.ConstructorError(None, None, f"the key {key!r} stands twice",
-                                                        key_node.start_mark)
-            seen.append(key)
-        return super().construct_mapping(node, deep)
+        self.deep_construct = True
+        return super().construct_document(node)
+
+    def construct_scalar(self, node: yaml.ScalarNode | yaml.MappingNode) -> Any:
+        r"""Return a text in which surrogates are joined: JSON writes an emoji as two of them, `\ud83d\ude00`."""
+        return super().construct_scalar(node).encode("utf-16", "surrogatepass").decode("utf-16")
+
+    def flatten_mapping(self, node: yaml.MappingNode) -> None:
+        """Replace the merge key `<<` of a mapping by the entries of the mappings that it names.
+
+        Raises:
+            ConstructorError: for a key that is not text, or is repeated; plain YAML would silently use its last value.
+        """
+        seen = set()
+        for key, _ in node.value:
+            problem = ""
+            if key.tag not in (TEXT, MERGE):
+                written = repr(key.value) if isinstance(key, yaml.ScalarNode) else f"a {key.id}"
+                problem = f"a key must be text, and a decimal number has a point, not a comma, got {written}"
+            elif key.value in seen:
+                problem = f"the key {key.value!r} stands twice"
+            if problem:
+                raise yaml.constructor.ConstructorError(None, None, problem, key.start_mark)
+            seen.add(key.value)
+        super().flatten_mapping(node)
+        node.value = list({key.value: (key, value) for key, value in node.value}.values())  # own entries come last
 
 
-# In YAML 1.1, unlike YAML 1.2, a power of ten without a point or without a sign in its exponent is text.
-ExperimentLoader.add_implicit_resolver("tag:yaml.org,2002:float",
-                                       re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)[eE][-+]?[0-9]+$"),
-                                       list("-+.0123456789"))
+TEXT, MERGE, INT, FLOAT = (f"tag:yaml.org,2002:{kind}" for kind in ("str", "merge", "int", "float"))
+# YAML 1.1 reads 0100 as 64, 1:30 as 90 and a date as a day. All are text here, so that settings refuse them as numbers.
+# As in YAML 1.2, a power of ten is a number also without a point, or without a sign in its exponent.
+KEPT = {MERGE, "tag:yaml.org,2002:bool", "tag:yaml.org,2002:null"}
+ExperimentLoader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if tag in KEPT]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()}
+ExperimentLoader.add_implicit_resolver(INT, re.compile(r"[-+]?(0|[1-9][0-9_]{0,99}|0b[01]{1,99}|0x[0-9a-fA-F]{1,99})$"),
+                                       list("-+0123456789"))
+ExperimentLoader.add_implicit_resolver(
+    FLOAT, re.compile(r"[-+]?([0-9][0-9_]*\.[0-9_]*|([0-9][0-9_]*\.?[0-9_]*|\.[0-9]+)[eE][-+]?[0-9]+|\.[0-9][0-9_]*"
+                      r"|\.(inf|Inf|INF))$|\.(nan|NaN|NAN)$"), list("-+.0123456789"))
 
 
 def parse_yaml(text: str, path: Path | str) -> Any:
@@ -46,10 +72,10 @@ def parse_yaml(text: str, path: Path | str) -> Any:
     """
     try:
         return yaml.load(text, ExperimentLoader)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError, LookupError, AttributeError, RecursionError) as error:  # explicit tags
         mark = getattr(error, "problem_mark", None)  # its line and column count from 0
         location = f" line {mark.line + 1}, column {mark.column + 1}:" if mark else ""
-        problem = getattr(error, "problem", error)
+        problem = str(getattr(error, "problem", error)).partition("\n")[0]
         raise ConfigError(f"{path}:{location} not valid YAML: {problem}") from None
 
 
@@ -122,5 +148,9 @@ def _lines_by_place(text: str) -> dict[str, int]:
                 lines[f"{place}[{number}]"] = value.start_mark.line + 1
                 walk(value, f"{place}[{number}]")
 
-    walk(yaml.compose(text, ExperimentLoader), "")
+    loader = ExperimentLoader(text)
+    root = loader.get_single_node()
+    if root:
+        loader.construct_document(root)  # resolves merge keys
+    walk(root, "")
     return lines

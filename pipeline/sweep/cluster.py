@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -329,7 +330,7 @@ def start(init: Callable[[], object], say: Callable[[str], None]) -> None:
         say: receives a message before the second try.
 
     Raises:
-        ResourceError: both tries failed.
+        ResourceError: both tries failed, or the path of Ray's folder is too long.
     """
     for is_last_try in (False, True):
         try:
@@ -337,6 +338,11 @@ def start(init: Callable[[], object], say: Callable[[str], None]) -> None:
             return
         except Exception as error:  # Ray has no narrower type for this
             ray.shutdown()
+            if "AF_UNIX path length" in str(error):
+                folder = os.environ.get("RAY_TMPDIR") or tempfile.gettempdir()
+                raise ResourceError(f"RAY_TMPDIR: must name a folder with a shorter path than {folder}, in which Ray's "
+                                    "sockets have names that are too long; set RAY_TMPDIR=/tmp, or a shorter TMPDIR"
+                                    ) from None
             if is_last_try:
                 raise ResourceError(f"Ray does not start on this machine ({one_line(error)}); when the machine is less "
                                     "busy, run the same command again") from None

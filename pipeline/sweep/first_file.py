@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipeline.experiment.experiment import Experiment, parse_experiment
+from pipeline.experiment.experiment import Experiment, check_name, parse_experiment
 from pipeline.experiment.preset import VERSIONS
+from pipeline.experiment.yaml_text import parse_yaml
 from pipeline.sweep.dry_run import preview
 from pipeline.trials.datasets import DATASET_LABELS, DATASETS
 from pipeline.trials.features import Features
@@ -149,6 +150,7 @@ def write(path: Path, answers: Answers) -> Iterator[str]:
     """
     if path.suffix not in (".yaml", ".yml"):
         raise ConfigError(f"{path}: must end in .yaml")
+    check_name(f"{path}: its name without {path.suffix}", path.stem)
     if not path.parent.is_dir():
         raise ConfigError(f"{path}: must be in a folder that is there")
     if path.exists():
@@ -214,7 +216,7 @@ def text(path: Path, answers: Answers, algorithms: Sequence[str]) -> str:
     target = parts_of("mechanism", Mechanism)[PRIVATE[answers.private]].target
     lines = [
         f"# Written by `{command}`.",
-        f"name: {path.stem}",
+        f"name: {path.stem if isinstance(parse_yaml(path.stem, path), str) else repr(path.stem)}",  # as 7 and on
         f"description: {DATASET_LABELS[answers.dataset]}, a first comparison of {', '.join(algorithms)}.",
         f"preset: {VERSIONS[-1]}",
         "base:",

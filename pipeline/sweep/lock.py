@@ -7,6 +7,7 @@ in the store.
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -53,9 +54,9 @@ def sweeping(root: Path, name: str, driver: str, patience: float = PATIENCE) -> 
 
 
 def local_driver(root: Path, name: str) -> str:
-    """Return the driver that runs the sweep on this host, empty if none does; creates nothing."""
+    """Return the driver that runs the sweep on this host, empty if none does or can; creates nothing."""
     lock = _lock(root, name)
-    if not Path(lock.lock_file).exists():
+    if not Path(lock.lock_file).exists() or not os.access(lock.lock_file, os.W_OK):
         return ""
     try:
         with lock.acquire(timeout=0):

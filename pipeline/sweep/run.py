@@ -131,7 +131,7 @@ def run_sweep(experiment: Experiment, *, root: Path = Path("mlruns"), tracking_u
                 sweep.lease.require_as_found(sweep.done)
                 sweep.train_rounds(trainer, packs_at_once, checkpoints, commit or git_commit(), idle_seconds, redraw,
                                    watch)
-        elif experiment.search and store.is_open:
+        elif experiment.search and store.is_open and not store.misplaced():
             store.log_suggestions(sweep.rounds.suggestions)  # an earlier driver may have died before this
     sweep.result.wall_seconds = time.monotonic() - begin
     sweep.progress.say(sweep.result.summary(sweep.failure_log))
@@ -190,11 +190,12 @@ class Sweep:
         return len(self.done.keys() & {trial.trial_key for trial in self.rounds.trials})
 
     def check_missing(self) -> Mapping[str, str]:
-        """Check the missing trials before anything expensive starts, and make the private folder.
+        """Check store and missing trials before anything expensive starts, and make the private folder.
 
         Returns:
             Digests of feature files, by their public names.
         """
+        self.store.require_in_place()
         check_evaluations(self.missing)
         uses_files = any(trial.parts.features.of_file for trial in self.possible)
         check_promises(self.possible, published_digests(self.store) if uses_files else ())

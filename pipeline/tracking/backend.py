@@ -127,6 +127,7 @@ def connect(uri: str, lock: FileLock | None) -> Any:
     logging.getLogger("urllib3").setLevel(logging.ERROR)  # it logs a line for every try
     if not event.contains(Engine, "connect", _without_flushes):
         event.listen(Engine, "connect", _without_flushes)
+        event.listen(Engine, "do_connect", _reading_only)
     with lock or contextlib.nullcontext():
         path = database(uri)
         if lock and path is not None and not path.exists():
@@ -136,6 +137,16 @@ def connect(uri: str, lock: FileLock | None) -> Any:
         client = MlflowClient(tracking_uri=uri)
         client.search_experiments(max_results=1)
     return client
+
+
+def _reading_only(dialect: Any, record: Any, arguments: list[Any], options: dict[str, Any]) -> None:
+    """Tell SQLite that nobody writes to a database in a folder that cannot be written.
+
+    It would otherwise create files of the write-ahead log, and not open the database without them.
+    """
+    path = Path(str(arguments[0])) if dialect.name == "sqlite" and arguments else None
+    if path and path.exists() and not os.access(path.parent, os.W_OK) and not Path(f"{path}-wal").exists():
+        arguments[0], options["uri"] = f"{path.absolute().as_uri()}?mode=ro&immutable=1", True
 
 
 def _without_flushes(connection: Any, record: Any) -> None:

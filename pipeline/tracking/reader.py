@@ -107,6 +107,36 @@ class Reader:
         locations = (urlsplit(experiment.artifact_location) for experiment in self._client.search_experiments())
         return [Path(url2pathname(uri.path)) for uri in locations if uri.scheme in ("file", "")]
 
+    @reports_errors
+    def misplaced(self, experiment_id: str | None = None) -> str:
+        """Return why files of a sweep would be written outside this store, which was moved or copied; else nothing.
+
+        MLflow keeps the absolute path of a sweep's files.
+
+        Args:
+            experiment_id: MLflow's id of the sweep's experiment; by default the open one, if any.
+        """
+        experiment_id = experiment_id or self._experiment_id
+        if experiment_id is None or self.shared:
+            return ""
+        location = urlsplit(self._client.get_experiment(experiment_id).artifact_location)
+        folder = Path(url2pathname(location.path)).parent
+        is_own = folder.resolve() == (self.root / "artifacts").resolve()
+        if is_own or location.scheme != "file" or folder.name != "artifacts":
+            return ""
+        return (f"tracking store {redacted(self.uri)}: was moved or copied, and its files would be written to "
+                f"{folder}; move it back, or make the old path lead here (`mkdir -p {folder.parent.parent}; "
+                f"ln -s {self.root} {folder.parent}`)")
+
+    def require_in_place(self, experiment_id: str | None = None) -> None:
+        """Refuse to write files of a sweep outside this store; argument as in `misplaced`.
+
+        Raises:
+            TrackingError: if they would be.
+        """
+        if reason := self.misplaced(experiment_id):
+            raise TrackingError(reason)
+
     @property
     def shared(self) -> bool:
         """Whether other folders and hosts may use the store too."""

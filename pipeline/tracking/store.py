@@ -139,6 +139,7 @@ class Store(Reader):
         """
         with self._lock:
             self._experiment_id = find_experiment(self._client, name) or self._create_experiment(name)
+            self.require_in_place()
             parent = self._find_parent()
             if parent is None:
                 self._client.create_run(self._experiment_id, run_name=name, tags={"sweep": name})
@@ -191,6 +192,7 @@ class Store(Reader):
         with self._lock:
             experiment_id = (find_experiment(self._client, name, imports=True)
                              or self._create_experiment(name, {IMPORTED: import_tag(results)}))
+            self.require_in_place(experiment_id)
             return save(self._client, experiment_id, results, text, replace)
 
     @reports_errors
@@ -405,12 +407,14 @@ class Store(Reader):
     @reports_errors
     def log_audit(self, run_id: str, metrics: Mapping[str, float], tags: Mapping[str, str], file: Path) -> None:
         """Write the results of attacks on a trial: metrics at step 0, tags, and a file in the artifact `audit/`."""
+        self.require_in_place(self._client.get_run(run_id).info.experiment_id)
         write(self._client, run_id, [(name, value, 0) for name, value in metrics.items()], tags=tags)
         self._client.log_artifact(run_id, str(file), artifact_path="audit")
 
     @reports_errors
     def log_report(self, files: Iterable[Path], part: str = "") -> None:
         """Write files as artifacts `report/`, or `report/<part>/`, of the parent run."""
+        self.require_in_place()
         folder = f"report/{part}" if part else "report"
         for path in files:
             self._client.log_artifact(self._parent(), str(path), artifact_path=folder)

@@ -180,10 +180,12 @@ def coerce(f: dataclasses.Field[Any], value: Any) -> Any:
             return value
         if type_ is float and isinstance(value, int | float) and math.isfinite(value):
             return float(value) + 0.0  # -0.0 becomes 0.0
-        if type_ is float and isinstance(value, str):
-            raise ConfigError(f"{name}: must be a number, got the text {value!r}")
         if type_ is tuple and isinstance(value, list | tuple):
             return tuple(value)
+    if type_ in (int, float) and isinstance(value, str):
+        expected = "a whole number" if type_ is int else "a number"
+        hint = "; write it without quotes, comma, colon and leading zeros" if re.search("[0-9]", value) else ""
+        raise ConfigError(f"{name}: must be {expected}, got the text {value!r}{hint}")
     expected = {int: "a whole number", float: "a finite number", bool: "true or false", str: "text",
                 tuple: "a list of whole numbers"}[type_]
     hint = ""
@@ -191,6 +193,8 @@ def coerce(f: dataclasses.Field[Any], value: Any) -> Any:
         hint = "; several values go to grid"
     elif f.name == "noise":  # a number here is a frequent mistake
         hint = "; how much noise there is, noise_multiplier says, or sigma of the photonic mechanism"
+    elif type_ is str:  # YAML reads on, no and 3 otherwise
+        hint = "; in quotes it is text"
     raise ConfigError(f"{name}: must be {expected}, got {value!r}{hint}")
 
 

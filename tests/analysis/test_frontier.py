@@ -6,10 +6,12 @@ import io
 import math
 from dataclasses import replace
 from pathlib import Path
+from xml.etree import ElementTree
 
 import numpy as np
 import pandas as pd
 import pytest
+from latex_tools import check
 from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 from stored import records, stored
@@ -337,6 +339,15 @@ def test_published_results_are_marked_where_they_guarantee_the_same_and_said_as_
     worst = exhibit.draw(runs, name="frontier_worst_class", references=[ours])
     assert "Published" not in worst.markdown
     assert not any(line.get_marker() == "*" for line in worst.figure.axes[0].lines)
+
+
+def test_what_a_source_is_called_is_no_formula_and_may_have_any_letters(runs):
+    name = "a $\\frac{$_%&{} <b> \N{CJK UNIFIED IDEOGRAPH-4E2D} \N{GRINNING FACE} ^~#`code"
+    drawn = exhibit.draw(runs, name="frontier", references=[Reference(name, 3.0, 1e-5, 89.7)])
+    files = {suffix: drawn.files[f"frontier.{suffix}"] for suffix in ("svg", "md", "tex")}
+    text = "".join(ElementTree.fromstring(files["svg"]).itertext())
+    assert all(word in text for word in name.split()) and name in files["md"].decode()
+    assert check(files["tex"].decode()) > 0
 
 
 def test_no_accuracy_beyond_100_and_no_crowded_labels(runs):

@@ -223,6 +223,33 @@ def test_the_answer_stands_first_and_what_was_left_out_is_closed():
     assert 'class="headline"' not in bare and 'id="left-out"' not in bare
 
 
+PRIVATE = "base: {dataset: digits, mechanism: per_example, sampler: poisson, target_epsilon: 3, epochs: 1, hidden: [8]}"
+MEASURED = {"validation/accuracy": 0.8, "test/accuracy": 0.8, "test/worst_class_accuracy": 0.4, "time/epoch_seconds": 1,
+            "alignment/layer_1": 0.3, "alignment/layer_2": 0.3, "epsilon/certified/gdp": 3.0}
+
+
+@pytest.mark.parametrize(("lacks", "status", "left_out"), [
+    ("alignment", "finished", {"frontier_alignment": "measured in none of 2 trials (it needs a hidden layer, "}),
+    ("test/worst", "finished", {"frontier_worst_class": "test/worst_class_accuracy: missing for 2 of 2 trials"}),
+    ("validation", "finished", {"selection": "validation/accuracy: missing for 2 of 2 trials, the first is dfa"}),
+    ("epsilon", "finished", {"frontier": "needs trials with a finite epsilon/certified"}),
+    ("test/", "finished", {"frontier": "test/accuracy: missing for 2 of 2", "selection": "test/accuracy: missing"}),
+    ("", "diverged", {"frontier": "needs trials with", "selection": "validation"})])
+def test_what_a_sweep_lacks_is_left_out_with_the_reason_and_all_else_is_drawn(lacks, status, left_out, tmp_path,
+                                                                              only_svg):
+    experiment = parse_experiment(f"name: lacking\n{PRIVATE}\ngrid: {{seed: [0, 1]}}\n", Path("lacking.yaml"))
+    metrics = {name: value for name, value in MEASURED.items() if not name.startswith(lacks)}
+    store = stored(tmp_path, "lacking", experiment.trials,
+                   lambda trial: records(trial, [metrics], {"privacy.relation": "add/remove"}, status))
+    report = write(experiment, store, tmp_path / "out")
+    reasons = {name: reason for name, reason in report.left_out if name in (*experiment.report, "selection")}
+    assert all(reason in reasons[name] for name, reason in left_out.items()), reasons
+    names = {exhibit.name for exhibit in report.exhibits}
+    assert names | reasons.keys() == {*experiment.report, "selection"} and not names & reasons.keys()
+    page = report.files[-1].read_text(encoding="utf-8")
+    assert all(f"<dt>{name}</dt>" in page for name in left_out) and experiment.trials[0].trial_key in page
+
+
 def test_a_trial_leads_to_its_run(store, experiment, html):
     runs = load_runs(store, experiment.trials)
     for key, run in zip(runs["trial_key"], runs["run_id"], strict=True):

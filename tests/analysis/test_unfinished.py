@@ -138,3 +138,16 @@ def test_the_terminal_has_some_ten_lines_the_answer_first(store, tmp_path, capsy
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) <= 10 and not any(re.match(r"\|", line) for line in lines)
     assert lines[-2].startswith("beside it, and logged to the sweep's MLflow run: runs.csv, frontier.csv")
+
+
+def test_a_report_is_written_where_the_store_does_not_take_it(store, tmp_path, capsys, monkeypatch):
+    """The store was moved, and its old folder is not made anew."""
+    monkeypatch.chdir(tmp_path)
+    train(store, EXPERIMENT.trials)
+    (tmp_path / "mlruns").rename(tmp_path / "moved")
+    Path("part.yaml").write_text(FILE)
+    assert main(["report", "part.yaml", "--mlruns", "moved"]) == 0
+    *_, page, beside, refused, left_out = capsys.readouterr().out.splitlines()
+    assert page == "page: reports/part/index.html" and beside.startswith("beside it: runs.csv, ") and left_out
+    assert re.search(r"^not logged: tracking store .* was moved or copied, and its files would be written to ", refused)
+    assert not (tmp_path / "mlruns").exists() and "selection.csv" in beside

@@ -28,11 +28,14 @@ cases:
 
 def test_ranges(tmp_path):
     text = "base: {mechanism: photonic}\ngrid: {sigma: {linspace: [0, 1, 5]}, seed: {range: [4, 10, 3]}}"
+    huge = load(tmp_path, f"grid: {{learning_rate: {{logspace: [{10**99}, 1, 3]}}}}")
+    assert [t.learning_rate for t in huge.trials] == [1e99, pytest.approx(3.16227766017e49), 1]
     trials = load(tmp_path, text).trials
     assert [t.sigma for t in trials[::2]] == [0, 0.25, 0.5, 0.75, 1] and {t.seed for t in trials} == {4, 7}
 
 
-@pytest.mark.parametrize("text", ["1e-5", "1E-5", "1.0e-5", "1.e-5", ".1e-4", "+1e-05", "0.1e-4", "100e-7"])
+@pytest.mark.parametrize("text", ["1e-5", "1E-5", "1.0e-5", "1.e-5", ".1e-4", "+1e-05", "0.1e-4", "100e-7",
+                                  ".00001", "0.000_01"])
 def test_powers_of_ten_are_numbers(tmp_path, text):
     assert {t.delta for t in load(tmp_path, f"base: {{mechanism: photonic, delta: {text}}}").trials} == {1e-5}
     grid = f"{{sigma: [{text}, 1e1], seed: {{range: [0, 1e0]}}}}"
@@ -40,11 +43,41 @@ def test_powers_of_ten_are_numbers(tmp_path, text):
     assert [t.sigma for t in trials] == [1e-5, 10.0]
 
 
-@pytest.mark.parametrize("text", ["'1e-5'", "1e", "e5", "1e-", "1e5x", "1-e5"])
+@pytest.mark.parametrize("text", ["'1e-5'", "1e", "e5", "1e-", "1e5x", "1-e5", "0100", "-007", "1:30", "1:30.5",
+                                  "2021-01-01", "inf", "nan", "9" * 5000])
 def test_other_text_stays_text(tmp_path, text):
-    with pytest.raises(ConfigError, match=rf"delta: must be a number, got the text .{text.strip(chr(39))}., at base"):
+    """YAML 1.1 would read 0100 as 64, 1:30 as 90 and a date as a day."""
+    with pytest.raises(ConfigError, match=rf"delta: must be a number, got the text .{text.strip(chr(39))}."):
         load(tmp_path, f"base: {{delta: {text}}}")
     assert load(tmp_path, f"description: {text}").description == text.strip("'")
+
+
+def test_a_name_may_look_like_a_number_and_whole_numbers_may_be_grouped(tmp_path):
+    assert load(tmp_path, r'description: "\ud83d\ude00"').description == "\N{GRINNING FACE}", "as JSON writes it"
+    assert load(tmp_path, "name: 007").name == "007" and load(tmp_path, "name: 2021-01-01").name == "2021-01-01"
+    (trial,) = load(tmp_path, "base: {dataset: digits, batch_size: 1_000, epochs: 0x10}").trials
+    assert (trial.batch_size, trial.epochs) == (1000, 16)
+
+
+MERGED = """
+cases:
+  - base: &one {dataset: digits, mechanism: photonic, sigma: 0.1, algorithm: bp, epochs: 2}
+  - base: &two
+      <<: *one
+      algorithm: dfa
+  - base: {epochs: 3, <<: [{sigma: 0.2}, *two]}
+"""
+
+
+def test_merge_keys_take_entries_over_and_own_entries_win(tmp_path):
+    found = [(t.algorithm, t.sigma, t.epochs) for t in load(tmp_path, MERGED).trials]
+    assert found == [("bp", 0.1, 2), ("dfa", 0.1, 2), ("dfa", 0.2, 3)]
+    with pytest.raises(ConfigError, match=r"line 6, column 7: not valid YAML: the key '<<' stands twice"):
+        load(tmp_path, MERGED.replace("algorithm: dfa", "<<: *one"))
+    with pytest.raises(ConfigError, match=r"sigma: must be >= 0, got -1.0, at cases\[1\].base.sigma \(.*, line 6\)"):
+        load(tmp_path, MERGED.replace("algorithm: dfa", "sigma: -1"))
+    with pytest.raises(ConfigError, match=r"nose: unknown field, .*, at cases\[0\].base.nose \(.*, line 3\)"):
+        load(tmp_path, MERGED.replace("epochs: 2", "nose: 2"))
 
 
 @pytest.mark.parametrize(("text", "message"), [
@@ -68,11 +101,27 @@ def test_other_text_stays_text(tmp_path, text):
     ("grid:\n", r"grid: is blank"), ("base: {seed: 7}\ngrid: {seed: [1]}", r"grid.seed: also stands in base"),
     ("base: {sigma: [0, 0.1]}", r"sigma: must be a finite number, got \[0, 0.1\]; several values go to grid"),
     ("grid: {seed: {range: [0, .inf]}}", r"grid.seed.range: must be"),
+    ("base: {tau_h: 0,1}", r".*e.yaml: line 1, column 17: .*a key must be text, .* a point, not a comma, got '1'$"),
+    ("grid: {1: [0, 1]}", r".*e.yaml: line 1, column 8: not valid YAML: a key must be text, .*, got '1'$"),
+    ("no: 1", r".*e.yaml: line 1, column 1: .* got 'no'$"), ("base: {seed: {{n}}}", r".*: .*, got a mapping$"),
+    ("base: &a {tau_h: *a}", r".*e.yaml: line 1, column 7: not valid YAML: found unconstructable recursive node$"),
+    (r'name: "\ud83d"', r".*e.yaml: not valid YAML: 'utf-16"),
+    ("base: !!int a", r".*e.yaml: not valid YAML: invalid literal"), ("[" * 9999, r".*e.yaml: not valid YAML: maximum"),
+    ("base: {epochs: 0100}", r"epochs: must be a whole number, got the text '0100'; write it without .*, line 1\)"),
+    ("base: {optimizer: no}", r"optimizer: must be text, got False; in quotes it is text, at base.optimizer"),
+    ("grid: {seed: {range: [0, 1_000_000_000]}}", r"grid.seed.range: must have at most 100000 values, got 1000000000"),
+    ("grid: {sigma: {linspace: [0, 1, 1e9]}}", r"grid.sigma.linspace: must have at most 100000 values, got 1000000000"),
+    ("cases: [{grid: {tau_h: {linspace: [1, 2, 9e4]}, seed: [1, 2]}}]", r"cases\[0\].grid: must have at most 100000"),
+    ("base: {mechanism: per_example, noise_multiplier: 1}\nselection: {rule: random_stopping, mean: 1e9}",
+     r"selection.mean: must have at most 100000 trials, got 1000000000; split the experiment"),
+    ("search: {algorithm: random, trials: 1000000000, space: {tau_h: {uniform: [1, 2]}}}",
+     r"search.trials: must have at most 100000 trials"),
     ("grid: {sigma: {linspace: [0, .nan, 3]}}", r"grid.sigma.linspace: must be"),
     ("resources: {opu: 0}", r"resources.opu: must be > 0"),
     ("resources: {opu: 0.5}\nbase: {algorithm: pdfa, projector: opu_hardware}", r"resources.opu: must be at least 1"),
     ("grid: {tau_h: [1, 2]}\nbase: {mechanism: photonic}\nreport: [table1]", r"report: table1 has one cell .* tau_h"),
     ("report: [figure2]", r"report: figure2 shows the alignment of pdfa, but no trial"),
+    ("report: [[table1]]", r"report: must be a list of table1, .*, got \[\['table1'\]\]"),
     ("report: [table9]", r"report: must be a list of table1, figure2, frontier, .*, leekifer, got \['table9'\]")])
 def test_refused_in_one_line_with_the_place(tmp_path, text, message):
     with pytest.raises(ConfigError, match="^" + message) as raised:

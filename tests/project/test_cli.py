@@ -392,6 +392,42 @@ def test_account_ends_with_what_the_best_of_the_grid_costs(tmp_path, capsys, gri
     assert says in out[out.rindex("Mironov"):] if says else "the best of" not in out
 
 
+def test_a_name_that_is_too_long_for_files_is_refused_by_every_command(tmp_path, capsys):
+    name = "x" * 121
+    file = written(tmp_path / "e.yaml", f"name: {name}\nbase: {{dataset: digits}}\n")
+    for command in (["sweep", str(file), "--dry-run"], ["sweep", str(file)], ["status", str(file)]):
+        message = output(capsys, *command, code=2)
+        assert message.startswith("error: name: must have at most 120 characters, ") and "got 121: 'xx" in message
+    for stem, message in ((name, "must have at most 120 characters"), ("a b", "must be letters, digits, '_'")):
+        assert message in output(capsys, "init", str(tmp_path / f"{stem}.yaml"), code=2)
+    assert [path.name for path in tmp_path.iterdir()] == ["e.yaml"]
+
+
+def test_init_quotes_a_name_that_yaml_would_not_read_as_text(tmp_path, capsys):
+    output(capsys, "init", str(tmp_path / "on.yaml"), "--dataset", "digits", "--private", "nothing")
+    assert load_experiment(tmp_path / "on.yaml").name == "on"
+    assert "name: must be text, got True; in quotes it is text" in output(
+        capsys, "account", str(written(tmp_path / "e.yaml", "name: on\nbase: {dataset: digits}")), code=2)
+
+
+def test_an_output_that_cannot_encode_a_character_gets_another(tmp_path):
+    """With a notebook's backend of figures, which is not installed here."""
+    file = written(tmp_path / "e.yaml", "base: {dataset: digits, mechanism: per_example, noise_multiplier: 2}")
+    shown = photonic("account", file, cwd=tmp_path, PYTHONIOENCODING="cp1252", MPLBACKEND="module://not_here.inline")
+    assert (shown.returncode, shown.stderr) == (0, "") and "(?, ?)-differential privacy" in shown.stdout
+    script = "import analysis; print(analysis.frontier_axes.__name__)"
+    found = subprocess.run([sys.executable, "-c", script], cwd=ROOT, text=True, capture_output=True,
+                           env={**os.environ, "MPLBACKEND": "module://not_here.inline"})
+    assert (found.stdout, found.stderr) == ("frontier_axes\n", "")
+
+
+def test_a_file_that_cannot_be_written_is_named_in_one_line(tmp_path, capsys):
+    arguments = ["device", "opu_simulated", "--repeats", "8", "--records", "4", "--out"]
+    written(tmp_path / "file", "")
+    assert re.fullmatch(r"error: \[Errno \d+\] .*: '.*/file/a'\n",
+                        output(capsys, *arguments, str(tmp_path / "file" / "a"), code=2))
+
+
 def test_version(capsys):
     with pytest.raises(SystemExit) as ended:
         main(["--version"])

@@ -16,6 +16,7 @@ import grpc
 import pytest
 import ray
 from fault_tools import environment, wait_for
+from ray._private.utils import validate_socket_filepath
 
 from pipeline.sweep import cluster
 from pipeline.sweep.address import check_address
@@ -177,3 +178,16 @@ def test_a_ray_that_does_not_start_in_time_is_tried_once_more(monkeypatch, failu
             cluster.start(init, said.append)
     assert len(calls) == 2 and len(said) == 1
     assert said[0].startswith("Ray did not start (Exception: The current node timed out during startup.")
+
+
+def test_a_folder_whose_path_is_too_long_for_rays_sockets_is_named_at_once(monkeypatch):
+    calls, said = [], []
+
+    def init():
+        calls.append("init")
+        validate_socket_filepath(f"/{'d' * 120}/ray/plasma_store")
+
+    monkeypatch.setenv("RAY_TMPDIR", f"/{'d' * 120}")
+    with pytest.raises(ResourceError, match="^RAY_TMPDIR: must name a folder with a shorter path than /d+, .* set RAY"):
+        cluster.start(init, said.append)
+    assert len(calls) == 1 and not said

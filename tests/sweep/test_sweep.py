@@ -201,6 +201,21 @@ def test_what_happens_to_a_pack_happens_to_it_alone_and_then_what_failed_or_is_n
     assert Counter(r.trial_key for r in tracked(tmp_path)[1]) == Counter(t.trial_key for t in wider)
 
 
+def test_a_moved_store_trains_nothing_and_knows_what_is_finished(tmp_path, in_process, monkeypatch):
+    old, new = tmp_path / "old", tmp_path / "new"
+    old.mkdir()
+    run(old, grid(("dfa",), 1))
+    old.rename(new)
+    again = run(new, grid(("dfa",), 1))
+    assert (again.skipped, again.finished) == (1, 0)
+    with monkeypatch.context() as patch, pytest.raises(TrackingError, match=f"was moved .* to {old}/runs/artifacts; "):
+        patch.setattr(sweep, "running_ray", lambda *a: pytest.fail("Ray was started for nothing"))
+        run(new, grid(("dfa",), 2))
+    assert not old.exists()
+    old.symlink_to(new)  # as the message says
+    assert run(new, grid(("dfa",), 2)).finished == 1 and len(list(new.rglob("*.safetensors"))) == 2
+
+
 def test_a_trial_whose_run_is_deleted_while_others_train_is_left_to_the_next_sweep(tmp_path, in_process, monkeypatch,
                                                                                   said):
     """Asked for again, it would be trained without a run, and asked for again."""

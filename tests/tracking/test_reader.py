@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import inspect
+import os
+import shutil
 import sqlite3
 
 import numpy as np
@@ -20,8 +22,9 @@ from pipeline.trials.records import EpochRecord, Outcome
 DONE, RUNNING = (TrialConfig(dataset="digits", algorithm="bp", batch_size=64, epochs=2, seed=seed) for seed in (0, 1))
 # Every public name that a reader has; whoever adds one says here that it only reads.
 READS = {"artifact", "artifact_folders", "as_swept", "attach", "budget", "certified", "decisions", "done",
-         "experiment", "experiment_id", "find", "has_begun", "history", "holder", "imported", "is_open", "nodes", "of",
-         "planned", "released", "runs", "shared", "suggestions", "sweeps", "tags", "trial", "weights"}
+         "experiment", "experiment_id", "find", "has_begun", "history", "holder", "imported", "is_open", "misplaced",
+         "nodes", "of", "planned", "released", "require_in_place", "runs", "shared", "suggestions", "sweeps", "tags",
+         "trial", "weights"}
 WRITES = {"be_patient", "beat", "begin_draw", "check", "close_sweep", "describe", "fail", "give_up", "import_results",
           "log", "log_audit", "log_experiment", "log_report", "log_suggestions", "log_sweep", "note_nodes",
           "open_sweep", "start"}
@@ -62,6 +65,7 @@ def every_method(root):
         reader.attach("nowhere")
     reader.attach("sweep")
     assert reader.planned() == 2 and reader.experiment() == "name: sweep\n" and not reader.shared
+    assert reader.misplaced() == ""
     assert reader.done() == {DONE.trial_key: "finished"} and reader.holder()[0].endswith(f"@{reader.place}")
     run = reader.trial(DONE.trial_key)
     assert run in reader.runs() and reader.history(run.run_id, "test/accuracy") == [(1, 0.5), (2, 0.6)]
@@ -131,6 +135,48 @@ def test_a_damaged_database_is_mlflows_to_name(tmp_path, monkeypatch):
     (tmp_path / "mlflow.db").write_text("this is no database, although it is long enough to have been one once " * 9)
     with pytest.raises(TrackingError, match="file is not a database"):
         Reader(root=tmp_path)
+
+
+@pytest.fixture
+def copy(root, tmp_path):
+    """The store in another folder, as nobody has it open."""
+    with contextlib.closing(sqlite3.connect(root / "mlflow.db")) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    shutil.copytree(root, tmp_path / "copy", ignore=shutil.ignore_patterns("mlflow.db-*"))
+    (tmp_path / "copy" / ".sweep-sweep.lock").touch()
+    return tmp_path / "copy"
+
+
+def test_a_store_that_can_only_be_read_is_read(copy, monkeypatch, capsys):
+    access = os.access
+    monkeypatch.setattr("os.access", lambda path, mode, **more: mode != os.W_OK and access(path, mode, **more))
+    before = digests(copy)
+    assert main(["status", "--mlruns", str(copy)]) == 0 and "sweep: 2 trials: 1 finished" in capsys.readouterr().out
+    store = Store(root=copy, create=False)
+    store.attach("sweep")
+    with pytest.raises(TrackingError, match="mlflow.db: .*attempt to write a readonly database"):
+        store.beat(2)
+    assert main(["import", str(written_results(copy.parent)), "--as", "a", "--mlruns", str(copy)]) == 2
+    assert capsys.readouterr().err.count("\n") == 1 and digests(copy) == before
+
+
+def written_results(folder):
+    """A file with one result, to import."""
+    file = folder / "results.csv"
+    file.write_text("dataset,method,epsilon,delta,relation,seed,accuracy,source\ndigits,a,1,1e-5,add/remove,,0.8,b\n")
+    return file
+
+
+def test_nothing_is_written_outside_a_store_that_was_moved_or_copied(copy, root, tmp_path):
+    before, store = digests(root), Store(root=copy)
+    for write in (lambda: store.open_sweep("sweep"), lambda: store.log_report([]),
+                  lambda: store.log_audit(store.trial(DONE.trial_key).run_id, {}, {}, tmp_path / "none")):
+        store.attach("sweep")
+        with pytest.raises(TrackingError, match=f"was moved or copied, .* {root}/artifacts; .*; ln -s {copy} {root}`"):
+            write()
+    assert store.done() == {DONE.trial_key: "finished"} and digests(root) == before
+    (tmp_path / "link").symlink_to(root)
+    Store(root=tmp_path / "link").open_sweep("sweep")  # the same folder by another path
 
 
 def test_a_reader_creates_no_folder(tmp_path):

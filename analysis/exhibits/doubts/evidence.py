@@ -138,7 +138,8 @@ def _without_frontier(runs: pd.DataFrame) -> pd.DataFrame:
     """Return the runs that have a test accuracy, with the columns of `Evidence.shown`, as points on no frontier."""
     accuracy = runs.reindex(columns=["test/accuracy"])["test/accuracy"]  # empty without the column
     runs = runs[accuracy.notna()]
-    return runs.assign(algorithm=[method(row) for row in runs.to_dict("records")], point=setting_keys(runs),
+    methods = pd.Series([method(row) for row in runs.to_dict("records")], runs.index, dtype=str)  # also if empty
+    return runs.assign(algorithm=methods, point=setting_keys(runs),
                        kind=NO_FRONTIER, epsilon=float("nan"), value=100 * runs.get("test/accuracy", 0.0), chosen="",
                        choices=1)
 

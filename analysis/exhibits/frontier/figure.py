@@ -22,6 +22,7 @@ from analysis.exhibits.frontier import choice, imported
 from analysis.exhibits.frontier.points import compared_epsilon, short_title, title
 from analysis.exhibits.metrics import METRICS
 from analysis.runs import ALGORITHM_LABELS, ReportError, common_value
+from analysis.text import without_formulas
 from pipeline.experiment.references import Reference
 
 MARKS = "*PXDv^"  # markers of published results, in order
@@ -123,7 +124,8 @@ def legend(figure: Figure, points: pd.DataFrame, head: str = "", letters: Mappin
     legend_title = f"{head}\n{seeds}" if head else seeds
     handles = _legend_entries(points, letters)
     for reference, mark in marks.items():
-        label = f"{fill(reference.source, LEGEND_WIDTH)}:\n{reference.accuracy:g}% at ε = {reference.epsilon:g}"
+        source = without_formulas(fill(reference.source, LEGEND_WIDTH))
+        label = f"{source}:\n{reference.accuracy:g}% at ε = {reference.epsilon:g}"
         handles.append(Line2D([], [], marker=mark, **PUBLISHED, label=label))
     handles += imported.legend_entries(others, LEGEND_WIDTH)
     figure.legend(handles=handles, title=legend_title, loc="outside right center", alignment="left")
@@ -218,5 +220,5 @@ def _legend_entries(points: pd.DataFrame, letters: Mapping[str, str] | None) -> 
         return handles
     for settings, letter in letters.items():
         handles.append(Line2D([], [], color="black", linestyle="none", marker=rf"$\mathrm{{{letter}}}$",
-                              markersize=4.5, markeredgewidth=0, label=settings.replace(", ", ",\n")))
+                              markersize=4.5, markeredgewidth=0, label=without_formulas(settings.replace(", ", ",\n"))))
     return handles

@@ -19,7 +19,7 @@ from analysis import style
 from analysis.exhibits.metrics import METRICS
 from analysis.exhibits.table import Table
 from analysis.runs import DATASET_LABELS, common_value
-from analysis.text import NO_VALUE, n_seeds
+from analysis.text import NO_VALUE, n_seeds, without_formulas
 from pipeline.tracking.reader import Reader
 from pipeline.trials.naming import COMPOSABLE
 
@@ -128,7 +128,7 @@ def legend_entries(points: pd.DataFrame, width: int) -> list[Line2D]:
     """Return legend entries for imported results, one per method, in lines of `width` characters."""
     entries = []
     for method, marker, group in _by_method(points):
-        name = fill(f"imported: {method}", width).replace("$", r"\$")  # a dollar would begin a formula
+        name = without_formulas(fill(f"imported: {method}", width))
         entries.append(Line2D([], [], marker=marker, **LOOK, label=f"{name}\n({_seeds_text(group)})"))
     return entries
 

@@ -16,7 +16,7 @@ from analysis.exhibits.frontier.figure import draw_curves, front, legend
 from analysis.exhibits.frontier.points import GUARANTEED, compared_epsilon, frontier, on_axis, short_title
 from analysis.exhibits.metrics import METRICS
 from analysis.runs import DATASET_LABELS, ReportError, common_value, noise_sources
-from analysis.text import epsilon_text, level_order, level_text, means_text
+from analysis.text import epsilon_text, level_order, level_text, means_text, without_formulas
 from pipeline.accounting.noise import standing
 from pipeline.experiment.frontiers import panel_fields
 
@@ -86,7 +86,7 @@ def plot(points: pd.DataFrame) -> Figure:
         for values, ax in zip(panels, axes, strict=True):
             is_in_panel = (points[list(values)] == list(values.values())).all(axis=1)
             panel_points = points[is_in_panel]
-            ax.set_title(panel_title(values), fontsize="medium")
+            ax.set_title(without_formulas(panel_title(values)), fontsize="medium")
             sns.despine(ax=ax)
             if not panel_points.empty:
                 draw_curves(panel_points, ax)
