@@ -23,7 +23,7 @@ from pipeline.accounting.epsilon import Epsilon
 from pipeline.accounting.event import (
     CONVERSIONS,
     PrivacyEvent,
-    UnsupportedAccounting,
+    TooLittleNoise,
     accountants,
     calibrate,
     epsilon,
@@ -34,7 +34,7 @@ from pipeline.accounting.finite_precision import accounted_delta, within_delta
 from pipeline.accounting.label import with_sigma
 from pipeline.accounting.stated import StatedEvent, poisson_of, stated_event, stated_value, unsampled
 from pipeline.trials.config import ConfigError, TrialConfig
-from pipeline.trials.mechanism import certified_mechanisms
+from pipeline.trials.mechanism import MIN_NOISE_OVER_C, certified_mechanisms
 
 IN_THE_BATCH = "none (the record is in the batch)"  # sampler of one step, for an attacker who knows that
 
@@ -91,11 +91,14 @@ def with_noise(config: TrialConfig) -> TrialConfig:
     """Return the trial with the noise that its target epsilon needs, for the whole run.
 
     `target_epsilon` sets the noise multiplier, or the setting that calibrates a user's trainer. `target_label_epsilon`
-    sets sigma. A trial without a target is returned unchanged.
+    sets sigma. A trial without a target is returned unchanged. A trial that has begun keeps the noise that its run
+    records, as earlier versions may have calibrated another.
 
     Raises:
-        ValueError: if no noise attains the target.
+        ConfigError: if no noise attains the target.
     """
+    if config.recorded_noise:
+        return TrialConfig(config.given, target_epsilon=0.0, target_label_epsilon=0.0, **dict(config.recorded_noise))
     mechanism, trainer = config.parts.mechanism, config.parts.trainer
     if not mechanism.composed or not config.target_epsilon:
         return with_sigma(config)
@@ -108,10 +111,12 @@ def with_noise(config: TrialConfig) -> TrialConfig:
 
         return with_setting(calibrate(config.target_epsilon, epsilon_of, trainer.calibrates))
     event = gaussian_event(config, config.epochs)
-    over_sensitivity = noise_multiplier_for(config.target_epsilon, event, accounted_delta(config))
+    ratio = mechanism.sensitivity_ratio(config)
     # the setting is over the norm C to which noise is scaled, the event's multiplier over the sensitivity
-    over_norm = over_sensitivity * sensitivity(config.parts.mechanism.sensitivity_ratio(config), event.relation)
-    return TrialConfig(config.given, noise_multiplier=over_norm, target_epsilon=0.0)
+    sensitivity_over_norm = sensitivity(ratio, event.relation)
+    least = MIN_NOISE_OVER_C * min(ratio, 1) / sensitivity_over_norm  # of the setting, or of noise over what is bounded
+    over_sensitivity = noise_multiplier_for(config.target_epsilon, event, accounted_delta(config), least=least)
+    return TrialConfig(config.given, noise_multiplier=over_sensitivity * sensitivity_over_norm, target_epsilon=0.0)
 
 
 def calibrated(config: TrialConfig) -> dict[str, str]:
@@ -233,5 +238,5 @@ def _min_epsilon(config: TrialConfig) -> float:
     """Return the smallest stated epsilon of a whole run; infinite if its noise is too small for the accountants."""
     try:
         return min(e.value for e in _stated_epsilons(config, config.epochs))
-    except UnsupportedAccounting:
+    except TooLittleNoise:
         return math.inf

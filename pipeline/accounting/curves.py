@@ -21,12 +21,15 @@ from scipy import optimize, special
 LossDistribution: TypeAlias = pld.PrivacyLossDistribution
 
 DISCRETIZATION = 1e-4  # interval of the loss grid; losses are rounded pessimistically
+FINEST = 5e-7  # smallest interval; float64 resolves the probabilities on a finer grid no more
 COARSEST = 1e-3  # largest interval: for large losses of single steps, or trials of several kinds
 ORDERS = tuple(range(2, 200))  # Theorem 27 of Wang et al. needs integer orders
 
 
 def gdp_eps(mu: float, delta: float) -> float:
     """Return the smallest epsilon of a mu-GDP mechanism at `delta` (Balle & Wang 2018, Theorem 8); 0 at mu = 0."""
+    if mu > 1e150:  # epsilon, about mu^2/2, would overflow
+        return math.inf
     return float(dp_accounting.get_epsilon_gaussian(1 / mu, delta)) if mu > 0 else 0.0
 
 

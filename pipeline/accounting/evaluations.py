@@ -71,12 +71,15 @@ def evaluation_noise(config: TrialConfig) -> float:
 
 
 def check_evaluations(trials: Iterable[TrialConfig]) -> None:
-    """Refuse, before training, trials without an epsilon that covers their evaluations.
+    """Refuse, before training, trials without noise for their target, and without epsilon that covers evaluations.
 
     Raises:
-        ConfigError: naming the first such trial.
+        ConfigError: for the first such trial, also if its trainer states an event that nothing accounts for.
     """
     for trial in trials:
+        noisy = with_noise(trial)
+        if composable([noisy]):
+            event_of(noisy, noisy.epochs)
         if is_noisy(trial):
             try:
                 evaluation_noise(trial)

@@ -23,6 +23,7 @@ from functools import lru_cache
 from pipeline.accounting.curves import (
     COARSEST,
     DISCRETIZATION,
+    FINEST,
     ORDERS,
     LossDistribution,
     classic_conversion,
@@ -32,6 +33,7 @@ from pipeline.accounting.curves import (
     without_replacement_rdp,
 )
 from pipeline.accounting.epsilon import Epsilon
+from pipeline.trials.fields import ConfigError, UserError
 from pipeline.trials.mechanism import MIN_DELTA_PER_STEP, MIN_NOISE_OVER_C
 from pipeline.trials.part import PARTS, load, parts_of
 from pipeline.trials.sampler import RELATIONS, Sampler
@@ -39,11 +41,18 @@ from pipeline.trials.sampler import RELATIONS, Sampler
 CONVERSIONS = {"pld": "pld", "rdp/improved": "improved", "rdp/classic": "classic", "gdp": "exact"}
 LEAST_NOISE_OVER_SENSITIVITY = MIN_NOISE_OVER_C / 2  # the sensitivity is 2 C under replace-one
 LITTLE_NOISE = 0.4  # below it the loss of one step spreads over tens, so the grid is `COARSEST`
+# Of full batches: above either, a grid of losses is too large, and one Gaussian is accounted for instead.
+LARGEST_MU, MOST_STEPS = 30.0, 100_000
+MAX_VALUE = 1e6  # of what is calibrated
 CALIBRATION_RANGE = (0.99, 0.995)  # epsilon over its target: the smallest accepted ratio, and the ratio aimed at
 
 
-class UnsupportedAccounting(ValueError):
+class UnsupportedAccounting(UserError, ValueError):
     """A schedule without a proof here; the message names the missing proof and the schedules that are accounted for."""
+
+
+class TooLittleNoise(UnsupportedAccounting):
+    """Noise that is too small for the grid of a privacy-loss distribution."""
 
 
 @dataclass(frozen=True)
@@ -119,6 +128,31 @@ class PrivacyEvent:
         return self.noise_multiplier
 
     @property
+    def mu(self) -> float | None:
+        """Return mu if the whole run is one Gaussian mechanism, as without amplification; otherwise None.
+
+        E shuffled epochs are sqrt(E)/z-Gaussian DP, and so are E steps on all records. The latter have a privacy-loss
+        distribution, too. It is left where its grid would be too coarse or too large.
+        """
+        releases = self.steps if self.sampler_class.amplified else self.epochs  # of one record
+        mu = math.sqrt(releases) / self.z if self.z else math.inf
+        if not self.sampler_class.amplified:
+            return mu
+        is_too_large = mu > LARGEST_MU or self.steps > MOST_STEPS
+        is_left = is_too_large or sufficient_interval((self.steps, mu**2)) < DISCRETIZATION
+        return mu if self.q == 1 and is_left else None
+
+    @property
+    def losses(self) -> tuple[int, float]:
+        """Return how many privacy-loss distributions the run composes, and about the variance of their sum.
+
+        With sampling rate q and noise multiplier z, the variance is q^2 (e^(1/z^2) - 1) per step.
+        """
+        if self.mu is not None:
+            return 1, self.mu**2
+        return self.steps, self.steps * self.q**2 * math.expm1(1 / self.z**2)
+
+    @property
     def sampler_class(self) -> type[Sampler]:
         """Return the class of the sampler, which knows its accountants and its neighbouring relation."""
         return parts_of("sampler", Sampler)[self.sampler]
@@ -162,12 +196,12 @@ def epsilon(event: PrivacyEvent, delta: float, accountant: str | None = None) ->
                    note=_note(event))
 
 
-def noise_multiplier_for(target_epsilon: float, event: PrivacyEvent, delta: float,
-                         accountant: str | None = None) -> float:
+def noise_multiplier_for(target_epsilon: float, event: PrivacyEvent, delta: float, accountant: str | None = None,
+                         least: float = LEAST_NOISE_OVER_SENSITIVITY) -> float:
     """Return the noise multiplier that `event` needs for an epsilon between 0.99 and 1 times `target_epsilon`.
 
     Raises:
-        ValueError: unless target_epsilon is positive and finite, or if no multiplier in [0.1, 1e6] attains it.
+        ConfigError: as `calibrate`, for a multiplier in [least, 1e6].
         UnsupportedAccounting: as `epsilon`.
     """
     accountant = _accountant_for(event, accountant)
@@ -175,45 +209,60 @@ def noise_multiplier_for(target_epsilon: float, event: PrivacyEvent, delta: floa
     def epsilon_of(noise_multiplier: float) -> float:
         return _epsilon_value(dataclasses.replace(event, noise_multiplier=noise_multiplier), delta, accountant)
 
-    return calibrate(target_epsilon, epsilon_of, "noise multiplier", LEAST_NOISE_OVER_SENSITIVITY)
+    return calibrate(target_epsilon, epsilon_of, "noise multiplier", LEAST_NOISE_OVER_SENSITIVITY, least)
 
 
-def calibrate(target_epsilon: float, epsilon_of: Callable[[float], float], name: str, min_value: float = 1e-6) -> float:
+def calibrate(target_epsilon: float, epsilon_of: Callable[[float], float], name: str, min_value: float = 1e-6,
+              least: float = 0.0) -> float:
     """Return a value, such as a noise multiplier, that gives an epsilon between 0.99 and 1 times `target_epsilon`.
 
     Args:
-        epsilon_of: function from the value to epsilon; decreasing.
+        epsilon_of: function from the value to epsilon; decreasing, and infinite where no accountant takes the value.
         name: the value's name in messages.
         min_value: lower end of the search interval [min_value, 1e6].
+        least: the smallest value that is accepted, if it is larger.
 
     Raises:
-        ValueError: unless target_epsilon is positive and finite, or if no value in [min_value, 1e6] attains it.
+        ConfigError: unless target_epsilon is positive and finite, or if no accepted value attains it; with the epsilon
+            that is attained.
     """
     if not 0 < target_epsilon < math.inf:
-        raise ValueError(f"target_epsilon: must be > 0 and finite, got {target_epsilon}")
+        raise ConfigError(f"target_epsilon: must be > 0 and finite, got {target_epsilon}")
+
+    def value_at(log_value: float) -> float:
+        return min(max(math.exp(log_value), min_value), MAX_VALUE)  # exp rounds
 
     def log_ratio(log_value: float) -> float:
         """Return log(epsilon/target_epsilon), which decreases in `log_value` and is nearly linear."""
-        value = math.exp(log_value)
-        if not min_value <= value <= 1e6:
-            raise ValueError(f"target_epsilon: no {name} in [{min_value:g}, 1e6] gives {target_epsilon}")
-        return math.log(max(epsilon_of(value), 1e-300) / target_epsilon)  # epsilon may be 0
+        return math.log(max(epsilon_of(value_at(log_value)), 1e-300) / target_epsilon)  # epsilon may be 0
+
+    def refusal(bound: str, value: float, other: str) -> ConfigError:
+        """Return the error for a target beyond the epsilon of a value, which is `at least` or `at most` accepted."""
+        attained, accepted = epsilon_of(value), f"{name} in [{max(min_value, least):g}, {MAX_VALUE:g}]"
+        if math.isinf(attained):
+            return ConfigError(f"target_epsilon: no {accepted} gives a finite epsilon at this delta, got "
+                               f"{target_epsilon:g}; use a larger delta")
+        return ConfigError(f"target_epsilon: must be {bound} {attained:.4g}, as no {accepted} gives {other}, got "
+                           f"{target_epsilon:g}")
 
     min_ratio, aim = map(math.log, CALIBRATION_RANGE)
+    bottom, top = math.log(min_value), math.log(MAX_VALUE)
     # Bracket the solution between logarithms of values, in steps of a factor 1.4: the ratio is > 0 at `low` and <= 0 at
     # `high`.
     low = high = 0.0
     ratio_at_low = ratio_at_high = log_ratio(0.0)
     while ratio_at_high > 0:
+        if high == top:
+            raise refusal("at least", MAX_VALUE, "less")
         low, ratio_at_low = high, ratio_at_high
-        high += math.log(1.4)
+        high = min(high + math.log(1.4), top)
         ratio_at_high = log_ratio(high)
-    while ratio_at_low <= 0:
+    while ratio_at_low <= 0 and high > bottom:
         high, ratio_at_high = low, ratio_at_low
-        low -= math.log(1.4)
+        low = max(low - math.log(1.4), bottom)
         ratio_at_low = log_ratio(low)
     # Shrink the bracket by linear interpolation, at least a tenth from either end; halve it if epsilon is infinite.
-    while ratio_at_high < min_ratio:
+    while ratio_at_high < min_ratio and high - low > (1e-5 if ratio_at_low < math.inf else 1e-3):
         fraction = 0.5
         if ratio_at_low < math.inf:
             fraction = min(max((ratio_at_low - aim) / (ratio_at_low - ratio_at_high), 0.1), 0.9)
@@ -223,7 +272,9 @@ def calibrate(target_epsilon: float, epsilon_of: Callable[[float], float], name:
             low, ratio_at_low = middle, ratio
         else:
             high, ratio_at_high = middle, ratio
-    return math.exp(high)
+    if ratio_at_high < min_ratio or value_at(high) < least:  # no more epsilon is to be had
+        raise refusal("at most", max(value_at(high), least), "more")
+    return value_at(high)
 
 
 def _accountant_for(event: PrivacyEvent, accountant: str | None) -> str:
@@ -254,15 +305,15 @@ def _note(event: PrivacyEvent) -> str:
 def _epsilon_value(event: PrivacyEvent, delta: float, accountant: str) -> float:
     """Return the epsilon of a training run at delta by one accountant; infinite without noise.
 
-    Accountant `gdp`, for shuffled batches: E epochs with noise multiplier z are sqrt(E)/z-Gaussian DP. `pld` composes
-    privacy-loss distributions of steps. `rdp/...` converts the Renyi divergence of batches without replacement.
+    Accountant `gdp` is exact for one Gaussian mechanism. `pld` composes privacy-loss distributions of steps.
+    `rdp/...` converts the Renyi divergence of batches without replacement.
     """
     if not 0 < delta < 1:
         raise ValueError(f"delta: must be > 0 and < 1, got {delta}")
     if event.noise_multiplier == 0:
         return math.inf
-    if accountant == "gdp":
-        return gdp_eps(math.sqrt(event.epochs) / event.z, delta)
+    if event.mu is not None and accountant in ("gdp", "pld"):
+        return gdp_eps(event.mu, delta)
     if accountant == "pld":
         return pld_epsilon(loss_distribution(event), delta, event.steps)
     renyi_curve = event.steps * without_replacement_rdp(event.q, event.z)
@@ -272,17 +323,31 @@ def _epsilon_value(event: PrivacyEvent, delta: float, accountant: str) -> float:
 
 
 def interval_of(event: PrivacyEvent) -> float:
-    """Return the interval of the grid of privacy losses: coarse for little noise, whose losses spread widely."""
-    if event.noise_multiplier is not None and event.noise_multiplier < LITTLE_NOISE:
+    """Return the interval of the grid of privacy losses: coarse for little noise, whose losses spread widely.
+
+    It is fine where losses are so small that rounding would count.
+    """
+    if event.z < LITTLE_NOISE:
         return COARSEST
-    return DISCRETIZATION
+    return max(min(sufficient_interval(event.losses), DISCRETIZATION), FINEST)
+
+
+def sufficient_interval(*runs: tuple[int, float]) -> float:
+    """Return the interval of a grid of privacy losses at which rounding adds 0.2% to the variance of their sum.
+
+    Rounding adds at most interval^2/4 to the variance of each of the composed losses.
+
+    Args:
+        runs: `PrivacyEvent.losses` of every run.
+    """
+    counts, variances = zip(*runs, strict=True)
+    return math.sqrt(0.008 * sum(variances) / sum(counts))
 
 
 def loss_distribution(event: PrivacyEvent, interval: float | None = None) -> LossDistribution:
     """Return the privacy-loss distribution of the whole run, from which epsilon follows at any delta.
 
-    Sampled batches compose the losses of steps. E shuffled epochs with noise multiplier z are one Gaussian mechanism of
-    sensitivity 1 with noise z/sqrt(E).
+    Sampled batches compose the losses of steps. Others are one Gaussian mechanism of sensitivity 1 with noise 1/mu.
 
     Args:
         interval: distance of the grid points of the losses; None takes `interval_of(event)`. Epsilon is valid on any
@@ -293,8 +358,8 @@ def loss_distribution(event: PrivacyEvent, interval: float | None = None) -> Los
     """
     check_losses(event)
     interval = interval or interval_of(event)
-    if not event.sampler_class.amplified:
-        return gaussian_losses(event.z / math.sqrt(event.epochs), interval)
+    if event.mu is not None:
+        return gaussian_losses(1 / event.mu, interval)
     losses_of_step = load(event.sampler_class.losses)  # the sampler's function, given by name
     return losses_of_step(event.q, event.z, interval).self_compose(event.steps)
 
@@ -307,9 +372,9 @@ def check_losses(event: PrivacyEvent) -> None:
     """
     accountants(event)  # raises if there is none
     if event.noise_multiplier is None or event.noise_multiplier < LEAST_NOISE_OVER_SENSITIVITY:
-        raise UnsupportedAccounting(f"noise_multiplier: must be at least {LEAST_NOISE_OVER_SENSITIVITY} for a "
-                                    "privacy-loss distribution (smaller noise has an epsilon in the hundreds, and a "
-                                    f"grid of hundreds of millions), got {event.noise_multiplier}")
+        raise TooLittleNoise(f"noise_multiplier: must be at least {LEAST_NOISE_OVER_SENSITIVITY} for a "
+                             "privacy-loss distribution (smaller noise has an epsilon in the hundreds, and a grid of "
+                             f"hundreds of millions), got {event.noise_multiplier}")
 
 
 def pld_epsilon(losses: LossDistribution, delta: float, steps: int) -> float:

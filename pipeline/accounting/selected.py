@@ -18,7 +18,7 @@ from dp_accounting.dp_event import SampledWithoutReplacementDpEvent
 from dp_accounting.rdp import RdpAccountant
 from dp_accounting.rdp.rdp_privacy_accountant import compute_delta
 
-from pipeline.accounting.curves import COARSEST, DISCRETIZATION, gaussian_losses, gdp_eps, improved_conversion
+from pipeline.accounting.curves import COARSEST, FINEST, gaussian_losses, gdp_eps, improved_conversion
 from pipeline.accounting.epsilon import Epsilon
 from pipeline.accounting.event import (
     PrivacyEvent,
@@ -28,6 +28,7 @@ from pipeline.accounting.event import (
     interval_of,
     loss_distribution,
     pld_epsilon,
+    sufficient_interval,
 )
 from pipeline.accounting.stated import RELATIONS, StatedEvent, composed_epsilon
 from pipeline.experiment.stopping import GEOMETRIC, LOGARITHMIC, POISSON, gamma_of
@@ -72,8 +73,8 @@ def selected_by_composition(events: Sequence[Event], delta: float, scores: Seque
 
 
 def _compose_exactly(events: Sequence[Event]) -> bool:
-    """Whether all runs are Gaussian mechanisms, as without amplification by sampling."""
-    return all(isinstance(event, PrivacyEvent) and not event.sampler_class.amplified for event in events)
+    """Whether every run is one Gaussian mechanism, as without amplification by sampling."""
+    return all(isinstance(event, PrivacyEvent) and event.mu is not None for event in events)
 
 
 def _composed_epsilon(events: Sequence[Event], extra_mu: float, delta: float) -> float:
@@ -86,8 +87,7 @@ def _composed_epsilon(events: Sequence[Event], extra_mu: float, delta: float) ->
         return composed_epsilon(repeated_runs, [extra_mu], delta)
     if not _compose_exactly(events):
         return _composed_losses_epsilon(gaussian_events, extra_mu, delta)
-    run_mus = [math.sqrt(event.epochs) / event.z for event in gaussian_events]
-    return gdp_eps(math.hypot(extra_mu, *run_mus), delta)
+    return gdp_eps(math.hypot(extra_mu, *(event.mu or 0.0 for event in gaussian_events)), delta)
 
 
 def _composed_losses_epsilon(events: Sequence[PrivacyEvent], extra_mu: float, delta: float) -> float:
@@ -107,8 +107,7 @@ def _composed_losses_epsilon(events: Sequence[PrivacyEvent], extra_mu: float, de
         total = total.compose(losses)
     if extra_mu:
         total = total.compose(gaussian_losses(1 / extra_mu, interval))
-    # A shuffled run and the extra release are one distribution each, whatever their number of steps.
-    n_compositions = sum(run.steps if run.sampler_class.amplified else 1 for run in runs) + bool(extra_mu)
+    n_compositions = sum(count for count, _ in (run.losses for run in runs)) + bool(extra_mu)
     return pld_epsilon(total, delta, n_compositions)
 
 
@@ -180,25 +179,10 @@ def repeated(orders: np.ndarray, curve: np.ndarray, mean: float, shape: float) -
 
 
 def _interval(runs: Sequence[PrivacyEvent]) -> float:
-    """Return the interval of a common grid of privacy losses for composing several runs.
-
-    Rounding adds at most interval^2/4 to the variance of a step's loss. The interval keeps this below 0.2% of the
-    variance of the losses themselves. The estimate is q^2 (e^(1/z^2) - 1) per step, with sampling rate q and noise
-    multiplier z. A single run has its own interval.
-    """
+    """Return the interval of a common grid of privacy losses for composing several runs; a single run has its own."""
     if len(runs) == 1:
         return interval_of(runs[0])
-    n_steps, variances = [], []
-    for run in runs:
-        if run.sampler_class.amplified:
-            n_steps.append(run.steps)
-            variances.append(run.steps * run.q**2 * math.expm1(1 / run.z ** 2))
-        else:  # shuffled epochs are one Gaussian mechanism
-            n_steps.append(1)
-            variances.append(run.epochs / run.z ** 2)
-    steps, variance = sum(n_steps), sum(variances)
-    interval = math.sqrt(0.008 * variance / steps)  # then interval^2/4 is 0.2% of the variance of a step
-    return min(max(interval, DISCRETIZATION), COARSEST)
+    return min(max(sufficient_interval(*(run.losses for run in runs)), FINEST), COARSEST)
 
 
 def dp_event(event: PrivacyEvent) -> SelfComposedDpEvent:

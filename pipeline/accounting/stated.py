@@ -8,37 +8,47 @@ from __future__ import annotations
 
 import math
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
 import attrs
 import numpy as np
-from dp_accounting import (
+from dp_accounting import NeighboringRelation
+from dp_accounting.dp_event import (
     ComposedDpEvent,
+    DiscreteLaplaceDpEvent,
     DpEvent,
     GaussianDpEvent,
-    NeighboringRelation,
+    LaplaceDpEvent,
+    MixtureOfGaussiansDpEvent,
     PoissonSampledDpEvent,
     RandomizedResponseDpEvent,
     SampledWithoutReplacementDpEvent,
     SampledWithReplacementDpEvent,
     SelfComposedDpEvent,
+    TruncatedSubsampledGaussianDpEvent,
 )
 from dp_accounting.pld import PLDAccountant as _PLDAccountant
 from dp_accounting.pld import privacy_loss_distribution
 from dp_accounting.rdp import RdpAccountant
 
-from pipeline.accounting.curves import ORDERS, improved_conversion
+from pipeline.accounting.curves import ORDERS, gdp_eps, improved_conversion
+from pipeline.accounting.event import LEAST_NOISE_OVER_SENSITIVITY, TooLittleNoise
 from pipeline.trials.config import ConfigError, TrialConfig
-from pipeline.trials.mechanism import MIN_DELTA_PER_STEP
+from pipeline.trials.mechanism import LARGEST_NUMBER, MIN_DELTA_PER_STEP
 from pipeline.trials.trainer import STEP, Trainer
 
 
 class PLDAccountant(_PLDAccountant):  # type: ignore[misc]  # dp_accounting has no types
-    """`dp_accounting`'s accountant with a correction: version 0.6.0 composes repeated randomized response only once."""
+    """`dp_accounting`'s accountant with two corrections of its version 0.6.0.
+
+    It composes repeated randomized response only once. Under replace-one it takes noise multipliers over C, and its
+    Renyi accountant takes them over 2 C, as this package does.
+    """
 
     _pld: Any  # an untyped object of dp_accounting
 
@@ -49,6 +59,8 @@ class PLDAccountant(_PLDAccountant):  # type: ignore[misc]  # dp_accounting has 
         with probability `noise_parameter`; the base class refuses 0. Without `do_compose` the caller only asks whether
         the event is supported.
         """
+        if self.neighboring_relation == NeighboringRelation.REPLACE_ONE:
+            event = _over_norm(event)
         if not do_compose or not isinstance(event, RandomizedResponseDpEvent) or event.noise_parameter == 0:
             return super()._maybe_compose(event, count, do_compose)
         if event.noise_parameter == 1 or event.num_buckets == 1:
@@ -61,6 +73,32 @@ class PLDAccountant(_PLDAccountant):  # type: ignore[misc]  # dp_accounting has 
         return None
 
 
+def _over_norm(event: DpEvent) -> DpEvent:
+    """Return an event with noise over C in place of 2 C, the sensitivity of a sum under replace-one.
+
+    Compositions stay as they are, as the accountant takes them apart.
+    """
+    if isinstance(event, GaussianDpEvent | TruncatedSubsampledGaussianDpEvent):
+        return attrs.evolve(event, noise_multiplier=2 * event.noise_multiplier)
+    if isinstance(event, PoissonSampledDpEvent):
+        return attrs.evolve(event, event=_over_norm(event.event))
+    return event
+
+
+def _gaussian_loss(mu: float) -> float:
+    """Return about the largest privacy loss on the grid of mu-Gaussian DP: it is exceeded with probability e^-50."""
+    return mu * (10 + mu / 2)
+
+
+LARGEST_LOSS = _gaussian_loss(1 / LEAST_NOISE_OVER_SENSITIVITY)  # on a grid
+# By field of an event: the type of its numbers, the least and the largest.
+RANGES: dict[str, tuple[Any, float, float]] = {
+    **dict.fromkeys(("noise_multiplier", "standard_deviation", "rho", "xi"), (Real, 0, LARGEST_NUMBER)),
+    **dict.fromkeys(("sampling_probability", "sampling_probs", "noise_parameter"), (Real, 0, 1)),
+    **dict.fromkeys(("count", "num_buckets", "source_dataset_size", "sample_size", "dataset_size",
+                     "truncated_batch_size", "sensitivity", "step_counts"), (Integral, 1, LARGEST_NUMBER)),
+    "sensitivities": (Real, -LARGEST_NUMBER, LARGEST_NUMBER), "mean": (Real, 1, LARGEST_NUMBER),
+    "shape": (Real, 0, math.inf)}
 RELATIONS = {"add/remove": NeighboringRelation.ADD_OR_REMOVE_ONE, "replace-one": NeighboringRelation.REPLACE_ONE}
 MAKERS: dict[str, Callable[[NeighboringRelation], Any]] = {
     "pld": PLDAccountant, "rdp/improved": lambda relation: RdpAccountant(ORDERS, relation)}
@@ -95,7 +133,13 @@ class StatedEvent:
     @property
     def accountants(self) -> tuple[str, ...]:
         """Return the accountants that support the event, the tightest first."""
-        return tuple(name for name, make in MAKERS.items() if make(self.neighbours).supports(self.event))
+        return tuple(name for name, make in MAKERS.items() if make(self.neighbours).supports(self.run)
+                     and (name != "pld" or _fits_grid(self.run)))
+
+    @property
+    def run(self) -> DpEvent:
+        """Return the event of all repetitions."""
+        return SelfComposedDpEvent(self.event, self.steps)
 
     def renyi(self) -> np.ndarray:
         """Return the Renyi divergence of the whole run at all orders of `ORDERS`, [len(ORDERS)].
@@ -123,53 +167,116 @@ def hashable(event: Any) -> Any:
     return event
 
 
-def count_mechanisms(event: Any) -> int:
-    """Return how many mechanisms an event composes, repetitions included; 1 for an event that composes nothing."""
+def mechanisms(event: DpEvent, count: int = 1) -> Iterator[tuple[DpEvent, int]]:
+    """Yield (mechanism, count) for every mechanism that an event composes, at any depth."""
     if isinstance(event, SelfComposedDpEvent):
-        return event.count * count_mechanisms(event.event)
-    if isinstance(event, ComposedDpEvent):
-        return sum(count_mechanisms(member) for member in event.events)
-    return 1
-
-
-def _numbers(event: Any) -> list[float]:
-    """Return all numbers in an event, such as noise multipliers and counts, in one flat list.
-
-    Args:
-        event: a `DpEvent` from `hashable`, or a value inside one: a number, an event, or a tuple of events.
-    """
-    if isinstance(event, DpEvent):
-        values = [getattr(event, field.name) for field in attrs.fields(type(event))]
-    elif isinstance(event, tuple):
-        values = list(event)
+        yield from mechanisms(event.event, count * event.count)
+    elif isinstance(event, ComposedDpEvent):
+        for member in event.events:
+            yield from mechanisms(member, count)
     else:
-        return [event]
-    return [number for value in values for number in _numbers(value)]
+        yield event, count
 
 
-def _pld_epsilon(accountant: PLDAccountant, n_mechanisms: int, delta: float) -> float:
-    """Return epsilon from a composed privacy-loss distribution; infinite if delta is too small for rounding errors.
+def gaussian_mu(event: DpEvent) -> float | None:
+    """Return mu of an event that composes Gaussian mechanisms alone, without sampling; None for others."""
+    mus = []
+    for mechanism, count in mechanisms(event):
+        if not isinstance(mechanism, GaussianDpEvent):
+            return None
+        mus.append(math.sqrt(count) / mechanism.noise_multiplier if mechanism.noise_multiplier else math.inf)
+    return math.hypot(*mus)
 
-    A tenth of the smallest accepted delta is subtracted, to cover these errors (see `accounting.event.pld_epsilon`).
+
+def _largest_loss(mechanism: DpEvent, count: int = 1) -> float:
+    """Return about the largest privacy loss that a grid must have for a mechanism; 0 without noise or without a grid.
+
+    `count` repetitions of a Gaussian are one Gaussian; others have the grid of a single one.
+    """
+    match mechanism:
+        case PoissonSampledDpEvent(event=event):
+            return _largest_loss(event)
+        case GaussianDpEvent(noise_multiplier=z) if z:
+            return _gaussian_loss(math.sqrt(count) / z)
+        case TruncatedSubsampledGaussianDpEvent(noise_multiplier=z) if z:
+            return _gaussian_loss(2 / z)
+        case MixtureOfGaussiansDpEvent(standard_deviation=sigma, sensitivities=sensitivities) if sigma:
+            return _gaussian_loss(max(map(abs, sensitivities), default=0.0) / sigma)
+        case LaplaceDpEvent(noise_multiplier=z) if z:
+            return 1 / z
+        case DiscreteLaplaceDpEvent(noise_parameter=a, sensitivity=sensitivity):
+            return a * sensitivity
+        case _:
+            return 0.0
+
+
+def _fits_grid(event: DpEvent) -> bool:
+    """Whether the privacy losses of an event fit on a grid, or need none, as those of Gaussians alone.
+
+    The grid of less noise would take up to terabytes.
+    """
+    losses = (_largest_loss(mechanism, count) for mechanism, count in mechanisms(event))
+    return gaussian_mu(event) is not None or max(losses, default=0.0) <= LARGEST_LOSS
+
+
+def _fault(event: Any) -> str:
+    """Return what is wrong in an event, such as `count must be a whole number >= 1, got 0`; empty if nothing is.
 
     Args:
-        accountant: after composition.
-        n_mechanisms: number of mechanisms that it composed.
+        event: a `DpEvent`, or a value inside one: an event or a sequence of events.
     """
-    min_delta = n_mechanisms * MIN_DELTA_PER_STEP
+    if isinstance(event, list | tuple):
+        return next(filter(None, map(_fault, event)), "")
+    if not isinstance(event, DpEvent):
+        return f"must be a dp_accounting.DpEvent, got {event!r}"
+    for name, value in ((field.name, getattr(event, field.name)) for field in attrs.fields(type(event))):
+        if name not in RANGES:
+            if fault := _fault(value):
+                return fault
+            continue
+        kind, low, high = RANGES[name]
+        if isinstance(event, LaplaceDpEvent):
+            low = 1 / LARGEST_NUMBER  # the Renyi divergence divides by its noise
+        elif isinstance(event, DiscreteLaplaceDpEvent):
+            high = LARGEST_NUMBER  # of `noise_parameter`, which is a rate here
+        numbers: Iterable[Any] = value if isinstance(value, list | tuple) else [value]
+        for number in numbers:
+            if isinstance(number, bool) or not isinstance(number, kind) or not low <= number <= high:
+                noun = "a number" if kind is Real else "a whole number"
+                return f"{name} must be {noun} >= {low:g} and <= {high:g}, got {number!r}"
+    if isinstance(event, SampledWithoutReplacementDpEvent) and event.sample_size > event.source_dataset_size:
+        return f"sample_size must be at most source_dataset_size, got {event.sample_size}"
+    return ""
+
+
+def _pld_epsilon(events: list[DpEvent], relation: NeighboringRelation, delta: float) -> float:
+    """Return epsilon of composed events from their privacy-loss distributions; exact for Gaussians without sampling.
+
+    It is infinite if delta is too small for rounding errors. A tenth of the smallest accepted delta is subtracted, to
+    cover these errors (see `accounting.event.pld_epsilon`).
+    """
+    together = ComposedDpEvent(events)
+    mu = gaussian_mu(together)
+    if mu is not None:
+        return gdp_eps(mu, delta)
+    min_delta = sum(count for _, count in mechanisms(together)) * MIN_DELTA_PER_STEP
     if delta < min_delta:
         return math.inf
     rounding_margin = min_delta / 10
-    return float(accountant.get_epsilon(delta - rounding_margin))
+    return float(PLDAccountant(relation).compose(together).get_epsilon(delta - rounding_margin))
 
 
 def _is_pure(event: DpEvent) -> bool:
     """Whether an event consists of randomized responses alone, so that it has a pure epsilon (delta = 0)."""
-    if isinstance(event, ComposedDpEvent):
-        return all(_is_pure(part) for part in event.events)
-    if isinstance(event, SelfComposedDpEvent):
-        return _is_pure(event.event)
-    return isinstance(event, RandomizedResponseDpEvent)
+    return all(isinstance(mechanism, RandomizedResponseDpEvent) for mechanism, _ in mechanisms(event))
+
+
+def noise_in_words(event: DpEvent, relation: str) -> str:
+    """Return `noise 4 times what replacing one record changes at most`; empty for an event without such noise."""
+    changes = {"add/remove": "adding or removing", "replace-one": "replacing"}[relation]
+    noise = dict.fromkeys(f"{mechanism.noise_multiplier:.4g}" for mechanism, _ in mechanisms(unsampled(event))
+                          if isinstance(mechanism, GaussianDpEvent | LaplaceDpEvent))
+    return f"noise {' and '.join(noise)} times what {changes} one record changes at most" if noise else ""
 
 
 def unsampled(event: DpEvent) -> DpEvent:
@@ -207,8 +314,7 @@ def stated_value(event: StatedEvent, delta: float, accountant: str) -> float:
         accountant: `pld` (privacy-loss distribution), or `rdp/improved` (Renyi divergence).
     """
     if accountant == "pld":
-        composed = PLDAccountant(event.neighbours).compose(event.event, event.steps)
-        return _pld_epsilon(composed, event.steps * count_mechanisms(event.event), delta)
+        return _pld_epsilon([event.run], event.neighbours, delta)
     epsilon, _ = improved_conversion(ORDERS, event.renyi(), delta)
     return epsilon
 
@@ -219,20 +325,21 @@ def stated_event(config: TrialConfig, epochs_done: int) -> StatedEvent:
     Raises:
         ConfigError: if the trainer gives no event, or one that no accountant supports; with the trainer's file and
             line.
+        TooLittleNoise: for noise too small for its only accountant.
     """
     trainer = config.parts.trainer
     if config.trainer_version != trainer.version:  # another version may state another event
         raise ConfigError(f"trainer_version: version {config.trainer_version} of trainer '{trainer.name}' states what "
                           f"its trials cost, and version {trainer.version} is loaded; load that file")
     event = _event_of_trainer(config)
-    if not isinstance(event, DpEvent):
-        raise ConfigError(f"event: must be a dp_accounting.DpEvent, got {event!r} of trainer '{trainer.name}' "
-                          f"({source_line(trainer)})")
-    if any(math.isnan(number) for number in _numbers(hashable(event))):
-        raise ConfigError(f"event: must be made of numbers, got {event} of trainer '{trainer.name}' "
-                          f"({source_line(trainer)})")
+    if fault := _fault(event):
+        raise ConfigError(f"event: {fault} of trainer '{trainer.name}' ({source_line(trainer)})")
     events_per_epoch = config.steps_per_epoch if trainer.per == STEP else 1
     stated = StatedEvent(trainer.relation, hashable(event), epochs_done * events_per_epoch, epochs_done)
+    if not stated.accountants and PLDAccountant(stated.neighbours).supports(event):
+        raise TooLittleNoise("event: its noise must be 0 (no guarantee) or at least some "
+                             f"{LEAST_NOISE_OVER_SENSITIVITY} times the sensitivity, below which nothing can be "
+                             f"accounted for, got {event} of trainer '{trainer.name}' ({source_line(trainer)})")
     if not stated.accountants:
         raise ConfigError(f"event: no accountant takes {event} under {trainer.relation}, got it of trainer "
                           f"'{trainer.name}' ({source_line(trainer)}); Poisson sampled or plain Gaussian and Laplace "
@@ -277,11 +384,9 @@ def composed_epsilon(runs: list[tuple[DpEvent, NeighboringRelation]], mus: list[
     """
     relations = {relation for _, relation in runs}
     events = [event for event, _ in runs] + [GaussianDpEvent(1 / mu) for mu in mus if mu]
-    if len(relations) == 1 and all(PLDAccountant(*relations).supports(event) for event in events):
-        composed = PLDAccountant(*relations)
-        for event in events:
-            composed.compose(event)
-        return _pld_epsilon(composed, n_mechanisms=sum(count_mechanisms(event) for event in events), delta=delta)
+    if len(relations) == 1 and all(PLDAccountant(*relations).supports(event) and _fits_grid(event)
+                                   for event in events):
+        return _pld_epsilon(events, relations.pop(), delta)
     curve = np.array(ORDERS) * sum(mu**2 for mu in mus) / 2  # Renyi divergence [orders], of the Gaussian releases
     for event, relation in runs:
         accountant = RdpAccountant(ORDERS, relation)

@@ -21,7 +21,7 @@ from pipeline.accounting.event import PrivacyEvent, UnsupportedAccounting
 from pipeline.accounting.finite_precision import DELTA_SHARE, optical_enlargement
 from pipeline.accounting.label import label_epsilons
 from pipeline.accounting.noise import choice_statement
-from pipeline.accounting.stated import StatedEvent
+from pipeline.accounting.stated import StatedEvent, noise_in_words, stated_event
 from pipeline.experiment.experiment import Experiment
 from pipeline.experiment.stopping import Selection
 from pipeline.trials.config import TrialConfig
@@ -341,7 +341,9 @@ def _stated_tags(config: TrialConfig) -> dict[str, str]:
     tightest, *_ = certified_epsilons(config, config.epochs)
     unchecked = ("what else than the records that it is handed the trainer reads, that it does as it states, and that "
                  "whether it raises an error depends on no private record, is its own statement")
-    notes = [tightest.note, unchecked, _noise_source_of_trainer(config), REAL_NUMBERS, _logging_coverage(config)]
+    in_words = noise_in_words(stated_event(config, 1).event, tightest.relation)
+    notes = [tightest.note, *filter(None, [in_words]), unchecked, _noise_source_of_trainer(config), REAL_NUMBERS,
+             _logging_coverage(config)]
     return {
         "privacy.certified": "stated",
         "privacy.relation": tightest.relation,

@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 
 from pipeline.accounting.budget import budget_lines, make_filter
+from pipeline.accounting.evaluations import check_evaluations
 from pipeline.accounting.overview import aligned
 from pipeline.accounting.statement import bound_lines, price_lines
 from pipeline.experiment.experiment import Experiment, with_trials
@@ -52,12 +53,13 @@ def preview(experiment: Experiment, workers: int | None, root: Path = Path("mlru
         root: folder of the tracking store, where a search may have begun.
 
     Raises:
-        ConfigError: if a search has begun with another budget or has spent it, or if `pipeline.trials.promises`
-            refuses a trial.
+        ConfigError: if a search has begun with another budget or has spent it, or if `pipeline.trials.promises` or
+            the accounting refuses a trial.
         ResourceError: if this machine does not have the resources of a pack.
         OpuUnavailable: if a trial needs an OPU and there is none.
     """
     check_promises(experiment.possible, _check_begun_sweep(experiment, root))
+    check_evaluations(experiment.possible)
     experiment = _with_drawn_trials(experiment)
     requested, offer = experiment.resources, {**local_offer(workers), "GPU": torch.cuda.device_count()}
     check_resources(experiment.trials, requested, [offer])

@@ -17,7 +17,15 @@ from pipeline.accounting.budget import Filter, make_filter, require_unchanged
 from pipeline.experiment.experiment import Experiment, with_trials
 from pipeline.experiment.halving import Halving
 from pipeline.experiment.search import Search
-from pipeline.tracking.artifacts import BUDGET, DONE, REFUSED, Suggestion, TrackedRun, started
+from pipeline.tracking.artifacts import (
+    BUDGET,
+    DONE,
+    REFUSED,
+    Suggestion,
+    TrackedRun,
+    recorded_noise,
+    started,
+)
 from pipeline.tracking.reader import Reader
 from pipeline.tracking.store import Store
 from pipeline.trials.config import ConfigError, TrialConfig
@@ -64,13 +72,16 @@ class Rounds:
         self._asking = (experiment.search, make(experiment.search)) if experiment.search and make else None
         self.suggestions = [] if experiment.search else [Suggestion(trial, True) for trial in experiment.trials]
         self._before = store.decisions() if filter and store.is_open else []
-        self._refused = {key for key, run in self._runs().items() if REFUSED in run.tags} if filter else set()
+        runs = self._runs()
+        self._refused = {key for key, run in runs.items() if REFUSED in run.tags} if filter else set()
+        self._noise = {key: recorded_noise(run) for key, run in runs.items()}
         self._reported = 0  # number of suggestions with scores that the searcher has
 
     @property
     def trials(self) -> tuple[TrialConfig, ...]:
-        """Trials that were allowed to start, each once."""
-        return started(self.suggestions)
+        """Trials that were allowed to start, each once; those that have begun with the noise that their runs record."""
+        return tuple(trial.with_recorded_noise(self._noise.get(trial.trial_key, {}))
+                     for trial in started(self.suggestions))
 
     @property
     def passed_over(self) -> int:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pipeline.accounting.certified import stated_of, with_noise
+from pipeline.accounting.stated import noise_in_words, stated_event
 from pipeline.experiment.plugins import LOADED
 from pipeline.sweep.recorder import NOT_RECORDED
+from pipeline.tracking.artifacts import recorded_noise
 from pipeline.tracking.reader import Reader
 from pipeline.trials.config import ConfigError, TrialConfig
 
@@ -15,7 +17,7 @@ def check_trainers(store: Reader, trials: Sequence[TrialConfig]) -> list[str]:
     """Check that trainers still state the same guarantee for trials of the open sweep as at training time.
 
     Returns:
-        One line per trainer with a changed file but an unchanged version.
+        One line per trainer with a changed file but an unchanged version, and one with epsilons of an earlier version.
 
     Raises:
         ConfigError: for a changed statement.
@@ -24,11 +26,18 @@ def check_trainers(store: Reader, trials: Sequence[TrialConfig]) -> list[str]:
     by_trainer = {trial.trainer: trial for trial in by_key.values()}
     if not by_key or not store.is_open:
         return []
-    messages: dict[str, str] = {}  # by trainer
+    messages: dict[str, str] = {}  # by trainer, and by what they are about
     for run in store.runs():
         trial = by_key.get(run.trial_key)
         if trial and run.tags.get("privacy.certified") == "stated":
-            _check_statement(trial, run.tags.get("privacy.notes", ""))
+            begun, notes = trial.with_recorded_noise(recorded_noise(run)), run.tags.get("privacy.notes", "")
+            _check_statement(begun, notes)
+            words = noise_in_words(stated_event(with_noise(begun), 1).event, begun.parts.trainer.relation)
+            if run.tags.get("privacy.relation") == "replace-one" and words not in notes:
+                messages[f"{trial.trainer} noise"] = (
+                    f"trainer '{trial.trainer}': an earlier version stored epsilons of this sweep, which stay; "
+                    "it took noise under replace-one over C for epsilon/stated/pld, where it is over 2C "
+                    "(docs/privacy.md, section 1)")
         trial = by_trainer.get(run.params.get("trainer", ""))
         if trial and run.params.get("trainer_version") == str(trial.trainer_version):
             module = trial.parts.trainer.works.__module__
@@ -45,7 +54,7 @@ def _check_statement(trial: TrialConfig, then: str) -> None:
     """Check that a trainer states the same guarantee for a trial now as when it was trained.
 
     Args:
-        trial: the trial, with the trainer as it is now.
+        trial: the trial with its recorded noise, and the trainer as it is now.
         then: the tracked tag `privacy.notes`, which begins with the statement.
 
     Raises:

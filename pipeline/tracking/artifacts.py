@@ -154,7 +154,12 @@ def config_of(run: TrackedRun) -> TrialConfig:
     if config.trial_key != run.trial_key:
         raise ConfigError(f"run {run.run_id}: its params must be those of trial {run.trial_key}, got those of "
                           f"{config.trial_key}; another version of this software tracked it")
-    return config
+    return config.with_recorded_noise(recorded_noise(run))
+
+
+def recorded_noise(run: TrackedRun) -> dict[str, float]:
+    """Return the calibrated noise of a run by setting; empty without a target, and before the first epoch."""
+    return {name.removeprefix(CALIBRATED): float(text) for name, text in run.tags.items() if not is_setting(name)}
 
 
 def total_costs(runs: Iterable[TrackedRun]) -> tuple[float, float]:

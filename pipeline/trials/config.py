@@ -58,6 +58,7 @@ class TrialConfig:
     Attributes:
         given: the given settings, (name, value), sorted by name; `TrialConfig(given, sigma=1)` changes one.
         parts: one for each slot.
+        recorded_noise: (setting, value) of calibrated noise that a run of the trial records; not part of its identity.
 
     Raises:
         ConfigError: for an unknown setting, a value outside its range, or a combination that cannot be run.
@@ -71,6 +72,7 @@ class TrialConfig:
     given: tuple[tuple[str, Any], ...] = field(compare=False)
     parts: Parts = field(init=False)
     unused: tuple[tuple[str, Any], ...] = field(init=False)
+    recorded_noise: tuple[tuple[str, float], ...] = field(init=False, default=())
 
     def __init__(self, given: tuple[tuple[str, Any], ...] = (), **values: Any) -> None:
         """Compose a trial from its settings, and refuse it if it cannot be run.
@@ -144,7 +146,14 @@ class TrialConfig:
         raise AttributeError(f"'TrialConfig' object has no attribute '{name}'")
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"given": self.given}  # no classes: the other process composes the parts after it has loaded the plugins
+        """Return no classes: the other process composes the parts after it has loaded the plugins."""
+        return {"given": self.given, "recorded_noise": self.recorded_noise}
+
+    def with_recorded_noise(self, noise: Mapping[str, float]) -> TrialConfig:
+        """Return the trial with the calibrated noise that a run of it records, by setting."""
+        trial = TrialConfig(self.given)
+        trial.__dict__.update(recorded_noise=tuple(sorted(noise.items())))
+        return trial
 
     def __repr__(self) -> str:
         return f"TrialConfig({', '.join(f'{name}={value!r}' for name, value in self.given)})"

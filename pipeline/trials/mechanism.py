@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 MIN_NOISE_OVER_C = 0.2  # least noise_multiplier above 0
 # Least delta per composed step of a privacy-loss distribution: ten times the possible rounding error.
 MIN_DELTA_PER_STEP = 1e-14
+LARGEST_NUMBER = 1e100  # largest noise multiplier: float64 has no squares of much larger numbers
 MIN_LABEL_EPSILON = 1e-3  # least target_label_epsilon above 0
 
 

@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
 
 from pipeline.trials.fields import ConfigError
+from pipeline.trials.mechanism import LARGEST_NUMBER
 
 if TYPE_CHECKING:
     from pipeline.trials.config import TrialConfig
@@ -54,6 +55,9 @@ def check_noise(trial: TrialConfig, place: str = "") -> None:
     if not trainer.built_in and trial.trainer_version != trainer.version:
         raise ConfigError(f"trainer_version: must be {trainer.version}, that of trainer '{trainer.name}' as it is "
                           f"loaded, got {trial.trainer_version}")
+    if trial.noise_multiplier > LARGEST_NUMBER:
+        raise ConfigError(f"noise_multiplier: must be at most {LARGEST_NUMBER:g}, whose square is a number, got "
+                          f"{trial.noise_multiplier:g}")
     noise = "noise_multiplier" if mechanism.certified else trainer.calibrates  # name of the setting; may be empty
     if noise and not mechanism.kind(trial) and noise not in dict(trial.given):
         part = f"trainer '{trial.trainer}'" if mechanism.trainer_only else f"mechanism '{trial.mechanism}'"

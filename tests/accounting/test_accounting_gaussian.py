@@ -17,6 +17,7 @@ from pipeline.accounting import curves, leekifer, selected
 from pipeline.accounting import event as ga
 from pipeline.accounting.event import PrivacyEvent, UnsupportedAccounting, epsilon
 from pipeline.accounting.selected import selected_by_composition
+from pipeline.trials.fields import ConfigError
 from pipeline.trials.mechanism import MIN_DELTA_PER_STEP, MIN_NOISE_OVER_C
 from pipeline.trials.part import PARTS
 from pipeline.trials.sampler import RELATIONS, relation_of
@@ -25,6 +26,7 @@ POISSON = PrivacyEvent("poisson", "add/remove", 1.0, steps=3150, epochs=15, samp
 FIXED = PrivacyEvent("without_replacement", "replace-one", 1.0, steps=3150, epochs=15, N=54000, m=256)
 SHUFFLED = PrivacyEvent("shuffled", "replace-one", 4.0, steps=3150, epochs=15)
 ALL = (POISSON, FIXED, SHUFFLED)
+FULL = PrivacyEvent("poisson", "add/remove", 4.0, steps=4, epochs=4, sampling_rate=1.0)
 REPLACE = dp_accounting.NeighboringRelation.REPLACE_ONE
 
 
@@ -186,8 +188,19 @@ def test_calibration_refuses():
     for target in (0.0, -1.0, math.inf):
         with pytest.raises(ValueError, match="target_epsilon: must be > 0 and finite"):
             ga.noise_multiplier_for(target, SHUFFLED, 1e-5)
-    with pytest.raises(ValueError, match="no noise multiplier in"):
-        ga.noise_multiplier_for(1e9, SHUFFLED, 1e-5)
+    for event, least, largest in ((SHUFFLED, 0.1, math.sqrt(15) / 0.1), (FULL, 0.2, 2 / 0.2)):
+        largest = curves.gdp_eps(largest, 1e-5)
+        message = f"must be at most {largest:.4g}, as no noise multiplier in .{least}, 1e.06. gives more, got"
+        for target in (1e9, 1e300, 1.02 * largest):
+            with pytest.raises(ConfigError, match=message):
+                ga.noise_multiplier_for(target, event, 1e-5, least=least)
+        assert ga.noise_multiplier_for(0.999 * largest, event, 1e-5, least=least) == pytest.approx(least, rel=0.01)
+    with pytest.raises(ConfigError, match="must be at least 0.9263, as no noise in .0.5, 1e.06. gives less, got 0.1"):
+        ga.calibrate(0.1, lambda value: curves.gdp_eps(0.25, 1e-5), "noise", 0.5)
+    with pytest.raises(ConfigError, match="no noise in .* gives a finite epsilon at this delta, got 3; use a larger"):
+        ga.calibrate(3, lambda value: math.inf, "noise")
+    with pytest.raises(ConfigError, match="must be at most 1, as no noise in .* gives more, got 9"):
+        ga.calibrate(9, lambda value: 1 / value if value >= 1 else math.inf, "noise")
     with pytest.raises(UnsupportedAccounting):
         ga.noise_multiplier_for(1.0, dataclasses.replace(SHUFFLED, relation="add/remove"), 1e-5)
 
@@ -272,3 +285,48 @@ def test_with_little_noise_a_coarse_grid_has_the_same_epsilon(kind):
     assert ga.epsilon(event, 1e-5, "pld").value == pytest.approx(fine, rel=1e-5)
     rough = ga.pld_epsilon(ga.loss_distribution(event, 0.5), 1e-5, event.steps)
     assert rough > 1.001 * fine, "a coarse grid is not always harmless"
+
+
+# small epsilons, and full batches: where the grid would be too coarse or too large
+
+@pytest.mark.parametrize(("target", "steps"), [(1e-3, 40), (3.0, 40), (1e-2, 1000), (3.0, 20_000_000)])
+def test_noise_of_full_batches_is_that_of_one_gaussian(target, steps):
+    for kind in (dict(sampler="poisson", relation="add/remove", sampling_rate=1.0),
+                 dict(sampler="without_replacement", relation="replace-one", N=10, m=10)):
+        event = PrivacyEvent(noise_multiplier=None, steps=steps, epochs=steps, **kind)
+        z = ga.noise_multiplier_for(target, event, 1e-5)
+        assert 0.989 * target <= curves.gdp_eps(math.sqrt(steps) / z, 1e-5) <= target
+        calibrated = dataclasses.replace(event, noise_multiplier=z)
+        if steps > 40:
+            two = selected_by_composition([calibrated] * 2, 1e-5).value
+            assert two == pytest.approx(curves.gdp_eps(math.sqrt(2 * steps) / z, 1e-5), rel=2e-3)
+
+
+def test_full_batches_keep_their_grid_where_it_is_neither_too_coarse_nor_too_large():
+    def mu(steps, z):
+        return dataclasses.replace(FULL, steps=steps, noise_multiplier=z).mu
+
+    assert mu(4, 4.0) is None and mu(100_000, 79.057) is None and mu(4, 0.1) is None
+    assert mu(4, 1e4) == 2e-4 and mu(100_000, 1.0) == math.sqrt(1e5) and mu(100_001, 1e4) < 0.1
+    assert dataclasses.replace(POISSON, noise_multiplier=1e4).mu is None
+
+
+@pytest.mark.parametrize(("mu", "steps"), [(5e-3, 100_000), (5e-4, 40), (5e-4, 3150), (1e-4, 40)])
+def test_a_fine_grid_costs_next_to_nothing_and_never_less_than_the_truth(mu, steps):
+    z = math.sqrt(steps) / mu
+    interval = max(ga.sufficient_interval((steps, mu**2)), curves.FINEST)
+    losses = curves.poisson_losses(1.0, z, interval).self_compose(steps)
+    exact = curves.gdp_eps(mu, 1e-5)
+    assert exact <= ga.pld_epsilon(losses, 1e-5, steps) <= 1.005 * exact
+    rough = curves.poisson_losses(1.0, z, curves.DISCRETIZATION).self_compose(steps)
+    assert ga.pld_epsilon(rough, 1e-5, steps) > 1.01 * exact
+
+
+@pytest.mark.parametrize("event", [POISSON, FIXED], ids=lambda event: event.sampler)
+def test_small_epsilons_take_a_finer_grid_and_others_keep_theirs(event):
+    small = dataclasses.replace(event, steps=40, noise_multiplier=40.0)
+    interval = ga.interval_of(small)
+    assert curves.FINEST < interval < curves.DISCRETIZATION == ga.interval_of(event)
+    finer = ga.pld_epsilon(ga.loss_distribution(small, interval / 4), 1e-5, small.steps)
+    assert finer <= epsilon(small, 1e-5, "pld").value <= 1.005 * finer
+    assert ga.pld_epsilon(ga.loss_distribution(small, curves.DISCRETIZATION), 1e-5, small.steps) > 1.05 * finer

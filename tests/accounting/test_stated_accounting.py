@@ -1,17 +1,38 @@
 """Epsilon of events that a trainer states, against closed forms."""
 
 import math
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
-from dp_accounting import (
+from dp_accounting.dp_event import (
     ComposedDpEvent,
+    DiscreteLaplaceDpEvent,
     GaussianDpEvent,
+    LaplaceDpEvent,
+    MixtureOfGaussiansDpEvent,
+    NoOpDpEvent,
     PoissonSampledDpEvent,
     RandomizedResponseDpEvent,
+    RepeatAndSelectDpEvent,
+    SampledWithoutReplacementDpEvent,
     SelfComposedDpEvent,
+    TruncatedSubsampledGaussianDpEvent,
+    ZCDpEvent,
 )
+from scipy import stats
 
-from pipeline.accounting.stated import StatedEvent, composed_epsilon, hashable, stated_value
+from pipeline import TrialConfig, account, trainer
+from pipeline.accounting import privacy_tags
+from pipeline.accounting.certified import certified_epsilons, stated_step, with_noise
+from pipeline.accounting.curves import gdp_eps
+from pipeline.accounting.evaluations import check_evaluations, selected_epsilon
+from pipeline.accounting.stated import RELATIONS, StatedEvent, composed_epsilon, hashable, stated_value
+from pipeline.experiment.stopping import Selection
+from pipeline.sweep.trainers import check_trainers
+from pipeline.trials.fields import ConfigError, UserError
+
+DIGITS = dict(dataset="digits", batch_size=64, epochs=2)  # 40 steps on 1293 records
 
 
 def delta_of(epsilon, once, many):
@@ -49,3 +70,156 @@ def test_an_event_made_of_lists_can_be_looked_up():
     event = hashable(ComposedDpEvent(parts))
     assert event == ComposedDpEvent((PoissonSampledDpEvent(0.1, ComposedDpEvent((GaussianDpEvent(2.0),))), parts[1]))
     assert {event: 1}[hashable(ComposedDpEvent(list(parts)))] == 1
+
+
+# the unit of noise: the sensitivity of the sum, C under add/remove and 2 C under replace-one
+
+def values(event, relation, steps=1, delta=1e-5):
+    run = StatedEvent(relation, hashable(event), steps, steps)
+    return {accountant: stated_value(run, delta, accountant) for accountant in run.accountants}
+
+
+FREE = RandomizedResponseDpEvent(1.0, 2)  # tells nothing, but takes the way of what is no Gaussian
+QUARTER = GaussianDpEvent(4.0)
+
+
+@pytest.mark.parametrize("relation", RELATIONS)
+@pytest.mark.parametrize("event", [
+    QUARTER, SelfComposedDpEvent(GaussianDpEvent(8.0), 4), ComposedDpEvent([QUARTER, NoOpDpEvent()]),
+    ComposedDpEvent([GaussianDpEvent(5.0), SelfComposedDpEvent(GaussianDpEvent(20 / 3), 1)]),
+    PoissonSampledDpEvent(1.0, QUARTER), ComposedDpEvent([PoissonSampledDpEvent(1.0, GaussianDpEvent(8.0))] * 4),
+    TruncatedSubsampledGaussianDpEvent(2, 1.0, 2, 4.0), ComposedDpEvent([FREE, QUARTER]),
+    SampledWithoutReplacementDpEvent(10, 10, QUARTER), ZCDpEvent(1 / 32)], ids=str)
+def test_what_is_one_gaussian_costs_the_same_by_every_accountant_under_either_relation(event, relation):
+    exact, costs = gdp_eps(1 / 4, 1e-5), values(event, relation)
+    renyi = values(QUARTER, relation)["rdp/improved"]
+    only_replace = isinstance(event, SampledWithoutReplacementDpEvent) or FREE in getattr(event, "events", [])
+    assert bool(costs) == (relation == "replace-one" or not only_replace)
+    assert costs.get("pld", exact) == pytest.approx(exact, rel=1e-6) and exact == pytest.approx(0.926, abs=1e-3)
+    assert costs.get("rdp/improved", renyi) == pytest.approx(renyi) and exact < renyi < 1.1 * exact
+
+
+@pytest.mark.parametrize(("event", "least", "most"), [
+    (LaplaceDpEvent(2.0), 0.4999, 0.53), (RandomizedResponseDpEvent(0.5, 2), math.log(3), 1.13)])
+def test_pure_mechanisms_cost_their_epsilon_under_either_relation(event, least, most):
+    for relation in RELATIONS:
+        assert all(least <= value <= most for value in values(event, relation).values())
+
+
+@pytest.mark.parametrize(("event", "taken"), [
+    (LaplaceDpEvent(2.0), {"rdp/improved"}), (PoissonSampledDpEvent(0.1, QUARTER), {"pld"}),
+    (SampledWithoutReplacementDpEvent(10, 1, QUARTER), {"rdp/improved"}),
+    (RepeatAndSelectDpEvent(QUARTER, 4, 1), {"rdp/improved"}), (ZCDpEvent(0.1), {"rdp/improved"}),
+    (DiscreteLaplaceDpEvent(0.5, 1), set()), (MixtureOfGaussiansDpEvent(4.0, (0.0, 1.0), (0.5, 0.5)), set()),
+    (PoissonSampledDpEvent(0.1, LaplaceDpEvent(2.0)), set())])
+def test_accountants_of_replace_one(event, taken):
+    assert set(values(event, "replace-one")) == taken
+
+
+@pytest.mark.parametrize(("q", "z"), [(0.3, 2.0), (64 / 1293, 0.6)])
+def test_poisson_batches_under_replace_one_by_quadrature(q, z):
+    """The record's contribution is C in one direction, and its replacement's in the opposite one: 1/(2 z) from 0."""
+    x = np.linspace(-12, 12, 400_001)
+
+    def mixture(shift):
+        return (1 - q) * stats.norm.pdf(x) + q * stats.norm.pdf(x, shift)
+
+    def delta(epsilon):
+        return np.trapezoid(np.maximum(mixture(0.5 / z) - math.exp(epsilon) * mixture(-0.5 / z), 0), x)
+
+    (value,) = values(PoissonSampledDpEvent(q, GaussianDpEvent(z)), "replace-one").values()
+    assert delta(value) <= 1.001e-5 and delta(0.995 * value) > 1e-5
+
+
+def test_releases_of_several_kinds_compose_in_one_unit():
+    replace = RELATIONS["replace-one"]
+    exact = gdp_eps(math.hypot(0.25, 0.5, 0.1), 1e-5)
+    for free in ([], [(FREE, replace)]):  # without and with a grid
+        runs = [(QUARTER, replace), (SelfComposedDpEvent(GaussianDpEvent(4.0), 4), replace), *free]
+        assert composed_epsilon(runs, [0.1], 1e-5) == pytest.approx(exact, rel=1e-6)
+
+
+@pytest.fixture
+def trainers(extensions):
+    events = {"all_records": lambda t: GaussianDpEvent(t.noise_multiplier),
+              "poisson_batches": lambda t: PoissonSampledDpEvent(t.sampling_rate, GaussianDpEvent(t.noise_multiplier)),
+              "fixed_size": lambda t: SampledWithoutReplacementDpEvent(1293, 64, GaussianDpEvent(t.noise_multiplier))}
+    for name, event in events.items():
+        @trainer(name, version=1, relation="replace-one", calibrates="noise_multiplier", event=event)
+        def train(trial, records, labels, device):
+            yield
+
+
+@pytest.mark.parametrize(("name", "z"), [("all_records", 8.84), ("poisson_batches", 0.512), ("fixed_size", None)])
+def test_calibrated_noise_costs_the_target_under_replace_one(name, z, trainers):
+    trial = TrialConfig(**DIGITS, trainer=name, target_epsilon=3.0)
+    assert 0.99 * 3 <= certified_epsilons(trial, 2)[0].value <= 3
+    noise = with_noise(trial).noise_multiplier
+    assert z is None or noise == pytest.approx(z, abs=1e-3)
+    words = f"; noise {noise:.4g} times what replacing one record changes at most; "
+    assert words in privacy_tags(trial)["privacy.notes"]
+    mu, step = stated_step(trial)
+    assert mu == pytest.approx(1 / noise) and step.value == gdp_eps(1 / noise, 1e-5)
+
+
+def test_the_choice_among_stated_trials_of_replace_one_is_priced_in_the_unit_of_their_noise(trainers):
+    pair = [TrialConfig(**DIGITS, trainer="all_records", noise_multiplier=9.498, seed=seed, private_metrics="withheld")
+            for seed in (0, 1)]
+    assert selected_epsilon(pair, Selection()).value == pytest.approx(gdp_eps(math.sqrt(80) / 9.498, 1e-5), rel=1e-9)
+    assert selected_epsilon(pair, Selection()).value == pytest.approx(4.084, abs=1e-3)
+
+
+def test_what_an_earlier_version_trained_under_replace_one_stays_and_a_line_says_so(trainers):
+    """Its noise was 9.498, and its notes did not have the noise in words."""
+    trial = TrialConfig(**DIGITS, trainer="all_records", target_epsilon=3.0)
+    begun = trial.with_recorded_noise({"noise_multiplier": 9.498})
+    assert account(begun)[0].value == pytest.approx(gdp_eps(math.sqrt(40) / 9.498, 1e-5))
+    notes = privacy_tags(begun)["privacy.notes"]
+    before = notes.replace("; noise 9.498 times what replacing one record changes at most", "")
+
+    def told(notes):
+        tags = {"privacy.certified": "stated", "privacy.relation": "replace-one", "privacy.notes": notes,
+                "calibrated.noise_multiplier": "9.498"}
+        run = SimpleNamespace(trial_key=trial.trial_key, params={}, tags=tags)
+        return check_trainers(SimpleNamespace(is_open=True, runs=lambda: [run]), [trial])
+
+    assert told(notes) == [] and before != notes
+    (line,) = told(before)
+    assert line.startswith("trainer 'all_records': an earlier version stored epsilons of this sweep")
+
+
+@pytest.mark.parametrize(("event", "message"), [
+    (PoissonSampledDpEvent(1.5, QUARTER), "sampling_probability must be a number >= 0 and <= 1, got 1.5"),
+    (PoissonSampledDpEvent(-0.1, QUARTER), "sampling_probability must be a number >= 0 and <= 1, got -0.1"),
+    (RandomizedResponseDpEvent(2, 2), "noise_parameter must be a number >= 0 and <= 1, got 2"),
+    (RandomizedResponseDpEvent(0.5, 0), "num_buckets must be a whole number >= 1 .*, got 0"),
+    (SelfComposedDpEvent(QUARTER, 0), "count must be a whole number >= 1 .*, got 0"),
+    (SelfComposedDpEvent(QUARTER, 1.5), "count must be a whole number >= 1 .*, got 1.5"),
+    (ComposedDpEvent([QUARTER, GaussianDpEvent(-1.0)]), "noise_multiplier must be a number >= 0 .*, got -1"),
+    (PoissonSampledDpEvent(0.1, GaussianDpEvent(math.nan)), "noise_multiplier must be a number >= 0 .*, got nan"),
+    (GaussianDpEvent(math.inf), "noise_multiplier must be a number .*, got inf"),
+    (GaussianDpEvent("1"), "noise_multiplier must be a number .*, got '1'"),
+    (LaplaceDpEvent(0.0), "noise_multiplier must be a number >= 1e-100 .*, got 0"),
+    (ComposedDpEvent([3]), "must be a dp_accounting.DpEvent, got 3"),
+    (SampledWithoutReplacementDpEvent(10, 20, QUARTER), "sample_size must be at most source_dataset_size, got 20"),
+    (PoissonSampledDpEvent(0.1, GaussianDpEvent(1e-3)), "its noise must be 0 .* or at least some 0.1 times")])
+def test_events_that_are_none_get_one_line(event, message, extensions):
+    @trainer("odd", version=1, relation="replace-one", event=lambda trial: event)
+    def odd(trial, records, labels, device):
+        yield
+
+    for refuse in (account, lambda trial: check_evaluations([trial])):
+        with pytest.raises(UserError, match=rf"event: {message}.* of trainer 'odd' \(test_stated_accounting.py:\d+\)"):
+            refuse(TrialConfig(**DIGITS, trainer="odd"))
+
+
+def test_little_noise_takes_no_grid():
+    assert values(GaussianDpEvent(1e-3), "replace-one")["pld"] == pytest.approx(gdp_eps(1e3, 1e-5))
+    for event in (LaplaceDpEvent(1e-3), ComposedDpEvent([GaussianDpEvent(1e-3), LaplaceDpEvent(1.0)]),
+                  PoissonSampledDpEvent(0.1, GaussianDpEvent(1e-3))):
+        assert set(values(event, "add/remove")) == {"rdp/improved"}
+
+
+def test_a_target_beyond_all_noise_is_refused_with_the_epsilon_that_is_attained(trainers):
+    with pytest.raises(ConfigError, match="target_epsilon: must be at most 2e.13, as no noise_multiplier in .* gives"):
+        check_evaluations([TrialConfig(**DIGITS, trainer="all_records", target_epsilon=1e300)])

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pytest
+from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
 from latex_tools import check
 from stored import run_of
 
@@ -22,6 +23,7 @@ from analysis.exhibits.frontier import choice, exhibit, slices
 from analysis.exhibits.frontier import figure as frontier_figure
 from analysis.exhibits.frontier import points as frontiers
 from analysis.runs import MixedTrials, ReportError
+from pipeline.accounting.evaluations import selected_epsilon
 from pipeline.accounting.event import UnsupportedAccounting
 from pipeline.experiment.chosen import Chosen
 from pipeline.experiment.exhibits import mismatch, undrawn
@@ -29,6 +31,7 @@ from pipeline.experiment.experiment import Experiment, parse_experiment, sliced
 from pipeline.experiment.factors import balanced, find_factors
 from pipeline.experiment.stopping import Selection
 from pipeline.trials.config import ConfigError, TrialConfig
+from pipeline.trials.trainer import trainer
 
 EPSILONS, NORMS, BATCHES = (1.0, 3.0), (0.5, 2.0), (64, 128)
 
@@ -368,6 +371,21 @@ def test_the_headline_says_that_nothing_was_chosen_and_what_the_best_of_the_swee
     stated = SimpleNamespace(selected=SimpleNamespace(value=9.876, kind="stated"), trials=8, alone=alone)
     line = headline.compose(tracked(declared), experiment, stated)[3]
     assert line.startswith("Stated ε is of one trial; to publish the best of all 8 stated trials costs selected ε = ")
+
+
+def test_a_choice_among_stated_settings_beside_certified_trials_has_a_price(extensions):
+    @trainer("mine", version=1, calibrates="noise_multiplier", settings={"learning_rate": None},
+             event=lambda t: PoissonSampledDpEvent(t.sampling_rate, GaussianDpEvent(t.noise_multiplier)))
+    def mine(trial, records, labels, device):
+        yield
+
+    stated = [TrialConfig(dataset="digits", batch_size=64, epochs=2, target_epsilon=3, trainer="mine",
+                          learning_rate=rate) for rate in (0.5, 1.0)]
+    certified = [trial("dfa", 3.0)]
+    runs = pd.concat([tracked(stated, **{"epsilon/stated/pld": 2.985}), tracked(certified)], ignore_index=True)
+    lines = said(runs, [*stated, *certified])
+    price = selected_epsilon(stated, Selection()).value
+    assert any(line.startswith(f"At certified ε ≤ 3 (selected ε {price:.3g} and 2.9") for line in lines)
 
 
 def test_a_choice_that_composition_does_not_cover_is_said_to_have_no_price(inner, monkeypatch):

@@ -157,7 +157,7 @@ def test_events_are_accounted_for_by_every_accountant_that_takes_them():
 
 @pytest.mark.parametrize(("event", "message"), [
     (lambda trial: 3, r"event: must be a dp_accounting.DpEvent, got 3 of trainer 'odd' \(test_trainer.py:\d+\)"),
-    (lambda trial: ZCDpEvent(math.nan), "event: must be made of numbers, got ZCDpEvent"),
+    (lambda trial: ZCDpEvent(math.nan), "event: rho must be a number >= 0 and .*, got nan of trainer 'odd'"),
     (lambda trial: UnsupportedDpEvent(), "event: no accountant takes UnsupportedDpEvent"),
     (lambda trial: GaussianDpEvent(1 / 0), r"event: of trainer 'odd' fails with ZeroDivision.*test_trainer.py:\d+")])
 def test_an_event_that_nothing_can_be_made_of_is_refused_before_training(event, message):

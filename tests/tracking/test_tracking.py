@@ -8,6 +8,7 @@ import errno
 import json
 import math
 import os
+import pickle
 import re
 import signal
 import socket
@@ -28,9 +29,12 @@ from mlflow.protos.databricks_pb2 import INVALID_PARAMETER_VALUE, PERMISSION_DEN
 from mlflow.tracking import MlflowClient
 from safetensors.numpy import load_file
 
+from pipeline.accounting.certified import calibrated, with_noise
 from pipeline.cli import main
+from pipeline.experiment.experiment import Experiment
 from pipeline.sweep import lock
 from pipeline.sweep.lock import Lease, SweepRunning
+from pipeline.sweep.search import Rounds
 from pipeline.tracking import backend, patience
 from pipeline.tracking import reader as reading
 from pipeline.tracking import store as tracking
@@ -200,7 +204,28 @@ def test_what_a_target_came_to_is_a_param_and_no_setting(store, root, client, re
     again.log([EpochRecord(trial.trial_key, 3, {"train/loss": 0.5}, {"calibrated.noise_multiplier": "1.08"})])
     data = client.get_run(run_id).data
     assert data.params["calibrated.noise_multiplier"] == "1.07422" and data.params["target_epsilon"] == "3"
-    assert data.tags["calibrated.noise_multiplier"] == "1.08" and config_of(store.runs()[0]) == trial
+    assert data.tags["calibrated.noise_multiplier"] == "1.08"
+    begun = config_of(store.runs()[0])
+    assert begun == trial.with_recorded_noise({"noise_multiplier": 1.08}) != trial
+    assert begun.trial_key == trial.trial_key and begun.canonical() == trial.canonical()
+
+
+@pytest.mark.parametrize(("setting", "noise"), [
+    (dict(mechanism="per_example", sampler="poisson", target_epsilon=3), {"noise_multiplier": 1.25}),
+    (dict(mechanism="per_example", sampler="poisson", target_epsilon=0.001), {"noise_multiplier": 680.0}),
+    (dict(algorithm="dfa", mechanism="photonic", output_noise=True, target_label_epsilon=3), {"sigma": 7.5})])
+def test_a_trial_that_has_begun_goes_on_with_the_noise_that_its_run_records(store, request, setting, noise):
+    """Whatever is calibrated today, in the driver and, pickled, in its workers."""
+    trial = TrialConfig(dataset="digits", batch_size=64, epochs=2, **setting)
+    ((name, value),) = noise.items()
+    store.start(trial)
+    store.log([EpochRecord(trial.trial_key, 1, {"time/epoch_seconds": 1.0}, {f"calibrated.{name}": repr(value)})])
+    rounds = Rounds(Experiment(request.node.name, "", (trial,)), store)
+    (begun,) = rounds.next({})
+    assert rounds.trials == (begun,) and begun.trial_key == trial.trial_key and store.released()[0].trial == begun
+    for same in (begun, pickle.loads(pickle.dumps(begun))):
+        assert getattr(with_noise(same), name) == value != getattr(with_noise(trial), name)
+        assert calibrated(same) == {f"calibrated.{name}": repr(value)}
 
 
 def test_an_unfinished_run_is_reused_across_stores(store, root, client, request):

@@ -12,7 +12,7 @@ import pandas as pd
 
 from analysis.exhibits.envelope import setting_keys
 from analysis.exhibits.frontier.choice import candidates
-from analysis.exhibits.frontier.points import GUARANTEED, chosen_runs, compared_epsilon, tightest
+from analysis.exhibits.frontier.points import GUARANTEED, chosen_runs, compared_epsilon, on_axis
 from analysis.runs import MixedTrials, ReportError
 from pipeline.experiment.experiment import Experiment
 from pipeline.trials.naming import method
@@ -53,7 +53,7 @@ class Evidence:
         for dataset, dataset_runs in runs.groupby("dataset", sort=False):
             on_no_frontier = pd.Series(True, dataset_runs.index)
             for kind in GUARANTEED:
-                epsilon = tightest(dataset_runs, kind)
+                epsilon = on_axis(dataset_runs, kind)
                 if epsilon.isna().all():
                     continue
                 try:
