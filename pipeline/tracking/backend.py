@@ -125,6 +125,7 @@ def connect(uri: str, lock: FileLock | None) -> Any:
 
     logging.getLogger("alembic").setLevel(logging.WARNING)
     logging.getLogger("urllib3").setLevel(logging.ERROR)  # it logs a line for every try
+    logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)  # it logs errors that it raises
     if not event.contains(Engine, "connect", _without_flushes):
         event.listen(Engine, "connect", _without_flushes)
         event.listen(Engine, "do_connect", _reading_only)
