@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -244,7 +243,7 @@ class TrialConfig:
     @functools.cached_property
     def _used(self) -> dict[str, Any]:
         """Return the settings that this trial uses, as JSON values, sorted by name."""
-        values = {slot: self._flat[slot] for slot in SLOTS if _is_in_identity(SETTINGS[slot], self)}
+        values = {slot: self._flat[slot] for slot in SLOTS if uses(self, SETTINGS[slot], self)}
         for part in self.parts:
             values |= {f.name: plain(getattr(part, f.name)) for f in fields(part) if uses(part, f, self)}
         if "private_metrics" in values:
@@ -277,14 +276,6 @@ class TrialConfig:
             ConfigError: as the class, for example for an unknown field.
         """
         return cls(**values)
-
-
-def _is_in_identity(slot: dataclasses.Field[Any], trial: TrialConfig) -> bool:
-    """Whether a trial's choice for a slot, such as its mechanism, belongs to the trial's identity."""
-    conditions = slot.metadata
-    if conditions["elide"] and getattr(trial, slot.name) == slot.default:
-        return False
-    return all(need.holds(trial) for need in conditions["needs"])
 
 
 RESERVED |= {name for name in (*vars(TrialConfig), "given", "parts", "unused") if not name.startswith("_")}
