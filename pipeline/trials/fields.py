@@ -12,6 +12,8 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from pipeline.trials.condition import Need
+
 if TYPE_CHECKING:
     from pipeline.trials.config import TrialConfig
 
@@ -113,7 +115,7 @@ def setting(
     open_high: bool = False,
     per_trial: bool = False,
     applies: Callable[[TrialConfig], bool] = always,
-    needs: Sequence[Any] = (),
+    needs: Sequence[Need] = (),
     elide: bool = False,
     identity: bool = True,
     called: str = "",

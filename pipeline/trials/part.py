@@ -20,7 +20,7 @@ from dataclasses import Field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast, dataclass_transform
 
-from pipeline.trials.condition import Need, built_in_trainer, private
+from pipeline.trials.condition import BUILT_IN_TRAINER, PRIVATE, Need
 from pipeline.trials.fields import ConfigError, always, check, coerce, listed_or, refuse
 from pipeline.trials.fields import setting as setting
 
@@ -119,11 +119,6 @@ def load(works: Any) -> Any:
     return getattr(importlib.import_module(module), name)
 
 
-def fields(part: Part | type[Part]) -> tuple[Field[Any], ...]:
-    """Return the settings of a part, in the order of declaration."""
-    return dataclasses.fields(part)
-
-
 def declares(part: Part | type[Part], name: str) -> bool:
     """Whether a part has a setting."""
     return name in getattr(part, "__dataclass_fields__", ())
@@ -166,9 +161,9 @@ def part(slot: str, name: str, trainer_only: bool = False) -> Callable[[type[Par
             raise ConfigError(slot, f"'{name}' is taken by {origin(registered)}", origin(cls), "choose another name")
         others = [other for slot_parts in PARTS.values() for other in slot_parts.values()
                   if (other.slot, other.name) != (slot, name)]
-        for field in fields(cls):
+        for field in dataclasses.fields(cls):
             _check_declaration(field, others)
-        SETTINGS.update({field.name: field for field in fields(cls)})
+        SETTINGS.update({field.name: field for field in dataclasses.fields(cls)})
         cls.slot, cls.name, cls.label, cls.trainer_only = slot, name, cls.label or name, trainer_only
         slot_parts = PARTS[slot].unlisted if trainer_only else PARTS[slot]
         slot_parts[name] = cls
@@ -217,19 +212,19 @@ def origin(cls: type[Part]) -> str:
 
 
 class View(Mapping[str, Any]):
-    """One attribute of all parts of a slot, by their names; extensions appear when they are registered."""
+    """One attribute of all parts of a slot, by their names, after `others`; extensions appear when registered."""
 
-    def __init__(self, slot: str, attribute: str) -> None:
-        self.slot, self.attribute = slot, attribute
+    def __init__(self, slot: str, attribute: str, **others: Any) -> None:
+        self.slot, self.attribute, self.others = slot, attribute, others
 
     def __getitem__(self, name: str) -> Any:
-        return getattr(PARTS[self.slot][name], self.attribute)
+        return self.others[name] if name in self.others else getattr(PARTS[self.slot][name], self.attribute)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(PARTS[self.slot])
+        return iter((*self.others, *PARTS[self.slot]))
 
     def __len__(self) -> int:
-        return len(PARTS[self.slot])
+        return len(self.others) + len(PARTS[self.slot])
 
 
 def _check_declaration(field: Field[Any], others: Sequence[type[Part]]) -> None:
@@ -265,15 +260,7 @@ def owners_text(name: str) -> str:
     return "; of " + ", ".join(f"{slot} {listed_or(names)}" for slot, names in found.items())
 
 
-def slot(name: str, attribute: str, default: str, doc: str, **rules: Any) -> str:
-    """Create a slot and the setting that chooses its part; return `attribute`, its name in `config.Parts`."""
-    PARTS[name] = SlotParts()
-    field = setting(default, doc, choices=PARTS[name], **rules)
-    field.name = name
-    SETTINGS[name] = field
-    return attribute
-
-
+# By slot: its name in `config.Parts`, and the setting that chooses its part (default, text, rules).
 # Trials are composed, and settings are listed, in this order.
 _SLOTS: Sequence[tuple[str, str, str, str, dict[str, Any]]] = (
     ("dataset", "data", "fashion_mnist", "data set", {}),
@@ -295,20 +282,23 @@ _SLOTS: Sequence[tuple[str, str, str, str, dict[str, Any]]] = (
     ("mechanism", "mechanism", "none", "how the update is privatized", {}),
     ("noise", "release", "research",
      "noise and batches are drawn by seed (`research`), so that the trial can be repeated and whoever knows the seed "
-     "can subtract the noise, or from the operating system, recorded nowhere (`secure`)", {"needs": [private()]}),
+     "can subtract the noise, or from the operating system, recorded nowhere (`secure`)", {"needs": [PRIVATE]}),
     ("sampler", "sampler", "shuffled", "how batches are drawn", {}),
     ("optimizer", "optimizer", "sgd", "how an update moves the weights", {}),
     ("matmul_precision", "arithmetic", "float32",
      "numbers that a trial is computed in, called `arithmetic` in files: `float32`; products of factors rounded to "
      "`bfloat16`, fast where the processor has it (AVX512-BF16, AMX, GPUs) and slow elsewhere; or `integer`, for "
      "Gaussian mechanisms, whose sums are exact, with weights of the same bits on every processor",
-     {"needs": [built_in_trainer()], "called": "arithmetic"}),
+     {"needs": [BUILT_IN_TRAINER], "called": "arithmetic"}),
     ("trainer", "trainer", "built_in",
      "who trains: this package's own networks, or a trainer of a plugin, which brings along all but data, features and "
      "what is released", {"elide": True}),
 )
-SLOTS: Mapping[str, str] = {name: slot(name, attribute, default, doc, **rules)
-                            for name, attribute, default, doc, rules in _SLOTS}
+SLOTS: Mapping[str, str] = {name: attribute for name, attribute, *_ in _SLOTS}
+for _name, _, _default, _doc, _rules in _SLOTS:
+    PARTS[_name] = SlotParts()
+    SETTINGS[_name] = setting(_default, _doc, choices=PARTS[_name], **_rules)
+    SETTINGS[_name].name = _name
 
 
 def settings() -> tuple[Field[Any], ...]:
@@ -322,7 +312,6 @@ def _settings(parts: tuple[tuple[str, tuple[type[Part], ...]], ...]) -> tuple[Fi
     found: dict[str, Field[Any]] = {}
     for slot_name, slot_parts in parts:
         found.setdefault(slot_name, SETTINGS[slot_name])
-        for cls in slot_parts:
-            for field in fields(cls):
-                found.setdefault(field.name, field)
+        for field in (field for cls in slot_parts for field in dataclasses.fields(cls)):
+            found.setdefault(field.name, field)
     return tuple(found.values())
