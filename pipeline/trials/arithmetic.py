@@ -8,26 +8,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 from pipeline.trials import steps
-from pipeline.trials.fields import ConfigError, listed_or
+from pipeline.trials.fields import ConfigError, listed_or, refuse
 from pipeline.trials.part import PARTS, SLOTS, Part, part
 
 if TYPE_CHECKING:
     from pipeline.trials.config import TrialConfig
 
-
 LARGEST_NORM = 1e6  # largest norm of inputs; the least is 1/LARGEST_NORM
 
 
 class Arithmetic(Part):
-    """The configuration's view of an arithmetic.
+    """The numbers that a trial is computed in."""
 
-    Attributes:
-        exact: whether contributions are vectors of integers, so that their sum has no rounding error.
-        factors: torch's type to which factors of floating-point products are rounded.
-    """
-
-    exact: ClassVar[bool] = False
-    factors: ClassVar[str] = "float32"
+    exact: ClassVar[bool] = False  # whether contributions are vectors of integers, whose sum has no rounding error
+    factors: ClassVar[str] = "float32"  # torch's type to which factors of floating-point products are rounded
     works = "pipeline.learning.training:Training"
 
 
@@ -51,46 +45,29 @@ class Integer(Arithmetic):
     works = "pipeline.learning.integer_training:IntegerTraining"
 
     def check(self, trial: TrialConfig) -> None:
-        """Refuse parts without an integer version, and sizes with sums above 32 bits."""
+        """Refuse parts without an integer version, inputs of unknown size, and sizes with sums above 32 bits."""
         if not trial.parts.trainer.built_in:
             return
-        self._check_parts(trial)
-        self._check_inputs(trial)
-        self._check_sizes(trial)
-
-    def _check_parts(self, trial: TrialConfig) -> None:
-        """Refuse integer arithmetic with a part that has no integer form, naming the parts that have one."""
         for slot in ("mechanism", "network", "algorithm", "projector", "loss"):
             chosen = getattr(trial.parts, SLOTS[slot])
-            reason = chosen.not_integer
-            if reason:
+            if chosen.not_integer:
                 supported = [name for name, cls in PARTS[slot].items() if not cls.not_integer and name != "none"]
                 floating = "arithmetic 'float32'" + (" with noise 'research'" if trial.secure else "")
-                raise ConfigError(f"arithmetic: 'integer' does not go with {slot} '{chosen.name}': {reason}; use "
-                                  f"{slot} {listed_or(supported)}, or {floating}")
-
-    def _check_inputs(self, trial: TrialConfig) -> None:
-        """Refuse inputs of unknown or extreme norm: the step of the integers follows from it."""
-        if trial.input_norm and not 1 / LARGEST_NORM <= trial.input_norm <= LARGEST_NORM:
-            raise ConfigError(f"input_norm: must be 0, or at least {1 / LARGEST_NORM:g} and at most {LARGEST_NORM:g} "
-                              f"with arithmetic 'integer', got {trial.input_norm:g}")
-        if not trial.input_norm and not trial.parts.features.scale(trial):
-            raise ConfigError("input_norm: must be > 0 with arithmetic 'integer' and features "
-                              f"'{trial.features}' of unknown size, whose step follows from it, got 0.0")
-
-    def _check_sizes(self, trial: TrialConfig) -> None:
-        """Refuse batches or layers whose sums exceed 32 bits, and noise whose grid is coarser than contributions."""
-        max_terms = steps.max_terms()  # of a 32-bit sum
-        if trial.batch_size > max_terms // 2:
-            raise ConfigError(f"batch_size: must be at most {max_terms // 2} with arithmetic 'integer', whose sums "
-                              f"have 32 bits, got {trial.batch_size}")
-        if max(trial.layer_sizes) > max_terms:
-            raise ConfigError(f"hidden: layers must have at most {max_terms} inputs with arithmetic 'integer', whose "
-                              f"sums have 32 bits, got {max(trial.layer_sizes)}")
-        if trial.layer_sizes[-1] > steps.MOST_CLASSES:
-            raise ConfigError(f"dataset: must have at most {steps.MOST_CLASSES} classes with arithmetic 'integer', as "
-                              f"its softmax has sums of 53 bits, got {trial.layer_sizes[-1]} in {trial.dataset}")
+                raise ConfigError(f"arithmetic: 'integer' does not go with {slot} '{chosen.name}': "
+                                  f"{chosen.not_integer}; use {slot} {listed_or(supported)}, or {floating}")
+        norm = trial.input_norm
+        refuse(norm and not 1 / LARGEST_NORM <= norm <= LARGEST_NORM, "input_norm", "must be 0, or at least "
+               f"{1 / LARGEST_NORM:g} and at most {LARGEST_NORM:g} with arithmetic 'integer'", f"{norm:g}")
+        refuse(not norm and not trial.parts.features.scale(trial), "input_norm", "must be > 0 with arithmetic "
+               f"'integer' and features '{trial.features}' of unknown size, whose step follows from it", 0.0)
+        sizes, max_terms = trial.layer_sizes, steps.MAX_TERMS
+        refuse(trial.batch_size > max_terms // 2, "batch_size", f"must be at most {max_terms // 2} with arithmetic "
+               "'integer', whose sums have 32 bits", trial.batch_size)
+        refuse(max(sizes) > max_terms, "hidden", f"layers must have at most {max_terms} inputs with arithmetic "
+               "'integer', whose sums have 32 bits", max(sizes))
+        refuse(sizes[-1] > steps.MOST_CLASSES, "dataset", f"must have at most {steps.MOST_CLASSES} classes with "
+               "arithmetic 'integer', as its softmax has sums of 53 bits", f"{sizes[-1]} in {trial.dataset}")
         largest = steps.largest_noise(trial)
-        if trial.noise_multiplier / trial.parts.mechanism.sensitivity_ratio(trial) > largest:
-            raise ConfigError(f"noise_multiplier: must be at most {largest:.3g} with arithmetic 'integer', or the grid "
-                              f"of the noise is coarser than the contributions, got {trial.noise_multiplier}")
+        refuse(trial.noise_multiplier / trial.parts.mechanism.sensitivity_ratio(trial) > largest,
+               "noise_multiplier", f"must be at most {largest:.3g} with arithmetic 'integer', or the grid of the "
+               "noise is coarser than the contributions", trial.noise_multiplier)

@@ -33,27 +33,16 @@ ZYLA_4_2: Mapping[str, float] = MappingProxyType({"read_noise": 0.9, "full_well"
 
 @dataclass(frozen=True)
 class Camera:
-    """One trial's light and camera, from the settings of the same names.
+    """One trial's light and camera, from the settings of the same names."""
 
-    Attributes:
-        photons: mean photo-electrons of a pixel in one exposure, with reference and all mirrors on.
-        reference_ratio: |r| over the root mean square of |a_k.x| with all mirrors on.
-        dark_counts: mean counts without light, per pixel and exposure.
-        read_noise: standard deviation, in electrons.
-        full_well: electrons at which a pixel saturates; 0 for no limit.
-        adc_bits: 2^bits levels from 0 to the full well; 0 for no rounding.
-        std: standard deviation of the real and of the imaginary part of a_k.
-        n_inputs: mirrors, one for every class.
-    """
-
-    photons: float
-    reference_ratio: float
-    dark_counts: float
-    read_noise: float
-    full_well: float
-    adc_bits: int
-    std: float
-    n_inputs: int
+    photons: float  # mean photo-electrons of a pixel in one exposure, with reference and all mirrors on
+    reference_ratio: float  # |r| over the root mean square of |a_k.x| with all mirrors on
+    dark_counts: float  # mean counts without light, per pixel and exposure
+    read_noise: float  # standard deviation, in electrons
+    full_well: float  # electrons at which a pixel saturates; 0 for no limit
+    adc_bits: int  # 2^bits levels from 0 to the full well; 0 for no rounding
+    std: float  # standard deviation of the real and of the imaginary part of a_k
+    n_inputs: int  # mirrors, one for every class
 
     @property
     def reference(self) -> float:
@@ -74,10 +63,9 @@ class Camera:
     def effective_sigma(self) -> float:
         """Return the standard deviation of the camera's noise on one component of B e, in units of the entries of B.
 
-        B is the feedback matrix and e a ternary error with one entry +1 and one -1. It is the root mean square over
-        pixels of shot noise and floor noise, which are independent. Saturation is ignored, and rounding counts as
-        uniform noise. With unlimited light and a much brighter reference
-        beam, only the reference's shot noise remains: 1/(2 sqrt(phi)), with phi photo-electrons per unit of intensity.
+        e is a ternary error with one entry +1 and one -1. It is the root mean square over pixels of shot noise and
+        floor noise, which are independent. Saturation is ignored, and rounding counts as uniform noise. With unlimited
+        light and a much brighter reference beam, only the reference's shot noise remains: 1/(2 sqrt(phi)).
         """
         return math.hypot(self.shot_sigma, self.floor_sigma)
 
@@ -99,8 +87,8 @@ class Camera:
     def with_sigma(self, sigma: float) -> Camera:
         """Return this camera with as much light as gives `effective_sigma` = sigma > 0, in units of an entry of B.
 
-        With phi photo-electrons per unit of intensity, it solves a phi^2 - 4 I phi - 4 V = 0 for a = (4 r sigma)^2.
-        Here r is the reference, I the mean intensity, and V the variance without light.
+        It solves a phi^2 - 4 I phi - 4 V = 0 for a = (4 r sigma)^2, with the reference r, the mean intensity I, and
+        the variance V without light.
         """
         intensity, a = self._mean_intensity, (4 * self.reference * sigma) ** 2
         phi = (2 * intensity + math.sqrt(4 * intensity**2 + 4 * a * self._dark_variance)) / a

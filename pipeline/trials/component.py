@@ -14,11 +14,11 @@ The two are equal, except for readings of the paper that keep its noise but boun
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from pipeline.trials.condition import chosen, positive, zero
-from pipeline.trials.fields import ConfigError
+from pipeline.trials.fields import ConfigError, refuse
 from pipeline.trials.mechanism import Gaussian
 from pipeline.trials.network import ACTIVATION_SLOPES, ACTIVATION_SUPREMA
 from pipeline.trials.part import again, part, setting
@@ -70,11 +70,9 @@ class Component(Gaussian):
 
     @classmethod
     def update_norm(cls, fields: Mapping[str, Any]) -> float:
-        """Return the target C."""
         return fields["target_norm"]
 
     def stated_norm(self, trial: TrialConfig) -> float:
-        """Return the norm to which noise is scaled."""
         return stated_norm(trial)
 
     def sensitivity_ratio(self, trial: TrialConfig) -> float:
@@ -82,11 +80,7 @@ class Component(Gaussian):
         return sensitivity_ratio(trial)
 
     def factor_bounds(self, trial: TrialConfig) -> list[tuple[float, float]]:
-        """Return (bound on ||delta^l||/C, bound on ||h^{l-1}||) for every layer l = 1..L.
-
-        delta^l is a record's learning signal, h^{l-1} its activations, and C the bound on its whole contribution. With
-        `bounding: scale`, ||delta^l|| is at most C/sqrt(L).
-        """
+        """Return the bounds of `Mechanism`; with `bounding: scale`, ||delta^l|| is at most C/sqrt(L)."""
         activations = activation_bounds(trial)
         deltas = delta_bounds(trial, error_bound(trial))
         if scales_to_bound(trial):
@@ -94,21 +88,15 @@ class Component(Gaussian):
         norm = contribution_norm(trial)
         return [(delta / norm, activation) for delta, activation in zip(deltas, activations, strict=True)]
 
-    def checks(self) -> Iterator[Callable[[TrialConfig], None]]:
-        """Yield the checks of the feedback matrix, target_norm and sensitivity, then those of `Gaussian`."""
-        yield self._check_matrix
-        yield self._check_target_norm
-        yield self._check_sensitivity
-        yield from super().checks()
-
-    def _check_matrix(self, trial: TrialConfig) -> None:
-        """Refuse a feedback matrix of a device, because its spectral norm cannot be set to `feedback_norm`."""
-        if trial.parts.projector.hardware:
-            raise ConfigError("mechanism: component clipping needs the norm of the feedback matrix, which is not known "
-                              "of a real OPU, got projector 'opu_hardware'; use 'per_example'")
-        if trial.physical:
-            raise ConfigError("mechanism: component clipping sets the norm of the feedback matrix, which is the "
-                              "device's own, got projector 'opu_physical'; use 'per_example'")
+    def check(self, trial: TrialConfig) -> None:
+        """Refuse a matrix of a device, whose norm cannot be set, and target norms and noise that are too small."""
+        refuse(trial.parts.projector.hardware, "mechanism", "component clipping needs the norm of the feedback matrix, "
+               "which is not known of a real OPU", "projector 'opu_hardware'", "use 'per_example'")
+        refuse(trial.physical, "mechanism", "component clipping sets the norm of the feedback matrix, which is the "
+               "device's own", "projector 'opu_physical'", "use 'per_example'")
+        self._check_target_norm(trial)
+        self._check_sensitivity(trial)
+        super().check(trial)
 
     def _check_sensitivity(self, trial: TrialConfig) -> None:
         """Refuse noise too small for the accountants if a record may contribute more than C, the norm of the noise.
@@ -118,26 +106,28 @@ class Component(Gaussian):
         """
         ratio = sensitivity_ratio(trial)
         min_multiplier = trial.parts.sampler.min_noise * ratio
-        if ratio > 1 and 0 < self.noise_multiplier < min_multiplier:
-            raise ConfigError(f"noise_multiplier: must be at least {min_multiplier:.3g} with sampler '{trial.sampler}' "
-                              f"where a record contributes up to {ratio:.4g} times the norm that noise is "
-                              "measured by (error_clip, tau_h_rule), or nothing is accounted for, got "
-                              f"{self.noise_multiplier}")
+        refuse(ratio > 1 and 0 < self.noise_multiplier < min_multiplier, "noise_multiplier",
+               f"must be at least {min_multiplier:.3g} with sampler '{trial.sampler}' where a record contributes up to "
+               f"{ratio:.4g} times the norm that noise is measured by (error_clip, tau_h_rule), or nothing is "
+               "accounted for", self.noise_multiplier)
 
     def _check_target_norm(self, trial: TrialConfig) -> None:
-        """Refuse a target norm C that leaves no room for activations, and convolutions without a target."""
+        """Refuse convolutions without a target norm C, and a C too small for activations of any norm tau_h > 0.
+
+        The tau_h of a layer solves delta sqrt(1 + tau_h^2) = C/sqrt(L), so C must exceed delta sqrt(L), with delta the
+        bound on the layer's learning signal and L the number of layers.
+        """
         if not self.target_norm:
-            if trial.parts.network.convolutional:
-                raise ConfigError("target_norm: must be > 0 with mechanism 'component' and network 'convnet', as the "
-                                  "part of a record in a convolution is clipped to target_norm/sqrt(L), got 0.0")
+            refuse(trial.parts.network.convolutional, "target_norm", "must be > 0 with mechanism 'component' and "
+                   "network 'convnet', as the part of a record in a convolution is clipped to target_norm/sqrt(L)", 0.0)
             return
-        infimum = min_target_norm(trial)
+        bounds, n_layers = delta_bounds(trial, trial.tau_e), len(trial.layers)
+        deciding = max(bounds) if trial.tau_h_rule == "per_layer" else bounds[0]
+        infimum = deciding * math.sqrt(n_layers)
         if self.target_norm <= infimum:
-            n_layers = len(trial.layers)
-            raise ConfigError(f"target_norm: must be > {infimum:.4g}, which ||delta|| <= "
+            raise ConfigError("target_norm", f"must be > {infimum:.4g}, which ||delta|| <= "
                               f"{infimum / n_layers**0.5:.4g} in each of {n_layers} layers takes without any "
-                              "activation (lower tau_e or feedback_norm to "
-                              f"lower it), got {self.target_norm}")
+                              "activation (lower tau_e or feedback_norm to lower it)", self.target_norm)
 
 
 def delta_bounds(trial: TrialConfig, error: float) -> tuple[float, ...]:
@@ -176,33 +166,12 @@ def activation_bounds(trial: TrialConfig) -> tuple[float, ...]:
     bounds_on_delta = delta_bounds(trial, trial.tau_e)
     if not trial.target_norm:
         return (trial.tau_h,) * len(bounds_on_delta)
+    share = layer_bound(trial)
     if trial.tau_h_rule == "per_layer":
-        return tuple(_max_activation_norm(trial, bound) for bound in bounds_on_delta)
-    tau_h = _max_activation_norm(trial, bounds_on_delta[0])
+        return tuple(math.sqrt((share / bound) ** 2 - 1) for bound in bounds_on_delta)
+    tau_h = math.sqrt((share / bounds_on_delta[0]) ** 2 - 1)
     largest_norm = ACTIVATION_SUPREMA[trial.activation] * math.sqrt(trial.hidden[-1]) if trial.hidden else math.inf
     return (*[tau_h] * len(trial.hidden), min(tau_h, largest_norm))
-
-
-def _max_activation_norm(trial: TrialConfig, delta_bound: float) -> float:
-    """Return the bound tau_h on a layer's inputs that solves delta sqrt(1 + tau_h^2) = C/sqrt(L).
-
-    C/sqrt(L) is the layer's share of the target norm C.
-
-    Args:
-        delta_bound: delta, the bound on the norm of the layer's learning signal.
-    """
-    return math.sqrt((layer_bound(trial) / delta_bound) ** 2 - 1)
-
-
-def min_target_norm(trial: TrialConfig) -> float:
-    """Return the norm that a target norm C must exceed, so that activations of every layer may have a norm tau_h > 0.
-
-    The tau_h of a layer solves delta sqrt(1 + tau_h^2) = C/sqrt(L), so C must exceed delta sqrt(L), with delta the
-    bound on the layer's learning signal and L the number of layers.
-    """
-    bounds_on_delta = delta_bounds(trial, trial.tau_e)
-    deciding = max(bounds_on_delta) if trial.tau_h_rule == "per_layer" else bounds_on_delta[0]
-    return deciding * math.sqrt(len(trial.layers))
 
 
 def scales_to_bound(trial: TrialConfig) -> bool:

@@ -5,63 +5,53 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pipeline.trials.fields import listed_or
-
 if TYPE_CHECKING:
     from pipeline.trials.config import TrialConfig
 
 
 class Need(NamedTuple):
-    """A condition under which a part uses a setting.
+    """A condition under which a part uses a setting."""
 
-    Attributes:
-        text: the condition in words, for messages: `tau_h_min > 0`.
-        actual: function to a trial's actual value in words: `tau_h_min 0`.
-        holds: whether a trial meets the condition.
-    """
-
-    text: str
-    actual: Callable[[TrialConfig], str]
+    name: str  # of the setting that it is on
+    accepted: str  # in words: `> 0`, `'clip' or 'scale'`
     holds: Callable[[TrialConfig], bool]
+
+    @property
+    def text(self) -> str:
+        """Return the condition in words: `tau_h_min > 0`."""
+        return f"{self.name} {self.accepted}"
+
+    def actual(self, trial: TrialConfig) -> str:
+        """Return a trial's value in words: `tau_h_min 0`."""
+        return f"{self.name} {_word(getattr(trial, self.name))}"
 
 
 def positive(name: str) -> Need:
     """Return the condition that a number is > 0."""
-    return Need(f"{name} > 0", lambda trial: f"{name} {getattr(trial, name):g}", lambda trial: getattr(trial, name) > 0)
+    return Need(name, "> 0", lambda trial: getattr(trial, name) > 0)
 
 
 def zero(name: str) -> Need:
     """Return the condition that a number is 0."""
-    return Need(f"{name} 0", lambda trial: f"{name} {getattr(trial, name):g}", lambda trial: not getattr(trial, name))
+    return Need(name, "0", lambda trial: not getattr(trial, name))
 
 
 def chosen(name: str, *values: Any) -> Need:
     """Return the condition that a setting has one of these values."""
-    words = listed_or([_word(value) for value in values])
-    return Need(f"{name} {words}", lambda trial: f"{name} '{_word(getattr(trial, name))}'",
-                lambda trial: getattr(trial, name) in values)
+    return Need(name, " or ".join(map(_word, values)), lambda trial: getattr(trial, name) in values)
 
 
 def not_chosen(name: str, *values: Any) -> Need:
     """Return the condition that a setting has none of these values."""
-    return Need(f"{name} other than {listed_or(values)}", lambda trial: f"{name} '{getattr(trial, name)}'",
-                lambda trial: getattr(trial, name) not in values)
+    return Need(name, f"other than {' or '.join(map(_word, values))}", lambda trial: getattr(trial, name) not in values)
 
 
 def _word(value: Any) -> str:
-    """Return `on` or `off` for a boolean, and any other value unchanged."""
+    """Return a value as messages write it: `0.5`, `'clip'`, and `'on'` or `'off'` for a boolean."""
     if isinstance(value, bool):
-        return "on" if value else "off"
-    return value
+        return "'on'" if value else "'off'"
+    return f"'{value}'" if isinstance(value, str) else f"{value:g}"
 
 
-def private() -> Need:
-    """Return the condition that a trial has a mechanism."""
-    return Need("mechanism other than 'none'", lambda trial: f"mechanism '{trial.mechanism}'",
-                lambda trial: trial.parts.mechanism.private)
-
-
-def built_in_trainer() -> Need:
-    """Return the condition that a trial trains this package's networks."""
-    return Need("trainer 'built_in'", lambda trial: f"trainer '{trial.trainer}'",
-                lambda trial: trial.parts.trainer.built_in)
+PRIVATE = Need("mechanism", "other than 'none'", lambda trial: trial.parts.mechanism.private)
+BUILT_IN_TRAINER = Need("trainer", "'built_in'", lambda trial: trial.parts.trainer.built_in)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from pipeline.trials.arithmetic import Arithmetic
@@ -18,7 +17,7 @@ from pipeline.trials.loss import Loss
 from pipeline.trials.mechanism import Mechanism
 from pipeline.trials.network import Network
 from pipeline.trials.optimizer import Optimizer
-from pipeline.trials.part import PARTS, RESERVED, SETTINGS, SLOTS, Part, fields, parts_of, settings, uses
+from pipeline.trials.part import PARTS, RESERVED, SETTINGS, SLOTS, Part, parts_of, settings, uses
 from pipeline.trials.release import Release
 from pipeline.trials.sampler import Sampler
 from pipeline.trials.shapes import LayerShape
@@ -75,28 +74,17 @@ class TrialConfig:
     recorded_noise: tuple[tuple[str, float], ...] = field(init=False, default=())
 
     def __init__(self, given: tuple[tuple[str, Any], ...] = (), **values: Any) -> None:
-        """Compose a trial from its settings, and refuse it if it cannot be run.
-
-        Args:
-            given: settings of an earlier trial, its `given`.
-            values: settings that replace or extend them, also under the names of `SYNONYMS`.
-
-        Raises:
-            ConfigError: for an unknown setting, a value outside its range, or a combination that cannot be run.
-        """
+        """Compose a trial from the `given` of an earlier one and settings that replace or extend them."""
         values = {**dict(given), **renamed(values)}
         for name, value in values.items():
             if name not in SETTINGS:
-                raise ConfigError(f"{name}: unknown field, got {value!r}; {known_fields(name, SETTINGS)}")
+                raise ConfigError(name, "unknown field", repr(value), known_fields(name, SETTINGS))
             values[name] = coerce(SETTINGS[name], value)
         for name, value in values.items():
             if value != SETTINGS[name].default:
                 check(SETTINGS[name], value)
         self._compose(values)
-        settled: dict[str, Any] = {}  # settings that follow from others, such as the digest of a file
-        for part in self.parts:
-            settled |= part.settled(self)
-        if settled:
+        if settled := {name: value for part in self.parts for name, value in part.settled(self).items()}:
             self._compose({**values, **settled})
         for part in (self.parts.trainer, *self.parts):  # the trainer's own slots are checked first
             part.check(self)
@@ -104,11 +92,7 @@ class TrialConfig:
     def _compose(self, values: Mapping[str, Any]) -> None:
         """Set the trial's attributes from its settings: `given`, `parts`, `unused`, and `_flat`, the value by setting.
 
-        A part answers the question of a slot, such as which mechanism. A trainer may bring its own parts for some
-        slots. If no projector is given, the algorithm's first one is taken.
-
-        Args:
-            values: settings by name, with their final types.
+        A trainer may bring its own parts for some slots. If no projector is given, the algorithm's first one is taken.
         """
         names: dict[str, Any] = {slot: values.get(slot) or SETTINGS[slot].default for slot in SLOTS}
         own_parts = parts_of("trainer", Trainer)[names["trainer"]].brings
@@ -117,13 +101,10 @@ class TrialConfig:
             name = names[slot] or chosen["feedback"].projectors[0]  # only the projector's default is empty
             cls = own_parts.get(slot) or PARTS[slot][name]
             chosen[attribute] = cls(**{f.name: values[f.name] for f in fields(cls) if f.name in values})
-        flat: dict[str, Any] = {}
-        for part in chosen.values():
-            flat |= {f.name: getattr(part, f.name) for f in fields(part)}
+        flat = {f.name: getattr(part, f.name) for part in chosen.values() for f in fields(part)}
         unused = {name: value for name, value in values.items()
                   if name not in flat and name not in SLOTS and value != SETTINGS[name].default}
-        flat |= unused
-        flat |= {slot: chosen[attribute].name for slot, attribute in SLOTS.items()}
+        flat |= unused | {slot: chosen[attribute].name for slot, attribute in SLOTS.items()}
         self.__dict__.update(given=tuple(sorted(values.items())), parts=Parts(**chosen),
                              unused=tuple(sorted(unused.items())), _flat=flat)
 
@@ -137,12 +118,11 @@ class TrialConfig:
             self._compose(dict(self.given))
             return self.__dict__[name]
         name = SYNONYMS.get(name, name)
-        if name.startswith("_"):
-            raise AttributeError(f"'TrialConfig' object has no attribute '{name}'")
-        if name in self._flat:
-            return self._flat[name]
-        if name in SETTINGS:
-            return SETTINGS[name].default
+        if not name.startswith("_"):
+            if name in self._flat:
+                return self._flat[name]
+            if name in SETTINGS:
+                return SETTINGS[name].default
         raise AttributeError(f"'TrialConfig' object has no attribute '{name}'")
 
     def __getstate__(self) -> dict[str, Any]:
@@ -165,10 +145,7 @@ class TrialConfig:
 
     @property
     def steps_per_epoch(self) -> int:
-        """Return the number of steps in one pass over the training records, each of m = `batch_size` records.
-
-        A smaller last batch is left out.
-        """
+        """Return the steps in one pass over the training records; a last batch of less than m records is left out."""
         return self.split_sizes[0] // self.batch_size
 
     @property
@@ -183,10 +160,7 @@ class TrialConfig:
 
     @property
     def layer_sizes(self) -> tuple[int, ...]:
-        """Return the widths (n_0, ..., n_L): the input, the output of each hidden layer, and the classes.
-
-        The output of a convolution is counted after pooling.
-        """
+        """Return the widths (n_0, ..., n_L): input, hidden layers (convolutions after pooling), and classes."""
         layers = self.layers
         return (layers[0].n_in, *(layer.n_out for layer in layers))
 
@@ -236,7 +210,7 @@ class TrialConfig:
 
     def canonical(self) -> dict[str, Any]:
         """Return the settings that affect this trial's result, as JSON values, sorted by name."""
-        return dict(self._canonical)
+        return {name: value for name, value in self._used.items() if SETTINGS[name].metadata["identity"]}
 
     def used(self) -> dict[str, Any]:
         """Return the settings that this trial uses, as JSON values, sorted by name: `canonical()` and paths."""
@@ -247,13 +221,8 @@ class TrialConfig:
         return TrialConfig(**self._used)
 
     @functools.cached_property
-    def _canonical(self) -> dict[str, Any]:
-        return {name: value for name, value in self._used.items() if SETTINGS[name].metadata["identity"]}
-
-    @functools.cached_property
     def _used(self) -> dict[str, Any]:
-        """Return the settings that this trial uses, as JSON values, sorted by name."""
-        values = {slot: self._flat[slot] for slot in SLOTS if _is_in_identity(SETTINGS[slot], self)}
+        values = {slot: self._flat[slot] for slot in SLOTS if uses(self, SETTINGS[slot], self)}
         for part in self.parts:
             values |= {f.name: plain(getattr(part, f.name)) for f in fields(part) if uses(part, f, self)}
         if "private_metrics" in values:
@@ -267,33 +236,19 @@ class TrialConfig:
 
     @property
     def pack_key(self) -> str:
-        """Return a key that is equal for trials that may train together, in one pack.
+        """Return a key that is equal for trials that may train together: their tensors have the same shapes.
 
-        They differ only in settings that leave the shapes of tensors as they are (`per_trial`). A trial of a user's
-        trainer trains alone.
+        A trial of a user's trainer trains alone.
         """
         if not self.parts.trainer.built_in:
             return self.trial_key
-        shared = {name: value for name, value in self.canonical().items()
-                  if not SETTINGS[name].metadata["per_trial"]}
-        return digest(shared)
+        return digest({name: value for name, value in self.canonical().items()
+                       if not SETTINGS[name].metadata["per_trial"]})
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> TrialConfig:
-        """Return the trial of plain values.
-
-        Raises:
-            ConfigError: as the class, for example for an unknown field.
-        """
+        """Return the trial of plain values."""
         return cls(**values)
-
-
-def _is_in_identity(slot: dataclasses.Field[Any], trial: TrialConfig) -> bool:
-    """Whether a trial's choice for a slot, such as its mechanism, belongs to the trial's identity."""
-    conditions = slot.metadata
-    if conditions["elide"] and getattr(trial, slot.name) == slot.default:
-        return False
-    return all(need.holds(trial) for need in conditions["needs"])
 
 
 RESERVED |= {name for name in (*vars(TrialConfig), "given", "parts", "unused") if not name.startswith("_")}

@@ -1,7 +1,4 @@
-"""Facts about every data set before it is read: sizes, shapes, classes and public constants.
-
-This module imports no torch, so configurations are validated and sweeps planned without loading any data.
-"""
+"""Facts about every data set, with which trials are validated and sweeps planned before any data is read (no torch)."""
 
 from __future__ import annotations
 
@@ -10,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from pipeline.trials.fields import ConfigError
+from pipeline.trials.fields import refuse
 from pipeline.trials.part import Part, View, part, setting
 
 if TYPE_CHECKING:
@@ -63,14 +60,9 @@ class DatasetSpec:
 
 
 class Data(Part):
-    """A trial's records from one data set.
-
-    Attributes:
-        spec: public facts.
-    """
+    """A trial's records from one data set."""
 
     spec: ClassVar[DatasetSpec]
-
     validation_fraction: float = setting(
         0.1, "share of the training records held out for validation, drawn by seed; 0 trains on all, and test "
         "accuracy is logged after every epoch in place of validation accuracy: choose nothing by it", low=0, high=0.5)
@@ -84,25 +76,14 @@ class Data(Part):
 
     def check(self, trial: TrialConfig) -> None:
         """Refuse more records than there are, and an empty validation set."""
-        if self.train_records > self.spec.n_train:
-            raise ConfigError(f"train_records: must be at most the {self.spec.n_train} of {self.name}, "
-                              f"got {self.train_records}")
-        if self.validation_fraction and self.split_sizes[1] < 1:
-            raise ConfigError(f"validation_fraction: leaves no validation record, got {self.validation_fraction}; "
-                              "0 does without")
+        refuse(self.train_records > self.spec.n_train, "train_records",
+               f"must be at most the {self.spec.n_train} of {self.name}", self.train_records)
+        refuse(self.validation_fraction and self.split_sizes[1] < 1, "validation_fraction",
+               "leaves no validation record", self.validation_fraction, "0 does without")
 
 
 def enter(name: str, spec: DatasetSpec, reader: Any, label: str = "") -> None:
-    """Register a data set: `dataset: <name>` is accepted from then on.
-
-    Args:
-        spec: its public facts.
-        reader: function that reads it, or its `module:attribute`.
-        label: in tables and figures; by default the name.
-
-    Raises:
-        ConfigError: if the name is taken.
-    """
+    """Register a data set that the function `reader` (or its `module:attribute`) reads, as `dataset: <name>`."""
     part("dataset", name)(type(name, (Data,), {"spec": spec, "label": label, "works": reader}))
 
 

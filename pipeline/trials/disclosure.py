@@ -38,19 +38,9 @@ ARTIFACTS = {
 
 
 def check_metrics(names: Iterable[str], of_sweep: bool = False) -> None:
-    """Refuse metrics that no epsilon covers and that are not public: they would tell of private records.
-
-    Args:
-        names: names of the metrics.
-        of_sweep: whether a whole sweep logs them (`SWEEP_METRICS`), or a trial whose `private_metrics` are not plain
-            (`METRICS`).
-
-    Raises:
-        ValueError: naming the first metric that is not allowed.
-    """
-    allowed_prefixes = SWEEP_METRICS if of_sweep else METRICS
-    who = "a sweep may log" if of_sweep else "a trial may log whose private_metrics are not plain"
+    """Refuse metrics of a trial (of a whole sweep) that no epsilon covers: they would tell of private records."""
+    allowed, who = (SWEEP_METRICS, "a sweep may log") if of_sweep else (
+        METRICS, "a trial may log whose private_metrics are not plain")
     for name in names:
-        if not name.startswith(tuple(allowed_prefixes)):
-            raise ValueError(f"{name}: is no metric that {who} (nothing covers it); those are "
-                             f"{', '.join(allowed_prefixes)}")
+        if not name.startswith(tuple(allowed)):
+            raise ValueError(f"{name}: is no metric that {who} (nothing covers it); those are {', '.join(allowed)}")

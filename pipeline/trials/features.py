@@ -1,18 +1,18 @@
-"""What a network takes in: pixels, or a public map of each record, what shape that has and why it is public (no
-torch). What computes the maps is in `pipeline.learning.data.maps`."""
+"""What a network takes in: pixels, or a public map of each record (no torch; `learning.data.maps` computes them)."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pipeline.trials.condition import Need, chosen, not_chosen, positive
-from pipeline.trials.feature_file import check_feature_file, file_settings
-from pipeline.trials.feature_part import Features as Features
-from pipeline.trials.fields import ConfigError
-from pipeline.trials.part import again, part, setting
+from pipeline.trials.feature_file import file_of
+from pipeline.trials.fields import ConfigError, refuse
+from pipeline.trials.part import Part, again, declares, part, setting, uses
 
 if TYPE_CHECKING:
     from pipeline.trials.config import TrialConfig
@@ -24,6 +24,102 @@ BESIDE: dict[str, tuple[str, ...]] = {  # value of `patch_beside` -> the maps be
     "none": (), "encoder": ("encoder",), "scattering": ("scattering",),
     "encoder_and_scattering": ("encoder", "scattering")}
 OF_ONE_RECORD = "a map of each record alone that no private record had a part in, which costs nothing"
+FEATURE_SIZE = 8.0  # standard deviations of normalised features
+MAX_SOURCE_LENGTH = 500  # characters; tags and params of every run repeat the statement
+MAX_CORRELATED_CHANNELS = 4096  # channels that are decorrelated: some minutes of a core for their eigenvectors
+
+
+class Features(Part):
+    """What a record becomes before a network takes it in."""
+
+    raw: ClassVar[bool] = False  # whether they are the records themselves
+    of_file: ClassVar[bool] = False  # whether they are read from a file
+    groups: ClassVar[int] = 0  # in which they are normalised where `feature_groups` does not say
+
+    # Settings that only some maps have, at the values that leave the features as they are.
+    feature_groups = 0
+    feature_reference = "none"
+    feature_mirrored = False
+    feature_power = 1.0
+    feature_decorrelation = 0.0
+
+    @property
+    def hardware(self) -> bool:
+        """Whether computing the features takes a real OPU."""
+        return False
+
+    def shape(self, trial: TrialConfig) -> tuple[int, ...]:
+        """Return the shape of one record's features, channels first."""
+        raise NotImplementedError
+
+    def public_because(self, trial: TrialConfig) -> str:
+        """Return what the features are and why they need no privacy budget; for `privacy.notes`."""
+        raise NotImplementedError
+
+    def scale(self, trial: TrialConfig) -> float:
+        """Return the size to which integer arithmetic clamps a feature; 0 if the features' size is unknown."""
+        return FEATURE_SIZE if self.feature_groups or self.standardised else 0.0
+
+    def check_size(self, trial: TrialConfig) -> None:
+        """Refuse settings or a data set for which the features cannot be computed."""
+
+    def check(self, trial: TrialConfig) -> None:
+        """Refuse features that cannot be computed, and groups or decorrelation that do not fit their channels."""
+        self.check_size(trial)
+        shape, groups, degree = self.shape(trial), self.feature_groups, self.feature_decorrelation
+        n_channels = shape[0]
+        refuse(groups and n_channels % groups, "feature_groups", f"must divide the {n_channels} channels of the "
+               "features", groups, "0 normalises nothing")
+        refuse(groups and math.prod(shape) == groups, "feature_groups", "leaves groups of one value, which normalised "
+               "are all 0", groups, "0 normalises nothing")
+        refuse(degree and not self.standardised, "feature_decorrelation", "takes channels that are standardised over "
+               "synthetic images", f"{degree:g} with feature_reference 'none'", "use 'dead_leaves', or 0")
+        refuse(degree and n_channels > MAX_CORRELATED_CHANNELS and not self.blocks(trial), "feature_decorrelation",
+               f"takes at most {MAX_CORRELATED_CHANNELS:,} channels", f"{degree:g} with {n_channels:,}",
+               "take fewer channels, or 0")
+
+    def blocks(self, trial: TrialConfig) -> list[tuple[float, TrialConfig]]:
+        """Return the maps whose features stand side by side, each with its weight; nothing for a single map.
+
+        A map is given by a trial that has its settings. The weight is the norm of a record's features by this map, in
+        units that the maps share.
+        """
+        return []
+
+    def settled(self, trial: TrialConfig) -> dict[str, Any]:
+        """Return the value of `feature_groups` that its default of -1 stands for; nothing if it was given."""
+        return {"feature_groups": 1 if self.standardised else self.groups} if self.feature_groups < 0 else {}
+
+    def key(self, trial: TrialConfig) -> tuple[Any, ...]:
+        """Return a key that differs for different features of the same records: the name, and the settings in use."""
+        key: list[Any] = [self.name]
+        for field in dataclasses.fields(self):
+            if field.metadata["identity"] and uses(self, field, trial):
+                value = getattr(self, field.name)
+                # An optional number comes with its name, or it could be taken for another optional number.
+                is_optional_number = field.metadata["elide"] and isinstance(value, float)
+                key.append((field.name, value) if is_optional_number else value)
+        return tuple(key)
+
+    @property
+    def standardised(self) -> bool:
+        """Whether channels of the features are standardised over synthetic images."""
+        return self.feature_reference != "none"
+
+    @property
+    def treatment(self) -> str:
+        """Return a clause for notes: the steps that follow every map (power, mirror image, standardisation)."""
+        power = f" (to the power {self.feature_power:g})" if self.feature_power != 1 else ""
+        mirror = " of a record and its mirror image" if self.feature_mirrored else ""
+        if not self.standardised or not declares(self, "feature_reference"):
+            return power + mirror
+        return f"{power}{mirror}, standardised over synthetic images of dead leaves{self.decorrelating}"
+
+    @property
+    def decorrelating(self) -> str:
+        """Return a clause on decorrelated channels, to follow a mention of synthetic images; empty without them."""
+        degree = self.feature_decorrelation
+        return f", channels decorrelated over these to the degree {degree:g}" if degree else ""
 
 
 def padded_size(size: int, scales: int) -> int:
@@ -33,10 +129,7 @@ def padded_size(size: int, scales: int) -> int:
 
 
 def coefficients(scales: int, angles: int) -> int:
-    """Return the scattering channels of one colour up to the second order: 1 + J L + L^2 J (J - 1)/2.
-
-    J is `scales` and L is `angles`, the orientations of the wavelets.
-    """
+    """Return the scattering channels of one colour up to the second order: 1 + J L + L^2 J (J - 1)/2."""
     return 1 + scales * angles + angles**2 * scales * (scales - 1) // 2
 
 
@@ -50,7 +143,6 @@ class Pixels(Features):
         choices=("centered", "standardized", "unit"))
 
     def shape(self, trial: TrialConfig) -> tuple[int, ...]:
-        """Return the shape of a record."""
         return trial.parts.data.spec.shape
 
     def scale(self, trial: TrialConfig) -> float:
@@ -62,7 +154,6 @@ class Pixels(Features):
         return max(max(mean, 1 - mean) / std for mean, std in zip(spec.mean, spec.std, strict=True))
 
     def public_because(self, trial: TrialConfig) -> str:
-        """Return what these features are, for `privacy.notes`: the records, which no map has changed."""
         return "the records themselves"
 
 
@@ -70,36 +161,20 @@ class SquareImages(Features):
     """A map of square images."""
 
     def size(self, trial: TrialConfig) -> int:
-        """Return the rows (equal to the columns) of the images.
-
-        Raises:
-            ConfigError: for a data set without square images.
-        """
+        """Return the rows (equal to the columns) of the images, and refuse a data set of others."""
         shape = trial.parts.data.spec.shape
-        if len(shape) != 3 or shape[1] != shape[2]:
-            raise ConfigError(f"features: {self.name} takes square images, which {trial.dataset} has not, got "
-                              f"'{self.name}'; use 'pixels'")
+        refuse(len(shape) != 3 or shape[1] != shape[2], "features", f"{self.name} takes square images, which "
+               f"{trial.dataset} has not", f"'{self.name}'", "use 'pixels'")
         return shape[1]
 
     def check_encoder_size(self, trial: TrialConfig, name: str, pools: int) -> None:
-        """Refuse a data set or a number of pools that the encoder (convolutions for images) cannot take.
-
-        Args:
-            name: name of the setting for the pools, for messages.
-            pools: averages in a row (column) of a channel.
-
-        Raises:
-            ConfigError: for images without one or three colours, or for more pools than positions to average. The third
-                layer has a quarter of the image's rows.
-        """
-        colours = trial.parts.data.spec.shape[0]
-        if colours not in (1, 3):
-            raise ConfigError(f"dataset: an encoder takes images of 1 or 3 colours, and {trial.dataset} has {colours}, "
-                              f"got '{trial.dataset}'; use 'patches' alone")
-        positions = self.size(trial) // 4
-        if pools > positions:
-            raise ConfigError(f"{name}: must be at most the {positions} places in a row of the encoder's third layer "
-                              f"for images of {trial.dataset}, got {pools}")
+        """Refuse colours, or `pools` averages in a row (the setting `name`), that the encoder cannot take."""
+        colours, data = trial.parts.data.spec.shape[0], trial.dataset
+        refuse(colours not in (1, 3), "dataset", f"an encoder takes images of 1 or 3 colours, and {data} has {colours}",
+               f"'{data}'", "use 'patches' alone")
+        positions = self.size(trial) // 4  # the third layer has a quarter of the image's rows
+        refuse(pools > positions, name, f"must be at most the {positions} places in a row of the encoder's third layer "
+               f"for images of {data}", pools)
 
 
 @part("features", "scattering")
@@ -128,28 +203,21 @@ class Scattering(SquareImages):
         "there, over its mean variance; 0 leaves them, 1 whitens", low=0, high=1, elide=True)
 
     def shape(self, trial: TrialConfig) -> tuple[int, ...]:
-        """Return (channels of all colours, rows, columns) of the scattering coefficients, without the padding."""
+        """Return (channels of all colours, rows, columns), without the padding."""
         colours, *sizes = trial.parts.data.spec.shape
         scales = self.scattering_scales
         rows, columns = (padded_size(size, scales) // 2**scales - CROPPED for size in sizes)
         return colours * coefficients(scales, self.scattering_angles), rows, columns
 
     def public_because(self, trial: TrialConfig) -> str:
-        """Return why these features need no privacy budget: the wavelets are fixed."""
         return f"scattering coefficients{self.treatment}, {OF_ONE_RECORD}"
 
     def check_size(self, trial: TrialConfig) -> None:
-        """Refuse a number of scales J for which images are too small.
-
-        Scattering averages over 2^J pixels. It pads an image on both sides by reflection, with fewer pixels than the
-        image has.
-        """
+        """Refuse a number of scales J for which images are too small."""
         size, scales = self.size(trial), self.scattering_scales
-        padding = padded_size(size, scales) - size
-        padding_of_larger_side = (padding + 1) // 2
-        if 2**scales > size or padding_of_larger_side >= size:
-            raise ConfigError(f"scattering_scales: averages over 2^J pixels, of which images of {trial.dataset} have "
-                              f"{size} in a row, got {scales}")
+        padding = (padded_size(size, scales) - size + 1) // 2  # of a side, by reflection: fewer pixels than there are
+        refuse(2**scales > size or padding >= size, "scattering_scales", "averages over 2^J pixels, of which images "
+               f"of {trial.dataset} have {size} in a row", scales)
 
 
 def _beside(name: str) -> Need:
@@ -193,11 +261,8 @@ class Patches(SquareImages):
         return self.patch_beside != "none" and self.beside_weight > 0
 
     def shape(self, trial: TrialConfig) -> tuple[int, ...]:
-        """Return (two channels of each filter and those of the encoder, rows of pools, columns of pools).
-
-        If they are computed apart, the shape is flat, because they may have different pools.
-        """
-        if self.apart:
+        """Return (two channels of each filter and those of the encoder, rows of pools, columns of pools)."""
+        if self.apart:  # with pools of their own, so that the shape is flat
             return (sum(math.prod(block.parts.features.shape(block)) for _, block in self.blocks(trial)),)
         encoder_channels = ENCODER_CHANNELS if self.patch_beside == "encoder" else 0
         return 2 * self.patch_filters + encoder_channels, self.patch_pools, self.patch_pools
@@ -216,7 +281,6 @@ class Patches(SquareImages):
         return blocks
 
     def public_because(self, trial: TrialConfig) -> str:
-        """Return why these features need no privacy budget: the filters come from synthetic images."""
         maps = {"encoder": "activations of convolutions trained to tell synthetic objects apart",
                 "scattering": "scattering coefficients"}
         names = BESIDE[self.patch_beside]
@@ -228,29 +292,24 @@ class Patches(SquareImages):
 
     def check_size(self, trial: TrialConfig) -> None:
         """Refuse patches or pools that do not fit an image, and more features than `MAX_FEATURES`."""
-        size = self.size(trial)
-        if self.patch_size > size:
-            raise ConfigError(f"patch_size: must be at most the {size} rows of images of {trial.dataset}, got "
-                              f"{self.patch_size}")
+        size, data, pools = self.size(trial), trial.dataset, self.patch_pools
+        refuse(self.patch_size > size, "patch_size", f"must be at most the {size} rows of images of {data}",
+               self.patch_size)
         positions = size - self.patch_size + 1
-        if self.patch_pools > positions:
-            raise ConfigError(f"patch_pools: must be at most the {positions} places in a row of patches of size "
-                              f"{self.patch_size} in images of {trial.dataset}, got {self.patch_pools}; smaller "
-                              "patches (patch_size) have more places")
-        if self.apart and self.feature_groups != 1:
-            raise ConfigError("beside_weight: takes features that are normalised in one group (feature_groups 1), got "
-                              f"{self.beside_weight:g} with feature_groups {self.feature_groups}; use 1, or 0")
+        refuse(pools > positions, "patch_pools", f"must be at most the {positions} places in a row of patches of size "
+               f"{self.patch_size} in images of {data}", pools, "smaller patches (patch_size) have more places")
+        refuse(self.apart and self.feature_groups != 1, "beside_weight", "takes features that are normalised in one "
+               "group (feature_groups 1)", f"{self.beside_weight:g} with feature_groups {self.feature_groups}",
+               "use 1, or 0")
+        beside = BESIDE[self.patch_beside]
         if self.apart:
             self.blocks(trial)  # checks both maps
-        elif "scattering" in BESIDE[self.patch_beside]:
-            raise ConfigError("beside_weight: must be > 0 for scattering, which has pools of its own, got 0")
-        elif self.patch_beside == "encoder":
-            self.check_encoder_size(trial, "patch_pools", self.patch_pools)
+        elif beside:
+            refuse("scattering" in beside, "beside_weight", "must be > 0 for scattering, which has pools of its own", 0)
+            self.check_encoder_size(trial, "patch_pools", pools)
         n_features = math.prod(self.shape(trial))
-        if n_features > MAX_FEATURES:
-            raise ConfigError(f"patch_filters: with {self.patch_pools} x {self.patch_pools} pools (patch_pools) must "
-                              f"give at most {MAX_FEATURES:,} features of a record, got {self.patch_filters:,}, which "
-                              f"give {n_features:,}")
+        refuse(n_features > MAX_FEATURES, "patch_filters", f"with {pools} x {pools} pools (patch_pools) must give at "
+               f"most {MAX_FEATURES:,} features of a record", f"{self.patch_filters:,}, which give {n_features:,}")
 
 
 @part("features", "encoder")
@@ -267,16 +326,13 @@ class Encoder(SquareImages):
     feature_decorrelation: float = again("feature_decorrelation", elide=True)
 
     def shape(self, trial: TrialConfig) -> tuple[int, ...]:
-        """Return (channels of two layers, rows of pools, columns of pools)."""
         return ENCODER_CHANNELS, self.encoder_pools, self.encoder_pools
 
     def public_because(self, trial: TrialConfig) -> str:
-        """Return why these features need no privacy budget: the encoder was trained on synthetic images alone."""
         return (f"activations{self.treatment} of convolutions trained to tell synthetic objects apart, standardised "
                 f"over synthetic images of dead leaves{self.decorrelating}, {OF_ONE_RECORD}")
 
     def check_size(self, trial: TrialConfig) -> None:
-        """Refuse images or pools that do not fit the encoder."""
         self.check_encoder_size(trial, "encoder_pools", self.encoder_pools)
 
 
@@ -300,15 +356,12 @@ class Optical(Features):
 
     @property
     def hardware(self) -> bool:
-        """Whether a real device computes them."""
         return self.optical_device == "hardware"
 
     def shape(self, trial: TrialConfig) -> tuple[int, ...]:
-        """Return the number of intensities |R x|^2."""
         return (self.optical_width,)
 
     def public_because(self, trial: TrialConfig) -> str:
-        """Return why these features need no privacy budget: the matrix R is random, independent of the data."""
         note = (f"optical random features |R x|^2 of pixels compared with {self.optical_thresholds} thresholds, "
                 f"{OF_ONE_RECORD}")
         if self.hardware:
@@ -316,11 +369,9 @@ class Optical(Features):
         return note
 
     def check_size(self, trial: TrialConfig) -> None:
-        """Refuse more thresholds than a pixel has gray levels above 0."""
         levels = trial.parts.data.spec.scale
-        if self.optical_thresholds > levels:
-            raise ConfigError(f"optical_thresholds: must be at most the {levels:g} steps of a pixel of "
-                              f"{trial.dataset}, got {self.optical_thresholds}")
+        refuse(self.optical_thresholds > levels, "optical_thresholds", f"must be at most the {levels:g} steps of a "
+               f"pixel of {trial.dataset}", self.optical_thresholds)
 
 
 @part("features", "file")
@@ -342,31 +393,56 @@ class File(Features):
     feature_groups: int = again("feature_groups")
 
     def shape(self, trial: TrialConfig) -> tuple[int, ...]:
-        """Return d, the width of the file's rows."""
         return (self.feature_width,)
 
     def public_because(self, trial: TrialConfig) -> str:
-        """Return why these features need no privacy budget: the user's statement `feature_source`, unchecked."""
         file = f"called {self.feature_name}" if self.feature_name else f"SHA-256 {self.feature_sha256}"
         return (f"features from a file ({file}), row by row those of one record, which costs nothing if their encoder "
                 f"is public; whoever runs the trial states of it: {self.feature_source}")
 
     def check_size(self, trial: TrialConfig) -> None:
-        """Refuse a file without a statement on its encoder, or without its digest."""
-        check_feature_file(trial)
+        """Refuse a file without a statement on its encoder, and a malformed name or digest."""
+        source, name, sha256 = self.feature_source, self.feature_name, self.feature_sha256
+        refuse(not source.strip() or "\n" in source or len(source) > MAX_SOURCE_LENGTH, "feature_source", "must say in "
+               f"one line, of at most {MAX_SOURCE_LENGTH} characters, which encoder gave the features and why it is "
+               "public, as 'CLIP ViT-B/32, trained on public data'; it stands in privacy.notes", repr(source))
+        refuse(name and sha256, "feature_sha256", "must be left out with feature_name, which stands for the file in "
+               "its place", sha256)
+        refuse(name and not re.fullmatch(r"[A-Za-z0-9][\w.-]{0,99}", name), "feature_name", "must be letters, digits, "
+               "'_', '-' and '.', at most 100, and begin with a letter or digit", repr(name))
+        refuse(not name and not re.fullmatch("[0-9a-f]{64}", sha256), "feature_sha256", "must be 64 hexadecimal digits",
+               f"'{sha256}'")
 
     def settled(self, trial: TrialConfig) -> dict[str, Any]:
-        """Return the settings that follow from the file (path, digest, width), and those of the base class."""
-        return {**file_settings(trial), **super().settled(trial)}
+        """Return absolute path, width and digest of the file, which it must have; `feature_name` replaces the digest.
+
+        If digest (or name) and width are given, the file may be absent, for example for trials from a tracking store.
+        """
+        settled = super().settled(trial)
+        path = Path(self.feature_file).expanduser().absolute() if self.feature_file else None
+        is_identified = (self.feature_sha256 or self.feature_name) and self.feature_width
+        if is_identified and not (path and path.exists()):
+            return {**settled, "feature_file": str(path or "")}
+        if path is None:
+            raise ConfigError("feature_file", "must name a safetensors file with features 'file'", "''")
+        if not path.exists():
+            raise ConfigError(f"feature_file: {path} cannot be read (no such file); to do without it, feature_sha256 "
+                              "and feature_width say which it was")
+        file = file_of(path, trial.dataset)
+        settled |= {"feature_file": str(path), "feature_width": file.width}
+        if self.feature_name:
+            refuse(self.feature_width not in (0, file.width), "feature_width",
+                   f"must be {file.width}, which {path} has", self.feature_width)
+            return settled
+        for name, given, found in (("feature_sha256", self.feature_sha256, file.sha256),
+                                   ("feature_width", self.feature_width, file.width)):
+            refuse(given and given != found, name, f"must be {found}, which {path} has", given,
+                   "leave it out, or name the file that was meant")
+        return {**settled, "feature_sha256": file.sha256}
 
 
 def stated(shape: Callable[[TrialConfig], tuple[int, ...]] | tuple[int, ...], public_because: str) -> type[Features]:
-    """Return a subclass of `Features` that gives the shape and the statement of an extension.
-
-    Args:
-        shape: of one record's features, channels first; or a function from the trial to it.
-        public_because: the extension's own sentence on why the features need no privacy budget.
-    """
+    """Return a subclass of `Features` that gives the shape, or a trial's shape, and the statement of an extension."""
     class Stated(Features):
         def shape(self, trial: TrialConfig) -> tuple[int, ...]:
             return shape(trial) if callable(shape) else shape

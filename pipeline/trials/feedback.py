@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, ClassVar
 
 from pipeline.trials.condition import Need, not_chosen, positive
-from pipeline.trials.fields import ConfigError, listed_or
+from pipeline.trials.fields import listed_or, refuse
 from pipeline.trials.part import Part, View, again, part, setting
 
 if TYPE_CHECKING:
@@ -14,35 +13,23 @@ if TYPE_CHECKING:
 
 
 class Feedback(Part):
-    """The configuration's view of an algorithm.
+    """The configuration's view of an algorithm."""
 
-    Attributes:
-        projectors: accepted projectors, the default first.
-        per_record: why a record's learning signals depend on no other record of the batch, which certified mechanisms
-            assume; empty if this package states it, None if nobody does.
-        exact: whether it is back-propagation.
-        matrix: whether it projects by a matrix B of this package.
-        ternary: whether the projected error is ternarized.
-        convolutional: whether it needs convolutions, through which it back-propagates.
-        described: whether the photonic mechanism is described for it.
-        optical: whether light projects the error.
-    """
-
-    projectors: ClassVar[tuple[str, ...]] = ("none",)
-    per_record: ClassVar[str | None] = None
-    exact: ClassVar[bool] = False
-    matrix: ClassVar[bool] = False
-    ternary: ClassVar[bool] = False
-    convolutional: ClassVar[bool] = False
-    described: ClassVar[bool] = False
-    optical: ClassVar[bool] = False
+    projectors: ClassVar[tuple[str, ...]] = ("none",)  # which it accepts, the default first
+    # Why a record's learning signals depend on no other record of the batch, which certified mechanisms assume.
+    per_record: ClassVar[str | None] = None  # empty if this package states it, None if nobody does
+    exact: ClassVar[bool] = False  # whether it is back-propagation
+    matrix: ClassVar[bool] = False  # whether it projects by a matrix B of this package
+    ternary: ClassVar[bool] = False  # whether the projected error is ternarized
+    convolutional: ClassVar[bool] = False  # whether it needs convolutions, through which it back-propagates
+    described: ClassVar[bool] = False  # whether the photonic mechanism is described for it
+    optical: ClassVar[bool] = False  # whether light projects the error
     not_integer = "nothing is known of how its products round"
 
     def check(self, trial: TrialConfig) -> None:
         """Refuse projectors that the algorithm does not accept."""
-        if trial.projector not in self.projectors:
-            raise ConfigError(f"projector: {self.name} takes {listed_or(self.projectors)}, got '{trial.projector}' "
-                              "(tdfa through an OPU is called pdfa)")
+        refuse(trial.projector not in self.projectors, "projector", f"{self.name} takes {listed_or(self.projectors)}",
+               f"'{trial.projector}' (tdfa through an OPU is called pdfa)")
 
 
 class _BuiltIn(Feedback):
@@ -88,10 +75,8 @@ class Tdfa(_Direct):
         elide=True)
 
 
-_NEEDS_SUM = Need("mechanism with a certified epsilon", lambda c: f"mechanism '{c.mechanism}'",
-               lambda c: c.parts.mechanism.certified)
-_NO_CAMERA = Need("projector 'opu_simulated' or 'opu_hardware'", lambda c: f"projector '{c.projector}'",
-                  lambda c: not c.physical)
+_NEEDS_SUM = Need("mechanism", "with a certified epsilon", lambda c: c.parts.mechanism.certified)
+_NO_CAMERA = Need("projector", "'opu_simulated' or 'opu_hardware'", lambda c: not c.physical)
 
 
 @part("algorithm", "pdfa")
@@ -119,19 +104,12 @@ class Hybrid(_Direct):
 
 
 class Projector(Part):
-    """The configuration's view of the projector that computes B e.
+    """The configuration's view of the projector that computes B e."""
 
-    Attributes:
-        on_opu: whether a trial with it must reserve an `OPU` resource.
-        hardware: whether it is a real OPU, which only one process can open.
-        physical: whether a camera counts light, so that a projection has the device's own noise instead of sigma.
-        known: whether the matrix B is known.
-    """
-
-    on_opu: ClassVar[bool] = False
-    hardware: ClassVar[bool] = False
-    physical: ClassVar[bool] = False
-    known: ClassVar[bool] = True
+    on_opu: ClassVar[bool] = False  # whether a trial with it must reserve an `OPU` resource
+    hardware: ClassVar[bool] = False  # whether it is a real OPU, which only one process can open
+    physical: ClassVar[bool] = False  # whether a camera counts light: the device's own noise is instead of sigma
+    known: ClassVar[bool] = True  # whether the matrix B is known
 
 
 @part("projector", "none")
@@ -167,11 +145,9 @@ class HardwareOpu(SimulatedOpu):
     works = "pipeline.learning.feedback.projection:HardwareOpuProjector"
 
     def check(self, trial: TrialConfig) -> None:
-        """Refuse secure noise, because the device's independence of records is not shown."""
-        if trial.secure:
-            raise ConfigError("projector: nobody has shown that a real OPU projects a record without a trace of "
-                              "others, on which a guarantee to the last bit rests, got 'opu_hardware' with noise "
-                              "'secure'; use 'opu_simulated'")
+        refuse(trial.secure, "projector", "nobody has shown that a real OPU projects a record without a trace of "
+               "others, on which a guarantee to the last bit rests", "'opu_hardware' with noise 'secure'",
+               "use 'opu_simulated'")
 
 
 @part("projector", "opu_physical")
@@ -198,15 +174,13 @@ class PhysicalOpu(Gaussian):
     def check(self, trial: TrialConfig) -> None:
         """Refuse other optical noise: the device adds the noise of its light and camera to projections only."""
         for name in ("sigma", "target_label_epsilon"):
-            if value := getattr(trial, name):
-                raise ConfigError(f"{name}: must be 0 with projector 'opu_physical', whose noise is that of its light "
-                                  f"(photons, read_noise), got {value}")
-        if self.adc_bits and not self.full_well:
-            raise ConfigError("adc_bits: needs full_well > 0, which is the highest of its levels, got "
-                              f"{self.adc_bits} with full_well 0.0")
-        if trial.secure:
-            raise ConfigError("noise: its proof covers neither photons nor a camera, got 'secure' with projector "
-                              "'opu_physical'; use 'research'")
+            value = getattr(trial, name)
+            refuse(value, name, "must be 0 with projector 'opu_physical', whose noise is that of its light (photons, "
+                   "read_noise)", value)
+        refuse(self.adc_bits and not self.full_well, "adc_bits", "needs full_well > 0, which is the highest of its "
+               "levels", f"{self.adc_bits} with full_well 0.0")
+        refuse(trial.secure, "noise", "its proof covers neither photons nor a camera",
+               "'secure' with projector 'opu_physical'", "use 'research'")
 
 
 def is_centered(trial: TrialConfig) -> bool:
@@ -214,17 +188,5 @@ def is_centered(trial: TrialConfig) -> bool:
     return bool(trial.canonical().get("feedback_centered", False))
 
 
-class _Methods(View):
-    """Labels of algorithms, and of `softmax`: networks without hidden layers on frontiers (`naming.method`)."""
-
-    def __getitem__(self, name: str) -> str:
-        return "Softmax regression" if name == "softmax" else super().__getitem__(name)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(("softmax", *super().__iter__()))
-
-    def __len__(self) -> int:
-        return 1 + super().__len__()
-
-
-LABELS = _Methods("algorithm", "label")  # in tables and figures
+# In tables and figures; `softmax` is the method of networks without hidden layers on frontiers (`naming.method`).
+LABELS = View("algorithm", "label", softmax="Softmax regression")

@@ -7,9 +7,12 @@ import difflib
 import hashlib
 import json
 import math
+import operator
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
+
+from pipeline.trials.condition import Need
 
 if TYPE_CHECKING:
     from pipeline.trials.config import TrialConfig
@@ -26,11 +29,27 @@ class UserError(Exception):
 class ConfigError(UserError, ValueError):
     """A setting that cannot be run; the message names the field, the value and what would be accepted.
 
+    Args:
+        field: name of the setting; alone, the whole message.
+        must: what would be accepted, or what is wrong.
+        got: the value, which stands in the message as `str` writes it.
+        use: the remedy, if `must` does not say it.
+
     Example:
         >>> TrialConfig(sigma=-0.1)
         Traceback (most recent call last):
         pipeline.trials.fields.ConfigError: sigma: must be >= 0, got -0.1
     """
+
+    def __init__(self, field: str, must: str = "", got: object = "", use: str = "") -> None:
+        remedy = f"; {use}" if use else ""
+        super().__init__(f"{field}: {must}, got {got}{remedy}" if must else field)
+
+
+def refuse(condition: object, field: str, must: str, got: object, use: str = "") -> None:
+    """Raise the `ConfigError` of these words if the condition holds."""
+    if condition:
+        raise ConfigError(field, must, got, use)
 
 
 # Names of other tools for our fields and values, in small letters and without punctuation.
@@ -45,20 +64,15 @@ ELSEWHERE = {
     "backpropagation": "bp", "opu": "pdfa", "cnn": "convnet", "fullyconnected": "mlp", "dense": "mlp",
 }
 
-
 SYNONYMS = {"arithmetic": "matmul_precision"}  # name in files -> name in keys and params
 
 
 def renamed(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings under their names in keys.
-
-    Raises:
-        ConfigError: for a setting given under both names.
-    """
-    for name, name_in_keys in SYNONYMS.items():
-        if name in values and name_in_keys in values:
-            raise ConfigError(f"{name}: is another name of {name_in_keys}; give it once, got {values[name]!r} and "
-                              f"{values[name_in_keys]!r}")
+    """Return settings under their names in keys, and refuse a setting given under both."""
+    for name, in_keys in SYNONYMS.items():
+        if name in values and in_keys in values:
+            raise ConfigError(name, f"is another name of {in_keys}; give it once",
+                              f"{values[name]!r} and {values[in_keys]!r}")
     return {SYNONYMS.get(name, name): value for name, value in values.items()}
 
 
@@ -69,21 +83,15 @@ def suggestion(name: Any, names: Collection[str]) -> str:
     """
     by_letters = {re.sub("[^a-z0-9]", "", known.lower()): known for known in names}
     letters = re.sub("[^a-z0-9]", "", str(name).lower())
-    candidates = [by_letters.get(letters), ELSEWHERE.get(letters)]
+    candidates = [by_letters.get(letters), ELSEWHERE.get(letters)]  # most likely first
     candidates += [by_letters[similar] for similar in difflib.get_close_matches(letters, by_letters, 1)]
-    for candidate in candidates:  # most likely first
-        if candidate in names:
-            return f"did you mean '{candidate}'? "
-    return ""
+    return next((f"did you mean '{candidate}'? " for candidate in candidates if candidate in names), "")
 
 
 def known_fields(name: str, names: Collection[str]) -> str:
-    """Return the end of a message on an unknown field: the likely correction, or how to list all fields.
-
-    There are some eighty fields, too many for a message.
-    """
-    return suggestion(name, names).strip() or ("`photonic fields` lists all there are, and with FILE those of its "
-                                               "plugins")
+    """Return the end of a message on an unknown field: the likely correction, or how to list all, too many for it."""
+    all_fields = "`photonic fields` lists all there are, and with FILE those of its plugins"
+    return suggestion(name, names).strip() or all_fields
 
 
 def accepted(name: str, names: Collection[str], what: str) -> str:
@@ -107,7 +115,7 @@ def setting(
     open_high: bool = False,
     per_trial: bool = False,
     applies: Callable[[TrialConfig], bool] = always,
-    needs: Sequence[Any] = (),
+    needs: Sequence[Need] = (),
     elide: bool = False,
     identity: bool = True,
     called: str = "",
@@ -134,20 +142,19 @@ def setting(
         >>> setting(0.5, "share of the records", low=0, high=1).default
         0.5
     """
-    metadata = dict(doc=doc, choices=choices, low=low, high=high, open_low=open_low, open_high=open_high,
-                    per_trial=per_trial, applies=applies, needs=tuple(needs), elide=elide, identity=identity,
-                    called=called)
-    return dataclasses.field(default=default, metadata=metadata)
+    return dataclasses.field(default=default, metadata=dict(
+        doc=doc, choices=choices, low=low, high=high, open_low=open_low, open_high=open_high, per_trial=per_trial,
+        applies=applies, needs=tuple(needs), elide=elide, identity=identity, called=called))
+
+
+def is_whole(value: object, low: int = 1) -> bool:
+    """Whether a value is a whole number >= low; in Python, a bool is also an int."""
+    return isinstance(value, int) and not isinstance(value, bool) and value >= low
 
 
 def check_whole(place: str, value: Any, low: int, below: float = math.inf) -> None:
-    """Refuse an entry of a file, at `place`, unless it is a whole number >= low and < below.
-
-    Raises:
-        ConfigError: naming the place and the value.
-    """
-    if not isinstance(value, int) or isinstance(value, bool) or not low <= value < below:
-        raise ConfigError(f"{place}: must be a whole number >= {low}, got {value!r}")
+    """Refuse an entry of a file, at `place`, unless it is a whole number >= low and < below."""
+    refuse(not is_whole(value, low) or value >= below, place, f"must be a whole number >= {low}", repr(value))
 
 
 def plain(value: Any) -> Any:
@@ -163,15 +170,11 @@ def digest(values: Mapping[str, Any]) -> str:
 
 def listed_or(choices: Collection[str]) -> str:
     """Return `'a' or 'b'`."""
-    return " or ".join(f"'{c}'" for c in choices)
+    return " or ".join(f"'{choice}'" for choice in choices)
 
 
 def coerce(f: dataclasses.Field[Any], value: Any) -> Any:
-    """Return `value` as the type of the field's default, by lossless conversions only.
-
-    Raises:
-        ConfigError: for a value of another type.
-    """
+    """Return `value` as the type of the field's default, by lossless conversions only, or refuse it."""
     type_, name = type(f.default), f.metadata["called"] or f.name
     if type_ in (bool, str) and isinstance(value, type_):
         return value
@@ -183,44 +186,34 @@ def coerce(f: dataclasses.Field[Any], value: Any) -> Any:
         if type_ is tuple and isinstance(value, list | tuple):
             return tuple(value)
     if type_ in (int, float) and isinstance(value, str):
-        expected = "a whole number" if type_ is int else "a number"
-        hint = "; write it without quotes, comma, colon and leading zeros" if re.search("[0-9]", value) else ""
-        raise ConfigError(f"{name}: must be {expected}, got the text {value!r}{hint}")
+        use = "write it without quotes, comma, colon and leading zeros" if re.search("[0-9]", value) else ""
+        raise ConfigError(name, f"must be {'a whole number' if type_ is int else 'a number'}", f"the text {value!r}", use)
     expected = {int: "a whole number", float: "a finite number", bool: "true or false", str: "text",
                 tuple: "a list of whole numbers"}[type_]
-    hint = ""
+    use = ""
     if isinstance(value, list):
-        hint = "; several values go to grid"
+        use = "several values go to grid"
     elif f.name == "noise":  # a number here is a frequent mistake
-        hint = "; how much noise there is, noise_multiplier says, or sigma of the photonic mechanism"
+        use = "how much noise there is, noise_multiplier says, or sigma of the photonic mechanism"
     elif type_ is str:  # YAML reads on, no and 3 otherwise
-        hint = "; in quotes it is text"
-    raise ConfigError(f"{name}: must be {expected}, got {value!r}{hint}")
+        use = "in quotes it is text"
+    raise ConfigError(name, f"must be {expected}", repr(value), use)
 
 
 def check(f: dataclasses.Field[Any], value: Any) -> None:
-    """Refuse a value that the field does not accept.
-
-    Raises:
-        ConfigError: naming the field, the value and what would be accepted.
-    """
+    """Refuse a value that the field does not accept."""
     rules, name = f.metadata, f.metadata["called"] or f.name
     if rules["choices"] and value not in rules["choices"]:
-        hint = suggestion(value, rules["choices"]).strip()
-        if not hint and f.name == "algorithm" and re.sub("[^a-z]", "", value.lower()) == "dpsgd":
-            hint = "DP-SGD is algorithm 'bp' with mechanism 'per_example'"
-        raise ConfigError(f"{name}: must be one of {', '.join(rules['choices'])}, got {value!r}"
-                          + (f"; {hint}" if hint else ""))
+        use = suggestion(value, rules["choices"]).strip()
+        if not use and f.name == "algorithm" and re.sub("[^a-z]", "", value.lower()) == "dpsgd":
+            use = "DP-SGD is algorithm 'bp' with mechanism 'per_example'"
+        raise ConfigError(name, f"must be one of {', '.join(rules['choices'])}", repr(value), use)
     if isinstance(value, tuple):
-        are_widths = all(isinstance(width, int) and not isinstance(width, bool) and width >= 1 for width in value)
         may_be_empty = f.name == "hidden"  # without hidden layers: softmax regression
-        if not are_widths or (not value and not may_be_empty):
-            raise ConfigError(f"{name}: must be a list of at least one positive width, got {list(value)!r}")
+        refuse(not (value or may_be_empty) or not all(is_whole(width) for width in value),
+               name, "must be a list of at least one positive width", list(value))
         return
-    low, high, open_low, open_high = rules["low"], rules["high"], rules["open_low"], rules["open_high"]
-    if low is not None and (value < low or (open_low and value == low)):
-        relation = ">" if open_low else ">="
-        raise ConfigError(f"{name}: must be {relation} {low:g}, got {value}")
-    if high is not None and (value > high or (open_high and value == high)):
-        relation = "<" if open_high else "<="
-        raise ConfigError(f"{name}: must be {relation} {high:g}, got {value}")
+    for bound, sign, beyond in (("low", ">", operator.lt), ("high", "<", operator.gt)):
+        limit, is_open = rules[bound], rules[f"open_{bound}"]
+        if limit is not None and (beyond(value, limit) or (is_open and value == limit)):
+            raise ConfigError(name, f"must be {sign}{'' if is_open else '='} {limit:g}", value)

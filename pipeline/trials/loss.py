@@ -8,13 +8,10 @@ from pipeline.trials.part import Part, part, setting
 
 
 class Loss(Part):
-    """A loss of softmax outputs; its error is p - q.
+    """A loss of softmax outputs; its error is p - q."""
 
-    Attributes:
-        per_record: why p and q are on the simplex, so that the error's norm is at most sqrt 2, and why it depends on no
-            other record. Certified mechanisms assume this. Empty if this package states it, None if nobody does.
-    """
-
+    # Why p and q are on the simplex, so that the error's norm is at most sqrt 2, and why it depends on no other record.
+    # Certified mechanisms assume this. Empty if this package states it, None if nobody does.
     per_record: ClassVar[str | None] = None
     not_integer = "its error is not softmax minus a target that it states"
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pipeline.trials.condition import not_chosen, positive
 from pipeline.trials.feedback import Feedback
 from pipeline.trials.feedback import Projector as Projector  # its settings must be declared first
-from pipeline.trials.fields import ConfigError, listed_or
+from pipeline.trials.fields import ConfigError, listed_or, refuse
 from pipeline.trials.part import Part, again, part, parts_of, setting
 
 if TYPE_CHECKING:
@@ -22,33 +22,23 @@ MIN_LABEL_EPSILON = 1e-3  # least target_label_epsilon above 0
 
 
 class Mechanism(Part):
-    """The configuration's view of a mechanism.
+    """The configuration's view of a mechanism."""
 
-    Attributes:
-        private: whether it changes the update at all.
-        certified: whether it is Gaussian noise on a sum of bounded contributions, which has a certified epsilon.
-        composed: whether its runs are privacy events, which compose to budgets and selections.
-        flat: whether it can bound contributions without layers.
-        guarantee: an extension's reason why no record contributes more than its bound.
-        optical: whether it is noise on optical signals, which gives a label or column epsilon.
-        target: the setting for the epsilon of a run; empty for none.
-    """
-
-    private: ClassVar[bool] = True
-    certified: ClassVar[bool] = False
-    composed: ClassVar[bool] = False
-    flat: ClassVar[bool] = False
-    guarantee: ClassVar[str] = ""
-    optical: ClassVar[bool] = False
-    target: ClassVar[str] = ""
+    private: ClassVar[bool] = True  # whether it changes the update at all
+    certified: ClassVar[bool] = False  # whether it is Gaussian noise on a sum of bounded contributions
+    composed: ClassVar[bool] = False  # whether its runs are privacy events, which compose to budgets and selections
+    flat: ClassVar[bool] = False  # whether it can bound contributions without layers
+    guarantee: ClassVar[str] = ""  # an extension's reason why no record contributes more than its bound
+    optical: ClassVar[bool] = False  # whether it is noise on optical signals, which gives a label or column epsilon
+    target: ClassVar[str] = ""  # the setting for the epsilon of a run; empty for none
     not_integer = "contributions in integers need Gaussian noise and a stated bound on their norm (guarantee)"
     feedback_norm = 0.0  # spectral norm to which feedback matrices are scaled; 0 does not scale
 
     def check(self, trial: TrialConfig) -> None:
         """Refuse a target epsilon if the mechanism states no guarantee: no epsilon can be computed then."""
-        if self.private and not self.composed and trial.target_epsilon:
-            raise ConfigError(f"target_epsilon: mechanism '{self.name}' states no guarantee (guarantee of "
-                              f"register_mechanism), so nothing can be accounted for, got {trial.target_epsilon}")
+        refuse(self.private and not self.composed and trial.target_epsilon, "target_epsilon", f"mechanism "
+               f"'{self.name}' states no guarantee (guarantee of register_mechanism), so nothing can be accounted for",
+               trial.target_epsilon)
 
     def kind(self, trial: TrialConfig) -> str:
         """Return the kind of a trial's finite epsilon: `certified`, `stated`, `label`, or empty for none."""
@@ -71,7 +61,7 @@ class Mechanism(Part):
 
     @classmethod
     def noise_setting(cls, fields: Mapping[str, Any]) -> str:
-        """Return a trial's noise in words, from its settings: here `<mechanism>=<noise>`, for names of runs."""
+        """Return a trial's noise in words, for names of runs: here `<mechanism>=<noise>`, else as `sigma=0.1`."""
         noise = max(fields.get("sigma") or 0.0, fields.get("noise_multiplier") or 0.0)
         return f"{fields['mechanism']}={noise:g}"
 
@@ -87,34 +77,24 @@ def certified_mechanisms() -> list[str]:
 
 
 def check_denoise(trial: TrialConfig) -> None:
-    """Refuse `denoise` for trials whose learning signals are not in the column space of a known feedback matrix B.
-
-    Raises:
-        ConfigError: naming the setting.
-    """
+    """Refuse `denoise` for trials whose learning signals are not in the column space of a known feedback matrix B."""
     feedback, network = trial.parts.feedback, trial.parts.network
     if not (feedback.exact or feedback.matrix):  # `check_matrix` below refuses back-propagation, which is exact
         with_matrix = [name for name, cls in parts_of("algorithm", Feedback).items() if cls.matrix]
-        raise ConfigError(f"denoise: needs the feedback matrix B of {listed_or(with_matrix)}, got true with algorithm "
-                          f"'{trial.algorithm}'")
-    if network.convolutional and not feedback.convolutional:
-        raise ConfigError("denoise: puts signals of fully connected layers on the column space of B; a filter sums "
-                          f"over positions, got true with network 'convnet' and algorithm '{trial.algorithm}'; use "
-                          "algorithm 'hybrid'")
+        raise ConfigError("denoise", f"needs the feedback matrix B of {listed_or(with_matrix)}",
+                          f"true with algorithm '{trial.algorithm}'")
+    refuse(network.convolutional and not feedback.convolutional, "denoise", "puts signals of fully connected layers on "
+           "the column space of B; a filter sums over positions",
+           f"true with network 'convnet' and algorithm '{trial.algorithm}'", "use algorithm 'hybrid'")
     check_matrix("denoise", trial)
 
 
 def check_matrix(name: str, trial: TrialConfig) -> None:
-    """Refuse the setting `name`, which needs a known feedback matrix B, if the trial has none.
-
-    Raises:
-        ConfigError: for back-propagation, and for a real OPU.
-    """
-    if trial.parts.feedback.exact:
-        raise ConfigError(f"{name}: must be false with bp, whose error is released once and never projected, got true")
-    if trial.parts.projector.hardware:
-        raise ConfigError(f"{name}: needs the feedback matrix B, which is not known of a real OPU, got projector "
-                          "'opu_hardware'; use 'opu_simulated'")
+    """Refuse the setting `name`, which needs a known feedback matrix B, for back-propagation and a real OPU."""
+    refuse(trial.parts.feedback.exact, name, "must be false with bp, whose error is released once and never projected",
+           "true")
+    refuse(trial.parts.projector.hardware, name, "needs the feedback matrix B, which is not known of a real OPU",
+           "projector 'opu_hardware'", "use 'opu_simulated'")
 
 
 @part("mechanism", "none")
@@ -126,7 +106,6 @@ class NoMechanism(Mechanism):
 
     @classmethod
     def noise_setting(cls, fields: Mapping[str, Any]) -> str:
-        """Return `non-private`."""
         return "non-private"
 
 
@@ -180,25 +159,18 @@ class Photonic(Mechanism):
 
     @classmethod
     def noise_setting(cls, fields: Mapping[str, Any]) -> str:
-        """Return a trial's noise in words, from its settings: `photons=100`, `label_epsilon=3` or `sigma=0.1`."""
         if parts_of("projector", Projector)[fields.get("projector") or "none"].physical:
             return f"photons={fields['photons']:g}"
         target = fields.get("target_label_epsilon") or 0.0  # absent unless it sets the noise
         return f"label_epsilon={target:g}" if target > 0 else f"sigma={fields['sigma']:g}"
 
     def check(self, trial: TrialConfig) -> None:
-        """Refuse trials that Ohana et al. 2021 do not describe, and targets that cannot be met.
-
-        Raises:
-            ConfigError: naming the setting.
-        """
+        """Refuse trials that Ohana et al. 2021 do not describe, and targets that cannot be met."""
         self._check_described(trial)
-        if self.tau_h_min > self.tau_h:
-            raise ConfigError(f"tau_h_min: must be at most tau_h = {self.tau_h}, got {self.tau_h_min}")
-        if trial.physical and self.output_noise and not self.joint_release:
-            raise ConfigError("output_noise: the device's noise reaches what it projects, not the output layer's "
-                              "error, got true with projector 'opu_physical'; use false, or joint_release true, which "
-                              "decodes that error from the projection")
+        refuse(self.tau_h_min > self.tau_h, "tau_h_min", f"must be at most tau_h = {self.tau_h}", self.tau_h_min)
+        refuse(trial.physical and self.output_noise and not self.joint_release, "output_noise", "the device's noise "
+               "reaches what it projects, not the output layer's error", "true with projector 'opu_physical'",
+               "use false, or joint_release true, which decodes that error from the projection")
         if self.denoise:
             check_denoise(trial)
         if self.joint_release:
@@ -214,10 +186,9 @@ class Photonic(Mechanism):
             raise ConfigError(f"mechanism: 'photonic' is described for {listed_or(described)}, and nothing is known of "
                               f"it with algorithm '{trial.algorithm}', got 'photonic'; use 'none' or "
                               f"{listed_or(certified_mechanisms())}")
-        if trial.parts.network.convolutional:
-            raise ConfigError("mechanism: Eq. 8 clips every component of h by the width of its layer, and nothing is "
-                              "claimed of weights that convolutions share, got 'photonic' with network 'convnet'; use "
-                              f"{listed_or(certified_mechanisms())}")
+        refuse(trial.parts.network.convolutional, "mechanism", "Eq. 8 clips every component of h by the width of its "
+               "layer, and nothing is claimed of weights that convolutions share", "'photonic' with network 'convnet'",
+               f"use {listed_or(certified_mechanisms())}")
         if not trial.parts.sampler.counted:
             raise ConfigError(f"sampler: nothing is claimed or proved of the photonic mechanism with {trial.sampler} "
                               "batches; use 'shuffled' or 'without_replacement', or mechanism 'per_example'")
@@ -225,26 +196,20 @@ class Photonic(Mechanism):
     def _check_joint(self, trial: TrialConfig) -> None:
         """Refuse `joint_release` unless the output layer's error can be decoded from the noisy projection."""
         check_matrix("joint_release", trial)
-        if not self.output_noise:
-            raise ConfigError("output_noise: must be true with joint_release, which decodes the output layer's error "
-                              "from the noisy projection, got false")
+        refuse(not self.output_noise, "output_noise", "must be true with joint_release, which decodes the output "
+               "layer's error from the noisy projection", "false")
         n_classes = trial.layer_sizes[-1]
-        if sum(trial.hidden) < n_classes:
-            raise ConfigError(f"hidden: must sum to at least the {n_classes} classes with joint_release, or their "
-                              f"error cannot be decoded from the projection, got {list(trial.hidden)}")
+        refuse(sum(trial.hidden) < n_classes, "hidden", f"must sum to at least the {n_classes} classes with "
+               "joint_release, or their error cannot be decoded from the projection", list(trial.hidden))
 
     def _check_target(self, trial: TrialConfig) -> None:
         """Refuse a target label epsilon that is too small, is given together with sigma, or cannot be met."""
-        target = self.target_label_epsilon
-        if target < MIN_LABEL_EPSILON:
-            raise ConfigError(f"target_label_epsilon: must be 0 (sigma is given) or at least {MIN_LABEL_EPSILON}, "
-                              f"below which nothing can be learnt, got {target}")
-        if self.sigma:
-            raise ConfigError("target_label_epsilon: sets sigma; give one of the two, got target_label_epsilon "
-                              f"{target} and sigma {self.sigma}")
-        if not self.output_noise and not trial.parts.feedback.exact:
-            raise ConfigError("target_label_epsilon: cannot be met with output_noise false, which leaves the output "
-                              f"layer's error bare and label epsilon infinite, got {target}")
+        name, target = "target_label_epsilon", self.target_label_epsilon
+        refuse(target < MIN_LABEL_EPSILON, name, f"must be 0 (sigma is given) or at least {MIN_LABEL_EPSILON}, below "
+               "which nothing can be learnt", target)
+        refuse(self.sigma, name, "sets sigma; give one of the two", f"{name} {target} and sigma {self.sigma}")
+        refuse(not self.output_noise and not trial.parts.feedback.exact, name, "cannot be met with output_noise false, "
+               "which leaves the output layer's error bare and label epsilon infinite", target)
 
 
 class Gaussian(Mechanism):
@@ -267,67 +232,50 @@ class Gaussian(Mechanism):
 
     @classmethod
     def noise_setting(cls, fields: Mapping[str, Any]) -> str:
-        """Return a trial's noise in words, from its settings: `epsilon=3` or `z=1.1`."""
         if fields["target_epsilon"]:
             return f"epsilon={fields['target_epsilon']:g}"
         return f"z={fields['noise_multiplier']:g}"
 
     def check(self, trial: TrialConfig) -> None:
         """Refuse trials that break the assumptions of certified epsilon, or that no accountant supports."""
-        for check in self.checks():
-            check(trial)
-
-    def checks(self) -> Iterator[Callable[[TrialConfig], None]]:
-        """Yield the checks, in this order."""
-        yield self._check_records
-        yield self._check_noise
-        yield self._check_delta
+        self._check_records(trial)
+        self._check_noise(trial)
+        self._check_delta(trial)
 
     def _check_records(self, trial: TrialConfig) -> None:
         """Refuse parts that do not state that a record's contribution depends on this record alone."""
-        if trial.parts.feedback.per_record is None:
-            raise ConfigError(f"mechanism: '{self.name}' bounds what each record contributes, if its learning signals "
-                              f"depend on no other record, which algorithm '{trial.algorithm}' does not state "
-                              f"(per_record of register_feedback), got '{self.name}'; use 'none'")
-        if trial.parts.loss.per_record is None:
-            raise ConfigError(f"mechanism: '{self.name}' bounds what each record contributes, if its error depends on "
-                              f"no other record, which loss '{trial.loss}' does not state (per_record), got "
-                              f"'{self.name}'; use 'none'")
-        if not trial.parts.sampler.accountants:
-            raise ConfigError(f"sampler: '{trial.sampler}' states no accountant (accountants), so nothing can be "
-                              f"accounted for, got it with mechanism '{self.name}'; use one that does, or mechanism "
-                              "'none'")
+        bounds = f"'{self.name}' bounds what each record contributes, if"
+        refuse(trial.parts.feedback.per_record is None, "mechanism", f"{bounds} its learning signals depend on no "
+               f"other record, which algorithm '{trial.algorithm}' does not state (per_record of register_feedback)",
+               f"'{self.name}'", "use 'none'")
+        refuse(trial.parts.loss.per_record is None, "mechanism", f"{bounds} its error depends on no other record, "
+               f"which loss '{trial.loss}' does not state (per_record)", f"'{self.name}'", "use 'none'")
+        refuse(not trial.parts.sampler.accountants, "sampler", f"'{trial.sampler}' states no accountant (accountants), "
+               "so nothing can be accounted for", f"it with mechanism '{self.name}'", "use one that does, or mechanism "
+               "'none'")
         if self.denoise:
             check_denoise(trial)
 
     def _check_noise(self, trial: TrialConfig) -> None:
         """Refuse a target epsilon together with a noise multiplier, and noise too small to account for."""
         z = self.noise_multiplier
-        if self.target_epsilon and z:
-            raise ConfigError("target_epsilon: sets the noise multiplier; give one of the two, got target_epsilon "
-                              f"{self.target_epsilon} and noise_multiplier {z}")
+        refuse(self.target_epsilon and z, "target_epsilon", "sets the noise multiplier; give one of the two",
+               f"target_epsilon {self.target_epsilon} and noise_multiplier {z}")
         noise_over_contribution = z / self.sensitivity_ratio(trial)
-        if 0 < max(z, noise_over_contribution) < MIN_NOISE_OVER_C:
-            raise ConfigError(f"noise_multiplier: must be 0 (no noise, no guarantee) or at least {MIN_NOISE_OVER_C}, "
-                              f"below which nothing useful can be accounted for, got {z}")
+        refuse(0 < max(z, noise_over_contribution) < MIN_NOISE_OVER_C, "noise_multiplier", "must be 0 (no noise, no "
+               f"guarantee) or at least {MIN_NOISE_OVER_C}, below which nothing useful can be accounted for", z)
 
     def _check_delta(self, trial: TrialConfig) -> None:
-        """Refuse a delta too small for privacy-loss distributions, and products of rounded factors.
-
-        A privacy-loss distribution has a rounding error for every step, so delta must exceed their sum. The bound on
-        contributions does not cover the rounding of factors to bfloat16.
-        """
-        if trial.parts.sampler.amplified and (self.noise_multiplier or self.target_epsilon):
-            steps = trial.epochs * trial.steps_per_epoch
-            min_delta = steps * MIN_DELTA_PER_STEP
-            if trial.delta < min_delta:
-                raise ConfigError(f"delta: must be at least {min_delta:.3g} with sampler '{trial.sampler}' and {steps} "
-                                  "steps, below which rounding errors of the privacy-loss distribution count, got "
-                                  f"{trial.delta:g}; use a larger one, or sampler 'shuffled', whose epsilon is exact")
-        if trial.parts.arithmetic.factors != "float32":
-            raise ConfigError(f"matmul_precision: must be 'float32' with mechanism '{self.name}', whose bound on "
-                              f"contributions does not cover rounding, got '{trial.matmul_precision}'; 'integer' is "
-                              "faster, too")
+        """Refuse a delta below the rounding errors of a run's privacy-loss distributions, and rounded factors."""
+        steps = trial.epochs * trial.steps_per_epoch
+        min_delta = steps * MIN_DELTA_PER_STEP
+        has_losses = trial.parts.sampler.amplified and (self.noise_multiplier or self.target_epsilon)
+        refuse(has_losses and trial.delta < min_delta, "delta", f"must be at least {min_delta:.3g} with sampler "
+               f"'{trial.sampler}' and {steps} steps, below which rounding errors of the privacy-loss distribution "
+               "count", f"{trial.delta:g}", "use a larger one, or sampler 'shuffled', whose epsilon is exact")
+        refuse(trial.parts.arithmetic.factors != "float32", "matmul_precision", f"must be 'float32' with mechanism "
+               f"'{self.name}', whose bound on contributions does not cover rounding", f"'{trial.matmul_precision}'",
+               "'integer' is faster, too")
 
 
 @part("mechanism", "per_example")
@@ -344,7 +292,6 @@ class PerExample(Gaussian):
 
     @classmethod
     def update_norm(cls, fields: Mapping[str, Any]) -> float:
-        """Return C."""
         return fields["clipping_norm"]
 
 

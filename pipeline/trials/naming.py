@@ -42,10 +42,7 @@ def to_ascii(text: str) -> str:
 
 
 def noise_setting(fields: Mapping[str, Any]) -> str:
-    """Return a trial's noise from its canonical fields, for example `sigma=0.1`, `epsilon=3` or `non-private`.
-
-    Other forms are `photons=100`, `label_epsilon=3` and `z=1.1`, and `<mechanism>=<noise>` without a guarantee.
-    """
+    """Return a trial's noise from its canonical fields, for example `sigma=0.1`, `epsilon=3` or `non-private`."""
     mechanism = PARTS["mechanism"].get(fields["mechanism"], Mechanism)  # an extension's may not be loaded
     return mechanism.noise_setting(fields)
 
@@ -69,48 +66,37 @@ def guarantee(trials: Sequence[TrialConfig]) -> str:
 
 
 def method(fields: Mapping[str, Any]) -> str:
-    """Return the method of a trial, as frontiers name their curves: its algorithm, its trainer, or `softmax`.
+    """Return a trial's method, as frontiers name their curves, from its canonical fields: algorithm, or trainer.
 
     `softmax` stands for networks without hidden layers, for which all algorithms are the same.
-
-    Args:
-        fields: canonical fields of the trial.
     """
     network = parts_of("network", Network)[fields["network"]]
-    if network.trainer_only or network.convolutional or fields["hidden"]:
-        return fields["algorithm"]
-    return "softmax"
+    has_algorithm = network.trainer_only or network.convolutional or fields["hidden"]
+    return fields["algorithm"] if has_algorithm else "softmax"
 
 
 def computed_features(trials: Iterable[TrialConfig]) -> list[str]:
     """Return the distinct features that are computed from records, `optical of fashion_mnist`, in order of trials."""
-    names = [f"{trial.features} of {trial.dataset}" for trial in trials
-             if not trial.parts.features.raw and not trial.parts.features.of_file]
-    return list(dict.fromkeys(names))
+    return list(dict.fromkeys(f"{trial.features} of {trial.dataset}" for trial in trials
+                              if not trial.parts.features.raw and not trial.parts.features.of_file))
 
 
 def run_name(config: TrialConfig, also: Sequence[str] = ()) -> str:
-    """Return a trial's name for people: `pdfa sigma=0.1 seed=0`, `bp non-private seed=0`, `dfa sigma=0 tau_h=2 seed=1`.
+    """Return a trial's name for people, with the fields in `also` that it has.
 
-    With a Gaussian mechanism it is `pdfa epsilon=3 seed=0` or `dfa z=1.1 seed=0`.
-
-    Args:
-        also: further fields to name, if the trial has them.
+    For example `pdfa sigma=0.1 seed=0`, `bp non-private seed=0`, `dfa sigma=0 tau_h=2 seed=1`, `dfa z=1.1 seed=0`.
     """
-    return " ".join(_parts(config, also))
+    return " ".join(_words(config, also))
 
 
 def short_name(config: TrialConfig, also: Sequence[str] = ()) -> str:
     """Return a `run_name` for narrow columns: `pdfa sigma0.1 s0`, `dfa eps3 C0.5 m128 s1`, `bp non-private s0`."""
-    words = []
-    for part in _parts(config, also):
-        name, sign, value = part.partition("=")
-        words.append(SYMBOLS.get(name, name + sign) + value)
-    return " ".join(words)
+    words = (word.partition("=") for word in _words(config, also))
+    return " ".join(SYMBOLS.get(name, name + sign) + value for name, sign, value in words)
 
 
-def _parts(config: TrialConfig, also: Sequence[str]) -> list[str]:
-    """Return the parts of a trial's name: algorithm, noise, the fields in `also`, and seed."""
+def _words(config: TrialConfig, also: Sequence[str]) -> list[str]:
+    """Return algorithm, noise, the fields in `also`, and seed."""
     settings = config.canonical()
     further = [f"{name}={settings[name]}" for name in also if name in settings]
     return [config.algorithm, noise_setting(settings), *further, f"seed={config.seed}"]

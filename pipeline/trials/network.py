@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING, ClassVar
 
 from pipeline.trials.condition import chosen
-from pipeline.trials.fields import ConfigError
+from pipeline.trials.fields import ConfigError, refuse
 from pipeline.trials.part import Part, part, setting
 from pipeline.trials.shapes import LayerShape, conv_shapes, dense_shapes
 
@@ -19,13 +19,9 @@ ACTIVATIONS = tuple(ACTIVATION_SLOPES)
 
 
 class Network(Part):
-    """Settings of all networks.
+    """Settings of all networks."""
 
-    Attributes:
-        convolutional: whether layers share weights over positions.
-    """
-
-    convolutional: ClassVar[bool] = False
+    convolutional: ClassVar[bool] = False  # whether layers share weights over positions
     hidden: tuple[int, ...] = setting((512, 512), "widths of the hidden fully connected layers")
     activation: str = setting("tanh", "activation phi of the hidden fully connected layers", choices=ACTIVATIONS)
     input_norm: float = setting(
@@ -55,16 +51,14 @@ class Network(Part):
         return (*below, *dense_shapes((n_in, *self.hidden, n_classes)))
 
     def check(self, trial: TrialConfig) -> None:
-        """Refuse an initialisation that needs a matrix B unless B is known."""
-        if self.output_init == "feedback" and not trial.parts.projector.known:
-            raise ConfigError("output_init: 'feedback' needs a feedback matrix B that is known, got it with algorithm "
-                              f"'{trial.algorithm}' and projector '{trial.projector}'; use 'uniform' or 'zero'")
-
-    def _refuse_no_hidden(self, trial: TrialConfig) -> None:
-        """Raise the error for a network without hidden layers whose algorithm needs them."""
-        raise ConfigError("hidden: without hidden layers there is nothing to project an error to, and all algorithms "
-                          "are the softmax regression that 'bp' with network 'mlp' trains, got [] with algorithm "
-                          f"'{trial.algorithm}' and network '{trial.network}'")
+        """Refuse feedback without hidden layers, and an initialisation that needs a matrix B unless B is known."""
+        if not self.hidden and (self.convolutional or not trial.parts.feedback.exact):
+            raise ConfigError("hidden", "without hidden layers there is nothing to project an error to, and all "
+                              "algorithms are the softmax regression that 'bp' with network 'mlp' trains",
+                              f"[] with algorithm '{trial.algorithm}' and network '{trial.network}'")
+        refuse(self.output_init == "feedback" and not trial.parts.projector.known, "output_init",
+               "'feedback' needs a feedback matrix B that is known",
+               f"it with algorithm '{trial.algorithm}' and projector '{trial.projector}'", "use 'uniform' or 'zero'")
 
 
 @part("network", "mlp")
@@ -72,13 +66,10 @@ class Mlp(Network):
     """Fully connected layers."""
 
     def check(self, trial: TrialConfig) -> None:
-        """Refuse feedback without hidden layers."""
-        if not self.hidden and not trial.parts.feedback.exact:
-            self._refuse_no_hidden(trial)
+        """Refuse an algorithm that needs convolutions."""
         super().check(trial)
-        if trial.parts.feedback.convolutional:
-            raise ConfigError("algorithm: hybrid back-propagates through convolutions, of which network 'mlp' has "
-                              "none, got 'hybrid'; use network 'convnet', or algorithm 'dfa'")
+        refuse(trial.parts.feedback.convolutional, "algorithm", "hybrid back-propagates through convolutions, of which "
+               "network 'mlp' has none", "'hybrid'", "use network 'convnet', or algorithm 'dfa'")
 
 
 @part("network", "convnet")
@@ -98,19 +89,12 @@ class Convnet(Network):
 
     def check(self, trial: TrialConfig) -> None:
         """Refuse records that are no images, or too small ones."""
-        shape = trial.parts.features.shape(trial)
-        if len(shape) != 3:
-            features = trial.parts.features
-            what = f"features '{trial.features}'" if not features.raw else trial.dataset
-            raise ConfigError(f"network: convolutions take images (channels, rows, columns), and records of {what} "
-                              f"have the shape {shape}, got 'convnet'; use 'mlp'")
-        if not self.hidden:
-            self._refuse_no_hidden(trial)
+        features, shape = trial.parts.features, trial.parts.features.shape(trial)
+        what = trial.dataset if features.raw else f"features '{trial.features}'"
+        refuse(len(shape) != 3, "network", f"convolutions take images (channels, rows, columns), and records of {what} "
+               f"have the shape {shape}", "'convnet'", "use 'mlp'")
         super().check(trial)
-        if self.kernel % 2 == 0:
-            raise ConfigError(f"kernel: must be odd, so that padding keeps the size of an image, got {self.kernel}")
+        refuse(self.kernel % 2 == 0, "kernel", "must be odd, so that padding keeps the size of an image", self.kernel)
         if not all(layer.n_out for layer in trial.layers):
             raise ConfigError(f"channels: every convolution halves rows and columns, and images have {shape[1]} rows; "
                               f"got {len(self.channels)} convolutions, which leave none")
-
-

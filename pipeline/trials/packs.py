@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pipeline.trials.fields import ConfigError, check_whole
+from pipeline.trials.fields import check_whole, refuse
 from pipeline.trials.shapes import ConvShape, n_parameters
 
 if TYPE_CHECKING:
@@ -51,12 +51,11 @@ class Resources:
         """Refuse resources out of range, and packs that would reserve neither a CPU nor a GPU."""
         for name in ("cpu", "gpu", "opu", "checkpoint_seconds", "store_patience_seconds"):
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
-                raise ConfigError(f"resources.{name}: must be a number >= 0, got {value!r}")
-        if not self.opu:
-            raise ConfigError(f"resources.opu: must be > 0, got {self.opu!r}; packs without pdfa take none anyway")
-        if self.cpu + self.gpu == 0:
-            raise ConfigError(f"resources.cpu: must be > 0 where gpu is 0, got {self.cpu!r}")
+            is_number = isinstance(value, int | float) and not isinstance(value, bool)
+            refuse(not is_number or not 0 <= value < math.inf,
+                   f"resources.{name}", "must be a number >= 0", repr(value))
+        refuse(not self.opu, "resources.opu", "must be > 0", self.opu, "packs without pdfa take none anyway")
+        refuse(self.cpu + self.gpu == 0, "resources.cpu", "must be > 0 where gpu is 0", self.cpu)
         check_whole("resources.pack_size", self.pack_size, 0)
 
 
@@ -81,18 +80,17 @@ class Pack:
         return self.shared.needs_opu
 
 
-def plan(trials: Sequence[TrialConfig], resources: Resources, workers: int, kept: Sequence[Pack] = ()) -> list[Pack]:
+def plan(
+    trials: Sequence[TrialConfig],  # to train
+    resources: Resources,  # of each pack; `pack_size` 0 takes `default_pack_size`
+    workers: int,  # packs that can train at the same time
+    kept: Sequence[Pack] = (),  # stay unchanged because they have a checkpoint; their trials are in no other pack
+) -> list[Pack]:
     """Return trials grouped into packs, in the order in which they should start.
 
     Packs affect only speed, because a trial's result does not depend on its pack. Trials with one `pack_key` are cut
     into packs of nearly equal size, at most `pack_size`. Packs that need an OPU come first, because few can run at once
     and others fill in beside them. Long packs come before short ones.
-
-    Args:
-        trials: the trials to train.
-        resources: of each pack; `pack_size` 0 takes `default_pack_size`.
-        workers: packs that can train at the same time.
-        kept: packs that stay unchanged because they have a checkpoint; their trials are in no other pack.
     """
     packed = {trial.trial_key for pack in kept for trial in pack.trials}
     groups: dict[str, list[TrialConfig]] = {}  # by pack_key
@@ -109,10 +107,9 @@ def plan(trials: Sequence[TrialConfig], resources: Resources, workers: int, kept
 
 
 def default_pack_size(trial: TrialConfig, n_trials: int, workers: int, on_gpu: bool) -> int:
-    """Return the number of trials in a pack, at most `MAX_PACK_SIZE`; a pack's trials train together.
+    """Return the number of trials in a pack that fits into the caches or memory.
 
-    Every worker gets about four packs, so that workers end at about the same time. On a CPU the pack's parameters must
-    fit into `CPU_PARAMETER_BYTES`, on a GPU the maps of convolutions into `GPU_MAP_BYTES`.
+    Every worker gets about four packs, so that workers end at about the same time.
     """
     limit = MAX_PACK_SIZE
     if not on_gpu:

@@ -20,8 +20,8 @@ from dataclasses import Field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast, dataclass_transform
 
-from pipeline.trials.condition import Need, built_in_trainer, private
-from pipeline.trials.fields import ConfigError, always, check, coerce, listed_or
+from pipeline.trials.condition import BUILT_IN_TRAINER, PRIVATE, Need
+from pipeline.trials.fields import ConfigError, always, check, coerce, listed_or, refuse
 from pipeline.trials.fields import setting as setting
 
 if TYPE_CHECKING:
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 SETTINGS: dict[str, Field[Any]] = {}  # by name, for all slots and parts
 RESERVED: set[str] = set()  # attributes of trials, so no setting may have these names
+NAME = re.compile("[a-z][a-z0-9_]*")  # of parts and settings
+NO_SETTING = "'{}' must be what `pipeline.trials.fields.setting` makes"
 
 
 class SlotParts(dict[str, "type[Part]"]):
@@ -53,14 +55,9 @@ PARTS: dict[str, SlotParts] = {}  # by slot; a slot has the name of the setting 
 
 
 def again(name: str, *needs: Need, elide: bool = False) -> Any:
-    """Return a dataclass field for a setting that another part has already declared.
+    """Return the field of a setting that another part has declared, with the same default, text and range.
 
-    Default, text and range are the same. The conditions of the other part do not apply.
-
-    Args:
-        name: of the setting.
-        needs: conditions under which this part uses the setting.
-        elide: whether the setting is left out of a trial's identity at its default.
+    The other part's conditions do not apply; `needs` are those under which this part uses the setting.
     """
     declared = SETTINGS[name]
     metadata = {**declared.metadata, "applies": always, "needs": needs, "elide": elide}
@@ -94,18 +91,10 @@ class Part:
         dataclasses.dataclass(frozen=True)(cls)
 
     def check(self, trial: TrialConfig) -> None:
-        """Refuse settings that are incompatible with this part.
-
-        Raises:
-            ConfigError: naming a setting of the trial, its value, the reason, and what would be accepted.
-        """
+        """Refuse settings that do not go with this part: naming one, its value, the reason, and what is accepted."""
 
     def settled(self, trial: TrialConfig) -> dict[str, Any]:
-        """Return the settings whose values follow from other settings.
-
-        Raises:
-            ConfigError: for a file that cannot be used.
-        """
+        """Return the settings whose values follow from other settings."""
         return {}
 
     @classmethod
@@ -130,21 +119,16 @@ def load(works: Any) -> Any:
     return getattr(importlib.import_module(module), name)
 
 
-def fields(part: Part | type[Part]) -> tuple[Field[Any], ...]:
-    """Return the settings of a part, in the order of declaration."""
-    return dataclasses.fields(part)
-
-
 def declares(part: Part | type[Part], name: str) -> bool:
     """Whether a part has a setting."""
     return name in getattr(part, "__dataclass_fields__", ())
 
 
-def uses(part: Part, f: Field[Any], trial: TrialConfig) -> bool:
-    """Whether the field `f`, a setting of a part, affects the result of a trial that has the part.
+def uses(part: Part | TrialConfig, f: Field[Any], trial: TrialConfig) -> bool:
+    """Whether the field `f` of a part affects the result of a trial that has the part: whether its conditions hold.
 
-    It does if all its conditions hold. A setting marked `elide` is left out of a trial's identity at its default, so
-    there it counts as unused.
+    A field marked `elide` is left out of a trial's identity at its default, so there it counts as unused. The choice
+    of a slot's part is a field of the trial itself.
     """
     conditions = f.metadata
     if conditions["elide"] and getattr(part, f.name) == f.default:
@@ -169,15 +153,17 @@ def part(slot: str, name: str, trainer_only: bool = False) -> Callable[[type[Par
     """
     def register(cls: type[Part]) -> type[Part]:
         """Register the class `cls` under `name`, and forget settings that no part has any more."""
-        if slot not in PARTS:
-            raise ConfigError(f"slot: must be one of {', '.join(PARTS)}, got {slot!r}")
-        if not re.fullmatch("[a-z][a-z0-9_]*", name):
-            raise ConfigError(f"{slot}: must be small letters, digits and '_', and begin with a letter, got {name!r}")
+        refuse(slot not in PARTS, "slot", f"must be one of {', '.join(PARTS)}", repr(slot))
+        refuse(not NAME.fullmatch(name), slot, "must be small letters, digits and '_', and begin with a letter",
+               repr(name))
         registered = PARTS[slot].get(name)
         if registered and origin(registered) != origin(cls):
-            raise ConfigError(f"{slot}: '{name}' is taken by {origin(registered)}, got {origin(cls)}; choose another "
-                              "name")
-        _register_settings(cls, [other for other in all_parts() if (other.slot, other.name) != (slot, name)])
+            raise ConfigError(slot, f"'{name}' is taken by {origin(registered)}", origin(cls), "choose another name")
+        others = [other for slot_parts in PARTS.values() for other in slot_parts.values()
+                  if (other.slot, other.name) != (slot, name)]
+        for field in dataclasses.fields(cls):
+            _check_declaration(field, others)
+        SETTINGS.update({field.name: field for field in dataclasses.fields(cls)})
         cls.slot, cls.name, cls.label, cls.trainer_only = slot, name, cls.label or name, trainer_only
         slot_parts = PARTS[slot].unlisted if trainer_only else PARTS[slot]
         slot_parts[name] = cls
@@ -204,14 +190,12 @@ def extension(slot: str, name: str, base: type[Part], settings: Sequence[str] | 
     given: Mapping[str, Any] = settings if isinstance(settings, Mapping) else dict.fromkeys(settings)
     declared: dict[str, Field[Any]] = {}
     for setting_name, field in given.items():
-        is_existing = setting_name in SETTINGS and setting_name not in PARTS
-        if field is None and not is_existing:
-            raise ConfigError(f"settings: must be fields of a trial, got {setting_name!r}; they are "
-                              f"{', '.join(SETTINGS)}; of a new one say what it is: "
+        if field is None and (setting_name in PARTS or setting_name not in SETTINGS):
+            raise ConfigError("settings", "must be fields of a trial", repr(setting_name),
+                              f"they are {', '.join(SETTINGS)}; of a new one say what it is: "
                               f"settings={{'{setting_name}': setting(...)}}")
         if field is not None and not (isinstance(field, Field) and "doc" in field.metadata):
-            raise ConfigError(f"settings: '{setting_name}' must be what `pipeline.trials.fields.setting` makes, got "
-                              f"{field!r}")
+            raise ConfigError("settings", NO_SETTING.format(setting_name), repr(field))
         declared[setting_name] = again(setting_name) if field is None else field
     annotations = {setting_name: type(field.default) for setting_name, field in declared.items()}
     cls = type(name, (base,), {**attributes, **declared, "__annotations__": annotations})
@@ -228,107 +212,55 @@ def origin(cls: type[Part]) -> str:
 
 
 class View(Mapping[str, Any]):
-    """One attribute of all parts of a slot, by their names; extensions appear when they are registered."""
+    """One attribute of all parts of a slot, by their names, after `others`; extensions appear when registered."""
 
-    def __init__(self, slot: str, attribute: str) -> None:
-        self.slot, self.attribute = slot, attribute
+    def __init__(self, slot: str, attribute: str, **others: Any) -> None:
+        self.slot, self.attribute, self.others = slot, attribute, others
 
     def __getitem__(self, name: str) -> Any:
-        return getattr(PARTS[self.slot][name], self.attribute)
+        return self.others[name] if name in self.others else getattr(PARTS[self.slot][name], self.attribute)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(PARTS[self.slot])
+        return iter((*self.others, *PARTS[self.slot]))
 
     def __len__(self) -> int:
-        return len(PARTS[self.slot])
-
-
-def all_parts() -> Iterator[type[Part]]:
-    """Return all registered parts, slot by slot."""
-    return (cls for slot_parts in PARTS.values() for cls in slot_parts.values())
-
-
-def _register_settings(cls: type[Part], others: Sequence[type[Part]]) -> None:
-    """Check all settings that the class of a part declares, then register them in `SETTINGS`.
-
-    Args:
-        cls: the part's class.
-        others: the classes of all other parts.
-
-    Raises:
-        ConfigError: as `_check_declaration`.
-    """
-    for field in fields(cls):
-        _check_declaration(field, others)
-    for field in fields(cls):
-        SETTINGS[field.name] = field
+        return len(self.others) + len(PARTS[self.slot])
 
 
 def _check_declaration(field: Field[Any], others: Sequence[type[Part]]) -> None:
-    """Refuse a faulty declaration of a setting, or one that contradicts another part's declaration of it.
+    """Refuse a faulty declaration of a setting, or one that contradicts another part's declaration of it."""
+    def shared(declared: Field[Any]) -> tuple[Any, ...]:
+        """Return what parts must declare equally; each may say for itself when it uses the setting."""
+        own_to_part = ("applies", "needs", "elide")
+        return declared.default, *(value for key, value in declared.metadata.items() if key not in own_to_part)
 
-    Raises:
-        ConfigError: for a field that is no setting, a name that is taken or malformed, or a default out of range.
-    """
     name = field.name
-    if "doc" not in field.metadata:
-        raise ConfigError(f"settings: '{name}' must be what `pipeline.trials.fields.setting` makes, got "
-                          f"{field.default!r}")
-    if name in PARTS or name in RESERVED or not re.fullmatch("[a-z][a-z0-9_]*", name):
-        raise ConfigError("settings: a new one must be small letters, digits and '_', and no name that a trial "
-                          f"has, got '{name}'")
-    for other in others:
-        if declares(other, name) and _declaration(other.__dataclass_fields__[name]) != _declaration(field):
-            raise ConfigError(f"settings: '{name}' is another part's, with another default, text or range; "
-                              "choose another name, or make them equal")
+    refuse("doc" not in field.metadata, "settings", NO_SETTING.format(name), repr(field.default))
+    refuse(name in PARTS or name in RESERVED or not NAME.fullmatch(name), "settings",
+           "a new one must be small letters, digits and '_', and no name that a trial has", f"'{name}'")
+    if any(declares(other, name) and shared(other.__dataclass_fields__[name]) != shared(field) for other in others):
+        raise ConfigError(f"settings: '{name}' is another part's, with another default, text or range; choose another "
+                          "name, or make them equal")
     if field.default != "":  # an empty text leaves the choice open
         check(field, coerce(field, field.default))
 
 
-def _declaration(field: Field[Any]) -> tuple[Any, ...]:
-    """Return all values declared for a setting that several parts must declare equally: default, text and range.
-
-    Each part may state for itself when it uses the setting (`applies`, `needs`, `elide`).
-    """
-    own_to_part = ("applies", "needs", "elide")
-    return field.default, *(value for key, value in field.metadata.items() if key not in own_to_part)
-
-
 def owners(name: str) -> dict[str, list[str]]:
     """Return the names of the parts that have a setting, by slot; slots without such parts are left out."""
-    found = {}
-    for slot_name, slot_parts in PARTS.items():
-        names = [part_name for part_name, cls in slot_parts.items() if declares(cls, name)]
-        if names:
-            found[slot_name] = names
-    return found
+    found = {slot: [part for part, cls in slot_parts.items() if declares(cls, name)]
+             for slot, slot_parts in PARTS.items()}
+    return {slot: names for slot, names in found.items() if names}
 
 
 def owners_text(name: str) -> str:
     """Return `; of mechanism 'photonic'`: the parts that have a setting; empty if all parts of a slot have it."""
-    names_by_slot = owners(name)
-    has_whole_slot = any(len(names) == len(PARTS[slot]) for slot, names in names_by_slot.items())
-    if not names_by_slot or has_whole_slot:
+    found = owners(name)
+    if not found or any(len(names) == len(PARTS[slot]) for slot, names in found.items()):
         return ""
-    return "; of " + ", ".join(f"{slot} {listed_or(names)}" for slot, names in names_by_slot.items())
+    return "; of " + ", ".join(f"{slot} {listed_or(names)}" for slot, names in found.items())
 
 
-def slot(name: str, attribute: str, default: str, doc: str, **rules: Any) -> str:
-    """Create a slot (a question, such as which mechanism), and the setting that chooses its part; return `attribute`.
-
-    Args:
-        name: of the slot and of the setting.
-        attribute: the slot's name in `config.Parts`.
-        default, doc: of the setting.
-        rules: further arguments of `setting`.
-    """
-    PARTS[name] = SlotParts()
-    field = setting(default, doc, choices=PARTS[name], **rules)
-    field.name = name
-    SETTINGS[name] = field
-    return attribute
-
-
+# By slot: its name in `config.Parts`, and the setting that chooses its part (default, text, rules).
 # Trials are composed, and settings are listed, in this order.
 _SLOTS: Sequence[tuple[str, str, str, str, dict[str, Any]]] = (
     ("dataset", "data", "fashion_mnist", "data set", {}),
@@ -350,20 +282,23 @@ _SLOTS: Sequence[tuple[str, str, str, str, dict[str, Any]]] = (
     ("mechanism", "mechanism", "none", "how the update is privatized", {}),
     ("noise", "release", "research",
      "noise and batches are drawn by seed (`research`), so that the trial can be repeated and whoever knows the seed "
-     "can subtract the noise, or from the operating system, recorded nowhere (`secure`)", {"needs": [private()]}),
+     "can subtract the noise, or from the operating system, recorded nowhere (`secure`)", {"needs": [PRIVATE]}),
     ("sampler", "sampler", "shuffled", "how batches are drawn", {}),
     ("optimizer", "optimizer", "sgd", "how an update moves the weights", {}),
     ("matmul_precision", "arithmetic", "float32",
      "numbers that a trial is computed in, called `arithmetic` in files: `float32`; products of factors rounded to "
      "`bfloat16`, fast where the processor has it (AVX512-BF16, AMX, GPUs) and slow elsewhere; or `integer`, for "
      "Gaussian mechanisms, whose sums are exact, with weights of the same bits on every processor",
-     {"needs": [built_in_trainer()], "called": "arithmetic"}),
+     {"needs": [BUILT_IN_TRAINER], "called": "arithmetic"}),
     ("trainer", "trainer", "built_in",
      "who trains: this package's own networks, or a trainer of a plugin, which brings along all but data, features and "
      "what is released", {"elide": True}),
 )
-SLOTS: Mapping[str, str] = {name: slot(name, attribute, default, doc, **rules)
-                            for name, attribute, default, doc, rules in _SLOTS}
+SLOTS: Mapping[str, str] = {name: attribute for name, attribute, *_ in _SLOTS}
+for _name, _, _default, _doc, _rules in _SLOTS:
+    PARTS[_name] = SlotParts()
+    SETTINGS[_name] = setting(_default, _doc, choices=PARTS[_name], **_rules)
+    SETTINGS[_name].name = _name
 
 
 def settings() -> tuple[Field[Any], ...]:
@@ -377,7 +312,6 @@ def _settings(parts: tuple[tuple[str, tuple[type[Part], ...]], ...]) -> tuple[Fi
     found: dict[str, Field[Any]] = {}
     for slot_name, slot_parts in parts:
         found.setdefault(slot_name, SETTINGS[slot_name])
-        for cls in slot_parts:
-            for field in fields(cls):
-                found.setdefault(field.name, field)
+        for field in (field for cls in slot_parts for field in dataclasses.fields(cls)):
+            found.setdefault(field.name, field)
     return tuple(found.values())

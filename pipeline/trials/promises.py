@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
 
-from pipeline.trials.fields import ConfigError
+from pipeline.trials.fields import ConfigError, refuse
 from pipeline.trials.mechanism import LARGEST_NUMBER
 
 if TYPE_CHECKING:
@@ -19,13 +19,8 @@ if TYPE_CHECKING:
 def check_promises(trials: Iterable[TrialConfig], published: Collection[str] | None = ()) -> None:
     """Refuse trials that may not be trained.
 
-    Args:
-        trials: `TrialConfig`s.
-        published: digests of feature files that were in the tracking store from its beginning; None if no store is
-            written, so that files need no names.
-
-    Raises:
-        ConfigError: naming the field and value of the first refused trial, and what would be accepted.
+    `published` are digests of feature files that were in the tracking store from its beginning; None if no store is
+    written, so that files need no names.
     """
     for trial in trials:
         check_noise(trial)
@@ -40,24 +35,16 @@ def check_promises(trials: Iterable[TrialConfig], published: Collection[str] | N
 
 
 def check_noise(trial: TrialConfig, place: str = "") -> None:
-    """Refuse a mechanism that bounds contributions unless its noise is given; an explicit 0 is accepted.
+    """Refuse a mechanism that bounds contributions unless its noise is given, and a trainer of another version.
 
-    A user's trainer is also refused if its loaded version is not the trial's.
-
-    Args:
-        trial: a trial; one from a store always gives its noise, because its params name every setting.
-        place: of the mechanism in a file, for messages.
-
-    Raises:
-        ConfigError: for such a mechanism with neither a target nor a noise multiplier, and for another version.
+    An explicit 0 is accepted. A trial from a store always gives its noise, because its params name every setting.
     """
     mechanism, trainer = trial.parts.mechanism, trial.parts.trainer
     if not trainer.built_in and trial.trainer_version != trainer.version:
-        raise ConfigError(f"trainer_version: must be {trainer.version}, that of trainer '{trainer.name}' as it is "
-                          f"loaded, got {trial.trainer_version}")
-    if trial.noise_multiplier > LARGEST_NUMBER:
-        raise ConfigError(f"noise_multiplier: must be at most {LARGEST_NUMBER:g}, whose square is a number, got "
-                          f"{trial.noise_multiplier:g}")
+        raise ConfigError("trainer_version", f"must be {trainer.version}, that of trainer '{trainer.name}' as it is "
+                          "loaded", trial.trainer_version)
+    refuse(trial.noise_multiplier > LARGEST_NUMBER, "noise_multiplier", f"must be at most {LARGEST_NUMBER:g}, whose "
+           "square is a number", f"{trial.noise_multiplier:g}")
     noise = "noise_multiplier" if mechanism.certified else trainer.calibrates  # name of the setting; may be empty
     if noise and not mechanism.kind(trial) and noise not in dict(trial.given):
         part = f"trainer '{trial.trainer}'" if mechanism.trainer_only else f"mechanism '{trial.mechanism}'"
@@ -68,30 +55,17 @@ def check_noise(trial: TrialConfig, place: str = "") -> None:
 
 
 def _check_secure(trial: TrialConfig) -> None:
-    """Refuse secret noise for a trial whose guarantee would have a gap.
-
-    Gaps are statistics of the training records in the inputs, and sums that are rounded.
-
-    Raises:
-        ConfigError: naming the setting.
-    """
-    if trial.inputs == "standardized" and not trial.parts.data.spec.published:
-        raise ConfigError("inputs: 'standardized' takes means and deviations of the training records of "
-                          f"{trial.dataset}, which no epsilon covers, got it with noise 'secure'; use 'centered'")
-    if trial.parts.network.convolutional:
-        raise ConfigError("network: the proof of noise 'secure' is of integers, which convolutions are not "
-                          "computed in, got 'convnet'; use 'mlp', or noise 'research'")
+    """Refuse secret noise for a trial whose guarantee has a gap: statistics of training records, or rounded sums."""
+    refuse(trial.inputs == "standardized" and not trial.parts.data.spec.published, "inputs", "'standardized' takes "
+           f"means and deviations of the training records of {trial.dataset}, which no epsilon covers",
+           "it with noise 'secure'", "use 'centered'")
+    refuse(trial.parts.network.convolutional, "network", "the proof of noise 'secure' is of integers, which "
+           "convolutions are not computed in", "'convnet'", "use 'mlp', or noise 'research'")
     check_exact(trial)
 
 
 def check_exact(trial: TrialConfig) -> None:
-    """Refuse secret noise with a Gaussian mechanism if contributions are summed in floating point.
-
-    The proof of the guarantee is for sums of integers. Stores of earlier versions have trials in floating point.
-
-    Raises:
-        ConfigError: for a trial of this package's networks in floating point.
-    """
+    """Refuse secret noise on sums in floating point: the proof of the guarantee is for sums of integers."""
     if sums_in_floating_point(trial):
         why_not = trial.parts.mechanism.not_integer
         instead = f" with mechanism 'per_example' ({why_not})" if why_not else ""

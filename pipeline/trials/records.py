@@ -31,58 +31,36 @@ class ClassAccuracy:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a trial ended.
+    """How a trial ended."""
 
-    Attributes:
-        status: `finished`, `diverged` (a weight became infinite or nan; earlier metrics are kept), or `stopped` early.
-        weights: final parameters by name (`layer_1.weight` [n_out, n_in], `layer_1.bias` [n_out], ...).
-        per_class: accuracy by class, on validation and test.
-    """
-
-    status: str
-    weights: Mapping[str, np.ndarray]
-    per_class: tuple[ClassAccuracy, ...]
+    status: str  # `finished`, `diverged` (a weight became infinite or nan; metrics are kept), or `stopped` early
+    weights: Mapping[str, np.ndarray]  # final parameters: `layer_1.weight` [n_out, n_in], `layer_1.bias` [n_out], ...
+    per_class: tuple[ClassAccuracy, ...]  # on validation and test
 
 
 @dataclass(frozen=True)
 class EpochRecord:
-    """The report of one epoch of one trial.
-
-    Attributes:
-        trial_key: identity of the trial (`TrialConfig.trial_key`).
-        epoch: 1-based; also the MLflow step.
-        metrics: finite numbers by MLflow name (`validation/accuracy`, `epsilon/claimed/second/iterations`, ...).
-        tags: values that are not numbers: privacy labels, the reason for a missing epsilon, the device.
-        outcome: only in a trial's last record.
-        if_stopped: the record that replaces this one if the trial is stopped after it, where stopping is possible.
-    """
+    """The report of one epoch of one trial."""
 
     trial_key: str
-    epoch: int
-    metrics: Mapping[str, float]
+    epoch: int  # 1-based; also the MLflow step
+    metrics: Mapping[str, float]  # finite, by MLflow name (`validation/accuracy`, `epsilon/claimed/second/iterations`)
+    # What is no number: privacy labels, the reason for a missing epsilon, the device.
     tags: Mapping[str, str] = field(default_factory=dict)
-    outcome: Outcome | None = None
-    if_stopped: EpochRecord | None = None
+    outcome: Outcome | None = None  # only in a trial's last record
+    if_stopped: EpochRecord | None = None  # replaces this one if the trial is stopped after it, where it may be
 
 
 @dataclass(frozen=True)
 class Release:
-    """What a tracked run has published of a trial.
-
-    Attributes:
-        epochs: released epochs: the published and the lost ones.
-        deleted: whether the run was deleted since; its release still counts.
-        draw: name of the draw of secret noise; empty without secret noise, and for runs without a name.
-        lost: epochs of failed attempts that were not published, up to the last.
-        earlier: epochs that its epsilon composes besides its published epochs.
-    """
+    """What a tracked run has published of a trial."""
 
     trial: TrialConfig
-    epochs: int
-    deleted: bool = False
-    draw: str = ""
-    lost: int = 0
-    earlier: int = 0
+    epochs: int  # released: the published and the lost ones
+    deleted: bool = False  # whether the run was deleted since; its release still counts
+    draw: str = ""  # name of the draw of secret noise; empty without secret noise, and for runs without a name
+    lost: int = 0  # epochs of failed attempts that were not published, up to the last
+    earlier: int = 0  # epochs that its epsilon composes besides its published epochs
 
     @property
     def published(self) -> int:
@@ -100,13 +78,8 @@ class Draw:
 
     A second draw of the same epochs is a second release of the same records. So the writer of the tracking store
     charges the draw before it answers (docs/privacy.md, section 10).
-
-    Attributes:
-        name: random; it distinguishes draws and reveals nothing about the noise.
-        epoch: of the checkpoint from which this draw would resume; 0 for a new draw.
-        reason: for a new draw, why the checkpoint is not used; empty without a checkpoint.
     """
 
-    name: str
-    epoch: int = 0
-    reason: str = ""
+    name: str  # random; it distinguishes draws and reveals nothing about the noise
+    epoch: int = 0  # of the checkpoint from which this draw would resume; 0 for a new draw
+    reason: str = ""  # for a new draw, why the checkpoint is not used; empty without a checkpoint

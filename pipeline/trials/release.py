@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from pipeline.trials.condition import Need, built_in_trainer, private
-from pipeline.trials.fields import ConfigError, listed_or
+from pipeline.trials.condition import BUILT_IN_TRAINER, PRIVATE
+from pipeline.trials.fields import ConfigError, listed_or, refuse
 from pipeline.trials.mechanism import certified_mechanisms
 from pipeline.trials.part import Part, part, setting
 from pipeline.trials.shapes import n_parameters
@@ -19,26 +19,16 @@ LARGEST_BOUND = 1e15  # largest norm and noise in secure trials; the least is 1/
 MIN_CANARIES = 30  # fewer give fewer than 6 guesses, and even 5 right guesses give no bound
 
 
-def _needs_delta() -> Need:
-    """Return the condition under which a trial uses delta: it has a mechanism or canaries."""
-    has_mechanism = private()
-    return Need(f"{has_mechanism.text}, or canaries > 0", has_mechanism.actual,
-                lambda c: has_mechanism.holds(c) or c.canaries > 0)
-
-
 class Release(Part):
-    """The settings that every trial has besides its other parts, and the rules of its release.
+    """The settings that every trial has besides its other parts, and the rules of its release."""
 
-    Attributes:
-        secret: whether noise and batches come from the operating system.
-        default_disclosure: default of `private_metrics` for a mechanism with privacy.
-    """
+    secret: ClassVar[bool] = False  # whether noise and batches come from the operating system
+    default_disclosure: ClassVar[str] = "plain"  # default of `private_metrics` for a mechanism with privacy
 
-    secret: ClassVar[bool] = False
-    default_disclosure: ClassVar[str] = "plain"
-
-    delta: float = setting(1e-5, "delta of every (epsilon, delta)", low=0, high=1, open_low=True, open_high=True,
-                           needs=[_needs_delta()])
+    delta: float = setting(
+        1e-5, "delta of every (epsilon, delta)", low=0, high=1, open_low=True, open_high=True,
+        needs=[PRIVATE._replace(accepted=f"{PRIVATE.accepted}, or canaries > 0",
+                                holds=lambda c: PRIVATE.holds(c) or c.canaries > 0)])
     private_metrics: str = setting(
         "", "what is logged of private records: training loss, validation accuracy, and alignment on training batches "
         "(`plain`); validation accuracy alone, with noise that epsilon covers, and alignment on test batches "
@@ -49,7 +39,7 @@ class Release(Part):
         "nothing", low=0, elide=True)
     alignment_batches: int = setting(
         4, "batches per epoch on which the update is compared with the true gradient; 0 measures none", low=0,
-        needs=[built_in_trainer()])
+        needs=[BUILT_IN_TRAINER])
     seed: int = setting(0, "seed of split, initialisation and feedback and, in research, of sampling and noise",
                         low=0, high=2**63 - 1, per_trial=True)
 
@@ -62,56 +52,48 @@ class Release(Part):
         return self.default_disclosure if trial.parts.mechanism.private else "plain"
 
     def check(self, trial: TrialConfig) -> None:
-        """Refuse private metrics that no epsilon covers, and canaries that bound nothing or do not fit the sampler.
-
-        Raises:
-            ConfigError: naming the setting.
-        """
-        guaranteed = bool(trial.parts.mechanism.kind(trial))
-        n_train = trial.split_sizes[0]
-        if 0 < self.canaries < MIN_CANARIES or self.canaries > n_train:
-            raise ConfigError(f"canaries: must be 0, or at least {MIN_CANARIES} (fewer bound nothing) and "
-                              f"at most the {n_train} training records, got {self.canaries}")
-        if self.canaries and not trial.parts.sampler.independent:
-            if trial.parts.mechanism.composed and not trial.parts.mechanism.certified:
-                raise ConfigError("canaries: are records that take part or not, which is relation add/remove, got "
-                                  f"trainer '{trial.trainer}', which states {trial.parts.sampler.relation}")
-            raise ConfigError("canaries: need sampler 'poisson', which never draws a record that is left out and draws "
-                              "all others as before; with others another record would take its place, got sampler "
-                              f"'{trial.sampler}'")
+        """Refuse private metrics that no epsilon covers, and canaries that bound nothing or do not fit the sampler."""
+        mechanism, sampler, n_train = trial.parts.mechanism, trial.parts.sampler, trial.split_sizes[0]
+        guaranteed = bool(mechanism.kind(trial))
+        refuse(0 < self.canaries < MIN_CANARIES or self.canaries > n_train, "canaries", f"must be 0, or at least "
+               f"{MIN_CANARIES} (fewer bound nothing) and at most the {n_train} training records", self.canaries)
+        if self.canaries and not sampler.independent:
+            if mechanism.composed and not mechanism.certified:
+                raise ConfigError("canaries", "are records that take part or not, which is relation add/remove",
+                                  f"trainer '{trial.trainer}', which states {sampler.relation}")
+            raise ConfigError("canaries", "need sampler 'poisson', which never draws a record that is left out and "
+                              "draws all others as before; with others another record would take its place",
+                              f"sampler '{trial.sampler}'")
         if trial.disclosure == "noisy" and not guaranteed:
             name, value = ("noise", "secure") if trial.secure else ("private_metrics", "noisy")
-            raise ConfigError(f"{name}: needs a guarantee that it can keep: mechanism "
+            raise ConfigError(name, "needs a guarantee that it can keep: mechanism "
                               f"{listed_or(certified_mechanisms())} with noise, or 'photonic' with noise on every "
-                              f"layer, got '{value}' with mechanism '{trial.mechanism}'")
-        if self.canaries and trial.disclosure != "plain":
-            raise ConfigError("canaries: their audit is computed from private records, and no epsilon covers it; must "
-                              f"be 0 with private_metrics '{trial.disclosure}', got {self.canaries}; use noise "
-                              "'research' and private_metrics 'plain'")
+                              "layer", f"'{value}' with mechanism '{trial.mechanism}'")
+        refuse(self.canaries and trial.disclosure != "plain", "canaries", "their audit is computed from private "
+               "records, and no epsilon covers it; must be 0 with private_metrics "
+               f"'{trial.disclosure}'", self.canaries, "use noise 'research' and private_metrics 'plain'")
         if trial.secure:
             self._check_secure(trial, guaranteed)
 
     def _check_secure(self, trial: TrialConfig, guaranteed: bool) -> None:
         """Refuse settings with which `noise: secure` cannot keep its guarantee for the released numbers."""
-        if not guaranteed:
-            raise ConfigError(f"noise: 'secure' keeps a guarantee, and mechanism '{trial.mechanism}' has none with "
-                              "these settings, got 'secure'; use 'research', or settings with noise on every layer")
-        if trial.disclosure == "plain":
-            raise ConfigError("private_metrics: must be 'noisy' or 'withheld' with noise 'secure', whose epsilon "
-                              "covers all that is logged, got 'plain'")
+        refuse(not guaranteed, "noise", f"'secure' keeps a guarantee, and mechanism '{trial.mechanism}' has none with "
+               "these settings", "'secure'", "use 'research', or settings with noise on every layer")
+        refuse(trial.disclosure == "plain", "private_metrics", "must be 'noisy' or 'withheld' with noise 'secure', "
+               "whose epsilon covers all that is logged", "'plain'")
         for name in ("clipping_norm", "target_norm", "tau_e", "tau_h", "tau_f", "sigma"):
-            if (value := getattr(trial, name)) and not 1 / LARGEST_BOUND <= value <= LARGEST_BOUND:
-                raise ConfigError(f"{name}: must be at least {1 / LARGEST_BOUND:g} and at most {LARGEST_BOUND:g} with "
-                                  f"noise 'secure', so that its grid stays far from where float64 ends, got {value:g}")
-        if trial.parts.features.hardware:
-            raise ConfigError("optical_device: nobody has shown that a real OPU maps a record without a trace of "
-                              "others, on which a guarantee to the last bit rests, got 'hardware' with noise 'secure'; "
-                              "use 'simulated'")
+            value = getattr(trial, name)
+            refuse(value and not 1 / LARGEST_BOUND <= value <= LARGEST_BOUND, name, f"must be at least "
+                   f"{1 / LARGEST_BOUND:g} and at most {LARGEST_BOUND:g} with noise 'secure', so that its grid stays "
+                   "far from where float64 ends", f"{value:g}")
+        refuse(trial.parts.features.hardware, "optical_device", "nobody has shown that a real OPU maps a record "
+               "without a trace of others, on which a guarantee to the last bit rests",
+               "'hardware' with noise 'secure'", "use 'simulated'")
         n_weights = n_parameters(trial.layers)
         largest_noise = 2.0**30 / math.sqrt(n_weights)  # over C; its grid then rounds a sum by less than C/1024
-        if trial.noise_multiplier / trial.parts.mechanism.sensitivity_ratio(trial) > largest_noise:
-            raise ConfigError(f"noise_multiplier: must be at most {largest_noise:.3g} with noise 'secure', whose grid "
-                              f"would be too coarse for {n_weights} weights, got {trial.noise_multiplier}")
+        refuse(trial.noise_multiplier / trial.parts.mechanism.sensitivity_ratio(trial) > largest_noise,
+               "noise_multiplier", f"must be at most {largest_noise:.3g} with noise 'secure', whose grid would be too "
+               f"coarse for {n_weights} weights", trial.noise_multiplier)
 
 
 @part("noise", "research")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar, TypedDict
 
-from pipeline.trials.fields import ConfigError
+from pipeline.trials.fields import refuse
 from pipeline.trials.part import Part, part, parts_of, setting
 
 if TYPE_CHECKING:
@@ -22,34 +22,19 @@ class Rates(TypedDict, total=False):
 
 
 class Sampler(Part):
-    """A way to draw batches; all have the public rate m/N, expected batch m and floor(N/m) steps an epoch.
+    """A way to draw batches; all have the public rate m/N, expected batch m and floor(N/m) steps an epoch."""
 
-    Attributes:
-        relation: the neighbouring relation: Poisson batches keep the number of records private, others take it as
-            public.
-        counted: whether the number of participations of a record is known, if the number of records is public.
-        full: whether every place of a batch has a record.
-        independent: whether a record is drawn independently of all other records.
-        amplified: whether sampling amplifies privacy, so that losses of steps are composed.
-        min_noise: least noise over a record's largest contribution, if the noise is scaled to a smaller norm.
-        part_in_step: a record's participation in words, for notes.
-        rate_names: the numbers of a privacy event that determine the participations.
-        accountants: proved for its batches under this relation, the tightest first.
-        losses: `module:attribute` of the privacy-loss distribution of a step, if sampling amplifies.
-        other_relation: why nothing is accounted for under the other relation.
-    """
-
-    relation: ClassVar[str] = "replace-one"
-    counted: ClassVar[bool] = False
-    full: ClassVar[bool] = False
-    independent: ClassVar[bool] = False
-    amplified: ClassVar[bool] = True
-    min_noise: ClassVar[float] = 0.01
-    part_in_step: ClassVar[str] = ""
-    rate_names: ClassVar[tuple[str, ...]] = ()
-    accountants: ClassVar[tuple[str, ...]] = ()
-    losses: ClassVar[str] = ""
-    other_relation: ClassVar[str] = ""
+    relation: ClassVar[str] = "replace-one"  # the neighbouring one: Poisson batches keep the number of records private
+    counted: ClassVar[bool] = False  # whether a record's participations are known, if the number of records is public
+    full: ClassVar[bool] = False  # whether every place of a batch has a record
+    independent: ClassVar[bool] = False  # whether a record is drawn independently of all other records
+    amplified: ClassVar[bool] = True  # whether sampling amplifies privacy, so that losses of steps are composed
+    min_noise: ClassVar[float] = 0.01  # least, over a record's largest contribution, where it is scaled to less
+    part_in_step: ClassVar[str] = ""  # a record's participation in words, for notes
+    rate_names: ClassVar[tuple[str, ...]] = ()  # the numbers of a privacy event that determine the participations
+    accountants: ClassVar[tuple[str, ...]] = ()  # proved for its batches under this relation, the tightest first
+    losses: ClassVar[str] = ""  # `module:attribute` of a step's privacy-loss distribution, if sampling amplifies
+    other_relation: ClassVar[str] = ""  # why nothing is accounted for under the other relation
 
     batch_size: int = setting(256, "m, records per step", low=1)
     epochs: int = setting(15, "passes over the training records", low=1)
@@ -59,19 +44,14 @@ class Sampler(Part):
         raise NotImplementedError
 
     def participations(self, trial: TrialConfig, epochs: int) -> tuple[int, float, str]:
-        """Return (n, q, words for notes): in these epochs, a record participates a Binomial(n, q) number of times.
-
-        Raises:
-            ValueError: for a sampler whose participations are not known.
-        """
+        """Return (n, q, words for notes): in these epochs, a record participates a Binomial(n, q) number of times."""
         raise ValueError(f"sampler: participations are known of shuffled and without_replacement, got {self.name}")
 
     def check(self, trial: TrialConfig) -> None:
         """Refuse a batch larger than the training set."""
         n_train = trial.split_sizes[0]
-        if self.batch_size > n_train:
-            raise ConfigError(f"batch_size: must be at most the {n_train} training records of {trial.dataset}, got "
-                              f"{self.batch_size}")
+        refuse(self.batch_size > n_train, "batch_size",
+               f"must be at most the {n_train} training records of {trial.dataset}", self.batch_size)
 
 
 @part("sampler", "shuffled")
@@ -86,11 +66,9 @@ class Shuffled(Sampler):
     part_in_step = "a record takes part once per epoch, no amplification"
 
     def rates(self, n: int) -> Rates:
-        """Return nothing: only the number of participations is known."""
-        return {}
+        return {}  # only the number of participations is known
 
     def participations(self, trial: TrialConfig, epochs: int) -> tuple[int, float, str]:
-        """Return (epochs, 1, words): a record participates exactly once in every epoch."""
         return epochs, 1.0, "a record takes part once per epoch"
 
 
@@ -107,11 +85,9 @@ class WithoutReplacement(Sampler):
     part_in_step = "batches of m out of N records, drawn anew for every step"
 
     def rates(self, n: int) -> Rates:
-        """Return N and m."""
         return {"N": n, "m": self.batch_size}
 
     def participations(self, trial: TrialConfig, epochs: int) -> tuple[int, float, str]:
-        """Return (draws, q, words): every step draws the record with probability q."""
         draws, q = epochs * trial.steps_per_epoch, self.batch_size / trial.split_sizes[0]
         return draws, q, f"participations are binomial ({draws} draws, q = {q:.4g})"
 
@@ -130,7 +106,6 @@ class Poisson(Sampler):
     part_in_step = "a record takes part in a step with probability q"
 
     def rates(self, n: int) -> Rates:
-        """Return the sampling rate q = m/N."""
         return {"sampling_rate": self.batch_size / n}
 
 

@@ -29,19 +29,13 @@ class DenseShape:
 
 @dataclass(frozen=True)
 class ConvShape:
-    """A convolution (stride 1, zero padding that keeps the size, odd kernel), followed by a 2 x 2 max pool.
+    """A convolution (stride 1, zero padding that keeps the size, odd kernel), followed by a 2 x 2 max pool."""
 
-    Attributes:
-        in_channels, height, width: of the input.
-        out_channels: filters.
-        kernel: rows and columns of a filter.
-    """
-
-    in_channels: int
+    in_channels: int  # of the input, as height and width
     height: int
     width: int
-    out_channels: int
-    kernel: int
+    out_channels: int  # filters
+    kernel: int  # rows and columns of a filter
 
     @property
     def pooled(self) -> tuple[int, int, int]:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pipeline.trials.config import TrialConfig
 
 LARGEST_FIRST, LARGEST_SECOND = 127, 64  # largest entries of the two factors of an 8-bit product
+MAX_TERMS = (2**31 - 1) // (LARGEST_FIRST * LARGEST_SECOND)  # such products that fit into a 32-bit sum
 BASE = 128  # two 8-bit digits make a 14-bit number
 LARGEST = BASE * LARGEST_SECOND  # largest weight and contribution; both have two such digits
 LARGEST_SIGNAL = BASE * LARGEST_FIRST  # largest D; a back-propagated D is a first factor
@@ -44,11 +45,6 @@ def power_of_two(x: float) -> float:
     mantissa, exponent = math.frexp(x)  # x = mantissa 2^exponent, 0.5 <= mantissa < 1
     is_power = mantissa == 0.5
     return math.ldexp(1.0, exponent - 1 if is_power else exponent)
-
-
-def max_terms() -> int:
-    """Return how many products of two 8-bit factors fit into a 32-bit sum."""
-    return (2**31 - 1) // (LARGEST_FIRST * LARGEST_SECOND)
 
 
 def input_step(trial: TrialConfig) -> float:
@@ -78,13 +74,7 @@ def signal_steps(trial: TrialConfig) -> tuple[float, ...]:
 
 
 def steps(trial: TrialConfig, bound: float, deviation: float) -> list[Steps]:
-    """Return the quantization steps of every layer: the real values of an integer 1 in inputs, signals, contributions.
-
-    Args:
-        trial: a `TrialConfig`.
-        bound: C, the largest norm of a record's contribution.
-        deviation: standard deviation of the noise on the sum; 0 without noise.
-    """
+    """Return the steps of every layer, for contributions of norm <= `bound` and noise of this deviation, or 0."""
     sizes = trial.layer_sizes
     unit = deviation or bound  # a contribution's step is a power of two times the noise, so that noise lies on its grid
     input_steps = (input_step(trial), *[HIDDEN_STEPS[trial.activation]] * (len(sizes) - 2))
@@ -112,11 +102,8 @@ def steps(trial: TrialConfig, bound: float, deviation: float) -> list[Steps]:
 def grid_exponent(step: Steps, deviation: float) -> int:
     """Return j such that a layer's step of weight contributions, a b, is 2^j steps of the noise grid, sigma/2^40.
 
-    a and b are the real values of an integer 1 in the layer's bounded signals and in its inputs. So a 1 in a sum of
-    their products is 2^j grid steps. A 1 in a sum of signals, for the bias, is 2^j/b grid steps.
-
-    Args:
-        deviation: sigma, standard deviation of the noise on the sum.
+    So a 1 in a sum of products of signals and inputs is 2^j grid steps, and a 1 in a sum of signals, for the bias, is
+    2^j/b grid steps. `deviation` is sigma, of the noise on the sum.
     """
     return round(math.log2(step.contribution * step.input / deviation)) + GRID_BITS
 
@@ -124,12 +111,7 @@ def grid_exponent(step: Steps, deviation: float) -> int:
 def largest_noise(trial: TrialConfig) -> float:
     """Return the largest noise, over the bound C on contributions, whose grid is fine enough in every layer.
 
-    The grid must divide the steps of a layer's contributions: a b for weights and a for biases. a and b are the real
-    values of an integer 1 in the layer's bounded signals and in its inputs.
+    The grid must divide the steps of a layer's contributions: a b for weights and a for biases.
     """
-    exponents = []
-    for step in steps(trial, 1.0, 1.0):
-        of_weights = grid_exponent(step, 1.0)  # a b is 2^this steps of the grid
-        of_biases = of_weights - round(math.log2(step.input))
-        exponents.append(min(of_weights, of_biases))
-    return 2.0 ** min(exponents)
+    return 2.0 ** min(grid_exponent(step, 1.0) - max(0, round(math.log2(step.input)))
+                      for step in steps(trial, 1.0, 1.0))

@@ -10,8 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 # append only: the index seeds the stream
-STREAMS = ("split", "init", "feedback", "sampling", "noise", "release", "audit", "evaluation", "camera",
-           "trainer")
+STREAMS = ("split", "init", "feedback", "sampling", "noise", "release", "audit", "evaluation", "camera", "trainer")
 
 
 def sequence(seed: int, stream: str, *step: int) -> np.random.SeedSequence:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from pipeline.trials import loss, mechanism, sampler
 from pipeline.trials.feedback import Feedback
-from pipeline.trials.fields import ConfigError
+from pipeline.trials.fields import ConfigError, is_whole, refuse
 from pipeline.trials.part import PARTS, SETTINGS, Part, again, extension, part, parts_of, setting
 from pipeline.trials.shapes import LayerShape, dense_shapes
 
@@ -34,46 +34,27 @@ SEED, OWN = "seed", "own"
 
 
 class Trainer(Part):
-    """The configuration's view of a trainer.
+    """The configuration's view of a trainer."""
 
-    Attributes:
-        runs: `module:attribute` of the `pipeline.learning.run.Run` that trains a pack; `run` may choose by trial.
-        built_in: whether it trains this package's networks, many trials at once.
-        brings: by slot, the part that its trials always have.
-        version: of its results.
-        calibrates: the setting that a target epsilon sets; a larger value is more noise. Empty for none.
-        requires: packages that must be installed on the training host.
-        public: by metric name, why its own metric may be logged when private records are not.
-        redraws: whether its noise does not come from the trial's seed, so that a second run is a second draw.
-        source: file of the function, for messages.
-        event: function from a trial with its noise to the `dp_accounting.DpEvent` of a step or an epoch.
-        per: whether the event is for a step or an epoch.
-        relation: neighbouring relation of the event.
-        parameters: function to the length of a record's contribution; certified trainers only.
-        step: function that releases one step, for its audit.
-    """
-
-    runs: ClassVar[str] = ""
-    built_in: ClassVar[bool] = False
-    brings: ClassVar[Mapping[str, type[Part]]] = {}
-    version: ClassVar[int] = 0
-    calibrates: ClassVar[str] = ""
-    requires: ClassVar[tuple[str, ...]] = ()
-    public: ClassVar[Mapping[str, str]] = {}
-    redraws: ClassVar[bool] = False
-    source: ClassVar[str] = ""
+    runs: ClassVar[str] = ""  # `module:attribute` of the `pipeline.learning.run.Run` that trains a pack
+    built_in: ClassVar[bool] = False  # whether it trains this package's networks, many trials at once
+    brings: ClassVar[Mapping[str, type[Part]]] = {}  # by slot, the part that its trials always have
+    version: ClassVar[int] = 0  # of its results
+    calibrates: ClassVar[str] = ""  # the setting that a target epsilon sets; larger is more noise; empty for none
+    requires: ClassVar[tuple[str, ...]] = ()  # packages that must be installed on the training host
+    public: ClassVar[Mapping[str, str]] = {}  # why its own metrics may be logged when private records are not, by name
+    redraws: ClassVar[bool] = False  # whether a second run draws other noise, as it does not come from the seed
+    source: ClassVar[str] = ""  # file of the function, for messages
+    # Function from a trial with its noise to the `dp_accounting.DpEvent` of a step or an epoch (`per`).
     event: ClassVar[staticmethod[[Any], Any] | None] = None
     per: ClassVar[str] = STEP
-    relation: ClassVar[str] = "add/remove"
+    relation: ClassVar[str] = "add/remove"  # neighbouring relation of the event
+    # Function to the length of a record's contribution; certified trainers only.
     parameters: ClassVar[staticmethod[[Any], int] | None] = None
-    step: ClassVar[staticmethod[..., Any] | None] = None
+    step: ClassVar[staticmethod[..., Any] | None] = None  # releases one step, for its audit
 
     def stated_event(self, trial: TrialConfig) -> Any:
-        """Return the privacy event (`dp_accounting.DpEvent`) that the trainer states for a trial with its noise.
-
-        Raises:
-            ConfigError: if the trainer states no event.
-        """
+        """Return the privacy event (`dp_accounting.DpEvent`) that the trainer states for a trial with its noise."""
         if self.event is None:
             raise ConfigError(f"event: trainer '{self.name}' states none, so nothing can be accounted for")
         return self.event(trial)
@@ -94,11 +75,9 @@ class BuiltIn(Trainer):
     built_in = True
 
     def run(self, trial: TrialConfig) -> str:
-        """Return the training code of the trial's arithmetic."""
         return trial.parts.arithmetic.works
 
     def layers(self, trial: TrialConfig) -> tuple[LayerShape, ...]:
-        """Return the layers of the network."""
         return trial.parts.network.layers(trial.parts.features.shape(trial), trial.parts.data.spec.n_classes)
 
 
@@ -107,10 +86,9 @@ class _TrainerPart(Part):
 
     def check(self, trial: TrialConfig) -> None:
         """Refuse the part in a trial without its trainer."""
-        if trial.parts.trainer.built_in:
-            trainer_name = self.name if self.slot == "algorithm" else "NAME"
-            raise ConfigError(f"{self.slot}: '{self.name}' is what trials of a trainer have, got it without one; write "
-                              f"`trainer: {trainer_name}` and leave {self.slot} out")
+        trainer_name = self.name if self.slot == "algorithm" else "NAME"
+        refuse(trial.parts.trainer.built_in, self.slot, f"'{self.name}' is what trials of a trainer have",
+               "it without one", f"write `trainer: {trainer_name}` and leave {self.slot} out")
         super().check(trial)
 
 
@@ -146,7 +124,6 @@ class _Stated(_TrainerPart, mechanism.Mechanism):
 
     @classmethod
     def noise_setting(cls, fields: Mapping[str, Any]) -> str:
-        """Return a trial's noise in words, from its settings: `epsilon=3`, `z=1.1`, `stated` or `non-private`."""
         if target := fields.get("target_epsilon"):
             return f"epsilon={target:g}"
         trainer = PARTS["trainer"].get(fields["trainer"], Trainer)  # the default is for a trainer that is not loaded
@@ -170,8 +147,8 @@ class Stated(_Stated):
         name = trial.parts.trainer.calibrates  # of the setting for the noise
         noise_is_given = name in dict(trial.given) and getattr(trial, name) != SETTINGS[name].default
         if self.target_epsilon and noise_is_given:
-            raise ConfigError(f"target_epsilon: sets {name}; give one of the two, got target_epsilon "
-                              f"{self.target_epsilon} and {name} {getattr(trial, name)}")
+            raise ConfigError("target_epsilon", f"sets {name}; give one of the two",
+                              f"target_epsilon {self.target_epsilon} and {name} {getattr(trial, name)}")
 
 
 @part("sampler", "by_trainer", trainer_only=True)
@@ -182,14 +159,10 @@ class _Sampler(_TrainerPart, sampler.Sampler):
 
 
 class External(Trainer):
-    """A user's trainer.
-
-    Attributes:
-        user_check: the user's function that refuses incompatible settings.
-    """
+    """A user's trainer."""
 
     runs: ClassVar[str] = "pipeline.learning.harness:Harness"
-    user_check: ClassVar[staticmethod[[Any], None] | None] = None
+    user_check: ClassVar[staticmethod[[Any], None] | None] = None  # the user's function, which refuses settings
 
     trainer_version: int = setting(0, "version of a user's trainer; by default that which is loaded", low=0)
 
@@ -198,15 +171,14 @@ class External(Trainer):
         return {} if self.trainer_version else {"trainer_version": self.version}
 
     def layers(self, trial: TrialConfig) -> tuple[LayerShape, ...]:
-        """Return the shapes of layers for planning, as far as they are known.
+        """Return layers for planning: a certified trainer's biases are the numbers that a record contributes.
 
-        A certified trainer gets one layer without inputs; its biases are the numbers that a record contributes. Another
-        trainer counts as softmax regression, which only affects the order in which trials start.
+        Another trainer counts as softmax regression, which only affects the order in which trials start.
         """
-        if self.parameters:
-            return dense_shapes((0, _contribution_length(self.name, self.parameters, trial)))
-        n_inputs, n_classes = math.prod(trial.parts.features.shape(trial)), trial.parts.data.spec.n_classes
-        return dense_shapes((n_inputs, n_classes))
+        if not self.parameters:
+            n_inputs = math.prod(trial.parts.features.shape(trial))
+            return dense_shapes((n_inputs, trial.parts.data.spec.n_classes))
+        return dense_shapes((0, _contribution_length(self.name, self.parameters, trial)))
 
     def check(self, trial: TrialConfig) -> None:
         """Refuse settings that do not go with this user's trainer.
@@ -214,34 +186,25 @@ class External(Trainer):
         The trainer decides some slots itself, for example the network, and nothing else may be given for these. Secure
         noise needs a trainer that returns each record's contribution. A mechanism must bound such contributions as flat
         vectors, because they have no layers.
-
-        Raises:
-            ConfigError: naming the setting.
         """
         is_certified = self.parameters is not None  # it returns contributions, and does not state an event
         given = dict(trial.given)
         for slot, own_part in self.brings.items():
-            given_name = given.get(slot, own_part.name)
-            if given_name != own_part.name:
-                raise ConfigError(f"{slot}: is the affair of trainer '{self.name}', got '{given_name}'; leave it out "
-                                  "or, of trials with another trainer, give it in `cases`")
-        if trial.parts.release.secret and not is_certified:
-            raise ConfigError(f"noise: nobody checked what trainer '{self.name}' states, got 'secure'; use 'research', "
-                              "or a trainer that hands in contributions (per_record)")
+            name = given.get(slot, own_part.name)
+            refuse(name != own_part.name, slot, f"is the affair of trainer '{self.name}'", f"'{name}'",
+                   "leave it out or, of trials with another trainer, give it in `cases`")
+        refuse(trial.parts.release.secret and not is_certified, "noise", f"nobody checked what trainer '{self.name}' "
+               "states", "'secure'", "use 'research', or a trainer that hands in contributions (per_record)")
         if is_certified and not trial.parts.mechanism.flat:
             flat = [name for name, cls in parts_of("mechanism", mechanism.Mechanism).items() if cls.flat]
-            raise ConfigError(f"mechanism: must be one of {', '.join(flat)} with trainer '{self.name}', whose "
-                              f"contributions have no layers, got '{trial.mechanism}'")
+            raise ConfigError("mechanism", f"must be one of {', '.join(flat)} with trainer '{self.name}', whose "
+                              "contributions have no layers", f"'{trial.mechanism}'")
         if self.user_check:
             self.user_check(trial)
 
 
 def check_packages(trial: TrialConfig) -> None:
-    """Refuse a trainer if a package that it requires is not installed here.
-
-    Raises:
-        ConfigError: naming the package and the host.
-    """
+    """Refuse a trainer if a package that it requires is not installed on this host."""
     for package in trial.parts.trainer.requires:
         if importlib.util.find_spec(package) is None:
             raise ConfigError(f"trainer: '{trial.trainer}' needs the package '{package}', which is not installed on "
@@ -299,35 +262,37 @@ def trainer(name: str, *, version: int, event: Callable[[Any], Any] | None = Non
         >>> round(last.metrics["test/accuracy"], 2)
         0.08
     """
-    if isinstance(version, bool) or not isinstance(version, int) or version < 1:
-        raise ConfigError(f"version: must be a whole number >= 1, got {version!r}")
+    refuse(not is_whole(version), "version", "must be a whole number >= 1", repr(version))
     for argument, value, choices in (("per", per, (STEP, EPOCH)), ("relation", relation, sampler.RELATIONS),
                                      ("randomness", randomness, (SEED, OWN))):
-        if value not in choices:
-            raise ConfigError(f"{argument}: must be one of {', '.join(choices)}, got {value!r}")
-    _check_certified(name, event, calibrates, per_record, parameters)
-    if step:
-        _check_step(name, event, per, per_record)
-    own_settings = _own_settings(settings, event, calibrates)
+        refuse(value not in choices, argument, f"must be one of {', '.join(choices)}", repr(value))
+    # A certified trainer has `per_record` and `parameters`, a stated one `event`.
+    refuse(per_record and (event or calibrates or not parameters), "per_record", "needs `parameters`, and neither "
+           "`event` nor `calibrates`, which follow from mechanism and sampler", f"it for trainer '{name}'")
+    refuse(parameters and not per_record, "per_record", "must say why row i is computed from record i alone",
+           f"nothing for trainer '{name}' with `parameters`")
+    if step and not (event and per == STEP):
+        fault = "whose event is of an epoch" if event else "without event"
+        audited = ", whose releases are audited without it" if per_record else ""
+        raise ConfigError("step", "is audited against the event of a step", f"it for trainer '{name}' {fault}{audited}")
+    refuse(calibrates and not event, "event", "must be given with calibrates", f"only that, '{calibrates}'")
+    own_settings = dict(settings or {})
+    if calibrates:
+        noise = own_settings.setdefault(calibrates, None) or SETTINGS.get(calibrates)
+        refuse(noise is not None and not isinstance(noise.default, float), "calibrates",
+               "must be a setting with a number that is no whole one", f"'{calibrates}'")
 
     def register(function: Train) -> Train:
-        """Register a generator function as a trainer, with the parts that it decides itself, and return it unchanged.
+        """Register a generator function with the parts that the trainer decides itself, and return it unchanged.
 
         A trainer that states its own event also brings a mechanism and a sampler. The others use this package's.
-
-        Raises:
-            ConfigError: for a function that yields nothing.
         """
-        yields = inspect.isgeneratorfunction(function)
-        if not yields:
-            raise ConfigError(f"trainer: '{name}' must be a generator function, which yields after each epoch, got "
-                              f"{function!r}")
+        refuse(not inspect.isgeneratorfunction(function), "trainer", f"'{name}' must be a generator function, which "
+               "yields after each epoch", repr(function))
         shown_label = (label or name) + ("" if per_record else " (stated)")  # shown next to certified results
-        algorithm = part("algorithm", name)(type(name, (_TrainerPart, Feedback), dict(
-            works=staticmethod(function), label=shown_label, per_record=per_record or None)))
-        brings: dict[str, type[Part]] = {"algorithm": algorithm}
-        for slot in ("network", "loss", "optimizer"):
-            brings[slot] = PARTS[slot]["by_trainer"]
+        brings: dict[str, type[Part]] = {"algorithm": part("algorithm", name)(type(name, (_TrainerPart, Feedback), dict(
+            works=staticmethod(function), label=shown_label, per_record=per_record or None)))}
+        brings |= {slot: PARTS[slot]["by_trainer"] for slot in ("network", "loss", "optimizer")}
         if not per_record:
             brings["mechanism"] = Stated if calibrates else _with_name_of(Stated, _Stated)
             own_sampler = type("Sampler", (_Sampler,), dict(relation=relation, independent=relation == "add/remove"))
@@ -341,45 +306,6 @@ def trainer(name: str, *, version: int, event: Callable[[Any], Any] | None = Non
     return register
 
 
-def _check_certified(name: str, event: Callable[[Any], Any] | None, calibrates: str, per_record: str,
-                     parameters: Callable[[TrialConfig], int] | None) -> None:
-    """Refuse a trainer `name` that mixes two kinds: certified (`per_record`, `parameters`) and stated (`event`)."""
-    if per_record and (event or calibrates or not parameters):
-        raise ConfigError(f"per_record: needs `parameters`, and neither `event` nor `calibrates`, which follow from "
-                          f"mechanism and sampler, got it for trainer '{name}'")
-    if parameters and not per_record:
-        raise ConfigError(f"per_record: must say why row i is computed from record i alone, got nothing for trainer "
-                          f"'{name}' with `parameters`")
-
-
-def _check_step(name: str, event: Callable[[Any], Any] | None, per: str, per_record: str) -> None:
-    """Refuse the argument `step` of a trainer `name` without a privacy event of one step, which its audit needs."""
-    if event and per == STEP:
-        return
-    fault = "whose event is of an epoch" if event else "without event"
-    if per_record and not event:
-        fault += ", whose releases are audited without it"
-    raise ConfigError(f"step: is audited against the event of a step, got it for trainer '{name}' {fault}")
-
-
-def _own_settings(settings: Mapping[str, Field[Any] | None] | None, event: Callable[[Any], Any] | None,
-                  calibrates: str) -> dict[str, Field[Any] | None]:
-    """Return a trainer's settings by name, with `calibrates`, the setting for its noise; None for existing settings.
-
-    Raises:
-        ConfigError: for such a setting without an event, or without a floating-point number.
-    """
-    if calibrates and not event:
-        raise ConfigError(f"event: must be given with calibrates, got only that, '{calibrates}'")
-    own_settings = dict(settings or {})
-    if calibrates:
-        own_settings.setdefault(calibrates, None)
-        noise = own_settings[calibrates] or SETTINGS.get(calibrates)
-        if noise is not None and not isinstance(noise.default, float):
-            raise ConfigError(f"calibrates: must be a setting with a number that is no whole one, got '{calibrates}'")
-    return own_settings
-
-
 def _with_name_of(registered: type[Part], cls: type[Part]) -> type[Part]:
     """Give a class the slot, name and label of a registered class, and return it."""
     cls.slot, cls.name, cls.label = registered.slot, registered.name, registered.label
@@ -388,12 +314,7 @@ def _with_name_of(registered: type[Part], cls: type[Part]) -> type[Part]:
 
 @lru_cache(maxsize=1024)
 def _contribution_length(name: str, parameters: Callable[[TrialConfig], int], trial: TrialConfig) -> int:
-    """Return the length of the vector that each record contributes, from the trainer's function `parameters`.
-
-    Raises:
-        ConfigError: unless the function returns a whole number >= 1.
-    """
+    """Return the length of the vector that each record contributes, from the trainer's function `parameters`."""
     length = parameters(trial)
-    if isinstance(length, bool) or not isinstance(length, int) or length < 1:
-        raise ConfigError(f"parameters: must give a whole number >= 1, got {length!r} of trainer '{name}'")
+    refuse(not is_whole(length), "parameters", "must give a whole number >= 1", f"{length!r} of trainer '{name}'")
     return length

@@ -10,15 +10,10 @@ import numpy as np
 
 @lru_cache(maxsize=4)
 def transmission(seed: int, n_inputs: int, n_pixels: int) -> np.ndarray:
-    """Return the complex matrix of a simulated optical device; real and imaginary parts are drawn from N(0, 1).
+    """Return the matrix of a simulated device, complex64 [n_inputs, n_pixels], read-only; its parts are from N(0, 1).
 
-    It is the matrix of lightonml's simulated device, multiplied by sqrt(n_inputs).
-
-    Args:
-        seed: of the matrix, 32 bits: `streams.integer_seed(trial.seed, "feedback")`.
-
-    Returns:
-        complex64 [n_inputs, n_pixels], read-only.
+    It is the matrix of lightonml's simulated device, multiplied by sqrt(n_inputs). The seed has 32 bits:
+    `streams.integer_seed(trial.seed, "feedback")`.
     """
     rng = np.random.RandomState(seed)
     scale = 1 / np.sqrt(n_inputs)

@@ -7,13 +7,14 @@ anywhere. Another default (`schedule: constant`) may be written if a part of the
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import Field
 from typing import TYPE_CHECKING, Any
 
 from pipeline.trials.condition import Need
 from pipeline.trials.feedback import Feedback
 from pipeline.trials.fields import ConfigError, listed_or, plain
 from pipeline.trials.naming import counted
-from pipeline.trials.part import PARTS, SETTINGS, SLOTS, Part, declares, owners, parts_of, settings
+from pipeline.trials.part import PARTS, SETTINGS, SLOTS, declares, owners, parts_of, settings
 
 if TYPE_CHECKING:
     from pipeline.trials.config import TrialConfig
@@ -22,11 +23,7 @@ Written = tuple["TrialConfig", Mapping[str, str]]  # a trial, and the place in t
 
 
 def check_used(trials: Sequence[TrialConfig]) -> None:
-    """Refuse a setting that differs from its default in some trials but is used by none of them.
-
-    Raises:
-        ConfigError: naming field, value, the reason, and a replacement.
-    """
+    """Refuse a setting that differs from its default in some trials but is used by none of them."""
     used_by = [trial.used() for trial in trials]
     for f in settings():
         given = [number for number, trial in enumerate(trials) if getattr(trial, f.name) != f.default]
@@ -35,15 +32,7 @@ def check_used(trials: Sequence[TrialConfig]) -> None:
 
 
 def check_written(entries: Mapping[str, Any], trials: Sequence[Written]) -> None:
-    """Refuse entries of a file that no trial uses.
-
-    Args:
-        entries: written values by place (`cases[0].base.sigma`).
-        trials: all trials of the file.
-
-    Raises:
-        ConfigError: as `check_used`, and with the place.
-    """
+    """Refuse entries of a file, by place (`cases[0].base.sigma`), that none of its trials uses."""
     trials_by_place: dict[str, list[TrialConfig]] = {place: [] for place in entries}
     accepted = set()  # places whose entry has an effect, or may be written without one
     for trial, places in trials:
@@ -65,33 +54,30 @@ def ignored(trials: Sequence[Written]) -> str:
 
     The text is empty if no field that would have an effect is ignored.
     """
-    indices_by_field: dict[str, list[int]] = {}  # field -> the trials that ignore it, by index
+    ignoring: dict[str, list[int]] = {}  # field -> the trials that ignore it, by index
     for index, (trial, places) in enumerate(trials):
         used = trial.used()
         for field in places:
             if field not in used and not _has_no_effect(trial, field):
-                indices_by_field.setdefault(field, []).append(index)
-    fields_by_indices: dict[tuple[int, ...], list[str]] = {}
-    for field, indices in indices_by_field.items():
-        fields_by_indices.setdefault(tuple(indices), []).append(field)
+                ignoring.setdefault(field, []).append(index)
     all_trials = [trial for trial, _ in trials]
     clauses = []
-    for group, fields in fields_by_indices.items():
-        description = _described([all_trials[index] for index in group], all_trials)
-        clauses.append(f"{', '.join(sorted(fields))} by {counted(len(group), 'trial')} of {description}")
+    for indices in dict.fromkeys(map(tuple, ignoring.values())):
+        fields = sorted(field for field, ignored_by in ignoring.items() if tuple(ignored_by) == indices)
+        described = _described([all_trials[index] for index in indices], all_trials)
+        clauses.append(f"{', '.join(fields)} by {counted(len(indices), 'trial')} of {described}")
     return "; ".join(clauses)
 
 
 def _described(group: Sequence[TrialConfig], all_trials: Sequence[TrialConfig]) -> str:
     """Return what distinguishes a group from the other trials: its mechanisms, its algorithms, or both."""
-    names = {field: list(dict.fromkeys(getattr(trial, field) for trial in group))
-             for field in ("mechanism", "algorithm")}
-    texts = {field: f"{field} {', '.join(values)}" for field, values in names.items()}
-    for field, values in names.items():
-        n_matching = sum(getattr(trial, field) in values for trial in all_trials)
-        if n_matching == len(group):
-            return texts[field]
-    return " with ".join(texts.values())
+    texts = []
+    for field in ("mechanism", "algorithm"):
+        values = dict.fromkeys(getattr(trial, field) for trial in group)
+        texts.append(f"{field} {', '.join(values)}")
+        if sum(getattr(trial, field) in values for trial in all_trials) == len(group):
+            return texts[-1]
+    return " with ".join(texts)
 
 
 def _has_no_effect(trial: TrialConfig, field: str) -> bool:
@@ -108,7 +94,9 @@ def _has_no_effect(trial: TrialConfig, field: str) -> bool:
 def why_unused(field: str, trials: Sequence[TrialConfig]) -> str:
     """Return `field: is not used with ..., got ...; use ...`, for trials that all ignore the field."""
     trial = trials[0]
-    missing = _missing(field, trial)
+    declared = [SETTINGS[field]] if field in SLOTS else [
+        part.__dataclass_fields__[field] for part in trial.parts if declares(part, field)]
+    missing = _unmet(declared[0], trial) if declared else []
     reasons = [need.actual(trial) for need in missing]
     remedies = [" with ".join(need.text for need in missing)] if missing else []
     for slot, names, condition in _elsewhere(field, trial):
@@ -124,19 +112,9 @@ def why_unused(field: str, trials: Sequence[TrialConfig]) -> str:
     return f"{field}: is not used with {' and '.join(reasons)}, got {values}; use {', or '.join(remedies)}"
 
 
-def _missing(field: str, trial: TrialConfig) -> list[Need]:
-    """Return the unmet conditions that keep a trial from using a setting of its own parts or slots."""
-    if field in SLOTS:
-        return [need for need in SETTINGS[field].metadata["needs"] if not need.holds(trial)]
-    for part in trial.parts:
-        if declares(part, field):
-            return _unmet(field, type(part), trial)
-    return []
-
-
-def _unmet(field: str, cls: type[Part], trial: TrialConfig) -> list[Need]:
-    """Return the conditions for the use of a setting in a part that the trial does not meet."""
-    return [need for need in cls.__dataclass_fields__[field].metadata["needs"] if not need.holds(trial)]
+def _unmet(declared: Field[Any], trial: TrialConfig) -> list[Need]:
+    """Return the conditions for the use of a setting that the trial does not meet."""
+    return [need for need in declared.metadata["needs"] if not need.holds(trial)]
 
 
 def _elsewhere(field: str, trial: TrialConfig) -> list[tuple[str, list[str], str]]:
@@ -148,24 +126,17 @@ def _elsewhere(field: str, trial: TrialConfig) -> list[tuple[str, list[str], str
     """
     replacements: list[tuple[str, list[str], str]] = []
     beside_others: list[tuple[str, list[str], str]] = []
-    for slot, owners_text in sorted(owners(field).items(), key=lambda item: item[0] != "mechanism"):
-        names = [name for name in owners_text if name != getattr(trial, slot)]
-        compatible = [name for name in names if name in trial.parts.feedback.projectors]
-        if slot == "projector" and names and not compatible:
+    for slot, having in sorted(owners(field).items(), key=lambda item: item[0] != "mechanism"):
+        names = [name for name in having if name != getattr(trial, slot)]
+        if slot == "projector" and names and not set(names) & set(trial.parts.feedback.projectors):
             algorithms = {name: cls for name, cls in parts_of("algorithm", Feedback).items()
                           if set(cls.projectors) & set(names)}
             is_default = any(cls.projectors[0] in names for cls in algorithms.values())
             condition = "" if is_default else f" with projector {listed_or(names)}"
             replacements.append(("algorithm", list(algorithms), condition))
         elif names:
-            needs = _unmet(field, PARTS[slot][names[0]], trial)
+            needs = _unmet(PARTS[slot][names[0]].__dataclass_fields__[field], trial)
             condition = "".join(f" with {need.text}" for need in needs)
-            needs_others = any(_is_on_slot(need) for need in needs)
-            (beside_others if needs_others else replacements).append((slot, names, condition))
+            is_beside_others = any(need.name in PARTS for need in needs)
+            (beside_others if is_beside_others else replacements).append((slot, names, condition))
     return replacements or beside_others
-
-
-def _is_on_slot(need: Need) -> bool:
-    """Whether a condition is on the choice of a part (`algorithm 'dfa'`), not on a number (`sigma > 0`)."""
-    setting_name = need.text.partition(" ")[0]
-    return setting_name in PARTS

@@ -1,9 +1,11 @@
 import dataclasses
+import pickle
 import re
 
 import pytest
 
 from pipeline.trials.config import ConfigError, TrialConfig, settings
+from pipeline.trials.fields import refuse
 from pipeline.trials.shapes import n_parameters
 
 PRIVATE = {"mechanism": "photonic"}
@@ -68,6 +70,21 @@ def test_every_field_is_documented():
 def test_refused_with_field_value_and_remedy(values, message):
     with pytest.raises(ConfigError, match="^" + message):
         TrialConfig.from_mapping(values)
+
+
+@pytest.mark.parametrize(("words", "text"), [
+    (("sigma: is not known",), "sigma: is not known"),
+    (("sigma", "must be >= 0", -0.1), "sigma: must be >= 0, got -0.1"),
+    (("full_well", "must be > 0", 0, "0 sets no limit"), "full_well: must be > 0, got 0; 0 sets no limit"),
+    (("noise", "its proof covers no camera", "'secure'"), "noise: its proof covers no camera, got 'secure'")])
+def test_an_error_words_itself_and_says_the_same_in_another_process(words, text):
+    assert str(ConfigError(*words)) == str(pickle.loads(pickle.dumps(ConfigError(*words)))) == text
+
+
+def test_what_does_not_hold_is_not_refused():
+    refuse(False, "sigma", "must be >= 0", 0.1)
+    with pytest.raises(ConfigError, match="^sigma: must be >= 0, got -0.1; use 0$"):
+        refuse(True, "sigma", "must be >= 0", -0.1, "use 0")
 
 
 def test_projector_follows_the_algorithm():

@@ -101,14 +101,14 @@ def compute(parts: Sequence[torch.Tensor], data: Dataset, config: TrialConfig) -
         return [_side_by_side(features, weights) for features in zip(*by_map, strict=True)]
     feature_map, device = settings.load(), data.train_x.device
     with feature_map.open_map(data.spec, config, device) as apply:
-        if settings.power != 1:
-            apply = _with_power(apply, settings.power)
+        if settings.feature_power != 1:
+            apply = _with_power(apply, settings.feature_power)
         if settings.standardised:
             apply = standardised(apply, data.spec, device, feature_map.chunk_size)
-        if settings.mirrored:
+        if settings.feature_mirrored:
             apply = _averaged_with_mirror(apply, data.spec.shape)
-        if settings.decorrelation:
-            apply = decorrelated(apply, data.spec, device, feature_map.chunk_size, settings.decorrelation)
+        if settings.feature_decorrelation:
+            apply = decorrelated(apply, data.spec, device, feature_map.chunk_size, settings.feature_decorrelation)
         return [_mapped(records, apply, config) for records in parts]
 
 

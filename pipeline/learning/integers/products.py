@@ -30,7 +30,7 @@ def product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """Return a b, int32 [m, n], exact.
 
     Args:
-        a: int8 [m, k] in [-127, 127]; k is at most `steps.max_terms()`.
+        a: int8 [m, k] in [-127, 127]; k is at most `steps.MAX_TERMS`.
         b: int8 [k, n] in [-64, 64].
     """
     (m, k), (_, n) = a.shape, b.shape
