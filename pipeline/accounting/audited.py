@@ -18,7 +18,7 @@ Curve = float | np.ndarray
 
 
 def guesses(canaries: int) -> int:
-    """Return r, the number of guessed canaries of a trial: a fifth of all canaries, rounded down to an even number.
+    """Return r, the number of guessed canaries: a fifth of all, rounded down to an even number.
 
     It depends only on the number of canaries, so it is fixed before the outcome is known. More guesses allow a higher
     bound, at most `one_run(m, r, r, delta)`, but a smaller share of them is right.
@@ -27,23 +27,11 @@ def guesses(canaries: int) -> int:
 
 
 def one_run(m: int, r: int, v: int, delta: float, p: float = 0.05) -> float:
-    """Return a lower bound on epsilon from one run with `m` canaries, each included with probability 1/2.
+    """Return a lower bound on epsilon, wrong with probability `p`, from `v` right guesses among `r` in one run.
 
-    Steinke, Nasr and Jagielski 2023: sup{eps : p(eps) < p}. p(eps) bounds the probability of `v` or more right guesses
-    under any (eps, delta)-DP mechanism, if canaries are records added or removed.
-
-    Args:
-        m: canaries.
-        r: guesses on the inclusion of r of the m canaries; fixed beforehand.
-        v: right guesses.
-        delta: in [0, 1).
-        p: probability that the bound is wrong.
-
-    Returns:
-        epsilon >= 0.
-
-    Raises:
-        ValueError: unless 1 <= r <= m, 0 <= v <= r, 0 <= delta < 1 and 0 < p < 1.
+    Each of the `m` canaries took part with probability 1/2; r is fixed beforehand. Steinke, Nasr and Jagielski 2023:
+    sup{eps : p(eps) < p}. p(eps) bounds the probability of `v` or more right guesses under any (eps, delta)-DP
+    mechanism, if canaries are records added or removed.
     """
     if not 1 <= r <= m:
         raise ValueError(f"r: must be at least 1 and at most m = {m}, got {r}")
@@ -68,8 +56,6 @@ def _one_run_p_value(epsilon: float, m: int, r: int, v: int, delta: float) -> fl
     """Return a bound on the probability of `v` or more right guesses under any (epsilon, delta)-DP mechanism.
 
         P[Bin(r, s) >= v] + 2 m delta max_{1 <= i <= v} P[v > Bin(r, s) >= v - i]/i,   s = e^epsilon/(1 + e^epsilon)
-
-    m is the number of canaries, of which r are guessed (Steinke, Nasr & Jagielski 2023).
     """
     s = expit(epsilon)  # probability that one guess is right
     i = np.arange(1, v + 1)
@@ -78,22 +64,11 @@ def _one_run_p_value(epsilon: float, m: int, r: int, v: int, delta: float) -> fl
 
 
 def two_point(fp: Counts, n0: int, fn: Counts, n1: int, delta: float, conf: float = 0.95) -> Curve:
-    """Return a lower bound on epsilon from the errors of a test between two neighbouring inputs.
+    """Return a lower bound on epsilon from the errors of a test between two neighbouring inputs (Nasr et al. 2023).
 
-    It is max(log((1 - delta - b)/a), log((1 - delta - a)/b)), or 0 if that is negative. a and b are the Clopper-Pearson
-    upper limits of the false positive and false negative rates at (1 - conf)/2 each (Nasr et al. 2023).
-
-    Args:
-        fp: number of the `n0` outputs on the first input that the test assigns to the second; a number or an array.
-        fn: number of the `n1` outputs on the second input that the test assigns to the first; like `fp`.
-        delta: in [0, 1).
-        conf: probability that the bound holds.
-
-    Returns:
-        epsilon >= 0, in the shape of `fp`.
-
-    Raises:
-        ValueError: unless 0 <= fp <= n0, 0 <= fn <= n1, n0 and n1 >= 1, 0 <= delta < 1 and 0 < conf < 1.
+    The test assigns `fp` of `n0` outputs on the first input to the second, and `fn` of `n1` the other way. The bound
+    holds with probability `conf`. It is max(log((1 - delta - b)/a), log((1 - delta - a)/b)), or 0 if that is negative,
+    in the shape of `fp`. a and b are the Clopper-Pearson upper limits of the two rates at (1 - conf)/2 each.
     """
     _check_delta(delta)
     a, b = upper_limit(fp, n0, conf, "fp"), upper_limit(fn, n1, conf, "fn")
@@ -106,25 +81,15 @@ def two_point(fp: Counts, n0: int, fn: Counts, n1: int, delta: float, conf: floa
 def gdp_mu_lower(fp: Counts, n0: int, fn: Counts, n1: int, conf: float = 0.95) -> Curve:
     """Return a lower bound on mu of a mechanism that claims mu-Gaussian differential privacy (Nasr et al. 2023).
 
-    It is Phi^-1(1 - a) - Phi^-1(b), or 0 if that is negative. a and b are upper limits of the error rates, and Phi is
-    the standard normal distribution function. The bound does not apply to a mechanism that claims only (epsilon,
-    delta)-DP. Arguments, limits and errors as in `two_point`.
-
-    Args:
-        fp, n0: false positives among n0 outputs on the first input.
-        fn, n1: false negatives among n1 outputs on the second input.
-        conf: probability that the bound holds.
+    It is Phi^-1(1 - a) - Phi^-1(b), or 0 if that is negative. Phi is the standard normal distribution function, and the
+    rest is as in `two_point`. The bound does not apply to a mechanism that claims only (epsilon, delta)-DP.
     """
     a, b = upper_limit(fp, n0, conf, "fp"), upper_limit(fn, n1, conf, "fn")
     return np.maximum(stats.norm.isf(a) - stats.norm.ppf(b), 0.0)[()]  # -inf where a limit is 1
 
 
 def upper_limit(errors: Counts, n: int, conf: float, name: str = "errors") -> Curve:
-    """Return the Clopper-Pearson upper limit of a rate with `errors` in `n`, exceeded with probability (1 - conf)/2.
-
-    Raises:
-        ValueError: unless n >= 1, 0 <= errors <= n and 0 < conf < 1; the message calls the errors `name`.
-    """
+    """Return the Clopper-Pearson upper limit of a rate with `errors` in `n`, exceeded with probability (1 - conf)/2."""
     _check_open("conf", conf)
     if n < 1:
         raise ValueError(f"{name}: must come from at least 1 trial, got {n}")
@@ -146,19 +111,9 @@ class OneRunAudit:
 
 
 def one_run_audit(included: np.ndarray, scores: np.ndarray, r: int, delta: float, p: float = 0.05) -> OneRunAudit:
-    """Return a lower bound on epsilon from the canaries of one run.
+    """Return a lower bound on epsilon from the canaries of one run, wrong with probability `p`.
 
     The r/2 canaries with the highest scores are guessed in, and the r/2 with the lowest scores out.
-
-    Args:
-        included: which of the m canaries took part, bool [m]; drawn independently with probability 1/2 each.
-        scores: [m], computed without `included`; higher for canaries that seem to have taken part.
-        r: guesses, even, at most m; fixed before the scores are seen.
-        delta: for the epsilon bound.
-        p: probability that the bound is wrong.
-
-    Raises:
-        ValueError: for arrays that do not match, a score that is nan, or an r out of range.
     """
     included, scores = np.asarray(included), checked("scores", scores)
     if included.dtype != bool or included.shape != scores.shape:
@@ -174,11 +129,7 @@ def one_run_audit(included: np.ndarray, scores: np.ndarray, r: int, delta: float
 
 
 def auc(scores_members: np.ndarray, scores_non_members: np.ndarray) -> float:
-    """Return P[score of a member > score of a non-member] + P[equal]/2: 1 if members always win, 1/2 for chance.
-
-    Raises:
-        ValueError: for scores that are nan, or an empty array.
-    """
+    """Return P[score of a member > score of a non-member] + P[equal]/2: 1 if members always win, 1/2 for chance."""
     members = checked("scores_members", scores_members)
     non_members = checked("scores_non_members", scores_non_members)
     # U counts pairs with the member ahead, and ties by half. The method affects only the p-value.
@@ -188,10 +139,7 @@ def auc(scores_members: np.ndarray, scores_non_members: np.ndarray) -> float:
 
 
 def tpr_at_fpr(scores_members: np.ndarray, scores_non_members: np.ndarray, fpr: float) -> float:
-    """Return the true positive rate at a false positive rate: the share of members above a threshold.
-
-    At most a share `fpr` of the non-members, in [0, 1], scores above the threshold. Errors as `auc`.
-    """
+    """Return the share of members above a threshold that at most a share `fpr` of the non-members exceeds."""
     members = checked("scores_members", scores_members)
     non_members = checked("scores_non_members", scores_non_members)
     if not 0 <= fpr <= 1:
@@ -203,11 +151,7 @@ def tpr_at_fpr(scores_members: np.ndarray, scores_non_members: np.ndarray, fpr: 
 
 
 def checked(name: str, scores: np.ndarray) -> np.ndarray:
-    """Return scores [n] as float64.
-
-    Raises:
-        ValueError: for scores that are nan, or an empty array; the message calls the scores `name`.
-    """
+    """Return scores [n] as float64; refuse an empty array and nan, calling the scores `name`."""
     scores = np.asarray(scores, dtype=np.float64)
     if scores.ndim != 1 or not len(scores) or np.isnan(scores).any():
         raise ValueError(f"{name}: must be numbers [n], n >= 1, none of them nan, got {scores}")

@@ -41,17 +41,11 @@ from pipeline.trials.records import Release
 
 
 class Filter(NamedTuple):
-    """A Renyi filter: the budget that all releases of a sweep share.
+    """A Renyi filter: the budget that all releases of a sweep share."""
 
-    Attributes:
-        budget: (epsilon, delta) of all releases together.
-        order: alpha, one of `curves.ORDERS`.
-        delta: for the accountant; with secure noise it is less than the budget's delta (`finite_precision`).
-    """
-
-    budget: Budget
-    order: int
-    delta: float
+    budget: Budget  # (epsilon, delta) of all releases together
+    order: int  # alpha, one of `curves.ORDERS`
+    delta: float  # for the accountant; with secure noise it is less than the budget's delta (`finite_precision`)
 
     @property
     def initial_state(self) -> list[float]:
@@ -59,13 +53,7 @@ class Filter(NamedTuple):
         return [self.budget.epsilon, self.budget.delta, self.order, self.delta]
 
     def spent(self, released: Iterable[Release]) -> float:
-        """Return the Renyi divergence that releases have spent: the sum over all released epochs of all trials.
-
-        It has the filter's order alpha, `self.order`; divergences of one order add up.
-
-        Raises:
-            ConfigError: for a trial whose epochs have no finite cost.
-        """
+        """Return the Renyi divergence, of order `order`, that all epochs of all releases have spent together."""
         costs: list[float] = []  # one entry for each epoch
         for trial, epochs in epochs_released(released):
             cost = epoch_cost(trial, self.order)
@@ -84,12 +72,9 @@ class Filter(NamedTuple):
         return self.epsilon(self.spent(released)) <= self.budget.epsilon
 
     def stated(self, released: Sequence[Release]) -> Epsilon:
-        """Return the budget as an `Epsilon` that covers all releases, and the choice of the best trial among them.
+        """Return the budget as an `Epsilon` that covers all releases (at least one), and the choice of the best trial.
 
         The whole budget counts even if less was spent. The value is infinite if the releases exceed the budget.
-
-        Args:
-            released: what each run of the sweep has published; at least one release.
         """
         trials = [release.trial for release in released]
         spent = f"{self.epsilon(self.spent(released)):.4g}"
@@ -107,25 +92,13 @@ class Filter(NamedTuple):
 
 
 def restored_filter(initial_state: Sequence[float]) -> Filter:
-    """Return the filter with which a sweep began.
-
-    Args:
-        initial_state: its `Filter.initial_state`, from the tracking store.
-    """
+    """Return the filter with which a sweep began, from its `Filter.initial_state` in the tracking store."""
     epsilon, delta, order, accountant_delta = initial_state
     return Filter(Budget(epsilon, delta), int(order), accountant_delta)
 
 
 def require_unchanged(budget: Budget | None, initial_state: Sequence[float] | None) -> None:
-    """Refuse a budget that changed after the sweep began: a budget covers only what was released under it.
-
-    Args:
-        budget: from the experiment file.
-        initial_state: `Filter.initial_state` of the sweep; None if it began without a budget.
-
-    Raises:
-        ConfigError: if the two differ.
-    """
+    """Refuse a budget other than that of the sweep's beginning: it covers only what was released under it."""
     initial = Budget(*initial_state[:2]) if initial_state else None
     if budget != initial:
         raise ConfigError(f"budget: must be the one that the sweep began with, {initial or 'none'}, because a budget "
@@ -134,16 +107,10 @@ def require_unchanged(budget: Budget | None, initial_state: Sequence[float] | No
 
 
 def make_filter(experiment: Experiment, order: int | None = None) -> Filter:
-    """Return the Renyi filter for a search with a budget.
+    """Return the Renyi filter of a search with a budget; `order` is that of a sweep that has begun.
 
-    The corners of the search space, trials with every setting at an end of its range, stand for all its trials.
-
-    Args:
-        order: alpha of a sweep that has begun. None chooses the order at which a corner spends the smallest share of
-            the budget, on average over the corners.
-
-    Raises:
-        ConfigError: if the budget is less than the cost of the cheapest corner, or too large for secure noise.
+    The corners of the search space, trials with every setting at an end of its range, stand for all its trials. Without
+    `order`, it is the one at which a corner spends the smallest share of the budget, on average over the corners.
     """
     budget, search, corners = experiment.budget, experiment.search, experiment.corners
     if budget is None or search is None:
@@ -168,10 +135,7 @@ def make_filter(experiment: Experiment, order: int | None = None) -> Filter:
 
 
 def _budget_too_small(budget: Budget, corners: Sequence[TrialConfig], min_epsilon: float) -> ConfigError:
-    """Return the error for a budget below `min_epsilon`, the cost of the cheapest corner of the search space.
-
-    A target epsilon within the budget can still be too large, so the message explains the difference.
-    """
+    """Return the error for a budget below `min_epsilon`, the cost of the cheapest corner of the search space."""
     targets = [trial.target_epsilon for trial in corners if trial.target_epsilon]
     hint = ""
     if targets:
@@ -183,13 +147,7 @@ def _budget_too_small(budget: Budget, corners: Sequence[TrialConfig], min_epsilo
 
 @lru_cache(maxsize=4096)
 def epoch_cost(trial: TrialConfig, order: int) -> float:
-    """Return the Renyi divergence, of one order, that an epoch of a trial costs with its noisy validation accuracy.
-
-    A record is in training or in validation, so it is the larger of the two costs.
-
-    Raises:
-        ConfigError: for a trial whose epochs have no finite cost, or that does not log validation accuracy with noise.
-    """
+    """Return the Renyi divergence, of one order, that an epoch of a trial costs with its noisy validation accuracy."""
     if not composable([trial]) or not is_noisy(trial):
         raise ConfigError(f"budget: trial {trial.trial_key} of this sweep has no finite cost (mechanism "
                           f"'{trial.mechanism}', private_metrics '{trial.disclosure}'), so that nothing covers the "
@@ -198,10 +156,7 @@ def epoch_cost(trial: TrialConfig, order: int) -> float:
 
 
 def _epoch_costs(trial: TrialConfig) -> np.ndarray:
-    """Return `epoch_cost` at all orders of `ORDERS`, [len(ORDERS)].
-
-    A validation record is counted once per epoch, with Gaussian noise: divergence alpha/(2 noise^2).
-    """
+    """Return `epoch_cost` at all `ORDERS`: a record is in training or in validation, so the larger cost counts."""
     training = renyi(event_of(with_noise(trial), 1))
     return np.maximum(training, np.array(ORDERS) / (2 * evaluation_noise(trial) ** 2))
 
@@ -257,13 +212,9 @@ def epochs_by_draw(released: Iterable[Release]) -> list[int]:
 
 
 def scope(experiment: Experiment, certified: Callable[[str, str], Mapping[str, tuple[float, float]]]) -> list[str]:
-    """Return sentences on the scope of a search's budget: it does not cover other names, copied stores, other sweeps.
+    """Return sentences on what a search's budget does not cover: other names, copied stores, other sweeps.
 
-    The list is empty without a budget.
-
-    Args:
-        certified: function from a data set and a relation to {sweep's name: (epsilon, delta)}, for all sweeps in the
-            store with certified trials on both (`Reader.certified`).
+    `certified` gives {sweep's name: (epsilon, delta)} of the store's certified sweeps on a data set, under a relation.
     """
     budget = experiment.budget
     if not budget:
@@ -286,10 +237,7 @@ def scope(experiment: Experiment, certified: Callable[[str, str], Mapping[str, t
 
 
 def budget_lines(experiment: Experiment) -> Iterator[str]:
-    """Yield lines on a search's budget: its filter, and how many trials of the cheapest and dearest setting fit.
-
-    The corners of the search space stand for all its trials. Nothing is yielded without a budget.
-    """
+    """Yield lines on a search's budget, if any: its filter, and how many of the cheapest and dearest trials fit."""
     search = experiment.search
     if not experiment.budget or not search:
         return
@@ -320,10 +268,9 @@ def budget_lines(experiment: Experiment) -> Iterator[str]:
 
 
 def _target_that_fits(trial: TrialConfig, privacy_filter: Filter, n_trials: int) -> float:
-    """Return about the largest target_epsilon at which `n_trials` trials like this one fit into the filter's budget.
+    """Return about the largest target_epsilon at which `n_trials` trials fit into the budget, in two digits.
 
-    It is found by bisection below the trial's own target, and rounded down to two significant digits. It is 0 if not
-    even 1/64 of the trial's target fits.
+    It is found by bisection below the trial's own target, and is 0 if not even 1/64 of that target fits.
     """
     def fits(target: float) -> bool:
         cost = privacy_filter.spent([Release(TrialConfig(trial.given, target_epsilon=target), trial.epochs)])

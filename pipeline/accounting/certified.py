@@ -40,13 +40,7 @@ IN_THE_BATCH = "none (the record is in the batch)"  # sampler of one step, for a
 
 
 def event_of(config: TrialConfig, epochs_done: int) -> PrivacyEvent | StatedEvent:
-    """Return the privacy event of the first `epochs_done` epochs of a trial, from which epsilon follows.
-
-    It is the event of the Gaussian mechanism, or one that a user's trainer states.
-
-    Raises:
-        ValueError: for a trial without an event, or unless epochs_done >= 1.
-    """
+    """Return the privacy event of a trial's first `epochs_done` epochs: of its Gaussian mechanism, or a stated one."""
     mechanism = config.parts.mechanism
     if mechanism.composed and not mechanism.certified:
         return _as_stated(config, epochs_done)
@@ -57,9 +51,6 @@ def gaussian_event(config: TrialConfig, epochs_done: int) -> PrivacyEvent:
     """Return the privacy event of the first `epochs_done` epochs of a trial with a Gaussian mechanism.
 
     Its noise multiplier is None if a target epsilon sets it, and is calibrated later (`with_noise`).
-
-    Raises:
-        ValueError: for another mechanism, or unless epochs_done >= 1.
     """
     mechanism, sampler = config.parts.mechanism, config.parts.sampler
     if not mechanism.certified:
@@ -88,14 +79,11 @@ def _as_stated(config: TrialConfig, epochs_done: int) -> PrivacyEvent | StatedEv
 
 @lru_cache(maxsize=1024)
 def with_noise(config: TrialConfig) -> TrialConfig:
-    """Return the trial with the noise that its target epsilon needs, for the whole run.
+    """Return the trial with the noise that its target epsilon needs, for the whole run; unchanged without a target.
 
     `target_epsilon` sets the noise multiplier, or the setting that calibrates a user's trainer. `target_label_epsilon`
-    sets sigma. A trial without a target is returned unchanged. A trial that has begun keeps the noise that its run
-    records, as earlier versions may have calibrated another.
-
-    Raises:
-        ConfigError: if no noise attains the target.
+    sets sigma. A trial that has begun keeps the noise that its run records, as earlier versions may have calibrated
+    another.
     """
     if config.recorded_noise:
         return TrialConfig(config.given, target_epsilon=0.0, target_label_epsilon=0.0, **dict(config.recorded_noise))
@@ -120,10 +108,7 @@ def with_noise(config: TrialConfig) -> TrialConfig:
 
 
 def calibrated(config: TrialConfig) -> dict[str, str]:
-    """Return the tags with the calibrated noise multiplier or sigma of a trial.
-
-    The trial's settings and key have only the target.
-    """
+    """Return the tags with a trial's calibrated noise multiplier or sigma; its settings have only the target."""
     noise_settings = {"target_epsilon": config.parts.trainer.calibrates or "noise_multiplier",
                       "target_label_epsilon": "sigma"}
     tags = {}
@@ -137,9 +122,6 @@ def step_mu(config: TrialConfig) -> float:
     """Return mu, the parameter of Gaussian differential privacy, of one step: 1/noise multiplier.
 
     The attacker knows that the record may be in the batch, so sampling does not amplify privacy.
-
-    Raises:
-        ValueError: for a trial without a Gaussian mechanism or without noise.
     """
     noise_multiplier = gaussian_event(with_noise(config), 1).noise_multiplier
     if not noise_multiplier:
@@ -155,18 +137,7 @@ def certified_step(config: TrialConfig) -> Epsilon:
 
 
 def stated_step(config: TrialConfig) -> tuple[float | None, Epsilon]:
-    """Return (mu, epsilon) of one step, from the privacy event that the trial's trainer states.
-
-    An audit of one step compares its measured bound with these values. Its attacker knows that the record may be in
-    the batch, so sampling does not amplify privacy.
-
-    Returns:
-        mu: parameter of Gaussian differential privacy, 1/noise multiplier; None unless the event is Gaussian.
-        epsilon: at the trial's delta.
-
-    Raises:
-        ConfigError: for an event that no accountant supports.
-    """
+    """Return (mu, epsilon) of one stated step, for the attacker of `step_mu`; mu is None unless it is Gaussian."""
     stated = stated_event(with_noise(config), 1)
     step = StatedEvent(stated.relation, unsampled(stated.event), steps=1, epochs=1)
     if not step.accountants:
@@ -190,8 +161,7 @@ def certified_epsilons(config: TrialConfig, epochs_done: int) -> list[Epsilon]:
     """Return epsilon of all released iterates together, by every accountant for the trial's sampler, tightest first.
 
     If `epochs_done` exceeds the trial's epochs, several draws of its noise are composed. The list is empty without a
-    Gaussian mechanism or a stated event; epsilon is infinite without noise. Epsilons of a stated event have kind
-    `stated`.
+    Gaussian mechanism or a stated event. Epsilons of a stated event have kind `stated`.
     """
     if config.parts.mechanism.kind(config) == "stated":
         return _stated_epsilons(config, epochs_done)
@@ -215,10 +185,7 @@ def stated_of(config: TrialConfig) -> str:
 
 
 def _stated_epsilons(config: TrialConfig, epochs_done: int) -> list[Epsilon]:
-    """Return the `stated` epsilons of the first `epochs_done` epochs, one for each accountant, the tightest first.
-
-    They follow from the privacy event that the trainer states, with the trial's calibrated noise.
-    """
+    """Return the `stated` epsilons of the first `epochs_done` epochs, one for each accountant, the tightest first."""
     noisy = with_noise(config)
     event = event_of(noisy, epochs_done)
     note = f"{stated_of(noisy)}, and nobody here checked it"

@@ -36,10 +36,6 @@ def evaluate(path: Path | str) -> list[CheckResult]:
 
     Expected values are numbers, "inf", or an object with such values. In an object, null expects null. `published` is a
     number as a paper printed it: the first value of the object must lie within one unit of its last digit.
-
-    Raises:
-        CheckError: for a missing or malformed file, an unknown function, inputs that the function does not take, or an
-            expected result that the function does not give.
     """
     try:
         content = json.loads(Path(path).read_text(encoding="utf-8"))
@@ -76,15 +72,7 @@ def _value_text(value: Value) -> str:
 
 
 def _evaluate(case: dict[str, Any], where: str) -> CheckResult:
-    """Return the result of one reference case.
-
-    Args:
-        case: with the keys `KEYS`.
-        where: file and case, for messages.
-
-    Raises:
-        CheckError: for a missing key, an unknown function, or inputs that the function does not take.
-    """
+    """Return the result of one reference case; `where` names its file and the case in messages."""
     if missing := [key for key in KEYS if key not in case]:
         raise CheckError(f"{where}: lacks {', '.join(missing)}")
     name, expected, rtol = case["function"], case["expected"], case["rtol"]
@@ -109,15 +97,7 @@ def _scalar(value: Any) -> float | None:
 
 
 def agree(got: Value, expected: Value, rtol: float) -> bool:
-    """Whether the function gave every expected number, within the relative tolerance `rtol`.
-
-    Args:
-        expected: a number or None, or several by name. `published` is a number as a paper printed it: the first value
-            of `got` must lie within one unit of its last digit.
-
-    Raises:
-        ValueError: for an expected value that the function does not give.
-    """
+    """Whether the function gave every expected number, within the relative tolerance `rtol` (see `evaluate`)."""
     if not isinstance(expected, Mapping) and not isinstance(got, Mapping):
         if got is None or expected is None:
             return got is expected
@@ -138,21 +118,14 @@ def agree(got: Value, expected: Value, rtol: float) -> bool:
 
 
 def _network_epsilon(bound: str, layers: list[list[int]], T: int, delta: float, m: int, **constants: float) -> Value:
-    """Return epsilon of T steps of a network, and the Renyi order alpha that attains it (`claimed.network_epsilon`).
-
-    Args:
-        bound: name of a formula in `BOUNDS`.
-        layers: (n_in, n_out) of every layer.
-        delta, m: delta, and the batch size.
-        constants: bounds that all layers share, the other attributes of `claimed.Layer`.
-    """
+    """Return epsilon of T steps of a network with layers (n_in, n_out), and the Renyi order that attains it."""
     bounded_layers = [claimed.Layer(n_in, n_out, **constants) for n_in, n_out in layers]
     epsilon, alpha = claimed.network_epsilon(BOUNDS[bound], bounded_layers, T, delta, m)
     return {"epsilon": epsilon, "alpha": alpha}
 
 
 def _joint_column(neighbour: str, **inputs: Any) -> Value:
-    """Return the counterexample of `column`, for the only neighbour that it has: the label of one record changes."""
+    """Return the counterexample for the only neighbour that it has: the label of one record changes."""
     _require("neighbour", neighbour, "label of record I only")
     return column.joint_column_counterexample(**inputs)
 
@@ -168,10 +141,7 @@ def _leekifer(sensitivity: float, sigma: float, epochs: int, N: int, m: int, noi
     """Return the epsilons of `leekifer.leekifer_epsilon`, after a check that redundant inputs agree.
 
     The published table has sensitivity, sigma (standard deviation of the noise on the mean) and epochs. The noise
-    multiplier sigma m/sensitivity and the number of steps T follow from them, with m of N records in a batch.
-
-    Raises:
-        ValueError: if the noise multiplier or T is not what the other inputs give.
+    multiplier sigma m/sensitivity and the number of steps T follow from them.
     """
     for name, value, derived in (("noise_multiplier", noise_multiplier, sigma * m / sensitivity),
                                  ("T", T, N // m * epochs)):
@@ -181,10 +151,7 @@ def _leekifer(sensitivity: float, sigma: float, epochs: int, N: int, m: int, noi
 
 
 def _component_norm(**inputs: Any) -> Value:
-    """Return C, the largest norm of a contribution under component clipping, and the sensitivities from it.
-
-    They are the sensitivities of the sum over a batch for either neighbouring relation, and of the mean over 256.
-    """
+    """Return C, the largest norm of a contribution under component clipping, and the sensitivities from it."""
     C = event.certified_component_norm(tau_B=inputs["tau_B"], gamma=inputs["gamma"], tau_h_prev=inputs["tau_h_prev"],
                                        bias=inputs["bias"])
     replace_sum = event.sensitivity(C, "replace-one")
@@ -199,11 +166,7 @@ def _poisson(q: float, noise_multiplier: float, T: int, delta: float, discretiza
 
 
 def _without_replacement(N: int, m: int, noise_multiplier_2C: float, T: int, delta: float, orders: str) -> Value:
-    """Return epsilon of T steps on batches of m of N records, by three accountants.
-
-    They are the two conversions of the Renyi curve, and the privacy-loss distribution. The noise multiplier is over the
-    sensitivity 2 C of the sum.
-    """
+    """Return epsilon of T steps on batches of m of N records: two conversions of the Renyi curve, and pld."""
     renyi = leekifer.leekifer_epsilon(N, m, noise_multiplier_2C, T, delta, _orders(orders))
     pld = _certified("without_replacement", "replace-one", noise_multiplier_2C, steps=T, epochs=1, delta=delta,
                      accountant="pld", N=N, m=m)

@@ -4,8 +4,16 @@ None of these numbers is a guarantee. The formulas bound one column of one layer
 two orders of the neighbours. The papers multiply them by the number of columns, although the columns share their noise.
 They are reproduced for comparison with published numbers, together with a report of their assumptions.
 
-P1 is the first printing of the paper. P2 is the second printing, with appendix A. Notation: m batch size, n_out = n_l
-rows of the column, U = gamma_max tau_h_max, L = gamma_min tau_h_min, rho = U / L.
+P1 is the first printing of the paper. P2 is the second printing, with appendix A. All formulas have the same arguments:
+
+    alpha                   order, > 1, of the Renyi divergence
+    m, n_out                batch size, and rows n_l of the column
+    sigma                   standard deviation of the optical noise
+    tau_B                   bound on ||B e||, the norm of an error e that the feedback matrix B projects
+    gamma_min, gamma_max    bounds of phi', the slope of the activation function
+    tau_h_min, tau_h_max    bounds of every |h_k|, times sqrt(number of activations h_k)
+
+U = gamma_max tau_h_max and L = gamma_min tau_h_min bound the factors phi' h of an update, and rho = U/L.
 """
 
 from __future__ import annotations
@@ -31,38 +39,21 @@ ALPHAS.setflags(write=False)
 
 def prop3_first(alpha: Curve, m: int, n_out: int, sigma: float, tau_B: float, gamma_min: float, gamma_max: float,
                 tau_h_min: float, tau_h_max: float) -> Curve:
-    """Return the Renyi divergence of one column and one step by Ohana et al. (2021), first printing (P1), Eq. 17.
-
-    Infinite unless m + 1 > rho^2. rho = gamma_max tau_h_max/(gamma_min tau_h_min).
-
-    Args:
-        alpha: order, > 1.
-        m, n_out: batch size, and rows of the column.
-        sigma: standard deviation of the optical noise.
-        tau_B: bound on ||B e||, the norm of an error e that the feedback matrix B projects.
-        gamma_min, gamma_max: bounds of phi', the slope of the activation function.
-        tau_h_min, tau_h_max: bounds of every |h_k|, times sqrt(number of activations h_k).
-    """
+    """Return the Renyi divergence of one column and one step by P1, Eq. 17; infinite unless m + 1 > rho^2."""
     rho2 = _rho2(gamma_min, gamma_max, tau_h_min, tau_h_max)
     return 2 * n_out * alpha * rho2 * _snr2(tau_B, sigma) / m + _log_term(alpha, m, n_out, rho2)
 
 
 def prop3_second(alpha: Curve, m: int, n_out: int, sigma: float, tau_B: float, gamma_min: float, gamma_max: float,
                  tau_h_min: float, tau_h_max: float) -> Curve:
-    """Return the Renyi divergence of one column and one step by Ohana et al. (2021), second printing (P2), Eq. 17.
-
-    It corrects `prop3_first`, which counts n_out twice in its first term. Arguments as there.
-    """
+    """Return the divergence by P2, Eq. 17. It corrects `prop3_first`, which counts n_out twice in its first term."""
     rho2 = _rho2(gamma_min, gamma_max, tau_h_min, tau_h_max)
     return 2 * alpha * rho2 * _snr2(tau_B, sigma) / m + _log_term(alpha, m, n_out, rho2)
 
 
 def a1_alt(alpha: Curve, m: int, n_out: int, sigma: float, tau_B: float, gamma_min: float, gamma_max: float,
            tau_h_min: float, tau_h_max: float) -> Curve:
-    """Return the Renyi divergence of one column and one step by Ohana et al. (2021), P2, appendix A.1.
-
-    Unlike `prop3_second` it is finite for every finite rho. Arguments as in `prop3_first`.
-    """
+    """Return the divergence by P2, appendix A.1. Unlike `prop3_second` it is finite for every finite rho."""
     rho2 = _rho2(gamma_min, gamma_max, tau_h_min, tau_h_max)
     log = math.log((m - 1) / m + rho2 / m)
     return 2 * alpha * rho2 * _snr2(tau_B, sigma) / m + n_out * alpha / (2 * (alpha - 1)) * log
@@ -70,20 +61,14 @@ def a1_alt(alpha: Curve, m: int, n_out: int, sigma: float, tau_B: float, gamma_m
 
 def a2_equal_cov(alpha: Curve, m: int, n_out: int, sigma: float, tau_B: float, gamma_min: float, gamma_max: float,
                  tau_h_min: float, tau_h_max: float) -> Curve:
-    """Return the Renyi divergence of one column and one step if neighbours have equal covariances.
-
-    By Ohana et al. (2021), P2, appendix A.2, epsilon_2. Arguments as in `prop3_first`.
-    """
+    """Return the divergence if neighbours have equal covariances, by P2, appendix A.2, epsilon_2."""
     rho2 = _rho2(gamma_min, gamma_max, tau_h_min, tau_h_max)
     return 2 * alpha * rho2 * _snr2(tau_B, sigma) / m
 
 
 def a3_saturating(alpha: Curve, m: int, n_out: int, sigma: float, tau_B: float, gamma_min: float, gamma_max: float,
                   tau_h_min: float, tau_h_max: float) -> Curve:
-    """Return the Renyi divergence of one column and one step for equal covariances, and phi' and h at their bounds.
-
-    By Ohana et al. (2021), P2, appendix A.3, epsilon_3. Arguments as in `prop3_first`; gamma and tau_h cancel.
-    """
+    """Return the divergence for equal covariances, and phi' and h at their bounds, by P2, appendix A.3, epsilon_3."""
     return 2 * alpha * _snr2(tau_B, sigma) / m
 
 
@@ -93,7 +78,7 @@ def _ratio(numerator: float, denominator: float) -> float:
 
 
 def _rho2(gamma_min: float, gamma_max: float, tau_h_min: float, tau_h_max: float) -> float:
-    """Return rho^2 with rho = gamma_max tau_h_max/(gamma_min tau_h_min), the ratio of upper to lower bounds."""
+    """Return rho^2 with rho = gamma_max tau_h_max/(gamma_min tau_h_min)."""
     rho = _ratio(gamma_max * tau_h_max, gamma_min * tau_h_min)
     return rho * rho
 
@@ -104,11 +89,9 @@ def _snr2(tau_B: float, sigma: float) -> float:
 
 
 def _log_term(alpha: Curve, m: int, n_out: int, rho2: float) -> Curve:
-    """Return the logarithmic term of Proposition 3 of Ohana et al. (2021); infinite unless m + 1 > rho^2.
+    """Return the logarithmic term of Proposition 3; infinite unless m + 1 > rho^2.
 
         n_out alpha/(2 (alpha - 1)) log[m L^2/((m + 1) L^2 - U^2)] = n_out alpha/(2 (alpha - 1)) log[m/(m + 1 - rho^2)]
-
-    rho = U/L is the ratio of the upper to the lower bound of the factors phi' h of an update.
     """
     log = math.log(m / (m + 1 - rho2)) if m + 1 > rho2 else math.inf
     return n_out * alpha / (2 * (alpha - 1)) * log
@@ -119,9 +102,6 @@ class Layer:
     """Bounds of one layer: n_in = n_(l-1) columns, n_out = n_l rows, noise `sigma`, and the constants of Eq. 9.
 
     A bound without a guarantee is 0 (gamma_min, tau_h_min, or sigma of a layer without noise).
-
-    Raises:
-        ValueError: if a lower bound exceeds its upper bound.
     """
 
     n_in: int
@@ -141,21 +121,11 @@ class Layer:
 
 
 def network_epsilon(bound: Bound, layers: Sequence[Layer], T: int, delta: float, m: int) -> tuple[float, float | None]:
-    """Return epsilon of T steps of a whole network, composed as Ohana et al. (2021) do, with their Theorem 2.
+    """Return (epsilon, order) of T steps of a whole network, composed as Ohana et al. (2021) do, with their Theorem 2.
 
     They add the divergence of one column over the columns, layers and steps. The columns of a layer share their noise,
-    so this is not a valid composition.
-
-    Args:
-        bound: one of their formulas for the Renyi divergence of one column in one step.
-        T, m: number of steps, and batch size.
-
-    Returns:
-        (epsilon, alpha): min over the orders `ALPHAS` of T divergence(alpha) + log(1/delta)/(alpha - 1), and the order
-        that attains it; (inf, None) if the divergence is infinite at every order.
-
-    Raises:
-        ValueError: unless T >= 1 and 0 < delta < 1.
+    so this is not a valid composition. Epsilon is min over `ALPHAS` of T divergence(alpha) + log(1/delta)/(alpha - 1);
+    the order is None if it is infinite.
     """
     if T < 1:
         raise ValueError(f"T: must be >= 1, got {T}")
@@ -170,10 +140,7 @@ def network_epsilon(bound: Bound, layers: Sequence[Layer], T: int, delta: float,
 
 @lru_cache(maxsize=4096)
 def _step_curve(bound: Bound, layers: tuple[Layer, ...], m: int) -> np.ndarray:
-    """Return the claimed divergence of one step of the whole network at every order of `ALPHAS`, [len(ALPHAS)].
-
-    It adds `bound`, of one column, over the n_in columns of every layer; m is the batch size.
-    """
+    """Return the claimed divergence of one step, `bound` added over the columns of every layer, [len(ALPHAS)]."""
     curve = np.asarray(sum(
         layer.n_in * bound(ALPHAS, m, n_out=layer.n_out, sigma=layer.sigma, tau_B=layer.tau_B,
                            gamma_min=layer.gamma_min, gamma_max=layer.gamma_max, tau_h_min=layer.tau_h_min,
@@ -198,21 +165,13 @@ EQUAL, SATURATING, EXACT = "equal covariances", "saturating covariances", "produ
 
 @dataclass(frozen=True)
 class Variant:
-    """A printed formula with its place in the paper.
-
-    Attributes:
-        name: key of the variant.
-        bound: the formula.
-        source: its place in the paper.
-        needs: assumptions without which it is infinite.
-        trusts: assumptions that nothing enforces.
-    """
+    """A printed formula with its place in the paper."""
 
     name: str
     bound: Bound
     source: str
-    needs: tuple[str, ...]
-    trusts: tuple[str, ...] = ()
+    needs: tuple[str, ...]  # assumptions without which it is infinite
+    trusts: tuple[str, ...] = ()  # assumptions that nothing enforces
 
 
 NOISE, BOUNDS = (SIGMA, OUTPUT), (GAMMA, FLOOR, OFFSET)
@@ -283,11 +242,7 @@ def not_described(config: TrialConfig) -> str:
 
 @lru_cache(maxsize=1024)
 def _assumptions(config: TrialConfig) -> tuple[Assumption, ...]:
-    """Return the assumptions of the printed formulas, each with whether this trial satisfies it, and why.
-
-    The tuple is empty without the photonic mechanism. If the formulas do not describe the trial's noise, it has one
-    failing assumption.
-    """
+    """Return the formulas' assumptions; a single failing one if they do not describe the trial's noise."""
     if not config.parts.mechanism.optical:
         return ()
     if reason := not_described(config):
@@ -339,20 +294,14 @@ def abridged(items: Sequence[str], max_items: int = 20) -> str:
 
 
 def _rho(config: TrialConfig) -> Assumption:
-    """Return whether m + 1 > rho^2 in every layer, without which Prop. 3 of Ohana et al. (2021) is infinite.
-
-    m is the batch size. rho is the ratio of the upper to the lower bound of phi' h in a layer.
-    """
+    """Return whether m + 1 > rho^2 in every layer, without which Prop. 3 of Ohana et al. (2021) is infinite."""
     rho2 = max(_rho2(layer.gamma_min, layer.gamma_max, layer.tau_h_min, layer.tau_h_max)
                for layer in layers_of(config))
     return Assumption(RHO, config.batch_size + 1 > rho2, f"m = {config.batch_size}, rho^2 = {rho2:.4g}")
 
 
 def missing(config: TrialConfig, variant: Variant) -> list[Assumption]:
-    """Return the assumptions that make a formula infinite because the trial does not satisfy them.
-
-    Independent noise in every layer counts for every formula.
-    """
+    """Return the assumptions that make a formula infinite because the trial does not satisfy them."""
     needed = (*variant.needs, FEEDBACK)
     return [assumption for assumption in _assumptions(config) if not assumption.holds and assumption.name in needed]
 
@@ -362,9 +311,6 @@ def claimed_epsilons(config: TrialConfig, epochs_done: int) -> list[Epsilon]:
 
     Each of their formulas is evaluated with T = epochs, as their first printing counts steps, and with T = iterations,
     as the second does. The list is empty without the photonic mechanism, or if they do not describe the noise.
-
-    Raises:
-        ValueError: unless epochs_done >= 1.
     """
     if epochs_done < 1:
         raise ValueError(f"epochs_done: must be >= 1, got {epochs_done}")

@@ -1,8 +1,8 @@
 """`column` epsilon: a proof for one column of one layer in one step, and why nothing follows for the model.
 
 Proposition 3 of Ohana et al. (2021) bounds only neighbours for which the variance grows. Renyi DP needs both orders,
-and the other order is worse. Notation as in `photonic`: m batch size, n_out = n_l rows, U = gamma_max tau_h_max, L =
-gamma_min tau_h_min, rho = U/L, and for a ratio r of variances (Eq. 7 without its mean)
+and the other order is worse. Arguments, U, L and rho as in `claimed`. For a ratio r of variances (Eq. 7 without its
+mean)
 
     g_alpha(r) = -log(r)/2 - log(alpha - (alpha - 1) r)/(2 (alpha - 1)).
 
@@ -34,17 +34,9 @@ from pipeline.trials.config import TrialConfig
 
 
 def alpha_max(m: int, gamma_min: float, gamma_max: float, tau_h_min: float, tau_h_max: float) -> float:
-    """Return the Renyi order at and above which the divergence of replacing a record is infinite; for one column.
+    """Return the Renyi order at and above which the divergence of replacing a record is infinite, for one column.
 
-        1 + m/(rho^2 - 1),   rho = gamma_max tau_h_max/(gamma_min tau_h_min)
-
-    A column of a layer's update has the products of a batch's errors and derivatives phi' with one activation h. The
-    result is infinite if rho = 1.
-
-    Args:
-        m: batch size.
-        gamma_min, gamma_max: bounds of phi'.
-        tau_h_min, tau_h_max: bounds of every |h_k|, times sqrt(number of activations h_k).
+    It is 1 + m/(rho^2 - 1), and infinite if rho = 1.
     """
     rho = _rho(gamma_min, gamma_max, tau_h_min, tau_h_max)
     return 1 + m / (rho**2 - 1) if rho > 1 else math.inf
@@ -58,17 +50,8 @@ def corrected_column_replace_one(alpha: Curve, m: int, n_out: int, sigma: float,
 
         alpha tau_B^2/(2 sigma^2) (rho + t)^2/(K + alpha t^2) + n_out g_alpha(R)
 
-    with rho = gamma_max tau_h_max/(gamma_min tau_h_min), K = (m - 1) - (alpha - 1) rho^2, t = clip(K/(alpha rho), 1,
-    rho), the variances' ratio R = 1 + (rho^2 - 1)/m and g_alpha of `_g`. It is infinite unless sigma > 0, gamma_min
-    tau_h_min > 0 and alpha < `alpha_max`.
-
-    Args:
-        m: batch size.
-        n_out: rows of the column.
-        sigma: standard deviation of the optical noise.
-        tau_B: bound on ||B e||, the norm of an error e that the feedback matrix B projects.
-        gamma_min, gamma_max: bounds of phi', the slope of the activation function.
-        tau_h_min, tau_h_max: bounds of every |h_k|, times sqrt(number of activations h_k).
+    with K = (m - 1) - (alpha - 1) rho^2, t = clip(K/(alpha rho), 1, rho) and the variances' ratio R = 1 + (rho^2 -
+    1)/m. It is infinite unless sigma > 0, L > 0 and alpha < `alpha_max`.
     """
     rho = _rho(gamma_min, gamma_max, tau_h_min, tau_h_max)
 
@@ -91,8 +74,6 @@ def corrected_column_add_remove(alpha: Curve, m: int, n_out: int, sigma: float, 
     Infinite unless sigma > 0 and (alpha - 1) rho^2 < m - 1:
 
         alpha tau_B^2/(2 sigma^2) rho^2/(m - 1 - (alpha - 1) rho^2) + n_out g_alpha(1 + rho^2/(m - 1))
-
-    The two terms come from means and from variances. Arguments, rho and g_alpha as in `corrected_column_replace_one`.
     """
     rho = _rho(gamma_min, gamma_max, tau_h_min, tau_h_max)
 
@@ -109,9 +90,9 @@ def joint_layer_floor(alpha: float, lam: float, n_out: int, sigma: float, tau_B:
                       tau_h_max: float) -> float:
     """Return a bound on the Renyi divergence of a layer's whole update in one step, with noise added to every entry.
 
-    The added noise, the floor, is independent and equal in all entries. One record is replaced, and the bound covers
-    the divergence of either data set from the other. With U = gamma_max tau_h_max, K = lam - (alpha - 1) U^2, r = 1 +
-    U^2/lam and g_alpha of `_g`, it is infinite unless K > 0:
+    The added noise, the floor, is independent and equal in all entries: `lam` is its variance per entry of the batch
+    sum, over sigma^2. One record is replaced, and the bound covers the divergence of either data set from the other.
+    Here tau_h_max bounds ||h||. With K = lam - (alpha - 1) U^2 and r = 1 + U^2/lam, it is infinite unless K > 0:
 
         2 alpha tau_B^2 U^2/(sigma^2 K) + n_out (g_alpha(r) + g_alpha(1/r))
 
@@ -122,14 +103,6 @@ def joint_layer_floor(alpha: float, lam: float, n_out: int, sigma: float, tau_B:
     1. alpha Sigma' + (1 - alpha) Sigma >= sigma^2 (lam - (alpha - 1) U^2) I.
     2. The means differ by at most 2 tau_B U over all rows.
     3. Sigma'^(-1/2) Sigma Sigma'^(-1/2) has at most one eigenvalue above 1, at most r, and one below, at least 1/r.
-
-    Args:
-        alpha: order, > 1.
-        lam: variance of the added noise per entry of the batch sum, over sigma^2.
-        n_out: rows of the update.
-        sigma: standard deviation of the optical noise.
-        tau_B: bound on ||B e||, the norm of an error e that the feedback matrix B projects.
-        gamma_max, tau_h_max: bounds of phi', the slope of the activation function, and of ||h||.
     """
     U2 = (gamma_max * tau_h_max) ** 2
     K = lam - (alpha - 1) * U2
@@ -140,24 +113,18 @@ def joint_layer_floor(alpha: float, lam: float, n_out: int, sigma: float, tau_B:
 
 
 def _rho(gamma_min: float, gamma_max: float, tau_h_min: float, tau_h_max: float) -> float:
-    """Return rho, the ratio of the upper bound U to the lower bound L of phi' h; infinite if L = 0."""
+    """Return rho = U/L; infinite if L = 0."""
     L = gamma_min * tau_h_min
     return gamma_max * tau_h_max / L if L > 0 else math.inf
 
 
 def _g(alpha: Curve, r: float) -> Curve:
-    """Return g_alpha(r) = -log(r)/2 - log(alpha - (alpha - 1) r)/(2 (alpha - 1)), for a ratio r of variances.
-
-    It is the Renyi divergence of order alpha of two Gaussians with one mean.
-    """
+    """Return g_alpha(r), the Renyi divergence of two Gaussians with one mean and a ratio r of variances."""
     return -math.log(r) / 2 - np.log(alpha - (alpha - 1) * r) / (2 * (alpha - 1))
 
 
 def _infinite_from(limit: float, divergence: Callable[[np.ndarray], np.ndarray], alpha: Curve) -> Curve:
-    """Return divergence(alpha) for orders below `limit` and infinity for all others, in the shape of `alpha`.
-
-    `divergence` is called only with orders below the limit, where it is defined.
-    """
+    """Return divergence(alpha) for orders below `limit`, where it is defined, and infinity for all others."""
     orders = np.atleast_1d(np.asarray(alpha, dtype=float))
     values = np.full(orders.shape, math.inf)
     finite = orders < limit * (1 - 1e-12)  # within rounding of the limit counts as beyond it
@@ -172,9 +139,8 @@ _BOUNDS = {"replace-one": corrected_column_replace_one, "add/remove": corrected_
 def column_epsilons(config: TrialConfig) -> list[Epsilon]:
     """Return the epsilon of one step for the worst single column of any layer, for each neighbouring relation.
 
-    A column is the part of a layer's update that belongs to one input of the layer. The bounds correct Proposition 3 of
-    Ohana et al. (2021). The list is empty without the photonic mechanism, or if the proposition does not describe the
-    trial's noise (`not_described`).
+    A column is the part of a layer's update that belongs to one input of the layer. The list is empty without the
+    photonic mechanism, or if Proposition 3 does not describe the trial's noise (`not_described`).
     """
     if not config.parts.mechanism.optical or not_described(config):
         return []
@@ -193,12 +159,7 @@ def column_epsilons(config: TrialConfig) -> list[Epsilon]:
 
 
 def _epsilon(bound: Bound, delta: float, **constants: float) -> float:
-    """Return epsilon at delta from the Renyi divergence `bound`, minimized over the orders `ALPHAS`.
-
-    Args:
-        bound: function from orders, [k], to divergences, [k].
-        constants: its other arguments.
-    """
+    """Return epsilon at delta from the Renyi divergence `bound`, minimized over the orders `ALPHAS`."""
     epsilons = bound(ALPHAS, **constants) + math.log(1 / delta) / (ALPHAS - 1)  # classic conversion, at every order
     return float(np.min(epsilons))
 
@@ -207,17 +168,9 @@ def single_column_eps_counterexample(n_out: int, delta: float, m: int, sigma: fl
                                      gamma_max: float, tau_h_min: float, tau_h_max: float) -> dict[str, float]:
     """Return epsilon of one column and one step by four bounds, and exactly for one pair of neighbouring data sets.
 
-    A bound below the exact value is wrong. In the pair, one record I differs. It has no error in either data set, so
-    the means agree. Its phi' h is U = gamma_max tau_h_max in one data set and L = gamma_min tau_h_min in the other; all
-    other records have L. The n_out rows are then Gaussians with variance ratio R = 1 + (rho^2 - 1)/m, rho = U/L.
-
-    Arguments as in `corrected_column_replace_one`.
-
-    Returns:
-        epsilon by the name of each bound, and the exact epsilon of the pair as `exact_lower_bound`.
-
-    Raises:
-        ValueError: unless L > 0.
+    A bound below the exact value, `exact_lower_bound`, is wrong. In the pair, one record I differs. It has no error in
+    either data set, so the means agree. Its phi' h is U in one data set and L in the other; all other records have L.
+    The n_out rows are then Gaussians with variance ratio R = 1 + (rho^2 - 1)/m.
     """
     rho = _rho(gamma_min, gamma_max, tau_h_min, tau_h_max)
     if math.isinf(rho):
@@ -256,22 +209,12 @@ def joint_column_counterexample(m: int, n_in: int, n_out: int, sigma: float, tau
 
     `a3_times_n_in` multiplies a bound for one column by the n_in columns; `true_joint` is exact for all together. The
     neighbours differ only in the label of one record I: its projected error turns from +tau_B to -tau_B along some
-    direction of the n_out rows. All phi' are equal, as the bound assumes. Every row has covariance (sigma phi'/m)^2 H
-    with H = sum_i h_i h_i^T. The means differ by 2 tau_B phi' h_I/m over all rows together, for any n_out. So the exact
-    divergence of order alpha is, with H^+ the pseudo-inverse,
+    direction of the n_out rows. Record I has activations h_I [n_in], and every other one h_others. All phi' are equal,
+    as the bound assumes. Every row has covariance (sigma phi'/m)^2 H with H = sum_i h_i h_i^T. The means differ by 2
+    tau_B phi' h_I/m over all rows together, for any n_out. So the exact divergence of order alpha is, with H^+ the
+    pseudo-inverse,
 
         2 alpha tau_B^2/sigma^2 h_I^T H^+ h_I
-
-    Args:
-        m: batch size.
-        sigma: standard deviation of the optical noise.
-        tau_B: norm of the projected error.
-        alpha: order, > 1.
-        h_others, h_I: activations [n_in] of every other record, and of record I.
-        phi_prime: derivative of the activation function in all entries.
-
-    Raises:
-        ValueError: unless h_others and h_I have n_in entries, sigma > 0 and phi_prime != 0.
     """
     for name, h in (("h_others", h_others), ("h_I", h_I)):
         if len(h) != n_in:

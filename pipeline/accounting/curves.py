@@ -48,8 +48,7 @@ def gdp_delta(mu: np.ndarray | float, epsilon: float) -> np.ndarray | float:
 def smallest_epsilon(excess: Callable[[float], float]) -> float:
     """Return the epsilon at which a mechanism's delta(epsilon) falls to a given delta; 0 if delta(0) is small enough.
 
-    Args:
-        excess: function from epsilon to delta(epsilon) - delta; decreasing, and finally below 0.
+    `excess` is delta(epsilon) minus the given delta; it decreases, and is finally below 0.
     """
     if excess(0.0) <= 0:
         return 0.0
@@ -60,14 +59,9 @@ def smallest_epsilon(excess: Callable[[float], float]) -> float:
 
 
 def classic_conversion(orders: Sequence[float] | np.ndarray, curve: np.ndarray, delta: float) -> tuple[float, float]:
-    """Return (epsilon, order): the minimum of R(alpha) + log(1/delta)/(alpha - 1) over orders alpha, and its order.
+    """Return (epsilon, order): the minimum of R(alpha) + log(1/delta)/(alpha - 1) over orders alpha > 1, and its order.
 
-    By Mironov 2017, Proposition 3.
-
-    Args:
-        orders: orders alpha > 1, [n].
-        curve: Renyi divergence R(alpha) at every order, [n].
-        delta: in (0, 1).
+    R is the Renyi divergence `curve`, [len(orders)] (Mironov 2017, Proposition 3).
     """
     epsilons = curve + math.log(1 / delta) / (np.asarray(orders) - 1)
     best = int(np.argmin(epsilons))
@@ -75,34 +69,23 @@ def classic_conversion(orders: Sequence[float] | np.ndarray, curve: np.ndarray, 
 
 
 def improved_conversion(orders: Sequence[float], curve: np.ndarray, delta: float) -> tuple[float, float]:
-    """Return (epsilon, order) by Proposition 12 of Canonne, Kamath & Steinke (2020), from `dp_accounting`.
-
-    Arguments as in `classic_conversion`.
-    """
+    """Return (epsilon, order) by Proposition 12 of Canonne, Kamath & Steinke (2020), from `dp_accounting`."""
     value, order = rdp.compute_epsilon(orders, curve, delta)
     return float(value), float(order)
 
 
 @lru_cache(maxsize=256)
 def without_replacement_rdp(q: float, z: float, orders: tuple[int, ...] = ORDERS) -> np.ndarray:
-    """Return the Renyi divergence of one step on a fresh subset of the records, replace-one, at integer orders >= 2.
+    """Return the Renyi divergence of one step on a fresh subset of the records, replace-one, [len(orders)], read-only.
 
-    By Wang, Balle & Kasiviswanathan 2019, Theorem 27, where D(alpha) = alpha/(2 z^2) is the divergence of the Gaussian
-    mechanism and C(alpha, j) a binomial coefficient. The result R(alpha) follows from
+    By Wang, Balle & Kasiviswanathan 2019, Theorem 27, at integer orders >= 2, where D(alpha) = alpha/(2 z^2) is the
+    divergence of the Gaussian mechanism and C(alpha, j) a binomial coefficient. The result R(alpha) follows from
 
         (alpha - 1) R = log(1 + q^2 C(alpha, 2) min(4 (e^D(2) - 1), 2 e^D(2)) + sum_{j >= 3} q^j C(alpha, j) b(j)),
         b(j) = min(4 sqrt(B(2 floor(j/2)) B(2 ceil(j/2))), 2 e^((j-1) D(j)))
 
     with B(k) = Delta^k f(0), the forward difference of f(j) = e^((j-1) D(j)). The values equal those of `dp_accounting`
     (SampledWithoutReplacementDpEvent) up to order 256, a hundred times as fast.
-
-    Args:
-        q: sampling rate m/N.
-        z: noise multiplier, standard deviation over sensitivity.
-        orders: alpha.
-
-    Returns:
-        [len(orders)], read-only.
     """
     if q == 1:
         curve = np.array(orders) / (2 * z**2)
@@ -119,16 +102,13 @@ def without_replacement_rdp(q: float, z: float, orders: tuple[int, ...] = ORDERS
 def lemma3_rdp(q: float, z: float, orders: tuple[int, ...] = ORDERS) -> np.ndarray:
     """Return the Renyi divergence of one step on batches without replacement, by Lemma 3 of Lee & Kifer (2020).
 
-    As printed, it is the formula of `without_replacement_rdp` with b(j) = 2 e^((j-1) D(j)). Arguments as there.
+    As printed, it is the formula of `without_replacement_rdp` with b(j) = 2 e^((j-1) D(j)).
     """
     return _amplified(q, _log_terms(np.arange(max(orders) + 1), z), orders)
 
 
 def _log_terms(j: np.ndarray, z: float) -> np.ndarray:
-    """Return log of 2 e^((j-1) D(j)) for every j, with D(j) = j/(2 z^2), the divergence at noise multiplier z.
-
-    At j = 2 it is the smaller of this and 4 (e^D(2) - 1).
-    """
+    """Return log of 2 e^((j-1) D(j)), and at j = 2 of the smaller of this and 4 (e^D(2) - 1), for every j."""
     terms = math.log(2) + j * (j - 1) / (2 * z**2)
     log_4_times_difference = math.log(4 * -math.expm1(-1 / z**2)) + 1 / z**2  # log(4 (e^D(2) - 1)), D(2) = 1/z^2
     terms[2] = min(terms[2], log_4_times_difference)
@@ -136,11 +116,9 @@ def _log_terms(j: np.ndarray, z: float) -> np.ndarray:
 
 
 def _amplified(q: float, log_terms: np.ndarray, orders: Sequence[int]) -> np.ndarray:
-    """Return the Renyi divergence of a sampled step at every order alpha, [len(orders)].
+    """Return the Renyi divergence of a step with sampling rate q at every order alpha, [len(orders)].
 
         log(1 + sum_{j=2}^alpha q^j C(alpha, j) e^log_terms[j])/(alpha - 1)
-
-    q is the sampling rate, and C(alpha, j) a binomial coefficient.
     """
     j = np.arange(2, len(log_terms))
     curve = []
@@ -170,24 +148,16 @@ def _log_central_moments(n: int, z: float) -> np.ndarray:
 
 @lru_cache(maxsize=8)
 def gaussian_losses(z: float, interval: float = DISCRETIZATION) -> LossDistribution:
-    """Return the privacy-loss distribution of the Gaussian mechanism with noise multiplier z.
-
-    It is that of Poisson sampling at rate 1, which takes every record.
-    """
+    """Return the privacy-loss distribution of the Gaussian mechanism: that of Poisson sampling at rate 1."""
     return poisson_losses(1.0, z, interval)
 
 
 @lru_cache(maxsize=8)
 def poisson_losses(q: float, z: float, interval: float = DISCRETIZATION) -> LossDistribution:
-    """Return the privacy-loss distribution of one step with Poisson sampling, add/remove.
+    """Return the privacy-loss distribution of one step with Poisson sampling, add/remove, on a grid of this interval.
 
     It equals `dp_accounting`'s bit for bit. `from_gaussian_mechanism` there inverts the loss point by point in Python,
     which takes three quarters of an accounting. This function inverts all points at once.
-
-    Args:
-        q: sampling rate.
-        z: noise multiplier, standard deviation over sensitivity.
-        interval: of the grid of losses.
     """
     adjacencies = [mechanism.AdjacencyType.REMOVE]
     if q != 1:  # without sampling, adding a record gives the same distribution
@@ -206,12 +176,7 @@ def _profile(loss: mechanism.GaussianPrivacyLoss, z: float, epsilons: np.ndarray
     """Return delta at every epsilon [k] for one step of the Gaussian mechanism, with Poisson sampling.
 
     It equals `loss.get_delta_for_epsilon(epsilons)` bit for bit, by the same operations in the same order, but
-    vectorized. So it must not be simplified.
-
-    Args:
-        loss: of sensitivity 1, if a record is added or removed.
-        z: standard deviation of the noise.
-        epsilons: [k].
+    vectorized. So it must not be simplified. `loss` has sensitivity 1.
     """
     q, sign = loss.sampling_prob, -1.0 if loss.adjacency_type == mechanism.AdjacencyType.ADD else 1.0
     edge = math.log1p(-q) if q < 1 else -math.inf  # smallest possible loss, or largest negated one
@@ -243,8 +208,7 @@ def without_replacement_losses(q: float, z: float, interval: float = DISCRETIZAT
 
         H(e^-eps) = 1 - e^-eps + e^-eps H(e^eps)
 
-    Neither P against Q nor Q against P alone bounds both branches. Connecting the dots of this profile does. Arguments
-    as in `poisson_losses`.
+    Neither P against Q nor Q against P alone bounds both branches. Connecting the dots of this profile does.
     """
     loss = mechanism.GaussianPrivacyLoss(z, sampling_prob=q, adjacency_type=mechanism.AdjacencyType.REMOVE)
     top = math.ceil(loss.connect_dots_bounds().epsilon_upper / interval)

@@ -8,15 +8,10 @@ from typing import NamedTuple
 
 
 class Guarantee(NamedTuple):
-    """What a kind of epsilon guarantees (proofs: docs/privacy.md).
+    """What a kind of epsilon guarantees (proofs: docs/privacy.md)."""
 
-    Attributes:
-        holds: whether it guarantees anything about a model.
-        meaning: the guarantee in words, or why there is none.
-    """
-
-    holds: bool
-    meaning: str
+    holds: bool  # whether it guarantees anything about a model
+    meaning: str  # the guarantee in words, or why there is none
 
 
 GUARANTEES = {
@@ -43,30 +38,16 @@ GUARANTEES = {
 
 @dataclass(frozen=True)
 class Epsilon:
-    """The epsilon of an (epsilon, delta) statement, with everything needed to read it.
+    """The epsilon of an (epsilon, delta) statement, with everything needed to read it."""
 
-    Attributes:
-        value: >= 0; an infinite value is stored as a tag, because a tracking store would turn the metric into 1.8e308.
-        kind: a key of `GUARANTEES`.
-        variant: the formula or accountant, for example `second/iterations`; may be empty.
-        relation: neighbouring relation, for example `replace-one`.
-        sampler: how batches were drawn.
-        delta: in (0, 1).
-        conversion: how a Renyi or privacy-loss curve became (epsilon, delta), for example `classic`.
-        note: one line on the assumptions of the value.
-
-    Raises:
-        ValueError: for a value, kind or delta out of range, or a missing relation, sampler or conversion.
-    """
-
-    value: float
-    kind: str
-    variant: str
-    relation: str
-    sampler: str
-    delta: float
-    conversion: str
-    note: str = ""
+    value: float  # >= 0, or infinite
+    kind: str  # a key of `GUARANTEES`
+    variant: str  # the formula or accountant, for example `second/iterations`; may be empty
+    relation: str  # of neighbours, for example `replace-one`
+    sampler: str  # how batches were drawn
+    delta: float  # in (0, 1)
+    conversion: str  # how a Renyi or privacy-loss curve became (epsilon, delta), for example `classic`
+    note: str = ""  # one line on the assumptions of the value
 
     def __post_init__(self) -> None:
         """Refuse a value, kind or delta out of range, and an empty relation, sampler or conversion."""
@@ -87,7 +68,7 @@ class Epsilon:
 
     @property
     def is_finite(self) -> bool:
-        """Whether the value may be logged as a number."""
+        """Whether the value may be logged as a number; a tracking store would turn infinity into 1.8e308."""
         return math.isfinite(self.value)
 
     def __str__(self) -> str:

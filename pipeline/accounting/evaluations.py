@@ -48,9 +48,6 @@ def evaluation_noise(config: TrialConfig) -> float:
 
     With it, all evaluations of a validation record cost as much epsilon as training costs a training record. They are
     mu-Gaussian DP together, with mu = sqrt(epochs)/s.
-
-    Raises:
-        ConfigError: for a trial with infinite epsilon, or one too large for the noise sampler.
     """
     config = with_noise(config)
     # By mechanism, training costs a certified (or stated) epsilon, or a label epsilon.
@@ -71,11 +68,7 @@ def evaluation_noise(config: TrialConfig) -> float:
 
 
 def check_evaluations(trials: Iterable[TrialConfig]) -> None:
-    """Refuse, before training, trials without noise for their target, and without epsilon that covers evaluations.
-
-    Raises:
-        ConfigError: for the first such trial, also if its trainer states an event that nothing accounts for.
-    """
+    """Refuse, before training, trials without noise for their target, and without epsilon that covers evaluations."""
     for trial in trials:
         noisy = with_noise(trial)
         if composable([noisy]):
@@ -88,15 +81,9 @@ def check_evaluations(trials: Iterable[TrialConfig]) -> None:
 
 
 def cover(config: TrialConfig, epsilons: Sequence[Epsilon], epochs_done: int) -> list[Epsilon]:
-    """Return epsilons that also cover the noisy validation accuracies of the first `epochs_done` epochs.
+    """Return a trial's epsilons of training, raised to cover its noisy validation accuracies of `epochs_done` epochs.
 
-    A record is in training or in validation, so the larger of the two costs counts. Without noisy evaluations the
-    epsilons are returned unchanged.
-
-    Args:
-        config: the trial.
-        epsilons: its epsilons of training.
-        epochs_done: epochs trained so far.
+    A record is in training or in validation, so the larger of the two costs counts.
     """
     if not epsilons or not is_noisy(config):
         return list(epsilons)
@@ -115,13 +102,8 @@ def selected_epsilon(trials: Sequence[TrialConfig], selection: Selection,
                      earlier: Mapping[str, int] = MappingProxyType({})) -> Epsilon:
     """Return epsilon of publishing the best certified trial of `trials`, by the selection's rule.
 
-    Args:
-        trials: for a fixed grid all trials, seeds included; for random stopping the candidates, not the drawn trials.
-        earlier: by trial_key, epochs that earlier draws of the trial's secret noise released.
-
-    Raises:
-        ValueError: if no trial is certified.
-        UnsupportedAccounting: if trials differ in data set, delta or neighbouring relation.
+    For a fixed grid these are all trials, seeds included; for random stopping the candidates, not the drawn trials.
+    `earlier` has, by trial_key, the epochs that earlier draws of the trial's secret noise released.
     """
     trials = composable(trials)
     if not trials:

@@ -57,30 +57,18 @@ class TooLittleNoise(UnsupportedAccounting):
 
 @dataclass(frozen=True)
 class PrivacyEvent:
-    """A training run as a sequence of Gaussian mechanisms: all that its epsilon depends on.
-
-    Attributes:
-        sampler: name of a sampler.
-        relation: one of `RELATIONS`.
-        noise_multiplier: z, the standard deviation of the noise on the batch sum over the sensitivity of the sum under
-            `relation`: C for add/remove, 2 C for replace-one. Noise sigma_w on the mean gives z = sigma_w q N/C or
-            sigma_w m/(2 C). 0 means no noise; None means not calibrated yet.
-        steps: releases in the whole run.
-        epochs: passes over the records in the whole run; a shuffled record takes part at most once in each.
-        sampling_rate: q of poisson.
-        N, m: records and batch size of without_replacement.
-
-    Raises:
-        ValueError: for a value out of range, or a missing or superfluous field, naming it.
-    """
+    """A training run as a sequence of Gaussian mechanisms: all that its epsilon depends on."""
 
     sampler: str
-    relation: str
+    relation: str  # one of `RELATIONS`
+    # z, the standard deviation of the noise on the batch sum over the sum's sensitivity: C for add/remove, 2 C for
+    # replace-one. Noise sigma_w on the mean gives z = sigma_w q N/C or sigma_w m/(2 C). 0: no noise; None: not
+    # calibrated yet.
     noise_multiplier: float | None
-    steps: int
-    epochs: int
-    sampling_rate: float | None = None
-    N: int | None = None
+    steps: int  # releases in the whole run
+    epochs: int  # passes over the records in the whole run; a shuffled record takes part at most once in each
+    sampling_rate: float | None = None  # q of poisson
+    N: int | None = None  # records, and batch size m, of without_replacement
     m: int | None = None
 
     def __post_init__(self) -> None:
@@ -105,11 +93,7 @@ class PrivacyEvent:
 
     @property
     def q(self) -> float:
-        """Return the probability that a record takes part in a step.
-
-        Raises:
-            ValueError: for shuffled batches, which have no sampling rate.
-        """
+        """Return the probability that a record takes part in a step."""
         if self.sampling_rate is not None:
             return self.sampling_rate
         if self.m is not None and self.N is not None:
@@ -118,11 +102,7 @@ class PrivacyEvent:
 
     @property
     def z(self) -> float:
-        """Return the noise multiplier.
-
-        Raises:
-            ValueError: if it is not calibrated yet.
-        """
+        """Return the noise multiplier, once it is calibrated."""
         if self.noise_multiplier is None:
             raise ValueError("noise_multiplier: not set; noise_multiplier_for calibrates it")
         return self.noise_multiplier
@@ -162,9 +142,6 @@ def accountants(event: PrivacyEvent) -> tuple[str, ...]:
     """Return the names of the accountants that are proved for the event's sampler, the tightest first.
 
     For noise below `LEAST_NOISE_OVER_SENSITIVITY` the slow `pld` is left out, unless it is the only accountant.
-
-    Raises:
-        UnsupportedAccounting: if no accountant is proved.
     """
     if event.relation != event.sampler_class.relation:
         known = "; ".join(f"{name} with {sampler.relation}" for name, sampler in parts_of("sampler", Sampler).items())
@@ -180,13 +157,7 @@ def accountants(event: PrivacyEvent) -> tuple[str, ...]:
 def epsilon(event: PrivacyEvent, delta: float, accountant: str | None = None) -> Epsilon:
     """Return the certified epsilon of publishing the weights after every step of the run; infinite without noise.
 
-    Args:
-        accountant: one of `accountants(event)`; None takes the tightest.
-
-    Raises:
-        UnsupportedAccounting: for a combination without a proof, and as `pld_epsilon`.
-        ValueError: unless 0 < delta < 1, if the noise multiplier is not set or, for pld, if it is below
-            `LEAST_NOISE_OVER_SENSITIVITY`.
+    `accountant` is one of `accountants(event)`; None takes the tightest.
     """
     accountant = _accountant_for(event, accountant)
     if event.noise_multiplier is None:
@@ -198,12 +169,7 @@ def epsilon(event: PrivacyEvent, delta: float, accountant: str | None = None) ->
 
 def noise_multiplier_for(target_epsilon: float, event: PrivacyEvent, delta: float, accountant: str | None = None,
                          least: float = LEAST_NOISE_OVER_SENSITIVITY) -> float:
-    """Return the noise multiplier that `event` needs for an epsilon between 0.99 and 1 times `target_epsilon`.
-
-    Raises:
-        ConfigError: as `calibrate`, for a multiplier in [least, 1e6].
-        UnsupportedAccounting: as `epsilon`.
-    """
+    """Return the noise multiplier that `event` needs for an epsilon between 0.99 and 1 times `target_epsilon`."""
     accountant = _accountant_for(event, accountant)
 
     def epsilon_of(noise_multiplier: float) -> float:
@@ -216,15 +182,7 @@ def calibrate(target_epsilon: float, epsilon_of: Callable[[float], float], name:
               least: float = 0.0) -> float:
     """Return a value, such as a noise multiplier, that gives an epsilon between 0.99 and 1 times `target_epsilon`.
 
-    Args:
-        epsilon_of: function from the value to epsilon; decreasing, and infinite where no accountant takes the value.
-        name: the value's name in messages.
-        min_value: lower end of the search interval [min_value, 1e6].
-        least: the smallest value that is accepted, if it is larger.
-
-    Raises:
-        ConfigError: unless target_epsilon is positive and finite, or if no accepted value attains it; with the epsilon
-            that is attained.
+    `epsilon_of` decreases with the value, and is infinite where no accountant takes it.
     """
     if not 0 < target_epsilon < math.inf:
         raise ConfigError(f"target_epsilon: must be > 0 and finite, got {target_epsilon}")
@@ -278,11 +236,7 @@ def calibrate(target_epsilon: float, epsilon_of: Callable[[float], float], name:
 
 
 def _accountant_for(event: PrivacyEvent, accountant: str | None) -> str:
-    """Return the accountant to use: the given one if it is proved for the event, or the tightest for None.
-
-    Raises:
-        UnsupportedAccounting: if the accountant is not proved for the event's sampler and relation.
-    """
+    """Return the given accountant if it is proved for the event, or the tightest for None."""
     proved = accountants(event)
     if accountant is None:
         return proved[0]
@@ -305,8 +259,8 @@ def _note(event: PrivacyEvent) -> str:
 def _epsilon_value(event: PrivacyEvent, delta: float, accountant: str) -> float:
     """Return the epsilon of a training run at delta by one accountant; infinite without noise.
 
-    Accountant `gdp` is exact for one Gaussian mechanism. `pld` composes privacy-loss distributions of steps.
-    `rdp/...` converts the Renyi divergence of batches without replacement.
+    Accountant `gdp` is exact for one Gaussian mechanism. `pld` composes privacy-loss distributions of steps. `rdp/...`
+    converts the Renyi divergence of batches without replacement.
     """
     if not 0 < delta < 1:
         raise ValueError(f"delta: must be > 0 and < 1, got {delta}")
@@ -335,10 +289,8 @@ def interval_of(event: PrivacyEvent) -> float:
 def sufficient_interval(*runs: tuple[int, float]) -> float:
     """Return the interval of a grid of privacy losses at which rounding adds 0.2% to the variance of their sum.
 
-    Rounding adds at most interval^2/4 to the variance of each of the composed losses.
-
-    Args:
-        runs: `PrivacyEvent.losses` of every run.
+    Rounding adds at most interval^2/4 to the variance of each of the composed losses, `PrivacyEvent.losses` of every
+    run.
     """
     counts, variances = zip(*runs, strict=True)
     return math.sqrt(0.008 * sum(variances) / sum(counts))
@@ -348,13 +300,8 @@ def loss_distribution(event: PrivacyEvent, interval: float | None = None) -> Los
     """Return the privacy-loss distribution of the whole run, from which epsilon follows at any delta.
 
     Sampled batches compose the losses of steps. Others are one Gaussian mechanism of sensitivity 1 with noise 1/mu.
-
-    Args:
-        interval: distance of the grid points of the losses; None takes `interval_of(event)`. Epsilon is valid on any
-            grid; a coarse grid is faster and gives a larger epsilon.
-
-    Raises:
-        UnsupportedAccounting: as `accountants`, and for a noise multiplier below `LEAST_NOISE_OVER_SENSITIVITY`.
+    Epsilon is valid on any grid, by default of `interval_of(event)`; a coarse grid is faster and gives a larger
+    epsilon.
     """
     check_losses(event)
     interval = interval or interval_of(event)
@@ -365,11 +312,7 @@ def loss_distribution(event: PrivacyEvent, interval: float | None = None) -> Los
 
 
 def check_losses(event: PrivacyEvent) -> None:
-    """Refuse an event without a privacy-loss distribution.
-
-    Raises:
-        UnsupportedAccounting: if no accountant is proved for it, or if its noise is too small for the grid of losses.
-    """
+    """Refuse an event without a privacy-loss distribution: none is proved, or its noise is too small for the grid."""
     accountants(event)  # raises if there is none
     if event.noise_multiplier is None or event.noise_multiplier < LEAST_NOISE_OVER_SENSITIVITY:
         raise TooLittleNoise(f"noise_multiplier: must be at least {LEAST_NOISE_OVER_SENSITIVITY} for a "
@@ -382,9 +325,6 @@ def pld_epsilon(losses: LossDistribution, delta: float, steps: int) -> float:
 
     Composition by Fourier transforms misplaces up to steps x 2^-53 of probability, as measured against exact Gaussian
     compositions of up to 10^6 steps. About ten times this error, steps x 10^-15, is subtracted from delta.
-
-    Raises:
-        UnsupportedAccounting: if that is more than a tenth of delta.
     """
     min_delta = steps * MIN_DELTA_PER_STEP
     if delta < min_delta:
@@ -401,14 +341,8 @@ def certified_component_norm(tau_B: Sequence[float], gamma: Sequence[float], tau
 
         C^2 = sum over layers l of tau_{B,l}^2 gamma_l^2 (tau_{h,l-1}^2 + 1)
 
-    Args:
-        tau_B: by layer, bound on the projected error; for the output layer, which is last, on the error itself.
-        gamma: by layer, bound on the slope of the activation function; 1 for the output layer.
-        tau_h_prev: by layer, bound on the activations that enter it.
-        bias: whether layers have biases, which add the 1.
-
-    Raises:
-        ValueError: if the lengths differ.
+    tau_B bounds the projected error, and for the output layer, which is last, the error itself. gamma bounds the slope
+    of the activation function, 1 for the output layer. tau_h_prev bounds the activations that enter a layer.
     """
     squared_norms = [(B * g) ** 2 * (h**2 + bias) for B, g, h in zip(tau_B, gamma, tau_h_prev, strict=True)]  # by layer
     return math.sqrt(sum(squared_norms))
@@ -418,9 +352,6 @@ def sensitivity(C: float, relation: str) -> float:
     """Return the sensitivity of a sum over records whose contributions have norm at most C.
 
     It is C if a record is added or removed, and 2 C if a record is replaced by another.
-
-    Raises:
-        ValueError: for another relation.
     """
     if relation not in RELATIONS:
         raise ValueError(f"relation: must be one of {', '.join(RELATIONS)}, got {relation!r}")

@@ -26,13 +26,10 @@ DELTA_SHARE = 1e-3  # the noise sampler's share of delta
 
 
 def optical_enlargement(config: TrialConfig) -> float:
-    """Return eta of the photonic mechanism: every optical signal gets noise sigma (1 + eta) instead of sigma.
+    """Return eta of the photonic mechanism: every optical signal gets noise sigma (1 + eta) instead of sigma > 0.
 
     The larger noise covers two errors: of float64 when a signal is clipped to tau_f, and of rounding the signal to the
     grid of the noise.
-
-    Args:
-        config: with its sigma > 0, from `certified.with_noise`.
     """
     width = sum(config.layer_sizes[1:])  # numbers in a signal
     clipped_sensitivity = 1 + (width + 16) * UNIT  # in units of tau_f
@@ -44,20 +41,8 @@ def count_enlargement(noise: float) -> float:
     return _enlargement(1.0, noise, d=1, name="the noise of a count")
 
 
-def _enlargement(sensitivity: float, noise: float, d: int, name: str) -> float:
-    """Return eta of d numbers: rounding them to the grid of the noise makes their sensitivity C (1 + eta).
-
-    C is the norm to which the numbers are bounded.
-
-    Args:
-        sensitivity: of the d numbers before rounding, over C.
-        noise: standard deviation of the noise, over C.
-        d: how many numbers there are.
-        name: name of the noise, for messages.
-
-    Raises:
-        ValueError: if the grid is too coarse.
-    """
+def _enlargement(sensitivity: float, noise: float, d: int, name: str) -> float:  # both over C, the numbers' bound
+    """Return eta of d numbers: rounding them to the grid of the noise makes their sensitivity C (1 + eta)."""
     rounding = noise * math.sqrt(d) / STEPS_PER_SIGMA
     if rounding > COARSEST:
         max_noise = COARSEST * STEPS_PER_SIGMA / math.sqrt(d)

@@ -43,13 +43,7 @@ LEAST_STEP, MOST_STEP = -20, 14  # range of k; the photon curve is evaluated at 
 
 
 def label_dp_photonic_layer(alpha: Curve, sigma: float, tau_B: float) -> Curve:
-    """Return the Renyi divergence of one layer and one participation of a record: 2 alpha tau_B^2/sigma^2.
-
-    Args:
-        alpha: order or orders.
-        sigma: standard deviation of the optical noise; 0 gives an infinite divergence.
-        tau_B: bound on ||B e||, the norm of an error e that the feedback matrix B projects.
-    """
+    """Return the Renyi divergence of one layer and one participation of a record, 2 alpha tau_B^2/sigma^2."""
     return 2 * alpha * (tau_B / sigma) ** 2 if sigma > 0 else alpha * math.inf
 
 
@@ -58,9 +52,6 @@ def label_mu(config: TrialConfig) -> float:
 
     It is the sensitivity of all releases of the participation together, over sigma, the standard deviation of the
     optical noise. It is infinite if a layer's error is used without noise.
-
-    Raises:
-        ValueError: for a trial without the photonic mechanism.
     """
     if not config.parts.mechanism.optical:
         raise ValueError(f"mechanism: must be photonic, got {config.mechanism}")
@@ -74,8 +65,7 @@ def label_mu(config: TrialConfig) -> float:
 def _sensitivity(config: TrialConfig) -> float:
     """Return the sensitivity of one participation of a record: 2 tau_B per release, composed over the releases.
 
-    `tau_f` is the setting for tau_B, the norm to which a projected error is clipped. Every layer is a release, except
-    with BP (exact feedback) or `joint_release`, which release one noisy error for all layers.
+    Every layer is a release, except with BP (exact feedback) or `joint_release`, which release one noisy error for all.
     """
     is_one_release = config.parts.feedback.exact or config.joint_release
     releases = 1 if is_one_release else len(config.hidden) + 1
@@ -115,9 +105,6 @@ def label_epsilons(config: TrialConfig, epochs_done: int) -> list[Epsilon]:
 
     `gdp` is exact for these Gaussians; `rdp` converts their Renyi curve classically. Projector `opu_physical` has only
     `photon`, from the Renyi curve of its counts. The list is empty without the photonic mechanism.
-
-    Raises:
-        ValueError: unless epochs_done >= 1, or for a sampler without known participations.
     """
     if epochs_done < 1:
         raise ValueError(f"epochs_done: must be >= 1, got {epochs_done}")
@@ -144,12 +131,7 @@ def label_epsilons(config: TrialConfig, epochs_done: int) -> list[Epsilon]:
 
 
 def _photon_epsilon(config: TrialConfig, draws: int, q: float, note: str) -> Epsilon:
-    """Return the label epsilon of projector `opu_physical`; infinite unless `joint_release` covers the output layer.
-
-    Args:
-        draws, q: a record takes part K ~ Bin(draws, q) times.
-        note: beginning of the note.
-    """
+    """Return the label epsilon of projector `opu_physical`; infinite unless `joint_release` covers the output layer."""
     if config.joint_release:
         value = photon_eps(config, draws, q, config.delta)
         note += "; of the device's matrix of this seed"
@@ -172,8 +154,7 @@ def photon_eps(config: TrialConfig, draws: int, q: float, delta: float) -> float
     def epsilon_at(step: int) -> float:
         """Return epsilon by the Renyi divergence of order alpha = 1 + 2^(step/2).
 
-        A record takes part in each draw with probability q, so a draw's divergence is log(1 - q + q e^((alpha-1)
-        D))/(alpha-1), with D the divergence of one participation.
+        With D the divergence of one participation, a draw's is log(1 - q + q e^((alpha-1) D))/(alpha-1).
         """
         alpha = 1 + 2.0 ** (step / 2)
         exponent = (alpha - 1) * label_divergence(alpha, config)
@@ -204,10 +185,6 @@ def binomial_gdp_eps(mu: float, draws: int, q: float, delta: float) -> float:
 
     K releases together are (mu sqrt(K))-Gaussian DP; at q = 1, K = draws. Otherwise delta(epsilon) is the average over
     K. Counts K in the upper tail, of probability delta/10^6, are charged with delta(epsilon) = 1.
-
-    Args:
-        mu: sensitivity of a release over the standard deviation of its noise.
-        draws, q: number of batches, and the probability that a batch has the record.
     """
     if math.isinf(mu):
         return math.inf
@@ -226,9 +203,6 @@ def binomial_gdp_eps(mu: float, draws: int, q: float, delta: float) -> float:
 
 def binomial_rdp_eps(mu: float, draws: int, q: float, delta: float) -> float:
     """Return an upper bound on `binomial_gdp_eps`, by classic conversion of the Renyi curve over orders alpha.
-
-    A release that is mu-Gaussian DP has Renyi divergence alpha mu^2/2. A record takes part in each of `draws` releases
-    with probability q, so the divergence of order alpha of all together is
 
         draws log(1 - q + q e^((alpha-1) alpha mu^2/2))/(alpha - 1)
     """

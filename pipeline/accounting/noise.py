@@ -12,11 +12,7 @@ RECORDED = "simulate the guarantee, and a release needs secret noise"
 
 
 def noise_statement(sources: Iterable[str]) -> str:
-    """Return a clause on the source of the noise and its consequence, without a full stop; empty for no trial.
-
-    Args:
-        sources: the setting `noise` of every trial that draws noise.
-    """
+    """Return a clause on the consequence of the settings `noise` of trials that draw noise; empty for no trial."""
     n_recorded, n_secret = _counts(sources)
     if not n_recorded and not n_secret:
         return ""
@@ -38,12 +34,7 @@ def standing(sources: Iterable[str]) -> str:
 
 
 def choice_statement(trials: Sequence[TrialConfig], selection: Selection) -> str:
-    """Return sentences on the noise behind a `selected` epsilon, and on what a simulation leaves out.
-
-    Args:
-        trials: as in `pipeline.accounting.evaluations.selected_epsilon`; trials without a certified epsilon are
-            skipped.
-    """
+    """Return sentences on the noise behind the choice among trials, and on what a simulation leaves out."""
     trials = composable(trials)
     statement = sentence(noise_statement([trial.noise for trial in trials]))
     seeds = [trial.seed for trial in trials if not trial.secure]

@@ -26,25 +26,15 @@ HEADER = ("epsilon", "kind, formulas", "relation", "sampler", "delta", "noise", 
 
 @dataclass(frozen=True)
 class Statement:
-    """All statements on one setting, whatever its seed.
+    """All statements on one setting, whatever its seed."""
 
-    Attributes:
-        name: of the setting, without a seed.
-        trial_keys: of its trials; for random stopping of its candidates, for a search of the corners of its space.
-        noise: sigma, or the noise multiplier; calibrated ones included.
-        epsilons: after every epoch, from the first; the last entry is for the whole run.
-        assumptions: of the formulas printed in Ohana et al.
-        notes: the tag `privacy.notes`.
-        steps: of integer arithmetic, layer by layer.
-    """
-
-    name: str
-    trial_keys: tuple[str, ...]
-    noise: str
-    epsilons: tuple[tuple[Epsilon, ...], ...]
-    assumptions: tuple[Assumption, ...]
-    notes: str
-    steps: tuple[str, ...] = ()
+    name: str  # of the setting, without a seed
+    trial_keys: tuple[str, ...]  # of its trials; for random stopping its candidates, for a search its corners
+    noise: str  # sigma, or the noise multiplier; calibrated ones included
+    epsilons: tuple[tuple[Epsilon, ...], ...]  # after every epoch from the first, or only after the last
+    assumptions: tuple[Assumption, ...]  # of the formulas printed in Ohana et al.
+    notes: str  # the tag `privacy.notes`
+    steps: tuple[str, ...] = ()  # of integer arithmetic, layer by layer
 
     @property
     def run_epsilons(self) -> tuple[Epsilon, ...]:
@@ -56,9 +46,6 @@ def statements(experiment: Experiment, by_epoch: bool = False) -> list[Statement
     """Return the statements on every setting of an experiment; for random stopping, on every candidate.
 
     Trials with projector 'opu_physical' have one statement per seed, because their label epsilon depends on the matrix.
-
-    Args:
-        by_epoch: also after every epoch before the last.
     """
     check_promises((trial for trial in experiment.possible if not sums_in_floating_point(trial)), None)
     trials_by_setting: dict[TrialConfig, list[TrialConfig]] = {}
@@ -73,11 +60,7 @@ def _counts_photons(trial: TrialConfig) -> bool:
 
 
 def _statement(trials: Sequence[TrialConfig], experiment: Experiment, by_epoch: bool) -> Statement:
-    """Return the statement on trials that differ only in their seed, or on one trial.
-
-    Args:
-        by_epoch: whether to state epsilon after every epoch, or only after the last.
-    """
+    """Return the statement on trials that differ only in their seed, or on one trial."""
     trial, noisy = trials[0], with_noise(trials[0])
     epochs = range(1 if by_epoch else trial.epochs, trial.epochs + 1)
     name = run_name(trial, experiment.varied)
@@ -94,11 +77,7 @@ def _statement(trials: Sequence[TrialConfig], experiment: Experiment, by_epoch: 
 
 
 def _noise_level(noisy: TrialConfig) -> str:
-    """Return a trial's noise, for example `z = 1.1`, `photons = 100` or `sigma = 0.1`; `none` without noise.
-
-    Args:
-        noisy: the trial with its calibrated noise.
-    """
+    """Return a trial's calibrated noise: `z = 1.1`, `photons = 100` or `sigma = 0.1`; `none` without noise."""
     mechanism = noisy.parts.mechanism
     if mechanism.certified:
         return f"z = {noisy.noise_multiplier:.4g}"
@@ -142,11 +121,7 @@ def _plain(epsilon: Epsilon) -> Mapping[str, Any]:
 
 
 def as_lines(experiment: Experiment, by_epoch: bool = False) -> Iterator[str]:
-    """Yield lines for people: a table of every epsilon, the kinds' meanings, assumptions, and the best trial's cost.
-
-    Args:
-        by_epoch: also list the epsilons after every epoch.
-    """
+    """Yield lines for people: a table of every epsilon, the kinds' meanings, assumptions, and the best trial's cost."""
     settings, trials = statements(experiment, by_epoch), experiment.possible
     noun = "corner" if experiment.search else "trial"
     yield f"{experiment.name}: {counted(len(settings), 'setting')}, whatever the seed, of {counted(len(trials), noun)}"
@@ -173,11 +148,7 @@ def _assumption_line(assumption: Assumption) -> str:
 
 
 def _table(settings: Sequence[Statement], epochs: Mapping[str, int]) -> Iterator[str]:
-    """Yield a table of the epsilons of all settings for the whole run; settings with equal rows share one.
-
-    Args:
-        epochs: number of epochs by trial_key.
-    """
+    """Yield a table of the epsilons of all settings for the whole run; settings with equal rows share one."""
     names_by_row: dict[tuple[str, ...], list[str]] = {}
     without_epsilon = ("none", "", "", "", "")
     for setting in settings:
@@ -219,10 +190,7 @@ def _rows(epsilons: Sequence[Epsilon]) -> list[tuple[str, ...]]:
 
 
 def _formulas(variants: Sequence[str]) -> list[str]:
-    """Return the formulas' names, with `first/epochs, first/iterations` shortened to `first`.
-
-    A name with a single variant stays as it is.
-    """
+    """Return the formulas' names, with `first/epochs, first/iterations` shortened to `first`."""
     variants_by_name: dict[str, list[str]] = {}
     for variant in variants:
         name = variant.partition("/")[0]
@@ -231,10 +199,7 @@ def _formulas(variants: Sequence[str]) -> list[str]:
 
 
 def _clauses(notes: str) -> list[str]:
-    """Return the clauses of notes, without the noise multiplier, which is in the table.
-
-    A semicolon between parentheses separates no clauses.
-    """
+    """Return the clauses of notes, not split inside parentheses, without the noise multiplier: it is in the table."""
     clauses, depth = [""], 0
     for part in re.split(r"(; |[()])", notes):
         if part == "(":
@@ -249,11 +214,7 @@ def _clauses(notes: str) -> list[str]:
 
 
 def _merged_lines(title: str, settings: Sequence[Statement], lines: Mapping[str, Sequence[str]]) -> Iterator[str]:
-    """Yield a title and every line once, with the names of its settings in brackets unless all settings have it.
-
-    Args:
-        lines: by the name of a setting.
-    """
+    """Yield a title and every line once, with the names of its settings in brackets unless all settings have it."""
     names_by_line: dict[str, list[str]] = {}
     for name, lines_of_setting in lines.items():
         for line in lines_of_setting:

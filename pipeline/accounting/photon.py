@@ -46,11 +46,8 @@ def most_positive(threshold: float, n_classes: int) -> int:
 def label_divergence(alpha: float, config: TrialConfig) -> float:
     """Return the Renyi divergence of order alpha > 1 of one participation of a record, for the worst two labels.
 
-    It is the divergence of the photon counts of one pass through the optical processor. It is proportional to the
-    light.
-
-    Args:
-        config: a trial with projector 'opu_physical'; its seed determines the matrix.
+    It is that of the photon counts of one pass through the optical processor, whose matrix follows from the trial's
+    seed. It is proportional to the light.
     """
     camera, n_classes = camera_of(config), config.layer_sizes[-1]
     reference_counts = camera.photons_per_unit * camera.reference**2  # from the reference beam alone
@@ -63,16 +60,7 @@ def label_divergence(alpha: float, config: TrialConfig) -> float:
 @lru_cache(maxsize=4096)
 def _label_divergence(alpha: float, seed: int, n_classes: int, n_pixels: int, ratio: float, dark: float,
                       threshold: float) -> float:
-    """Return `label_divergence` divided by the counts from the reference beam alone.
-
-    Args:
-        alpha: order > 1.
-        seed: of the matrix.
-        n_classes, n_pixels: its size.
-        ratio: amplitude of the reference over the root mean square of the signal's with all mirrors on.
-        dark: counts without light, over the counts of the reference.
-        threshold: t of the ternarized error.
-    """
+    """Return `label_divergence` divided by the counts from the reference beam alone."""
     matrix = transmission(seed, n_classes, n_pixels) / (ratio * math.sqrt(2 * n_classes))
     most = most_positive(threshold, n_classes)
     worst_divergence = exact_bound if n_classes <= MOST_CLASSES else least_intensity_bound
@@ -82,16 +70,9 @@ def _label_divergence(alpha: float, seed: int, n_classes: int, n_pixels: int, ra
 def exact_bound(alpha: float, matrix: np.ndarray, dark: float, most: int) -> float:
     """Return the largest Renyi divergence of photon counts over all pairs of labels and their possible errors.
 
-    A ternarized error has +1, 0 or -1 for every class. Its positive and its negative part are patterns of mirrors that
-    are exposed one after the other, so their divergences add. Two labels y and y' change only the mirrors y and y': in
-    the positive part the mirrors `common` can be on for both labels, and in the negative part only y or y' can be on.
-    The reference beam alone gives one photo-electron in a pixel and exposure.
-
-    Args:
-        alpha: order > 1.
-        matrix: a_k/r, complex [n_classes, n_pixels]: the transmission matrix over the reference's amplitude.
-        dark: counts without light, over the counts of the reference.
-        most: number of components that can be +1.
+    `matrix` is a_k/r, complex [n_classes, n_pixels]; `dark` has the counts without light, over those of the reference
+    beam alone. At most `most` components of an error are +1. Labels y and y' change only the mirrors y and y': in the
+    positive part the mirrors `common` can be on for both labels, and in the negative part only y or y' can be on.
     """
     n = len(matrix)
     masks = [mask for mask in range(2**n) if mask.bit_count() <= max(most, 1)]  # bit c: mirror c is on
@@ -117,11 +98,6 @@ def _pairwise(alpha: float, matrix: np.ndarray, dark: float, masks: list[int]) -
 
     It adds up over both exposures and all pixels. With means a and b, the sum of a^alpha b^(1-alpha) over pixels is a
     matrix product. The result is infinite if float64 overflows.
-
-    Args:
-        matrix: complex [n_classes, n_pixels], over the reference's amplitude.
-        dark: counts without light, over the counts of the reference.
-        masks: the patterns as numbers; bit c of a mask is set if mirror c is on.
     """
     n_classes, n_pixels = matrix.shape
     patterns = np.array([[mask >> c & 1 for c in range(n_classes)] for mask in masks], dtype=np.float64)
@@ -163,19 +139,7 @@ def least_intensity_bound(alpha: float, matrix: np.ndarray, dark: float, most: i
 
 
 def _part_bound(alpha: float, deltas: np.ndarray, largest_signal: np.ndarray, dark: float) -> np.ndarray:
-    """Return the bound of `least_intensity_bound` on one part of the error, over both exposures and all pixels.
-
-    A part is the positive or the negative one; g, d and n are those of `least_intensity_bound`.
-
-    Args:
-        alpha: order > 1.
-        deltas: changes of the field, for k pairs of patterns [k, n_pixels].
-        largest_signal: largest signal of a pixel, in units of the reference [n_pixels].
-        dark: counts without light, over the counts of the reference.
-
-    Returns:
-        [k]; infinite if float64 overflows.
-    """
+    """Return `least_intensity_bound` of the error's positive or negative part, [k]; infinite if float64 overflows."""
     min_intensity = np.maximum(1 - largest_signal, 0.0) ** 2 + dark
     with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
         d = deltas / np.sqrt(min_intensity)

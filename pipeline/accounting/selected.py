@@ -42,20 +42,13 @@ _COVERED = "the noisy validation scores of all trials are covered"
 Event = PrivacyEvent | StatedEvent
 
 
-def selected_by_composition(events: Sequence[Event], delta: float, scores: Sequence[float] = (),
+def selected_by_composition(events: Sequence[Event], delta: float,
+                            scores: Sequence[float] = (),  # mu of each trial's validation scores, to cover them; or 0
                             one_split: bool = False) -> Epsilon:
     """Return epsilon of publishing the releases of all `events` together; infinite if one trial had no noise.
 
-    Args:
-        events: privacy event of each trial whose results anybody looked at.
-        scores: mu (Gaussian differential privacy) of every trial's validation scores, if epsilon shall cover them; 0
-            for a trial that holds no record out.
-        one_split: whether the trials with scores hold out the same records. A record then pays for their training or
-            for their scores; otherwise it is charged for both.
-
-    Raises:
-        ValueError: without events, or unless 0 < delta < 1.
-        UnsupportedAccounting: if relations differ or a trial has no accounting, and as `pld_epsilon`.
+    There is one event for each trial whose results anybody looked at. With `one_split` the trials with scores hold out
+    the same records; a record then pays for their training or for their scores, otherwise for both.
     """
     relation = _common_value(events, "relation")
     _check(delta)
@@ -91,11 +84,7 @@ def _composed_epsilon(events: Sequence[Event], extra_mu: float, delta: float) ->
 
 
 def _composed_losses_epsilon(events: Sequence[PrivacyEvent], extra_mu: float, delta: float) -> float:
-    """Return epsilon of all events together, from privacy-loss distributions on one grid.
-
-    Args:
-        extra_mu: mu of a further Gaussian release; 0 for none.
-    """
+    """Return epsilon of all events together, from privacy-loss distributions on one grid."""
     for event in events:
         check_losses(event)
     # Equal events become one longer run: composing its steps at once is faster.
@@ -117,17 +106,8 @@ def selected_by_random_stopping(events: Sequence[Event], delta: float, mean: flo
 
     K is drawn before any result is seen, from the truncated negative binomial distribution with this shape and mean
     (see `experiment.stopping`). Each trial is a random candidate, and the best trial is published with its candidate.
-    So its Renyi divergence is at most the largest divergence of any candidate, order by order.
-
-    Args:
-        events: one per candidate; all with one sampler and relation.
-        mean: expected number of trials, >= 1 (for Poisson: of all draws, K = 0 included).
-        scores: mu of every candidate's evaluations, as in `selected_by_composition`. A record is in training or in
-            validation of a trial, so the larger of the two divergences counts.
-
-    Raises:
-        ValueError: for no events, mean < 1, shape < 0, or unless 0 < delta < 1.
-        UnsupportedAccounting: if samplers or relations differ, or a candidate has no accounting.
+    So its Renyi divergence is at most the largest divergence of any candidate, order by order. A record is in training
+    or in validation of a trial, so the larger of the two divergences counts.
     """
     relation, sampler = _common_value(events, "relation"), _common_value(events, "sampler")
     _check(delta)
@@ -161,11 +141,8 @@ def repeated(orders: np.ndarray, curve: np.ndarray, mean: float, shape: float) -
         e(lambda) + (1 + eta)((1 - 1/lambda') e(lambda') + log(1/gamma)/lambda') + log(mean)/(lambda - 1)
         Poisson: e(lambda) + mean delta'(log(1 + 1/(lambda - 1))) + log(mean)/(lambda - 1).
 
-    delta'(epsilon) is delta of one run at epsilon.
-
-    Args:
-        orders, curve: [n], orders >= 1 and increasing; infinite if an order has no bound.
-        mean, shape: of K; an infinite shape is Poisson.
+    delta'(epsilon) is delta of one run at epsilon. Orders are >= 1 and increase; the curve is infinite where there is
+    no bound.
     """
     above_1, repeated_curve = orders > 1, np.full(len(orders), np.inf)
     if shape == POISSON:
@@ -204,12 +181,7 @@ def _as_dp(event: Event, count: int = 1) -> tuple[DpEvent, NeighboringRelation]:
 
 
 def _common_value(events: Sequence[Event], field: str) -> str:
-    """Return the value of a field, `relation` or `sampler`, that all events share.
-
-    Raises:
-        ValueError: without events.
-        UnsupportedAccounting: if the values differ, or no accountant is proved for an event.
-    """
+    """Return the value of a field, `relation` or `sampler`, that all events share."""
     if not events:
         raise ValueError("events: must be one per trial looked at, got none")
     for event in events:

@@ -55,9 +55,8 @@ class PLDAccountant(_PLDAccountant):  # type: ignore[misc]  # dp_accounting has 
     def _maybe_compose(self, event: DpEvent, count: int, do_compose: bool) -> object:
         """Add `count` repetitions of an event to the composed privacy loss; return None if the event is supported.
 
-        The base class adds randomized response only once, so this method adds it. Randomized response answers uniformly
-        with probability `noise_parameter`; the base class refuses 0. Without `do_compose` the caller only asks whether
-        the event is supported.
+        Randomized response answers uniformly with probability `noise_parameter`; the base class refuses 0. Without
+        `do_compose` the caller only asks whether the event is supported.
         """
         if self.neighboring_relation == NeighboringRelation.REPLACE_ONE:
             event = _over_norm(event)
@@ -106,19 +105,12 @@ MAKERS: dict[str, Callable[[NeighboringRelation], Any]] = {
 
 @dataclass(frozen=True)
 class StatedEvent:
-    """A run of one stated event, repeated.
+    """A run of one stated event, repeated."""
 
-    Attributes:
-        relation: one of `RELATIONS`.
-        event: of one repetition.
-        steps: repetitions in the whole run.
-        epochs: passes over the records in the whole run.
-    """
-
-    relation: str
-    event: DpEvent
-    steps: int
-    epochs: int
+    relation: str  # one of `RELATIONS`
+    event: DpEvent  # of one repetition
+    steps: int  # repetitions in the whole run
+    epochs: int  # passes over the records in the whole run
     sampler = "by_trainer"
 
     @property
@@ -142,11 +134,7 @@ class StatedEvent:
         return SelfComposedDpEvent(self.event, self.steps)
 
     def renyi(self) -> np.ndarray:
-        """Return the Renyi divergence of the whole run at all orders of `ORDERS`, [len(ORDERS)].
-
-        Raises:
-            ConfigError: for an event without a known Renyi divergence.
-        """
+        """Return the Renyi divergence of the whole run at all orders of `ORDERS`, [len(ORDERS)]."""
         if "rdp/improved" not in self.accountants:
             raise ConfigError("event: must have a Renyi divergence that is known, which a budget and a random number "
                               f"of trials are accounted by, got {self.event}")
@@ -154,11 +142,7 @@ class StatedEvent:
 
 
 def hashable(event: Any) -> Any:
-    """Return an event with every list in it replaced by a tuple, so that it can be a key of a cache.
-
-    Args:
-        event: a `DpEvent`, or a value inside one: a number, an event, or a list of events.
-    """
+    """Return an event, or a value inside one, with every list replaced by a tuple: a key for caches."""
     if isinstance(event, DpEvent):
         values = {field.name: hashable(getattr(event, field.name)) for field in attrs.fields(type(event))}
         return attrs.evolve(event, **values)
@@ -220,11 +204,7 @@ def _fits_grid(event: DpEvent) -> bool:
 
 
 def _fault(event: Any) -> str:
-    """Return what is wrong in an event, such as `count must be a whole number >= 1, got 0`; empty if nothing is.
-
-    Args:
-        event: a `DpEvent`, or a value inside one: an event or a sequence of events.
-    """
+    """Return what is wrong in an event or a value inside one, `count must be a whole number >= 1, got 0`."""
     if isinstance(event, list | tuple):
         return next(filter(None, map(_fault, event)), "")
     if not isinstance(event, DpEvent):
@@ -252,8 +232,7 @@ def _fault(event: Any) -> str:
 def _pld_epsilon(events: list[DpEvent], relation: NeighboringRelation, delta: float) -> float:
     """Return epsilon of composed events from their privacy-loss distributions; exact for Gaussians without sampling.
 
-    It is infinite if delta is too small for rounding errors. A tenth of the smallest accepted delta is subtracted, to
-    cover these errors (see `accounting.event.pld_epsilon`).
+    It is infinite if delta is too small for rounding errors, which are covered as in `accounting.event.pld_epsilon`.
     """
     together = ComposedDpEvent(events)
     mu = gaussian_mu(together)
@@ -294,10 +273,7 @@ def unsampled(event: DpEvent) -> DpEvent:
 
 
 def poisson_of(stated: StatedEvent) -> tuple[float, float] | None:
-    """Return (sampling rate, noise multiplier) of an event with Poisson batches and Gaussian noise under add/remove.
-
-    This package accounts for such events itself. Return None for all others.
-    """
+    """Return (sampling rate, noise multiplier) of Gaussian noise on Poisson batches under add/remove, or None."""
     event = stated.event
     if stated.relation != "add/remove" or not isinstance(event, PoissonSampledDpEvent):
         return None
@@ -308,11 +284,7 @@ def poisson_of(stated: StatedEvent) -> tuple[float, float] | None:
 
 @lru_cache(maxsize=4096)
 def stated_value(event: StatedEvent, delta: float, accountant: str) -> float:
-    """Return epsilon of a whole run at delta, by one of the event's accountants.
-
-    Args:
-        accountant: `pld` (privacy-loss distribution), or `rdp/improved` (Renyi divergence).
-    """
+    """Return epsilon of a whole run at delta, by one of the event's accountants."""
     if accountant == "pld":
         return _pld_epsilon([event.run], event.neighbours, delta)
     epsilon, _ = improved_conversion(ORDERS, event.renyi(), delta)
@@ -320,13 +292,7 @@ def stated_value(event: StatedEvent, delta: float, accountant: str) -> float:
 
 
 def stated_event(config: TrialConfig, epochs_done: int) -> StatedEvent:
-    """Return the privacy event that a trial's trainer states, repeated for the first `epochs_done` epochs.
-
-    Raises:
-        ConfigError: if the trainer gives no event, or one that no accountant supports; with the trainer's file and
-            line.
-        TooLittleNoise: for noise too small for its only accountant.
-    """
+    """Return the privacy event that a trial's trainer states, repeated for the first `epochs_done` epochs."""
     trainer = config.parts.trainer
     if config.trainer_version != trainer.version:  # another version may state another event
         raise ConfigError(f"trainer_version: version {config.trainer_version} of trainer '{trainer.name}' states what "
@@ -349,11 +315,7 @@ def stated_event(config: TrialConfig, epochs_done: int) -> StatedEvent:
 
 
 def _event_of_trainer(config: TrialConfig) -> Any:
-    """Return what the trainer's `event` function gives for a trial: the event of one step or epoch, not yet checked.
-
-    Raises:
-        ConfigError: if the function fails; with the file and the line where it failed.
-    """
+    """Return what the trainer's `event` function gives for a trial: the event of one step or epoch, not yet checked."""
     trainer = config.parts.trainer
     try:
         return trainer.stated_event(config)
@@ -371,16 +333,9 @@ def source_line(trainer: Trainer) -> str:
 
 
 def composed_epsilon(runs: list[tuple[DpEvent, NeighboringRelation]], mus: list[float], delta: float) -> float:
-    """Return epsilon at delta of several runs together with Gaussian releases, such as noisy validation scores.
+    """Return epsilon at delta of several runs, (event, relation) each, with Gaussian releases of parameters `mus`.
 
     Privacy-loss distributions are used if all events have one under a common relation, else Renyi divergences.
-
-    Args:
-        runs: (event, neighbouring relation) of each run.
-        mus: mu of each Gaussian release, its sensitivity over the standard deviation of its noise; 0 for no release.
-
-    Raises:
-        ConfigError: if privacy-loss distributions cannot be used, and an event has no known Renyi divergence.
     """
     relations = {relation for _, relation in runs}
     events = [event for event, _ in runs] + [GaussianDpEvent(1 / mu) for mu in mus if mu]

@@ -45,11 +45,7 @@ __all__ = ["Epsilon", "account", "describe", "price_lines", "privacy_tags", "sel
 
 
 def account(config: TrialConfig, epochs_done: int) -> list[Epsilon]:
-    """Return every epsilon that can be stated for a trial after `epochs_done` epochs, infinite ones included.
-
-    Raises:
-        ValueError: unless epochs_done >= 1.
-    """
+    """Return every epsilon that can be stated for a trial after `epochs_done` epochs, infinite ones included."""
     config = with_noise(config)
     guarantees = [*label_epsilons(config, epochs_done), *certified_epsilons(config, epochs_done)]
     return [*claimed_epsilons(config, epochs_done), *column_epsilons(config), *cover(config, guarantees, epochs_done)]
@@ -87,11 +83,9 @@ def with_rounded_rows(tags: Mapping[str, str]) -> dict[str, str]:
 def describe(config: TrialConfig, earlier: int = 0) -> str:
     """Describe a trial and its privacy in Markdown paragraphs; a trial is one training run with fixed settings.
 
-    The text names the smallest epsilon of every kind (`certified`, `label`, ...) for the whole run, and what that kind
-    guarantees. It is ASCII except for labels of extensions, because some tracking databases store only ASCII.
-
-    Args:
-        earlier: epochs that the trial released before with other secret noise; epsilon covers them too.
+    The text names the smallest epsilon of every kind (`certified`, `label`, ...) for the whole run and `earlier` epochs
+    with other secret noise, and what that kind guarantees. It is ASCII except for labels of extensions, because some
+    tracking databases store only ASCII.
     """
     trainer = config.parts.trainer
     if trainer.built_in:
@@ -116,8 +110,8 @@ def describe(config: TrialConfig, earlier: int = 0) -> str:
 def price_lines(experiment: Experiment) -> Iterator[str]:
     """Yield lines with the privacy cost of choosing and publishing the best trial of an experiment.
 
-    An experiment is a fixed grid of trials, or trials drawn at random from `candidates`. For drawn trials the lines
-    also state the cost of publishing all of them. Fewer than two trials of a grid leave no choice, and no lines.
+    For trials drawn at random from `candidates` they also state the cost of publishing all of them. Fewer than two
+    trials of a grid leave no choice, and no lines.
     """
     guaranteed = composable(experiment.trials)  # trials with a certified or stated epsilon
     if experiment.candidates:
@@ -132,10 +126,7 @@ def price_lines(experiment: Experiment) -> Iterator[str]:
 
 
 def _selection_lines(trials: Sequence[TrialConfig], selection: Selection) -> Iterator[str]:
-    """Yield indented lines: epsilon of publishing the best of `trials`, its assumptions, and the source of the noise.
-
-    If no accountant covers the choice, a single line gives the reason.
-    """
+    """Yield indented lines: epsilon of publishing the best of `trials`, what it rests on, or why there is none."""
     try:
         epsilon = selected_epsilon(trials, selection)
     except UnsupportedAccounting as error:
@@ -170,10 +161,7 @@ def bound_lines(trials: Sequence[TrialConfig]) -> Iterator[str]:
 
 
 def _guarantee_paragraphs(config: TrialConfig, epsilons: list[Epsilon]) -> list[str]:
-    """Return a paragraph on what is protected, and whether secret noise keeps that guarantee or only simulates it.
-
-    The list is empty if `epsilons` has values, but no finite one that guarantees anything.
-    """
+    """Return a paragraph on what is protected, and whether secret noise keeps that guarantee or only simulates it."""
     if not epsilons:
         return ["**No guarantee**: nothing is stated of this trial's privacy."]
     finite_kinds = {epsilon.kind for epsilon in epsilons if epsilon.is_finite}
@@ -192,11 +180,7 @@ def _guarantee_paragraphs(config: TrialConfig, epsilons: list[Epsilon]) -> list[
 
 
 def _canary_audit(config: TrialConfig) -> str:
-    """Return a clause on the audit of the trial by canaries, with the largest lower bound on epsilon that it can give.
-
-    Canaries are training records with wrong labels, each included with probability 1/2. The audit guesses from the
-    trained model which of them were included.
-    """
+    """Return a clause on the trial's audit by canaries, with the largest lower bound on epsilon that it can give."""
     canaries, guessed = config.canaries, guesses(config.canaries)
     n_train, _ = config.split_sizes
     largest_bound = one_run(canaries, guessed, guessed, config.delta)  # as if all guesses were right
@@ -207,11 +191,7 @@ def _canary_audit(config: TrialConfig) -> str:
 
 
 def _tags(config: TrialConfig) -> dict[str, str]:
-    """Return the tags `privacy.*` of a trial, before `privacy_tags` adds clauses on inputs and canaries.
-
-    Gaussian mechanisms can be certified, and a user's trainer can state its guarantee. All other trials have
-    `privacy.certified` = `false`; with optical (photonic) noise the notes say why.
-    """
+    """Return the tags `privacy.*` of a trial, before `privacy_tags` adds clauses on inputs and canaries."""
     config = with_noise(config)
     if config.parts.mechanism.certified:
         return _gaussian_tags(config)
@@ -248,11 +228,7 @@ def _noise_source(config: TrialConfig) -> str:
 
 
 def _arithmetic(config: TrialConfig) -> str:
-    """Return a clause: whether the guarantee holds for the floating-point numbers released, or only for real numbers.
-
-    With secure noise or integer arithmetic it holds for the released numbers. A secure noise sampler is not exact, and
-    its error costs a share of delta.
-    """
+    """Return a clause: whether the guarantee holds for the numbers released, or only for real numbers."""
     has_integer_arithmetic = config.exact
     if not (config.secure or has_integer_arithmetic):
         return REAL_NUMBERS
@@ -266,11 +242,7 @@ def _arithmetic(config: TrialConfig) -> str:
 
 
 def _logging_coverage(config: TrialConfig) -> str:
-    """Return a clause for the tag `privacy.notes`: whether the guarantee covers every logged value.
-
-    Besides the weights, logs can depend on private records by training loss, validation accuracy and alignment, the
-    cosine between an algorithm's update and the gradient. The setting `disclosure` says how they are logged.
-    """
+    """Return a clause for the tag `privacy.notes`: whether the guarantee covers every logged value."""
     if config.disclosure == "plain":
         return "not covered: training loss, validation accuracy and alignment on training batches, logged as they are"
     if is_noisy(config):
@@ -310,11 +282,7 @@ def _sensitivity_notes(config: TrialConfig) -> list[str]:
 
 
 def _extension_notes(config: TrialConfig) -> list[str]:
-    """Return notes on assumptions of the proof that nothing here checks.
-
-    They are statements of a user's extensions (mechanism, loss, algorithm), with the reason that the extension gives,
-    and an assumption on the device if one projects the errors.
-    """
+    """Return notes on assumptions of the proof that nothing here checks: statements of extensions, and the device."""
     parts = config.parts
     if parts.trainer.built_in:
         signals = "learning signals depend on one record each"
@@ -384,10 +352,7 @@ def _why_not_certified(config: TrialConfig) -> str:
 
 
 def _claimed_notes(config: TrialConfig) -> list[str]:
-    """Return notes on the epsilons that Ohana et al. (2021) claim: which formulas are finite, and why others are not.
-
-    Formulas that are infinite for the same reasons share a note.
-    """
+    """Return notes on the claimed epsilons: which formulas are finite, and why others are not."""
     if reason := not_described(config):
         return [f"nothing is claimed: {reason}"]
     names_by_reasons: dict[tuple[str, ...], list[str]] = {}
