@@ -11,13 +11,12 @@
     selection: {rule: random_stopping, mean: 9, shape: 1, seed: 0}   # optional: see `pipeline.experiment.stopping`
     search: {algorithm: random, trials: 20, space: {...}}   # optional, instead of grid and cases, see
                                                  # `pipeline.experiment.search`
-    stop: {rule: asha, grace: 3, factor: 3}      # optional, for a search: see `pipeline.experiment.halving`
-    budget: {epsilon: 8, delta: 1.0e-5}          # optional, for a search: see `pipeline.experiment.budget`
+    stop: {rule: asha, grace: 3, factor: 3}      # optional, for a search: see `pipeline.experiment.sections`
+    budget: {epsilon: 8, delta: 1.0e-5}          # optional, for a search: see `pipeline.accounting.budget`
     plugins: [my_feedback]                       # optional: modules of extensions, beside the file or installed
     references:                                  # optional: published results, marked in the frontier
       - {source: Tramer and Boneh 2021, epsilon: 3, delta: 1.0e-5, accuracy: 89.7}
-    chosen: {runs: 45, by: validation accuracy, seeds: [0]}      # optional: how settings were found, see
-                                                 # `pipeline.experiment.chosen`
+    chosen: {runs: 45, by: validation accuracy, seeds: [0]}      # optional: how settings were found
 
 The trials of a search are not known before it runs; `Experiment.possible` represents them.
 
@@ -40,16 +39,21 @@ from types import MappingProxyType
 from typing import Any
 
 from pipeline.experiment import exhibits
-from pipeline.experiment.budget import Budget, read_budget
-from pipeline.experiment.chosen import Chosen, read_chosen
-from pipeline.experiment.distinct import check_distinct
 from pipeline.experiment.factors import varied_fields
-from pipeline.experiment.grid import changed, combine, entries, read_mapping
-from pipeline.experiment.halving import Halving, read_halving
+from pipeline.experiment.grid import changed, check_distinct, combine, entries, read_as, read_mapping
 from pipeline.experiment.plugins import read_plugins
 from pipeline.experiment.preset import advice, pinned, read_preset
-from pipeline.experiment.references import Reference, read_references
 from pipeline.experiment.search import Search, read_search
+from pipeline.experiment.sections import (
+    Budget,
+    Chosen,
+    Halving,
+    Reference,
+    read_budget,
+    read_chosen,
+    read_references,
+    read_stop,
+)
 from pipeline.experiment.stopping import Selection, check_candidates, draw
 from pipeline.experiment.yaml_text import line_of, parse_yaml, replace_synonyms, restore_synonyms
 from pipeline.trials.config import ConfigError, TrialConfig
@@ -241,8 +245,7 @@ def _experiment(content: Any, path: Path, stored: bool) -> Experiment:
     name = top.get("name", path.stem)
     check_name("name", name)
     plugins = read_plugins(top, path.parent, stored)
-    entry = read_mapping(top.get("resources") or {}, "resources", [f.name for f in dataclasses.fields(Resources)])
-    resources = Resources(**entry)
+    resources = read_as(Resources, top.get("resources") or {}, "resources")
     preset = read_preset(top)
     search = read_search(top, path.parent, preset)
     combinations = [] if search else list(combine(top, path.parent, preset))
@@ -258,7 +261,7 @@ def _experiment(content: Any, path: Path, stored: bool) -> Experiment:
         for config, places in written:
             check_noise(config, places.get("mechanism", ""))
     check_distinct(combinations)
-    stop = read_halving(top, search, configs, resources.pack_size)
+    stop = read_stop(top, search, configs, resources.pack_size)
     if stop:
         resources = dataclasses.replace(resources, pack_size=1)
     budget = read_budget(top, search, configs)
@@ -308,8 +311,7 @@ def _selection(top: Mapping[str, Any], configs: Sequence[TrialConfig]) -> Select
     """
     if "selection" not in top:
         return Selection()
-    names = [f.name for f in dataclasses.fields(Selection)]
-    selection = Selection(**read_mapping(top["selection"], "selection", names))
+    selection = read_as(Selection, top["selection"], "selection")
     if selection.is_random:
         for place, value in entries(top).items():
             if place.endswith(".seed"):

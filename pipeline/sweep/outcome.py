@@ -6,9 +6,9 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from pipeline.experiment.budget import Budget
 from pipeline.experiment.experiment import Experiment
 from pipeline.experiment.factors import differing
+from pipeline.experiment.sections import Budget
 from pipeline.tracking.artifacts import STATUSES, TrackedRun
 from pipeline.tracking.store import Store
 from pipeline.trials.naming import counted, noise_setting
