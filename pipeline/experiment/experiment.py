@@ -54,7 +54,7 @@ from pipeline.experiment.sections import (
     read_references,
     read_stop,
 )
-from pipeline.experiment.stopping import Selection, check_candidates, draw
+from pipeline.experiment.stopping import Selection, draw, read_selection
 from pipeline.experiment.yaml_text import line_of, parse_yaml, replace_synonyms, restore_synonyms
 from pipeline.trials.config import ConfigError, TrialConfig
 from pipeline.trials.packs import Resources
@@ -167,16 +167,10 @@ def load_experiment(path: str | Path, changes: Mapping[str, Any] = MappingProxyT
 
 def parse_experiment(text: str, path: Path, stored: bool = False,
                      changes: Mapping[str, Any] = MappingProxyType({})) -> Experiment:
-    """Return the experiment that an experiment file's text describes; the file itself need not exist.
+    """Return the experiment that a file's text describes. The file at `path` need not exist.
 
-    Args:
-        text: the text, YAML.
-        path: path of the file; for messages, and base of relative paths.
-        stored: whether the text comes from a tracking store; its plugins are then not imported.
-        changes: settings that replace those of `base`, by field.
-
-    Raises:
-        ConfigError: as `load_experiment`.
+    If the text is `stored` in a tracking store, its plugins are not imported, and its trials were checked when they
+    were swept.
     """
     content = parse_yaml(text, path)
     try:
@@ -190,15 +184,7 @@ def parse_experiment(text: str, path: Path, stored: bool = False,
 
 
 def sliced(experiment: Experiment, where: Mapping[str, Any]) -> Experiment:
-    """Return an experiment with only the trials whose settings match, and the exhibits that fit them.
-
-    Args:
-        experiment: the experiment.
-        where: field -> its value, or a list of accepted values.
-
-    Raises:
-        ConfigError: for a field that no trial has, a value that none has, or random stopping.
-    """
+    """Return an experiment with the trials that match `where` (field -> value, or list of values that are accepted)."""
     if experiment.candidates:
         raise ConfigError("where: a slice shows several trials, but of random stopping only the best may be "
                           f"published, got {', '.join(where)}")
@@ -230,17 +216,7 @@ def _frozen(value: Any) -> Any:
 
 
 def _experiment(content: Any, path: Path, stored: bool) -> Experiment:
-    """Return the experiment that a parsed experiment file describes, after all checks.
-
-    Args:
-        content: content of the file.
-        path: path of the file; base of relative paths, and origin of the default name.
-        stored: whether the text comes from a tracking store. Its plugins are not imported, and its trials were checked
-            when they were swept.
-
-    Raises:
-        ConfigError: naming the entry at fault.
-    """
+    """Return the experiment that a parsed file describes, after all checks."""
     top = read_mapping(content, "the file", ENTRIES)
     name = top.get("name", path.stem)
     check_name("name", name)
@@ -251,44 +227,32 @@ def _experiment(content: Any, path: Path, stored: bool) -> Experiment:
     combinations = [] if search else list(combine(top, path.parent, preset))
     # Each trial with the places of its settings in the file; for a search, the corners stand for its trials.
     written = list(search.corners()) if search else [(trial, places) for _, trial, places in combinations]
-    configs = tuple(dict.fromkeys(config.pruned() for config, _ in written))  # without repetitions, in order
-    if resources.opu < 1 and any(c.on_hardware for c in configs):
+    possible = tuple(dict.fromkeys(trial.pruned() for trial, _ in written))  # without repetitions, in order
+    if resources.opu < 1 and any(trial.on_hardware for trial in possible):
         raise ConfigError(f"resources.opu: must be at least 1 for trials on a real OPU, which one process holds, got "
                           f"{resources.opu}")
-    selection = _selection(top, configs)
+    selection = read_selection(top, possible)
     if not stored:
         check_written(entries(top), written)
-        for config, places in written:
-            check_noise(config, places.get("mechanism", ""))
+        for trial, places in written:
+            check_noise(trial, places.get("mechanism", ""))
     check_distinct(combinations)
-    stop = read_stop(top, search, configs, resources.pack_size)
+    stop = read_stop(top, search, possible, resources.pack_size)
     if stop:
         resources = dataclasses.replace(resources, pack_size=1)
-    budget = read_budget(top, search, configs)
-    trials: tuple[TrialConfig, ...] = configs
-    candidates: tuple[TrialConfig, ...] = ()
-    corners: tuple[TrialConfig, ...] = ()
-    if search:
-        trials, corners = (), configs
-    elif selection.is_random:
-        trials, candidates = draw(configs, selection), configs
-    return Experiment(name=name, description=str(top.get("description", "")).strip(), trials=trials,
-                      resources=resources, report=_report(top, configs, selection), source=path, selection=selection,
-                      candidates=candidates, plugins=plugins, references=read_references(top),
-                      ignored=ignored(written), search=search, stop=stop, budget=budget, corners=corners,
-                      preset=preset, advice=advice(preset, written), chosen=read_chosen(top))
+    budget = read_budget(top, search, possible)
+    drawn = selection.is_random
+    return Experiment(
+        name=name, description=str(top.get("description", "")).strip(), source=path, plugins=plugins,
+        trials=() if search else draw(possible, selection) if drawn else possible,
+        candidates=possible if drawn else (), corners=possible if search else (), resources=resources,
+        search=search, stop=stop, budget=budget, selection=selection,
+        report=_report(top, possible, drawn), references=read_references(top), ignored=ignored(written),
+        preset=preset, advice=advice(preset, written), chosen=read_chosen(top))
 
 
 def check_name(place: str, name: Any) -> None:
-    """Check the name of an experiment.
-
-    Args:
-        place: place of the name in the file, for the message.
-        name: the name.
-
-    Raises:
-        ConfigError: for an invalid name; the message has the place and the name.
-    """
+    """Refuse a name, at `place`, by which no experiment can be called."""
     if not isinstance(name, str):
         raise ConfigError(f"{place}: must be text, got {name!r}; in quotes it is text")
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", name):
@@ -299,41 +263,10 @@ def check_name(place: str, name: Any) -> None:
                           f"{len(name)}: {name!r}")
 
 
-def _selection(top: Mapping[str, Any], configs: Sequence[TrialConfig]) -> Selection:
-    """Return how an experiment's best trial is chosen; without an entry `selection`, from a fixed grid.
+def _report(top: Mapping[str, Any], trials: Sequence[TrialConfig], drawn: bool) -> tuple[str, ...]:
+    """Return the exhibits of a file's report: its entry `report` or, without it, all that fit its trials.
 
-    Args:
-        top: content of the experiment file.
-        configs: its trials; with random stopping, the candidates.
-
-    Raises:
-        ConfigError: for malformed entries, a given seed under random stopping, or trials whose choice has no price.
-    """
-    if "selection" not in top:
-        return Selection()
-    selection = read_as(Selection, top["selection"], "selection")
-    if selection.is_random:
-        for place, value in entries(top).items():
-            if place.endswith(".seed"):
-                raise ConfigError(f"{place}: every trial of random stopping gets a seed of its own, got {value!r}; "
-                                  "leave it out (selection.seed fixes them all)")
-    check_candidates(configs, selection)
-    return selection
-
-
-def _report(top: Mapping[str, Any], configs: Sequence[TrialConfig], selection: Selection) -> tuple[str, ...]:
-    """Return the names of the exhibits that an experiment's report draws; none for a search.
-
-    They are the file's entry `report` or, without it, all exhibits that fit the trials.
-
-    Args:
-        top: content of the experiment file.
-        configs: its trials.
-        selection: how the best trial is chosen.
-
-    Raises:
-        ConfigError: for an unknown exhibit, one that the trials do not fit, or one that would publish unselected
-            trials.
+    A search has none yet, and random stopping none at all, as an exhibit would publish trials that were not selected.
     """
     if "search" in top:
         if "report" in top:
@@ -341,15 +274,15 @@ def _report(top: Mapping[str, Any], configs: Sequence[TrialConfig], selection: S
                               f"every exhibit that they fit is drawn, got {top['report']!r}")
         return ()
     if "report" not in top:
-        return () if selection.is_random else exhibits.fitting(configs)
+        return () if drawn else exhibits.fitting(trials)
     report = top["report"]
     if not isinstance(report, list) or any(exhibit not in [*exhibits.NEEDS] for exhibit in report):
         raise ConfigError(f"report: must be a list of {', '.join(exhibits.NEEDS)}, got {report!r}")
     for exhibit in report:
-        if selection.is_random:
+        if drawn:
             raise ConfigError(f"report: {exhibit} shows every trial, but of random stopping only the best may be "
                               f"published, got {report!r}; leave it out (selection.md shows the best)")
-        reason = exhibits.mismatch(exhibit, configs)
+        reason = exhibits.mismatch(exhibit, trials)
         if reason:
             raise ConfigError(f"report: {exhibit} {reason}; leave it out (`report: []` writes runs.csv alone)")
     return tuple(report)

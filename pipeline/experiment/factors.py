@@ -12,17 +12,11 @@ from pipeline.trials.mechanism import Mechanism
 from pipeline.trials.naming import noise_setting
 from pipeline.trials.part import parts_of
 
-Fields = Mapping[str, Any]
+Fields = Mapping[str, Any]  # of a trial: `TrialConfig.canonical`
 
 
 def differing(trials: Sequence[Fields], cell: Callable[[Fields], Any], ignored: Sequence[str]) -> tuple[str, ...]:
-    """Return the sorted names of the fields in which trials of the same cell, a group of comparable trials, differ.
-
-    Args:
-        trials: canonical fields of each trial (`TrialConfig.canonical`).
-        cell: function from a trial's fields to a key of its cell.
-        ignored: fields that are left out.
-    """
+    """Return the sorted names of the fields, without `ignored`, in which comparable trials, those of a cell, differ."""
     first_of_cell: dict[Any, Fields] = {}
     names: set[str] = set()
     for fields in trials:
@@ -37,7 +31,6 @@ def varied_fields(trials: Sequence[TrialConfig]) -> tuple[str, ...]:
 
 
 def _varied(trials: Sequence[Fields]) -> tuple[str, ...]:
-    """Return `varied_fields` of trials that are given by their canonical fields."""
     def cell(fields: Fields) -> tuple[str, str, str]:
         return fields["algorithm"], fields["mechanism"], noise_setting(fields)
 
@@ -47,8 +40,7 @@ def _varied(trials: Sequence[Fields]) -> tuple[str, ...]:
 def find_factors(trials: Sequence[Fields]) -> list[dict[str, str | float]]:
     """Return each trial's levels of all factors that vary, seeds excluded; `-` means that a factor does not apply.
 
-    Factors are `algorithm`, `noise` (`noise_setting`) and each field in which trials of one algorithm, mechanism and
-    noise differ.
+    Factors are `algorithm`, `noise` (`noise_setting`) and each field of `varied_fields`.
     """
     names = set(_varied(trials))
     if len({fields["mechanism"] for fields in trials} - {"none"}) > 1:
@@ -87,11 +79,8 @@ def _is_balanced(rows: Sequence[Mapping[str, Any]]) -> bool:
 
 
 def _level(value: Any) -> str | float:
-    """Return a setting's value as a level of a factor: a number, or text.
-
-    `-` means that the setting does not apply. A list becomes `256×128`, an empty one `none`.
-    """
-    if value is None:
+    """Return a setting's value as a level of a factor: a number, or text such as `256×128` for a list."""
+    if value is None:  # the setting does not apply
         return "-"
     if isinstance(value, list | tuple):
         return "×".join(map(str, value)) if value else "none"
