@@ -38,22 +38,13 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from pipeline.experiment import exhibits
+from pipeline.experiment import exhibits, sections
 from pipeline.experiment.factors import varied_fields
 from pipeline.experiment.grid import changed, check_distinct, combine, entries, read_as, read_mapping
 from pipeline.experiment.plugins import read_plugins
 from pipeline.experiment.preset import advice, pinned, read_preset
 from pipeline.experiment.search import Search, read_search
-from pipeline.experiment.sections import (
-    Budget,
-    Chosen,
-    Halving,
-    Reference,
-    read_budget,
-    read_chosen,
-    read_references,
-    read_stop,
-)
+from pipeline.experiment.sections import Budget, Chosen, Halving, Reference
 from pipeline.experiment.stopping import Selection, draw, read_selection
 from pipeline.experiment.yaml_text import line_of, parse_yaml, replace_synonyms, restore_synonyms
 from pipeline.trials.config import ConfigError, TrialConfig
@@ -63,8 +54,6 @@ from pipeline.trials.unused import check_written, ignored
 
 ENTRIES = ("name", "description", "preset", "base", "grid", "cases", "resources", "report", "selection", "search",
            "stop", "budget", "plugins", "references", "chosen")
-
-
 MAX_NAME = 120  # characters: the folder of a comparison has two names, and a file system takes 255 bytes
 
 
@@ -191,8 +180,7 @@ def sliced(experiment: Experiment, where: Mapping[str, Any]) -> Experiment:
     trials = experiment.trials
     for name, condition in where.items():
         values = condition if isinstance(condition, list) else [condition]
-        present = dict.fromkeys(_frozen(trial.canonical().get(name)) for trial in trials)
-        known = [value for value in present if value is not None]
+        known = [*dict.fromkeys(_frozen(trial.canonical()[name]) for trial in trials if name in trial.canonical())]
         if not known:
             raise ConfigError(f"where: must be a field that its trials have, got '{name}'")
         for value in values:
@@ -224,9 +212,8 @@ def _experiment(content: Any, path: Path, stored: bool) -> Experiment:
     resources = read_as(Resources, top.get("resources") or {}, "resources")
     preset = read_preset(top)
     search = read_search(top, path.parent, preset)
-    combinations = [] if search else list(combine(top, path.parent, preset))
-    # Each trial with the places of its settings in the file; for a search, the corners stand for its trials.
-    written = list(search.corners()) if search else [(trial, places) for _, trial, places in combinations]
+    combinations = list(search.corners() if search else combine(top, path.parent, preset))
+    written = [(trial, places) for _, trial, places in combinations]
     possible = tuple(dict.fromkeys(trial.pruned() for trial, _ in written))  # without repetitions, in order
     if resources.opu < 1 and any(trial.on_hardware for trial in possible):
         raise ConfigError(f"resources.opu: must be at least 1 for trials on a real OPU, which one process holds, got "
@@ -236,19 +223,21 @@ def _experiment(content: Any, path: Path, stored: bool) -> Experiment:
         check_written(entries(top), written)
         for trial, places in written:
             check_noise(trial, places.get("mechanism", ""))
-    check_distinct(combinations)
-    stop = read_stop(top, search, possible, resources.pack_size)
+    if not search:  # corners may be alike
+        check_distinct(combinations)
+    stop = sections.read_stop(top, search, possible, resources.pack_size)
     if stop:
         resources = dataclasses.replace(resources, pack_size=1)
-    budget = read_budget(top, search, possible)
+    budget = sections.read_budget(top, search, possible)
     drawn = selection.is_random
     return Experiment(
         name=name, description=str(top.get("description", "")).strip(), source=path, plugins=plugins,
         trials=() if search else draw(possible, selection) if drawn else possible,
         candidates=possible if drawn else (), corners=possible if search else (), resources=resources,
         search=search, stop=stop, budget=budget, selection=selection,
-        report=_report(top, possible, drawn), references=read_references(top), ignored=ignored(written),
-        preset=preset, advice=advice(preset, written), chosen=read_chosen(top))
+        report=_report(top, possible, drawn), references=sections.read_references(top), ignored=ignored(written),
+        preset=preset, advice=advice(preset, written),
+        chosen=read_as(Chosen, top["chosen"], "chosen") if "chosen" in top else None)
 
 
 def check_name(place: str, name: Any) -> None:

@@ -75,8 +75,7 @@ def main_effects(configs: Sequence[TrialConfig]) -> str:
 
 def parallel_coordinates(configs: Sequence[TrialConfig]) -> str:
     """Return why parallel coordinates cannot show these trials: they need three axes or more; empty if they can."""
-    names = _factors(configs)
-    if len(names) > 2:
+    if len(names := _factors(configs)) > 2:
         return ""
     return f"needs three settings or more that vary, seeds aside, got {' and '.join(names) or 'none'}"
 
@@ -88,10 +87,9 @@ def heatmap(configs: Sequence[TrialConfig], metric: str) -> str:
     if min(n_sigmas, n_bounds) < 2:
         return ("needs trials with mechanism photonic, at two values or more of both sigma and tau_h, got sigma "
                 f"{_values(grid_trials, 'sigma')} and tau_h {_values(grid_trials, 'tau_h')}")
-    if reason := without_choice(grid_trials, lambda fields: (fields["algorithm"], fields["sigma"], fields["tau_h"]),
-                                "algorithm, sigma and tau_h"):
-        return reason
-    return without_alignment(grid_trials) if metric == "alignment" else ""
+    reason = without_choice(grid_trials, lambda fields: (fields["algorithm"], fields["sigma"], fields["tau_h"]),
+                            "algorithm, sigma and tau_h")
+    return reason or (without_alignment(grid_trials) if metric == "alignment" else "")
 
 
 def sweep(configs: Sequence[TrialConfig], field: str) -> str:
@@ -104,13 +102,9 @@ def sweep(configs: Sequence[TrialConfig], field: str) -> str:
     if max(map(len, values_by_curve.values()), default=0) < 2:
         return ("needs trials of one algorithm and noise at two values or more of "
                 f"{field}, got {_values(swept_trials, field)}")
-
-    def cell(fields: Mapping[str, Any]) -> tuple[Any, ...]:
-        return fields["algorithm"], noise_setting(fields), fields[field]
-
-    if reason := without_choice(swept_trials, cell, f"algorithm, noise and {field}"):
-        return reason
-    return without_alignment(swept_trials)
+    reason = without_choice(swept_trials, lambda fields: (fields["algorithm"], noise_setting(fields), fields[field]),
+                            f"algorithm, noise and {field}")
+    return reason or without_alignment(swept_trials)
 
 
 def light(configs: Sequence[TrialConfig]) -> str:
@@ -213,7 +207,7 @@ def without_alignment(trials: Sequence[TrialConfig]) -> str:
 
 def cell_differing(trials: Sequence[TrialConfig], cell: Callable[[Mapping[str, Any]], Any]) -> tuple[str, ...]:
     """Return the fields, except the seed, that differ within a cell; `cell` maps canonical fields to a key."""
-    return differing([trial.canonical() for trial in trials], cell, ("seed",))
+    return differing([trial.canonical() for trial in trials], cell)
 
 
 def update_sigma(fields: Mapping[str, Any]) -> float:

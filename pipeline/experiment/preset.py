@@ -8,7 +8,6 @@ has only new rows, and the store keeps the version with which a sweep was run.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import json
 import math
@@ -183,47 +182,38 @@ def advice(version: str, trials: Sequence[tuple[TrialConfig, Mapping[str, Any]]]
     Without a preset (empty `version`), the lines name settings at general defaults that the newest preset would change.
     Each trial comes with its settings in the file by name.
     """
-    groups: dict[tuple[str, str, str], list[tuple[TrialConfig, Mapping[str, Any], Recommendation]]] = {}
+    # (method, where, source) -> (setting, value) that the preset sets, and what the trials have in place of its values
+    compared: dict[tuple[str, str, str], tuple[list[tuple[str, Any]], list[tuple[str, Any]]]] = {}
     for trial, written in trials:
         if not trial.parts.trainer.built_in:
             continue
-        with contextlib.suppress(ConfigError):  # nothing is recommended for it
+        try:
             recommendation = recommend(version or VERSIONS[-1], {name: getattr(trial, name) for name in written})
-            name = method({"network": trial.network, "hidden": trial.hidden, "algorithm": trial.algorithm})
-            where = f"{trial.features} of {trial.dataset}, mechanism {trial.mechanism}"
-            groups.setdefault((name, where, recommendation.source), []).append((trial, written, recommendation))
+        except ConfigError:  # nothing is recommended for it
+            continue
+        name = method({"network": trial.network, "hidden": trial.hidden, "algorithm": trial.algorithm})
+        where = f"{trial.features} of {trial.dataset}, mechanism {trial.mechanism}"
+        preset_values, trial_values = compared.setdefault((name, where, recommendation.source), ([], []))
+        for field, value in recommendation.settings.items():
+            differs = plain(getattr(trial, field)) != value
+            if field not in written and (version or differs):
+                preset_values.append((field, value))
+            if differs and (field in written) == bool(version):
+                trial_values.append((field, getattr(trial, field)))
     methods: dict[tuple[str, ...], list[str]] = {}  # all methods with the same advice
-    for (name, where, source), group in groups.items():
-        methods.setdefault((where, *_compared(group, has_preset=bool(version)), source), []).append(name)
+    for (name, where, source), both in compared.items():
+        methods.setdefault((where, *map(_listed, both), source), []).append(name)
     lines = []
-    for (where, preset_values, trial_values, source), names in methods.items():
+    for (where, of_preset, of_trials, source), names in methods.items():
         who = f"{', '.join(names)} on {where}"
         if version:
-            lines.append(f"{version} sets, for {who}: {preset_values} ({source})")
-            if trial_values:
-                lines.append(f"  the file has, in place of what is recommended: {trial_values}")
-        elif trial_values:
-            lines.append(f"left at general defaults, by {who}: {trial_values}")
-            lines.append(f"  `preset: {NEWEST}` in the file would set: {preset_values} ({source})")
+            lines.append(f"{version} sets, for {who}: {of_preset} ({source})")
+            if of_trials:
+                lines.append(f"  the file has, in place of what is recommended: {of_trials}")
+        elif of_trials:
+            lines.append(f"left at general defaults, by {who}: {of_trials}")
+            lines.append(f"  `preset: {NEWEST}` in the file would set: {of_preset} ({source})")
     return tuple(lines)
-
-
-def _compared(group: Iterable[tuple[TrialConfig, Mapping[str, Any], Recommendation]], has_preset: bool
-              ) -> tuple[str, str]:
-    """Return two texts: the values that a preset sets in these trials, and the trials' values that differ from it.
-
-    With a preset, the second text has settings that are written in the file. Without one, it has settings at general
-    defaults, and the first text has the values that a preset would set in their place.
-    """
-    preset_values, trial_values = [], []
-    for trial, written, recommendation in group:
-        for name, value in recommendation.settings.items():
-            differs = plain(getattr(trial, name)) != value
-            if name not in written and (has_preset or differs):
-                preset_values.append((name, value))
-            if differs and (name in written) == has_preset:
-                trial_values.append((name, getattr(trial, name)))
-    return _listed(preset_values), _listed(trial_values)
 
 
 def _listed(settings: Iterable[tuple[str, Any]]) -> str:

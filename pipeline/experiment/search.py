@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipeline.experiment.grid import check_number, compose, read_mapping, read_settings
+from pipeline.experiment.grid import Combination, check_number, compose, read_mapping, read_settings
 from pipeline.experiment.yaml_text import is_number
 from pipeline.trials.config import ConfigError, TrialConfig, settings
 from pipeline.trials.feature_file import with_located_features
@@ -92,8 +92,8 @@ class Search:
         """Return the trial of one suggestion, a value for every setting of the space; unused fields have defaults."""
         return compose({**self.base, **values}, self.preset, self.places).pruned()
 
-    def corners(self) -> Iterator[tuple[TrialConfig, dict[str, str]]]:
-        """Yield (trial, place of each given field in the file) for every corner of the search space.
+    def corners(self) -> Iterator[Combination]:
+        """Yield the trial of every corner of the search space.
 
         Each must be possible, and have a validation accuracy to maximize, as corners stand for the unknown trials.
         """
@@ -105,7 +105,7 @@ class Search:
                 if value in (0, "withheld"):
                     raise ConfigError(f"{name}: must leave a validation accuracy, which a search maximizes, got "
                                       f"{value}, at {places.get(name, 'base')}")
-            yield trial, places
+            yield Combination("search.space", trial, places)
 
 
 def read_search(top: Mapping[str, Any], folder: Path, preset: str) -> Search | None:

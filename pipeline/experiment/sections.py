@@ -177,8 +177,3 @@ def read_references(top: Mapping[str, Any]) -> tuple[Reference, ...]:
     if not isinstance(entries, list):
         raise ConfigError(f"references: must be a list of published results, got {entries!r}")
     return tuple(read_as(Reference, entry, f"references[{number}]") for number, entry in enumerate(entries))
-
-
-def read_chosen(top: Mapping[str, Any]) -> Chosen | None:
-    """Return how the settings of a file were found; None if the file has no entry `chosen`."""
-    return read_as(Chosen, top["chosen"], "chosen") if "chosen" in top else None
