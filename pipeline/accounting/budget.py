@@ -33,8 +33,8 @@ from pipeline.accounting.finite_precision import accounted_delta, within_delta
 from pipeline.accounting.noise import noise_statement, sentence
 from pipeline.accounting.selected import dp_event
 from pipeline.accounting.stated import RELATIONS, StatedEvent
-from pipeline.experiment.budget import Budget
 from pipeline.experiment.experiment import Experiment
+from pipeline.experiment.sections import Budget
 from pipeline.trials.config import ConfigError, TrialConfig
 from pipeline.trials.naming import composable, counted, guarantee
 from pipeline.trials.records import Release

@@ -11,13 +11,12 @@
     selection: {rule: random_stopping, mean: 9, shape: 1, seed: 0}   # optional: see `pipeline.experiment.stopping`
     search: {algorithm: random, trials: 20, space: {...}}   # optional, instead of grid and cases, see
                                                  # `pipeline.experiment.search`
-    stop: {rule: asha, grace: 3, factor: 3}      # optional, for a search: see `pipeline.experiment.halving`
-    budget: {epsilon: 8, delta: 1.0e-5}          # optional, for a search: see `pipeline.experiment.budget`
+    stop: {rule: asha, grace: 3, factor: 3}      # optional, for a search: see `pipeline.experiment.sections`
+    budget: {epsilon: 8, delta: 1.0e-5}          # optional, for a search: see `pipeline.accounting.budget`
     plugins: [my_feedback]                       # optional: modules of extensions, beside the file or installed
     references:                                  # optional: published results, marked in the frontier
       - {source: Tramer and Boneh 2021, epsilon: 3, delta: 1.0e-5, accuracy: 89.7}
-    chosen: {runs: 45, by: validation accuracy, seeds: [0]}      # optional: how settings were found, see
-                                                 # `pipeline.experiment.chosen`
+    chosen: {runs: 45, by: validation accuracy, seeds: [0]}      # optional: how settings were found
 
 The trials of a search are not known before it runs; `Experiment.possible` represents them.
 
@@ -39,18 +38,14 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from pipeline.experiment import exhibits
-from pipeline.experiment.budget import Budget, read_budget
-from pipeline.experiment.chosen import Chosen, read_chosen
-from pipeline.experiment.distinct import check_distinct
+from pipeline.experiment import exhibits, sections
 from pipeline.experiment.factors import varied_fields
-from pipeline.experiment.grid import changed, combine, entries, read_mapping
-from pipeline.experiment.halving import Halving, read_halving
+from pipeline.experiment.grid import changed, check_distinct, combine, entries, read_as, read_mapping
 from pipeline.experiment.plugins import read_plugins
 from pipeline.experiment.preset import advice, pinned, read_preset
-from pipeline.experiment.references import Reference, read_references
 from pipeline.experiment.search import Search, read_search
-from pipeline.experiment.stopping import Selection, check_candidates, draw
+from pipeline.experiment.sections import Budget, Chosen, Halving, Reference
+from pipeline.experiment.stopping import Selection, draw, read_selection
 from pipeline.experiment.yaml_text import line_of, parse_yaml, replace_synonyms, restore_synonyms
 from pipeline.trials.config import ConfigError, TrialConfig
 from pipeline.trials.packs import Resources
@@ -59,8 +54,6 @@ from pipeline.trials.unused import check_written, ignored
 
 ENTRIES = ("name", "description", "preset", "base", "grid", "cases", "resources", "report", "selection", "search",
            "stop", "budget", "plugins", "references", "chosen")
-
-
 MAX_NAME = 120  # characters: the folder of a comparison has two names, and a file system takes 255 bytes
 
 
@@ -163,16 +156,10 @@ def load_experiment(path: str | Path, changes: Mapping[str, Any] = MappingProxyT
 
 def parse_experiment(text: str, path: Path, stored: bool = False,
                      changes: Mapping[str, Any] = MappingProxyType({})) -> Experiment:
-    """Return the experiment that an experiment file's text describes; the file itself need not exist.
+    """Return the experiment that a file's text describes. The file at `path` need not exist.
 
-    Args:
-        text: the text, YAML.
-        path: path of the file; for messages, and base of relative paths.
-        stored: whether the text comes from a tracking store; its plugins are then not imported.
-        changes: settings that replace those of `base`, by field.
-
-    Raises:
-        ConfigError: as `load_experiment`.
+    If the text is `stored` in a tracking store, its plugins are not imported, and its trials were checked when they
+    were swept.
     """
     content = parse_yaml(text, path)
     try:
@@ -186,23 +173,14 @@ def parse_experiment(text: str, path: Path, stored: bool = False,
 
 
 def sliced(experiment: Experiment, where: Mapping[str, Any]) -> Experiment:
-    """Return an experiment with only the trials whose settings match, and the exhibits that fit them.
-
-    Args:
-        experiment: the experiment.
-        where: field -> its value, or a list of accepted values.
-
-    Raises:
-        ConfigError: for a field that no trial has, a value that none has, or random stopping.
-    """
+    """Return an experiment with the trials that match `where` (field -> value, or list of values that are accepted)."""
     if experiment.candidates:
         raise ConfigError("where: a slice shows several trials, but of random stopping only the best may be "
                           f"published, got {', '.join(where)}")
     trials = experiment.trials
     for name, condition in where.items():
         values = condition if isinstance(condition, list) else [condition]
-        present = dict.fromkeys(_frozen(trial.canonical().get(name)) for trial in trials)
-        known = [value for value in present if value is not None]
+        known = [*dict.fromkeys(_frozen(trial.canonical()[name]) for trial in trials if name in trial.canonical())]
         if not known:
             raise ConfigError(f"where: must be a field that its trials have, got '{name}'")
         for value in values:
@@ -226,66 +204,44 @@ def _frozen(value: Any) -> Any:
 
 
 def _experiment(content: Any, path: Path, stored: bool) -> Experiment:
-    """Return the experiment that a parsed experiment file describes, after all checks.
-
-    Args:
-        content: content of the file.
-        path: path of the file; base of relative paths, and origin of the default name.
-        stored: whether the text comes from a tracking store. Its plugins are not imported, and its trials were checked
-            when they were swept.
-
-    Raises:
-        ConfigError: naming the entry at fault.
-    """
+    """Return the experiment that a parsed file describes, after all checks."""
     top = read_mapping(content, "the file", ENTRIES)
     name = top.get("name", path.stem)
     check_name("name", name)
     plugins = read_plugins(top, path.parent, stored)
-    entry = read_mapping(top.get("resources") or {}, "resources", [f.name for f in dataclasses.fields(Resources)])
-    resources = Resources(**entry)
+    resources = read_as(Resources, top.get("resources") or {}, "resources")
     preset = read_preset(top)
     search = read_search(top, path.parent, preset)
-    combinations = [] if search else list(combine(top, path.parent, preset))
-    # Each trial with the places of its settings in the file; for a search, the corners stand for its trials.
-    written = list(search.corners()) if search else [(trial, places) for _, trial, places in combinations]
-    configs = tuple(dict.fromkeys(config.pruned() for config, _ in written))  # without repetitions, in order
-    if resources.opu < 1 and any(c.on_hardware for c in configs):
+    combinations = list(search.corners() if search else combine(top, path.parent, preset))
+    written = [(trial, places) for _, trial, places in combinations]
+    possible = tuple(dict.fromkeys(trial.pruned() for trial, _ in written))  # without repetitions, in order
+    if resources.opu < 1 and any(trial.on_hardware for trial in possible):
         raise ConfigError(f"resources.opu: must be at least 1 for trials on a real OPU, which one process holds, got "
                           f"{resources.opu}")
-    selection = _selection(top, configs)
+    selection = read_selection(top, possible)
     if not stored:
         check_written(entries(top), written)
-        for config, places in written:
-            check_noise(config, places.get("mechanism", ""))
-    check_distinct(combinations)
-    stop = read_halving(top, search, configs, resources.pack_size)
+        for trial, places in written:
+            check_noise(trial, places.get("mechanism", ""))
+    if not search:  # corners may be alike
+        check_distinct(combinations)
+    stop = sections.read_stop(top, search, possible, resources.pack_size)
     if stop:
         resources = dataclasses.replace(resources, pack_size=1)
-    budget = read_budget(top, search, configs)
-    trials: tuple[TrialConfig, ...] = configs
-    candidates: tuple[TrialConfig, ...] = ()
-    corners: tuple[TrialConfig, ...] = ()
-    if search:
-        trials, corners = (), configs
-    elif selection.is_random:
-        trials, candidates = draw(configs, selection), configs
-    return Experiment(name=name, description=str(top.get("description", "")).strip(), trials=trials,
-                      resources=resources, report=_report(top, configs, selection), source=path, selection=selection,
-                      candidates=candidates, plugins=plugins, references=read_references(top),
-                      ignored=ignored(written), search=search, stop=stop, budget=budget, corners=corners,
-                      preset=preset, advice=advice(preset, written), chosen=read_chosen(top))
+    budget = sections.read_budget(top, search, possible)
+    drawn = selection.is_random
+    return Experiment(
+        name=name, description=str(top.get("description", "")).strip(), source=path, plugins=plugins,
+        trials=() if search else draw(possible, selection) if drawn else possible,
+        candidates=possible if drawn else (), corners=possible if search else (), resources=resources,
+        search=search, stop=stop, budget=budget, selection=selection,
+        report=_report(top, possible, drawn), references=sections.read_references(top), ignored=ignored(written),
+        preset=preset, advice=advice(preset, written),
+        chosen=read_as(Chosen, top["chosen"], "chosen") if "chosen" in top else None)
 
 
 def check_name(place: str, name: Any) -> None:
-    """Check the name of an experiment.
-
-    Args:
-        place: place of the name in the file, for the message.
-        name: the name.
-
-    Raises:
-        ConfigError: for an invalid name; the message has the place and the name.
-    """
+    """Refuse a name, at `place`, by which no experiment can be called."""
     if not isinstance(name, str):
         raise ConfigError(f"{place}: must be text, got {name!r}; in quotes it is text")
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", name):
@@ -296,42 +252,10 @@ def check_name(place: str, name: Any) -> None:
                           f"{len(name)}: {name!r}")
 
 
-def _selection(top: Mapping[str, Any], configs: Sequence[TrialConfig]) -> Selection:
-    """Return how an experiment's best trial is chosen; without an entry `selection`, from a fixed grid.
+def _report(top: Mapping[str, Any], trials: Sequence[TrialConfig], drawn: bool) -> tuple[str, ...]:
+    """Return the exhibits of a file's report: its entry `report` or, without it, all that fit its trials.
 
-    Args:
-        top: content of the experiment file.
-        configs: its trials; with random stopping, the candidates.
-
-    Raises:
-        ConfigError: for malformed entries, a given seed under random stopping, or trials whose choice has no price.
-    """
-    if "selection" not in top:
-        return Selection()
-    names = [f.name for f in dataclasses.fields(Selection)]
-    selection = Selection(**read_mapping(top["selection"], "selection", names))
-    if selection.is_random:
-        for place, value in entries(top).items():
-            if place.endswith(".seed"):
-                raise ConfigError(f"{place}: every trial of random stopping gets a seed of its own, got {value!r}; "
-                                  "leave it out (selection.seed fixes them all)")
-    check_candidates(configs, selection)
-    return selection
-
-
-def _report(top: Mapping[str, Any], configs: Sequence[TrialConfig], selection: Selection) -> tuple[str, ...]:
-    """Return the names of the exhibits that an experiment's report draws; none for a search.
-
-    They are the file's entry `report` or, without it, all exhibits that fit the trials.
-
-    Args:
-        top: content of the experiment file.
-        configs: its trials.
-        selection: how the best trial is chosen.
-
-    Raises:
-        ConfigError: for an unknown exhibit, one that the trials do not fit, or one that would publish unselected
-            trials.
+    A search has none yet, and random stopping none at all, as an exhibit would publish trials that were not selected.
     """
     if "search" in top:
         if "report" in top:
@@ -339,15 +263,15 @@ def _report(top: Mapping[str, Any], configs: Sequence[TrialConfig], selection: S
                               f"every exhibit that they fit is drawn, got {top['report']!r}")
         return ()
     if "report" not in top:
-        return () if selection.is_random else exhibits.fitting(configs)
+        return () if drawn else exhibits.fitting(trials)
     report = top["report"]
     if not isinstance(report, list) or any(exhibit not in [*exhibits.NEEDS] for exhibit in report):
         raise ConfigError(f"report: must be a list of {', '.join(exhibits.NEEDS)}, got {report!r}")
     for exhibit in report:
-        if selection.is_random:
+        if drawn:
             raise ConfigError(f"report: {exhibit} shows every trial, but of random stopping only the best may be "
                               f"published, got {report!r}; leave it out (selection.md shows the best)")
-        reason = exhibits.mismatch(exhibit, configs)
+        reason = exhibits.mismatch(exhibit, trials)
         if reason:
             raise ConfigError(f"report: {exhibit} {reason}; leave it out (`report: []` writes runs.csv alone)")
     return tuple(report)

@@ -7,58 +7,45 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from pipeline.experiment.yaml_text import is_number
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.mechanism import Mechanism
 from pipeline.trials.naming import noise_setting
 from pipeline.trials.part import parts_of
 
-Fields = Mapping[str, Any]
+Fields = Mapping[str, Any]  # of a trial: `TrialConfig.canonical`
 
 
-def differing(trials: Sequence[Fields], cell: Callable[[Fields], Any], ignored: Sequence[str]) -> tuple[str, ...]:
-    """Return the sorted names of the fields in which trials of the same cell, a group of comparable trials, differ.
-
-    Args:
-        trials: canonical fields of each trial (`TrialConfig.canonical`).
-        cell: function from a trial's fields to a key of its cell.
-        ignored: fields that are left out.
-    """
+def differing(trials: Sequence[Fields], cell: Callable[[Fields], Any]) -> tuple[str, ...]:
+    """Return the sorted names of the fields, except the seed, in which trials of one cell, comparable ones, differ."""
     first_of_cell: dict[Any, Fields] = {}
     names: set[str] = set()
     for fields in trials:
         first = first_of_cell.setdefault(cell(fields), fields)
         names |= {name for name in fields.keys() | first.keys() if fields.get(name) != first.get(name)}
-    return tuple(sorted(names - set(ignored)))
+    return tuple(sorted(names - {"seed"}))
 
 
 def varied_fields(trials: Sequence[TrialConfig]) -> tuple[str, ...]:
     """Return the fields, except the seed, in which trials of one algorithm, mechanism and noise differ."""
-    return _varied([trial.canonical() for trial in trials])
+    return differing([trial.canonical() for trial in trials], _group)
 
 
-def _varied(trials: Sequence[Fields]) -> tuple[str, ...]:
-    """Return `varied_fields` of trials that are given by their canonical fields."""
-    def cell(fields: Fields) -> tuple[str, str, str]:
-        return fields["algorithm"], fields["mechanism"], noise_setting(fields)
-
-    return differing(trials, cell, ignored=("seed",))
+def _group(fields: Fields) -> tuple[str, str, str]:
+    return fields["algorithm"], fields["mechanism"], noise_setting(fields)
 
 
 def find_factors(trials: Sequence[Fields]) -> list[dict[str, str | float]]:
     """Return each trial's levels of all factors that vary, seeds excluded; `-` means that a factor does not apply.
 
-    Factors are `algorithm`, `noise` (`noise_setting`) and each field in which trials of one algorithm, mechanism and
-    noise differ.
+    Factors are `algorithm`, `noise` (`noise_setting`) and each field of `varied_fields`.
     """
-    names = set(_varied(trials))
-    if len({fields["mechanism"] for fields in trials} - {"none"}) > 1:
-        names.add("mechanism")
-    if len({fields["dataset"] for fields in trials}) > 1:
-        names.add("dataset")
-    rows = []
-    for fields in trials:
-        levels = {name: _level(fields.get(name)) for name in sorted(names)}
-        rows.append({"algorithm": fields["algorithm"], "noise": noise_setting(fields), **levels})
+    names = set(differing(trials, _group))
+    for name, absent in (("mechanism", "none"), ("dataset", "")):
+        if len({fields[name] for fields in trials} - {absent}) > 1:
+            names.add(name)
+    rows = [{"algorithm": fields["algorithm"], "noise": noise_setting(fields),
+             **{name: _level(fields.get(name)) for name in sorted(names)}} for fields in trials]
     varied = [name for name in ("algorithm", "noise", *sorted(names)) if len({row[name] for row in rows}) > 1]
     return [{name: row[name] for name in varied} for row in rows]
 
@@ -87,13 +74,9 @@ def _is_balanced(rows: Sequence[Mapping[str, Any]]) -> bool:
 
 
 def _level(value: Any) -> str | float:
-    """Return a setting's value as a level of a factor: a number, or text.
-
-    `-` means that the setting does not apply. A list becomes `256×128`, an empty one `none`.
-    """
-    if value is None:
+    """Return a setting's value as a level of a factor: a number, or text such as `256×128` for a list."""
+    if value is None:  # the setting does not apply
         return "-"
     if isinstance(value, list | tuple):
         return "×".join(map(str, value)) if value else "none"
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return value if is_number else str(value)
+    return value if is_number(value) else str(value)

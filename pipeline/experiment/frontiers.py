@@ -29,12 +29,7 @@ def noise_fields(kind: str) -> tuple[str, ...]:
 
 
 def frontier(configs: Sequence[TrialConfig], metric: str) -> str:
-    """Return why a frontier cannot show these trials; empty if it can.
-
-    Args:
-        configs: the trials; those without an epsilon that guarantees anything are left out.
-        metric: the metric on the y axis, a value of `FRONTIERS`.
-    """
+    """Return why a frontier of a metric cannot show these trials; those without a guaranteed epsilon are left out."""
     by_kind = {kind: [trial for trial in configs if epsilon_kind(trial) == kind]
                for kind in ("certified", "stated", "label")}
     if not any(by_kind.values()):
@@ -48,7 +43,7 @@ def frontier(configs: Sequence[TrialConfig], metric: str) -> str:
 
 
 def claimed(configs: Sequence[TrialConfig]) -> str:
-    """Return why a frontier of claimed epsilons, by a paper's formula, cannot show these trials; empty if it can."""
+    """Return why a frontier of claimed epsilons, by a paper's formula, cannot show these trials."""
     claimed_trials = [trial for trial in configs if is_claimed(trial)]
     if not claimed_trials:
         return ("needs trials with a claimed epsilon (mechanism photonic, sigma > 0, noise on every layer, feedback by "
@@ -57,12 +52,7 @@ def claimed(configs: Sequence[TrialConfig]) -> str:
 
 
 def _curves(kind: str, trials: Sequence[TrialConfig]) -> str:
-    """Return why trials of one kind of epsilon make no curves on one axis; empty if they do.
-
-    Args:
-        kind: the kind of epsilon.
-        trials: the trials with such an epsilon.
-    """
+    """Return why trials, all of one kind of epsilon, make no curves on one axis; empty if they do."""
     if len({trial.delta for trial in trials}) > 1:
         return "needs one delta, but the trials have several"
     by_sampler = sorted(trials, key=lambda trial: trial.sampler)
@@ -75,10 +65,7 @@ def _curves(kind: str, trials: Sequence[TrialConfig]) -> str:
 
 
 def slices(configs: Sequence[TrialConfig]) -> str:
-    """Return why a frontier per value of one or two settings cannot show these trials; empty if it can.
-
-    Trials with a certified epsilon are shown; if there are none, trials with another guaranteed epsilon.
-    """
+    """Return why a frontier per value of one or two settings cannot show these trials."""
     certified = [trial for trial in configs if epsilon_kind(trial) == "certified"]
     guaranteed_trials = certified or [trial for trial in configs if epsilon_kind(trial)]
     if not guaranteed_trials:
@@ -95,13 +82,10 @@ def slices(configs: Sequence[TrialConfig]) -> str:
     return next(filter(None, reasons), "")  # the first reason that is not empty
 
 
-def panel_fields(trials: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+def panel_fields(trials: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:  # canonical fields of each trial
     """Return the one or two fields that separate the panels of small multiples; empty if none can.
 
     The data set comes first, then fields by name, as long as there are at most `MOST_PANELS` panels.
-
-    Args:
-        trials: canonical fields of each trial.
     """
     rows = find_factors(trials)  # by trial: its values of the fields that vary
     n_values = {name: len({row[name] for row in rows}) for name in rows[0] if name not in ("algorithm", "noise")}

@@ -25,9 +25,7 @@ READINGS = ("activation", "bounding", "conv_clip", "conv_error", "error_clip", "
 
 def of_one_dataset(mismatch: Callable[..., str], *args: str) -> Callable[[Sequence[TrialConfig]], str]:
     """Return a function that refuses trials of several data sets, and otherwise returns `mismatch(configs, *args)`."""
-
     def of_one(configs: Sequence[TrialConfig]) -> str:
-        """Return why the exhibit cannot show these trials; empty if it can."""
         if len({trial.dataset for trial in configs}) > 1:
             return "is of one data set, but the trials use several"
         return mismatch(configs, *args)
@@ -52,10 +50,7 @@ def table1(configs: Sequence[TrialConfig]) -> str:
 
 
 def figure2(configs: Sequence[TrialConfig]) -> str:
-    """Return why Figure 2 cannot show these trials; empty if it can.
-
-    It needs validation accuracy and alignment by epoch.
-    """
+    """Return why Figure 2, of validation accuracy and alignment by epoch, cannot show these trials."""
     if reason := table1(configs):
         return reason
     if not all(trial.validation_fraction for trial in configs):
@@ -66,10 +61,8 @@ def figure2(configs: Sequence[TrialConfig]) -> str:
 
 
 def means(configs: Sequence[TrialConfig]) -> str:
-    """Return why a table of means cannot show these trials: it needs a setting that varies; empty if it can."""
-    if _factors(configs):
-        return ""
-    return "needs two settings or more, but trials differ in their seed alone"
+    """Return why a table of means cannot show these trials: it needs a setting that varies."""
+    return "" if _factors(configs) else "needs two settings or more, but trials differ in their seed alone"
 
 
 def main_effects(configs: Sequence[TrialConfig]) -> str:
@@ -82,37 +75,25 @@ def main_effects(configs: Sequence[TrialConfig]) -> str:
 
 def parallel_coordinates(configs: Sequence[TrialConfig]) -> str:
     """Return why parallel coordinates cannot show these trials: they need three axes or more; empty if they can."""
-    names = _factors(configs)
-    if len(names) > 2:
+    if len(names := _factors(configs)) > 2:
         return ""
     return f"needs three settings or more that vary, seeds aside, got {' and '.join(names) or 'none'}"
 
 
 def heatmap(configs: Sequence[TrialConfig], metric: str) -> str:
-    """Return why a heatmap over sigma and tau_h cannot show these trials; empty if it can.
-
-    Args:
-        configs: the trials.
-        metric: the metric that colours the cells, a value of `HEATMAPS`.
-    """
+    """Return why a heatmap over sigma and tau_h, coloured by a metric of `HEATMAPS`, cannot show these trials."""
     grid_trials = [trial for trial in configs if in_heatmap(trial.canonical())]
     n_sigmas, n_bounds = len({trial.sigma for trial in grid_trials}), len({trial.tau_h for trial in grid_trials})
     if min(n_sigmas, n_bounds) < 2:
         return ("needs trials with mechanism photonic, at two values or more of both sigma and tau_h, got sigma "
                 f"{_values(grid_trials, 'sigma')} and tau_h {_values(grid_trials, 'tau_h')}")
-    if reason := without_choice(grid_trials, lambda fields: (fields["algorithm"], fields["sigma"], fields["tau_h"]),
-                                "algorithm, sigma and tau_h"):
-        return reason
-    return without_alignment(grid_trials) if metric == "alignment" else ""
+    reason = without_choice(grid_trials, lambda fields: (fields["algorithm"], fields["sigma"], fields["tau_h"]),
+                            "algorithm, sigma and tau_h")
+    return reason or (without_alignment(grid_trials) if metric == "alignment" else "")
 
 
 def sweep(configs: Sequence[TrialConfig], field: str) -> str:
-    """Return why curves over one field cannot show these trials; empty if they can.
-
-    Args:
-        configs: the trials; those without the field are left out.
-        field: the field on the x axis, a value of `SWEPT`. Each (algorithm, noise) has a curve.
-    """
+    """Return why curves over a field of `SWEPT`, one for each (algorithm, noise), cannot show these trials."""
     swept_trials = [trial for trial in configs if field in trial.canonical()]
     values_by_curve: dict[tuple[str, str], set[Any]] = {}
     for trial in swept_trials:
@@ -121,13 +102,9 @@ def sweep(configs: Sequence[TrialConfig], field: str) -> str:
     if max(map(len, values_by_curve.values()), default=0) < 2:
         return ("needs trials of one algorithm and noise at two values or more of "
                 f"{field}, got {_values(swept_trials, field)}")
-
-    def cell(fields: Mapping[str, Any]) -> tuple[Any, ...]:
-        return fields["algorithm"], noise_setting(fields), fields[field]
-
-    if reason := without_choice(swept_trials, cell, f"algorithm, noise and {field}"):
-        return reason
-    return without_alignment(swept_trials)
+    reason = without_choice(swept_trials, lambda fields: (fields["algorithm"], noise_setting(fields), fields[field]),
+                            f"algorithm, noise and {field}")
+    return reason or without_alignment(swept_trials)
 
 
 def light(configs: Sequence[TrialConfig]) -> str:
@@ -142,7 +119,7 @@ def light(configs: Sequence[TrialConfig]) -> str:
 
 
 def table1_light(configs: Sequence[TrialConfig]) -> str:
-    """Return why Table 1 by counted photons cannot show these trials; empty if it can.
+    """Return why Table 1 by counted photons cannot show these trials.
 
     A column of the table is a sigma of Gaussian noise. The noise of a camera comes from counted photons, and its
     standard deviation is the camera's effective sigma. It must equal the sigma of a column, to 1%.
@@ -161,7 +138,7 @@ def table1_light(configs: Sequence[TrialConfig]) -> str:
 
 
 def leekifer(configs: Sequence[TrialConfig]) -> str:
-    """Return why the comparison with Lee and Kifer's algorithm cannot show these trials; empty if it can.
+    """Return why the comparison with Lee and Kifer's algorithm cannot show these trials.
 
     Their algorithm has a constant noise, in proportion to the largest update. So private trials must fix
     noise_multiplier, sample batches of a fixed size, and bound the norm of an update.
@@ -192,10 +169,7 @@ def leekifer(configs: Sequence[TrialConfig]) -> str:
 
 
 def training_time(configs: Sequence[TrialConfig]) -> str:
-    """Return why accuracy over training time cannot show these trials; empty if it can.
-
-    The curves need an accuracy of every epoch.
-    """
+    """Return why curves of accuracy over training time, with every epoch, cannot show these trials."""
     if any(trial.epochs < 2 for trial in configs):
         return "shows accuracy by epoch, which trials of one epoch do not have"
     if any(trial.validation_fraction and trial.disclosure == "withheld" for trial in configs):
@@ -210,11 +184,7 @@ def without_choice(trials: Sequence[TrialConfig], cell: Callable[[Mapping[str, A
     """Return why no setting can be chosen to represent a cell; empty if one can, or if no choice is needed.
 
     A cell is what an exhibit shows as one point or number. The setting with the best validation accuracy represents it.
-
-    Args:
-        trials: the trials of the exhibit.
-        cell: maps a trial's canonical fields to the key of its cell.
-        cell_text: the fields of that key in words, for the message.
+    `cell` maps a trial's canonical fields to the key of its cell, and `cell_text` names them.
     """
     varied = cell_differing(trials, cell)
     if "delta" in varied:
@@ -237,7 +207,7 @@ def without_alignment(trials: Sequence[TrialConfig]) -> str:
 
 def cell_differing(trials: Sequence[TrialConfig], cell: Callable[[Mapping[str, Any]], Any]) -> tuple[str, ...]:
     """Return the fields, except the seed, that differ within a cell; `cell` maps canonical fields to a key."""
-    return differing([trial.canonical() for trial in trials], cell, ("seed",))
+    return differing([trial.canonical() for trial in trials], cell)
 
 
 def update_sigma(fields: Mapping[str, Any]) -> float:
@@ -247,17 +217,12 @@ def update_sigma(fields: Mapping[str, Any]) -> float:
     on a record's contribution, batch size m.
     """
     norm_bound = parts_of("mechanism", Mechanism)[fields["mechanism"]].update_norm(fields)  # C; 0 without privacy
-    if not norm_bound:
-        return 0.0
-    return fields["noise_multiplier"] * norm_bound / fields["batch_size"]
+    return fields["noise_multiplier"] * norm_bound / fields["batch_size"] if norm_bound else 0.0
 
 
 def column_of(sigma: float, column_sigmas: Iterable[float]) -> float | None:
     """Return the sigma of the first column that equals `sigma` to 1%; None if there is none."""
-    for column_sigma in column_sigmas:
-        if abs(sigma - column_sigma) <= 0.01 * column_sigma:
-            return column_sigma
-    return None
+    return next((column for column in column_sigmas if abs(sigma - column) <= 0.01 * column), None)
 
 
 def in_heatmap(fields: Mapping[str, Any]) -> bool:
@@ -266,13 +231,11 @@ def in_heatmap(fields: Mapping[str, Any]) -> bool:
 
 
 def _factors(configs: Sequence[TrialConfig]) -> list[str]:
-    """Return the names of the factors: settings, the seed aside, that differ between trials."""
-    levels_by_trial = find_factors([trial.canonical() for trial in configs])
-    return list(levels_by_trial[0])  # every trial has a level of every factor
+    """Return the settings, the seed aside, that differ between trials; each has a level of every factor."""
+    return list(find_factors([trial.canonical() for trial in configs])[0])
 
 
 def _values(configs: Sequence[TrialConfig], field: str) -> str:
-    """Return the distinct values of a field as text."""
     return _numbers({getattr(trial, field) for trial in configs})
 
 

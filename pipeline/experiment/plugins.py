@@ -18,16 +18,10 @@ LOADED: dict[str, str] = {}  # of loaded plugins: name -> 16 hexadecimal digits 
 
 
 def read_plugins(top: Mapping[str, Any], folder: Path, stored: bool) -> tuple[str, ...]:
-    """Import the plugins that an experiment file lists, and return their names.
+    """Import the plugins that an experiment file in this folder lists, and return their names.
 
-    Args:
-        top: content of the file.
-        folder: folder of the file.
-        stored: whether the content comes from a tracking store. Code that a store names is never imported, so its
-            plugins must be loaded already.
-
-    Raises:
-        ConfigError: for a malformed list, a plugin of a store that is not loaded, and as `load_plugins`.
+    Those of a file that is `stored` in a tracking store must be loaded already: code that a store names is never
+    imported.
     """
     names = top.get("plugins", [])
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
@@ -43,13 +37,8 @@ def read_plugins(top: Mapping[str, Any], folder: Path, stored: bool) -> tuple[st
 def load_plugins(names: Sequence[str], folder: Path) -> None:
     """Import plugins, modules with extensions, each once in a process; record their digests in `LOADED`.
 
-    Args:
-        names: names of modules, without `.py`; a dot separates folders.
-        folder: folder of the experiment file; modules that are not installed must be here. Other hosts of a cluster
-            need them at the same path, or installed.
-
-    Raises:
-        ConfigError: for a module that is not found, or that fails when it is imported.
+    A name is without `.py`; a dot separates folders. Modules that are not installed must be in the file's folder; other
+    hosts of a cluster need them at the same path, or installed.
     """
     if names and str(folder.absolute()) not in sys.path:
         sys.path.append(str(folder.absolute()))

@@ -8,7 +8,6 @@ has only new rows, and the store keeps the version with which a sweep was run.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import json
 import math
@@ -18,6 +17,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
+from pipeline.experiment.yaml_text import is_number
 from pipeline.trials.config import ConfigError, TrialConfig
 from pipeline.trials.datasets import DATASETS
 from pipeline.trials.fields import check, coerce, listed_or, plain, renamed
@@ -43,11 +43,7 @@ class Recommendation(NamedTuple):
 
 
 def read_preset(top: Mapping[str, Any]) -> str:
-    """Return the version that the entry `preset` of an experiment file names; empty without the entry.
-
-    Raises:
-        ConfigError: for a preset that does not exist.
-    """
+    """Return the version that the entry `preset` of an experiment file names; empty without the entry."""
     name = top.get("preset", "")
     if "preset" in top and name not in (NEWEST, *VERSIONS):
         raise ConfigError(f"preset: must be {listed_or((NEWEST, *VERSIONS))}, got {name!r}")
@@ -87,9 +83,6 @@ def filled(version: str, given: Mapping[str, Any]) -> dict[str, Any]:
 
     Nothing is added for an empty version, for a user's trainer, or if a name is no setting: making the trial then
     raises an error about the name.
-
-    Raises:
-        ConfigError: as `recommend`.
     """
     has_unknown_name = bool(given.keys() - SETTINGS.keys())
     has_own_trainer = given.get("trainer", BUILT_IN_TRAINER) != BUILT_IN_TRAINER
@@ -101,31 +94,26 @@ def filled(version: str, given: Mapping[str, Any]) -> dict[str, Any]:
 def recommend(version: str, given: Mapping[str, Any]) -> Recommendation:
     """Return the settings that a preset version recommends for a trial, also those that are given.
 
-    Settings were tuned at some epsilons; between these they are interpolated. A row for any data set was tuned for one
-    number of records, and is scaled to the trial's number.
-
-    Args:
-        version: version of the preset.
-        given: settings of the trial; those of `DEPENDS` and the target epsilon decide.
-
-    Raises:
-        ConfigError: if nothing is recommended, naming the available rows; for a value of `DEPENDS` that is not
-            accepted.
+    Given settings of `DEPENDS` and the target epsilon decide. Settings were tuned at some epsilons; between these they
+    are interpolated. A row for any data set was tuned for one number of records, and is scaled to the trial's number.
     """
     trial = {}
-    for field in (SETTINGS[name] for name in DEPENDS):
-        trial[field.name] = coerce(field, given.get(field.name, field.default))
     for name in DEPENDS:
+        trial[name] = coerce(SETTINGS[name], given.get(name, SETTINGS[name].default))
         if name in given:
             check(SETTINGS[name], trial[name])
-    method_name = method(trial)
-    row = _row(version, method_name, trial)
+    method_name, rows = method(trial), _rows(version)
+    row = next((row for row in rows if row["mechanism"] == trial["mechanism"] and method_name in row["methods"]
+                and row["dataset"] in (ANY, trial["dataset"]) and row["features"] in (ANY, trial["features"])), None)
     if row is None or parts_of("network", Network)[trial["network"]].convolutional:
-        raise ConfigError(_nothing_for(version, method_name, trial))
+        settings = ", ".join(f"{name} {trial[name]}" for name in ("dataset", "features", "mechanism", "network"))
+        known = "; ".join(f"{row['mechanism']} on {row['features']} of {row['dataset']} ({', '.join(row['methods'])})"
+                          for row in rows)
+        raise ConfigError(f"preset: {version} has no settings for {method_name} with {settings}; it has settings for "
+                          f"{known}")
     target = parts_of("mechanism", Mechanism)[trial["mechanism"]].target  # name of the setting with the target epsilon
     epsilon = given.get(target) if target else None
-    is_positive = isinstance(epsilon, int | float) and not isinstance(epsilon, bool) and epsilon > 0
-    if target and not is_positive:
+    if target and not (is_number(epsilon) and epsilon > 0):
         raise ConfigError(f"{target}: must be > 0 with a preset, which chooses settings by it, got {epsilon!r}")
     tuned = {**row["shared"], **row["methods"][method_name]}
     values = {name: _interpolated(value, epsilon) for name, value in tuned.items()}
@@ -135,25 +123,11 @@ def recommend(version: str, given: Mapping[str, Any]) -> Recommendation:
     return Recommendation(values, row["source"])
 
 
-def _row(version: str, method_name: str, trial: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the first row of a preset version that fits a trial's method and settings; None if no row does."""
-    for row in _rows(version):
-        if (row["mechanism"] == trial["mechanism"] and method_name in row["methods"]
-                and row["dataset"] in (ANY, trial["dataset"]) and row["features"] in (ANY, trial["features"])):
-            return row
-    return None
-
-
 def _scaled(values: Mapping[str, Any], tuned_records: int, records: int) -> dict[str, Any]:
     """Return batch size, epochs and learning rate for a number of training records other than the tuned one.
 
     The batch size, a power of 2, scales with the square root of the number of records; learning rate and number of
     steps scale with the fourth root.
-
-    Args:
-        values: the tuned settings.
-        tuned_records: number of records for which they were tuned.
-        records: the new number of records.
     """
     tuned_steps = values["epochs"] * tuned_records / values["batch_size"]
     scale = (records / tuned_records) ** 0.25
@@ -164,31 +138,12 @@ def _scaled(values: Mapping[str, Any], tuned_records: int, records: int) -> dict
     return {"batch_size": batch_size, "epochs": epochs, "learning_rate": _rounded(values["learning_rate"] * scale)}
 
 
-def by_preset(preset: str | None, field: str) -> str:
-    """Return the end of an error message on a setting that a preset may have set: how to override it; else empty.
-
-    Args:
-        preset: version of the file's preset; empty or None for none.
-        field: the setting, which is not in the file.
-    """
+def by_preset(preset: str, field: str) -> str:
+    """Return the end of a message on a setting that a preset may have set, as no file does: how to override it."""
     targets = {cls.target for cls in parts_of("mechanism", Mechanism).values()}  # a preset sets no target epsilon
     if not preset or field not in SETTINGS or field in targets:
         return ""
     return f"; give {field} in the file, in place of what the preset has"
-
-
-def _nothing_for(version: str, method_name: str, trial: Mapping[str, Any]) -> str:
-    """Return the error message that a preset version has no settings for a trial; it lists those that it has.
-
-    Args:
-        version: version of the preset.
-        method_name: name of the trial's method.
-        trial: settings of the trial, of all names in `DEPENDS`.
-    """
-    settings = ", ".join(f"{name} {trial[name]}" for name in ("dataset", "features", "mechanism", "network"))
-    known = "; ".join(f"{row['mechanism']} on {row['features']} of {row['dataset']} ({', '.join(row['methods'])})"
-                      for row in _rows(version))
-    return f"preset: {version} has no settings for {method_name} with {settings}; it has settings for {known}"
 
 
 def _interpolated(value: Any, epsilon: float | None) -> Any:
@@ -196,12 +151,8 @@ def _interpolated(value: Any, epsilon: float | None) -> Any:
 
     Numbers between two tuned epsilons are interpolated on logarithmic scales. Other values, and those beyond the ends,
     are taken from the nearest tuned epsilon.
-
-    Args:
-        value: the same value for every epsilon, or a mapping from tuned epsilons to values.
-        epsilon: the epsilon; None if the value is no mapping.
     """
-    if not isinstance(value, Mapping):
+    if not isinstance(value, Mapping):  # from tuned epsilons to values
         return value
     tuned = sorted(value)
     nearest = min(tuned, key=lambda tuned_epsilon: abs(math.log(tuned_epsilon / epsilon)))
@@ -225,70 +176,44 @@ def _rows(version: str) -> list[dict[str, Any]]:
     return rows + _rows(VERSIONS[index - 1]) if index else rows
 
 
-class _Advice(NamedTuple):
-    """Values that a preset sets on some data and mechanism, their source, and the trials' values that differ."""
-
-    where: str
-    preset_values: str
-    trial_values: str
-    source: str
-
-
 def advice(version: str, trials: Sequence[tuple[TrialConfig, Mapping[str, Any]]]) -> tuple[str, ...]:
     """Return lines for people on what a preset has set, and what the file has in place of its recommendations.
 
     Without a preset (empty `version`), the lines name settings at general defaults that the newest preset would change.
-
-    Args:
-        version: version of the file's preset; empty for none.
-        trials: (trial, its settings in the file by name).
+    Each trial comes with its settings in the file by name.
     """
-    groups: dict[tuple[str, str, str], list[tuple[TrialConfig, Mapping[str, Any], Recommendation]]] = {}
+    # (method, where, source) -> (setting, value) that the preset sets, and what the trials have in place of its values
+    compared: dict[tuple[str, str, str], tuple[list[tuple[str, Any]], list[tuple[str, Any]]]] = {}
     for trial, written in trials:
         if not trial.parts.trainer.built_in:
             continue
-        with contextlib.suppress(ConfigError):  # nothing is recommended for it
+        try:
             recommendation = recommend(version or VERSIONS[-1], {name: getattr(trial, name) for name in written})
-            name = method({"network": trial.network, "hidden": trial.hidden, "algorithm": trial.algorithm})
-            where = f"{trial.features} of {trial.dataset}, mechanism {trial.mechanism}"
-            groups.setdefault((name, where, recommendation.source), []).append((trial, written, recommendation))
-    methods: dict[_Advice, list[str]] = {}  # all methods with the same advice
-    for (name, where, source), group in groups.items():
-        preset_values, trial_values = _compared(group, has_preset=bool(version))
-        methods.setdefault(_Advice(where, preset_values, trial_values, source), []).append(name)
+        except ConfigError:  # nothing is recommended for it
+            continue
+        name = method({"network": trial.network, "hidden": trial.hidden, "algorithm": trial.algorithm})
+        where = f"{trial.features} of {trial.dataset}, mechanism {trial.mechanism}"
+        preset_values, trial_values = compared.setdefault((name, where, recommendation.source), ([], []))
+        for field, value in recommendation.settings.items():
+            differs = plain(getattr(trial, field)) != value
+            if field not in written and (version or differs):
+                preset_values.append((field, value))
+            if differs and (field in written) == bool(version):
+                trial_values.append((field, getattr(trial, field)))
+    methods: dict[tuple[str, ...], list[str]] = {}  # all methods with the same advice
+    for (name, where, source), both in compared.items():
+        methods.setdefault((where, *map(_listed, both), source), []).append(name)
     lines = []
-    for (where, preset_values, trial_values, source), names in methods.items():
+    for (where, of_preset, of_trials, source), names in methods.items():
         who = f"{', '.join(names)} on {where}"
         if version:
-            lines.append(f"{version} sets, for {who}: {preset_values} ({source})")
-            if trial_values:
-                lines.append(f"  the file has, in place of what is recommended: {trial_values}")
-        elif trial_values:
-            lines.append(f"left at general defaults, by {who}: {trial_values}")
-            lines.append(f"  `preset: {NEWEST}` in the file would set: {preset_values} ({source})")
+            lines.append(f"{version} sets, for {who}: {of_preset} ({source})")
+            if of_trials:
+                lines.append(f"  the file has, in place of what is recommended: {of_trials}")
+        elif of_trials:
+            lines.append(f"left at general defaults, by {who}: {of_trials}")
+            lines.append(f"  `preset: {NEWEST}` in the file would set: {of_preset} ({source})")
     return tuple(lines)
-
-
-def _compared(group: Iterable[tuple[TrialConfig, Mapping[str, Any], Recommendation]], has_preset: bool
-              ) -> tuple[str, str]:
-    """Return two texts: the values that a preset sets in these trials, and the trials' values that differ from it.
-
-    With a preset, the second text has settings that are written in the file. Without one, it has settings at general
-    defaults, and the first text has the values that a preset would set in their place.
-
-    Args:
-        group: (trial, its settings in the file by name, the recommendation for it).
-        has_preset: whether the file has a preset.
-    """
-    preset_values, trial_values = [], []
-    for trial, written, recommendation in group:
-        for name, value in recommendation.settings.items():
-            differs = plain(getattr(trial, name)) != value
-            if name not in written and (has_preset or differs):
-                preset_values.append((name, value))
-            if differs and (name in written) == has_preset:
-                trial_values.append((name, getattr(trial, name)))
-    return _listed(preset_values), _listed(trial_values)
 
 
 def _listed(settings: Iterable[tuple[str, Any]]) -> str:

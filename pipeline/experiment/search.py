@@ -28,15 +28,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipeline.experiment.grid import check_number, read_mapping
-from pipeline.experiment.preset import by_preset, filled
+from pipeline.experiment.grid import Combination, check_number, compose, read_mapping, read_settings
+from pipeline.experiment.yaml_text import is_number
 from pipeline.trials.config import ConfigError, TrialConfig, settings
 from pipeline.trials.feature_file import with_located_features
 from pipeline.trials.fields import check_whole, known_fields
 from pipeline.trials.records import ACCURACY
 
 ALGORITHMS = ("random", "optuna")
-RANGES = ("uniform", "loguniform", "randint")
+KINDS = ("uniform", "loguniform", "randint", "choice")
 MOST_CORNERS = 1024
 DIGITS = 4  # digits of a suggested number; more carry no information and make names long
 ENTRIES = ("algorithm", "trials", "metric", "space", "seed", "max_concurrent")
@@ -44,14 +44,10 @@ ENTRIES = ("algorithm", "trials", "metric", "space", "seed", "max_concurrent")
 
 @dataclass(frozen=True)
 class Domain:
-    """The possible values of a setting: `choices`, or numbers of the range `kind` from low to high.
+    """The possible values of a setting: choices, or numbers of a range."""
 
-    Raises:
-        ConfigError: for a range without numbers in it.
-    """
-
-    kind: str
-    values: tuple[Any, ...]
+    kind: str  # one of `KINDS`
+    values: tuple[Any, ...]  # the choices, or (low, high)
 
     @property
     def ends(self) -> tuple[Any, ...]:
@@ -71,82 +67,49 @@ class Domain:
 
 @dataclass(frozen=True)
 class Search:
-    """How the trials of a sweep are chosen.
+    """How the trials of a sweep are chosen."""
 
-    Attributes:
-        algorithm: `random` draws independently; `optuna` is Optuna's tree-structured Parzen estimator, from all
-            results.
-        trials: most suggestions.
-        base: settings that all trials share.
-        space: by setting, its possible values.
-        metric: to maximize, at a trial's last epoch.
-        seed: of the algorithm.
-        max_concurrent: suggestions of one round.
-        preset: version that sets what base and space leave open; empty for none.
-    """
-
-    algorithm: str
-    trials: int
-    base: Mapping[str, Any]
-    space: Mapping[str, Domain]
-    metric: str = ACCURACY
-    seed: int = 0
-    max_concurrent: int = 4
-    preset: str = ""
+    algorithm: str  # `random` draws independently; `optuna`: tree-structured Parzen estimator, from all results
+    trials: int  # most suggestions
+    base: Mapping[str, Any]  # settings that all trials share
+    space: Mapping[str, Domain]  # by setting
+    metric: str = ACCURACY  # to maximize, at a trial's last epoch
+    seed: int = 0  # of the algorithm
+    max_concurrent: int = 4  # suggestions of one round
+    preset: str = ""  # version that sets what base and space leave open; empty for none
 
     @property
     def adaptive(self) -> bool:
         """Whether suggestions depend on results."""
         return self.algorithm != "random"
 
+    @property
+    def places(self) -> dict[str, str]:
+        """Return the place of each given field in the file."""
+        return {name: f"base.{name}" for name in self.base} | {name: f"search.space.{name}" for name in self.space}
+
     def trial(self, values: Mapping[str, Any]) -> TrialConfig:
-        """Return the trial of one suggestion, with every unused field at its default.
+        """Return the trial of one suggestion, a value for every setting of the space; unused fields have defaults."""
+        return compose({**self.base, **values}, self.preset, self.places).pruned()
 
-        Args:
-            values: one for every setting of the space.
+    def corners(self) -> Iterator[Combination]:
+        """Yield the trial of every corner of the search space.
+
+        Each must be possible, and have a validation accuracy to maximize, as corners stand for the unknown trials.
         """
-        return self._trial(values).pruned()
-
-    def _trial(self, values: Mapping[str, Any]) -> TrialConfig:
-        """Return the trial with these values of the space, the shared settings and, for the others, the preset's."""
-        return TrialConfig.from_mapping(filled(self.preset, {**self.base, **values}))
-
-    def corners(self) -> Iterator[tuple[TrialConfig, dict[str, str]]]:
-        """Yield (trial, place of each given field in the file) for every corner of the search space.
-
-        A corner combines one choice, or one end of the range, of every setting. Corners stand for the unknown trials.
-
-        Raises:
-            ConfigError: for a corner that cannot be run, or has no validation accuracy to maximize; with the place of
-                the setting.
-        """
-        places = {name: f"base.{name}" for name in self.base} | {name: f"search.space.{name}" for name in self.space}
+        places = self.places
         for values in itertools.product(*(domain.ends for domain in self.space.values())):
-            try:
-                trial = self._trial(dict(zip(self.space, values, strict=True)))
-            except ConfigError as error:
-                field = str(error).partition(":")[0]
-                origin = f", at {places[field]}" if field in places else by_preset(self.preset, field)
-                raise ConfigError(f"{error}{origin}") from None
+            trial = compose({**self.base, **dict(zip(self.space, values, strict=True))}, self.preset, places)
             for name, value in (("validation_fraction", trial.validation_fraction),
                                 ("private_metrics", trial.disclosure)):
                 if value in (0, "withheld"):
                     raise ConfigError(f"{name}: must leave a validation accuracy, which a search maximizes, got "
                                       f"{value}, at {places.get(name, 'base')}")
-            yield trial, places
+            yield Combination("search.space", trial, places)
 
 
 def read_search(top: Mapping[str, Any], folder: Path, preset: str) -> Search | None:
-    """Return the search of an experiment file; None if the file has no entry `search`.
-
-    Args:
-        top: content of the file.
-        folder: base of relative paths in settings.
-        preset: version of the file's preset; empty for none.
-
-    Raises:
-        ConfigError: naming the entry, its value and what is accepted.
-    """
+    """Return the search of a file in this folder, with the version of its preset; None without the entry `search`."""
     if "search" not in top:
         return None
     for name in ("grid", "cases", "selection"):
@@ -162,21 +125,13 @@ def read_search(top: Mapping[str, Any], folder: Path, preset: str) -> Search | N
     if entry.get("metric", ACCURACY) != ACCURACY:
         raise ConfigError(f"search.metric: must be {ACCURACY}, which noise can cover and settings may be chosen by, "
                           f"got {entry['metric']!r}")
-    base = top.get("base") or {}
+    base = read_settings(top, "base")
     space = _space(entry["space"], base)
     return Search(**{**entry, "base": with_located_features(base, folder), "space": space, "preset": preset})
 
 
 def _space(spec: Any, base: Mapping[str, Any]) -> dict[str, Domain]:
-    """Return the domain of every setting of a search space, sorted by name.
-
-    Args:
-        spec: `search.space` of the file.
-        base: `base` of the file, which must not give the same settings.
-
-    Raises:
-        ConfigError: for an unknown setting, one that base gives, or more than `MOST_CORNERS` corners to check.
-    """
+    """Return the domain of every setting of `search.space`, sorted by name; none may also stand in `base`."""
     names = [f.name for f in settings()]
     if not isinstance(spec, Mapping) or not spec:
         raise ConfigError(f"search.space: must be a mapping from settings to what they may be, got {spec!r}")
@@ -195,31 +150,20 @@ def _space(spec: Any, base: Mapping[str, Any]) -> dict[str, Domain]:
 
 
 def _domain(place: str, spec: Any) -> Domain:
-    """Return the possible values of one setting of a search space, from `{kind: values}` in an experiment file.
-
-    Args:
-        place: place of the setting in the file, for messages.
-        spec: the file's mapping, for example `{loguniform: [0.05, 5]}`.
-
-    Raises:
-        ConfigError: for an unknown kind, or values that are not ascending numbers (whole for randint, > 0 for
-            loguniform).
-    """
-    kinds = (*RANGES, "choice")
-    if not isinstance(spec, Mapping) or len(spec) != 1 or not spec.keys() <= set(kinds):
-        raise ConfigError(f"{place}: must be one of {', '.join(kinds)} with its values, got {spec!r}")
+    """Return the possible values of one setting, at `place`, from a mapping such as `{loguniform: [0.05, 5]}`."""
+    if not isinstance(spec, Mapping) or len(spec) != 1 or not spec.keys() <= {*KINDS}:
+        raise ConfigError(f"{place}: must be one of {', '.join(KINDS)} with its values, got {spec!r}")
     ((kind, values),) = spec.items()
     if kind == "choice":
         if not isinstance(values, list) or not values:
             raise ConfigError(f"{place}.choice: must be a list of at least one value, got {values!r}")
         return Domain(kind, tuple(values))
-    must_be_whole = kind == "randint"
-    number = int if must_be_whole else int | float
+    number = int if kind == "randint" else int | float
     are_numbers = isinstance(values, list) and all(
-        isinstance(value, number) and not isinstance(value, bool) and math.isfinite(value) for value in values)
+        is_number(value) and isinstance(value, number) and math.isfinite(value) for value in values)
     is_range = are_numbers and len(values) == 2 and values[0] < values[1]
     if not is_range or (kind == "loguniform" and values[0] <= 0):
-        form = "[start, stop], whole, stop excluded" if must_be_whole else "[low, high]"
+        form = "[start, stop], whole, stop excluded" if kind == "randint" else "[low, high]"
         positive = " and above 0" if kind == "loguniform" else ""
         raise ConfigError(f"{place}.{kind}: must be {form}, the first below the second{positive}, got {values!r}")
-    return Domain(kind, tuple(values) if must_be_whole else tuple(map(float, values)))
+    return Domain(kind, tuple(values) if kind == "randint" else tuple(map(float, values)))

@@ -15,11 +15,12 @@ eta = infinity means the Poisson distribution, which may draw K = 0.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import TYPE_CHECKING, Any
 
-from pipeline.experiment.grid import check_number
+from pipeline.experiment.grid import check_number, entries, read_as
+from pipeline.experiment.yaml_text import is_number
 from pipeline.trials.config import ConfigError, TrialConfig
 from pipeline.trials.fields import check_whole
 from pipeline.trials.naming import composable
@@ -37,25 +38,17 @@ TRIAL_SEEDS = 2**31
 class Selection:
     """How the best trial of an experiment is chosen, which determines the cost of the choice.
 
-    Attributes:
-        rule: `composition` (a fixed grid; every trial is paid for) or `random_stopping` (K drawn trials; only the best
-            may be published).
-        mean: expected K, >= 1 (for Poisson: of all draws, K = 0 included).
-        shape: eta; 1 is geometric, 0 logarithmic, infinity Poisson.
-        seed: determines K, the candidates and the trials' seeds; None means 0. It reveals K, and the guarantee assumes
-            that nobody knows K.
-
-    Raises:
-        ConfigError: for a value out of range, or one that the rule does not use.
+    Under `composition`, of a fixed grid, every trial is paid for. Under `random_stopping` K trials are drawn, and only
+    the best may be published.
     """
 
     rule: str = "composition"
-    mean: float | None = None
-    shape: float | None = None
+    mean: float | None = None  # expected K, >= 1; for Poisson of all draws, K = 0 included
+    shape: float | None = None  # eta; geometric if it is left out
+    # Determines K, the candidates and the trials' seeds; None means 0. The guarantee assumes that nobody knows it.
     seed: int | None = None
 
     def __post_init__(self) -> None:
-        """Refuse values out of range, or that the rule does not use; random stopping is geometric by default."""
         if self.rule not in RULES:
             raise ConfigError(f"selection.rule: must be one of {', '.join(RULES)}, got {self.rule!r}")
         if not self.is_random:
@@ -66,9 +59,9 @@ class Selection:
             return
         if self.shape is None:
             object.__setattr__(self, "shape", GEOMETRIC)
-        if not _is_number(self.mean) or not 1 <= self.mean < math.inf:
+        if not is_number(self.mean) or not 1 <= self.mean < math.inf:
             raise ConfigError(f"selection.mean: must be a finite number >= 1, got {self.mean!r}")
-        if not _is_number(self.shape) or not (self.shape == LOGARITHMIC or self.shape >= LEAST_SHAPE):
+        if not is_number(self.shape) or not (self.shape == LOGARITHMIC or self.shape >= LEAST_SHAPE):
             raise ConfigError(f"selection.shape: must be 0 (logarithmic), a number >= {LEAST_SHAPE} (1 is geometric) "
                               f"or .inf (Poisson), got {self.shape!r}")
         if self.seed is not None:
@@ -80,30 +73,24 @@ class Selection:
 
     @property
     def distribution(self) -> tuple[float, float]:
-        """Return (mean, shape) of the distribution of K, the random number of trials under random stopping.
-
-        Raises:
-            ValueError: with rule `composition`, which draws no number.
-        """
+        """Return (mean, shape) of the distribution of K, the random number of trials under random stopping."""
         if self.mean is None or self.shape is None:
             raise ValueError(f"selection.rule: must be 'random_stopping', which draws K, got {self.rule!r}")
         return self.mean, self.shape
 
 
-def _is_number(value: Any) -> TypeGuard[int | float]:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+def read_selection(top: Mapping[str, Any], candidates: Sequence[TrialConfig]) -> Selection:
+    """Return how a file's best trial is chosen; without an entry `selection`, from a fixed grid.
 
-
-def check_candidates(candidates: Sequence[TrialConfig], selection: Selection) -> None:
-    """Check that the choice of the best of these trials has a privacy cost that can be computed.
-
-    Args:
-        candidates: the trials.
-        selection: the rule of the choice.
-
-    Raises:
-        ConfigError: naming the incompatible field.
+    The choice among the candidates, all trials of a grid, must have a cost that can be computed.
     """
+    if "selection" not in top:
+        return Selection()
+    selection = read_as(Selection, top["selection"], "selection")
+    for place, value in entries(top).items():
+        if selection.is_random and place.endswith(".seed"):
+            raise ConfigError(f"{place}: every trial of random stopping gets a seed of its own, got {value!r}; "
+                              "leave it out (selection.seed fixes them all)")
     certified = composable(candidates)
     if not certified:
         raise ConfigError(f"selection.rule: '{selection.rule}' needs trials with a certified epsilon (a mechanism "
@@ -111,24 +98,19 @@ def check_candidates(candidates: Sequence[TrialConfig], selection: Selection) ->
     if not all(trial.validation_fraction for trial in certified):
         raise ConfigError("validation_fraction: must be > 0, as the best trial is chosen by validation accuracy, got "
                           "0.0")
-    if not selection.is_random:
-        return
-    check_alike(candidates, "candidate", "of random stopping")
-    if selection.seed is None and any(trial.secure for trial in candidates):
+    if selection.is_random:
+        check_alike(candidates, "candidate", "of random stopping")
+    if selection.is_random and selection.seed is None and any(trial.secure for trial in candidates):
         raise ConfigError("selection.seed: must be given with noise 'secure', got none; whoever knows it knows K, so "
                           "draw it (python -c 'import secrets; print(secrets.randbits(128))') and keep it as private "
                           "as the trials that are not published")
+    return selection
 
 
 def check_alike(trials: Sequence[TrialConfig], noun: str, of: str) -> None:
     """Check that all trials have a certified epsilon, for one data set, neighbouring relation and delta.
 
-    Args:
-        trials: the trials.
-        noun, of: words for messages, for example `candidate` and `of random stopping`.
-
-    Raises:
-        ConfigError: naming the incompatible field.
+    A message calls them by `noun` and `of`, for example `candidate` and `of random stopping`.
     """
     for trial in trials:
         if not composable([trial]):
@@ -146,10 +128,7 @@ def draw(candidates: Sequence[TrialConfig], selection: Selection) -> tuple[Trial
     """Return K trials, each a candidate drawn uniformly with replacement and with its own seed.
 
     The selection determines all draws. The trials' seeds are random, not 0 to K - 1: the best trial is published with
-    its seed, which must not reveal K.
-
-    Raises:
-        ConfigError: for a mean that is too large, or if K = 0, which only the Poisson distribution draws.
+    its seed, which must not reveal K. K = 0, which only the Poisson distribution draws, is refused.
     """
     import numpy as np  # imported here, because most files draw nothing
 
@@ -167,12 +146,7 @@ def draw(candidates: Sequence[TrialConfig], selection: Selection) -> tuple[Trial
 
 
 def draw_number(generator: np.random.Generator, mean: float, shape: float) -> int:
-    """Return K, the random number of trials under random stopping; at least 1 for a finite shape.
-
-    Args:
-        mean: expected K.
-        shape: 1 is geometric, 0 logarithmic, infinity Poisson, else truncated negative binomial.
-    """
+    """Return K, the random number of trials under random stopping, of this mean; at least 1 for a finite shape."""
     if shape == POISSON:
         return int(generator.poisson(mean))
     gamma = gamma_of(mean, shape)
@@ -187,20 +161,13 @@ def draw_number(generator: np.random.Generator, mean: float, shape: float) -> in
 
 
 def gamma_of(mean: float, shape: float) -> float:
-    """Return the gamma at which K, the number of trials under random stopping, has this mean.
-
-    It solves E[K] = eta (1/gamma - 1)/(1 - gamma^eta) = mean, where eta is the shape.
-
-    Args:
-        mean: expected K, >= 1.
-        shape: finite, >= 0: 1 is geometric, 0 logarithmic, else truncated negative binomial.
-    """
+    """Return the gamma at which K has this mean >= 1, E[K] of the module's docstring, with a finite shape eta."""
     if shape == GEOMETRIC or mean == 1:
         return 1 / mean
     from scipy import optimize  # imported here: it takes half a second
 
     def log_ratio(log_gamma: float) -> float:
-        """Return log(E[K]/mean) at this log gamma; it decreases, to log(1/mean) at 0."""
+        """Return log(E[K]/mean), which decreases with log gamma, to log(1/mean) at 0."""
         truncation = -math.expm1(shape * log_gamma) / shape if shape else -log_gamma
         return math.log(math.expm1(-log_gamma) / truncation / mean)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import yaml
 
@@ -17,11 +17,7 @@ class ExperimentLoader(yaml.SafeLoader):
     """YAML's safe loader, except that keys are texts that stand once, and numbers are decimal."""
 
     def construct_document(self, node: yaml.Node) -> Any:
-        """Return the content of a document; refuse one that contains itself.
-
-        Raises:
-            ConstructorError: for an alias within its own anchor.
-        """
+        """Return the content of a document; refuse one that contains itself, by an alias within its own anchor."""
         self.deep_construct = True
         return super().construct_document(node)
 
@@ -32,8 +28,7 @@ class ExperimentLoader(yaml.SafeLoader):
     def flatten_mapping(self, node: yaml.MappingNode) -> None:
         """Replace the merge key `<<` of a mapping by the entries of the mappings that it names.
 
-        Raises:
-            ConstructorError: for a key that is not text, or is repeated; plain YAML would silently use its last value.
+        A key that is not text or is repeated is refused; plain YAML would silently use its last value.
         """
         seen = set()
         for key, _ in node.value:
@@ -64,12 +59,13 @@ ExperimentLoader.add_implicit_resolver(
                       r"|\.(inf|Inf|INF))$|\.(nan|NaN|NAN)$"), list("-+.0123456789"))
 
 
-def parse_yaml(text: str, path: Path | str) -> Any:
-    """Return the content of the YAML text.
+def is_number(value: Any) -> TypeGuard[int | float]:
+    """Whether a value is a number; `true` is none, though Python counts it as an int."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
-    Raises:
-        ConfigError: for text that is not valid YAML; the message names `path`.
-    """
+
+def parse_yaml(text: str, path: Path | str) -> Any:
+    """Return the content of the YAML text; the error for invalid YAML names `path`."""
     try:
         return yaml.load(text, ExperimentLoader)
     except (yaml.YAMLError, ValueError, LookupError, AttributeError, RecursionError) as error:  # explicit tags
@@ -80,11 +76,7 @@ def parse_yaml(text: str, path: Path | str) -> Any:
 
 
 def replace_synonyms(content: Any) -> Any:
-    """Return an experiment file's content with every synonym of a setting replaced by the setting's official name.
-
-    Raises:
-        ConfigError: for a setting that is given under both names.
-    """
+    """Return a file's content with the official name of a setting in place of each synonym; both are refused."""
     if not isinstance(content, Mapping):
         return content
     result = dict(content)
@@ -109,12 +101,7 @@ def restore_synonyms(message: str, text: str) -> str:
 
 
 def line_of(text: str, message: str) -> str:
-    """Return the line of a YAML file that an error message refers to, as `, line 3`; empty if it refers to none.
-
-    Args:
-        text: content of the file, valid YAML.
-        message: the error message; it names a place in the file, such as `cases[0].base.sigma`.
-    """
+    """Return the line of a file with the place that a message names (`cases[0].base.sigma`), as `, line 3`, or ''."""
     lines = _lines_by_place(text)
     first = message.partition(":")[0].removeprefix("the file")
     first = SYNONYMS.get(first, first)
@@ -136,7 +123,6 @@ def _lines_by_place(text: str) -> dict[str, int]:
     lines: dict[str, int] = {}
 
     def walk(node: yaml.Node | None, place: str) -> None:
-        """Add the lines of all keys and list items below `node`, which has this place in the file, to `lines`."""
         if isinstance(node, yaml.MappingNode):
             for key, value in node.value:
                 name = SYNONYMS.get(key.value, str(key.value))

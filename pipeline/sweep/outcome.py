@@ -6,9 +6,9 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from pipeline.experiment.budget import Budget
 from pipeline.experiment.experiment import Experiment
 from pipeline.experiment.factors import differing
+from pipeline.experiment.sections import Budget
 from pipeline.tracking.artifacts import STATUSES, TrackedRun
 from pipeline.tracking.store import Store
 from pipeline.trials.naming import counted, noise_setting
@@ -60,7 +60,7 @@ def best_accuracies(experiment: Experiment, runs: Mapping[str, TrackedRun]) -> d
         runs: runs of the store by trial_key.
     """
     all_fields = [trial.canonical() for trial in experiment.trials]
-    differing_fields = differing(all_fields, lambda fields: (fields["algorithm"], noise_setting(fields)), ("seed",))
+    differing_fields = differing(all_fields, lambda fields: (fields["algorithm"], noise_setting(fields)))
     not_compared = [name for name in GUARANTEE if name in differing_fields]
     accuracies: dict[tuple[str, str, str], list[float | None]] = {}  # by algorithm, noise and setting; one per seed
     for trial, fields in zip(experiment.trials, all_fields, strict=True):

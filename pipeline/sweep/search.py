@@ -15,8 +15,8 @@ from typing import Any, Protocol
 
 from pipeline.accounting.budget import Filter, make_filter, require_unchanged
 from pipeline.experiment.experiment import Experiment, with_trials
-from pipeline.experiment.halving import Halving
 from pipeline.experiment.search import Search
+from pipeline.experiment.sections import Halving
 from pipeline.tracking.artifacts import (
     BUDGET,
     DONE,

@@ -18,9 +18,9 @@ import ray
 from ray import tune
 from ray.tune.schedulers import ASHAScheduler, FIFOScheduler
 
-from pipeline.experiment.halving import Halving
 from pipeline.experiment.plugins import load_plugins
 from pipeline.experiment.search import Domain, Search
+from pipeline.experiment.sections import Halving
 from pipeline.sweep.checkpoints import PROGRAM
 from pipeline.sweep.cluster import in_use
 from pipeline.sweep.lock import Lease

@@ -14,8 +14,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from pipeline.experiment.halving import Halving
 from pipeline.experiment.plugins import load_plugins
+from pipeline.experiment.sections import Halving
 from pipeline.sweep.checkpoints import Checkpoint, CheckpointError, Checkpoints
 from pipeline.sweep.private import make_private
 from pipeline.trials.config import TrialConfig

@@ -16,8 +16,8 @@ from analysis.exhibits.doubts import checks
 from analysis.exhibits.doubts.evidence import KEY, Evidence
 from analysis.report import overview
 from analysis.statistics import accuracy_error
-from pipeline.experiment.chosen import Chosen
 from pipeline.experiment.experiment import Experiment, parse_experiment
+from pipeline.experiment.sections import Chosen
 from pipeline.learning.data import load
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.datasets import DATASETS

@@ -23,10 +23,9 @@ from analysis.exhibits.frontier import points as frontiers
 from analysis.report.report import write
 from analysis.runs import MixedTrials, ReportError, by_noise, load_runs
 from pipeline.accounting.certified import with_noise
-from pipeline.experiment.budget import Budget
 from pipeline.experiment.exhibits import mismatch
 from pipeline.experiment.experiment import Experiment
-from pipeline.experiment.references import Reference
+from pipeline.experiment.sections import Budget, Reference
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.packs import Resources
 

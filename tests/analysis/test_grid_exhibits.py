@@ -25,10 +25,10 @@ from analysis.exhibits.frontier import points as frontiers
 from analysis.runs import MixedTrials, ReportError
 from pipeline.accounting.evaluations import selected_epsilon
 from pipeline.accounting.event import UnsupportedAccounting
-from pipeline.experiment.chosen import Chosen
 from pipeline.experiment.exhibits import mismatch, undrawn
 from pipeline.experiment.experiment import Experiment, parse_experiment, sliced
 from pipeline.experiment.factors import balanced, find_factors
+from pipeline.experiment.sections import Chosen
 from pipeline.experiment.stopping import Selection
 from pipeline.trials.config import ConfigError, TrialConfig
 from pipeline.trials.trainer import trainer

@@ -15,7 +15,7 @@ from search_tools import parse, rounds, score, train
 from analysis.report.report import write
 from pipeline.accounting import account
 from pipeline.accounting.budget import Release, epoch_cost
-from pipeline.experiment.halving import Halving
+from pipeline.experiment.sections import Halving
 from pipeline.learning.data.dataset import load
 from pipeline.learning.run import train as train_pack
 from pipeline.sweep import worker

@@ -115,6 +115,8 @@ def test_a_swept_search_tracks_its_trials_and_then_has_nothing_to_do(tmp_path, i
     (("resources:", "report: [means]\nresources:"), "report: must be left out beside a search, .*got \\['means'\\]"),
     (("momentum: {uniform: [0, 0.9]}", "momentun: {uniform: [0, 0.9]}"),
      "search.space.momentun: unknown field, .*did you mean 'momentum'"),
+    (("base: {", "base: 3  # {"), "base: must be a mapping from field to value, got 3 "),
+    (("epochs: 2", "epochs: 2, arithmetic: exact"), "arithmetic: must be one of .*, at base.arithmetic .*, line 3"),
     (("epochs: 2", "epochs: 2, momentum: 0.5"), "search.space.momentum: also stands in base; give it once"),
     (("momentum: {uniform: [0, 0.9]}", "sigma: {uniform: [0, 0.9]}"),
      "sigma: is not used with mechanism 'per_example'.*, at search.space.sigma \\(search.yaml, line 7"),

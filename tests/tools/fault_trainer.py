@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 
-from pipeline.experiment.halving import Halving
+from pipeline.experiment.sections import Halving
 from pipeline.sweep.checkpoints import Checkpoint, Checkpoints
 from pipeline.sweep.worker import train_pack
 from pipeline.trials.packs import Pack

@@ -26,10 +26,9 @@ from analysis.statistics import SUMMARY
 from analysis.style import present
 from analysis.text import NO_VALUE, best_of, epsilon_text, means_text
 from pipeline.accounting.noise import standing
-from pipeline.experiment.budget import Budget
 from pipeline.experiment.experiment import Experiment
 from pipeline.experiment.frontiers import FRONTIERS
-from pipeline.experiment.references import Reference
+from pipeline.experiment.sections import Budget, Reference
 from pipeline.tracking.reader import Reader
 from pipeline.trials.naming import COMPOSABLE, counted
 from pipeline.trials.trainer import is_stated

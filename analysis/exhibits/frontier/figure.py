@@ -23,7 +23,7 @@ from analysis.exhibits.frontier.points import compared_epsilon, short_title, tit
 from analysis.exhibits.metrics import METRICS
 from analysis.runs import ALGORITHM_LABELS, ReportError, common_value
 from analysis.text import without_formulas
-from pipeline.experiment.references import Reference
+from pipeline.experiment.sections import Reference
 
 MARKS = "*PXDv^"  # markers of published results, in order
 PUBLISHED: dict[str, Any] = {  # arguments of `Line2D`
