@@ -187,7 +187,8 @@ def coerce(f: dataclasses.Field[Any], value: Any) -> Any:
             return tuple(value)
     if type_ in (int, float) and isinstance(value, str):
         use = "write it without quotes, comma, colon and leading zeros" if re.search("[0-9]", value) else ""
-        raise ConfigError(name, f"must be {'a whole number' if type_ is int else 'a number'}", f"the text {value!r}", use)
+        expected = "a whole number" if type_ is int else "a number"
+        raise ConfigError(name, f"must be {expected}", f"the text {value!r}", use)
     expected = {int: "a whole number", float: "a finite number", bool: "true or false", str: "text",
                 tuple: "a list of whole numbers"}[type_]
     use = ""
