@@ -95,21 +95,15 @@ class Component(Gaussian):
         refuse(trial.physical, "mechanism", "component clipping sets the norm of the feedback matrix, which is the "
                "device's own", "projector 'opu_physical'", "use 'per_example'")
         self._check_target_norm(trial)
-        self._check_sensitivity(trial)
-        super().check(trial)
-
-    def _check_sensitivity(self, trial: TrialConfig) -> None:
-        """Refuse noise too small for the accountants if a record may contribute more than C, the norm of the noise.
-
-        Accountants divide the noise multiplier by the sensitivity ratio, the largest contribution over C. The result
-        must reach the sampler's minimum. Zero noise is accepted: such a trial has no epsilon.
-        """
+        # Accountants divide the noise multiplier by the largest contribution over C, and the result must reach the
+        # sampler's minimum. Zero noise is accepted: such a trial has no epsilon.
         ratio = sensitivity_ratio(trial)
         min_multiplier = trial.parts.sampler.min_noise * ratio
         refuse(ratio > 1 and 0 < self.noise_multiplier < min_multiplier, "noise_multiplier",
                f"must be at least {min_multiplier:.3g} with sampler '{trial.sampler}' where a record contributes up to "
                f"{ratio:.4g} times the norm that noise is measured by (error_clip, tau_h_rule), or nothing is "
                "accounted for", self.noise_multiplier)
+        super().check(trial)
 
     def _check_target_norm(self, trial: TrialConfig) -> None:
         """Refuse convolutions without a target norm C, and a C too small for activations of any norm tau_h > 0.

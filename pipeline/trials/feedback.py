@@ -108,7 +108,7 @@ class Projector(Part):
 
     on_opu: ClassVar[bool] = False  # whether a trial with it must reserve an `OPU` resource
     hardware: ClassVar[bool] = False  # whether it is a real OPU, which only one process can open
-    physical: ClassVar[bool] = False  # whether a camera counts light: the device's own noise is instead of sigma
+    physical: ClassVar[bool] = False  # whether a camera counts light, whose noise replaces sigma
     known: ClassVar[bool] = True  # whether the matrix B is known
 
 

@@ -47,7 +47,7 @@ class ConfigError(UserError, ValueError):
 
 
 def refuse(condition: object, field: str, must: str, got: object, use: str = "") -> None:
-    """Raise the `ConfigError` of these words if the condition holds."""
+    """Raise the `ConfigError` of these words if the condition holds; write it out where words cost time or may fail."""
     if condition:
         raise ConfigError(field, must, got, use)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from pipeline.trials.condition import BUILT_IN_TRAINER, PRIVATE
+from pipeline.trials.condition import BUILT_IN_TRAINER, Need
 from pipeline.trials.fields import ConfigError, listed_or, refuse
 from pipeline.trials.mechanism import certified_mechanisms
 from pipeline.trials.part import Part, part, setting
@@ -27,8 +27,8 @@ class Release(Part):
 
     delta: float = setting(
         1e-5, "delta of every (epsilon, delta)", low=0, high=1, open_low=True, open_high=True,
-        needs=[PRIVATE._replace(accepted=f"{PRIVATE.accepted}, or canaries > 0",
-                                holds=lambda c: PRIVATE.holds(c) or c.canaries > 0)])
+        needs=[Need("mechanism", "other than 'none', or canaries > 0",
+                    lambda c: c.parts.mechanism.private or c.canaries > 0)])
     private_metrics: str = setting(
         "", "what is logged of private records: training loss, validation accuracy, and alignment on training batches "
         "(`plain`); validation accuracy alone, with noise that epsilon covers, and alignment on test batches "
@@ -52,7 +52,7 @@ class Release(Part):
         return self.default_disclosure if trial.parts.mechanism.private else "plain"
 
     def check(self, trial: TrialConfig) -> None:
-        """Refuse private metrics that no epsilon covers, and canaries that bound nothing or do not fit the sampler."""
+        """Refuse metrics that no epsilon covers, canaries that bound nothing, and what `secure` cannot guarantee."""
         mechanism, sampler, n_train = trial.parts.mechanism, trial.parts.sampler, trial.split_sizes[0]
         guaranteed = bool(mechanism.kind(trial))
         refuse(0 < self.canaries < MIN_CANARIES or self.canaries > n_train, "canaries", f"must be 0, or at least "
@@ -70,13 +70,10 @@ class Release(Part):
                               f"{listed_or(certified_mechanisms())} with noise, or 'photonic' with noise on every "
                               "layer", f"'{value}' with mechanism '{trial.mechanism}'")
         refuse(self.canaries and trial.disclosure != "plain", "canaries", "their audit is computed from private "
-               "records, and no epsilon covers it; must be 0 with private_metrics "
-               f"'{trial.disclosure}'", self.canaries, "use noise 'research' and private_metrics 'plain'")
-        if trial.secure:
-            self._check_secure(trial, guaranteed)
-
-    def _check_secure(self, trial: TrialConfig, guaranteed: bool) -> None:
-        """Refuse settings with which `noise: secure` cannot keep its guarantee for the released numbers."""
+               f"records, and no epsilon covers it; must be 0 with private_metrics '{trial.disclosure}'",
+               self.canaries, "use noise 'research' and private_metrics 'plain'")
+        if not trial.secure:
+            return
         refuse(not guaranteed, "noise", f"'secure' keeps a guarantee, and mechanism '{trial.mechanism}' has none with "
                "these settings", "'secure'", "use 'research', or settings with noise on every layer")
         refuse(trial.disclosure == "plain", "private_metrics", "must be 'noisy' or 'withheld' with noise 'secure', "
@@ -91,7 +88,7 @@ class Release(Part):
                "'hardware' with noise 'secure'", "use 'simulated'")
         n_weights = n_parameters(trial.layers)
         largest_noise = 2.0**30 / math.sqrt(n_weights)  # over C; its grid then rounds a sum by less than C/1024
-        refuse(trial.noise_multiplier / trial.parts.mechanism.sensitivity_ratio(trial) > largest_noise,
+        refuse(trial.noise_multiplier / mechanism.sensitivity_ratio(trial) > largest_noise,
                "noise_multiplier", f"must be at most {largest_noise:.3g} with noise 'secure', whose grid would be too "
                f"coarse for {n_weights} weights", trial.noise_multiplier)
 

@@ -24,12 +24,13 @@ class Rates(TypedDict, total=False):
 class Sampler(Part):
     """A way to draw batches; all have the public rate m/N, expected batch m and floor(N/m) steps an epoch."""
 
-    relation: ClassVar[str] = "replace-one"  # the neighbouring one: Poisson batches keep the number of records private
+    # The neighbouring one: Poisson batches keep the number of records private, others take it as public.
+    relation: ClassVar[str] = "replace-one"
     counted: ClassVar[bool] = False  # whether a record's participations are known, if the number of records is public
     full: ClassVar[bool] = False  # whether every place of a batch has a record
     independent: ClassVar[bool] = False  # whether a record is drawn independently of all other records
     amplified: ClassVar[bool] = True  # whether sampling amplifies privacy, so that losses of steps are composed
-    min_noise: ClassVar[float] = 0.01  # least, over a record's largest contribution, where it is scaled to less
+    min_noise: ClassVar[float] = 0.01  # least noise over a record's largest contribution, if scaled to a smaller norm
     part_in_step: ClassVar[str] = ""  # a record's participation in words, for notes
     rate_names: ClassVar[tuple[str, ...]] = ()  # the numbers of a privacy event that determine the participations
     accountants: ClassVar[tuple[str, ...]] = ()  # proved for its batches under this relation, the tightest first

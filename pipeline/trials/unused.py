@@ -24,11 +24,10 @@ Written = tuple["TrialConfig", Mapping[str, str]]  # a trial, and the place in t
 
 def check_used(trials: Sequence[TrialConfig]) -> None:
     """Refuse a setting that differs from its default in some trials but is used by none of them."""
-    used_by = [trial.used() for trial in trials]
     for f in settings():
-        given = [number for number, trial in enumerate(trials) if getattr(trial, f.name) != f.default]
-        if given and not any(f.name in used_by[number] for number in given):
-            raise ConfigError(why_unused(f.name, [trials[number] for number in given]))
+        given = [trial for trial in trials if getattr(trial, f.name) != f.default]
+        if given and not any(f.name in trial.used() for trial in given):
+            raise ConfigError(why_unused(f.name, given))
 
 
 def check_written(entries: Mapping[str, Any], trials: Sequence[Written]) -> None:
