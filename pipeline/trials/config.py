@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Mapping
-from dataclasses import Field, dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any
 
 from pipeline.trials.arithmetic import Arithmetic
@@ -24,12 +24,6 @@ from pipeline.trials.shapes import LayerShape
 from pipeline.trials.trainer import Trainer
 
 __all__ = ["ConfigError", "TrialConfig", "settings"]
-
-
-@functools.cache
-def _fields(cls: Any) -> tuple[Field[Any], ...]:  # mypy does not take the class of a part for hashable
-    """Return the settings of a part's class; `dataclasses.fields` looks through all its attributes at every call."""
-    return fields(cls)
 
 
 @dataclass(frozen=True)
@@ -106,8 +100,8 @@ class TrialConfig:
         for slot, attribute in SLOTS.items():
             name = names[slot] or chosen["feedback"].projectors[0]  # only the projector's default is empty
             cls = own_parts.get(slot) or PARTS[slot][name]
-            chosen[attribute] = cls(**{f.name: values[f.name] for f in _fields(cls) if f.name in values})
-        flat = {f.name: getattr(part, f.name) for part in chosen.values() for f in _fields(type(part))}
+            chosen[attribute] = cls(**{f.name: values[f.name] for f in cls.settings if f.name in values})
+        flat = {f.name: getattr(part, f.name) for part in chosen.values() for f in part.settings}
         unused = {name: value for name, value in values.items()
                   if name not in flat and name not in SLOTS and value != SETTINGS[name].default}
         flat |= unused | {slot: chosen[attribute].name for slot, attribute in SLOTS.items()}
@@ -234,7 +228,7 @@ class TrialConfig:
     def _used(self) -> dict[str, Any]:
         values = {slot: self._flat[slot] for slot in SLOTS if uses(self, SETTINGS[slot], self)}
         for part in self.parts:
-            values |= {f.name: plain(getattr(part, f.name)) for f in _fields(type(part)) if uses(part, f, self)}
+            values |= {f.name: plain(getattr(part, f.name)) for f in part.settings if uses(part, f, self)}
         if "private_metrics" in values:
             values["private_metrics"] = self.disclosure
         return dict(sorted(values.items()))

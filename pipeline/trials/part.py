@@ -85,10 +85,12 @@ class Part:
     works: ClassVar[Any] = None
     instead: ClassVar[Mapping[str, str]] = {}
     not_integer: ClassVar[str] = ""
+    settings: ClassVar[tuple[Field[Any], ...]] = ()  # that it declares, in order
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]  # set by `dataclass` in every subclass
 
     def __init_subclass__(cls) -> None:
         dataclasses.dataclass(frozen=True)(cls)
+        cls.settings = dataclasses.fields(cls)  # which looks through all attributes of the class at every call
 
     def check(self, trial: TrialConfig) -> None:
         """Refuse settings that do not go with this part: naming one, its value, the reason, and what is accepted."""
@@ -161,9 +163,9 @@ def part(slot: str, name: str, trainer_only: bool = False) -> Callable[[type[Par
             raise ConfigError(slot, f"'{name}' is taken by {origin(registered)}", origin(cls), "choose another name")
         others = [other for slot_parts in PARTS.values() for other in slot_parts.values()
                   if (other.slot, other.name) != (slot, name)]
-        for field in dataclasses.fields(cls):
+        for field in cls.settings:
             _check_declaration(field, others)
-        SETTINGS.update({field.name: field for field in dataclasses.fields(cls)})
+        SETTINGS.update({field.name: field for field in cls.settings})
         cls.slot, cls.name, cls.label, cls.trainer_only = slot, name, cls.label or name, trainer_only
         slot_parts = PARTS[slot].unlisted if trainer_only else PARTS[slot]
         slot_parts[name] = cls
@@ -312,6 +314,6 @@ def _settings(parts: tuple[tuple[str, tuple[type[Part], ...]], ...]) -> tuple[Fi
     found: dict[str, Field[Any]] = {}
     for slot_name, slot_parts in parts:
         found.setdefault(slot_name, SETTINGS[slot_name])
-        for field in (field for cls in slot_parts for field in dataclasses.fields(cls)):
+        for field in (field for cls in slot_parts for field in cls.settings):
             found.setdefault(field.name, field)
     return tuple(found.values())
