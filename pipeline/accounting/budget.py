@@ -146,7 +146,8 @@ def epoch_cost(trial: TrialConfig, order: int) -> float:
 
 def _epoch_costs(trial: TrialConfig) -> np.ndarray:
     """Return `epoch_cost` at all `ORDERS`: a record is in training or in validation, so the larger cost counts."""
-    return np.maximum(event_of(with_noise(trial), 1).renyi(), np.array(ORDERS) / (2 * evaluation_noise(trial) ** 2))
+    training = event_of(with_noise(trial), 1).renyi()
+    return np.maximum(training, np.array(ORDERS) / (2 * evaluation_noise(trial) ** 2))
 
 
 def epochs_released(released: Iterable[Release]) -> Iterator[tuple[TrialConfig, int]]:
