@@ -16,23 +16,20 @@ larger of the two. A trial starts only if all its epochs fit, and it is charged 
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
-from dp_accounting.rdp import RdpAccountant
 
 from pipeline.accounting.certified import event_of, with_noise
-from pipeline.accounting.curves import ORDERS, improved_conversion, without_replacement_rdp
+from pipeline.accounting.curves import ORDERS, improved_conversion
 from pipeline.accounting.epsilon import Epsilon
 from pipeline.accounting.evaluations import evaluation_noise, is_noisy
-from pipeline.accounting.event import PrivacyEvent
 from pipeline.accounting.finite_precision import accounted_delta, within_delta
 from pipeline.accounting.noise import noise_statement, sentence
-from pipeline.accounting.selected import dp_event
-from pipeline.accounting.stated import RELATIONS, StatedEvent
 from pipeline.experiment.experiment import Experiment
 from pipeline.experiment.sections import Budget
 from pipeline.trials.config import ConfigError, TrialConfig
@@ -54,11 +51,8 @@ class Filter(NamedTuple):
 
     def spent(self, released: Iterable[Release]) -> float:
         """Return the Renyi divergence, of order `order`, that all epochs of all releases have spent together."""
-        costs: list[float] = []  # one entry for each epoch
-        for trial, epochs in epochs_released(released):
-            cost = epoch_cost(trial, self.order)
-            costs.extend(cost for _ in range(epochs))
-        return math.fsum(costs)  # rounds once, so the order of the trials does not matter
+        costs = ([epoch_cost(trial, self.order)] * epochs for trial, epochs in epochs_released(released))
+        return math.fsum(itertools.chain.from_iterable(costs))  # rounds once, so the trials' order does not matter
 
     def epsilon(self, divergence: float) -> float:
         """Convert a spent divergence to epsilon at `delta`; no divergence gives 0."""
@@ -125,24 +119,19 @@ def make_filter(experiment: Experiment, order: int | None = None) -> Filter:
     conversion = np.log1p(-1 / orders) - np.log(delta * orders) / (orders - 1)
     min_epsilons = np.min(run_costs, axis=0) + conversion  # [orders], of the cheapest corner
     if min_epsilons.min() > budget.epsilon:
-        raise _budget_too_small(budget, corners, min_epsilons.min())
+        # A target epsilon within the budget can still be too large, so the message explains the difference.
+        targets = [trial.target_epsilon for trial in corners if trial.target_epsilon]
+        hint = (f"; that is more than its target_epsilon of {min(targets):g}, as a filter adds up Renyi divergences of "
+                "one order, which bound epsilon less tightly; ask for a smaller target or a larger budget"
+                ) if targets else ""
+        raise ConfigError(f"budget.epsilon: must be at least {min_epsilons.min():.4g}, which the cheapest trial of the "
+                          f"search costs, got {budget.epsilon:g}{hint}")
     if order is None:
         affordable = min_epsilons <= budget.epsilon  # orders at which at least the cheapest corner fits
         max_divergences = budget.epsilon - conversion[affordable]
         mean_shares = np.mean(run_costs[:, affordable] / max_divergences, axis=0)
         order = int(orders[affordable][np.argmin(mean_shares)])
     return Filter(budget, order, delta)
-
-
-def _budget_too_small(budget: Budget, corners: Sequence[TrialConfig], min_epsilon: float) -> ConfigError:
-    """Return the error for a budget below `min_epsilon`, the cost of the cheapest corner of the search space."""
-    targets = [trial.target_epsilon for trial in corners if trial.target_epsilon]
-    hint = ""
-    if targets:
-        hint = (f"; that is more than its target_epsilon of {min(targets):g}, as a filter adds up Renyi divergences of "
-                "one order, which bound epsilon less tightly; ask for a smaller target or a larger budget")
-    return ConfigError(f"budget.epsilon: must be at least {min_epsilon:.4g}, which the cheapest trial of the "
-                       f"search costs, got {budget.epsilon:g}{hint}")
 
 
 @lru_cache(maxsize=4096)
@@ -157,26 +146,12 @@ def epoch_cost(trial: TrialConfig, order: int) -> float:
 
 def _epoch_costs(trial: TrialConfig) -> np.ndarray:
     """Return `epoch_cost` at all `ORDERS`: a record is in training or in validation, so the larger cost counts."""
-    training = renyi(event_of(with_noise(trial), 1))
+    training = event_of(with_noise(trial), 1).renyi()
     return np.maximum(training, np.array(ORDERS) / (2 * evaluation_noise(trial) ** 2))
 
 
-@lru_cache(maxsize=1024)
-def renyi(event: PrivacyEvent | StatedEvent) -> np.ndarray:
-    """Return the Renyi divergence of an event at all orders of `ORDERS`, [len(ORDERS)], read-only."""
-    if isinstance(event, StatedEvent):
-        curve = event.renyi()
-    elif event.sampler_class.amplified and event.sampler_class.full:
-        # batches without replacement, for which `dp_accounting` takes seconds
-        curve = event.steps * without_replacement_rdp(event.q, event.z)
-    else:
-        curve = np.array(RdpAccountant(ORDERS, RELATIONS[event.relation]).compose(dp_event(event)).rdp)
-    curve.setflags(write=False)
-    return curve
-
-
-def epochs_released(released: Iterable[Release]) -> Iterable[tuple[TrialConfig, int]]:
-    """Return (trial, released epochs) for every trial with a release.
+def epochs_released(released: Iterable[Release]) -> Iterator[tuple[TrialConfig, int]]:
+    """Yield (trial, released epochs) for every trial with a release.
 
     If noise comes from a recorded seed, a trial that is trained again releases the same values again, and the longest
     release counts. With secret noise every draw is a separate release, and their epochs add up.
@@ -184,15 +159,12 @@ def epochs_released(released: Iterable[Release]) -> Iterable[tuple[TrialConfig, 
     releases_by_key: dict[str, list[Release]] = {}
     for release in released:
         releases_by_key.setdefault(release.trial.trial_key, []).append(release)
-    epochs_by_trial = []
     for releases in releases_by_key.values():
         trial = releases[0].trial  # all releases of a key are of one trial
         if trial.draws_fresh_noise:
-            epochs = sum(epochs_by_draw(releases))
+            yield trial, sum(epochs_by_draw(releases))
         else:
-            epochs = max(release.epochs for release in releases)
-        epochs_by_trial.append((trial, epochs))
-    return epochs_by_trial
+            yield trial, max(release.epochs for release in releases)
 
 
 def epochs_by_draw(released: Iterable[Release]) -> list[int]:

@@ -12,11 +12,10 @@ These are divided by `Mechanism.sensitivity_ratio` if noise is scaled to a small
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from functools import lru_cache
 
-from dp_accounting import GaussianDpEvent
+from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
 
 from pipeline.accounting.curves import gdp_eps
 from pipeline.accounting.epsilon import Epsilon
@@ -24,27 +23,34 @@ from pipeline.accounting.event import (
     CONVERSIONS,
     PrivacyEvent,
     TooLittleNoise,
-    accountants,
     calibrate,
-    epsilon,
     noise_multiplier_for,
     sensitivity,
 )
-from pipeline.accounting.finite_precision import accounted_delta, within_delta
+from pipeline.accounting.finite_precision import accounted_delta, with_sampler_error
 from pipeline.accounting.label import with_sigma
-from pipeline.accounting.stated import StatedEvent, poisson_of, stated_event, stated_value, unsampled
+from pipeline.accounting.stated import Event, StatedEvent, stated_event, unsampled
 from pipeline.trials.config import ConfigError, TrialConfig
 from pipeline.trials.mechanism import MIN_NOISE_OVER_C, certified_mechanisms
 
 IN_THE_BATCH = "none (the record is in the batch)"  # sampler of one step, for an attacker who knows that
 
 
-def event_of(config: TrialConfig, epochs_done: int) -> PrivacyEvent | StatedEvent:
-    """Return the privacy event of a trial's first `epochs_done` epochs: of its Gaussian mechanism, or a stated one."""
+def event_of(config: TrialConfig, epochs_done: int) -> Event:
+    """Return the privacy event of a trial's first `epochs_done` epochs: of its Gaussian mechanism, or a stated one.
+
+    A stated Gaussian mechanism on Poisson batches becomes a `PrivacyEvent`: this package's own accountants take it, as
+    they take built-in trainers. All other stated events are for the accountants of `dp_accounting`.
+    """
     mechanism = config.parts.mechanism
-    if mechanism.composed and not mechanism.certified:
-        return _as_stated(config, epochs_done)
-    return gaussian_event(config, epochs_done)
+    if mechanism.certified or not mechanism.composed:
+        return gaussian_event(config, epochs_done)
+    stated = stated_event(config, epochs_done)
+    match stated.relation, stated.event:
+        case "add/remove", PoissonSampledDpEvent(sampling_probability=q, event=GaussianDpEvent(noise_multiplier=z)) \
+                if 0 < q <= 1:
+            return PrivacyEvent("poisson", stated.relation, z, stated.steps, stated.epochs, sampling_rate=q)
+    return stated
 
 
 def gaussian_event(config: TrialConfig, epochs_done: int) -> PrivacyEvent:
@@ -60,21 +66,6 @@ def gaussian_event(config: TrialConfig, epochs_done: int) -> PrivacyEvent:
     n_train, _ = config.split_sizes
     return PrivacyEvent(sampler.name, sampler.relation, noise_multiplier, epochs_done * config.steps_per_epoch,
                         epochs_done, **sampler.rates(n_train))
-
-
-def _as_stated(config: TrialConfig, epochs_done: int) -> PrivacyEvent | StatedEvent:
-    """Return the privacy event that the trial's trainer states, for its first `epochs_done` epochs.
-
-    A Gaussian mechanism on Poisson batches becomes a `PrivacyEvent`: this package's own accountants take it, as they
-    take built-in trainers. All other events stay a `StatedEvent`, for the accountants of `dp_accounting`.
-    """
-    stated = stated_event(config, epochs_done)
-    poisson_gaussian = poisson_of(stated)
-    if poisson_gaussian is None:
-        return stated
-    sampling_rate, noise_multiplier = poisson_gaussian
-    return PrivacyEvent("poisson", stated.relation, noise_multiplier, steps=stated.steps, epochs=stated.epochs,
-                        sampling_rate=sampling_rate)
 
 
 @lru_cache(maxsize=1024)
@@ -95,7 +86,10 @@ def with_noise(config: TrialConfig) -> TrialConfig:
             return TrialConfig(config.given, target_epsilon=0.0, **{trainer.calibrates: value})
 
         def epsilon_of(value: float) -> float:
-            return _min_epsilon(with_setting(value))
+            try:
+                return certified_epsilons(with_setting(value), config.epochs)[0].value  # the tightest comes first
+            except TooLittleNoise:  # for the accountants
+                return math.inf
 
         return with_setting(calibrate(config.target_epsilon, epsilon_of, trainer.calibrates))
     event = gaussian_event(config, config.epochs)
@@ -146,7 +140,7 @@ def stated_step(config: TrialConfig) -> tuple[float | None, Epsilon]:
     conversion = "exact"
     if not isinstance(step.event, GaussianDpEvent):
         tightest = step.accountants[0]
-        mu, value, conversion = None, stated_value(step, config.delta, tightest), CONVERSIONS[tightest]
+        mu, value, conversion = None, step.value(config.delta, tightest), CONVERSIONS[tightest]
     elif step.event.noise_multiplier == 0:
         mu = value = math.inf
     else:
@@ -158,52 +152,29 @@ def stated_step(config: TrialConfig) -> tuple[float | None, Epsilon]:
 
 
 def certified_epsilons(config: TrialConfig, epochs_done: int) -> list[Epsilon]:
-    """Return epsilon of all released iterates together, by every accountant for the trial's sampler, tightest first.
+    """Return epsilon of all released iterates together, by every accountant for the trial's event, tightest first.
 
     If `epochs_done` exceeds the trial's epochs, several draws of its noise are composed. The list is empty without a
     Gaussian mechanism or a stated event. Epsilons of a stated event have kind `stated`.
     """
-    if config.parts.mechanism.kind(config) == "stated":
-        return _stated_epsilons(config, epochs_done)
-    if not config.parts.mechanism.certified:
+    mechanism = config.parts.mechanism
+    is_stated = mechanism.kind(config) == "stated"
+    if not (is_stated or mechanism.certified):
         return []
-    event, delta = gaussian_event(with_noise(config), epochs_done), accounted_delta(config)
-    runs = max(1.0, epochs_done / config.epochs)  # more than one if the trial's noise was drawn again
+    noisy = with_noise(config)
+    event = event_of(noisy, epochs_done)
+    kind, sampler, note = "certified", event.sampler, event.note
+    if is_stated:
+        kind, sampler, note = "stated", StatedEvent.sampler, f"{stated_of(noisy)}, and {StatedEvent.note}"
     epsilons = []
-    for accountant in accountants(event):
-        certified = epsilon(event, delta, accountant)
-        # A secure noise sampler is not exact; its error must fit into its share of delta.
-        value = certified.value if within_delta(config, certified.value, runs) else math.inf
-        epsilons.append(dataclasses.replace(certified, value=value, delta=config.delta))
-    return epsilons
+    for accountant in event.accountants:
+        value = with_sampler_error(config, event.value(accounted_delta(config), accountant), epochs_done)
+        epsilons.append(Epsilon(value, kind, accountant, event.relation, sampler, config.delta,
+                                CONVERSIONS[accountant], note))
+    return sorted(epsilons, key=lambda epsilon: epsilon.value) if is_stated else epsilons
 
 
 def stated_of(config: TrialConfig) -> str:
     """Return a clause with the event that a trainer states for a trial; `config` has its calibrated noise."""
     trainer = config.parts.trainer
     return f"of every {trainer.per} trainer '{trainer.name}' states {trainer.stated_event(config)}"
-
-
-def _stated_epsilons(config: TrialConfig, epochs_done: int) -> list[Epsilon]:
-    """Return the `stated` epsilons of the first `epochs_done` epochs, one for each accountant, the tightest first."""
-    noisy = with_noise(config)
-    event = event_of(noisy, epochs_done)
-    note = f"{stated_of(noisy)}, and nobody here checked it"
-    if isinstance(event, PrivacyEvent):
-        certified = [epsilon(event, config.delta, accountant) for accountant in accountants(event)]
-        return [dataclasses.replace(e, kind="stated", sampler="by_trainer", note=note) for e in certified]
-    epsilons = []
-    for accountant in event.accountants:
-        epsilons.append(Epsilon(
-            value=stated_value(event, config.delta, accountant), kind="stated", variant=accountant,
-            relation=event.relation, sampler="by_trainer", delta=config.delta, conversion=CONVERSIONS[accountant],
-            note=note))
-    return sorted(epsilons, key=lambda e: e.value)
-
-
-def _min_epsilon(config: TrialConfig) -> float:
-    """Return the smallest stated epsilon of a whole run; infinite if its noise is too small for the accountants."""
-    try:
-        return min(e.value for e in _stated_epsilons(config, config.epochs))
-    except TooLittleNoise:
-        return math.inf

@@ -9,7 +9,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any, NamedTuple, Unpack
 
-from pipeline.accounting import audited, claimed, column, curves, event, label, leekifer
+from pipeline.accounting import audited, claimed, column, counterexamples, curves, event, label, leekifer
 from pipeline.trials.fields import UserError
 from pipeline.trials.sampler import Rates
 
@@ -46,11 +46,8 @@ def evaluate(path: Path | str) -> list[CheckResult]:
     cases = content.get("cases") if isinstance(content, dict) else None
     if not isinstance(cases, list) or not cases or not all(isinstance(case, dict) for case in cases):
         raise CheckError(f"{path}: must have a list `cases` of objects")
-    results = []
-    for number, case in enumerate(cases, start=1):
-        case_name = case.get("id", f"case {number}")
-        results.append(_evaluate(case, f"{path}: {case_name}"))
-    return results
+    return [_evaluate(case, f"{path}: {case.get('id', f'case {number}')}")
+            for number, case in enumerate(cases, start=1)]
 
 
 def as_text(results: Sequence[CheckResult]) -> str:
@@ -86,13 +83,10 @@ def _evaluate(case: dict[str, Any], where: str) -> CheckResult:
         raise CheckError(f"{where}: {name}: {error}") from error
 
 
-def _number(value: Any) -> Value:
+def _number(value: Any) -> Any:
+    """Return an expected result as a `Value`; "inf" stands for infinity."""
     if isinstance(value, dict):
-        return {key: _scalar(item) for key, item in value.items()}
-    return _scalar(value)
-
-
-def _scalar(value: Any) -> float | None:
+        return {key: _number(item) for key, item in value.items()}
     return None if value is None else float(value)
 
 
@@ -152,8 +146,7 @@ def _leekifer(sensitivity: float, sigma: float, epochs: int, N: int, m: int, noi
 
 def _component_norm(**inputs: Any) -> Value:
     """Return C, the largest norm of a contribution under component clipping, and the sensitivities from it."""
-    C = event.certified_component_norm(tau_B=inputs["tau_B"], gamma=inputs["gamma"], tau_h_prev=inputs["tau_h_prev"],
-                                       bias=inputs["bias"])
+    C = event.certified_component_norm(**inputs)
     replace_sum = event.sensitivity(C, "replace-one")
     return {"C": C, "sens_addremove_sum": event.sensitivity(C, "add/remove"), "sens_replace_sum": replace_sum,
             "sens_replace_mean_m256": replace_sum / 256}
@@ -194,7 +187,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {  # a `Value`, or an array of one nu
 
     **BOUNDS,
     **{function.__name__: function for function in (
-        column.alpha_max, column.single_column_eps_counterexample, column.joint_layer_floor,
+        column.alpha_max, counterexamples.single_column_eps_counterexample, column.joint_layer_floor,
         label.label_dp_photonic_layer, leekifer.leekifer_sensitivity, curves.gdp_eps)},
     "network_epsilon": _network_epsilon,
     "joint_column_counterexample": _joint_column,

@@ -25,7 +25,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from pipeline.accounting.epsilon import Epsilon
+from pipeline.accounting.curves import classic_conversion
+from pipeline.accounting.epsilon import Epsilon, check_delta
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.network import ACTIVATION_SLOPES
 
@@ -119,6 +120,11 @@ class Layer:
                 raise ValueError(f"{low}: must be >= 0 and at most {high} = {getattr(self, high)}, "
                                  f"got {getattr(self, low)}")
 
+    @property
+    def of_column(self) -> dict[str, float]:
+        """The arguments of a `Bound` for one column of the layer, by name; without alpha and m."""
+        return {name: value for name, value in vars(self).items() if name != "n_in"}
+
 
 def network_epsilon(bound: Bound, layers: Sequence[Layer], T: int, delta: float, m: int) -> tuple[float, float | None]:
     """Return (epsilon, order) of T steps of a whole network, composed as Ohana et al. (2021) do, with their Theorem 2.
@@ -129,22 +135,15 @@ def network_epsilon(bound: Bound, layers: Sequence[Layer], T: int, delta: float,
     """
     if T < 1:
         raise ValueError(f"T: must be >= 1, got {T}")
-    if not 0 < delta < 1:
-        raise ValueError(f"delta: must be > 0 and < 1, got {delta}")
-    epsilons = T * _step_curve(bound, tuple(layers), m) + math.log(1 / delta) / (ALPHAS - 1)
-    best = int(np.argmin(epsilons))
-    if not math.isfinite(epsilons[best]):
-        return math.inf, None
-    return float(epsilons[best]), float(ALPHAS[best])
+    check_delta(delta)
+    epsilon, order = classic_conversion(ALPHAS, T * _step_curve(bound, tuple(layers), m), delta)
+    return (epsilon, order) if math.isfinite(epsilon) else (math.inf, None)
 
 
 @lru_cache(maxsize=4096)
 def _step_curve(bound: Bound, layers: tuple[Layer, ...], m: int) -> np.ndarray:
     """Return the claimed divergence of one step, `bound` added over the columns of every layer, [len(ALPHAS)]."""
-    curve = np.asarray(sum(
-        layer.n_in * bound(ALPHAS, m, n_out=layer.n_out, sigma=layer.sigma, tau_B=layer.tau_B,
-                           gamma_min=layer.gamma_min, gamma_max=layer.gamma_max, tau_h_min=layer.tau_h_min,
-                           tau_h_max=layer.tau_h_max) for layer in layers))
+    curve = np.asarray(sum(layer.n_in * bound(ALPHAS, m, **layer.of_column) for layer in layers))
     curve.setflags(write=False)
     return curve
 
@@ -215,11 +214,6 @@ def _input_kinds(config: TrialConfig) -> tuple[str, ...]:
     return (first, *[config.activation] * len(config.hidden))
 
 
-def assumptions(config: TrialConfig) -> list[Assumption]:
-    """Return the formulas' assumptions, checked against this trial's update rule; [] without the photonic mechanism."""
-    return list(_assumptions(config))
-
-
 def not_described(config: TrialConfig) -> str:
     """Return why Prop. 3 of Ohana et al. (2021) and its variants do not describe the trial's noise; empty if they do.
 
@@ -241,8 +235,11 @@ def not_described(config: TrialConfig) -> str:
 
 
 @lru_cache(maxsize=1024)
-def _assumptions(config: TrialConfig) -> tuple[Assumption, ...]:
-    """Return the formulas' assumptions; a single failing one if they do not describe the trial's noise."""
+def assumptions(config: TrialConfig) -> tuple[Assumption, ...]:
+    """Return the formulas' assumptions, checked against this trial's update rule; () without the photonic mechanism.
+
+    There is a single failing one if the formulas do not describe the trial's noise.
+    """
     if not config.parts.mechanism.optical:
         return ()
     if reason := not_described(config):
@@ -251,6 +248,8 @@ def _assumptions(config: TrialConfig) -> tuple[Assumption, ...]:
     slope = f"the infimum of phi' is 0 for {config.activation}, gamma_min clamps nothing"
     if config.gamma_min > 0:
         slope = f"phi' is clamped to at least {config.gamma_min:g}"
+    rho2 = max(_rho2(layer.gamma_min, layer.gamma_max, layer.tau_h_min, layer.tau_h_max)
+               for layer in layers_of(config))
     is_float32 = config.matmul_precision == "float32"
     rounding = "" if is_float32 else ": bounds hold, and the noise is Gaussian, to a relative 2^-8"
     return (
@@ -261,7 +260,7 @@ def _assumptions(config: TrialConfig) -> tuple[Assumption, ...]:
         Assumption(GAMMA, config.gamma_min > 0, slope),
         _floor(config),
         Assumption(OFFSET, config.tau_h_min > 0, f"tau_h_min = {config.tau_h_min:g}"),
-        _rho(config),
+        Assumption(RHO, config.batch_size + 1 > rho2, f"m = {config.batch_size}, rho^2 = {rho2:.4g}"),
         Assumption(EQUAL, False, "assumed, not enforced: phi' and h differ between neighbouring data sets"),
         Assumption(SATURATING, False, "assumed, not enforced: phi' and h need not reach their bounds"),
         Assumption(EXACT, is_float32, f"matmul_precision = {config.matmul_precision}{rounding}"),
@@ -293,17 +292,10 @@ def abridged(items: Sequence[str], max_items: int = 20) -> str:
     return f"{text} and {omitted} more" if omitted > 0 else text
 
 
-def _rho(config: TrialConfig) -> Assumption:
-    """Return whether m + 1 > rho^2 in every layer, without which Prop. 3 of Ohana et al. (2021) is infinite."""
-    rho2 = max(_rho2(layer.gamma_min, layer.gamma_max, layer.tau_h_min, layer.tau_h_max)
-               for layer in layers_of(config))
-    return Assumption(RHO, config.batch_size + 1 > rho2, f"m = {config.batch_size}, rho^2 = {rho2:.4g}")
-
-
 def missing(config: TrialConfig, variant: Variant) -> list[Assumption]:
     """Return the assumptions that make a formula infinite because the trial does not satisfy them."""
     needed = (*variant.needs, FEEDBACK)
-    return [assumption for assumption in _assumptions(config) if not assumption.holds and assumption.name in needed]
+    return [assumption for assumption in assumptions(config) if not assumption.holds and assumption.name in needed]
 
 
 def claimed_epsilons(config: TrialConfig, epochs_done: int) -> list[Epsilon]:

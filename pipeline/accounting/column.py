@@ -6,7 +6,7 @@ mean)
 
     g_alpha(r) = -log(r)/2 - log(alpha - (alpha - 1) r)/(2 (alpha - 1)).
 
-The counterexamples evaluate admissible neighbours exactly, for comparison with the printed bounds.
+`counterexamples` evaluates admissible neighbours exactly, for comparison with the printed bounds.
 """
 
 from __future__ import annotations
@@ -15,20 +15,16 @@ import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
-from scipy import stats
 
 from pipeline.accounting.claimed import (
     ALPHAS,
     Bound,
     Curve,
-    a1_alt,
     a3_saturating,
     layers_of,
     not_described,
-    prop3_first,
-    prop3_second,
 )
-from pipeline.accounting.curves import smallest_epsilon
+from pipeline.accounting.curves import classic_conversion
 from pipeline.accounting.epsilon import Epsilon
 from pipeline.trials.config import TrialConfig
 
@@ -38,7 +34,7 @@ def alpha_max(m: int, gamma_min: float, gamma_max: float, tau_h_min: float, tau_
 
     It is 1 + m/(rho^2 - 1), and infinite if rho = 1.
     """
-    rho = _rho(gamma_min, gamma_max, tau_h_min, tau_h_max)
+    rho = rho_of(gamma_min, gamma_max, tau_h_min, tau_h_max)
     return 1 + m / (rho**2 - 1) if rho > 1 else math.inf
 
 
@@ -53,10 +49,9 @@ def corrected_column_replace_one(alpha: Curve, m: int, n_out: int, sigma: float,
     with K = (m - 1) - (alpha - 1) rho^2, t = clip(K/(alpha rho), 1, rho) and the variances' ratio R = 1 + (rho^2 -
     1)/m. It is infinite unless sigma > 0, L > 0 and alpha < `alpha_max`.
     """
-    rho = _rho(gamma_min, gamma_max, tau_h_min, tau_h_max)
+    rho = rho_of(gamma_min, gamma_max, tau_h_min, tau_h_max)
 
-    def divergence(a: np.ndarray) -> np.ndarray:
-        """Return the divergence at orders `a` [k], all below the limit."""
+    def divergence(a: np.ndarray) -> np.ndarray:  # at orders a [k] below the limit
         K = (m - 1) - (a - 1) * rho**2
         t = np.clip(K / (a * rho), 1, rho)
         mean_term = a / 2 * (tau_B / sigma)**2 * (rho + t)**2 / (K + a * t**2)
@@ -75,10 +70,9 @@ def corrected_column_add_remove(alpha: Curve, m: int, n_out: int, sigma: float, 
 
         alpha tau_B^2/(2 sigma^2) rho^2/(m - 1 - (alpha - 1) rho^2) + n_out g_alpha(1 + rho^2/(m - 1))
     """
-    rho = _rho(gamma_min, gamma_max, tau_h_min, tau_h_max)
+    rho = rho_of(gamma_min, gamma_max, tau_h_min, tau_h_max)
 
-    def divergence(a: np.ndarray) -> np.ndarray:
-        """Return the divergence at orders `a` [k], all below the limit."""
+    def divergence(a: np.ndarray) -> np.ndarray:  # at orders a [k] below the limit
         mean_term = a / 2 * (tau_B / sigma)**2 * rho**2 / (m - 1 - (a - 1) * rho**2)
         return mean_term + n_out * _g(a, 1 + rho**2 / (m - 1))
 
@@ -112,7 +106,7 @@ def joint_layer_floor(alpha: float, lam: float, n_out: int, sigma: float, tau_B:
     return float(2 * alpha * (tau_B / sigma) ** 2 * U2 / K + n_out * (_g(alpha, r) + _g(alpha, 1 / r)))
 
 
-def _rho(gamma_min: float, gamma_max: float, tau_h_min: float, tau_h_max: float) -> float:
+def rho_of(gamma_min: float, gamma_max: float, tau_h_min: float, tau_h_max: float) -> float:
     """Return rho = U/L; infinite if L = 0."""
     L = gamma_min * tau_h_min
     return gamma_max * tau_h_max / L if L > 0 else math.inf
@@ -146,60 +140,19 @@ def column_epsilons(config: TrialConfig) -> list[Epsilon]:
         return []
     epsilons = []
     for relation, bound in _BOUNDS.items():
-        layer_epsilons = []
-        for layer in layers_of(config):
-            constants = dict(n_out=layer.n_out, sigma=layer.sigma, tau_B=layer.tau_B, gamma_min=layer.gamma_min,
-                             gamma_max=layer.gamma_max, tau_h_min=layer.tau_h_min, tau_h_max=layer.tau_h_max)
-            layer_epsilons.append(_epsilon(bound, config.delta, m=config.batch_size, **constants))
+        value = max(epsilon_of_column(bound, config.delta, m=config.batch_size, **layer.of_column)
+                    for layer in layers_of(config))
         epsilons.append(Epsilon(
-            value=max(layer_epsilons), kind="column", variant=relation.replace("/", "-"), relation=relation,
-            sampler=config.sampler, delta=config.delta, conversion="classic",
+            value, kind="column", variant=relation.replace("/", "-"), relation=relation, sampler=config.sampler,
+            delta=config.delta, conversion="classic",
             note="one column of one layer in one step, not the model: columns share their noise and do not compose"))
     return epsilons
 
 
-def _epsilon(bound: Bound, delta: float, **constants: float) -> float:
+def epsilon_of_column(bound: Bound, delta: float, **constants: float) -> float:
     """Return epsilon at delta from the Renyi divergence `bound`, minimized over the orders `ALPHAS`."""
-    epsilons = bound(ALPHAS, **constants) + math.log(1 / delta) / (ALPHAS - 1)  # classic conversion, at every order
-    return float(np.min(epsilons))
-
-
-def single_column_eps_counterexample(n_out: int, delta: float, m: int, sigma: float, tau_B: float, gamma_min: float,
-                                     gamma_max: float, tau_h_min: float, tau_h_max: float) -> dict[str, float]:
-    """Return epsilon of one column and one step by four bounds, and exactly for one pair of neighbouring data sets.
-
-    A bound below the exact value, `exact_lower_bound`, is wrong. In the pair, one record I differs. It has no error in
-    either data set, so the means agree. Its phi' h is U in one data set and L in the other; all other records have L.
-    The n_out rows are then Gaussians with variance ratio R = 1 + (rho^2 - 1)/m.
-    """
-    rho = _rho(gamma_min, gamma_max, tau_h_min, tau_h_max)
-    if math.isinf(rho):
-        raise ValueError(f"gamma_min, tau_h_min: must be > 0, got {gamma_min}, {tau_h_min}")
-    constants = dict(m=m, n_out=n_out, sigma=sigma, tau_B=tau_B, gamma_min=gamma_min, gamma_max=gamma_max,
-                     tau_h_min=tau_h_min, tau_h_max=tau_h_max)
-    bounds = (prop3_first, prop3_second, a1_alt, corrected_column_replace_one)
-    return {
-        **{bound.__name__: _epsilon(bound, delta, **constants) for bound in bounds},
-        "exact_lower_bound": _epsilon_of_variance_ratio(1 + (rho**2 - 1) / m, n_out, delta),
-    }
-
-
-def _epsilon_of_variance_ratio(R: float, n: int, delta: float) -> float:
-    """Return the smallest epsilon at which the Gaussians N(0, R I_n) and N(0, I_n) are (epsilon, delta)-close; R > 1.
-
-    Both directions count. The privacy loss is affine in |x|^2, a chi-square variable, so its tails are exact.
-    """
-    def excess(epsilon: float) -> float:
-        """Return the larger of the two hockey-stick divergences of order e^epsilon, minus delta."""
-        # Above |x|^2 = wide the wide density is more than e^epsilon times the narrow one; below |x|^2 = narrow the
-        # narrow density is more than e^epsilon times the wide one.
-        wide = 2 * (epsilon + n / 2 * math.log(R)) / (1 - 1 / R)
-        narrow = 2 * (n / 2 * math.log(R) - epsilon) / (1 - 1 / R)
-        wide_divergence = stats.chi2.sf(wide / R, n) - math.exp(epsilon) * stats.chi2.sf(wide, n)
-        narrow_divergence = stats.chi2.cdf(narrow, n) - math.exp(epsilon) * stats.chi2.cdf(narrow / R, n)
-        return max(wide_divergence, narrow_divergence) - delta
-
-    return smallest_epsilon(excess)
+    epsilon, _ = classic_conversion(ALPHAS, np.asarray(bound(ALPHAS, **constants)), delta)
+    return epsilon
 
 
 def joint_column_counterexample(m: int, n_in: int, n_out: int, sigma: float, tau_B: float, alpha: float,

@@ -147,14 +147,10 @@ def _log_central_moments(n: int, z: float) -> np.ndarray:
 
 
 @lru_cache(maxsize=8)
-def gaussian_losses(z: float, interval: float = DISCRETIZATION) -> LossDistribution:
-    """Return the privacy-loss distribution of the Gaussian mechanism: that of Poisson sampling at rate 1."""
-    return poisson_losses(1.0, z, interval)
-
-
-@lru_cache(maxsize=8)
 def poisson_losses(q: float, z: float, interval: float = DISCRETIZATION) -> LossDistribution:
     """Return the privacy-loss distribution of one step with Poisson sampling, add/remove, on a grid of this interval.
+
+    At rate 1, which takes every record, it is that of the Gaussian mechanism with noise multiplier z.
 
     It equals `dp_accounting`'s bit for bit. `from_gaussian_mechanism` there inverts the loss point by point in Python,
     which takes three quarters of an accounting. This function inverts all points at once.

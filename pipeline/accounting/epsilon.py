@@ -36,6 +36,12 @@ GUARANTEES = {
 }
 
 
+def check_delta(delta: float) -> None:
+    """Refuse a delta of which no epsilon is."""
+    if not 0 < delta < 1:
+        raise ValueError(f"delta: must be > 0 and < 1, got {delta}")
+
+
 @dataclass(frozen=True)
 class Epsilon:
     """The epsilon of an (epsilon, delta) statement, with everything needed to read it."""
@@ -55,8 +61,7 @@ class Epsilon:
             raise ValueError(f"value: must be >= 0 or infinity, got {self.value}")
         if self.kind not in GUARANTEES:
             raise ValueError(f"kind: must be one of {', '.join(GUARANTEES)}, got {self.kind!r}")
-        if not 0 < self.delta < 1:
-            raise ValueError(f"delta: must be > 0 and < 1, got {self.delta}")
+        check_delta(self.delta)
         for name in ("relation", "sampler", "conversion"):
             if not getattr(self, name):
                 raise ValueError(f"{name}: must name one, got {getattr(self, name)!r}")

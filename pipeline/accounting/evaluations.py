@@ -21,7 +21,7 @@ from pipeline.accounting.certified import certified_epsilons, event_of, with_noi
 from pipeline.accounting.curves import gdp_delta, gdp_eps
 from pipeline.accounting.epsilon import Epsilon
 from pipeline.accounting.event import UnsupportedAccounting
-from pipeline.accounting.finite_precision import accounted_delta, within_delta
+from pipeline.accounting.finite_precision import accounted_delta, with_sampler_error, within_delta
 from pipeline.accounting.label import label_epsilons
 from pipeline.accounting.selected import selected_by_composition, selected_by_random_stopping
 from pipeline.experiment.stopping import Selection
@@ -90,9 +90,7 @@ def cover(config: TrialConfig, epsilons: Sequence[Epsilon], epochs_done: int) ->
     _, n_validation = config.split_sizes
     noise = evaluation_noise(config)  # standard deviation, in records
     evaluation_epsilon = gdp_eps(math.sqrt(epochs_done) / noise, accounted_delta(config))
-    runs = max(1.0, epochs_done / config.epochs)  # more than one if the trial's noise was drawn again
-    if not within_delta(config, evaluation_epsilon, runs):
-        evaluation_epsilon = math.inf
+    evaluation_epsilon = with_sampler_error(config, evaluation_epsilon, epochs_done)
     note = f"validation accuracy is released with noise of {noise / n_validation:.2%} and covered"
     return [dataclasses.replace(epsilon, value=max(epsilon.value, evaluation_epsilon), note=f"{epsilon.note}; {note}")
             for epsilon in epsilons]

@@ -1,7 +1,8 @@
 """`certified` epsilon: accounting of Gaussian mechanisms on the released update, for the sampler that drew the batches.
 
-A mechanism describes its releases as an immutable `PrivacyEvent`. `epsilon` accounts for the event, or refuses it with
-`UnsupportedAccounting` and the reason. Proved accountants:
+A mechanism describes its releases as an immutable `PrivacyEvent`. Its accountants give epsilon, or refuse it with
+`UnsupportedAccounting` and the reason. It answers what `stated.StatedEvent` answers, so that callers need not tell them
+apart. Proved accountants:
 
     sampler               relation      accountants
     poisson               add/remove    pld
@@ -20,6 +21,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+import numpy as np
+from dp_accounting import GaussianDpEvent, NeighboringRelation, PoissonSampledDpEvent, SelfComposedDpEvent
+from dp_accounting.dp_event import SampledWithoutReplacementDpEvent
+from dp_accounting.rdp import RdpAccountant
+
 from pipeline.accounting.curves import (
     COARSEST,
     DISCRETIZATION,
@@ -27,17 +33,18 @@ from pipeline.accounting.curves import (
     ORDERS,
     LossDistribution,
     classic_conversion,
-    gaussian_losses,
     gdp_eps,
     improved_conversion,
+    poisson_losses,
     without_replacement_rdp,
 )
-from pipeline.accounting.epsilon import Epsilon
+from pipeline.accounting.epsilon import Epsilon, check_delta
 from pipeline.trials.fields import ConfigError, UserError
 from pipeline.trials.mechanism import MIN_DELTA_PER_STEP, MIN_NOISE_OVER_C
 from pipeline.trials.part import PARTS, load, parts_of
 from pipeline.trials.sampler import RELATIONS, Sampler
 
+NEIGHBOURS = {"add/remove": NeighboringRelation.ADD_OR_REMOVE_ONE, "replace-one": NeighboringRelation.REPLACE_ONE}
 CONVERSIONS = {"pld": "pld", "rdp/improved": "improved", "rdp/classic": "classic", "gdp": "exact"}
 LEAST_NOISE_OVER_SENSITIVITY = MIN_NOISE_OVER_C / 2  # the sensitivity is 2 C under replace-one
 LITTLE_NOISE = 0.4  # below it the loss of one step spreads over tens, so the grid is `COARSEST`
@@ -137,34 +144,85 @@ class PrivacyEvent:
         """Return the class of the sampler, which knows its accountants and its neighbouring relation."""
         return parts_of("sampler", Sampler)[self.sampler]
 
+    @property
+    def noiseless(self) -> bool:
+        """Whether the run has no noise, so that its epsilon is infinite."""
+        return self.z == 0
 
-def accountants(event: PrivacyEvent) -> tuple[str, ...]:
-    """Return the names of the accountants that are proved for the event's sampler, the tightest first.
+    @property
+    def note(self) -> str:
+        """Return the note on a certified epsilon: the noise multiplier, and how often a record takes part in a step."""
+        if self.noise_multiplier == 0:
+            return "no noise, no guarantee"
+        return f"noise multiplier {self.z:.4g}; {self.sampler_class.part_in_step}; holds for every released iterate"
 
-    For noise below `LEAST_NOISE_OVER_SENSITIVITY` the slow `pld` is left out, unless it is the only accountant.
-    """
-    if event.relation != event.sampler_class.relation:
-        known = "; ".join(f"{name} with {sampler.relation}" for name, sampler in parts_of("sampler", Sampler).items())
-        raise UnsupportedAccounting(f"sampler {event.sampler} with relation {event.relation}: "
-                                    f"{event.sampler_class.other_relation} (accounted for: {known})")
-    proved = event.sampler_class.accountants
-    if event.noise_multiplier and event.noise_multiplier < LEAST_NOISE_OVER_SENSITIVITY:
-        fast = tuple(name for name in proved if name != "pld")
-        proved = fast or proved
-    return proved
+    @property
+    def accountants(self) -> tuple[str, ...]:
+        """Return the names of the accountants that are proved for the sampler, the tightest first.
+
+        For noise below `LEAST_NOISE_OVER_SENSITIVITY` the slow `pld` is left out, unless it is the only accountant.
+        """
+        if self.relation != self.sampler_class.relation:
+            known = "; ".join(f"{name} with {other.relation}" for name, other in parts_of("sampler", Sampler).items())
+            raise UnsupportedAccounting(f"sampler {self.sampler} with relation {self.relation}: "
+                                        f"{self.sampler_class.other_relation} (accounted for: {known})")
+        proved = self.sampler_class.accountants
+        if self.noise_multiplier and self.noise_multiplier < LEAST_NOISE_OVER_SENSITIVITY:
+            return tuple(name for name in proved if name != "pld") or proved
+        return proved
+
+    @property
+    def neighbours(self) -> NeighboringRelation:
+        """Return the neighbouring relation for `dp_accounting`'s accountants."""
+        return NEIGHBOURS[self.relation]
+
+    @property
+    def run(self) -> SelfComposedDpEvent:
+        """Return the whole run as an event of `dp_accounting`."""
+        gaussian = GaussianDpEvent(self.noise_multiplier)
+        if not self.sampler_class.amplified:
+            return SelfComposedDpEvent(gaussian, self.epochs)
+        if self.sampler_class.full:  # batches have a fixed size
+            return SelfComposedDpEvent(SampledWithoutReplacementDpEvent(self.N, self.m, gaussian), self.steps)
+        return SelfComposedDpEvent(PoissonSampledDpEvent(self.q, gaussian), self.steps)
+
+    @lru_cache(maxsize=1024)  # noqa: B019  (events are few and small)
+    def renyi(self) -> np.ndarray:
+        """Return the Renyi divergence of the whole run at all orders of `ORDERS`, [len(ORDERS)], read-only."""
+        if self.sampler_class.amplified and self.sampler_class.full:  # `dp_accounting` takes seconds
+            curve = self.steps * without_replacement_rdp(self.q, self.z)
+        else:
+            curve = np.array(RdpAccountant(ORDERS, self.neighbours).compose(self.run).rdp)
+        curve.setflags(write=False)
+        return curve
+
+    @lru_cache(maxsize=4096)  # noqa: B019
+    def value(self, delta: float, accountant: str) -> float:
+        """Return epsilon at delta by one accountant; infinite without noise.
+
+        `gdp` is exact for one Gaussian mechanism. `pld` composes privacy-loss distributions of steps. `rdp/...`
+        converts the Renyi divergence of batches without replacement.
+        """
+        check_delta(delta)
+        if self.noiseless:
+            return math.inf
+        if self.mu is not None and accountant in ("gdp", "pld"):
+            return gdp_eps(self.mu, delta)
+        if accountant == "pld":
+            return pld_epsilon(loss_distribution(self), delta, self.steps)
+        convert = {"rdp/classic": classic_conversion, "rdp/improved": improved_conversion}[accountant]
+        value, _ = convert(ORDERS, self.renyi(), delta)
+        return value
 
 
 def epsilon(event: PrivacyEvent, delta: float, accountant: str | None = None) -> Epsilon:
     """Return the certified epsilon of publishing the weights after every step of the run; infinite without noise.
 
-    `accountant` is one of `accountants(event)`; None takes the tightest.
+    `accountant` is one of `event.accountants`; None takes the tightest.
     """
     accountant = _accountant_for(event, accountant)
-    if event.noise_multiplier is None:
-        raise ValueError("noise_multiplier: not set; noise_multiplier_for calibrates it")
-    return Epsilon(value=_epsilon_value(event, delta, accountant), kind="certified", variant=accountant,
-                   relation=event.relation, sampler=event.sampler, delta=delta, conversion=CONVERSIONS[accountant],
-                   note=_note(event))
+    return Epsilon(event.value(delta, accountant), kind="certified", variant=accountant, relation=event.relation,
+                   sampler=event.sampler, delta=delta, conversion=CONVERSIONS[accountant], note=event.note)
 
 
 def noise_multiplier_for(target_epsilon: float, event: PrivacyEvent, delta: float, accountant: str | None = None,
@@ -173,7 +231,7 @@ def noise_multiplier_for(target_epsilon: float, event: PrivacyEvent, delta: floa
     accountant = _accountant_for(event, accountant)
 
     def epsilon_of(noise_multiplier: float) -> float:
-        return _epsilon_value(dataclasses.replace(event, noise_multiplier=noise_multiplier), delta, accountant)
+        return dataclasses.replace(event, noise_multiplier=noise_multiplier).value(delta, accountant)
 
     return calibrate(target_epsilon, epsilon_of, "noise multiplier", LEAST_NOISE_OVER_SENSITIVITY, least)
 
@@ -237,7 +295,7 @@ def calibrate(target_epsilon: float, epsilon_of: Callable[[float], float], name:
 
 def _accountant_for(event: PrivacyEvent, accountant: str | None) -> str:
     """Return the given accountant if it is proved for the event, or the tightest for None."""
-    proved = accountants(event)
+    proved = event.accountants
     if accountant is None:
         return proved[0]
     if accountant in event.sampler_class.accountants:
@@ -245,35 +303,6 @@ def _accountant_for(event: PrivacyEvent, accountant: str | None) -> str:
     reason = "" if event.sampler_class.amplified else "; amplification by sampling is not proved for shuffled batches"
     raise UnsupportedAccounting(f"accountant {accountant!r}: not proved for sampler {event.sampler} with relation "
                                 f"{event.relation}, only {', '.join(proved)}{reason}")
-
-
-def _note(event: PrivacyEvent) -> str:
-    """Return the note on a certified epsilon: the noise multiplier, and how often a record takes part in a step."""
-    if event.noise_multiplier == 0:
-        return "no noise, no guarantee"
-    return (f"noise multiplier {event.noise_multiplier:.4g}; {event.sampler_class.part_in_step}; holds for every "
-            "released iterate")
-
-
-@lru_cache(maxsize=4096)
-def _epsilon_value(event: PrivacyEvent, delta: float, accountant: str) -> float:
-    """Return the epsilon of a training run at delta by one accountant; infinite without noise.
-
-    Accountant `gdp` is exact for one Gaussian mechanism. `pld` composes privacy-loss distributions of steps. `rdp/...`
-    converts the Renyi divergence of batches without replacement.
-    """
-    if not 0 < delta < 1:
-        raise ValueError(f"delta: must be > 0 and < 1, got {delta}")
-    if event.noise_multiplier == 0:
-        return math.inf
-    if event.mu is not None and accountant in ("gdp", "pld"):
-        return gdp_eps(event.mu, delta)
-    if accountant == "pld":
-        return pld_epsilon(loss_distribution(event), delta, event.steps)
-    renyi_curve = event.steps * without_replacement_rdp(event.q, event.z)
-    convert = {"rdp/classic": classic_conversion, "rdp/improved": improved_conversion}[accountant]
-    value, _ = convert(ORDERS, renyi_curve, delta)
-    return value
 
 
 def interval_of(event: PrivacyEvent) -> float:
@@ -306,15 +335,15 @@ def loss_distribution(event: PrivacyEvent, interval: float | None = None) -> Los
     check_losses(event)
     interval = interval or interval_of(event)
     if event.mu is not None:
-        return gaussian_losses(1 / event.mu, interval)
+        return poisson_losses(1.0, 1 / event.mu, interval)
     losses_of_step = load(event.sampler_class.losses)  # the sampler's function, given by name
     return losses_of_step(event.q, event.z, interval).self_compose(event.steps)
 
 
 def check_losses(event: PrivacyEvent) -> None:
     """Refuse an event without a privacy-loss distribution: none is proved, or its noise is too small for the grid."""
-    accountants(event)  # raises if there is none
-    if event.noise_multiplier is None or event.noise_multiplier < LEAST_NOISE_OVER_SENSITIVITY:
+    noise = event.noise_multiplier
+    if event.accountants and (noise is None or noise < LEAST_NOISE_OVER_SENSITIVITY):  # raises if none is proved
         raise TooLittleNoise(f"noise_multiplier: must be at least {LEAST_NOISE_OVER_SENSITIVITY} for a "
                              "privacy-loss distribution (smaller noise has an epsilon in the hundreds, and a grid of "
                              f"hundreds of millions), got {event.noise_multiplier}")

@@ -75,3 +75,9 @@ def within_delta(config: TrialConfig, epsilon: float, runs: float = 1) -> bool:
         return True
     log_cost = math.log(runs * draws(config) * TOTAL_VARIATION) + math.log1p(math.exp(-epsilon)) + epsilon
     return log_cost <= math.log(DELTA_SHARE * config.delta)
+
+
+def with_sampler_error(config: TrialConfig, epsilon: float, epochs_done: int) -> float:
+    """Return epsilon of so many epochs; infinite if the noise sampler's error exceeds its share of delta."""
+    runs = max(1.0, epochs_done / config.epochs)  # more than one if the trial's noise was drawn again
+    return epsilon if within_delta(config, epsilon, runs) else math.inf

@@ -34,7 +34,7 @@ from pipeline.accounting.curves import (
     smallest_epsilon,
 )
 from pipeline.accounting.epsilon import Epsilon
-from pipeline.accounting.finite_precision import accounted_delta, within_delta
+from pipeline.accounting.finite_precision import accounted_delta, with_sampler_error
 from pipeline.accounting.photon import label_divergence
 from pipeline.trials.config import TrialConfig
 
@@ -112,34 +112,24 @@ def label_epsilons(config: TrialConfig, epochs_done: int) -> list[Epsilon]:
         return []
     # A record takes part in each of `draws` batches with probability q; `how` says so in words.
     draws, q, how = config.parts.sampler.participations(config, epochs_done)
-    delta = accounted_delta(config)
     note = f"features public, labels private; {how}"
     if config.physical:
-        return [_photon_epsilon(config, draws, q, note)]
-    mu = label_mu(with_sigma(config))
-    if math.isinf(mu):
-        note += "; infinite: an error is used without noise"
-    runs = max(1.0, epochs_done / config.epochs)  # more than one if the trial's noise was drawn again
-    epsilons = []
-    for variant, accountant, conversion in (("gdp", binomial_gdp_eps, "exact"), ("rdp", binomial_rdp_eps, "classic")):
-        value = accountant(mu, draws, q, delta)
-        if not within_delta(config, value, runs):  # a secure noise sampler's error exceeds its share of delta
-            value = math.inf
-        epsilons.append(Epsilon(value, kind="label", variant=variant, relation=RELATION, sampler=config.sampler,
-                                delta=config.delta, conversion=conversion, note=note))
-    return epsilons
-
-
-def _photon_epsilon(config: TrialConfig, draws: int, q: float, note: str) -> Epsilon:
-    """Return the label epsilon of projector `opu_physical`; infinite unless `joint_release` covers the output layer."""
-    if config.joint_release:
-        value = photon_eps(config, draws, q, config.delta)
-        note += "; of the device's matrix of this seed"
-    else:
         value = math.inf
-        note += "; infinite: the output layer's error is used without noise"
-    return Epsilon(value, kind="label", variant="photon", relation=RELATION, sampler=config.sampler,
-                   delta=config.delta, conversion="improved", note=note)
+        if config.joint_release:
+            value = photon_eps(config, draws, q, config.delta)
+            note += "; of the device's matrix of this seed"
+        else:
+            note += "; infinite: the output layer's error is used without noise"
+        values = [("photon", value, "improved")]
+    else:
+        mu, delta = label_mu(with_sigma(config)), accounted_delta(config)
+        if math.isinf(mu):
+            note += "; infinite: an error is used without noise"
+        values = [(variant, with_sampler_error(config, accountant(mu, draws, q, delta), epochs_done), conversion)
+                  for variant, accountant, conversion in (("gdp", binomial_gdp_eps, "exact"),
+                                                          ("rdp", binomial_rdp_eps, "classic"))]
+    return [Epsilon(value, kind="label", variant=variant, relation=RELATION, sampler=config.sampler, delta=config.delta,
+                    conversion=conversion, note=note) for variant, value, conversion in values]
 
 
 def photon_eps(config: TrialConfig, draws: int, q: float, delta: float) -> float:
@@ -148,17 +138,10 @@ def photon_eps(config: TrialConfig, draws: int, q: float, delta: float) -> float
     A record takes part K ~ Bin(draws, q) times. Every Renyi order gives a valid epsilon. The search for the best order
     starts at that of a Gaussian and goes downhill, because each order takes a second.
     """
-    log_q = math.log(q)
-    log_1_minus_q = math.log1p(-q) if q < 1 else -math.inf
-
     def epsilon_at(step: int) -> float:
-        """Return epsilon by the Renyi divergence of order alpha = 1 + 2^(step/2).
-
-        With D the divergence of one participation, a draw's is log(1 - q + q e^((alpha-1) D))/(alpha-1).
-        """
+        """Return epsilon by the Renyi divergence of order alpha = 1 + 2^(step/2)."""
         alpha = 1 + 2.0 ** (step / 2)
-        exponent = (alpha - 1) * label_divergence(alpha, config)
-        curve = np.array([draws * np.logaddexp(log_1_minus_q, log_q + exponent) / (alpha - 1)])
+        curve = np.array([_participating((alpha - 1) * label_divergence(alpha, config), draws, q) / (alpha - 1)])
         if not np.isfinite(curve).all():
             return math.inf
         # The improved conversion is unstable near order 1, where it is infinite; the classic one is not.
@@ -201,15 +184,19 @@ def binomial_gdp_eps(mu: float, draws: int, q: float, delta: float) -> float:
     return smallest_epsilon(excess)
 
 
-def binomial_rdp_eps(mu: float, draws: int, q: float, delta: float) -> float:
-    """Return an upper bound on `binomial_gdp_eps`, by classic conversion of the Renyi curve over orders alpha.
+def _participating(exponent: Curve, draws: int, q: float) -> Curve:
+    """Return (alpha - 1) times the Renyi divergence of order alpha, of K ~ Bin(draws, q) participations together.
 
-        draws log(1 - q + q e^((alpha-1) alpha mu^2/2))/(alpha - 1)
+    It is draws log(1 - q + q e^exponent), with exponent (alpha - 1) D for the divergence D of one participation.
     """
+    log_1_minus_q = math.log1p(-q) if q < 1 else -math.inf
+    return draws * np.logaddexp(log_1_minus_q, math.log(q) + exponent)  # logarithms cannot overflow
+
+
+def binomial_rdp_eps(mu: float, draws: int, q: float, delta: float) -> float:
+    """Return an upper bound on `binomial_gdp_eps`: a release has divergence alpha mu^2/2; classic conversion."""
     if math.isinf(mu):
         return math.inf
-    exponent = (ALPHAS - 1) * ALPHAS * mu**2 / 2
-    log_1_minus_q = math.log1p(-q) if q < 1 else -math.inf
-    curve = draws * np.logaddexp(log_1_minus_q, math.log(q) + exponent) / (ALPHAS - 1)  # logarithms cannot overflow
+    curve = _participating((ALPHAS - 1) * ALPHAS * mu**2 / 2, draws, q) / (ALPHAS - 1)
     epsilon, _ = classic_conversion(ALPHAS, curve, delta)
     return epsilon

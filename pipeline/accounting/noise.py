@@ -13,24 +13,26 @@ RECORDED = "simulate the guarantee, and a release needs secret noise"
 
 def noise_statement(sources: Iterable[str]) -> str:
     """Return a clause on the consequence of the settings `noise` of trials that draw noise; empty for no trial."""
-    n_recorded, n_secret = _counts(sources)
-    if not n_recorded and not n_secret:
+    sources = list(sources)
+    n_secret = sources.count("secure")
+    n_recorded = len(sources) - n_secret
+    if not sources:
         return ""
     if not n_secret:
         return f"the noise comes from a recorded seed, so these trials {RECORDED}"
     if not n_recorded:
         return "noise and batches came from the operating system, and nothing of them was recorded"
-    return (f"the noise of {n_recorded} of {n_recorded + n_secret} trials comes from a recorded seed, so these "
+    return (f"the noise of {n_recorded} of {len(sources)} trials comes from a recorded seed, so these "
             f"{RECORDED}; noise and batches of the other {n_secret} came from the operating system, and nothing of "
             "them was recorded")
 
 
 def standing(sources: Iterable[str]) -> str:
     """Return `certified`, `simulated` or `partly simulated`: the guarantee's standing with these noise sources."""
-    n_recorded, n_secret = _counts(sources)
-    if not n_recorded:
+    are_secret = {source == "secure" for source in sources}
+    if False not in are_secret:
         return "certified"
-    return "partly simulated" if n_secret else "simulated"
+    return "partly simulated" if True in are_secret else "simulated"
 
 
 def choice_statement(trials: Sequence[TrialConfig], selection: Selection) -> str:
@@ -42,12 +44,6 @@ def choice_statement(trials: Sequence[TrialConfig], selection: Selection) -> str
         return statement
     return (f"{statement} The simulation leaves out that trials of one seed share noise and batches, so composing them "
             "as independent does not describe them.")
-
-
-def _counts(sources: Iterable[str]) -> tuple[int, int]:
-    """Return how many trials draw their noise from a recorded seed, and how many secretly."""
-    is_secret = [source == "secure" for source in sources]
-    return is_secret.count(False), is_secret.count(True)
 
 
 def sentence(clause: str) -> str:

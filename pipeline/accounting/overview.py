@@ -6,9 +6,8 @@ import dataclasses
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from pipeline.accounting.budget import budget_lines
 from pipeline.accounting.certified import with_noise
@@ -62,62 +61,40 @@ def _counts_photons(trial: TrialConfig) -> bool:
 def _statement(trials: Sequence[TrialConfig], experiment: Experiment, by_epoch: bool) -> Statement:
     """Return the statement on trials that differ only in their seed, or on one trial."""
     trial, noisy = trials[0], with_noise(trials[0])
-    epochs = range(1 if by_epoch else trial.epochs, trial.epochs + 1)
     name = run_name(trial, experiment.varied)
-    if not _counts_photons(trial):
-        name = name.rpartition(" ")[0]  # without the seed
     return Statement(
-        name=name,
+        name=name if _counts_photons(trial) else name.rpartition(" ")[0],  # without the seed
         trial_keys=tuple(seed_trial.trial_key for seed_trial in trials),
         noise=_noise_level(noisy),
-        epsilons=tuple(tuple(account(trial, epoch)) for epoch in epochs),
-        assumptions=tuple(assumptions(noisy)) if trial.parts.mechanism.optical else (),
+        epsilons=tuple(tuple(account(trial, epoch))
+                       for epoch in range(1 if by_epoch else trial.epochs, trial.epochs + 1)),
+        assumptions=assumptions(noisy),
         notes=privacy_tags(trial)["privacy.notes"],
-        steps=tuple(_steps(noisy)) if noisy.exact else ())  # `exact`: trained in integer arithmetic
+        steps=tuple(f"layer {number}: inputs 2^{math.log2(step.input):.0f}, learning signals "
+                    f"2^{math.log2(step.signal):.0f}, contributions {step.contribution:.3g} C"
+                    for number, step in enumerate(steps(noisy, 1.0, noisy.noise_multiplier), start=1))
+        if noisy.exact else ())  # trained in integer arithmetic
 
 
 def _noise_level(noisy: TrialConfig) -> str:
     """Return a trial's calibrated noise: `z = 1.1`, `photons = 100` or `sigma = 0.1`; `none` without noise."""
-    mechanism = noisy.parts.mechanism
-    if mechanism.certified:
+    mechanism, calibrates = noisy.parts.mechanism, noisy.parts.trainer.calibrates
+    if mechanism.certified or (mechanism.composed and calibrates == "noise_multiplier"):
         return f"z = {noisy.noise_multiplier:.4g}"
-    if mechanism.composed:
-        return _calibrated(noisy)
+    if mechanism.composed:  # the setting that sets the noise of a user's trainer, if there is one
+        return f"{calibrates} = {getattr(noisy, calibrates):.4g}" if calibrates else "as stated"
     if _counts_photons(noisy):
         return f"photons = {noisy.photons:.4g}"
-    if mechanism.optical:
-        return f"sigma = {noisy.sigma:.4g}"
-    return "none"
-
-
-def _steps(noisy: TrialConfig) -> Iterator[str]:
-    """Yield one line per layer: the real numbers that an integer 1 stands for in integer arithmetic."""
-    for number, step in enumerate(steps(noisy, 1.0, noisy.noise_multiplier), start=1):
-        yield (f"layer {number}: inputs 2^{math.log2(step.input):.0f}, learning signals "
-               f"2^{math.log2(step.signal):.0f}, contributions {step.contribution:.3g} C")
-
-
-def _calibrated(noisy: TrialConfig) -> str:
-    """Return `z = 1.1`, or the setting that sets the noise of a user's trainer."""
-    name = noisy.parts.trainer.calibrates
-    if not name:
-        return "as stated"
-    symbol = "z" if name == "noise_multiplier" else name
-    return f"{symbol} = {getattr(noisy, name):.4g}"
+    return f"sigma = {noisy.sigma:.4g}" if mechanism.optical else "none"
 
 
 def as_json(experiment: Experiment, by_epoch: bool = False) -> str:
     """Return all settings with all epsilons as JSON for scripts; infinite values are null."""
-    settings = []
-    for statement in statements(experiment, by_epoch):
-        epsilons = [[_plain(epsilon) for epsilon in after_epoch] for after_epoch in statement.epsilons]
-        settings.append({**dataclasses.asdict(statement), "epsilons": epsilons})
+    settings = [dataclasses.asdict(statement) for statement in statements(experiment, by_epoch)]
+    for epsilon in (epsilon for setting in settings for epsilons in setting["epsilons"] for epsilon in epsilons):
+        epsilon["value"] = epsilon["value"] if math.isfinite(epsilon["value"]) else None
     return json.dumps({"experiment": experiment.name, "settings": settings, "best": list(price_lines(experiment)),
                        "budget": list(budget_lines(experiment))}, indent=2)
-
-
-def _plain(epsilon: Epsilon) -> Mapping[str, Any]:
-    return {**dataclasses.asdict(epsilon), "value": epsilon.value if epsilon.is_finite else None}
 
 
 def as_lines(experiment: Experiment, by_epoch: bool = False) -> Iterator[str]:
@@ -130,21 +107,13 @@ def as_lines(experiment: Experiment, by_epoch: bool = False) -> Iterator[str]:
         yield from _epoch_lines(settings)
     for kind in dict.fromkeys(epsilon.kind for setting in settings for epsilon in setting.run_epsilons):  # each once
         yield f"{kind}: {GUARANTEES[kind].meaning}"
-    assumption_lines = {setting.name: [_assumption_line(assumption) for assumption in setting.assumptions]
-                        for setting in settings}
-    step_lines = {setting.name: setting.steps for setting in settings}
-    note_lines = {setting.name: _clauses(setting.notes) for setting in settings}
-    yield from _merged_lines("assumes:", settings, assumption_lines)
-    yield from _merged_lines("integers stand for multiples of:", settings, step_lines)
-    yield from _merged_lines("rests on:", settings, note_lines)
+    yield from _merged_lines("assumes:", settings, lambda setting: [
+        f"{'holds' if assumption.holds else 'FAILS'}  {assumption.name}: {assumption.reason}"
+        for assumption in setting.assumptions])
+    yield from _merged_lines("integers stand for multiples of:", settings, lambda setting: setting.steps)
+    yield from _merged_lines("rests on:", settings, lambda setting: _clauses(setting.notes))
     yield from price_lines(experiment)
     yield from budget_lines(experiment)
-
-
-def _assumption_line(assumption: Assumption) -> str:
-    """Return `holds  sigma > 0: sigma = 0.1`, or `FAILS` with the reason."""
-    verdict = "holds" if assumption.holds else "FAILS"
-    return f"{verdict}  {assumption.name}: {assumption.reason}"
 
 
 def _table(settings: Sequence[Statement], epochs: Mapping[str, int]) -> Iterator[str]:
@@ -177,25 +146,20 @@ def aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
 
 
 def _rows(epsilons: Sequence[Epsilon]) -> list[tuple[str, ...]]:
-    """Return table rows (value, kind and formulas, relation, sampler, delta), merged if only their formulas differ."""
-    variants_by_row: dict[tuple[str, ...], list[str]] = {}
+    """Return table rows (value, kind and formulas, relation, sampler, delta), merged if only their formulas differ.
+
+    `first/epochs, first/iterations` is shortened to `first`; a formula with a single variant stays as it is.
+    """
+    variants_by_row: dict[tuple[str, ...], dict[str, list[str]]] = {}
     for epsilon in epsilons:
         row = (f"{epsilon.value:.4g}", epsilon.kind, epsilon.relation, epsilon.sampler, f"{epsilon.delta:g}")
-        variants_by_row.setdefault(row, []).append(epsilon.variant)
+        by_formula = variants_by_row.setdefault(row, {})
+        by_formula.setdefault(epsilon.variant.partition("/")[0], []).append(epsilon.variant)
     rows: list[tuple[str, ...]] = []
-    for (value, kind, relation, sampler, delta), variants in variants_by_row.items():
-        formulas = ", ".join(_formulas(variants))
-        rows.append((value, f"{kind} {formulas}".strip(), relation, sampler, delta))
+    for (value, kind, *others), by_formula in variants_by_row.items():
+        formulas = (variants[0] if len(variants) == 1 else name for name, variants in by_formula.items())
+        rows.append((value, f"{kind} {', '.join(formulas)}".strip(), *others))
     return rows
-
-
-def _formulas(variants: Sequence[str]) -> list[str]:
-    """Return the formulas' names, with `first/epochs, first/iterations` shortened to `first`."""
-    variants_by_name: dict[str, list[str]] = {}
-    for variant in variants:
-        name = variant.partition("/")[0]
-        variants_by_name.setdefault(name, []).append(variant)
-    return [of_name[0] if len(of_name) == 1 else name for name, of_name in variants_by_name.items()]
 
 
 def _clauses(notes: str) -> list[str]:
@@ -213,17 +177,17 @@ def _clauses(notes: str) -> list[str]:
     return [clause for clause in clauses if not clause.startswith("noise multiplier ")]
 
 
-def _merged_lines(title: str, settings: Sequence[Statement], lines: Mapping[str, Sequence[str]]) -> Iterator[str]:
+def _merged_lines(title: str, settings: Sequence[Statement],
+                  lines_of: Callable[[Statement], Iterable[str]]) -> Iterator[str]:
     """Yield a title and every line once, with the names of its settings in brackets unless all settings have it."""
     names_by_line: dict[str, list[str]] = {}
-    for name, lines_of_setting in lines.items():
-        for line in lines_of_setting:
+    for name, setting in {setting.name: setting for setting in settings}.items():
+        for line in lines_of(setting):
             names_by_line.setdefault(line, []).append(name)
     if names_by_line:
         yield title
     for line, names in names_by_line.items():
-        in_all = len(names) == len(settings)
-        yield f"  {line}" if in_all else f"  {line}  [{_merged_names(names)}]"
+        yield f"  {line}" if len(names) == len(settings) else f"  {line}  [{_merged_names(names)}]"
 
 
 def _merged_names(names: Sequence[str]) -> str:
@@ -233,16 +197,12 @@ def _merged_names(names: Sequence[str]) -> str:
     if len({len(words) for words in words_of_names}) > 1:
         return "; ".join(distinct)
     columns = [list(dict.fromkeys(column)) for column in zip(*words_of_names, strict=True)]  # distinct words by place
-    n_combinations = math.prod(len(column) for column in columns)
-    if n_combinations != len(distinct):  # some combinations are missing, so one name would claim too much
+    if math.prod(map(len, columns)) != len(distinct):  # some combinations are missing, so one name would claim too much
         return "; ".join(distinct)
-    return " ".join(_merged_words(column) for column in columns)
-
-
-def _merged_words(words: Sequence[str]) -> str:
-    """Return merged words: `epsilon=1, 3` for `epsilon=1` and `epsilon=3`."""
-    fields = {word.partition("=")[0] for word in words}
-    if len(fields) == 1 and all("=" in word for word in words):  # values of one setting
-        values = [word.partition("=")[2] for word in words]
-        return f"{fields.pop()}={', '.join(values)}"
-    return ", ".join(words)
+    merged = []
+    for words in columns:
+        fields = {word.partition("=")[0] for word in words}
+        if len(fields) == 1 and all("=" in word for word in words):  # values of one setting: `epsilon=1, 3`
+            words = [f"{fields.pop()}={', '.join(word.partition('=')[2] for word in words)}"]
+        merged.append(", ".join(words))
+    return " ".join(merged)

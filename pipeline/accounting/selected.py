@@ -13,24 +13,22 @@ from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
-from dp_accounting import DpEvent, GaussianDpEvent, NeighboringRelation, PoissonSampledDpEvent, SelfComposedDpEvent
-from dp_accounting.dp_event import SampledWithoutReplacementDpEvent
+from dp_accounting import SelfComposedDpEvent
 from dp_accounting.rdp import RdpAccountant
 from dp_accounting.rdp.rdp_privacy_accountant import compute_delta
 
-from pipeline.accounting.curves import COARSEST, FINEST, gaussian_losses, gdp_eps, improved_conversion
-from pipeline.accounting.epsilon import Epsilon
+from pipeline.accounting.curves import COARSEST, FINEST, gdp_eps, improved_conversion, poisson_losses
+from pipeline.accounting.epsilon import Epsilon, check_delta
 from pipeline.accounting.event import (
     PrivacyEvent,
     UnsupportedAccounting,
-    accountants,
     check_losses,
     interval_of,
     loss_distribution,
     pld_epsilon,
     sufficient_interval,
 )
-from pipeline.accounting.stated import RELATIONS, StatedEvent, composed_epsilon
+from pipeline.accounting.stated import Event, composed_epsilon
 from pipeline.experiment.stopping import GEOMETRIC, LOGARITHMIC, POISSON, gamma_of
 from pipeline.trials.naming import counted
 
@@ -39,7 +37,6 @@ logging.getLogger("absl").setLevel(logging.ERROR)  # dp_accounting warns about e
 _NAMES = {LOGARITHMIC: "logarithmic", GEOMETRIC: "geometric", POISSON: "Poisson"}
 _SCORES = "scores must come from public data or be private themselves"
 _COVERED = "the noisy validation scores of all trials are covered"
-Event = PrivacyEvent | StatedEvent
 
 
 def selected_by_composition(events: Sequence[Event], delta: float,
@@ -51,7 +48,7 @@ def selected_by_composition(events: Sequence[Event], delta: float,
     the same records; a record then pays for their training or for their scores, otherwise for both.
     """
     relation = _common_value(events, "relation")
-    _check(delta)
+    check_delta(delta)
     samplers = sorted({event.sampler for event in events})
     note = (f"all of {counted(len(events), 'trial')} composed: any of them may be published, the best for example; "
             f"{_COVERED if scores else _SCORES}")
@@ -67,20 +64,21 @@ def selected_by_composition(events: Sequence[Event], delta: float,
 
 def _compose_exactly(events: Sequence[Event]) -> bool:
     """Whether every run is one Gaussian mechanism, as without amplification by sampling."""
-    return all(isinstance(event, PrivacyEvent) and event.mu is not None for event in events)
+    return all(event.mu is not None for event in events)
 
 
 def _composed_epsilon(events: Sequence[Event], extra_mu: float, delta: float) -> float:
     """Return epsilon of all events together with a further Gaussian release; `extra_mu` is its mu, 0 for none."""
-    gaussian_events = [event for event in events if isinstance(event, PrivacyEvent)]
-    if any(event.z == 0 for event in gaussian_events):
+    if any(event.noiseless for event in events):
         return math.inf
-    if len(gaussian_events) < len(events):
-        repeated_runs = [_as_dp(event, count) for event, count in Counter(events).items()]
-        return composed_epsilon(repeated_runs, [extra_mu], delta)
-    if not _compose_exactly(events):
+    if _compose_exactly(events):
+        return gdp_eps(math.hypot(extra_mu, *(event.mu or 0.0 for event in events)), delta)
+    gaussian_events = [event for event in events if isinstance(event, PrivacyEvent)]
+    if len(gaussian_events) == len(events):
         return _composed_losses_epsilon(gaussian_events, extra_mu, delta)
-    return gdp_eps(math.hypot(extra_mu, *(event.mu or 0.0 for event in gaussian_events)), delta)
+    runs = [(SelfComposedDpEvent(event.run.event, event.run.count * count), event.neighbours)
+            for event, count in Counter(events).items()]
+    return composed_epsilon(runs, [extra_mu], delta)
 
 
 def _composed_losses_epsilon(events: Sequence[PrivacyEvent], extra_mu: float, delta: float) -> float:
@@ -95,7 +93,7 @@ def _composed_losses_epsilon(events: Sequence[PrivacyEvent], extra_mu: float, de
     for losses in others:
         total = total.compose(losses)
     if extra_mu:
-        total = total.compose(gaussian_losses(1 / extra_mu, interval))
+        total = total.compose(poisson_losses(1.0, 1 / extra_mu, interval))
     n_compositions = sum(count for count, _ in (run.losses for run in runs)) + bool(extra_mu)
     return pld_epsilon(total, delta, n_compositions)
 
@@ -110,17 +108,16 @@ def selected_by_random_stopping(events: Sequence[Event], delta: float, mean: flo
     or in validation of a trial, so the larger of the two divergences counts.
     """
     relation, sampler = _common_value(events, "relation"), _common_value(events, "sampler")
-    _check(delta)
+    check_delta(delta)
     if not 1 <= mean < math.inf:
         raise ValueError(f"mean: must be >= 1 and finite, got {mean}")
     if not shape >= 0:
         raise ValueError(f"shape: must be >= 0, got {shape}")
     value = math.inf
-    if all(isinstance(event, StatedEvent) or event.z > 0 for event in events):
+    if not any(event.noiseless for event in events):
         rdp_accountants = []
         for event in Counter(events):  # each distinct event once
-            run, neighbours = _as_dp(event)
-            rdp_accountants.append(RdpAccountant(neighboring_relation=neighbours).compose(run))
+            rdp_accountants.append(RdpAccountant(neighboring_relation=event.neighbours).compose(event.run))
         orders = rdp_accountants[0].orders
         score_curve = np.asarray(orders) * max(scores, default=0.0) ** 2 / 2
         worst_curve = np.max([score_curve, *(accountant.rdp for accountant in rdp_accountants)], axis=0)
@@ -162,37 +159,11 @@ def _interval(runs: Sequence[PrivacyEvent]) -> float:
     return min(max(sufficient_interval(*(run.losses for run in runs)), FINEST), COARSEST)
 
 
-def dp_event(event: PrivacyEvent) -> SelfComposedDpEvent:
-    """Return a run as an event of `dp_accounting`."""
-    gaussian = GaussianDpEvent(event.noise_multiplier)
-    if not event.sampler_class.amplified:
-        return SelfComposedDpEvent(gaussian, event.epochs)
-    if event.sampler_class.full:  # batches have a fixed size
-        return SelfComposedDpEvent(SampledWithoutReplacementDpEvent(event.N, event.m, gaussian), event.steps)
-    return SelfComposedDpEvent(PoissonSampledDpEvent(event.q, gaussian), event.steps)
-
-
-def _as_dp(event: Event, count: int = 1) -> tuple[DpEvent, NeighboringRelation]:
-    """Return `count` copies of a run as a `dp_accounting` event, and the relation that its accountants need."""
-    if isinstance(event, StatedEvent):
-        return SelfComposedDpEvent(event.event, event.steps * count), event.neighbours
-    run = dp_event(event)
-    return SelfComposedDpEvent(run.event, run.count * count), RELATIONS[event.relation]
-
-
 def _common_value(events: Sequence[Event], field: str) -> str:
     """Return the value of a field, `relation` or `sampler`, that all events share."""
     if not events:
         raise ValueError("events: must be one per trial looked at, got none")
-    for event in events:
-        if isinstance(event, PrivacyEvent):
-            accountants(event)
-    values = sorted({getattr(event, field) for event in events})
+    values = sorted({getattr(event, field) for event in events if event.accountants})  # raises if none is proved
     if len(values) > 1:
         raise UnsupportedAccounting(f"{field}: must be one for all trials, got {' and '.join(values)}")
     return values[0]
-
-
-def _check(delta: float) -> None:
-    if not 0 < delta < 1:
-        raise ValueError(f"delta: must be > 0 and < 1, got {delta}")

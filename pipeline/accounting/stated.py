@@ -37,10 +37,10 @@ from dp_accounting.pld import privacy_loss_distribution
 from dp_accounting.rdp import RdpAccountant
 
 from pipeline.accounting.curves import ORDERS, gdp_eps, improved_conversion
-from pipeline.accounting.event import LEAST_NOISE_OVER_SENSITIVITY, TooLittleNoise
+from pipeline.accounting.event import LEAST_NOISE_OVER_SENSITIVITY, NEIGHBOURS, PrivacyEvent, TooLittleNoise
 from pipeline.trials.config import ConfigError, TrialConfig
 from pipeline.trials.mechanism import LARGEST_NUMBER, MIN_DELTA_PER_STEP
-from pipeline.trials.trainer import STEP, Trainer
+from pipeline.trials.trainer import STEP
 
 
 class PLDAccountant(_PLDAccountant):  # type: ignore[misc]  # dp_accounting has no types
@@ -98,20 +98,22 @@ RANGES: dict[str, tuple[Any, float, float]] = {
                      "truncated_batch_size", "sensitivity", "step_counts"), (Integral, 1, LARGEST_NUMBER)),
     "sensitivities": (Real, -LARGEST_NUMBER, LARGEST_NUMBER), "mean": (Real, 1, LARGEST_NUMBER),
     "shape": (Real, 0, math.inf)}
-RELATIONS = {"add/remove": NeighboringRelation.ADD_OR_REMOVE_ONE, "replace-one": NeighboringRelation.REPLACE_ONE}
 MAKERS: dict[str, Callable[[NeighboringRelation], Any]] = {
     "pld": PLDAccountant, "rdp/improved": lambda relation: RdpAccountant(ORDERS, relation)}
 
 
 @dataclass(frozen=True)
 class StatedEvent:
-    """A run of one stated event, repeated."""
+    """A run of one stated event, repeated. It answers what a `PrivacyEvent` answers."""
 
-    relation: str  # one of `RELATIONS`
+    relation: str  # one of `NEIGHBOURS`
     event: DpEvent  # of one repetition
     steps: int  # repetitions in the whole run
     epochs: int  # passes over the records in the whole run
     sampler = "by_trainer"
+    mu = None  # it need not be one Gaussian mechanism
+    noiseless = False  # the accountants see to it
+    note = "nobody here checked it"
 
     @property
     def neighbours(self) -> NeighboringRelation:
@@ -120,7 +122,7 @@ class StatedEvent:
         For events of randomized responses alone it is replace-one, the only relation that they support. This is valid
         for any relation: randomized response has the largest privacy loss of all mechanisms with its pure epsilon.
         """
-        return NeighboringRelation.REPLACE_ONE if _is_pure(self.event) else RELATIONS[self.relation]
+        return NeighboringRelation.REPLACE_ONE if _is_pure(self.event) else NEIGHBOURS[self.relation]
 
     @property
     def accountants(self) -> tuple[str, ...]:
@@ -129,16 +131,30 @@ class StatedEvent:
                      and (name != "pld" or _fits_grid(self.run)))
 
     @property
-    def run(self) -> DpEvent:
+    def run(self) -> SelfComposedDpEvent:
         """Return the event of all repetitions."""
         return SelfComposedDpEvent(self.event, self.steps)
 
+    @lru_cache(maxsize=1024)  # noqa: B019  (events are few and small)
     def renyi(self) -> np.ndarray:
-        """Return the Renyi divergence of the whole run at all orders of `ORDERS`, [len(ORDERS)]."""
+        """Return the Renyi divergence of the whole run at all orders of `ORDERS`, [len(ORDERS)], read-only."""
         if "rdp/improved" not in self.accountants:
             raise ConfigError("event: must have a Renyi divergence that is known, which a budget and a random number "
                               f"of trials are accounted by, got {self.event}")
-        return np.array(RdpAccountant(ORDERS, self.neighbours).compose(self.event, self.steps).rdp)
+        curve = np.array(RdpAccountant(ORDERS, self.neighbours).compose(self.event, self.steps).rdp)
+        curve.setflags(write=False)
+        return curve
+
+    @lru_cache(maxsize=4096)  # noqa: B019
+    def value(self, delta: float, accountant: str) -> float:
+        """Return epsilon of the whole run at delta, by one of `accountants`."""
+        if accountant == "pld":
+            return _pld_epsilon([self.run], self.neighbours, delta)
+        epsilon, _ = improved_conversion(ORDERS, self.renyi(), delta)
+        return epsilon
+
+
+Event = PrivacyEvent | StatedEvent
 
 
 def hashable(event: Any) -> Any:
@@ -272,64 +288,34 @@ def unsampled(event: DpEvent) -> DpEvent:
     return event
 
 
-def poisson_of(stated: StatedEvent) -> tuple[float, float] | None:
-    """Return (sampling rate, noise multiplier) of Gaussian noise on Poisson batches under add/remove, or None."""
-    event = stated.event
-    if stated.relation != "add/remove" or not isinstance(event, PoissonSampledDpEvent):
-        return None
-    if not isinstance(event.event, GaussianDpEvent) or not 0 < event.sampling_probability <= 1:
-        return None
-    return event.sampling_probability, event.event.noise_multiplier
-
-
-@lru_cache(maxsize=4096)
-def stated_value(event: StatedEvent, delta: float, accountant: str) -> float:
-    """Return epsilon of a whole run at delta, by one of the event's accountants."""
-    if accountant == "pld":
-        return _pld_epsilon([event.run], event.neighbours, delta)
-    epsilon, _ = improved_conversion(ORDERS, event.renyi(), delta)
-    return epsilon
-
-
 def stated_event(config: TrialConfig, epochs_done: int) -> StatedEvent:
     """Return the privacy event that a trial's trainer states, repeated for the first `epochs_done` epochs."""
     trainer = config.parts.trainer
     if config.trainer_version != trainer.version:  # another version may state another event
         raise ConfigError(f"trainer_version: version {config.trainer_version} of trainer '{trainer.name}' states what "
                           f"its trials cost, and version {trainer.version} is loaded; load that file")
-    event = _event_of_trainer(config)
+    try:
+        event = trainer.stated_event(config)
+    except Exception as error:
+        lines = [f":{frame.lineno}" for frame in traceback.extract_tb(error.__traceback__)
+                 if frame.filename == trainer.source]
+        raise ConfigError(f"event: of trainer '{trainer.name}' fails with {type(error).__name__}: {error} "
+                          f"({Path(trainer.source).name}{''.join(lines[-1:])})") from error
+    # where it is stated, for example `trainer 'dpsgd' (opacus_cnn.py:31)`
+    source = f"trainer '{trainer.name}' ({Path(trainer.source).name}:{trainer.works.__code__.co_firstlineno})"
     if fault := _fault(event):
-        raise ConfigError(f"event: {fault} of trainer '{trainer.name}' ({source_line(trainer)})")
+        raise ConfigError(f"event: {fault} of {source}")
     events_per_epoch = config.steps_per_epoch if trainer.per == STEP else 1
     stated = StatedEvent(trainer.relation, hashable(event), epochs_done * events_per_epoch, epochs_done)
-    if not stated.accountants and PLDAccountant(stated.neighbours).supports(event):
+    if stated.accountants:
+        return stated
+    if PLDAccountant(stated.neighbours).supports(event):
         raise TooLittleNoise("event: its noise must be 0 (no guarantee) or at least some "
                              f"{LEAST_NOISE_OVER_SENSITIVITY} times the sensitivity, below which nothing can be "
-                             f"accounted for, got {event} of trainer '{trainer.name}' ({source_line(trainer)})")
-    if not stated.accountants:
-        raise ConfigError(f"event: no accountant takes {event} under {trainer.relation}, got it of trainer "
-                          f"'{trainer.name}' ({source_line(trainer)}); Poisson sampled or plain Gaussian and Laplace "
-                          "events, randomized response for pure epsilon, zero-concentrated ones, and their "
-                          "compositions are taken")
-    return stated
-
-
-def _event_of_trainer(config: TrialConfig) -> Any:
-    """Return what the trainer's `event` function gives for a trial: the event of one step or epoch, not yet checked."""
-    trainer = config.parts.trainer
-    try:
-        return trainer.stated_event(config)
-    except Exception as error:
-        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__)
-                 if frame.filename == trainer.source]
-        line = f":{lines[-1]}" if lines else ""
-        raise ConfigError(f"event: of trainer '{trainer.name}' fails with {type(error).__name__}: {error} "
-                          f"({Path(trainer.source).name}{line})") from error
-
-
-def source_line(trainer: Trainer) -> str:
-    """Return the file and line of a trainer's function, for example `opacus_cnn.py:31`."""
-    return f"{Path(trainer.source).name}:{trainer.works.__code__.co_firstlineno}"
+                             f"accounted for, got {event} of {source}")
+    raise ConfigError(f"event: no accountant takes {event} under {trainer.relation}, got it of {source}; Poisson "
+                      "sampled or plain Gaussian and Laplace events, randomized response for pure epsilon, "
+                      "zero-concentrated ones, and their compositions are taken")
 
 
 def composed_epsilon(runs: list[tuple[DpEvent, NeighboringRelation]], mus: list[float], delta: float) -> float:

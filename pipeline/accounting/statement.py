@@ -17,11 +17,11 @@ from pipeline.accounting.claimed import (
 from pipeline.accounting.column import column_epsilons
 from pipeline.accounting.epsilon import GUARANTEES, Epsilon
 from pipeline.accounting.evaluations import cover, is_noisy, selected_epsilon
-from pipeline.accounting.event import PrivacyEvent, UnsupportedAccounting
+from pipeline.accounting.event import UnsupportedAccounting
 from pipeline.accounting.finite_precision import DELTA_SHARE, optical_enlargement
 from pipeline.accounting.label import label_epsilons
 from pipeline.accounting.noise import choice_statement
-from pipeline.accounting.stated import StatedEvent, noise_in_words, stated_event
+from pipeline.accounting.stated import Event, noise_in_words, stated_event
 from pipeline.experiment.experiment import Experiment
 from pipeline.experiment.stopping import Selection
 from pipeline.trials.config import TrialConfig
@@ -40,8 +40,6 @@ UP_TO_ROUNDING = "up to rounding"  # value of `privacy.certified`
 ROUNDED_ROWS = ("rows of this trial came from elsewhere, or their bits depend on their neighbours: independent up to "
                 "float32 rounding; last bits not covered")
 RECORDED = "the noise comes from a recorded seed, and whoever knows that can subtract it"
-
-__all__ = ["Epsilon", "account", "describe", "price_lines", "privacy_tags", "selected_epsilon"]
 
 
 def account(config: TrialConfig, epochs_done: int) -> list[Epsilon]:
@@ -63,15 +61,29 @@ def privacy_tags(config: TrialConfig) -> dict[str, str]:
         >>> privacy_tags(TrialConfig(mechanism="none"))["privacy.notes"]
         'no noise, no guarantee'
     """
-    tags = _tags(config)
-    if not config.parts.features.raw:
-        tags["privacy.notes"] += f"; inputs are {config.parts.features.public_because(config)}"
-    elif config.inputs == "standardized" and tags["privacy.certified"] != "false":
-        statistics_note = PUBLISHED if config.parts.data.spec.published else STATISTICS
-        tags["privacy.notes"] += f"; {statistics_note}"
+    config = with_noise(config)
+    mechanism, features = config.parts.mechanism, config.parts.features
+    certified, relation, delta = "false", config.parts.sampler.relation, f"{config.delta:g}"
+    if mechanism.certified:
+        epsilons = certified_epsilons(config, config.epochs)
+        notes = _gaussian_notes(config, epsilons[0])
+        if any(epsilon.is_finite for epsilon in epsilons):
+            certified = "true" if config.secure else "simulated"
+    elif mechanism.kind(config) == "stated":
+        tightest, *_ = certified_epsilons(config, config.epochs)
+        certified, relation, notes = "stated", tightest.relation, _stated_notes(config, tightest)
+    elif mechanism.optical:
+        relation, notes = RELATION, _photonic_notes(config)
+    else:
+        relation, delta, notes = "none", "none", [_no_guarantee(config)]
+    if not features.raw:
+        notes.append(f"inputs are {features.public_because(config)}")
+    elif config.inputs == "standardized" and certified != "false":
+        notes.append(PUBLISHED if config.parts.data.spec.published else STATISTICS)
     if config.canaries:
-        tags["privacy.notes"] += f"; {_canary_audit(config)}"
-    return tags
+        notes.append(_canary_audit(config))
+    return {"privacy.certified": certified, "privacy.relation": relation, "privacy.sampler": config.sampler,
+            "privacy.delta": delta, "privacy.notes": "; ".join(notes)}
 
 
 def with_rounded_rows(tags: Mapping[str, str]) -> dict[str, str]:
@@ -143,7 +155,7 @@ def bound_lines(trials: Sequence[TrialConfig]) -> Iterator[str]:
     Epsilon follows from the largest contribution, so it is larger than the noise multiplier alone suggests. Trials with
     the same privacy event, delta, noise source and ratio share a line. No lines if all ratios round to 1.
     """
-    groups: dict[tuple[PrivacyEvent | StatedEvent, float, str, str], list[TrialConfig]] = {}
+    groups: dict[tuple[Event, float, str, str], list[TrialConfig]] = {}
     for trial in composable(trials):
         calibrated = with_noise(trial)
         ratio = f"{trial.parts.mechanism.sensitivity_ratio(trial):.4g}"
@@ -190,26 +202,6 @@ def _canary_audit(config: TrialConfig) -> str:
             f"{largest_bound:.3g}")
 
 
-def _tags(config: TrialConfig) -> dict[str, str]:
-    """Return the tags `privacy.*` of a trial, before `privacy_tags` adds clauses on inputs and canaries."""
-    config = with_noise(config)
-    if config.parts.mechanism.certified:
-        return _gaussian_tags(config)
-    if config.parts.mechanism.kind(config) == "stated":
-        return _stated_tags(config)
-    if config.parts.mechanism.optical:
-        relation, delta, notes = RELATION, f"{config.delta:g}", "; ".join(_photonic_notes(config))
-    else:
-        relation, delta, notes = "none", "none", _no_guarantee(config)
-    return {
-        "privacy.certified": "false",
-        "privacy.relation": relation,
-        "privacy.sampler": config.sampler,
-        "privacy.delta": delta,
-        "privacy.notes": notes,
-    }
-
-
 def _no_guarantee(config: TrialConfig) -> str:
     """Return why a trial without a Gaussian or photonic mechanism has no guarantee."""
     mechanism = config.parts.mechanism
@@ -250,35 +242,16 @@ def _logging_coverage(config: TrialConfig) -> str:
     return "covered: all that is logged, of private records nothing else"
 
 
-def _gaussian_tags(config: TrialConfig) -> dict[str, str]:
-    """Return the tags `privacy.*` of a trial with a Gaussian mechanism; `config` has its calibrated noise."""
-    event = event_of(config, config.epochs)
-    epsilons = certified_epsilons(config, config.epochs)
-    certified = "false"
-    if any(epsilon.is_finite for epsilon in epsilons):
-        certified = "true" if config.secure else "simulated"
-    notes = ["not certified: no noise, no guarantee"]
-    if config.noise_multiplier > 0:
-        tightest = epsilons[0]
-        notes = [tightest.note, *_sensitivity_notes(config), _noise_source(config), _arithmetic(config),
-                 _logging_coverage(config), *_extension_notes(config)]
-    return {
-        "privacy.certified": certified,
-        "privacy.relation": event.relation,
-        "privacy.sampler": config.sampler,
-        "privacy.delta": f"{config.delta:g}",
-        "privacy.notes": "; ".join(notes),
-    }
-
-
-def _sensitivity_notes(config: TrialConfig) -> list[str]:
-    """Return a note if a record can contribute more than the norm to which the noise is scaled, else an empty list."""
-    mechanism = config.parts.mechanism
-    ratio = mechanism.sensitivity_ratio(config)  # largest contribution over the noise's norm
-    if ratio == 1:
-        return []
-    return [f"noise is measured by {mechanism.stated_norm(config):.4g}, a record contributes up to "
-            f"{ratio:.4g} times that, and epsilon is of what it contributes"]
+def _gaussian_notes(config: TrialConfig, tightest: Epsilon) -> list[str]:
+    """Return notes on a trial with a Gaussian mechanism and its calibrated noise."""
+    if config.noise_multiplier <= 0:
+        return ["not certified: no noise, no guarantee"]
+    notes, mechanism = [tightest.note], config.parts.mechanism
+    ratio = mechanism.sensitivity_ratio(config)  # largest contribution over the norm to which the noise is scaled
+    if ratio != 1:
+        notes.append(f"noise is measured by {mechanism.stated_norm(config):.4g}, a record contributes up to "
+                     f"{ratio:.4g} times that, and epsilon is of what it contributes")
+    return [*notes, _noise_source(config), _arithmetic(config), _logging_coverage(config), *_extension_notes(config)]
 
 
 def _extension_notes(config: TrialConfig) -> list[str]:
@@ -304,21 +277,13 @@ def _noise_source_of_trainer(config: TrialConfig) -> str:
     return ELSEWHERE if config.parts.trainer.redraws else RECORDED
 
 
-def _stated_tags(config: TrialConfig) -> dict[str, str]:
-    """Return the tags `privacy.*` of a trial whose trainer states its privacy event; nobody here checks it."""
-    tightest, *_ = certified_epsilons(config, config.epochs)
+def _stated_notes(config: TrialConfig, tightest: Epsilon) -> list[str]:
+    """Return notes on a trial whose trainer states its privacy event; nobody here checks it."""
     unchecked = ("what else than the records that it is handed the trainer reads, that it does as it states, and that "
                  "whether it raises an error depends on no private record, is its own statement")
     in_words = noise_in_words(stated_event(config, 1).event, tightest.relation)
-    notes = [tightest.note, *filter(None, [in_words]), unchecked, _noise_source_of_trainer(config), REAL_NUMBERS,
-             _logging_coverage(config)]
-    return {
-        "privacy.certified": "stated",
-        "privacy.relation": tightest.relation,
-        "privacy.sampler": config.sampler,
-        "privacy.delta": f"{config.delta:g}",
-        "privacy.notes": "; ".join(notes),
-    }
+    return [tightest.note, *([in_words] if in_words else []), unchecked, _noise_source_of_trainer(config), REAL_NUMBERS,
+            _logging_coverage(config)]
 
 
 def _photonic_notes(config: TrialConfig) -> list[str]:

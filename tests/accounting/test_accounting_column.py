@@ -7,7 +7,7 @@ import pytest
 from scipy import integrate, stats
 from test_accounting_photonic import renyi_of_gaussians
 
-from pipeline.accounting import account
+from pipeline.accounting import account, counterexamples
 from pipeline.accounting import column as col
 from pipeline.trials.config import TrialConfig
 
@@ -119,12 +119,12 @@ def test_floor_must_exceed_the_order():
 def test_exact_epsilon_of_variances_by_quadrature():
     """One row: delta(epsilon) as an integral of (p - e^epsilon q)_+."""
     R, delta = 1.5, 1e-3
-    epsilon = col._epsilon_of_variance_ratio(R, 1, delta)
+    epsilon = counterexamples._epsilon_of_variance_ratio(R, 1, delta)
     wide, narrow = stats.norm(scale=math.sqrt(R)).pdf, stats.norm().pdf
     deltas = [2 * integrate.quad(lambda x, p=p, q=q: max(p(x) - math.exp(epsilon) * q(x), 0), 0, 12, limit=500)[0]
               for p, q in ((wide, narrow), (narrow, wide))]
     assert max(deltas) == pytest.approx(delta, rel=1e-5)
-    assert col._epsilon_of_variance_ratio(1.0001, 1, 0.5) == 0.0
+    assert counterexamples._epsilon_of_variance_ratio(1.0001, 1, 0.5) == 0.0
 
 
 def test_joint_is_one_participation_whatever_the_others_are():
@@ -145,7 +145,7 @@ def test_joint_refuses(change, message):
 
 def test_single_column_refuses_a_missing_floor():
     with pytest.raises(ValueError, match="gamma_min, tau_h_min: must be > 0, got 0.0, 1.0"):
-        col.single_column_eps_counterexample(1, 1e-5, 4, 1.0, 1.0, 0.0, 1.0, 1.0, 1.0)
+        counterexamples.single_column_eps_counterexample(1, 1e-5, 4, 1.0, 1.0, 0.0, 1.0, 1.0, 1.0)
 
 
 def test_column_of_a_trial_is_its_worst_layer():

@@ -95,7 +95,7 @@ def test_two_branches_bound_both_orders_of_the_neighbours():
 
 
 def test_two_branches_lie_between_poisson_and_renyi():
-    values = [epsilon(FIXED, 1e-5, accountant).value for accountant in ga.accountants(FIXED)]
+    values = [epsilon(FIXED, 1e-5, accountant).value for accountant in FIXED.accountants]
     assert epsilon(POISSON, 1e-5).value < values[0] < values[1] < values[2]
 
 
@@ -125,7 +125,7 @@ def test_monotone_in_noise_steps_and_delta(event):
 
 def test_values_say_what_they_are():
     for event in ALL:
-        for accountant in ga.accountants(event):
+        for accountant in event.accountants:
             e = epsilon(event, 1e-6, accountant)
             assert (e.kind, e.variant, e.relation, e.sampler, e.delta, e.conversion) == (
                 "certified", accountant, event.relation, event.sampler, 1e-6, ga.CONVERSIONS[accountant])

@@ -192,7 +192,7 @@ def test_gamma_of_the_activations():
 
 
 def test_nothing_is_claimed_without_noise_or_of_bp():
-    assert account(TrialConfig(), 1) == [] and ph.assumptions(TrialConfig()) == []
+    assert account(TrialConfig(), 1) == [] and ph.assumptions(TrialConfig()) == ()
     bp = TrialConfig(**ENFORCED, algorithm="bp")
     assert ph.claimed_epsilons(bp, 1) == []
     assert [a.holds for a in ph.assumptions(bp)] == [False]

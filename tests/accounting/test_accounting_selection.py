@@ -77,8 +77,8 @@ def test_geometric_stopping_is_theorem_2(mean):
       for shape in (se.LOGARITHMIC, 0.5, se.GEOMETRIC, se.POISSON)), (FIXED, se.GEOMETRIC, 7.0)],
     ids=lambda value: getattr(value, "sampler", value))
 def test_stopping_of_one_candidate_is_dp_accountings(event, shape, mean):
-    accountant = RdpAccountant(neighboring_relation=se.RELATIONS[event.relation])
-    accountant.compose(RepeatAndSelectDpEvent(se.dp_event(event), mean, shape))
+    accountant = RdpAccountant(neighboring_relation=event.neighbours)
+    accountant.compose(RepeatAndSelectDpEvent(event.run, mean, shape))
     found = se.selected_by_random_stopping([event, event], 1e-5, mean=mean, shape=shape).value
     assert epsilon(event, 1e-5).value < found < math.inf
     assert found == pytest.approx(accountant.get_epsilon(1e-5), rel=1e-6)
@@ -94,7 +94,7 @@ def test_the_least_private_candidate_counts_order_by_order():
     strong = dataclasses.replace(POISSON, noise_multiplier=1.0)
     weak = dataclasses.replace(POISSON, noise_multiplier=3.0, sampling_rate=0.03, steps=3000)
     orders, curves = zip(*((a.orders, a.rdp) for a in (
-        RdpAccountant().compose(se.dp_event(event)) for event in (weak, strong))), strict=True)
+        RdpAccountant().compose(event.run) for event in (weak, strong))), strict=True)
     assert (curves[0] > curves[1]).any() and (curves[0][orders[0] > 1] < curves[1][orders[0] > 1]).any()
     both = se.repeated(orders[0], np.maximum(*curves), 4.0, 1.0)
     assert cost(weak, strong) == improved_conversion(orders[0], both, 1e-5)[0] >= max(cost(weak), cost(strong))

@@ -27,7 +27,8 @@ from pipeline.accounting import privacy_tags
 from pipeline.accounting.certified import certified_epsilons, stated_step, with_noise
 from pipeline.accounting.curves import gdp_eps
 from pipeline.accounting.evaluations import check_evaluations, selected_epsilon
-from pipeline.accounting.stated import RELATIONS, StatedEvent, composed_epsilon, hashable, stated_value
+from pipeline.accounting.event import NEIGHBOURS
+from pipeline.accounting.stated import StatedEvent, composed_epsilon, hashable
 from pipeline.experiment.stopping import Selection
 from pipeline.sweep.trainers import check_trainers
 from pipeline.trials.fields import ConfigError, UserError
@@ -49,9 +50,9 @@ def test_randomized_response_costs_as_often_as_it_is_repeated(inner, steps):
     once, delta = 0.8, 1e-2
     answer = RandomizedResponseDpEvent(2 / (1 + math.exp(once)), 2)
     event = StatedEvent("add/remove", SelfComposedDpEvent(answer, inner), steps, steps)
-    value = stated_value(event, delta, "pld")
+    value = event.value(delta, "pld")
     assert delta_of(value, once, 10) <= delta < delta_of(0.995 * value, once, 10)
-    assert stated_value(event, delta, "rdp/improved") >= value
+    assert event.value(delta, "rdp/improved") >= value
     together = composed_epsilon([(SelfComposedDpEvent(event.event, steps), event.neighbours)], [], delta)
     assert together == pytest.approx(value, rel=1e-3)
 
@@ -59,7 +60,7 @@ def test_randomized_response_costs_as_often_as_it_is_repeated(inner, steps):
 def test_answers_that_tell_nothing_or_all_cost_nothing_or_infinitely_much():
     def value(share, buckets):
         event = ComposedDpEvent([RandomizedResponseDpEvent(share, buckets)] * 2)
-        return stated_value(StatedEvent("replace-one", hashable(event), 3, 3), 1e-5, "pld")
+        return StatedEvent("replace-one", hashable(event), 3, 3).value(1e-5, "pld")
 
     assert value(1.0, 2) == value(0.5, 1) == value(0.0, 1) == 0
     assert value(0.0, 2) == math.inf
@@ -76,14 +77,14 @@ def test_an_event_made_of_lists_can_be_looked_up():
 
 def values(event, relation, steps=1, delta=1e-5):
     run = StatedEvent(relation, hashable(event), steps, steps)
-    return {accountant: stated_value(run, delta, accountant) for accountant in run.accountants}
+    return {accountant: run.value(delta, accountant) for accountant in run.accountants}
 
 
 FREE = RandomizedResponseDpEvent(1.0, 2)  # tells nothing, but takes the way of what is no Gaussian
 QUARTER = GaussianDpEvent(4.0)
 
 
-@pytest.mark.parametrize("relation", RELATIONS)
+@pytest.mark.parametrize("relation", NEIGHBOURS)
 @pytest.mark.parametrize("event", [
     QUARTER, SelfComposedDpEvent(GaussianDpEvent(8.0), 4), ComposedDpEvent([QUARTER, NoOpDpEvent()]),
     ComposedDpEvent([GaussianDpEvent(5.0), SelfComposedDpEvent(GaussianDpEvent(20 / 3), 1)]),
@@ -102,7 +103,7 @@ def test_what_is_one_gaussian_costs_the_same_by_every_accountant_under_either_re
 @pytest.mark.parametrize(("event", "least", "most"), [
     (LaplaceDpEvent(2.0), 0.4999, 0.53), (RandomizedResponseDpEvent(0.5, 2), math.log(3), 1.13)])
 def test_pure_mechanisms_cost_their_epsilon_under_either_relation(event, least, most):
-    for relation in RELATIONS:
+    for relation in NEIGHBOURS:
         assert all(least <= value <= most for value in values(event, relation).values())
 
 
@@ -132,7 +133,7 @@ def test_poisson_batches_under_replace_one_by_quadrature(q, z):
 
 
 def test_releases_of_several_kinds_compose_in_one_unit():
-    replace = RELATIONS["replace-one"]
+    replace = NEIGHBOURS["replace-one"]
     exact = gdp_eps(math.hypot(0.25, 0.5, 0.1), 1e-5)
     for free in ([], [(FREE, replace)]):  # without and with a grid
         runs = [(QUARTER, replace), (SelfComposedDpEvent(GaussianDpEvent(4.0), 4), replace), *free]

@@ -190,7 +190,7 @@ def accounting_seconds(size: Size) -> Iterator[tuple[str, float]]:
     fixed = gaussian.PrivacyEvent("without_replacement", "replace-one", **run, N=54_000, m=256)
     first, again, of_fixed = [], [], []
     for _ in range(3):
-        gaussian._epsilon_value.cache_clear()
+        gaussian.PrivacyEvent.value.cache_clear()
         curves.poisson_losses.cache_clear()
         curves.without_replacement_losses.cache_clear()
         for event, seconds in ((poisson, first), (poisson, again), (fixed, of_fixed)):

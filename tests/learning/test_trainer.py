@@ -28,7 +28,7 @@ from pipeline.accounting.budget import epoch_cost
 from pipeline.accounting.certified import event_of, with_noise
 from pipeline.accounting.curves import ORDERS, gdp_eps
 from pipeline.accounting.evaluations import selected_epsilon
-from pipeline.accounting.stated import StatedEvent, stated_value
+from pipeline.accounting.stated import StatedEvent
 from pipeline.cli import main
 from pipeline.experiment.experiment import parse_experiment
 from pipeline.experiment.stopping import Selection
@@ -172,7 +172,7 @@ def test_an_event_that_nothing_can_be_made_of_is_refused_before_training(event, 
 def test_what_transforms_round_is_taken_from_delta_also_for_counts_within_an_event():
     repeated = SelfComposedDpEvent(PoissonSampledDpEvent(1.0, GaussianDpEvent(100.0)), 10**4)
     inside = StatedEvent("add/remove", repeated, 1, 1)
-    assert stated_value(inside, 1e-9, "pld") >= gdp_eps(1.0, 1e-9) and stated_value(inside, 1e-13, "pld") == math.inf
+    assert inside.value(1e-9, "pld") >= gdp_eps(1.0, 1e-9) and inside.value(1e-13, "pld") == math.inf
 
 
 def test_a_trial_of_another_version_is_not_accounted_for_by_the_one_that_is_loaded():
