@@ -98,9 +98,10 @@ def read_selection(top: Mapping[str, Any], candidates: Sequence[TrialConfig]) ->
     if not all(trial.validation_fraction for trial in certified):
         raise ConfigError("validation_fraction: must be > 0, as the best trial is chosen by validation accuracy, got "
                           "0.0")
-    if selection.is_random:
-        check_alike(candidates, "candidate", "of random stopping")
-    if selection.is_random and selection.seed is None and any(trial.secure for trial in candidates):
+    if not selection.is_random:
+        return selection
+    check_alike(candidates, "candidate", "of random stopping")
+    if selection.seed is None and any(trial.secure for trial in candidates):
         raise ConfigError("selection.seed: must be given with noise 'secure', got none; whoever knows it knows K, so "
                           "draw it (python -c 'import secrets; print(secrets.randbits(128))') and keep it as private "
                           "as the trials that are not published")
