@@ -45,7 +45,7 @@ class Selection:
     rule: str = "composition"
     mean: float | None = None  # expected K, >= 1; for Poisson of all draws, K = 0 included
     shape: float | None = None  # eta; geometric if it is left out
-    # Determines K, the candidates and the trials' seeds; None means 0. The guarantee assumes that nobody knows it.
+    # Determines K and all draws; None means 0. It reveals K, and the guarantee assumes that nobody knows K.
     seed: int | None = None
 
     def __post_init__(self) -> None:
