@@ -16,7 +16,8 @@
     plugins: [my_feedback]                       # optional: modules of extensions, beside the file or installed
     references:                                  # optional: published results, marked in the frontier
       - {source: Tramer and Boneh 2021, epsilon: 3, delta: 1.0e-5, accuracy: 89.7}
-    chosen: {runs: 45, by: validation accuracy, seeds: [0]}      # optional: how settings were found
+    chosen: {runs: 45, by: validation accuracy, seeds: [0]}      # optional: how settings were found; `seeds: 3`, if
+                                                 # nobody noted which; or `{runs: 0, by: the settings of a paper}`
 
 The trials of a search are not known before it runs; `Experiment.possible` represents them.
 
@@ -48,6 +49,7 @@ from pipeline.experiment.sections import Budget, Chosen, Halving, Reference
 from pipeline.experiment.stopping import Selection, draw, read_selection
 from pipeline.experiment.yaml_text import line_of, parse_yaml, replace_synonyms, restore_synonyms
 from pipeline.trials.config import ConfigError, TrialConfig
+from pipeline.trials.fields import plain
 from pipeline.trials.packs import Resources
 from pipeline.trials.promises import check_noise
 from pipeline.trials.unused import check_written, ignored
@@ -179,15 +181,15 @@ def sliced(experiment: Experiment, where: Mapping[str, Any]) -> Experiment:
                           f"published, got {', '.join(where)}")
     trials = experiment.trials
     for name, condition in where.items():
-        values = condition if isinstance(condition, list) else [condition]
-        known = [*dict.fromkeys(_frozen(trial.canonical()[name]) for trial in trials if name in trial.canonical())]
+        values = [plain(value) for value in (condition if isinstance(condition, list) else [condition])]
+        all_fields = [trial.canonical() for trial in trials]
+        known = {str(fields[name]): fields[name] for fields in all_fields if name in fields}  # by its text
         if not known:
             raise ConfigError(f"where: must be a field that its trials have, got '{name}'")
         for value in values:
-            if _frozen(value) not in known:
-                raise ConfigError(f"where: {name} must be one of {', '.join(map(str, known))}, got {value!r}")
-        accepted = [_frozen(value) for value in values]
-        trials = tuple(trial for trial in trials if _frozen(trial.canonical().get(name)) in accepted)
+            if value not in known.values():
+                raise ConfigError(f"where: {name} must be one of {', '.join(known)}, got {value!r}")
+        trials = tuple(trial for trial, fields in zip(trials, all_fields, strict=True) if fields.get(name) in values)
     if not trials:
         conditions = ", ".join(f"{name} {value}" for name, value in where.items())
         raise ConfigError(f"where: must leave a trial, but none has all of {conditions}")
@@ -197,10 +199,6 @@ def sliced(experiment: Experiment, where: Mapping[str, Any]) -> Experiment:
 def with_trials(experiment: Experiment, trials: Sequence[TrialConfig]) -> Experiment:
     """Return an experiment with these trials, and the exhibits that fit them; of a search, its trials so far."""
     return dataclasses.replace(experiment, trials=tuple(trials), report=exhibits.fitting(trials))
-
-
-def _frozen(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
 
 
 def _experiment(content: Any, path: Path, stored: bool) -> Experiment:

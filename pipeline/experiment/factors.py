@@ -61,16 +61,12 @@ def balanced(trials: Sequence[Fields]) -> list[int]:
     with_mechanism = [index for index in every_index if mechanisms[trials[index]["mechanism"]].private]
     for indices in (every_index, with_mechanism):
         rows = find_factors([trials[index] for index in indices])
-        if rows and len(rows[0]) > 1 and _is_balanced(rows):
-            return indices
+        if rows and len(rows[0]) > 1:
+            occurrences = Counter(tuple(row.values()) for row in rows)
+            possible = math.prod(len({row[name] for row in rows}) for name in rows[0])
+            if len(occurrences) == possible and len(set(occurrences.values())) == 1:
+                return indices
     return []
-
-
-def _is_balanced(rows: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether every combination of the columns' values occurs in the rows, and all occur equally often."""
-    occurrences = Counter(tuple(row.values()) for row in rows)
-    possible = math.prod(len({row[name] for row in rows}) for name in rows[0])
-    return len(occurrences) == possible and len(set(occurrences.values())) == 1
 
 
 def _level(value: Any) -> str | float:

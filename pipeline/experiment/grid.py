@@ -66,7 +66,7 @@ def changed(content: Mapping[str, Any], changes: Mapping[str, Any], path: Path) 
     base_changes = renamed({field: value for field, value in changes.items() if field not in entry_changes})
     official = replace_synonyms(content)
     base = read_settings(official, "base")
-    for place, part in _parts(official):
+    for place, part in _parts(official).items():
         for field in base_changes:
             if place != "base" and field in part:
                 raise ConfigError(f"--set {field}: must be a field that no grid, case or space sets, got one of "
@@ -94,21 +94,20 @@ def _with_entry(content: Mapping[str, Any], field: str, value: Any) -> dict[str,
     return result
 
 
-def _parts(content: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield (place, settings) of all that sets fields in a file: base, grid, those of every case, and space."""
+def _parts(content: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """Return place -> settings of all that sets fields in a file: base, grid, those of every case, and space."""
     cases, search = content.get("cases"), content.get("search")
     numbered = enumerate(cases if isinstance(cases, list) else ())
-    found = [(f"{prefix}{key}", part.get(key))
-             for prefix, part in (("", content), *((f"cases[{number}].", case) for number, case in numbered))
-             if isinstance(part, Mapping) for key in ("base", "grid")]
-    if isinstance(search, Mapping):
-        found.append(("search.space", search.get("space")))
-    return ((place, part) for place, part in found if isinstance(part, Mapping))
+    levels = {"": content, **{f"cases[{number}].": case for number, case in numbered}}
+    parts = {f"{prefix}{key}": level.get(key)
+             for prefix, level in levels.items() if isinstance(level, Mapping) for key in ("base", "grid")}
+    parts["search.space"] = search.get("space") if isinstance(search, Mapping) else None
+    return {place: part for place, part in parts.items() if isinstance(part, Mapping)}
 
 
 def entries(content: Mapping[str, Any]) -> dict[str, Any]:
     """Return all settings in an experiment file's content, by place, for example `cases[0].base.sigma`."""
-    return {f"{place}.{field}": value for place, part in _parts(content) for field, value in part.items()}
+    return {f"{place}.{field}": value for place, part in _parts(content).items() for field, value in part.items()}
 
 
 class Combination(NamedTuple):
@@ -210,7 +209,7 @@ def _range(place: str, spec: Mapping[str, Any]) -> list[Any]:
             raise ConfigError(f"{place}.range: must be [start, stop] or [start, stop, step], whole, got {arguments!r}")
         step = arguments[2] if len(arguments) == 3 else 1
         check_number(f"{place}.range", (arguments[1] - arguments[0]) / step, "values")
-        return list(range(*map(int, arguments)))
+        return list(range(*(int(a) for a in arguments)))
     if not are_numbers or len(arguments) != 3 or int(arguments[2]) != arguments[2] or arguments[2] < 1:
         raise ConfigError(f"{place}.{kind}: must be [low, high, n] with n >= 1, got {arguments!r}")
     low, high, n = map(float, arguments)

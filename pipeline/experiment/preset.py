@@ -68,7 +68,7 @@ def recommended(**settings: Any) -> TrialConfig:
     """Return a trial with these settings; the newest preset, `preset: recommended`, sets all others.
 
     Raises:
-        ConfigError: as `recommend`, and for settings that cannot be run.
+        ConfigError: if the preset has nothing for the trial, naming what it has; for settings that cannot be run.
 
     Example:
         >>> trial = recommended(dataset="digits", algorithm="dfa", mechanism="per_example", target_epsilon=3)

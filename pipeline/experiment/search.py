@@ -47,7 +47,7 @@ class Domain:
     """The possible values of a setting: choices, or numbers of a range."""
 
     kind: str  # one of `KINDS`
-    values: tuple[Any, ...]  # the choices, or (low, high)
+    values: tuple[Any, ...]  # the choices, or (low, high); randint leaves out high
 
     @property
     def ends(self) -> tuple[Any, ...]:

@@ -1,12 +1,4 @@
-"""Short entries of an experiment file. Each is a class, whose fields are the keys that the file may give.
-
-    stop: {rule: asha, grace: 3, factor: 3}      # for a search
-    budget: {epsilon: 8, delta: 1.0e-5}          # for a search; `pipeline.accounting.budget` spends it
-    references:
-      - {source: Tramer and Boneh 2021, epsilon: 3, delta: 1.0e-5, accuracy: 89.7}
-    chosen: {runs: 45, by: validation accuracy, seeds: [0]}      # or `seeds: 3`, if nobody noted which
-    chosen: {runs: 0, by: the settings of Ohana et al. 2021}     # nothing was tried; they come from elsewhere
-"""
+"""Short entries of an experiment file. Each is a class, whose fields are the keys that the file may give."""
 
 from __future__ import annotations
 

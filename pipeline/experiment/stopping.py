@@ -45,7 +45,7 @@ class Selection:
     rule: str = "composition"
     mean: float | None = None  # expected K, >= 1; for Poisson of all draws, K = 0 included
     shape: float | None = None  # eta; geometric if it is left out
-    # Determines K, the candidates and the trials' seeds; None means 0. The guarantee assumes that nobody knows it.
+    # Determines K and all draws; None means 0. It reveals K, and the guarantee assumes that nobody knows K.
     seed: int | None = None
 
     def __post_init__(self) -> None:
@@ -98,9 +98,10 @@ def read_selection(top: Mapping[str, Any], candidates: Sequence[TrialConfig]) ->
     if not all(trial.validation_fraction for trial in certified):
         raise ConfigError("validation_fraction: must be > 0, as the best trial is chosen by validation accuracy, got "
                           "0.0")
-    if selection.is_random:
-        check_alike(candidates, "candidate", "of random stopping")
-    if selection.is_random and selection.seed is None and any(trial.secure for trial in candidates):
+    if not selection.is_random:
+        return selection
+    check_alike(candidates, "candidate", "of random stopping")
+    if selection.seed is None and any(trial.secure for trial in candidates):
         raise ConfigError("selection.seed: must be given with noise 'secure', got none; whoever knows it knows K, so "
                           "draw it (python -c 'import secrets; print(secrets.randbits(128))') and keep it as private "
                           "as the trials that are not published")

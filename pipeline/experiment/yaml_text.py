@@ -76,7 +76,7 @@ def parse_yaml(text: str, path: Path | str) -> Any:
 
 
 def replace_synonyms(content: Any) -> Any:
-    """Return a file's content with the official name of a setting in place of each synonym; both are refused."""
+    """Return a file's content with the official name of a setting in place of a synonym, and refuse both together."""
     if not isinstance(content, Mapping):
         return content
     result = dict(content)
@@ -93,9 +93,7 @@ def replace_synonyms(content: Any) -> Any:
 def restore_synonyms(message: str, text: str) -> str:
     """Return an error message in which settings have the synonyms that an experiment file's text uses for them."""
     for synonym, official in SYNONYMS.items():
-        uses_synonym = re.search(rf"\b{synonym}\b", text)
-        uses_official = re.search(rf"\b{official}\b", text)
-        if uses_synonym and not uses_official:
+        if re.search(rf"\b{synonym}\b", text) and not re.search(rf"\b{official}\b", text):
             message = re.sub(rf"\b{official}\b", synonym, message)
     return message
 
@@ -106,13 +104,9 @@ def line_of(text: str, message: str) -> str:
     first = message.partition(":")[0].removeprefix("the file")
     first = SYNONYMS.get(first, first)
     candidates = [*re.findall(r", at ([\w.\[\]]+)", message), first]
-    unknown = re.search(r"unknown entry '(\w+)'", message)
-    if unknown:
+    if unknown := re.search(r"unknown entry '(\w+)'", message):
         candidates.insert(0, f"{first}.{unknown[1]}".lstrip("."))  # the most precise place
-    for place in candidates:
-        if place in lines:
-            return f", line {lines[place]}"
-    return ""
+    return next((f", line {lines[place]}" for place in candidates if place in lines), "")
 
 
 def _lines_by_place(text: str) -> dict[str, int]:
