@@ -172,7 +172,7 @@ class TrialConfig:
     @property
     def exact(self) -> bool:
         """Whether contributions are integers, so that their sum has no rounding error."""
-        return self.parts.arithmetic.exact
+        return self.parts.arithmetic.exact and self.parts.trainer.built_in
 
     @property
     def secure(self) -> bool:

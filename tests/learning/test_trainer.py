@@ -797,6 +797,9 @@ def test_settings_of_a_trainer_stand_in_experiment_files(tmp_path):
     text = "base: {dataset: digits, trainer: rows, mechanism: per_example, noise_multiplier: 1, arithmetic: integer}"
     with pytest.raises(ConfigError, match="arithmetic: is not used with trainer 'rows', got integer"):
         parse_experiment(text, tmp_path / "e.yaml")
+    rows = TrialConfig(**SMALL, trainer="rows", mechanism="per_example", noise_multiplier=1.0, arithmetic="integer")
+    epochs = [record.epoch for (record,) in _packs(Pack((rows,)))]
+    assert epochs == [1, 2, 3], "it trains in float32"
     experiment = parse_experiment("base: {dataset: digits, trainer: pure, epochs: 1}\ngrid: {scale: [1, 2]}",
                                   tmp_path / "e.yaml")
     assert [trial.scale for trial in experiment.trials] == [1.0, 2.0]
