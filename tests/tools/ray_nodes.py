@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -32,6 +33,8 @@ class Nodes:
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.port, self.client_port = folder, free_port(), free_port()
+        # Names of sockets have at most 107 characters, so that the folder of a test is too deep for them.
+        self._ray = tempfile.TemporaryDirectory(prefix="ray", ignore_cleanup_errors=True)
         # What runs code for others wants a token, also in a test.
         self.access = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
         self._processes: list[subprocess.Popen] = []
@@ -49,7 +52,7 @@ class Nodes:
         (home / "modules" / "sitecustomize.py").write_text(startup)
         where = [f"--address={self.address}"] if self._processes else [
             "--head", f"--port={self.port}", f"--ray-client-server-port={self.client_port}",
-            "--include-dashboard=false", f"--temp-dir={self.folder}"]
+            "--include-dashboard=false", f"--temp-dir={self._ray.name}"]
         with (home / "ray.log").open("w") as log:
             self._processes.append(subprocess.Popen(
                 [sys.executable, "-c", RAY, "start", *where, "--block", f"--node-name={name}", "--min-worker-port=0",
@@ -76,7 +79,7 @@ class Nodes:
             process.send_signal(signal.SIGABRT)  # faulthandler prints the stacks
             output, errors = process.communicate()
             written = [f"{file.name}:\n{file.read_text(errors='replace')[-3_000:]}"
-                       for file in sorted(self.folder.glob("session_latest/logs/*")) if file.is_file()]
+                       for file in sorted(Path(self._ray.name).glob("session_latest/logs/*")) if file.is_file()]
             raise AssertionError("\n".join([f"no end after {2 * PATIENCE} s", output, errors, *written])) from None
         return subprocess.CompletedProcess(process.args, process.returncode, output, errors)
 
@@ -85,6 +88,7 @@ class Nodes:
             process.terminate()
         for process in self._processes:
             process.wait(PATIENCE)
+        self._ray.cleanup()
 
 
 def clean() -> dict[str, str]:
