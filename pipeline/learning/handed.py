@@ -19,6 +19,7 @@ from pipeline.trials.config import TrialConfig
 from pipeline.trials.fields import UserError
 from pipeline.trials.packs import Pack
 
+TRIED_BATCHES = 2  # of every epoch, with whose weights the function is tried: zeros at the start may hide a fault
 ROWS_AT_ONCE = 64  # records in one call of the function that `TrialContext.rows` is given
 RowsFunction = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]  # records and labels to rows
 STORABLE = ("bool", "int", "uint", "float", "complex64")  # types of NumPy that a file of weights has, by prefix
@@ -123,8 +124,9 @@ class TrialContext:
         """Return the contributions [n, d] of a batch's records, for `release`; the function sees 64 records at a time.
 
         In float32 the last bits of a row may depend on the batch's size. Here every call has the same shapes: zeros
-        fill the last one. Before the first batch the function is tried on test records: whether permuted, missing or
-        other neighbours change a bit of a row. The tag `privacy.certified` is `true` only if none does.
+        fill the last one. At the first two batches of every epoch the function is tried on test records: whether
+        permuted, missing or other neighbours change a bit of a row. The tag `privacy.certified` is `true` only if none
+        does, and if records and labels come as `batches` gave them.
 
         Args:
             function: maps records [64, *shape] and labels [64] to contributions [64, d]; row i is of record i alone.
@@ -193,8 +195,9 @@ class Contributions:
         self._update = net.blank_parameters(1, device)  # overwritten by every release
         self._fetch, self._steps = fetch, config.steps_per_epoch
         self._tried, self._randomness = tried, randomness
-        self._computed: torch.Tensor | None = None  # the last result of `rows`
-        self._is_separate: bool | None = None  # whether bits of rows depend on no neighbour; None before it is tried
+        self._batch: tuple[torch.Tensor, ...] = ()  # copies of the open batch's records and labels
+        self._computed: torch.Tensor | None = None  # copy of the last result of `rows` for these
+        self._is_separate = True  # no bit of a row was seen to depend on a neighbour
         self.rounded_rows = False
         self._n_unreleased: int | None = None  # records of the batch that is not released yet, if there is one
         self.n_released = 0  # batches of this epoch
@@ -218,16 +221,18 @@ class Contributions:
                 raise TrainerError("batches: every batch must be released before the next one, got the next one "
                                    "asked for first")
             records, labels = self._fetch(indices[indices != ABSENT])
-            self._n_unreleased = len(records)
+            self._n_unreleased, self._batch = len(records), (records.clone(), labels.clone())
             yield records, labels
 
     def rows(self, function: RowsFunction, records: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         """Return the rows [n, d] of a batch's records; see `TrialContext.rows`."""
-        if self._is_separate is None:
+        if self.n_released < TRIED_BATCHES:
             with self._randomness.restoring():  # a trial that resumes tries the function again
-                self._is_separate = self._bits_are_separate(function)
-        self._computed = self._in_chunks(function, records, labels)
-        return self._computed
+                self._is_separate &= self._bits_are_separate(function)
+        rows = self._in_chunks(function, records, labels)
+        is_batch = bool(self._batch) and all(map(_same_bits, (records, labels), self._batch))
+        self._computed = rows.clone() if is_batch else None
+        return rows
 
     def _in_chunks(self, function: RowsFunction, records: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         """Return the rows [n, d] of records, computed `ROWS_AT_ONCE` at a time; zeros fill the last chunk."""
@@ -241,8 +246,7 @@ class Contributions:
             rows = function(*filled)
             _check_rows(rows, ROWS_AT_ONCE, d, "rows")
             chunks.append(rows[:n].clone())  # the function may write the next rows to the same memory
-        with torch.inference_mode(False), torch.no_grad():  # so that the result counts its changes in place
-            return torch.cat(chunks)
+        return torch.cat(chunks)
 
     def _bits_are_separate(self, function: RowsFunction) -> bool:
         """Whether rows of test records keep their bits if neighbours are permuted, missing and replaced."""
@@ -275,7 +279,7 @@ class Contributions:
         if n is None:
             raise TrainerError("release: once for each batch, got it without one")
         _check_rows(rows, n, d, "release")
-        if not self._is_separate or rows is not self._computed or rows._version:  # `_version`: changes in place
+        if not self._is_separate or self._computed is None or not _same_bits(rows, self._computed):
             self.rounded_rows = True
         self._computed = None  # a batch's rows are no rows of the next
         deltas = rows.detach().to(mean.dtype)[None]  # [1, n, d]
@@ -295,6 +299,12 @@ class Contributions:
             raise TrainerError(f"yields after {self.n_released} of {self._steps} batches were released; must be all of "
                                "an epoch's, as that is what is accounted for")
         self.n_released = 0
+
+
+def _same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two tensors have the same type, shape and bits."""
+    is_alike = one.dtype == other.dtype and one.shape == other.shape
+    return is_alike and torch.equal(*(x.detach().contiguous().view(torch.uint8) for x in (one, other)))
 
 
 def _check_rows(rows: Any, n: int, d: int, what: str) -> None:
