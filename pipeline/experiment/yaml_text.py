@@ -31,11 +31,12 @@ class ExperimentLoader(yaml.SafeLoader):
         A key that is not text or is repeated is refused; plain YAML would silently use its last value.
         """
         seen = set()
-        for key, _ in node.value:
+        for key, value in node.value:
             problem = ""
             if key.tag not in (TEXT, MERGE):
                 written = repr(key.value) if isinstance(key, yaml.ScalarNode) else f"a {key.id}"
-                problem = f"a key must be text, and a decimal number has a point, not a comma, got {written}"
+                comma = ", and a decimal number has a point, not a comma" if not value.value else ""  # {rate: 0,1}
+                problem = f"a key must be text{comma}, got {written}"
             elif key.value in seen:
                 problem = f"the key {key.value!r} stands twice"
             if problem:

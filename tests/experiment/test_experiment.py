@@ -102,7 +102,7 @@ def test_merge_keys_take_entries_over_and_own_entries_win(tmp_path):
     ("base: {sigma: [0, 0.1]}", r"sigma: must be a finite number, got \[0, 0.1\]; several values go to grid"),
     ("grid: {seed: {range: [0, .inf]}}", r"grid.seed.range: must be"),
     ("base: {tau_h: 0,1}", r".*e.yaml: line 1, column 17: .*a key must be text, .* a point, not a comma, got '1'$"),
-    ("grid: {1: [0, 1]}", r".*e.yaml: line 1, column 8: not valid YAML: a key must be text, .*, got '1'$"),
+    ("grid: {1: [0, 1]}", r".*e.yaml: line 1, column 8: not valid YAML: a key must be text, got '1'$"),
     ("no: 1", r".*e.yaml: line 1, column 1: .* got 'no'$"), ("base: {seed: {{n}}}", r".*: .*, got a mapping$"),
     ("base: &a {tau_h: *a}", r".*e.yaml: line 1, column 7: not valid YAML: found unconstructable recursive node$"),
     (r'name: "\ud83d"', r".*e.yaml: not valid YAML: 'utf-16"),
