@@ -195,11 +195,11 @@ class Contributions:
         self._update = net.blank_parameters(1, device)  # overwritten by every release
         self._fetch, self._steps = fetch, config.steps_per_epoch
         self._tried, self._randomness = tried, randomness
-        self._batch: tuple[torch.Tensor, ...] = ()  # copies of the open batch's records and labels
+        # Copies of records and labels of the batch that is not released yet, if there is one.
+        self._batch: tuple[torch.Tensor, torch.Tensor] | None = None
         self._computed: torch.Tensor | None = None  # copy of the last result of `rows` for these
         self._is_separate = True  # no bit of a row was seen to depend on a neighbour
         self.rounded_rows = False
-        self._n_unreleased: int | None = None  # records of the batch that is not released yet, if there is one
         self.n_released = 0  # batches of this epoch
         self.is_finished = False  # no epoch is left
 
@@ -213,15 +213,15 @@ class Contributions:
         Raises:
             TrainerError: for a second call in an epoch, or if a batch was not released before the next one.
         """
-        if self._n_unreleased is not None or self.n_released or self.is_finished:
+        if self._batch or self.n_released or self.is_finished:
             raise TrainerError("batches: must be called once per epoch, got a second call before the yield, "
                                "or one after the last epoch")
         for indices in self.sampler.epoch()[:, 0]:  # one trial
-            if self._n_unreleased is not None:
+            if self._batch:
                 raise TrainerError("batches: every batch must be released before the next one, got the next one "
                                    "asked for first")
             records, labels = self._fetch(indices[indices != ABSENT])
-            self._n_unreleased, self._batch = len(records), (records.clone(), labels.clone())
+            self._batch = records.clone(), labels.clone()
             yield records, labels
 
     def rows(self, function: RowsFunction, records: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
@@ -230,7 +230,7 @@ class Contributions:
             with self._randomness.restoring():  # a trial that resumes tries the function again
                 self._is_separate &= self._bits_are_separate(function)
         rows = self._in_chunks(function, records, labels)
-        is_batch = bool(self._batch) and all(map(_same_bits, (records, labels), self._batch))
+        is_batch = self._batch and all(map(_same_bits, (records, labels), self._batch))
         self._computed = rows.clone() if is_batch else None
         return rows
 
@@ -275,9 +275,9 @@ class Contributions:
         """
         # The mechanism sees contributions as gradients of biases, and writes its noisy mean [1, d] there.
         (mean,) = self._update.biases
-        n, d = self._n_unreleased, mean.shape[1]
-        if n is None:
+        if self._batch is None:
             raise TrainerError("release: once for each batch, got it without one")
+        n, d = len(self._batch[0]), mean.shape[1]
         _check_rows(rows, n, d, "release")
         if not self._is_separate or self._computed is None or not _same_bits(rows, self._computed):
             self.rounded_rows = True
@@ -285,7 +285,7 @@ class Contributions:
         deltas = rows.detach().to(mean.dtype)[None]  # [1, n, d]
         no_inputs = deltas.new_zeros(1, n, 0)
         self.mechanism.update([deltas], [no_inputs], self._update)  # fills `mean`
-        self._n_unreleased = None
+        self._batch = None
         self.n_released += 1
         return mean[0].clone()
 
@@ -295,7 +295,7 @@ class Contributions:
         Raises:
             TrainerError: if one was not.
         """
-        if self.n_released != self._steps or self._n_unreleased is not None:
+        if self.n_released != self._steps or self._batch:
             raise TrainerError(f"yields after {self.n_released} of {self._steps} batches were released; must be all of "
                                "an epoch's, as that is what is accounted for")
         self.n_released = 0
