@@ -131,6 +131,8 @@ class TrialConfig:
 
     def with_recorded_noise(self, noise: Mapping[str, float]) -> TrialConfig:
         """Return the trial with the calibrated noise that a run of it records, by setting."""
+        if not noise:
+            return self
         trial = TrialConfig(self.given)
         trial.__dict__.update(recorded_noise=tuple(sorted(noise.items())))
         return trial
