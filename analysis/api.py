@@ -11,7 +11,7 @@ import pandas as pd
 from analysis import runs as tracked
 from analysis.exhibits.envelope import SCORE, configs
 from analysis.exhibits.envelope import best as best_setting
-from analysis.exhibits.frontier.points import GUARANTEED, PRICE, tightest
+from analysis.exhibits.frontier.points import PRICE, tightest
 from analysis.runs import MixedTrials, ReportError, earlier_epochs, require_accuracy
 from pipeline.accounting.evaluations import selected_epsilon
 from pipeline.accounting.event import UnsupportedAccounting
@@ -19,6 +19,7 @@ from pipeline.experiment.experiment import Experiment, load_experiment
 from pipeline.experiment.stopping import Selection
 from pipeline.tracking.artifacts import DONE
 from pipeline.tracking.reader import Reader
+from pipeline.trials.kinds import GUARANTEED
 
 
 def load_runs(experiment: str | Path | Experiment, store: Reader | str | Path = "mlruns") -> pd.DataFrame:

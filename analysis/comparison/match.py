@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from analysis.exhibits.exhibit import Texts
-from analysis.exhibits.frontier.points import GUARANTEED, frontier
+from analysis.exhibits.frontier.points import frontier
 from analysis.exhibits.table import Table
 from analysis.runs import (
     ALGORITHM_LABELS,
@@ -24,6 +24,7 @@ from analysis.runs import (
 from analysis.statistics import PAIRED, WELCH, difference_of
 from analysis.text import NO_VALUE, n_seeds, value_text
 from pipeline.experiment.experiment import Experiment
+from pipeline.trials.kinds import GUARANTEED
 from pipeline.trials.naming import counted
 
 ACCURACY = "test/accuracy"

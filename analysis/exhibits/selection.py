@@ -18,7 +18,8 @@ from pipeline.accounting.event import UnsupportedAccounting
 from pipeline.accounting.noise import choice_statement, noise_statement, sentence, standing
 from pipeline.experiment.experiment import Experiment
 from pipeline.trials.config import TrialConfig
-from pipeline.trials.naming import COMPOSABLE, composable, counted, guarantee, run_name
+from pipeline.trials.kinds import COMPOSABLE
+from pipeline.trials.naming import composable, counted, guarantee, run_name
 
 ALONE = "price of this one trial, had it been the only one"
 SCORE = "validation/accuracy"

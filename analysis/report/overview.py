@@ -17,7 +17,7 @@ import pandas as pd
 
 from analysis.exhibits.exhibit import Exhibit
 from analysis.exhibits.frontier.imported import file_name as file_of_import
-from analysis.exhibits.frontier.points import GUARANTEED, tightest
+from analysis.exhibits.frontier.points import tightest
 from analysis.exhibits.metrics import HEADINGS
 from analysis.exhibits.selection import Choice
 from analysis.exhibits.table import Cell
@@ -26,11 +26,11 @@ from analysis.report.statements import epsilons, guarantees, imported, kinds_of,
 from analysis.report.unfinished import Progress
 from analysis.runs import ALGORITHM_LABELS, DATASET_LABELS, FIELDS, by_noise, setting_label
 from analysis.text import NO_VALUE, value_text
-from pipeline.accounting.epsilon import GUARANTEES
 from pipeline.experiment.experiment import Experiment
 from pipeline.tracking.artifacts import TrackedRun
 from pipeline.tracking.reader import Reader
 from pipeline.tracking.ui import address, runs_address
+from pipeline.trials.kinds import GUARANTEED, KINDS
 from pipeline.trials.naming import counted, duration
 from pipeline.trials.records import CLOCK
 
@@ -167,7 +167,7 @@ def _epsilon_columns(runs: pd.DataFrame, kinds: Sequence[str]) -> list[Column]:
     columns = []
     for kind in kinds:
         short_forms = ("epsilon", "ε") if kind in GUARANTEED or not any_guaranteed else ()
-        remark = "" if GUARANTEES[kind][0] else " (no guarantee)"
+        remark = "" if KINDS[kind].holds else " (no guarantee)"
         columns.append(Column(f"ε {kind}{remark}", [_number(value, short) for value in tightest(runs, kind)],
                               (*short_forms, kind, f"epsilon/{kind}"), numeric=True))
     return columns

@@ -8,30 +8,27 @@ from typing import Any
 from pipeline.experiment.factors import find_factors
 from pipeline.experiment.needs import without_alignment, without_choice
 from pipeline.trials.config import TrialConfig
-from pipeline.trials.naming import COMPOSABLE, epsilon_kind, method, noise_setting
+from pipeline.trials.kinds import COMPOSABLE, GUARANTEED, KINDS
+from pipeline.trials.naming import epsilon_kind, method, noise_setting
 from pipeline.trials.part import parts_of
 from pipeline.trials.trainer import Trainer
 
 FRONTIERS = {"frontier": "accuracy", "frontier_worst_class": "worst_class", "frontier_alignment": "alignment"}
 MOST_PANELS = 12  # largest number of panels of small multiples
-# The noise settings that may differ between points of one algorithm on a frontier, by kind of epsilon.
-FRONTIER_NOISE = {"certified": ("target_epsilon", "noise_multiplier"), "stated": ("target_epsilon", "noise_multiplier"),
-                  "label": ("target_label_epsilon", "sigma", "photons"),
-                  "claimed": ("target_label_epsilon", "sigma")}
 
 
 def noise_fields(kind: str) -> tuple[str, ...]:
     """Return the settings that determine epsilon, including the calibrated settings of users' trainers."""
     if kind not in COMPOSABLE:
-        return FRONTIER_NOISE[kind]
+        return KINDS[kind].noise
     calibrated = (cls.calibrates for cls in parts_of("trainer", Trainer).values())
-    return tuple(dict.fromkeys((*FRONTIER_NOISE[kind], *filter(None, calibrated))))
+    return tuple(dict.fromkeys((*KINDS[kind].noise, *filter(None, calibrated))))
 
 
 def frontier(configs: Sequence[TrialConfig], metric: str) -> str:
     """Return why a frontier of a metric cannot show these trials; those without a guaranteed epsilon are left out."""
     by_kind = {kind: [trial for trial in configs if epsilon_kind(trial) == kind]
-               for kind in ("certified", "stated", "label")}
+               for kind in GUARANTEED}
     if not any(by_kind.values()):
         return ("needs trials with a certified epsilon (a mechanism such as per_example, and noise) or a label "
                 "epsilon (mechanism photonic with target_label_epsilon, or sigma > 0 and noise on every layer), but "

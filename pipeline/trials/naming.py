@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from pipeline.trials.kinds import COMPOSABLE
 from pipeline.trials.mechanism import Mechanism
 from pipeline.trials.network import Network
 from pipeline.trials.part import PARTS, parts_of
@@ -50,9 +51,6 @@ def noise_setting(fields: Mapping[str, Any]) -> str:
 def epsilon_kind(trial: TrialConfig) -> str:
     """Return the kind of a trial's finite epsilon: `certified`, `stated`, `label`, or empty for none."""
     return trial.parts.mechanism.kind(trial)
-
-
-COMPOSABLE = ("certified", "stated")  # kinds of epsilon that compose to budgets and selections
 
 
 def composable(trials: Sequence[TrialConfig]) -> list[TrialConfig]:

@@ -12,9 +12,10 @@ import pandas as pd
 
 from analysis.exhibits.envelope import setting_keys
 from analysis.exhibits.frontier.choice import candidates
-from analysis.exhibits.frontier.points import GUARANTEED, chosen_runs, compared_epsilon, on_axis
+from analysis.exhibits.frontier.points import chosen_runs, compared_epsilon, on_axis
 from analysis.runs import MixedTrials, ReportError
 from pipeline.experiment.experiment import Experiment
+from pipeline.trials.kinds import GUARANTEED
 from pipeline.trials.naming import method
 
 KEY = ["dataset", "kind", "algorithm", "setting", "point"]  # identifies a point: one setting with all its seeds

@@ -20,7 +20,8 @@ from pipeline.accounting.event import UnsupportedAccounting
 from pipeline.experiment.frontiers import noise_fields
 from pipeline.experiment.stopping import Selection
 from pipeline.trials.config import TrialConfig
-from pipeline.trials.naming import COMPOSABLE, method
+from pipeline.trials.kinds import COMPOSABLE
+from pipeline.trials.naming import method
 
 
 def is_target(setting: str) -> bool:

@@ -12,7 +12,6 @@ from analysis.exhibits.frontier import choice, imported
 from analysis.exhibits.frontier.figure import comparable, plot
 from analysis.exhibits.frontier.points import (
     COLUMNS,
-    GUARANTEED,
     PRICE,
     frontiers,
     hypervolumes,
@@ -30,7 +29,8 @@ from pipeline.experiment.experiment import Experiment
 from pipeline.experiment.frontiers import FRONTIERS
 from pipeline.experiment.sections import Budget, Reference
 from pipeline.tracking.reader import Reader
-from pipeline.trials.naming import COMPOSABLE, counted
+from pipeline.trials.kinds import COMPOSABLE, GUARANTEED
+from pipeline.trials.naming import counted
 from pipeline.trials.trainer import is_stated
 
 TITLES = {"frontier": "Accuracy against ε", "frontier_worst_class": "Accuracy of the worst class against ε",

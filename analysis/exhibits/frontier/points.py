@@ -14,18 +14,15 @@ from analysis.exhibits.metrics import METRICS
 from analysis.runs import ALGORITHM_LABELS, MixedTrials, ReportError, common_value
 from analysis.statistics import SUMMARY
 from pipeline.accounting.label import RELATION as LABEL_RELATION
-from pipeline.experiment.frontiers import FRONTIER_NOISE
+from pipeline.trials.kinds import GUARANTEED, KINDS
 
-KINDS = tuple(FRONTIER_NOISE)
-GUARANTEED = ("certified", "stated", "label")  # `stated` only if the statement is true
+FRONTIER_KINDS = tuple(name for name, kind in KINDS.items() if kind.noise)
 COLUMNS = ["algorithm", "epsilon", "metric", *SUMMARY, "kind", "formula", "relation", "sampler", "delta", "setting",
            "chosen", "choices", "on_front", "on_overall_front"]
 PRICE = "selected_epsilon"  # column of points that were chosen among several settings
 VOLUME_COLUMNS = ["kind", "formula", "metric", "algorithm", "hypervolume", "points", "reference_epsilon",
                   "reference_value"]
 ALL = "all"  # algorithms together
-PROTECTED = {"certified": "features and labels", "stated": "as stated, not checked",
-             "label": "labels only", "claimed": "no guarantee"}
 
 
 def frontier(runs: pd.DataFrame, kind: str = "certified", metric: str = "accuracy", formula: str = "") -> pd.DataFrame:
@@ -100,8 +97,8 @@ def chosen_runs(runs: pd.DataFrame, kind: str = "certified", metric: str = "accu
     Further columns: `epsilon`, `relation`, `value` (of the metric), `point` (equal for one setting), `chosen`,
     `choices`. Arguments and errors are those of `frontier`.
     """
-    if kind not in KINDS:
-        raise ReportError(f"kind: must be one of {', '.join(KINDS)}, got {kind!r}")
+    if kind not in FRONTIER_KINDS:
+        raise ReportError(f"kind: must be one of {', '.join(FRONTIER_KINDS)}, got {kind!r}")
     runs = runs.assign(epsilon=on_axis(runs, kind, formula)).dropna(subset="epsilon")
     if runs.empty:
         raise ReportError(f"frontier: needs trials with a finite {_key(kind, formula).rstrip('/')}, found none")
@@ -217,7 +214,7 @@ def title(points: pd.DataFrame) -> str:
     """Return the title of an axis, in two lines: `certified ε: features and labels`, then relation, sampler, delta."""
     first = points.iloc[0]  # points of an axis have one kind, formula, relation and delta
     samplers = " or ".join(sorted(set(points["sampler"])))
-    guarantee = f"{first['kind']} ε: {PROTECTED[first['kind']]}{formula_text(first['formula'])}"
+    guarantee = f"{first['kind']} ε: {KINDS[first['kind']].protects}{formula_text(first['formula'])}"
     return f"{guarantee}\n{first['relation']}, {samplers} batches, δ = {first['delta']:g}"
 
 
