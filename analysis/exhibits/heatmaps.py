@@ -14,7 +14,7 @@ from analysis import style
 from analysis.exhibits.envelope import best
 from analysis.exhibits.exhibit import Exhibit
 from analysis.exhibits.metrics import METRICS
-from analysis.runs import ALGORITHM_LABELS, ReportError, common_value
+from analysis.runs import ALGORITHM_LABELS, ReportError, common_value, such
 from analysis.statistics import SUMMARY
 from analysis.text import NO_VALUE, means_text
 from pipeline.experiment.needs import HEATMAPS, in_heatmap
@@ -51,7 +51,7 @@ def tabulate(runs: pd.DataFrame, metric: str) -> pd.DataFrame:
     Raises:
         ReportError: without photonic trials, or as `Metric.of` and `envelope.best`.
     """
-    grid_runs = runs[[in_heatmap(fields) for fields in runs.to_dict("records")]]
+    grid_runs = such(runs, in_heatmap)
     if grid_runs.empty:
         raise ReportError(f"{metric}_heatmap: needs trials with mechanism photonic and a sigma, found none")
     grid_runs = best(grid_runs, ["algorithm", "sigma", "tau_h"])

@@ -14,11 +14,11 @@ from matplotlib.lines import Line2D
 from matplotlib.typing import LineStyleType
 
 from analysis import style
-from analysis.exhibits.envelope import best, configs
+from analysis.exhibits.envelope import best
 from analysis.exhibits.exhibit import Exhibit, Texts
 from analysis.exhibits.frontier.points import tightest
 from analysis.exhibits.metrics import METRICS
-from analysis.runs import NON_PRIVATE, ReportError, common_value, noise_sources, part_property
+from analysis.runs import NON_PRIVATE, ReportError, common_value, noise_sources, such, trials_of
 from analysis.statistics import SUMMARY
 from analysis.text import BARS, epsilon_text, means_text
 from pipeline.accounting.label import RELATION
@@ -60,7 +60,7 @@ def tabulate(runs: pd.DataFrame) -> pd.DataFrame:
     Raises:
         ReportError: without such trials, or as `Metric.of` and `envelope.best`.
     """
-    physical_runs = runs[part_property(runs, "projector", "physical") & part_property(runs, "mechanism", "optical")]
+    physical_runs = such(runs, lambda trial: trial.physical and trial.parts.mechanism.optical)
     if physical_runs.empty:
         raise ReportError("light: needs trials with projector 'opu_physical' and mechanism 'photonic', found none")
     cell_fields = ["algorithm", *SETTINGS, "photons"]
@@ -70,8 +70,7 @@ def tabulate(runs: pd.DataFrame) -> pd.DataFrame:
     rows = []
     for values, cell in physical_runs.groupby(cell_fields):
         first = cell.iloc[0]  # runs of a cell differ only in their seed
-        (config,) = configs(cell.iloc[:1])
-        camera = camera_of(config)
+        camera = camera_of(trials_of(cell)[0])
         row = dict(zip(cell_fields, values, strict=True))
         row |= {name: first[name] for name in ("camera", "feedback_std", "sampler", "delta", "chosen", "choices")}
         row |= METRICS["accuracy"].summarize(cell["value"])

@@ -19,10 +19,10 @@ from analysis.runs import (
     ReportError,
     by_noise,
     common_value,
-    part_property,
     require_accuracy,
     require_replicates,
     setting_label,
+    trials_of,
 )
 from analysis.statistics import plus_minus
 from analysis.style import present
@@ -105,7 +105,7 @@ def _notes(runs: pd.DataFrame, table: pd.DataFrame) -> list[str]:
     if has_published:
         sentences.append(f"The paper states {paper.LEARNING_RATE:g}, and {paper.LEARNING_RATE_BP_PRIVATE:g} for BP "
                          "with noise.")
-    projectors = set(runs.loc[part_property(runs, "algorithm", "optical"), "projector"])
+    projectors = {trial.projector for trial in trials_of(runs) if trial.parts.feedback.optical}
     if projectors:
         projector = "a simulated OPU" if projectors == {"opu_simulated"} else _listed(projectors)
         papers_projector = "; the paper, an optical one" if has_published else ""

@@ -14,7 +14,7 @@ from analysis.exhibits.frontier.points import tightest
 from analysis.exhibits.light import SIGMA
 from analysis.exhibits.metrics import METRICS
 from analysis.exhibits.table import Table
-from analysis.runs import ReportError, noise_sources, part_property
+from analysis.runs import ReportError, noise_sources, such
 from analysis.statistics import SUMMARY
 from analysis.text import NO_VALUE, best_of, epsilon_text, means_text
 from pipeline.accounting.label import RELATION
@@ -47,7 +47,7 @@ def tabulate(runs: pd.DataFrame) -> pd.DataFrame:
         ReportError: if an effective sigma of light is no sigma of Gaussian noise, or as `Metric.of` and
             `envelope.best`.
     """
-    opu_runs = runs[part_property(runs, "mechanism", "optical") & runs["projector"].isin(LABELS)]
+    opu_runs = such(runs, lambda trial: trial.parts.mechanism.optical and trial.projector in LABELS)
     is_gaussian = opu_runs["projector"] == GAUSSIAN
     gaussian_sigmas = sorted(opu_runs.loc[is_gaussian, "sigma"].unique())  # one column of the table each
     # Gaussian noise has its sigma as a setting; the effective sigma of light was tracked.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple, TypeVar
@@ -14,10 +13,10 @@ from analysis.exhibits.exhibit import Exhibit, save, to_csv
 from analysis.exhibits.frontier.imported import SHOWN_BY, load
 from analysis.exhibits.frontier.imported import file_name as file_of_import
 from analysis.exhibits.selection import Choice
-from analysis.report.overview import NOISE, compose, file_name, manifest, shown, tracked_runs
+from analysis.report.overview import compose, file_name, manifest, shown, tracked_runs
 from analysis.report.page import render
 from analysis.report.unfinished import NO_BEST, complete_part
-from analysis.runs import FIELDS, MissingTrials, ReportError, load_runs, searched
+from analysis.runs import NOISE, TRIAL, MissingTrials, ReportError, csv_of, load_runs, searched
 from pipeline.accounting.budget import require_unchanged
 from pipeline.accounting.certified import with_noise
 from pipeline.experiment.exhibits import undrawn
@@ -163,8 +162,7 @@ def _files(experiment: Experiment, runs: pd.DataFrame, exhibits: Sequence[Exhibi
     They are the trials, the exhibits, imported results and, except for a slice, the experiment file if it may be
     published.
     """
-    lists = {name: runs[name].map(_json) for name, kind in FIELDS.items() if kind is tuple}
-    contents = {"runs.csv": to_csv(runs.assign(**lists, **_noise(runs, experiment, store))).encode()}
+    contents = {"runs.csv": to_csv(csv_of(runs.assign(**_noise(runs)))).encode()}
     for exhibit in exhibits:
         contents |= exhibit.files
     for name in experiment.imports:
@@ -174,24 +172,16 @@ def _files(experiment: Experiment, runs: pd.DataFrame, exhibits: Sequence[Exhibi
     return contents
 
 
-def _noise(runs: pd.DataFrame, experiment: Experiment, store: Reader) -> dict[str, pd.Series]:
+def _noise(runs: pd.DataFrame) -> dict[str, pd.Series]:
     """Return columns `sigma` and `noise_multiplier` that have the calibrated noise of trials with a target epsilon.
 
-    The settings of such trials have 0 there. The values are tracked ones; if missing, the accountant computes them.
+    The settings of such trials have 0 there. A run that records no noise gets it from the accountant.
     """
-    trials = {trial.trial_key: trial for trial in experiment.trials}
-    tags = {run.trial_key: run.tags for run in store.runs()}
     columns = {}
     for name, target in NOISE.items():
         column = runs[name].copy()
         has_target = runs[target].fillna(0) > 0
-        for index, key in runs.loc[has_target, "trial_key"].items():
-            tracked = tags[key].get(f"calibrated.{name}")
-            column[index] = float(tracked) if tracked else getattr(with_noise(trials[key]), name)
+        for index, trial in runs.loc[has_target, TRIAL].dropna().items():
+            column[index] = getattr(with_noise(trial), name)
         columns[name] = column
     return columns
-
-
-def _json(value: object) -> str | None:
-    """Return a tuple as JSON; None if the field does not apply."""
-    return json.dumps(list(value)) if isinstance(value, tuple) else None

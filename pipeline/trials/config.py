@@ -133,8 +133,8 @@ class TrialConfig:
         """Return the trial with the calibrated noise that a run of it records, by setting."""
         if not noise:
             return self
-        trial = TrialConfig(self.given)
-        trial.__dict__.update(recorded_noise=tuple(sorted(noise.items())))
+        trial = object.__new__(TrialConfig)
+        trial.__dict__.update(self.__dict__, recorded_noise=tuple(sorted(noise.items())))
         return trial
 
     def __repr__(self) -> str:

@@ -11,7 +11,7 @@ import pandas as pd
 from analysis.exhibits.frontier import choice
 from analysis.exhibits.frontier.pareto import hypervolume, pareto_front, reference_epsilon
 from analysis.exhibits.metrics import METRICS
-from analysis.runs import ALGORITHM_LABELS, MixedTrials, ReportError, common_value
+from analysis.runs import ALGORITHM_LABELS, MixedTrials, ReportError, common_value, with_trials
 from analysis.statistics import SUMMARY
 from pipeline.accounting.label import RELATION as LABEL_RELATION
 from pipeline.experiment.frontiers import FRONTIER_NOISE
@@ -102,7 +102,7 @@ def chosen_runs(runs: pd.DataFrame, kind: str = "certified", metric: str = "accu
     """
     if kind not in KINDS:
         raise ReportError(f"kind: must be one of {', '.join(KINDS)}, got {kind!r}")
-    runs = runs.assign(epsilon=on_axis(runs, kind, formula)).dropna(subset="epsilon")
+    runs = with_trials(runs).assign(epsilon=on_axis(runs, kind, formula)).dropna(subset="epsilon")
     if runs.empty:
         raise ReportError(f"frontier: needs trials with a finite {_key(kind, formula).rstrip('/')}, found none")
     runs = runs.assign(relation=LABEL_RELATION if kind == "label" else runs.get("privacy.relation", "not tracked"))
