@@ -1,4 +1,4 @@
-"""Choose the setting that represents a cell, if more settings vary than a figure shows: the best by validation."""
+"""Average runs by cell; choose the setting that represents a cell, if more settings vary than a figure shows."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from collections.abc import Sequence
 
 import pandas as pd
 
+from analysis.exhibits.metrics import METRICS
 from analysis.runs import ask, require_accuracy, setting_names, trials_of
+from analysis.statistics import SUMMARY
 from analysis.text import settings_text
 from pipeline.experiment.factors import differing
 from pipeline.trials.naming import setting_key
@@ -47,3 +49,31 @@ def best(runs: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
     # For every run, the setting with the best score in its cell; if scores are equal, the first declared one.
     best_key = cells["score"].transform("idxmax").map(runs["key"])
     return runs[runs["key"] == best_key].drop(columns=["key", "score"])
+
+
+def best_cells(runs: pd.DataFrame, by: Sequence[str], metric: str, carry: Sequence[str] = (),
+               largest: Sequence[str] = ()) -> pd.DataFrame:
+    """Return the `cells` of the `best` settings, with the columns `chosen` and `choices`; errors as in `best`."""
+    return cells(best(runs, by), by, metric, (*carry, "chosen", "choices"), largest)
+
+
+def cells(runs: pd.DataFrame, by: Sequence[str], metric: str, carry: Sequence[str] = (),
+          largest: Sequence[str] = ()) -> pd.DataFrame:
+    """Return a metric at the last epoch, a row per cell: the columns `by`, `metric`, `SUMMARY`, `carry` and `largest`.
+
+    Runs without a measured alignment are left out; errors as in `Metric.of`.
+
+    Args:
+        runs: from `load_runs`.
+        by: columns that separate cells.
+        metric: one of `METRICS`.
+        carry: columns with one value in every cell, as its runs differ only in their seed.
+        largest: columns of which a cell has the largest value; it is empty if a run's is.
+    """
+    measured = runs.assign(value=METRICS[metric].of(runs)).dropna(subset="value")
+    rows = []
+    for values, cell in measured.groupby(list(by)):
+        rows.append({**dict(zip(by, values, strict=True)), "metric": metric, **METRICS[metric].summarize(cell["value"]),
+                     **{name: cell[name].iloc[0] for name in carry},
+                     **{name: cell[name].max(skipna=False) for name in largest}})
+    return pd.DataFrame(rows, columns=[*by, "metric", *SUMMARY, *carry, *largest])

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from analysis.exhibits.envelope import cells
 from analysis.exhibits.frontier import choice
 from analysis.exhibits.frontier.pareto import hypervolume, pareto_front, reference_epsilon
 from analysis.exhibits.metrics import METRICS
@@ -72,14 +73,9 @@ def summarized(runs: pd.DataFrame, kind: str, metric: str = "accuracy", formula:
         runs: the runs of the points, from `chosen_runs`: with `epsilon`, `value` of the metric and the chosen setting.
         kind, metric, formula: as in `frontier`.
     """
-    rows = []
-    for (algorithm, setting, _), cell in runs.groupby(["algorithm", "setting", "point"]):
-        first = cell.iloc[0]  # runs of a point differ only in their seed
-        rows.append({"algorithm": algorithm, "epsilon": cell["epsilon"].max(), "metric": metric,
-                     **METRICS[metric].summarize(cell["value"]), "kind": kind, "formula": formula,
-                     "relation": first["relation"], "sampler": first["sampler"], "delta": first["delta"],
-                     "setting": setting, "chosen": first["chosen"], "choices": first["choices"]})
-    points = pd.DataFrame(rows)
+    carry = ("relation", "sampler", "delta", "chosen", "choices")
+    points = cells(runs, ["algorithm", "setting", "point"], metric, carry, ["epsilon"])
+    points = points.assign(kind=kind, formula=formula)
     ranks = {algorithm: rank for rank, algorithm in enumerate(ALGORITHM_LABELS)}
 
     def sort_key(column: pd.Series) -> pd.Series:
