@@ -11,6 +11,7 @@ from typing import Any
 
 import pandas as pd
 
+from pipeline.accounting.certified import with_noise
 from pipeline.experiment.experiment import Experiment
 from pipeline.tracking.artifacts import DONE, DRAWS, EARLIER, TrackedRun, is_setting, missing_extension, param_value
 from pipeline.tracking.reader import Reader
@@ -111,11 +112,17 @@ def read_runs(path: Path) -> pd.DataFrame:
 
 
 def csv_of(runs: pd.DataFrame) -> pd.DataFrame:
-    """Return runs as `runs.csv` has them: lists as JSON, and no column `trial`."""
-    def text(value: object) -> str | None:
-        return json.dumps(list(value)) if isinstance(value, tuple) else None
+    """Return runs as `runs.csv` has them: lists as JSON, no column `trial`, and calibrated noise beside its target.
 
-    return runs.drop(columns=TRIAL).assign(**{name: runs[name].map(text) for name in _tuples()})
+    Settings have 0 for such noise. A run that records none gets it from the accountant.
+    """
+    columns = {name: runs[name].map(lambda value: json.dumps(list(value)) if isinstance(value, tuple) else None)
+               for name in _tuples()}
+    for name, target in NOISE.items():
+        columns[name] = runs[name].copy()
+        for index, trial in runs.loc[runs[target] > 0, TRIAL].dropna().items():
+            columns[name][index] = getattr(with_noise(trial), name)
+    return runs.drop(columns=TRIAL).assign(**columns)
 
 
 def _tuples() -> list[str]:
@@ -138,9 +145,11 @@ def trials_of(runs: pd.DataFrame) -> list[TrialConfig]:
     """
     if TRIAL not in runs:
         return [_trial_of(row) for row in runs.to_dict("records")]
-    for row in runs[runs[TRIAL].isna()].to_dict("records"):
-        raise _not_composed(row)
-    return list(runs[TRIAL])
+    trials = list(runs[TRIAL])
+    for place, trial in enumerate(trials):
+        if not isinstance(trial, TrialConfig):
+            raise _not_composed(runs.iloc[place])
+    return trials
 
 
 def ask(runs: pd.DataFrame, question: Callable[[TrialConfig], Any]) -> pd.Series:

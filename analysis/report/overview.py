@@ -54,7 +54,7 @@ def compose(experiment: Experiment, runs: pd.DataFrame, tracked: Sequence[Tracke
     Args:
         experiment: the experiment.
         runs: rows of `load_runs` that may be `shown`.
-        tracked: their `tracked_runs`.
+        tracked: the same runs in the store.
         store: the store with the experiment's sweep open.
         choice: the best trial.
         exhibits: the exhibits, in order.
@@ -106,12 +106,6 @@ def manifest(experiment: Experiment, runs: pd.DataFrame, tracked: Sequence[Track
         content[name] = dict(Counter(run.tags.get(tag, "unknown") for run in tracked))
     content["data"] = {name: hashlib.sha256(files[name]).hexdigest() for name in sorted(digested)}
     return json.dumps(content, indent=2) + "\n"
-
-
-def tracked_runs(runs: pd.DataFrame, store: Reader) -> list[TrackedRun]:
-    """Return the tracked runs of a frame's trials."""
-    keys = set(runs["trial_key"])
-    return [run for run in store.runs() if run.trial_key in keys]
 
 
 def trials(experiment: Experiment, runs: pd.DataFrame, links: Sequence[str] = ()) -> list[Column]:

@@ -22,7 +22,8 @@ from analysis.exhibits.exhibit import ENVELOPE, MAX_WORDS
 from analysis.exhibits.frontier import choice, exhibit, slices
 from analysis.exhibits.frontier import figure as frontier_figure
 from analysis.exhibits.frontier import points as frontiers
-from analysis.runs import MixedTrials, ReportError, trials_of
+from analysis.runs import MixedTrials, ReportError, csv_of, read_runs, trials_of
+from pipeline.accounting.certified import with_noise
 from pipeline.accounting.evaluations import selected_epsilon
 from pipeline.accounting.event import UnsupportedAccounting
 from pipeline.experiment.exhibits import mismatch, undrawn
@@ -142,6 +143,17 @@ def test_the_price_is_of_all_that_was_compared_seeds_included(monkeypatch):
     text = exhibit.texts(frontiers.frontiers(runs), runs).markdown
     assert "| DFA | ε ≤ 3 | b: clipping_norm 2, batch_size 64 | 4 | 309 |" in text
     assert "best of up to 4 settings by validation" in text and "selected ε composes all trials" in text
+
+
+def test_a_choice_is_priced_by_the_noise_that_runs_record_and_runs_csv_keeps(tmp_path):
+    runs = pd.DataFrame([run_of(GRID[0], {}, {"calibrated.noise_multiplier": "9.5"}), run_of(GRID[1], {})])
+    begun, other = trials_of(runs)
+    assert with_noise(begun).noise_multiplier == 9.5 and not other.recorded_noise
+    csv_of(runs).to_csv(tmp_path / "runs.csv", index=False)
+    again = read_runs(tmp_path / "runs.csv")
+    calibrated = {"noise_multiplier": with_noise(other).noise_multiplier}
+    assert trials_of(again) == [begun, other.with_recorded_noise(calibrated)]
+    assert again["hidden"].tolist() == runs["hidden"].tolist()
 
 
 def test_runs_of_another_version_have_no_price():
