@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from pipeline.experiment.factors import find_factors
 from pipeline.experiment.needs import without_alignment, without_choice
@@ -58,7 +57,7 @@ def _curves(kind: str, trials: Sequence[TrialConfig]) -> str:
     if kind != "label" and len(set(relations.values())) > 1:
         samplers = [f"sampler {sampler} is of {relation}" for sampler, relation in relations.items()]
         return f"needs one neighbouring relation, but {' and '.join(samplers)}"
-    return without_choice(trials, lambda fields: (method(fields), noise_setting(fields)), "algorithm and noise")
+    return without_choice(trials, lambda trial: (method(trial), noise_setting(trial)), "algorithm and noise")
 
 
 def slices(configs: Sequence[TrialConfig]) -> str:
@@ -67,7 +66,7 @@ def slices(configs: Sequence[TrialConfig]) -> str:
     guaranteed_trials = certified or [trial for trial in configs if epsilon_kind(trial)]
     if not guaranteed_trials:
         return frontier(configs, "accuracy")  # which gives the reason
-    fields = panel_fields([trial.canonical() for trial in guaranteed_trials])
+    fields = panel_fields(guaranteed_trials)
     if not fields:
         return ("has a panel for each value of one or two settings besides algorithm and noise, at most "
                 f"{MOST_PANELS}, but none varies, or each has more values")
@@ -79,7 +78,7 @@ def slices(configs: Sequence[TrialConfig]) -> str:
     return next(filter(None, reasons), "")  # the first reason that is not empty
 
 
-def panel_fields(trials: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:  # canonical fields of each trial
+def panel_fields(trials: Sequence[TrialConfig]) -> tuple[str, ...]:
     """Return the one or two fields that separate the panels of small multiples; empty if none can.
 
     The data set comes first, then fields by name, as long as there are at most `MOST_PANELS` panels.

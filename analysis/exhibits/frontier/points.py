@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from analysis.exhibits.envelope import cells
 from analysis.exhibits.frontier import choice
 from analysis.exhibits.frontier.pareto import hypervolume, pareto_front, reference_epsilon
 from analysis.exhibits.metrics import METRICS
-from analysis.runs import ALGORITHM_LABELS, MixedTrials, ReportError, common_value
+from analysis.runs import ALGORITHM_LABELS, MixedTrials, ReportError, common_value, with_trials
 from analysis.statistics import SUMMARY
 from pipeline.accounting.label import RELATION as LABEL_RELATION
 from pipeline.trials.kinds import GUARANTEED, KINDS
@@ -69,14 +70,9 @@ def summarized(runs: pd.DataFrame, kind: str, metric: str = "accuracy", formula:
         runs: the runs of the points, from `chosen_runs`: with `epsilon`, `value` of the metric and the chosen setting.
         kind, metric, formula: as in `frontier`.
     """
-    rows = []
-    for (algorithm, setting, _), cell in runs.groupby(["algorithm", "setting", "point"]):
-        first = cell.iloc[0]  # runs of a point differ only in their seed
-        rows.append({"algorithm": algorithm, "epsilon": cell["epsilon"].max(), "metric": metric,
-                     **METRICS[metric].summarize(cell["value"]), "kind": kind, "formula": formula,
-                     "relation": first["relation"], "sampler": first["sampler"], "delta": first["delta"],
-                     "setting": setting, "chosen": first["chosen"], "choices": first["choices"]})
-    points = pd.DataFrame(rows)
+    carry = ("relation", "sampler", "delta", "chosen", "choices")
+    points = cells(runs, ["algorithm", "setting", "point"], metric, carry, ["epsilon"])
+    points = points.assign(kind=kind, formula=formula)
     ranks = {algorithm: rank for rank, algorithm in enumerate(ALGORITHM_LABELS)}
 
     def sort_key(column: pd.Series) -> pd.Series:
@@ -99,7 +95,7 @@ def chosen_runs(runs: pd.DataFrame, kind: str = "certified", metric: str = "accu
     """
     if kind not in FRONTIER_KINDS:
         raise ReportError(f"kind: must be one of {', '.join(FRONTIER_KINDS)}, got {kind!r}")
-    runs = runs.assign(epsilon=on_axis(runs, kind, formula)).dropna(subset="epsilon")
+    runs = with_trials(runs).assign(epsilon=on_axis(runs, kind, formula)).dropna(subset="epsilon")
     if runs.empty:
         raise ReportError(f"frontier: needs trials with a finite {_key(kind, formula).rstrip('/')}, found none")
     runs = runs.assign(relation=LABEL_RELATION if kind == "label" else runs.get("privacy.relation", "not tracked"))
