@@ -131,14 +131,6 @@ def _scaled(values: Mapping[str, Any], tuned_records: int, records: int) -> dict
     return {"batch_size": batch_size, "epochs": epochs, "learning_rate": _rounded(values["learning_rate"] * scale)}
 
 
-def by_preset(preset: str, field: str) -> str:
-    """Return the end of a message on a setting that a preset may have set, as no file does: how to override it."""
-    targets = {cls.target for cls in parts_of("mechanism", Mechanism).values()}  # a preset sets no target epsilon
-    if not preset or field not in SETTINGS or field in targets:
-        return ""
-    return f"; give {field} in the file, in place of what the preset has"
-
-
 def _interpolated(value: Any, epsilon: float | None) -> Any:
     """Return a setting's recommended value at an epsilon.
 
