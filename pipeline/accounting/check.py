@@ -9,7 +9,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any, NamedTuple, Unpack
 
-from pipeline.accounting import audited, claimed, column, counterexamples, curves, event, label, leekifer
+from pipeline.accounting import audited, claimed, column, curves, event, label, reference
 from pipeline.trials.fields import UserError
 from pipeline.trials.sampler import Rates
 
@@ -121,7 +121,7 @@ def _network_epsilon(bound: str, layers: list[list[int]], T: int, delta: float, 
 def _joint_column(neighbour: str, **inputs: Any) -> Value:
     """Return the counterexample for the only neighbour that it has: the label of one record changes."""
     _require("neighbour", neighbour, "label of record I only")
-    return column.joint_column_counterexample(**inputs)
+    return reference.joint_column_counterexample(**inputs)
 
 
 def _orders(text: str) -> range:
@@ -132,7 +132,7 @@ def _orders(text: str) -> range:
 
 def _leekifer(sensitivity: float, sigma: float, epochs: int, N: int, m: int, noise_multiplier: float, T: int,
               delta: float, orders: str) -> Value:
-    """Return the epsilons of `leekifer.leekifer_epsilon`, after a check that redundant inputs agree.
+    """Return the epsilons of `reference.leekifer_epsilon`, after a check that redundant inputs agree.
 
     The published table has sensitivity, sigma (standard deviation of the noise on the mean) and epochs. The noise
     multiplier sigma m/sensitivity and the number of steps T follow from them.
@@ -141,12 +141,12 @@ def _leekifer(sensitivity: float, sigma: float, epochs: int, N: int, m: int, noi
                                  ("T", T, N // m * epochs)):
         if not math.isclose(value, derived, rel_tol=1e-9):
             raise ValueError(f"{name}: the other inputs give {derived}, got {value}")
-    return leekifer.leekifer_epsilon(N, m, noise_multiplier, T, delta, _orders(orders))
+    return reference.leekifer_epsilon(N, m, noise_multiplier, T, delta, _orders(orders))
 
 
 def _component_norm(**inputs: Any) -> Value:
     """Return C, the largest norm of a contribution under component clipping, and the sensitivities from it."""
-    C = event.certified_component_norm(**inputs)
+    C = reference.certified_component_norm(**inputs)
     replace_sum = event.sensitivity(C, "replace-one")
     return {"C": C, "sens_addremove_sum": event.sensitivity(C, "add/remove"), "sens_replace_sum": replace_sum,
             "sens_replace_mean_m256": replace_sum / 256}
@@ -160,7 +160,7 @@ def _poisson(q: float, noise_multiplier: float, T: int, delta: float, discretiza
 
 def _without_replacement(N: int, m: int, noise_multiplier_2C: float, T: int, delta: float, orders: str) -> Value:
     """Return epsilon of T steps on batches of m of N records: two conversions of the Renyi curve, and pld."""
-    renyi = leekifer.leekifer_epsilon(N, m, noise_multiplier_2C, T, delta, _orders(orders))
+    renyi = reference.leekifer_epsilon(N, m, noise_multiplier_2C, T, delta, _orders(orders))
     pld = _certified("without_replacement", "replace-one", noise_multiplier_2C, steps=T, epochs=1, delta=delta,
                      accountant="pld", N=N, m=m)
     return {"rdp_classic": renyi["epsilon_classic"], "order": renyi["order"],
@@ -187,12 +187,12 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {  # a `Value`, or an array of one nu
 
     **BOUNDS,
     **{function.__name__: function for function in (
-        column.alpha_max, counterexamples.single_column_eps_counterexample, column.joint_layer_floor,
-        label.label_dp_photonic_layer, leekifer.leekifer_sensitivity, curves.gdp_eps)},
+        column.alpha_max, reference.single_column_eps_counterexample, reference.joint_layer_floor,
+        label.label_dp_photonic_layer, reference.leekifer_sensitivity, curves.gdp_eps)},
     "network_epsilon": _network_epsilon,
     "joint_column_counterexample": _joint_column,
     "leekifer_epsilon": _leekifer,
-    "leekifer_epsilon_lemma3_printed": lambda orders, **inputs: leekifer.leekifer_epsilon_lemma3_printed(
+    "leekifer_epsilon_lemma3_printed": lambda orders, **inputs: reference.leekifer_epsilon_lemma3_printed(
         **inputs, orders=_orders(orders)),
     "certified_component_norm": _component_norm,
     "certified_poisson_addremove_pld": _poisson,

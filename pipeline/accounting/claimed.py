@@ -18,6 +18,7 @@ U = gamma_max tau_h_max and L = gamma_min tau_h_min bound the factors phi' h of 
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -38,64 +39,61 @@ ALPHAS = 1 + 10 ** (np.arange(-80, 61) / 20)
 ALPHAS.setflags(write=False)
 
 
-def prop3_first(alpha: Curve, m: int, n_out: int, sigma: float, tau_B: float, gamma_min: float, gamma_max: float,
-                tau_h_min: float, tau_h_max: float) -> Curve:
+def _bound(formula: Callable[[Curve, int, int, float, float], Curve]) -> Bound:
+    """Return a formula of alpha, m, n = n_out, snr2 = (tau_B/sigma)^2 and rho2 = rho^2 with the arguments above."""
+    @functools.wraps(formula)
+    def bound(alpha: Curve, m: int, n_out: int, sigma: float, tau_B: float, gamma_min: float, gamma_max: float,
+              tau_h_min: float, tau_h_max: float) -> Curve:
+        snr = tau_B / sigma if sigma > 0 else math.inf
+        rho = rho_of(gamma_min, gamma_max, tau_h_min, tau_h_max)
+        return formula(alpha, m, n_out, snr * snr, rho * rho)
+
+    return bound
+
+
+@_bound
+def prop3_first(alpha: Curve, m: int, n: int, snr2: float, rho2: float) -> Curve:
     """Return the Renyi divergence of one column and one step by P1, Eq. 17; infinite unless m + 1 > rho^2."""
-    rho2 = _rho2(gamma_min, gamma_max, tau_h_min, tau_h_max)
-    return 2 * n_out * alpha * rho2 * _snr2(tau_B, sigma) / m + _log_term(alpha, m, n_out, rho2)
+    return 2 * n * alpha * rho2 * snr2 / m + _log_term(alpha, m, n, rho2)
 
 
-def prop3_second(alpha: Curve, m: int, n_out: int, sigma: float, tau_B: float, gamma_min: float, gamma_max: float,
-                 tau_h_min: float, tau_h_max: float) -> Curve:
+@_bound
+def prop3_second(alpha: Curve, m: int, n: int, snr2: float, rho2: float) -> Curve:
     """Return the divergence by P2, Eq. 17. It corrects `prop3_first`, which counts n_out twice in its first term."""
-    rho2 = _rho2(gamma_min, gamma_max, tau_h_min, tau_h_max)
-    return 2 * alpha * rho2 * _snr2(tau_B, sigma) / m + _log_term(alpha, m, n_out, rho2)
+    return 2 * alpha * rho2 * snr2 / m + _log_term(alpha, m, n, rho2)
 
 
-def a1_alt(alpha: Curve, m: int, n_out: int, sigma: float, tau_B: float, gamma_min: float, gamma_max: float,
-           tau_h_min: float, tau_h_max: float) -> Curve:
+@_bound
+def a1_alt(alpha: Curve, m: int, n: int, snr2: float, rho2: float) -> Curve:
     """Return the divergence by P2, appendix A.1. Unlike `prop3_second` it is finite for every finite rho."""
-    rho2 = _rho2(gamma_min, gamma_max, tau_h_min, tau_h_max)
-    log = math.log((m - 1) / m + rho2 / m)
-    return 2 * alpha * rho2 * _snr2(tau_B, sigma) / m + n_out * alpha / (2 * (alpha - 1)) * log
+    return 2 * alpha * rho2 * snr2 / m + n * alpha / (2 * (alpha - 1)) * math.log((m - 1) / m + rho2 / m)
 
 
-def a2_equal_cov(alpha: Curve, m: int, n_out: int, sigma: float, tau_B: float, gamma_min: float, gamma_max: float,
-                 tau_h_min: float, tau_h_max: float) -> Curve:
+@_bound
+def a2_equal_cov(alpha: Curve, m: int, n: int, snr2: float, rho2: float) -> Curve:
     """Return the divergence if neighbours have equal covariances, by P2, appendix A.2, epsilon_2."""
-    rho2 = _rho2(gamma_min, gamma_max, tau_h_min, tau_h_max)
-    return 2 * alpha * rho2 * _snr2(tau_B, sigma) / m
+    return 2 * alpha * rho2 * snr2 / m
 
 
-def a3_saturating(alpha: Curve, m: int, n_out: int, sigma: float, tau_B: float, gamma_min: float, gamma_max: float,
-                  tau_h_min: float, tau_h_max: float) -> Curve:
+@_bound
+def a3_saturating(alpha: Curve, m: int, n: int, snr2: float, rho2: float) -> Curve:
     """Return the divergence for equal covariances, and phi' and h at their bounds, by P2, appendix A.3, epsilon_3."""
-    return 2 * alpha * _snr2(tau_B, sigma) / m
+    return 2 * alpha * snr2 / m
 
 
-def _ratio(numerator: float, denominator: float) -> float:
-    """Return the quotient; infinite unless the denominator is positive."""
-    return numerator / denominator if denominator > 0 else math.inf
+def rho_of(gamma_min: float, gamma_max: float, tau_h_min: float, tau_h_max: float) -> float:
+    """Return rho = U/L; infinite if L = 0."""
+    L = gamma_min * tau_h_min
+    return gamma_max * tau_h_max / L if L > 0 else math.inf
 
 
-def _rho2(gamma_min: float, gamma_max: float, tau_h_min: float, tau_h_max: float) -> float:
-    """Return rho^2 with rho = gamma_max tau_h_max/(gamma_min tau_h_min)."""
-    rho = _ratio(gamma_max * tau_h_max, gamma_min * tau_h_min)
-    return rho * rho
-
-
-def _snr2(tau_B: float, sigma: float) -> float:
-    """Return (tau_B/sigma)^2: the square of the largest signal over the standard deviation of the noise."""
-    return _ratio(tau_B, sigma) * _ratio(tau_B, sigma)
-
-
-def _log_term(alpha: Curve, m: int, n_out: int, rho2: float) -> Curve:
+def _log_term(alpha: Curve, m: int, n: int, rho2: float) -> Curve:
     """Return the logarithmic term of Proposition 3; infinite unless m + 1 > rho^2.
 
-        n_out alpha/(2 (alpha - 1)) log[m L^2/((m + 1) L^2 - U^2)] = n_out alpha/(2 (alpha - 1)) log[m/(m + 1 - rho^2)]
+        n alpha/(2 (alpha - 1)) log[m L^2/((m + 1) L^2 - U^2)] = n alpha/(2 (alpha - 1)) log[m/(m + 1 - rho^2)]
     """
     log = math.log(m / (m + 1 - rho2)) if m + 1 > rho2 else math.inf
-    return n_out * alpha / (2 * (alpha - 1)) * log
+    return n * alpha / (2 * (alpha - 1)) * log
 
 
 @dataclass(frozen=True)
@@ -248,8 +246,8 @@ def assumptions(config: TrialConfig) -> tuple[Assumption, ...]:
     slope = f"the infimum of phi' is 0 for {config.activation}, gamma_min clamps nothing"
     if config.gamma_min > 0:
         slope = f"phi' is clamped to at least {config.gamma_min:g}"
-    rho2 = max(_rho2(layer.gamma_min, layer.gamma_max, layer.tau_h_min, layer.tau_h_max)
-               for layer in layers_of(config))
+    rho = max(rho_of(layer.gamma_min, layer.gamma_max, layer.tau_h_min, layer.tau_h_max)
+              for layer in layers_of(config))
     is_float32 = config.matmul_precision == "float32"
     rounding = "" if is_float32 else ": bounds hold, and the noise is Gaussian, to a relative 2^-8"
     return (
@@ -260,7 +258,7 @@ def assumptions(config: TrialConfig) -> tuple[Assumption, ...]:
         Assumption(GAMMA, config.gamma_min > 0, slope),
         _floor(config),
         Assumption(OFFSET, config.tau_h_min > 0, f"tau_h_min = {config.tau_h_min:g}"),
-        Assumption(RHO, config.batch_size + 1 > rho2, f"m = {config.batch_size}, rho^2 = {rho2:.4g}"),
+        Assumption(RHO, config.batch_size + 1 > rho * rho, f"m = {config.batch_size}, rho^2 = {rho * rho:.4g}"),
         Assumption(EQUAL, False, "assumed, not enforced: phi' and h differ between neighbouring data sets"),
         Assumption(SATURATING, False, "assumed, not enforced: phi' and h need not reach their bounds"),
         Assumption(EXACT, is_float32, f"matmul_precision = {config.matmul_precision}{rounding}"),

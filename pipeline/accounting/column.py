@@ -6,13 +6,13 @@ mean)
 
     g_alpha(r) = -log(r)/2 - log(alpha - (alpha - 1) r)/(2 (alpha - 1)).
 
-`counterexamples` evaluates admissible neighbours exactly, for comparison with the printed bounds.
+`reference` evaluates admissible neighbours exactly, for comparison with the printed bounds.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 
@@ -20,9 +20,9 @@ from pipeline.accounting.claimed import (
     ALPHAS,
     Bound,
     Curve,
-    a3_saturating,
     layers_of,
     not_described,
+    rho_of,
 )
 from pipeline.accounting.curves import classic_conversion
 from pipeline.accounting.epsilon import Epsilon
@@ -56,7 +56,7 @@ def corrected_column_replace_one(alpha: Curve, m: int, n_out: int, sigma: float,
         t = np.clip(K / (a * rho), 1, rho)
         mean_term = a / 2 * (tau_B / sigma)**2 * (rho + t)**2 / (K + a * t**2)
         R = 1 + (rho**2 - 1) / m
-        return mean_term + n_out * _g(a, R)
+        return mean_term + n_out * g(a, R)
 
     limit = alpha_max(m, gamma_min, gamma_max, tau_h_min, tau_h_max) if sigma > 0 else 1.0
     return _infinite_from(limit, divergence, alpha)
@@ -74,45 +74,13 @@ def corrected_column_add_remove(alpha: Curve, m: int, n_out: int, sigma: float, 
 
     def divergence(a: np.ndarray) -> np.ndarray:  # at orders a [k] below the limit
         mean_term = a / 2 * (tau_B / sigma)**2 * rho**2 / (m - 1 - (a - 1) * rho**2)
-        return mean_term + n_out * _g(a, 1 + rho**2 / (m - 1))
+        return mean_term + n_out * g(a, 1 + rho**2 / (m - 1))
 
     limit = 1 + (m - 1) / rho**2 if sigma > 0 else 1.0
     return _infinite_from(limit, divergence, alpha)
 
 
-def joint_layer_floor(alpha: float, lam: float, n_out: int, sigma: float, tau_B: float, gamma_max: float,
-                      tau_h_max: float) -> float:
-    """Return a bound on the Renyi divergence of a layer's whole update in one step, with noise added to every entry.
-
-    The added noise, the floor, is independent and equal in all entries: `lam` is its variance per entry of the batch
-    sum, over sigma^2. One record is replaced, and the bound covers the divergence of either data set from the other.
-    Here tau_h_max bounds ||h||. With K = lam - (alpha - 1) U^2 and r = 1 + U^2/lam, it is infinite unless K > 0:
-
-        2 alpha tau_B^2 U^2/(sigma^2 K) + n_out (g_alpha(r) + g_alpha(1/r))
-
-    Proof. Let u_i = phi'_ij h_i for record i, so |u_i| <= U. Row j of the update is Gaussian with covariance Sigma =
-    sigma^2 (S + lam I + u u^T), where u belongs to the replaced record and S sums u_i u_i^T over all others. The
-    neighbour's covariance Sigma' has v in place of u.
-
-    1. alpha Sigma' + (1 - alpha) Sigma >= sigma^2 (lam - (alpha - 1) U^2) I.
-    2. The means differ by at most 2 tau_B U over all rows.
-    3. Sigma'^(-1/2) Sigma Sigma'^(-1/2) has at most one eigenvalue above 1, at most r, and one below, at least 1/r.
-    """
-    U2 = (gamma_max * tau_h_max) ** 2
-    K = lam - (alpha - 1) * U2
-    if sigma == 0 or K <= 0:
-        return math.inf
-    r = 1 + U2 / lam
-    return float(2 * alpha * (tau_B / sigma) ** 2 * U2 / K + n_out * (_g(alpha, r) + _g(alpha, 1 / r)))
-
-
-def rho_of(gamma_min: float, gamma_max: float, tau_h_min: float, tau_h_max: float) -> float:
-    """Return rho = U/L; infinite if L = 0."""
-    L = gamma_min * tau_h_min
-    return gamma_max * tau_h_max / L if L > 0 else math.inf
-
-
-def _g(alpha: Curve, r: float) -> Curve:
+def g(alpha: Curve, r: float) -> Curve:
     """Return g_alpha(r), the Renyi divergence of two Gaussians with one mean and a ratio r of variances."""
     return -math.log(r) / 2 - np.log(alpha - (alpha - 1) * r) / (2 * (alpha - 1))
 
@@ -153,30 +121,3 @@ def epsilon_of_column(bound: Bound, delta: float, **constants: float) -> float:
     """Return epsilon at delta from the Renyi divergence `bound`, minimized over the orders `ALPHAS`."""
     epsilon, _ = classic_conversion(ALPHAS, np.asarray(bound(ALPHAS, **constants)), delta)
     return epsilon
-
-
-def joint_column_counterexample(m: int, n_in: int, n_out: int, sigma: float, tau_B: float, alpha: float,
-                                h_others: Sequence[float], h_I: Sequence[float],
-                                phi_prime: float) -> dict[str, float]:
-    """Return two Renyi divergences of one layer, a printed one and the exact one: columns do not compose.
-
-    `a3_times_n_in` multiplies a bound for one column by the n_in columns; `true_joint` is exact for all together. The
-    neighbours differ only in the label of one record I: its projected error turns from +tau_B to -tau_B along some
-    direction of the n_out rows. Record I has activations h_I [n_in], and every other one h_others. All phi' are equal,
-    as the bound assumes. Every row has covariance (sigma phi'/m)^2 H with H = sum_i h_i h_i^T. The means differ by 2
-    tau_B phi' h_I/m over all rows together, for any n_out. So the exact divergence of order alpha is, with H^+ the
-    pseudo-inverse,
-
-        2 alpha tau_B^2/sigma^2 h_I^T H^+ h_I
-    """
-    for name, h in (("h_others", h_others), ("h_I", h_I)):
-        if len(h) != n_in:
-            raise ValueError(f"{name}: must have n_in = {n_in} entries, got {len(h)}")
-    if sigma <= 0 or phi_prime == 0:
-        raise ValueError(f"sigma must be > 0 and phi_prime other than 0, got {sigma} and {phi_prime}")
-    changed, other = np.asarray(h_I, dtype=float), np.asarray(h_others, dtype=float)
-    H = (m - 1) * np.outer(other, other) + np.outer(changed, changed)
-    leverage = float(changed @ np.linalg.pinv(H, hermitian=True) @ changed)
-    column_bound = a3_saturating(alpha, m, n_out, sigma, tau_B, gamma_min=phi_prime, gamma_max=phi_prime,
-                                 tau_h_min=1.0, tau_h_max=1.0)  # the bounds of phi' and h cancel
-    return {"a3_times_n_in": n_in * float(column_bound), "true_joint": 2 * alpha * (tau_B / sigma) ** 2 * leverage}

@@ -428,19 +428,6 @@ def composed_epsilon(events: Sequence[PrivacyEvent], extra_mu: float, delta: flo
     return improved_conversion(ORDERS, curve, delta)[0] if np.isfinite(curve).any() else math.inf
 
 
-def certified_component_norm(tau_B: Sequence[float], gamma: Sequence[float], tau_h_prev: Sequence[float],
-                             bias: bool = True) -> float:
-    """Return C, the largest Euclidean norm of one record's contribution if error and activations are clipped.
-
-        C^2 = sum over layers l of tau_{B,l}^2 gamma_l^2 (tau_{h,l-1}^2 + 1)
-
-    tau_B bounds the projected error, and for the output layer, which is last, the error itself. gamma bounds the slope
-    of the activation function, 1 for the output layer. tau_h_prev bounds the activations that enter a layer.
-    """
-    squared_norms = [(B * g) ** 2 * (h**2 + bias) for B, g, h in zip(tau_B, gamma, tau_h_prev, strict=True)]  # by layer
-    return math.sqrt(sum(squared_norms))
-
-
 def sensitivity(C: float, relation: str) -> float:
     """Return the sensitivity of a sum over records whose contributions have norm at most C.
 

@@ -200,6 +200,6 @@ def binomial_rdp_eps(mu: float, draws: int, q: float, delta: float) -> float:
     """Return an upper bound on `binomial_gdp_eps`: a release has divergence alpha mu^2/2; classic conversion."""
     if math.isinf(mu):
         return math.inf
-    curve = _participating((ALPHAS - 1) * ALPHAS * mu**2 / 2, draws, q) / (ALPHAS - 1)
+    curve = _participating((ALPHAS - 1) * ALPHAS * (mu * mu) / 2, draws, q) / (ALPHAS - 1)
     epsilon, _ = classic_conversion(ALPHAS, curve, delta)
     return epsilon

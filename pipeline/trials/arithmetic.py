@@ -14,6 +14,7 @@ from pipeline.trials.part import PARTS, SLOTS, Part, part
 if TYPE_CHECKING:
     from pipeline.trials.config import TrialConfig
 
+LEAST_CLIPPING_NORM = 1e-290  # float64 ends at 5e-324
 LARGEST_NORM = 1e6  # largest norm of inputs; the least is 1/LARGEST_NORM
 
 
@@ -60,6 +61,9 @@ class Integer(Arithmetic):
                f"{1 / LARGEST_NORM:g} and at most {LARGEST_NORM:g} with arithmetic 'integer'", f"{norm:g}")
         refuse(not norm and not trial.parts.features.scale(trial), "input_norm", "must be > 0 with arithmetic "
                f"'integer' and features '{trial.features}' of unknown size, whose step follows from it", 0.0)
+        for name in ("clipping_norm", "target_norm"):
+            refuse(0 < getattr(trial, name) < LEAST_CLIPPING_NORM, name, f"must be at least {LEAST_CLIPPING_NORM:g} "
+                   "with arithmetic 'integer', whose steps are fractions of it", f"{getattr(trial, name):g}")
         sizes, max_terms = trial.layer_sizes, steps.MAX_TERMS
         refuse(trial.batch_size > max_terms // 2, "batch_size", f"must be at most {max_terms // 2} with arithmetic "
                "'integer', whose sums have 32 bits", trial.batch_size)

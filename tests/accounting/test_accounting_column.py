@@ -7,7 +7,7 @@ import pytest
 from scipy import integrate, stats
 from test_accounting_photonic import renyi_of_gaussians
 
-from pipeline.accounting import account, counterexamples
+from pipeline.accounting import account, reference
 from pipeline.accounting import column as col
 from pipeline.trials.config import TrialConfig
 
@@ -92,7 +92,7 @@ def test_equal_bounds_leave_a_gaussian():
 def test_floor_bounds_a_layer(alpha):
     """Full matrices, rows with their own u and v: the joint bound holds in both orders, and is not idle."""
     lam, sigma, rows, n_in = 12.0, 0.8, 3, 4
-    bound = col.joint_layer_floor(alpha, lam, rows, sigma, 1.0, 1.0, 1.0)
+    bound = reference.joint_layer_floor(alpha, lam, rows, sigma, 1.0, 1.0, 1.0)
     rng = np.random.default_rng(1)
     worst = 0.0
     for _ in range(100):
@@ -111,26 +111,26 @@ def test_floor_bounds_a_layer(alpha):
 
 
 def test_floor_must_exceed_the_order():
-    assert col.joint_layer_floor(4.0, 3.0, 5, 1.0, 1.0, 1.0, 1.0) == math.inf
-    assert col.joint_layer_floor(4.0, 3.001, 5, 1.0, 1.0, 1.0, 1.0) < math.inf
-    assert col.joint_layer_floor(2.0, 9.0, 5, 0.0, 1.0, 1.0, 1.0) == math.inf
+    assert reference.joint_layer_floor(4.0, 3.0, 5, 1.0, 1.0, 1.0, 1.0) == math.inf
+    assert reference.joint_layer_floor(4.0, 3.001, 5, 1.0, 1.0, 1.0, 1.0) < math.inf
+    assert reference.joint_layer_floor(2.0, 9.0, 5, 0.0, 1.0, 1.0, 1.0) == math.inf
 
 
 def test_exact_epsilon_of_variances_by_quadrature():
     """One row: delta(epsilon) as an integral of (p - e^epsilon q)_+."""
     R, delta = 1.5, 1e-3
-    epsilon = counterexamples._epsilon_of_variance_ratio(R, 1, delta)
+    epsilon = reference.epsilon_of_variance_ratio(R, 1, delta)
     wide, narrow = stats.norm(scale=math.sqrt(R)).pdf, stats.norm().pdf
     deltas = [2 * integrate.quad(lambda x, p=p, q=q: max(p(x) - math.exp(epsilon) * q(x), 0), 0, 12, limit=500)[0]
               for p, q in ((wide, narrow), (narrow, wide))]
     assert max(deltas) == pytest.approx(delta, rel=1e-5)
-    assert counterexamples._epsilon_of_variance_ratio(1.0001, 1, 0.5) == 0.0
+    assert reference.epsilon_of_variance_ratio(1.0001, 1, 0.5) == 0.0
 
 
 def test_joint_is_one_participation_whatever_the_others_are():
     case = dict(m=256, n_in=3, n_out=7, sigma=0.1, tau_B=1.0, alpha=2.0, h_others=[1, 1, 0], phi_prime=0.3)
-    assert col.joint_column_counterexample(**case, h_I=[0, 0, 1])["true_joint"] == pytest.approx(400)
-    hidden = col.joint_column_counterexample(**case, h_I=[1, 1, 0])["true_joint"]
+    assert reference.joint_column_counterexample(**case, h_I=[0, 0, 1])["true_joint"] == pytest.approx(400)
+    hidden = reference.joint_column_counterexample(**case, h_I=[1, 1, 0])["true_joint"]
     assert hidden == pytest.approx(400 / 256)
 
 
@@ -140,12 +140,12 @@ def test_joint_is_one_participation_whatever_the_others_are():
 def test_joint_refuses(change, message):
     case = dict(m=4, n_in=2, n_out=1, sigma=0.1, tau_B=1.0, alpha=2.0, h_others=[1, 1], h_I=[1, -1], phi_prime=1.0)
     with pytest.raises(ValueError, match=message):
-        col.joint_column_counterexample(**{**case, **change})
+        reference.joint_column_counterexample(**{**case, **change})
 
 
 def test_single_column_refuses_a_missing_floor():
     with pytest.raises(ValueError, match="gamma_min, tau_h_min: must be > 0, got 0.0, 1.0"):
-        counterexamples.single_column_eps_counterexample(1, 1e-5, 4, 1.0, 1.0, 0.0, 1.0, 1.0, 1.0)
+        reference.single_column_eps_counterexample(1, 1e-5, 4, 1.0, 1.0, 0.0, 1.0, 1.0, 1.0)
 
 
 def test_column_of_a_trial_is_its_worst_layer():

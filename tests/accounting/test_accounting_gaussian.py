@@ -15,7 +15,7 @@ from dp_accounting.rdp import RdpAccountant
 from events import changed
 from scipy import integrate, stats
 
-from pipeline.accounting import curves, leekifer
+from pipeline.accounting import curves, reference
 from pipeline.accounting import event as ga
 from pipeline.accounting.calibration import calibrate
 from pipeline.accounting.event import UnsupportedAccounting, epsilon, gaussian
@@ -239,7 +239,7 @@ def test_an_epsilon_is_computed_once(monkeypatch):
 
 def test_component_norm_bounds_contributions_and_is_attained():
     tau_B, gamma, tau_h = [0.5, 1.4], [0.25, 1.0], [2.0, 1.0]
-    C = ga.certified_component_norm(tau_B, gamma, tau_h)
+    C = reference.certified_component_norm(tau_B, gamma, tau_h)
     rng = np.random.default_rng(0)
     norms = []
     for scale in [*rng.uniform(size=50), 1.0]:
@@ -250,7 +250,7 @@ def test_component_norm_bounds_contributions_and_is_attained():
             square += (update**2).sum()
         norms.append(math.sqrt(square))
     assert max(norms) == pytest.approx(C) and all(n <= C * (1 + 1e-12) for n in norms)
-    assert ga.certified_component_norm(tau_B, gamma, tau_h, bias=False) < C
+    assert reference.certified_component_norm(tau_B, gamma, tau_h, bias=False) < C
     assert ga.sensitivity(C, "add/remove") == C and ga.sensitivity(C, "replace-one") == 2 * C
     with pytest.raises(ValueError, match="relation: must be one of"):
         ga.sensitivity(C, "replace")
@@ -260,10 +260,10 @@ def test_lee_kifer_published_table_by_truncation():
     published = {0.01: (4.43, 6.43, 8.07, 9.49), 0.03: (1.28, 1.82, 2.25, 2.61), 0.05: (0.75, 1.07, 1.31, 1.52)}
     for sigma, row in published.items():
         for epochs, printed in zip((50, 100, 150, 200), row, strict=True):
-            found = leekifer.leekifer_epsilon(60000, 512, sigma * 512 / 3, 60000 // 512 * epochs, 1e-5)
+            found = reference.leekifer_epsilon(60000, 512, sigma * 512 / 3, 60000 // 512 * epochs, 1e-5)
             assert math.floor(100 * found["epsilon_classic"]) / 100 == printed
             assert found["epsilon_improved"] < found["epsilon_classic"]
-    assert leekifer.leekifer_epsilon_lemma3_printed(60000, 512, 5.12, 5850, 1e-5)["epsilon_classic"] > 1.3
+    assert reference.leekifer_epsilon_lemma3_printed(60000, 512, 5.12, 5850, 1e-5)["epsilon_classic"] > 1.3
 
 
 @pytest.mark.parametrize(("steps", "z", "delta"), [(10_000, 100.0, 1e-10), (100_000, 79.057, 1e-9), (100, 1.25, 1e-8)])

@@ -111,6 +111,7 @@ def test_fresh_batches_cost_more_than_a_partition():
 def test_monotone():
     values = [labels(TrialConfig(**{**PHOTONIC, "sigma": s}))["gdp"].value for s in (0.1, 0.5, 1.0, 10.0)]
     assert values == sorted(values, reverse=True) and len(set(values)) == 4
+    assert {e.value for e in labels(TrialConfig(**{**PHOTONIC, "sigma": 1e-200})).values()} == {math.inf}
     epochs = [labels(TrialConfig(**PHOTONIC), e)["gdp"].value for e in (1, 2, 15)]
     assert np.all(np.diff(epochs) > 0)
 

@@ -346,6 +346,7 @@ def test_a_trial_goes_on_with_the_same_bits(digits):
     ({"network": "convnet", "channels": (4,), "kernel": 3}, "arithmetic: 'integer' does not go with network 'convnet'"),
     ({"algorithm": "pdfa", "projector": "opu_physical"}, "arithmetic: 'integer' does not go with projector 'opu_phys"),
     ({"noise_multiplier": 1e7}, "noise_multiplier: must be at most .* with arithmetic 'integer', or the grid"),
+    ({"clipping_norm": 1e-320}, "clipping_norm: must be at least 1e-290 with arithmetic .*, got 9.9.*e-321"),
     ({"input_norm": 1e160}, "input_norm: must be 0, or at least 1e-06 and at most 1e.06 with arithmetic 'integer'"),
     ({"arithmetic": "int8"}, "arithmetic: must be one of float32, bfloat16, integer, got 'int8'"),
     ({"features": "optical", "feature_groups": 0}, "input_norm: must be > 0 with arithmetic 'integer' and features"),

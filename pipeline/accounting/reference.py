@@ -1,0 +1,154 @@
+"""Formulas of papers, and counterexamples to them, that only `account --check` and tests evaluate."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from scipy import stats
+
+from pipeline.accounting.claimed import a1_alt, a3_saturating, prop3_first, prop3_second, rho_of
+from pipeline.accounting.column import corrected_column_replace_one, epsilon_of_column, g
+from pipeline.accounting.curves import (
+    ORDERS,
+    classic_conversion,
+    improved_conversion,
+    lemma3_rdp,
+    smallest_epsilon,
+    without_replacement_rdp,
+)
+
+
+def certified_component_norm(tau_B: Sequence[float], gamma: Sequence[float], tau_h_prev: Sequence[float],
+                             bias: bool = True) -> float:
+    """Return C, the largest Euclidean norm of one record's contribution if error and activations are clipped.
+
+        C^2 = sum over layers l of tau_{B,l}^2 gamma_l^2 (tau_{h,l-1}^2 + 1)
+
+    tau_B bounds the projected error, and for the output layer, which is last, the error itself. gamma bounds the slope
+    of the activation function, 1 for the output layer. tau_h_prev bounds the activations that enter a layer.
+    """
+    squared_norms = [(B * g) ** 2 * (h**2 + bias) for B, g, h in zip(tau_B, gamma, tau_h_prev, strict=True)]  # by layer
+    return math.sqrt(sum(squared_norms))
+
+
+def leekifer_sensitivity(gamma: float, beta: float, tau_e: float, tau_h: float, L: int, m: int) -> float:
+    """Return the replace-one sensitivity of the mean update of L equal layers (Lee & Kifer 2020, Section 4.2).
+
+        2 gamma beta tau_e sqrt((1 + tau_h^2) L)/m
+
+    gamma bounds |phi'|, the slope of the activation; beta is the spectral norm of the feedback matrices; tau_e and
+    tau_h are norms to which error and activations are clipped.
+    """
+    return 2 * gamma * beta * tau_e * math.sqrt((1 + tau_h**2) * L) / m
+
+
+def leekifer_epsilon(N: int, m: int, noise_multiplier: float, T: int, delta: float,
+                     orders: Sequence[int] = ORDERS) -> dict[str, float]:
+    """Return epsilon of T steps on batches of m out of N records (Wang, Balle & Kasiviswanathan 2019, Theorem 27).
+
+    The noise multiplier is sigma m/sensitivity, for noise of standard deviation sigma on the mean. Lee & Kifer's table
+    is `epsilon_classic`, truncated to two decimals; `order` attains it. `epsilon_improved` converts the same curve
+    tighter.
+    """
+    curve = T * without_replacement_rdp(m / N, noise_multiplier, tuple(orders))
+    classic, order = classic_conversion(orders, curve, delta)
+    improved, _ = improved_conversion(orders, curve, delta)
+    return {"epsilon_classic": classic, "order": order, "epsilon_improved": improved}
+
+
+def leekifer_epsilon_lemma3_printed(N: int, m: int, noise_multiplier: float, T: int, delta: float,
+                                    orders: Sequence[int] = ORDERS) -> dict[str, float]:
+    """Return the classic epsilon and its order by Lemma 3 as printed, which does not give the paper's own numbers."""
+    epsilon, order = classic_conversion(orders, T * lemma3_rdp(m / N, noise_multiplier, tuple(orders)), delta)
+    return {"epsilon_classic": epsilon, "order": order}
+
+
+def joint_layer_floor(alpha: float, lam: float, n_out: int, sigma: float, tau_B: float, gamma_max: float,
+                      tau_h_max: float) -> float:
+    """Return a bound on the Renyi divergence of a layer's whole update in one step, with noise added to every entry.
+
+    The added noise, the floor, is independent and equal in all entries: `lam` is its variance per entry of the batch
+    sum, over sigma^2. One record is replaced, and the bound covers the divergence of either data set from the other.
+    Here tau_h_max bounds ||h||. With K = lam - (alpha - 1) U^2 and r = 1 + U^2/lam, it is infinite unless K > 0:
+
+        2 alpha tau_B^2 U^2/(sigma^2 K) + n_out (g_alpha(r) + g_alpha(1/r))
+
+    Proof. Let u_i = phi'_ij h_i for record i, so |u_i| <= U. Row j of the update is Gaussian with covariance Sigma =
+    sigma^2 (S + lam I + u u^T), where u belongs to the replaced record and S sums u_i u_i^T over all others. The
+    neighbour's covariance Sigma' has v in place of u.
+
+    1. alpha Sigma' + (1 - alpha) Sigma >= sigma^2 (lam - (alpha - 1) U^2) I.
+    2. The means differ by at most 2 tau_B U over all rows.
+    3. Sigma'^(-1/2) Sigma Sigma'^(-1/2) has at most one eigenvalue above 1, at most r, and one below, at least 1/r.
+    """
+    U2 = (gamma_max * tau_h_max) ** 2
+    K = lam - (alpha - 1) * U2
+    if sigma == 0 or K <= 0:
+        return math.inf
+    r = 1 + U2 / lam
+    return float(2 * alpha * (tau_B / sigma) ** 2 * U2 / K + n_out * (g(alpha, r) + g(alpha, 1 / r)))
+
+
+def joint_column_counterexample(m: int, n_in: int, n_out: int, sigma: float, tau_B: float, alpha: float,
+                                h_others: Sequence[float], h_I: Sequence[float],
+                                phi_prime: float) -> dict[str, float]:
+    """Return two Renyi divergences of one layer, a printed one and the exact one: columns do not compose.
+
+    `a3_times_n_in` multiplies a bound for one column by the n_in columns; `true_joint` is exact for all together. The
+    neighbours differ only in the label of one record I: its projected error turns from +tau_B to -tau_B along some
+    direction of the n_out rows. Record I has activations h_I [n_in], and every other one h_others. All phi' are equal,
+    as the bound assumes. Every row has covariance (sigma phi'/m)^2 H with H = sum_i h_i h_i^T. The means differ by 2
+    tau_B phi' h_I/m over all rows together, for any n_out. So the exact divergence of order alpha is, with H^+ the
+    pseudo-inverse,
+
+        2 alpha tau_B^2/sigma^2 h_I^T H^+ h_I
+    """
+    for name, h in (("h_others", h_others), ("h_I", h_I)):
+        if len(h) != n_in:
+            raise ValueError(f"{name}: must have n_in = {n_in} entries, got {len(h)}")
+    if sigma <= 0 or phi_prime == 0:
+        raise ValueError(f"sigma must be > 0 and phi_prime other than 0, got {sigma} and {phi_prime}")
+    changed, other = np.asarray(h_I, dtype=float), np.asarray(h_others, dtype=float)
+    H = (m - 1) * np.outer(other, other) + np.outer(changed, changed)
+    leverage = float(changed @ np.linalg.pinv(H, hermitian=True) @ changed)
+    column_bound = a3_saturating(alpha, m, n_out, sigma, tau_B, gamma_min=phi_prime, gamma_max=phi_prime,
+                                 tau_h_min=1.0, tau_h_max=1.0)  # the bounds of phi' and h cancel
+    return {"a3_times_n_in": n_in * float(column_bound), "true_joint": 2 * alpha * (tau_B / sigma) ** 2 * leverage}
+
+
+def single_column_eps_counterexample(n_out: int, delta: float, m: int, sigma: float, tau_B: float, gamma_min: float,
+                                     gamma_max: float, tau_h_min: float, tau_h_max: float) -> dict[str, float]:
+    """Return epsilon of one column and one step by four bounds, and exactly for one pair of neighbouring data sets.
+
+    A bound below the exact value, `exact_lower_bound`, is wrong. In the pair, one record I differs. It has no error in
+    either data set, so the means agree. Its phi' h is U in one data set and L in the other; all other records have L.
+    The n_out rows are then Gaussians with variance ratio R = 1 + (rho^2 - 1)/m.
+    """
+    rho = rho_of(gamma_min, gamma_max, tau_h_min, tau_h_max)
+    if math.isinf(rho):
+        raise ValueError(f"gamma_min, tau_h_min: must be > 0, got {gamma_min}, {tau_h_min}")
+    constants = dict(m=m, n_out=n_out, sigma=sigma, tau_B=tau_B, gamma_min=gamma_min, gamma_max=gamma_max,
+                     tau_h_min=tau_h_min, tau_h_max=tau_h_max)
+    bounds = (prop3_first, prop3_second, a1_alt, corrected_column_replace_one)
+    return {**{bound.__name__: epsilon_of_column(bound, delta, **constants) for bound in bounds},
+            "exact_lower_bound": epsilon_of_variance_ratio(1 + (rho**2 - 1) / m, n_out, delta)}
+
+
+def epsilon_of_variance_ratio(R: float, n: int, delta: float) -> float:
+    """Return the smallest epsilon at which the Gaussians N(0, R I_n) and N(0, I_n) are (epsilon, delta)-close; R > 1.
+
+    Both directions count. The privacy loss is affine in |x|^2, a chi-square variable, so its tails are exact.
+    """
+    def excess(epsilon: float) -> float:
+        """Return the larger of the two hockey-stick divergences of order e^epsilon, minus delta."""
+        # Above |x|^2 = wide the wide density is more than e^epsilon times the narrow one; below |x|^2 = narrow the
+        # narrow density is more than e^epsilon times the wide one.
+        wide = 2 * (epsilon + n / 2 * math.log(R)) / (1 - 1 / R)
+        narrow = 2 * (n / 2 * math.log(R) - epsilon) / (1 - 1 / R)
+        wide_divergence = stats.chi2.sf(wide / R, n) - math.exp(epsilon) * stats.chi2.sf(wide, n)
+        narrow_divergence = stats.chi2.cdf(narrow, n) - math.exp(epsilon) * stats.chi2.cdf(narrow / R, n)
+        return max(wide_divergence, narrow_divergence) - delta
+
+    return smallest_epsilon(excess)
