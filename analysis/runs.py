@@ -58,16 +58,9 @@ def frame_of(runs: Sequence[TrackedRun], trials: Sequence[TrialConfig] | None = 
     Columns: trial_key, status, run_id, every setting (empty if it does not apply to the trial), `setting`
     ('non-private', sigma as text, 'label_epsilon=3', 'epsilon=3' or 'z=1.1'), `trial` (the `TrialConfig` with its
     recorded noise; None if it cannot be composed here, see `trials_of`), the latest value of every metric by its MLflow
-    name, the tags `privacy.*`, `optics.*` and git_commit. Accuracies are fractions.
-
-    Args:
-        runs: all runs of the sweep.
-        trials: the trials to return, in this order; all must have ended. By default every run, with any status.
-        source: the experiment file, for the error message.
-
-    Raises:
-        MissingTrials: if any of `trials` has not ended.
-        DuplicateTrials: if a trial has two runs.
+    name, the tags `privacy.*`, `optics.*` and git_commit. Accuracies are fractions. With `trials`, only these are
+    returned, in this order; all must have ended (`MissingTrials`). A trial must not have two runs (`DuplicateTrials`).
+    `source` is the experiment file, for the message.
     """
     if trials is not None:
         runs = _runs_of(runs, trials, source)
@@ -138,10 +131,8 @@ def with_trials(runs: pd.DataFrame) -> pd.DataFrame:
 def trials_of(runs: pd.DataFrame) -> list[TrialConfig]:
     """Return the trials of runs, with the noise that they were trained with.
 
-    They are the column `trial`. A frame without it, for example from `runs.csv`, has their settings as columns.
-
-    Raises:
-        ReportError: for a run whose trial cannot be composed here; nothing may leave it out in silence.
+    They are the column `trial`. A frame without it, for example from `runs.csv`, has their settings as columns. A run
+    whose trial cannot be composed here is refused (`ReportError`); nothing may leave it out in silence.
     """
     if TRIAL not in runs:
         return [_trial_of(row) for row in runs.to_dict("records")]
@@ -197,8 +188,7 @@ def _is_missing(value: object) -> bool:
 def searched(store: Reader, experiment: Experiment) -> Experiment:
     """Return the experiment of the open sweep of `store`; a search gets its suggested trials.
 
-    Raises:
-        MissingTrials: if the search has not suggested all of its trials yet.
+    It must have suggested all of its trials (`MissingTrials`).
     """
     if experiment.search:
         n_missing = experiment.planned - len(store.suggestions())
@@ -212,11 +202,6 @@ def load_history(store: Reader, runs: pd.DataFrame, key: str) -> pd.DataFrame:
     """Load the metric `key` by epoch: columns trial_key, epoch, value, algorithm, setting, seed, status.
 
     Trials without the metric have no rows.
-
-    Args:
-        store: the store with the sweep open.
-        runs: trials, from `load_runs`.
-        key: MLflow's name of the metric, such as `validation/accuracy`.
     """
     columns = ["trial_key", "epoch", "value", "algorithm", "setting", "seed", "status"]
     rows = []
@@ -253,15 +238,7 @@ def by_noise(settings: Sequence[str]) -> list[str]:
 
 
 def require_accuracy(runs: pd.DataFrame, name: str = "test/accuracy") -> None:
-    """Check that every trial has this accuracy.
-
-    Args:
-        runs: the trials, from `load_runs`.
-        name: name of the accuracy's column.
-
-    Raises:
-        ReportError: with the first trial that has none.
-    """
+    """Check that every trial has this accuracy. `ReportError` names the first trial that has none."""
     accuracy = runs.reindex(columns=[name])[name]  # all empty if no trial has it
     missing = runs[accuracy.isna()]
     if len(missing):
@@ -282,12 +259,8 @@ def setting_label(setting: str) -> str:
 def require_replicates(runs: pd.DataFrame, along: Sequence[str] = ()) -> None:
     """Check that each (algorithm, setting) has trials of one configuration with different seeds, on one data set.
 
-    Args:
-        runs: the runs.
-        along: further columns that separate the groups of trials to average.
-
-    Raises:
-        MixedTrials: with the fields that differ; a mean over such trials would hide the cause of a difference.
+    `along` are further columns that separate groups. A mean over trials that differ in more would hide the cause of a
+    difference (`MixedTrials`).
     """
     datasets = sorted(runs["dataset"].unique())
     if len(datasets) > 1:

@@ -69,12 +69,8 @@ def panels(count: int, per_row: int, width: float, height: float, beside: tuple[
            **shared: Any) -> tuple[Figure, list[Axes]]:
     """Return a new figure and its `count` axes, row by row.
 
-    Args:
-        count: number of axes.
-        per_row: largest number of axes in a row.
-        width, height: size of each axes, in inches.
-        beside: inches that legends and labels add to the figure's width and height.
-        shared: shared scales, as arguments of `Figure.subplots`.
+    Sizes are in inches; `beside` is what legends and labels add to the figure's width and height. `shared` has
+    arguments of `Figure.subplots`.
     """
     columns = min(per_row, count)
     rows = math.ceil(count / columns)
@@ -124,14 +120,9 @@ def curve(ax: Axes, points: pd.DataFrame, x: str, algorithm: str, shift: float, 
           hollow: pd.Series | None = None, **line_properties: Any) -> None:
     """Plot means over column `x`, with both intervals of `analysis.statistics.summarize` as bars if n > 1.
 
-    Args:
-        ax: the axes.
-        points: the means and intervals.
-        x: column of the x axis.
-        algorithm: the algorithm; empty for imported results, with their whole look in `line_properties`.
-        shift: shift of the curve to the right, in points (1/72 inch): bars at one x must not cover each other.
-        hollow: bool per row of `points`: whether its marker is hollow.
-        line_properties: arguments of `Axes.plot` that override the algorithm's look.
+    The curve is shifted to the right, by points of 1/72 inch, as bars at one x must not cover each other. `hollow`
+    tells for every row whether its marker is hollow. Imported results have no algorithm, and their whole look in
+    `line_properties`.
     """
     points = points.sort_values(x)
     shifted = ax.transData + ScaledTranslation(shift / 72, 0, ax.figure.dpi_scale_trans)

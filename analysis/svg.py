@@ -26,10 +26,7 @@ _TAGS: WeakKeyDictionary[Artist, tuple[str, Sequence[str]]] = WeakKeyDictionary(
 def tag(artist: Artist, algorithm: str, texts: Sequence[str] = ()) -> None:
     """Note the algorithm of an artist, and the texts of its markers.
 
-    Args:
-        artist: the artist.
-        algorithm: its algorithm.
-        texts: one text per marker of a line; without texts, markers get their values on the axes.
+    Without texts, the markers of a line get their values on the axes.
     """
     _TAGS[artist] = (algorithm, texts)
 
@@ -52,9 +49,7 @@ def name(figure: Figure) -> dict[str, Artist]:
 def annotate(drawn: bytes, names: Mapping[str, Artist]) -> bytes:
     """Return a figure's SVG, marked up for the script of the page (see the module) in place of its group ids.
 
-    Args:
-        drawn: the SVG.
-        names: its artists by group id, as `name` gave them before the figure was drawn.
+    `names` are its artists by group id, as `name` gave them before the figure was drawn.
     """
     root = ElementTree.fromstring(drawn)
     for group in root.iter(f"{{{SVG}}}g"):

@@ -58,11 +58,8 @@ def epsilon_text(kind: str, relations: Iterable[str], samplers: Iterable[str], d
                  guarantee_standing: str) -> str:
     """Return an epsilon with its assumptions, as `certified ε (simulated; add/remove, poisson, δ = 1e-05)`.
 
-    Args:
-        kind: kind of epsilon.
-        relations, samplers, deltas: of every trial with this epsilon.
-        guarantee_standing: standing of the guarantee with their noise, from `pipeline.accounting.noise.standing`;
-            empty for a kind that guarantees nothing.
+    Relations, samplers and deltas are those of every trial with it. The standing is from `accounting.noise.standing`,
+    and empty for a kind that guarantees nothing.
     """
     limits = [PROTECTED[kind]] if kind in PROTECTED else []
     if guarantee_standing not in ("", "certified"):

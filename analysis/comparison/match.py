@@ -69,14 +69,8 @@ def compare(a: Side, b: Side) -> Comparison:
     A field differs between the experiments if they have no value in common. Two settings match if all other fields
     except the seed are equal. Trials without privacy are matched separately, as references often have their own
     settings. If both sides have the same seeds, the interval is Student's for the differences by seed, otherwise
-    Welch's. It covers only the variation between seeds.
-
-    Args:
-        a, b: the two experiments with their trials; differences are of b from a.
-
-    Raises:
-        ReportError: if no trials match.
-        MixedTrials: if trials of one side that match the same trial differ in more than their seed.
+    Welch's. It covers only the variation between seeds. Refused are sides without a match (`ReportError`), and trials
+    of one side that match the same trial but differ in more than their seed (`MixedTrials`).
     """
     rows: list[dict[str, Any]] = []
     differs: dict[str, tuple[str, str]] = {}
@@ -224,8 +218,7 @@ def _notes(comparison: Comparison) -> list[str]:
 def _rows(a: pd.DataFrame, b: pd.DataFrame) -> list[dict[str, Any]]:
     """Return a row of `Comparison.table` for each metric that all trials of two matched groups have.
 
-    Args:
-        a, b: the group of each experiment: trials of one setting, a row per seed.
+    A group has the trials of one setting, a row per seed.
     """
     settings = {name: a[name].iloc[0] for name in setting_names() if name != "seed"}
     for side, group in (("a", a), ("b", b)):
@@ -249,13 +242,7 @@ def _rows(a: pd.DataFrame, b: pd.DataFrame) -> list[dict[str, Any]]:
 def _require_replicates(side: Side, group: pd.DataFrame, different: Sequence[str]) -> None:
     """Refuse a group of matched runs of one side if they differ in more than their seed.
 
-    Args:
-        side: the experiment, for the message.
-        group: its runs with equal shared fields.
-        different: fields without a value that both experiments have; no other field can vary within the group.
-
-    Raises:
-        MixedTrials: with the fields that vary, and their values.
+    Only fields in `different` can vary within it.
     """
     mixed = [name for name in different if group[name].map(_comparable).nunique() > 1]
     if mixed:

@@ -33,14 +33,8 @@ from pipeline.trials.naming import counted
 def write(a: Experiment, b: Experiment, store_a: Reader, store_b: Reader, out: Path | None = None) -> Report:
     """Write `comparison.csv`, `.md` and figure, `index.html` and, if both have a frontier, `frontiers.*`.
 
-    Args:
-        a, b: the experiments.
-        store_a, store_b: their tracking stores; may be the same.
-        out: the folder, created if missing; by default `reports/<A>-and-<B>`.
-
-    Raises:
-        ReportError: if A and B are one sweep, one is not complete, or no trials match.
-        TrackingError: if a store has no such sweep.
+    The folder is `reports/<A>-and-<B>` by default. Refused are one sweep twice, one that is not complete, and two
+    without a match.
     """
     if a.name == b.name and store_a.uri == store_b.uri:
         raise ReportError(f"{a.name}: must be two sweeps, got one twice (`--mlruns-b DIR` names another store for B)")
@@ -101,10 +95,6 @@ def plot_overlay(comparison: Comparison, frontiers: Sequence[tuple[pd.DataFrame,
     """Return a figure of both frontiers, a panel of 6 x 3.8 inches per kind of epsilon.
 
     A's curves are solid, and B's are dashed with open markers.
-
-    Args:
-        comparison: the comparison, for the names of both sides.
-        frontiers: points of A's and B's frontier per kind of epsilon, from `match.overlay`.
     """
     with style.theme():
         figure = Figure(figsize=(6 * len(frontiers), 3.8), layout="constrained")
@@ -123,14 +113,7 @@ def plot_overlay(comparison: Comparison, frontiers: Sequence[tuple[pd.DataFrame,
 
 
 def _plot_curves(points: pd.DataFrame, ax: Axes, label: str, **line: Any) -> None:
-    """Plot a curve of accuracy over epsilon for each algorithm, named by algorithm and label.
-
-    Args:
-        points: points of a frontier, of all algorithms.
-        ax: the axes.
-        label: name of the experiment.
-        line: line properties that override the algorithms' look.
-    """
+    """Plot a curve of accuracy over epsilon for each algorithm, named by algorithm and label."""
     for algorithm, shift in style.shifts(points).items():
         style.curve(ax, points[points["algorithm"] == algorithm], "epsilon", algorithm, shift,
                     label=f"{ALGORITHM_LABELS[algorithm]}, {label}", **line)
@@ -159,13 +142,7 @@ def _sources(runs: pd.DataFrame, points: pd.DataFrame) -> pd.Series:
 
 
 def _page(comparison: Comparison, exhibits: Sequence[Exhibit], headline: Sequence[str] = ()) -> Page:
-    """Return the content of the comparison's page, with the privacy statements of both experiments' trials.
-
-    Args:
-        comparison: the comparison, with both experiments' trials.
-        exhibits: tables and figures to show.
-        headline: sentences at the top.
-    """
+    """Return the content of the comparison's page, with the privacy statements of both experiments' trials."""
     runs = pd.concat([comparison.a.runs, comparison.b.runs])
     facts = []
     for side in (comparison.a, comparison.b):
@@ -176,12 +153,7 @@ def _page(comparison: Comparison, exhibits: Sequence[Exhibit], headline: Sequenc
 
 
 def _labels(a: Experiment, b: Experiment, runs: Sequence[pd.DataFrame]) -> tuple[str, str]:
-    """Return names of the two sides: experiment names; if equal, with commits; if these are equal too, with A and B.
-
-    Args:
-        a, b: the experiments.
-        runs: their trials, with the tag git_commit.
-    """
+    """Return names of the two sides: experiment names; if equal, with commits; if these are equal too, with A and B."""
     if a.name != b.name:
         return a.name, b.name
     commits_a, commits_b = (_commits(frame) for frame in runs)

@@ -36,18 +36,7 @@ DRAWS: dict[str, tuple[str, tuple[str, ...]]] = {
 
 def draw(exhibit: str, experiment: Experiment | None, runs: pd.DataFrame, store: Reader | None,
          results: pd.DataFrame | None = None) -> Exhibit:
-    """Draw an exhibit of an experiment.
-
-    Args:
-        exhibit: its name.
-        experiment: the experiment.
-        runs: the last epoch of its trials (`load_runs`).
-        store: the store with their other epochs.
-        results: imported results (`frontier.imported.load`).
-
-    Raises:
-        ReportError: if the runs lack data for it.
-    """
+    """Draw an exhibit of an experiment. `ReportError` says what the runs lack for it."""
     draws, takes = DRAWS[exhibit]
     available = {"name": exhibit, "experiment": experiment, "store": store, "results": results}
     draw_function = load(f"analysis.exhibits.{draws}")

@@ -27,14 +27,8 @@ def best(runs: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
     """Return each cell's runs of one setting: the one with the highest mean validation accuracy at the last epoch.
 
     Test accuracy is not used. Two columns are added: `chosen`, the fields that vary within any cell, as text (empty if
-    none varies), and `choices`, the number of settings in the cell.
-
-    Args:
-        runs: from `load_runs`.
-        by: columns that separate cells.
-
-    Raises:
-        ReportError: if a cell has several settings, and one of its runs lacks validation accuracy.
+    none varies), and `choices`, the number of settings in the cell. Among several settings, all runs need validation
+    accuracy (`ReportError`).
     """
     varied_fields = varied(runs, by)
     setting_texts = [settings_text(row, varied_fields) for row in runs.to_dict("records")]
@@ -61,14 +55,9 @@ def cells(runs: pd.DataFrame, by: Sequence[str], metric: str, carry: Sequence[st
           largest: Sequence[str] = ()) -> pd.DataFrame:
     """Return a metric at the last epoch, a row per cell: the columns `by`, `metric`, `SUMMARY`, `carry` and `largest`.
 
-    Runs without a measured alignment are left out; errors as in `Metric.of`.
-
-    Args:
-        runs: from `load_runs`.
-        by: columns that separate cells.
-        metric: one of `METRICS`.
-        carry: columns with one value in every cell, as its runs differ only in their seed.
-        largest: columns of which a cell has the largest value; it is empty if a run's is.
+    Runs without a measured alignment are left out; errors as in `Metric.of`. `carry` are columns with one value in
+    every cell, as its runs differ only in their seed. Of the columns `largest` a cell has the largest value, and none
+    if a run has none.
     """
     measured = runs.assign(value=METRICS[metric].of(runs)).dropna(subset="value")
     rows = []

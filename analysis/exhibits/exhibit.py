@@ -66,12 +66,8 @@ class Exhibit:
                  notes: Sequence[str] = ()) -> Exhibit:
         """Make an exhibit of means over seeds, rounded to four digits.
 
-        Args:
-            name, title, figure: as in the class.
-            caption: the caption, without a full stop.
-            rows: one row per mean. A column `choices` has the number of settings from which the best was chosen; above
-                1, the caption and a note say so.
-            notes: further notes.
+        The caption has no full stop. A column `choices` has the number of settings from which the best was chosen;
+        above 1, the caption and a note say so.
         """
         max_choices = rows["choices"].max() if "choices" in rows else 1
         choice_notes = [ENVELOPE] if max_choices > 1 else []

@@ -52,9 +52,7 @@ class MissingSeries(ReportError):
 def draw(runs: pd.DataFrame, store: Reader) -> Exhibit:
     """Make the exhibit of runs with histories in the store.
 
-    Raises:
-        MixedTrials: if trials of one curve differ in more than their seed.
-        MissingSeries: as `plot`.
+    Trials of one curve may differ only in their seed (`MixedTrials`).
     """
     require_replicates(runs)
     accuracy = load_history(store, runs, "validation/accuracy")
@@ -68,11 +66,7 @@ def draw(runs: pd.DataFrame, store: Reader) -> Exhibit:
 def plot(accuracy: pd.DataFrame, alignment: pd.DataFrame) -> Figure:
     """Plot a panel of validation accuracy for each algorithm on one scale, a panel of PDFA's alignment, and a legend.
 
-    Args:
-        accuracy, alignment: histories of `validation/accuracy`, and of pdfa trials' `alignment/layer_2`.
-
-    Raises:
-        MissingSeries: if either has no rows to show.
+    The alignment is of pdfa trials. Without either history there is nothing to show (`MissingSeries`).
     """
     if accuracy.empty:
         raise MissingSeries("figure2: needs validation/accuracy, found none")
@@ -97,11 +91,7 @@ def plot(accuracy: pd.DataFrame, alignment: pd.DataFrame) -> Figure:
 def accuracy_axes(history: pd.DataFrame, algorithm: str, ax: Axes, settings: Sequence[str]) -> Axes:
     """Plot validation accuracy of one algorithm by epoch: dashed without privacy, colour by noise.
 
-    Args:
-        history: history of `validation/accuracy`, fractions; other algorithms are left out.
-        algorithm: the algorithm.
-        ax: the axes.
-        settings: all settings of the figure: its panels must agree on colours.
+    `settings` are those of the whole figure, as its panels must agree on colours.
     """
     history = history[history["algorithm"] == algorithm]
     for setting in settings:
@@ -114,13 +104,7 @@ def accuracy_axes(history: pd.DataFrame, algorithm: str, ax: Axes, settings: Seq
 def alignment_axes(history: pd.DataFrame, ax: Axes, settings: Sequence[str]) -> Axes:
     """Plot alignment of pdfa's layer 2 by epoch: cosine of its update with the true gradient; colour by noise.
 
-    Args:
-        history: history of `alignment/layer_2` of pdfa trials.
-        ax: the axes.
-        settings: as in `accuracy_axes`.
-
-    Raises:
-        MissingSeries: if there is no pdfa trial.
+    There must be pdfa trials (`MissingSeries`).
     """
     if history.empty:
         raise MissingSeries(f"figure2: needs {ALIGNMENT} of pdfa trials, found none (pdfa trials with "
@@ -153,9 +137,7 @@ def tabulate(accuracy: pd.DataFrame, alignment: pd.DataFrame) -> pd.DataFrame:
 def by_epoch(cell: pd.DataFrame, metric: Metric) -> pd.DataFrame:
     """Return a row per epoch with the mean of a metric over trials and its intervals: columns epoch and `SUMMARY`.
 
-    Args:
-        cell: a row per trial and epoch, columns epoch, trial_key and value.
-        metric: the metric, with its range and unit.
+    The cell has a row per trial and epoch: epoch, trial_key and value.
     """
     # A diverged trial stays in the mean with its last value; otherwise the curve would seem to recover.
     by_trial = cell.pivot(index="epoch", columns="trial_key", values="value").ffill() * metric.factor
@@ -165,14 +147,7 @@ def by_epoch(cell: pd.DataFrame, metric: Metric) -> pd.DataFrame:
 
 def _curve(ax: Axes, cell: pd.DataFrame, metric: Metric, *, color: Any, linestyle: LineStyleType, marker: str,
            label: str) -> None:
-    """Plot the mean over seeds with the band of its bootstrap interval; a cross marks the end of a diverged trial.
-
-    Args:
-        ax: the axes.
-        cell: history of one algorithm and noise setting: a row per trial and epoch; may be empty.
-        metric: the metric, with its unit.
-        color, linestyle, marker, label: properties of the line.
-    """
+    """Plot the mean over seeds with the band of its bootstrap interval; a cross marks the end of a diverged trial."""
     if cell.empty:
         return
     table = by_epoch(cell, metric)

@@ -38,11 +38,6 @@ def compose(runs: pd.DataFrame, experiment: Experiment, choice: Choice | None = 
 
     If the trials of a kind make no frontier (several relations or deltas, or no score to choose by), a sentence tells
     this.
-
-    Args:
-        runs: from `load_runs`, the experiment's runs.
-        experiment: the experiment.
-        choice: the best trial and its price, if known.
     """
     evidence = Evidence.of(runs, experiment)
     doubts = examine(evidence)
@@ -71,11 +66,6 @@ def published(choice: Choice, runs: pd.DataFrame, experiment: Experiment) -> lis
     """Return sentences on the trial that a search publishes within its budget, and doubts about it.
 
     The check for a single seed is left out, as no mean is reported.
-
-    Args:
-        choice: the best trial, with the epsilon of the budget.
-        runs: from `load_runs`, the experiment's runs.
-        experiment: the experiment.
     """
     spent = choice.selected
     if spent is None:
@@ -93,12 +83,7 @@ def _answer(runs: pd.DataFrame, evidence: Evidence, *, dataset: str, kind: str, 
             max_leads: int) -> list[str]:
     """Return sentences on the best algorithm at each epsilon of one kind, and on its lead over the next.
 
-    Args:
-        runs: the runs of the data set, from `load_runs`.
-        evidence: the runs behind the report's points, for the price of a choice and for the doubts.
-        dataset, kind: data set and kind of epsilon.
-        place: the data set in words, ` on MNIST`; empty if the report has only one.
-        max_leads: largest number of epsilons with a sentence on the lead.
+    `place` is the data set in words, ` on MNIST`; empty if the report has only one.
     """
     point_runs = evidence.shown[(evidence.shown["dataset"] == dataset) & (evidence.shown["kind"] == kind)]
     points = summarized(point_runs, kind)
@@ -137,14 +122,8 @@ def _lead(group: pd.DataFrame, epsilon: float, point_runs: pd.DataFrame, runs: p
     """Return the sentence on the lead of the best algorithm over the next one, at one epsilon.
 
     Example: `At certified ε ≤ 3 (nothing was chosen): BP 85.69 ± 0.26%, ahead of DFA by 0.49 points (95% interval −0.10
-    to +1.10, n = 3 seeds, paired by seed; within what seeds explain).`
-
-    Args:
-        group: points at this epsilon, the best mean first.
-        epsilon: the target, or the epsilon of the points.
-        point_runs: the runs that the points average, with test accuracy in percent as `value`.
-        runs: all runs of the data set.
-        evidence: the runs of the report, for doubts about the comparison.
+    to +1.10, n = 3 seeds, paired by seed; within what seeds explain).` `group` has the points at this epsilon, the best
+    mean first, and `point_runs` the runs that they average.
     """
     best_two = group.drop_duplicates("algorithm")[:2]
     first, second = best_two.to_dict("records")
@@ -171,25 +150,14 @@ def _lead(group: pd.DataFrame, epsilon: float, point_runs: pd.DataFrame, runs: p
 
 
 def _by_seed(point: Mapping[str, Any], runs: pd.DataFrame) -> pd.Series:
-    """Return seed -> test accuracy in percent of a point's runs.
-
-    Args:
-        point: algorithm, noise setting and chosen settings of the point.
-        runs: runs of all points, with the test accuracy as `value`.
-    """
+    """Return seed -> test accuracy in percent of a point's runs."""
     is_of_point = ((runs["algorithm"] == point["algorithm"]) & (runs["setting"] == point["setting"])
                    & (runs["chosen"] == point["chosen"]))
     return runs[is_of_point].set_index("seed")["value"]
 
 
 def _cost(points: pd.DataFrame, runs: pd.DataFrame, evidence: Evidence) -> str:
-    """Return the cost of choosing settings: ` (selected ε 7.15, which covers the choice)`, ` (nothing was chosen)`.
-
-    Args:
-        points: the compared points, of one kind of epsilon.
-        runs: all runs of the data set.
-        evidence: the runs of the report, with the candidates of every choice.
-    """
+    """Return the cost of choosing settings: ` (selected ε 7.15, which covers the choice)`, ` (nothing was chosen)`."""
     kind, search = common_value(points["kind"]), evidence.experiment.search
     if points["choices"].max() == 1:
         return " (no ε covers the search)" if search else " (nothing was chosen)"
@@ -208,12 +176,7 @@ def _cost(points: pd.DataFrame, runs: pd.DataFrame, evidence: Evidence) -> str:
 
 
 def _price(experiment: Experiment, choice: Choice | None) -> str:
-    """Return a sentence on the privacy cost of publishing the best trial, and on uncovered runs before the sweep.
-
-    Args:
-        experiment: the experiment.
-        choice: the best trial and its price, if known.
-    """
+    """Return a sentence on the privacy cost of publishing the best trial, and on uncovered runs before the sweep."""
     if choice and choice.selected:
         number = f"{choice.trials} " if choice.trials else ""
         kind = guarantee_of(choice)

@@ -40,14 +40,8 @@ def draw(runs: pd.DataFrame, *, name: str) -> Exhibit:
 def tabulate(runs: pd.DataFrame, metric: str) -> pd.DataFrame:
     """Return a metric at the last epoch by algorithm, sigma and tau_h, over seeds, from `best_cells`.
 
-    Trials of other mechanisms are left out, and trials without a measured alignment (see `Metric.of`).
-
-    Args:
-        runs: from `load_runs`.
-        metric: one of `METRICS`.
-
-    Raises:
-        ReportError: without photonic trials, or as `Metric.of` and `envelope.best`.
+    Trials of other mechanisms are left out, and trials without a measured alignment (see `Metric.of`). There must be
+    photonic trials; other errors as in `best_cells`.
     """
     grid_runs = such(runs, in_heatmap)
     if grid_runs.empty:

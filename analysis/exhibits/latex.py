@@ -21,9 +21,7 @@ NUMBER = r"\d+(?:,\d{3})*(?:\.\d+)?"
 def to_latex(parts: Iterable[str | Table], name: str) -> str:
     """Return a `table` environment for every table, with the preceding text as its caption; empty without tables.
 
-    Args:
-        parts: captions and tables, in order.
-        name: name of the exhibit: labels are `tab:<name>`, `tab:<name>-2` and so on.
+    Labels are `tab:<name>`, `tab:<name>-2` and so on.
     """
     environments: list[str] = []
     caption = ""

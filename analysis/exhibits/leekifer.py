@@ -57,11 +57,9 @@ def tabulate(runs: pd.DataFrame, store: Reader) -> pd.DataFrame:
     Columns: dataset, algorithm, reading (from `reading_of`), sigma, seed, delta, noise (its source), epoch, accuracy
     (%), accuracy_of, epsilon_published, epsilon_tight. sigma is the standard deviation of the noise on each coordinate
     of the mean update (Algorithm 1). Without privacy it is 0, and `noise` and the epsilons are empty. The epsilons are
-    for the largest contribution of a record under the reading.
-
-    Raises:
-        MixedTrials: if trials of one data set, algorithm, reading and noise differ in more than their seed.
-        MissingSeries: if a trial lacks accuracy of several epochs, or an epsilon of the published accounting.
+    for the largest contribution of a record under the reading. Trials of one curve may differ only in their seed
+    (`MixedTrials`). Every trial needs accuracy of several epochs, and a private one an epsilon of the published
+    accounting (`MissingSeries`).
     """
     runs = runs.assign(reading=reading_of(runs))
     for _, dataset_runs in runs.groupby("dataset"):
@@ -85,8 +83,7 @@ def tabulate(runs: pd.DataFrame, store: Reader) -> pd.DataFrame:
 def _accuracy_by_epoch(runs: pd.DataFrame, store: Reader) -> pd.DataFrame:
     """Return the first of `ACCURACIES` that all trials have: columns trial_key, epoch, accuracy (%), accuracy_of.
 
-    Raises:
-        MissingSeries: if there is none, or it was logged in a single epoch.
+    There must be one, of several epochs (`MissingSeries`).
     """
     for metric in ACCURACIES:
         history = load_history(store, runs, metric)
@@ -141,11 +138,8 @@ def panel(table: pd.DataFrame, ax: Axes) -> Axes:
     """Plot accuracy by epoch at one sigma, non-private references dashed.
 
     The top axis has the published epsilon of every epoch, the smallest of all curves. The legend has every curve's
-    tight epsilon after its last epoch.
-
-    Args:
-        table: rows of `tabulate` for one data set, at one sigma and without privacy (sigma 0).
-        ax: the axes.
+    tight epsilon after its last epoch. The table has the rows of one data set, at one sigma and without privacy (sigma
+    0).
     """
     readings = ["", *sorted(set(table["reading"]) - {""})]  # an empty one comes first
     for (algorithm, reading, sigma), cell in table.groupby(["algorithm", "reading", "sigma"]):

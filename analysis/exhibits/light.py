@@ -55,10 +55,7 @@ def tabulate(runs: pd.DataFrame) -> pd.DataFrame:
 
     Columns: test accuracy over seeds (`SUMMARY`, percent), `epsilon` (label; the largest over seeds, empty if
     infinite), the tracked `effective_sigma` with its parts `shot_sigma` and `floor_sigma`, and `chosen` and `choices`
-    (`envelope.best_cells`).
-
-    Raises:
-        ReportError: without such trials, or as `best_cells`.
+    (`envelope.best_cells`). There must be such trials; other errors as in `best_cells`.
     """
     physical_runs = such(runs, lambda trial: trial.physical and trial.parts.mechanism.optical)
     if physical_runs.empty:
@@ -100,10 +97,6 @@ def light_for(points: pd.DataFrame, epsilon: float) -> Light:
     """Return the light at which label epsilon has this value, interpolated between two points on logarithmic axes.
 
     All photons are NaN if no two points enclose the value, or if epsilon does not grow with light.
-
-    Args:
-        points: the points of one camera, from `tabulate`.
-        epsilon: the value.
     """
     finite = points.dropna(subset="epsilon").sort_values("photons")
     below, above = finite[finite["epsilon"] <= epsilon], finite[finite["epsilon"] > epsilon]
@@ -122,13 +115,7 @@ def caption(table: pd.DataFrame) -> str:
 
 
 def _notes(table: pd.DataFrame, runs: pd.DataFrame, noiseless: pd.DataFrame) -> list[str]:
-    """Return notes on the camera, the light for the target epsilon, and the assumptions of epsilon.
-
-    Args:
-        table: rows of `tabulate`.
-        runs: the trials behind them.
-        noiseless: trials without a mechanism; may be empty.
-    """
+    """Return notes on the camera, the light for the target epsilon, and the assumptions of epsilon."""
     with_epsilon = runs[tightest(runs, "label").notna()]
     epsilon = epsilon_text("label", table["relation"], table["sampler"], table["delta"],
                            standing(noise_sources(with_epsilon)))
@@ -211,9 +198,7 @@ def _sigma_notes(table: pd.DataFrame) -> list[str]:
 def plot(table: pd.DataFrame, noiseless: pd.DataFrame) -> Figure:
     """Plot accuracy and, below, label epsilon against photons, 4.6 x 2.5 inches each, a curve for each camera.
 
-    Args:
-        table: from `tabulate`.
-        noiseless: trials without a mechanism; a line marks their mean accuracy. May be empty.
+    A line marks the mean accuracy of trials without a mechanism, if there are any.
     """
     with style.theme():
         figure, (upper, lower) = style.panels(2, per_row=1, width=4.6, height=2.5, beside=(2.0, 0.0), sharex=True)
@@ -240,12 +225,7 @@ def plot(table: pd.DataFrame, noiseless: pd.DataFrame) -> Figure:
 
 
 def _mark_target(upper: Axes, lower: Axes, table: pd.DataFrame) -> None:
-    """Mark the label epsilon `TARGET` and its light in both panels.
-
-    Args:
-        upper, lower: the panels of accuracy and of label epsilon.
-        table: rows of `tabulate`.
-    """
+    """Mark the label epsilon `TARGET` and its light in both panels."""
     dotted: dict[str, Any] = {"color": "0.3", "linewidth": 0.8, "linestyle": ":", "zorder": 1}
     lights = _target_lights(table)
     for light in lights:

@@ -37,13 +37,9 @@ def tabulate(runs: pd.DataFrame) -> pd.DataFrame:
     For a factor with levels l, n_l trials and mean a_l, `explained` is sum_l n_l (a_l - a)^2 over the sum of squares of
     all trials (eta squared of an analysis of variance), in [0, 1]. In a balanced grid the following parts add up to 1:
     factors, pairs of factors (`a × b`: the joint part beyond each factor), `more interactions` (differences between
-    settings that no pair explains), and `seeds` (trials of one setting). Only factors have levels and means.
-
-    Args:
-        runs: from `load_runs`. If the grid is balanced only with a mechanism, other trials are left out.
-
-    Raises:
-        ReportError: if the grid is not balanced, if fewer than two factors vary, or a trial lacks test accuracy.
+    settings that no pair explains), and `seeds` (trials of one setting). Only factors have levels and means. If the
+    grid is balanced only with a mechanism, other trials are left out. A grid that is not balanced, or of fewer than two
+    factors, is refused.
     """
     balanced_rows = balanced(trials_of(runs))  # numbers of the rows that make a balanced grid
     if not balanced_rows:
@@ -107,11 +103,8 @@ def plot(table: pd.DataFrame) -> Figure:
 def texts(table: pd.DataFrame, n_trials: int) -> Texts:
     """Return a caption, and a table of the variance that each factor, pair of factors and other part explains.
 
-    A factor also has its level with the best mean accuracy, and the range of the means of its levels.
-
-    Args:
-        table: from `tabulate`.
-        n_trials: number of all trials, with those that `tabulate` left out.
+    A factor also has its level with the best mean accuracy, and the range of the means of its levels. `n_trials` counts
+    the trials that `tabulate` left out, too.
     """
     rows = []
     for name, part in table.groupby("factor", sort=False):

@@ -54,9 +54,7 @@ class Metric:
         """Return the metric's value at the last epoch of every trial: accuracies in percent, alignment as a cosine.
 
         Alignment is empty if it was never measured: the trial diverged in its first epoch, or its update was zero.
-
-        Raises:
-            ReportError: if a trial lacks accuracy, or all trials lack alignment.
+        Refused are runs if one lacks accuracy, or if all lack alignment.
         """
         if self.key:
             require_accuracy(runs, self.key)

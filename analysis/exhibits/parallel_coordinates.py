@@ -34,9 +34,6 @@ def tabulate(runs: pd.DataFrame) -> pd.DataFrame:
     """Return a row per setting: its factors (`experiment.factors`), `n` seeds and `mean` test accuracy in percent.
 
     The best setting is last, so it is drawn on top.
-
-    Raises:
-        ReportError: if a trial lacks test accuracy.
     """
     levels = pd.DataFrame(find_factors(trials_of(runs)), index=runs.index)  # a column per factor
     accuracy_by_setting = METRICS["accuracy"].of(runs).groupby([levels[name] for name in levels], sort=False)
@@ -90,11 +87,6 @@ def _line_heights(table: pd.DataFrame, name: str, level_heights: dict[object, fl
     """Return the height of every line on the axis of one factor.
 
     Lines through one level are spread around its height, in the order of their accuracy, so that they stay apart.
-
-    Args:
-        table: from `tabulate`, a row per line.
-        name: name of the factor.
-        level_heights: its levels -> their heights, from `_level_heights`.
     """
     rank = table.groupby(name)["mean"].rank(method="first") - 1
     count = table.groupby(name)["mean"].transform("size")

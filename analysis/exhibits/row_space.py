@@ -25,10 +25,7 @@ ZERO = 1e-7  # place of residuals 0 on a logarithmic axis; the attack reports 0 
 def plot(panels: dict[str, Residuals]) -> Figure:
     """Plot a histogram of residuals for each title -> (members, non_members), side by side, 4.5 x 3 inches each.
 
-    Members are training records. Residuals are as in `residual_histogram`.
-
-    Raises:
-        ValueError: without panels, and as `residual_histogram`.
+    Members are training records. Residuals are as in `residual_histogram`. There must be a panel.
     """
     if not panels:
         raise ValueError("panels: must be at least one, got none")
@@ -44,15 +41,8 @@ def residual_histogram(members: np.ndarray, non_members: np.ndarray, ax: Axes) -
     """Plot shares of members (outlined) and non-members (filled) by residual, in %; the legend has n and the AUC.
 
     The axis is logarithmic if the nearest member is `LOG_RANGE` times closer than the farthest non-member. Residuals of
-    0 are then at its left end, with a tick 0.
-
-    Args:
-        members, non_members: residuals ||h - P h||/||h|| [n], in [0, 1], of a record's activation h. P projects on the
-            rows of an observed update, so a member's residual is small.
-        ax: the axes.
-
-    Raises:
-        ValueError: for residuals out of range, or no residuals.
+    0 are then at its left end, with a tick 0. A residual is ||h - P h||/||h||, in [0, 1], of a record's activation h. P
+    projects on the rows of an observed update, so a member's residual is small.
     """
     members, non_members = _checked("members", members), _checked("non_members", non_members)
     is_log = members.min() * LOG_RANGE < non_members.max()
@@ -81,11 +71,7 @@ def residual_histogram(members: np.ndarray, non_members: np.ndarray, ax: Axes) -
 
 
 def _checked(name: str, residuals: np.ndarray) -> np.ndarray:
-    """Return residuals [n] in float64; raise ValueError if there are none, or one lies outside [0, 1] beyond rounding.
-
-    Args:
-        name: name of the argument, for the message.
-    """
+    """Return residuals [n] in float64; refuse none, and one that lies outside [0, 1] beyond rounding."""
     values = np.asarray(residuals, dtype=np.float64)
     if values.ndim != 1 or not len(values) or not ((values >= 0) & (values <= 1 + 1e-6)).all():
         raise ValueError(f"{name}: must be residuals [n] in [0, 1], n >= 1, got {values}")

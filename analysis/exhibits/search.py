@@ -39,13 +39,7 @@ def _privacy_filter(store: Reader) -> Filter:
 
 
 def draw(experiment: Experiment, runs: pd.DataFrame, store: Reader) -> Exhibit:
-    """Make the exhibit of suggestions in order, with scores and, under a budget, the epsilon spent.
-
-    Args:
-        experiment: the experiment with its search, as it was run.
-        runs: from `load_runs`, its trials.
-        store: the store with its sweep open.
-    """
+    """Make the exhibit of suggestions in order, with scores and, under a budget, the epsilon spent."""
     privacy_filter = _privacy_filter(store) if experiment.budget else None
     rows = table(experiment, runs, store, privacy_filter)
     columns = ("number", "trial", "status", "epochs", "validation %", "ε spent")
@@ -64,13 +58,7 @@ def table(experiment: Experiment, runs: pd.DataFrame, store: Reader, privacy_fil
 
     Columns: number, trial, trial_key, algorithm, status (`passed over` if it was not trained, or trained before),
     released epochs, validation in %, and epsilon spent. Epsilon is of this and all earlier suggestions, as if there
-    were no later ones.
-
-    Args:
-        experiment: the experiment with its search.
-        runs: the trained trials, from `load_runs`.
-        store: the store with its sweep open.
-        privacy_filter: privacy filter of the budget; without one, there is no column of epsilon spent.
+    were no later ones. Without a privacy filter there is no column of epsilon spent.
     """
     runs_by_key = runs.set_index("trial_key")
     releases = store.released()

@@ -83,15 +83,9 @@ class Choice:
 def choose(experiment: Experiment, runs: pd.DataFrame, paid: Epsilon | None = None) -> Choice:
     """Choose the best certified trial of an experiment, which has at least one.
 
-    Trials of a grid that hold no record out have no score: they are priced with the others, but not compared.
-
-    Args:
-        experiment: the experiment.
-        runs: from `load_runs`, with one row per trial.
-        paid: the epsilon of all trials by a budget, if there is one.
-
-    Raises:
-        ReportError: if a certified trial lacks test accuracy, or validation accuracy that it should have.
+    Trials of a grid that hold no record out have no score: they are priced with the others, but not compared. `paid` is
+    the epsilon of all trials by a budget, if there is one. Certified trials need test accuracy, and validation accuracy
+    if they hold records out (`ReportError`).
     """
     begun = {trial.trial_key: trial for trial in trials_of(runs)}  # with the noise that their runs record
     tracked = [begun.get(trial.trial_key, trial) for trial in experiment.trials]
@@ -134,14 +128,9 @@ def standing_of(trials: Sequence[TrialConfig]) -> str:
 def _composed_epsilon(experiment: Experiment, compared: Sequence[TrialConfig], earlier: Mapping[str, int]) -> Epsilon:
     """Return the epsilon that covers the choice of the best trial, by composition or for random stopping.
 
-    Args:
-        experiment: the experiment, with its selection rule and its search, if it has one.
-        compared: the trials that the choice compared.
-        earlier: trial_key -> epochs that earlier draws of its secret noise released.
-
-    Raises:
-        UnsupportedAccounting: if no rule applies. An adaptive search needs noisy scores and trials of equal cost:
-            composition requires costs that do not depend on results.
+    `earlier` has the epochs that earlier draws of a trial's secret noise released. `UnsupportedAccounting` says why no
+    rule applies: an adaptive search needs noisy scores and trials of equal cost, as composition requires costs that do
+    not depend on results.
     """
     if experiment.search and experiment.search.adaptive:
         if not scores_are_covered(compared):
@@ -228,9 +217,7 @@ def summary_sentence(choice: Choice) -> str:
 def _covered(choice: Choice, selected: Epsilon) -> str:
     """Return a sentence on the scope of the selected epsilon: which trials and releases it covers.
 
-    Args:
-        choice: the best trial; `trials` is None if their number was drawn at random and is secret.
-        selected: the epsilon; its `variant` names the rule that gave it.
+    If the number of trials was drawn at random, it is secret, and `trials` is None.
     """
     if selected.variant == "budget":
         return (f"Selected ε is the budget of the sweep, which covers all weights of all steps of its {choice.trials} "

@@ -56,14 +56,8 @@ def tabulate(runs: pd.DataFrame, field: str) -> pd.DataFrame:
     """Return accuracy and alignment at the last epoch along a field, over seeds, a row per mean.
 
     Columns: algorithm, setting, the field, metric and `SUMMARY`, relation, sampler, delta, and `chosen` and `choices`
-    (`envelope.best_cells`). Trials without the field are left out.
-
-    Args:
-        runs: from `load_runs`.
-        field: one of `FIELD_LABELS`.
-
-    Raises:
-        ReportError: if no trial has the field, or as `best_cells`.
+    (`envelope.best_cells`). Trials without the field are left out. There must be trials that have the field; other
+    errors as in `best_cells`.
     """
     swept_runs = runs.dropna(subset=field)
     if swept_runs.empty:

@@ -25,13 +25,7 @@ class Table:
     @classmethod
     def of(cls, header: Sequence[str], rows: Iterable[Sequence[str]],
            text_columns: Collection[int] = (0,)) -> Table:
-        """Make a table of texts.
-
-        Args:
-            header: column names [n].
-            rows: n texts per row.
-            text_columns: indices of the columns without numbers; all others are numeric.
-        """
+        """Make a table of texts. `text_columns` are the indices of columns without numbers."""
         numeric = tuple(index not in text_columns for index in range(len(header)))
         return cls(tuple(header), tuple(tuple(map(Cell, row)) for row in rows), numeric)
 

@@ -44,11 +44,7 @@ def tabulate(runs: pd.DataFrame) -> pd.DataFrame:
     A diverged trial counts with its final weights, and a record without a finite output counts as wrong: leaving the
     trial out would flatter its setting. A note names it. `paper` and `difference` (ours minus the paper's) are empty if
     the paper has no such cell. They are also empty if trials have another data set, network, batch size or number of
-    epochs than the paper's.
-
-    Raises:
-        ReportError: without trials, or if a trial lacks `test/accuracy`.
-        MixedTrials: if trials of one cell differ in more than their seed.
+    epochs than the paper's. Trials of one cell may differ only in their seed (`MixedTrials`).
     """
     if runs.empty:
         raise ReportError("table1: needs at least one trial, got none")
@@ -69,10 +65,6 @@ def texts(runs: pd.DataFrame, table: pd.DataFrame) -> Texts:
     The first table has algorithms as rows, noise settings as columns and cells `ours (paper)`. The second has a row per
     cell: interval, number of seeds n, and difference from the paper. Accuracies are in percent, and their differences
     in percentage points.
-
-    Args:
-        runs: a row per trial, from `load_runs`; captions and notes need its settings.
-        table: a row per (algorithm, noise setting), averaged over seeds, from `tabulate`.
     """
     settings, grid_rows = _grid(table)
     grid = Table.of(["", *map(setting_label, settings)], grid_rows)

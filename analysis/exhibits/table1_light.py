@@ -42,10 +42,7 @@ def tabulate(runs: pd.DataFrame) -> pd.DataFrame:
 
     Columns: test accuracy at the last epoch over seeds (`SUMMARY`, percent), `epsilon` (label; the largest over seeds),
     `photons` and `effective_sigma` of light, and `paper` if trials have its data set, network, batch size and epochs.
-
-    Raises:
-        ReportError: if an effective sigma of light is no sigma of Gaussian noise, or as `Metric.of` and
-            `envelope.best`.
+    An effective sigma of light must be a sigma of Gaussian noise (`ReportError`).
     """
     opu_runs = such(runs, lambda trial: trial.parts.mechanism.optical and trial.projector in LABELS)
     is_gaussian = opu_runs["projector"] == GAUSSIAN
@@ -71,10 +68,6 @@ def texts(table: pd.DataFrame, runs: pd.DataFrame) -> Texts:
 
     Its rows are the published accuracy, the accuracies under either kind of noise, the photons of the light, and the
     label epsilon under either kind.
-
-    Args:
-        table: from `tabulate`.
-        runs: the trials behind it, for the notes.
     """
     noise_kinds = {projector: table[table["projector"] == projector].set_index("sigma") for projector in LABELS}
     sigmas = sorted(set(table["sigma"]))
@@ -122,13 +115,7 @@ def _accuracy(means: pd.DataFrame, sigma: float) -> str:
 
 
 def _value(tables: Iterable[pd.DataFrame], sigma: float, column: str, number_format: str) -> str:
-    """Return the value in one cell as text, from the first table that has it; a dash if none has.
-
-    Args:
-        tables: tables indexed by sigma.
-        sigma, column: row and column of the cell.
-        number_format: format of the number, for example `.2f`.
-    """
+    """Return the value in one cell as text, from the first table that has it; a dash if none has."""
     for table in tables:
         if sigma in table.index and pd.notna(table.loc[sigma, column]):
             return format(table.loc[sigma, column], number_format)

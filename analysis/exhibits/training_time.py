@@ -39,11 +39,9 @@ def tabulate(runs: pd.DataFrame, store: Reader) -> pd.DataFrame:
     """Return accuracy after every epoch, over seeds.
 
     Columns: algorithm, setting, epoch, seconds (since the start of training, mean over seeds), accuracy_of
-    (`validation` or `test`), and `SUMMARY` in percent. A trial that diverged keeps its last accuracy and time.
-
-    Raises:
-        MixedTrials: if trials of one algorithm and noise differ in more than their seed.
-        MissingSeries: unless every trial has time and accuracy of every epoch.
+    (`validation` or `test`), and `SUMMARY` in percent. A trial that diverged keeps its last accuracy and time. Trials
+    of one curve may differ only in their seed (`MixedTrials`), and all need time and accuracy of every epoch
+    (`MissingSeries`).
     """
     require_replicates(runs)
     clock = load_history(store, runs, CLOCK)
@@ -61,14 +59,7 @@ def tabulate(runs: pd.DataFrame, store: Reader) -> pd.DataFrame:
 
 
 def _accuracy_history(runs: pd.DataFrame, store: Reader, clock: pd.DataFrame) -> tuple[str, pd.DataFrame]:
-    """Return (metric, its history): the first of `ACCURACIES` that every trial has for every epoch with a time.
-
-    Args:
-        clock: history of the epochs' times.
-
-    Raises:
-        MissingSeries: if there is none.
-    """
+    """Return (metric, its history): the first of `ACCURACIES` that every trial has for every epoch with a time."""
     for metric in ACCURACIES:
         accuracy = load_history(store, runs, metric)
         timed = accuracy.merge(clock[["trial_key", "epoch"]], on=["trial_key", "epoch"])  # epochs with both values

@@ -51,17 +51,7 @@ def compose(experiment: Experiment, runs: pd.DataFrame, tracked: Sequence[Tracke
             left_out: Sequence[tuple[str, str]] = (), notice: str = "") -> Page:
     """Return the page of a report.
 
-    Args:
-        experiment: the experiment.
-        runs: rows of `load_runs` that may be `shown`.
-        tracked: the same runs in the store.
-        store: the store with the experiment's sweep open.
-        choice: the best trial.
-        exhibits: the exhibits, in order.
-        data: content of `runs.csv`.
-        headline: sentences with the main results, for the head of the page.
-        left_out: (exhibit, reason) of exhibits that do not fit.
-        notice: progress of an unfinished sweep.
+    `runs` are those that may be `shown`, `tracked` the same runs in the store, and `data` the content of `runs.csv`.
     """
     commits = ", ".join(map(abridged, _counted(tracked, "git_commit"))) or "not recorded"
     page = Page(title=experiment.name, what="Experiment report", notice=notice, headline=headline,
@@ -85,11 +75,6 @@ def manifest(experiment: Experiment, runs: pd.DataFrame, tracked: Sequence[Track
     """Return JSON on the origin of the numbers, with SHA-256 digests of the CSV files.
 
     With random stopping it has nothing that depends on the number of trials.
-
-    Args:
-        experiment, runs, tracked: as in `compose`.
-        files: contents by name.
-        progress: progress of an unfinished sweep.
     """
     digested = {name for name in files if name.endswith(".csv")}
     content: dict[str, Any] = {"experiment": experiment.name}
@@ -112,12 +97,8 @@ def trials(experiment: Experiment, runs: pd.DataFrame, links: Sequence[str] = ()
     """Return the columns of the table of trials, one row per trial.
 
     They show the varied settings, accuracies and alignments at the last epoch, the smallest epsilon of each kind, and
-    guarantees if any trial has an epsilon. Hidden columns have the other settings, for filters.
-
-    Args:
-        experiment: the experiment.
-        runs: from `load_runs`.
-        links: addresses of the trials' runs; empty for none.
+    guarantees if any trial has an epsilon. Hidden columns have the other settings, for filters. `links` are the
+    addresses of the trials' runs, if they have any.
     """
     settings = by_noise(runs["setting"])  # noise settings, in the order by which the column sorts
     named_settings = (*_varied(experiment, runs), "seed")
@@ -177,10 +158,6 @@ def _hidden_columns(runs: pd.DataFrame, shown: Sequence[str]) -> list[Column]:
     """Return hidden columns, for filters: the settings that differ between trials and have no shown column.
 
     Settings of the noise (a level or a target epsilon) also have one if they are the same for all trials.
-
-    Args:
-        runs: the trials, from `load_runs`.
-        shown: settings with a shown column.
     """
     columns = []
     for name in setting_names():
@@ -286,12 +263,7 @@ def _settings(runs: pd.DataFrame) -> list[tuple[str, str]]:
 
 
 def _trials_note(runs: pd.DataFrame, links: Sequence[str]) -> str:
-    """Return the note under the table of trials: units of its columns, and whether its keys are links.
-
-    Args:
-        runs: the trials, from `load_runs`.
-        links: address of each trial's run in MLflow; empty text without one.
-    """
+    """Return the note under the table of trials: units of its columns, and whether its keys are links."""
     sentences = ["Accuracies in % at the last epoch; cos, the cosine between a layer's update and its true gradient."]
     if kinds_of(runs):
         sentences.append("Of every kind of ε the least that its accountants give, at the δ, relation and sampler that "
@@ -304,13 +276,7 @@ def _trials_note(runs: pd.DataFrame, links: Sequence[str]) -> str:
 
 
 def _problems(experiment: Experiment, runs: pd.DataFrame, store: Reader) -> list[str]:
-    """Return a sentence per diverged trial, with its last epoch; or one sentence that none diverged.
-
-    Args:
-        experiment: the experiment, for the fields that name a trial.
-        runs: the trials, from `load_runs`.
-        store: the store, with their last epochs.
-    """
+    """Return a sentence per diverged trial, with its last epoch; or one sentence that none diverged."""
     diverged = runs[runs["status"] == "diverged"]
     if diverged.empty:
         n_stopped = int((runs["status"] == "stopped").sum())

@@ -203,12 +203,8 @@ def algorithms(figure: str) -> list[str]:
 def inline_svg(text: str, prefix: str, label: str) -> Markup:
     """Return a stand-alone SVG for use inside HTML, where several SVGs must not share ids or styles.
 
-    Its ids, and the references to them, get a prefix; its style sheet applies only to itself.
-
-    Args:
-        text: the SVG.
-        prefix: makes ids unique on the page.
-        label: description for screen readers.
+    Its ids, and the references to them, get a prefix; its style sheet applies only to itself. `label` is for screen
+    readers.
     """
     root = ElementTree.fromstring(text)
     for metadata in root.findall(f"{{{SVG}}}metadata"):

@@ -52,27 +52,19 @@ def write(experiment: Experiment, store: Store, out: Path | None = None, where: 
     """Draw the exhibits of the experiment file (by default all that fit its trials), and log them to the parent run.
 
     For an unfinished sweep it draws complete settings (`analysis.report.unfinished`), marks the exhibits, and writes
-    nothing to the store.
+    nothing to the store. Of a finished one the store gets the files, the epsilon of the choice, and the headline as its
+    description, if it can be written. The folder is `reports/<name>` by default. `where` is the name of a slice
+    (`experiment.sliced`), in a folder of its own; it reports no best trial, because choosing it would use the other
+    trials.
 
-    Args:
-        experiment: the experiment.
-        store: its tracking store. The report opens the experiment's sweep there, and writes the files, the epsilon of
-            the choice, and the headline as its description, if the store can be written.
-        out: folder of the report, created if missing; by default `reports/<name>`, for a slice a folder in it.
-        where: name of the slice (`pipeline.experiment.experiment.sliced`); empty for all trials. A slice reports no
-            best trial, because choosing it would use the other trials.
+    Files: `runs.csv` (one row per trial), those of the exhibits, a copy of the experiment file, `manifest.json`
+    (commit, versions, commands and digests of the data), and `index.html`, one page with everything. `selection.csv`
+    and `.md` have the best trial and the privacy cost of choosing it, if trials are certified and have validation
+    accuracy.
 
-    Returns:
-        The headline, and the written files: `runs.csv` (one row per trial), the files of the exhibits, a copy of the
-        experiment file, `manifest.json` (commit, versions, commands and digests of the data), and `index.html`, one
-        page with everything. If trials are certified and have validation accuracy, also `selection.csv` and
-        `selection.md`: the best trial, and the privacy cost of choosing it.
-
-    Raises:
-        MissingTrials: if no setting of the sweep is complete, or a search or random stopping is not.
-        ReportError: for imported results that no exhibit shows, or if the best trial of random stopping lacks data.
-        ConfigError: if the sweep began with another budget.
-        TrackingError: if the store lacks the sweep, or imported results that the experiment names.
+    Refused are a sweep without a complete setting, a search or random stopping that is not complete (`MissingTrials`),
+    imported results that no exhibit shows (`ReportError`), and another budget than the sweep began with
+    (`ConfigError`).
     """
     store.attach(experiment.name)
     require_unchanged(experiment.budget, store.budget())

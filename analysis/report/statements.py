@@ -61,11 +61,7 @@ def _guarantees_of(kind: str, runs: pd.DataFrame) -> pd.Series:
 def state(runs: pd.DataFrame, choice: Choice | None = None) -> list[Statement]:
     """Return a statement for every kind of epsilon that occurs, and one for trials without any epsilon.
 
-    A statement includes the noise source of its trials.
-
-    Args:
-        runs: from `load_runs`.
-        choice: the best trial; it gets a statement if an epsilon covers the choice.
+    A statement includes the noise source of its trials. The choice gets one if an epsilon covers it.
     """
     statements = []
     for kind, (guarantees_something, text, *_) in KINDS.items():
@@ -176,10 +172,7 @@ def _has(runs: pd.DataFrame, kind: str) -> pd.Series:
 def _relation(kind: str, relation: object) -> str:
     """Return the neighbouring relation under which an epsilon of this kind holds, as text.
 
-    Args:
-        kind: `certified`, `label`, `audited`, ...
-        relation: the tracked tag `privacy.relation`; no text if it was not tracked. An audit of a trial without a
-            guarantee has the relation of the audit itself.
+    An audit of a trial without a guarantee has the relation of the audit itself.
     """
     if kind == "label":
         return LABEL_RELATION

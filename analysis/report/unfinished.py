@@ -37,16 +37,8 @@ def complete_part(experiment: Experiment, ended: Collection[str],
                   missing: MissingTrials) -> tuple[Experiment, Progress]:
     """Return an unfinished experiment with only its complete settings and the exhibits that fit them, and its progress.
 
-    A setting, all fields except the seed, is complete if the trials of all its seeds have ended.
-
-    Args:
-        experiment: the experiment.
-        ended: trial_keys of the sweep's trials that have ended.
-        missing: the error for the incomplete sweep.
-
-    Raises:
-        MissingTrials: for a search or random stopping, which publish only their best trial, or without a complete
-            setting.
+    A setting, all fields except the seed, is complete if the trials of all its seeds have ended. An experiment without
+    one is refused, as `missing`, and so are a search and random stopping, which publish only their best trial.
     """
     if experiment.search or experiment.candidates:
         procedure = "a search" if experiment.search else "random stopping"

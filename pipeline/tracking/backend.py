@@ -112,10 +112,8 @@ def ignoring_error(error_code: str) -> Iterator[None]:
 def connect(uri: str, lock: FileLock | None) -> Any:
     """Return MLflow's client of the store at `uri`; with a lock, create a missing database.
 
-    Args:
-        uri: address of the store.
-        lock: held meanwhile: processes that create the same database at once would break it. None if nothing may be
-            created, because the caller has checked that the database is set up.
+    The lock is held meanwhile, as processes that create the same database at once would break it. Without a lock
+    nothing is created: the caller has checked that the database is set up.
     """
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
@@ -185,11 +183,7 @@ def is_set_up(path: Path) -> bool:
 def search(client: Any, experiments: Sequence[str], condition: str = "", deleted: bool = False) -> Iterator[Any]:
     """Yield all matching runs, oldest first, page by page; with `deleted` also runs in the trash.
 
-    Args:
-        client: MLflow's client.
-        experiments: ids of experiments.
-        condition: filter in MLflow's language; empty for all runs.
-        deleted: whether runs in the trash are included.
+    `condition` is a filter in MLflow's language.
     """
     from mlflow.entities import ViewType
 
@@ -207,13 +201,8 @@ def search(client: Any, experiments: Sequence[str], condition: str = "", deleted
 def find_experiment(client: Any, name: str, imports: bool = False) -> str | None:
     """Return the id of the experiment `name`; None if there is none.
 
-    Args:
-        client: MLflow's client.
-        name: name of the experiment.
-        imports: whether it may have imported results; such an experiment is no sweep.
-
-    Raises:
-        TrackingError: if it was deleted, or has imported results.
+    Refused (`TrackingError`) are a deleted one and, without `imports`, one that has imported results and so is no
+    sweep.
     """
     experiment = client.get_experiment_by_name(name)
     if experiment is not None and experiment.lifecycle_stage != "active":
@@ -228,8 +217,7 @@ def find_experiment(client: Any, name: str, imports: bool = False) -> str | None
 def find_trial(client: Any, uri: str, name: str) -> Any:
     """Return the run of a trial in any sweep, by MLflow's run id or by trial_key.
 
-    Raises:
-        TrackingError: if there is none, or several with one trial_key.
+    There must be exactly one (`TrackingError`).
     """
     searched_fields = {16: "tags.trial_key", 32: "attributes.run_id"}  # by the number of hexadecimal digits
     field = searched_fields.get(len(name))
@@ -270,12 +258,8 @@ class Listing:
     def runs_of(self, key: str, experiment: str, list_all: Callable[[], Sequence[TrackedRun]]) -> list[str]:
         """Return the run ids of a trial, from the listing; the caller adds a run that it creates.
 
-        If another process has listed the sweep since, the runs are listed again.
-
-        Args:
-            key: the trial's trial_key.
-            experiment: MLflow's id of the sweep's experiment.
-            list_all: returns all runs of the sweep.
+        If another process has listed the sweep since, the runs are listed again. `list_all` returns all runs of the
+        sweep.
         """
         mark = self._mark_file(experiment)
         if not mark.exists() or mark.read_text() != self._mark:
@@ -283,12 +267,7 @@ class Listing:
         return self._runs.setdefault(key, [])
 
     def read(self, experiment: str, list_all: Callable[[], Sequence[TrackedRun]]) -> Sequence[TrackedRun]:
-        """List all runs now, and return them; the caller holds the lock.
-
-        Args:
-            experiment: MLflow's id of the sweep's experiment.
-            list_all: returns all runs of the sweep.
-        """
+        """List all runs now, and return them; the caller holds the lock."""
         runs, self._runs = list_all(), {}
         for run in runs:
             self._runs.setdefault(run.trial_key, []).append(run.run_id)
@@ -307,8 +286,7 @@ class Listing:
 def resume(client: Any, trial_key: str, run_id: str) -> Any:
     """Mark a trial's unfinished run as running again, and return MLflow's run as it was before.
 
-    Raises:
-        TrackingError: for a run that is finished.
+    A finished run is refused (`TrackingError`).
     """
     run = client.get_run(run_id)
     if run.data.tags.get("status") in DONE:
@@ -324,10 +302,6 @@ def new_points(records: Iterable[EpochRecord], logged: Mapping[tuple[str, int], 
     """Return the metrics of a trial's records that its run lacks or has with another value: (name, epoch) -> value.
 
     The time of an epoch differs at every repetition, so its first value stays.
-
-    Args:
-        records: records of the trial.
-        logged: the run's metrics, in the same form.
     """
     new: dict[tuple[str, int], float] = {}
     for record in records:
@@ -342,14 +316,7 @@ def new_points(records: Iterable[EpochRecord], logged: Mapping[tuple[str, int], 
 
 def write(client: Any, run_id: str, points: Sequence[tuple[str, float, int]] = (),
           params: Mapping[str, str] | None = None, tags: Mapping[str, str] | None = None) -> None:
-    """Write metrics (name, value, step), params and tags, in as few calls as MLflow's limits allow.
-
-    Args:
-        client: MLflow's client.
-        run_id: the run.
-        points: metrics.
-        params, tags: texts by name.
-    """
+    """Write metrics (name, value, step), params and tags, in as few calls as MLflow's limits allow."""
     from mlflow.entities import Metric, Param, RunTag
 
     now = int(time.time() * 1000)  # milliseconds
@@ -378,14 +345,6 @@ def log_files(client: Any, info: Any, write_to: Callable[[Path], None]) -> None:
 
 
 def require_finite(name: str, value: float, place: str) -> None:
-    """Check that a metric is finite.
-
-    Args:
-        name, value: the metric.
-        place: what has the metric, for the message.
-
-    Raises:
-        ValueError: if it is not: MLflow would store infinity as 1.8e308.
-    """
+    """Check that a metric is finite. MLflow would store infinity as 1.8e308. `place` is what has the metric."""
     if not math.isfinite(value):
         raise ValueError(f"{name}: must be finite, got {value} ({place}); log nothing and set a tag")

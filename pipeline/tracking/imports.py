@@ -93,13 +93,7 @@ def read_results(path: Path) -> tuple[list[Result], str]:
 
 
 def _result(place: str, names: Sequence[str], row: Sequence[str]) -> Result:
-    """Return the result in one row of a CSV file.
-
-    Args:
-        place: file and row, for messages.
-        names: names of the columns.
-        row: cells of the row.
-    """
+    """Return the result in one row of a CSV file. `place` is file and row, for messages."""
     if len(row) != len(names):
         raise UserError(f"{place}: must have {len(names)} cells, one for each column, has {len(row)}")
     values = {}
@@ -115,10 +109,8 @@ def _result(place: str, names: Sequence[str], row: Sequence[str]) -> Result:
 def _check_seed(place: str, seed: int | None, row_by_seed: Mapping[int | None, int]) -> None:
     """Refuse a seed that an earlier row of the same point has, and a row without a seed beside other rows.
 
-    Args:
-        place: file and row, for messages.
-        seed: seed of the row; None without one.
-        row_by_seed: number of each earlier row with the same data set, method, epsilon, delta and relation, by seed.
+    `row_by_seed` has the numbers of the rows before it with the same data set, method, epsilon, delta and relation; a
+    row without a seed has None.
     """
     seed_text = "none" if seed is None else str(seed)
     if seed in row_by_seed:
@@ -139,12 +131,7 @@ def _text(text: str) -> str:
 
 
 def _one_of(names: Collection[str], what: str) -> Callable[[str], str]:
-    """Return a function that returns its text if it is one of the names, and raises ValueError otherwise.
-
-    Args:
-        names: the accepted names.
-        what: kind of name, for the message.
-    """
+    """Return a function that returns its text if it is one of the names, and raises ValueError otherwise."""
 
     def read(text: str) -> str:
         if text not in names:
@@ -154,12 +141,7 @@ def _one_of(names: Collection[str], what: str) -> Callable[[str], str]:
 
 
 def _number(what: str, fits: Callable[[float], bool]) -> Callable[[str], float]:
-    """Return a function that reads a number from text, and raises ValueError if it is not finite or does not fit.
-
-    Args:
-        what: the accepted numbers in words, for the message.
-        fits: whether a number is accepted.
-    """
+    """Return a function that reads a number from text, and raises ValueError if it is not finite or does not fit."""
 
     def read(text: str) -> float:
         value = float(text) if NUMBER.fullmatch(text) else math.nan
@@ -197,17 +179,9 @@ def import_tag(results: Sequence[Result]) -> str:
 def save(client: Any, experiment_id: str, results: Sequence[Result], text: str, replace: bool) -> tuple[int, int]:
     """Write results to an experiment; return the numbers of added and of deleted results.
 
-    Existing results stay, so this completes an interrupted import. A run that was not closed has no result.
-
-    Args:
-        client: MLflow's client.
-        experiment_id: id of the experiment.
-        results: the results.
-        text: text of their file, which the parent run keeps.
-        replace: whether to delete results that are not in the file.
-
-    Raises:
-        TrackingError: if the experiment is no import or, without `replace`, has other results.
+    Existing results stay, so this completes an interrupted import. A run that was not closed has no result. Results
+    that are not in the file are deleted with `replace`, and refused without, as is an experiment that is no import
+    (`TrackingError`). The parent run keeps the text of the file.
     """
     experiment, tag = client.get_experiment(experiment_id), import_tag(results)
     if IMPORTED not in experiment.tags:
@@ -246,15 +220,7 @@ def save(client: Any, experiment_id: str, results: Sequence[Result], text: str, 
 
 
 def _write(client: Any, experiment_id: str, parent_id: str, name: str, result: Result) -> None:
-    """Write a nested run; it counts once it is closed.
-
-    Args:
-        client: MLflow's client.
-        experiment_id: id of the experiment.
-        parent_id: id of the parent run.
-        name: name of the import.
-        result: the result.
-    """
+    """Write a nested run; it counts once it is closed."""
     params = asdict(result)
     metrics = [(ACCURACY, params.pop("accuracy"), 0), (EPSILON, params.pop("epsilon"), 0)]
     seed = "" if result.seed is None else f" s{result.seed}"
@@ -281,8 +247,7 @@ def _stored(run: Any) -> Result | None:
 def results_of(client: Any, uri: str, name: str) -> list[Result]:
     """Return the results imported under a name, oldest first.
 
-    Raises:
-        TrackingError: if there are none with that name, or the import is incomplete.
+    There must be such results, all of their file (`TrackingError`).
     """
     experiment_id = find_experiment(client, name, imports=True)
     tags = client.get_experiment(experiment_id).tags if experiment_id else {}

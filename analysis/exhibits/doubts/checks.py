@@ -127,11 +127,7 @@ def edge(evidence: Evidence) -> Doubt | None:
 
 
 def _tuned_fields(evidence: Evidence, kind: str) -> list[Field[Any]]:
-    """Return the numeric settings with several tried values, except noise and the settings in `MEASURED`.
-
-    Args:
-        kind: kind of epsilon, which determines the settings of the noise.
-    """
+    """Return the numeric settings with several tried values, except noise and the settings in `MEASURED`."""
     excluded = (*MEASURED, *noise_fields(kind))
     numeric = [field for field in settings() if type(field.default) in (int, float) and field.name not in excluded]
     tried = evidence.tried
@@ -194,10 +190,7 @@ def examine(evidence: Evidence) -> list[Doubt]:
 def against(evidence: Evidence, dataset: str, kind: str, rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], bool]:
     """Return the reasons against a verdict on a comparison, as `DFA at chance`, and whether settings have no origin.
 
-    Args:
-        evidence: the runs of the report.
-        dataset, kind: data set and kind of epsilon.
-        rows: the two compared points, with `algorithm` and `setting`. The checks use only their two curves.
+    `rows` are the two compared points; the checks use only their two curves.
     """
     compared = {(dataset, kind, row["algorithm"], row["setting"]) for row in rows}  # as the first columns of `KEY`
     reasons, unknown_origin = [], False
@@ -227,13 +220,8 @@ def _error(row: Mapping[str, Any]) -> float:
 def _at_end(value: float, ends: tuple[float, float], field: Field[Any], domain: Domain | None) -> bool:
     """Whether a value is at an end of its grid, or of a search's range, that could be extended.
 
-    An end that is the smallest or largest allowed value of the setting cannot be extended.
-
-    Args:
-        value: the chosen value.
-        ends: smallest and largest value of the grid or of the range.
-        field: the setting; its metadata has the allowed values.
-        domain: range of the setting in a search; None for a grid.
+    An end that is the smallest or largest allowed value of the setting cannot be extended. `ends` are those of the grid
+    or the range. `domain` is the range in a search; None for a grid.
     """
     scale = math.log if domain and domain.kind == "loguniform" else float
     low, high = map(scale, ends)
@@ -247,8 +235,7 @@ def _at_end(value: float, ends: tuple[float, float], field: Field[Any], domain: 
 def _doubt(check: str, points: Iterable[Key], evidence: Evidence, sentence_at: Callable[[str], str]) -> Doubt | None:
     """Return the finding on these points; None if there are none.
 
-    Args:
-        sentence_at: function from the place of the points in words to the sentence.
+    `sentence_at` makes the sentence from the place of the points in words.
     """
     points = frozenset(points)
     if not points:

@@ -44,10 +44,6 @@ class Evidence:
         """Return the shown and tried runs of a report on an experiment, for its checks.
 
         Runs without a guaranteed epsilon, or of a kind without a frontier, are points on no frontier.
-
-        Args:
-            runs: from `load_runs`.
-            experiment: the experiment.
         """
         shown, tried, refused = [], [], {}
         for dataset, dataset_runs in runs.groupby("dataset", sort=False):
@@ -109,9 +105,6 @@ class Evidence:
         """Return the runs of all settings among which a point's setting was chosen.
 
         They have the point's noise and, to within 1%, its epsilon. In a search they are all runs of the algorithm.
-
-        Args:
-            point: key of the point, values of `KEY`.
         """
         same_cell = self._tried_at[point[:len(self._cell)]]
         if self.experiment.search:
@@ -121,12 +114,7 @@ class Evidence:
         return same_cell[(same_cell["epsilon"] / epsilon - 1).abs() < 0.01]
 
     def only(self, dataset: str, kind: str, algorithms: Collection[str]) -> Evidence:
-        """Return the evidence for a comparison of algorithms: their curves, and their runs on no frontier.
-
-        Args:
-            dataset, kind: data set and kind of epsilon of the curves.
-            algorithms: the compared algorithms.
-        """
+        """Return the evidence for a comparison of algorithms: their curves, and their runs on no frontier."""
         def matching(runs: pd.DataFrame) -> pd.DataFrame:
             return runs[(runs["dataset"] == dataset) & runs["algorithm"].isin(algorithms)
                         & runs["kind"].isin((kind, NO_FRONTIER))]

@@ -38,10 +38,6 @@ def candidates(runs: pd.DataFrame, kind: str) -> pd.DataFrame:
         chosen: the fields that differ along a curve, as text.
         choice: identifies a set of candidates; empty if there is no choice. The candidates are the settings of one
             target epsilon, or all settings of an algorithm without a target if several have the same noise level.
-
-    Args:
-        runs: from `load_runs`.
-        kind: kind of epsilon of the frontier.
     """
     runs = runs.assign(algorithm=ask(runs, method), point=ask(runs, setting_key))
     fields = varied(runs, ["algorithm"], ("seed", *noise_fields(kind)))
@@ -59,13 +55,8 @@ def choose(runs: pd.DataFrame) -> pd.DataFrame:
     """Return the runs of the chosen settings, with a column `choices`: the number of compared settings.
 
     Settings are compared by mean validation accuracy at the last epoch; test accuracy is not used. For a target epsilon
-    the best setting is chosen; without a target, the Pareto front of epsilon and validation accuracy.
-
-    Args:
-        runs: result of `candidates`, with a column `epsilon`.
-
-    Raises:
-        ReportError: if there is a choice, and a run lacks validation accuracy.
+    the best setting is chosen; without a target, the Pareto front of epsilon and validation accuracy. `runs` are from
+    `candidates`, with a column `epsilon`; where there is a choice, all need validation accuracy.
     """
     has_choice = runs["choice"] != ""
     choices = runs.groupby("choice")["point"].transform("nunique").where(has_choice, 1)
@@ -87,11 +78,7 @@ def price(points: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
     """Return points of a frontier with a column `selected_epsilon`: the privacy cost of a point and its choice.
 
     It is the certified epsilon of all trials compared for a point, seeds included, by composition. Without a choice it
-    is the point's own epsilon. It is empty if no price is proved.
-
-    Args:
-        points: from `frontier`, of any kind; no price is known for label epsilons.
-        runs: the runs of the points.
+    is the point's own epsilon. It is empty if no price is proved. No price is known for label epsilons.
     """
     choice_names = candidates(runs, common_value(points["kind"]))["choice"]
     costs = []
@@ -110,9 +97,7 @@ def price(points: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
 def _composed(trials: tuple[TrialConfig, ...], earlier: tuple[tuple[str, int], ...]) -> float:
     """Return the epsilon of all compared trials together, cached for all exhibits of a report: it takes seconds.
 
-    Args:
-        trials: the trials.
-        earlier: (trial_key, epochs released by earlier draws of the trial's secret noise).
+    `earlier` has (trial_key, epochs released by earlier draws of the trial's secret noise).
     """
     return selected_epsilon(trials, Selection(), dict(earlier)).value
 
@@ -132,13 +117,7 @@ def letters(points: pd.DataFrame) -> dict[str, str]:
 
 
 def table(points: pd.DataFrame, epsilons: Sequence[str], letter_of: Mapping[str, str]) -> Table:
-    """Return a table of the settings of every point; after a choice, also the number of settings and its price.
-
-    Args:
-        points: points of a frontier, with `selected_epsilon` from `price` if known.
-        epsilons: each point's epsilon as text.
-        letter_of: settings as text -> their letter in the figure.
-    """
+    """Return a table of the settings of every point; after a choice, also the number of settings and its price."""
     has_choice = points["choices"].max() > 1
     has_price = "selected_epsilon" in points
     header = ["algorithm", "ε"]

@@ -51,15 +51,8 @@ def draw(runs: pd.DataFrame, *, name: str, references: Sequence[Reference] = (),
          budget: Budget | None = None, by_scores: bool = False, results: pd.DataFrame = imported.NONE) -> Exhibit:
     """Make one of the exhibits in `TITLES`, with dominated areas and comparable published results.
 
-    Errors as in `frontiers`.
-
-    Args:
-        runs: from `load_runs`.
-        name: key of `TITLES`.
-        references: published results, marked if comparable.
-        budget: the sweep's budget, if it has one; a note tells what it covers.
-        by_scores: whether trials were suggested by scores of others; composition is then no price of a choice.
-        results: imported results (`imported.load`), marked if comparable.
+    Errors as in `frontiers`. If trials were suggested by scores of others (`by_scores`), composition is no price of a
+    choice.
     """
     if name == "frontier_claimed":
         points = frontiers(runs, "accuracy", kinds=["claimed"])
@@ -79,12 +72,7 @@ def draw(runs: pd.DataFrame, *, name: str, references: Sequence[Reference] = (),
 
 
 def tidy(points: Sequence[pd.DataFrame], further_columns: Sequence[str] = ()) -> pd.DataFrame:
-    """Return the points of all kinds as written to a file: one row each, rounded to four decimals.
-
-    Args:
-        points: points of each kind of epsilon.
-        further_columns: columns of the points to keep besides `COLUMNS`.
-    """
+    """Return the points of all kinds as written to a file: one row each, rounded to four decimals."""
     table = pd.concat(points)
     price_column = [PRICE] if PRICE in table else []
     rounded = ["epsilon", *price_column, *SUMMARY]
@@ -96,12 +84,6 @@ def texts(points: Sequence[pd.DataFrame], runs: pd.DataFrame, references: Sequen
     """Return a caption and a table of means per kind, then tables of chosen settings and dominated areas, and notes.
 
     The tables of means have algorithms as rows and epsilons as columns.
-
-    Args:
-        points: points of each kind of epsilon, from `frontiers`.
-        runs: the trials behind them.
-        references: published results that a note names if they are comparable.
-        budget: the sweep's budget, if it has one.
     """
     volumes, letters = hypervolumes(points, runs), choice.letters(pd.concat(points))
     body: list[str | Table] = []
@@ -122,12 +104,7 @@ def texts(points: Sequence[pd.DataFrame], runs: pd.DataFrame, references: Sequen
 
 
 def caption(points: pd.DataFrame, runs: pd.DataFrame) -> str:
-    """Return the caption of one kind, with the assumptions of its epsilon.
-
-    Args:
-        points: points of one kind of epsilon.
-        runs: all trials of the report.
-    """
+    """Return the caption of one kind, with the assumptions of its epsilon."""
     first = points.iloc[0]  # all points have one kind, metric and formula
     axis_runs = _runs_on_axis(points, runs)
     phrase = METRICS[first["metric"]].phrase
@@ -154,13 +131,7 @@ def _formula(points: pd.DataFrame) -> str:
 
 def _notes(points: pd.DataFrame, runs: pd.DataFrame, references: Sequence[Reference],
            budget: Budget | None) -> list[str]:
-    """Return notes on the points of one kind.
-
-    Args:
-        points: points of one kind of epsilon.
-        runs: all trials of the report.
-        references, budget: as in `texts`.
-    """
+    """Return notes on the points of one kind."""
     kind, metric = common_value(points["kind"]), METRICS[common_value(points["metric"])]
     axis_runs = _runs_on_axis(points, runs)
     epochs = counted(" or ".join(f"{value:g}" for value in sorted(set(axis_runs["epochs"]))), "epoch")
@@ -179,12 +150,7 @@ def _stated_note(points: pd.DataFrame) -> list[str]:
 
 
 def _budget_note(kind: str, budget: Budget | None) -> list[str]:
-    """Return a sentence on what the sweep's budget covers; empty without one, or for an epsilon that it does not cover.
-
-    Args:
-        kind: kind of epsilon of the points.
-        budget: the sweep's budget, if it has one.
-    """
+    """Return a sentence on what the sweep's budget covers; empty without one, or if it does not cover the kind."""
     if budget is None or kind not in COMPOSABLE:
         return []
     return [f"The sweep's budget, ε = {budget.epsilon:g} at δ = {budget.delta:g}, covers all of these trials together, "
@@ -201,12 +167,7 @@ def _metric_notes(metric: Metric, runs: pd.DataFrame) -> list[str]:
 
 
 def _left_out_note(runs: pd.DataFrame, axis_runs: pd.DataFrame, kind: str) -> list[str]:
-    """Return a sentence on trials without a finite epsilon of this kind, if there are any.
-
-    Args:
-        runs: all trials of the report.
-        axis_runs: the trials with a finite epsilon of this kind.
-    """
+    """Return a sentence on trials without a finite epsilon of this kind, if there are any."""
     without_epsilon = runs.drop(axis_runs.index)
     if without_epsilon.empty:
         return []
@@ -260,11 +221,7 @@ def _chosen(points: pd.DataFrame, letters: Mapping[str, str]) -> list[str | Tabl
 
 
 def _areas(volumes: pd.DataFrame) -> tuple[str, Table]:
-    """Return a caption and a table of the dominated areas of one kind of epsilon, largest first.
-
-    Args:
-        volumes: rows of `hypervolumes` of this kind.
-    """
+    """Return a caption and a table of the dominated areas of one kind of epsilon, largest first."""
     first = volumes.iloc[0]  # all rows have one kind, metric and reference point
     names = [ALGORITHM_LABELS.get(algorithm, "all together") for algorithm in volumes["algorithm"]]
     row = [first["metric"].replace("_", " "), *(f"{value:.4g}" for value in volumes["hypervolume"])]

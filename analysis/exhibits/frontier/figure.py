@@ -38,12 +38,8 @@ def plot(points: Sequence[pd.DataFrame], references: Sequence[Reference] = (),
          others: pd.DataFrame = imported.NONE) -> Figure:
     """Plot one panel per kind of epsilon, 4.2 x 3.8 inches each, up to two in a row, with one legend.
 
-    Kinds never share an axis, since they guarantee different things.
-
-    Args:
-        points: from `analysis.exhibits.frontier.points.frontiers`.
-        references: published results, marked in panels with comparable points.
-        others: imported results (`imported.comparable`), marked in the panel of certified epsilons.
+    Kinds never share an axis, since they guarantee different things. Published and imported results are marked in
+    panels with comparable points.
     """
     together = pd.concat(points, ignore_index=True)
     letters = choice.letters(together)
@@ -92,10 +88,7 @@ def frontier_axes(points: pd.DataFrame, ax: Axes) -> Axes:
 def draw_curves(points: pd.DataFrame, ax: Axes, letters: Mapping[str, str] | None = None) -> None:
     """Draw curves and intervals of the points of one kind; the axis gets its ticks later.
 
-    Args:
-        points: means and intervals over seeds, by algorithm and epsilon.
-        ax: the axes.
-        letters: chosen settings as text -> the letter beside their points.
+    `letters` has the letter beside the points of chosen settings, by their text.
     """
     letters = letters or {}
     for algorithm, shift in style.shifts(points).items():
@@ -112,13 +105,7 @@ def legend(figure: Figure, points: pd.DataFrame, head: str = "", letters: Mappin
            marks: Mapping[Reference, str] = NO_MARKS, others: pd.DataFrame = imported.NONE) -> None:
     """Add the legend of a figure, to the right of its panels.
 
-    Args:
-        figure: the figure.
-        points: the points of all panels.
-        head: first line of the title.
-        letters: chosen settings as text -> letter.
-        marks: published results -> marker.
-        others: imported results, marked too.
+    `head` is the first line of its title. `letters` and `marks` are by settings and published results.
     """
     seeds = style.seeds(points["n"])
     legend_title = f"{head}\n{seeds}" if head else seeds
@@ -132,12 +119,7 @@ def legend(figure: Figure, points: pd.DataFrame, head: str = "", letters: Mappin
 
 
 def comparable(points: pd.DataFrame, references: Sequence[Reference]) -> list[Reference]:
-    """Return the published results that a panel marks: at its delta, if it shows test accuracy by certified epsilon.
-
-    Args:
-        points: the points of the panel.
-        references: published results of the experiment file.
-    """
+    """Return the published results that a panel marks: at its delta, if it shows test accuracy by certified epsilon."""
     first = points.iloc[0]  # all points of a panel have one kind, metric and delta
     if first["kind"] != "certified" or first["metric"] != "accuracy":
         return []
@@ -153,15 +135,8 @@ def _panel(points: pd.DataFrame, ax: Axes, letters: Mapping[str, str],
            marks: Mapping[Reference, str] = NO_MARKS, others: pd.DataFrame = imported.NONE) -> None:
     """Plot the frontier of one kind of epsilon on its axes: accuracy or alignment against epsilon, on a log axis.
 
-    Args:
-        points: means over seeds with their epsilon, of one kind, formula, relation, delta and metric.
-        ax: the axes.
-        letters: chosen settings as text -> the letter that marks them.
-        marks: published results -> marker.
-        others: imported results that can be compared; they are shifted to the right of all curves.
-
-    Raises:
-        ReportError: if an epsilon is not positive, an algorithm is unknown, or the points mix kinds of epsilon.
+    The points must have one kind, formula, relation, delta and metric, positive epsilons and known algorithms
+    (`ReportError`). Imported results stand to the right of all curves.
     """
     if points.empty or not (points["epsilon"] > 0).all():
         raise ReportError(f"frontier: needs points with epsilon > 0, got {points['epsilon'].tolist()}")
@@ -205,10 +180,6 @@ def _legend_entries(points: pd.DataFrame, letters: Mapping[str, str] | None) -> 
     """Return a frontier's legend entries: algorithms, Pareto front, beaten points, and letters of chosen settings.
 
     Many letters get one entry that refers to the table.
-
-    Args:
-        points: the points of all panels.
-        letters: chosen settings as text -> letter.
     """
     letters = letters or {}
     handles: list[Artist] = [*style.handles(points), Patch(label="below the Pareto\nfront of all", **FRONT)]

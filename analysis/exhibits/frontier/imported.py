@@ -36,13 +36,7 @@ def load(store: Reader, names: Sequence[str]) -> pd.DataFrame:
     """Return imported results, one row each.
 
     Columns: the fields of `pipeline.tracking.imports.Result`, and `imported`, the name under which it was imported.
-
-    Args:
-        store: the store.
-        names: names of the imports.
-
-    Raises:
-        TrackingError: if nothing was imported under a name.
+    Errors as in `Reader.imported`.
     """
     rows = []
     for name in names:
@@ -61,11 +55,6 @@ def against(results: pd.DataFrame, points: Sequence[pd.DataFrame], dataset: str)
 
     There are four more columns: `imported`, `has_seeds` (whether its source states the seeds), `source` (all sources of
     a point), and `reason`, why the point is not comparable with the certified points; empty if it is comparable.
-
-    Args:
-        results: from `load`.
-        points: points of each kind of epsilon, from `frontiers`.
-        dataset: the sweep's data set.
     """
     certified = certified_points(points)
     if results.empty or certified is None:
@@ -91,11 +80,6 @@ def _reason(point: Mapping[str, Any], certified: pd.Series, dataset: str) -> str
     """Return why an imported point cannot be compared with the sweep's certified points; empty if it can.
 
     Data set, neighbouring relation and delta must be equal.
-
-    Args:
-        point: the imported result.
-        certified: a certified point of the sweep: its relation and delta.
-        dataset: the sweep's data set.
     """
     if point["dataset"] != dataset:
         return f"on {DATASET_LABELS[point['dataset']]}"
@@ -114,10 +98,7 @@ def comparable(points: pd.DataFrame) -> pd.DataFrame:
 def draw(points: pd.DataFrame, ax: Axes, shift: float) -> None:
     """Draw a marker for each point, with its intervals over seeds; each method has one marker.
 
-    Args:
-        points: the points.
-        ax: the axes.
-        shift: shift to the right, in points (1/72 inch).
+    The shift is to the right, in points (1/72 inch).
     """
     for method, marker, group in _by_method(points):
         style.curve(ax, group, x="epsilon", algorithm="", shift=shift, marker=marker, label=f"imported: {method}",
@@ -143,11 +124,7 @@ def _by_method(points: pd.DataFrame) -> list[tuple[str, str, pd.DataFrame]]:
 
 
 def _seeds_text(points: pd.DataFrame) -> str:
-    """Return the number of seeds of imported points: `n = 3 seeds`, `as published` for points without, or both.
-
-    Args:
-        points: from `against`. A published figure without seeds has False as `has_seeds`.
-    """
+    """Return the number of seeds of imported points: `n = 3 seeds`, `as published` for points without, or both."""
     with_seeds = points[points["has_seeds"]]
     counts = []
     if len(with_seeds):

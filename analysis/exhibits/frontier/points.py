@@ -66,9 +66,7 @@ def frontier(runs: pd.DataFrame, kind: str = "certified", metric: str = "accurac
 def summarized(runs: pd.DataFrame, kind: str, metric: str = "accuracy", formula: str = "") -> pd.DataFrame:
     """Return the points of a frontier: a row per algorithm and setting, with mean and intervals over seeds (`COLUMNS`).
 
-    Args:
-        runs: the runs of the points, from `chosen_runs`: with `epsilon`, `value` of the metric and the chosen setting.
-        kind, metric, formula: as in `frontier`.
+    The runs are from `chosen_runs`.
     """
     carry = ("relation", "sampler", "delta", "chosen", "choices")
     points = cells(runs, ["algorithm", "setting", "point"], metric, carry, ["epsilon"])
@@ -125,15 +123,7 @@ def frontiers(runs: pd.DataFrame, metric: str = "accuracy", kinds: Sequence[str]
     """Return the points of a frontier (see `frontier`) for every kind of epsilon that the runs have.
 
     For `claimed` epsilons there is one frame per formula. If settings were chosen, the points have a column with the
-    price of the choice (`choice.price`).
-
-    Args:
-        runs: from `load_runs`.
-        metric: one of `METRICS`.
-        kinds: kinds of epsilon, in the order of the result.
-
-    Raises:
-        ReportError: if there is no frontier, and as `frontier`.
+    price of the choice (`choice.price`). There must be one (`ReportError`); other errors as in `frontier`.
     """
     frames = []
     for kind in kinds:
@@ -163,10 +153,6 @@ def on_axis(runs: pd.DataFrame, kind: str, formula: str = "") -> pd.Series:
 
     It is the smallest logged epsilon (`tightest`). The axis `certified` includes stated epsilons with the same relation
     and delta. Other stated epsilons have their own axis.
-
-    Args:
-        runs: trials, from `load_runs`.
-        kind, formula: kind of epsilon of the axis, as in `frontier`.
     """
     if kind not in ("certified", "stated"):
         return tightest(runs, kind, formula)
@@ -186,11 +172,8 @@ def hypervolumes(points: Sequence[pd.DataFrame], runs: pd.DataFrame) -> pd.DataF
     """Return the area dominated by each algorithm's means, and by all together: `VOLUME_COLUMNS`, largest first.
 
     The axes are ln epsilon and the metric (accuracies in percent). All algorithms of a kind share the reference point:
-    the smallest power of ten above every epsilon, and chance for accuracy, 0 for the worst class and alignment.
-
-    Args:
-        points: points of each kind of epsilon, from `frontiers`.
-        runs: the trials, for their data set: chance depends on it.
+    the smallest power of ten above every epsilon, and chance for accuracy, 0 for the worst class and alignment. The
+    trials tell the data set, on which chance depends.
     """
     rows = []
     for frame in points:

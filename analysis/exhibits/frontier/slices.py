@@ -42,10 +42,8 @@ def tabulate(runs: pd.DataFrame) -> pd.DataFrame:
     """Return the frontiers of all panels in one table: the columns of `frontier`, after those of the panel fields.
 
     The panel fields, from `fit.panel_fields`, are the one or two settings that separate the panels. Epsilon is of the
-    first guaranteed kind that the runs have.
-
-    Raises:
-        ReportError: without a guaranteed epsilon, without a varied field, or as `frontier`.
+    first guaranteed kind that the runs have. There must be a guaranteed epsilon and a varied field; other errors as in
+    `frontier`.
     """
     kind = next((kind for kind in GUARANTEED if on_axis(runs, kind).notna().any()), None)
     if kind is None:
@@ -64,10 +62,7 @@ def tabulate(runs: pd.DataFrame) -> pd.DataFrame:
 def plot(points: pd.DataFrame) -> Figure:
     """Plot small multiples of a frontier, a panel per value of the first field.
 
-    If there are two fields, values of the second are the rows.
-
-    Args:
-        points: from `tabulate`; the columns before `algorithm` are the fields.
+    If there are two fields, values of the second are the rows. The columns before `algorithm` are the fields.
     """
     fields = list(points.columns[:points.columns.get_loc("algorithm")])
     first_values, *second_values = [sorted(points[name].unique(), key=level_order) for name in fields]
