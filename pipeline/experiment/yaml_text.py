@@ -127,7 +127,7 @@ def placed(places: Mapping[str, str]) -> Iterator[None]:
     try:
         yield
     except UserError as error:
-        error.place = error.place or places.get(error.field, "")
+        error.at = error.at or places.get(error.field, "")
         raise
 
 
@@ -137,10 +137,11 @@ def located(path: Path, content: Any = None) -> Iterator[None]:
     try:
         yield
     except UserError as error:
-        origin = f", at {error.place}" if error.place else ""
-        if error.place == PRESET:
+        ends = str(error).endswith("?")  # with a suggestion
+        origin = f"{' It stands' if ends else ','} at {error.at}" if error.at else ""
+        if error.at == PRESET:
             origin = f"; give {in_files(error.field)} in the file, in place of what the preset has"
-        line = getattr(error.place, "line", 0) or _line(content, error.place or str(error).partition(":")[0])
+        line = getattr(error.at, "line", 0) or _line(content, error.at or str(error).partition(":")[0])
         error.args = (f"{error}{origin} ({path}{f', line {line}' if line else ''})",)
         raise error from None
 

@@ -30,7 +30,7 @@ from pipeline.sweep.checkpoints import Checkpoints
 from pipeline.sweep.nodes import LOST_SECONDS, Node, Watch, alive, called, ended, others
 from pipeline.sweep.progress import SweepProgress
 from pipeline.sweep.resources import ADVICE, ResourceError, bundle, check_resources, fits, local_offer
-from pipeline.sweep.worker import Plugins, one_line, prepare, prepare_elsewhere
+from pipeline.sweep.worker import Plugins, one_line, prepare_elsewhere
 from pipeline.trials.config import ConfigError, TrialConfig
 from pipeline.trials.packs import Resources
 
@@ -67,13 +67,12 @@ def prepare_nodes(trials: Sequence[TrialConfig], resources: Resources, data_fold
         resources: resources of a pack.
         data_folder: folder of the data sets.
         checkpoints: the sweep's checkpoints.
-        local: whether this process has started Ray; it then prepares its own node without a task.
+        local: whether this process's own node is prepared, as `running_ray` does without a cluster.
         watch: watch of the cluster's nodes; it reports which nodes are waited for, and which were lost.
         digests: digests of feature files, by their public names.
         plugins: names of modules that every worker imports, and their folder.
 
     Raises:
-        DataError: with `local`, a data set or feature file is not available on this node.
         ResourceError: a node lacks a library, a data set, a feature file or a writable folder; the message names the
             node. Or the nodes that are left cannot train the trials.
     """
@@ -83,9 +82,7 @@ def prepare_nodes(trials: Sequence[TrialConfig], resources: Resources, data_fold
     for node in alive():
         node_id = node["NodeID"]
         fitting = [trial for trial in trials if fits(node["Resources"], bundle(resources, trial.needs_opu))]
-        if fitting and node_id == own_node:
-            prepare(fitting, data_folder, checkpoints, digests)
-        elif fitting:
+        if fitting and node_id != own_node:
             on_node = NodeAffinitySchedulingStrategy(node_id, soft=False)
             task = ray.remote(num_cpus=0, max_retries=0)(prepare_elsewhere).options(scheduling_strategy=on_node)
             names[node_id] = called(node)
@@ -269,7 +266,8 @@ def lost_nodes_told_once() -> Iterator[None]:
 
 @contextlib.contextmanager
 def running_ray(trials: Sequence[TrialConfig], resources: Resources, address: str, workers: int | None,
-                progress: SweepProgress | None = None) -> Iterator[Watch]:
+                progress: SweepProgress | None = None, prepare: Callable[[], object] = lambda: None
+                ) -> Iterator[Watch]:
     """Provide Ray within the context, with a watch of its nodes.
 
     It is the caller's Ray, a cluster's, or a Ray that is started for these trials and then stopped.
@@ -280,6 +278,7 @@ def running_ray(trials: Sequence[TrialConfig], resources: Resources, address: st
         address: `local`, `auto` or `host:port`.
         workers: cores to use on this machine; None for all.
         progress: receives messages about the start of Ray; None for no messages.
+        prepare: prepares this machine; without a cluster it is called before Ray is started.
 
     Raises:
         ConfigError: `workers` is given for a cluster.
@@ -289,6 +288,8 @@ def running_ray(trials: Sequence[TrialConfig], resources: Resources, address: st
         raise ConfigError(f"workers: {WORKERS_OF_CLUSTER}, got {workers}; leave it out")
     progress = progress or SweepProgress((), quiet=True)
     if ray.is_initialized():
+        if address == "local":
+            prepare()
         with Watch(others, progress.say) as watch:
             yield watch
         return
@@ -309,6 +310,7 @@ def running_ray(trials: Sequence[TrialConfig], resources: Resources, address: st
             from pipeline.learning.opu import check_opu
 
             check_opu()
+        prepare()
         opus: dict[str, float] = {"OPU": 1} if any(trial.needs_opu for trial in trials) else {}
         progress.phase("starting Ray")
         with on_loopback():

@@ -91,7 +91,7 @@ def _check_begun_sweep(experiment: Experiment, root: Path) -> set[str]:
         store = Reader(root=root)
         store.find(experiment.name)
         filter_of(experiment, store)
-        return published_digests(store)
+        return published_digests(store.runs() if store.has_begun else ())
     return set()
 
 

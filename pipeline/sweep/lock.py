@@ -15,6 +15,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
+from pipeline.tracking.artifacts import TrackedRun, done_of
 from pipeline.tracking.reader import Reader
 from pipeline.tracking.store import Store
 from pipeline.trials.fields import UserError
@@ -127,10 +128,10 @@ class Lease:
                 raise SweepRunning(f"sweep '{self._name}': {place(current[0])} is running it, with the same tracking "
                                    "store; wait for it, or end it")
 
-    def done(self) -> dict[str, str]:
-        """Return trial_key -> status of trials that need no more training; empty if the sweep never began."""
+    def runs(self) -> list[TrackedRun]:
+        """Return the runs of the sweep's trials; none if it never began."""
         self._store.find(self._name)
-        return self._store.done() if self._store.has_begun else {}
+        return self._store.runs() if self._store.has_begun else []
 
     def require_as_found(self, done: Mapping[str, str]) -> None:
         """Check that the sweep is still free, just before it is opened: starting Ray takes time.
@@ -143,7 +144,7 @@ class Lease:
         """
         if self._store.shared:
             self.wait_until_free()
-            if self.done() != done:
+            if done_of(self.runs()) != done:
                 raise SweepRunning(f"sweep '{self._name}': another process has trained trials of it since this one "
                                    "began; run the same command again")
 

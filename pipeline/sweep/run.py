@@ -43,7 +43,8 @@ from pipeline.sweep.search import Odometer, Rounds, filter_of, published_digests
 from pipeline.sweep.trainers import check_trainers
 from pipeline.sweep.tuning import Driver, Rungs, fit, make_searcher
 from pipeline.sweep.view import shared_view
-from pipeline.sweep.worker import Plugins, Trainer, train_pack
+from pipeline.sweep.worker import Plugins, Trainer, prepare, train_pack
+from pipeline.tracking.artifacts import done_of
 from pipeline.tracking.backend import TrackingError
 from pipeline.tracking.store import Store
 from pipeline.trials.config import ConfigError, TrialConfig
@@ -118,14 +119,15 @@ def run_sweep(experiment: Experiment, *, root: Path = Path("mlruns"), tracking_u
     store = Store(tracking_uri, root)
     with sweeping(root, experiment.name, store.driver):
         sweep = Sweep(experiment, plugins, store, root, private, quiet)
-        changed_trainers = check_trainers(store, (*experiment.possible, *sweep.rounds.trials))
+        changed_trainers = check_trainers(sweep.runs, (*experiment.possible, *sweep.rounds.trials))
         if sweep.missing:
             digests = sweep.check_missing()
             for line in (*scope(experiment, store.certified), *changed_trainers):
                 sweep.progress.say(line)
+            checkpoints = sweep.open_checkpoints()
             with (sweep.progress,
-                  running_ray(sweep.possible, experiment.resources, address, workers, sweep.progress) as watch):
-                checkpoints = sweep.open_checkpoints()
+                  running_ray(sweep.possible, experiment.resources, address, workers, sweep.progress,
+                              lambda: sweep.prepare_here(checkpoints, digests, data_folder, trainer)) as watch):
                 check_resources(sweep.possible, experiment.resources, node_resources())
                 packs_at_once, trainer = sweep.prepare_nodes(checkpoints, digests, data_folder, trainer,
                                                              address == "local", watch)
@@ -153,7 +155,7 @@ class Sweep:
     Attributes:
         lease: shows whether this driver holds the sweep.
         rounds: the trials, round by round; without a search they are one round.
-        done: trial_key -> status of trials that need no more training.
+        runs: the runs of the sweep in the store, as they were listed last.
         missing: trials of the current round that are not done.
         possible: all trials that may be trained.
         name: returns a trial's name in messages.
@@ -177,14 +179,19 @@ class Sweep:
         self.progress = SweepProgress((), quiet=quiet, name=self.name)
         if store.find(experiment.name):
             self.progress.phase("reading the trials that the tracking store has")
-        self.done = self.lease.done()
+        self.runs = store.runs() if store.has_begun else []
         store.be_patient(experiment.resources.store_patience_seconds, self.progress.say)
         self.rounds = Rounds(experiment, store, make_searcher, filter_of(experiment, store))
-        self.missing = self.rounds.next(self.done)
+        self.missing = self.rounds.next(self.runs)
         self.possible = experiment.corners or self.missing
         self.result = SweepResult(experiment.planned, skipped=self._n_done(), passed_over=self.rounds.passed_over)
         self.progress.skip(self.result.skipped)
         self.progress.add(self.missing, self.rounds.later)
+
+    @property
+    def done(self) -> dict[str, str]:
+        """Return trial_key -> status of trials that need no more training."""
+        return done_of(self.runs)
 
     def _n_done(self) -> int:
         """Return the number of this sweep's trials that are done."""
@@ -199,7 +206,7 @@ class Sweep:
         self.store.require_in_place()
         self.experiment.check(self.missing, lambda trial: check_evaluations([trial]))
         uses_files = any(trial.parts.features.of_file for trial in self.possible)
-        published = published_digests(self.store) if uses_files else ()
+        published = published_digests(self.runs) if uses_files else ()
         self.experiment.check(self.possible, lambda trial: check_promises([trial], published))
         self.folder.make(self.experiment.name, any(trial.hides_errors for trial in self.possible),
                          self.store.artifact_folders())
@@ -211,6 +218,13 @@ class Sweep:
         return Checkpoints(self.folder.checkpoints(self.experiment.name),
                            self.experiment.resources.checkpoint_seconds, released)
 
+    def prepare_here(self, checkpoints: Checkpoints, digests: Mapping[str, str], data_folder: Path | None,
+                     trainer: Trainer | None) -> None:
+        """Prepare this machine; arguments as in `prepare_nodes`."""
+        self.progress.phase(f"looking for data sets: {', '.join(sorted({t.dataset for t in self.possible}))}")
+        if trainer is None:
+            prepare(self.possible, data_folder, checkpoints, digests)
+
     def prepare_nodes(self, checkpoints: Checkpoints, digests: Mapping[str, str], data_folder: Path | None,
                       trainer: Trainer | None, local: bool, watch: Watch) -> tuple[int, Trainer]:
         """Prepare all nodes; return the number of packs that train at the same time, and their trainer.
@@ -220,10 +234,9 @@ class Sweep:
             digests: digests of feature files, by their public names.
             data_folder: folder of the data sets on every node.
             trainer: trains a pack; None for `train_pack`.
-            local: whether Ray runs on this machine only.
+            local: whether this machine is prepared.
             watch: watch of the cluster's nodes.
         """
-        self.progress.phase(f"looking for data sets: {', '.join(sorted({t.dataset for t in self.possible}))}")
         resources = self.experiment.resources
         if trainer is None:
             prepare_nodes(self.possible, resources, data_folder, checkpoints, local, watch, digests, self.plugins)
@@ -274,7 +287,7 @@ class Sweep:
                         rungs)
                     self.lease.require_own()
                     recorder.write_all()
-                    self.done = self.lease.done()
+                    self.runs = self.lease.runs()
                     self.missing = recorder.not_deleted(self._next_round())
                 # Stopped trials leave their checkpoints behind.
                 checkpoints.resumable(rounds.trials, self.done, self.progress.say, ended=not self.result.failed)
@@ -284,7 +297,7 @@ class Sweep:
         if self.result.failed:
             self.result.held_back = self.rounds.later
             return []
-        missing = self.rounds.next(self.done)
+        missing = self.rounds.next(self.runs)
         self.result.passed_over = self.rounds.passed_over
         self.result.skipped = max(self.result.skipped, self._n_done() - self.result.ended)
         if self.experiment.search:

@@ -9,7 +9,7 @@ now.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -23,6 +23,7 @@ from pipeline.tracking.artifacts import (
     REFUSED,
     Suggestion,
     TrackedRun,
+    done_of,
     recorded_noise,
     started,
 )
@@ -59,7 +60,7 @@ class Rounds:
 
     def __init__(self, experiment: Experiment, store: Reader, make: Callable[[Search], Searcher] | None = None,
                  filter: Filter | None = None) -> None:
-        """Make the searcher, and read from the store which suggestions were passed over or refused before.
+        """Make the searcher, and read from the store which suggestions were passed over before.
 
         The class has the arguments.
 
@@ -72,16 +73,17 @@ class Rounds:
         self._asking = (experiment.search, make(experiment.search)) if experiment.search and make else None
         self.suggestions = [] if experiment.search else [Suggestion(trial, True) for trial in experiment.trials]
         self._before = store.decisions() if filter and store.is_open else []
-        runs = self._runs()
-        self._refused = {key for key, run in runs.items() if REFUSED in run.tags} if filter else set()
-        self._noise = {key: recorded_noise(run) for key, run in runs.items()}
+        self._runs: dict[str, TrackedRun] = {}  # by trial_key
+        self._done: dict[str, str] = {}  # trial_key -> status of trials that need no more training
+        self._refused: set[str] = set()  # trial_keys
+        self._noise: dict[str, dict[str, float]] | None = None  # by trial_key, as recorded before this sweep
         self._reported = 0  # number of suggestions with scores that the searcher has
 
     @property
     def trials(self) -> tuple[TrialConfig, ...]:
         """Trials that were allowed to start, each once; those that have begun with the noise that their runs record."""
-        return tuple(trial.with_recorded_noise(self._noise.get(trial.trial_key, {}))
-                     for trial in started(self.suggestions))
+        noise = self._noise or {}
+        return tuple(trial.with_recorded_noise(noise.get(trial.trial_key, {})) for trial in started(self.suggestions))
 
     @property
     def passed_over(self) -> int:
@@ -103,49 +105,45 @@ class Rounds:
         """Tags of the sweep: its budget, and the order of its filter."""
         return {BUDGET: json.dumps(self.filter.initial_state)} if self.filter else {}
 
-    def next(self, done: Mapping[str, str]) -> list[TrialConfig]:
+    def next(self, runs: Collection[TrackedRun]) -> list[TrialConfig]:
         """Return the trials to train next; none at the end.
 
         They are the trials of the last round that are not done. If all are done, they come from the next round that has
         any.
 
         Args:
-            done: trial_key -> status of trials that need no more training.
+            runs: all runs of the sweep now.
         """
+        self._runs = {run.trial_key: run for run in runs}
+        self._done = done_of(runs)
+        if self._noise is None:
+            self._noise = {key: recorded_noise(run) for key, run in self._runs.items()}
+            self._refused = {key for key, run in self._runs.items() if self.filter and REFUSED in run.tags}
         while True:
-            missing = [trial for trial in self.trials if trial.trial_key not in done]
+            missing = [trial for trial in self.trials if trial.trial_key not in self._done]
             if missing or not self._asking or not self.later:
                 return missing
             search, searcher = self._asking
             self._report_scores(search, searcher)
-            self._suggest_round(search, searcher, done)
+            self._suggest_round(search, searcher)
 
     def _report_scores(self, search: Search, searcher: Searcher) -> None:
         """Report the scores of the last round's suggestions to the searcher; None for a suggestion without a score."""
         if self._reported == len(self.suggestions):
             return
-        runs = self._runs()
         for number in range(self._reported, len(self.suggestions)):
             suggestion = self.suggestions[number]
-            run = runs.get(suggestion.trial.trial_key)
-            score = None
-            if suggestion.started and run and run.status in DONE:
-                score = run.metrics.get(search.metric)
-            searcher.tell(number, score)
+            run = self._runs.get(suggestion.trial.trial_key) if suggestion.started else None
+            searcher.tell(number, run.metrics.get(search.metric) if run and run.status in DONE else None)
         self._reported = len(self.suggestions)
-
-    def _runs(self) -> dict[str, TrackedRun]:
-        """Return the sweep's runs by trial_key; empty before the first trial."""
-        return {run.trial_key: run for run in self._store.runs()} if self._store.has_begun else {}
 
     def scores(self, stop: Halving) -> Iterator[tuple[str, int, float]]:
         """Yield (trial_key, epoch, score) for every past decision at a rung, in the order of the suggestions.
 
         A rung was decided if the trial has ended, or if it has released epochs after the rung.
         """
-        runs = self._runs()
         for trial in self.trials:
-            run = runs.get(trial.trial_key)
+            run = self._runs.get(trial.trial_key)
             if not run:
                 continue
             scores = dict(self._store.history(run.run_id, ACCURACY))
@@ -155,20 +153,17 @@ class Rounds:
                 if rung in scores and rung < decided:
                     yield trial.trial_key, rung, scores[rung]
 
-    def _suggest_round(self, search: Search, searcher: Searcher, done: Mapping[str, str]) -> None:
+    def _suggest_round(self, search: Search, searcher: Searcher) -> None:
         """Add the suggestions of the next round; a trial may start if all epochs of all trials so far fit the budget.
 
-        Args:
-            search: the search.
-            searcher: suggests its trials.
-            done: trial_key -> status; trials that are done cost nothing more.
+        Trials that are done cost nothing more.
         """
         per_round = search.max_concurrent if search.adaptive or self.filter else search.trials
         planned, others = _apart(released_by(self._store)) if self.filter else ({}, [])
         for _ in range(min(per_round, self.later)):
             trial = search.trial(searcher.ask())
             starts = not self._passed_over(trial)
-            if self.filter and starts and trial.trial_key not in done:
+            if self.filter and starts and trial.trial_key not in self._done:
                 release = planned.get(trial.trial_key, Release(trial, 0))
                 with_it = {**planned, trial.trial_key: release.whole()}
                 starts = self.filter.admits([*with_it.values(), *others])
@@ -240,9 +235,8 @@ class Odometer:
         self._store.log_sweep({"epsilon/spent": spent}, {}, step=sum(release.epochs for release in released))
 
 
-def published_digests(store: Reader) -> set[str]:
-    """Return digests of feature files in the sweep's runs: an earlier version stored digests instead of names."""
-    runs = store.runs() if store.has_begun else ()
+def published_digests(runs: Iterable[TrackedRun]) -> set[str]:
+    """Return digests of feature files in a sweep's runs: an earlier version stored digests instead of names."""
     return {run.params["feature_sha256"] for run in runs if "feature_sha256" in run.params}
 
 

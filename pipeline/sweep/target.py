@@ -57,7 +57,7 @@ def _check_feature_files(experiment: Experiment, store: Reader) -> None:
         return
     from pipeline.sweep.search import published_digests
 
-    swept_digests = published_digests(store)
+    swept_digests = published_digests(store.runs())
     if not swept_digests:
         return
     for digest, trial in trials.items():

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 from pipeline.accounting.certified import event_of, stated_of, with_noise
 from pipeline.accounting.dp_events import noise_in_words
 from pipeline.experiment.plugins import LOADED
 from pipeline.sweep.recorder import NOT_RECORDED
-from pipeline.tracking.artifacts import recorded_noise
-from pipeline.tracking.reader import Reader
+from pipeline.tracking.artifacts import TrackedRun, recorded_noise
 from pipeline.trials.config import ConfigError, TrialConfig
 
 
-def check_trainers(store: Reader, trials: Sequence[TrialConfig]) -> list[str]:
-    """Check that trainers still state the same guarantee for trials of the open sweep as at training time.
+def check_trainers(runs: Iterable[TrackedRun], trials: Iterable[TrialConfig]) -> list[str]:
+    """Check that trainers still state the same guarantee for trials with these runs as at training time.
 
     Returns:
         One line per trainer with a changed file but an unchanged version, and one with epsilons of an earlier version.
@@ -24,10 +23,8 @@ def check_trainers(store: Reader, trials: Sequence[TrialConfig]) -> list[str]:
     """
     by_key = {trial.trial_key: trial for trial in trials if not trial.parts.trainer.built_in}
     by_trainer = {trial.trainer: trial for trial in by_key.values()}
-    if not by_key or not store.is_open:
-        return []
     messages: dict[str, str] = {}  # by trainer, and by what they are about
-    for run in store.runs():
+    for run in runs:
         trial = by_key.get(run.trial_key)
         if trial and run.tags.get("privacy.certified") == "stated":
             begun, notes = trial.with_recorded_noise(recorded_noise(run)), run.tags.get("privacy.notes", "")

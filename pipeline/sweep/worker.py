@@ -73,20 +73,21 @@ def prepare(trials: Sequence[TrialConfig], data_folder: Path | None, checkpoints
 
     Raises:
         DataError: a data set is missing and cannot be downloaded, or differs from the official one; a feature file is
-            missing, or differs from the trials' file.
+            missing, differs from the trials' file or, unless its records are private, has features that are not finite.
         ConfigError: a package that a trainer needs is not installed.
         OSError: checkpoints cannot be written.
     """
     from pipeline.learning.data.dataset import load
-    from pipeline.learning.data.features import check_file
+    from pipeline.learning.data.features import check_file, features
 
     for trial in {trial.trainer: trial for trial in trials}.values():
         check_packages(trial)
-    for name in sorted({trial.dataset for trial in trials}):
-        load(name, data_folder)
+    datasets = {name: load(name, data_folder) for name in sorted({trial.dataset for trial in trials})}
     for trial in trials:
         if trial.parts.features.of_file:
             check_file(trial, digests)
+            if trial.disclosure == "plain":  # otherwise no record may decide whether a trial fails
+                features(datasets[trial.dataset], trial)
     make_private(checkpoints.folder)
 
 

@@ -162,6 +162,11 @@ def missing_extension(settings: Mapping[str, Any]) -> str:
     return ""
 
 
+def done_of(runs: Iterable[TrackedRun]) -> dict[str, str]:
+    """Return trial_key -> status of the runs that need no more training."""
+    return {run.trial_key: run.status for run in runs if run.status in DONE}
+
+
 def recorded_noise(run: TrackedRun) -> dict[str, float]:
     """Return the calibrated noise of a run by setting; empty without a target, and before the first epoch."""
     return {name.removeprefix(CALIBRATED): float(text) for name, text in run.tags.items() if not is_setting(name)}

@@ -255,7 +255,7 @@ class Listing:
         self._folder, self._mark = folder, ""
         self._runs: dict[str, list[str]] = {}
 
-    def runs_of(self, key: str, experiment: str, list_all: Callable[[], Sequence[TrackedRun]]) -> list[str]:
+    def runs_of(self, key: str, experiment: str, list_all: Callable[[], list[TrackedRun]]) -> list[str]:
         """Return the run ids of a trial, from the listing; the caller adds a run that it creates.
 
         If another process has listed the sweep since, the runs are listed again. `list_all` returns all runs of the
@@ -266,7 +266,7 @@ class Listing:
             self.read(experiment, list_all)
         return self._runs.setdefault(key, [])
 
-    def read(self, experiment: str, list_all: Callable[[], Sequence[TrackedRun]]) -> Sequence[TrackedRun]:
+    def read(self, experiment: str, list_all: Callable[[], list[TrackedRun]]) -> list[TrackedRun]:
         """List all runs now, and return them; the caller holds the lock."""
         runs, self._runs = list_all(), {}
         for run in runs:

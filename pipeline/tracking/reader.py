@@ -34,6 +34,7 @@ from pipeline.tracking.artifacts import (
     TrackedRun,
     config_of,
     decisions_of,
+    done_of,
     started,
     suggestions_of,
     total_costs,
@@ -348,7 +349,7 @@ class Reader:
 
     def done(self) -> dict[str, str]:
         """Return trial_key -> status of trials that need no more training (finished, diverged or stopped)."""
-        return {run.trial_key: run.status for run in self.runs() if run.status in DONE}
+        return done_of(self.runs())
 
     @reports_errors
     def history(self, run_id: str, key: str) -> list[tuple[int, float]]:

@@ -215,16 +215,13 @@ class Store(Reader):
         """Write the driver's view of the nodes, for `Reader.nodes`."""
         self._client.set_tag(self._parent(), "driver.nodes", json.dumps({"driver": self.driver, "nodes": nodes}))
 
-    def done(self) -> dict[str, str]:
-        """Return trial_key -> status of trials that need no more training, as `Reader.done`.
-
-        For a database the runs are listed on the way: trials that start next then need no search each.
+    def runs(self) -> list[TrackedRun]:
+        """Return all trials of the open sweep, as `Reader.runs`; in a database, those that start then need no search.
         """
         if self._database is None:
-            return super().done()
+            return super().runs()
         with self._lock:
-            runs = self._listing.read(self._experiment(), self.runs)
-        return {run.trial_key: run.status for run in runs if run.status in DONE}
+            return self._listing.read(self._experiment(), super().runs)
 
     @reports_errors
     def start(self, config: TrialConfig, tags: Mapping[str, str] | None = None, name: str | None = None) -> str:
@@ -244,7 +241,7 @@ class Store(Reader):
                 runs = self._without_empty(list(self._search(f"tags.trial_key = '{key}'")))
                 run_ids = [run.info.run_id for run in runs]
             else:
-                run_ids = self._listing.runs_of(key, self._experiment(), self.runs)
+                run_ids = self._listing.runs_of(key, self._experiment(), super().runs)
             if len(run_ids) > 1:
                 raise TrackingError(f"trial {key} has {len(run_ids)} runs: {', '.join(run_ids)}; delete all but one")
             if run_ids:

@@ -28,10 +28,10 @@ class UserError(Exception):
     is shown of trials that keep their errors private.
 
     Attributes:
-        place: the place of the setting in an experiment file, if it is known (`pipeline.experiment.yaml_text.Place`).
+        at: the place of the setting in an experiment file, if it is known (`pipeline.experiment.yaml_text.Place`).
     """
 
-    place: str = ""
+    at: str = ""
 
     @property
     def field(self) -> str:
@@ -225,8 +225,9 @@ def check(f: dataclasses.Field[Any], value: Any) -> None:
         raise ConfigError(name, f"must be one of {', '.join(rules['choices'])}", repr(value), use)
     if isinstance(value, tuple):
         may_be_empty = f.name == "hidden"  # without hidden layers: softmax regression
+        numbers = "whole numbers" if may_be_empty else "at least one whole number"
         refuse(not (value or may_be_empty) or not all(is_whole(width) for width in value),
-               name, "must be a list of at least one positive width", list(value))
+               name, f"must be a list of {numbers} >= 1", list(value))
         return
     for bound, sign, beyond in (("low", ">", operator.lt), ("high", "<", operator.gt)):
         limit, is_open = rules[bound], rules[f"open_{bound}"]

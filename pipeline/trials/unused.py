@@ -48,7 +48,7 @@ def check_written(entries: Iterable[tuple[str, str, Any]], trials: Sequence[Writ
             reason = why_unused(field, trials_by_place[place])
         if reason:
             error = ConfigError(reason)
-            error.place = place
+            error.at = place
             raise error
 
 

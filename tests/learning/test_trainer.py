@@ -785,16 +785,16 @@ def test_a_sweep_of_trainers_tracks_fails_alone_reports_and_tells_of_edits(tmp_p
     from pipeline.experiment.plugins import LOADED
     from pipeline.sweep.trainers import check_trainers
 
-    assert check_trainers(reader, done.trials) == []
+    assert check_trainers(reader.runs(), done.trials) == []
     with monkeypatch.context() as patch:
         patch.setattr(PARTS["trainer"]["mine"], "event", staticmethod(
             lambda trial: PoissonSampledDpEvent(trial.sampling_rate / 2, GaussianDpEvent(trial.noise_multiplier))))
         with_noise.cache_clear()
         with pytest.raises(ConfigError, match="event: of every step .*, and when trial .* was trained it was"):
-            check_trainers(reader, done.trials)
+            check_trainers(reader.runs(), done.trials)
     with_noise.cache_clear()
     LOADED["mine"] = "0" * 16
-    (line,) = check_trainers(reader, done.trials)
+    (line,) = check_trainers(reader.runs(), done.trials)
     assert "trainer 'mine': its file was another" in line and "raise the version" in line
 
 

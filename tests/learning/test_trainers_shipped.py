@@ -240,7 +240,7 @@ def test_a_sweep_tells_of_an_edited_trainer_where_its_runs_have_a_digest():
     def told(tag):
         run = SimpleNamespace(trial_key="", params={"trainer": "ghost", "trainer_version": "1"},
                               tags={"plugin.trainers.ghost": tag})
-        return check_trainers(SimpleNamespace(is_open=True, runs=lambda: [run]), [trial_of("ghost")])
+        return check_trainers([run], [trial_of("ghost")])
 
     assert told(LOADED["trainers.ghost"]) == told("not recorded") == []  # of trials with noisy metrics
     (line,) = told("0" * 16)

@@ -51,7 +51,7 @@ def test_sweep_then_again_then_wider_then_report(tmp_path):
     first = photonic("sweep", file, cwd=tmp_path)
     assert first.returncode == 0, first.stderr
     phases = [line for line in first.stderr.splitlines() if not line.startswith("[")]
-    assert phases[:3] == ["starting Ray", "looking for data sets: digits", phases[2]] and not first.stdout
+    assert phases[:3] == ["looking for data sets: digits", "starting Ray", phases[2]] and not first.stdout
     assert re.fullmatch(r"training 6 trials in \d packs, \d+ at a time", phases[2])
     assert len(phases) == 4 and phases[3].startswith("6 trials: 6 finished")
     again = photonic("sweep", file, cwd=tmp_path)

@@ -100,7 +100,7 @@ def test_whoever_always_asks_for_the_most_expensive_trial_never_gets_past_the_bu
     """Also with trials that end early, and so leave something for others."""
     experiment, store = budgeted(("trials: 12", "trials: 24")), Store(root=tmp_path)
     search = rounds(experiment, store, Dearest)
-    while missing := search.next(store.done()):
+    while missing := search.next(store.runs()):
         for number, trial in enumerate(missing):
             train(store, [trial], epochs=1 if early and number % 2 else 0)
     filter, released = search.filter, released_by(store)
@@ -114,7 +114,7 @@ def test_a_first_round_that_does_not_fit_is_passed_over_before_there_is_a_sweep(
     """The dearest alone is beyond this budget, the cheapest is not."""
     experiment, store = budgeted(("epsilon: 4", "epsilon: 1.2"), ("[2, 13]", "[1, 200]")), Store(root=tmp_path)
     search = Rounds(experiment, store, Dearest, filter_of(experiment, store))
-    assert search.next({}) == [] and search.passed_over == 12 and not store.is_open
+    assert search.next(()) == [] and search.passed_over == 12 and not store.is_open
 
 
 def test_the_filter_judges_exactly_what_was_released():
@@ -140,7 +140,7 @@ def test_a_trial_of_research_noise_is_paid_once_and_one_of_secret_noise_as_often
 def test_the_odometer_never_goes_down_whatever_is_deleted_or_trained_again(secure, tmp_path):
     experiment, store = budgeted(*([SECURE] if secure else [])), Store(root=tmp_path)
     search = rounds(experiment, store)
-    first, second, *_ = search.next({})
+    first, second, *_ = search.next(())
     odometer = Odometer(search.filter, store)
     odometer.begin([first, second])
     for trial in (first, second):
@@ -154,7 +154,7 @@ def test_the_odometer_never_goes_down_whatever_is_deleted_or_trained_again(secur
     store._client.delete_run(run.run_id)
     assert search.filter.spent(released_by(store)) == spent == by_hand(store, search.filter.order)
     again = Store(root=tmp_path)
-    assert rounds(experiment, again).next({})[0] == first, "what is asked for stays as it was"
+    assert rounds(experiment, again).next(())[0] == first, "what is asked for stays as it was"
     odometer = Odometer(search.filter, again)
     odometer.begin([first])
     again.start(first)
@@ -172,10 +172,10 @@ def test_the_odometer_never_goes_down_whatever_is_deleted_or_trained_again(secur
 def test_a_trial_that_was_half_trained_goes_on_and_is_counted_once(tmp_path):
     experiment, store = budgeted(), Store(root=tmp_path)
     search = rounds(experiment, store)
-    missing = search.next({})
+    missing = search.next(())
     train(store, missing[:1], epochs=1, status="")
     again = rounds(experiment, Store(root=tmp_path))
-    assert again.next({}) == missing and again.suggestions == search.suggestions
+    assert again.next(()) == missing and again.suggestions == search.suggestions
 
 
 @pytest.mark.parametrize(("changes", "says"), [

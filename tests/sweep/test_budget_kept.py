@@ -45,7 +45,7 @@ def spent(search, store):
 
 def end(search, store):
     """Train whatever it asks for."""
-    while missing := search.next(store.done()):
+    while missing := search.next(store.runs()):
         train(store, missing)
         store.log_suggestions(search.suggestions)
     assert spent(search, store) == pytest.approx(search.filter.epsilon(by_hand(store, search.filter.order)), abs=1e-12)
@@ -58,8 +58,8 @@ def test_epochs_of_a_trial_that_no_longer_fits_count_when_others_are_judged(tmp_
                  {"learning_rate": 1.2, "epochs": 34})
     store = Store(root=tmp_path)
     search = rounds(budgeted(*LONG, ("  trials: 3", "  trials: 3\n  max_concurrent: 1")), store, asks)
-    train(store, search.next(store.done()), epochs=1, status="stopped")
-    train(store, search.next(store.done()), epochs=72, status="")
+    train(store, search.next(store.runs()), epochs=1, status="stopped")
+    train(store, search.next(store.runs()), epochs=72, status="")
     search = rounds(budgeted(*LONG, ("  trials: 3", "  trials: 3\n  max_concurrent: 3")), store, asks)
     end(search, store)
     assert search.suggestions[1].started and not search.suggestions[2].started
@@ -70,7 +70,7 @@ def test_epochs_of_a_deleted_run_count_when_its_trial_no_longer_fits(tmp_path):
     experiment = budgeted(("trials: 12", "trials: 2"), LONG[1], SECURE)
     asks, store = Fixed(*({"learning_rate": rate, "epochs": 40} for rate in (1.0, 1.1))), Store(root=tmp_path)
     search = rounds(experiment, store, asks)
-    train(store, search.next(store.done()), epochs=39, status="")
+    train(store, search.next(store.runs()), epochs=39, status="")
     (run,) = store.runs()
     store._client.delete_run(run.run_id)
     search = rounds(experiment, store, asks)
@@ -92,19 +92,19 @@ def test_what_was_passed_over_stays_so_when_the_search_is_resumed(tmp_path):
     experiment = budgeted(("trials: 12", "trials: 4"), LONG[1], ("  trials: 4", "  trials: 4\n  max_concurrent: 2"))
     asks, store = Adaptive(a, b, b, {"learning_rate": 1.3, "epochs": 5}), Store(root=tmp_path)
     search = rounds(experiment, store, asks)
-    train(store, search.next(store.done()), epochs=1, status="stopped")
+    train(store, search.next(store.runs()), epochs=1, status="stopped")
     store.log_suggestions(search.suggestions)
     end(search, store)
     assert [s.started for s in search.suggestions] == [True, False, True, True] and asks.told[1] is None
     again = rounds(experiment, store, asks)
-    assert not again.next(store.done()) and again.suggestions == search.suggestions and asks.told[1] is None
+    assert not again.next(store.runs()) and again.suggestions == search.suggestions and asks.told[1] is None
 
 
 @pytest.mark.parametrize("text", ["[", '{"trial_key": 1}', '[{"settings": {"gone": 1}}]'])
 def test_suggestions_that_cannot_be_read_do_not_keep_a_search_from_going_on(text, tmp_path):
     experiment, store = budgeted(), Store(root=tmp_path)
     search = rounds(experiment, store)
-    train(store, search.next(store.done()))
+    train(store, search.next(store.runs()))
     store._client.log_text(store._parent(), text, "search.json")
     end(rounds(experiment, store), store)
 
@@ -146,13 +146,13 @@ def test_a_run_that_is_restored_beside_another_of_its_trial_is_paid_for_and_the_
     asks = Fixed({"learning_rate": 1.0, "epochs": 30}, {"learning_rate": 1.1, "epochs": 12})
     store = Store(root=tmp_path)
     search = rounds(experiment, store, asks)
-    first, _ = search.next(store.done())
+    first, _ = search.next(store.runs())
     train(store, [first])
     (run,) = store.runs()
     store._client.delete_run(run.run_id)
     store = Store(root=tmp_path)
     search = rounds(experiment, store, asks)
-    train(store, search.next(store.done()))
+    train(store, search.next(store.runs()))
     Odometer(search.filter, store).begin([])
     store._client.restore_run(run.run_id)
     Odometer(search.filter, store).begin([])
@@ -164,7 +164,7 @@ def test_what_a_budget_does_not_know_is_said_and_other_sweeps_are_added_up(tmp_p
     one = parse(("name: search", "name: one"), NOISY, text=FILE + "budget: {epsilon: 4, delta: 1.0e-5}\n")
     store = Store(root=tmp_path)
     search = rounds(one, store)
-    train(store, search.next(store.done())[:2])
+    train(store, search.next(store.runs())[:2])
     (alone,) = scope(one, store.certified)
     assert "belongs to the name 'one' in this tracking store" in alone and "begins anew" in alone
     grid = Store(root=tmp_path)
@@ -186,7 +186,7 @@ def test_a_dry_run_refuses_another_budget_under_a_name_that_has_begun(tmp_path, 
     assert preview(other, 2, tmp_path).packs, "nothing has begun, and nothing is created"
     assert not list(tmp_path.iterdir())
     store = Store(root=tmp_path)
-    train(store, rounds(one, store).next({})[:1])
+    train(store, rounds(one, store).next(())[:1])
     assert preview(one, 2, tmp_path).packs
     with pytest.raises(ConfigError, match="budget: must be the one that the sweep began with, epsilon 4"):
         preview(other, 2, tmp_path)

@@ -98,12 +98,12 @@ def test_a_stopped_trial_is_a_result_and_the_sweep_has_nothing_more_to_do(tmp_pa
 def test_a_trial_that_went_on_and_is_trained_again_goes_on_again(tmp_path):
     """Whoever came to the rungs before it by then: its epochs beyond them were released."""
     experiment, store = parse(LONG, STOP), Store(root=tmp_path)
-    again, at_rung, *others = rounds(experiment, store).next({})
+    again, at_rung, *others = rounds(experiment, store).next(())
     train(store, [again], epochs=3, status="")
     train(store, [at_rung], epochs=2, status="")
     train(store, others)
     search = rounds(experiment, store)
-    assert search.next(store.done()) == [again, at_rung]
+    assert search.next(store.runs()) == [again, at_rung]
     rungs = _rungs(experiment, search)
     assert rungs.is_promoted(again.trial_key, 1, 0.0) and rungs.is_promoted(again.trial_key, 2, 0.0)
     assert not rungs.is_promoted(again.trial_key, 4, 0.0)
@@ -144,7 +144,7 @@ def test_a_stopped_trial_costs_what_it_released_and_a_resumed_search_asks_for_th
                        (BUDGET[0], BUDGET[1].replace("EPSILON", "1.4")))
     store = Store(root=tmp_path)
     search = rounds(experiment, store)
-    while missing := search.next(store.done()):
+    while missing := search.next(store.runs()):
         train(store, missing[:1], epochs=1, status="stopped")
         train(store, missing[1:])
         store.log_suggestions(search.suggestions)
@@ -157,7 +157,7 @@ def test_a_stopped_trial_costs_what_it_released_and_a_resumed_search_asks_for_th
     assert search.filter.spent(released) == pytest.approx(spent, rel=1e-12)
     assert search.filter.spent(released) < search.filter.spent([Release(r.trial, 4) for r in released])
     again = rounds(experiment, store)
-    assert again.next(store.done()) == [] and [(s.trial.trial_key, s.started) for s in again.suggestions] == kept
+    assert again.next(store.runs()) == [] and [(s.trial.trial_key, s.started) for s in again.suggestions] == kept
 
 
 @pytest.mark.parametrize(("change", "says"), [

@@ -18,20 +18,23 @@ from flat import train
 from safetensors.numpy import save_file
 
 from pipeline.accounting import privacy_tags
+from pipeline.cli import main
 from pipeline.experiment.experiment import load_experiment
 from pipeline.experiment.plugins import LOADED
 from pipeline.learning.data import features as maps
-from pipeline.learning.data.dataset import load
+from pipeline.learning.data.dataset import load, register_dataset
 from pipeline.learning.data.download import DataError
 from pipeline.learning.mechanisms import register_mechanism
 from pipeline.learning.mechanisms.gaussian import PerExample
 from pipeline.learning.run import prepare
+from pipeline.sweep import cluster
 from pipeline.sweep.checkpoints import Checkpoint, Checkpoints
 from pipeline.sweep.private import PrivateFolder
 from pipeline.sweep.run import run_sweep
 from pipeline.tracking.artifacts import config_of
 from pipeline.tracking.reader import Reader
 from pipeline.trials.config import ConfigError, TrialConfig
+from pipeline.trials.datasets import DATASETS
 from pipeline.trials.packs import Pack
 from pipeline.trials.promises import check_promises
 
@@ -309,6 +312,25 @@ def test_where_nothing_is_private_such_a_record_is_named(tmp_path, digits):
     with pytest.raises(DataError, match=r"features: 'file' must be finite and smaller than 2.0e\+31 with arithmetic "
                        "'integer', which those of record 11 of 1437 are not"):
         maps.features(digits, plain)
+
+
+@pytest.mark.usefixtures("extensions")
+@pytest.mark.parametrize("fault", ["features", "records"])
+def test_records_that_cannot_be_used_are_refused_before_ray_is_started(tmp_path, monkeypatch, capsys, fault):
+    """Features that are not finite, and an exception of a user's reader: in one line, with the extension's name."""
+    def read(spec, folder):
+        raise KeyError("column 7")
+
+    register_dataset("mine", DATASETS["digits"], read)
+    save_file(rows(bad=11), tmp_path / "bad.safetensors")
+    base, says = {"features": ("dataset: digits, features: file, feature_file: bad.safetensors, feature_source: none",
+                               "features: 'file' must be finite, which those of record 11 of 1437 are not"),
+                  "records": ("dataset: mine", f"dataset: 'mine' cannot be read by test_promises.{read.__qualname__} "
+                              "(KeyError: 'column 7')")}[fault]
+    (tmp_path / "e.yaml").write_text(f"base: {{{base}, epochs: 1}}")
+    monkeypatch.setattr(cluster, "start", lambda *a: pytest.fail("Ray was started"))
+    assert main(["sweep", str(tmp_path / "e.yaml"), "--mlruns", str(tmp_path)]) == 2
+    assert capsys.readouterr().err.splitlines()[-1] == f"error: {says}"
 
 
 # The private folder

@@ -42,7 +42,7 @@ class Sweep:
         self.experiment = parse(SECRET, text=text)
         self.store = Store(root=root)
         self.search = rounds(self.experiment, self.store)
-        self.trials = self.search.next(self.store.done())
+        self.trials = self.search.next(self.store.runs())
         self.result = SweepResult(len(self.trials))
         filter = self.search.filter
         self.odometer = Odometer(filter, self.store) if filter else None

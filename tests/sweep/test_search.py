@@ -55,13 +55,13 @@ def test_a_search_that_is_run_again_asks_for_the_same(algorithm, tmp_path):
     """Whatever was done by then; an undisturbed one is the measure."""
     experiment, stores = parse(algorithm), [Store(root=tmp_path / name) for name in ("undisturbed", "disturbed")]
     undisturbed = rounds(experiment, stores[0])
-    while missing := undisturbed.next(stores[0].done()):
+    while missing := undisturbed.next(stores[0].runs()):
         train(stores[0], missing)
     keys = [s.trial.trial_key for s in undisturbed.suggestions]
     assert len(keys) == 7 and undisturbed.later == undisturbed.passed_over == 0
     for number in range(20):
         again = rounds(experiment, stores[1])  # what a new process would have
-        if not (missing := again.next(stores[1].done())):
+        if not (missing := again.next(stores[1].runs())):
             break
         assert [s.trial.trial_key for s in again.suggestions] == keys[:len(again.suggestions)]
         train(stores[1], missing[number % 2:][-1:])  # the last alone, out of order
@@ -73,7 +73,7 @@ def test_a_search_that_is_run_again_asks_for_the_same(algorithm, tmp_path):
 def test_scores_decide_what_is_asked_for_next(tmp_path):
     experiment, store = parse(OPTUNA, ("trials: 7", "trials: 36")), Store(root=tmp_path)
     search = rounds(experiment, store)
-    while missing := search.next(store.done()):
+    while missing := search.next(store.runs()):
         train(store, missing, epochs=1)
     scores = [score(s.trial) for s in search.suggestions]
     assert sum(scores[-12:]) / 12 > sum(scores[:12]) / 12 + 0.1
@@ -83,10 +83,10 @@ def test_the_same_trial_asked_for_twice_is_trained_once(tmp_path):
     experiment = parse(("learning_rate: {loguniform: [0.05, 5]}, ", ""), (", momentum: {uniform: [0, 0.9]}", ""))
     store = Store(root=tmp_path)
     search = rounds(experiment, store)
-    missing = search.next({})
+    missing = search.next(())
     assert len(missing) == 2 and search.passed_over == 5 and len(search.suggestions) == 7
     train(store, missing)
-    assert search.next(store.done()) == []
+    assert search.next(store.runs()) == []
 
 
 def test_a_swept_search_tracks_its_trials_and_then_has_nothing_to_do(tmp_path, in_process, monkeypatch, said):

@@ -34,7 +34,7 @@ def swept(tmp_path_factory):
     experiment = budgeted(("trials: 12", "trials: 24"))
     search = rounds(experiment, store)
     store._client.log_param(store._parent(), "trials", 24)
-    while missing := search.next(store.done()):
+    while missing := search.next(store.runs()):
         train(store, missing[:1], epochs=1, status="diverged")
         train(store, missing[1:])
         store.log_suggestions(search.suggestions)
@@ -58,7 +58,7 @@ def test_status_says_how_far_search_and_budget_are(swept):
 def test_status_of_a_search_that_has_more_to_ask_for(tmp_path):
     experiment, store = budgeted(), Store(root=tmp_path)
     search = rounds(experiment, store)
-    train(store, search.next({})[:1])
+    train(store, search.next(())[:1])
     store.log_suggestions(search.suggestions)
     state = status.read(store, "search", experiment)
     assert (state.counts["finished"], state.counts["missing"]) == (1, 11) and state.go_on

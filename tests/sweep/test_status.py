@@ -239,7 +239,7 @@ def test_sweeps_of_absent_plugins_are_shown_as_far_as_the_store_tells(mixed, tmp
     file = written(tmp_path / "mine.yaml", SEARCH)
     experiment, store = load_experiment(file), Store(root=tmp_path / "mlruns")
     search = rounds(experiment, store)
-    (trial, _) = search.next({})
+    (trial, _) = search.next(())
     store.start(trial)
     store.log([EpochRecord(trial.trial_key, 1, {"time/epoch_seconds": 0.1})])
     store.log_suggestions(search.suggestions)

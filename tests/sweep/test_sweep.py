@@ -41,6 +41,7 @@ from pipeline.sweep.resources import ResourceError, Watchdog, check_resources, s
 from pipeline.sweep.run import run_sweep
 from pipeline.sweep.tuning import PackOrder
 from pipeline.sweep.worker import epochs
+from pipeline.tracking import reader
 from pipeline.tracking.store import Store, TrackingError
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.naming import duration
@@ -547,3 +548,19 @@ def test_a_command_composes_each_trial_once_and_asks_preset_and_unused_settings_
         counts.clear()
         assert main(["sweep", str(file), "--mlruns", str(tmp_path)]) == 0
         assert counts == dict.fromkeys(("composed", "looked for unused settings", "asked the preset"), 4), entry
+
+
+def test_a_sweep_that_goes_on_lists_its_runs_once_before_the_first_step(tmp_path, in_process, monkeypatch):
+    run(tmp_path, grid(("dfa",), 2))
+    listings, search = [], reader.search
+    monkeypatch.setattr(reader, "search", lambda *a, **k: listings.append(a[2]) or search(*a, **k))
+    before_training = []
+
+    def train(pack, **options):
+        before_training.extend(listings)
+        yield from sweep_stub.train(pack, folder=tmp_path)
+
+    trials = (*grid(("dfa",), 2), *grid(("bp",), 1))
+    result = run_sweep(experiment(trials), root=tmp_path / "runs", trainer=train, quiet=True)
+    assert result.finished == 1 and before_training.count("") == 1
+    assert len(before_training) == 3, "and two for its parent"

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from pipeline.sweep import run, tuning, worker
+from pipeline.sweep import run, tuning
 
 
 def fit(packs, at_once, resources, trainer, plugins, driver, folder, rungs=None):
@@ -33,11 +33,11 @@ def without_ray():
     """Sweeps find one node, with two cores and an OPU, and never start Ray."""
     node, threads = {"CPU": 2, "OPU": 1}, torch.get_num_threads()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(run, "running_ray", lambda *a: contextlib.nullcontext(SimpleNamespace(returned=0.0)))
+        patch.setattr(run, "running_ray",
+                      lambda *a: a[-1]() or contextlib.nullcontext(SimpleNamespace(returned=0.0)))
         patch.setattr(run, "node_resources", lambda: [node])
         patch.setattr(run, "cluster_resources", lambda: node)
-        patch.setattr(run, "prepare_nodes", lambda trials, resources, data, checkpoints, local, watch, digests, plugins:
-                      worker.prepare(trials, data, checkpoints, digests))
+        patch.setattr(run, "prepare_nodes", lambda *a: None)
         patch.setattr(tuning, "in_use", tuple)
         patch.setattr(run, "fit", fit)
         yield

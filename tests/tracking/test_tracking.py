@@ -221,7 +221,7 @@ def test_a_trial_that_has_begun_goes_on_with_the_noise_that_its_run_records(stor
     store.start(trial)
     store.log([EpochRecord(trial.trial_key, 1, {"time/epoch_seconds": 1.0}, {f"calibrated.{name}": repr(value)})])
     rounds = Rounds(Experiment(request.node.name, "", (trial,)), store)
-    (begun,) = rounds.next({})
+    (begun,) = rounds.next(store.runs())
     assert rounds.trials == (begun,) and begun.trial_key == trial.trial_key and store.released()[0].trial == begun
     for same in (begun, pickle.loads(pickle.dumps(begun))):
         assert getattr(with_noise(same), name) == value != getattr(with_noise(trial), name)

@@ -29,7 +29,7 @@ def test_every_field_is_documented():
     ({"epochs": 1.5}, r"epochs: must be a whole number, got 1.5"),
     ({"epochs": True}, r"epochs: must be a whole number, got True"),
     ({"hidden": []}, r"hidden: without hidden layers .* got \[\] with algorithm 'dfa'"),
-    ({"channels": []}, r"channels: must be a list of at least one positive width, got \[\]"),
+    ({"channels": []}, r"channels: must be a list of at least one whole number >= 1, got \[\]"),
     ({"hidden": 512}, r"hidden: must be a list of whole numbers, got 512"),
     ({"algorithm": "tdfa", "projector": "opu_simulated"}, r"projector: tdfa takes 'gaussian', got 'opu_simulated'"),
     ({"algorithm": "bp", "projector": "gaussian"}, r"projector: bp takes 'none', got 'gaussian'"),

@@ -23,8 +23,8 @@ import torch
 from pipeline.learning.data.download import DataError
 from pipeline.learning.data.readers import Arrays, Reader, check_digest, checked_labels
 from pipeline.trials.datasets import DATASETS, DatasetSpec, enter
-from pipeline.trials.fields import ConfigError
-from pipeline.trials.part import PARTS
+from pipeline.trials.fields import ConfigError, UserError
+from pipeline.trials.part import PARTS, origin
 
 __all__ = ["DataError", "Dataset", "load", "register_dataset"]
 
@@ -72,7 +72,14 @@ def load(name: str, folder: str | os.PathLike[str] | None = None, device: str | 
         raise DataError(f"dataset: must be one of {', '.join(DATASETS)}, got {name!r}")
     spec = DATASETS[name]
     source = None if name == "digits" else _given_folder(folder)  # `digits` is bundled with scikit-learn
-    train, test = _checked(name, spec, PARTS["dataset"][name].load()(spec, source))
+    try:
+        parts = PARTS["dataset"][name].load()(spec, source)
+    except UserError:
+        raise
+    except Exception as error:  # a user's reader may raise anything
+        raise DataError(f"dataset: '{name}' cannot be read by {origin(PARTS['dataset'][name])} "
+                        f"({type(error).__name__}: {error})") from error
+    train, test = _checked(name, spec, parts)
     train_x, train_y, test_x, test_y = (torch.from_numpy(array).to(device) for array in (*train, *test))
     return Dataset(spec, train_x, train_y.long(), test_x, test_y.long())
 
