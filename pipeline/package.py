@@ -1,7 +1,8 @@
-"""The package: its folder, and lazy package faces that import a name's module on first use."""
+"""The package: its folders, and lazy package faces that import a name's module on first use."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from pathlib import Path
@@ -9,6 +10,11 @@ from typing import Any
 
 # The whole package is shipped to other nodes, and a checkpoint's digest covers it.
 ROOT = Path(__file__).parent
+
+
+def cache_folder() -> Path:
+    """Return the folder of downloads, features and calibrated noise: PHOTONIC_CACHE, by default ~/.cache/photonic."""
+    return Path(os.environ.get("PHOTONIC_CACHE") or "~/.cache/photonic").expanduser()
 
 
 def lazy(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:

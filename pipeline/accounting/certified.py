@@ -17,13 +17,13 @@ from functools import lru_cache
 
 from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
 
+from pipeline.accounting.calibration import calibrate, kept
 from pipeline.accounting.curves import gdp_eps
 from pipeline.accounting.epsilon import Epsilon
 from pipeline.accounting.event import (
     CONVERSIONS,
     PrivacyEvent,
     TooLittleNoise,
-    calibrate,
     noise_multiplier_for,
     sensitivity,
 )
@@ -91,7 +91,9 @@ def with_noise(config: TrialConfig) -> TrialConfig:
             except TooLittleNoise:  # for the accountants
                 return math.inf
 
-        return with_setting(calibrate(config.target_epsilon, epsilon_of, trainer.calibrates))
+        of = trainer.calibrates, config.trial_key  # a trainer's event may depend on every setting
+        return with_setting(kept(of, config.target_epsilon, epsilon_of, 0.0, lambda: calibrate(
+            config.target_epsilon, epsilon_of, trainer.calibrates)))
     event = gaussian_event(config, config.epochs)
     ratio = mechanism.sensitivity_ratio(config)
     # the setting is over the norm C to which noise is scaled, the event's multiplier over the sensitivity
@@ -101,15 +103,17 @@ def with_noise(config: TrialConfig) -> TrialConfig:
     return TrialConfig(config.given, noise_multiplier=over_sensitivity * sensitivity_over_norm, target_epsilon=0.0)
 
 
-def calibrated(config: TrialConfig) -> dict[str, str]:
-    """Return the tags with a trial's calibrated noise multiplier or sigma; its settings have only the target."""
+def calibrated_noise(config: TrialConfig) -> dict[str, float]:
+    """Return a trial's calibrated noise multiplier or sigma, by setting; its settings have only the target."""
     noise_settings = {"target_epsilon": config.parts.trainer.calibrates or "noise_multiplier",
                       "target_label_epsilon": "sigma"}
-    tags = {}
-    for target, name in noise_settings.items():
-        if config.canonical().get(target):
-            tags[f"calibrated.{name}"] = repr(float(getattr(with_noise(config), name)))
-    return tags
+    return {name: float(getattr(with_noise(config), name)) for target, name in noise_settings.items()
+            if config.canonical().get(target)}
+
+
+def calibrated(config: TrialConfig) -> dict[str, str]:
+    """Return the tags with a trial's calibrated noise."""
+    return {f"calibrated.{name}": repr(value) for name, value in calibrated_noise(config).items()}
 
 
 def step_mu(config: TrialConfig) -> float:

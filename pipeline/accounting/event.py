@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -26,6 +26,7 @@ from dp_accounting import GaussianDpEvent, NeighboringRelation, PoissonSampledDp
 from dp_accounting.dp_event import SampledWithoutReplacementDpEvent
 from dp_accounting.rdp import RdpAccountant
 
+from pipeline.accounting.calibration import calibrate, kept
 from pipeline.accounting.curves import (
     COARSEST,
     DISCRETIZATION,
@@ -39,7 +40,7 @@ from pipeline.accounting.curves import (
     without_replacement_rdp,
 )
 from pipeline.accounting.epsilon import Epsilon, check_delta
-from pipeline.trials.fields import ConfigError, UserError
+from pipeline.trials.fields import UserError
 from pipeline.trials.mechanism import MIN_DELTA_PER_STEP, MIN_NOISE_OVER_C
 from pipeline.trials.part import PARTS, load, parts_of
 from pipeline.trials.sampler import RELATIONS, Sampler
@@ -50,8 +51,6 @@ LEAST_NOISE_OVER_SENSITIVITY = MIN_NOISE_OVER_C / 2  # the sensitivity is 2 C un
 LITTLE_NOISE = 0.4  # below it the loss of one step spreads over tens, so the grid is `COARSEST`
 # Of full batches: above either, a grid of losses is too large, and one Gaussian is accounted for instead.
 LARGEST_MU, MOST_STEPS = 30.0, 100_000
-MAX_VALUE = 1e6  # of what is calibrated
-CALIBRATION_RANGE = (0.99, 0.995)  # epsilon over its target: the smallest accepted ratio, and the ratio aimed at
 
 
 class UnsupportedAccounting(UserError, ValueError):
@@ -233,64 +232,9 @@ def noise_multiplier_for(target_epsilon: float, event: PrivacyEvent, delta: floa
     def epsilon_of(noise_multiplier: float) -> float:
         return dataclasses.replace(event, noise_multiplier=noise_multiplier).value(delta, accountant)
 
-    return calibrate(target_epsilon, epsilon_of, "noise multiplier", LEAST_NOISE_OVER_SENSITIVITY, least)
-
-
-def calibrate(target_epsilon: float, epsilon_of: Callable[[float], float], name: str, min_value: float = 1e-6,
-              least: float = 0.0) -> float:
-    """Return a value, such as a noise multiplier, that gives an epsilon between 0.99 and 1 times `target_epsilon`.
-
-    `epsilon_of` decreases with the value, and is infinite where no accountant takes it.
-    """
-    if not 0 < target_epsilon < math.inf:
-        raise ConfigError(f"target_epsilon: must be > 0 and finite, got {target_epsilon}")
-
-    def value_at(log_value: float) -> float:
-        return min(max(math.exp(log_value), min_value), MAX_VALUE)  # exp rounds
-
-    def log_ratio(log_value: float) -> float:
-        """Return log(epsilon/target_epsilon), which decreases in `log_value` and is nearly linear."""
-        return math.log(max(epsilon_of(value_at(log_value)), 1e-300) / target_epsilon)  # epsilon may be 0
-
-    def refusal(bound: str, value: float, other: str) -> ConfigError:
-        """Return the error for a target beyond the epsilon of a value, which is `at least` or `at most` accepted."""
-        attained, accepted = epsilon_of(value), f"{name} in [{max(min_value, least):g}, {MAX_VALUE:g}]"
-        if math.isinf(attained):
-            return ConfigError(f"target_epsilon: no {accepted} gives a finite epsilon at this delta, got "
-                               f"{target_epsilon:g}; use a larger delta")
-        return ConfigError(f"target_epsilon: must be {bound} {attained:.4g}, as no {accepted} gives {other}, got "
-                           f"{target_epsilon:g}")
-
-    min_ratio, aim = map(math.log, CALIBRATION_RANGE)
-    bottom, top = math.log(min_value), math.log(MAX_VALUE)
-    # Bracket the solution between logarithms of values, in steps of a factor 1.4: the ratio is > 0 at `low` and <= 0 at
-    # `high`.
-    low = high = 0.0
-    ratio_at_low = ratio_at_high = log_ratio(0.0)
-    while ratio_at_high > 0:
-        if high == top:
-            raise refusal("at least", MAX_VALUE, "less")
-        low, ratio_at_low = high, ratio_at_high
-        high = min(high + math.log(1.4), top)
-        ratio_at_high = log_ratio(high)
-    while ratio_at_low <= 0 and high > bottom:
-        high, ratio_at_high = low, ratio_at_low
-        low = max(low - math.log(1.4), bottom)
-        ratio_at_low = log_ratio(low)
-    # Shrink the bracket by linear interpolation, at least a tenth from either end; halve it if epsilon is infinite.
-    while ratio_at_high < min_ratio and high - low > (1e-5 if ratio_at_low < math.inf else 1e-3):
-        fraction = 0.5
-        if ratio_at_low < math.inf:
-            fraction = min(max((ratio_at_low - aim) / (ratio_at_low - ratio_at_high), 0.1), 0.9)
-        middle = low + fraction * (high - low)
-        ratio = log_ratio(middle)
-        if ratio > 0:
-            low, ratio_at_low = middle, ratio
-        else:
-            high, ratio_at_high = middle, ratio
-    if ratio_at_high < min_ratio or value_at(high) < least:  # no more epsilon is to be had
-        raise refusal("at most", max(value_at(high), least), "more")
-    return value_at(high)
+    of = repr(dataclasses.replace(event, noise_multiplier=None)), delta, accountant
+    return kept(of, target_epsilon, epsilon_of, least, lambda: calibrate(
+        target_epsilon, epsilon_of, "noise multiplier", LEAST_NOISE_OVER_SENSITIVITY, least))
 
 
 def _accountant_for(event: PrivacyEvent, accountant: str | None) -> str:

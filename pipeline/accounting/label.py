@@ -25,6 +25,7 @@ from functools import lru_cache
 import numpy as np
 from scipy import optimize, stats
 
+from pipeline.accounting.calibration import kept
 from pipeline.accounting.claimed import ALPHAS, Curve
 from pipeline.accounting.curves import (
     classic_conversion,
@@ -87,16 +88,18 @@ def with_sigma(config: TrialConfig) -> TrialConfig:
     delta = accounted_delta(config)
     aim = 0.995 * target  # between 0.99 and 1 times the target
 
-    def excess(log_mu: float) -> float:
-        """Return label epsilon minus the aim; it grows with mu."""
-        return binomial_gdp_eps(math.exp(log_mu), draws, q, delta) - aim
+    def epsilon_of(mu: float) -> float:
+        return binomial_gdp_eps(mu, draws, q, delta)
 
-    low = high = 0.0  # log mu below and above the solution
-    while excess(low) > 0:
-        low -= 1.0
-    while excess(high) < 0:
-        high += 1.0
-    mu = math.exp(optimize.brentq(excess, low, high, xtol=1e-9))
+    def search() -> float:
+        low = high = 0.0  # log mu below and above the solution; epsilon grows with mu
+        while epsilon_of(math.exp(low)) > aim:
+            low -= 1.0
+        while epsilon_of(math.exp(high)) < aim:
+            high += 1.0
+        return math.exp(optimize.brentq(lambda log_mu: epsilon_of(math.exp(log_mu)) - aim, low, high, xtol=1e-9))
+
+    mu = kept(("mu of a label", draws, q, delta), target, epsilon_of, 0.0, search)
     return TrialConfig(config.given, sigma=_sensitivity(config) / mu, target_label_epsilon=0.0)
 
 

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from pipeline.accounting.budget import scope
+from pipeline.accounting.certified import calibrated_noise
 from pipeline.accounting.evaluations import check_evaluations
 from pipeline.experiment.experiment import Experiment
 from pipeline.experiment.plugins import LOADED, load_plugins
@@ -264,7 +265,8 @@ class Sweep:
                         odometer.begin(self.missing)
                     resumed = checkpoints.resumable(rounds.trials, self.done, self.progress.say)
                     resumed += _by_themselves(self.missing, resumed, checkpoints)
-                    packs = plan(self.missing, experiment.resources, packs_at_once, resumed)
+                    packs = [with_calibrated_noise(pack) for pack in
+                             plan(self.missing, experiment.resources, packs_at_once, resumed)]
                     self.progress.phase(_training(self.missing, packs, packs_at_once))
                     driver = Driver(packs, recorder, watchdog, self.lease, overdue)
                     fit(packs, packs_at_once, experiment.resources, trainer, self.plugins, driver, self.folder.ray,
@@ -304,6 +306,11 @@ def _training(trials: Sequence[TrialConfig], packs: Sequence[Pack], at_once: int
     if features:
         text += f"; first features are computed, or read from the cache: {', '.join(features)}"
     return text
+
+
+def with_calibrated_noise(pack: Pack) -> Pack:
+    """Return the pack with the noise that targets need, so that no worker calibrates it."""
+    return Pack(tuple(trial.with_recorded_noise(calibrated_noise(trial)) for trial in pack.trials))
 
 
 def _by_themselves(missing: Sequence[TrialConfig], kept: Sequence[Pack], checkpoints: Checkpoints) -> list[Pack]:

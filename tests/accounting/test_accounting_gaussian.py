@@ -3,6 +3,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+from pathlib import Path
+from unittest.mock import Mock
 
 import dp_accounting
 import numpy as np
@@ -15,6 +17,7 @@ from scipy import integrate, stats
 
 from pipeline.accounting import curves, leekifer, selected
 from pipeline.accounting import event as ga
+from pipeline.accounting.calibration import calibrate
 from pipeline.accounting.event import PrivacyEvent, UnsupportedAccounting, epsilon
 from pipeline.accounting.selected import selected_by_composition
 from pipeline.trials.fields import ConfigError
@@ -196,13 +199,36 @@ def test_calibration_refuses():
                 ga.noise_multiplier_for(target, event, 1e-5, least=least)
         assert ga.noise_multiplier_for(0.999 * largest, event, 1e-5, least=least) == pytest.approx(least, rel=0.01)
     with pytest.raises(ConfigError, match="must be at least 0.9263, as no noise in .0.5, 1e.06. gives less, got 0.1"):
-        ga.calibrate(0.1, lambda value: curves.gdp_eps(0.25, 1e-5), "noise", 0.5)
+        calibrate(0.1, lambda value: curves.gdp_eps(0.25, 1e-5), "noise", 0.5)
     with pytest.raises(ConfigError, match="no noise in .* gives a finite epsilon at this delta, got 3; use a larger"):
-        ga.calibrate(3, lambda value: math.inf, "noise")
+        calibrate(3, lambda value: math.inf, "noise")
     with pytest.raises(ConfigError, match="must be at most 1, as no noise in .* gives more, got 9"):
-        ga.calibrate(9, lambda value: 1 / value if value >= 1 else math.inf, "noise")
+        calibrate(9, lambda value: 1 / value if value >= 1 else math.inf, "noise")
     with pytest.raises(UnsupportedAccounting):
         ga.noise_multiplier_for(1.0, dataclasses.replace(SHUFFLED, relation="add/remove"), 1e-5)
+
+
+@pytest.mark.parametrize("damage", ["", "nan\n", "1e-300\n", "4.0\n", "{!r}", "\xff"])
+def test_a_calibrated_value_is_kept_and_an_entry_that_is_damaged_is_calibrated_again(tmp_path, monkeypatch, damage):
+    monkeypatch.setenv("PHOTONIC_CACHE", str(tmp_path))
+    search = Mock(wraps=calibrate)
+    monkeypatch.setattr(ga, "calibrate", search)
+    values = [ga.noise_multiplier_for(target, SHUFFLED, 1e-5) for target in (3.0, 3.0, 4.0)]
+    assert values[0] == values[1] != values[2] and search.call_count == 2 == len(list(tmp_path.rglob("*/*")))
+    for entry in tmp_path.rglob("*/*"):
+        entry.write_text(damage.format(float(entry.read_text())), encoding="latin1")
+    assert [ga.noise_multiplier_for(target, SHUFFLED, 1e-5) for target in (3.0, 4.0)] == values[1:]
+    assert search.call_count == 4
+
+
+@pytest.mark.parametrize("cache", ["a-file", "~nobody-of-this-name"])
+def test_without_a_cache_that_can_be_written_nothing_is_kept(tmp_path, monkeypatch, cache):
+    monkeypatch.chdir(tmp_path)
+    Path("a-file").touch()
+    monkeypatch.setenv("PHOTONIC_CACHE", cache)
+    assert 0.99 * 3 <= epsilon(dataclasses.replace(
+        SHUFFLED, noise_multiplier=ga.noise_multiplier_for(3.0, SHUFFLED, 1e-5)), 1e-5).value <= 3
+    assert [path.name for path in tmp_path.rglob("*")] == ["a-file"]
 
 
 def test_an_epsilon_is_computed_once(monkeypatch):

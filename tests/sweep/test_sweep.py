@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import io
 import itertools
+import json
 import os
 import re
 import signal
@@ -24,6 +25,8 @@ from ray import cloudpickle
 from rich.console import Console
 from sweep_stub import experiment, grid
 
+from pipeline.accounting.calibration import calibrate
+from pipeline.accounting.certified import with_noise
 from pipeline.cli import main
 from pipeline.sweep import cluster, recorder, tuning
 from pipeline.sweep import progress as progress_module
@@ -86,6 +89,25 @@ def test_all_trials_once_and_then_nothing(tmp_path, two_cores, monkeypatch):
 def assert_one_opu_takes_one_pack_at_a_time(folder: Path) -> None:
     spans = sorted(tuple(map(float, file.read_text().split())) for file in folder.glob("opu-*.interval"))
     assert len(spans) == 4 and all(end <= begin for (_, end), (begin, _) in itertools.pairwise(spans))
+
+
+def test_noise_is_calibrated_once_for_all_trials_workers_and_commands(tmp_path, two_cores, monkeypatch):
+    cache = tmp_path / "cache"
+    monkeypatch.setenv("PHOTONIC_CACHE", str(cache))
+    search = Mock(wraps=calibrate)
+    monkeypatch.setattr("pipeline.accounting.event.calibrate", search)
+    trials = [trial for target in range(1, 7) for trial in grid(
+        mechanism="per_example", sampler="shuffled", target_epsilon=float(target))]
+    trainer = functools.partial(sweep_stub.without_calibration, folder=tmp_path, seconds=0.01)
+    with_noise.cache_clear()
+    result = run_sweep(experiment(trials, pack_size=12), root=tmp_path / "runs", trainer=trainer, quiet=True)
+    assert result.finished == len(trials) == 48
+    noise = {number for file in tmp_path.glob("noise-*") for number in json.loads(file.read_text())}
+    assert noise == {with_noise(trial).noise_multiplier for trial in trials} and len(noise) == 6
+    assert search.call_count == 6 == len(list((cache / "noise").iterdir()))
+
+    with_noise.cache_clear()
+    assert {with_noise(trial).noise_multiplier for trial in trials} == noise and search.call_count == 6
 
 
 def test_a_worker_of_another_program_trains_nothing(tmp_path, two_cores, monkeypatch):

@@ -3,15 +3,19 @@ trials for it."""
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
+from unittest.mock import Mock
 
 import numpy as np
 
+from pipeline.accounting import event
+from pipeline.accounting.certified import with_noise
 from pipeline.experiment.experiment import Experiment
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.packs import Pack, Resources
@@ -65,6 +69,14 @@ def train(pack: Pack, *, folder: Path, seconds: float = 0.05, raises: tuple[int,
             yield records
     finally:
         (folder / f"{kind}-{pack.shared.trial_key}.interval").write_text(f"{begin} {time.time()}")
+
+
+def without_calibration(pack: Pack, **options: object) -> Iterator[list[EpochRecord]]:
+    """As `train`, of trials whose noise the driver has calibrated: nothing is calibrated in the worker."""
+    event.calibrate = Mock(side_effect=RuntimeError("noise was calibrated in a worker"))
+    noise = {with_noise(trial).noise_multiplier for trial in pack.trials}
+    Path(options["folder"], f"noise-{pack.shared.trial_key}").write_text(json.dumps(sorted(noise)))
+    return train(pack, **options)
 
 
 def _wait_for(*files: Path) -> None:

@@ -27,7 +27,7 @@ from pipeline.learning.data.dead_leaves import LEAST_DEVIATION, decorrelated, st
 from pipeline.learning.data.download import DataError, write_errors_named
 from pipeline.learning.data.inputs import LARGEST_FEATURE, representable
 from pipeline.learning.data.maps import Apply
-from pipeline.learning.data.readers import cache_folder
+from pipeline.package import cache_folder
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.feature_file import FeatureFile, file_of
 from pipeline.trials.fields import ConfigError

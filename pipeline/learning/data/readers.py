@@ -24,6 +24,7 @@ from pathlib import Path
 import numpy as np
 
 from pipeline.learning.data.download import DataError, fetch, read_cached
+from pipeline.package import cache_folder
 from pipeline.trials.datasets import DIGESTS, DatasetSpec
 
 BASE_URLS = {
@@ -49,11 +50,6 @@ SVHN_FOLDER = "SVHN"
 
 Arrays = tuple[np.ndarray, np.ndarray]  # x uint8 [N, n_features], y [N]: whole numbers of any type
 Reader = Callable[[DatasetSpec, Path | None], tuple[Arrays, Arrays]]  # of the folder that the user gave -> train, test
-
-
-def cache_folder() -> Path:
-    """Return the folder of downloads and computed features: PHOTONIC_CACHE, by default ~/.cache/photonic."""
-    return Path(os.environ.get("PHOTONIC_CACHE") or "~/.cache/photonic").expanduser()
 
 
 def _locate(folder: Path, candidates: Sequence[str]) -> Path:
