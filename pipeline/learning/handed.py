@@ -18,6 +18,7 @@ from pipeline.learning.randomness import Noise, torch_generator
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.fields import UserError
 from pipeline.trials.packs import Pack
+from pipeline.trials.shapes import dense_shapes, n_parameters
 
 TRIED_BATCHES = 2  # of every epoch, with whose weights the function is tried: zeros at the start may hide a fault
 ROWS_AT_ONCE = 64  # records in one call of the function that `TrialContext.rows` is given
@@ -155,11 +156,11 @@ class TrialContext:
 
 
 class Flat(Network):
-    """The network as mechanisms see it: layers and sizes without initial weights."""
+    """Contributions of d numbers as mechanisms see them: biases of one layer without inputs and weights."""
 
     def __init__(self, config: TrialConfig) -> None:
-        self.layers = [make_layer(shape) for shape in config.layers]
-        self.sizes = (config.layers[0].n_in, *(shape.n_out for shape in config.layers))
+        self.sizes = (0, n_parameters(config.layers))
+        self.layers = [make_layer(shape) for shape in dense_shapes(self.sizes)]
 
 
 class Contributions:

@@ -71,7 +71,7 @@ def method(fields: Mapping[str, Any]) -> str:
     `softmax` stands for networks without hidden layers, for which all algorithms are the same.
     """
     network = parts_of("network", Network)[fields["network"]]
-    has_algorithm = network.trainer_only or network.convolutional or fields["hidden"]
+    has_algorithm = network.trainer_only or network.own or network.convolutional or fields["hidden"]
     return fields["algorithm"] if has_algorithm else "softmax"
 
 
