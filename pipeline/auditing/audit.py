@@ -129,10 +129,7 @@ def findings(name: str, trial: TrialConfig, data: Dataset, steps: int) -> Iterat
     apply.
     """
     noisy = with_noise(trial)
-    if trial.own_code:
-        found = _own_code_findings(name, noisy, data)
-    else:
-        found = _network_findings(name, noisy, data, steps)
+    found = _own_code_findings(name, noisy, data) if trial.own_code else _network_findings(name, noisy, data, steps)
     for finding in found:
         yield dataclasses.replace(finding, public=finding.public or trial.disclosure == "plain")
 

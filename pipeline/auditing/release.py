@@ -131,7 +131,8 @@ def _audit(first: np.ndarray, second: np.ndarray, delta: float, conf: float) -> 
     return two_point_step_audit(lambda j: next(values[j]), delta, trials=len(first), conf=conf, of="mu")
 
 
-def _worst_neighbours(config: TrialConfig, sizes: Sequence[int]) -> tuple[tuple[list[torch.Tensor], list[Activation]], ...]:
+def _worst_neighbours(config: TrialConfig,
+                      sizes: Sequence[int]) -> tuple[tuple[list[torch.Tensor], list[Activation]], ...]:
     """Return two neighbouring batches whose contributions any bound clips, for the largest possible difference.
 
     A batch is a pair of factors: deltas [1, m, n_l] and activations [1, m, n_{l-1}] of every layer. add/remove: no

@@ -2,20 +2,21 @@
 
 Block k maps h^{k-1} to h^k. A signal is the learning signal at a block's output: B^k e for DFA, and the error e at the
 output block. A segment is what back-propagates: one block for DFA, the whole network for BP, and for `hybrid` the lower
-blocks with the one above them. Its input is detached, and
+blocks with the one above them. The contribution of a record is the gradient, over all segments, of the product of a
+segment's output with its signal.
 
-    contribution of record i = (vjp of segment s at h_i, on its signal; over all segments s)
-
-`torch.func.vjp` computes it for one record, and `torch.func.vmap` maps that over records. So row i depends on record i
-by construction, in real numbers; in float32 the last bits might depend on the other records of a call, which is tried
-(`rows_are_separate`).
+The module sees one record at a time, and `torch.func.vmap` maps that over records. So a contribution depends on its own
+record by construction, in real numbers; in float32 the last bits might depend on the other records of a call, which is
+tried (`rows_are_separate`).
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections import OrderedDict
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -23,7 +24,9 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, vjp, vmap
+from torch.func import functional_call, vmap
+from torch.nn import functional
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 from torch.nn.modules.dropout import _DropoutNd
 from torch.utils.flop_counter import FlopCounterMode
@@ -43,8 +46,7 @@ from pipeline.trials.own_network import Own
 from pipeline.trials.packs import Pack
 from pipeline.trials.shapes import BlockShape
 
-# Trained numbers above which norms of contributions and then one pass over their weighted sum are faster than rows.
-ROWS_UP_TO = 50_000
+TOLERANCE = 1e-3  # of rows by probes, relative to their norm
 
 
 class Described(NamedTuple):
@@ -131,9 +133,8 @@ def described(part: Own, shape: tuple[int, ...], n_classes: int) -> Described:
     refuse(not owners, "network", f"{where} must have parameters to train (requires_grad)", "none")
     failure = ""
     try:
-        net = Blocks(module, len(module) - 1)
-        signals = [torch.zeros(2, blocks[-1].n_out, device="meta")]
-        net.rows(torch.zeros(2, *shape, device="meta"), signals)
+        passed = Blocks(module, len(module) - 1, shape).forward(torch.zeros(2, *shape, device="meta"))
+        rows(passed.parts([passed.logits]))
     except Exception as error:  # torch.func has many kinds
         failure = f"{type(error).__name__}: {error}"
     return Described(tuple(blocks), shared, failure)
@@ -150,73 +151,187 @@ def check_trainable(trial: TrialConfig) -> None:
            f"'{found.shared}' in two", "use 'bp'")
 
 
-class Segment(NamedTuple):
-    """Blocks through which a signal goes back."""
+@dataclass(frozen=True)
+class Gradients:
+    """Gradients of n records in one layer, as products of learning signals and inputs, summed over T positions.
 
-    module: nn.Sequential
-    trained: dict[str, Tensor]  # parameters by name
+    Attributes:
+        delta: signals at the layer's output [n, T, n_out].
+        h: its inputs [n, T, n_in].
+        has_bias: whether the layer has a bias, whose gradient is the sum of the signals.
+    """
 
-    def of_one(self, parameters: dict[str, Tensor], h: Tensor) -> Tensor:
-        """Return the output of one record's input h; the module sees a batch of one."""
-        output: Tensor = functional_call(self.module, parameters, (h[None],))
-        return output[0]
+    delta: Tensor
+    h: Tensor
+    has_bias: bool
+
+    def rows(self) -> Tensor:
+        """Return the gradients [n, d]: those of the weights [n_out, n_in], then those of the bias."""
+        weight = torch.bmm(self.delta.transpose(1, 2), self.h).flatten(1)
+        return torch.cat([weight, self.delta.sum(dim=1)], dim=1) if self.has_bias else weight
+
+    def squares(self) -> Tensor:
+        """Return the squared norms of the gradients [n, 1] at T = 1, where they are not formed."""
+        return self.delta.square().sum(dim=2) * (self.h.square().sum(dim=2) + self.has_bias)
+
+    def sum(self, factors: Tensor) -> Tensor:
+        """Return the sum [d] of the gradients, each times its factor [n, 1], at T = 1."""
+        delta = torch.where(factors > 0, self.delta[:, 0] * factors, 0.0)
+        weight = (delta.T @ torch.where(factors > 0, self.h[:, 0], 0.0)).flatten()
+        return torch.cat([weight, delta.sum(dim=0)]) if self.has_bias else weight
+
+
+Part = Gradients | Tensor  # of a layer's gradients, as products or as rows [n, d]
+
+
+class Segment:
+    """Blocks through which a signal goes back.
+
+    A linear layer or convolution that is called once adds a probe, a zero, to its output: the gradient at the probe is
+    the learning signal. Other trained parameters get a copy for each record.
+
+    Args:
+        children: the blocks, by name.
+        h: one record's input of the first.
+        with_probes: whether layers get probes; without, all parameters get copies.
+    """
+
+    def __init__(self, children: Sequence[tuple[str, nn.Module]], h: Tensor, with_probes: bool) -> None:
+        self.module = nn.Sequential(OrderedDict(children))
+        self.order = [name for name, parameter in self.module.named_parameters() if parameter.requires_grad]
+        self.layers = {name: layer for name, layer in self.module.named_modules()
+                       if with_probes and type(layer) in (nn.Linear, nn.Conv2d) and _has_products(layer)}
+        calls: dict[str, list[torch.Size]] = {name: [] for name in self.layers}  # shapes of outputs
+        with torch.no_grad(), self._hooked(lambda name, layer, args, output: calls[name].append(output.shape)):
+            self.output = self.module(h[None])[0]
+        self.layers = {name: layer for name, layer in self.layers.items() if len(calls[name]) == 1}
+        self.probe_shapes = {name: calls[name][0] for name in self.layers}
+        self.copied = {name: parameter for name, parameter in self.module.named_parameters()
+                       if parameter.requires_grad and name.rpartition(".")[0] not in self.layers}
+        names = {parameter: name for name, parameter in self.copied.items()}
+        # Where copies go: a parameter may belong to several layers, and a layer to several blocks.
+        self.places = {f"{path}.{name}".lstrip("."): names[parameter] for path, layer in self.module.named_modules()
+                       for name, parameter in layer.named_parameters(recurse=False) if parameter in names}
+
+    @contextlib.contextmanager
+    def _hooked(self, hook: Callable[..., Any]) -> Iterator[None]:
+        """Call `hook(name, layer, inputs, output)` after every call of a layer within the context."""
+        handles = [layer.register_forward_hook(partial(hook, name)) for name, layer in self.layers.items()]
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def _of_one(self, copies: dict[str, Tensor], probes: dict[str, Tensor],
+                h: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the output of one record's input h, and inputs of layers by name; the module sees a batch of one."""
+        inputs: dict[str, Tensor] = {}
+
+        def probed(name: str, layer: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> Tensor:
+            inputs[name] = args[0].detach()
+            return output + probes[name]
+
+        with self._hooked(probed):
+            placed = {place: copies[name] for place, name in self.places.items()}
+            return functional_call(self.module, placed, (h[None],), tie_weights=False)[0], inputs
+
+    def forward(self, h: Tensor) -> tuple[Tensor, Callable[[Tensor], list[Part]]]:
+        """Return the outputs [n, ...] of inputs h [n, ...], and a function from signals [n, n_k] to their gradients."""
+        n = len(h)
+        copies = {name: parameter.detach().expand(n, *parameter.shape).requires_grad_()
+                  for name, parameter in self.copied.items()}
+        probes = {name: h.new_zeros(n, *shape).requires_grad_() for name, shape in self.probe_shapes.items()}
+        with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH):  # others have no rule for vmap
+            output, inputs = vmap(self._of_one)(copies, probes, h)
+
+        def gradients(signal: Tensor) -> list[Part]:
+            wanted = {**copies, **probes}
+            found = dict(zip(wanted, torch.autograd.grad(output, list(wanted.values()), signal.view_as(output),
+                                                         allow_unused=True, materialize_grads=True), strict=True))
+            parts: list[Part] = []
+            for name in self.order:
+                layer, _, parameter = name.rpartition(".")
+                if name in copies:
+                    parts.append(found[name].flatten(1))
+                elif parameter == "weight":  # its layer's bias follows, and is part of this
+                    parts.append(_products(self.layers[layer], found[layer], inputs[layer]))
+            return [part.rows() if isinstance(part, Gradients) and part.h.shape[1] > 1 else part for part in parts]
+
+        return output.detach(), gradients
+
+
+def _has_products(layer: nn.Module) -> bool:
+    """Whether all gradients in a linear layer or convolution are products of signals and inputs."""
+    is_plain = not isinstance(layer, nn.Conv2d) or (
+        layer.groups == 1 and layer.padding_mode == "zeros" and not isinstance(layer.padding, str))
+    return is_plain and all(parameter.requires_grad for parameter in layer.parameters())
+
+
+def _products(layer: nn.Module, delta: Tensor, h: Tensor) -> Gradients:
+    """Return the gradients in a layer of one call for each of n records, from its signals and inputs."""
+    n, has_bias = len(h), layer.bias is not None
+    if isinstance(layer, nn.Conv2d):
+        padding = cast("tuple[int, ...]", layer.padding)  # `_has_products` refuses texts
+        columns = functional.unfold(h.flatten(0, 1), layer.kernel_size, layer.dilation, padding, layer.stride)
+        h = columns.transpose(1, 2).reshape(n, -1, columns.shape[1])
+        delta = delta.flatten(3).transpose(2, 3)  # [n, images, positions, n_out]
+    return Gradients(delta.reshape(n, -1, delta.shape[-1]), h.reshape(n, -1, h.shape[-1]), has_bias)
+
+
+class Pass(NamedTuple):
+    """A forward pass of n records."""
+
+    logits: Tensor
+    gradients: list[Callable[[Tensor], list[Part]]]  # of the segments, from the signals at their outputs
+
+    def parts(self, signals: Sequence[Tensor]) -> list[Part]:
+        """Return the contributions of the records by layer, from a signal [n, n_k] for each segment."""
+        return [part for of_segment, signal in zip(self.gradients, signals, strict=True) for part in of_segment(signal)]
+
+
+def rows(parts: Sequence[Part]) -> Tensor:
+    """Return contributions as rows [n, d]."""
+    return torch.cat([part.rows() if isinstance(part, Gradients) else part for part in parts], dim=1)
+
+
+def norms(parts: Sequence[Part]) -> Tensor:
+    """Return the norms of contributions [n, 1]."""
+    squares = [part.squares() if isinstance(part, Gradients) else part.square().sum(dim=1, keepdim=True)
+               for part in parts]
+    return torch.stack(squares).sum(dim=0).sqrt()
+
+
+def weighted_sum(parts: Sequence[Part], factors: Tensor) -> Tensor:
+    """Return the sum [d] of contributions, each times its factor [n, 1]; with factor 0, none of its numbers count."""
+    return torch.cat([part.sum(factors) if isinstance(part, Gradients) else
+                      torch.where(factors > 0, part * factors, 0.0).sum(dim=0) for part in parts])
 
 
 class Blocks:
-    """Contributions of a module's records, and their sums.
+    """A module as segments.
 
     Args:
         module: the network.
         lower: how many blocks, from the lowest, back-propagate from the block above them; all but the last for BP.
+        shape: of a record.
+        with_probes: as of `Segment`.
     """
 
-    def __init__(self, module: nn.Sequential, lower: int) -> None:
-        children = list(module.named_children())
-        parts = [children[:lower + 1], *([child] for child in children[lower + 1:])]
-        self.segments = [self._segment(blocks) for blocks in parts]
-        self.whole = self._segment(children)
+    def __init__(self, module: nn.Sequential, lower: int, shape: Sequence[int], with_probes: bool = True) -> None:
+        children, self.segments = list(module.named_children()), []
+        h = torch.zeros(*shape, device=next(module.parameters()).device)
+        for blocks in (children[:lower + 1], *([child] for child in children[lower + 1:])):
+            self.segments.append(Segment(blocks, h, with_probes))
+            h = self.segments[-1].output
 
-    @staticmethod
-    def _segment(children: Sequence[tuple[str, nn.Module]]) -> Segment:
-        module = nn.Sequential(OrderedDict(children))
-        return Segment(module, {name: parameter.detach() for name, parameter in module.named_parameters()
-                                if parameter.requires_grad})
-
-    def logits(self, records: Tensor) -> Tensor:
-        """Return the logits [n, n_classes] of records [n, *shape]."""
-        output: Tensor = vmap(partial(self.whole.of_one, self.whole.trained))(records)
-        return output
-
-    def rows(self, records: Tensor, signals: Sequence[Tensor]) -> Tensor:
-        """Return the contributions [n, d] of records [n, *shape]; a signal [n, n_k] for the output of each segment."""
-        def contribution(h: Tensor, *signals: Tensor) -> Tensor:
-            gradients = []
-            for segment, signal in zip(self.segments, signals, strict=True):
-                output, back = vjp(partial(segment.of_one, h=h), segment.trained)[:2]
-                (by_name,) = back(signal.view_as(output))
-                gradients += [by_name[name].flatten() for name in segment.trained]
-                h = output.detach()
-            return torch.cat(gradients)
-
-        rows: Tensor = vmap(contribution)(records, *signals)
-        return rows
-
-    def norms(self, records: Tensor, signals: Sequence[Tensor]) -> Tensor:
-        """Return the norms [n, 1] of `rows`."""
-        return torch.linalg.vector_norm(self.rows(records, signals), dim=1, keepdim=True)
-
-    def sum(self, records: Tensor, signals: Sequence[Tensor], segments: Sequence[Segment] = ()) -> Tensor:
-        """Return the sum [d] of `rows`, in one backward pass; of other segments, if they are given."""
-        gradients: list[Tensor] = []
-        h = records
-        for segment, signal in zip(segments or self.segments, signals, strict=True):
-            parameters = {name: value.detach().requires_grad_() for name, value in segment.trained.items()}
-            with torch.enable_grad():
-                output = vmap(partial(segment.of_one, parameters))(h)
-                gradients += torch.autograd.grad(output, list(parameters.values()), signal.view_as(output),
-                                                 allow_unused=True, materialize_grads=True)
-            h = output.detach()
-        return torch.cat([gradient.flatten() for gradient in gradients])
+    def forward(self, records: Tensor) -> Pass:
+        """Return the pass of records [n, *shape]."""
+        h, gradients = records, []
+        for segment in self.segments:
+            h, of_segment = segment.forward(h)
+            gradients.append(of_segment)
+        return Pass(h, gradients)
 
 
 class BlockParameters(Parameters):
@@ -254,7 +369,16 @@ class ModuleNet:
             parameter.data = view.view_as(parameter)
         feedback = config.parts.feedback
         lower = own(config).lower_layers if feedback.convolutional else 0
-        self.blocks = Blocks(module, len(module) - 1 if feedback.exact else lower)
+        self.blocks, self.whole = (self._blocks(n) for n in (len(module) - 1 if feedback.exact else lower,
+                                                             len(module) - 1))
+
+    def _blocks(self, lower: int) -> Blocks:
+        """Return the module's segments, with probes unless rows would differ: a weight is used outside its layer."""
+        record = torch.rand(1, *self.shape, generator=torch.Generator().manual_seed(0)).to(self.parameters.row.device)
+        by_probes, by_copies = (Blocks(self.module, lower, self.shape, with_probes) for with_probes in (True, False))
+        signals = [torch.ones_like(segment.output).flatten()[None] for segment in by_copies.segments]
+        row, expected = (rows(blocks.forward(record).parts(signals)) for blocks in (by_probes, by_copies))
+        return by_probes if (row - expected).norm() <= TOLERANCE * expected.norm() else by_copies
 
     def blank_parameters(self, replicas: int, device: torch.device | str = "cpu",
                          dtype: torch.dtype = torch.float32) -> BlockParameters:
@@ -264,7 +388,7 @@ class ModuleNet:
     @torch.no_grad()
     def forward(self, x: Tensor) -> tuple[None, Tensor]:
         """Return (None, logits [1, m, n_classes]) of inputs x [1, m, n_0], for `Evaluation`."""
-        return None, self.blocks.logits(x[0].view(-1, *self.shape))[None]
+        return None, self.blocks.forward(x[0].view(-1, *self.shape)).logits[None]
 
 
 class ModuleTraining(Training):
@@ -286,8 +410,6 @@ class ModuleTraining(Training):
         places = torch.arange(3 * self.size // 2, device=device) % len(data.test_y)
         self._tried = self.test_inputs.batch(places), data.test_y[places]
         self._n_tries = 0  # that are left in this epoch
-        is_large = self.net.parameters.row.shape[1] > ROWS_UP_TO
-        self.by_norms = isinstance(self.mechanism, GaussianMechanism) and not self.config.secure and is_large
 
     def _network(self, seeds: Sequence[int]) -> Any:
         return ModuleNet(self.pack.shared, initial_module(self.pack.shared).to(self.device))
@@ -314,11 +436,11 @@ class ModuleTraining(Training):
             self._gradient_on_test_records()
         for chunk in places.split(self.size):
             x, y, present = filled(self.size, self.train_inputs.batch(chunk), labels[chunk], torch.ones_like(chunk))
-            records, error, loss = self._error(x, y, present)
+            passed, error, loss = self._passed(x, y, present)
             total += loss * len(chunk)
+            self._add(passed.parts(self._signals(error)), present.bool()[:, None])
             if measure_alignment and not on_test_records:
-                self._add_gradient(records, error)
-            self._add(records, self._signals(error), len(chunk))
+                self._add_gradient(x, error)
         if isinstance(self.mechanism, GaussianMechanism):
             if isinstance(self.mechanism.integers, RowSum):
                 self.mechanism.integers.release(self.update)
@@ -329,11 +451,11 @@ class ModuleTraining(Training):
             self.average.update()
         return total / max(len(places), 1), cosines(self.update, self.gradient) if measure_alignment else None
 
-    def _error(self, x: Tensor, y: Tensor, present: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return records [n, *shape], their errors [1, n, n_classes], 0 for padding, and the mean loss [1]."""
-        records = x.view(-1, *self.net.shape)
-        error, loss = self.loss(self.net.blocks.logits(records)[None], y[None], present.float()[None, :, None])
-        return records, error, loss
+    def _passed(self, x: Tensor, y: Tensor, present: Tensor) -> tuple[Pass, Tensor, Tensor]:
+        """Return the pass of inputs [n, n_0], errors [1, n, n_classes], 0 for padding, and the mean loss [1]."""
+        passed = self.net.blocks.forward(x.view(-1, *self.net.shape))
+        error, loss = self.loss(passed.logits[None], y[None], present.float()[None, :, None])
+        return passed, error, loss
 
     def _signals(self, error: Tensor) -> list[Tensor]:
         """Return the signals of the segments' outputs, each [n, n_k], from the error [1, n, n_classes]."""
@@ -342,48 +464,36 @@ class ModuleTraining(Training):
 
     def _rows(self, x: Tensor, y: Tensor) -> Tensor:
         """Return the contributions [n, d] of inputs [n, n_0] and labels [n], without an OPU's noise."""
-        records, error, _ = self._error(x, y, torch.ones_like(y))
-        return self.net.blocks.rows(records, [signal[0] for signal in self.feedback.signals(error)])
+        passed, error, _ = self._passed(x, y, torch.ones_like(y))
+        return rows(passed.parts([signal[0] for signal in self.feedback.signals(error)]))
 
-    def _add(self, records: Tensor, signals: list[Tensor], n: int) -> None:
-        """Add the bounded contributions of the first n records to `update` or, as integers, to the mechanism's sum."""
-        blocks, mechanism, total = self.net.blocks, self.mechanism, self.update.row[0]
+    def _add(self, parts: list[Part], present: Tensor) -> None:
+        """Add bounded contributions to `update` or, as integers, to the mechanism's sum; `present` [n, 1] for records.
+
+        A contribution that is not finite counts as none.
+        """
+        mechanism, total = self.mechanism, self.update.row[0]
         if not isinstance(mechanism, GaussianMechanism):
-            total += blocks.sum(records, [signal / self.config.batch_size for signal in signals])
+            total += weighted_sum(parts, present / self.config.batch_size)
         elif isinstance(mechanism.integers, RowSum):
-            mechanism.integers.add(mechanism.factor, blocks.rows(records, signals)[None, :n])
-        elif self.by_norms:
-            norms = blocks.norms(records, signals)
-            finite = norms.isfinite()
-            factors = torch.where(finite, mechanism.factor(norms[None])[0], 0.0)
-            usable = finite.view(-1, *[1] * (records.ndim - 1))
-            total += blocks.sum(torch.where(usable, records, 0.0),
-                                [torch.where(finite, signal * factors, 0.0) for signal in signals])
+            mechanism.integers.add(mechanism.factor, rows(parts)[None, present[:, 0]])
         else:
-            rows = blocks.rows(records, signals)[:n]
-            norms = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
-            factors = torch.where(norms.isfinite(), mechanism.factor(norms[None])[0], 0.0)
-            total += torch.where(norms.isfinite(), rows * factors, 0.0).sum(dim=0)
+            lengths = norms(parts)
+            factors = torch.where(present & lengths.isfinite(), mechanism.factor(lengths[None])[0], 0.0)
+            total += weighted_sum(parts, factors)
 
-    def _add_gradient(self, records: Tensor, error: Tensor) -> None:
-        """Add the gradient of the mean loss to `gradient`, from errors [1, n, n_classes]."""
-        signals = [error[0] / self.config.batch_size]
-        self.gradient.row[0] += self.net.blocks.sum(records, signals, [self.net.blocks.whole])
+    def _add_gradient(self, x: Tensor, error: Tensor) -> None:
+        """Add the gradient of the mean loss to `gradient`, from inputs [n, n_0] and errors [1, n, n_classes]."""
+        passed = self.net.whole.forward(x.view(-1, *self.net.shape))
+        factors = torch.full((len(x), 1), 1 / self.config.batch_size, device=self.device)
+        self.gradient.row[0] += weighted_sum(passed.parts([error[0]]), factors)
 
     def _gradient_on_test_records(self) -> None:
         places = self._next_test_places()
         for chunk in places.split(self.size):
             x, y, present = filled(self.size, self.test_inputs.batch(chunk), self.data.test_y[chunk],
                                    torch.ones_like(chunk))
-            records, error, _ = self._error(x, y, present)
-            self._add_gradient(records, error)
-
-    def _tags(self, r: int) -> dict[str, str]:
-        """Return how contributions are computed."""
-        if not isinstance(self.mechanism, GaussianMechanism):
-            return {}
-        way = "norms, then one pass over the weighted sum" if self.by_norms else "rows"
-        return {"network.contributions": way}
+            self._add_gradient(x, self._passed(x, y, present)[1])
 
     def _weights(self, r: int) -> dict[str, np.ndarray]:
         """Return the module's parameters and buffers by name."""

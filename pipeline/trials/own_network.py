@@ -35,7 +35,7 @@ class Own(Part):
     network_version: int = setting(0, "version of a user's network; by default that which is loaded", low=0)
     input_norm: float = again("input_norm", elide=True)
     records_at_once: int = setting(
-        64, "records whose contributions a user's network computes at a time; memory grows with it", low=1, high=4096)
+        128, "records whose contributions a user's network computes at a time; memory grows with it", low=1, high=4096)
     shared_blocks: int = setting(
         1, "blocks of a user's network, from the lowest, that back-propagate from the block above them", low=1,
         needs=[chosen("algorithm", "hybrid")])

@@ -66,3 +66,40 @@ FAULTY = {"batch_norm": lambda: _with(nn.BatchNorm1d(64)), "dropout": lambda: _w
                                                                   nn.Linear(64, 10))}
 for _name, _make in FAULTY.items():
     network(f"faulty_{_name}", version=1)(lambda trial, shape, n_classes, make=_make: make())
+
+
+class Twice(nn.Module):
+    """Uses the weights of one layer by a call and, transposed, by themselves."""
+
+    def __init__(self):
+        super().__init__()
+        self.flat, self.up, self.back = nn.Flatten(), nn.Linear(64, 12), nn.Linear(64, 10)
+
+    def forward(self, x):
+        return self.back(torch.tanh(self.up(self.flat(x))) @ self.up.weight)
+
+
+@network("twice", version=1)
+def twice(trial, shape, n_classes):
+    return nn.Sequential(Twice())
+
+
+class Attention(nn.Module):
+    """torch's own attention over the rows of an image, and a frozen layer."""
+
+    def __init__(self):
+        super().__init__()
+        self.attention, self.frozen = nn.MultiheadAttention(8, 2, batch_first=True), nn.Linear(8, 8)
+        self.frozen.requires_grad_(False)
+
+    def forward(self, x):
+        x = self.frozen(x[:, 0])
+        return self.attention(x, x, x, need_weights=False)[0].flatten(1)
+
+
+@network("attention", version=1)
+def attention(trial, shape, n_classes):
+    return nn.Sequential(nn.Sequential(nn.Conv2d(1, 2, 3, padding="same", groups=1), nn.GroupNorm(1, 2),
+                                       nn.Conv2d(2, 2, 3, padding=1, groups=2), nn.Tanh()),
+                         nn.Sequential(nn.Conv2d(2, 1, (3, 2), (1, 1), padding=(1, 1), dilation=(1, 2)), Attention()),
+                         nn.LayerNorm(64), nn.Linear(64, n_classes))

@@ -68,16 +68,6 @@ def test_a_module_has_the_updates_of_the_same_built_in_network(network, algorith
     torch.testing.assert_close(cosines, expected_cosines, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("by_norms", [False, True])
-def test_norms_and_one_pass_give_the_sum_of_the_bounded_rows(by_norms, digits, monkeypatch):
-    config = own(noise_multiplier=0.0)
-    expected = updates(config, digits)[2]
-    monkeypatch.setattr("pipeline.learning.modules.ROWS_UP_TO", 0 if by_norms else 10**9)
-    training = prepare(Pack((config,)), digits, CPU)
-    assert ("norms" in training._tags(0)["network.contributions"]) == by_norms
-    torch.testing.assert_close(updates(config, digits)[1], expected, rtol=1e-5, atol=1e-5 * expected.abs().max().item())
-
-
 def test_the_certified_epsilon_is_that_of_the_built_in_network():
     config = own("convolutions", algorithm="hybrid")
     assert [str(epsilon) for epsilon in account(config)] == [str(epsilon) for epsilon in account(built_in(config))]
@@ -88,8 +78,9 @@ def sums(training, records, labels):
     mechanism = training.mechanism
     mechanism.integers.total = 0.0
     for x, y in zip(records.flatten(1).split(training.size), labels.split(training.size), strict=True):
-        images, error, _ = training._error(*filled(training.size, x, y, torch.ones(len(x))))
-        training._add(images, training._signals(error), len(x))
+        x, y, present = filled(training.size, x, y, torch.ones(len(x)))
+        passed, error, _ = training._passed(x, y, present)
+        training._add(passed.parts(training._signals(error)), present.bool()[:, None])
     total, mechanism.integers.total = mechanism.integers.total, 0.0
     return total * mechanism.integers.unit * mechanism.integers.scale
 
@@ -214,3 +205,26 @@ def test_the_shipped_networks_have_the_sizes_that_their_pages_say(network, block
     config = own(network, dataset="fashion_mnist", batch_size=256)
     assert len(config.layers) == blocks
     assert sum(layer.parameters for layer in config.layers) == d
+
+
+@pytest.mark.parametrize(("network", "algorithm"), [("twice", "bp"), ("attention", "bp"), ("attention", "dfa"),
+                                                    ("faulty_tied", "bp"), ("small_transformer", "dfa")])
+def test_rows_are_the_gradients_of_single_records(network, algorithm, digits):
+    config = own(network, algorithm=algorithm, **{"patch_side": 4} if network == "small_transformer" else {})
+    training = prepare(Pack((config,)), digits, CPU)
+    x, y = training._tried[0][:3], training._tried[1][:3]
+    rows = training._rows(x, y)
+    module = training.net.module
+    trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    for record, label, row in zip(x, y, rows, strict=True):
+        h, inputs = record.view(1, *training.net.shape), []
+        for block in module:
+            h = h.detach() if algorithm == "dfa" else h
+            h = block(h)
+            inputs.append(h)
+        error = torch.softmax(h.detach(), 1) - torch.nn.functional.one_hot(label, 10)
+        signals = training.feedback.signals(error[None])
+        outputs = inputs if algorithm == "dfa" else inputs[-1:]
+        product = sum((output.flatten() @ signal.flatten()) for output, signal in zip(outputs, signals, strict=True))
+        expected = torch.autograd.grad(product, trained)
+        torch.testing.assert_close(row, torch.cat([part.flatten() for part in expected]), rtol=1e-4, atol=1e-5)
