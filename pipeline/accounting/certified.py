@@ -12,60 +12,86 @@ These are divided by `Mechanism.sensitivity_ratio` if noise is scaled to a small
 
 from __future__ import annotations
 
+import dataclasses
 import math
+import traceback
 from functools import lru_cache
+from pathlib import Path
 
 from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
 
 from pipeline.accounting.calibration import calibrate, kept
-from pipeline.accounting.curves import gdp_eps
+from pipeline.accounting.dp_events import LEAST_NOISE_OVER_SENSITIVITY, PLDAccountant, fault, hashable, unsampled
 from pipeline.accounting.epsilon import Epsilon
 from pipeline.accounting.event import (
-    CONVERSIONS,
+    ACCOUNTANTS,
+    BY_TRAINER,
     PrivacyEvent,
     TooLittleNoise,
+    gaussian,
     noise_multiplier_for,
     sensitivity,
 )
 from pipeline.accounting.finite_precision import accounted_delta, with_sampler_error
 from pipeline.accounting.label import with_sigma
-from pipeline.accounting.stated import Event, StatedEvent, stated_event, unsampled
 from pipeline.trials.config import ConfigError, TrialConfig
 from pipeline.trials.mechanism import MIN_NOISE_OVER_C, certified_mechanisms
+from pipeline.trials.trainer import STEP
 
 IN_THE_BATCH = "none (the record is in the batch)"  # sampler of one step, for an attacker who knows that
 
 
-def event_of(config: TrialConfig, epochs_done: int) -> Event:
+def event_of(config: TrialConfig, epochs_done: int) -> PrivacyEvent:
     """Return the privacy event of a trial's first `epochs_done` epochs: of its Gaussian mechanism, or a stated one.
 
-    A stated Gaussian mechanism on Poisson batches becomes a `PrivacyEvent`: this package's own accountants take it, as
-    they take built-in trainers. All other stated events are for the accountants of `dp_accounting`.
-    """
-    mechanism = config.parts.mechanism
-    if mechanism.certified or not mechanism.composed:
-        return gaussian_event(config, epochs_done)
-    stated = stated_event(config, epochs_done)
-    match stated.relation, stated.event:
-        case "add/remove", PoissonSampledDpEvent(sampling_probability=q, event=GaussianDpEvent(noise_multiplier=z)) \
-                if 0 < q <= 1:
-            return PrivacyEvent("poisson", stated.relation, z, stated.steps, stated.epochs, sampling_rate=q)
-    return stated
-
-
-def gaussian_event(config: TrialConfig, epochs_done: int) -> PrivacyEvent:
-    """Return the privacy event of the first `epochs_done` epochs of a trial with a Gaussian mechanism.
-
-    Its noise multiplier is None if a target epsilon sets it, and is calibrated later (`with_noise`).
+    The noise multiplier of a Gaussian mechanism is None if a target epsilon sets it, until `with_noise` calibrates it.
     """
     mechanism, sampler = config.parts.mechanism, config.parts.sampler
+    if not mechanism.certified and mechanism.composed:
+        return _stated_event(config, epochs_done)
     if not mechanism.certified:
         raise ValueError(f"mechanism: must be one of {', '.join(certified_mechanisms())}, got {mechanism.name}")
     sensitivity_over_norm = sensitivity(mechanism.sensitivity_ratio(config), sampler.relation)
     noise_multiplier = None if config.target_epsilon else config.noise_multiplier / sensitivity_over_norm
     n_train, _ = config.split_sizes
-    return PrivacyEvent(sampler.name, sampler.relation, noise_multiplier, epochs_done * config.steps_per_epoch,
-                        epochs_done, **sampler.rates(n_train))
+    return gaussian(sampler.name, sampler.relation, noise_multiplier, epochs_done * config.steps_per_epoch,
+                    epochs_done, **sampler.rates(n_train))
+
+
+def _stated_event(config: TrialConfig, epochs_done: int) -> PrivacyEvent:
+    """Return the event that a trial's trainer states, repeated for the first `epochs_done` epochs.
+
+    For Gaussian noise on Poisson batches the accountants are the package's own, as for built-in trainers.
+    """
+    trainer = config.parts.trainer
+    if config.trainer_version != trainer.version:  # another version may state another event
+        raise ConfigError(f"trainer_version: version {config.trainer_version} of trainer '{trainer.name}' states what "
+                          f"its trials cost, and version {trainer.version} is loaded; load that file")
+    try:
+        stated = trainer.stated_event(config)
+    except Exception as error:
+        lines = [f":{frame.lineno}" for frame in traceback.extract_tb(error.__traceback__)
+                 if frame.filename == trainer.source]
+        raise ConfigError(f"event: of trainer '{trainer.name}' fails with {type(error).__name__}: {error} "
+                          f"({Path(trainer.source).name}{''.join(lines[-1:])})") from error
+    # where it is stated, for example `trainer 'dpsgd' (opacus_cnn.py:31)`
+    source = f"trainer '{trainer.name}' ({Path(trainer.source).name}:{trainer.works.__code__.co_firstlineno})"
+    if found := fault(stated):
+        raise ConfigError(f"event: {found} of {source}")
+    per_epoch = config.steps_per_epoch if trainer.per == STEP else 1
+    event = PrivacyEvent(hashable(stated), epochs_done * per_epoch, epochs_done, trainer.relation)
+    if not event.accountants and PLDAccountant(event.neighbours).supports(stated):
+        raise TooLittleNoise("event: its noise must be 0 (no guarantee) or at least some "
+                             f"{LEAST_NOISE_OVER_SENSITIVITY} times the sensitivity, below which nothing can be "
+                             f"accounted for, got {stated} of {source}")
+    if not event.accountants:
+        raise ConfigError(f"event: no accountant takes {stated} under {trainer.relation}, got it of {source}; Poisson "
+                          "sampled or plain Gaussian and Laplace events, randomized response for pure epsilon, "
+                          "zero-concentrated ones, and their compositions are taken")
+    match trainer.relation, event.step:
+        case "add/remove", PoissonSampledDpEvent(sampling_probability=q, event=GaussianDpEvent()) if q > 0:
+            return dataclasses.replace(event, sampler="poisson")
+    return event
 
 
 @lru_cache(maxsize=1024)
@@ -94,7 +120,7 @@ def with_noise(config: TrialConfig) -> TrialConfig:
         of = trainer.calibrates, config.trial_key  # a trainer's event may depend on every setting
         return with_setting(kept(of, config.target_epsilon, epsilon_of, 0.0, lambda: calibrate(
             config.target_epsilon, epsilon_of, trainer.calibrates)))
-    event = gaussian_event(config, config.epochs)
+    event = event_of(config, config.epochs)
     ratio = mechanism.sensitivity_ratio(config)
     # the setting is over the norm C to which noise is scaled, the event's multiplier over the sensitivity
     sensitivity_over_norm = sensitivity(ratio, event.relation)
@@ -117,42 +143,29 @@ def calibrated(config: TrialConfig) -> dict[str, str]:
 
 
 def step_mu(config: TrialConfig) -> float:
-    """Return mu, the parameter of Gaussian differential privacy, of one step: 1/noise multiplier.
-
-    The attacker knows that the record may be in the batch, so sampling does not amplify privacy.
-    """
-    noise_multiplier = gaussian_event(with_noise(config), 1).noise_multiplier
+    """Return mu, the parameter of Gaussian differential privacy, of one certified step: see `one_step`."""
+    noise_multiplier = event_of(with_noise(config), 1).noise_multiplier
     if not noise_multiplier:
         raise ValueError(f"noise_multiplier: must be > 0, or nothing is certified, got {noise_multiplier}")
     return 1 / noise_multiplier
 
 
-def certified_step(config: TrialConfig) -> Epsilon:
-    """Return the certified epsilon of one step, for the attacker of `step_mu`."""
-    return Epsilon(value=gdp_eps(step_mu(config), config.delta), kind="certified", variant="one_step",
-                   relation=config.parts.sampler.relation, sampler=IN_THE_BATCH, delta=config.delta,
-                   conversion="exact", note="one release, no amplification")
+def one_step(config: TrialConfig) -> tuple[float | None, Epsilon]:
+    """Return (mu, epsilon) of one step, certified or stated; mu is None unless the step is a Gaussian mechanism.
 
-
-def stated_step(config: TrialConfig) -> tuple[float | None, Epsilon]:
-    """Return (mu, epsilon) of one stated step, for the attacker of `step_mu`; mu is None unless it is Gaussian."""
-    stated = stated_event(with_noise(config), 1)
-    step = StatedEvent(stated.relation, unsampled(stated.event), steps=1, epochs=1)
+    The attacker knows that the record may be in the batch, so sampling does not amplify privacy.
+    """
+    event = event_of(with_noise(config), 1)
+    step = PrivacyEvent(unsampled(event.step), steps=1, epochs=1, relation=event.relation)
+    kind, note = "certified", "one release, no amplification"
+    if not config.parts.mechanism.certified:
+        kind, note = "stated", f"{note}: {step.step}"
     if not step.accountants:
-        raise ConfigError(f"event: no accountant takes {step.event}, which is left of it without sampling")
-    mu: float | None
-    conversion = "exact"
-    if not isinstance(step.event, GaussianDpEvent):
-        tightest = step.accountants[0]
-        mu, value, conversion = None, step.value(config.delta, tightest), CONVERSIONS[tightest]
-    elif step.event.noise_multiplier == 0:
-        mu = value = math.inf
-    else:
-        mu = 1 / step.event.noise_multiplier
-        value = gdp_eps(mu, config.delta)
-    return mu, Epsilon(value, kind="stated", variant="one_step", relation=step.relation, sampler=IN_THE_BATCH,
-                       delta=config.delta, conversion=conversion,
-                       note=f"one release, no amplification: {step.event}")
+        raise ConfigError(f"event: no accountant takes {step.step}, which is left of it without sampling")
+    accountant = step.accountants[0] if step.mu is None else "gdp"
+    return step.mu, Epsilon(step.value(config.delta, accountant), kind, variant="one_step", relation=step.relation,
+                            sampler=IN_THE_BATCH, delta=config.delta, conversion=ACCOUNTANTS[accountant].conversion,
+                            note=note)
 
 
 def certified_epsilons(config: TrialConfig, epochs_done: int) -> list[Epsilon]:
@@ -162,20 +175,20 @@ def certified_epsilons(config: TrialConfig, epochs_done: int) -> list[Epsilon]:
     Gaussian mechanism or a stated event. Epsilons of a stated event have kind `stated`.
     """
     mechanism = config.parts.mechanism
-    is_stated = mechanism.kind(config) == "stated"
-    if not (is_stated or mechanism.certified):
+    kind = "stated" if mechanism.kind(config) == "stated" else "certified"
+    if not (kind == "stated" or mechanism.certified):
         return []
     noisy = with_noise(config)
     event = event_of(noisy, epochs_done)
-    kind, sampler, note = "certified", event.sampler, event.note
-    if is_stated:
-        kind, sampler, note = "stated", StatedEvent.sampler, f"{stated_of(noisy)}, and {StatedEvent.note}"
+    sampler, note = event.sampler, event.note
+    if kind == "stated":
+        sampler, note = BY_TRAINER, f"{stated_of(noisy)}, and nobody here checked it"
     epsilons = []
     for accountant in event.accountants:
         value = with_sampler_error(config, event.value(accounted_delta(config), accountant), epochs_done)
         epsilons.append(Epsilon(value, kind, accountant, event.relation, sampler, config.delta,
-                                CONVERSIONS[accountant], note))
-    return sorted(epsilons, key=lambda epsilon: epsilon.value) if is_stated else epsilons
+                                ACCOUNTANTS[accountant].conversion, note))
+    return sorted(epsilons, key=lambda epsilon: epsilon.value) if kind == "stated" else epsilons
 
 
 def stated_of(config: TrialConfig) -> str:

@@ -1,13 +1,13 @@
-"""`certified` epsilon: accounting of Gaussian mechanisms on the released update, for the sampler that drew the batches.
+"""A training run as a privacy event, and its epsilon by every accountant that takes the event.
 
-A mechanism describes its releases as an immutable `PrivacyEvent`. Its accountants give epsilon, or refuse it with
-`UnsupportedAccounting` and the reason. It answers what `stated.StatedEvent` answers, so that callers need not tell them
-apart. Proved accountants:
+A `PrivacyEvent` is one `dp_accounting` event, repeated. Batches of the package's samplers with Gaussian noise have
+accountants that are proved here. Other events come from trainers that state them; `dp_accounting` takes most of them:
 
     sampler               relation      accountants
     poisson               add/remove    pld
     without_replacement   replace-one   pld, rdp/improved, rdp/classic
     shuffled              replace-one   gdp (no amplification)
+    by_trainer            either        pld, rdp/improved
 
 The guarantee assumes that every record's contribution was clipped to norm C after all record-local randomness. It
 assumes that the noise was then added to the sum of all released tensors, or to this sum divided by a public constant.
@@ -15,15 +15,24 @@ assumes that the noise was then added to the sum of all released tensors, or to 
 
 from __future__ import annotations
 
-import dataclasses
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import NamedTuple, Unpack
 
+import attrs
 import numpy as np
-from dp_accounting import GaussianDpEvent, NeighboringRelation, PoissonSampledDpEvent, SelfComposedDpEvent
-from dp_accounting.dp_event import SampledWithoutReplacementDpEvent
+from dp_accounting import NeighboringRelation
+from dp_accounting.dp_event import (
+    ComposedDpEvent,
+    DpEvent,
+    GaussianDpEvent,
+    PoissonSampledDpEvent,
+    SampledWithoutReplacementDpEvent,
+    SelfComposedDpEvent,
+)
 from dp_accounting.rdp import RdpAccountant
 
 from pipeline.accounting.calibration import calibrate, kept
@@ -39,15 +48,23 @@ from pipeline.accounting.curves import (
     poisson_losses,
     without_replacement_rdp,
 )
+from pipeline.accounting.dp_events import (
+    LEAST_NOISE_OVER_SENSITIVITY,
+    PLDAccountant,
+    fits_grid,
+    gaussian_mu,
+    is_pure,
+    mechanisms,
+    unsampled,
+)
 from pipeline.accounting.epsilon import Epsilon, check_delta
-from pipeline.trials.fields import UserError
-from pipeline.trials.mechanism import MIN_DELTA_PER_STEP, MIN_NOISE_OVER_C
-from pipeline.trials.part import PARTS, load, parts_of
-from pipeline.trials.sampler import RELATIONS, Sampler
+from pipeline.trials.fields import ConfigError, UserError
+from pipeline.trials.mechanism import MIN_DELTA_PER_STEP
+from pipeline.trials.part import load, parts_of
+from pipeline.trials.sampler import RELATIONS, Rates, Sampler
 
 NEIGHBOURS = {"add/remove": NeighboringRelation.ADD_OR_REMOVE_ONE, "replace-one": NeighboringRelation.REPLACE_ONE}
-CONVERSIONS = {"pld": "pld", "rdp/improved": "improved", "rdp/classic": "classic", "gdp": "exact"}
-LEAST_NOISE_OVER_SENSITIVITY = MIN_NOISE_OVER_C / 2  # the sensitivity is 2 C under replace-one
+BY_TRAINER = "by_trainer"  # in place of a sampler's name, for events that a trainer states
 LITTLE_NOISE = 0.4  # below it the loss of one step spreads over tens, so the grid is `COARSEST`
 # Of full batches: above either, a grid of losses is too large, and one Gaussian is accounted for instead.
 LARGEST_MU, MOST_STEPS = 30.0, 100_000
@@ -63,39 +80,62 @@ class TooLittleNoise(UnsupportedAccounting):
 
 @dataclass(frozen=True)
 class PrivacyEvent:
-    """A training run as a sequence of Gaussian mechanisms: all that its epsilon depends on."""
+    """A training run as one event, repeated: all that its epsilon depends on."""
 
-    sampler: str
-    relation: str  # one of `RELATIONS`
-    # z, the standard deviation of the noise on the batch sum over the sum's sensitivity: C for add/remove, 2 C for
-    # replace-one. Noise sigma_w on the mean gives z = sigma_w q N/C or sigma_w m/(2 C). 0: no noise; None: not
-    # calibrated yet.
-    noise_multiplier: float | None
+    step: DpEvent  # what one step releases, or one epoch if the trainer says so; with tuples in place of lists
     steps: int  # releases in the whole run
     epochs: int  # passes over the records in the whole run; a shuffled record takes part at most once in each
-    sampling_rate: float | None = None  # q of poisson
-    N: int | None = None  # records, and batch size m, of without_replacement
-    m: int | None = None
+    relation: str  # one of `RELATIONS`
+    sampler: str = BY_TRAINER  # its accountants are proved here; those of `BY_TRAINER` are `dp_accounting`'s
 
     def __post_init__(self) -> None:
-        """Refuse values out of range, missing sampling fields, and those that the sampler does not use."""
-        for name, accepted in (("sampler", PARTS["sampler"]), ("relation", RELATIONS)):
-            if getattr(self, name) not in accepted:
-                raise ValueError(f"{name}: must be one of {', '.join(accepted)}, got {getattr(self, name)!r}")
-        if self.noise_multiplier is not None and not self.noise_multiplier >= 0:
-            raise ValueError(f"noise_multiplier: must be >= 0, got {self.noise_multiplier}")
+        if self.relation not in RELATIONS:
+            raise ValueError(f"relation: must be one of {', '.join(RELATIONS)}, got {self.relation!r}")
         for name in ("steps", "epochs"):
             if not getattr(self, name) >= 1:
                 raise ValueError(f"{name}: must be >= 1, got {getattr(self, name)}")
-        needed = self.sampler_class.rate_names
-        for name in ("sampling_rate", "N", "m"):
-            value = getattr(self, name)
-            if name in needed and value is None:
-                raise ValueError(f"{name}: missing for sampler {self.sampler}, got None")
-            if name not in needed and value is not None:
-                raise ValueError(f"{name}: has no meaning for sampler {self.sampler}, got {value}")
-        if needed and not 0 < self.q <= 1:
-            raise ValueError(f"sampling rate: must be > 0 and at most 1, got {self.q}")
+
+    @property
+    def proved(self) -> type[Sampler] | None:
+        """Return the sampler, which knows the accountants that are proved for it; None for a stated event."""
+        return None if self.sampler == BY_TRAINER else parts_of("sampler", Sampler)[self.sampler]
+
+    @property
+    def noise_multiplier(self) -> float | None:
+        """Return z of Gaussian noise, None before it is calibrated.
+
+        z is the standard deviation of the noise on the batch sum over the sum's sensitivity: C for add/remove, 2 C for
+        replace-one. Noise sigma_w on the mean gives z = sigma_w q N/C or sigma_w m/(2 C).
+        """
+        return getattr(unsampled(self.step), "noise_multiplier", None)
+
+    @property
+    def z(self) -> float:
+        """Return the noise multiplier, once it is calibrated."""
+        if self.noise_multiplier is None:
+            raise ValueError("noise_multiplier: not set; noise_multiplier_for calibrates it")
+        return self.noise_multiplier
+
+    def with_noise(self, noise_multiplier: float | None) -> PrivacyEvent:
+        """Return the event with another noise multiplier."""
+        noise = GaussianDpEvent(noise_multiplier)
+        step = noise if isinstance(self.step, GaussianDpEvent) else attrs.evolve(self.step, event=noise)
+        return replace(self, step=step)
+
+    @property
+    def sampling_rate(self) -> float | None:
+        """Return q of Poisson batches."""
+        return getattr(self.step, "sampling_probability", None)
+
+    @property
+    def N(self) -> int | None:  # noqa: N802
+        """Return the number of records of batches without replacement."""
+        return getattr(self.step, "source_dataset_size", None)
+
+    @property
+    def m(self) -> int | None:
+        """Return the size of batches without replacement."""
+        return getattr(self.step, "sample_size", None)
 
     @property
     def q(self) -> float:
@@ -107,23 +147,20 @@ class PrivacyEvent:
         raise ValueError("q: shuffled batches have no sampling rate, only participations")
 
     @property
-    def z(self) -> float:
-        """Return the noise multiplier, once it is calibrated."""
-        if self.noise_multiplier is None:
-            raise ValueError("noise_multiplier: not set; noise_multiplier_for calibrates it")
-        return self.noise_multiplier
+    def run(self) -> SelfComposedDpEvent:
+        """Return the whole run as an event of `dp_accounting`."""
+        return SelfComposedDpEvent(self.step, self.epochs if self.proved and not self.proved.amplified else self.steps)
 
     @property
     def mu(self) -> float | None:
-        """Return mu if the whole run is one Gaussian mechanism, as without amplification; otherwise None.
+        """Return mu if the whole run is one Gaussian mechanism, as without sampling; otherwise None.
 
         E shuffled epochs are sqrt(E)/z-Gaussian DP, and so are E steps on all records. The latter have a privacy-loss
         distribution, too. It is left where its grid would be too coarse or too large.
         """
-        releases = self.steps if self.sampler_class.amplified else self.epochs  # of one record
-        mu = math.sqrt(releases) / self.z if self.z else math.inf
-        if not self.sampler_class.amplified:
-            return mu
+        if not (self.proved and self.proved.amplified):
+            return gaussian_mu(self.run)
+        mu = math.sqrt(self.steps) / self.z if self.z else math.inf
         is_too_large = mu > LARGEST_MU or self.steps > MOST_STEPS
         is_left = is_too_large or sufficient_interval((self.steps, mu**2)) < DISCRETIZATION
         return mu if self.q == 1 and is_left else None
@@ -139,79 +176,114 @@ class PrivacyEvent:
         return self.steps, self.steps * self.q**2 * math.expm1(1 / self.z**2)
 
     @property
-    def sampler_class(self) -> type[Sampler]:
-        """Return the class of the sampler, which knows its accountants and its neighbouring relation."""
-        return parts_of("sampler", Sampler)[self.sampler]
-
-    @property
     def noiseless(self) -> bool:
-        """Whether the run has no noise, so that its epsilon is infinite."""
-        return self.z == 0
+        """Whether the run has no noise, so that its epsilon is infinite; accountants of stated events see to it."""
+        return self.proved is not None and self.z == 0
 
     @property
     def note(self) -> str:
-        """Return the note on a certified epsilon: the noise multiplier, and how often a record takes part in a step."""
+        """Return the note on its epsilon: the noise multiplier, and how often a record takes part in a step."""
+        if not self.proved:
+            return "nobody here checked it"
         if self.noise_multiplier == 0:
             return "no noise, no guarantee"
-        return f"noise multiplier {self.z:.4g}; {self.sampler_class.part_in_step}; holds for every released iterate"
+        return f"noise multiplier {self.z:.4g}; {self.proved.part_in_step}; holds for every released iterate"
 
     @property
     def accountants(self) -> tuple[str, ...]:
-        """Return the names of the accountants that are proved for the sampler, the tightest first.
+        """Return the names of the accountants that take the event, the tightest first.
 
         For noise below `LEAST_NOISE_OVER_SENSITIVITY` the slow `pld` is left out, unless it is the only accountant.
         """
-        if self.relation != self.sampler_class.relation:
+        if not self.proved:
+            return tuple(name for name, takes in (
+                ("pld", PLDAccountant(self.neighbours).supports(self.run) and fits_grid(self.run)),
+                ("rdp/improved", RdpAccountant(ORDERS, self.neighbours).supports(self.run))) if takes)
+        if self.relation != self.proved.relation:
             known = "; ".join(f"{name} with {other.relation}" for name, other in parts_of("sampler", Sampler).items())
             raise UnsupportedAccounting(f"sampler {self.sampler} with relation {self.relation}: "
-                                        f"{self.sampler_class.other_relation} (accounted for: {known})")
-        proved = self.sampler_class.accountants
+                                        f"{self.proved.other_relation} (accounted for: {known})")
         if self.noise_multiplier and self.noise_multiplier < LEAST_NOISE_OVER_SENSITIVITY:
-            return tuple(name for name in proved if name != "pld") or proved
-        return proved
+            return tuple(name for name in self.proved.accountants if name != "pld") or self.proved.accountants
+        return self.proved.accountants
 
     @property
     def neighbours(self) -> NeighboringRelation:
-        """Return the neighbouring relation for `dp_accounting`'s accountants."""
-        return NEIGHBOURS[self.relation]
+        """Return the neighbouring relation for `dp_accounting`'s accountants.
 
-    @property
-    def run(self) -> SelfComposedDpEvent:
-        """Return the whole run as an event of `dp_accounting`."""
-        gaussian = GaussianDpEvent(self.noise_multiplier)
-        if not self.sampler_class.amplified:
-            return SelfComposedDpEvent(gaussian, self.epochs)
-        if self.sampler_class.full:  # batches have a fixed size
-            return SelfComposedDpEvent(SampledWithoutReplacementDpEvent(self.N, self.m, gaussian), self.steps)
-        return SelfComposedDpEvent(PoissonSampledDpEvent(self.q, gaussian), self.steps)
+        For events of randomized responses alone it is replace-one, the only relation that they support. This is valid
+        for any relation: randomized response has the largest privacy loss of all mechanisms with its pure epsilon.
+        """
+        return NeighboringRelation.REPLACE_ONE if is_pure(self.step) else NEIGHBOURS[self.relation]
 
     @lru_cache(maxsize=1024)  # noqa: B019  (events are few and small)
     def renyi(self) -> np.ndarray:
         """Return the Renyi divergence of the whole run at all orders of `ORDERS`, [len(ORDERS)], read-only."""
-        if self.sampler_class.amplified and self.sampler_class.full:  # `dp_accounting` takes seconds
+        if self.proved and self.N is not None:  # `dp_accounting` takes seconds
             curve = self.steps * without_replacement_rdp(self.q, self.z)
         else:
-            curve = np.array(RdpAccountant(ORDERS, self.neighbours).compose(self.run).rdp)
+            accountant = RdpAccountant(ORDERS, self.neighbours)
+            if not accountant.supports(self.run):
+                raise ConfigError("event: must have a Renyi divergence that is known, by which it is composed with "
+                                  f"others, got {self.step}")
+            curve = np.array(accountant.compose(self.run).rdp)
         curve.setflags(write=False)
         return curve
 
     @lru_cache(maxsize=4096)  # noqa: B019
     def value(self, delta: float, accountant: str) -> float:
-        """Return epsilon at delta by one accountant; infinite without noise.
-
-        `gdp` is exact for one Gaussian mechanism. `pld` composes privacy-loss distributions of steps. `rdp/...`
-        converts the Renyi divergence of batches without replacement.
-        """
+        """Return epsilon of the whole run at delta by one of `ACCOUNTANTS`; infinite without noise."""
         check_delta(delta)
         if self.noiseless:
             return math.inf
-        if self.mu is not None and accountant in ("gdp", "pld"):
+        if self.mu is not None and accountant == "pld":
             return gdp_eps(self.mu, delta)
-        if accountant == "pld":
-            return pld_epsilon(loss_distribution(self), delta, self.steps)
-        convert = {"rdp/classic": classic_conversion, "rdp/improved": improved_conversion}[accountant]
-        value, _ = convert(ORDERS, self.renyi(), delta)
-        return value
+        return ACCOUNTANTS[accountant].epsilon(self, delta)
+
+
+def gaussian(sampler: str, relation: str, noise_multiplier: float | None, steps: int, epochs: int,
+             **rates: Unpack[Rates]) -> PrivacyEvent:
+    """Return the event of Gaussian noise on the sums of a sampler's batches; None is noise to be calibrated."""
+    samplers = parts_of("sampler", Sampler)
+    if sampler not in samplers:
+        raise ValueError(f"sampler: must be one of {', '.join(samplers)}, got {sampler!r}")
+    needed = samplers[sampler].rate_names
+    if set(rates) != set(needed):
+        raise ValueError(f"rates: must be {' and '.join(needed) or 'none'} for sampler {sampler}, got "
+                         f"{' and '.join(rates) or 'none'}")
+    if noise_multiplier is not None and not noise_multiplier >= 0:
+        raise ValueError(f"noise_multiplier: must be >= 0, got {noise_multiplier}")
+    step: DpEvent = GaussianDpEvent(noise_multiplier)
+    if "sampling_rate" in rates:
+        step = PoissonSampledDpEvent(rates["sampling_rate"], step)
+    elif "N" in rates:
+        step = SampledWithoutReplacementDpEvent(rates["N"], rates["m"], step)
+    event = PrivacyEvent(step, steps, epochs, relation, sampler)
+    if needed and not 0 < event.q <= 1:
+        raise ValueError(f"sampling rate: must be > 0 and at most 1, got {event.q}")
+    return event
+
+
+class Accountant(NamedTuple):
+    """A way from an event and delta to epsilon."""
+
+    conversion: str  # of the curve, as `Epsilon` names it
+    epsilon: Callable[[PrivacyEvent, float], float]
+
+
+def _pld(event: PrivacyEvent, delta: float) -> float:
+    """Return epsilon from privacy-loss distributions: of steps if the sampler is known, otherwise `dp_accounting`'s."""
+    if event.proved:
+        return pld_epsilon(loss_distribution(event), delta, event.steps)
+    return _pld_of_events([event.run], event.neighbours, delta)
+
+
+ACCOUNTANTS = {
+    "pld": Accountant("pld", _pld),
+    "rdp/improved": Accountant("improved", lambda event, delta: improved_conversion(ORDERS, event.renyi(), delta)[0]),
+    "rdp/classic": Accountant("classic", lambda event, delta: classic_conversion(ORDERS, event.renyi(), delta)[0]),
+    "gdp": Accountant("exact", lambda event, delta: gdp_eps(event.mu or 0.0, delta)),
+}
 
 
 def epsilon(event: PrivacyEvent, delta: float, accountant: str | None = None) -> Epsilon:
@@ -221,7 +293,7 @@ def epsilon(event: PrivacyEvent, delta: float, accountant: str | None = None) ->
     """
     accountant = _accountant_for(event, accountant)
     return Epsilon(event.value(delta, accountant), kind="certified", variant=accountant, relation=event.relation,
-                   sampler=event.sampler, delta=delta, conversion=CONVERSIONS[accountant], note=event.note)
+                   sampler=event.sampler, delta=delta, conversion=ACCOUNTANTS[accountant].conversion, note=event.note)
 
 
 def noise_multiplier_for(target_epsilon: float, event: PrivacyEvent, delta: float, accountant: str | None = None,
@@ -230,33 +302,33 @@ def noise_multiplier_for(target_epsilon: float, event: PrivacyEvent, delta: floa
     accountant = _accountant_for(event, accountant)
 
     def epsilon_of(noise_multiplier: float) -> float:
-        return dataclasses.replace(event, noise_multiplier=noise_multiplier).value(delta, accountant)
+        return event.with_noise(noise_multiplier).value(delta, accountant)
 
-    of = repr(dataclasses.replace(event, noise_multiplier=None)), delta, accountant
-    return kept(of, target_epsilon, epsilon_of, least, lambda: calibrate(
+    return kept((event.with_noise(None), delta, accountant), target_epsilon, epsilon_of, least, lambda: calibrate(
         target_epsilon, epsilon_of, "noise multiplier", LEAST_NOISE_OVER_SENSITIVITY, least))
 
 
 def _accountant_for(event: PrivacyEvent, accountant: str | None) -> str:
     """Return the given accountant if it is proved for the event, or the tightest for None."""
-    proved = event.accountants
+    taken = event.accountants
     if accountant is None:
-        return proved[0]
-    if accountant in event.sampler_class.accountants:
+        return taken[0]
+    if accountant in (event.proved.accountants if event.proved else taken):
         return accountant
-    reason = "" if event.sampler_class.amplified else "; amplification by sampling is not proved for shuffled batches"
+    reason = "; amplification by sampling is not proved for shuffled batches" if event.sampler == "shuffled" else ""
     raise UnsupportedAccounting(f"accountant {accountant!r}: not proved for sampler {event.sampler} with relation "
-                                f"{event.relation}, only {', '.join(proved)}{reason}")
+                                f"{event.relation}, only {', '.join(taken)}{reason}")
 
 
-def interval_of(event: PrivacyEvent) -> float:
-    """Return the interval of the grid of privacy losses: coarse for little noise, whose losses spread widely.
+def interval_of(*events: PrivacyEvent) -> float:
+    """Return the interval of a common grid of privacy losses; it is fine where rounding small losses would count.
 
-    It is fine where losses are so small that rounding would count.
+    A single event with little noise has a coarse grid, as its losses spread widely; several events may have one, too.
     """
-    if event.z < LITTLE_NOISE:
+    if len(events) == 1 and events[0].z < LITTLE_NOISE:
         return COARSEST
-    return max(min(sufficient_interval(event.losses), DISCRETIZATION), FINEST)
+    largest = DISCRETIZATION if len(events) == 1 else COARSEST
+    return max(min(sufficient_interval(*(event.losses for event in events)), largest), FINEST)
 
 
 def sufficient_interval(*runs: tuple[int, float]) -> float:
@@ -280,7 +352,7 @@ def loss_distribution(event: PrivacyEvent, interval: float | None = None) -> Los
     interval = interval or interval_of(event)
     if event.mu is not None:
         return poisson_losses(1.0, 1 / event.mu, interval)
-    losses_of_step = load(event.sampler_class.losses)  # the sampler's function, given by name
+    losses_of_step = load(parts_of("sampler", Sampler)[event.sampler].losses)  # the sampler's function, given by name
     return losses_of_step(event.q, event.z, interval).self_compose(event.steps)
 
 
@@ -290,7 +362,7 @@ def check_losses(event: PrivacyEvent) -> None:
     if event.accountants and (noise is None or noise < LEAST_NOISE_OVER_SENSITIVITY):  # raises if none is proved
         raise TooLittleNoise(f"noise_multiplier: must be at least {LEAST_NOISE_OVER_SENSITIVITY} for a "
                              "privacy-loss distribution (smaller noise has an epsilon in the hundreds, and a grid of "
-                             f"hundreds of millions), got {event.noise_multiplier}")
+                             f"hundreds of millions), got {noise}")
 
 
 def pld_epsilon(losses: LossDistribution, delta: float, steps: int) -> float:
@@ -306,6 +378,54 @@ def pld_epsilon(losses: LossDistribution, delta: float, steps: int) -> float:
                                     "larger one, or an accountant other than pld")
     rounding_margin = min_delta / 10
     return float(losses.get_epsilon_for_delta(delta - rounding_margin))
+
+
+def _pld_of_events(events: Sequence[DpEvent], relation: NeighboringRelation, delta: float) -> float:
+    """Return epsilon of composed events from `dp_accounting`'s privacy-loss distributions; exact for Gaussians alone.
+
+    It is infinite if delta is too small for rounding errors, which are covered as in `pld_epsilon`.
+    """
+    together = ComposedDpEvent(list(events))
+    mu = gaussian_mu(together)
+    if mu is not None:
+        return gdp_eps(mu, delta)
+    min_delta = sum(count for _, count in mechanisms(together)) * MIN_DELTA_PER_STEP
+    if delta < min_delta:
+        return math.inf
+    rounding_margin = min_delta / 10
+    return float(PLDAccountant(relation).compose(together).get_epsilon(delta - rounding_margin))
+
+
+def composed_epsilon(events: Sequence[PrivacyEvent], extra_mu: float, delta: float) -> float:
+    """Return epsilon of all events together with a further Gaussian release; `extra_mu` is its mu, 0 for none.
+
+    Exact for Gaussian mechanisms. Otherwise privacy-loss distributions are used if all events have one under a common
+    relation, else Renyi divergences.
+    """
+    if any(event.noiseless for event in events):
+        return math.inf
+    if all(event.mu is not None for event in events):
+        return gdp_eps(math.hypot(extra_mu, *(event.mu or 0.0 for event in events)), delta)
+    # Equal events become one longer run: composing its steps at once is faster.
+    runs = [replace(event, steps=event.steps * count, epochs=event.epochs * count)
+            for event, count in Counter(events).items()]
+    if all(event.proved for event in events):
+        for event in events:
+            check_losses(event)
+        interval = interval_of(*runs)
+        total, *others = (loss_distribution(run, interval) for run in runs)
+        for losses in others:
+            total = total.compose(losses)
+        if extra_mu:
+            total = total.compose(poisson_losses(1.0, 1 / extra_mu, interval))
+        return pld_epsilon(total, delta, sum(count for count, _ in (run.losses for run in runs)) + bool(extra_mu))
+    relations = {run.neighbours for run in runs}
+    dp_events = [run.run for run in runs] + ([GaussianDpEvent(1 / extra_mu)] if extra_mu else [])
+    if len(relations) == 1 and all(PLDAccountant(*relations).supports(dp_event) and fits_grid(dp_event)
+                                   for dp_event in dp_events):
+        return _pld_of_events(dp_events, relations.pop(), delta)
+    curve = sum((run.renyi() for run in runs), np.array(ORDERS) * extra_mu**2 / 2)  # Renyi divergence, [orders]
+    return improved_conversion(ORDERS, curve, delta)[0] if np.isfinite(curve).any() else math.inf
 
 
 def certified_component_norm(tau_B: Sequence[float], gamma: Sequence[float], tau_h_prev: Sequence[float],

@@ -6,29 +6,18 @@ the number of trials was random and only the best is published, the cost is far 
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import math
 from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
-from dp_accounting import SelfComposedDpEvent
 from dp_accounting.rdp import RdpAccountant
 from dp_accounting.rdp.rdp_privacy_accountant import compute_delta
 
-from pipeline.accounting.curves import COARSEST, FINEST, gdp_eps, improved_conversion, poisson_losses
+from pipeline.accounting.curves import improved_conversion
 from pipeline.accounting.epsilon import Epsilon, check_delta
-from pipeline.accounting.event import (
-    PrivacyEvent,
-    UnsupportedAccounting,
-    check_losses,
-    interval_of,
-    loss_distribution,
-    pld_epsilon,
-    sufficient_interval,
-)
-from pipeline.accounting.stated import Event, composed_epsilon
+from pipeline.accounting.event import PrivacyEvent, UnsupportedAccounting, composed_epsilon
 from pipeline.experiment.stopping import GEOMETRIC, LOGARITHMIC, POISSON, gamma_of
 from pipeline.trials.naming import counted
 
@@ -39,7 +28,7 @@ _SCORES = "scores must come from public data or be private themselves"
 _COVERED = "the noisy validation scores of all trials are covered"
 
 
-def selected_by_composition(events: Sequence[Event], delta: float,
+def selected_by_composition(events: Sequence[PrivacyEvent], delta: float,
                             scores: Sequence[float] = (),  # mu of each trial's validation scores, to cover them; or 0
                             one_split: bool = False) -> Epsilon:
     """Return epsilon of publishing the releases of all `events` together; infinite if one trial had no noise.
@@ -55,50 +44,15 @@ def selected_by_composition(events: Sequence[Event], delta: float,
     scores_mu = math.hypot(*scores)  # Gaussian mechanisms compose to the root of the summed squares
     if one_split and scores_mu:
         trained_on_all = [event for event, mu in zip(events, scores, strict=True) if not mu]
-        value = max(_composed_epsilon(events, 0.0, delta), _composed_epsilon(trained_on_all, scores_mu, delta))
+        value = max(composed_epsilon(events, 0.0, delta), composed_epsilon(trained_on_all, scores_mu, delta))
     else:
-        value = _composed_epsilon(events, scores_mu, delta)
+        value = composed_epsilon(events, scores_mu, delta)
+    is_one_gaussian = all(event.mu is not None for event in events)
     return Epsilon(value, kind="selected", variant="composition", relation=relation, sampler=", ".join(samplers),
-                   delta=delta, conversion="exact" if _compose_exactly(events) else "pld", note=note)
+                   delta=delta, conversion="exact" if is_one_gaussian else "pld", note=note)
 
 
-def _compose_exactly(events: Sequence[Event]) -> bool:
-    """Whether every run is one Gaussian mechanism, as without amplification by sampling."""
-    return all(event.mu is not None for event in events)
-
-
-def _composed_epsilon(events: Sequence[Event], extra_mu: float, delta: float) -> float:
-    """Return epsilon of all events together with a further Gaussian release; `extra_mu` is its mu, 0 for none."""
-    if any(event.noiseless for event in events):
-        return math.inf
-    if _compose_exactly(events):
-        return gdp_eps(math.hypot(extra_mu, *(event.mu or 0.0 for event in events)), delta)
-    gaussian_events = [event for event in events if isinstance(event, PrivacyEvent)]
-    if len(gaussian_events) == len(events):
-        return _composed_losses_epsilon(gaussian_events, extra_mu, delta)
-    runs = [(SelfComposedDpEvent(event.run.event, event.run.count * count), event.neighbours)
-            for event, count in Counter(events).items()]
-    return composed_epsilon(runs, [extra_mu], delta)
-
-
-def _composed_losses_epsilon(events: Sequence[PrivacyEvent], extra_mu: float, delta: float) -> float:
-    """Return epsilon of all events together, from privacy-loss distributions on one grid."""
-    for event in events:
-        check_losses(event)
-    # Equal events become one longer run: composing its steps at once is faster.
-    runs = [dataclasses.replace(event, steps=event.steps * count, epochs=event.epochs * count)
-            for event, count in Counter(events).items()]
-    interval = _interval(runs)
-    total, *others = (loss_distribution(run, interval) for run in runs)
-    for losses in others:
-        total = total.compose(losses)
-    if extra_mu:
-        total = total.compose(poisson_losses(1.0, 1 / extra_mu, interval))
-    n_compositions = sum(count for count, _ in (run.losses for run in runs)) + bool(extra_mu)
-    return pld_epsilon(total, delta, n_compositions)
-
-
-def selected_by_random_stopping(events: Sequence[Event], delta: float, mean: float,
+def selected_by_random_stopping(events: Sequence[PrivacyEvent], delta: float, mean: float,
                                 shape: float = GEOMETRIC, scores: Sequence[float] = ()) -> Epsilon:
     """Return epsilon of publishing only the best of K trials, each drawn at random from the candidates.
 
@@ -152,14 +106,7 @@ def repeated(orders: np.ndarray, curve: np.ndarray, mean: float, shape: float) -
     return np.minimum.accumulate(repeated_curve[::-1])[::-1]
 
 
-def _interval(runs: Sequence[PrivacyEvent]) -> float:
-    """Return the interval of a common grid of privacy losses for composing several runs; a single run has its own."""
-    if len(runs) == 1:
-        return interval_of(runs[0])
-    return min(max(sufficient_interval(*(run.losses for run in runs)), FINEST), COARSEST)
-
-
-def _common_value(events: Sequence[Event], field: str) -> str:
+def _common_value(events: Sequence[PrivacyEvent], field: str) -> str:
     """Return the value of a field, `relation` or `sampler`, that all events share."""
     if not events:
         raise ValueError("events: must be one per trial looked at, got none")

@@ -15,13 +15,13 @@ from pipeline.accounting.claimed import (
     not_described,
 )
 from pipeline.accounting.column import column_epsilons
+from pipeline.accounting.dp_events import noise_in_words
 from pipeline.accounting.epsilon import GUARANTEES, Epsilon
 from pipeline.accounting.evaluations import cover, is_noisy, selected_epsilon
-from pipeline.accounting.event import UnsupportedAccounting
+from pipeline.accounting.event import PrivacyEvent, UnsupportedAccounting
 from pipeline.accounting.finite_precision import DELTA_SHARE, optical_enlargement
 from pipeline.accounting.label import label_epsilons
 from pipeline.accounting.noise import choice_statement
-from pipeline.accounting.stated import Event, noise_in_words, stated_event
 from pipeline.experiment.experiment import Experiment
 from pipeline.experiment.stopping import Selection
 from pipeline.trials.config import TrialConfig
@@ -155,7 +155,7 @@ def bound_lines(trials: Sequence[TrialConfig]) -> Iterator[str]:
     Epsilon follows from the largest contribution, so it is larger than the noise multiplier alone suggests. Trials with
     the same privacy event, delta, noise source and ratio share a line. No lines if all ratios round to 1.
     """
-    groups: dict[tuple[Event, float, str, str], list[TrialConfig]] = {}
+    groups: dict[tuple[PrivacyEvent, float, str, str], list[TrialConfig]] = {}
     for trial in composable(trials):
         calibrated = with_noise(trial)
         ratio = f"{trial.parts.mechanism.sensitivity_ratio(trial):.4g}"
@@ -284,7 +284,7 @@ def _stated_notes(config: TrialConfig, tightest: Epsilon) -> list[str]:
     """Return notes on a trial whose trainer states its privacy event; nobody here checks it."""
     unchecked = ("what else than the records that it is handed the trainer reads, that it does as it states, and that "
                  "whether it raises an error depends on no private record, is its own statement")
-    in_words = noise_in_words(stated_event(config, 1).event, tightest.relation)
+    in_words = noise_in_words(event_of(config, 1).step, tightest.relation)
     return [tightest.note, *([in_words] if in_words else []), unchecked, _noise_source_of_trainer(config), REAL_NUMBERS,
             _logging_coverage(config)]
 

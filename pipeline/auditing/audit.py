@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pipeline.accounting.certified import certified_step, with_noise
+from pipeline.accounting.certified import one_step, with_noise
 from pipeline.accounting.claimed import claimed_epsilons
 from pipeline.accounting.epsilon import Epsilon
 from pipeline.accounting.overview import aligned
@@ -232,7 +232,7 @@ def _low_order_bit_findings(name: str, trial: TrialConfig, data: Dataset) -> Ite
     finally:
         training.close()
     for result in results:
-        audited = dataclasses.replace(certified_step(trial), value=result.epsilon_lower, kind="audited",
+        audited = dataclasses.replace(one_step(trial)[1], value=result.epsilon_lower, kind="audited",
                                       variant="low_order_bits", note="lower bound with 95% confidence")
         verdict = "EXCEEDS certified" if result.exceeds else "below certified"
         row = (name, f"low-order bits, {result.view}", f"{result.auc:.3f}", "-", f">= {result.mu_lower:.3f}",

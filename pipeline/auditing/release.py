@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from pipeline.accounting.audited import auc, tpr_at_fpr
-from pipeline.accounting.certified import certified_step, step_mu, with_noise
+from pipeline.accounting.certified import one_step, step_mu, with_noise
 from pipeline.accounting.curves import gdp_eps
 from pipeline.accounting.epsilon import Epsilon
 from pipeline.auditing.two_point import TwoPointAudit, gaussian_log_ratio, two_point_step_audit
@@ -113,7 +113,7 @@ def audit_release(config: TrialConfig, trials: int, delta: float, mechanism: Mec
     best = max(range(len(names)), key=lambda index: audits[index].mu_lower)
     counted = slice(trials // 2, None)  # the first half of the runs chose the threshold
     first, second = (np.nan_to_num(statistic_scores[best, counted]) for statistic_scores in scores)
-    mu_lower, certified = audits[best].mu_lower, certified_step(config)
+    mu_lower, certified = audits[best].mu_lower, one_step(config)[1]
     audited = dataclasses.replace(certified, value=gdp_eps(mu_lower, delta), kind="audited",
                                   note=f"lower bound with {conf:.0%} confidence")
     return ReleaseAudit(statistic=names[best], auc=auc(second, first), tpr=tpr_at_fpr(second, first, fpr=0.001),

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from pipeline.accounting.audited import auc, tpr_at_fpr
-from pipeline.accounting.certified import stated_step
+from pipeline.accounting.certified import one_step
 from pipeline.accounting.curves import gdp_eps
 from pipeline.accounting.epsilon import Epsilon
 from pipeline.auditing.two_point import two_point_step_audit
@@ -71,10 +71,10 @@ def audit_step(config: TrialConfig, data: Dataset, runs: int, conf: float = 0.95
         conf: probability that the bound holds.
 
     Raises:
-        ConfigError: as `stated_step`.
+        ConfigError: as `one_step`.
         TrainerError, TrainerFailed: from the trainer.
     """
-    mu, stated = stated_step(config)
+    mu, stated = one_step(config)
     harness = Harness(Pack((TrialConfig(config.given, canaries=0),)), data, data.train_x.device)
     neighbours = _neighbours(harness, stated.relation)
     direction = _direction(harness, neighbours)

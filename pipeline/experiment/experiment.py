@@ -211,7 +211,7 @@ def _experiment(content: Any, path: Path, stored: bool) -> Experiment:
     preset = read_preset(top)
     search = read_search(top, path.parent, preset)
     combinations = list(search.corners() if search else combine(top, path.parent, preset))
-    written = [(trial, places) for _, trial, places in combinations]
+    written = [(combination.trial, combination.places) for combination in combinations]
     possible = tuple(dict.fromkeys(trial.pruned() for trial, _ in written))  # without repetitions, in order
     if resources.opu < 1 and any(trial.on_hardware for trial in possible):
         raise ConfigError(f"resources.opu: must be at least 1 for trials on a real OPU, which one process holds, got "
@@ -234,7 +234,7 @@ def _experiment(content: Any, path: Path, stored: bool) -> Experiment:
         candidates=possible if drawn else (), corners=possible if search else (), resources=resources,
         search=search, stop=stop, budget=budget, selection=selection,
         report=_report(top, possible, drawn), references=sections.read_references(top), ignored=ignored(written),
-        preset=preset, advice=advice(preset, written),
+        preset=preset, advice=advice(preset, (combination[1:] for combination in combinations)),
         chosen=read_as(Chosen, top["chosen"], "chosen") if "chosen" in top else None)
 
 

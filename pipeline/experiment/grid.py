@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import yaml
 
-from pipeline.experiment.preset import by_preset, filled
+from pipeline.experiment.preset import Recommendation, by_preset, recommend
 from pipeline.experiment.yaml_text import is_number, replace_synonyms
 from pipeline.trials.config import ConfigError, TrialConfig, settings
 from pipeline.trials.feature_file import with_located_features
@@ -111,11 +111,12 @@ def entries(content: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class Combination(NamedTuple):
-    """A trial of an experiment file, its place in the file, and the place of each setting that the file gives to it."""
+    """A trial of an experiment file."""
 
-    place: str
-    trial: TrialConfig
-    places: dict[str, str]
+    place: str  # in the file
+    trial: TrialConfig  # as it is written, with settings that it does not use
+    places: dict[str, str]  # of each setting that the file gives to it
+    recommended: Recommendation | None  # by the file's preset, if it names one
 
 
 def combine(top: Mapping[str, Any], folder: Path, preset: str) -> Iterator[Combination]:
@@ -141,17 +142,20 @@ def combine(top: Mapping[str, Any], folder: Path, preset: str) -> Iterator[Combi
             indexed = {field: f"{places[field]}[{index}]" for field, (index, _) in chosen.items()}
             assignments = ", ".join(f"{field}={value}" for field, value in values.items())
             given = with_located_features({**base, **case_base, **values}, folder)
-            trial = compose(given, preset, {**places, **indexed})
-            yield Combination(f"{prefix}grid[{assignments}]" if values else f"{prefix}base", trial, places)
+            trial, recommended = compose(given, preset, {**places, **indexed})
+            place = f"{prefix}grid[{assignments}]" if values else f"{prefix}base"
+            yield Combination(place, trial, places, recommended)
 
 
-def compose(given: Mapping[str, Any], preset: str, places: Mapping[str, str]) -> TrialConfig:
-    """Return the trial of these settings, and of those that the preset has for all others.
+def compose(given: Mapping[str, Any], preset: str, places: Mapping[str, str]
+            ) -> tuple[TrialConfig, Recommendation | None]:
+    """Return the trial of these settings, and of those that the preset has for all others, with the latter.
 
     An error names the place of its field in the file or, for a field of the preset, how to override that.
     """
     try:
-        return TrialConfig.from_mapping(filled(preset, given))
+        recommended = recommend(preset, given) if preset else None
+        return TrialConfig(**{**(recommended.settings if recommended else {}), **given}), recommended
     except ConfigError as error:
         field = str(error).partition(":")[0]
         field = SYNONYMS.get(field, field)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -75,28 +75,21 @@ def recommended(**settings: Any) -> TrialConfig:
         >>> trial.sampler, trial.hidden
         ('poisson', (64,))
     """
-    return TrialConfig.from_mapping(filled(VERSIONS[-1], renamed(settings)))
-
-
-def filled(version: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a trial's given settings together with those that a preset version recommends for all others.
-
-    Nothing is added for an empty version, for a user's trainer, or if a name is no setting: making the trial then
-    raises an error about the name.
-    """
-    has_unknown_name = bool(given.keys() - SETTINGS.keys())
-    has_own_trainer = given.get("trainer", BUILT_IN_TRAINER) != BUILT_IN_TRAINER
-    if not version or has_unknown_name or has_own_trainer:
-        return dict(given)
-    return {**recommend(version, given).settings, **given}
+    given = renamed(settings)
+    return TrialConfig(**{**recommend(VERSIONS[-1], given).settings, **given})
 
 
 def recommend(version: str, given: Mapping[str, Any]) -> Recommendation:
     """Return the settings that a preset version recommends for a trial, also those that are given.
 
-    Given settings of `DEPENDS` and the target epsilon decide. Settings were tuned at some epsilons; between these they
-    are interpolated. A row for any data set was tuned for one number of records, and is scaled to the trial's number.
+    There are none for a user's trainer, or if a name is no setting: making the trial then raises an error about the
+    name. Given settings of `DEPENDS` and the target epsilon decide. Settings were tuned at some epsilons; between these
+    they are interpolated. A row for any data set was tuned for one number of records, and is scaled to the trial's
+    number.
     """
+    has_own_trainer = given.get("trainer", BUILT_IN_TRAINER) != BUILT_IN_TRAINER
+    if has_own_trainer or given.keys() - SETTINGS.keys():
+        return Recommendation({}, "")
     trial = {}
     for name in DEPENDS:
         trial[name] = coerce(SETTINGS[name], given.get(name, SETTINGS[name].default))
@@ -176,20 +169,21 @@ def _rows(version: str) -> list[dict[str, Any]]:
     return rows + _rows(VERSIONS[index - 1]) if index else rows
 
 
-def advice(version: str, trials: Sequence[tuple[TrialConfig, Mapping[str, Any]]]) -> tuple[str, ...]:
+def advice(version: str, trials: Iterable[tuple[TrialConfig, Mapping[str, Any], Recommendation | None]]
+           ) -> tuple[str, ...]:
     """Return lines for people on what a preset has set, and what the file has in place of its recommendations.
 
     Without a preset (empty `version`), the lines name settings at general defaults that the newest preset would change.
-    Each trial comes with its settings in the file by name.
+    Each trial comes with its settings in the file by name, and with what the preset recommends for it.
     """
     # (method, where, source) -> (setting, value) that the preset sets, and what the trials have in place of its values
     compared: dict[tuple[str, str, str], tuple[list[tuple[str, Any]], list[tuple[str, Any]]]] = {}
-    for trial, written in trials:
-        if not trial.parts.trainer.built_in:
-            continue
+    for trial, written, recommendation in trials:
         try:
-            recommendation = recommend(version or VERSIONS[-1], {name: getattr(trial, name) for name in written})
+            recommendation = recommendation or recommend(VERSIONS[-1], {name: getattr(trial, name) for name in written})
         except ConfigError:  # nothing is recommended for it
+            continue
+        if not recommendation.settings:
             continue
         name = method({"network": trial.network, "hidden": trial.hidden, "algorithm": trial.algorithm})
         where = f"{trial.features} of {trial.dataset}, mechanism {trial.mechanism}"

@@ -90,7 +90,8 @@ class Search:
 
     def trial(self, values: Mapping[str, Any]) -> TrialConfig:
         """Return the trial of one suggestion, a value for every setting of the space; unused fields have defaults."""
-        return compose({**self.base, **values}, self.preset, self.places).pruned()
+        trial, _ = compose({**self.base, **values}, self.preset, self.places)
+        return trial.pruned()
 
     def corners(self) -> Iterator[Combination]:
         """Yield the trial of every corner of the search space.
@@ -99,13 +100,14 @@ class Search:
         """
         places = self.places
         for values in itertools.product(*(domain.ends for domain in self.space.values())):
-            trial = compose({**self.base, **dict(zip(self.space, values, strict=True))}, self.preset, places)
+            given = {**self.base, **dict(zip(self.space, values, strict=True))}
+            trial, recommended = compose(given, self.preset, places)
             for name, value in (("validation_fraction", trial.validation_fraction),
                                 ("private_metrics", trial.disclosure)):
                 if value in (0, "withheld"):
                     raise ConfigError(f"{name}: must leave a validation accuracy, which a search maximizes, got "
                                       f"{value}, at {places.get(name, 'base')}")
-            yield Combination("search.space", trial, places)
+            yield Combination("search.space", trial, places, recommended)
 
 
 def read_search(top: Mapping[str, Any], folder: Path, preset: str) -> Search | None:

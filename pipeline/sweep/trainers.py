@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pipeline.accounting.certified import stated_of, with_noise
-from pipeline.accounting.stated import noise_in_words, stated_event
+from pipeline.accounting.certified import event_of, stated_of, with_noise
+from pipeline.accounting.dp_events import noise_in_words
 from pipeline.experiment.plugins import LOADED
 from pipeline.sweep.recorder import NOT_RECORDED
 from pipeline.tracking.artifacts import recorded_noise
@@ -32,7 +32,7 @@ def check_trainers(store: Reader, trials: Sequence[TrialConfig]) -> list[str]:
         if trial and run.tags.get("privacy.certified") == "stated":
             begun, notes = trial.with_recorded_noise(recorded_noise(run)), run.tags.get("privacy.notes", "")
             _check_statement(begun, notes)
-            words = noise_in_words(stated_event(with_noise(begun), 1).event, begun.parts.trainer.relation)
+            words = noise_in_words(event_of(with_noise(begun), 1).step, begun.parts.trainer.relation)
             if run.tags.get("privacy.relation") == "replace-one" and words not in notes:
                 messages[f"{trial.trainer} noise"] = (
                     f"trainer '{trial.trainer}': an earlier version stored epsilons of this sweep, which stay; "

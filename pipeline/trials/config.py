@@ -18,7 +18,7 @@ from pipeline.trials.mechanism import Mechanism
 from pipeline.trials.network import Network
 from pipeline.trials.optimizer import Optimizer
 from pipeline.trials.own_network import Own as Own
-from pipeline.trials.part import PARTS, RESERVED, SETTINGS, SLOTS, Part, parts_of, settings, uses
+from pipeline.trials.part import PARTS, RESERVED, SETTINGS, SLOTS, Part, declares, parts_of, settings, uses
 from pipeline.trials.release import Release
 from pipeline.trials.sampler import Sampler
 from pipeline.trials.shapes import LayerShape
@@ -86,28 +86,39 @@ class TrialConfig:
                 check(SETTINGS[name], value)
         self._compose(values)
         if settled := {name: value for part in self.parts for name, value in part.settled(self).items()}:
-            self._compose({**values, **settled})
+            self._set({**values, **settled}, self._parts_of({**values, **settled}))
         for part in (self.parts.trainer, *self.parts):  # the trainer's own slots are checked first
             part.check(self)
 
     def _compose(self, values: Mapping[str, Any]) -> None:
-        """Set the trial's attributes from its settings: `given`, `parts`, `unused`, and `_flat`, the value by setting.
+        """Choose the trial's parts, and give each its settings.
 
         A trainer may bring its own parts for some slots. If no projector is given, the algorithm's first one is taken.
         """
         names: dict[str, Any] = {slot: values.get(slot) or SETTINGS[slot].default for slot in SLOTS}
         own_parts = parts_of("trainer", Trainer)[names["trainer"]].brings
-        chosen: dict[str, Any] = {}  # each a subclass of its slot's base class
+        chosen: dict[str, Any] = {}  # by attribute: a part of its slot
         for slot, attribute in SLOTS.items():
             name = names[slot] or chosen["feedback"].projectors[0]  # only the projector's default is empty
             cls = own_parts.get(slot) or PARTS[slot][name]
             chosen[attribute] = cls(**{f.name: values[f.name] for f in cls.settings if f.name in values})
-        flat = {f.name: getattr(part, f.name) for part in chosen.values() for f in part.settings}
+        self._set(values, Parts(**chosen))
+
+    def _parts_of(self, values: Mapping[str, Any]) -> Parts:
+        """Return parts of the same classes as the trial's, with these settings."""
+        parts: dict[str, Any] = {
+            attribute: type(part)(**{f.name: values[f.name] for f in part.settings if f.name in values})
+            for attribute, part in zip(SLOTS.values(), self.parts, strict=True)}
+        return Parts(**parts)
+
+    def _set(self, values: Mapping[str, Any], parts: Parts) -> None:
+        """Set the trial's attributes: `given`, `parts`, `unused`, and `_flat`, the value by setting."""
+        flat = {f.name: getattr(part, f.name) for part in parts for f in part.settings}
         unused = {name: value for name, value in values.items()
                   if name not in flat and name not in SLOTS and value != SETTINGS[name].default}
-        flat |= unused | {slot: chosen[attribute].name for slot, attribute in SLOTS.items()}
-        self.__dict__.update(given=tuple(sorted(values.items())), parts=Parts(**chosen),
-                             unused=tuple(sorted(unused.items())), _flat=flat)
+        flat |= unused | {slot: getattr(parts, attribute).name for slot, attribute in SLOTS.items()}
+        self.__dict__.update(given=tuple(sorted(values.items())), parts=parts, unused=tuple(sorted(unused.items())),
+                             _flat=flat)
 
     def __getattr__(self, name: str) -> Any:
         """Return the value of a setting: the trial's, or the default if no part of the trial has the setting.
@@ -134,8 +145,8 @@ class TrialConfig:
         """Return the trial with the calibrated noise that a run of it records, by setting."""
         if not noise:
             return self
-        trial = TrialConfig(self.given)
-        trial.__dict__.update(recorded_noise=tuple(sorted(noise.items())))
+        trial = object.__new__(TrialConfig)
+        trial.__dict__.update(self.__dict__, recorded_noise=tuple(sorted(noise.items())))
         return trial
 
     def __repr__(self) -> str:
@@ -225,8 +236,24 @@ class TrialConfig:
         return dict(self._used)
 
     def pruned(self) -> TrialConfig:
-        """Return the same trial with every unused setting at its default."""
-        return TrialConfig(**self._used)
+        """Return the same trial with every unused setting at its default, from the parts that it is composed of."""
+        used = {name: self._flat[name] for name in self._used}
+        if any(slot not in used and self._flat[slot] != SETTINGS[slot].default for slot in SLOTS):
+            return TrialConfig(**used)  # the default part takes its place, as for noise 'secure' without a mechanism
+        trial = object.__new__(TrialConfig)
+        trial._set(used, self._parts_of(used))
+        trial.__dict__.update(_used=self._used, ignored=())
+        return trial
+
+    @functools.cached_property
+    def ignored(self) -> tuple[str, ...]:
+        """Given settings that the trial does not use; without values that have no effect where they are not used.
+
+        These are a default of 0 or false (`sigma: 0`), which may be given anywhere, and another default
+        (`schedule: constant`) if a part of the trial has the setting.
+        """
+        return tuple(name for name, value in self.given if name not in self._used and not (
+            value == SETTINGS[name].default and (not value or any(declares(part, name) for part in self.parts))))
 
     @functools.cached_property
     def _canonical(self) -> dict[str, Any]:

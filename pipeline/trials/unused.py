@@ -1,7 +1,6 @@
 """Refuse settings that were written but that no trial uses: their author expects an effect.
 
-A default of 0 or false (`sigma: 0`, `denoise: false`) has no effect where it is not used, so it may be written
-anywhere. Another default (`schedule: constant`) may be written if a part of the trial has the setting.
+`TrialConfig.ignored` has those of one trial.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from pipeline.trials.condition import Need
 from pipeline.trials.feedback import Feedback
 from pipeline.trials.fields import ConfigError, listed_or, plain
 from pipeline.trials.naming import counted
-from pipeline.trials.part import PARTS, SETTINGS, SLOTS, declares, owners, parts_of, settings
+from pipeline.trials.part import PARTS, SETTINGS, SLOTS, declares, owners, parts_of
 
 if TYPE_CHECKING:
     from pipeline.trials.config import TrialConfig
@@ -24,10 +23,10 @@ Written = tuple["TrialConfig", Mapping[str, str]]  # a trial, and the place in t
 
 def check_used(trials: Sequence[TrialConfig]) -> None:
     """Refuse a setting that differs from its default in some trials but is used by none of them."""
-    for f in settings():
-        given = [trial for trial in trials if getattr(trial, f.name) != f.default]
-        if given and not any(f.name in trial.used() for trial in given):
-            raise ConfigError(why_unused(f.name, given))
+    for name in sorted({name for trial in trials for name in trial.ignored}):
+        given = [trial for trial in trials if getattr(trial, name) != SETTINGS[name].default]
+        if given and all(name in trial.ignored for trial in given):
+            raise ConfigError(why_unused(name, given))
 
 
 def check_written(entries: Mapping[str, Any], trials: Sequence[Written]) -> None:
@@ -38,7 +37,7 @@ def check_written(entries: Mapping[str, Any], trials: Sequence[Written]) -> None
         used = trial.used()
         for field, place in places.items():
             trials_by_place[place].append(trial)
-            if field in used or (not place.startswith("search.") and _has_no_effect(trial, field)):
+            if field in used or (not place.startswith("search.") and field not in trial.ignored):
                 accepted.add(place)
     for place, value in entries.items():
         field = place.rpartition(".")[2]
@@ -55,10 +54,8 @@ def ignored(trials: Sequence[Written]) -> str:
     """
     ignoring: dict[str, list[int]] = {}  # field -> the trials that ignore it, by index
     for index, (trial, places) in enumerate(trials):
-        used = trial.used()
-        for field in places:
-            if field not in used and not _has_no_effect(trial, field):
-                ignoring.setdefault(field, []).append(index)
+        for field in (field for field in places if field in trial.ignored):  # a preset's settings are not written
+            ignoring.setdefault(field, []).append(index)
     all_trials = [trial for trial, _ in trials]
     clauses = []
     for indices in dict.fromkeys(map(tuple, ignoring.values())):
@@ -77,17 +74,6 @@ def _described(group: Sequence[TrialConfig], all_trials: Sequence[TrialConfig]) 
         if sum(getattr(trial, field) in values for trial in all_trials) == len(group):
             return texts[-1]
     return " with ".join(texts)
-
-
-def _has_no_effect(trial: TrialConfig, field: str) -> bool:
-    """Whether a written field leaves the trial as it is: a default of 0 or false, or the default of the trial's part.
-
-    So `sigma: 0` may be written anywhere, and `schedule: constant` for trials whose optimizer has a schedule.
-    """
-    value = getattr(trial, field)
-    if value != SETTINGS[field].default:
-        return False
-    return not value or any(declares(part, field) for part in trial.parts)
 
 
 def why_unused(field: str, trials: Sequence[TrialConfig]) -> str:

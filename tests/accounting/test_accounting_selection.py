@@ -1,24 +1,25 @@
 from __future__ import annotations
 
-import dataclasses
 import math
 
 import numpy as np
 import pytest
 from dp_accounting.dp_event import RepeatAndSelectDpEvent
 from dp_accounting.rdp import RdpAccountant
+from events import changed
 
+from pipeline.accounting import event as ga
 from pipeline.accounting import selected as se
-from pipeline.accounting.curves import DISCRETIZATION, gdp_eps, improved_conversion
-from pipeline.accounting.event import PrivacyEvent, UnsupportedAccounting, epsilon
+from pipeline.accounting.curves import COARSEST, DISCRETIZATION, gdp_eps, improved_conversion
+from pipeline.accounting.event import UnsupportedAccounting, epsilon, gaussian
 
-SHUFFLED = PrivacyEvent("shuffled", "replace-one", 20.0, steps=100, epochs=10)
-FIXED = PrivacyEvent("without_replacement", "replace-one", 2.0, steps=200, epochs=1, N=54000, m=256)
-POISSON = PrivacyEvent("poisson", "add/remove", 2.0, steps=200, epochs=1, sampling_rate=256 / 54000)
+SHUFFLED = gaussian("shuffled", "replace-one", 20.0, steps=100, epochs=10)
+FIXED = gaussian("without_replacement", "replace-one", 2.0, steps=200, epochs=1, N=54000, m=256)
+POISSON = gaussian("poisson", "add/remove", 2.0, steps=200, epochs=1, sampling_rate=256 / 54000)
 
 
 def test_composing_shuffled_trials_is_one_gaussian():
-    quiet = dataclasses.replace(SHUFFLED, noise_multiplier=10.0, epochs=5)
+    quiet = changed(SHUFFLED, noise_multiplier=10.0, epochs=5)
     found = se.selected_by_composition([SHUFFLED, SHUFFLED, quiet], 1e-5)
     mu = math.sqrt(2 * 10 / 20**2 + 5 / 10**2)
     assert found.value == pytest.approx(gdp_eps(mu, 1e-5))
@@ -28,7 +29,7 @@ def test_composing_shuffled_trials_is_one_gaussian():
 
 @pytest.mark.parametrize("event", [FIXED, POISSON], ids=lambda e: e.sampler)
 def test_composing_equal_trials_is_a_longer_run(event):
-    longer = epsilon(dataclasses.replace(event, steps=3 * event.steps), 1e-5).value
+    longer = epsilon(changed(event, steps=3 * event.steps), 1e-5).value
     assert se.selected_by_composition([event] * 3, 1e-5).value == pytest.approx(longer, rel=1e-9)
     assert se.selected_by_composition([event], 1e-5).value == pytest.approx(epsilon(event, 1e-5).value, rel=1e-9)
     assert longer > epsilon(event, 1e-5).value
@@ -43,13 +44,13 @@ def test_samplers_of_one_relation_compose():
 
 def test_repeated_trials_count_as_often_as_they_were_run_also_among_others():
     often = se.selected_by_composition([SHUFFLED, FIXED, SHUFFLED, SHUFFLED, FIXED], 1e-5)
-    once = se.selected_by_composition([dataclasses.replace(SHUFFLED, epochs=30), dataclasses.replace(FIXED, steps=400)],
+    once = se.selected_by_composition([changed(SHUFFLED, epochs=30), changed(FIXED, steps=400)],
                                       1e-5)
     assert often.value == pytest.approx(once.value, rel=2e-3)
 
 
 def test_a_trial_without_noise_costs_everything():
-    bare = dataclasses.replace(SHUFFLED, noise_multiplier=0.0)
+    bare = changed(SHUFFLED, noise_multiplier=0.0)
     assert se.selected_by_composition([SHUFFLED, bare], 1e-5).value == math.inf
     assert se.selected_by_random_stopping([SHUFFLED, bare], 1e-5, mean=3).value == math.inf
 
@@ -88,35 +89,35 @@ def test_the_least_private_candidate_counts_order_by_order():
     def cost(*events):
         return se.selected_by_random_stopping(events, 1e-5, mean=4).value
 
-    longer, worst = dataclasses.replace(FIXED, steps=300), dataclasses.replace(FIXED, steps=300, m=512)
+    longer, worst = changed(FIXED, steps=300), changed(FIXED, steps=300, m=512)
     assert cost(FIXED, longer) == cost(longer) > cost(FIXED)
     # Many weak steps against a few strong ones: their curves cross, and no candidate alone is the least private.
-    strong = dataclasses.replace(POISSON, noise_multiplier=1.0)
-    weak = dataclasses.replace(POISSON, noise_multiplier=3.0, sampling_rate=0.03, steps=3000)
+    strong = changed(POISSON, noise_multiplier=1.0)
+    weak = changed(POISSON, noise_multiplier=3.0, sampling_rate=0.03, steps=3000)
     orders, curves = zip(*((a.orders, a.rdp) for a in (
         RdpAccountant().compose(event.run) for event in (weak, strong))), strict=True)
     assert (curves[0] > curves[1]).any() and (curves[0][orders[0] > 1] < curves[1][orders[0] > 1]).any()
     both = se.repeated(orders[0], np.maximum(*curves), 4.0, 1.0)
     assert cost(weak, strong) == improved_conversion(orders[0], both, 1e-5)[0] >= max(cost(weak), cost(strong))
-    assert cost(dataclasses.replace(FIXED, noise_multiplier=4.0, m=512), longer) < cost(worst)
+    assert cost(changed(FIXED, noise_multiplier=4.0, m=512), longer) < cost(worst)
 
 
 def test_composing_many_kinds_of_trials_takes_a_coarser_grid_that_costs_next_to_nothing(monkeypatch):
-    events = [dataclasses.replace(POISSON, noise_multiplier=z, sampling_rate=q, steps=steps)
+    events = [changed(POISSON, noise_multiplier=z, sampling_rate=q, steps=steps)
               for z, q, steps in ((0.7, 0.01, 300), (1.0, 0.02, 300), (5.0, 0.004, 600))]
     counted = [*events, events[0]]
     found = se.selected_by_composition(counted, 1e-5)
-    interval = se._interval(events)
-    assert DISCRETIZATION < interval <= se.COARSEST
+    interval = ga.interval_of(*events)
+    assert DISCRETIZATION < interval <= COARSEST
     assert found.value == pytest.approx(se.selected_by_composition(counted[::-1], 1e-5).value, rel=1e-9)
-    monkeypatch.setattr(se, "_interval", lambda runs: DISCRETIZATION)
+    monkeypatch.setattr(ga, "interval_of", lambda *runs: DISCRETIZATION)
     exact = se.selected_by_composition(counted, 1e-5).value
     assert exact <= found.value <= 1.002 * exact
-    monkeypatch.setattr(se, "_interval", lambda runs: 100 * interval)
+    monkeypatch.setattr(ga, "interval_of", lambda *runs: 100 * interval)
     assert se.selected_by_composition(counted, 1e-5).value > 1.01 * exact, "a coarse grid is not always harmless"
-    quiet = [dataclasses.replace(e, noise_multiplier=50.0) for e in events]
+    quiet = [changed(e, noise_multiplier=50.0) for e in events]
     monkeypatch.undo()
-    assert se._interval(events[:1]) == DISCRETIZATION > se._interval(quiet), "small losses have a finer grid"
+    assert ga.interval_of(events[0]) == DISCRETIZATION > ga.interval_of(*quiet), "small losses have a finer grid"
 
 
 @pytest.mark.parametrize("call", [
@@ -127,11 +128,11 @@ def test_refusals(call):
     with pytest.raises(UnsupportedAccounting, match="relation: must be one for all trials, got add/remove and replace"):
         call([FIXED, POISSON], 1e-5)
     with pytest.raises(UnsupportedAccounting, match="sampler shuffled with relation add/remove"):
-        call([dataclasses.replace(SHUFFLED, relation="add/remove")], 1e-5)
+        call([changed(SHUFFLED, relation="add/remove")], 1e-5)
     with pytest.raises(ValueError, match="delta: must be > 0 and < 1, got 1"):
         call([SHUFFLED], 1)
     with pytest.raises(ValueError, match="noise_multiplier: not set"):
-        call([dataclasses.replace(SHUFFLED, noise_multiplier=None)], 1e-5)
+        call([changed(SHUFFLED, noise_multiplier=None)], 1e-5)
 
 
 @pytest.mark.parametrize("change, message", [

@@ -24,11 +24,11 @@ from scipy import stats
 
 from pipeline import TrialConfig, account, trainer
 from pipeline.accounting import privacy_tags
-from pipeline.accounting.certified import certified_epsilons, stated_step, with_noise
+from pipeline.accounting.certified import certified_epsilons, one_step, with_noise
 from pipeline.accounting.curves import gdp_eps
+from pipeline.accounting.dp_events import hashable
 from pipeline.accounting.evaluations import check_evaluations, selected_epsilon
-from pipeline.accounting.event import NEIGHBOURS
-from pipeline.accounting.stated import StatedEvent, composed_epsilon, hashable
+from pipeline.accounting.event import NEIGHBOURS, PrivacyEvent, composed_epsilon
 from pipeline.experiment.stopping import Selection
 from pipeline.sweep.trainers import check_trainers
 from pipeline.trials.fields import ConfigError, UserError
@@ -49,18 +49,18 @@ def delta_of(epsilon, once, many):
 def test_randomized_response_costs_as_often_as_it_is_repeated(inner, steps):
     once, delta = 0.8, 1e-2
     answer = RandomizedResponseDpEvent(2 / (1 + math.exp(once)), 2)
-    event = StatedEvent("add/remove", SelfComposedDpEvent(answer, inner), steps, steps)
+    event = PrivacyEvent(SelfComposedDpEvent(answer, inner), steps, steps, "add/remove")
     value = event.value(delta, "pld")
     assert delta_of(value, once, 10) <= delta < delta_of(0.995 * value, once, 10)
     assert event.value(delta, "rdp/improved") >= value
-    together = composed_epsilon([(SelfComposedDpEvent(event.event, steps), event.neighbours)], [], delta)
+    together = composed_epsilon([PrivacyEvent(event.step, 1, 1, event.relation)] * steps, 0.0, delta)
     assert together == pytest.approx(value, rel=1e-3)
 
 
 def test_answers_that_tell_nothing_or_all_cost_nothing_or_infinitely_much():
     def value(share, buckets):
         event = ComposedDpEvent([RandomizedResponseDpEvent(share, buckets)] * 2)
-        return StatedEvent("replace-one", hashable(event), 3, 3).value(1e-5, "pld")
+        return PrivacyEvent(hashable(event), 3, 3, "replace-one").value(1e-5, "pld")
 
     assert value(1.0, 2) == value(0.5, 1) == value(0.0, 1) == 0
     assert value(0.0, 2) == math.inf
@@ -76,7 +76,7 @@ def test_an_event_made_of_lists_can_be_looked_up():
 # the unit of noise: the sensitivity of the sum, C under add/remove and 2 C under replace-one
 
 def values(event, relation, steps=1, delta=1e-5):
-    run = StatedEvent(relation, hashable(event), steps, steps)
+    run = PrivacyEvent(hashable(event), steps, steps, relation)
     return {accountant: run.value(delta, accountant) for accountant in run.accountants}
 
 
@@ -133,11 +133,11 @@ def test_poisson_batches_under_replace_one_by_quadrature(q, z):
 
 
 def test_releases_of_several_kinds_compose_in_one_unit():
-    replace = NEIGHBOURS["replace-one"]
     exact = gdp_eps(math.hypot(0.25, 0.5, 0.1), 1e-5)
-    for free in ([], [(FREE, replace)]):  # without and with a grid
-        runs = [(QUARTER, replace), (SelfComposedDpEvent(GaussianDpEvent(4.0), 4), replace), *free]
-        assert composed_epsilon(runs, [0.1], 1e-5) == pytest.approx(exact, rel=1e-6)
+    for free in ([], [FREE]):  # without and with a grid
+        runs = [PrivacyEvent(event, 1, 1, "replace-one")
+                for event in (QUARTER, SelfComposedDpEvent(GaussianDpEvent(4.0), 4), *free)]
+        assert composed_epsilon(runs, 0.1, 1e-5) == pytest.approx(exact, rel=1e-6)
 
 
 @pytest.fixture
@@ -159,7 +159,7 @@ def test_calibrated_noise_costs_the_target_under_replace_one(name, z, trainers):
     assert z is None or noise == pytest.approx(z, abs=1e-3)
     words = f"; noise {noise:.4g} times what replacing one record changes at most; "
     assert words in privacy_tags(trial)["privacy.notes"]
-    mu, step = stated_step(trial)
+    mu, step = one_step(trial)
     assert mu == pytest.approx(1 / noise) and step.value == gdp_eps(1 / noise, 1e-5)
 
 

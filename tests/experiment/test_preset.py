@@ -48,7 +48,7 @@ def test_trials_with_the_preset_are_those_of_the_committed_frontier(version, nam
         given |= {"features": run["features"]} if isinstance(run.get("features"), str) else {}
         given |= {"hidden": []} if run["hidden"] == "[]" else {}
         given |= {"arithmetic": "integer"} if run["matmul_precision"] == "integer" else {}
-        trial = TrialConfig.from_mapping(preset.filled(version, renamed(given)))
+        trial = TrialConfig(**{**recommend(version, renamed(given)).settings, **given})
         assert trial.trial_key == run["trial_key"], given
 
 
@@ -67,7 +67,7 @@ def all_settings(version):
             given |= {"hidden": []} if name == "softmax" else {}
             for epsilon in (0.3, 1, 1.7, 3, 6, 8, 20):
                 target = {cls.target: epsilon} if (cls := PARTS["mechanism"][row["mechanism"]]).target else {}
-                yield preset.filled(version, {**given, **target})
+                yield {**recommend(version, {**given, **target}).settings, **given, **target}
 
 
 def test_what_is_written_goes_first_and_the_rest_is_filled_in():

@@ -28,7 +28,7 @@ from pipeline.accounting.budget import epoch_cost
 from pipeline.accounting.certified import event_of, with_noise
 from pipeline.accounting.curves import ORDERS, gdp_eps
 from pipeline.accounting.evaluations import selected_epsilon
-from pipeline.accounting.stated import StatedEvent
+from pipeline.accounting.event import PrivacyEvent
 from pipeline.cli import main
 from pipeline.experiment.experiment import parse_experiment
 from pipeline.experiment.stopping import Selection
@@ -146,7 +146,7 @@ def test_a_target_sets_what_the_trainer_is_calibrated_by():
 def test_events_are_accounted_for_by_every_accountant_that_takes_them():
     laplace = TrialConfig(**SMALL, trainer="pure", scale=2.0)
     event = event_of(laplace, 3)
-    assert event == StatedEvent("add/remove", LaplaceDpEvent(2.0), 3, 3)
+    assert event == PrivacyEvent(LaplaceDpEvent(2.0), 3, 3, "add/remove")
     assert event.accountants == ("pld", "rdp/improved")
     by_name = {epsilon.variant: epsilon.value for epsilon in account(laplace)}
     assert by_name["pld"] <= 1.5 + 1e-3 and by_name["pld"] <= by_name["rdp/improved"]
@@ -171,7 +171,7 @@ def test_an_event_that_nothing_can_be_made_of_is_refused_before_training(event, 
 
 def test_what_transforms_round_is_taken_from_delta_also_for_counts_within_an_event():
     repeated = SelfComposedDpEvent(PoissonSampledDpEvent(1.0, GaussianDpEvent(100.0)), 10**4)
-    inside = StatedEvent("add/remove", repeated, 1, 1)
+    inside = PrivacyEvent(repeated, 1, 1, "add/remove")
     assert inside.value(1e-9, "pld") >= gdp_eps(1.0, 1e-9) and inside.value(1e-13, "pld") == math.inf
 
 

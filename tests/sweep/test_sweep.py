@@ -28,6 +28,8 @@ from sweep_stub import experiment, grid
 from pipeline.accounting.calibration import calibrate
 from pipeline.accounting.certified import with_noise
 from pipeline.cli import main
+from pipeline.experiment import grid as grid_module
+from pipeline.experiment import preset
 from pipeline.sweep import cluster, recorder, tuning
 from pipeline.sweep import progress as progress_module
 from pipeline.sweep import run as sweep
@@ -40,6 +42,7 @@ from pipeline.sweep.run import run_sweep
 from pipeline.sweep.tuning import PackOrder
 from pipeline.sweep.worker import epochs
 from pipeline.tracking.store import Store, TrackingError
+from pipeline.trials.config import TrialConfig
 from pipeline.trials.naming import duration
 from pipeline.trials.packs import Pack, Resources
 from pipeline.trials.records import EpochRecord, Outcome
@@ -523,3 +526,24 @@ def test_progress_on_a_terminal_is_one_line_with_the_best_trial():
     assert any("looking for data sets" in line for line in shown) and "looking" not in last
     assert len(last) <= 80 and "0/101 trials" in last and "left" in last
     assert "best at epsilon=3: 75.0% dfa" in last, "of trials under another epsilon the accuracy is no better one"
+
+
+def test_a_command_composes_each_trial_once_and_asks_preset_and_unused_settings_once(tmp_path, in_process, monkeypatch):
+    counts: Counter[str] = Counter()
+
+    def counting(name, call):
+        return lambda *arguments: counts.update([name]) or call(*arguments)
+
+    monkeypatch.setattr(TrialConfig, "_compose", counting("composed", TrialConfig._compose))
+    monkeypatch.setattr(TrialConfig.ignored, "func", counting("looked for unused settings", TrialConfig.ignored.func))
+    for module in (grid_module, preset):
+        monkeypatch.setattr(module, "recommend", counting("asked the preset", preset.recommend))
+    monkeypatch.setattr(sweep, "train_pack", 
+                        lambda pack, **options: sweep_stub.train(pack, folder=tmp_path, seconds=0))
+    file = tmp_path / "e.yaml"
+    for entry in ("preset: recommended", ""):
+        file.write_text(f"{entry}\nname: e{len(entry)}\nbase: {{dataset: digits, private_metrics: plain}}\n"
+                        "grid: {algorithm: [bp, dfa], seed: [0, 1]}")
+        counts.clear()
+        assert main(["sweep", str(file), "--mlruns", str(tmp_path)]) == 0
+        assert counts == dict.fromkeys(("composed", "looked for unused settings", "asked the preset"), 4), entry
