@@ -36,7 +36,7 @@ from pipeline.learning.data.dataset import Dataset
 from pipeline.learning.data.sampling import ABSENT
 from pipeline.learning.global_state import GlobalRandomness
 from pipeline.learning.handed import TRIED_BATCHES, array_of, filled, rows_are_separate
-from pipeline.learning.integers.contributions import RowSum
+from pipeline.learning.integers.contributions import ROW_ELEMENTS, RowSum
 from pipeline.learning.mechanisms.gaussian import GaussianMechanism
 from pipeline.learning.network.network import Parameters
 from pipeline.learning.training import Training
@@ -165,10 +165,11 @@ class Gradients:
     h: Tensor
     has_bias: bool
 
-    def rows(self) -> Tensor:
-        """Return the gradients [n, d]: those of the weights [n_out, n_in], then those of the bias."""
-        weight = torch.bmm(self.delta.transpose(1, 2), self.h).flatten(1)
-        return torch.cat([weight, self.delta.sum(dim=1)], dim=1) if self.has_bias else weight
+    def __getitem__(self, records: slice) -> Tensor:
+        """Return the gradients of some records, [n, d]: those of the weights [n_out, n_in], then those of the bias."""
+        delta, h = self.delta[records], self.h[records]
+        weight = torch.bmm(delta.transpose(1, 2), h).flatten(1)
+        return torch.cat([weight, delta.sum(dim=1)], dim=1) if self.has_bias else weight
 
     def squares(self) -> Tensor:
         """Return the squared norms of the gradients [n, 1] at T = 1, where they are not formed."""
@@ -256,7 +257,7 @@ class Segment:
                     parts.append(found[name].flatten(1))
                 elif parameter == "weight":  # its layer's bias follows, and is part of this
                     parts.append(_products(self.layers[layer], found[layer], inputs[layer]))
-            return [part.rows() if isinstance(part, Gradients) and part.h.shape[1] > 1 else part for part in parts]
+            return [part[:] if isinstance(part, Gradients) and part.h.shape[1] > 1 else part for part in parts]
 
         return output.detach(), gradients
 
@@ -290,9 +291,9 @@ class Pass(NamedTuple):
         return [part for of_segment, signal in zip(self.gradients, signals, strict=True) for part in of_segment(signal)]
 
 
-def rows(parts: Sequence[Part]) -> Tensor:
-    """Return contributions as rows [n, d]."""
-    return torch.cat([part.rows() if isinstance(part, Gradients) else part for part in parts], dim=1)
+def rows(parts: Sequence[Part], records: slice = slice(None)) -> Tensor:
+    """Return contributions of some records as rows [n, d]."""
+    return torch.cat([part[records] for part in parts], dim=1)
 
 
 def norms(parts: Sequence[Part]) -> Tensor:
@@ -476,7 +477,9 @@ class ModuleTraining(Training):
         if not isinstance(mechanism, GaussianMechanism):
             total += weighted_sum(parts, present / self.config.batch_size)
         elif isinstance(mechanism.integers, RowSum):
-            mechanism.integers.add(mechanism.factor, rows(parts)[None, present[:, 0]])
+            n, at_once = int(present.sum()), max(1, ROW_ELEMENTS // len(total))  # padding comes last
+            for begin in range(0, n, at_once):
+                mechanism.integers.add(mechanism.factor, rows(parts, slice(begin, min(begin + at_once, n)))[None])
         else:
             lengths = norms(parts)
             factors = torch.where(present & lengths.isfinite(), mechanism.factor(lengths[None])[0], 0.0)
