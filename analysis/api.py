@@ -9,16 +9,17 @@ from pathlib import Path
 import pandas as pd
 
 from analysis import runs as tracked
-from analysis.exhibits.envelope import SCORE, configs
+from analysis.exhibits.envelope import SCORE
 from analysis.exhibits.envelope import best as best_setting
-from analysis.exhibits.frontier.points import GUARANTEED, PRICE, tightest
-from analysis.runs import MixedTrials, ReportError, earlier_epochs, require_accuracy
+from analysis.exhibits.frontier.points import PRICE, tightest
+from analysis.runs import MixedTrials, ReportError, earlier_epochs, require_accuracy, trials_of, with_trials
 from pipeline.accounting.evaluations import selected_epsilon
 from pipeline.accounting.event import UnsupportedAccounting
 from pipeline.experiment.experiment import Experiment, load_experiment
 from pipeline.experiment.stopping import Selection
 from pipeline.tracking.artifacts import DONE
 from pipeline.tracking.reader import Reader
+from pipeline.trials.kinds import GUARANTEED
 
 
 def load_runs(experiment: str | Path | Experiment, store: Reader | str | Path = "mlruns") -> pd.DataFrame:
@@ -28,6 +29,7 @@ def load_runs(experiment: str | Path | Experiment, store: Reader | str | Path = 
         trial_key, status (`finished`, `diverged`; by name also `running`, `failed`, `interrupted`), run_id (MLflow's);
         every setting of a trial, as `photonic fields` lists them, empty if it does not apply;
         setting: the noise as text: `non-private`, sigma, `label_epsilon=3`, `epsilon=3` or `z=1.1`;
+        trial: its `TrialConfig`, None if its extension is not imported;
         then, sorted by name, every metric at its last epoch (`test/accuracy`, `validation/accuracy`,
         `test/worst_class_accuracy` as fractions, `train/loss`, `alignment/layer_<k>`,
         `epsilon/<kind>/<variant>`, `time/epoch_seconds`) and the tags `privacy.*` and git_commit.
@@ -40,7 +42,7 @@ def load_runs(experiment: str | Path | Experiment, store: Reader | str | Path = 
     Raises:
         TrackingError: if the store or the sweep is missing.
         ConfigError: if the file is missing or cannot be run.
-        ReportError: if trials of the file have not ended, a trial was tracked twice, or an extension is not imported.
+        ReportError: if trials of the file have not ended, or a trial was tracked twice.
 
     Example:
         >>> load_runs("example")[["algorithm", "setting", "test/accuracy"]]
@@ -109,7 +111,7 @@ def best(runs: pd.DataFrame, epsilon: float, kind: str = "certified") -> pd.Seri
         raise ReportError(f"kind: must be one of {', '.join(GUARANTEED)}, got {kind!r}")
     if isinstance(epsilon, bool) or not isinstance(epsilon, int | float):
         raise ReportError(f"epsilon: must be a number, got {epsilon!r}")
-    ended = runs[runs["status"].isin(DONE)].assign(epsilon=lambda table: tightest(table, kind))
+    ended = with_trials(runs)[runs["status"].isin(DONE)].assign(epsilon=lambda table: tightest(table, kind))
     within = ended[ended["epsilon"] <= epsilon]
     if within.empty:
         min_epsilon = ended["epsilon"].min()
@@ -126,6 +128,6 @@ def best(runs: pd.DataFrame, epsilon: float, kind: str = "certified") -> pd.Seri
     price = math.nan
     if kind == "certified" and not runs.attrs.get("searched"):
         with contextlib.suppress(UnsupportedAccounting):  # no price is proved
-            price = selected_epsilon(configs(within), Selection(), earlier_epochs(within)).value
+            price = selected_epsilon(trials_of(within), Selection(), earlier_epochs(within)).value
     row = winners.loc[winners[SCORE].idxmax()].drop(["chosen", "choices"])
     return pd.concat([row, pd.Series({PRICE: price, "compared": len(within)}, dtype=object)])

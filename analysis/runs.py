@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
+import json
+import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
+from pipeline.accounting.certified import with_noise
 from pipeline.experiment.experiment import Experiment
-from pipeline.tracking.artifacts import DONE, DRAWS, EARLIER, TrackedRun, param_value
-from pipeline.tracking.artifacts import FIELDS as FIELDS
+from pipeline.tracking.artifacts import DONE, DRAWS, EARLIER, TrackedRun, is_setting, missing_extension, param_value
 from pipeline.tracking.reader import Reader
-from pipeline.trials.config import TrialConfig
+from pipeline.trials.config import TrialConfig, settings
 from pipeline.trials.datasets import DATASET_LABELS as DATASET_LABELS
 from pipeline.trials.feedback import LABELS
 from pipeline.trials.fields import UserError
-from pipeline.trials.naming import noise_setting, run_name
-from pipeline.trials.part import PARTS
+from pipeline.trials.mechanism import Mechanism
+from pipeline.trials.naming import run_name
+from pipeline.trials.part import PARTS, SETTINGS
 
 ALGORITHM_LABELS = LABELS
 NON_PRIVATE = "non-private"
 STATED = "stated"  # a trainer states the epsilon, and no setting determines it
-DEFAULT_NOISE = TrialConfig().noise
+TRIAL = "trial"  # column of a run's `TrialConfig`
+NOISE = {"sigma": "target_label_epsilon", "noise_multiplier": "target_epsilon"}  # level -> target that sets it
 
 
 class ReportError(UserError, ValueError):
@@ -42,39 +47,45 @@ class MixedTrials(ReportError):
 
 
 def load_runs(store: Reader, trials: Sequence[TrialConfig] | None = None, source: object = "FILE") -> pd.DataFrame:
-    """Load the open sweep of `store`, one row per trial.
+    """Load the open sweep of `store`, one row per trial: `frame_of` its runs, which has arguments and errors."""
+    return frame_of(store.runs(), trials, source)
 
-    Columns: trial_key, status, run_id, every field of `TrialConfig` (empty if it does not apply to the trial),
-    `setting` ('non-private', sigma as text, 'label_epsilon=3', 'epsilon=3' or 'z=1.1'), the latest value of every
-    metric by its MLflow name, the tags `privacy.*`, `optics.*` and git_commit. Accuracies are fractions.
+
+def frame_of(runs: Sequence[TrackedRun], trials: Sequence[TrialConfig] | None = None, source: object = "FILE"
+             ) -> pd.DataFrame:
+    """Return a sweep's runs, one row per trial.
+
+    Columns: trial_key, status, run_id, every setting (empty if it does not apply to the trial), `setting`
+    ('non-private', sigma as text, 'label_epsilon=3', 'epsilon=3' or 'z=1.1'), `trial` (the `TrialConfig` with its
+    recorded noise; None if it cannot be composed here, see `trials_of`), the latest value of every metric by its MLflow
+    name, the tags `privacy.*`, `optics.*` and git_commit. Accuracies are fractions.
 
     Args:
-        store: the store with the sweep open.
+        runs: all runs of the sweep.
         trials: the trials to return, in this order; all must have ended. By default every run, with any status.
         source: the experiment file, for the error message.
 
     Raises:
         MissingTrials: if any of `trials` has not ended.
         DuplicateTrials: if a trial has two runs.
-        ReportError: if a trial needs an extension that is not imported.
     """
-    runs = store.runs() if trials is None else _runs_of(store, trials, source)
-    _require_known_parts(runs)
+    if trials is not None:
+        runs = _runs_of(runs, trials, source)
     duplicates = [key for key, count in Counter(run.trial_key for run in runs).items() if count > 1]
     if duplicates:
         ids = ", ".join(run.run_id for run in runs if run.trial_key in duplicates)
         raise DuplicateTrials(f"trial_key: must be unique, got more than one run of {', '.join(duplicates)} (runs "
                               f"{ids}); delete all but one")
-    first_columns = ["trial_key", "status", "run_id", *FIELDS, "setting"]
-    frame = pd.DataFrame([_row(run) for run in runs])
+    first_columns = ["trial_key", "status", "run_id", *setting_names(), "setting", TRIAL]
+    frame = pd.DataFrame([row_of(run) for run in runs])
     other_columns = [name for name in sorted(frame.columns) if name not in first_columns]
     return frame.reindex(columns=first_columns + other_columns)
 
 
-def _runs_of(store: Reader, trials: Sequence[TrialConfig], source: object) -> list[TrackedRun]:
-    """Return the runs of these trials in the open sweep, in their order; arguments and errors as in `load_runs`."""
+def _runs_of(runs: Sequence[TrackedRun], trials: Sequence[TrialConfig], source: object) -> list[TrackedRun]:
+    """Return the runs of these trials, in their order; arguments and errors as in `frame_of`."""
     configs = {config.trial_key: config for config in trials}
-    runs = [run for run in store.runs() if run.trial_key in configs]
+    runs = [run for run in runs if run.trial_key in configs]
     ended = {run.trial_key for run in runs if run.status in DONE}
     missing = [config for key, config in configs.items() if key not in ended]
     if missing:
@@ -84,6 +95,103 @@ def _runs_of(store: Reader, trials: Sequence[TrialConfig], source: object) -> li
                             f"(run `photonic sweep {source}`)")
     ranks = {key: rank for rank, key in enumerate(configs)}
     return sorted(runs, key=lambda run: ranks[run.trial_key])
+
+
+def setting_names() -> list[str]:
+    """Return the names of all settings of trials, which are columns of runs, in the order of `photonic fields`."""
+    return [field.name for field in settings()]
+
+
+def read_runs(path: Path) -> pd.DataFrame:
+    """Return the runs in the `runs.csv` of a report, as `frame_of` gives them; errors as in `trials_of`."""
+    runs = pd.read_csv(path, dtype={"setting": str})
+    runs = runs.reindex(columns=[*runs, *(name for name in setting_names() if name not in runs)])  # added since
+    return with_trials(runs.assign(**{
+        name: runs[name].map(lambda text: tuple(json.loads(text)) if isinstance(text, str) else None)
+        for name in _tuples()}))
+
+
+def csv_of(runs: pd.DataFrame) -> pd.DataFrame:
+    """Return runs as `runs.csv` has them: lists as JSON, no column `trial`, and calibrated noise beside its target.
+
+    Settings have 0 for such noise. A run that records none gets it from the accountant.
+    """
+    columns = {name: runs[name].map(lambda value: json.dumps(list(value)) if isinstance(value, tuple) else None)
+               for name in _tuples()}
+    for name, target in NOISE.items():
+        columns[name] = runs[name].copy()
+        for index, trial in runs.loc[runs[target] > 0, TRIAL].dropna().items():
+            columns[name][index] = getattr(with_noise(trial), name)
+    return runs.drop(columns=TRIAL).assign(**columns)
+
+
+def _tuples() -> list[str]:
+    """Return the settings that are lists of numbers."""
+    return [field.name for field in settings() if isinstance(field.default, tuple)]
+
+
+def with_trials(runs: pd.DataFrame) -> pd.DataFrame:
+    """Return runs with the column `trial`, for a frame that has only the settings; errors as in `trials_of`."""
+    return runs.assign(**{TRIAL: pd.Series(trials_of(runs), runs.index, dtype=object)})
+
+
+def trials_of(runs: pd.DataFrame) -> list[TrialConfig]:
+    """Return the trials of runs, with the noise that they were trained with.
+
+    They are the column `trial`. A frame without it, for example from `runs.csv`, has their settings as columns.
+
+    Raises:
+        ReportError: for a run whose trial cannot be composed here; nothing may leave it out in silence.
+    """
+    if TRIAL not in runs:
+        return [_trial_of(row) for row in runs.to_dict("records")]
+    trials = list(runs[TRIAL])
+    for place, trial in enumerate(trials):
+        if not isinstance(trial, TrialConfig):
+            raise _not_composed(runs.iloc[place])
+    return trials
+
+
+def ask(runs: pd.DataFrame, question: Callable[[TrialConfig], Any]) -> pd.Series:
+    """Return what each run's trial answers: `ask(runs, lambda trial: trial.parts.mechanism.private)`."""
+    return pd.Series([question(trial) for trial in trials_of(runs)], runs.index, dtype=object)
+
+
+def such(runs: pd.DataFrame, question: Callable[[TrialConfig], Any]) -> pd.DataFrame:
+    """Return the runs whose trial answers yes."""
+    return runs[ask(runs, question).astype(bool)]
+
+
+def _trial_of(row: Mapping[str, Any]) -> TrialConfig:
+    """Return the trial of a row of settings; errors as in `trials_of`.
+
+    A data frame has other number types, for example floats for integers. Beside a target epsilon, `runs.csv` has the
+    calibrated noise.
+    """
+    kinds: dict[str, Any] = {name: type(SETTINGS[name].default) for name in setting_names()}
+    values = {name: kind(row[name]) for name, kind in kinds.items() if not _is_missing(row.get(name))}
+    noise = {level: values.pop(level) for level, target in NOISE.items() if values.get(target) and values.get(level)}
+    try:
+        trial = TrialConfig.from_mapping(values)
+    except ValueError as error:
+        raise _not_composed(row, f" ({error})") from None
+    if row.get("trial_key", trial.trial_key) != trial.trial_key:
+        raise _not_composed(row)
+    return trial.with_recorded_noise(noise)
+
+
+def _not_composed(row: Mapping[str, Any], reason: str = "") -> ReportError:
+    """Return the error on a run whose trial cannot be composed; an extension is registered when it is imported."""
+    key = row.get("trial_key")
+    if extension := missing_extension(row):
+        return ReportError(f"trial {key}: {extension}, and load the runs again")
+    return ReportError(f"trial_key: must be that of the settings of the run, got {key}{reason}; another version of "
+                       "this software tracked it")
+
+
+def _is_missing(value: object) -> bool:
+    """Whether a setting does not apply to a run: None, or NaN."""
+    return value is None or (isinstance(value, float) and math.isnan(value))
 
 
 def searched(store: Reader, experiment: Experiment) -> Experiment:
@@ -118,17 +226,6 @@ def load_history(store: Reader, runs: pd.DataFrame, key: str) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=columns)
 
 
-def part_property(runs: pd.DataFrame, slot: str, attribute: str) -> pd.Series:
-    """Return for each run whether a part of its trial has a property: `part_property(runs, "mechanism", "private")`.
-
-    Args:
-        runs: the runs, from `load_runs`.
-        slot: the setting that chooses the part, for example the mechanism.
-        attribute: name of a boolean attribute of such parts.
-    """
-    return runs[slot].map(lambda name: getattr(PARTS[slot][name], attribute)).astype(bool)
-
-
 def common_value(column: pd.Series) -> Any:
     """Return the value of a column whose rows all have the same, such as the data set of a table's trials."""
     return column.iloc[0]
@@ -137,10 +234,11 @@ def common_value(column: pd.Series) -> Any:
 def noise_sources(runs: pd.DataFrame) -> pd.Series:
     """Return each run's setting `noise`, `research` or `secure`; empty for runs without a mechanism.
 
-    If the setting was not tracked, it is the default.
+    Without a trial it is the tracked one. Runs of earlier versions have tracked none.
     """
-    tracked = runs.reindex(columns=["noise"])["noise"].astype(object)
-    return tracked.where(tracked.notna(), DEFAULT_NOISE).where(part_property(runs, "mechanism", "private"))
+    tracked = (runs if TRIAL in runs else with_trials(runs)).reindex(columns=[TRIAL, "noise"])
+    sources = [trial.canonical().get("noise") if trial else noise for trial, noise in tracked.itertuples(index=False)]
+    return pd.Series(sources, runs.index, dtype=object)
 
 
 def by_noise(settings: Sequence[str]) -> list[str]:
@@ -195,23 +293,11 @@ def require_replicates(runs: pd.DataFrame, along: Sequence[str] = ()) -> None:
     if len(datasets) > 1:
         raise MixedTrials(f"dataset: must be the same in one table or figure, got {', '.join(datasets)}")
     for (algorithm, setting, *_), group in runs.groupby(["algorithm", "setting", *along]):
-        differ = [name for name in FIELDS if name != "seed" and group[name].nunique(dropna=False) > 1]
+        differ = [name for name in setting_names() if name != "seed" and group[name].nunique(dropna=False) > 1]
         if differ:
             values = "; ".join(f"{name}: {', '.join(map(str, group[name].unique()))}" for name in differ)
             raise MixedTrials(f"{algorithm} {setting}: only the seed may differ between trials that are averaged, "
                               f"got {values}")
-
-
-def _require_known_parts(runs: Sequence[TrackedRun]) -> None:
-    """Refuse names that are not registered: tables iterate over registered names, and would omit others silently.
-
-    An extension is registered when its module is imported.
-    """
-    for field in ("algorithm", "mechanism", "dataset", "features"):
-        for run in runs:
-            if field in run.params and run.params[field] not in PARTS[field]:
-                raise ReportError(f"{field}: '{run.params[field]}' of trial {run.trial_key} is an extension's; import "
-                                  "the module that registers it, or name that in `plugins` of the experiment file")
 
 
 def _noise_in_place_of_targets(run: TrackedRun) -> dict[str, float]:
@@ -236,21 +322,15 @@ def earlier_epochs(runs: pd.DataFrame) -> dict[str, int]:
     return dict(zip(known["trial_key"], known[EARLIER].astype(int), strict=True))
 
 
-def _row(run: TrackedRun) -> dict[str, Any]:
-    """Return one row of `load_runs` from a tracked run: identity, fields, noise setting, latest metrics and tags.
-
-    A field that does not apply is None, or NaN if it is a number.
-    """
-    fields: dict[str, Any] = {}
-    for name in FIELDS:
-        if name in run.params:
-            fields[name] = param_value(name, run.params[name])
-        elif FIELDS[name] in (int, float):
-            fields[name] = float("nan")
-        else:
-            fields[name] = None
-    setting = noise_setting(fields | _noise_in_place_of_targets(run)).removeprefix("sigma=")
+def row_of(run: TrackedRun) -> dict[str, Any]:
+    """Return one row of `frame_of` from a tracked run; a setting that does not apply is None, or NaN for a number."""
+    numbers = {field.name for field in settings() if type(field.default) in (int, float)}
+    params = {name: param_value(name, text) for name, text in run.params.items() if is_setting(name)}
+    fields = {name: float("nan") if name in numbers else None for name in setting_names()} | params
+    known = run.trial.canonical() if run.trial else {name: 0 if name in numbers else None for name in fields} | params
+    mechanism = PARTS["mechanism"].get(known["mechanism"], Mechanism)  # an extension's may not be imported
+    setting = mechanism.noise_setting(known | _noise_in_place_of_targets(run)).removeprefix("sigma=")
     tags = {name: text for name, text in run.tags.items()
             if name.startswith(("privacy.", "optics.")) or name == "git_commit"}
     identity = {"trial_key": run.trial_key, "status": run.status, "run_id": run.run_id}
-    return {**identity, **fields, "setting": setting, **run.metrics, **tags}
+    return {**identity, **fields, "setting": setting, TRIAL: run.trial, **run.metrics, **tags}

@@ -8,15 +8,12 @@ judgement without an alarm.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-
-import pandas as pd
 
 from analysis.exhibits.doubts.checks import CHECKS, Doubt, examine
 from analysis.exhibits.doubts.evidence import Evidence
+from analysis.runs import read_runs
 from pipeline.experiment.experiment import load_experiment
-from pipeline.tracking.artifacts import FIELDS
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "analysis" / "results"
@@ -42,11 +39,7 @@ JUDGED: dict[tuple[str, str], tuple[str, str]] = {
 
 def evidence_of(name: str) -> Evidence:
     """The committed runs of a sweep."""
-    runs = pd.read_csv(RESULTS / name / "runs.csv", dtype={"setting": str})
-    runs = runs.reindex(columns=[*runs, *(field for field in FIELDS if field not in runs)])  # added since
-    for field in (field for field, kind in FIELDS.items() if kind is tuple):
-        runs[field] = runs[field].map(lambda text: tuple(json.loads(text)) if isinstance(text, str) else None)
-    return Evidence.of(runs, load_experiment(ROOT / "experiments" / f"{name}.yaml"))
+    return Evidence.of(read_runs(RESULTS / name / "runs.csv"), load_experiment(ROOT / "experiments" / f"{name}.yaml"))
 
 
 def page() -> str:

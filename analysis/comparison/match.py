@@ -10,20 +10,22 @@ from typing import Any
 import pandas as pd
 
 from analysis.exhibits.exhibit import Texts
-from analysis.exhibits.frontier.points import GUARANTEED, frontier
+from analysis.exhibits.frontier.points import frontier
 from analysis.exhibits.table import Table
 from analysis.runs import (
     ALGORITHM_LABELS,
     DATASET_LABELS,
-    FIELDS,
     MixedTrials,
     ReportError,
-    part_property,
+    ask,
     setting_label,
+    setting_names,
 )
 from analysis.statistics import PAIRED, WELCH, difference_of
 from analysis.text import NO_VALUE, n_seeds, value_text
 from pipeline.experiment.experiment import Experiment
+from pipeline.trials.config import TrialConfig
+from pipeline.trials.kinds import GUARANTEED
 from pipeline.trials.naming import counted
 
 ACCURACY = "test/accuracy"
@@ -81,8 +83,7 @@ def compare(a: Side, b: Side) -> Comparison:
     matched_a: set[str] = set()  # trial keys
     matched_b: set[str] = set()
     for is_private in (False, True):
-        runs_a = a.runs[part_property(a.runs, "mechanism", "private") == is_private]
-        runs_b = b.runs[part_property(b.runs, "mechanism", "private") == is_private]
+        runs_a, runs_b = (side.runs[ask(side.runs, _is_private) == is_private] for side in (a, b))
         if runs_a.empty or runs_b.empty:
             continue
         settings_a, settings_b = _settings(runs_a), _settings(runs_b)
@@ -111,9 +112,13 @@ def compare(a: Side, b: Side) -> Comparison:
     return Comparison(a, b, table[order], shown, differs, unmatched)
 
 
+def _is_private(trial: TrialConfig) -> bool:
+    return trial.parts.mechanism.private
+
+
 def _settings(runs: pd.DataFrame) -> pd.DataFrame:
     """Return each run's settings except the seed, as values that can be compared (`_comparable`)."""
-    return runs[[name for name in FIELDS if name != "seed"]].map(_comparable)
+    return runs[[name for name in setting_names() if name != "seed"]].map(_comparable)
 
 
 def _groups(runs: pd.DataFrame, settings: pd.DataFrame) -> dict[Any, pd.DataFrame]:
@@ -222,7 +227,7 @@ def _rows(a: pd.DataFrame, b: pd.DataFrame) -> list[dict[str, Any]]:
     Args:
         a, b: the group of each experiment: trials of one setting, a row per seed.
     """
-    settings = {name: a[name].iloc[0] for name in FIELDS if name != "seed"}
+    settings = {name: a[name].iloc[0] for name in setting_names() if name != "seed"}
     for side, group in (("a", a), ("b", b)):
         settings |= {f"algorithm_{side}": group["algorithm"].iloc[0], f"setting_{side}": group["setting"].iloc[0]}
     candidates = [name for name in a.columns if name.startswith(("alignment/", *PERCENT)) and name in b.columns]

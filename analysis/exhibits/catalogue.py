@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pipeline.tracking.reader import Reader
 
 # By exhibit: `module:function`, which takes the last epoch of every trial (`load_runs`) and these keyword arguments.
-_FRONTIER = "frontier.exhibit:of_experiment", ("name", "experiment", "store")
+_FRONTIER = "frontier.exhibit:of_experiment", ("name", "experiment", "results")
 DRAWS: dict[str, tuple[str, tuple[str, ...]]] = {
     "table1": ("table1:draw", ()),
     "figure2": ("figure2:draw", ("store",)),
@@ -34,7 +34,8 @@ DRAWS: dict[str, tuple[str, tuple[str, ...]]] = {
 }
 
 
-def draw(exhibit: str, experiment: Experiment | None, runs: pd.DataFrame, store: Reader | None) -> Exhibit:
+def draw(exhibit: str, experiment: Experiment | None, runs: pd.DataFrame, store: Reader | None,
+         results: pd.DataFrame | None = None) -> Exhibit:
     """Draw an exhibit of an experiment.
 
     Args:
@@ -42,11 +43,12 @@ def draw(exhibit: str, experiment: Experiment | None, runs: pd.DataFrame, store:
         experiment: the experiment.
         runs: the last epoch of its trials (`load_runs`).
         store: the store with their other epochs.
+        results: imported results (`frontier.imported.load`).
 
     Raises:
         ReportError: if the runs lack data for it.
     """
     draws, takes = DRAWS[exhibit]
-    available = {"name": exhibit, "experiment": experiment, "store": store}
+    available = {"name": exhibit, "experiment": experiment, "store": store, "results": results}
     draw_function = load(f"analysis.exhibits.{draws}")
     return draw_function(runs, **{name: available[name] for name in takes})

@@ -1,30 +1,26 @@
-"""Choose the setting that represents a cell, if more settings vary than a figure shows: the best by validation."""
+"""Average runs by cell; choose the setting that represents a cell, if more settings vary than a figure shows."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import pandas as pd
 
-from analysis.runs import FIELDS, ReportError, require_accuracy
+from analysis.exhibits.metrics import METRICS
+from analysis.runs import ask, require_accuracy, setting_names, trials_of
+from analysis.statistics import SUMMARY
 from analysis.text import settings_text
-from pipeline.trials.config import TrialConfig
+from pipeline.experiment.factors import differing
+from pipeline.trials.naming import setting_key
 
 SCORE = "validation/accuracy"
 
 
 def varied(runs: pd.DataFrame, by: Sequence[str], ignored: Sequence[str] = ("seed",)) -> list[str]:
     """Return the fields that differ among runs with equal columns `by`, in the order of `TrialConfig`."""
-    groups = runs.groupby(list(by), dropna=False)
-    candidates = [name for name in FIELDS if name not in (*by, *ignored)]
-    return [name for name in candidates if (groups[name].nunique(dropna=False) > 1).any()]
-
-
-def setting_keys(runs: pd.DataFrame) -> pd.Series:
-    """Return one text per run, equal for runs that differ only in their seed."""
-    settings = runs[[name for name in FIELDS if name != "seed"]]
-    return pd.Series([repr(row) for row in settings.itertuples(index=False, name=None)], index=runs.index)
+    cells = iter(runs.groupby(list(by), dropna=False).ngroup())
+    differ = {*differing(trials_of(runs), lambda _: next(cells))} - {*by, *ignored}
+    return [name for name in setting_names() if name in differ]
 
 
 def best(runs: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
@@ -46,7 +42,7 @@ def best(runs: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
     if not varied_fields:  # one setting in every cell: nothing to choose
         return runs
     require_accuracy(runs, SCORE)
-    runs = runs.assign(key=setting_keys(runs))  # equal for runs of one setting
+    runs = runs.assign(key=ask(runs, setting_key))  # equal for runs of one setting
     runs["score"] = runs.groupby([*by, "key"], dropna=False)[SCORE].transform("mean")
     cells = runs.groupby(list(by), dropna=False)
     runs["choices"] = cells["key"].transform("nunique")
@@ -55,28 +51,29 @@ def best(runs: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
     return runs[runs["key"] == best_key].drop(columns=["key", "score"])
 
 
-def fields_of(runs: pd.DataFrame) -> list[dict[str, object]]:
-    """Return the settings that apply to each run, by name, for `pipeline.experiment.factors`."""
-
-    def applies(value: object) -> bool:  # None or NaN: the setting has no meaning for the run
-        return value is not None and not (isinstance(value, float) and math.isnan(value))
-
-    rows = runs[list(FIELDS)].to_dict("records")
-    return [{name: value for name, value in row.items() if applies(value)} for row in rows]
+def best_cells(runs: pd.DataFrame, by: Sequence[str], metric: str, carry: Sequence[str] = (),
+               largest: Sequence[str] = ()) -> pd.DataFrame:
+    """Return the `cells` of the `best` settings, with the columns `chosen` and `choices`; errors as in `best`."""
+    return cells(best(runs, by), by, metric, (*carry, "chosen", "choices"), largest)
 
 
-def configs(runs: pd.DataFrame) -> list[TrialConfig]:
-    """Return the configurations of runs, from their settings.
+def cells(runs: pd.DataFrame, by: Sequence[str], metric: str, carry: Sequence[str] = (),
+          largest: Sequence[str] = ()) -> pd.DataFrame:
+    """Return a metric at the last epoch, a row per cell: the columns `by`, `metric`, `SUMMARY`, `carry` and `largest`.
 
-    Raises:
-        ReportError: if the settings no longer fit their trial_key.
+    Runs without a measured alignment are left out; errors as in `Metric.of`.
+
+    Args:
+        runs: from `load_runs`.
+        by: columns that separate cells.
+        metric: one of `METRICS`.
+        carry: columns with one value in every cell, as its runs differ only in their seed.
+        largest: columns of which a cell has the largest value; it is empty if a run's is.
     """
-    trial_configs = []
-    for fields, key in zip(fields_of(runs), runs["trial_key"], strict=True):
-        # A data frame has other number types, for example floats for integers: convert to those of the settings.
-        config = TrialConfig.from_mapping({name: FIELDS[name](value) for name, value in fields.items()})
-        if config.trial_key != key:
-            raise ReportError(f"trial_key: must be {config.trial_key} by the settings of the run, got {key}; another "
-                              "version of this software tracked it")
-        trial_configs.append(config)
-    return trial_configs
+    measured = runs.assign(value=METRICS[metric].of(runs)).dropna(subset="value")
+    rows = []
+    for values, cell in measured.groupby(list(by)):
+        rows.append({**dict(zip(by, values, strict=True)), "metric": metric, **METRICS[metric].summarize(cell["value"]),
+                     **{name: cell[name].iloc[0] for name in carry},
+                     **{name: cell[name].max(skipna=False) for name in largest}})
+    return pd.DataFrame(rows, columns=[*by, "metric", *SUMMARY, *carry, *largest])

@@ -27,9 +27,9 @@ from analysis.runs import (
     ReportError,
     by_noise,
     load_history,
-    part_property,
     require_replicates,
     setting_label,
+    such,
 )
 from analysis.statistics import SUMMARY
 from analysis.style import MARKERS, panels, present, seeds, theme
@@ -58,7 +58,7 @@ def draw(runs: pd.DataFrame, store: Reader) -> Exhibit:
     """
     require_replicates(runs)
     accuracy = load_history(store, runs, "validation/accuracy")
-    alignment = load_history(store, optical(runs), ALIGNMENT)
+    alignment = load_history(store, such(runs, lambda trial: trial.parts.feedback.optical), ALIGNMENT)
     table = tabulate(accuracy, alignment)
     caption = CAPTION.format(means_text(table["n"], "with 95% bootstrap bands"))
     return Exhibit.of_means("figure2", title="Learning curves and alignment", caption=caption, rows=table,
@@ -69,7 +69,7 @@ def plot(accuracy: pd.DataFrame, alignment: pd.DataFrame) -> Figure:
     """Plot a panel of validation accuracy for each algorithm on one scale, a panel of PDFA's alignment, and a legend.
 
     Args:
-        accuracy, alignment: histories of `validation/accuracy` and `alignment/layer_2`.
+        accuracy, alignment: histories of `validation/accuracy`, and of pdfa trials' `alignment/layer_2`.
 
     Raises:
         MissingSeries: if either has no rows to show.
@@ -115,14 +115,13 @@ def alignment_axes(history: pd.DataFrame, ax: Axes, settings: Sequence[str]) -> 
     """Plot alignment of pdfa's layer 2 by epoch: cosine of its update with the true gradient; colour by noise.
 
     Args:
-        history: history of `alignment/layer_2`; algorithms other than pdfa are left out.
+        history: history of `alignment/layer_2` of pdfa trials.
         ax: the axes.
         settings: as in `accuracy_axes`.
 
     Raises:
         MissingSeries: if there is no pdfa trial.
     """
-    history = optical(history)
     if history.empty:
         raise MissingSeries(f"figure2: needs {ALIGNMENT} of pdfa trials, found none (pdfa trials with "
                             "alignment_batches >= 1 measure it)")
@@ -131,11 +130,6 @@ def alignment_axes(history: pd.DataFrame, ax: Axes, settings: Sequence[str]) -> 
                linestyle=_dashes(setting), marker=MARKERS["pdfa"], label=setting_label(setting))
     ax.set_title(f"PDFA, layer {LAYER}")
     return _finish(ax, "Alignment (cosine)")
-
-
-def optical(runs: pd.DataFrame) -> pd.DataFrame:
-    """Return the runs of algorithms with optical projection."""
-    return runs[part_property(runs, "algorithm", "optical")]
 
 
 def noise_colors(settings: Sequence[str]) -> dict[str, Any]:
@@ -149,7 +143,7 @@ def noise_colors(settings: Sequence[str]) -> dict[str, Any]:
 def tabulate(accuracy: pd.DataFrame, alignment: pd.DataFrame) -> pd.DataFrame:
     """Return the plotted data: panel (`accuracy` in percent, or `alignment`), algorithm, setting, epoch, `SUMMARY`."""
     tables = []
-    panel_data = (("accuracy", accuracy, ACCURACY), ("alignment", optical(alignment), COSINE))
+    panel_data = (("accuracy", accuracy, ACCURACY), ("alignment", alignment, COSINE))
     for panel, history, metric in panel_data:
         for (algorithm, setting), cell in history.groupby(["algorithm", "setting"], sort=False):
             tables.append(by_epoch(cell, metric).assign(panel=panel, algorithm=algorithm, setting=setting))

@@ -12,14 +12,15 @@ import pandas as pd
 from analysis.exhibits.doubts.checks import against, examine
 from analysis.exhibits.doubts.evidence import NO_FRONTIER, Evidence
 from analysis.exhibits.frontier.choice import is_target, price
-from analysis.exhibits.frontier.points import GUARANTEED, PRICE, PROTECTED, compared_epsilon, on_axis, summarized
+from analysis.exhibits.frontier.points import PRICE, compared_epsilon, on_axis, summarized
 from analysis.exhibits.metrics import METRICS
 from analysis.exhibits.selection import Choice, guarantee_of
 from analysis.runs import ALGORITHM_LABELS, DATASET_LABELS, common_value
 from analysis.statistics import accuracy_error, difference_of
 from pipeline.experiment.experiment import Experiment
 from pipeline.trials.datasets import DATASETS
-from pipeline.trials.naming import COMPOSABLE, counted
+from pipeline.trials.kinds import COMPOSABLE, GUARANTEED, KINDS
+from pipeline.trials.naming import counted
 
 MAX_LEADS = 3  # largest number of epsilons of one kind with a sentence of their own
 TYPICAL_EPSILON = 3  # of the epsilons with a sentence, one is near this
@@ -82,7 +83,7 @@ def published(choice: Choice, runs: pd.DataFrame, experiment: Experiment) -> lis
     evidence = Evidence.of(runs, experiment)
     is_best = evidence.shown["trial_key"] == choice.trial_key
     doubts = examine(dataclasses.replace(evidence, shown=evidence.shown[is_best]))
-    return [f"For ε = {spent.value:g} at δ = {spent.delta:g}, of all that it released ({PROTECTED['certified']}; "
+    return [f"For ε = {spent.value:g} at δ = {spent.delta:g}, of all that it released ({KINDS['certified'].protects}; "
             f"{choice.standing}), the search publishes {choice.name}: test accuracy {100 * choice.test:.2f}%, chosen "
             f"by its validation accuracy of {100 * choice.validation:.2f}%.",
             *(doubt.sentence for doubt in doubts if doubt.check != "seeds")]
@@ -103,7 +104,7 @@ def _answer(runs: pd.DataFrame, evidence: Evidence, *, dataset: str, kind: str, 
     points = summarized(point_runs, kind)
     points = points.assign(compared_epsilon=compared_epsilon(points))
     points = points.sort_values("mean", ascending=False, kind="stable")
-    kind_text = f"{kind} ε ({PROTECTED[kind]})"
+    kind_text = f"{kind} ε ({KINDS[kind].protects})"
     # Only at an epsilon with points of several algorithms is there a comparison.
     compared = {epsilon: group for epsilon, group in points.groupby("compared_epsilon")
                 if group["algorithm"].nunique() > 1}

@@ -11,15 +11,13 @@ from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 
 from analysis import style
-from analysis.exhibits.envelope import best
+from analysis.exhibits.envelope import best_cells
 from analysis.exhibits.exhibit import Exhibit
 from analysis.exhibits.metrics import METRICS
-from analysis.runs import ALGORITHM_LABELS, ReportError, common_value
-from analysis.statistics import SUMMARY
+from analysis.runs import ALGORITHM_LABELS, ReportError, common_value, such
 from analysis.text import NO_VALUE, means_text
 from pipeline.experiment.needs import HEATMAPS, in_heatmap
 
-COLUMNS = ["algorithm", "sigma", "tau_h", "metric", *SUMMARY, "chosen", "choices"]
 COLOURS = "cividis"  # sequential, with even steps of lightness, and safe for colour-blind readers
 EMPTY_GREY = 0.92  # of a cell without a value
 MAX_DARK = 0.45  # largest luminance of a colour on which text is white
@@ -40,7 +38,7 @@ def draw(runs: pd.DataFrame, *, name: str) -> Exhibit:
 
 
 def tabulate(runs: pd.DataFrame, metric: str) -> pd.DataFrame:
-    """Return a metric at the last epoch by algorithm, sigma and tau_h, over seeds: `COLUMNS`.
+    """Return a metric at the last epoch by algorithm, sigma and tau_h, over seeds, from `best_cells`.
 
     Trials of other mechanisms are left out, and trials without a measured alignment (see `Metric.of`).
 
@@ -51,18 +49,10 @@ def tabulate(runs: pd.DataFrame, metric: str) -> pd.DataFrame:
     Raises:
         ReportError: without photonic trials, or as `Metric.of` and `envelope.best`.
     """
-    grid_runs = runs[[in_heatmap(fields) for fields in runs.to_dict("records")]]
+    grid_runs = such(runs, in_heatmap)
     if grid_runs.empty:
         raise ReportError(f"{metric}_heatmap: needs trials with mechanism photonic and a sigma, found none")
-    grid_runs = best(grid_runs, ["algorithm", "sigma", "tau_h"])
-    grid_runs = grid_runs.assign(value=METRICS[metric].of(grid_runs)).dropna(subset="value")
-    rows = []
-    for (algorithm, sigma, tau_h), cell in grid_runs.groupby(["algorithm", "sigma", "tau_h"]):
-        first = cell.iloc[0]  # runs of a cell differ only in their seed
-        rows.append({"algorithm": algorithm, "sigma": sigma, "tau_h": tau_h, "metric": metric,
-                     **METRICS[metric].summarize(cell["value"]), "chosen": first["chosen"],
-                     "choices": first["choices"]})
-    table = pd.DataFrame(rows, columns=COLUMNS)
+    table = best_cells(grid_runs, ["algorithm", "sigma", "tau_h"], metric)
     # algorithms in the order of all figures
     return pd.concat([table[table["algorithm"] == algorithm] for algorithm in style.present(table)], ignore_index=True)
 

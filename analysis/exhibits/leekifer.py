@@ -21,6 +21,7 @@ from analysis.runs import (
     ALGORITHM_LABELS,
     DATASET_LABELS,
     NON_PRIVATE,
+    ask,
     common_value,
     load_history,
     noise_sources,
@@ -71,7 +72,7 @@ def tabulate(runs: pd.DataFrame, store: Reader) -> pd.DataFrame:
         # The first metric that a trial has is kept.
         history = pd.concat(histories).drop_duplicates(["trial_key", "epoch"]).rename(columns={"value": column})
         by_epoch = by_epoch.merge(history, how="left", on=["trial_key", "epoch"])
-    trials = runs.assign(sigma=[update_sigma(row) for row in runs.to_dict("records")], noise=noise_sources(runs))
+    trials = runs.assign(sigma=ask(runs, update_sigma).astype(float), noise=noise_sources(runs))
     table = trials[["trial_key", *CURVES, "seed", "delta", "noise"]].merge(by_epoch, on="trial_key")
     without_epsilon = table[(table["sigma"] > 0) & table["epsilon_published"].isna()]
     if len(without_epsilon):

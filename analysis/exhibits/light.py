@@ -14,11 +14,11 @@ from matplotlib.lines import Line2D
 from matplotlib.typing import LineStyleType
 
 from analysis import style
-from analysis.exhibits.envelope import best, configs
+from analysis.exhibits.envelope import best_cells
 from analysis.exhibits.exhibit import Exhibit, Texts
 from analysis.exhibits.frontier.points import tightest
 from analysis.exhibits.metrics import METRICS
-from analysis.runs import NON_PRIVATE, ReportError, common_value, noise_sources, part_property
+from analysis.runs import NON_PRIVATE, ReportError, common_value, noise_sources, such, trials_of
 from analysis.statistics import SUMMARY
 from analysis.text import BARS, epsilon_text, means_text
 from pipeline.accounting.label import RELATION
@@ -55,31 +55,21 @@ def tabulate(runs: pd.DataFrame) -> pd.DataFrame:
 
     Columns: test accuracy over seeds (`SUMMARY`, percent), `epsilon` (label; the largest over seeds, empty if
     infinite), the tracked `effective_sigma` with its parts `shot_sigma` and `floor_sigma`, and `chosen` and `choices`
-    (`envelope.best`).
+    (`envelope.best_cells`).
 
     Raises:
-        ReportError: without such trials, or as `Metric.of` and `envelope.best`.
+        ReportError: without such trials, or as `best_cells`.
     """
-    physical_runs = runs[part_property(runs, "projector", "physical") & part_property(runs, "mechanism", "optical")]
+    physical_runs = such(runs, lambda trial: trial.physical and trial.parts.mechanism.optical)
     if physical_runs.empty:
         raise ReportError("light: needs trials with projector 'opu_physical' and mechanism 'photonic', found none")
-    cell_fields = ["algorithm", *SETTINGS, "photons"]
-    physical_runs = best(physical_runs, cell_fields)
-    physical_runs = physical_runs.assign(value=METRICS["accuracy"].of(physical_runs),
-                                         epsilon=tightest(physical_runs, "label"), camera=labels(physical_runs))
-    rows = []
-    for values, cell in physical_runs.groupby(cell_fields):
-        first = cell.iloc[0]  # runs of a cell differ only in their seed
-        (config,) = configs(cell.iloc[:1])
-        camera = camera_of(config)
-        row = dict(zip(cell_fields, values, strict=True))
-        row |= {name: first[name] for name in ("camera", "feedback_std", "sampler", "delta", "chosen", "choices")}
-        row |= METRICS["accuracy"].summarize(cell["value"])
-        row |= {part: getattr(camera, part) for part in PARTS}
-        row |= {"epsilon": cell["epsilon"].max(skipna=False), "effective_sigma": float(first[SIGMA]),
-                "relation": RELATION}
-        rows.append(row)
-    return pd.DataFrame(rows, columns=COLUMNS)
+    cameras = [camera_of(trial) for trial in trials_of(physical_runs)]
+    physical_runs = physical_runs.assign(
+        camera=labels(physical_runs), epsilon=tightest(physical_runs, "label"), relation=RELATION,
+        effective_sigma=physical_runs[SIGMA].astype(float),
+        **{part: [getattr(camera, part) for camera in cameras] for part in PARTS})
+    carry = ("camera", "feedback_std", "effective_sigma", *PARTS, "relation", "sampler", "delta")
+    return best_cells(physical_runs, ["algorithm", *SETTINGS, "photons"], "accuracy", carry, ["epsilon"])[COLUMNS]
 
 
 def labels(runs: pd.DataFrame) -> pd.Series:

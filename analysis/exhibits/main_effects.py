@@ -11,11 +11,10 @@ import seaborn as sns
 from matplotlib.figure import Figure
 
 from analysis import style
-from analysis.exhibits.envelope import fields_of
 from analysis.exhibits.exhibit import Exhibit, Texts
 from analysis.exhibits.metrics import METRICS
 from analysis.exhibits.table import Table
-from analysis.runs import ReportError, common_value
+from analysis.runs import ReportError, common_value, trials_of
 from analysis.text import NO_VALUE, level_order, level_text, without_formulas
 from pipeline.experiment.factors import balanced, find_factors
 
@@ -46,11 +45,11 @@ def tabulate(runs: pd.DataFrame) -> pd.DataFrame:
     Raises:
         ReportError: if the grid is not balanced, if fewer than two factors vary, or a trial lacks test accuracy.
     """
-    balanced_rows = balanced(fields_of(runs))  # numbers of the rows that make a balanced grid
+    balanced_rows = balanced(trials_of(runs))  # numbers of the rows that make a balanced grid
     if not balanced_rows:
         raise ReportError("main_effects: needs a balanced grid of two factors or more, which these trials are not")
     runs = runs.iloc[balanced_rows]
-    levels = pd.DataFrame(find_factors(fields_of(runs)), index=runs.index)
+    levels = pd.DataFrame(find_factors(trials_of(runs)), index=runs.index)
     accuracy = METRICS["accuracy"].of(runs)
     total = float(((accuracy - accuracy.mean()) ** 2).sum())
     if total == 0:

@@ -7,7 +7,6 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.exhibits.envelope import fields_of, setting_keys
 from analysis.exhibits.exhibit import Exhibit, Texts
 from analysis.exhibits.frontier.points import tightest
 from analysis.exhibits.metrics import HEADINGS, METRICS
@@ -16,21 +15,20 @@ from analysis.runs import (
     ALGORITHM_LABELS,
     DATASET_LABELS,
     NON_PRIVATE,
+    ask,
     by_noise,
     noise_sources,
     setting_label,
+    trials_of,
 )
 from analysis.text import NO_VALUE, epsilon_text, means_text, value_text
-from pipeline.accounting.epsilon import GUARANTEES
 from pipeline.accounting.label import RELATION as LABEL_RELATION
 from pipeline.accounting.noise import standing
 from pipeline.experiment.factors import find_factors
+from pipeline.trials.kinds import GUARANTEED
+from pipeline.trials.naming import setting_key
 
 SHOWN = ("mean", "half_width", "low", "high")  # columns of a score
-# Kinds of epsilon that a trial logs and that guarantee something: `stated` if the statement is true. `selected` is of
-# a whole sweep.
-KINDS = tuple(kind for kind, guarantee in GUARANTEES.items()
-              if kind == "stated" or (guarantee.holds and kind != "selected"))
 
 
 def draw(runs: pd.DataFrame) -> Exhibit:
@@ -47,10 +45,10 @@ def tabulate(runs: pd.DataFrame) -> pd.DataFrame:
 
     Rows are sorted by noise, then by falling validation accuracy (test accuracy if there is none).
     """
-    first_levels, *_ = find_factors(fields_of(runs))  # every run has a level of every factor
+    first_levels, *_ = find_factors(trials_of(runs))  # every run has a level of every factor
     varied_fields = [name for name in first_levels if name not in ("algorithm", "noise")]
-    runs = runs.assign(key=setting_keys(runs), **{f"epsilon/{kind}": tightest(runs, kind) for kind in KINDS})
-    kinds = [kind for kind in KINDS if runs[f"epsilon/{kind}"].notna().any()]
+    runs = runs.assign(key=ask(runs, setting_key), **{f"epsilon/{kind}": tightest(runs, kind) for kind in GUARANTEED})
+    kinds = [kind for kind in GUARANTEED if runs[f"epsilon/{kind}"].notna().any()]
     scores = [name for name in HEADINGS if name in runs and runs[name].notna().any()]
     rows = []
     for _, setting_runs in runs.groupby("key", sort=False):

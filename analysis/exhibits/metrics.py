@@ -7,12 +7,11 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from analysis.runs import ReportError, require_accuracy
+from analysis.runs import ReportError, require_accuracy, trials_of
 from analysis.statistics import plus_minus, summarize
+from pipeline.trials.config import TrialConfig
 from pipeline.trials.datasets import DATASETS
 from pipeline.trials.naming import counted
-from pipeline.trials.network import Network
-from pipeline.trials.part import parts_of
 
 
 @dataclass(frozen=True)
@@ -91,13 +90,11 @@ def hidden_alignment(runs: pd.DataFrame) -> pd.Series:
 
     The output layer is left out: its learning signal is the error itself for every kind of feedback.
     """
-    def of_trial(row: pd.Series) -> float:
+    def of_trial(trial: TrialConfig, row: pd.Series) -> float:
         """Return the mean alignment over a trial's hidden layers, convolutions included; NaN if any layer lacks it."""
-        if row["hidden"] is None:  # the layers of a user's trainer are not known
+        if not trial.parts.trainer.built_in:  # the layers of a user's trainer are not known
             return float("nan")
-        n_hidden = len(row["hidden"])
-        if parts_of("network", Network)[row["network"]].convolutional:
-            n_hidden += len(row["channels"])
-        keys = [f"alignment/layer_{layer}" for layer in range(1, n_hidden + 1)]
+        keys = [f"alignment/layer_{layer}" for layer in range(1, len(trial.layers))]
         return row.reindex(keys).astype(float).mean(skipna=False)
-    return pd.Series([of_trial(row) for _, row in runs.iterrows()], index=runs.index, dtype=float)
+    rows = zip(trials_of(runs), (row for _, row in runs.iterrows()), strict=True)
+    return pd.Series([of_trial(trial, row) for trial, row in rows], index=runs.index, dtype=float)

@@ -10,10 +10,10 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 
 from analysis import style
-from analysis.exhibits.envelope import fields_of
 from analysis.exhibits.exhibit import Exhibit
 from analysis.exhibits.heatmaps import COLOURS
 from analysis.exhibits.metrics import METRICS
+from analysis.runs import trials_of
 from analysis.text import level_order, level_text, means_text, without_formulas
 from pipeline.experiment.factors import find_factors
 
@@ -38,7 +38,7 @@ def tabulate(runs: pd.DataFrame) -> pd.DataFrame:
     Raises:
         ReportError: if a trial lacks test accuracy.
     """
-    levels = pd.DataFrame(find_factors(fields_of(runs)), index=runs.index)  # a column per factor
+    levels = pd.DataFrame(find_factors(trials_of(runs)), index=runs.index)  # a column per factor
     accuracy_by_setting = METRICS["accuracy"].of(runs).groupby([levels[name] for name in levels], sort=False)
     table = accuracy_by_setting.agg(n="size", mean="mean").reset_index()
     return table.sort_values("mean", kind="stable", ignore_index=True)

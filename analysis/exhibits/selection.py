@@ -9,7 +9,7 @@ import pandas as pd
 
 from analysis.exhibits.exhibit import Exhibit, Texts
 from analysis.exhibits.table import Table
-from analysis.runs import earlier_epochs, require_accuracy
+from analysis.runs import earlier_epochs, require_accuracy, trials_of
 from analysis.text import NO_VALUE, epsilon_text
 from pipeline.accounting import Epsilon, account
 from pipeline.accounting.certified import event_of, with_noise
@@ -18,7 +18,8 @@ from pipeline.accounting.event import UnsupportedAccounting
 from pipeline.accounting.noise import choice_statement, noise_statement, sentence, standing
 from pipeline.experiment.experiment import Experiment
 from pipeline.trials.config import TrialConfig
-from pipeline.trials.naming import COMPOSABLE, composable, counted, guarantee, run_name
+from pipeline.trials.kinds import COMPOSABLE
+from pipeline.trials.naming import composable, counted, guarantee, run_name
 
 ALONE = "price of this one trial, had it been the only one"
 SCORE = "validation/accuracy"
@@ -92,7 +93,9 @@ def choose(experiment: Experiment, runs: pd.DataFrame, paid: Epsilon | None = No
     Raises:
         ReportError: if a certified trial lacks test accuracy, or validation accuracy that it should have.
     """
-    trials = {trial.trial_key: trial for trial in composable(experiment.trials)}
+    begun = {trial.trial_key: trial for trial in trials_of(runs)}  # with the noise that their runs record
+    tracked = [begun.get(trial.trial_key, trial) for trial in experiment.trials]
+    trials = {trial.trial_key: trial for trial in composable(tracked)}
     with_score = [key for key, trial in trials.items() if holds_out(trial) or experiment.candidates] or list(trials)
     scored = runs[runs["trial_key"].isin(with_score)]
     require_accuracy(scored, SCORE)
@@ -102,7 +105,7 @@ def choose(experiment: Experiment, runs: pd.DataFrame, paid: Epsilon | None = No
     earlier = earlier_epochs(runs)  # an earlier draw of secret noise is a release too
     released_epochs = trial.epochs + earlier.get(trial.trial_key, 0)
     tightest_epsilon = next(e for e in account(trial, released_epochs) if e.kind in COMPOSABLE)
-    compared = experiment.candidates or experiment.trials
+    compared = experiment.candidates or tracked
     selected, reason = paid, ""
     try:
         if selected is None:
@@ -114,7 +117,7 @@ def choose(experiment: Experiment, runs: pd.DataFrame, paid: Epsilon | None = No
     return Choice(name=run_name(trial, experiment.varied), trial_key=trial.trial_key, validation=float(best[SCORE]),
                   test=float(best["test/accuracy"]), alone=tightest_epsilon, selected=selected, reason=reason,
                   trials=None if experiment.candidates else len(trials),  # random stopping keeps the number secret
-                  others=len(experiment.trials) - len(trials), noise=noise, standing=standing_of(compared),
+                  others=len(tracked) - len(trials), noise=noise, standing=standing_of(compared),
                   scores=SCORES_COVERED if scores_are_covered(compared) else SCORES,
                   unscored=len(trials) - len(with_score))
 

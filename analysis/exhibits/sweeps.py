@@ -8,11 +8,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from analysis import style
-from analysis.exhibits.envelope import best
+from analysis.exhibits.envelope import best_cells
 from analysis.exhibits.exhibit import Exhibit
 from analysis.exhibits.metrics import METRICS
 from analysis.runs import NON_PRIVATE, ReportError, by_noise, noise_sources, setting_label
-from analysis.statistics import SUMMARY
 from analysis.text import BARS, epsilon_text, means_text
 from pipeline.accounting.label import RELATION as LABEL_RELATION
 from pipeline.accounting.noise import standing
@@ -57,35 +56,23 @@ def tabulate(runs: pd.DataFrame, field: str) -> pd.DataFrame:
     """Return accuracy and alignment at the last epoch along a field, over seeds, a row per mean.
 
     Columns: algorithm, setting, the field, metric and `SUMMARY`, relation, sampler, delta, and `chosen` and `choices`
-    (`envelope.best`). Trials without the field are left out. The mean alignment omits trials without a measured
-    alignment (see `Metric.of`).
+    (`envelope.best_cells`). Trials without the field are left out.
 
     Args:
         runs: from `load_runs`.
         field: one of `FIELD_LABELS`.
 
     Raises:
-        ReportError: if no trial has the field, or as `Metric.of` and `envelope.best`.
+        ReportError: if no trial has the field, or as `best_cells`.
     """
     swept_runs = runs.dropna(subset=field)
     if swept_runs.empty:
         raise ReportError(f"{field}_sweep: needs trials that have a {field}, found none")
-    swept_runs = best(swept_runs, ["algorithm", "setting", field])
-    rows = []
-    for metric in SHOWN:
-        measured = swept_runs.assign(value=METRICS[metric].of(swept_runs)).dropna(subset="value")
-        for (algorithm, setting, value), cell in measured.groupby(["algorithm", "setting", field]):
-            first = cell.iloc[0]  # runs of a cell differ only in their seed
-            rows.append({"algorithm": algorithm, "setting": setting, field: value, "metric": metric,
-                         **METRICS[metric].summarize(cell["value"]), "relation": _relation(first),
-                         "sampler": first["sampler"], "delta": first["delta"], "chosen": first["chosen"],
-                         "choices": first["choices"]})
-    columns = ["algorithm", "setting", field, "metric", *SUMMARY, "relation", "sampler", "delta", "chosen", "choices"]
-    return pd.DataFrame(rows, columns=columns)
-
-
-def _relation(run: pd.Series) -> str:
-    return LABEL_RELATION if run["setting"].startswith("label_epsilon") else run["privacy.relation"]
+    of_labels = swept_runs["setting"].str.startswith("label_epsilon")
+    swept_runs = swept_runs.assign(relation=swept_runs["privacy.relation"].mask(of_labels, LABEL_RELATION))
+    by = ["algorithm", "setting", field]
+    return pd.concat([best_cells(swept_runs, by, metric, ("relation", "sampler", "delta")) for metric in SHOWN],
+                     ignore_index=True)
 
 
 def plot(table: pd.DataFrame, field: str) -> Figure:

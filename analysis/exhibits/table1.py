@@ -9,8 +9,8 @@ from typing import Any
 import pandas as pd
 
 from analysis.exhibits import paper
+from analysis.exhibits.envelope import cells
 from analysis.exhibits.exhibit import Exhibit, Texts
-from analysis.exhibits.metrics import METRICS
 from analysis.exhibits.table import Table
 from analysis.runs import (
     ALGORITHM_LABELS,
@@ -19,10 +19,9 @@ from analysis.runs import (
     ReportError,
     by_noise,
     common_value,
-    part_property,
-    require_accuracy,
     require_replicates,
     setting_label,
+    trials_of,
 )
 from analysis.statistics import plus_minus
 from analysis.style import present
@@ -54,17 +53,14 @@ def tabulate(runs: pd.DataFrame) -> pd.DataFrame:
     if runs.empty:
         raise ReportError("table1: needs at least one trial, got none")
     require_replicates(runs)
-    require_accuracy(runs)
-    is_papers_setting = paper.is_setting(runs)
-    rows = []
-    for algorithm in ALGORITHM_LABELS:
-        for setting in by_noise(runs.loc[runs["algorithm"] == algorithm, "setting"]):
-            in_cell = (runs["algorithm"] == algorithm) & (runs["setting"] == setting)
-            summary = METRICS["accuracy"].summarize(100 * runs.loc[in_cell, "test/accuracy"])
-            statistics = [summary[name] for name in ("mean", "half_width", "low", "high", "n")]
-            published = paper.TABLE1.get((algorithm, setting), math.nan) if is_papers_setting else math.nan
-            rows.append((algorithm, setting, *statistics, published, summary["mean"] - published))  # as `COLUMNS`
-    return pd.DataFrame(rows, columns=COLUMNS)
+    by = ["algorithm", "setting"]
+    table = cells(runs, by, "accuracy").set_index(by)
+    table = table.rename(columns={name: f"accuracy_{name}" for name in ("mean", "half_width", "low", "high")})
+    order = pd.MultiIndex.from_product([ALGORITHM_LABELS, by_noise(runs["setting"])], names=by)
+    table = table.reindex(order.intersection(table.index, sort=False))
+    published = paper.TABLE1 if paper.is_setting(runs) else {}
+    table["paper"] = [published.get(cell, math.nan) for cell in table.index]
+    return table.assign(difference=table["accuracy_mean"] - table["paper"]).reset_index()[COLUMNS]
 
 
 def texts(runs: pd.DataFrame, table: pd.DataFrame) -> Texts:
@@ -105,7 +101,7 @@ def _notes(runs: pd.DataFrame, table: pd.DataFrame) -> list[str]:
     if has_published:
         sentences.append(f"The paper states {paper.LEARNING_RATE:g}, and {paper.LEARNING_RATE_BP_PRIVATE:g} for BP "
                          "with noise.")
-    projectors = set(runs.loc[part_property(runs, "algorithm", "optical"), "projector"])
+    projectors = {trial.projector for trial in trials_of(runs) if trial.parts.feedback.optical}
     if projectors:
         projector = "a simulated OPU" if projectors == {"opu_simulated"} else _listed(projectors)
         papers_projector = "; the paper, an optical one" if has_published else ""

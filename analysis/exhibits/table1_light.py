@@ -8,13 +8,13 @@ from collections.abc import Iterable
 import pandas as pd
 
 from analysis.exhibits import paper
-from analysis.exhibits.envelope import best
+from analysis.exhibits.envelope import best, cells
 from analysis.exhibits.exhibit import ENVELOPE, Exhibit, Texts
 from analysis.exhibits.frontier.points import tightest
 from analysis.exhibits.light import SIGMA
 from analysis.exhibits.metrics import METRICS
 from analysis.exhibits.table import Table
-from analysis.runs import ReportError, noise_sources, part_property
+from analysis.runs import ReportError, noise_sources, such
 from analysis.statistics import SUMMARY
 from analysis.text import NO_VALUE, best_of, epsilon_text, means_text
 from pipeline.accounting.label import RELATION
@@ -47,7 +47,7 @@ def tabulate(runs: pd.DataFrame) -> pd.DataFrame:
         ReportError: if an effective sigma of light is no sigma of Gaussian noise, or as `Metric.of` and
             `envelope.best`.
     """
-    opu_runs = runs[part_property(runs, "mechanism", "optical") & runs["projector"].isin(LABELS)]
+    opu_runs = such(runs, lambda trial: trial.parts.mechanism.optical and trial.projector in LABELS)
     is_gaussian = opu_runs["projector"] == GAUSSIAN
     gaussian_sigmas = sorted(opu_runs.loc[is_gaussian, "sigma"].unique())  # one column of the table each
     # Gaussian noise has its sigma as a setting; the effective sigma of light was tracked.
@@ -59,17 +59,11 @@ def tabulate(runs: pd.DataFrame) -> pd.DataFrame:
                           f"'opu_simulated', got {values}")
     opu_runs = opu_runs.assign(sigma=column_sigmas, effective_sigma=effective_sigmas)
     opu_runs = best(opu_runs, ["projector", "sigma", "photons"])
-    opu_runs = opu_runs.assign(value=METRICS["accuracy"].of(opu_runs), epsilon=tightest(opu_runs, "label"))
-    is_papers_setting = paper.is_setting(opu_runs)
-    rows = []
-    for (projector, sigma), cell in opu_runs.groupby(["projector", "sigma"], sort=True):
-        first = cell.iloc[0]  # runs of a cell differ only in their seed
-        published = paper.TABLE1.get(("pdfa", f"{sigma:g}"), math.nan) if is_papers_setting else math.nan
-        rows.append({"projector": projector, "sigma": sigma, "photons": first["photons"],
-                     "effective_sigma": first["effective_sigma"], **METRICS["accuracy"].summarize(cell["value"]),
-                     "epsilon": cell["epsilon"].max(skipna=False),  # NaN (infinite) for one seed counts for all
-                     "paper": published, "chosen": first["chosen"], "choices": first["choices"]})
-    return pd.DataFrame(rows, columns=COLUMNS)
+    carry = ("photons", "effective_sigma", "chosen", "choices")
+    table = cells(opu_runs.assign(epsilon=tightest(opu_runs, "label")), ["projector", "sigma"], "accuracy", carry,
+                  ["epsilon"])
+    published = paper.TABLE1 if paper.is_setting(opu_runs) else {}
+    return table.assign(paper=[published.get(("pdfa", f"{sigma:g}"), math.nan) for sigma in table["sigma"]])[COLUMNS]
 
 
 def texts(table: pd.DataFrame, runs: pd.DataFrame) -> Texts:

@@ -17,24 +17,23 @@ import pandas as pd
 
 from analysis.exhibits.exhibit import Exhibit
 from analysis.exhibits.frontier.imported import file_name as file_of_import
-from analysis.exhibits.frontier.points import GUARANTEED, tightest
+from analysis.exhibits.frontier.points import tightest
 from analysis.exhibits.metrics import HEADINGS
 from analysis.exhibits.selection import Choice
 from analysis.exhibits.table import Cell
 from analysis.report.page import Column, Download, Page
 from analysis.report.statements import epsilons, guarantees, imported, kinds_of, notes, short, state
 from analysis.report.unfinished import Progress
-from analysis.runs import ALGORITHM_LABELS, DATASET_LABELS, FIELDS, by_noise, setting_label
+from analysis.runs import ALGORITHM_LABELS, DATASET_LABELS, NOISE, by_noise, setting_label, setting_names
 from analysis.text import NO_VALUE, value_text
-from pipeline.accounting.epsilon import GUARANTEES
 from pipeline.experiment.experiment import Experiment
 from pipeline.tracking.artifacts import TrackedRun
 from pipeline.tracking.reader import Reader
 from pipeline.tracking.ui import address, runs_address
+from pipeline.trials.kinds import GUARANTEED, KINDS
 from pipeline.trials.naming import counted, duration
 from pipeline.trials.records import CLOCK
 
-NOISE = {"sigma": "target_label_epsilon", "noise_multiplier": "target_epsilon"}  # level -> target that sets it
 SECRET = ("Random stopping: only the best trial may be published. This page shows no other trial, and neither their "
           "number nor the experiment file, whose selection.seed tells it.")
 
@@ -55,7 +54,7 @@ def compose(experiment: Experiment, runs: pd.DataFrame, tracked: Sequence[Tracke
     Args:
         experiment: the experiment.
         runs: rows of `load_runs` that may be `shown`.
-        tracked: their `tracked_runs`.
+        tracked: the same runs in the store.
         store: the store with the experiment's sweep open.
         choice: the best trial.
         exhibits: the exhibits, in order.
@@ -109,12 +108,6 @@ def manifest(experiment: Experiment, runs: pd.DataFrame, tracked: Sequence[Track
     return json.dumps(content, indent=2) + "\n"
 
 
-def tracked_runs(runs: pd.DataFrame, store: Reader) -> list[TrackedRun]:
-    """Return the tracked runs of a frame's trials."""
-    keys = set(runs["trial_key"])
-    return [run for run in store.runs() if run.trial_key in keys]
-
-
 def trials(experiment: Experiment, runs: pd.DataFrame, links: Sequence[str] = ()) -> list[Column]:
     """Return the columns of the table of trials, one row per trial.
 
@@ -129,7 +122,7 @@ def trials(experiment: Experiment, runs: pd.DataFrame, links: Sequence[str] = ()
     settings = by_noise(runs["setting"])  # noise settings, in the order by which the column sorts
     named_settings = (*_varied(experiment, runs), "seed")
     kinds = kinds_of(runs)
-    columns = [Column("algorithm", [Cell(ALGORITHM_LABELS[name]) for name in runs["algorithm"]]),
+    columns = [Column("algorithm", [Cell(ALGORITHM_LABELS.get(name, name)) for name in runs["algorithm"]]),
                Column("noise", [Cell(setting_label(setting), settings.index(setting)) for setting in runs["setting"]])]
     columns += [_setting_column(name, runs[name]) for name in named_settings]
     columns += [*_metric_columns(runs), *_epsilon_columns(runs, kinds)]
@@ -167,7 +160,7 @@ def _epsilon_columns(runs: pd.DataFrame, kinds: Sequence[str]) -> list[Column]:
     columns = []
     for kind in kinds:
         short_forms = ("epsilon", "ε") if kind in GUARANTEED or not any_guaranteed else ()
-        remark = "" if GUARANTEES[kind][0] else " (no guarantee)"
+        remark = "" if KINDS[kind].holds else " (no guarantee)"
         columns.append(Column(f"ε {kind}{remark}", [_number(value, short) for value in tightest(runs, kind)],
                               (*short_forms, kind, f"epsilon/{kind}"), numeric=True))
     return columns
@@ -190,7 +183,7 @@ def _hidden_columns(runs: pd.DataFrame, shown: Sequence[str]) -> list[Column]:
         shown: settings with a shown column.
     """
     columns = []
-    for name in FIELDS:
+    for name in setting_names():
         if name in shown:
             continue
         values = runs[name]
@@ -289,7 +282,7 @@ def _grid(experiment: Experiment, runs: pd.DataFrame) -> list[tuple[str, str]]:
 
 def _settings(runs: pd.DataFrame) -> list[tuple[str, str]]:
     """Return (field, its values as text) for every field that applies to any trial."""
-    return [(name, _values(runs[name].dropna())) for name in FIELDS if runs[name].notna().any()]
+    return [(name, _values(runs[name].dropna())) for name in setting_names() if runs[name].notna().any()]
 
 
 def _trials_note(runs: pd.DataFrame, links: Sequence[str]) -> str:

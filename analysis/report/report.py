@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple, TypeVar
@@ -14,16 +13,15 @@ from analysis.exhibits.exhibit import Exhibit, save, to_csv
 from analysis.exhibits.frontier.imported import SHOWN_BY, load
 from analysis.exhibits.frontier.imported import file_name as file_of_import
 from analysis.exhibits.selection import Choice
-from analysis.report.overview import NOISE, compose, file_name, manifest, shown, tracked_runs
+from analysis.report.overview import compose, file_name, manifest, shown
 from analysis.report.page import render
 from analysis.report.unfinished import NO_BEST, complete_part
-from analysis.runs import FIELDS, MissingTrials, ReportError, load_runs, searched
+from analysis.runs import MissingTrials, ReportError, csv_of, frame_of, searched
 from pipeline.accounting.budget import require_unchanged
-from pipeline.accounting.certified import with_noise
 from pipeline.experiment.exhibits import undrawn
 from pipeline.experiment.experiment import Experiment
+from pipeline.tracking.artifacts import DONE
 from pipeline.tracking.backend import TrackingError
-from pipeline.tracking.reader import Reader
 from pipeline.tracking.store import Store
 from pipeline.trials.naming import composable
 
@@ -83,12 +81,14 @@ def write(experiment: Experiment, store: Store, out: Path | None = None, where: 
     if experiment.imports and not (SHOWN_BY in experiment.report and composable(experiment.trials)):
         raise ReportError(f"--with: imported results are shown in the exhibit {SHOWN_BY} of certified trials, and the "
                           f"report of {experiment.name} has none, got {', '.join(experiment.imports)}")
-    progress = None
+    results = load(store, experiment.imports) if experiment.imports else None
+    progress, stored = None, store.runs()
     try:
-        runs = load_runs(store, experiment.trials, source=experiment.source)
+        runs = frame_of(stored, experiment.trials, source=experiment.source)
     except MissingTrials as missing:
-        experiment, progress = complete_part(experiment, Reader.done(store), missing)
-        runs = load_runs(store, experiment.trials, source=experiment.source)
+        ended = {run.trial_key for run in stored if run.status in DONE}
+        experiment, progress = complete_part(experiment, ended, missing)
+        runs = frame_of(stored, experiment.trials, source=experiment.source)
     left_out = [] if experiment.candidates else undrawn(experiment.trials, experiment.report)
 
     def attempt(name: str, function: Callable[..., Result], *arguments: object) -> Result | None:
@@ -101,7 +101,7 @@ def write(experiment: Experiment, store: Store, out: Path | None = None, where: 
             left_out.append((name, str(error).removeprefix(f"{name}: ")))
             return None
 
-    drawn = [attempt(name, catalogue.draw, name, experiment, runs, store) for name in experiment.report]
+    drawn = [attempt(name, catalogue.draw, name, experiment, runs, store, results) for name in experiment.report]
     exhibits = [exhibit.marked(progress.mark) if progress else exhibit for exhibit in drawn if exhibit]
     choice = None
     if progress:
@@ -112,10 +112,11 @@ def write(experiment: Experiment, store: Store, out: Path | None = None, where: 
         exhibits.append(selection.draw(choice))
     if experiment.search and not where:
         exhibits.insert(0, search.draw(experiment, runs, store))
-    contents = _files(experiment, runs, exhibits, store, is_slice=bool(where))
+    contents = _files(experiment, runs, exhibits, results, is_slice=bool(where))
     public_runs = shown(experiment, runs, choice)
-    tracked = tracked_runs(public_runs, store)
-    sentences = _headline(experiment, runs, choice)
+    public_keys = set(public_runs["trial_key"])
+    tracked = [run for run in stored if run.trial_key in public_keys]
+    sentences = attempt("headline", _headline, experiment, runs, choice) or []
     notice = progress.notice if progress else ""
     page = compose(experiment, public_runs, tracked, store=store, choice=choice, exhibits=exhibits,
                    data=contents["runs.csv"], headline=sentences, left_out=left_out, notice=notice)
@@ -156,42 +157,19 @@ def _headline(experiment: Experiment, runs: pd.DataFrame, choice: Choice | None)
     return headline.compose(runs, experiment, choice)
 
 
-def _files(experiment: Experiment, runs: pd.DataFrame, exhibits: Sequence[Exhibit], store: Store,
+def _files(experiment: Experiment, runs: pd.DataFrame, exhibits: Sequence[Exhibit], results: pd.DataFrame | None,
            is_slice: bool) -> dict[str, bytes]:
     """Return the contents of a report's files by name, except the manifest and the page.
 
     They are the trials, the exhibits, imported results and, except for a slice, the experiment file if it may be
     published.
     """
-    lists = {name: runs[name].map(_json) for name, kind in FIELDS.items() if kind is tuple}
-    contents = {"runs.csv": to_csv(runs.assign(**lists, **_noise(runs, experiment, store))).encode()}
+    contents = {"runs.csv": to_csv(csv_of(runs)).encode()}
     for exhibit in exhibits:
         contents |= exhibit.files
-    for name in experiment.imports:
-        contents[file_of_import(name)] = to_csv(load(store, [name]).drop(columns="imported")).encode()
+    if results is not None:
+        for name, imported in results.groupby("imported", sort=False):
+            contents[file_of_import(name)] = to_csv(imported.drop(columns="imported")).encode()
     if experiment.public_text and not is_slice:
         contents[file_name(experiment)] = experiment.public_text.encode()
     return contents
-
-
-def _noise(runs: pd.DataFrame, experiment: Experiment, store: Reader) -> dict[str, pd.Series]:
-    """Return columns `sigma` and `noise_multiplier` that have the calibrated noise of trials with a target epsilon.
-
-    The settings of such trials have 0 there. The values are tracked ones; if missing, the accountant computes them.
-    """
-    trials = {trial.trial_key: trial for trial in experiment.trials}
-    tags = {run.trial_key: run.tags for run in store.runs()}
-    columns = {}
-    for name, target in NOISE.items():
-        column = runs[name].copy()
-        has_target = runs[target].fillna(0) > 0
-        for index, key in runs.loc[has_target, "trial_key"].items():
-            tracked = tags[key].get(f"calibrated.{name}")
-            column[index] = float(tracked) if tracked else getattr(with_noise(trials[key]), name)
-        columns[name] = column
-    return columns
-
-
-def _json(value: object) -> str | None:
-    """Return a tuple as JSON; None if the field does not apply."""
-    return json.dumps(list(value)) if isinstance(value, tuple) else None

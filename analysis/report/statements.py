@@ -13,10 +13,10 @@ from analysis.exhibits.selection import Choice
 from analysis.exhibits.table import Cell, Table
 from analysis.report.page import Statement
 from analysis.runs import noise_sources
-from pipeline.accounting.epsilon import GUARANTEES
 from pipeline.accounting.label import RELATION as LABEL_RELATION
 from pipeline.accounting.noise import noise_statement, sentence, standing
 from pipeline.experiment.experiment import Experiment
+from pipeline.trials.kinds import KINDS
 from pipeline.trials.naming import counted
 from pipeline.trials.sampler import relation_of
 
@@ -30,7 +30,7 @@ AUDIT_RELATION = relation_of("poisson")  # relation of canaries, for a trial wit
 def kinds_of(runs: pd.DataFrame) -> list[str]:
     """Return the kinds of epsilon that any trial has logged, the strongest first."""
     logged = {name.split("/")[1] for name in _epsilons(runs)}
-    return [kind for kind in GUARANTEES if kind in logged]
+    return [kind for kind in KINDS if kind in logged]
 
 
 def guarantees(runs: pd.DataFrame) -> pd.Series:
@@ -49,8 +49,7 @@ def _guarantees_of(kind: str, runs: pd.DataFrame) -> pd.Series:
 
     Noise from a recorded seed only simulates a guarantee.
     """
-    guarantees_something, _ = GUARANTEES[kind]
-    if not guarantees_something:
+    if not KINDS[kind].holds:
         return pd.Series("stated" if kind == "stated" else NO_GUARANTEE, runs.index)
     with_secret_noise, with_recorded_noise = "certified", "simulated"
     if kind == "label":
@@ -69,7 +68,7 @@ def state(runs: pd.DataFrame, choice: Choice | None = None) -> list[Statement]:
         choice: the best trial; it gets a statement if an epsilon covers the choice.
     """
     statements = []
-    for kind, (guarantees_something, text) in GUARANTEES.items():
+    for kind, (guarantees_something, text, *_) in KINDS.items():
         if choice and choice.selected and kind == choice.selected.kind:
             neighbours = _neighbours([choice.selected.relation])
             statements.append(Statement(kind, f"{text} {neighbours}{choice.noise}", guarantees_something,
@@ -93,7 +92,7 @@ def state(runs: pd.DataFrame, choice: Choice | None = None) -> list[Statement]:
 
 def imported(experiment: Experiment) -> list[Statement]:
     """Return the statement on epsilons of imported results, if a report shows any."""
-    return [Statement("imported", GUARANTEES["imported"][1], False)] if experiment.imports else []
+    return [Statement("imported", KINDS["imported"].meaning, False)] if experiment.imports else []
 
 
 def _neighbours(relations: Iterable[str]) -> str:
@@ -137,7 +136,7 @@ def epsilons(runs: pd.DataFrame, choice: Choice | None = None) -> Table | None:
 
     def strength_and_name(column: str) -> tuple[int, str]:
         kind = column.split("/")[1]
-        return list(GUARANTEES).index(kind), column
+        return list(KINDS).index(kind), column
 
     for column in sorted(_epsilons(runs), key=strength_and_name):
         kind, _, variant = column.removeprefix("epsilon/").partition("/")
@@ -164,7 +163,7 @@ def notes(runs: pd.DataFrame) -> list[str]:
 
 def _epsilons(runs: pd.DataFrame) -> Sequence[str]:
     """Return the names of the columns `epsilon/<kind>/...` in which any trial has a value."""
-    columns = [name for name in runs.columns if name.startswith("epsilon/") and name.split("/")[1] in GUARANTEES]
+    columns = [name for name in runs.columns if name.startswith("epsilon/") and name.split("/")[1] in KINDS]
     return [name for name in columns if runs[name].notna().any()]
 
 

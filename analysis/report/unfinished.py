@@ -9,6 +9,7 @@ from typing import NamedTuple
 from analysis.runs import MissingTrials
 from pipeline.experiment.exhibits import mismatch
 from pipeline.experiment.experiment import Experiment
+from pipeline.trials.naming import setting_key
 
 NO_BEST = "selection", "the best trial is chosen, and the choice paid for, once all trials have ended"
 
@@ -51,7 +52,7 @@ def complete_part(experiment: Experiment, ended: Collection[str],
         procedure = "a search" if experiment.search else "random stopping"
         raise MissingTrials(f"{missing}; {procedure} publishes its best trial, which is not known before all have "
                             "ended")
-    settings = [repr(sorted((trial.canonical() | {"seed": None}).items())) for trial in experiment.trials]
+    settings = [setting_key(trial) for trial in experiment.trials]
     incomplete = {setting for setting, trial in zip(settings, experiment.trials, strict=True)
                   if trial.trial_key not in ended}
     shown = tuple(trial for setting, trial in zip(settings, experiment.trials, strict=True)

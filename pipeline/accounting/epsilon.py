@@ -4,36 +4,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
 
-
-class Guarantee(NamedTuple):
-    """What a kind of epsilon guarantees (proofs: docs/privacy.md)."""
-
-    holds: bool  # whether it guarantees anything about a model
-    meaning: str  # the guarantee in words, or why there is none
-
-
-GUARANTEES = {
-    "certified": Guarantee(True, "Features and labels of every record are protected: whoever sees the weights after "
-                           "every step tells two neighbouring training sets apart no better than (ε, δ)-differential "
-                           "privacy permits. It covers one trial, not the choice among trials."),
-    "selected": Guarantee(True, "As certified, and it also covers having picked the best trial of the sweep. It does "
-                          "not cover the validation scores by which that trial was picked."),
-    "stated": Guarantee(False, "Accounted for here, of a mechanism that its trainer states and nobody here checked. "
-                        "If what is stated holds, features and labels are protected as by certified; if not, nothing "
-                        "is guaranteed."),
-    "label": Guarantee(True, "Labels alone are protected; features count as public, and of them, or of whether a "
-                       "record took part, nothing is guaranteed. It covers one trial, not the choice among trials."),
-    "audited": Guarantee(False, "A lower bound, measured by attack with 95% confidence, and no guarantee: the true ε "
-                         "is at least this. A low value proves nothing; one above certified would prove an error."),
-    "column": Guarantee(False, "Holds for one column of one layer in one step (the corrected Proposition 3 of Ohana "
-                        "et al. 2021). Nothing about the model follows."),
-    "claimed": Guarantee(False, "No guarantee: the value of the formula printed in Ohana et al. 2021. The photonic "
-                         "mechanism has no finite ε for features at any σ, as one observed update tells who was in "
-                         "its batch."),
-    "imported": Guarantee(False, "Said by its source; nothing was trained or accounted for here."),
-}
+from pipeline.trials.kinds import KINDS
 
 
 def check_delta(delta: float) -> None:
@@ -47,7 +19,7 @@ class Epsilon:
     """The epsilon of an (epsilon, delta) statement, with everything needed to read it."""
 
     value: float  # >= 0, or infinite
-    kind: str  # a key of `GUARANTEES`
+    kind: str  # a key of `KINDS`
     variant: str  # the formula or accountant, for example `second/iterations`; may be empty
     relation: str  # of neighbours, for example `replace-one`
     sampler: str  # how batches were drawn
@@ -59,8 +31,8 @@ class Epsilon:
         """Refuse a value, kind or delta out of range, and an empty relation, sampler or conversion."""
         if not self.value >= 0:
             raise ValueError(f"value: must be >= 0 or infinity, got {self.value}")
-        if self.kind not in GUARANTEES:
-            raise ValueError(f"kind: must be one of {', '.join(GUARANTEES)}, got {self.kind!r}")
+        if self.kind not in KINDS:
+            raise ValueError(f"kind: must be one of {', '.join(KINDS)}, got {self.kind!r}")
         check_delta(self.delta)
         for name in ("relation", "sampler", "conversion"):
             if not getattr(self, name):

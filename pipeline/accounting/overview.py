@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from pipeline.accounting.budget import budget_lines
 from pipeline.accounting.certified import with_noise
 from pipeline.accounting.claimed import Assumption, assumptions
-from pipeline.accounting.epsilon import GUARANTEES, Epsilon
+from pipeline.accounting.epsilon import Epsilon
 from pipeline.accounting.statement import account, price_lines, privacy_tags
 from pipeline.experiment.experiment import Experiment
 from pipeline.trials.config import TrialConfig
+from pipeline.trials.kinds import KINDS
 from pipeline.trials.naming import counted, run_name
 from pipeline.trials.promises import check_promises, sums_in_floating_point
 from pipeline.trials.steps import steps
@@ -106,7 +107,7 @@ def as_lines(experiment: Experiment, by_epoch: bool = False) -> Iterator[str]:
     if by_epoch:
         yield from _epoch_lines(settings)
     for kind in dict.fromkeys(epsilon.kind for setting in settings for epsilon in setting.run_epsilons):  # each once
-        yield f"{kind}: {GUARANTEES[kind].meaning}"
+        yield f"{kind}: {KINDS[kind].meaning}"
     yield from _merged_lines("assumes:", settings, lambda setting: [
         f"{'holds' if assumption.holds else 'FAILS'}  {assumption.name}: {assumption.reason}"
         for assumption in setting.assumptions])

@@ -16,7 +16,7 @@ from pipeline.accounting.claimed import (
 )
 from pipeline.accounting.column import column_epsilons
 from pipeline.accounting.dp_events import noise_in_words
-from pipeline.accounting.epsilon import GUARANTEES, Epsilon
+from pipeline.accounting.epsilon import Epsilon
 from pipeline.accounting.evaluations import cover, is_noisy, selected_epsilon
 from pipeline.accounting.event import PrivacyEvent, UnsupportedAccounting
 from pipeline.accounting.finite_precision import DELTA_SHARE, optical_enlargement
@@ -25,6 +25,7 @@ from pipeline.accounting.noise import choice_statement
 from pipeline.experiment.experiment import Experiment
 from pipeline.experiment.stopping import Selection
 from pipeline.trials.config import TrialConfig
+from pipeline.trials.kinds import KINDS
 from pipeline.trials.naming import composable, counted, guarantee, to_ascii
 
 # Mironov 2012, "On significance of the least significant bits for differential privacy".
@@ -109,12 +110,12 @@ def describe(config: TrialConfig, earlier: int = 0) -> str:
                f"{config.batch_size} ({config.sampler}), mechanism `{config.mechanism}`.")
     epsilons = account(config, earlier + config.epochs)
     paragraphs = [summary, *_guarantee_paragraphs(config, epsilons)]
-    for kind, guarantee_of_kind in GUARANTEES.items():
+    for kind, of_kind in KINDS.items():
         candidates = [epsilon for epsilon in epsilons if epsilon.kind == kind]
         if candidates:
             smallest = min(candidates, key=lambda epsilon: epsilon.value)
             value = str(smallest) if smallest.is_finite else "infinite, by every formula"
-            paragraphs.append(f"**{kind}**: {value}. {guarantee_of_kind.meaning}")
+            paragraphs.append(f"**{kind}**: {value}. {of_kind.meaning}")
     paragraphs.append("The tag `privacy.notes` says what this rests on.")
     return to_ascii("\n\n".join(paragraphs))
 

@@ -30,11 +30,12 @@ n]` and `logspace: [low, high, n]` (both ends included).
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -47,7 +48,7 @@ from pipeline.experiment.preset import advice, pinned, read_preset
 from pipeline.experiment.search import Search, read_search
 from pipeline.experiment.sections import Budget, Chosen, Halving, Reference
 from pipeline.experiment.stopping import Selection, draw, read_selection
-from pipeline.experiment.yaml_text import line_of, parse_yaml, replace_synonyms, restore_synonyms
+from pipeline.experiment.yaml_text import Place, located, parse_yaml, placed
 from pipeline.trials.config import ConfigError, TrialConfig
 from pipeline.trials.fields import plain
 from pipeline.trials.packs import Resources
@@ -83,6 +84,7 @@ class Experiment:
         preset: version of the preset that sets the open settings; empty for none.
         advice: settings that the preset has set or, without a preset, would set; for people.
         imports: names of imported results shown in its report (`photonic report --with`); never given in a file.
+        places: by trial_key of `possible`, the place of each setting that the file gives to the trial.
 
     Example:
         >>> grid = [TrialConfig(dataset="digits", batch_size=m, seed=seed) for m in (64, 128) for seed in (0, 1)]
@@ -110,6 +112,7 @@ class Experiment:
     preset: str = ""
     advice: tuple[str, ...] = ()
     imports: tuple[str, ...] = ()
+    places: Mapping[str, Mapping[str, Place]] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def possible(self) -> tuple[TrialConfig, ...]:
@@ -125,6 +128,13 @@ class Experiment:
     def varied(self) -> tuple[str, ...]:
         """Return the fields, except the seed, that vary among trials of one algorithm and noise, for trial names."""
         return varied_fields(self.possible)
+
+    def check(self, trials: Iterable[TrialConfig], check: Callable[[TrialConfig], object]) -> None:
+        """Apply a check to each trial; what it refuses names the place in the file, if there is one."""
+        for trial in trials:
+            places = self.search.places if self.search else self.places.get(trial.trial_key, {})
+            with located(self.source) if self.places else contextlib.nullcontext(), placed(places):
+                check(trial)
 
     @property
     def public_text(self) -> str:
@@ -164,14 +174,13 @@ def parse_experiment(text: str, path: Path, stored: bool = False,
     were swept.
     """
     content = parse_yaml(text, path)
-    try:
+    with located(path, content):
+        top = read_mapping(content, "", ENTRIES)
         if changes:
-            content, text = changed(read_mapping(content, "the file", ENTRIES), changes, path)
-        experiment = _experiment(replace_synonyms(content), path, stored)
+            top, text = changed(top, changes, path)
+    with located(path, top):
+        experiment = _experiment(top, path, stored)
         return dataclasses.replace(experiment, text=pinned(text, experiment.preset))
-    except ConfigError as error:
-        line = "" if changes else line_of(text, str(error))  # a changed text has no lines in the file
-        raise ConfigError(f"{restore_synonyms(str(error), text)} ({path}{line})") from None
 
 
 def sliced(experiment: Experiment, where: Mapping[str, Any]) -> Experiment:
@@ -201,9 +210,8 @@ def with_trials(experiment: Experiment, trials: Sequence[TrialConfig]) -> Experi
     return dataclasses.replace(experiment, trials=tuple(trials), report=exhibits.fitting(trials))
 
 
-def _experiment(content: Any, path: Path, stored: bool) -> Experiment:
+def _experiment(top: Mapping[str, Any], path: Path, stored: bool) -> Experiment:
     """Return the experiment that a parsed file describes, after all checks."""
-    top = read_mapping(content, "the file", ENTRIES)
     name = top.get("name", path.stem)
     check_name("name", name)
     plugins = read_plugins(top, path.parent, stored)
@@ -212,21 +220,25 @@ def _experiment(content: Any, path: Path, stored: bool) -> Experiment:
     search = read_search(top, path.parent, preset)
     combinations = list(search.corners() if search else combine(top, path.parent, preset))
     written = [(combination.trial, combination.places) for combination in combinations]
-    possible = tuple(dict.fromkeys(trial.pruned() for trial, _ in written))  # without repetitions, in order
+    places_of: dict[TrialConfig, Mapping[str, Place]] = {}  # without repetitions, in order
+    for trial, places in written:
+        places_of.setdefault(trial.pruned(), places)
+    possible = tuple(places_of)
     if resources.opu < 1 and any(trial.on_hardware for trial in possible):
         raise ConfigError(f"resources.opu: must be at least 1 for trials on a real OPU, which one process holds, got "
                           f"{resources.opu}")
-    selection = read_selection(top, possible)
+    selection = read_selection(top, written)
     if not stored:
         check_written(entries(top), written)
         for trial, places in written:
-            check_noise(trial, places.get("mechanism", ""))
+            with placed({"noise_multiplier": places.get("mechanism", ""), **places}):
+                check_noise(trial)
     if not search:  # corners may be alike
         check_distinct(combinations)
-    stop = sections.read_stop(top, search, possible, resources.pack_size)
+    stop = sections.read_stop(top, search, written, resources.pack_size)
     if stop:
         resources = dataclasses.replace(resources, pack_size=1)
-    budget = sections.read_budget(top, search, possible)
+    budget = sections.read_budget(top, search, written)
     drawn = selection.is_random
     return Experiment(
         name=name, description=str(top.get("description", "")).strip(), source=path, plugins=plugins,
@@ -234,7 +246,8 @@ def _experiment(content: Any, path: Path, stored: bool) -> Experiment:
         candidates=possible if drawn else (), corners=possible if search else (), resources=resources,
         search=search, stop=stop, budget=budget, selection=selection,
         report=_report(top, possible, drawn), references=sections.read_references(top), ignored=ignored(written),
-        preset=preset, advice=advice(preset, (combination[1:] for combination in combinations)),
+        places={trial.trial_key: places for trial, places in places_of.items()}, preset=preset,
+        advice=advice(preset, (combination[1:] for combination in combinations)),
         chosen=read_as(Chosen, top["chosen"], "chosen") if "chosen" in top else None)
 
 

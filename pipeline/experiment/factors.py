@@ -4,61 +4,59 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from pipeline.experiment.yaml_text import is_number
 from pipeline.trials.config import TrialConfig
-from pipeline.trials.mechanism import Mechanism
 from pipeline.trials.naming import noise_setting
-from pipeline.trials.part import parts_of
-
-Fields = Mapping[str, Any]  # of a trial: `TrialConfig.canonical`
 
 
-def differing(trials: Sequence[Fields], cell: Callable[[Fields], Any]) -> tuple[str, ...]:
-    """Return the sorted names of the fields, except the seed, in which trials of one cell, comparable ones, differ."""
-    first_of_cell: dict[Any, Fields] = {}
+def differing(trials: Iterable[TrialConfig], cell: Callable[[TrialConfig], Any]) -> tuple[str, ...]:
+    """Return the sorted names of the settings, except the seed, in which trials of one cell differ.
+
+    A cell has trials that can be compared; `cell` maps a trial to its cell's key.
+    """
+    first_of_cell: dict[Any, dict[str, Any]] = {}
     names: set[str] = set()
-    for fields in trials:
-        first = first_of_cell.setdefault(cell(fields), fields)
+    for trial in trials:
+        fields = trial.canonical()
+        first = first_of_cell.setdefault(cell(trial), fields)
         names |= {name for name in fields.keys() | first.keys() if fields.get(name) != first.get(name)}
     return tuple(sorted(names - {"seed"}))
 
 
 def varied_fields(trials: Sequence[TrialConfig]) -> tuple[str, ...]:
     """Return the fields, except the seed, in which trials of one algorithm, mechanism and noise differ."""
-    return differing([trial.canonical() for trial in trials], _group)
+    return differing(trials, lambda trial: (trial.algorithm, trial.mechanism, noise_setting(trial)))
 
 
-def _group(fields: Fields) -> tuple[str, str, str]:
-    return fields["algorithm"], fields["mechanism"], noise_setting(fields)
-
-
-def find_factors(trials: Sequence[Fields]) -> list[dict[str, str | float]]:
+def find_factors(trials: Sequence[TrialConfig]) -> list[dict[str, str | float]]:
     """Return each trial's levels of all factors that vary, seeds excluded; `-` means that a factor does not apply.
 
     Factors are `algorithm`, `noise` (`noise_setting`) and each field of `varied_fields`.
     """
-    names = set(differing(trials, _group))
+    names = set(varied_fields(trials))
     for name, absent in (("mechanism", "none"), ("dataset", "")):
-        if len({fields[name] for fields in trials} - {absent}) > 1:
+        if len({getattr(trial, name) for trial in trials} - {absent}) > 1:
             names.add(name)
-    rows = [{"algorithm": fields["algorithm"], "noise": noise_setting(fields),
-             **{name: _level(fields.get(name)) for name in sorted(names)}} for fields in trials]
+    rows = []
+    for trial in trials:
+        fields = trial.canonical()
+        rows.append({"algorithm": trial.algorithm, "noise": noise_setting(trial),
+                     **{name: _level(fields.get(name)) for name in sorted(names)}})
     varied = [name for name in ("algorithm", "noise", *sorted(names)) if len({row[name] for row in rows}) > 1]
     return [{name: row[name] for name in varied} for row in rows]
 
 
-def balanced(trials: Sequence[Fields]) -> list[int]:
+def balanced(trials: Sequence[TrialConfig]) -> list[int]:
     """Return the indices of trials that form a balanced grid: every combination of levels equally often.
 
     All trials are tried first, then those with a mechanism. The list is empty if neither is balanced, or if fewer than
     two factors vary.
     """
-    mechanisms = parts_of("mechanism", Mechanism)
     every_index = list(range(len(trials)))
-    with_mechanism = [index for index in every_index if mechanisms[trials[index]["mechanism"]].private]
+    with_mechanism = [index for index in every_index if trials[index].parts.mechanism.private]
     for indices in (every_index, with_mechanism):
         rows = find_factors([trials[index] for index in indices])
         if rows and len(rows[0]) > 1:
@@ -73,6 +71,6 @@ def _level(value: Any) -> str | float:
     """Return a setting's value as a level of a factor: a number, or text such as `256×128` for a list."""
     if value is None:  # the setting does not apply
         return "-"
-    if isinstance(value, list | tuple):
+    if isinstance(value, list):
         return "×".join(map(str, value)) if value else "none"
     return value if is_number(value) else str(value)

@@ -2,36 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from pipeline.experiment.factors import find_factors
 from pipeline.experiment.needs import without_alignment, without_choice
 from pipeline.trials.config import TrialConfig
-from pipeline.trials.naming import COMPOSABLE, epsilon_kind, method, noise_setting
+from pipeline.trials.kinds import COMPOSABLE, GUARANTEED, KINDS
+from pipeline.trials.naming import epsilon_kind, method, noise_setting
 from pipeline.trials.part import parts_of
 from pipeline.trials.trainer import Trainer
 
 FRONTIERS = {"frontier": "accuracy", "frontier_worst_class": "worst_class", "frontier_alignment": "alignment"}
 MOST_PANELS = 12  # largest number of panels of small multiples
-# The noise settings that may differ between points of one algorithm on a frontier, by kind of epsilon.
-FRONTIER_NOISE = {"certified": ("target_epsilon", "noise_multiplier"), "stated": ("target_epsilon", "noise_multiplier"),
-                  "label": ("target_label_epsilon", "sigma", "photons"),
-                  "claimed": ("target_label_epsilon", "sigma")}
 
 
 def noise_fields(kind: str) -> tuple[str, ...]:
     """Return the settings that determine epsilon, including the calibrated settings of users' trainers."""
     if kind not in COMPOSABLE:
-        return FRONTIER_NOISE[kind]
+        return KINDS[kind].noise
     calibrated = (cls.calibrates for cls in parts_of("trainer", Trainer).values())
-    return tuple(dict.fromkeys((*FRONTIER_NOISE[kind], *filter(None, calibrated))))
+    return tuple(dict.fromkeys((*KINDS[kind].noise, *filter(None, calibrated))))
 
 
 def frontier(configs: Sequence[TrialConfig], metric: str) -> str:
     """Return why a frontier of a metric cannot show these trials; those without a guaranteed epsilon are left out."""
     by_kind = {kind: [trial for trial in configs if epsilon_kind(trial) == kind]
-               for kind in ("certified", "stated", "label")}
+               for kind in GUARANTEED}
     if not any(by_kind.values()):
         return ("needs trials with a certified epsilon (a mechanism such as per_example, and noise) or a label "
                 "epsilon (mechanism photonic with target_label_epsilon, or sigma > 0 and noise on every layer), but "
@@ -61,7 +57,7 @@ def _curves(kind: str, trials: Sequence[TrialConfig]) -> str:
     if kind != "label" and len(set(relations.values())) > 1:
         samplers = [f"sampler {sampler} is of {relation}" for sampler, relation in relations.items()]
         return f"needs one neighbouring relation, but {' and '.join(samplers)}"
-    return without_choice(trials, lambda fields: (method(fields), noise_setting(fields)), "algorithm and noise")
+    return without_choice(trials, lambda trial: (method(trial), noise_setting(trial)), "algorithm and noise")
 
 
 def slices(configs: Sequence[TrialConfig]) -> str:
@@ -70,7 +66,7 @@ def slices(configs: Sequence[TrialConfig]) -> str:
     guaranteed_trials = certified or [trial for trial in configs if epsilon_kind(trial)]
     if not guaranteed_trials:
         return frontier(configs, "accuracy")  # which gives the reason
-    fields = panel_fields([trial.canonical() for trial in guaranteed_trials])
+    fields = panel_fields(guaranteed_trials)
     if not fields:
         return ("has a panel for each value of one or two settings besides algorithm and noise, at most "
                 f"{MOST_PANELS}, but none varies, or each has more values")
@@ -82,7 +78,7 @@ def slices(configs: Sequence[TrialConfig]) -> str:
     return next(filter(None, reasons), "")  # the first reason that is not empty
 
 
-def panel_fields(trials: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:  # canonical fields of each trial
+def panel_fields(trials: Sequence[TrialConfig]) -> tuple[str, ...]:
     """Return the one or two fields that separate the panels of small multiples; empty if none can.
 
     The data set comes first, then fields by name, as long as there are at most `MOST_PANELS` panels.

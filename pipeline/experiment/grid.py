@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import json
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -11,11 +12,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import yaml
 
-from pipeline.experiment.preset import Recommendation, by_preset, recommend
-from pipeline.experiment.yaml_text import is_number, replace_synonyms
+from pipeline.experiment.preset import Recommendation, recommend
+from pipeline.experiment.yaml_text import PRESET, Place, is_number, placed
 from pipeline.trials.config import ConfigError, TrialConfig, settings
 from pipeline.trials.feature_file import with_located_features
-from pipeline.trials.fields import SYNONYMS, accepted, known_fields, plain, renamed
+from pipeline.trials.fields import SYNONYMS, accepted, in_files, known_fields, plain, renamed
 from pipeline.trials.unused import why_unused
 
 if TYPE_CHECKING:
@@ -28,12 +29,16 @@ PARTS = ("selection", "search", "stop", "budget")  # parts of a file with entrie
 
 
 def read_mapping(value: Any, place: str, names: Collection[str], needed: Collection[str] = ()) -> Mapping[str, Any]:
-    """Return a part of a file, at `place`, after checking that it is a mapping with these keys and all needed ones."""
+    """Return a part of a file, at `place`, after checking that it is a mapping with these keys and all needed ones.
+
+    The place of the whole file is empty.
+    """
     if not isinstance(value, Mapping):
-        raise ConfigError(f"{place}: must be a mapping with {', '.join(names)}, got {value!r}")
+        raise ConfigError(f"{place or 'the file'}: must be a mapping with {', '.join(names)}, got {value!r}")
     for key in value:
         if key not in names:
-            raise ConfigError(f"{place}: unknown entry {key!r}; {accepted(key, names, 'accepted')}")
+            where = f"{place}." if place else ""
+            raise ConfigError(f"{where}{key}: unknown entry; {accepted(key, names, 'accepted')}")
     missing = [name for name in needed if name not in value]
     if missing:
         raise ConfigError(f"{place}: needs {', '.join(missing)}, got {dict(value)!r}")
@@ -64,20 +69,20 @@ def changed(content: Mapping[str, Any], changes: Mapping[str, Any], path: Path) 
     for field, value in entry_changes.items():
         content = _with_entry(content, field, value)
     base_changes = renamed({field: value for field, value in changes.items() if field not in entry_changes})
-    official = replace_synonyms(content)
-    base = read_settings(official, "base")
-    for place, part in _parts(official).items():
-        for field in base_changes:
-            if place != "base" and field in part:
-                raise ConfigError(f"--set {field}: must be a field that no grid, case or space sets, got one of "
-                                  f"{place}; edit the file")
+    for field, place, _ in entries(content):
+        if field in base_changes and not place.startswith("base."):
+            raise ConfigError(f"--set {field}: must be a field that no grid, case or space sets, got one of "
+                              f"{place.rpartition('.')[0]}; edit the file")
     names = [f.name for f in settings()]
     for field, value in base_changes.items():
         if field not in names and not content.get("plugins"):  # a plugin may define further fields
             raise ConfigError(f"--set {field}: unknown field, got {value!r}; {known_fields(field, names)}")
+    base = {key: value for key, value in content.get("base", {}).items() if SYNONYMS.get(key, key) not in base_changes}
     content = {**content, "base": {**base, **base_changes}}
     options = " ".join(f"--set {field}={value}" for field, value in changes.items())
-    return content, f"# {path.name} with {options}\n{yaml.safe_dump(content, sort_keys=False, allow_unicode=True)}"
+    plain_content = json.loads(json.dumps(content))  # without lines
+    dumped = yaml.safe_dump(plain_content, sort_keys=False, allow_unicode=True)
+    return content, f"# {path.name} with {options}\n{dumped}"
 
 
 def _with_entry(content: Mapping[str, Any], field: str, value: Any) -> dict[str, Any]:
@@ -90,24 +95,19 @@ def _with_entry(content: Mapping[str, Any], field: str, value: Any) -> dict[str,
             raise ConfigError(f"--set {field}: must be an entry of its {', '.join(PARTS)}, got {value!r}{hint}")
         part[key] = dict(part[key])  # a copy, as an alias of YAML may stand for the same mapping elsewhere
         part = part[key]
+    part.pop(last, None)  # whose line has another value
     part[last] = value
     return result
 
 
-def _parts(content: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """Return place -> settings of all that sets fields in a file: base, grid, those of every case, and space."""
-    cases, search = content.get("cases"), content.get("search")
-    numbered = enumerate(cases if isinstance(cases, list) else ())
-    levels = {"": content, **{f"cases[{number}].": case for number, case in numbered}}
-    parts = {f"{prefix}{key}": level.get(key)
-             for prefix, level in levels.items() if isinstance(level, Mapping) for key in ("base", "grid")}
-    parts["search.space"] = search.get("space") if isinstance(search, Mapping) else None
-    return {place: part for place, part in parts.items() if isinstance(part, Mapping)}
-
-
-def entries(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Return all settings in an experiment file's content, by place, for example `cases[0].base.sigma`."""
-    return {f"{place}.{field}": value for place, part in _parts(content).items() for field, value in part.items()}
+def entries(content: Mapping[str, Any]) -> Iterator[tuple[str, Place, Any]]:
+    """Yield (field, place, value) of all that sets fields in a file: base, grid, those of every case, and space."""
+    parts = [(part, key, where) for where, part in (("", content), *_cases(content)) for key in ("base", "grid")]
+    if isinstance(content.get("search"), Mapping):
+        parts.append((content["search"], "space", "search."))
+    for part, key, where in parts:
+        values, places = read_settings(part, key, where)
+        yield from ((field, places[field], value) for field, value in values.items())
 
 
 class Combination(NamedTuple):
@@ -115,8 +115,26 @@ class Combination(NamedTuple):
 
     place: str  # in the file
     trial: TrialConfig  # as it is written, with settings that it does not use
-    places: dict[str, str]  # of each setting that the file gives to it
+    places: dict[str, Place]  # of each setting that the file gives to it
     recommended: Recommendation | None  # by the file's preset, if it names one
+
+
+class Level(NamedTuple):
+    """The settings of a whole file, or of one of its cases."""
+
+    base: dict[str, Any]
+    grid: dict[str, list[Any]]
+    places: dict[str, Place]
+
+    @classmethod
+    def read(cls, part: Mapping[str, Any], where: str) -> Level:
+        """Return the settings of a file, or of its case at `where`; none may stand in both base and grid."""
+        base, base_places = read_settings(part, "base", where)
+        grid, grid_places = _grid(part, where)
+        for field in grid:
+            if field in base:
+                raise ConfigError(f"{grid_places[field]}: also stands in {where}base; give it once")
+        return cls(base, grid, base_places | grid_places)
 
 
 def combine(top: Mapping[str, Any], folder: Path, preset: str) -> Iterator[Combination]:
@@ -124,43 +142,29 @@ def combine(top: Mapping[str, Any], folder: Path, preset: str) -> Iterator[Combi
 
     A case's settings replace those of the whole file. A fixed value of a case replaces a grid of the whole file.
     """
-    base, grid = read_settings(top, "base"), _grid(top, "")
-    for prefix, case in _cases(top):
-        levels = (("", top), (prefix, case))
-        for where, part in levels:
-            for field in read_settings(part, "grid", where).keys() & read_settings(part, "base", where).keys():
-                raise ConfigError(f"{where}grid.{field}: also stands in {where}base; give it once")
-        case_base = read_settings(case, "base", prefix)
-        case_grid = {field: values for field, values in {**grid, **_grid(case, prefix)}.items()
-                     if field not in case_base}
-        places = {field: f"{where}{key}.{field}"
-                  for where, part in levels for key in ("base", "grid") for field in part.get(key, {})}
-        check_number(f"{prefix}grid", math.prod(map(len, case_grid.values())), "combinations")
-        for numbered in itertools.product(*map(enumerate, case_grid.values())):
-            chosen = dict(zip(case_grid, numbered, strict=True))  # field -> (index, value)
+    file = Level.read(top, "")
+    for where, part in _cases(top):
+        case = Level.read(part, where)
+        places, base = file.places | case.places, file.base | case.base
+        grid = {field: values for field, values in (file.grid | case.grid).items()
+                if field not in case.base}
+        check_number(f"{where}grid", math.prod(map(len, grid.values())), "combinations")
+        for numbered in itertools.product(*map(enumerate, grid.values())):
+            chosen = dict(zip(grid, numbered, strict=True))  # field -> (index, value)
             values = {field: value for field, (_, value) in chosen.items()}
-            indexed = {field: f"{places[field]}[{index}]" for field, (index, _) in chosen.items()}
-            assignments = ", ".join(f"{field}={value}" for field, value in values.items())
-            given = with_located_features({**base, **case_base, **values}, folder)
-            trial, recommended = compose(given, preset, {**places, **indexed})
-            place = f"{prefix}grid[{assignments}]" if values else f"{prefix}base"
-            yield Combination(place, trial, places, recommended)
+            indexed = {field: places[field].item(index, grid[field]) for field, (index, _) in chosen.items()}
+            assignments = ", ".join(f"{in_files(field)}={value}" for field, value in values.items())
+            yield compose(f"{where}grid[{assignments}]" if values else f"{where}base",
+                          with_located_features(base | values, folder), preset, places | indexed)
 
 
-def compose(given: Mapping[str, Any], preset: str, places: Mapping[str, str]
-            ) -> tuple[TrialConfig, Recommendation | None]:
-    """Return the trial of these settings, and of those that the preset has for all others, with the latter.
-
-    An error names the place of its field in the file or, for a field of the preset, how to override that.
-    """
-    try:
+def compose(place: str, given: Mapping[str, Any], preset: str, places: dict[str, Place]) -> Combination:
+    """Return the trial, at a place in a file, of these settings and of those that the preset has for all others."""
+    with placed(places):
         recommended = recommend(preset, given) if preset else None
-        return TrialConfig(**{**(recommended.settings if recommended else {}), **given}), recommended
-    except ConfigError as error:
-        field = str(error).partition(":")[0]
-        field = SYNONYMS.get(field, field)
-        origin = f", at {places[field]}" if field in places else by_preset(preset, field)
-        raise ConfigError(f"{error}{origin}") from None
+    by_preset = recommended.settings if recommended else {}
+    with placed({**dict.fromkeys(by_preset, PRESET), **places}):
+        return Combination(place, TrialConfig(**{**by_preset, **given}), places, recommended)
 
 
 def _cases(top: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -174,23 +178,28 @@ def _cases(top: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
         yield f"cases[{number}].", read_mapping(case, f"cases[{number}]", ("base", "grid"))
 
 
-def read_settings(part: Mapping[str, Any], key: str, prefix: str = "") -> dict[str, Any]:
-    """Return `base` or `grid` of a file, or of its case at `prefix`: field -> value; empty if it is missing."""
+def read_settings(part: Mapping[str, Any], key: str, where: str = "") -> tuple[dict[str, Any], dict[str, Place]]:
+    """Return value and place of each field of `base`, `grid` or `space` in the part of a file at `where`.
+
+    Fields have their names in keys. There are none if the entry is missing.
+    """
     value = part.get(key, {})
     if value is None:
-        raise ConfigError(f"{prefix}{key}: is blank; give it at least one field, or leave it out")
+        raise ConfigError(f"{where}{key}: is blank; give it at least one field, or leave it out")
     if not isinstance(value, Mapping):
-        raise ConfigError(f"{prefix}{key}: must be a mapping from field to value, got {value!r}")
-    return dict(value)
+        raise ConfigError(f"{where}{key}: must be a mapping from field to value, got {value!r}")
+    places = {SYNONYMS.get(field, str(field)): Place(f"{where}{key}").of(field) for field in value}
+    with placed(places):
+        return renamed({str(field): value for field, value in value.items()}), places
 
 
-def _grid(part: Mapping[str, Any], prefix: str) -> dict[str, list[Any]]:
-    """Return the grid of a file, or of its case at `prefix`: field -> list of values; empty if it is missing."""
-    grid = read_settings(part, "grid", prefix)
+def _grid(part: Mapping[str, Any], where: str) -> tuple[dict[str, list[Any]], dict[str, Place]]:
+    """Return the values and the place of each field of the grid in the part of a file at `where`."""
+    grid, places = read_settings(part, "grid", where)
     if "grid" in part and not grid:
-        raise ConfigError(f"{prefix}grid: is empty; give at least one field with a list of values, or leave it out")
+        raise ConfigError(f"{where}grid: is empty; give at least one field with a list of values, or leave it out")
     for field, values in grid.items():
-        place = f"{prefix}grid.{field}"
+        place = places[field]
         if isinstance(values, Mapping):
             grid[field] = values = _range(place, values)
         if not isinstance(values, list):
@@ -198,7 +207,7 @@ def _grid(part: Mapping[str, Any], prefix: str) -> dict[str, list[Any]]:
                               "base)")
         if not values:
             raise ConfigError(f"{place}: the list is empty; give at least one value")
-    return grid
+    return grid, places
 
 
 def _range(place: str, spec: Mapping[str, Any]) -> list[Any]:
@@ -235,7 +244,7 @@ def check_distinct(combinations: Sequence[Combination]) -> None:
         if first is combination:
             continue
         defaults = {f.name: plain(f.default) for f in settings()}
-        described = ", ".join(f"{name}={value}" for name, value in trial.canonical().items()
+        described = ", ".join(f"{in_files(name)}={value}" for name, value in trial.canonical().items()
                               if name in ("algorithm", "seed") or value != defaults[name])
         reasons = "".join(f"; {_no_difference(f, first.trial, trial)}" for f in settings()
                           if getattr(first.trial, f.name) != getattr(trial, f.name))
@@ -246,6 +255,7 @@ def _no_difference(field: dataclasses.Field[Any], one: TrialConfig, other: Trial
     """Return a clause for an error message: why two values of a setting make the same trial, and how to correct it."""
     name = field.name
     if name in one.used():  # for example two files with the same content
-        return f"{name}: {getattr(one, name)!r} and {getattr(other, name)!r} make no difference; give one of them"
+        return (f"{in_files(name)}: {getattr(one, name)!r} and {getattr(other, name)!r} make no difference; give one "
+                "of them")
     not_default = [trial for trial in (one, other) if getattr(trial, name) != field.default]
     return f"{why_unused(name, not_default)}, or give it to some trials alone, by `cases`"

@@ -6,15 +6,13 @@ if it can. `pipeline.experiment.exhibits` assigns the functions to exhibits.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from pipeline.experiment.factors import balanced, differing, find_factors, varied_fields
 from pipeline.trials.camera import SETTINGS, camera_of
 from pipeline.trials.config import TrialConfig
-from pipeline.trials.mechanism import Mechanism
 from pipeline.trials.naming import noise_setting
-from pipeline.trials.part import parts_of
 
 # Exhibits of curves over a field -> field; exhibits of a grid of sigma and tau_h -> metric.
 SWEPT = {"tau_h_sweep": "tau_h", "batch_size_sweep": "batch_size", "clipping_norm_sweep": "clipping_norm"}
@@ -67,7 +65,7 @@ def means(configs: Sequence[TrialConfig]) -> str:
 
 def main_effects(configs: Sequence[TrialConfig]) -> str:
     """Return why main effects cannot be computed: only a balanced grid can be split by setting; empty if they can."""
-    if balanced([trial.canonical() for trial in configs]):
+    if balanced(configs):
         return ""
     return ("needs a balanced grid of two factors or more: every combination of algorithm, noise and other settings, "
             "with equally many seeds")
@@ -82,12 +80,12 @@ def parallel_coordinates(configs: Sequence[TrialConfig]) -> str:
 
 def heatmap(configs: Sequence[TrialConfig], metric: str) -> str:
     """Return why a heatmap over sigma and tau_h, coloured by a metric of `HEATMAPS`, cannot show these trials."""
-    grid_trials = [trial for trial in configs if in_heatmap(trial.canonical())]
+    grid_trials = [trial for trial in configs if in_heatmap(trial)]
     n_sigmas, n_bounds = len({trial.sigma for trial in grid_trials}), len({trial.tau_h for trial in grid_trials})
     if min(n_sigmas, n_bounds) < 2:
         return ("needs trials with mechanism photonic, at two values or more of both sigma and tau_h, got sigma "
                 f"{_values(grid_trials, 'sigma')} and tau_h {_values(grid_trials, 'tau_h')}")
-    reason = without_choice(grid_trials, lambda fields: (fields["algorithm"], fields["sigma"], fields["tau_h"]),
+    reason = without_choice(grid_trials, lambda trial: (trial.algorithm, trial.sigma, trial.tau_h),
                             "algorithm, sigma and tau_h")
     return reason or (without_alignment(grid_trials) if metric == "alignment" else "")
 
@@ -97,12 +95,12 @@ def sweep(configs: Sequence[TrialConfig], field: str) -> str:
     swept_trials = [trial for trial in configs if field in trial.canonical()]
     values_by_curve: dict[tuple[str, str], set[Any]] = {}
     for trial in swept_trials:
-        curve = trial.algorithm, noise_setting(trial.canonical())
+        curve = trial.algorithm, noise_setting(trial)
         values_by_curve.setdefault(curve, set()).add(getattr(trial, field))
     if max(map(len, values_by_curve.values()), default=0) < 2:
         return ("needs trials of one algorithm and noise at two values or more of "
                 f"{field}, got {_values(swept_trials, field)}")
-    reason = without_choice(swept_trials, lambda fields: (fields["algorithm"], noise_setting(fields), fields[field]),
+    reason = without_choice(swept_trials, lambda trial: (trial.algorithm, noise_setting(trial), getattr(trial, field)),
                             f"algorithm, noise and {field}")
     return reason or without_alignment(swept_trials)
 
@@ -114,7 +112,7 @@ def light(configs: Sequence[TrialConfig]) -> str:
         return ("needs trials with projector opu_physical and mechanism photonic at two values or more of photons, got "
                 f"{_values(physical_trials, 'photons')}")
     names = ("algorithm", *SETTINGS, "photons")  # `SETTINGS` are those of the camera
-    return without_choice(physical_trials, lambda fields: tuple(fields[name] for name in names),
+    return without_choice(physical_trials, lambda trial: tuple(getattr(trial, name) for name in names),
                           "algorithm, camera and light")
 
 
@@ -132,8 +130,7 @@ def table1_light(configs: Sequence[TrialConfig]) -> str:
     if not camera_sigmas or without_column:
         return ("needs trials with mechanism photonic and projector opu_physical whose effective sigma is, to 1%, a "
                 f"sigma of projector opu_simulated, got {_numbers(camera_sigmas)} and {_numbers(gaussian_sigmas)}")
-    # Gaussian noise has no photons, and a camera no sigma.
-    return without_choice(opu_trials, lambda fields: (fields["projector"], fields.get("sigma"), fields.get("photons")),
+    return without_choice(opu_trials, lambda trial: (trial.projector, trial.sigma, trial.photons),
                           "projector and sigma")
 
 
@@ -150,19 +147,17 @@ def leekifer(configs: Sequence[TrialConfig]) -> str:
             continue
         # fresh batches in every step, all of the same size: sampler without_replacement
         has_fixed_batches = trial.parts.sampler.amplified and trial.parts.sampler.full
-        # canonical settings of a trial without noise have no target_norm, which `update_sigma` needs
-        has_sigma = trial.noise_multiplier > 0 and update_sigma(trial.canonical()) > 0
-        if not (has_fixed_batches and has_sigma):
+        if not (has_fixed_batches and update_sigma(trial) > 0):
             return ("shows trials without privacy, and trials with noise_multiplier > 0 and sampler "
                     "without_replacement under per_example clipping, or component clipping with target_norm; there is "
                     f"one of mechanism {trial.mechanism}, sampler {trial.sampler}, noise_multiplier "
                     f"{trial.noise_multiplier:g}")
 
-    def curve(fields: Mapping[str, Any]) -> tuple[Any, ...]:
-        readings = [fields.get(name) for name in READINGS]
-        return fields["dataset"], fields["algorithm"], update_sigma(fields), *readings
+    def curve(trial: TrialConfig) -> tuple[Any, ...]:
+        settings = trial.canonical()
+        return trial.dataset, trial.algorithm, update_sigma(trial), *(settings.get(name) for name in READINGS)
 
-    if varied := cell_differing(configs, curve):
+    if varied := differing(configs, curve):
         return ("has one curve for each data set, algorithm, reading and noise, but trials there also differ in "
                 f"{', '.join(varied)}")
     return ""
@@ -175,18 +170,18 @@ def training_time(configs: Sequence[TrialConfig]) -> str:
     if any(trial.validation_fraction and trial.disclosure == "withheld" for trial in configs):
         return ("needs an accuracy of every epoch, which trials with private_metrics 'withheld' log only with "
                 "validation_fraction 0")
-    if varied := cell_differing(configs, lambda fields: (fields["algorithm"], noise_setting(fields))):
+    if varied := differing(configs, lambda trial: (trial.algorithm, noise_setting(trial))):
         return f"has one curve for each algorithm and noise, but trials there also differ in {', '.join(varied)}"
     return ""
 
 
-def without_choice(trials: Sequence[TrialConfig], cell: Callable[[Mapping[str, Any]], Any], cell_text: str) -> str:
+def without_choice(trials: Sequence[TrialConfig], cell: Callable[[TrialConfig], Any], cell_text: str) -> str:
     """Return why no setting can be chosen to represent a cell; empty if one can, or if no choice is needed.
 
     A cell is what an exhibit shows as one point or number. The setting with the best validation accuracy represents it.
-    `cell` maps a trial's canonical fields to the key of its cell, and `cell_text` names them.
+    `cell` maps a trial to the key of its cell, and `cell_text` names what the key has.
     """
-    varied = cell_differing(trials, cell)
+    varied = differing(trials, cell)
     if "delta" in varied:
         return "needs one delta, but the trials have several"
     has_scores = all(trial.validation_fraction and trial.disclosure != "withheld" for trial in trials)
@@ -205,19 +200,13 @@ def without_alignment(trials: Sequence[TrialConfig]) -> str:
     return ""
 
 
-def cell_differing(trials: Sequence[TrialConfig], cell: Callable[[Mapping[str, Any]], Any]) -> tuple[str, ...]:
-    """Return the fields, except the seed, that differ within a cell; `cell` maps canonical fields to a key."""
-    return differing([trial.canonical() for trial in trials], cell)
-
-
-def update_sigma(fields: Mapping[str, Any]) -> float:
-    """Return sigma of Lee & Kifer 2020, Algorithm 1, from a trial's canonical fields; 0 without privacy.
+def update_sigma(trial: TrialConfig) -> float:
+    """Return sigma of Lee & Kifer 2020, Algorithm 1; 0 without privacy.
 
     It is the standard deviation of the noise on each coordinate of the mean update, z C/m: noise multiplier z, bound C
     on a record's contribution, batch size m.
     """
-    norm_bound = parts_of("mechanism", Mechanism)[fields["mechanism"]].update_norm(fields)  # C; 0 without privacy
-    return fields["noise_multiplier"] * norm_bound / fields["batch_size"] if norm_bound else 0.0
+    return trial.noise_multiplier * trial.parts.mechanism.update_norm / trial.batch_size
 
 
 def column_of(sigma: float, column_sigmas: Iterable[float]) -> float | None:
@@ -225,14 +214,14 @@ def column_of(sigma: float, column_sigmas: Iterable[float]) -> float | None:
     return next((column for column in column_sigmas if abs(sigma - column) <= 0.01 * column), None)
 
 
-def in_heatmap(fields: Mapping[str, Any]) -> bool:
-    """Whether a trial belongs to the grid of sigma and tau_h, from its canonical fields."""
-    return noise_setting(fields).startswith("sigma=")
+def in_heatmap(trial: TrialConfig) -> bool:
+    """Whether a trial belongs to the grid of sigma and tau_h."""
+    return noise_setting(trial).startswith("sigma=")
 
 
 def _factors(configs: Sequence[TrialConfig]) -> list[str]:
     """Return the settings, the seed aside, that differ between trials; each has a level of every factor."""
-    return list(find_factors([trial.canonical() for trial in configs])[0])
+    return list(find_factors(configs)[0])
 
 
 def _values(configs: Sequence[TrialConfig], field: str) -> str:

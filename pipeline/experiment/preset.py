@@ -22,7 +22,7 @@ from pipeline.trials.config import ConfigError, TrialConfig
 from pipeline.trials.datasets import DATASETS
 from pipeline.trials.fields import check, coerce, listed_or, plain, renamed
 from pipeline.trials.mechanism import Mechanism
-from pipeline.trials.naming import method
+from pipeline.trials.naming import method, method_of
 from pipeline.trials.network import Network
 from pipeline.trials.part import SETTINGS, parts_of
 
@@ -95,7 +95,7 @@ def recommend(version: str, given: Mapping[str, Any]) -> Recommendation:
         trial[name] = coerce(SETTINGS[name], given.get(name, SETTINGS[name].default))
         if name in given:
             check(SETTINGS[name], trial[name])
-    method_name, rows = method(trial), _rows(version)
+    method_name, rows = method_of(trial["algorithm"], trial["network"], trial["hidden"]), _rows(version)
     row = next((row for row in rows if row["mechanism"] == trial["mechanism"] and method_name in row["methods"]
                 and row["dataset"] in (ANY, trial["dataset"]) and row["features"] in (ANY, trial["features"])), None)
     if row is None or parts_of("network", Network)[trial["network"]].convolutional:
@@ -129,14 +129,6 @@ def _scaled(values: Mapping[str, Any], tuned_records: int, records: int) -> dict
     batch_size = 2 ** min(exponent, largest_exponent)
     epochs = max(1, round(tuned_steps * scale * batch_size / max(1, records)))
     return {"batch_size": batch_size, "epochs": epochs, "learning_rate": _rounded(values["learning_rate"] * scale)}
-
-
-def by_preset(preset: str, field: str) -> str:
-    """Return the end of a message on a setting that a preset may have set, as no file does: how to override it."""
-    targets = {cls.target for cls in parts_of("mechanism", Mechanism).values()}  # a preset sets no target epsilon
-    if not preset or field not in SETTINGS or field in targets:
-        return ""
-    return f"; give {field} in the file, in place of what the preset has"
 
 
 def _interpolated(value: Any, epsilon: float | None) -> Any:
@@ -185,7 +177,7 @@ def advice(version: str, trials: Iterable[tuple[TrialConfig, Mapping[str, Any], 
             continue
         if not recommendation.settings:
             continue
-        name = method({"network": trial.network, "hidden": trial.hidden, "algorithm": trial.algorithm})
+        name = method(trial)
         where = f"{trial.features} of {trial.dataset}, mechanism {trial.mechanism}"
         preset_values, trial_values = compared.setdefault((name, where, recommendation.source), ([], []))
         for field, value in recommendation.settings.items():

@@ -24,12 +24,12 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from pipeline.experiment.grid import Combination, check_number, compose, read_mapping, read_settings
-from pipeline.experiment.yaml_text import is_number
+from pipeline.experiment.yaml_text import Place, is_number, placed
 from pipeline.trials.config import ConfigError, TrialConfig, settings
 from pipeline.trials.feature_file import with_located_features
 from pipeline.trials.fields import check_whole, known_fields
@@ -77,37 +77,33 @@ class Search:
     seed: int = 0  # of the algorithm
     max_concurrent: int = 4  # suggestions of one round
     preset: str = ""  # version that sets what base and space leave open; empty for none
+    places: Mapping[str, Place] = field(default_factory=dict, compare=False)  # of base and space in the file
 
     @property
     def adaptive(self) -> bool:
         """Whether suggestions depend on results."""
         return self.algorithm != "random"
 
-    @property
-    def places(self) -> dict[str, str]:
-        """Return the place of each given field in the file."""
-        return {name: f"base.{name}" for name in self.base} | {name: f"search.space.{name}" for name in self.space}
-
     def trial(self, values: Mapping[str, Any]) -> TrialConfig:
         """Return the trial of one suggestion, a value for every setting of the space; unused fields have defaults."""
-        trial, _ = compose({**self.base, **values}, self.preset, self.places)
-        return trial.pruned()
+        return self._composed(values).trial.pruned()
+
+    def _composed(self, values: Mapping[str, Any]) -> Combination:
+        return compose("search.space", {**self.base, **values}, self.preset, dict(self.places))
 
     def corners(self) -> Iterator[Combination]:
         """Yield the trial of every corner of the search space.
 
         Each must be possible, and have a validation accuracy to maximize, as corners stand for the unknown trials.
         """
-        places = self.places
         for values in itertools.product(*(domain.ends for domain in self.space.values())):
-            given = {**self.base, **dict(zip(self.space, values, strict=True))}
-            trial, recommended = compose(given, self.preset, places)
-            for name, value in (("validation_fraction", trial.validation_fraction),
-                                ("private_metrics", trial.disclosure)):
-                if value in (0, "withheld"):
-                    raise ConfigError(f"{name}: must leave a validation accuracy, which a search maximizes, got "
-                                      f"{value}, at {places.get(name, 'base')}")
-            yield Combination("search.space", trial, places, recommended)
+            corner = self._composed(dict(zip(self.space, values, strict=True)))
+            with placed({"validation_fraction": "base", "private_metrics": "base", **self.places}):
+                for name, value in (("validation_fraction", corner.trial.validation_fraction),
+                                    ("private_metrics", corner.trial.disclosure)):
+                    if value in (0, "withheld"):
+                        raise ConfigError(name, "must leave a validation accuracy, which a search maximizes", value)
+            yield corner
 
 
 def read_search(top: Mapping[str, Any], folder: Path, preset: str) -> Search | None:
@@ -127,23 +123,24 @@ def read_search(top: Mapping[str, Any], folder: Path, preset: str) -> Search | N
     if entry.get("metric", ACCURACY) != ACCURACY:
         raise ConfigError(f"search.metric: must be {ACCURACY}, which noise can cover and settings may be chosen by, "
                           f"got {entry['metric']!r}")
-    base = read_settings(top, "base")
-    space = _space(entry["space"], base)
-    return Search(**{**entry, "base": with_located_features(base, folder), "space": space, "preset": preset})
+    if not isinstance(entry["space"], Mapping) or not entry["space"]:
+        raise ConfigError(f"search.space: must be a mapping from settings to what they may be, got {entry['space']!r}")
+    base, base_places = read_settings(top, "base")
+    spec, places = read_settings(entry, "space", "search.")
+    space = _space(spec, places, base)
+    return Search(**{**entry, "base": with_located_features(base, folder), "space": space, "preset": preset,
+                     "places": base_places | places})
 
 
-def _space(spec: Any, base: Mapping[str, Any]) -> dict[str, Domain]:
+def _space(spec: Mapping[str, Any], places: Mapping[str, Place], base: Mapping[str, Any]) -> dict[str, Domain]:
     """Return the domain of every setting of `search.space`, sorted by name; none may also stand in `base`."""
     names = [f.name for f in settings()]
-    if not isinstance(spec, Mapping) or not spec:
-        raise ConfigError(f"search.space: must be a mapping from settings to what they may be, got {spec!r}")
     for name in spec:
         if name not in names:
-            raise ConfigError(f"search.space.{name}: unknown field, got {spec[name]!r}; "
-                              f"{known_fields(name, names)}")
+            raise ConfigError(f"{places[name]}: unknown field, got {spec[name]!r}; {known_fields(name, names)}")
         if name in base:
-            raise ConfigError(f"search.space.{name}: also stands in base; give it once")
-    space = {name: _domain(f"search.space.{name}", spec[name]) for name in sorted(spec)}
+            raise ConfigError(f"{places[name]}: also stands in base; give it once")
+    space = {name: _domain(places[name], spec[name]) for name in sorted(spec)}
     corners = math.prod(len(domain.ends) for domain in space.values())
     if corners > MOST_CORNERS:
         raise ConfigError(f"search.space: must have at most {MOST_CORNERS} combinations of choices and ends of ranges, "

@@ -10,10 +10,11 @@ from typing import Any
 from pipeline.experiment.grid import read_as
 from pipeline.experiment.search import Search
 from pipeline.experiment.stopping import check_alike
-from pipeline.experiment.yaml_text import is_number
-from pipeline.trials.config import ConfigError, TrialConfig
-from pipeline.trials.fields import check_whole
+from pipeline.experiment.yaml_text import is_number, placed
+from pipeline.trials.config import ConfigError
+from pipeline.trials.fields import check_whole, refuse
 from pipeline.trials.naming import counted
+from pipeline.trials.unused import Written
 
 
 @dataclass(frozen=True)
@@ -124,7 +125,7 @@ class Chosen:
         return f"{counted(self.runs, 'run')}, by {self.by.strip()}, {seeds}"
 
 
-def read_stop(top: Mapping[str, Any], search: Search | None, corners: Sequence[TrialConfig],
+def read_stop(top: Mapping[str, Any], search: Search | None, corners: Sequence[Written],
               pack_size: int) -> Halving | None:
     """Return when trials of a file's search are stopped; None if the file has no entry `stop`."""
     if "stop" not in top:
@@ -133,7 +134,7 @@ def read_stop(top: Mapping[str, Any], search: Search | None, corners: Sequence[T
         raise ConfigError(f"stop: stops trials of a search, whose accuracies are compared as they come, got "
                           f"{top['stop']!r} without one")
     stop = read_as(Halving, top["stop"], "stop")
-    max_epochs = max(trial.epochs for trial in corners)
+    max_epochs = max(trial.epochs for trial, _ in corners)
     if stop.grace >= max_epochs:
         raise ConfigError(f"stop.grace: must be less than the {max_epochs} epochs of a trial, or none is ever stopped, "
                           f"got {stop.grace}")
@@ -143,7 +144,7 @@ def read_stop(top: Mapping[str, Any], search: Search | None, corners: Sequence[T
     return stop
 
 
-def read_budget(top: Mapping[str, Any], search: Search | None, corners: Sequence[TrialConfig]) -> Budget | None:
+def read_budget(top: Mapping[str, Any], search: Search | None, corners: Sequence[Written]) -> Budget | None:
     """Return the privacy budget of a file's search; None if the file has no entry `budget`."""
     if "budget" not in top:
         return None
@@ -152,14 +153,13 @@ def read_budget(top: Mapping[str, Any], search: Search | None, corners: Sequence
                           f"{top['budget']!r} without one; the price of a fixed grid is `selected`")
     budget = read_as(Budget, top["budget"], "budget")
     check_alike(corners, "trial", "under a budget")
-    for trial in corners:
-        if trial.delta != budget.delta:
-            raise ConfigError(f"budget.delta: must be the delta of the trials, {trial.delta:g}, as there is one delta "
-                              f"for all, got {budget.delta:g}")
-        if trial.disclosure != "noisy":
-            raise ConfigError(f"private_metrics: must be 'noisy' under a budget, as validation accuracy without noise "
-                              f"is not private, and without validation accuracy nothing can be chosen, got "
-                              f"'{trial.disclosure}'")
+    for trial, places in corners:
+        with placed(places):
+            refuse(trial.delta != budget.delta, "budget.delta", f"must be the delta of the trials, {trial.delta:g}, as "
+                   "there is one delta for all", f"{budget.delta:g}")
+            refuse(trial.disclosure != "noisy", "private_metrics", "must be 'noisy' under a budget, as validation "
+                   "accuracy without noise is not private, and without validation accuracy nothing can be chosen",
+                   f"'{trial.disclosure}'")
     return budget
 
 
@@ -168,4 +168,9 @@ def read_references(top: Mapping[str, Any]) -> tuple[Reference, ...]:
     entries = top.get("references", [])
     if not isinstance(entries, list):
         raise ConfigError(f"references: must be a list of published results, got {entries!r}")
-    return tuple(read_as(Reference, entry, f"references[{number}]") for number, entry in enumerate(entries))
+    references = []
+    for number, entry in enumerate(entries):
+        place = f"references[{number}]"
+        with placed({f"references.{name}": f"{place}.{name}" for name in ("source", "epsilon", "delta", "accuracy")}):
+            references.append(read_as(Reference, entry, place))
+    return tuple(references)

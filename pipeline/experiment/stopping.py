@@ -20,10 +20,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pipeline.experiment.grid import check_number, entries, read_as
-from pipeline.experiment.yaml_text import is_number
+from pipeline.experiment.yaml_text import is_number, placed
 from pipeline.trials.config import ConfigError, TrialConfig
-from pipeline.trials.fields import check_whole
+from pipeline.trials.fields import check_whole, refuse
 from pipeline.trials.naming import composable
+from pipeline.trials.unused import Written
 
 if TYPE_CHECKING:
     import numpy as np
@@ -79,7 +80,7 @@ class Selection:
         return self.mean, self.shape
 
 
-def read_selection(top: Mapping[str, Any], candidates: Sequence[TrialConfig]) -> Selection:
+def read_selection(top: Mapping[str, Any], candidates: Sequence[Written]) -> Selection:
     """Return how a file's best trial is chosen; without an entry `selection`, from a fixed grid.
 
     The choice among the candidates, all trials of a grid, must have a cost that can be computed.
@@ -87,42 +88,44 @@ def read_selection(top: Mapping[str, Any], candidates: Sequence[TrialConfig]) ->
     if "selection" not in top:
         return Selection()
     selection = read_as(Selection, top["selection"], "selection")
-    for place, value in entries(top).items():
-        if selection.is_random and place.endswith(".seed"):
+    for field, place, value in entries(top):
+        if selection.is_random and field == "seed":
             raise ConfigError(f"{place}: every trial of random stopping gets a seed of its own, got {value!r}; "
                               "leave it out (selection.seed fixes them all)")
-    certified = composable(candidates)
+    certified = [(trial, places) for trial, places in candidates if composable([trial])]
     if not certified:
         raise ConfigError(f"selection.rule: '{selection.rule}' needs trials with a certified epsilon (a mechanism "
                           "such as per_example, and noise), got none")
-    if not all(trial.validation_fraction for trial in certified):
-        raise ConfigError("validation_fraction: must be > 0, as the best trial is chosen by validation accuracy, got "
-                          "0.0")
+    for trial, places in certified:
+        with placed(places):
+            refuse(not trial.validation_fraction, "validation_fraction", "must be > 0, as the best trial is chosen by "
+                   "validation accuracy", "0.0")
     if not selection.is_random:
         return selection
     check_alike(candidates, "candidate", "of random stopping")
-    if selection.seed is None and any(trial.secure for trial in candidates):
+    if selection.seed is None and any(trial.secure for trial, _ in candidates):
         raise ConfigError("selection.seed: must be given with noise 'secure', got none; whoever knows it knows K, so "
                           "draw it (python -c 'import secrets; print(secrets.randbits(128))') and keep it as private "
                           "as the trials that are not published")
     return selection
 
 
-def check_alike(trials: Sequence[TrialConfig], noun: str, of: str) -> None:
+def check_alike(trials: Sequence[Written], noun: str, of: str) -> None:
     """Check that all trials have a certified epsilon, for one data set, neighbouring relation and delta.
 
     A message calls them by `noun` and `of`, for example `candidate` and `of random stopping`.
     """
-    for trial in trials:
-        if not composable([trial]):
-            raise ConfigError(f"mechanism: every {noun} {of} must have a certified, finite epsilon "
-                              f"(a mechanism such as per_example, with target_epsilon or noise_multiplier > 0), got "
-                              f"mechanism '{trial.mechanism}', target_epsilon {trial.target_epsilon:g}, "
-                              f"noise_multiplier {trial.noise_multiplier:g}")
+    for trial, places in trials:
+        with placed(places):
+            refuse(not composable([trial]), "mechanism", f"every {noun} {of} must have a certified, finite epsilon (a "
+                   "mechanism such as per_example, with target_epsilon or noise_multiplier > 0)",
+                   f"mechanism '{trial.mechanism}', target_epsilon {trial.target_epsilon:g}, noise_multiplier "
+                   f"{trial.noise_multiplier:g}")
     for name in ("dataset", "sampler", "delta"):  # the sampler fixes the neighbouring relation
-        values = list(dict.fromkeys(str(getattr(trial, name)) for trial in trials))
-        if len(values) > 1:
-            raise ConfigError(f"{name}: must be one for all {noun}s {of}, got {', '.join(values)}")
+        places_by_value = {str(getattr(trial, name)): places for trial, places in reversed(trials)}
+        with placed(next(iter(places_by_value.values()))):
+            values = [*places_by_value][::-1]
+            refuse(len(values) > 1, name, f"must be one for all {noun}s {of}", ", ".join(values))
 
 
 def draw(candidates: Sequence[TrialConfig], selection: Selection) -> tuple[TrialConfig, ...]:

@@ -1,20 +1,51 @@
-"""The YAML of an experiment file: numbers, duplicate keys, synonyms of settings, and lines for error messages."""
+"""The YAML of an experiment file: numbers, duplicate keys, and places with lines for error messages."""
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Mapping
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeGuard
 
 import yaml
 
 from pipeline.trials.config import ConfigError
-from pipeline.trials.fields import SYNONYMS, renamed
+from pipeline.trials.fields import UserError, in_files
+
+PRESET = "preset"  # place of what the preset of a file sets
+
+
+class Place(str):
+    """A key of an experiment file, or a place in it such as `cases[0].grid.sigma[2]`, with its line.
+
+    The line is 0 if the file does not have it, because the option `--set` gave it.
+    """
+
+    line: int
+
+    def __new__(cls, text: str, line: int = 0) -> Place:
+        place = super().__new__(cls, text)
+        place.line = line
+        return place
+
+    def of(self, key: str) -> Place:
+        """Return the place of an entry of the mapping at this place."""
+        return Place(f"{self}.{key}", getattr(key, "line", 0))
+
+    def item(self, index: int, values: Sequence[Any]) -> Place:
+        """Return the place of one of the values at this place."""
+        return Place(f"{self}[{index}]", values.lines[index] if isinstance(values, Items) else self.line)
+
+
+class Items(list[Any]):
+    """A list of an experiment file, with the line of each item."""
+
+    lines: Sequence[int] = ()
 
 
 class ExperimentLoader(yaml.SafeLoader):
-    """YAML's safe loader, except that keys are texts that stand once, and numbers are decimal."""
+    """YAML's safe loader, except that keys are texts that stand once and know their line, and numbers are decimal."""
 
     def construct_document(self, node: yaml.Node) -> Any:
         """Return the content of a document; refuse one that contains itself, by an alias within its own anchor."""
@@ -45,11 +76,25 @@ class ExperimentLoader(yaml.SafeLoader):
         super().flatten_mapping(node)
         node.value = list({key.value: (key, value) for key, value in node.value}.values())  # own entries come last
 
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """Return a mapping whose keys know their lines."""
+        content = super().construct_mapping(node, deep)
+        return {Place(str(key), key_node.start_mark.line + 1): value
+                for (key_node, _), (key, value) in zip(node.value, content.items(), strict=True)}
+
+    def construct_yaml_seq(self, node: yaml.SequenceNode) -> Generator[Items, None, None]:
+        """Yield a list that knows the lines of its items; it is filled later, as YAML's own is."""
+        items = Items()
+        yield items
+        items.extend(self.construct_sequence(node))
+        items.lines = [item.start_mark.line + 1 for item in node.value]
+
 
 TEXT, MERGE, INT, FLOAT = (f"tag:yaml.org,2002:{kind}" for kind in ("str", "merge", "int", "float"))
 # YAML 1.1 reads 0100 as 64, 1:30 as 90 and a date as a day. All are text here, so that settings refuse them as numbers.
 # As in YAML 1.2, a power of ten is a number also without a point, or without a sign in its exponent.
 KEPT = {MERGE, "tag:yaml.org,2002:bool", "tag:yaml.org,2002:null"}
+ExperimentLoader.add_constructor("tag:yaml.org,2002:seq", ExperimentLoader.construct_yaml_seq)
 ExperimentLoader.yaml_implicit_resolvers = {
     first: [(tag, pattern) for tag, pattern in resolvers if tag in KEPT]
     for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()}
@@ -76,62 +121,39 @@ def parse_yaml(text: str, path: Path | str) -> Any:
         raise ConfigError(f"{path}:{location} not valid YAML: {problem}") from None
 
 
-def replace_synonyms(content: Any) -> Any:
-    """Return a file's content with the official name of a setting in place of a synonym, and refuse both together."""
-    if not isinstance(content, Mapping):
-        return content
-    result = dict(content)
-    for part in ("base", "grid", "space"):
-        if isinstance(result.get(part), Mapping):
-            result[part] = renamed(result[part])
-    if isinstance(result.get("cases"), list):
-        result["cases"] = [replace_synonyms(case) for case in result["cases"]]
-    if "search" in result:
-        result["search"] = replace_synonyms(result["search"])
-    return result
+@contextlib.contextmanager
+def placed(places: Mapping[str, str]) -> Iterator[None]:
+    """Note the place of its setting on an error that does not know it yet."""
+    try:
+        yield
+    except UserError as error:
+        error.place = error.place or places.get(error.field, "")
+        raise
 
 
-def restore_synonyms(message: str, text: str) -> str:
-    """Return an error message in which settings have the synonyms that an experiment file's text uses for them."""
-    for synonym, official in SYNONYMS.items():
-        if re.search(rf"\b{synonym}\b", text) and not re.search(rf"\b{official}\b", text):
-            message = re.sub(rf"\b{official}\b", synonym, message)
-    return message
+@contextlib.contextmanager
+def located(path: Path, content: Any = None) -> Iterator[None]:
+    """Add to an error the place of its setting in the file at `path`, which has this content, and the line."""
+    try:
+        yield
+    except UserError as error:
+        origin = f", at {error.place}" if error.place else ""
+        if error.place == PRESET:
+            origin = f"; give {in_files(error.field)} in the file, in place of what the preset has"
+        line = getattr(error.place, "line", 0) or _line(content, error.place or str(error).partition(":")[0])
+        error.args = (f"{error}{origin} ({path}{f', line {line}' if line else ''})",)
+        raise error from None
 
 
-def line_of(text: str, message: str) -> str:
-    """Return the line of a file with the place that a message names (`cases[0].base.sigma`), as `, line 3`, or ''."""
-    lines = _lines_by_place(text)
-    first = message.partition(":")[0].removeprefix("the file")
-    first = SYNONYMS.get(first, first)
-    candidates = [*re.findall(r", at ([\w.\[\]]+)", message), first]
-    if unknown := re.search(r"unknown entry '(\w+)'", message):
-        candidates.insert(0, f"{first}.{unknown[1]}".lstrip("."))  # the most precise place
-    return next((f", line {lines[place]}" for place in candidates if place in lines), "")
-
-
-def _lines_by_place(text: str) -> dict[str, int]:
-    """Return the line number, from 1, of every key and list item of a YAML text, by its place: `cases[0].base.sigma`.
-
-    Places have the official names of settings, also where the text has a synonym.
-    """
-    lines: dict[str, int] = {}
-
-    def walk(node: yaml.Node | None, place: str) -> None:
-        if isinstance(node, yaml.MappingNode):
-            for key, value in node.value:
-                name = SYNONYMS.get(key.value, str(key.value))
-                inner = f"{place}.{name}" if place else name
-                lines[inner] = key.start_mark.line + 1
-                walk(value, inner)
-        elif isinstance(node, yaml.SequenceNode):
-            for number, value in enumerate(node.value):
-                lines[f"{place}[{number}]"] = value.start_mark.line + 1
-                walk(value, f"{place}[{number}]")
-
-    loader = ExperimentLoader(text)
-    root = loader.get_single_node()
-    if root:
-        loader.construct_document(root)  # resolves merge keys
-    walk(root, "")
-    return lines
+def _line(content: Any, place: str) -> int:
+    """Return the line of a place in a file's content, or of the innermost part that stands there; 0 for neither."""
+    line = 0
+    for name in re.split(r"\.|(?=\[)", place):
+        if name.strip("[]").isdigit() and isinstance(content, Items) and int(name[1:-1]) < len(content):
+            line, content = content.lines[int(name[1:-1])], content[int(name[1:-1])]
+        elif isinstance(content, Mapping) and name in content:
+            line = next(getattr(key, "line", 0) for key in content if key == name)
+            content = content[name]
+        else:
+            break
+    return line

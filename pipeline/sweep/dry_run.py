@@ -58,8 +58,9 @@ def preview(experiment: Experiment, workers: int | None, root: Path = Path("mlru
         ResourceError: if this machine does not have the resources of a pack.
         OpuUnavailable: if a trial needs an OPU and there is none.
     """
-    check_promises(experiment.possible, _check_begun_sweep(experiment, root))
-    check_evaluations(experiment.possible)
+    published = _check_begun_sweep(experiment, root)
+    experiment.check(experiment.possible, lambda trial: check_promises([trial], published))
+    experiment.check(experiment.possible, lambda trial: check_evaluations([trial]))
     experiment = _with_drawn_trials(experiment)
     requested, offer = experiment.resources, {**local_offer(workers), "GPU": torch.cuda.device_count()}
     check_resources(experiment.trials, requested, [offer])

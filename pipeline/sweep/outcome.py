@@ -11,7 +11,7 @@ from pipeline.experiment.factors import differing
 from pipeline.experiment.sections import Budget
 from pipeline.tracking.artifacts import STATUSES, TrackedRun
 from pipeline.tracking.store import Store
-from pipeline.trials.naming import counted, noise_setting
+from pipeline.trials.naming import counted, noise_setting, setting_key
 from pipeline.trials.records import ACCURACY
 
 GUARANTEE = ("dataset", "mechanism", "sampler", "delta")  # trials that differ in these fields are not compared
@@ -59,17 +59,15 @@ def best_accuracies(experiment: Experiment, runs: Mapping[str, TrackedRun]) -> d
     Args:
         runs: runs of the store by trial_key.
     """
-    all_fields = [trial.canonical() for trial in experiment.trials]
-    differing_fields = differing(all_fields, lambda fields: (fields["algorithm"], noise_setting(fields)))
+    differing_fields = differing(experiment.trials, lambda trial: (trial.algorithm, noise_setting(trial)))
     not_compared = [name for name in GUARANTEE if name in differing_fields]
     accuracies: dict[tuple[str, str, str], list[float | None]] = {}  # by algorithm, noise and setting; one per seed
-    for trial, fields in zip(experiment.trials, all_fields, strict=True):
-        run = runs.get(trial.trial_key)
+    for trial in experiment.trials:
+        run, fields = runs.get(trial.trial_key), trial.canonical()
         differences = [f"{name}={fields[name]}" for name in not_compared if name in fields]
-        noise = " ".join([noise_setting(fields), *differences])
-        setting = str({name: value for name, value in fields.items() if name != "seed"})
+        noise = " ".join([noise_setting(trial), *differences])
         accuracy = run.metrics.get(ACCURACY) if run and run.status == "finished" else None
-        accuracies.setdefault((trial.algorithm, noise, setting), []).append(accuracy)
+        accuracies.setdefault((trial.algorithm, noise, setting_key(trial)), []).append(accuracy)
     best: dict[tuple[str, str], float] = {}
     for (algorithm, noise, _), values in accuracies.items():
         known = [value for value in values if value is not None]

@@ -82,7 +82,7 @@ class SweepProgress:
             self._total_epochs += trial.epochs - (self._configs[key].epochs if key in self._configs else 0)
             self._configs[key], self._names[key] = trial, self._name_of(trial)
             self._set_left(key, trial.epochs)
-            self._noise[key] = noise_setting(trial.canonical())
+            self._noise[key] = noise_setting(trial)
         self._total = self._ended + later + sum(left > 0 for left in self._epochs_left_by_trial.values())
         self._later_epochs = later * self._total_epochs / max(1, len(self._configs))
         self._bar.update(self._task, total=self._total_epochs + self._later_epochs)

@@ -197,9 +197,10 @@ class Sweep:
             Digests of feature files, by their public names.
         """
         self.store.require_in_place()
-        check_evaluations(self.missing)
+        self.experiment.check(self.missing, lambda trial: check_evaluations([trial]))
         uses_files = any(trial.parts.features.of_file for trial in self.possible)
-        check_promises(self.possible, published_digests(self.store) if uses_files else ())
+        published = published_digests(self.store) if uses_files else ()
+        self.experiment.check(self.possible, lambda trial: check_promises([trial], published))
         self.folder.make(self.experiment.name, any(trial.hides_errors for trial in self.possible),
                          self.store.artifact_folders())
         return self.folder.feature_digests(self.possible)
@@ -287,7 +288,7 @@ class Sweep:
         self.result.passed_over = self.rounds.passed_over
         self.result.skipped = max(self.result.skipped, self._n_done() - self.result.ended)
         if self.experiment.search:
-            check_evaluations(missing)
+            self.experiment.check(missing, lambda trial: check_evaluations([trial]))
             self.store.log_suggestions(self.rounds.suggestions)
             self.progress.add(missing, self.rounds.later)
         return missing

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from safetensors.numpy import save_file
 
-from pipeline.trials.config import ConfigError, TrialConfig, settings
-from pipeline.trials.part import PARTS
+from pipeline.trials.config import ConfigError, TrialConfig
+from pipeline.trials.part import PARTS, SETTINGS
 from pipeline.trials.records import Outcome
 
 STATUSES = ("running", "finished", "diverged", "stopped", "failed", "interrupted")
@@ -34,25 +36,6 @@ LOST = "privacy.lost_epochs"  # unpublished epochs of failed attempts, which cou
 REFUSED = "privacy.refused"  # why a budget did not admit another draw
 
 
-class Kinds(Mapping[str, type]):
-    """The type of every setting of a trial, by name; settings of registered extensions are included."""
-
-    def __getitem__(self, name: str) -> type:
-        for field in settings():
-            if field.name == name:
-                return type(field.default)
-        raise KeyError(name)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(field.name for field in settings())
-
-    def __len__(self) -> int:
-        return len(settings())
-
-
-FIELDS = Kinds()
-
-
 @dataclass
 class TrackedRun:
     """One trial in the store.
@@ -70,6 +53,16 @@ class TrackedRun:
     start_ms: int
     end_ms: int | None
     epoch: int = 0
+
+    @cached_property
+    def trial(self) -> TrialConfig | None:
+        """The trial, with the calibrated noise that the run records; None for one that cannot be composed here.
+
+        Its extension is not imported, or another version tracked it. `config_of` says why, and refuses it.
+        """
+        with contextlib.suppress(ConfigError):
+            return _composed(self)
+        return None
 
 
 @dataclass(frozen=True)
@@ -131,21 +124,24 @@ def is_setting(name: str) -> bool:
 
 
 def param_value(name: str, text: str) -> Any:
-    """Return a param's value in the type of its field: the inverse of `param_text`."""
-    kind = FIELDS.get(name, str)
+    """Return a param's value in the type of its setting, the inverse of `param_text`; text for an unknown setting."""
+    kind: Any = type(SETTINGS[name].default) if name in SETTINGS else str
     return text if kind is str else kind(json.loads(text))
 
 
 def config_of(run: TrackedRun) -> TrialConfig:
-    """Return the configuration of a tracked trial, from its params.
+    """Return the trial of a tracked run, for all that a table of results cannot do without it.
 
     Raises:
-        ConfigError: if the params do not, or no longer, fit its trial_key, or its trainer is not registered.
+        ConfigError: if the params do not, or no longer, fit its trial_key, or its extension is not imported.
     """
-    trainer = run.params.get("trainer", "built_in")
-    if trainer not in PARTS["trainer"]:
-        raise ConfigError(f"run {run.run_id}: must be of a trainer that is entered, got '{trainer}'; a plugin of its "
-                          "experiment file enters it")
+    return run.trial or _composed(run)
+
+
+def _composed(run: TrackedRun) -> TrialConfig:
+    """Return the trial of a run's params, with its recorded noise; errors as in `config_of`."""
+    if extension := missing_extension(run.params):
+        raise ConfigError(f"run {run.run_id}: {extension}")
     try:
         values = {name: param_value(name, text) for name, text in run.params.items() if is_setting(name)}
         config = TrialConfig.from_mapping(values)
@@ -155,6 +151,15 @@ def config_of(run: TrackedRun) -> TrialConfig:
         raise ConfigError(f"run {run.run_id}: its params must be those of trial {run.trial_key}, got those of "
                           f"{config.trial_key}; another version of this software tracked it")
     return config.with_recorded_noise(recorded_noise(run))
+
+
+def missing_extension(settings: Mapping[str, Any]) -> str:
+    """Return the end of a message on settings that name a part of an extension that is not imported; else empty."""
+    for slot, parts in PARTS.items():
+        if isinstance(name := settings.get(slot), str) and name not in parts:
+            return (f"{slot} '{name}' is an extension's; import the module that registers it, or name that in "
+                    "`plugins` of the experiment file")
+    return ""
 
 
 def recorded_noise(run: TrackedRun) -> dict[str, float]:

@@ -14,8 +14,7 @@ The two are equal, except for readings of the paper that keep its noise but boun
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pipeline.trials.condition import chosen, positive, zero
 from pipeline.trials.fields import ConfigError, refuse
@@ -68,9 +67,9 @@ class Component(Gaussian):
         "to C/sqrt(2 L) (`apart`), which leaves C as it is", choices=("together", "apart"),
         needs=[chosen("network", "convnet"), _CLIPS], elide=True)
 
-    @classmethod
-    def update_norm(cls, fields: Mapping[str, Any]) -> float:
-        return fields["target_norm"]
+    @property
+    def update_norm(self) -> float:
+        return self.target_norm
 
     def stated_norm(self, trial: TrialConfig) -> float:
         return stated_norm(trial)

@@ -18,12 +18,26 @@ if TYPE_CHECKING:
     from pipeline.trials.config import TrialConfig
 
 
+SYNONYMS = {"arithmetic": "matmul_precision"}  # name in files -> name in keys and params
+
+
 class UserError(Exception):
     """An error with a message for people; the command line prints it in one line.
 
     A message that may hold private numbers, or a digest of records, has an attribute `public` beside it: the line that
     is shown of trials that keep their errors private.
+
+    Attributes:
+        place: the place of the setting in an experiment file, if it is known (`pipeline.experiment.yaml_text.Place`).
     """
+
+    place: str = ""
+
+    @property
+    def field(self) -> str:
+        """Return the setting that the message is about, by its name in keys, or the entry of a file."""
+        name = str(self).partition(":")[0]
+        return SYNONYMS.get(name, name)
 
 
 class ConfigError(UserError, ValueError):
@@ -43,7 +57,7 @@ class ConfigError(UserError, ValueError):
 
     def __init__(self, field: str, must: str = "", got: object = "", use: str = "") -> None:
         remedy = f"; {use}" if use else ""
-        super().__init__(f"{field}: {must}, got {got}{remedy}" if must else field)
+        super().__init__(f"{in_files(field)}: {must}, got {got}{remedy}" if must else field)
 
 
 def refuse(condition: object, field: str, must: str, got: object, use: str = "") -> None:
@@ -64,7 +78,9 @@ ELSEWHERE = {
     "backpropagation": "bp", "opu": "pdfa", "cnn": "convnet", "fullyconnected": "mlp", "dense": "mlp",
 }
 
-SYNONYMS = {"arithmetic": "matmul_precision"}  # name in files -> name in keys and params
+def in_files(name: str) -> str:
+    """Return a setting's name in files and messages, from that in keys."""
+    return next((synonym for synonym, in_keys in SYNONYMS.items() if in_keys == name), name)
 
 
 def renamed(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -118,7 +134,6 @@ def setting(
     needs: Sequence[Need] = (),
     elide: bool = False,
     identity: bool = True,
-    called: str = "",
 ) -> Any:
     """Declare a documented setting of a part.
 
@@ -136,7 +151,6 @@ def setting(
         needs: the same, as conditions (`condition.Need`) that a message can name.
         elide: at its default the setting does not belong to the identity; for settings younger than stored trials.
         identity: False for a path: it says where a file is, and another setting identifies the content.
-        called: its name in messages, if different from its name in keys.
 
     Example:
         >>> setting(0.5, "share of the records", low=0, high=1).default
@@ -144,7 +158,7 @@ def setting(
     """
     return dataclasses.field(default=default, metadata=dict(
         doc=doc, choices=choices, low=low, high=high, open_low=open_low, open_high=open_high, per_trial=per_trial,
-        applies=applies, needs=tuple(needs), elide=elide, identity=identity, called=called))
+        applies=applies, needs=tuple(needs), elide=elide, identity=identity))
 
 
 def is_whole(value: object, low: int = 1) -> bool:
@@ -175,7 +189,7 @@ def listed_or(choices: Collection[str]) -> str:
 
 def coerce(f: dataclasses.Field[Any], value: Any) -> Any:
     """Return `value` as the type of the field's default, by lossless conversions only, or refuse it."""
-    type_, name = type(f.default), f.metadata["called"] or f.name
+    type_, name = type(f.default), f.name
     if type_ in (bool, str) and isinstance(value, type_):
         return value
     if not isinstance(value, bool):  # in Python, a bool is also an int
@@ -203,7 +217,7 @@ def coerce(f: dataclasses.Field[Any], value: Any) -> Any:
 
 def check(f: dataclasses.Field[Any], value: Any) -> None:
     """Refuse a value that the field does not accept."""
-    rules, name = f.metadata, f.metadata["called"] or f.name
+    rules, name = f.metadata, f.name
     if rules["choices"] and value not in rules["choices"]:
         use = suggestion(value, rules["choices"]).strip()
         if not use and f.name == "algorithm" and re.sub("[^a-z]", "", value.lower()) == "dpsgd":

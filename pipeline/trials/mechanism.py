@@ -50,7 +50,7 @@ class Mechanism(Part):
 
     def stated_norm(self, trial: TrialConfig) -> float:
         """Return the norm to which noise is scaled."""
-        return self.update_norm(trial.canonical())
+        return self.update_norm
 
     def factor_bounds(self, trial: TrialConfig) -> Sequence[tuple[float, float]] | None:
         """Return (bound on ||delta^l||/C, bound on ||h^{l-1}||) of every layer l; None without separate bounds.
@@ -65,9 +65,9 @@ class Mechanism(Part):
         noise = max(fields.get("sigma") or 0.0, fields.get("noise_multiplier") or 0.0)
         return f"{fields['mechanism']}={noise:g}"
 
-    @classmethod
-    def update_norm(cls, fields: Mapping[str, Any]) -> float:
-        """Return C, the scale of the noise on the update, from canonical settings; 0 for mechanisms without C."""
+    @property
+    def update_norm(self) -> float:
+        """Return C, the scale of the noise on the update; 0 for mechanisms without C."""
         return 0.0
 
 
@@ -290,9 +290,9 @@ class PerExample(Gaussian):
         1.0, "per-example clipping: C, bound on the norm of a record's contribution to the update", low=0,
         open_low=True, per_trial=True)
 
-    @classmethod
-    def update_norm(cls, fields: Mapping[str, Any]) -> float:
-        return fields["clipping_norm"]
+    @property
+    def update_norm(self) -> float:
+        return self.clipping_norm
 
 
 @part("mechanism", "automatic")

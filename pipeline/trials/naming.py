@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
-from pipeline.trials.mechanism import Mechanism
+from pipeline.trials.kinds import COMPOSABLE
 from pipeline.trials.network import Network
-from pipeline.trials.part import PARTS, parts_of
+from pipeline.trials.part import parts_of
 
 if TYPE_CHECKING:
     from pipeline.trials.config import TrialConfig
@@ -41,18 +41,19 @@ def to_ascii(text: str) -> str:
     return text.translate(str.maketrans(SPELLED))
 
 
-def noise_setting(fields: Mapping[str, Any]) -> str:
-    """Return a trial's noise from its canonical fields, for example `sigma=0.1`, `epsilon=3` or `non-private`."""
-    mechanism = PARTS["mechanism"].get(fields["mechanism"], Mechanism)  # an extension's may not be loaded
-    return mechanism.noise_setting(fields)
+def noise_setting(trial: TrialConfig) -> str:
+    """Return a trial's noise in words, for example `sigma=0.1`, `epsilon=3` or `non-private`."""
+    return trial.parts.mechanism.noise_setting(trial.canonical())
+
+
+def setting_key(trial: TrialConfig) -> str:
+    """Return a text that is equal for trials that differ only in their seed."""
+    return repr({name: value for name, value in trial.canonical().items() if name != "seed"})
 
 
 def epsilon_kind(trial: TrialConfig) -> str:
     """Return the kind of a trial's finite epsilon: `certified`, `stated`, `label`, or empty for none."""
     return trial.parts.mechanism.kind(trial)
-
-
-COMPOSABLE = ("certified", "stated")  # kinds of epsilon that compose to budgets and selections
 
 
 def composable(trials: Sequence[TrialConfig]) -> list[TrialConfig]:
@@ -65,14 +66,18 @@ def guarantee(trials: Sequence[TrialConfig]) -> str:
     return "stated" if any(epsilon_kind(trial) == "stated" for trial in trials) else "certified"
 
 
-def method(fields: Mapping[str, Any]) -> str:
-    """Return a trial's method, as frontiers name their curves, from its canonical fields: algorithm, or trainer.
+def method(trial: TrialConfig) -> str:
+    """Return a trial's method, as frontiers name their curves: `method_of` its settings."""
+    return method_of(trial.algorithm, trial.network, trial.hidden)
+
+
+def method_of(algorithm: str, network: str, hidden: Sequence[int]) -> str:
+    """Return the method of trials with these settings: the algorithm, or trainer.
 
     `softmax` stands for networks without hidden layers, for which all algorithms are the same.
     """
-    network = parts_of("network", Network)[fields["network"]]
-    has_algorithm = network.trainer_only or network.own or network.convolutional or fields["hidden"]
-    return fields["algorithm"] if has_algorithm else "softmax"
+    part = parts_of("network", Network)[network]
+    return algorithm if part.trainer_only or part.own or part.convolutional or hidden else "softmax"
 
 
 def computed_features(trials: Iterable[TrialConfig]) -> list[str]:
@@ -99,4 +104,4 @@ def _words(config: TrialConfig, also: Sequence[str]) -> list[str]:
     """Return algorithm, noise, the fields in `also`, and seed."""
     settings = config.canonical()
     further = [f"{name}={settings[name]}" for name in also if name in settings]
-    return [config.algorithm, noise_setting(settings), *further, f"seed={config.seed}"]
+    return [config.algorithm, noise_setting(config), *further, f"seed={config.seed}"]

@@ -291,7 +291,7 @@ _SLOTS: Sequence[tuple[str, str, str, str, dict[str, Any]]] = (
      "numbers that a trial is computed in, called `arithmetic` in files: `float32`; products of factors rounded to "
      "`bfloat16`, fast where the processor has it (AVX512-BF16, AMX, GPUs) and slow elsewhere; or `integer`, for "
      "Gaussian mechanisms, whose sums are exact, with weights of the same bits on every processor",
-     {"needs": [BUILT_IN_TRAINER], "called": "arithmetic"}),
+     {"needs": [BUILT_IN_TRAINER]}),
     ("trainer", "trainer", "built_in",
      "who trains: this package's own networks, or a trainer of a plugin, which brings along all but data, features and "
      "what is released", {"elide": True}),

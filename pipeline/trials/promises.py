@@ -38,7 +38,7 @@ def check_promises(trials: Iterable[TrialConfig], published: Collection[str] | N
             _check_secure(trial)
 
 
-def check_noise(trial: TrialConfig, place: str = "") -> None:
+def check_noise(trial: TrialConfig) -> None:
     """Refuse a mechanism that bounds contributions unless its noise is given, and a trainer of another version.
 
     An explicit 0 is accepted. A trial from a store always gives its noise, because its params name every setting.
@@ -56,10 +56,8 @@ def check_noise(trial: TrialConfig, place: str = "") -> None:
     noise = "noise_multiplier" if mechanism.certified else trainer.calibrates  # name of the setting; may be empty
     if noise and not mechanism.kind(trial) and noise not in dict(trial.given):
         part = f"trainer '{trial.trainer}'" if mechanism.trainer_only else f"mechanism '{trial.mechanism}'"
-        at_place = f", at {place}" if place else ""
-        raise ConfigError(f"{noise}: must be given with {part}, got neither that nor "
-                          "target_epsilon, which leaves epsilon infinite; give one of them, or write 0 for no noise "
-                          f"and no guarantee{at_place}")
+        raise ConfigError(noise, f"must be given with {part}", "neither that nor target_epsilon, which leaves epsilon "
+                          "infinite", "give one of them, or write 0 for no noise and no guarantee")
 
 
 def _check_secure(trial: TrialConfig) -> None:

@@ -5,13 +5,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import Field
 from typing import TYPE_CHECKING, Any
 
 from pipeline.trials.condition import Need
 from pipeline.trials.feedback import Feedback
-from pipeline.trials.fields import ConfigError, listed_or, plain
+from pipeline.trials.fields import ConfigError, in_files, listed_or, plain
 from pipeline.trials.naming import counted
 from pipeline.trials.part import PARTS, SETTINGS, SLOTS, declares, owners, parts_of
 
@@ -29,22 +30,26 @@ def check_used(trials: Sequence[TrialConfig]) -> None:
             raise ConfigError(why_unused(name, given))
 
 
-def check_written(entries: Mapping[str, Any], trials: Sequence[Written]) -> None:
-    """Refuse entries of a file, by place (`cases[0].base.sigma`), that none of its trials uses."""
-    trials_by_place: dict[str, list[TrialConfig]] = {place: [] for place in entries}
+def check_written(entries: Iterable[tuple[str, str, Any]], trials: Sequence[Written]) -> None:
+    """Refuse entries of a file (field, place, value) that none of its trials uses."""
+    trials_by_place: dict[str, list[TrialConfig]] = {}
     accepted = set()  # places whose entry has an effect, or may be written without one
     for trial, places in trials:
-        used = trial.used()
         for field, place in places.items():
-            trials_by_place[place].append(trial)
-            if field in used or (not place.startswith("search.") and field not in trial.ignored):
-                accepted.add(place)
-    for place, value in entries.items():
-        field = place.rpartition(".")[2]
-        if not trials_by_place[place]:
-            raise ConfigError(f"{field}: is overridden by every case, got {value!r}; leave it out, at {place}")
-        if place not in accepted:
-            raise ConfigError(f"{why_unused(field, trials_by_place[place])}, at {place}")
+            entry = re.sub(r"\[\d+\]$", "", place)  # a grid's values are one entry
+            trials_by_place.setdefault(entry, []).append(trial)
+            if field in trial.used() or (not place.startswith("search.") and field not in trial.ignored):
+                accepted.add(entry)
+    for field, place, value in entries:
+        reason = ""
+        if place not in trials_by_place:
+            reason = f"{in_files(field)}: is overridden by every case, got {value!r}; leave it out"
+        elif place not in accepted:
+            reason = why_unused(field, trials_by_place[place])
+        if reason:
+            error = ConfigError(reason)
+            error.place = place
+            raise error
 
 
 def ignored(trials: Sequence[Written]) -> str:
@@ -94,7 +99,7 @@ def why_unused(field: str, trials: Sequence[TrialConfig]) -> str:
     if replacement := trial.parts.mechanism.instead.get(field):
         remedies = [replacement, *remedies]
     values = ", ".join(dict.fromkeys(f"{plain(getattr(trial, field))}" for trial in trials))
-    return f"{field}: is not used with {' and '.join(reasons)}, got {values}; use {', or '.join(remedies)}"
+    return f"{in_files(field)}: is not used with {' and '.join(reasons)}, got {values}; use {', or '.join(remedies)}"
 
 
 def _unmet(declared: Field[Any], trial: TrialConfig) -> list[Need]:

@@ -12,7 +12,7 @@ import pytest
 from matplotlib.collections import LineCollection
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
-from stored import run_of
+from stored import changed, run_of
 
 from analysis import style
 from analysis.exhibits import heatmaps, metrics, sweeps
@@ -155,7 +155,7 @@ def test_a_missing_cell_is_marked_and_a_trial_without_alignment_left_out():
 def test_heat_maps_refuse_what_they_cannot_show():
     runs = tracked(GRID)
     with pytest.raises(ReportError, match="validation/accuracy: missing"):  # by which one of two rates would be chosen
-        heatmaps.tabulate(runs.assign(learning_rate=[0.1, *[0.2] * (len(runs) - 1)]), "accuracy")
+        heatmaps.tabulate(changed(runs, learning_rate=pd.Series([0.1, *[0.2] * (len(runs) - 1)])), "accuracy")
     with pytest.raises(ReportError, match="accuracy_heatmap: needs trials with mechanism photonic"):
         heatmaps.tabulate(tracked(CERTIFIED), "accuracy")
     with pytest.raises(ReportError, match="alignment: measured in none of 24 trials"):

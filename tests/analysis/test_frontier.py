@@ -14,7 +14,7 @@ import pytest
 from latex_tools import check
 from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
-from stored import records, stored
+from stored import changed, records, stored
 
 from analysis.exhibits.exhibit import to_csv
 from analysis.exhibits.frontier import exhibit
@@ -107,8 +107,8 @@ def test_targets_that_are_met_from_below_are_compared_by_the_target(runs):
 
 
 def test_networks_without_hidden_layers_have_a_curve_of_their_own_that_no_choice_mixes_with_others(runs):
-    linear = runs[runs["algorithm"].eq("bp") & runs["seed"].eq(1)].assign(
-        hidden=[()] * 3, **{name: runs[name] - 0.3 for name in ("test/accuracy", "validation/accuracy")})
+    linear = changed(runs[runs["algorithm"].eq("bp") & runs["seed"].eq(1)], hidden=()).assign(
+        **{name: runs[name] - 0.3 for name in ("test/accuracy", "validation/accuracy")})
     points = frontiers.frontier(pd.concat([runs, linear], ignore_index=True), "certified")
     rows = points[points["algorithm"] == "softmax"]
     assert list(rows["epsilon"]) == [1, 3, 8] and set(rows["n"]) == {1} and set(points["choices"]) == {1}
@@ -276,13 +276,15 @@ def test_captions_say_whether_the_noise_of_the_trials_that_are_shown_only_simula
     assert f"{kind} ε ({protects}simulated; " in research
     for untracked in (runs.assign(noise=None), runs.drop(columns="noise")):
         assert exhibit.caption(points, untracked) == research
-    private = runs["mechanism"] != "none"
-    assert "simulated" not in exhibit.caption(points, runs.assign(noise=runs["noise"].where(~private, "secure")))
-    shown = private & frontiers.tightest(runs, kind).notna()
-    text = exhibit.caption(points, runs.assign(noise=runs["noise"].mask(shown, "secure")))
+
+    def secure(which):
+        return pd.concat([changed(runs[which], noise="secure"), runs[~which]]).loc[runs.index]
+
+    shown = frontiers.tightest(runs, kind).notna()
+    text = exhibit.caption(points, secure(shown))
     assert "simulated" not in text, "trials that are not shown have no say"
-    first = runs.index == runs.index[shown][0]
-    text = exhibit.caption(points, runs.assign(noise=runs["noise"].mask(first, "secure")))
+    first = pd.Series(runs.index == runs.index[shown][0], runs.index)
+    text = exhibit.caption(points, secure(first))
     assert f"{protects}partly simulated; " in text
 
 

@@ -14,7 +14,7 @@ import pandas as pd
 import pytest
 from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
 from latex_tools import check
-from stored import run_of
+from stored import changed, run_of
 
 from analysis.exhibits import envelope, headline, main_effects, means, parallel_coordinates
 from analysis.exhibits.catalogue import draw
@@ -22,7 +22,8 @@ from analysis.exhibits.exhibit import ENVELOPE, MAX_WORDS
 from analysis.exhibits.frontier import choice, exhibit, slices
 from analysis.exhibits.frontier import figure as frontier_figure
 from analysis.exhibits.frontier import points as frontiers
-from analysis.runs import MixedTrials, ReportError
+from analysis.runs import MixedTrials, ReportError, csv_of, read_runs, trials_of
+from pipeline.accounting.certified import with_noise
 from pipeline.accounting.evaluations import selected_epsilon
 from pipeline.accounting.event import UnsupportedAccounting
 from pipeline.experiment.exhibits import mismatch, undrawn
@@ -144,9 +145,20 @@ def test_the_price_is_of_all_that_was_compared_seeds_included(monkeypatch):
     assert "best of up to 4 settings by validation" in text and "selected ε composes all trials" in text
 
 
+def test_a_choice_is_priced_by_the_noise_that_runs_record_and_runs_csv_keeps(tmp_path):
+    runs = pd.DataFrame([run_of(GRID[0], {}, {"calibrated.noise_multiplier": "9.5"}), run_of(GRID[1], {})])
+    begun, other = trials_of(runs)
+    assert with_noise(begun).noise_multiplier == 9.5 and not other.recorded_noise
+    csv_of(runs).to_csv(tmp_path / "runs.csv", index=False)
+    again = read_runs(tmp_path / "runs.csv")
+    calibrated = {"noise_multiplier": with_noise(other).noise_multiplier}
+    assert trials_of(again) == [begun, other.with_recorded_noise(calibrated)]
+    assert again["hidden"].tolist() == runs["hidden"].tolist()
+
+
 def test_runs_of_another_version_have_no_price():
     with pytest.raises(ReportError, match="trial_key: must be .* got 0"):
-        envelope.configs(tracked(GRID[:1]).assign(trial_key="0"))
+        trials_of(tracked(GRID[:1]).assign(trial_key="0").drop(columns="trial"))
 
 
 def test_letters_beside_the_points_name_what_was_chosen():
@@ -222,12 +234,11 @@ def test_a_slice_is_an_experiment_of_its_trials():
 # factors and effects
 
 def test_factors_are_what_varies_seeds_aside():
-    fields = [config.canonical() for config in GRID]
-    assert list(find_factors(fields)[0]) == ["algorithm", "noise", "batch_size", "clipping_norm"]
-    assert find_factors(fields)[0]["noise"] == "epsilon=1" and len(balanced(fields)) == len(GRID)
-    plain = TrialConfig(dataset="digits", hidden=(8,), batch_size=64).canonical()
-    assert balanced([plain, *fields]) == list(range(1, len(GRID) + 1))  # the baseline is left out
-    assert balanced(fields[1:]) == []
+    assert list(find_factors(GRID)[0]) == ["algorithm", "noise", "batch_size", "clipping_norm"]
+    assert find_factors(GRID)[0]["noise"] == "epsilon=1" and len(balanced(GRID)) == len(GRID)
+    plain = TrialConfig(dataset="digits", hidden=(8,), batch_size=64)
+    assert balanced([plain, *GRID]) == list(range(1, len(GRID) + 1))  # the baseline is left out
+    assert balanced(GRID[1:]) == []
 
 
 def test_effects_explain_the_variance_that_they_were_given():
@@ -277,8 +288,9 @@ def test_every_setting_has_a_mean():
 def crowded():
     """Trials whose captions are as long as they can be: several samplers, seeds and sources of noise, and choices."""
     runs = tracked([*GRID, *(dataclasses.replace(c, mechanism="none", target_epsilon=0.0) for c in GRID[::4])])
-    runs["sampler"] = runs["sampler"].where(runs.index // 2 % 2 > 0, "without_replacement")
-    runs["noise"] = runs["noise"].where(runs.index // 4 % 2 > 0, "secure")
+    runs = changed(runs, sampler=runs["sampler"].where(runs.index // 2 % 2 > 0, "without_replacement"))
+    secure = (runs.index // 4 % 2 == 0) & (runs["mechanism"] != "none")
+    runs = pd.concat([changed(runs[secure], noise="secure"), runs[~secure]]).sort_index()
     runs["alignment/layer_1"] = 0.5
     runs["test/worst_class_accuracy"] = 0.5
     return runs

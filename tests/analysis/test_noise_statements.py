@@ -19,6 +19,8 @@ from pipeline.experiment.stopping import Selection
 from pipeline.trials.config import TrialConfig
 
 TRIAL = TrialConfig(dataset="digits", mechanism="per_example", noise_multiplier=4.0, batch_size=64)
+LABEL = TrialConfig(dataset="digits", mechanism="photonic", algorithm="pdfa", sigma=0.1)
+PLAIN = TrialConfig(dataset="digits")
 RECORDED = ("the noise comes from a recorded seed, so these trials simulate the guarantee, and a release needs secret "
             "noise")
 SECRET = "noise and batches came from the operating system, and nothing of them was recorded"
@@ -32,14 +34,18 @@ STANDINGS = {"all research": "simulated", "all secure": "certified", "mixed": "p
 each = pytest.mark.parametrize("name", SOURCES)
 
 
+def with_noise(trials, *sources):
+    return [replace(trial, noise=noise) for trial, noise in zip(trials, sources, strict=True)]
+
+
 def frame(certified_noise, label_noise=()):
     """Private runs with these sources of noise, certified and for labels alone, and last one without a mechanism."""
     certified, label = len(certified_noise), len(label_noise)
     nothing = [np.nan] * (label + 1)
+    trials = [*with_noise([TRIAL] * certified, *certified_noise), *with_noise([LABEL] * label, *label_noise), PLAIN]
     return pd.DataFrame({
-        "mechanism": ["per_example"] * certified + ["photonic"] * label + ["none"],
-        "noise": [*certified_noise, *label_noise, None], "sampler": "shuffled", "delta": 1e-5,
-        "privacy.relation": ["replace-one"] * (certified + label) + ["none"],
+        "trial": trials, "noise": [*certified_noise, *label_noise, None],
+        "sampler": "shuffled", "delta": 1e-5, "privacy.relation": ["replace-one"] * (certified + label) + ["none"],
         "epsilon/certified/gdp": [3.0] * certified + nothing,
         "epsilon/label/gdp": [np.nan] * certified + [9.0] * label + [np.nan],
         "epsilon/claimed/saturating/epochs": [np.nan] * certified + [900.0] * label + [np.nan]})
@@ -54,21 +60,22 @@ def test_one_sentence_for_each_mixture(name):
 
 
 def test_the_source_is_that_of_the_run_and_research_where_none_was_tracked():
-    runs = frame(["secure", None, np.nan, "research"])
-    assert noise_sources(runs).tolist()[:4] == ["secure", "research", "research", "research"]
-    assert noise_sources(runs).isna().tolist() == [False] * 4 + [True]
-    assert noise_sources(runs.drop(columns="noise")).dropna().tolist() == ["research"] * 4
+    runs = frame(["secure", "research"])
+    for same in (runs, runs.assign(noise=None), runs.drop(columns="noise")):  # earlier versions tracked none
+        assert noise_sources(same).tolist() == ["secure", "research", None]
+    without = noise_sources(runs.assign(trial=None))  # an extension's that is not imported
+    assert without.dropna().tolist() == ["secure", "research"]
 
 
 def test_a_runs_guarantee_is_by_its_epsilon_and_its_noise():
-    runs = frame(["research", "secure", None], ["research", "secure"])
+    runs = frame(["research", "secure", "research"], ["research", "secure"])
     assert guarantees(runs).tolist() == ["simulated", "certified", "simulated", "labels only, simulated", "labels only",
                                          "none"]
     without = runs.assign(**{"epsilon/certified/gdp": np.nan})
     assert guarantees(without).tolist() == ["none"] * 3 + ["labels only, simulated", "labels only", "none"]
     twice = guarantees(pd.concat([runs, runs]))  # two sweeps side by side
     assert twice.tolist() == guarantees(runs).tolist() * 2
-    assert set(guarantees(runs[["mechanism", "noise"]])) == {"none"}
+    assert set(guarantees(runs[["trial", "noise"]])) == {"none"}
 
 
 @each
@@ -102,10 +109,6 @@ def test_epsilons_of_secret_and_of_recorded_noise_stand_in_rows_of_their_own():
 # the choice of the best
 
 GRID = [replace(TRIAL, learning_rate=rate, seed=seed) for rate in (0.1, 0.2) for seed in (0, 1)]
-
-
-def with_noise(trials, *sources):
-    return [replace(trial, noise=noise) for trial, noise in zip(trials, sources, strict=True)]
 
 
 def test_a_simulated_choice_says_what_it_leaves_out_and_a_secure_one_has_nothing_to():

@@ -28,6 +28,7 @@ from analysis.report.statements import epsilons, notes, state
 from analysis.runs import load_runs
 from analysis.text import NO_VALUE
 from pipeline.experiment.experiment import parse_experiment
+from pipeline.tracking.artifacts import TrackedRun
 from pipeline.tracking.ui import TRAINING, address
 
 HOSTILE = '<script>window.hacked = 1</script><img src=x onerror="window.hacked = 1">&amp; "quoted"'
@@ -234,9 +235,12 @@ MEASURED = {"validation/accuracy": 0.8, "test/accuracy": 0.8, "test/worst_class_
     ("validation", "finished", {"selection": "validation/accuracy: missing for 2 of 2 trials, the first is dfa"}),
     ("epsilon", "finished", {"frontier": "needs trials with a finite epsilon/certified"}),
     ("test/", "finished", {"frontier": "test/accuracy: missing for 2 of 2", "selection": "test/accuracy: missing"}),
-    ("", "diverged", {"frontier": "needs trials with", "selection": "validation"})])
+    ("", "diverged", {"frontier": "needs trials with", "selection": "validation"}),
+    ("its trials", "finished", dict.fromkeys(("frontier", "selection"), "another version of this software"))])
 def test_what_a_sweep_lacks_is_left_out_with_the_reason_and_all_else_is_drawn(lacks, status, left_out, tmp_path,
-                                                                              only_svg):
+                                                                              monkeypatch, only_svg):
+    if lacks == "its trials":
+        monkeypatch.setattr(TrackedRun, "trial", None)
     experiment = parse_experiment(f"name: lacking\n{PRIVATE}\ngrid: {{seed: [0, 1]}}\n", Path("lacking.yaml"))
     metrics = {name: value for name, value in MEASURED.items() if not name.startswith(lacks)}
     store = stored(tmp_path, "lacking", experiment.trials,

@@ -305,8 +305,8 @@ def test_a_tracked_run_of_a_trainer_is_audited_where_it_is_entered_and_refused_e
         del PARTS[slot]["tracked"]
     assert main(["audit", run_id, "--mlruns", str(tmp_path)]) == 2
     error = capsys.readouterr().err
-    assert error == (f"error: run {run_id}: must be of a trainer that is entered, got 'tracked'; a plugin of its "
-                     "experiment file enters it\n")
+    assert error == (f"error: run {run_id}: algorithm 'tracked' is an extension's; import the module that registers "
+                     "it, or name that in `plugins` of the experiment file\n")
 
 
 def test_canaries_of_a_trainer_need_neighbours_that_they_are():

@@ -4,7 +4,8 @@ from pathlib import Path
 import pytest
 from commands import load
 
-from pipeline.experiment.experiment import parse_experiment
+from pipeline.experiment.experiment import Experiment, parse_experiment
+from pipeline.sweep.dry_run import preview
 from pipeline.trials.config import ConfigError
 from pipeline.trials.naming import run_name
 
@@ -93,7 +94,7 @@ def test_merge_keys_take_entries_over_and_own_entries_win(tmp_path):
     ("grid: {seed: [1, 2, 1]}", r"grid\[seed=1\]: the same trial as grid\[seed=1\]: .*seed=1"),
     ("grid: {algorithm: [bp, tdfa], threshold: [0.1, 0.2]}", r"grid\[algorithm=bp, threshold=0.2\]: the same trial as"),
     ("cases: []", r"cases: must be a list of at least one case"), ("base: [1]", r"base: must be a mapping"),
-    ("bose: {}", r"the file: unknown entry 'bose'; did you mean 'base'\? accepted are name, description, preset, base"),
+    ("bose: {}", r"bose: unknown entry; did you mean 'base'\? accepted are name, description, preset, base"),
     ("", r"the file: must be a mapping"), ("base: {a: ]", r".*e.yaml: line 1, column \d+: not valid YAML"),
     ("base: !!python/object/apply:os.system ['true']", r".*e.yaml: line 1, column \d+: not valid YAML"),
     ("name: a/b", r"name: must be letters, digits"), ("name: '..'", r"name: must be letters, digits.* got '..'"),
@@ -180,16 +181,57 @@ def test_exhibits_of_sigma_refuse_certified_trials(tmp_path, exhibit):
         load(tmp_path, f"{CERTIFIED}{{{CURVES}}}\nreport: [{exhibit}]")
 
 
+PRIVATE = "base:\n  dataset: digits\n  mechanism: per_example\n  target_epsilon: 1\n"
+SPACE = "search:\n  algorithm: random\n  trials: 2\n  space:\n    "
+
+
 @pytest.mark.parametrize(("text", "says"), [
     ("name: a\nbase:\n  dataset: digits\n  nose: 1\n", r"nose: unknown field, .*, at base.nose \(a.yaml, line 4"),
     ("cases:\n  - {}\n  - grid:\n      sgma: [1]\n", r"at cases\[1\].grid.sgma\[0\] \(a.yaml, line 4"),
-    ("name: a\nbsae: {}\n", r"the file: unknown entry 'bsae'; did you mean 'base'\? .* \(a.yaml, line 2"),
-    ("name: a\nresources:\n  gpus: 1\n", r"resources: unknown entry 'gpus'; did you mean 'gpu'\? .* \(a.yaml, line 3"),
+    ("name: a\nbsae: {}\n", r"bsae: unknown entry; did you mean 'base'\? .* \(a.yaml, line 2"),
+    ("name: a\nresources:\n  gpus: 1\n", r"resources.gpus: unknown entry; did you mean 'gpu'\? .* \(a.yaml, line 3"),
     ("name: a\nresources:\n  gpu: -1\n", r"resources.gpu: must be a number >= 0, got -1 \(a.yaml, line 3"),
-    ("name: a\ngrid: {}\n", r"grid: is empty; .* \(a.yaml, line 2")])
+    ("name: a\ngrid: {}\n", r"grid: is empty; .* \(a.yaml, line 2"),
+    ("cases:\n  - {}\n  - base: {mechanism: photonic}\n    grid:\n      sigma:\n        - 0\n        - -1\n",
+     r"sigma: must be >= 0, got -1.0, at cases\[1\].grid.sigma\[1\] \(a.yaml, line 7"),
+    ("base: {mechanism: photonic}\ngrid:\n  sigma:\n    linspace: [-1, 1, 3]\n",
+     r"sigma: must be >= 0, got -1.0, at grid.sigma\[0\] \(a.yaml, line 3"),
+    ("grid:\n  seed:\n    range: [0]\n", r"grid.seed.range: must be .* \(a.yaml, line 3"),
+    ("base:\n  arithmetic: int8\n", r"arithmetic: must be .*, at base.arithmetic \(a.yaml, line 2"),
+    ("base:\n  seed: 1\n  arithmetic: integer\n  matmul_precision: integer\n",
+     r"arithmetic: is another name of matmul_precision; .*, at base.matmul_precision \(a.yaml, line 4"),
+    ("base: {dataset: digits, target_epsilon: 3, mechanism: per_example, train_records: 10}\npreset: recommended\n",
+     r"batch_size: .*, got 512; give batch_size in the file, in place of what the preset has \(a.yaml, line 2"),
+    (f"{PRIVATE}  validation_fraction: 0\nselection: {{rule: composition}}",
+     r"validation_fraction: .*, got 0.0, at base.validation_fraction \(a.yaml, line 5"),
+    (f"{PRIVATE}grid:\n  delta: [1.0e-5, 1.0e-6]\nselection: {{rule: random_stopping, mean: 2}}",
+     r"delta: must be one .*, got 1e-05, 1e-06, at grid.delta\[1\] \(a.yaml, line 6"),
+    (f"{PRIVATE}  private_metrics: plain\n{SPACE}seed: {{choice: [0, 1]}}\nbudget: {{epsilon: 1, delta: 1.0e-5}}",
+     r"private_metrics: must be 'noisy' .*, at base.private_metrics \(a.yaml, line 5"),
+    (f"{PRIVATE}{SPACE}validation_fraction: {{choice: [0, 0.1]}}",
+     r"validation_fraction: must leave .*, at search.space.validation_fraction \(a.yaml, line 9"),
+    ("references:\n  - {source: a, epsilon: 3, delta: 1.0e-5, accuracy: 89}\n  - source: b\n    epsilon: 0\n"
+     "    delta: 1.0e-5\n    accuracy: 89\n", r"references.epsilon: .*, at references\[1\].epsilon \(a.yaml, line 4")])
 def test_what_is_wrong_names_file_and_line(text, says):
     with pytest.raises(ConfigError, match=says + r"\)$"):
         parse_experiment(text, Path("a.yaml"))
+
+
+def test_what_the_accounting_or_a_promise_refuses_of_a_trial_names_file_and_line():
+    experiment = parse_experiment(PRIVATE.replace("epsilon: 1", "epsilon: 1.0e+9"), Path("a.yaml"))
+    with pytest.raises(ConfigError, match=r"target_epsilon: must be .*, at base.target_epsilon \(a.yaml, line 4\)$"):
+        preview(experiment, None)
+    of_python = Experiment("a", "", experiment.trials)
+    with pytest.raises(ConfigError, match=r"target_epsilon: must be .*, got 1e\+09$"):
+        preview(of_python, None)
+
+
+def test_a_line_of_the_option_set_is_not_one_of_the_file():
+    text = "base:\n  dataset: digits\n  epochs: 1\n  sigma: -1\n"
+    with pytest.raises(ConfigError, match=r"epochs: must be >= 1, got -3, at base.epochs \(a.yaml\)$"):
+        parse_experiment(text.replace("-1", "0"), Path("a.yaml"), changes={"epochs": -3})
+    with pytest.raises(ConfigError, match=r"sigma: .*, at base.sigma \(a.yaml, line 4\)$"):
+        parse_experiment(text, Path("a.yaml"), changes={"epochs": 3})
 
 
 @pytest.mark.parametrize(("setting", "says"), [
@@ -263,7 +305,7 @@ def test_a_file_states_how_its_settings_were_found_and_no_trial_is_another_for_i
     ("45", "chosen: must be a mapping with runs, by, seeds, got 45"),
     ("{runs: 45}", r"chosen: needs by, got \{'runs': 45\}"),
     ("{runs: 45, by: luck}", r"chosen: needs seeds, got \{'runs': 45, 'by': 'luck'\}"),
-    ("{runs: 45, by: luck, seeds: 1, when: 2021}", "chosen: unknown entry 'when'; .*accepted are runs, by, seeds"),
+    ("{runs: 45, by: luck, seeds: 1, when: 2021}", "chosen.when: unknown entry; .*accepted are runs, by, seeds"),
     ("{runs: 0, by: luck, seeds: 1}", "chosen.seeds: must be left out where no run was made, got 1"),
     ("{runs: -1, by: luck, seeds: 1}", "chosen.runs: must be a whole number >= 0, got -1"),
     ("{runs: 4.5, by: luck, seeds: 1}", "chosen.runs: must be a whole number >= 0, got 4.5"),

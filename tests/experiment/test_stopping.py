@@ -117,7 +117,7 @@ def test_number_candidate_and_seed_are_independent_uniform_draws():
 
 @pytest.mark.parametrize(("text", "message"), [
     ("selection: [1]", r"selection: must be a mapping"),
-    ("selection: {mode: x}", r"selection: unknown entry 'mode'; accepted are rule, mean, shape, seed"),
+    ("selection: {mode: x}", r"selection.mode: unknown entry; accepted are rule, mean, shape, seed"),
     ("selection: {rule: best}", r"selection.rule: must be one of composition, random_stopping, got 'best'"),
     ("selection: {mean: 9}", r"selection.mean: has no meaning with rule 'composition', got 9"),
     ("selection: {rule: random_stopping}", r"selection.mean: must be a finite number >= 1, got None"),

@@ -13,13 +13,15 @@ import numpy as np
 import pytest
 from flat import train, train_pack
 
-from analysis import runs, style
-from analysis.runs import ReportError, _require_known_parts
+from analysis import best, frontier, runs, style
+from analysis.exhibits import main_effects
+from analysis.report import overview
+from analysis.runs import ReportError, csv_of, frame_of
 from pipeline.accounting import account, privacy_tags
 from pipeline.auditing.release import audit_release
 from pipeline.cli import main
 from pipeline.experiment.exhibits import mismatch
-from pipeline.experiment.experiment import load_experiment, parse_experiment
+from pipeline.experiment.experiment import Experiment, load_experiment, parse_experiment
 from pipeline.experiment.plugins import LOADED, load_plugins
 from pipeline.learning.data.dataset import DataError, load, register_dataset
 from pipeline.learning.feedback.algorithms import BackPropagation, register_feedback
@@ -197,7 +199,7 @@ def test_a_mechanism_without_a_guarantee_has_no_epsilon_anywhere():
     tags = records[0].tags
     assert (tags["privacy.certified"], tags["privacy.relation"], tags["privacy.delta"]) == ("false", "none", "none")
     assert tags["privacy.notes"] == "not certified: mechanism 'mine' is an extension that states no guarantee"
-    assert composable([trial]) == [] and noise_setting(trial.canonical()) == "mine=1"
+    assert composable([trial]) == [] and noise_setting(trial) == "mine=1"
     assert "mechanism mine does not have" in mismatch("table1", [trial]) and mismatch("frontier", [trial])
     with pytest.raises(ConfigError, match="^target_epsilon: mechanism 'mine' states no guarantee .*, got 3.0"):
         dataclasses.replace(trial, target_epsilon=3)
@@ -209,7 +211,7 @@ def test_a_mechanism_with_a_guarantee_is_certified_calibrated_and_audited():
     assert contribution_bound(trial) == 0.7
     assert account(trial, 1) == account(dataclasses.replace(trial, mechanism="per_example"), 1) != []
     assert "'mine': half of C is less than C" in privacy_tags(trial)["privacy.notes"]
-    assert composable([trial]) == [trial] and noise_setting(trial.canonical()) == "z=1"
+    assert composable([trial]) == [trial] and noise_setting(trial) == "z=1"
     aimed = dataclasses.replace(trial, noise_multiplier=0.0, target_epsilon=4.0)
     assert 3.9 < account(aimed, 1)[0].value <= 4.0
     assert not audit_release(trial, 200, 1e-5).exceeds
@@ -380,8 +382,19 @@ def test_a_checkpoint_of_another_version_of_a_plugin_is_refused(tmp_path, monkey
         store.load(pack, "cpu")
 
 
-@pytest.mark.parametrize("field", ["algorithm", "mechanism", "dataset", "features"])
-def test_runs_of_an_extension_that_is_not_imported_are_not_left_out_in_silence(field):
-    run = TrackedRun("id", "key", {field: "mine"}, {}, {}, "finished", 0, None)
-    with pytest.raises(ReportError, match=f"^{field}: 'mine' of trial key is an extension's; import the module"):
-        _require_known_parts([run])
+@pytest.mark.parametrize("slot", ["algorithm", "mechanism", "dataset", "features", "trainer"])
+def test_a_table_of_results_needs_no_plugin_and_what_needs_the_trial_refuses_it_by_name(slot):
+    trial = TrialConfig(mechanism="per_example", sampler="poisson", noise_multiplier=2.0)
+    params = {name: param_text(value) for name, value in trial.canonical().items()} | {slot: "mine", "my_own": "0.5"}
+    run = TrackedRun("id", "key", params, {"test/accuracy": 0.5, "epsilon/certified/pld": 1.0}, {}, "finished", 0, None)
+    assert run.trial is None
+    runs = frame_of([run])
+    row = runs.iloc[0]
+    assert (row[slot], row["my_own"], row["test/accuracy"], row["noise_multiplier"]) == ("mine", "0.5", 0.5, 2.0)
+    assert row["setting"] == ("mine=2" if slot == "mechanism" else "z=2") and row["trial"] is None
+    assert csv_of(runs).columns.tolist() == [name for name in runs if name != "trial"]
+    shown = {column.heading: column.cells[0].text for column in overview.trials(Experiment("sweep", "", ()), runs)}
+    assert shown["algorithm"] == ("mine" if slot == "algorithm" else "DFA") and shown["guarantee"] == "simulated"
+    for needs_trials in (frontier, main_effects.tabulate, lambda runs: best(runs, 3.0), lambda _: config_of(run)):
+        with pytest.raises((ReportError, ConfigError), match="mine"):
+            needs_trials(runs)

@@ -378,7 +378,7 @@ def test_the_file_of_readings_has_the_papers_noise_and_tells_what_it_costs():
     file = Path(__file__).parents[2] / "experiments" / "leekifer_readings.yaml"
     experiment = load_experiment(file)
     assert len(experiment.trials) == 18 and {t.epochs for t in experiment.trials} == {300}
-    assert {round(update_sigma(t.canonical()), 9) for t in experiment.trials} == {0.01, 0.05}
+    assert {round(update_sigma(t), 9) for t in experiment.trials} == {0.01, 0.05}
     assert {t.seed for t in experiment.trials} == {0, 1, 2}
     short = [dataclasses.replace(t, epochs=1, train_records=2000) for t in experiment.trials]
     head, *lines = bound_lines(short)

@@ -21,7 +21,7 @@ from matplotlib.figure import Figure
 import analysis
 import pipeline
 from analysis import best, frontier, frontier_axes, load_history, load_runs
-from analysis.runs import FIELDS, MissingTrials, MixedTrials, ReportError
+from analysis.runs import MissingTrials, MixedTrials, ReportError, setting_names
 from pipeline import (
     ConfigError,
     Experiment,
@@ -202,7 +202,9 @@ def test_a_sweep_tracks_what_train_gives(example):
 
 def test_runs_by_name_and_by_experiment(example, workplace):
     runs = load_runs("example")
-    assert list(runs.columns[: len(FIELDS) + 4]) == ["trial_key", "status", "run_id", *FIELDS, "setting"]
+    first = ["trial_key", "status", "run_id", *setting_names(), "setting", "trial"]
+    assert list(runs.columns[: len(first)]) == first
+    assert [trial.trial_key for trial in runs["trial"]] == runs["trial_key"].tolist()
     in_order = load_runs(Experiment("example", "", tuple(example["grid"])), workplace / "mlruns")
     assert in_order["trial_key"].tolist() == [t.trial_key for t in example["grid"]]
     uri = f"sqlite:///{workplace / 'mlruns' / 'mlflow.db'}"

@@ -166,7 +166,7 @@ def test_a_stopped_trial_costs_what_it_released_and_a_resumed_search_asks_for_th
     (("grace: 1", "grace: 5"), "stop.grace: must be less than the 5 epochs of a trial, or none is ever stopped, got 5"),
     (("grace: 1, ", ""), "stop: needs grace, got"),
     (("factor: 2", "factor: 1"), "stop.factor: must be a whole number >= 2, got 1"),
-    (("factor: 2", "brackets: 2"), "stop: unknown entry 'brackets'"),
+    (("factor: 2", "brackets: 2"), "stop.brackets: unknown entry"),
     (("{cpu: 1}", "{cpu: 1, pack_size: 4}"), "resources.pack_size: must be 1 with `stop`, .*got 4; leave it out")])
 def test_a_rule_that_cannot_be_is_refused_in_one_line(change, says):
     with pytest.raises(ConfigError, match=says) as error:

@@ -143,7 +143,7 @@ def test_another_name_seed_and_budget_are_another_sweep_of_the_file(tmp_path, ca
                         ("search.spice.epochs=3", "--set search.spice.epochs: must be an entry of its selection"),
                         ("epochs=3", "--set epochs: must be a field that no grid, case or space sets, got one of sear"),
                         ("stop.grace=3", "selection, search, stop, budget, got 3; the file has no stop, add it there"),
-                        ("search.sead=3", "search: unknown entry 'sead'")):
+                        ("search.sead=3", "search.sead: unknown entry")):
         assert main(["account", str(file), "--set", wrong]) == 2
         assert says in capsys.readouterr().err
 

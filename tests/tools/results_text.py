@@ -3,7 +3,6 @@ writes them; figures and CSV stay as they are)."""
 
 from __future__ import annotations
 
-import json
 from contextlib import ExitStack
 from pathlib import Path
 from unittest.mock import patch
@@ -24,11 +23,10 @@ from analysis.exhibits import (
 from analysis.exhibits.exhibit import Exhibit
 from analysis.exhibits.frontier import exhibit as frontier
 from analysis.exhibits.frontier import slices
-from analysis.runs import noise_sources
+from analysis.runs import noise_sources, read_runs
 from pipeline.accounting import Epsilon
 from pipeline.accounting.event import UnsupportedAccounting
 from pipeline.experiment.experiment import Experiment, load_experiment
-from pipeline.tracking.artifacts import FIELDS
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "analysis" / "results"
@@ -44,7 +42,7 @@ def names(folder: Path) -> list[str]:
 
 def exhibit(folder: Path, name: str) -> Exhibit:
     """One exhibit of a folder, without its figure, as the code of today writes it of the committed data."""
-    experiment, runs = load_experiment(ROOT / "experiments" / f"{folder.name}.yaml"), load(folder)
+    experiment, runs = load_experiment(ROOT / "experiments" / f"{folder.name}.yaml"), read_runs(folder / "runs.csv")
     if name == "selection":
         return _selection(folder, experiment, runs)
     with ExitStack() as stack:
@@ -57,14 +55,6 @@ def exhibit(folder: Path, name: str) -> Exhibit:
             if name == module.__name__.rpartition(".")[2]:
                 stack.enter_context(patch.object(module, "tabulate", lambda *a: _by_epoch(folder, name, runs)))
         return catalogue.draw(name, experiment, runs, None)
-
-
-def load(folder: Path) -> pd.DataFrame:
-    """`runs.csv` as `analysis.runs.load_runs` would give it; fields that were added since are empty."""
-    runs = pd.read_csv(folder / "runs.csv", dtype={"setting": str})
-    for name in (name for name, kind in FIELDS.items() if kind is tuple and name in runs):
-        runs[name] = [tuple(json.loads(text)) if isinstance(text, str) else None for text in runs[name]]
-    return runs.reindex(columns=[*runs, *(name for name in FIELDS if name not in runs)])
 
 
 def _by_epoch(folder: Path, name: str, runs: pd.DataFrame) -> pd.DataFrame:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from analysis.runs import _row
+import pandas as pd
+
+from analysis.runs import row_of
 from pipeline.tracking.artifacts import TrackedRun, param_text
 from pipeline.tracking.store import Store
 from pipeline.trials.config import TrialConfig
@@ -33,7 +35,16 @@ def stored(root: Path, sweep: str, trials: Sequence[TrialConfig],
     return store
 
 
+def changed(runs: pd.DataFrame, **settings: object) -> pd.DataFrame:
+    """The runs as if their trials had these settings: each the value of all, or a value for each."""
+    columns = {name: value if isinstance(value, pd.Series) else pd.Series([value] * len(runs), runs.index)
+               for name, value in settings.items()}
+    trials = [TrialConfig(trial.given, **{name: column[index] for name, column in columns.items()})
+              for index, trial in runs["trial"].items()]
+    return runs.assign(**columns, trial=trials)
+
+
 def run_of(trial: TrialConfig, metrics: Metrics, tags: Mapping[str, str] | None = None) -> dict[str, object]:
     """The row of a finished trial in what `load_runs` gives."""
     params = {name: param_text(value) for name, value in trial.canonical().items()}
-    return _row(TrackedRun(trial.trial_key, trial.trial_key, params, metrics, tags or {}, "finished", 0, 1))
+    return row_of(TrackedRun(trial.trial_key, trial.trial_key, params, metrics, tags or {}, "finished", 0, 1))

@@ -11,7 +11,6 @@ from analysis import api
 from analysis.exhibits.exhibit import MAX_WORDS
 from analysis.exhibits.frontier import exhibit, imported
 from analysis.runs import ReportError, load_runs
-from pipeline.accounting.epsilon import GUARANTEES
 from pipeline.cli import main
 from pipeline.experiment.experiment import parse_experiment
 from pipeline.tracking import imports
@@ -19,6 +18,7 @@ from pipeline.tracking.backend import TrackingError
 from pipeline.tracking.imports import ACCURACY, CELLS, EPSILON, Result, read_results
 from pipeline.tracking.reader import Reader
 from pipeline.tracking.store import Store
+from pipeline.trials.kinds import KINDS
 from pipeline.trials.records import EpochRecord, Outcome
 
 FILE = """
@@ -161,7 +161,7 @@ def test_rows_become_nested_runs_that_say_what_they_are(root):
                    "privacy.notes": "imported: said by its source; nothing was trained or accounted for here (Doe "
                                     "2024, table 2)"}
     assert run.data.tags[imports.PARENT] == parent.info.run_id
-    assert EPSILON == "epsilon/imported" and GUARANTEES["imported"] == (
+    assert EPSILON == "epsilon/imported" and KINDS["imported"][:2] == (
         False, "Said by its source; nothing was trained or accounted for here.")
     assert set(store.imported("papers")) == set(read_results(root / "results.csv")[0])
 
@@ -272,7 +272,7 @@ def test_notes_name_sources_and_what_is_left_out_and_why(reports):
     assert "| CNN $x_1$ | 2 | 82.00 [56.59, 100.00] | 2 | Doe 2024, table 2 |" in text
     assert "| CNN $x_1$ | 2.7 | 86.10 | – | Doe 2024, table 2 |" in text
     page = (reports[1] / "index.html").read_text(encoding="utf-8")
-    assert GUARANTEES["imported"][1] in page and GUARANTEES["imported"][1] not in (
+    assert KINDS["imported"][1] in page and KINDS["imported"][1] not in (
         reports[0] / "index.html").read_text(encoding="utf-8")
 
 

@@ -155,7 +155,7 @@ ELSEWHERE = {
     "test_physical": {"photons", "reference_ratio", "dark_counts", "read_noise", "full_well", "adc_bits"},
     "test_trainer": {"trainer"}}
 REFUSED = {"canaries": "canaries: need sampler 'poisson'", "noise": "noise: needs a guarantee that it can keep",
-           "matmul_precision": "matmul_precision: must be 'float32'"}
+           "matmul_precision": "arithmetic: must be 'float32'"}
 
 
 @pytest.mark.parametrize(("mechanism", "refused"), [

@@ -10,12 +10,12 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.exhibits.envelope import setting_keys
 from analysis.exhibits.frontier.choice import candidates
-from analysis.exhibits.frontier.points import GUARANTEED, chosen_runs, compared_epsilon, on_axis
-from analysis.runs import MixedTrials, ReportError
+from analysis.exhibits.frontier.points import chosen_runs, compared_epsilon, on_axis
+from analysis.runs import MixedTrials, ReportError, ask
 from pipeline.experiment.experiment import Experiment
-from pipeline.trials.naming import method
+from pipeline.trials.kinds import GUARANTEED
+from pipeline.trials.naming import method, setting_key
 
 KEY = ["dataset", "kind", "algorithm", "setting", "point"]  # identifies a point: one setting with all its seeds
 Key = tuple[str, ...]  # values of `KEY`, or of its first columns
@@ -138,8 +138,6 @@ def _without_frontier(runs: pd.DataFrame) -> pd.DataFrame:
     """Return the runs that have a test accuracy, with the columns of `Evidence.shown`, as points on no frontier."""
     accuracy = runs.reindex(columns=["test/accuracy"])["test/accuracy"]  # empty without the column
     runs = runs[accuracy.notna()]
-    methods = pd.Series([method(row) for row in runs.to_dict("records")], runs.index, dtype=str)  # also if empty
-    return runs.assign(algorithm=methods, point=setting_keys(runs),
-                       kind=NO_FRONTIER, epsilon=float("nan"), value=100 * runs.get("test/accuracy", 0.0), chosen="",
-                       choices=1)
+    return runs.assign(algorithm=ask(runs, method), point=ask(runs, setting_key), kind=NO_FRONTIER,
+                       epsilon=float("nan"), value=100 * runs.get("test/accuracy", 0.0), chosen="", choices=1)
 

@@ -10,17 +10,18 @@ from string import ascii_lowercase
 import numpy as np
 import pandas as pd
 
-from analysis.exhibits.envelope import SCORE, configs, setting_keys, varied
+from analysis.exhibits.envelope import SCORE, varied
 from analysis.exhibits.frontier.pareto import pareto_front
 from analysis.exhibits.table import Table
-from analysis.runs import ALGORITHM_LABELS, common_value, earlier_epochs, require_accuracy
+from analysis.runs import ALGORITHM_LABELS, ask, common_value, earlier_epochs, require_accuracy, trials_of
 from analysis.text import NO_VALUE, settings_text
 from pipeline.accounting.evaluations import selected_epsilon
 from pipeline.accounting.event import UnsupportedAccounting
 from pipeline.experiment.frontiers import noise_fields
 from pipeline.experiment.stopping import Selection
 from pipeline.trials.config import TrialConfig
-from pipeline.trials.naming import COMPOSABLE, method
+from pipeline.trials.kinds import COMPOSABLE
+from pipeline.trials.naming import method, setting_key
 
 
 def is_target(setting: str) -> bool:
@@ -42,9 +43,9 @@ def candidates(runs: pd.DataFrame, kind: str) -> pd.DataFrame:
         runs: from `load_runs`.
         kind: kind of epsilon of the frontier.
     """
-    runs = runs.assign(algorithm=[method(row) for row in runs.to_dict("records")])
+    runs = runs.assign(algorithm=ask(runs, method), point=ask(runs, setting_key))
     fields = varied(runs, ["algorithm"], ("seed", *noise_fields(kind)))
-    runs = runs.assign(point=setting_keys(runs), chosen=[settings_text(row, fields) for row in runs.to_dict("records")])
+    runs = runs.assign(chosen=[settings_text(row, fields) for row in runs.to_dict("records")])
     has_rivals = runs.groupby(["algorithm", "setting"])["point"].transform("nunique") > 1
     has_target = runs["setting"].map(is_target) & (kind != "claimed")
     # Without a target, rivals at one noise level open the choice among all settings of the algorithm.
@@ -100,7 +101,7 @@ def price(points: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
             target = point.setting if is_target(point.setting) else ""
             compared = runs[choice_names == f"{point.algorithm} {target}"]
             with contextlib.suppress(UnsupportedAccounting):  # no price is proved
-                cost = _composed(tuple(configs(compared)), tuple(earlier_epochs(compared).items()))
+                cost = _composed(tuple(trials_of(compared)), tuple(earlier_epochs(compared).items()))
         costs.append(cost)
     return points.assign(selected_epsilon=costs)
 

@@ -12,7 +12,6 @@ from analysis.exhibits.frontier import choice, imported
 from analysis.exhibits.frontier.figure import comparable, plot
 from analysis.exhibits.frontier.points import (
     COLUMNS,
-    GUARANTEED,
     PRICE,
     frontiers,
     hypervolumes,
@@ -29,8 +28,8 @@ from pipeline.accounting.noise import standing
 from pipeline.experiment.experiment import Experiment
 from pipeline.experiment.frontiers import FRONTIERS
 from pipeline.experiment.sections import Budget, Reference
-from pipeline.tracking.reader import Reader
-from pipeline.trials.naming import COMPOSABLE, counted
+from pipeline.trials.kinds import COMPOSABLE, GUARANTEED
+from pipeline.trials.naming import counted
 from pipeline.trials.trainer import is_stated
 
 TITLES = {"frontier": "Accuracy against ε", "frontier_worst_class": "Accuracy of the worst class against ε",
@@ -39,11 +38,10 @@ TITLES = {"frontier": "Accuracy against ε", "frontier_worst_class": "Accuracy o
 SETTINGS_NAMED = 3  # largest number of an algorithm's settings in a note
 
 
-def of_experiment(runs: pd.DataFrame, *, name: str, experiment: Experiment, store: Reader | None) -> Exhibit:
+def of_experiment(runs: pd.DataFrame, *, name: str, experiment: Experiment, results: pd.DataFrame | None) -> Exhibit:
     """Call `draw` with the experiment's references, budget and imported results."""
-    results = imported.NONE
-    if name == imported.SHOWN_BY and experiment.imports and store:
-        results = imported.load(store, experiment.imports)
+    if results is None or name != imported.SHOWN_BY:
+        results = imported.NONE
     by_scores = bool(experiment.search and (experiment.search.adaptive or experiment.budget))
     return draw(runs, name=name, references=experiment.references, budget=experiment.budget, by_scores=by_scores,
                 results=results)

@@ -21,7 +21,7 @@ from analysis.exhibits.table import Table
 from analysis.runs import DATASET_LABELS, common_value
 from analysis.text import NO_VALUE, n_seeds, without_formulas
 from pipeline.tracking.reader import Reader
-from pipeline.trials.naming import COMPOSABLE
+from pipeline.trials.kinds import COMPOSABLE
 
 KIND = "imported"
 SHOWN_BY = "frontier"  # the exhibit that marks them

@@ -8,24 +8,22 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from analysis.exhibits.envelope import cells
 from analysis.exhibits.frontier import choice
 from analysis.exhibits.frontier.pareto import hypervolume, pareto_front, reference_epsilon
 from analysis.exhibits.metrics import METRICS
-from analysis.runs import ALGORITHM_LABELS, MixedTrials, ReportError, common_value
+from analysis.runs import ALGORITHM_LABELS, MixedTrials, ReportError, common_value, with_trials
 from analysis.statistics import SUMMARY
 from pipeline.accounting.label import RELATION as LABEL_RELATION
-from pipeline.experiment.frontiers import FRONTIER_NOISE
+from pipeline.trials.kinds import GUARANTEED, KINDS
 
-KINDS = tuple(FRONTIER_NOISE)
-GUARANTEED = ("certified", "stated", "label")  # `stated` only if the statement is true
+FRONTIER_KINDS = tuple(name for name, kind in KINDS.items() if kind.noise)
 COLUMNS = ["algorithm", "epsilon", "metric", *SUMMARY, "kind", "formula", "relation", "sampler", "delta", "setting",
            "chosen", "choices", "on_front", "on_overall_front"]
 PRICE = "selected_epsilon"  # column of points that were chosen among several settings
 VOLUME_COLUMNS = ["kind", "formula", "metric", "algorithm", "hypervolume", "points", "reference_epsilon",
                   "reference_value"]
 ALL = "all"  # algorithms together
-PROTECTED = {"certified": "features and labels", "stated": "as stated, not checked",
-             "label": "labels only", "claimed": "no guarantee"}
 
 
 def frontier(runs: pd.DataFrame, kind: str = "certified", metric: str = "accuracy", formula: str = "") -> pd.DataFrame:
@@ -72,14 +70,9 @@ def summarized(runs: pd.DataFrame, kind: str, metric: str = "accuracy", formula:
         runs: the runs of the points, from `chosen_runs`: with `epsilon`, `value` of the metric and the chosen setting.
         kind, metric, formula: as in `frontier`.
     """
-    rows = []
-    for (algorithm, setting, _), cell in runs.groupby(["algorithm", "setting", "point"]):
-        first = cell.iloc[0]  # runs of a point differ only in their seed
-        rows.append({"algorithm": algorithm, "epsilon": cell["epsilon"].max(), "metric": metric,
-                     **METRICS[metric].summarize(cell["value"]), "kind": kind, "formula": formula,
-                     "relation": first["relation"], "sampler": first["sampler"], "delta": first["delta"],
-                     "setting": setting, "chosen": first["chosen"], "choices": first["choices"]})
-    points = pd.DataFrame(rows)
+    carry = ("relation", "sampler", "delta", "chosen", "choices")
+    points = cells(runs, ["algorithm", "setting", "point"], metric, carry, ["epsilon"])
+    points = points.assign(kind=kind, formula=formula)
     ranks = {algorithm: rank for rank, algorithm in enumerate(ALGORITHM_LABELS)}
 
     def sort_key(column: pd.Series) -> pd.Series:
@@ -100,9 +93,9 @@ def chosen_runs(runs: pd.DataFrame, kind: str = "certified", metric: str = "accu
     Further columns: `epsilon`, `relation`, `value` (of the metric), `point` (equal for one setting), `chosen`,
     `choices`. Arguments and errors are those of `frontier`.
     """
-    if kind not in KINDS:
-        raise ReportError(f"kind: must be one of {', '.join(KINDS)}, got {kind!r}")
-    runs = runs.assign(epsilon=on_axis(runs, kind, formula)).dropna(subset="epsilon")
+    if kind not in FRONTIER_KINDS:
+        raise ReportError(f"kind: must be one of {', '.join(FRONTIER_KINDS)}, got {kind!r}")
+    runs = with_trials(runs).assign(epsilon=on_axis(runs, kind, formula)).dropna(subset="epsilon")
     if runs.empty:
         raise ReportError(f"frontier: needs trials with a finite {_key(kind, formula).rstrip('/')}, found none")
     runs = runs.assign(relation=LABEL_RELATION if kind == "label" else runs.get("privacy.relation", "not tracked"))
@@ -217,7 +210,7 @@ def title(points: pd.DataFrame) -> str:
     """Return the title of an axis, in two lines: `certified ε: features and labels`, then relation, sampler, delta."""
     first = points.iloc[0]  # points of an axis have one kind, formula, relation and delta
     samplers = " or ".join(sorted(set(points["sampler"])))
-    guarantee = f"{first['kind']} ε: {PROTECTED[first['kind']]}{formula_text(first['formula'])}"
+    guarantee = f"{first['kind']} ε: {KINDS[first['kind']].protects}{formula_text(first['formula'])}"
     return f"{guarantee}\n{first['relation']}, {samplers} batches, δ = {first['delta']:g}"
 
 

@@ -10,15 +10,15 @@ import seaborn as sns
 from matplotlib.figure import Figure
 
 from analysis import style
-from analysis.exhibits.envelope import fields_of
 from analysis.exhibits.exhibit import Exhibit
 from analysis.exhibits.frontier.figure import draw_curves, front, legend
-from analysis.exhibits.frontier.points import GUARANTEED, compared_epsilon, frontier, on_axis, short_title
+from analysis.exhibits.frontier.points import compared_epsilon, frontier, on_axis, short_title
 from analysis.exhibits.metrics import METRICS
-from analysis.runs import DATASET_LABELS, ReportError, common_value, noise_sources
+from analysis.runs import DATASET_LABELS, ReportError, common_value, noise_sources, trials_of
 from analysis.text import epsilon_text, level_order, level_text, means_text, without_formulas
 from pipeline.accounting.noise import standing
 from pipeline.experiment.frontiers import panel_fields
+from pipeline.trials.kinds import GUARANTEED
 
 PER_ROW = 4
 MARGIN = 1.25  # factor by which the epsilon axis is extended at both ends
@@ -51,7 +51,7 @@ def tabulate(runs: pd.DataFrame) -> pd.DataFrame:
     if kind is None:
         raise ReportError("frontier_slices: needs trials with a finite epsilon/certified or epsilon/label, found none")
     runs = runs[on_axis(runs, kind).notna()]
-    fields = panel_fields(fields_of(runs))
+    fields = panel_fields(trials_of(runs))
     if not fields:
         raise ReportError("frontier_slices: needs a setting besides algorithm, noise and seed that varies, found none")
     frames = []
