@@ -11,6 +11,7 @@ from registries import forgotten_plugins
 from pipeline import ConfigError, TrialConfig, account, train
 from pipeline.auditing.audit import findings
 from pipeline.experiment.plugins import load_plugins
+from pipeline.experiment.preset import recommend
 from pipeline.learning.handed import filled, rows_are_separate
 from pipeline.learning.model import TrainedModule
 from pipeline.learning.run import prepare
@@ -180,6 +181,11 @@ def test_a_step_is_audited(digits):
     assert audited["row space"].row[-1] == "does not apply: layers are the network's affair"
     release = audited["two neighbours, one step (all)"]
     assert release.row[-1] == "below certified" and release.metrics["audit/one_step_mu"] > 0.3
+
+
+def test_the_preset_leaves_the_step_size_of_a_network_open():
+    settings = dict(dataset="digits", network="perceptron", algorithm="dfa", mechanism="per_example", target_epsilon=3)
+    assert set(recommend("recommended-3", settings).settings) == {"sampler", "batch_size", "epochs", "clipping_norm"}
 
 
 def test_blocks_may_share_parameters_under_back_propagation(digits):
