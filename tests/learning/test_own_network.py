@@ -199,7 +199,7 @@ def test_blocks_may_share_parameters_under_back_propagation(digits):
     (dict(algorithm="hybrid", shared_blocks=2), "shared_blocks: must leave a block for feedback and the output block"),
     (dict(denoise=True), "denoise: needs the columns of a layer's weights"),
     (dict(arithmetic="integer"), "arithmetic: 'integer' does not go with network 'perceptron'"),
-    (dict(arithmetic="bfloat16", mechanism="none", noise_multiplier=0.0), "matmul_precision: must be 'float32'")])
+    (dict(arithmetic="bfloat16", mechanism="none", noise_multiplier=0.0), "arithmetic: must be 'float32' with network")])
 def test_what_blocks_have_not_is_refused(settings, words):
     with pytest.raises(ConfigError) as refused:
         own(**settings)
