@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
@@ -123,6 +124,8 @@ def described(part: Own, shape: tuple[int, ...], n_classes: int) -> Described:
             if parameter in owners:
                 shared = shared or f"{name}.{key}"
             elif parameter.requires_grad:
+                refuse(parameter.dtype != torch.float32, "network", f"{where}, block '{name}', must have float32 "
+                       "parameters", f"{parameter.dtype} in '{key}'")
                 owners.add(parameter)
                 n_trained += parameter.numel()
         blocks.append(BlockShape(math.prod(h.shape[1:]), math.prod(out.shape[1:]), n_trained,
@@ -203,7 +206,11 @@ class Segment:
         self.layers = {name: layer for name, layer in self.module.named_modules()
                        if with_probes and type(layer) in (nn.Linear, nn.Conv2d) and _has_products(layer)}
         calls: dict[str, list[torch.Size]] = {name: [] for name in self.layers}  # shapes of outputs
-        with torch.no_grad(), self._hooked(lambda name, layer, args, output: calls[name].append(output.shape)):
+
+        def counted(name: str, layer: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> None:
+            calls[name] += [output.shape] * (1 if args else 2)  # a hook sees no input that was given by name
+
+        with torch.no_grad(), self._hooked(counted):
             self.output = self.module(h[None])[0]
         self.layers = {name: layer for name, layer in self.layers.items() if len(calls[name]) == 1}
         self.probe_shapes = {name: calls[name][0] for name in self.layers}
@@ -243,7 +250,9 @@ class Segment:
         copies = {name: parameter.detach().expand(n, *parameter.shape).requires_grad_()
                   for name, parameter in self.copied.items()}
         probes = {name: h.new_zeros(n, *shape).requires_grad_() for name, shape in self.probe_shapes.items()}
-        with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH):  # others have no rule for vmap
+        # Other kernels of attention have no rule for vmap. What else has none is computed record by record.
+        with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "There is a performance drop because we have not yet implemented")
             output, inputs = vmap(self._of_one)(copies, probes, h)
 
         def gradients(signal: Tensor) -> list[Part]:
@@ -266,7 +275,9 @@ def _has_products(layer: nn.Module) -> bool:
     """Whether all gradients in a linear layer or convolution are products of signals and inputs."""
     is_plain = not isinstance(layer, nn.Conv2d) or (
         layer.groups == 1 and layer.padding_mode == "zeros" and not isinstance(layer.padding, str))
-    return is_plain and all(parameter.requires_grad for parameter in layer.parameters())
+    names = {name for name, parameter in layer.named_parameters() if parameter.requires_grad}
+    own = {name for name, _ in layer.named_parameters()}
+    return is_plain and names == own and "weight" in names and names <= {"weight", "bias"}
 
 
 def _products(layer: nn.Module, delta: Tensor, h: Tensor) -> Gradients:

@@ -62,10 +62,26 @@ FAULTY = {"batch_norm": lambda: _with(nn.BatchNorm1d(64)), "dropout": lambda: _w
           "counts": lambda: _with(Counts()), "pair": lambda: _with(Pair()), "branch": lambda: _with(Branch()),
           "tied": _tied, "frozen": _frozen, "classes": lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 9)),
           "module": lambda: nn.Linear(64, 10), "shape": lambda: nn.Sequential(nn.Flatten(), nn.Linear(63, 10)),
-          "raises": lambda: 1 / 0, "input": lambda: nn.Sequential(nn.ReLU(inplace=True), nn.Flatten(),
-                                                                  nn.Linear(64, 10))}
+          "raises": lambda: 1 / 0, "double": lambda: _with().double(),
+          "input": lambda: nn.Sequential(nn.ReLU(inplace=True), nn.Flatten(), nn.Linear(64, 10))}
 for _name, _make in FAULTY.items():
     network(f"faulty_{_name}", version=1)(lambda trial, shape, n_classes, make=_make: make())
+
+
+class ByName(nn.Module):
+    """A layer whose input has a name, and one with a normalised weight."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(64, 12), nn.utils.parametrizations.weight_norm(nn.Linear(12, 10))
+
+    def forward(self, x):
+        return self.second(torch.tanh(self.first(input=x.flatten(1))))
+
+
+@network("by_name", version=1)
+def by_name(trial, shape, n_classes):
+    return nn.Sequential(ByName())
 
 
 class Twice(nn.Module):

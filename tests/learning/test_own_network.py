@@ -170,6 +170,7 @@ def test_frozen_parameters_are_not_trained(digits):
     ("classes", "must give 10 logits of a record, got an output of shape [9]"),
     ("module", "must return a torch.nn.Sequential, whose children are the blocks, got a Linear"),
     ("shape", "must take records of shape [1, 8, 8], got in block '1', for inputs [64]: RuntimeError"),
+    ("double", "block '1', must have float32 parameters, got torch.float64 in 'weight'"),
     ("raises", "must build a module, got ZeroDivisionError: division by zero")])
 def test_what_cannot_be_trained_is_refused_with_its_place(network, words):
     with pytest.raises(ConfigError) as refused:
@@ -216,8 +217,9 @@ def test_the_shipped_networks_have_the_sizes_that_their_pages_say(network, block
     assert sum(layer.parameters for layer in config.layers) == d
 
 
-@pytest.mark.parametrize(("network", "algorithm"), [("twice", "bp"), ("attention", "bp"), ("attention", "dfa"),
-                                                    ("faulty_tied", "bp"), ("small_transformer", "dfa")])
+@pytest.mark.parametrize(("network", "algorithm"), [
+    ("twice", "bp"), ("by_name", "bp"), ("attention", "bp"), ("attention", "dfa"), ("faulty_tied", "bp"),
+    ("small_transformer", "dfa")])
 def test_rows_are_the_gradients_of_single_records(network, algorithm, digits):
     config = own(network, algorithm=algorithm, **{"patch_side": 4} if network == "small_transformer" else {})
     training = prepare(Pack((config,)), digits, CPU)
