@@ -10,7 +10,8 @@ For notebooks and scripts, from one trial to a whole sweep (`analysis` reads the
     load_dataset     a verified data set
     load_experiment  an experiment file; Experiment and Resources: the same, from Python
     run_sweep        train an experiment's trials in parallel, and track them
-    trainer          register a trainer of your own; setting: a setting of it; Epoch: a value that it may yield
+    network          register a network of your own, for every algorithm; setting: a setting of it
+    trainer          register a trainer of your own; Epoch: a value that it may yield
 
 Importing this package imports no torch, Ray or MLflow; names that need them import them on first use.
 """
@@ -31,14 +32,16 @@ if TYPE_CHECKING:
     from pipeline.learning.handed import Epoch
     from pipeline.sweep.run import run_sweep
     from pipeline.trials.fields import setting
+    from pipeline.trials.own_network import network
     from pipeline.trials.packs import Resources
     from pipeline.trials.trainer import trainer
 
 __all__ = ["ConfigError", "Epoch", "Experiment", "Resources", "TrialConfig", "account", "load_dataset",
-           "load_experiment", "load_model", "privacy_tags", "recommended", "run_sweep", "setting", "train", "trainer"]
+           "load_experiment", "load_model", "network", "privacy_tags", "recommended", "run_sweep", "setting", "train",
+           "trainer"]
 
 __getattr__, __dir__ = lazy(__name__, {
     "Epoch": "learning.handed", "Experiment": "experiment.experiment", "Resources": "trials.packs", "account": "api",
     "load_dataset": "learning.data.dataset:load", "load_experiment": "experiment.experiment", "load_model": "api",
-    "privacy_tags": "accounting", "recommended": "experiment.preset", "run_sweep": "sweep.run",
-    "setting": "trials.fields", "train": "api", "trainer": "trials.trainer"})
+    "network": "trials.own_network", "privacy_tags": "accounting", "recommended": "experiment.preset",
+    "run_sweep": "sweep.run", "setting": "trials.fields", "train": "api", "trainer": "trials.trainer"})

@@ -12,7 +12,7 @@ from pipeline.accounting import Epsilon
 from pipeline.accounting import account as account_after
 from pipeline.accounting.evaluations import check_evaluations
 from pipeline.learning.data.dataset import Dataset, load
-from pipeline.learning.model import TrainedModel, check_known_network
+from pipeline.learning.model import TrainedModel, TrainedModule, check_known_network
 from pipeline.learning.run import train as train_pack
 from pipeline.tracking.artifacts import config_of
 from pipeline.tracking.reader import Reader
@@ -136,4 +136,5 @@ def load_model(run: str | Mapping[str, Any], store: Reader | str | os.PathLike[s
     tracked = reader.trial(key_or_id)
     trial = config_of(tracked)
     check_known_network(trial)
-    return TrainedModel(trial, reader.weights(tracked))
+    model = TrainedModule if trial.parts.network.own else TrainedModel
+    return model(trial, reader.weights(tracked))

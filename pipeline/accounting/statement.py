@@ -268,6 +268,9 @@ def _extension_notes(config: TrialConfig) -> list[str]:
                   (signals, config.algorithm, parts.feedback.per_record))
     notes = [f"that {assumption} is stated by the extension '{extension}': {reason}"
              for assumption, extension, reason in statements if reason]
+    if parts.network.own:
+        notes.append(f"network '{config.network}' computes each record's contribution alone; that it keeps nothing in "
+                     "Python between two calls is its author's affair")
     if parts.projector.hardware:
         notes.append("presupposes that the device projects every record without crosstalk from others")
     return notes

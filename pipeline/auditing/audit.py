@@ -70,7 +70,7 @@ def audit_experiment(experiment: Experiment, number: int | None = None, data_fol
     _check_steps(steps, list(chosen.values()))
     for trial_number, trial in chosen.items():  # all are checked before the first attack
         _, n_validation = trial.split_sizes
-        if trial.parts.trainer.built_in and not n_validation:
+        if not trial.own_code and not n_validation:
             raise ConfigError(f"validation_fraction: must be > 0, as the row space attack needs records that were held "
                               f"out, got 0.0 (trial {trial_number})")
     datasets: dict[str, Dataset] = {}
@@ -96,7 +96,7 @@ def audit_trial(trial: TrialConfig, data_folder: Path | None = None, steps: int 
 
 def _check_steps(steps: int, trials: Sequence[TrialConfig]) -> None:
     """Refuse more steps to attack than the shortest epoch has, of trials that this package's networks train."""
-    max_steps = min((trial.steps_per_epoch for trial in trials if trial.parts.trainer.built_in), default=1)
+    max_steps = min((trial.steps_per_epoch for trial in trials if not trial.own_code), default=1)
     if not 1 <= steps <= max_steps:
         raise ConfigError(f"--steps: must be at least 1 and at most the {max_steps} of an epoch, got {steps}")
 
@@ -129,10 +129,7 @@ def findings(name: str, trial: TrialConfig, data: Dataset, steps: int) -> Iterat
     apply.
     """
     noisy = with_noise(trial)
-    if trial.parts.trainer.built_in:
-        found = _network_findings(name, noisy, data, steps)
-    else:
-        found = _trainer_findings(name, noisy, data)
+    found = _own_code_findings(name, noisy, data) if trial.own_code else _network_findings(name, noisy, data, steps)
     for finding in found:
         yield dataclasses.replace(finding, public=finding.public or trial.disclosure == "plain")
 
@@ -175,19 +172,20 @@ def _release_finding(name: str, trial: TrialConfig) -> Finding:
     return Finding(row, metrics, epsilons=(release.audited, release.certified), exceeds=release.exceeds, public=True)
 
 
-def _trainer_findings(name: str, trial: TrialConfig, data: Dataset) -> Iterator[Finding]:
-    """Yield the findings on a trial of a user's trainer, and for each attack that does not apply, the reason.
+def _own_code_findings(name: str, trial: TrialConfig, data: Dataset) -> Iterator[Finding]:
+    """Yield the findings on a trial of a user's network or trainer, and why the other attacks do not apply.
 
-    The two-point attack needs the trainer's mechanism (`parameters`) or its function for one step (`step`).
+    The two-point attack needs this package's mechanism, or the trainer's function for one step (`step`).
     """
     def skipped(attack: str, reason: str) -> Finding:
         return Finding((name, attack, "-", "-", "-", "-", reason), public=True)
 
     trainer, kind = trial.parts.trainer, trial.parts.mechanism.kind(trial)
-    yield skipped("row space", "does not apply: layers are the trainer's affair")
+    owner = "network" if trainer.built_in else "trainer"
+    yield skipped("row space", f"does not apply: layers are the {owner}'s affair")
     if not kind:
         yield skipped("two neighbours, one step", "does not apply: nothing is stated")
-    elif trainer.parameters:
+    elif trial.parts.mechanism.certified:
         yield _release_finding(name, trial)
     elif trainer.step:
         yield _step_finding(name, trial, data)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -56,7 +57,7 @@ def audit_release(config: TrialConfig, trials: int, delta: float, mechanism: Mec
     The trial's own mechanism runs many times on either batch. Several statistics are tried, because noise may be
     missing in one place only: the log-likelihood ratio of the whole release, and of every matrix and bias vector. The
     last is the energy in a column of the first layer that only one neighbour reaches. It detects noise with a
-    covariance that depends on data. A trainer's contributions have no layers, so only the first statistic applies.
+    covariance that depends on data. Contributions of a user's code have no layers, so only the first statistic applies.
 
     Args:
         config: a trial with a certified mechanism, and noise.
@@ -70,13 +71,13 @@ def audit_release(config: TrialConfig, trials: int, delta: float, mechanism: Mec
     """
     mu, cpu = step_mu(config), torch.device("cpu")
     config = with_noise(TrialConfig(config.given, delta=delta))
-    has_layers = config.parts.trainer.built_in
+    has_layers = not config.own_code
     net = make_network(config, [config.seed]) if has_layers else Flat(config)
     matrices = make_feedback(Pack((config,)), net, cpu).matrices if config.denoise else None
     mechanism = mechanism or make_mechanism(Pack((config,)), net, cpu, matrices)
     without_noise = TrialConfig(config.given, noise_multiplier=0.0, noise="research", private_metrics="")
     noiseless_mechanism = make_mechanism(Pack((without_noise,)), net, cpu, matrices)
-    neighbours = _worst_neighbours(config)
+    neighbours = _worst_neighbours(config, net.sizes)
     output, *means = (net.blank_parameters(1) for _ in range(3))
 
     def release(mechanism: Mechanism, j: int, to: Parameters) -> None:
@@ -130,7 +131,8 @@ def _audit(first: np.ndarray, second: np.ndarray, delta: float, conf: float) -> 
     return two_point_step_audit(lambda j: next(values[j]), delta, trials=len(first), conf=conf, of="mu")
 
 
-def _worst_neighbours(config: TrialConfig) -> tuple[tuple[list[torch.Tensor], list[Activation]], ...]:
+def _worst_neighbours(config: TrialConfig,
+                      sizes: Sequence[int]) -> tuple[tuple[list[torch.Tensor], list[Activation]], ...]:
     """Return two neighbouring batches whose contributions any bound clips, for the largest possible difference.
 
     A batch is a pair of factors: deltas [1, m, n_l] and activations [1, m, n_{l-1}] of every layer. add/remove: no
@@ -143,13 +145,13 @@ def _worst_neighbours(config: TrialConfig) -> tuple[tuple[list[torch.Tensor], li
         """Return a vector [1, 1, n] of norm `norm` with equal entries."""
         return torch.full((1, 1, n), norm / max(n, 1)**0.5)
 
-    deltas = [equal_entries(n) for n in config.layer_sizes[1:]]
-    activations = [equal_entries(n) for n in config.layer_sizes[:-1]]
+    deltas = [equal_entries(n) for n in sizes[1:]]
+    activations = [equal_entries(n) for n in sizes[:-1]]
     if config.parts.sampler.relation == "add/remove":  # no record
         other_deltas, other_activations = [delta[:, :0] for delta in deltas], [h[:, :0] for h in activations]
     else:
         without_last = activations[0].clone()
-        without_last[..., -1:] = 0  # a slice, because a trainer's contributions have no inputs
+        without_last[..., -1:] = 0  # a slice, because contributions of a user's code have no inputs
         other_deltas, other_activations = [-delta for delta in deltas], [without_last, *activations[1:]]
     if config.exact:  # integer arithmetic
         return (_in_integers(config, other_deltas, other_activations), _in_integers(config, deltas, activations))

@@ -32,6 +32,7 @@ NEWEST = "recommended"  # in a file: the last of them
 ANY = "any"  # data set or features of rows for what has no row of its own
 # Settings on which it depends what is recommended, beside the target epsilon.
 DEPENDS = ("dataset", "features", "mechanism", "algorithm", "hidden", "network", "validation_fraction", "train_records")
+OF_ANY_NETWORK = ("sampler", "batch_size", "epochs", "clipping_norm")  # what is recommended for a user's network, too
 DIGITS = 2  # of a number that is computed from others
 
 
@@ -113,6 +114,8 @@ def recommend(version: str, given: Mapping[str, Any]) -> Recommendation:
     if "records" in row:
         records, _ = DATASETS[trial["dataset"]].split_sizes(trial["validation_fraction"], trial["train_records"])
         values |= _scaled(values, row["records"], records)
+    if parts_of("network", Network)[trial["network"]].own:
+        values = {name: value for name, value in values.items() if name in OF_ANY_NETWORK}
     return Recommendation(values, row["source"])
 
 

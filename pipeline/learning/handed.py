@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,6 +19,7 @@ from pipeline.learning.randomness import Noise, torch_generator
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.fields import UserError
 from pipeline.trials.packs import Pack
+from pipeline.trials.shapes import dense_shapes, n_parameters
 
 TRIED_BATCHES = 2  # of every epoch, with whose weights the function is tried: zeros at the start may hide a fault
 ROWS_AT_ONCE = 64  # records in one call of the function that `TrialContext.rows` is given
@@ -155,11 +157,11 @@ class TrialContext:
 
 
 class Flat(Network):
-    """The network as mechanisms see it: layers and sizes without initial weights."""
+    """Contributions of d numbers as mechanisms see them: biases of one layer without inputs and weights."""
 
     def __init__(self, config: TrialConfig) -> None:
-        self.layers = [make_layer(shape) for shape in config.layers]
-        self.sizes = (config.layers[0].n_in, *(shape.n_out for shape in config.layers))
+        self.sizes = (0, n_parameters(config.layers))
+        self.layers = [make_layer(shape) for shape in dense_shapes(self.sizes)]
 
 
 class Contributions:
@@ -226,41 +228,14 @@ class Contributions:
 
     def rows(self, function: RowsFunction, records: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         """Return the rows [n, d] of a batch's records; see `TrialContext.rows`."""
+        d = self._update.biases[0].shape[1]
         if self.n_released < TRIED_BATCHES:
             with self._randomness.restoring():  # a trial that resumes tries the function again
-                self._is_separate &= self._bits_are_separate(function)
-        rows = self._in_chunks(function, records, labels)
+                self._is_separate &= rows_are_separate(function, ROWS_AT_ONCE, d, *self._tried)
+        rows = in_chunks(function, ROWS_AT_ONCE, d, records, labels)
         is_batch = self._batch and all(map(_same_bits, (records, labels), self._batch))
         self._computed = rows.clone() if is_batch else None
         return rows
-
-    def _in_chunks(self, function: RowsFunction, records: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        """Return the rows [n, d] of records, computed `ROWS_AT_ONCE` at a time; zeros fill the last chunk."""
-        d = self._update.biases[0].shape[1]
-        chunks = [torch.empty(0, d, device=records.device)]
-        for begin in range(0, len(records), ROWS_AT_ONCE):
-            parts = [part[begin:begin + ROWS_AT_ONCE] for part in (records, labels)]
-            n = len(parts[0])
-            # `cat` takes new memory, also for a full chunk: kernels may depend on how memory is aligned.
-            filled = [torch.cat([part, part.new_zeros(ROWS_AT_ONCE - n, *part.shape[1:])]) for part in parts]
-            rows = function(*filled)
-            _check_rows(rows, ROWS_AT_ONCE, d, "rows")
-            chunks.append(rows[:n].clone())  # the function may write the next rows to the same memory
-        return torch.cat(chunks)
-
-    def _bits_are_separate(self, function: RowsFunction) -> bool:
-        """Whether rows of test records keep their bits if neighbours are permuted, missing and replaced."""
-        records, labels = self._tried
-        half, indices = ROWS_AT_ONCE // 2, torch.arange(ROWS_AT_ONCE, device=records.device)
-        with_others = torch.cat([indices[:half], indices[half:] + half])
-
-        def bits(indices: torch.Tensor) -> torch.Tensor:
-            return self._in_chunks(function, records[indices], labels[indices]).view(torch.uint8)
-
-        expected = bits(indices)
-        return (torch.equal(bits(indices.flip(0)).flip(0), expected)
-                and torch.equal(bits(indices[:half]), expected[:half])
-                and torch.equal(bits(with_others)[:half], expected[:half]))
 
     def release(self, rows: torch.Tensor) -> torch.Tensor:
         """Return the noisy mean [d] of a batch's contributions: their bounded sum over the public batch size m.
@@ -299,6 +274,40 @@ class Contributions:
             raise TrainerError(f"yields after {self.n_released} of {self._steps} batches were released; must be all of "
                                "an epoch's, as that is what is accounted for")
         self.n_released = 0
+
+
+def filled(size: int, *parts: torch.Tensor) -> list[torch.Tensor]:
+    """Return the parts of at most `size` records, in new memory, with zeros for records that are missing."""
+    # `cat` takes new memory, also for a full chunk: kernels may depend on how memory is aligned.
+    return [torch.cat([part, part.new_zeros(size - len(part), *part.shape[1:])]) for part in parts]
+
+
+def in_chunks(function: RowsFunction, size: int, d: int, records: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """Return the rows [n, d] of records, computed `size` at a time; zeros fill the last chunk."""
+    kept = torch.empty(len(records), d, device=records.device)  # the function may write all rows to the same memory
+    for begin in range(0, len(records), size):
+        parts = [part[begin:begin + size] for part in (records, labels)]
+        rows = function(*filled(size, *parts))
+        _check_rows(rows, size, d, "rows")
+        kept[begin:begin + size] = rows[:len(parts[0])]
+    return kept
+
+
+def rows_are_separate(function: RowsFunction, size: int, d: int, records: torch.Tensor, labels: torch.Tensor) -> bool:
+    """Whether rows keep their bits if neighbours in a chunk are permuted, missing and replaced.
+
+    It is tried on the first 1.5 chunks of test records and labels.
+    """
+    half, indices = size // 2, torch.arange(size, device=records.device)
+    with_others = torch.cat([indices[:half], indices[half:] + half])
+
+    def bits(indices: torch.Tensor) -> list[bytes]:  # digests, as rows may be long
+        rows = in_chunks(function, size, d, records[indices], labels[indices]).detach().cpu().numpy()
+        return [hashlib.blake2b(row.tobytes()).digest() for row in rows]
+
+    expected = bits(indices)
+    return (bits(indices.flip(0))[::-1] == expected and bits(indices[:half]) == expected[:half]
+            and bits(with_others)[:half] == expected[:half])
 
 
 def _same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:

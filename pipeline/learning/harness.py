@@ -6,7 +6,6 @@ docs/trainers.md lists what these checks cannot see.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import math
 import traceback
 from collections.abc import Collection, Iterator, Mapping
@@ -18,9 +17,7 @@ import numpy as np
 import torch
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
-from pipeline.accounting import privacy_tags
 from pipeline.accounting.certified import with_noise
-from pipeline.accounting.statement import with_rounded_rows
 from pipeline.learning.canary_scores import CanaryScores
 from pipeline.learning.data.dataset import Dataset
 from pipeline.learning.data.sampling import ABSENT
@@ -40,7 +37,6 @@ from pipeline.learning.handed import (
 from pipeline.learning.randomness import Noise
 from pipeline.learning.run import Run
 from pipeline.trials.packs import Pack
-from pipeline.trials.records import EpochRecord, Outcome
 from pipeline.trials.trainer import check_packages
 
 LOGIT_TOLERANCE = 1e-3  # largest change of a logit with its batch, relative to the largest logit: allows for rounding
@@ -91,6 +87,11 @@ class Harness(Run):
         if self.epochs_generator:
             with self._line_in_errors(), self.randomness.installed():
                 self.epochs_generator.close()
+
+    @property
+    def rounded_rows(self) -> bool:  # type: ignore[override]  # `Run` has a constant
+        """Whether a certified trainer's rows are independent only up to rounding."""
+        return self.contributions is not None and self.contributions.rounded_rows
 
     @property
     def resumable(self) -> bool:
@@ -387,15 +388,6 @@ class Harness(Run):
                                   "yield a function of records in its place, whose weights are not kept",
                                   str(error)) from None
         return weights
-
-    def _record(self, r: int, measured: Mapping[str, float], n_charged: int, outcome: Outcome | None = None,
-                scores: np.ndarray | None = None) -> EpochRecord:
-        """Return `Run._record`; its tags say from the epoch on where the last bits of rows are not covered."""
-        record = super()._record(r, measured, n_charged, outcome, scores)
-        if not (self.config.secure and self.contributions and self.contributions.rounded_rows):
-            return record
-        tags = {**privacy_tags(self.pack.trials[r]), **record.tags}
-        return dataclasses.replace(record, tags=with_rounded_rows(tags))
 
     def _canary_scores(self) -> np.ndarray:
         """Return the unexplained log-probability of each canary's wrong label [1, k]; k = 0 without canaries."""

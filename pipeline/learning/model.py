@@ -10,9 +10,10 @@ import torch
 from pipeline.learning.data.dataset import Dataset
 from pipeline.learning.data.features import compute
 from pipeline.learning.data.inputs import Inputs
-from pipeline.learning.evaluation import EVALUATION_BATCH
+from pipeline.learning.evaluation import EVALUATION_BATCH, Net
 from pipeline.learning.integers.inputs import IntegerInputs
 from pipeline.learning.integers.network import IntegerNetwork
+from pipeline.learning.modules import ModuleNet, initial_module
 from pipeline.learning.network.network import Network, make_network
 from pipeline.trials.config import ConfigError, TrialConfig
 
@@ -76,21 +77,26 @@ class TrainedModel(torch.nn.Module):
         Raises:
             ConfigError: for records of another type or shape.
         """
-        inputs = self._inputs(records)
-        if self._network.parameters.flat.device != records.device:
-            self._network = _network(self.config, records.device)
-        net, places = self._network, torch.arange(len(records), device=records.device)
+        inputs, places = self._inputs(records), torch.arange(len(records), device=records.device)
+        net = self._current_network(records.device)
+        logits = torch.cat([net.forward(inputs.batch(chunk[None]))[1][0] for chunk in places.split(EVALUATION_BATCH)])
+        if inputs.usable is not None:
+            logits[~inputs.usable] = torch.nan
+        return logits
+
+    def _current_network(self, device: torch.device) -> Net:
+        """Return the network on a device, with the module's present weights."""
+        if self._network.parameters.flat.device != device:
+            self._network = _network(self.config, device)
+        net = self._network
         # The module's weights may have changed since the last call: copy them into a network of one trial.
-        net.parameters = net.blank_parameters(1, records.device)
+        net.parameters = net.blank_parameters(1, device)
         blocks = zip(net.parameters.weights, net.parameters.biases, strict=True)
         for number, (weight, bias) in enumerate(blocks, start=1):
             layer = self.get_submodule(f"layer_{number}")
             weight[0].copy_(layer.get_parameter("weight").flatten(1))
             bias[0].copy_(layer.get_parameter("bias"))
-        logits = torch.cat([net.forward(inputs.batch(chunk[None]))[1][0] for chunk in places.split(EVALUATION_BATCH)])
-        if inputs.usable is not None:
-            logits[~inputs.usable] = torch.nan
-        return logits
+        return net
 
     def _inputs(self, records: torch.Tensor) -> Inputs:
         """Return the network's inputs of raw records [n, ...], after the trial's feature map and input scaling.
@@ -112,6 +118,23 @@ class TrainedModel(torch.nn.Module):
             (flat,) = compute([flat], data, config)
         inputs = IntegerInputs if config.exact else Inputs
         return inputs(flat, config, data)
+
+
+class TrainedModule(TrainedModel):
+    """The same of a user's network: `network` is the user's module with its trained weights."""
+
+    def __init__(self, config: TrialConfig, weights: Mapping[str, np.ndarray]) -> None:
+        """Build the module, and load the weights into it."""
+        torch.nn.Module.__init__(self)
+        self.config, self.network = config, initial_module(config)
+        shapes = {name: tuple(array.shape) for name, array in weights.items()}
+        expected = {name: tuple(value.shape) for name, value in self.network.state_dict().items()}
+        if shapes != expected:
+            raise ConfigError(f"weights: must be {expected}, got {shapes}")
+        self.network.load_state_dict({name: torch.from_numpy(np.array(array)) for name, array in weights.items()})
+
+    def _current_network(self, device: torch.device) -> Net:
+        return ModuleNet(self.config, self.network)
 
 
 def _network(config: TrialConfig, device: torch.device) -> Network:

@@ -15,6 +15,7 @@ import torch
 
 from pipeline.accounting import account, describe, privacy_tags
 from pipeline.accounting.certified import calibrated, with_noise
+from pipeline.accounting.statement import with_rounded_rows
 from pipeline.learning.canaries import Canaries
 from pipeline.learning.data.dataset import Dataset
 from pipeline.learning.data.features import features
@@ -123,6 +124,7 @@ class Run(ABC):
 
     net: Net
     inputs: type[Inputs] = Inputs
+    rounded_rows = False  # whether last bits of contributions may depend on other records of a batch
 
     def __init__(self, pack: Pack, data: Dataset, device: torch.device, rungs: Collection[int] = ()) -> None:
         """Split the records into training and validation, load the inputs and draw canaries.
@@ -267,6 +269,8 @@ class Run(ABC):
         if self.epoch == 1:
             tags = {**privacy_tags(trial), **calibrated(trial), **_optical_tags(trial), **self._tags(r),
                     DESCRIPTION: describe(trial), "device": _device_name(self.device)}
+        if trial.secure and self.rounded_rows:
+            tags = with_rounded_rows({**privacy_tags(trial), **tags})
         metrics = dict(measured) | {e.metric_name: e.value for e in account(trial, n_charged)}
         if scores is not None and self.canaries:
             epsilon, metrics["audit/canary_auc"] = self.canaries.audit(r, scores[r])

@@ -176,13 +176,17 @@ class Training(Run):
 
     def _gradient_on_test_records(self) -> None:
         """Write the true gradient on the next m test records; it is public, like the test set and the iterate."""
-        m = self.pack.shared.batch_size
-        places = torch.arange(self._measured * m, (self._measured + 1) * m, device=self.device)
-        places = (places % len(self.data.test_y)).expand(len(self.pack.trials), -1)
-        self._measured += 1
+        places = self._next_test_places().expand(len(self.pack.trials), -1)
         activations, logits = self.net.forward(self.test_inputs.batch(places, reuse_buffer=True))
         error, _ = self.loss(logits, self.data.test_y[places])
         true_gradient(self.net, error, activations, self.gradient)
+
+    def _next_test_places(self) -> torch.Tensor:
+        """Return the places of the next m test records [m]."""
+        m = self.pack.shared.batch_size
+        places = torch.arange(self._measured * m, (self._measured + 1) * m, device=self.device)
+        self._measured += 1
+        return places % len(self.data.test_y)
 
     def deltas(self, error: torch.Tensor, activations: list[torch.Tensor],
                present: torch.Tensor | None = None) -> list[torch.Tensor]:

@@ -17,6 +17,7 @@ from pipeline.trials.loss import Loss
 from pipeline.trials.mechanism import Mechanism
 from pipeline.trials.network import Network
 from pipeline.trials.optimizer import Optimizer
+from pipeline.trials.own_network import Own as Own
 from pipeline.trials.part import PARTS, RESERVED, SETTINGS, SLOTS, Part, declares, parts_of, settings, uses
 from pipeline.trials.release import Release
 from pipeline.trials.sampler import Sampler
@@ -188,6 +189,11 @@ class TrialConfig:
         return self.parts.arithmetic.exact and self.parts.trainer.built_in
 
     @property
+    def own_code(self) -> bool:
+        """Whether a user's code computes what records contribute: a trainer or a network."""
+        return self.parts.network.own or not self.parts.trainer.built_in
+
+    @property
     def secure(self) -> bool:
         """Whether noise and batches come from the operating system."""
         return self.parts.release.secret and self.parts.mechanism.private
@@ -200,7 +206,7 @@ class TrialConfig:
     @property
     def hides_errors(self) -> bool:
         """Whether exception messages stay in the private folder, because they may contain private records."""
-        return self.secure or (not self.parts.trainer.built_in and self.disclosure != "plain")
+        return self.secure or (self.own_code and self.disclosure != "plain")
 
     @property
     def draws_fresh_noise(self) -> bool:
@@ -271,9 +277,9 @@ class TrialConfig:
     def pack_key(self) -> str:
         """Return a key that is equal for trials that may train together: their tensors have the same shapes.
 
-        A trial of a user's trainer trains alone.
+        A trial with a user's code trains alone.
         """
-        if not self.parts.trainer.built_in:
+        if self.own_code:
             return self.trial_key
         return digest({name: value for name, value in self.canonical().items()
                        if not SETTINGS[name].metadata["per_trial"]})

@@ -77,7 +77,7 @@ def method_of(algorithm: str, network: str, hidden: Sequence[int]) -> str:
     `softmax` stands for networks without hidden layers, for which all algorithms are the same.
     """
     part = parts_of("network", Network)[network]
-    return algorithm if part.trainer_only or part.convolutional or hidden else "softmax"
+    return algorithm if part.trainer_only or part.own or part.convolutional or hidden else "softmax"
 
 
 def computed_features(trials: Iterable[TrialConfig]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Networks: fully connected layers, with or without convolutions before them."""
+"""Networks: fully connected layers, with or without convolutions before them; `own_network` has those of users."""
 
 from __future__ import annotations
 
@@ -22,6 +22,8 @@ class Network(Part):
     """Settings of all networks."""
 
     convolutional: ClassVar[bool] = False  # whether layers share weights over positions
+    own: ClassVar[bool] = False  # whether it is a user's module
+    runs: ClassVar[str] = ""  # `module:attribute` of the `pipeline.learning.run.Run` that trains it; by arithmetic
     hidden: tuple[int, ...] = setting((512, 512), "widths of the hidden fully connected layers")
     activation: str = setting("tanh", "activation phi of the hidden fully connected layers", choices=ACTIVATIONS)
     input_norm: float = setting(
@@ -39,6 +41,11 @@ class Network(Part):
     output_std: float = setting(
         0.2, "standard deviation of the entries of an output layer that starts as a multiple of B", low=0,
         open_low=True, needs=[chosen("output_init", "feedback")])
+
+    @property
+    def lower_layers(self) -> int:
+        """Return how many of the lowest layers back-propagate with algorithm `hybrid`."""
+        return 0
 
     def convolutions(self, shape: tuple[int, ...]) -> tuple[LayerShape, ...]:
         """Return the shapes of the convolutions for records of this shape."""
@@ -81,6 +88,10 @@ class Convnet(Network):
     channels: tuple[int, ...] = setting((64, 64), "filters of the convolutions")
     kernel: int = setting(5, "rows and columns of a filter, odd", low=1)
     conv_activation: str = setting("tanh", "activation phi of the convolutions", choices=ACTIVATIONS)
+
+    @property
+    def lower_layers(self) -> int:
+        return len(self.channels)
 
     def convolutions(self, shape: tuple[int, ...]) -> tuple[LayerShape, ...]:
         """Return one shape for each of `channels`."""

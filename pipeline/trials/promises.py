@@ -11,9 +11,13 @@ from typing import TYPE_CHECKING
 
 from pipeline.trials.fields import ConfigError, refuse
 from pipeline.trials.mechanism import LARGEST_NUMBER
+from pipeline.trials.own_network import Own
+from pipeline.trials.shapes import n_parameters
 
 if TYPE_CHECKING:
     from pipeline.trials.config import TrialConfig
+
+LONGEST_ROW = 2**23  # numbers of 15 bits, whose sum of squares has 53
 
 
 def check_promises(trials: Iterable[TrialConfig], published: Collection[str] | None = ()) -> None:
@@ -40,9 +44,13 @@ def check_noise(trial: TrialConfig) -> None:
     An explicit 0 is accepted. A trial from a store always gives its noise, because its params name every setting.
     """
     mechanism, trainer = trial.parts.mechanism, trial.parts.trainer
-    if not trainer.built_in and trial.trainer_version != trainer.version:
-        raise ConfigError("trainer_version", f"must be {trainer.version}, that of trainer '{trainer.name}' as it is "
-                          "loaded", trial.trainer_version)
+    versions = [("trainer", trainer.version)] if not trainer.built_in else []
+    if isinstance(network := trial.parts.network, Own):
+        versions.append(("network", network.version))
+    for slot, loaded in versions:
+        given = getattr(trial, f"{slot}_version")
+        refuse(given != loaded, f"{slot}_version", f"must be {loaded}, that of {slot} '{getattr(trial, slot)}' as it "
+               "is loaded", given)
     refuse(trial.noise_multiplier > LARGEST_NUMBER, "noise_multiplier", f"must be at most {LARGEST_NUMBER:g}, whose "
            "square is a number", f"{trial.noise_multiplier:g}")
     noise = "noise_multiplier" if mechanism.certified else trainer.calibrates  # name of the setting; may be empty
@@ -59,6 +67,9 @@ def _check_secure(trial: TrialConfig) -> None:
            "it with noise 'secure'", "use 'centered'")
     refuse(trial.parts.network.convolutional, "network", "the proof of noise 'secure' is of integers, which "
            "convolutions are not computed in", "'convnet'", "use 'mlp', or noise 'research'")
+    n_weights = n_parameters(trial.layers)
+    refuse(trial.own_code and n_weights > LONGEST_ROW, "noise", f"'secure' takes contributions of at most "
+           f"{LONGEST_ROW:,} numbers, whose norm is exact in float64", f"it with {n_weights:,}", "use 'research'")
     check_exact(trial)
 
 
@@ -77,4 +88,4 @@ def sums_in_floating_point(trial: TrialConfig) -> bool:
 
     Earlier versions did this: such trials are read and reported, but not trained any more.
     """
-    return trial.secure and trial.parts.mechanism.certified and trial.parts.trainer.built_in and not trial.exact
+    return trial.secure and trial.parts.mechanism.certified and not trial.own_code and not trial.exact

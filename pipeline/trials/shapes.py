@@ -22,6 +22,10 @@ class DenseShape:
         return self.n_out, self.n_in
 
     @property
+    def parameters(self) -> int:
+        return self.n_out * self.n_in + self.n_out
+
+    @property
     def multiplications(self) -> int:
         """Return the multiplications of one record's forward pass."""
         return self.n_out * self.n_in
@@ -55,9 +59,29 @@ class ConvShape:
         return self.out_channels, self.in_channels, self.kernel, self.kernel
 
     @property
+    def parameters(self) -> int:
+        return math.prod(self.weight_shape) + self.out_channels
+
+    @property
     def multiplications(self) -> int:
         """Return the multiplications of one record's forward pass, those with padding included."""
         return self.height * self.width * math.prod(self.weight_shape)
+
+
+@dataclass(frozen=True)
+class BlockShape(DenseShape):
+    """A block of a user's network, from n_in to n_out numbers of a record, with counts of its own."""
+
+    trained: int  # parameters
+    products: int  # multiplications of one record's forward pass
+
+    @property
+    def parameters(self) -> int:
+        return self.trained
+
+    @property
+    def multiplications(self) -> int:
+        return self.products
 
 
 LayerShape = DenseShape | ConvShape
@@ -65,7 +89,7 @@ LayerShape = DenseShape | ConvShape
 
 def n_parameters(layers: Sequence[LayerShape]) -> int:
     """Return the number of weights and biases."""
-    return sum(math.prod(layer.weight_shape) + layer.weight_shape[0] for layer in layers)
+    return sum(layer.parameters for layer in layers)
 
 
 def dense_shapes(sizes: Sequence[int]) -> tuple[DenseShape, ...]:

@@ -75,7 +75,7 @@ class BuiltIn(Trainer):
     built_in = True
 
     def run(self, trial: TrialConfig) -> str:
-        return trial.parts.arithmetic.works
+        return trial.parts.network.runs or trial.parts.arithmetic.works
 
     def layers(self, trial: TrialConfig) -> tuple[LayerShape, ...]:
         return trial.parts.network.layers(trial.parts.features.shape(trial), trial.parts.data.spec.n_classes)
@@ -96,7 +96,7 @@ class _TrainerPart(Part):
 class _Network(_TrainerPart):
     """A placeholder for the trainer's own network."""
 
-    convolutional = False
+    convolutional = own = False
 
 
 @part("loss", "by_trainer", trainer_only=True)

@@ -166,8 +166,8 @@ def direct_feedback(pack: Pack, net: Network, device: torch.device) -> DirectFee
         device: device of errors and projections.
     """
     shared = pack.shared
-    # In the hybrid, convolutions use back-propagation.
-    widths = shared.hidden if shared.parts.feedback.convolutional else net.sizes[1:-1]
+    lower = shared.parts.network.lower_layers if shared.parts.feedback.convolutional else 0  # they back-propagate
+    widths = net.sizes[1 + lower:-1]
     projector = make_projector(pack.trials, sum(widths), device)
     if is_centered(shared):
         projector.center()

@@ -30,6 +30,7 @@ SAFETY_FACTOR = 1 - 2.0**-20
 CHUNK_ELEMENTS = {"cpu": 2**16, "cuda": 2**28}  # on a CPU, a chunk stays in the cache for several passes
 
 ROW_BITS = 30  # bits of C, for contributions in rows
+ROW_ELEMENTS = 2**22  # numbers of rows that are made integers at a time
 INPUT_BITS = 15  # bits of a row's largest number before it is bounded, so that its norm is exact
 
 Factor = Callable[[torch.Tensor], torch.Tensor]  # from norms [R, m, 1] to factors of contributions
@@ -213,23 +214,26 @@ class RowSum:
         contribution_step = bounds[0] / 2**ROW_BITS  # before it is rounded to a power of two times the unit
         self.scale = 2.0 ** max(0, math.floor(math.log2(contribution_step / self.unit)))
         self.noise = RoundedNoise(len(trials), shape, device)
+        self.total: torch.Tensor | float = 0.0  # of the rows that are not released yet, [1, d]
 
-    def release(self, factor: Factor, rows: Sequence[torch.Tensor], activations: Sequence[torch.Tensor],
-                out: Parameters) -> None:
-        """Write the mean of the rows [1, n, d], with noise, to `out`; a row that is not finite contributes nothing.
+    def add(self, factor: Factor, rows: torch.Tensor) -> None:
+        """Add rows [1, n, d] to the sum; a row that is not finite contributes nothing.
 
         Args:
             factor: maps norms [1, n, 1] to factors that bound the rows.
-            rows: one tensor of contributions [1, n, d].
-            activations: not used: rows are whole contributions.
-            out: the result.
+            rows: contributions.
         """
-        is_finite = rows[0].isfinite().all(dim=-1, keepdim=True)
-        contributions = torch.where(is_finite, rows[0], 0.0).double()
-        largest = contributions.abs().amax(dim=-1, keepdim=True)
-        step = power_of_two_above(largest) / 2**INPUT_BITS
-        integers = (contributions / step).round_()
-        factors = factor(exact_norm(integers) * step).mul_(SAFETY_FACTOR) * step / (self.unit * self.scale)
-        total = (integers * factors).trunc_().sum(dim=1)
+        for chunk in rows.split(max(1, ROW_ELEMENTS // rows.shape[2]), dim=1):
+            is_finite = chunk.isfinite().all(dim=-1, keepdim=True)
+            contributions = torch.where(is_finite, chunk, 0.0).double()
+            largest = contributions.abs().amax(dim=-1, keepdim=True)
+            step = power_of_two_above(largest) / 2**INPUT_BITS
+            integers = contributions.div_(step).round_()
+            factors = factor(exact_norm(integers) * step).mul_(SAFETY_FACTOR) * step / (self.unit * self.scale)
+            self.total = self.total + integers.mul_(factors).trunc_().sum(dim=1)
+
+    def release(self, out: Parameters) -> None:
+        """Write the mean of the rows that were added, with noise, to `out`, and begin a new sum."""
         _, (noise,) = out.views(self.noise.next())  # one layer, whose biases are all the numbers
-        out.biases[0].copy_(total.mul_(self.scale).add_(noise).mul_(self.unit / self.batch_size))
+        out.biases[0].copy_(noise.add_(self.total * self.scale).mul_(self.unit / self.batch_size))
+        self.total = 0.0

@@ -188,14 +188,19 @@ class GaussianMechanism(Mechanism):
         if isinstance(self.integers, IntegerSum):
             self.integers.release(self.layer_factors, deltas, activations, released)
         elif self.integers:
-            self.integers.release(self.factor, deltas, activations, released)
+            self.integers.add(self.factor, deltas[0])
+            self.integers.release(released)
         else:
             self.add_up(deltas, activations, released)
-            weights, biases = released.views(self.source.next())
-            for block, noise in zip(released.weights + released.biases, weights + biases, strict=True):
-                block.add_(noise).div_(self.batch_size)
+            self.release(released)
         if self.space:
             self.space.expand_to(released, out)
+
+    def release(self, total: Parameters) -> None:
+        """Add noise to the sum of the bounded contributions, and divide it by the public m."""
+        weights, biases = total.views(self.source.next())
+        for block, noise in zip(total.weights + total.biases, weights + biases, strict=True):
+            block.add_(noise).div_(self.batch_size)
 
     def add_up(self, deltas: list[torch.Tensor], activations: list[Activation], out: Parameters) -> None:
         """Write the sum of the bounded contributions to `out`, with `denoise` in feedback-space coordinates."""

@@ -207,9 +207,10 @@ def start_output(net: Network, config: TrialConfig, matrices: torch.Tensor | Non
     Raises:
         ValueError: for `feedback` without matrices, as with an extension that has none.
     """
+    if config.output_init == "uniform":
+        return
     weight = net.parameters.weights[-1]
-    if config.output_init != "uniform":
-        net.parameters.layers[-1].zero_()
+    net.parameters.layers[-1].zero_()
     if config.output_init == "feedback":
         if matrices is None:
             raise ValueError("matrices: output_init 'feedback' needs the feedback matrix B, got None")

@@ -1,0 +1,274 @@
+"""Networks of the user: equal to built-in ones, certified record by record, refused with the place of the fault."""
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from registries import forgotten_plugins
+
+from pipeline import ConfigError, TrialConfig, account, load_model, train
+from pipeline.auditing.audit import findings
+from pipeline.cli import main
+from pipeline.experiment.plugins import load_plugins
+from pipeline.experiment.preset import recommend
+from pipeline.learning.handed import filled, rows_are_separate
+from pipeline.learning.model import TrainedModule
+from pipeline.learning.run import prepare
+from pipeline.tracking.reader import Reader
+from pipeline.trials.packs import Pack
+from pipeline.trials.part import PARTS
+
+CPU = torch.device("cpu")
+FOLDER = Path(__file__).parents[1] / "data"
+SHIPPED = FOLDER.parents[1] / "experiments" / "networks"
+
+
+@pytest.fixture(autouse=True, scope="module")
+def networks():
+    with forgotten_plugins():
+        load_plugins(["some_networks"], FOLDER)
+        load_plugins(["tempered_cnn", "small_transformer"], SHIPPED)
+        yield
+
+
+def own(network="perceptron", **settings):
+    base = dict(dataset="digits", network=network, algorithm="dfa", mechanism="per_example", clipping_norm=0.5,
+                noise_multiplier=1.0, sampler="poisson", batch_size=48, epochs=2, learning_rate=0.1)
+    return TrialConfig(**base | settings)
+
+
+def built_in(config):
+    values = {name: value for name, value in config.given if name not in ("shared_blocks", "network_version")}
+    if config.network == "perceptron":
+        return TrialConfig(**values | dict(network="mlp", hidden=(16, 16)))
+    return TrialConfig(**values | dict(network="convnet", channels=(4, 6), kernel=3, hidden=(16,)))
+
+
+def updates(config, digits):
+    """The update of a built-in network and of the same network as a module, given the same weights and batch."""
+    module, layers = (prepare(Pack((c,)), digits, CPU) for c in (config, built_in(config)))
+    blocks = zip(layers.net.parameters.weights, layers.net.parameters.biases, strict=True)
+    module.net.parameters.row[0].copy_(torch.cat([part[0].flatten() for block in blocks for part in block]))
+    indices = layers.sampler.epoch()[0]
+    losses = [training.step(indices, measure_alignment=True) for training in (module, layers)]
+    blocks = zip(layers.update.weights, layers.update.biases, strict=True)
+    return losses, module.update.row[0], torch.cat([part[0].flatten() for block in blocks for part in block])
+
+
+@pytest.mark.parametrize("mechanism", [dict(mechanism="none", noise_multiplier=0.0), dict(noise_multiplier=0.0),
+                                       dict(mechanism="automatic", noise_multiplier=0.0)])
+@pytest.mark.parametrize(("network", "algorithm"), [
+    ("perceptron", "bp"), ("perceptron", "dfa"), ("perceptron", "tdfa"), ("perceptron", "pdfa"),
+    ("convolutions", "bp"), ("convolutions", "dfa"), ("convolutions", "hybrid")])
+def test_a_module_has_the_updates_of_the_same_built_in_network(network, algorithm, mechanism, digits):
+    config = own(network, algorithm=algorithm, **mechanism)
+    if algorithm == "hybrid":
+        config = dataclasses.replace(config, shared_blocks=2)
+    ((loss, cosines), (expected_loss, expected_cosines)), update, expected = updates(config, digits)
+    torch.testing.assert_close(update, expected, rtol=1e-5, atol=1e-5 * expected.abs().max().item())
+    torch.testing.assert_close(loss, expected_loss, rtol=1e-5, atol=0)
+    torch.testing.assert_close(cosines, expected_cosines, rtol=1e-4, atol=1e-5)
+
+
+def test_the_certified_epsilon_is_that_of_the_built_in_network():
+    config = own("convolutions", algorithm="hybrid")
+    assert [str(epsilon) for epsilon in account(config)] == [str(epsilon) for epsilon in account(built_in(config))]
+
+
+def sums(training, records, labels):
+    """The integer sum of the contributions of records [n, 1, 8, 8], in steps of the noise's grid over C, and C."""
+    mechanism = training.mechanism
+    mechanism.integers.total = 0.0
+    for x, y in zip(records.flatten(1).split(training.size), labels.split(training.size), strict=True):
+        x, y, present = filled(training.size, x, y, torch.ones(len(x)))
+        passed, error, _ = training._passed(x, y, present)
+        training._add(passed.parts(training._signals(error)), present.bool()[:, None])
+    total, mechanism.integers.total = mechanism.integers.total, 0.0
+    return total * mechanism.integers.unit * mechanism.integers.scale
+
+
+@pytest.mark.parametrize(("network", "algorithm"), [("perceptron", "dfa"), ("convolutions", "hybrid"),
+                                                    ("convolutions", "bp"), ("perceptron", "tdfa")])
+def test_no_record_moves_the_integer_sum_by_more_than_c(network, algorithm, digits):
+    training = prepare(Pack((own(network, algorithm=algorithm, noise="secure", records_at_once=16),)), digits, CPU)
+    generator = torch.Generator().manual_seed(0)
+    batch = torch.rand(20, 1, 8, 8, generator=generator) * 2 - 1
+    one_hot = torch.zeros(1, 1, 8, 8)
+    one_hot[..., 3] = 1e6
+    extremes = [torch.zeros(1, 1, 8, 8), torch.full((1, 1, 8, 8), 1e4), torch.full((1, 1, 8, 8), torch.nan), one_hot,
+                torch.full((1, 1, 8, 8), torch.inf), torch.full((1, 1, 8, 8), -3e38)]
+    labels = torch.arange(20) % 10
+    without = sums(training, batch, labels)
+    assert without.norm() > 0.5  # the sum is of something
+    for extreme in extremes:
+        for place in (0, 7, 16, 20):
+            records = torch.cat([batch[:place], extreme, batch[place:]])
+            of_all = torch.cat([labels[:place], torch.tensor([3]), labels[place:]])
+            assert (sums(training, records, of_all) - without).norm() <= 0.5
+
+
+@pytest.mark.parametrize("size", [16, 64])
+@pytest.mark.parametrize("algorithm", ["bp", "dfa"])
+@pytest.mark.parametrize("network", ["perceptron", "convolutions"])
+def test_no_bit_of_a_row_depends_on_other_records(network, algorithm, size, digits):
+    training = prepare(Pack((own(network, algorithm=algorithm, noise="secure", records_at_once=size),)), digits, CPU)
+    d = training.update.row.shape[1]
+    assert rows_are_separate(training._rows, size, d, *training._tried)
+    assert not rows_are_separate(lambda x, y: training._rows(x, y) + x.mean(), size, d, *training._tried)
+
+
+def test_a_secure_trial_is_certified_and_one_whose_rows_mix_bits_is_not(digits, monkeypatch):
+    config = own(noise="secure", epochs=1, train_records=200, batch_size=20)
+    first = next(train(config, digits))
+    assert first.tags["privacy.certified"] == "true"
+    monkeypatch.setattr("pipeline.learning.modules.rows_are_separate", lambda *_: False)
+    first = next(train(config, digits))
+    assert first.tags["privacy.certified"] == "up to rounding"
+
+
+def test_a_resumed_trial_has_the_same_bits(digits):
+    config = own("convolutions", algorithm="hybrid", train_records=400, epochs=3, averaging=0.5)
+    whole, first = (prepare(Pack((config,)), digits, CPU) for _ in range(2))
+    records = [whole.run_epoch() for _ in range(3)]
+    first.run_epoch()
+    arrays, values = first.capture()
+    second = prepare(Pack((config,)), digits, CPU)
+    second.restore(arrays, values)
+    second.run_epoch()
+    (last,) = second.run_epoch()
+    for name, weight in records[-1][0].outcome.weights.items():
+        assert np.array_equal(weight, last.outcome.weights[name])
+
+
+def test_the_trained_module_gives_the_logits_of_the_evaluation(digits):
+    last = [*train(own(epochs=1), digits)][-1]
+    model = TrainedModule(own(epochs=1), last.outcome.weights)
+    accuracy = (model(digits.test_x).argmax(1) == digits.test_y).float().mean().item()
+    assert accuracy == pytest.approx(last.metrics["test/accuracy"], abs=1e-6)
+    assert isinstance(model.network, torch.nn.Sequential)
+    with pytest.raises(ConfigError, match=r"weights: must be .*'2.bias': \(10,\)"):
+        TrainedModule(own(epochs=1, units=8), last.outcome.weights)
+
+
+def test_frozen_parameters_are_not_trained(digits):
+    config = own("convolutions", mechanism="none", noise_multiplier=0.0, epochs=1)
+    training = prepare(Pack((config,)), digits, CPU)
+    assert training.update.row.shape[1] == sum(p.numel() for p in training.net.module.parameters())
+
+
+@pytest.mark.parametrize(("network", "words"), [
+    ("batch_norm", "one record at a time, got layer '1' (BatchNorm1d), which takes statistics of batches; use GroupN"),
+    ("dropout", "the same result at every call, got layer '1' (Dropout), which draws at random; leave it out"),
+    ("counts", "in place that outlives a call, got block '1', which changes buffer 'calls'"),
+    ("input", "in place that outlives a call, got block '0', which changes its input"),
+    ("pair", "block '1', must give one tensor [n, ...] for n records, got a tuple"),
+    ("branch", "in block '1', for inputs [64]"),
+    ("tied", "must share no parameter between blocks with algorithm 'dfa', which would get two signals, got '1.0.weig"),
+    ("frozen", "must have parameters to train (requires_grad), got none"),
+    ("classes", "must give 10 logits of a record, got an output of shape [9]"),
+    ("module", "must return a torch.nn.Sequential, whose children are the blocks, got a Linear"),
+    ("shape", "must take records of shape [1, 8, 8], got in block '1', for inputs [64]: RuntimeError"),
+    ("double", "block '1', must have float32 parameters, got torch.float64 in 'weight'"),
+    ("raises", "must build a module, got ZeroDivisionError: division by zero")])
+def test_what_cannot_be_trained_is_refused_with_its_place(network, words):
+    with pytest.raises(ConfigError) as refused:
+        own(f"faulty_{network}")
+    message = str(refused.value)
+    assert words in message
+    assert message.startswith(f"network: 'faulty_{network}' (some_networks.py:")
+
+
+def test_a_step_is_audited(digits):
+    audited = {finding.row[1]: finding for finding in findings("cnn", own("convolutions"), digits, 1)}
+    assert audited["row space"].row[-1] == "does not apply: layers are the network's affair"
+    release = audited["two neighbours, one step (all)"]
+    assert release.row[-1] == "below certified" and release.metrics["audit/one_step_mu"] > 0.3
+
+
+def test_the_preset_leaves_the_step_size_of_a_network_open():
+    settings = dict(dataset="digits", network="perceptron", algorithm="dfa", mechanism="per_example", target_epsilon=3)
+    assert set(recommend("recommended-3", settings).settings) == {"sampler", "batch_size", "epochs", "clipping_norm"}
+
+
+def test_blocks_may_share_parameters_under_back_propagation(digits):
+    last = [*train(own("faulty_tied", algorithm="bp", epochs=1), digits)][-1]
+    assert last.outcome.status == "finished"
+
+
+@pytest.mark.parametrize(("settings", "words"), [
+    (dict(mechanism="component"), "mechanism: must be 'none' or 'per_example' or 'automatic' with network"),
+    (dict(mechanism="photonic", sampler="shuffled"), "mechanism: must be 'none' or 'per_example'"),
+    (dict(algorithm="hybrid", shared_blocks=2), "shared_blocks: must leave a block for feedback and the output block"),
+    (dict(denoise=True), "denoise: needs the columns of a layer's weights"),
+    (dict(arithmetic="integer"), "arithmetic: 'integer' does not go with network 'perceptron'"),
+    (dict(arithmetic="bfloat16", mechanism="none", noise_multiplier=0.0), "arithmetic: must be 'float32' with")])
+def test_what_blocks_have_not_is_refused(settings, words):
+    with pytest.raises(ConfigError) as refused:
+        own(**settings)
+    assert str(refused.value).startswith(words)
+
+
+@pytest.mark.parametrize(("network", "blocks", "d"), [("tempered_cnn", 4, 26_010), ("small_transformer", 4, 71_946)])
+def test_the_shipped_networks_have_the_sizes_that_their_pages_say(network, blocks, d):
+    config = own(network, dataset="fashion_mnist", batch_size=256)
+    assert len(config.layers) == blocks
+    assert sum(layer.parameters for layer in config.layers) == d
+
+
+@pytest.mark.parametrize(("network", "algorithm"), [
+    ("twice", "bp"), ("by_name", "bp"), ("attention", "bp"), ("attention", "dfa"), ("faulty_tied", "bp"),
+    ("small_transformer", "dfa")])
+def test_rows_are_the_gradients_of_single_records(network, algorithm, digits):
+    config = own(network, algorithm=algorithm, **{"patch_side": 4} if network == "small_transformer" else {})
+    training = prepare(Pack((config,)), digits, CPU)
+    x, y = training._tried[0][:3], training._tried[1][:3]
+    rows = training._rows(x, y)
+    module = training.net.module
+    trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    for record, label, row in zip(x, y, rows, strict=True):
+        h, inputs = record.view(1, *training.net.shape), []
+        for block in module:
+            h = h.detach() if algorithm == "dfa" else h
+            h = block(h)
+            inputs.append(h)
+        error = torch.softmax(h.detach(), 1) - torch.nn.functional.one_hot(label, 10)
+        signals = training.feedback.signals(error[None])
+        outputs = inputs if algorithm == "dfa" else inputs[-1:]
+        product = sum((output.flatten() @ signal.flatten()) for output, signal in zip(outputs, signals, strict=True))
+        expected = torch.autograd.grad(product, trained)
+        torch.testing.assert_close(row, torch.cat([part.flatten() for part in expected]), rtol=1e-4, atol=1e-5)
+
+
+def test_a_sweep_of_networks_is_tracked_audited_reported_and_loaded(tmp_path, monkeypatch, capsys, only_svg, in_process,
+                                                                   digits):
+    monkeypatch.chdir(tmp_path)
+    Path("mine.py").write_text((FOLDER / "some_networks.py").read_text().split("class Counts")[0])
+    Path("mine.yaml").write_text("""
+    name: mine
+    plugins: [mine]
+    base: {dataset: digits, batch_size: 64, epochs: 1, mechanism: per_example, sampler: poisson, target_epsilon: 4,
+           learning_rate: 0.5}
+    cases:
+      - {base: {network: perceptron}, grid: {algorithm: [bp, dfa, pdfa], units: [8, 16]}}
+      - base: {network: convolutions, algorithm: hybrid, noise: secure}
+    """)
+    with forgotten_plugins():
+        for name in ("perceptron", "convolutions"):
+            del PARTS["network"][name]  # of this file; the sweep's plugin has them, too
+        assert main(["sweep", "mine.yaml", "--dry-run"]) == 0
+        assert "7 trials in 7 packs" in capsys.readouterr().out
+        assert main(["sweep", "mine.yaml", "--workers", "1"]) == 0
+        assert "7 finished" in capsys.readouterr().err
+        reader = Reader(root=tmp_path / "mlruns")
+        reader.attach("mine")
+        runs = reader.runs()
+        secure = next(run for run in runs if run.params["network"] == "convolutions")
+        assert secure.tags["privacy.certified"] == "true" and "calibrated.noise_multiplier" in secure.params
+        assert len({run.trial_key for run in runs}) == 7
+        model = load_model(secure.run_id, reader)
+        accuracy = (model(digits.test_x).argmax(1) == digits.test_y).float().mean().item()
+        assert accuracy == pytest.approx(secure.metrics["test/accuracy"], abs=1e-6)
+        assert main(["report", "mine.yaml"]) == 0
+        assert "bp," in Path("reports/mine/frontier.csv").read_text()
