@@ -168,10 +168,9 @@ def _without_replacement(N: int, m: int, noise_multiplier_2C: float, T: int, del
 
 
 def _certified(sampler: str, relation: str, noise_multiplier: float, *, steps: int, epochs: int, delta: float,
-               accountant: str | None = None, **rates: Unpack[Rates]) -> float:
-    """Return the certified epsilon of a run by one accountant; None takes the tightest."""
-    run = event.gaussian(sampler, relation, noise_multiplier, steps, epochs, **rates)
-    return event.epsilon(run, delta, accountant).value
+               accountant: str = "", **rates: Unpack[Rates]) -> float:
+    """Return the certified epsilon of a run by one accountant, by default the tightest."""
+    return event.gaussian(sampler, relation, noise_multiplier, steps, epochs, **rates).value(delta, accountant)
 
 
 def _require(name: str, value: Any, accepted: Any) -> None:

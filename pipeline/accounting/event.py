@@ -57,7 +57,7 @@ from pipeline.accounting.dp_events import (
     mechanisms,
     unsampled,
 )
-from pipeline.accounting.epsilon import Epsilon, check_delta
+from pipeline.accounting.epsilon import check_delta
 from pipeline.trials.fields import ConfigError, UserError
 from pipeline.trials.mechanism import MIN_DELTA_PER_STEP
 from pipeline.trials.part import load, parts_of
@@ -231,8 +231,18 @@ class PrivacyEvent:
         return curve
 
     @lru_cache(maxsize=4096)  # noqa: B019
-    def value(self, delta: float, accountant: str) -> float:
-        """Return epsilon of the whole run at delta by one of `ACCOUNTANTS`; infinite without noise."""
+    def value(self, delta: float, accountant: str = "") -> float:
+        """Return epsilon of the whole run at delta by one of `ACCOUNTANTS`, by default the tightest.
+
+        It holds for publishing the weights after every step, and is infinite without noise.
+        """
+        taken = self.accountants  # raises if none is proved
+        accountant = accountant or taken[0]
+        if accountant not in (self.proved.accountants if self.proved else taken):
+            reason = "" if self.sampler != "shuffled" else ("; amplification by sampling is not proved for shuffled "
+                                                            "batches")
+            raise UnsupportedAccounting(f"accountant {accountant!r}: not proved for sampler {self.sampler} with "
+                                        f"relation {self.relation}, only {', '.join(taken)}{reason}")
         check_delta(delta)
         if self.noiseless:
             return math.inf
@@ -286,38 +296,16 @@ ACCOUNTANTS = {
 }
 
 
-def epsilon(event: PrivacyEvent, delta: float, accountant: str | None = None) -> Epsilon:
-    """Return the certified epsilon of publishing the weights after every step of the run; infinite without noise.
-
-    `accountant` is one of `event.accountants`; None takes the tightest.
-    """
-    accountant = _accountant_for(event, accountant)
-    return Epsilon(event.value(delta, accountant), kind="certified", variant=accountant, relation=event.relation,
-                   sampler=event.sampler, delta=delta, conversion=ACCOUNTANTS[accountant].conversion, note=event.note)
-
-
-def noise_multiplier_for(target_epsilon: float, event: PrivacyEvent, delta: float, accountant: str | None = None,
+def noise_multiplier_for(target_epsilon: float, event: PrivacyEvent, delta: float,
                          least: float = LEAST_NOISE_OVER_SENSITIVITY) -> float:
     """Return the noise multiplier that `event` needs for an epsilon between 0.99 and 1 times `target_epsilon`."""
-    accountant = _accountant_for(event, accountant)
+    accountant, *_ = event.accountants
 
     def epsilon_of(noise_multiplier: float) -> float:
         return event.with_noise(noise_multiplier).value(delta, accountant)
 
     return kept((event.with_noise(None), delta, accountant), target_epsilon, epsilon_of, least, lambda: calibrate(
         target_epsilon, epsilon_of, "noise multiplier", LEAST_NOISE_OVER_SENSITIVITY, least))
-
-
-def _accountant_for(event: PrivacyEvent, accountant: str | None) -> str:
-    """Return the given accountant if it is proved for the event, or the tightest for None."""
-    taken = event.accountants
-    if accountant is None:
-        return taken[0]
-    if accountant in (event.proved.accountants if event.proved else taken):
-        return accountant
-    reason = "; amplification by sampling is not proved for shuffled batches" if event.sampler == "shuffled" else ""
-    raise UnsupportedAccounting(f"accountant {accountant!r}: not proved for sampler {event.sampler} with relation "
-                                f"{event.relation}, only {', '.join(taken)}{reason}")
 
 
 def interval_of(*events: PrivacyEvent) -> float:
