@@ -292,7 +292,7 @@ ACCOUNTANTS = {
     "pld": Accountant("pld", _pld),
     "rdp/improved": Accountant("improved", lambda event, delta: improved_conversion(ORDERS, event.renyi(), delta)[0]),
     "rdp/classic": Accountant("classic", lambda event, delta: classic_conversion(ORDERS, event.renyi(), delta)[0]),
-    "gdp": Accountant("exact", lambda event, delta: gdp_eps(event.mu or 0.0, delta)),
+    "gdp": Accountant("exact", lambda event, delta: gdp_eps(math.inf if event.mu is None else event.mu, delta)),
 }
 
 
@@ -369,10 +369,7 @@ def pld_epsilon(losses: LossDistribution, delta: float, steps: int) -> float:
 
 
 def _pld_of_events(events: Sequence[DpEvent], relation: NeighboringRelation, delta: float) -> float:
-    """Return epsilon of composed events from `dp_accounting`'s privacy-loss distributions; exact for Gaussians alone.
-
-    It is infinite if delta is too small for rounding errors, which are covered as in `pld_epsilon`.
-    """
+    """Return epsilon of composed events by `dp_accounting`; exact for Gaussians alone, infinite for a tiny delta."""
     together = ComposedDpEvent(list(events))
     mu = gaussian_mu(together)
     if mu is not None:
@@ -380,7 +377,7 @@ def _pld_of_events(events: Sequence[DpEvent], relation: NeighboringRelation, del
     min_delta = sum(count for _, count in mechanisms(together)) * MIN_DELTA_PER_STEP
     if delta < min_delta:
         return math.inf
-    rounding_margin = min_delta / 10
+    rounding_margin = min_delta / 10  # as in `pld_epsilon`
     return float(PLDAccountant(relation).compose(together).get_epsilon(delta - rounding_margin))
 
 
@@ -402,10 +399,10 @@ def composed_epsilon(events: Sequence[PrivacyEvent], extra_mu: float, delta: flo
             check_losses(event)
         interval = interval_of(*runs)
         total, *others = (loss_distribution(run, interval) for run in runs)
+        if extra_mu:
+            others.append(poisson_losses(1.0, 1 / extra_mu, interval))
         for losses in others:
             total = total.compose(losses)
-        if extra_mu:
-            total = total.compose(poisson_losses(1.0, 1 / extra_mu, interval))
         return pld_epsilon(total, delta, sum(count for count, _ in (run.losses for run in runs)) + bool(extra_mu))
     relations = {run.neighbours for run in runs}
     dp_events = [run.run for run in runs] + ([GaussianDpEvent(1 / extra_mu)] if extra_mu else [])
