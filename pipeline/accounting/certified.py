@@ -162,10 +162,9 @@ def one_step(config: TrialConfig) -> tuple[float | None, Epsilon]:
         kind, note = "stated", f"{note}: {step.step}"
     if not step.accountants:
         raise ConfigError(f"event: no accountant takes {step.step}, which is left of it without sampling")
-    accountant = step.accountants[0] if step.mu is None else "gdp"
-    return step.mu, Epsilon(step.value(config.delta, accountant), kind, variant="one_step", relation=step.relation,
-                            sampler=IN_THE_BATCH, delta=config.delta, conversion=ACCOUNTANTS[accountant].conversion,
-                            note=note)
+    conversion = ACCOUNTANTS["gdp" if step.mu is not None else step.accountants[0]].conversion
+    return step.mu, Epsilon(step.value(config.delta), kind, variant="one_step", relation=step.relation,
+                            sampler=IN_THE_BATCH, delta=config.delta, conversion=conversion, note=note)
 
 
 def certified_epsilons(config: TrialConfig, epochs_done: int) -> list[Epsilon]:

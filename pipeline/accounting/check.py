@@ -52,17 +52,13 @@ def evaluate(path: Path | str) -> list[CheckResult]:
 
 def as_text(results: Sequence[CheckResult]) -> str:
     """Return one line per case, and the number of misses."""
-    lines = []
-    for result in results:
-        verdict = "ok  " if result.ok else "MISS"
-        lines.append(f"{verdict} {result.id}: expected {_value_text(result.expected)}, got {_value_text(result.got)}, "
-                     f"rtol {result.rtol:g}")
-    n_missed = sum(not result.ok for result in results)
-    return "\n".join([*lines, f"{len(results)} cases, {n_missed} missed"])
+    lines = [f"{'ok  ' if result.ok else 'MISS'} {result.id}: expected {_value_text(result.expected)}, got "
+             f"{_value_text(result.got)}, rtol {result.rtol:g}" for result in results]
+    return "\n".join([*lines, f"{len(results)} cases, {sum(not result.ok for result in results)} missed"])
 
 
 def _value_text(value: Value) -> str:
-    """Return a value of a case as text with ten digits; several values as `name=value name=value`."""
+    """Return a value as text with ten digits; several values as `name=value name=value`."""
     if isinstance(value, Mapping):
         return " ".join(f"{key}={_value_text(item)}" for key, item in value.items())
     return "none" if value is None else f"{value:.10g}"
@@ -113,8 +109,8 @@ def agree(got: Value, expected: Value, rtol: float) -> bool:
 
 def _network_epsilon(bound: str, layers: list[list[int]], T: int, delta: float, m: int, **constants: float) -> Value:
     """Return epsilon of T steps of a network with layers (n_in, n_out), and the Renyi order that attains it."""
-    bounded_layers = [claimed.Layer(n_in, n_out, **constants) for n_in, n_out in layers]
-    epsilon, alpha = claimed.network_epsilon(BOUNDS[bound], bounded_layers, T, delta, m)
+    epsilon, alpha = claimed.network_epsilon(
+        BOUNDS[bound], [claimed.Layer(n_in, n_out, **constants) for n_in, n_out in layers], T, delta, m)
     return {"epsilon": epsilon, "alpha": alpha}
 
 
@@ -168,10 +164,9 @@ def _without_replacement(N: int, m: int, noise_multiplier_2C: float, T: int, del
 
 
 def _certified(sampler: str, relation: str, noise_multiplier: float, *, steps: int, epochs: int, delta: float,
-               accountant: str | None = None, **rates: Unpack[Rates]) -> float:
-    """Return the certified epsilon of a run by one accountant; None takes the tightest."""
-    run = event.gaussian(sampler, relation, noise_multiplier, steps, epochs, **rates)
-    return event.epsilon(run, delta, accountant).value
+               accountant: str = "", **rates: Unpack[Rates]) -> float:
+    """Return the certified epsilon of a run by one accountant, by default the tightest."""
+    return event.gaussian(sampler, relation, noise_multiplier, steps, epochs, **rates).value(delta, accountant)
 
 
 def _require(name: str, value: Any, accepted: Any) -> None:
@@ -184,7 +179,6 @@ BOUNDS = {bound.__name__: bound for bound in (
     claimed.prop3_first, claimed.prop3_second, claimed.a1_alt, claimed.a2_equal_cov, claimed.a3_saturating,
     column.corrected_column_replace_one, column.corrected_column_add_remove)}
 FUNCTIONS: dict[str, Callable[..., Any]] = {  # a `Value`, or an array of one number
-
     **BOUNDS,
     **{function.__name__: function for function in (
         column.alpha_max, reference.single_column_eps_counterexample, reference.joint_layer_floor,

@@ -190,19 +190,14 @@ def layers_of(config: TrialConfig) -> tuple[Layer, ...]:
     keeps activations away from 0.
     """
     sizes = config.layer_sizes
-    gamma_max = max(ACTIVATION_SLOPES[config.activation], config.gamma_min)
     layers: list[Layer] = []
+    slopes = config.gamma_min, max(ACTIVATION_SLOPES[config.activation], config.gamma_min)
     for n_in, n_out, input_kind in zip(sizes[:-1], sizes[1:], _input_kinds(config), strict=True):
         is_output = len(layers) == len(sizes) - 2  # all hidden layers are done
         away_from_zero = config.activation_floor or input_kind in _NON_NEGATIVE
-        layers.append(Layer(
-            n_in, n_out,
-            sigma=0.0 if is_output and not config.output_noise else config.sigma,
-            tau_B=config.tau_f,
-            gamma_min=1.0 if is_output else config.gamma_min,
-            gamma_max=1.0 if is_output else gamma_max,
-            tau_h_min=config.tau_h_min if away_from_zero else 0.0,
-            tau_h_max=config.tau_h))
+        gamma_min, gamma_max = (1.0, 1.0) if is_output else slopes
+        layers.append(Layer(n_in, n_out, 0.0 if is_output and not config.output_noise else config.sigma, config.tau_f,
+                            gamma_min, gamma_max, config.tau_h_min if away_from_zero else 0.0, config.tau_h))
     return tuple(layers)
 
 
@@ -308,15 +303,10 @@ def claimed_epsilons(config: TrialConfig, epochs_done: int) -> list[Epsilon]:
         return []
     layers = layers_of(config)
     counts = {"epochs": epochs_done, "iterations": epochs_done * config.steps_per_epoch}
-    epsilons = []
-    for variant in VARIANTS:
-        for convention, T in counts.items():
-            value, _ = network_epsilon(variant.bound, layers, T, config.delta, config.batch_size)
-            epsilons.append(Epsilon(
-                value, kind="claimed", variant=f"{variant.name}/{convention}", relation=RELATION,
-                sampler=config.sampler, delta=config.delta, conversion="classic",
-                note=_note(config, variant, convention)))
-    return epsilons
+    return [Epsilon(network_epsilon(variant.bound, layers, T, config.delta, config.batch_size)[0], kind="claimed",
+                    variant=f"{variant.name}/{convention}", relation=RELATION, sampler=config.sampler,
+                    delta=config.delta, conversion="classic", note=_note(config, variant, convention))
+            for variant in VARIANTS for convention, T in counts.items()]
 
 
 @lru_cache(maxsize=4096)

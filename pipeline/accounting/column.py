@@ -16,14 +16,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from pipeline.accounting.claimed import (
-    ALPHAS,
-    Bound,
-    Curve,
-    layers_of,
-    not_described,
-    rho_of,
-)
+from pipeline.accounting.claimed import ALPHAS, Bound, Curve, layers_of, not_described, rho_of
 from pipeline.accounting.curves import classic_conversion
 from pipeline.accounting.epsilon import Epsilon
 from pipeline.trials.config import TrialConfig
@@ -106,15 +99,13 @@ def column_epsilons(config: TrialConfig) -> list[Epsilon]:
     """
     if not config.parts.mechanism.optical or not_described(config):
         return []
-    epsilons = []
-    for relation, bound in _BOUNDS.items():
-        value = max(epsilon_of_column(bound, config.delta, m=config.batch_size, **layer.of_column)
-                    for layer in layers_of(config))
-        epsilons.append(Epsilon(
-            value, kind="column", variant=relation.replace("/", "-"), relation=relation, sampler=config.sampler,
-            delta=config.delta, conversion="classic",
-            note="one column of one layer in one step, not the model: columns share their noise and do not compose"))
-    return epsilons
+    return [Epsilon(
+        max(epsilon_of_column(bound, config.delta, m=config.batch_size, **layer.of_column)
+            for layer in layers_of(config)),
+        kind="column", variant=relation.replace("/", "-"), relation=relation, sampler=config.sampler,
+        delta=config.delta, conversion="classic",
+        note="one column of one layer in one step, not the model: columns share their noise and do not compose")
+        for relation, bound in _BOUNDS.items()]
 
 
 def epsilon_of_column(bound: Bound, delta: float, **constants: float) -> float:

@@ -43,8 +43,8 @@ class PLDAccountant(_PLDAccountant):  # type: ignore[misc]  # dp_accounting has 
     def _maybe_compose(self, event: DpEvent, count: int, do_compose: bool) -> object:
         """Add `count` repetitions of an event to the composed privacy loss; return None if the event is supported.
 
-        Randomized response answers uniformly with probability `noise_parameter`; the base class refuses 0. Without
-        `do_compose` the caller only asks whether the event is supported.
+        Without `do_compose` the caller only asks whether it is. Randomized response answers uniformly with probability
+        `noise_parameter`; the base class refuses 0.
         """
         if self.neighboring_relation == NeighboringRelation.REPLACE_ONE:
             event = _over_norm(event)
@@ -120,15 +120,12 @@ def gaussian_mu(event: DpEvent) -> float | None:
 
 
 def _largest_loss(mechanism: DpEvent, count: int = 1) -> float:
-    """Return about the largest privacy loss that a grid must have for a mechanism; 0 without noise or without a grid.
-
-    `count` repetitions of a Gaussian are one Gaussian; others have the grid of a single one.
-    """
+    """Return about the largest privacy loss that a mechanism's grid must have; 0 without noise or without a grid."""
     match mechanism:
         case PoissonSampledDpEvent(event=event):
             return _largest_loss(event)
         case GaussianDpEvent(noise_multiplier=z) if z:
-            return _gaussian_loss(math.sqrt(count) / z)
+            return _gaussian_loss(math.sqrt(count) / z)  # repetitions of a Gaussian are one Gaussian
         case TruncatedSubsampledGaussianDpEvent(noise_multiplier=z) if z:
             return _gaussian_loss(2 / z)
         case MixtureOfGaussiansDpEvent(standard_deviation=sigma, sensitivities=sensitivities) if sigma:
@@ -142,10 +139,7 @@ def _largest_loss(mechanism: DpEvent, count: int = 1) -> float:
 
 
 def fits_grid(event: DpEvent) -> bool:
-    """Whether the privacy losses of an event fit on a grid, or need none, as those of Gaussians alone.
-
-    The grid of less noise would take up to terabytes.
-    """
+    """Whether the privacy losses of an event fit on a grid, which may take terabytes; those of Gaussians need none."""
     losses = (_largest_loss(mechanism, count) for mechanism, count in mechanisms(event))
     return gaussian_mu(event) is not None or max(losses, default=0.0) <= LARGEST_LOSS
 

@@ -125,7 +125,7 @@ def selected_epsilon(trials: Sequence[TrialConfig], selection: Selection,
         splits = {(trial.seed, trial.split_sizes) for trial in trials if holds_out(trial)}
         epsilon = selected_by_composition(events, delta, scores, one_split=len(splits) == 1)
     runs = sum(epochs[trial] / trial.epochs for trial in trials) * max(mean_runs, 1)
-    # The error of a secure noise sampler, over all runs, must fit into its share of delta.
+    # the error of a secure noise sampler, over all runs, within its share of delta
     sampler_fits = all(within_delta(trial, epsilon.value, runs) for trial in trials)
     kind = "selected" if guarantee(trials) == "certified" else "stated"
     return dataclasses.replace(epsilon, kind=kind, delta=trials[0].delta,  # all trials have one

@@ -57,7 +57,7 @@ from pipeline.accounting.dp_events import (
     mechanisms,
     unsampled,
 )
-from pipeline.accounting.epsilon import Epsilon, check_delta
+from pipeline.accounting.epsilon import check_delta
 from pipeline.trials.fields import ConfigError, UserError
 from pipeline.trials.mechanism import MIN_DELTA_PER_STEP
 from pipeline.trials.part import load, parts_of
@@ -231,8 +231,18 @@ class PrivacyEvent:
         return curve
 
     @lru_cache(maxsize=4096)  # noqa: B019
-    def value(self, delta: float, accountant: str) -> float:
-        """Return epsilon of the whole run at delta by one of `ACCOUNTANTS`; infinite without noise."""
+    def value(self, delta: float, accountant: str = "") -> float:
+        """Return epsilon of the whole run at delta by one of `ACCOUNTANTS`, by default the tightest.
+
+        It holds for publishing the weights after every step, and is infinite without noise.
+        """
+        taken = self.accountants  # raises if none is proved
+        accountant = accountant or taken[0]
+        if accountant not in (self.proved.accountants if self.proved else taken):
+            reason = "" if self.sampler != "shuffled" else ("; amplification by sampling is not proved for shuffled "
+                                                            "batches")
+            raise UnsupportedAccounting(f"accountant {accountant!r}: not proved for sampler {self.sampler} with "
+                                        f"relation {self.relation}, only {', '.join(taken)}{reason}")
         check_delta(delta)
         if self.noiseless:
             return math.inf
@@ -282,42 +292,20 @@ ACCOUNTANTS = {
     "pld": Accountant("pld", _pld),
     "rdp/improved": Accountant("improved", lambda event, delta: improved_conversion(ORDERS, event.renyi(), delta)[0]),
     "rdp/classic": Accountant("classic", lambda event, delta: classic_conversion(ORDERS, event.renyi(), delta)[0]),
-    "gdp": Accountant("exact", lambda event, delta: gdp_eps(event.mu or 0.0, delta)),
+    "gdp": Accountant("exact", lambda event, delta: gdp_eps(math.inf if event.mu is None else event.mu, delta)),
 }
 
 
-def epsilon(event: PrivacyEvent, delta: float, accountant: str | None = None) -> Epsilon:
-    """Return the certified epsilon of publishing the weights after every step of the run; infinite without noise.
-
-    `accountant` is one of `event.accountants`; None takes the tightest.
-    """
-    accountant = _accountant_for(event, accountant)
-    return Epsilon(event.value(delta, accountant), kind="certified", variant=accountant, relation=event.relation,
-                   sampler=event.sampler, delta=delta, conversion=ACCOUNTANTS[accountant].conversion, note=event.note)
-
-
-def noise_multiplier_for(target_epsilon: float, event: PrivacyEvent, delta: float, accountant: str | None = None,
+def noise_multiplier_for(target_epsilon: float, event: PrivacyEvent, delta: float,
                          least: float = LEAST_NOISE_OVER_SENSITIVITY) -> float:
     """Return the noise multiplier that `event` needs for an epsilon between 0.99 and 1 times `target_epsilon`."""
-    accountant = _accountant_for(event, accountant)
+    accountant, *_ = event.accountants
 
     def epsilon_of(noise_multiplier: float) -> float:
         return event.with_noise(noise_multiplier).value(delta, accountant)
 
     return kept((event.with_noise(None), delta, accountant), target_epsilon, epsilon_of, least, lambda: calibrate(
         target_epsilon, epsilon_of, "noise multiplier", LEAST_NOISE_OVER_SENSITIVITY, least))
-
-
-def _accountant_for(event: PrivacyEvent, accountant: str | None) -> str:
-    """Return the given accountant if it is proved for the event, or the tightest for None."""
-    taken = event.accountants
-    if accountant is None:
-        return taken[0]
-    if accountant in (event.proved.accountants if event.proved else taken):
-        return accountant
-    reason = "; amplification by sampling is not proved for shuffled batches" if event.sampler == "shuffled" else ""
-    raise UnsupportedAccounting(f"accountant {accountant!r}: not proved for sampler {event.sampler} with relation "
-                                f"{event.relation}, only {', '.join(taken)}{reason}")
 
 
 def interval_of(*events: PrivacyEvent) -> float:
@@ -381,10 +369,7 @@ def pld_epsilon(losses: LossDistribution, delta: float, steps: int) -> float:
 
 
 def _pld_of_events(events: Sequence[DpEvent], relation: NeighboringRelation, delta: float) -> float:
-    """Return epsilon of composed events from `dp_accounting`'s privacy-loss distributions; exact for Gaussians alone.
-
-    It is infinite if delta is too small for rounding errors, which are covered as in `pld_epsilon`.
-    """
+    """Return epsilon of composed events by `dp_accounting`; exact for Gaussians alone, infinite for a tiny delta."""
     together = ComposedDpEvent(list(events))
     mu = gaussian_mu(together)
     if mu is not None:
@@ -392,7 +377,7 @@ def _pld_of_events(events: Sequence[DpEvent], relation: NeighboringRelation, del
     min_delta = sum(count for _, count in mechanisms(together)) * MIN_DELTA_PER_STEP
     if delta < min_delta:
         return math.inf
-    rounding_margin = min_delta / 10
+    rounding_margin = min_delta / 10  # as in `pld_epsilon`
     return float(PLDAccountant(relation).compose(together).get_epsilon(delta - rounding_margin))
 
 
@@ -414,10 +399,10 @@ def composed_epsilon(events: Sequence[PrivacyEvent], extra_mu: float, delta: flo
             check_losses(event)
         interval = interval_of(*runs)
         total, *others = (loss_distribution(run, interval) for run in runs)
+        if extra_mu:
+            others.append(poisson_losses(1.0, 1 / extra_mu, interval))
         for losses in others:
             total = total.compose(losses)
-        if extra_mu:
-            total = total.compose(poisson_losses(1.0, 1 / extra_mu, interval))
         return pld_epsilon(total, delta, sum(count for count, _ in (run.losses for run in runs)) + bool(extra_mu))
     relations = {run.neighbours for run in runs}
     dp_events = [run.run for run in runs] + ([GaussianDpEvent(1 / extra_mu)] if extra_mu else [])

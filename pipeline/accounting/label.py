@@ -27,13 +27,7 @@ from scipy import optimize, stats
 
 from pipeline.accounting.calibration import kept
 from pipeline.accounting.claimed import ALPHAS, Curve
-from pipeline.accounting.curves import (
-    classic_conversion,
-    gdp_delta,
-    gdp_eps,
-    improved_conversion,
-    smallest_epsilon,
-)
+from pipeline.accounting.curves import classic_conversion, gdp_delta, gdp_eps, improved_conversion, smallest_epsilon
 from pipeline.accounting.epsilon import Epsilon
 from pipeline.accounting.finite_precision import accounted_delta, with_sampler_error
 from pipeline.accounting.photon import label_divergence
@@ -57,8 +51,7 @@ def label_mu(config: TrialConfig) -> float:
     if not config.parts.mechanism.optical:
         raise ValueError(f"mechanism: must be photonic, got {config.mechanism}")
     # BP (exact feedback) adds its noise to the output error itself, before it reaches any layer.
-    output_is_noisy = config.output_noise or config.parts.feedback.exact
-    if config.sigma == 0 or not output_is_noisy:
+    if config.sigma == 0 or not (config.output_noise or config.parts.feedback.exact):
         return math.inf
     return _sensitivity(config) / config.sigma
 
@@ -68,8 +61,7 @@ def _sensitivity(config: TrialConfig) -> float:
 
     Every layer is a release, except with BP (exact feedback) or `joint_release`, which release one noisy error for all.
     """
-    is_one_release = config.parts.feedback.exact or config.joint_release
-    releases = 1 if is_one_release else len(config.hidden) + 1
+    releases = 1 if config.parts.feedback.exact or config.joint_release else len(config.hidden) + 1
     return 2 * config.tau_f * math.sqrt(releases)
 
 
@@ -180,11 +172,8 @@ def binomial_gdp_eps(mu: float, draws: int, q: float, delta: float) -> float:
     k = np.arange(1, max_k + 1)
     probabilities, tail_probability = stats.binom.pmf(k, draws, q), stats.binom.sf(max_k, draws, q)
 
-    def excess(epsilon: float) -> float:
-        """Return delta(epsilon) minus the given delta."""
-        return float(probabilities @ gdp_delta(mu * np.sqrt(k), epsilon)) + tail_probability - delta
-
-    return smallest_epsilon(excess)
+    return smallest_epsilon(
+        lambda epsilon: float(probabilities @ gdp_delta(mu * np.sqrt(k), epsilon)) + tail_probability - delta)
 
 
 def _participating(exponent: Curve, draws: int, q: float) -> Curve:

@@ -6,14 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from pipeline.accounting.audited import guesses, one_run
 from pipeline.accounting.certified import certified_epsilons, event_of, with_noise
-from pipeline.accounting.claimed import (
-    RELATION,
-    VARIANTS,
-    abridged,
-    claimed_epsilons,
-    missing,
-    not_described,
-)
+from pipeline.accounting.claimed import RELATION, VARIANTS, abridged, claimed_epsilons, missing, not_described
 from pipeline.accounting.column import column_epsilons
 from pipeline.accounting.dp_events import noise_in_words
 from pipeline.accounting.epsilon import Epsilon
@@ -101,18 +94,15 @@ def describe(config: TrialConfig, earlier: int = 0) -> str:
     tracking databases store only ASCII.
     """
     trainer = config.parts.trainer
-    if trainer.built_in:
-        model = f"{config.network} {'-'.join(map(str, config.layer_sizes))}"
-    else:
-        model = f"trainer `{trainer.name}` (version {config.trainer_version})"
+    model = (f"{config.network} {'-'.join(map(str, config.layer_sizes))}" if trainer.built_in else
+             f"trainer `{trainer.name}` (version {config.trainer_version})")
     summary = (f"**{config.parts.feedback.label}** on {config.parts.data.label}, {model}, "
-               f"{counted(config.epochs, 'epoch')} in batches of "
-               f"{config.batch_size} ({config.sampler}), mechanism `{config.mechanism}`.")
+               f"{counted(config.epochs, 'epoch')} in batches of {config.batch_size} ({config.sampler}), mechanism "
+               f"`{config.mechanism}`.")
     epsilons = account(config, earlier + config.epochs)
     paragraphs = [summary, *_guarantee_paragraphs(config, epsilons)]
     for kind, of_kind in KINDS.items():
-        candidates = [epsilon for epsilon in epsilons if epsilon.kind == kind]
-        if candidates:
+        if candidates := [epsilon for epsilon in epsilons if epsilon.kind == kind]:
             smallest = min(candidates, key=lambda epsilon: epsilon.value)
             value = str(smallest) if smallest.is_finite else "infinite, by every formula"
             paragraphs.append(f"**{kind}**: {value}. {of_kind.meaning}")
@@ -145,9 +135,7 @@ def _selection_lines(trials: Sequence[TrialConfig], selection: Selection) -> Ite
     except UnsupportedAccounting as error:
         yield f"  no epsilon covers the choice: {error}"
         return
-    yield f"  {epsilon}"
-    yield f"  {epsilon.note}"
-    yield f"  {choice_statement(trials, selection)}"
+    yield from (f"  {line}" for line in (epsilon, epsilon.note, choice_statement(trials, selection)))
 
 
 def bound_lines(trials: Sequence[TrialConfig]) -> Iterator[str]:
@@ -180,22 +168,18 @@ def _guarantee_paragraphs(config: TrialConfig, epsilons: list[Epsilon]) -> list[
     finite_kinds = {epsilon.kind for epsilon in epsilons if epsilon.is_finite}
     if "stated" in finite_kinds:
         return [f"**Stated** by the trainer, and **not checked**: {_noise_source_of_trainer(config)}."]
-    if "certified" in finite_kinds:
-        verb, protected = "Certified", "features and labels"
-    elif "label" in finite_kinds:
-        verb, protected = "Guaranteed", "labels alone"
-    else:
+    if not finite_kinds & {"certified", "label"}:
         return []
-    if config.secure:
-        rows = "" if config.parts.trainer.built_in else OF_ROWS
-        return [f"**{verb}** for {protected}: {SECRET}{rows}."]
-    return [f"**Simulated guarantee** for {protected}: {RECORDED}."]
+    verb, protected = ("Certified", "features and labels") if "certified" in finite_kinds else (
+        "Guaranteed", "labels alone")
+    rows = "" if config.parts.trainer.built_in else OF_ROWS
+    return [f"**{verb}** for {protected}: {SECRET}{rows}." if config.secure else
+            f"**Simulated guarantee** for {protected}: {RECORDED}."]
 
 
 def _canary_audit(config: TrialConfig) -> str:
     """Return a clause on the trial's audit by canaries, with the largest lower bound on epsilon that it can give."""
-    canaries, guessed = config.canaries, guesses(config.canaries)
-    n_train, _ = config.split_sizes
+    canaries, guessed, (n_train, _) = config.canaries, guesses(config.canaries), config.split_sizes
     largest_bound = one_run(canaries, guessed, guessed, config.delta)  # as if all guesses were right
     return (f"audited by {canaries} canaries, training records with wrong labels, each left out with probability 1/2, "
             f"while N stays the public {n_train}; {guessed} of them are guessed, which allows a lower "
@@ -222,8 +206,7 @@ def _noise_source(config: TrialConfig) -> str:
 
 def _arithmetic(config: TrialConfig) -> str:
     """Return a clause: whether the guarantee holds for the numbers released, or only for real numbers."""
-    has_integer_arithmetic = config.exact
-    if not (config.secure or has_integer_arithmetic):
+    if not (config.secure or config.exact):
         return REAL_NUMBERS
     if config.parts.mechanism.certified:
         method = "sums of integers and integer noise, without rounding"
@@ -244,30 +227,23 @@ def _logging_coverage(config: TrialConfig) -> str:
 
 
 def _gaussian_notes(config: TrialConfig, tightest: Epsilon) -> list[str]:
-    """Return notes on a trial with a Gaussian mechanism and its calibrated noise."""
+    """Return notes on a trial with a Gaussian mechanism and its calibrated noise, and on what nothing here checks."""
     if config.noise_multiplier <= 0:
         return ["not certified: no noise, no guarantee"]
-    notes, mechanism = [tightest.note], config.parts.mechanism
-    ratio = mechanism.sensitivity_ratio(config)  # largest contribution over the norm to which the noise is scaled
+    notes, parts = [tightest.note], config.parts
+    ratio = parts.mechanism.sensitivity_ratio(config)  # largest contribution over the norm to which noise is scaled
     if ratio != 1:
-        notes.append(f"noise is measured by {mechanism.stated_norm(config):.4g}, a record contributes up to "
+        notes.append(f"noise is measured by {parts.mechanism.stated_norm(config):.4g}, a record contributes up to "
                      f"{ratio:.4g} times that, and epsilon is of what it contributes")
-    return [*notes, _noise_source(config), _arithmetic(config), _logging_coverage(config), *_extension_notes(config)]
-
-
-def _extension_notes(config: TrialConfig) -> list[str]:
-    """Return notes on assumptions of the proof that nothing here checks: statements of extensions, and the device."""
-    parts = config.parts
-    if parts.trainer.built_in:
-        signals = "learning signals depend on one record each"
-    else:
-        signals = ("rows depend on one record each, models on what was released of them alone, and errors that it "
-                   "raises on no private record")
+    notes += [_noise_source(config), _arithmetic(config), _logging_coverage(config)]
+    signals = ("learning signals depend on one record each" if parts.trainer.built_in else
+               "rows depend on one record each, models on what was released of them alone, and errors that it raises "
+               "on no private record")
     statements = (("contributions are bounded", parts.mechanism.name, parts.mechanism.guarantee),
                   ("errors depend on one record each", config.loss, parts.loss.per_record),
                   (signals, config.algorithm, parts.feedback.per_record))
-    notes = [f"that {assumption} is stated by the extension '{extension}': {reason}"
-             for assumption, extension, reason in statements if reason]
+    notes += [f"that {assumption} is stated by the extension '{extension}': {reason}"
+              for assumption, extension, reason in statements if reason]
     if parts.network.own:
         notes.append(f"network '{config.network}' computes each record's contribution alone; that it keeps nothing in "
                      "Python between two calls is its author's affair")
@@ -291,33 +267,21 @@ def _stated_notes(config: TrialConfig, tightest: Epsilon) -> list[str]:
 
 
 def _photonic_notes(config: TrialConfig) -> list[str]:
-    """Return notes on a trial with optical (photonic) noise: why it is not certified, and how its noise was drawn."""
-    notes = [_why_not_certified(config), *_claimed_notes(config)]
-    if config.sigma or config.physical:
-        notes += [_noise_source(config), _arithmetic(config), _logging_coverage(config)]
-    return notes
+    """Return notes on a trial with optical noise: why it is not certified, and how its noise was drawn.
 
-
-def _why_not_certified(config: TrialConfig) -> str:
-    """Return a clause: why the photonic mechanism is not certified.
-
-    Its noise is added before the product with the activations h_i, so an update's rows lie in span{h_i : i in batch}.
+    The noise is added before the product with the activations h_i, so an update's rows lie in span{h_i : i in batch}.
     Neighbouring data sets can have different spans, and then one look at an update tells them apart.
     """
-    # The noise of a physical projector is that of its camera, and does not depend on the setting sigma.
-    if config.sigma == 0 and not config.physical:
-        return "not certified: sigma = 0, no noise, no guarantee"
-    reason = ("not certified: the noise lies in the span of the batch's activations, and neighbours that change the "
-              "span are told apart at any sigma")
+    if not (config.sigma or config.physical):  # the noise of a physical projector is its camera's
+        return ["not certified: sigma = 0, no noise, no guarantee", *_claimed_notes(config)]
     m = config.batch_size
-    input_sizes = enumerate(config.layer_sizes[:-1], start=1)
-    # In layers with more inputs than records in a batch, the batch cannot span all inputs.
-    wide_layers = [f"{layer} ({n_in})" for layer, n_in in input_sizes if n_in > m]
-    if wide_layers:
-        return (f"{reason}, which is the generic case for layers with more inputs than m = {m}: "
-                f"{abridged(wide_layers)}")
-    return (f"{reason}; m = {m} is at least every layer's number of inputs, but even then no "
-            "data-independent bound exists")
+    # Where a layer has more inputs than a batch has records, the batch cannot span all inputs.
+    wide = [f"{layer} ({n_in})" for layer, n_in in enumerate(config.layer_sizes[:-1], start=1) if n_in > m]
+    extent = (f", which is the generic case for layers with more inputs than m = {m}: {abridged(wide)}" if wide else
+              f"; m = {m} is at least every layer's number of inputs, but even then no data-independent bound exists")
+    return ["not certified: the noise lies in the span of the batch's activations, and neighbours that change the span "
+            f"are told apart at any sigma{extent}", *_claimed_notes(config), _noise_source(config),
+            _arithmetic(config), _logging_coverage(config)]
 
 
 def _claimed_notes(config: TrialConfig) -> list[str]:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -79,6 +80,19 @@ def test_a_target_is_met_from_below_and_within_one_percent(sampler, target):
     assert account(trial, 3) == account(resolved, 3) and privacy_tags(trial) == privacy_tags(resolved)
     joint = with_noise(dataclasses.replace(trial, joint_release=True))
     assert joint.sigma == pytest.approx(resolved.sigma / math.sqrt(3)), "three releases become one"
+
+
+def test_sigma_for_a_target_is_searched_once(monkeypatch):
+    trial = TrialConfig(**{**PHOTONIC, "sigma": 0.0}, target_label_epsilon=4.4)
+    found = []
+    for _ in range(2):
+        epsilon_of = Mock(wraps=lab.binomial_gdp_eps)
+        monkeypatch.setattr(lab, "binomial_gdp_eps", epsilon_of)
+        lab.with_sigma.cache_clear()
+        found.append((lab.with_sigma(trial).sigma, epsilon_of.call_count))
+        monkeypatch.undo()
+    (first, searched), (second, checked) = found
+    assert first == second > 0 and searched > checked == 1
 
 
 def test_binomial_participations_by_simulation_free_sum():

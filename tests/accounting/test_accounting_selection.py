@@ -11,7 +11,7 @@ from events import changed
 from pipeline.accounting import event as ga
 from pipeline.accounting import selected as se
 from pipeline.accounting.curves import COARSEST, DISCRETIZATION, gdp_eps, improved_conversion
-from pipeline.accounting.event import UnsupportedAccounting, epsilon, gaussian
+from pipeline.accounting.event import UnsupportedAccounting, gaussian
 
 SHUFFLED = gaussian("shuffled", "replace-one", 20.0, steps=100, epochs=10)
 FIXED = gaussian("without_replacement", "replace-one", 2.0, steps=200, epochs=1, N=54000, m=256)
@@ -29,15 +29,15 @@ def test_composing_shuffled_trials_is_one_gaussian():
 
 @pytest.mark.parametrize("event", [FIXED, POISSON], ids=lambda e: e.sampler)
 def test_composing_equal_trials_is_a_longer_run(event):
-    longer = epsilon(changed(event, steps=3 * event.steps), 1e-5).value
+    longer = changed(event, steps=3 * event.steps).value(1e-5)
     assert se.selected_by_composition([event] * 3, 1e-5).value == pytest.approx(longer, rel=1e-9)
-    assert se.selected_by_composition([event], 1e-5).value == pytest.approx(epsilon(event, 1e-5).value, rel=1e-9)
-    assert longer > epsilon(event, 1e-5).value
+    assert se.selected_by_composition([event], 1e-5).value == pytest.approx(event.value(1e-5), rel=1e-9)
+    assert longer > event.value(1e-5)
 
 
 def test_samplers_of_one_relation_compose():
     both = se.selected_by_composition([SHUFFLED, FIXED], 1e-5)
-    alone = [epsilon(e, 1e-5).value for e in (SHUFFLED, FIXED)]
+    alone = [e.value(1e-5) for e in (SHUFFLED, FIXED)]
     assert max(alone) < both.value < sum(alone)
     assert (both.sampler, both.conversion) == ("shuffled, without_replacement", "pld")
 
@@ -81,7 +81,7 @@ def test_stopping_of_one_candidate_is_dp_accountings(event, shape, mean):
     accountant = RdpAccountant(neighboring_relation=event.neighbours)
     accountant.compose(RepeatAndSelectDpEvent(event.run, mean, shape))
     found = se.selected_by_random_stopping([event, event], 1e-5, mean=mean, shape=shape).value
-    assert epsilon(event, 1e-5).value < found < math.inf
+    assert event.value(1e-5) < found < math.inf
     assert found == pytest.approx(accountant.get_epsilon(1e-5), rel=1e-6)
 
 

@@ -2,6 +2,7 @@
 
 import math
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -23,7 +24,7 @@ from dp_accounting.dp_event import (
 from scipy import stats
 
 from pipeline import TrialConfig, account, trainer
-from pipeline.accounting import privacy_tags
+from pipeline.accounting import certified, privacy_tags
 from pipeline.accounting.certified import certified_epsilons, one_step, with_noise
 from pipeline.accounting.curves import gdp_eps
 from pipeline.accounting.dp_events import hashable
@@ -32,6 +33,7 @@ from pipeline.accounting.event import NEIGHBOURS, PrivacyEvent, composed_epsilon
 from pipeline.experiment.stopping import Selection
 from pipeline.sweep.trainers import check_trainers
 from pipeline.trials.fields import ConfigError, UserError
+from pipeline.trials.part import PARTS
 
 DIGITS = dict(dataset="digits", batch_size=64, epochs=2)  # 40 steps on 1293 records
 
@@ -219,6 +221,19 @@ def test_little_noise_takes_no_grid():
     for event in (LaplaceDpEvent(1e-3), ComposedDpEvent([GaussianDpEvent(1e-3), LaplaceDpEvent(1.0)]),
                   PoissonSampledDpEvent(0.1, GaussianDpEvent(1e-3))):
         assert set(values(event, "add/remove")) == {"rdp/improved"}
+
+
+def test_noise_of_a_trainer_is_calibrated_again_only_where_another_event_needs_another(trainers, monkeypatch):
+    search = Mock(wraps=certified.calibrate)
+    monkeypatch.setattr(certified, "calibrate", search)
+    trial, noise = TrialConfig(**DIGITS, trainer="all_records", target_epsilon=2.2), []
+    for event in (GaussianDpEvent, GaussianDpEvent, lambda z: GaussianDpEvent(2 * z)):
+        monkeypatch.setattr(PARTS["trainer"]["all_records"], "event", staticmethod(
+            lambda t, event=event: event(t.noise_multiplier)))
+        with_noise.cache_clear()
+        noise.append(with_noise(trial).noise_multiplier)
+    with_noise.cache_clear()
+    assert search.call_count == 2 and noise[0] == noise[1] == pytest.approx(2 * noise[2], rel=0.01)
 
 
 def test_a_target_beyond_all_noise_is_refused_with_the_epsilon_that_is_attained(trainers):

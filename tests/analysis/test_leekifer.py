@@ -19,7 +19,6 @@ from analysis.exhibits.leekifer import plot, reading_of, tabulate, texts
 from analysis.runs import MixedTrials, load_runs
 from pipeline.accounting import account
 from pipeline.accounting.certified import event_of
-from pipeline.accounting.event import epsilon
 from pipeline.experiment.exhibits import mismatch
 from pipeline.experiment.experiment import load_experiment
 from pipeline.experiment.needs import update_sigma
@@ -70,7 +69,7 @@ def test_the_full_experiments_cost_what_the_captions_say(figure, sigma):
     assert len({t.algorithm for t in trials}) == (3 if figure == 2 else 2)
     for trial in trials:
         for epochs, expected in PUBLISHED[figure, sigma].items():
-            value = epsilon(event_of(trial, epochs), trial.delta, "rdp/classic").value
+            value = event_of(trial, epochs).value(trial.delta, "rdp/classic")
             assert math.floor(100 * value) / 100 == expected, "the captions truncate"
 
 

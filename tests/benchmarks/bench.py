@@ -195,7 +195,7 @@ def accounting_seconds(size: Size) -> Iterator[tuple[str, float]]:
         curves.without_replacement_losses.cache_clear()
         for event, seconds in ((poisson, first), (poisson, again), (fixed, of_fixed)):
             began = time.perf_counter()
-            gaussian.epsilon(event, 1e-5)
+            event.value(1e-5)
             seconds.append(time.perf_counter() - began)
     yield "pld_3000_steps_seconds", statistics.median(first)
     yield "pld_3000_steps_cached_seconds", statistics.median(again)
