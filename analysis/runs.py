@@ -100,9 +100,7 @@ def read_runs(path: Path) -> pd.DataFrame:
     """Return the runs in the `runs.csv` of a report, as `frame_of` gives them; errors as in `trials_of`."""
     runs = pd.read_csv(path, dtype={"setting": str})
     runs = runs.reindex(columns=[*runs, *(name for name in setting_names() if name not in runs)])  # added since
-    return with_trials(runs.assign(**{
-        name: runs[name].map(lambda text: tuple(json.loads(text)) if isinstance(text, str) else None)
-        for name in _tuples()}))
+    return with_trials(runs.assign(**{name: runs[name].map(_tuple, na_action="ignore") for name in _tuples()}))
 
 
 def csv_of(runs: pd.DataFrame) -> pd.DataFrame:
@@ -122,6 +120,11 @@ def csv_of(runs: pd.DataFrame) -> pd.DataFrame:
 def _tuples() -> list[str]:
     """Return the settings that are lists of numbers."""
     return [field.name for field in settings() if isinstance(field.default, tuple)]
+
+
+def _tuple(value: Any) -> tuple[Any, ...]:
+    """Return a list of numbers as a tuple; `runs.csv` has it as JSON."""
+    return tuple(json.loads(value) if isinstance(value, str) else value)
 
 
 def with_trials(runs: pd.DataFrame) -> pd.DataFrame:
@@ -161,6 +164,7 @@ def _trial_of(row: Mapping[str, Any]) -> TrialConfig:
     calibrated noise.
     """
     kinds: dict[str, Any] = {name: type(SETTINGS[name].default) for name in setting_names()}
+    kinds |= dict.fromkeys(_tuples(), _tuple)
     values = {name: kind(row[name]) for name, kind in kinds.items() if not is_missing(row.get(name))}
     noise = {level: values.pop(level) for level, target in NOISE.items() if values.get(target) and values.get(level)}
     try:
