@@ -13,6 +13,7 @@ import pandas as pd
 
 from pipeline.accounting.certified import with_noise
 from pipeline.experiment.experiment import Experiment
+from pipeline.experiment.factors import differing
 from pipeline.tracking.artifacts import DONE, DRAWS, EARLIER, TrackedRun, is_setting, missing_extension, param_value
 from pipeline.tracking.reader import Reader
 from pipeline.trials.config import TrialConfig, settings
@@ -99,9 +100,7 @@ def read_runs(path: Path) -> pd.DataFrame:
     """Return the runs in the `runs.csv` of a report, as `frame_of` gives them; errors as in `trials_of`."""
     runs = pd.read_csv(path, dtype={"setting": str})
     runs = runs.reindex(columns=[*runs, *(name for name in setting_names() if name not in runs)])  # added since
-    return with_trials(runs.assign(**{
-        name: runs[name].map(lambda text: tuple(json.loads(text)) if isinstance(text, str) else None)
-        for name in _tuples()}))
+    return with_trials(runs.assign(**{name: runs[name].map(_tuple, na_action="ignore") for name in _tuples()}))
 
 
 def csv_of(runs: pd.DataFrame) -> pd.DataFrame:
@@ -121,6 +120,11 @@ def csv_of(runs: pd.DataFrame) -> pd.DataFrame:
 def _tuples() -> list[str]:
     """Return the settings that are lists of numbers."""
     return [field.name for field in settings() if isinstance(field.default, tuple)]
+
+
+def _tuple(value: Any) -> tuple[Any, ...]:
+    """Return a list of numbers as a tuple; `runs.csv` has it as JSON."""
+    return tuple(json.loads(value) if isinstance(value, str) else value)
 
 
 def with_trials(runs: pd.DataFrame) -> pd.DataFrame:
@@ -160,7 +164,8 @@ def _trial_of(row: Mapping[str, Any]) -> TrialConfig:
     calibrated noise.
     """
     kinds: dict[str, Any] = {name: type(SETTINGS[name].default) for name in setting_names()}
-    values = {name: kind(row[name]) for name, kind in kinds.items() if not _is_missing(row.get(name))}
+    kinds |= dict.fromkeys(_tuples(), _tuple)
+    values = {name: kind(row[name]) for name, kind in kinds.items() if not is_missing(row.get(name))}
     noise = {level: values.pop(level) for level, target in NOISE.items() if values.get(target) and values.get(level)}
     try:
         trial = TrialConfig.from_mapping(values)
@@ -180,7 +185,7 @@ def _not_composed(row: Mapping[str, Any], reason: str = "") -> ReportError:
                        "this software tracked it")
 
 
-def _is_missing(value: object) -> bool:
+def is_missing(value: object) -> bool:
     """Whether a setting does not apply to a run: None, or NaN."""
     return value is None or (isinstance(value, float) and math.isnan(value))
 
@@ -266,8 +271,7 @@ def require_replicates(runs: pd.DataFrame, along: Sequence[str] = ()) -> None:
     if len(datasets) > 1:
         raise MixedTrials(f"dataset: must be the same in one table or figure, got {', '.join(datasets)}")
     for (algorithm, setting, *_), group in runs.groupby(["algorithm", "setting", *along]):
-        differ = [name for name in setting_names() if name != "seed" and group[name].nunique(dropna=False) > 1]
-        if differ:
+        if differ := differing(trials_of(group), lambda _: None):
             values = "; ".join(f"{name}: {', '.join(map(str, group[name].unique()))}" for name in differ)
             raise MixedTrials(f"{algorithm} {setting}: only the seed may differ between trials that are averaged, "
                               f"got {values}")

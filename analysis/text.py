@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from numbers import Real
-from typing import Any
 
 import pandas as pd
 
-from analysis.runs import ALGORITHM_LABELS, setting_label
+from analysis.runs import ALGORITHM_LABELS, is_missing, setting_label
+from pipeline.trials.config import TrialConfig
 from pipeline.trials.naming import counted
 
 NO_VALUE = "–"  # text of a cell without a value
@@ -19,17 +18,17 @@ PROTECTED = {"label": "labels only", "claimed": "no guarantee"}  # kinds that do
 
 def value_text(value: object) -> str:
     """Return a setting's value as text; a dash if it does not apply."""
-    if isinstance(value, tuple):
+    if isinstance(value, tuple | list):
         return " × ".join(map(str, value))
-    if value is None or (isinstance(value, float) and math.isnan(value)):
+    if is_missing(value):
         return NO_VALUE
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def settings_text(row: Mapping[str, Any], fields: Sequence[str]) -> str:
-    """Return a run's values of these fields, as `clipping_norm 2, batch_size 256`; omit fields that do not apply."""
-    applying = ((name, value_text(row[name])) for name in fields)
-    return ", ".join(f"{name} {text}" for name, text in applying if text != NO_VALUE)
+def settings_text(trial: TrialConfig, fields: Sequence[str]) -> str:
+    """Return a trial's values of these fields, as `clipping_norm 2, batch_size 256`; omit fields that do not apply."""
+    settings = trial.canonical()
+    return ", ".join(f"{name} {value_text(settings[name])}" for name in fields if name in settings)
 
 
 def without_formulas(text: str) -> str:

@@ -18,6 +18,7 @@ from analysis.runs import (
     MixedTrials,
     ReportError,
     ask,
+    is_missing,
     setting_label,
     setting_names,
 )
@@ -257,5 +258,4 @@ def _values(column: pd.Series) -> str:
 
 def _comparable(value: object) -> object:
     """Return a setting's value, or `NO_VALUE` for None and nan: nan does not equal itself, so it could not match."""
-    is_missing = value is None or (isinstance(value, float) and math.isnan(value))
-    return NO_VALUE if is_missing else value
+    return NO_VALUE if is_missing(value) else value

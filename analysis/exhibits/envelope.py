@@ -31,7 +31,7 @@ def best(runs: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
     accuracy (`ReportError`).
     """
     varied_fields = varied(runs, by)
-    setting_texts = [settings_text(row, varied_fields) for row in runs.to_dict("records")]
+    setting_texts = [settings_text(trial, varied_fields) for trial in trials_of(runs)]
     runs = runs.assign(chosen=setting_texts, choices=1)
     if not varied_fields:  # one setting in every cell: nothing to choose
         return runs

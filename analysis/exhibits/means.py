@@ -90,7 +90,7 @@ def texts(table: pd.DataFrame, runs: pd.DataFrame) -> Texts:
         epsilons = [_epsilon(row[f"epsilon/{kind}"]) for kind in kinds]
         rows.append([*setting, str(row["n"]), *accuracies, *epsilons])
     means = Table.of(header, rows, text_columns=range(2 + len(fields)))
-    notes = [_assumptions(kind, runs) for kind in kinds]
+    notes = [assumptions(kind, runs) for kind in kinds]
     if not kinds and (table["noise"] != NON_PRIVATE).any():
         notes = ["No trial has an ε that guarantees anything: noise here is a level, not a privacy."]
     return Texts((caption(table), means), notes=tuple(notes))
@@ -102,7 +102,7 @@ def caption(table: pd.DataFrame) -> str:
     return f"All {len(table)} settings{first}: accuracies at the last epoch, {means_text(table['n'])}."
 
 
-def _assumptions(kind: str, runs: pd.DataFrame) -> str:
+def assumptions(kind: str, runs: pd.DataFrame) -> str:
     """Return a note on a table's epsilons of one kind: relation, sampler, delta, and whether noise is simulated."""
     with_epsilon = runs[tightest(runs, kind).notna()]
     relations = [LABEL_RELATION] if kind == "label" else with_epsilon.get("privacy.relation", ["not tracked"])

@@ -12,13 +12,12 @@ from analysis.exhibits.envelope import best, cells
 from analysis.exhibits.exhibit import ENVELOPE, Exhibit, Texts
 from analysis.exhibits.frontier.points import tightest
 from analysis.exhibits.light import SIGMA
+from analysis.exhibits.means import assumptions
 from analysis.exhibits.metrics import METRICS
 from analysis.exhibits.table import Table
-from analysis.runs import ReportError, noise_sources, such
+from analysis.runs import ReportError, such
 from analysis.statistics import SUMMARY
-from analysis.text import NO_VALUE, best_of, epsilon_text, means_text
-from pipeline.accounting.label import RELATION
-from pipeline.accounting.noise import standing
+from analysis.text import NO_VALUE, best_of, means_text
 from pipeline.experiment.needs import column_of
 
 GAUSSIAN, PHYSICAL = "opu_simulated", "opu_physical"
@@ -97,11 +96,8 @@ def _notes(table: pd.DataFrame, runs: pd.DataFrame) -> list[str]:
              "σ is a noise level and not a privacy level."]
     if table["paper"].notna().any():
         notes.append(f"{paper.SOURCE}, is of an optical processor with Gaussian noise of that σ.")
-    with_epsilon = runs[tightest(runs, "label").notna()]
-    if len(with_epsilon):
-        epsilon = epsilon_text("label", [RELATION], with_epsilon["sampler"], with_epsilon["delta"],
-                               standing(noise_sources(with_epsilon)))
-        notes.append(f"Largest over seeds: {epsilon}.")
+    if tightest(runs, "label").notna().any():
+        notes.append(assumptions("label", runs))
     if table["choices"].max() > 1:
         notes.append(ENVELOPE)
     return notes

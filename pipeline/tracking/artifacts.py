@@ -100,8 +100,7 @@ def started(suggestions: Iterable[Suggestion]) -> tuple[TrialConfig, ...]:
 def suggestions_of(text: str) -> list[Suggestion]:
     """Return the suggestions in a text from `suggestions_text`.
 
-    Raises:
-        ConfigError: if the settings are not, or no longer, valid for a trial.
+    Their settings must still be valid for a trial (`ConfigError`).
     """
     return [Suggestion(TrialConfig.from_mapping(entry["settings"]), entry["started"]) for entry in json.loads(text)]
 
@@ -132,8 +131,8 @@ def param_value(name: str, text: str) -> Any:
 def config_of(run: TrackedRun) -> TrialConfig:
     """Return the trial of a tracked run, for all that a table of results cannot do without it.
 
-    Raises:
-        ConfigError: if the params do not, or no longer, fit its trial_key, or its extension is not imported.
+    `ConfigError` says why there is none: the params do not, or no longer, fit the trial_key, or an extension is not
+    imported.
     """
     return run.trial or _composed(run)
 

@@ -16,19 +16,9 @@ def export(store: Reader, name: str, folder: Path | None = None) -> list[Path]:
     """Write a trial that has ended to a new folder, atomically.
 
     The folder has `weights.safetensors` and `config.json` from the store, and all metrics in `metrics.csv` (columns
-    metric, epoch, value). `privacy.json` has the tags on the guarantee of its epsilons.
-
-    Args:
-        store: the store.
-        name: the trial's MLflow run id or trial_key.
-        folder: the new folder; by default `exports/<trial_key>`.
-
-    Returns:
-        The files.
-
-    Raises:
-        UserError: if the folder exists.
-        TrackingError: if the trial is missing, has not ended, or lacks a file.
+    metric, epoch, value). `privacy.json` has the tags on the guarantee of its epsilons. The folder is
+    `exports/<trial_key>` by default, and must be new (`UserError`). The trial must have ended, and have all files
+    (`TrackingError`).
     """
     run = store.trial(name)
     folder = folder or Path("exports", run.trial_key)

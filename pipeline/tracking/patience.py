@@ -51,9 +51,6 @@ class PatientClient:
         """Return the result of a call, and repeat the call while the store cannot be reached, until patience ends.
 
         A thread prints a message while the call takes long. Errors that another try cannot mend are raised at once.
-
-        Args:
-            method: the call.
         """
         while True:
             start = time.monotonic()

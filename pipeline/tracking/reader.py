@@ -112,10 +112,7 @@ class Reader:
     def misplaced(self, experiment_id: str | None = None) -> str:
         """Return why files of a sweep would be written outside this store, which was moved or copied; else nothing.
 
-        MLflow keeps the absolute path of a sweep's files.
-
-        Args:
-            experiment_id: MLflow's id of the sweep's experiment; by default the open one, if any.
+        MLflow keeps the absolute path of a sweep's files. By default it is the open sweep, if any.
         """
         experiment_id = experiment_id or self._experiment_id
         if experiment_id is None or self.shared:
@@ -130,11 +127,7 @@ class Reader:
                 f"ln -s {self.root} {folder.parent}`)")
 
     def require_in_place(self, experiment_id: str | None = None) -> None:
-        """Refuse to write files of a sweep outside this store; argument as in `misplaced`.
-
-        Raises:
-            TrackingError: if they would be.
-        """
+        """Refuse to write files of a sweep outside this store; argument as in `misplaced`. `TrackingError` says why."""
         if reason := self.misplaced(experiment_id):
             raise TrackingError(reason)
 
@@ -154,8 +147,7 @@ class Reader:
     def find(self, name: str) -> bool:
         """Open the sweep `name` for reading; return whether it exists. Creates nothing and changes no status.
 
-        Raises:
-            TrackingError: if the name belongs to imported results.
+        A name of imported results is refused (`TrackingError`).
         """
         self._experiment_id = find_experiment(self._client, name)
         parent = self._find_parent() if self._experiment_id else None
@@ -163,11 +155,7 @@ class Reader:
         return parent is not None
 
     def attach(self, name: str) -> None:
-        """Open the sweep `name` for reading.
-
-        Raises:
-            TrackingError: if the store has no such sweep.
-        """
+        """Open the sweep `name` for reading. The store must have it (`TrackingError`)."""
         if not self.find(name):
             raise TrackingError(f"tracking store {redacted(self.uri)}: no sweep named '{name}' (run the sweep first)")
 
@@ -200,8 +188,7 @@ class Reader:
     def experiment(self) -> str:
         """Return the text of the open sweep's experiment file, from its last run.
 
-        Raises:
-            TrackingError: if the store does not have it.
+        The store must have it (`TrackingError`).
         """
         text = self._text(EXPERIMENT)
         if text is None:
@@ -250,14 +237,8 @@ class Reader:
     def released(self, trial_key: str = "", exclude: Collection[str] = ()) -> list[Release]:
         """Return what every run of the open sweep has released, oldest first.
 
-        Runs in MLflow's trash are included, and runs with a draw that has released nothing yet.
-
-        Args:
-            trial_key: one trial; by default all.
-            exclude: trial_keys to leave out.
-
-        Raises:
-            ConfigError: as `config_of`.
+        Runs in MLflow's trash are included, and runs with a draw that has released nothing yet. `exclude` has
+        trial_keys to leave out. Errors as in `config_of`.
         """
         condition = f"tags.trial_key = '{trial_key}'" if trial_key else ""
         releases = []
@@ -280,10 +261,6 @@ class Reader:
 
         The budget's values are returned, if the sweep has a budget. Otherwise they are sums over all these trials, with
         runs in MLflow's trash.
-
-        Args:
-            dataset: name of the data set.
-            relation: neighbouring relation of the trials.
         """
         experiments = {experiment.experiment_id: experiment for experiment in self._client.search_experiments()}
         runs: dict[str, list[TrackedRun]] = {}  # by MLflow's id of their experiment
@@ -321,8 +298,7 @@ class Reader:
     def trial(self, name: str) -> TrackedRun:
         """Return a trial in any sweep, by MLflow run id or by trial_key.
 
-        Raises:
-            TrackingError: if there is none, or several with one trial_key.
+        There must be exactly one (`TrackingError`).
         """
         return tracked(find_trial(self._client, self.uri, name))
 
@@ -332,11 +308,7 @@ class Reader:
 
     @reports_errors
     def artifact(self, run: TrackedRun, name: str) -> bytes:
-        """Return the content of a trial's artifact.
-
-        Raises:
-            TrackingError: if the trial has not ended, or the file is missing.
-        """
+        """Return the content of a trial's artifact. The trial must have ended, and have the file (`TrackingError`)."""
         if run.status not in DONE:
             raise TrackingError(f"trial {run.trial_key}: must have ended to have weights, is {run.status}")
         with tempfile.TemporaryDirectory() as folder:

@@ -125,17 +125,8 @@ class Store(Reader):
         """Open, or reopen, the sweep `name`: one MLflow experiment, with tags `contents`, and one parent run.
 
         MLflow never changes a logged param. If a later sweep has another value, the param keeps the first value and the
-        tag `latest.<param>` has the new one.
-
-        Args:
-            name: name of the sweep.
-            description: Markdown for MLflow's page.
-            params: params of the parent run.
-            tags: tags of the parent run.
-            contents: tags of the experiment.
-
-        Raises:
-            TrackingError: as all methods; also if an experiment with that name is in MLflow's trash.
+        tag `latest.<param>` has the new one. `contents` are tags of the experiment. An experiment of that name in
+        MLflow's trash is refused (`TrackingError`).
         """
         with self._lock:
             self._experiment_id = find_experiment(self._client, name) or self._create_experiment(name)
@@ -166,12 +157,7 @@ class Store(Reader):
     def _create_experiment(self, name: str, tags: Mapping[str, str] | None = None) -> str:
         """Create an MLflow experiment, unless it exists already; return its id.
 
-        Args:
-            name: name of the experiment.
-            tags: tags of an experiment with imported results; None for a sweep.
-
-        Raises:
-            TrackingError: if it cannot be found afterwards.
+        An experiment of imported results has tags, one of a sweep none.
         """
         folder = self.root / "artifacts" / re.sub(r"[^\w.-]", "_", name)
         location = folder.as_uri() if self._database else None  # a server chooses its own
@@ -227,13 +213,8 @@ class Store(Reader):
     def start(self, config: TrialConfig, tags: Mapping[str, str] | None = None, name: str | None = None) -> str:
         """Start a trial, or resume its unfinished run, and return the MLflow run id.
 
-        Args:
-            config: the trial.
-            tags: tags of the run.
-            name: name of the run; `short_name(config)` by default.
-
-        Raises:
-            TrackingError: if the trial has a finished run already, or several runs.
+        The run is named by `short_name` unless `name` is given. A trial with a finished run, or with several, is
+        refused (`TrackingError`).
         """
         key, tags = config.trial_key, {**(tags or {}), "driver": self.driver, "status": "running"}
         with self._lock:
@@ -268,11 +249,8 @@ class Store(Reader):
 
         A value that the run already has is not written again, so an epoch that is sent or trained twice is stored once.
         A different value is written too; `history` returns the later one. Times (`time/`) always differ, and keep their
-        first value.
-
-        Raises:
-            ValueError: for a metric that is not finite; then nothing is written.
-            TrackingError: as all methods; also for a trial that this store has not started.
+        first value. A metric that is not finite is refused before anything is written (`ValueError`), and so is a trial
+        that this store has not started (`TrackingError`).
         """
         groups: dict[str, list[EpochRecord]] = {}
         for record in records:
@@ -310,10 +288,8 @@ class Store(Reader):
     def check(self, record: EpochRecord) -> None:
         """Check that `log` would accept the record.
 
-        Raises:
-            ValueError: as `log`; also for a metric that no guarantee covers (`trials.disclosure`).
-            OtherNoise: for an epoch of a secure trial that was published with other values.
-            TrackingError: as `log`.
+        Errors as in `log`; also `ValueError` for a metric that no guarantee covers (`trials.disclosure`), and
+        `OtherNoise` for an epoch of a secure trial that was published with other values.
         """
         key = record.trial_key
         if key not in self._trials:
@@ -346,10 +322,7 @@ class Store(Reader):
     def begin_draw(self, trial_key: str, name: str, earlier: Sequence[int]) -> None:
         """Begin the draw `name` of a started trial with secret noise: its later epochs belong to this draw.
 
-        Args:
-            trial_key: the trial.
-            name: name of the draw.
-            earlier: released epochs of each earlier draw.
+        `earlier` has the released epochs of each earlier draw.
         """
         tags = {DRAW: name, DRAWS: str(len(earlier) + 1), EARLIER: str(sum(earlier))}
         write(self._client, self._run_id(trial_key), tags=tags)
@@ -379,10 +352,8 @@ class Store(Reader):
         """Close the parent run and return the sweep's trials in their final state.
 
         The parent run gets tags `trials.<status>` with the number of trials in each status. Trials that this process
-        has started and not ended become `interrupted`.
-
-        Args:
-            status: MLflow's status of the parent run: FINISHED, FAILED or KILLED.
+        has started and not ended become `interrupted`. MLflow's `status` of the parent run is FINISHED, FAILED or
+        KILLED.
         """
         if status not in ("FINISHED", "FAILED", "KILLED"):
             raise ValueError(f"status: must be one of FINISHED, FAILED, KILLED, got '{status}'")
@@ -430,14 +401,8 @@ class Store(Reader):
     def log_sweep(self, metrics: Mapping[str, float], tags: Mapping[str, str], step: int = 0) -> None:
         """Write metrics and tags of the whole sweep to the parent run.
 
-        Args:
-            metrics: metrics of the sweep.
-            tags: tags of the sweep.
-            step: step of the metrics; 0 for a result of the whole sweep.
-
-        Raises:
-            ValueError: for a metric that is not finite, or is not a metric of sweeps (`trials.disclosure`); then
-                nothing is written.
+        The step is 0 for a result of the whole sweep. A metric that is not finite, or no metric of sweeps
+        (`trials.disclosure`), is refused before anything is written (`ValueError`).
         """
         check_metrics(metrics, of_sweep=True)
         for name, value in metrics.items():

@@ -37,12 +37,8 @@ def address(store: Reader, run_id: str) -> str:
 def runs_address(store: Reader, page: str = "", chart: bool = False) -> str:
     """Return the address of all runs of the open sweep on MLflow's page, in the sweep's view; empty if it has no page.
 
-    A view is a stored choice of columns and charts, sorted by accuracy. Sweeps of earlier versions have none.
-
-    Args:
-        store: the store.
-        page: address of MLflow's page; by default as in `address`.
-        chart: whether to show accuracy against epsilon instead of the table; for a sweep with a view.
+    A view is a stored choice of columns and charts, sorted by accuracy. Sweeps of earlier versions have none. `chart`
+    shows accuracy against epsilon instead of the table, for a sweep with a view.
     """
     page = page or _page(store)
     if not page:
@@ -86,8 +82,7 @@ def runs_pages(store: Reader, page: str) -> list[str]:
 def serve(store: Reader, port: int, host: str = LOOPBACK[0]) -> int:
     """Run MLflow's server on one interface until Ctrl-C or SIGTERM; return its exit code, or 1 for a port in use.
 
-    Raises:
-        TrackingError: if the store is a server itself.
+    A store that is a server itself is refused (`TrackingError`).
     """
     if not store.uri.startswith("sqlite:"):
         raise TrackingError(f"tracking store {redacted(store.uri)}: is a server of its own; open it in a browser")

@@ -14,7 +14,7 @@ import pytest
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from mlflow.tracking import MlflowClient
-from stored import records, stored
+from stored import changed, records, stored
 
 from analysis import style
 from analysis.exhibits import figure2, paper, table1
@@ -238,8 +238,7 @@ def test_trials_without_accuracy_are_an_error(runs):
 
 
 def test_only_seeds_are_averaged(runs):
-    mixed = runs.copy()
-    mixed.loc[3, "learning_rate"] = 0.5
+    mixed = changed(runs, learning_rate=runs["learning_rate"].mask(runs.index == 3, 0.5))
     with pytest.raises(MixedTrials, match="bp 0: only the seed may differ.*learning_rate: 0.01, 0.5"):
         table1.tabulate(mixed)
     with pytest.raises(MixedTrials, match="dataset: must be the same.*fashion_mnist, mnist"):

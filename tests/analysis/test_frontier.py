@@ -21,7 +21,7 @@ from analysis.exhibits.frontier import exhibit
 from analysis.exhibits.frontier import figure as frontier_figure
 from analysis.exhibits.frontier import points as frontiers
 from analysis.report.report import write
-from analysis.runs import MixedTrials, ReportError, by_noise, load_runs
+from analysis.runs import MixedTrials, ReportError, by_noise, csv_of, load_runs
 from pipeline.accounting.certified import with_noise
 from pipeline.experiment.exhibits import mismatch
 from pipeline.experiment.experiment import Experiment
@@ -104,6 +104,14 @@ def test_targets_that_are_met_from_below_are_compared_by_the_target(runs):
     points = frontiers.frontier(cheaper, "certified").set_index(["algorithm", "setting"])
     assert points.loc[("dfa", "epsilon=3"), "epsilon"] == 2.98 < points.loc[("bp", "epsilon=3"), "epsilon"]
     assert points["on_overall_front"].groupby("algorithm").sum().to_dict() == {"bp": 3, "dfa": 0, "tdfa": 0, "pdfa": 0}
+
+
+def test_a_frame_without_trials_has_the_frontier_of_its_settings(runs, tmp_path):
+    points = frontiers.frontier(runs)
+    pd.testing.assert_frame_equal(frontiers.frontier(runs.drop(columns="trial")), points)
+    csv_of(runs).to_csv(tmp_path / "runs.csv", index=False)
+    own = pd.read_csv(tmp_path / "runs.csv", dtype={"setting": str})  # a user's own frame
+    pd.testing.assert_frame_equal(frontiers.frontier(own), points)
 
 
 def test_networks_without_hidden_layers_have_a_curve_of_their_own_that_no_choice_mixes_with_others(runs):

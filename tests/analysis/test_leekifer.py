@@ -158,7 +158,7 @@ def test_series_that_are_missing_or_mixed_are_refused(store):
     with pytest.raises(MissingSeries, match="rdp/classic of every private trial"):
         tabulate(changed(runs, mechanism="per_example", noise_multiplier=1.0, clipping_norm=1.0), store)
     with pytest.raises(MixedTrials, match="learning_rate"):
-        tabulate(runs.assign(learning_rate=range(len(runs))), store)
+        tabulate(changed(runs, learning_rate=pd.Series(0.1 * (1 + runs.index), runs.index)), store)
     table = tabulate(runs, store)
     with pytest.raises(MissingSeries, match="needs private trials"):
         plot(table[table["sigma"] == 0])

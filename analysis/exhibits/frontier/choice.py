@@ -41,7 +41,7 @@ def candidates(runs: pd.DataFrame, kind: str) -> pd.DataFrame:
     """
     runs = runs.assign(algorithm=ask(runs, method), point=ask(runs, setting_key))
     fields = varied(runs, ["algorithm"], ("seed", *noise_fields(kind)))
-    runs = runs.assign(chosen=[settings_text(row, fields) for row in runs.to_dict("records")])
+    runs = runs.assign(chosen=[settings_text(trial, fields) for trial in trials_of(runs)])
     has_rivals = runs.groupby(["algorithm", "setting"])["point"].transform("nunique") > 1
     has_target = runs["setting"].map(is_target) & (kind != "claimed")
     # Without a target, rivals at one noise level open the choice among all settings of the algorithm.
