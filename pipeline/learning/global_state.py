@@ -17,16 +17,12 @@ from pipeline.trials.streams import sequence
 
 
 class GlobalRandomness:
-    """One trial's own states of the global generators of torch, numpy and Python.
+    """One trial's own states of the global generators of torch, numpy and Python, seeded from its `trainer` stream.
 
     It also keeps the trial's global settings of torch (`SETTINGS`).
     """
 
     def __init__(self, seed: int, device: torch.device) -> None:
-        """Seed the states of torch, NumPy and Python from the trial's `trainer` stream.
-
-        The states are stored in `state`; the global generators themselves do not change.
-        """
         self._device = device
         with self.restoring():
             seeds = [int(sequence(seed, "trainer", k).generate_state(1)[0]) for k in range(3)]
