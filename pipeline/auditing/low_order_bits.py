@@ -63,7 +63,6 @@ class LowOrderBitAudit:
 
     @property
     def exceeds(self) -> bool:
-        """Whether the measured bound exceeds the certified value."""
         return self.mu_lower > self.mu
 
 

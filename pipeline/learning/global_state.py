@@ -32,7 +32,6 @@ class GlobalRandomness:
             self.state, self._settings = self._global_state(), torch_settings()
 
     def _global_state(self) -> dict[str, Any]:
-        """Return the current states of the global generators, by library."""
         numpy_state: Any = np.random.get_state()  # a tuple by default, though NumPy's types allow a dict
         name, keys, *rest = numpy_state
         return {"torch": torch.get_rng_state(), "python": random.getstate(), "numpy": [name, keys.tolist(), *rest],
@@ -82,7 +81,6 @@ class GlobalRandomness:
 
 
 def _attribute(owner: Any, name: str) -> tuple[Callable[[], Any], Callable[[Any], None]]:
-    """Return functions that get and set an attribute."""
     return partial(getattr, owner, name), partial(setattr, owner, name)
 
 

@@ -281,7 +281,6 @@ def rows_are_separate(function: RowsFunction, size: int, d: int, records: torch.
 
 
 def _same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether two tensors have the same type, shape and bits."""
     is_alike = one.dtype == other.dtype and one.shape == other.shape
     return is_alike and torch.equal(*(x.detach().contiguous().view(torch.uint8) for x in (one, other)))
 

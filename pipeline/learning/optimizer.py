@@ -144,7 +144,6 @@ class MovingAverage:
         self.mean = iterate.clone()
 
     def update(self) -> None:
-        """Add the current iterate to the average."""
         self.steps += 1
         decay = min(self.decay, self.steps / (self.steps + 9))
         if self.exact:

@@ -224,7 +224,6 @@ class Run(ABC):
         return {}
 
     def _evaluated(self) -> contextlib.AbstractContextManager[Any]:
-        """Return a context manager for an evaluation."""
         return contextlib.nullcontext()
 
     def _followed(self, r: int, accuracies: Mapping[str, list[float]]) -> dict[str, float]:
@@ -240,8 +239,9 @@ class Run(ABC):
         """
         trial, tags = self.pack.trials[r], {}
         if self.epoch == 1:
+            device = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else "cpu"
             tags = {**privacy_tags(trial), **calibrated(trial), **_optical_tags(trial), **self._tags(r),
-                    DESCRIPTION: describe(trial), "device": _device_name(self.device)}
+                    DESCRIPTION: describe(trial), "device": device}
         if trial.secure and self.rounded_rows:
             tags = with_rounded_rows({**privacy_tags(trial), **tags})
         metrics = dict(measured) | {e.metric_name: e.value for e in account(trial, n_charged)}
@@ -272,7 +272,3 @@ def _optical_tags(trial: TrialConfig) -> dict[str, str]:
     if not trial.physical:
         return {}
     return {"optics.effective_sigma": repr(camera_of(trial).effective_sigma)}
-
-
-def _device_name(device: torch.device) -> str:
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"

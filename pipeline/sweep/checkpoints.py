@@ -125,7 +125,6 @@ class Checkpoints:
         return Checkpoint(device, state, content["values"], records, content.get("draw", ""))
 
     def remove(self, pack: Pack) -> None:
-        """Remove the pack's checkpoint, if there is one."""
         self.path(pack).unlink(missing_ok=True)
 
     def _require_latest(self, content: Mapping[str, Any]) -> None:

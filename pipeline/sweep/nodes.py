@@ -96,7 +96,6 @@ class Watch:
                 self._over.wait(ASK_SECONDS)
 
     def _note_probe(self, node_id: str, node: Node, answers: bool) -> None:
-        """Note the result of a probe, and report a silent or returned node."""
         now = time.monotonic()
         silence = now - self._answered[node_id]
         since_report = now - self._told.get(node_id, -math.inf)

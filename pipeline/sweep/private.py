@@ -93,7 +93,6 @@ class PrivateFolder:
 
     @property
     def ray(self) -> Path:
-        """Return the folder of Ray Tune's files."""
         return self.path / "ray"
 
     @property

@@ -203,7 +203,6 @@ class Recorder:
             self._write(pack)
 
     def write_all(self) -> None:
-        """Write all collected epochs."""
         for pack in list(self._waiting):
             self._write(pack)
 

@@ -115,19 +115,14 @@ def register_features(name: str, function: Callable[[torch.Tensor, TrialConfig],
     existing = [field for field, definition in entries.items() if definition is None]
     # Existing fields come first: the order is part of a cache file's name.
     entries = {**dict.fromkeys((*existing, "feature_groups")), **entries}
-    code = _code(function)
-    works = Map(_extension(function), CHUNK_SIZE, code=code, is_cached=bool(code), function=function)
-    extension("features", name, stated(shape, public_because), entries, works=works, groups=groups)
-
-
-def _extension(function: Callable[[torch.Tensor, TrialConfig], torch.Tensor]
-               ) -> Callable[[DatasetSpec, TrialConfig, torch.device], AbstractContextManager[Apply]]:
-    """Return the `Map.open_map` of an extension's function of images and a trial, which has nothing to release."""
 
     @contextlib.contextmanager
     def open_map(spec: DatasetSpec, config: TrialConfig, device: torch.device) -> Iterator[Apply]:
         yield lambda records: function(_images(records, spec), config)
-    return open_map
+
+    code = _code(function)
+    works = Map(open_map, CHUNK_SIZE, code=code, is_cached=bool(code), function=function)
+    extension("features", name, stated(shape, public_because), entries, works=works, groups=groups)
 
 
 def _code(function: Any) -> str:

@@ -97,8 +97,6 @@ def _idx_dataset(name: str, spec: DatasetSpec, folder: Path | None) -> tuple[Arr
     """Return training and test records of MNIST or Fashion-MNIST, from their four idx files."""
 
     def array(file: str, shape: tuple[int, ...]) -> np.ndarray:
-        """Return the verified content of one idx file as an array of `shape`."""
-
         def read(path: Path) -> np.ndarray:
             return _read_idx(path, shape, DIGESTS[name][file])
 

@@ -303,7 +303,7 @@ class Component(GaussianMechanism):
         dense_inputs = [scale(h, bound) for h, bound in zip(activations[n_conv:], self.activation_bounds, strict=True)]
         if self.scales_to_bound:
             deltas, activations = [*deltas[:n_conv], *dense_deltas], [*activations[:n_conv], *dense_inputs]
-            scaled = [self._scaled_to_bound(layer, d, h)
+            scaled = [d * (self.layer_bound / layer.squared_norms(d, h).sqrt_())  # norm C/sqrt(L); zeros stay zeros
                       for layer, d, h in zip(self.net.layers, deltas, activations, strict=True)]
             return scaled, activations
         conv_deltas, conv_inputs = [], []
@@ -338,10 +338,6 @@ class Component(GaussianMechanism):
                 delta_factor = torch.minimum(error_factor, bound / delta_norm)
             factors.append((delta_factor * h_factor, delta_factor))
         return factors
-
-    def _scaled_to_bound(self, layer: Layer, delta: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
-        """Return delta, scaled so that every record's gradient in the layer has norm C/sqrt(L); zeros stay zeros."""
-        return delta * (self.layer_bound / layer.squared_norms(delta, h).sqrt_())
 
     @staticmethod
     def _clipped_apart(layer: Layer, delta: torch.Tensor, h: torch.Tensor,

@@ -113,7 +113,6 @@ class Network:
 
     @staticmethod
     def _drawn(shape: tuple[int, ...], bound: float, generator: torch.Generator) -> torch.Tensor:
-        """Draw uniformly from +-bound."""
         return torch.empty(shape).uniform_(-bound, bound, generator=generator)
 
     def blank_parameters(self, replicas: int, device: torch.device | str = "cpu",
