@@ -33,32 +33,21 @@ HEADER = ("trial", "attack", "AUC", "TPR at 0.1% FPR", "mu audited", "mu certifi
 
 @dataclass(frozen=True)
 class Finding:
-    """The result of one attack on one trial: a row of the table, its epsilons, and values to track.
-
-    Attributes:
-        public: whether it may be logged: it was computed without private records, or the trial's `private_metrics` are
-            plain.
-    """
+    """The result of one attack on one trial: a row of the table, its epsilons, and values to track."""
 
     row: tuple[str, ...]
     metrics: Mapping[str, float] = field(default_factory=dict)
     epsilons: tuple[Epsilon, ...] = ()
     exceeds: bool = False
-    public: bool = False
+    public: bool = False  # may be logged: computed without private records, or `private_metrics` are plain
 
 
 def audit_experiment(experiment: Experiment, number: int | None = None, data_folder: Path | None = None,
                      steps: int = 1) -> Iterator[Finding]:
-    """Yield the results of attacks on all trials of an experiment, or on one of them.
+    """Yield the results of attacks on all trials of an experiment, or on its trial `number`, from 1.
 
-    Trials that differ only in the seed count once. For a search the trials are the corners of its space.
-
-    Args:
-        number: of the only trial to attack, from 1; None attacks all.
-        steps: training steps whose updates the row space attack sees.
-
-    Raises:
-        ConfigError: for a number without a trial, more steps than an epoch has, or a trial without held-out records.
+    Trials that differ only in the seed count once. For a search the trials are the corners of its space. The row space
+    attack sees the updates of `steps` training steps.
     """
     trials = distinct(experiment.trials or experiment.corners)
     if number is not None and not 1 <= number <= len(trials):
@@ -82,14 +71,7 @@ def audit_experiment(experiment: Experiment, number: int | None = None, data_fol
 
 
 def audit_trial(trial: TrialConfig, data_folder: Path | None = None, steps: int = 1) -> list[Finding]:
-    """Return the findings on one trial.
-
-    Args:
-        steps: training steps whose updates the row space attack sees.
-
-    Raises:
-        ConfigError: for more steps than an epoch has.
-    """
+    """Return the findings on one trial; the row space attack sees the updates of `steps` training steps."""
     _check_steps(steps, [trial])
     return list(findings(trial_name(trial), trial, load(trial.dataset, data_folder), steps))
 
@@ -111,11 +93,7 @@ def distinct(trials: Sequence[TrialConfig]) -> list[TrialConfig]:
 
 
 def trial_name(trial: TrialConfig, varied: Sequence[str] = ()) -> str:
-    """Return a name without the seed, for example `pdfa photonic sigma=0.1`.
-
-    Args:
-        varied: settings to include in the name, because they differ between the experiment's trials.
-    """
+    """Return a name without the seed, as `pdfa photonic sigma=0.1`, with the settings that the trials vary."""
     algorithm, *settings, _seed = run_name(trial, varied).split(" ")
     mechanism = [trial.mechanism] if trial.parts.mechanism.private else []
     return " ".join([algorithm, *mechanism, *settings])
@@ -135,13 +113,7 @@ def findings(name: str, trial: TrialConfig, data: Dataset, steps: int) -> Iterat
 
 
 def _network_findings(name: str, trial: TrialConfig, data: Dataset, steps: int) -> Iterator[Finding]:
-    """Yield the findings on a trial of this package's networks.
-
-    Args:
-        name: of the trial, for the table.
-        trial: with calibrated noise.
-        steps: training steps whose updates the row space attack sees.
-    """
+    """Yield the findings on a trial of this package's networks, with calibrated noise."""
     first_layer = len(trial.layers) - len(trial.hidden)  # number of the first fully connected layer
     for layer in range(first_layer, first_layer + ATTACKED):
         attack = row_space_audit(trial, data, layer, steps)
@@ -196,13 +168,9 @@ def _own_code_findings(name: str, trial: TrialConfig, data: Dataset) -> Iterator
 
 
 def _step_finding(name: str, trial: TrialConfig, data: Dataset) -> Finding:
-    """Return the finding of the two-point attack on the `step` of a user's trainer.
+    """Return the finding of the two-point attack on a trainer's `step`: the measured bound and the stated epsilon.
 
-    It compares the measured lower bound with the epsilon that the trainer states. The batches are of test records, so
-    the finding may be logged.
-
-    Raises:
-        ConfigError: if the trainer fails, with its file and line.
+    The batches are of test records, so the finding may be logged.
     """
     try:
         audit = audit_step(trial, data, RUNS)
@@ -223,8 +191,7 @@ def _step_finding(name: str, trial: TrialConfig, data: Dataset) -> Finding:
 def _low_order_bit_findings(name: str, trial: TrialConfig, data: Dataset) -> Iterator[Finding]:
     """Yield the findings of the low-order-bit attack, one for each view of the attacker: the update, or the weights.
 
-    Noise from too few random bits lies on a lattice, and this betrays the sum beneath it. Findings compare the measured
-    lower bound on mu, the parameter of Gaussian DP, with the certified one.
+    They compare the measured lower bound on mu, the parameter of Gaussian DP, with the certified one.
     """
     training = prepare(Pack((trial,)), data, data.train_x.device)
     try:

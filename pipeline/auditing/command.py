@@ -18,15 +18,9 @@ LOG_FILE = "audit.txt"  # artifact of the sweep or of the trial
 
 def audit_file(path: str, number: int | None, data_folder: Path | None, steps: int,
                store_folder: Path | None) -> list[Finding]:
-    """Attack the trials of an experiment file, and print and return the findings.
+    """Attack the trials of an experiment file, or its trial `number`; print and return the findings.
 
-    Args:
-        path: the experiment file.
-        number: of the only trial to attack, from 1; None attacks all.
-        data_folder: folder with the data sets; None for the default.
-        steps: training steps whose updates are attacked.
-        store_folder: folder of the tracking store; the publishable findings are logged to the sweep there. None logs
-            nothing.
+    With a `store_folder` the publishable ones are logged to the sweep in this tracking store.
     """
     experiment = load_experiment(path)
     store = None
@@ -42,16 +36,9 @@ def audit_file(path: str, number: int | None, data_folder: Path | None, steps: i
 
 
 def audit_run(run: str, data_folder: Path | None, steps: int, store_folder: Path) -> list[Finding]:
-    """Attack one trial of a tracking store, log the publishable findings to its run, and print and return all findings.
+    """Attack the trial of a trial_key or MLflow run id; print and return all findings, and log the publishable ones.
 
-    Args:
-        run: trial_key or MLflow run id of the trial.
-        data_folder: folder with the data sets; None for the default.
-        steps: training steps whose updates are attacked.
-        store_folder: folder of the tracking store.
-
-    Raises:
-        ConfigError: for a trial with plugins, because code that a store names is never imported.
+    A trial with plugins is refused, because code that a store names is never imported.
     """
     store = Store(root=store_folder, create=False)
     tracked_run = store.trial(run)

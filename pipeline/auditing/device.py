@@ -4,7 +4,7 @@ Errors with one +1 and one -1 are projected repeatedly, in batches of m records.
 of the records is negated and the first half unchanged. A change in the first half is crosstalk.
 
 An unknown matrix, as in a real device, is estimated from the first half of the repetitions by least squares. The report
-then covers the second half, and the gain is relative to the estimate.
+then covers the second half, and the gain is relative to the estimate. Projections are [repeats, m records, n pixels].
 """
 
 from __future__ import annotations
@@ -27,61 +27,32 @@ NO_NOISE = 1e-5  # effective sigma over the signal's standard deviation; below i
 
 @dataclass(frozen=True)
 class Quantity:
-    """One number of the report.
-
-    Attributes:
-        name: in words.
-        value: nan if there is no noise to measure.
-        error: standard error under the null hypothesis, or of the estimate; nan if none is stated.
-        ideal: value of a linear device with independent noise; nan if there is no expected value.
-    """
+    """One number of the report."""
 
     name: str
-    value: float
-    error: float = math.nan
-    ideal: float = math.nan
+    value: float  # nan if there is no noise to measure
+    error: float = math.nan  # standard error under the null hypothesis, or of the estimate; nan if none is stated
+    ideal: float = math.nan  # of a linear device with independent noise; nan if there is no expected value
 
 
 @dataclass(frozen=True)
 class Characterisation:
-    """The measurements of a projector.
-
-    Attributes:
-        trial: with the projector.
-        quantities: in the order of the report.
-        known: whether the matrix was known.
-        repeats, records, pixels: numbers of batches, of records in each, of pixels.
-        target: B e of some pixels of the first batch [k].
-        mean: the mean projection at the same pixels [k].
-        residuals: some standardised residuals [k]; empty without noise.
-        gains: of every batch [reported repeats].
-    """
+    """The measurements of a projector."""
 
     trial: TrialConfig
-    quantities: tuple[Quantity, ...]
-    known: bool
+    quantities: tuple[Quantity, ...]  # in the order of the report
+    known: bool  # whether the matrix was known
     repeats: int
-    records: int
+    records: int  # of each batch
     pixels: int
-    target: np.ndarray
-    mean: np.ndarray
-    residuals: np.ndarray
-    gains: np.ndarray
+    target: np.ndarray  # B e of some pixels of the first batch [k]
+    mean: np.ndarray  # the mean projection at the same pixels [k]
+    residuals: np.ndarray  # some standardised residuals [k]; empty without noise
+    gains: np.ndarray  # of every batch [reported repeats]
 
 
 def characterise(trial: TrialConfig, repeats: int = 64, records: int = 32) -> Characterisation:
-    """Return the measurements of a trial's projector, from repeated batches of ternary errors.
-
-    In every second batch, the second half of the records is negated. An unknown matrix is estimated by least squares.
-
-    Args:
-        repeats: batches; for an unknown matrix the second half is reported.
-        records: m, records per batch.
-
-    Raises:
-        ConfigError: for a trial without an OPU, or too few repeats or records.
-        OpuUnavailable: if the device does not exist.
-    """
+    """Return the measurements of a trial's projector, from repeated batches of ternary errors."""
     for name, value, minimum in (("repeats", repeats, LEAST_REPEATS), ("records", records, LEAST_RECORDS)):
         if value < minimum or value % 4:
             raise ConfigError(f"{name}: must be a multiple of 4 and at least {minimum}, got {value}")
@@ -118,13 +89,7 @@ def _errors(records: int, n_classes: int) -> torch.Tensor:
 
 
 def _characterisation(trial: TrialConfig, measured: np.ndarray, target: np.ndarray, known: bool) -> Characterisation:
-    """Return all measurements of a projector.
-
-    Args:
-        measured: projections of the device [repeats, m records, n pixels].
-        target: projections of a linear device without noise, of the same shape.
-        known: whether the matrix is known, and not estimated.
-    """
+    """Return all measurements of a projector; the target is of a linear device without noise."""
     repeats, records, pixels = measured.shape
     gains = (measured * target).sum(axis=(1, 2)) / (target**2).sum(axis=(1, 2))  # least squares, per repeat
     gain = float(gains.mean())
@@ -152,14 +117,10 @@ def _characterisation(trial: TrialConfig, measured: np.ndarray, target: np.ndarr
         gains=gains)
 
 
-def _noise_quantities(residual: np.ndarray, fluctuation: np.ndarray, sigma: float) -> list[Quantity]:
-    """Return the measurements of a projector's noise: offsets, crosstalk, correlations and normality.
-
-    Args:
-        residual: measured minus expected projections [repeats, m records, n pixels]; two batches alternate.
-        fluctuation: residuals minus their mean over the repeats of the same batch, of the same shape.
-        sigma: standard deviation of the noise.
-    """
+def _noise_quantities(residual: np.ndarray,  # measured minus expected projections; two batches alternate
+                      fluctuation: np.ndarray,  # residuals minus their mean over the repeats of the same batch
+                      sigma: float) -> list[Quantity]:  # standard deviation of the noise
+    """Return the measurements of a projector's noise: offsets, crosstalk, correlations and normality."""
     repeats, records, pixels = residual.shape
     free_repeats = repeats - 2
     mean_variance = sigma**2 / repeats  # of a mean over all repeats, from noise alone

@@ -30,16 +30,13 @@ VIEWS = ("update", "weights")
 
 @dataclass(frozen=True)
 class Lattice:
-    """The lattice of squared radii from a Box-Muller transform of b bits.
+    """The lattice of squared radii from a Box-Muller transform of b bits: 2^b exp(-r^2/2) + offset is a whole number.
 
-    Attributes:
-        bits: b.
-        offset: 2^b exp(-r^2/2) + offset is a whole number.
-        gap: distance between the two numbers x and y of a pair: in blocks of 2 gap numbers, the first half has x and
-            the second half y. 0 if all numbers are one block.
+    `gap` is the distance between the two numbers x and y of a pair: in blocks of 2 gap numbers, the first half has x
+    and the second half y. 0 if all numbers are one block.
     """
 
-    bits: int
+    bits: int  # b
     offset: float
     gap: int
 
@@ -53,43 +50,28 @@ DOUBT = 0.01  # probability that a pair is on no lattice
 
 @dataclass(frozen=True)
 class LowOrderBitAudit:
-    """The result of the attack, which assigns every run to one of the two neighbours.
+    """The result of the attack, which assigns every run to one of the two neighbours."""
 
-    Attributes:
-        view: the attacker's view, `update` or `weights`.
-        runs: of the mechanism on each of the neighbours, all counted.
-        errors: wrong assignments.
-        auc: of the score.
-        mu_lower, epsilon_lower: measured bounds with 95% confidence.
-        mu, epsilon: certified, for one step.
-    """
-
-    view: str
-    runs: int
-    errors: int
+    view: str  # the attacker's: `update` or `weights`
+    runs: int  # on each of the neighbours, all counted
+    errors: int  # wrong assignments
     auc: float
-    mu_lower: float
+    mu_lower: float  # measured, with 95% confidence
     epsilon_lower: float
-    mu: float
+    mu: float  # certified, for one step
     epsilon: float
 
     @property
     def exceeds(self) -> bool:
-        """Whether the measured bound exceeds the certified value."""
         return self.mu_lower > self.mu
 
 
 def lattice_score(residual: np.ndarray, sigma: float, lattice: Lattice) -> float:
     """Return the evidence that noise lies on a lattice blurred by rounding: log(1 + likelihood ratio), near 0 for none.
 
-    Gaussian numbers x and y from one Box-Muller transform of b random bits lie on a lattice: 2^b exp(-(x^2 + y^2)/2) +
-    offset is a whole number. Only pairs in the tail count, where float32 resolves the lattice. The ratio compares the
-    density of distances from the lattice with the uniform density of numbers that lie on none.
-
-    Args:
-        residual: noise, or noise plus a record [n]; nan for unseen numbers.
-        sigma: standard deviation of the noise.
-        lattice: b (`bits`), offset, and the distance between x and y in `residual` (`gap`).
+    The residual [n] is noise, or noise plus a record; nan for unseen numbers. Only pairs in the tail count, where
+    float32 resolves the lattice. The ratio compares the density of distances from the lattice with the uniform density
+    of numbers that lie on none.
     """
     gap = lattice.gap or len(residual) // 2
     n_blocks = len(residual) // (2 * gap)
@@ -113,14 +95,7 @@ def low_order_bit_audit(training: Training, runs: int = 100) -> list[LowOrderBit
     The batches are the trial's next batch, and the same batch without its last record (add/remove) or with another
     record in its place (replace-one). The attacker knows both, the weights before the step, and all settings. Optical
     noise is added before the bound and is the same in all runs. One view is the released update; the other is the
-    weights after a step of size learning_rate.
-
-    Args:
-        training: of one trial with a Gaussian mechanism and noise; its weights are not changed.
-        runs: of the mechanism on either batch.
-
-    Raises:
-        ValueError: for a trial without certified epsilon, or runs < 1.
+    weights after a step of size learning_rate. The weights of `training` are not changed.
     """
     config, = training.pack.trials
     if not config.parts.mechanism.certified:
@@ -137,13 +112,7 @@ def low_order_bit_audit(training: Training, runs: int = 100) -> list[LowOrderBit
 
 def _summary(view: str, first_scores: np.ndarray, second_scores: np.ndarray, mu: float,
              delta: float) -> LowOrderBitAudit:
-    """Return the audit for one view of the attacker.
-
-    Args:
-        first_scores, second_scores: scores [runs] on the first and on the second neighbour; a score above 0 guesses the
-            second.
-        mu: certified for one step (Gaussian differential privacy).
-    """
+    """Return the audit for one view, from scores [runs] on either neighbour; a score above 0 guesses the second."""
     runs = len(first_scores)
     false_positives, false_negatives = int((first_scores > 0).sum()), int((second_scores <= 0).sum())
     counts = false_positives, runs, false_negatives, runs
@@ -158,11 +127,6 @@ def _scores(training: Training, config: TrialConfig, runs: int) -> dict[str, lis
 
     The attacker subtracts either neighbour's sum from the release. What is left is pure noise for the true neighbour,
     and then looks more like noise on a lattice. A score above 0 points to the second neighbour.
-
-    Args:
-        training: of one trial with a Gaussian mechanism.
-        config: the trial, with its calibrated noise.
-        runs: runs of the mechanism on each neighbour.
     """
     net, mechanism, released = training.net, training.mechanism, training.update  # `released` is written in place
     if not isinstance(mechanism, GaussianMechanism):
@@ -213,11 +177,7 @@ def _neighbours(training: Training) -> list[torch.Tensor]:
 
 
 def _factors(training: Training, batch: torch.Tensor) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    """Return the mechanism's inputs for a batch: learning signals (deltas) and activations of every layer.
-
-    Args:
-        batch: numbers of the training records [1, m]; `ABSENT` where a place has no record.
-    """
+    """Return the mechanism's inputs for a batch [1, m]: learning signals (deltas) and activations of every layer."""
     indices = batch.clamp(min=0)  # any record in a place without one; `is_present` keeps it out of the error
     is_present = (batch != ABSENT).unsqueeze(-1).to(torch.float32)
     activations, logits = training.net.forward(training.train_inputs.batch(indices))

@@ -27,21 +27,14 @@ from pipeline.trials.steps import LARGEST_FIRST, LARGEST_SIGNAL, signal_steps, s
 
 @dataclass(frozen=True)
 class ReleaseAudit:
-    """How well the outputs of one step on the worst-case neighbours can be distinguished.
+    """How well the outputs of one step on the worst-case neighbours can be distinguished."""
 
-    Attributes:
-        statistic: the one with the best bound.
-        auc, tpr: of this statistic, on the counted runs; tpr at a false positive rate of 0.1%.
-        mu_lower, mu: measured lower bound and certified value of the step's mu.
-        audited, certified: the epsilon of a Gaussian mechanism with this mu.
-    """
-
-    statistic: str
-    auc: float
-    tpr: float
-    mu_lower: float
-    mu: float
-    audited: Epsilon
+    statistic: str  # the one with the best bound
+    auc: float  # of this statistic, on the counted runs
+    tpr: float  # at a false positive rate of 0.1%
+    mu_lower: float  # measured
+    mu: float  # of the step, certified
+    audited: Epsilon  # of a Gaussian mechanism with `mu_lower`
     certified: Epsilon
 
     @property
@@ -54,20 +47,11 @@ def audit_release(config: TrialConfig, trials: int, delta: float, mechanism: Mec
                   conf: float = 0.95) -> ReleaseAudit:
     """Return how well the release of one step on two worst-case neighbouring batches can be told apart, with bounds.
 
-    The trial's own mechanism runs many times on either batch. Several statistics are tried, because noise may be
-    missing in one place only: the log-likelihood ratio of the whole release, and of every matrix and bias vector. The
-    last is the energy in a column of the first layer that only one neighbour reaches. It detects noise with a
-    covariance that depends on data. Contributions of a user's code have no layers, so only the first statistic applies.
-
-    Args:
-        config: a trial with a certified mechanism, and noise.
-        trials: runs of the mechanism on each of the neighbours; even.
-        delta: of the epsilons.
-        mechanism: the mechanism to run, on the CPU, for one trial; None takes the trial's own.
-        conf: probability that the bounds hold.
-
-    Raises:
-        ValueError: for a trial without certified epsilon, and as `two_point_step_audit`.
+    The trial's own mechanism, or another one, runs many times on either batch. Several statistics are tried, because
+    noise may be missing in one place only: the log-likelihood ratio of the whole release, and of every matrix and bias
+    vector. The last is the energy in a column of the first layer that only one neighbour reaches. It detects noise with
+    a covariance that depends on data. Contributions of a user's code have no layers, so only the first statistic
+    applies. Bounds hold with probability `conf`.
     """
     mu, cpu = step_mu(config), torch.device("cpu")
     config = with_noise(TrialConfig(config.given, delta=delta))
@@ -121,12 +105,7 @@ def audit_release(config: TrialConfig, trials: int, delta: float, mechanism: Mec
 
 
 def _audit(first: np.ndarray, second: np.ndarray, delta: float, conf: float) -> TwoPointAudit:
-    """Return lower bounds on epsilon and mu from one statistic of the releases, by the threshold that is best for mu.
-
-    Args:
-        first, second: the statistic in all runs on the first and on the second neighbour.
-        conf: probability that a bound holds.
-    """
+    """Return bounds on epsilon and mu from one statistic on the neighbours, by the threshold that is best for mu."""
     values = iter(first), iter(second)
     return two_point_step_audit(lambda j: next(values[j]), delta, trials=len(first), conf=conf, of="mu")
 

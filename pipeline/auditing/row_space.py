@@ -29,25 +29,16 @@ from pipeline.trials.shapes import ConvShape
 ROUNDING_UNITS = 4
 
 
-def row_space_membership(update_weight: torch.Tensor, candidates: torch.Tensor, max_rank: int | None = None
-                         ) -> torch.Tensor:
-    """Return how far candidates lie outside the row space of an observed update; 0 for a record of the batch.
+def row_space_membership(update_weight: torch.Tensor, candidates: torch.Tensor,  # [n_out, n_in]; [k, n_in]
+                         max_rank: int | None = None) -> torch.Tensor:
+    """Return ||h - P h|| / ||h|| of every candidate h [k], float64: how far it lies outside an update's row space.
 
-    The right singular vectors with a singular value above the rounding tolerance span the row space. The tolerance is
-    `ROUNDING_UNITS` units of the update's type, relative to the largest value. Computed in float64.
+    Candidates are activations as the mechanism multiplies them. The right singular vectors with a singular value above
+    the rounding tolerance span the row space. The tolerance is `ROUNDING_UNITS` units of the update's type, relative
+    to the largest value. The result is 0 within it, so that rounding does not rank candidates, and for h = 0.
 
-    Args:
-        update_weight: [n_out, n_in].
-        candidates: activations h as the mechanism multiplies them [k, n_in]; rescaling a row changes nothing.
-        max_rank: most singular vectors to take: the batch size, if it is public. Needed if noise was added to the
-            update, or if it was rounded to fewer bits than its type has.
-
-    Returns:
-        ||h - P h|| / ||h|| for every candidate [k], float64, in [0, 1] up to rounding. It is 0 within the tolerance, so
-        that rounding does not rank candidates, and for h = 0, which lies in every space.
-
-    Raises:
-        ValueError: for shapes that do not match.
+    `max_rank` limits the singular vectors, to the batch size if it is public. It is needed if noise was added to the
+    update, or if it was rounded to fewer bits than its type has.
     """
     if update_weight.ndim != 2 or candidates.ndim != 2 or update_weight.shape[1] != candidates.shape[1]:
         raise ValueError("candidates: must be [k, n_in] for an update [n_out, n_in], got "
@@ -77,12 +68,7 @@ def _tolerance(update_weight: torch.Tensor) -> float:
 
 @dataclass(frozen=True, eq=False)
 class RowSpaceAudit:
-    """The result of the row space attack.
-
-    Attributes:
-        members: residuals (`row_space_membership`) of the records of the attacked batches.
-        non_members: residuals of held-out records.
-    """
+    """The result of the row space attack: residuals (`row_space_membership`) of the batches' and held-out records."""
 
     members: np.ndarray
     non_members: np.ndarray
@@ -100,18 +86,9 @@ class RowSpaceAudit:
 def row_space_audit(config: TrialConfig, data: Dataset, layer: int = 1, steps: int = 1) -> RowSpaceAudit:
     """Return how well each step's batch is inferred from its released update, in the first steps of a trial.
 
-    The attacker sees one layer's update as the mechanism releases it. The attacker knows the weights before the step
-    and the batch size, and tests the batch's records and all held-out ones.
-
-    Args:
-        config: the trial.
-        data: its data set.
-        layer: l, from 1, of the observed weight update.
-        steps: steps trained and attacked; residuals of all steps are pooled.
-
-    Raises:
-        ValueError: for a layer or a number of steps that the trial does not have, or a trial without held-out records;
-            for a convolution, because its update is no sum of outer products of activations.
+    The attacker sees the update of one layer, l from 1, as the mechanism releases it. The attacker knows the weights
+    before the step and the batch size, and tests the batch's records and all held-out ones. A convolution's update is
+    no sum of outer products of activations, so it is refused.
     """
     n_layers = len(config.layer_sizes) - 1
     if not 1 <= layer <= n_layers:

@@ -31,23 +31,15 @@ Batch = tuple[torch.Tensor, torch.Tensor]
 
 @dataclass(frozen=True)
 class StepAudit:
-    """How well releases of one step on two neighbouring batches can be distinguished.
+    """How well releases of one step on two neighbouring batches can be distinguished."""
 
-    Attributes:
-        auc, tpr: of the projection, on the counted runs; tpr at a false positive rate of 0.1%.
-        mu_lower, mu: measured lower bound and stated value of the step's mu; None unless the event is Gaussian.
-        audited, stated: measured and stated epsilon of the step, for an attacker who knows that the record may be in
-            the batch.
-        fresh: whether releases of one batch ever differ.
-    """
-
-    auc: float
-    tpr: float
-    mu_lower: float | None
-    mu: float | None
-    audited: Epsilon
+    auc: float  # of the projection, on the counted runs
+    tpr: float  # at a false positive rate of 0.1%
+    mu_lower: float | None  # measured; None unless the event is Gaussian
+    mu: float | None  # of the step, stated
+    audited: Epsilon  # of the step, for an attacker who knows that the record may be in the batch
     stated: Epsilon
-    fresh: bool
+    fresh: bool  # whether releases of one batch ever differ
 
     @property
     def exceeds(self) -> bool:
@@ -63,16 +55,6 @@ def audit_step(config: TrialConfig, data: Dataset, runs: int, conf: float = 0.95
     The result compares the measured lower bound on epsilon or mu with the one that the trainer states. The neighbours
     are batches of test records (`_neighbours`). Each release is projected on a direction that was estimated from
     separate runs (`_direction`), and a threshold on this number guesses the batch.
-
-    Args:
-        config: a trial whose trainer has a `step`, and noise.
-        data: its data set.
-        runs: on each of the neighbours; even.
-        conf: probability that the bound holds.
-
-    Raises:
-        ConfigError: as `one_step`.
-        TrainerError, TrainerFailed: from the trainer.
     """
     mu, stated = one_step(config)
     harness = Harness(Pack((TrialConfig(config.given, canaries=0),)), data, data.train_x.device)
@@ -106,10 +88,6 @@ def _neighbours(harness: Harness, relation: str) -> tuple[Batch, Batch]:
 
     They have the same test records, and a candidate: another test record, with a wrong label. Under add/remove, the
     first batch has no candidate; under replace-one, each batch has a different one.
-
-    Args:
-        harness: runs the trainer's step on a batch (`release_step`).
-        relation: neighbouring relation that the trainer states.
     """
     indices = torch.arange(min(BATCH + CANDIDATES, len(harness.data.test_y)), device=harness.device)
     records, labels = harness.test_inputs.batch(indices).view(-1, *harness.shape), harness.data.test_y[indices]

@@ -25,39 +25,24 @@ def gaussian_log_ratio(output: np.ndarray, mean_0: np.ndarray, mean_1: np.ndarra
 
 @dataclass(frozen=True)
 class TwoPointAudit:
-    """The result of a two-point audit.
-
-    Attributes:
-        epsilon_lower: lower bound on epsilon.
-        mu_lower: lower bound on mu, if the claim is mu-GDP.
-        threshold: a statistic above it is assigned to input 1.
-        false_positives, false_negatives: errors among the `trials` counted for each input.
-    """
+    """The result of a two-point audit."""
 
     epsilon_lower: float
-    mu_lower: float
-    threshold: float
+    mu_lower: float  # if the claim is mu-GDP
+    threshold: float  # a statistic above it is assigned to input 1
     false_positives: int
     false_negatives: int
-    trials: int
+    trials: int  # counted for each input
 
 
 def two_point_step_audit(step: Callable[[int], float], delta: float, trials: int, conf: float = 0.95,
                          of: str = "epsilon") -> TwoPointAudit:
     """Return lower bounds on one step's epsilon and mu, from a test between two neighbouring inputs (Nasr et al. 2023).
 
-    The first half of the runs chooses the threshold with the best bound; the other half is counted.
-
-    Args:
-        step: runs the mechanism with fresh noise on neighbouring input 0 or 1 and returns a statistic of its output,
-            larger for input 1 (`gaussian_log_ratio` for Gaussian output); it may be infinite.
-        delta: of the epsilon to bound.
-        trials: runs on each of the inputs; even.
-        conf: probability that the bound holds.
-        of: the bound for which the threshold is chosen, `epsilon` or `mu`.
-
-    Raises:
-        ValueError: for a number of trials that is odd or below 2, or a statistic that is nan.
+    `step` runs the mechanism with fresh noise on input 0 or 1 and returns a statistic of its output, larger for input 1
+    (`gaussian_log_ratio` for Gaussian output); it may be infinite. The first half of the `trials` on each input chooses
+    the threshold with the best bound `of` epsilon or mu; the other half is counted. Bounds hold with probability
+    `conf`.
     """
     if trials < 2 or trials % 2:
         raise ValueError(f"trials: must be an even number of at least 2, got {trials}")
@@ -78,13 +63,9 @@ def two_point_step_audit(step: Callable[[int], float], delta: float, trials: int
                          false_positives=false_positives, false_negatives=false_negatives, trials=half)
 
 
-def _best_threshold(zeros: np.ndarray, ones: np.ndarray, bound: Callable[..., np.ndarray | float]) -> float:
-    """Return the threshold that gives the largest bound, among the midpoints of neighbouring statistics.
-
-    Args:
-        zeros, ones: statistics on input 0 and on input 1, sorted and finite; above the threshold the guess is input 1.
-        bound: function from (false positives, number of zeros, false negatives, number of ones) to a lower bound.
-    """
+def _best_threshold(zeros: np.ndarray, ones: np.ndarray,  # statistics on input 0 and 1, sorted and finite
+                    bound: Callable[..., np.ndarray | float]) -> float:  # from errors and numbers of zeros and of ones
+    """Return the threshold that gives the largest bound, among the midpoints of neighbouring statistics."""
     values = np.unique(np.concatenate([zeros, ones]))
     thresholds = values
     if len(values) > 1:

@@ -17,13 +17,7 @@ def true_gradient(net: Network, error: torch.Tensor, activations: list[torch.Ten
 
 
 def cosines(update: Parameters, gradient: Parameters) -> torch.Tensor:
-    """Return the cosine between update and gradient per layer, over its weights and biases together.
-
-    Shapes: R trials, L layers.
-
-    Returns:
-        [R, L]; nan if update or gradient is zero.
-    """
+    """Return the cosine between update and gradient per layer [R, L], over weights and biases; nan if one is zero."""
     layers = zip(update.layers, gradient.layers, strict=True)
     return torch.stack([_dot(u, g) / (_dot(u, u) * _dot(g, g)).sqrt() for u, g in layers], dim=1)
 

@@ -24,12 +24,6 @@ class Canaries:
 
     Secure trials have none: no epsilon covers results computed from canaries.
 
-    Args:
-        trials: the trials of one pack.
-        records: per trial, the indices of its training records [N].
-        labels: labels of all records that the indices point into, int64.
-        n_classes: a wrong label is any of the n_classes - 1 others with equal probability.
-
     Attributes:
         indices: the canaries' records [R, k], int64.
         included: whether each canary is a member, bool [R, k]; fair and independent coins.
@@ -38,12 +32,8 @@ class Canaries:
             N, and a batch that draws an absent one has one record less.
     """
 
-    def __init__(self, trials: Sequence[TrialConfig], records: Sequence[np.ndarray], labels: torch.Tensor,
-                 n_classes: int) -> None:
-        """Draw each trial's canaries, their wrong labels and fair coins from its `audit` stream.
-
-        A coin decides whether a canary is a member of training or left out. The class docstring lists the arguments.
-        """
+    def __init__(self, trials: Sequence[TrialConfig], records: Sequence[np.ndarray],  # per trial, training records [N]
+                 labels: torch.Tensor, n_classes: int) -> None:  # of all records that `records` point into, int64
         self.trials = tuple(trials)
         self.labels = labels.repeat(len(self.trials), 1)
         self.remaining, indices, included = [], [], []
@@ -54,7 +44,7 @@ class Canaries:
             is_member = rng.random(k) < 0.5
             canaries = torch.from_numpy(trial_records[positions]).to(labels.device)
             self.labels[r, canaries] = (labels[canaries] + shift) % n_classes
-            remaining = trial_records.copy()  # as long as before: `ABSENT` stands for canaries that are left out
+            remaining = trial_records.copy()
             remaining[positions] = np.where(is_member, trial_records[positions], ABSENT)
             self.remaining.append(remaining)
             indices.append(canaries)
@@ -74,9 +64,7 @@ class Canaries:
     def audit(self, r: int, scores: np.ndarray) -> tuple[Epsilon, float]:
         """Return the lower bound on trial r's epsilon, with 95% confidence, and the AUC of its canaries.
 
-        Args:
-            r: the trial's place in the pack.
-            scores: [k], higher for canaries that seem to be members. A nan, after an overflow, counts as the lowest.
+        Scores [k] are higher for canaries that seem to be members. A nan, after an overflow, counts as the lowest.
         """
         trial, included = self.trials[r], self.included[r]
         scores = np.where(np.isnan(scores), -np.inf, scores)

@@ -18,14 +18,6 @@ class CanaryScores:
 
     Some wrong labels are likely even if the canary is no member. Ridge regression on test records predicts the
     canary's wrong and right labels. A linear fit over all canaries subtracts the part that these predictions explain.
-
-    Args:
-        canaries: the canaries of one trial.
-        data: its data set.
-        train_inputs, test_inputs: network inputs of the data set's records.
-
-    Attributes:
-        total: sum for each canary [k], float64.
     """
 
     def __init__(self, canaries: Canaries, data: Dataset, train_inputs: Inputs, test_inputs: Inputs) -> None:
@@ -48,11 +40,7 @@ class CanaryScores:
         return self.total - design @ coefficients
 
     def _ridge(self, indices: torch.Tensor) -> torch.Tensor:
-        """Return predictions for the training records at `indices` [k], by ridge regression on test records.
-
-        Returns:
-            [k, classes], float64; the targets of the regression are one-hot labels.
-        """
+        """Return one-hot labels [k, classes] of the training records at `indices`, predicted by ridge regression."""
         y = self._data.test_y[:REFERENCE]
         x = _with_intercept(self._test.batch(torch.arange(len(y), device=y.device)))
         canaries = _with_intercept(self._train.batch(indices))

@@ -30,13 +30,10 @@ class Net(Protocol):
 
 
 class Evaluation:
-    """Counts of correct records for R trials.
+    """Counts of correct records for R trials of a pack, with `validation` records [R, k].
 
-    Args:
-        trials: the trials of one pack.
-        data: their data set.
-        train_inputs, test_inputs: network inputs of its records.
-        validation: every trial's validation records [R, k].
+    In secure or integer trials, counts are rounded to a grid and get noise on it, with a slightly larger deviation
+    (`count_enlargement`).
 
     Attributes:
         followed: the part with an accuracy for every epoch: `validation`; `test` if nothing is held out; empty if
@@ -46,11 +43,6 @@ class Evaluation:
 
     def __init__(self, trials: tuple[TrialConfig, ...], data: Dataset, train_inputs: Inputs, test_inputs: Inputs,
                  validation: torch.Tensor) -> None:
-        """Decide which accuracies are followed during training and which are published, and prepare their noise.
-
-        The trials of a pack share these settings, so the first trial has them. In secure or integer trials, counts are
-        rounded to a grid and get noise on it, with a slightly larger deviation (`count_enlargement`).
-        """
         shared = trials[0]
         self.data, self.validation = data, validation
         self._inputs = {"validation": train_inputs, "test": test_inputs}
@@ -76,12 +68,6 @@ class Evaluation:
         """Return the number of records and of correct records per class: [R, 2, n_classes], int64, on the CPU.
 
         A record with an output that is not finite, as after divergence, is not correct. Neither is an unusable record.
-
-        Shapes: R trials.
-
-        Args:
-            net: the networks.
-            part: `validation`, or `test` for all test records.
         """
         classes, replicas = self.data.spec.n_classes, len(self.validation)
         counts = torch.zeros(replicas, 2, classes, dtype=torch.int64, device=self.validation.device)
@@ -105,8 +91,6 @@ class Evaluation:
         """Return each trial's share of correct records from counts [R, 2, n_classes].
 
         If validation accuracy is released with noise, a call for `validation` is one release.
-
-        Shapes: R trials.
         """
         n_records, n_correct = (counts[:, k].sum(dim=1, keepdim=True) for k in (0, 1))
         if part == "validation" and self._release:

@@ -17,16 +17,12 @@ from pipeline.trials.streams import sequence
 
 
 class GlobalRandomness:
-    """One trial's own states of the global generators of torch, numpy and Python.
+    """One trial's own states of the global generators of torch, numpy and Python, seeded from its `trainer` stream.
 
     It also keeps the trial's global settings of torch (`SETTINGS`).
     """
 
     def __init__(self, seed: int, device: torch.device) -> None:
-        """Seed the states of torch, NumPy and Python from the trial's `trainer` stream.
-
-        The states are stored in `state`; the global generators themselves do not change.
-        """
         self._device = device
         with self.restoring():
             seeds = [int(sequence(seed, "trainer", k).generate_state(1)[0]) for k in range(3)]
@@ -36,7 +32,6 @@ class GlobalRandomness:
             self.state, self._settings = self._global_state(), torch_settings()
 
     def _global_state(self) -> dict[str, Any]:
-        """Return the current states of the global generators, by library."""
         numpy_state: Any = np.random.get_state()  # a tuple by default, though NumPy's types allow a dict
         name, keys, *rest = numpy_state
         return {"torch": torch.get_rng_state(), "python": random.getstate(), "numpy": [name, keys.tolist(), *rest],
@@ -86,7 +81,6 @@ class GlobalRandomness:
 
 
 def _attribute(owner: Any, name: str) -> tuple[Callable[[], Any], Callable[[Any], None]]:
-    """Return functions that get and set an attribute."""
     return partial(getattr, owner, name), partial(setattr, owner, name)
 
 

@@ -28,14 +28,9 @@ STORABLE = ("bool", "int", "uint", "float", "complex64")  # types of NumPy that 
 
 
 class TrainerError(UserError, RuntimeError):
-    """A trainer did or yielded something that cannot be used.
+    """A trainer did or yielded something that cannot be used; `place` is its file and line.
 
-    Args:
-        public: the part of the message that may be shown for any trial.
-        got: values that may depend on private records.
-
-    Attributes:
-        place: file and line.
+    The part `public` of the message may be shown for any trial; values in `got` may depend on private records.
     """
 
     place = ""
@@ -170,25 +165,15 @@ class Contributions:
     The mechanism sees one layer with d units and no inputs: a contribution is a gradient of the biases alone. Its norm
     is therefore the norm of the row.
 
-    Args:
-        config: the trial with its noise.
-        records: indices of the training records [N]; `ABSENT` replaces canaries that are left out.
-        fetch: maps indices to records and labels.
-        tried: 96 test records and labels, on which the function of `rows` is tried.
-        randomness: the trial's global generators.
-
     Attributes:
         rounded_rows: whether rows were released that did not come from `rows` as they are, or whose bits depend on
             their neighbours. It sees mistakes: a trainer that means to can deceive it.
     """
 
-    def __init__(self, config: TrialConfig, records: np.ndarray,
-                 fetch: Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]],
-                 tried: tuple[torch.Tensor, torch.Tensor], randomness: GlobalRandomness) -> None:
-        """Make the sampler and the mechanism of one trial.
-
-        The class describes the arguments.
-        """
+    def __init__(self, config: TrialConfig, records: np.ndarray,  # with its noise; training records [N], or `ABSENT`
+                 fetch: Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]],  # from indices
+                 tried: tuple[torch.Tensor, torch.Tensor],  # 96 test records and labels, on which functions are tried
+                 randomness: GlobalRandomness) -> None:
         device = tried[0].device
         self.sampler = BatchSampler(config.sampler, [records], [config.seed], config.batch_size,
                                     config.steps_per_epoch, device, secure=config.secure)
@@ -206,15 +191,10 @@ class Contributions:
         self.is_finished = False  # no epoch is left
 
     def noise_sources(self) -> list[Noise]:
-        """Return the mechanism's noise sources."""
         return self.mechanism.noise_sources()
 
     def batches(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """Yield the batches of one epoch: records [n, *shape] and labels [n].
-
-        Raises:
-            TrainerError: for a second call in an epoch, or if a batch was not released before the next one.
-        """
+        """Yield the batches of one epoch: records [n, *shape] and labels [n]; each must be released before the next."""
         if self._batch or self.n_released or self.is_finished:
             raise TrainerError("batches: must be called once per epoch, got a second call before the yield, "
                                "or one after the last epoch")
@@ -238,15 +218,9 @@ class Contributions:
         return rows
 
     def release(self, rows: torch.Tensor) -> torch.Tensor:
-        """Return the noisy mean [d] of a batch's contributions: their bounded sum over the public batch size m.
+        """Return the noisy mean [d] of a batch's contributions [n, d]: their bounded sum over the public batch size m.
 
-        It is called once per batch.
-
-        Args:
-            rows: [n, d], a contribution of each of the batch's n records, bounded here; n may be 0.
-
-        Raises:
-            TrainerError: without an open batch, or for rows of another shape or type.
+        It is called once per batch; n may be 0.
         """
         # The mechanism sees contributions as gradients of biases, and writes its noisy mean [1, d] there.
         (mean,) = self._update.biases
@@ -265,11 +239,7 @@ class Contributions:
         return mean[0].clone()
 
     def end_epoch(self) -> None:
-        """Check that every batch of the epoch was released.
-
-        Raises:
-            TrainerError: if one was not.
-        """
+        """Check that every batch of the epoch was released."""
         if self.n_released != self._steps or self._batch:
             raise TrainerError(f"yields after {self.n_released} of {self._steps} batches were released; must be all of "
                                "an epoch's, as that is what is accounted for")
@@ -311,7 +281,6 @@ def rows_are_separate(function: RowsFunction, size: int, d: int, records: torch.
 
 
 def _same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether two tensors have the same type, shape and bits."""
     is_alike = one.dtype == other.dtype and one.shape == other.shape
     return is_alike and torch.equal(*(x.detach().contiguous().view(torch.uint8) for x in (one, other)))
 
@@ -327,8 +296,7 @@ def _check_rows(rows: Any, n: int, d: int, what: str) -> None:
 def array_of(value: Any) -> np.ndarray:
     """Return a tensor as an array; a sparse one becomes dense, and float32 holds small types such as bfloat16.
 
-    Raises:
-        TypeError: for anything else, or a tensor of a type that no file of weights has.
+    Anything that no file of weights can have is a `TypeError`.
     """
     if not isinstance(value, torch.Tensor) or value.is_meta or value.is_quantized or value.is_nested:
         raise TypeError(type(value).__name__)
@@ -345,9 +313,6 @@ def packed_state(value: Any, tensors: dict[str, torch.Tensor]) -> Any:
     """Return a trainer's state as a JSON value, and add its tensors to `tensors` under new names.
 
     A tensor or container becomes a dict with one key, its kind: `tensor`, `dict`, `tuple` or `list`. Other values stay.
-
-    Raises:
-        TrainerError: for a value other than a tensor, number, text or None, or a list, tuple or dict of such values.
     """
     if isinstance(value, torch.Tensor | np.ndarray):
         name, tensor = f"state_{len(tensors)}", torch.as_tensor(value)
@@ -369,12 +334,7 @@ def packed_state(value: Any, tensors: dict[str, torch.Tensor]) -> Any:
 
 
 def unpacked_state(packed: Any, arrays: Mapping[str, np.ndarray]) -> Any:
-    """Return the trainer's state that `packed_state` made into JSON; all arrays become tensors.
-
-    Args:
-        packed: its JSON value.
-        arrays: its tensors by name.
-    """
+    """Return the trainer's state that `packed_state` made into JSON; all arrays, by name, become tensors."""
     if not isinstance(packed, dict):
         return packed
     ((kind, content),) = packed.items()

@@ -126,11 +126,6 @@ class Harness(Run):
 
         The generators are restored later: when the trainer first reads `epochs_left`. Until then it draws initial
         weights and the like, and must draw the same ones as in the first process.
-
-        Args:
-            arrays: the arrays that `capture` returned, by name.
-            values: the other values that `capture` returned: the epoch, the active trials, and the sampler's and the
-                trainer's state.
         """
         trainer_state = unpacked_state(values["trainer"], arrays)
         self.context.state = trainer_state["state"]
@@ -183,10 +178,7 @@ class Harness(Run):
         self.canary_scores.add(logits)
 
     def _start_trainer(self) -> GeneratorType[Any, Any, Any]:
-        """Return the trainer's generator before its first step.
-
-        A certified trainer asks `context` for its batches; another is given all training records and labels.
-        """
+        """Return the trainer's generator before its first step; a certified trainer gets no records here."""
         data: tuple[torch.Tensor, ...] = ()
         if self.contributions is None:
             indices = self.records[0][self.records[0] != ABSENT]
@@ -196,20 +188,13 @@ class Harness(Run):
 
     @property
     def _last_epoch(self) -> Epoch:
-        """Return the trainer's last yielded epoch.
-
-        Raises:
-            RuntimeError: before the first epoch.
-        """
+        """Return the trainer's last yielded epoch."""
         if self.yielded is None:
             raise RuntimeError(f"trainer '{self.trainer.name}' has not yielded anything yet")
         return self.yielded
 
     def _end(self, generator: GeneratorType[Any, Any, Any]) -> None:
-        """Let the trainer's generator end after its last epoch.
-
-        It gets no further batches, as no accountant would cover them.
-        """
+        """Let the trainer's generator end. It gets no further batches, as no accountant would cover them."""
         if self.contributions:
             self.contributions.is_finished = True
         if self._next(generator) is not None:
@@ -229,15 +214,9 @@ class Harness(Run):
         return yielded
 
     def release_step(self, records: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        """Run the trainer's `step` on a batch; return the update that it releases [d].
+        """Run the trainer's `step` on a batch [n, *shape] with labels [n]; return the update that it releases [d].
 
         The noise is fresh. Initial weights are the same at every call: the `init` generators restart.
-
-        Args:
-            records, labels: the batch, [n, *shape] and [n].
-
-        Raises:
-            TrainerError: if the trainer has no `step`, or the result is not a finite vector of floats.
         """
         step = self.trainer.step
         if step is None:
@@ -287,11 +266,7 @@ class Harness(Run):
             raise failed from error
 
     def _check_model(self, model: Any) -> None:
-        """Check that the model that the trainer just yielded is a finite function of one record at a time.
-
-        Raises:
-            TrainerError: if it is not callable, keeps statistics of batches, mixes records, or has nan weights.
-        """
+        """Check that the model that the trainer just yielded is a finite function of one record at a time."""
         if not callable(model):
             raise self._error("yields no model, which maps records to logits", f"a {type(model).__name__}")
         if isinstance(model, torch.nn.Module):
@@ -334,11 +309,7 @@ class Harness(Run):
             raise self._error("yields nan: logits of records are not finite")
 
     def forward(self, x: torch.Tensor) -> tuple[None, torch.Tensor]:
-        """Return the logits [1, m, classes] of inputs [1, m, n_0], for `Evaluation`.
-
-        Raises:
-            TrainerError: if the model's result has another shape.
-        """
+        """Return the logits [1, m, classes] of inputs [1, m, n_0], for `Evaluation`."""
         n_records, n_classes = x.shape[1], self.data.spec.n_classes
         with self._line_in_errors(), self.randomness.settings_installed(), torch.no_grad():
             logits = _in_evaluation_mode(self._last_epoch.model, x[0].view(-1, *self.shape))

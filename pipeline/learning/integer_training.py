@@ -37,15 +37,11 @@ class IntegerTraining(Training):
 
     Weights have the same bits for any number of threads and in any pack. With the same inputs, they also have the same
     bits for any of the processor's kernels.
-
-    Attributes:
-        truncated: per trial, the share of public test records that contribute nothing at the start: their contributions
-            are so short that every component is truncated to 0.
     """
 
     inputs = IntegerInputs
     mechanism: GaussianMechanism
-    truncated: list[float]
+    truncated: list[float]  # by trial, share of public test records with contributions truncated to 0 at the start
 
     def _network(self, seeds: Sequence[int]) -> IntegerNetwork:
         return IntegerNetwork(self.pack.shared, seeds, self.device)
@@ -77,11 +73,7 @@ class IntegerTraining(Training):
         return feedback
 
     def _train_epoch(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Train an epoch as `Training` does; before the first, warn if rounding to integers loses many contributions.
-
-        Returns:
-            As `Training._train_epoch`.
-        """
+        """Train an epoch; before the first, warn if rounding to integers loses many contributions."""
         if self.epoch == 0:
             self.truncated = self._truncated()
             for trial, bound, share in zip(self.pack.trials, self.mechanism.bounds, self.truncated, strict=True):
@@ -92,10 +84,7 @@ class IntegerTraining(Training):
         return super()._train_epoch()
 
     def _truncated(self) -> list[float]:
-        """Return the share of test records, by trial, whose contribution is rounded to zero in every layer.
-
-        The share is estimated on the first `N_CHECKED` test records, as training records are private.
-        """
+        """Return the share of the first `N_CHECKED` test records, which are public, with a contribution of zero."""
         places = torch.arange(min(N_CHECKED, len(self.data.test_y)), device=self.device)
         places = places.expand(len(self.pack.trials), -1)
         activations, logits = self.net.forward(self.test_inputs.batch(places))

@@ -19,11 +19,7 @@ from pipeline.trials.config import ConfigError, TrialConfig
 
 
 def check_known_network(config: TrialConfig) -> None:
-    """Check that the trial's network can be rebuilt here.
-
-    Raises:
-        ConfigError: if only the trial's trainer knows the network.
-    """
+    """Refuse a trial with a network that only its trainer knows."""
     if not config.parts.trainer.built_in:
         raise ConfigError(f"trainer: '{config.trainer}' alone knows its network, got trial {config.trial_key}; "
                           "`Reader.weights` has its weights by name, for `load_state_dict` of a module that it makes")
@@ -38,21 +34,10 @@ class TrainedModel(torch.nn.Module):
 
     Parameters are named as in `weights.safetensors` (`layer_1.weight` [n_out, n_in], `layer_1.bias` [n_out]). No
     gradient is available: activations overwrite their inputs. Every call sets up the feature map again, which takes
-    seconds: pass many records at once.
-
-    Args:
-        config: the trial.
-        weights: its parameters, by name.
-
-    Attributes:
-        config: the trial.
-
-    Raises:
-        ConfigError: if names or shapes of the weights do not fit the trial's network.
+    seconds: pass many records at once. `config` is the trial.
     """
 
     def __init__(self, config: TrialConfig, weights: Mapping[str, np.ndarray]) -> None:
-        """Check the shapes of the weights, and register them as parameters `layer_<number>.weight` and `.bias`."""
         super().__init__()
         self.config = config
         self._network = _network(config, torch.device("cpu"))
@@ -99,11 +84,7 @@ class TrainedModel(torch.nn.Module):
         return net
 
     def _inputs(self, records: torch.Tensor) -> Inputs:
-        """Return the network's inputs of raw records [n, ...], after the trial's feature map and input scaling.
-
-        Raises:
-            ConfigError: for records of another type or width than the trial's data set, or without any record.
-        """
+        """Return the network's inputs of raw records [n, ...], checked, after the trial's feature map and scaling."""
         config, spec, flat = self.config, self.config.parts.data.spec, records.flatten(1)
         if config.parts.features.of_file:
             width, dtype, is_right_type = config.feature_width, "floating point", records.is_floating_point()
@@ -124,7 +105,6 @@ class TrainedModule(TrainedModel):
     """The same of a user's network: `network` is the user's module with its trained weights."""
 
     def __init__(self, config: TrialConfig, weights: Mapping[str, np.ndarray]) -> None:
-        """Build the module, and load the weights into it."""
         torch.nn.Module.__init__(self)
         self.config, self.network = config, initial_module(config)
         shapes = {name: tuple(array.shape) for name, array in weights.items()}

@@ -94,11 +94,7 @@ def built(part: Own, shape: tuple[int, ...], n_classes: int) -> nn.Sequential:
 
 @lru_cache(maxsize=256)
 def described(part: Own, shape: tuple[int, ...], n_classes: int) -> Described:
-    """Return the shapes of a network's blocks, from a run on torch's meta device, which computes no number.
-
-    Raises:
-        ConfigError: for a module that is no function from [n, *shape] to [n, n_classes] with trained parameters.
-    """
+    """Return the shapes of a network's blocks, from a run on torch's meta device, which computes no number."""
     with torch.device("meta"):
         module, h = built(part, shape, n_classes), torch.zeros(2, *shape)
     where, shared = f"'{part.name}' ({place(part)})", ""

@@ -63,10 +63,7 @@ class Sgd(Optimizer):
             self.state["momentum_buffer"] = buffers[0]
 
     def _step_bit_exact(self) -> None:
-        """Move the parameters by one step of SGD with momentum, with the same bits on every processor.
-
-        Each operation rounds by itself: the rounding of fused operations depends on the processor.
-        """
+        """Move the parameters with the same bits on every processor: each operation rounds by itself."""
         direction = self.update
         if momentum := self.config.momentum:
             buffer = self.state.get("momentum_buffer")
@@ -102,10 +99,7 @@ class Adam(Optimizer):
              decoupled_weight_decay=self.decoupled)
 
     def _step_bit_exact(self) -> None:
-        """Move the parameters by one step of Adam, with the same bits on every processor.
-
-        Each operation rounds by itself: the rounding of fused operations depends on the processor.
-        """
+        """Move the parameters with the same bits on every processor: each operation rounds by itself."""
         mean, square, steps = (self.state[name] for name in ("exp_avg", "exp_avg_sq", "step"))
         t = int(steps.add_(1))  # number of this step
         mean.mul_(BETA_1).add_(self.update.mul(1 - BETA_1))
@@ -141,12 +135,8 @@ def learning_rate(config: TrialConfig, done: int) -> float:
 class MovingAverage:
     """Exponential moving average of the iterates, w <- d w + (1 - d) w_t: post-processing of a release.
 
-    The decay of step t is min(d, t/(t + 9)), so that the first iterates soon lose their weight.
-
-    Args:
-        iterate: w_t, which the optimizer changes in place.
-        decay: d.
-        exact: whether the average must have the same bits on every processor.
+    The decay of step t is min(d, t/(t + 9)), so that the first iterates soon lose their weight. With `exact` the
+    average has the same bits on every processor.
     """
 
     def __init__(self, iterate: torch.Tensor, decay: float, exact: bool = False) -> None:
@@ -154,7 +144,6 @@ class MovingAverage:
         self.mean = iterate.clone()
 
     def update(self) -> None:
-        """Add the current iterate to the average."""
         self.steps += 1
         decay = min(self.decay, self.steps / (self.steps + 9))
         if self.exact:

@@ -37,11 +37,7 @@ def simulated_device(n_features: int, n_components: int, seed: int, linear: bool
 
 
 def check_opu() -> None:
-    """Check that this host has an OPU, without opening it; call this before a sweep starts.
-
-    Raises:
-        OpuUnavailable: if lightonml, its driver lightonopu, or the device's configuration is absent.
-    """
+    """Refuse a host without lightonml, its driver lightonopu or the device's configuration; opens no device."""
     remedy = "use projector 'opu_simulated' or optical_device 'simulated', or run on a host with an OPU and"
     if importlib.util.find_spec("lightonml") is None:
         raise OpuUnavailable(f"OPU: the package lightonml is not installed; {remedy} install it")
@@ -52,15 +48,9 @@ def check_opu() -> None:
 
 
 def open_host_opu(n_components: int) -> Any:
-    """Return the host's opened OPU (optical processing unit), an object of lightonml.
+    """Return the host's opened OPU (optical processing unit) of lightonml, for results of length n_components.
 
     Its methods are `fit1d`, `transform`, `linear_transform` and `close`.
-
-    Args:
-        n_components: number of random projections, the length of a result.
-
-    Raises:
-        OpuUnavailable: if the host has none.
     """
     check_opu()
     return import_lightonml().OPU(n_components=n_components, open_at_init=True, disable_pbar=True)

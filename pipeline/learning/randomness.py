@@ -30,10 +30,7 @@ def numpy_generator(seed: int, stream: str) -> np.random.Generator:
 
 
 def torch_generator(seed: int, stream: str, device: torch.device | str = "cpu", *step: int) -> torch.Generator:
-    """Return the generator of a stream, or of one step of it, for tensors on `device`.
-
-    torch's CPU generator uses only 32 bits of a seed.
-    """
+    """Return the generator of a stream, or of one step of it. torch's CPU generator uses only 32 bits of a seed."""
     state = int(sequence(seed, stream, *step).generate_state(1, np.uint64)[0])
     return torch.Generator(device).manual_seed(state >> 1)
 
@@ -63,10 +60,6 @@ class GaussianNoise:
 
     def __init__(self, seeds: Sequence[int], sigmas: Sequence[float], shape: tuple[int, ...],
                  device: torch.device, stream: str = "noise") -> None:
-        """Make a generator for every trial, and memory for a block of several steps.
-
-        The first `next` draws the first block.
-        """
         self.sigmas = tuple(sigmas)
         self.generators = [torch_generator(seed, stream, device) for seed in seeds]
         steps = self.STEPS_PER_BLOCK[device.type]
@@ -101,19 +94,12 @@ class GaussianNoise:
 class RoundedNoise:
     """Integers round(2^40 x), x ~ N(0, 1), for R trials (`rounded_gaussian`).
 
-    They are drawn on the CPU. With seeds they are the same on every processor.
-
-    Args:
-        seeds: R seeds of trials; a trial's stream gives one key per step. For secret noise, the number R of trials: the
-            operating system gives the keys, and no key is kept.
-        shape: shape of one trial's noise in one step.
-        device: device of the returned noise.
-        stream: name of the stream.
-        active: whether each trial has noise; the others get zeros. By default all have noise.
+    They are drawn on the CPU. With seeds they are the same on every processor: a trial's stream gives one key per step.
+    For secret noise `seeds` is the number R: the operating system gives the keys, and no key is kept.
     """
 
     def __init__(self, seeds: Sequence[int] | int, shape: tuple[int, ...], device: torch.device, stream: str = "noise",
-                 active: Sequence[bool] = ()) -> None:
+                 active: Sequence[bool] = ()) -> None:  # `active`: trials with noise; all if empty
         self.seeds = [None] * seeds if isinstance(seeds, int) else list(seeds)
         self.active = list(active) or [True] * len(self.seeds)
         self.shape, self.device, self.stream, self.step = shape, device, stream, 0
@@ -140,7 +126,6 @@ class RoundedNoise:
         return {} if None in self.seeds else {"step": torch.tensor([self.step])}
 
     def restore(self, state: Mapping[str, torch.Tensor]) -> None:
-        """Resume from a `state`."""
         if state:
             self.step = int(state["step"])
 
@@ -150,11 +135,6 @@ class StepGenerators:
 
     Every step has a new seed, so a trial's draws do not depend on how many numbers earlier steps drew. That number
     varies with the padding of a batch, and the padding depends on the other trials of the pack.
-
-    Args:
-        seeds: R seeds of trials.
-        stream: name of the stream.
-        device: device of the generators.
     """
 
     def __init__(self, seeds: Sequence[int], stream: str, device: torch.device) -> None:
@@ -167,11 +147,9 @@ class StepGenerators:
         return [torch_generator(seed, self.stream, self.device, self.step) for seed in self.seeds]
 
     def state(self) -> dict[str, torch.Tensor]:
-        """Return the number of steps drawn."""
         return {"step": torch.tensor([self.step])}
 
     def restore(self, state: Mapping[str, torch.Tensor]) -> None:
-        """Resume from a `state`."""
         self.step = int(state["step"])
 
 

@@ -42,17 +42,11 @@ Bits = Callable[[int], bytes | bytearray]
 
 
 class _Table(NamedTuple):
-    """Alias table of the cells. An entry keeps its own cell if the fraction is below a threshold, at most 2^53 2^256.
+    """Alias table of the cells. An entry keeps its cell if the fraction is below a threshold of at most 2^53 2^256."""
 
-    Attributes:
-        high: first bits of each entry's threshold [2048], int64.
-        low: the other `MORE_BITS` bits of it [2048].
-        alias: own cell xor alias [2048], int64.
-    """
-
-    high: np.ndarray
-    low: list[int]
-    alias: np.ndarray
+    high: np.ndarray  # first bits of each entry's threshold [2048], int64
+    low: list[int]  # its other `MORE_BITS` bits
+    alias: np.ndarray  # own cell xor alias [2048], int64
 
 
 def secret_bits() -> Bits:
@@ -63,16 +57,12 @@ def secret_bits() -> Bits:
 def keyed_bits(key: bytes) -> Bits:
     """Return a source of AES-256 bytes in counter mode, under a key of 32 bytes.
 
-    The bytes of a whole chunk are valid only until the next chunk.
+    The bytes of a whole chunk are valid only until the next: they share one buffer, as new memory takes time.
     """
     encryptor = Cipher(AES(key), CTR(bytes(16))).encryptor()
     chunk_buffer = bytearray()
 
     def bits(n: int) -> bytearray:
-        """Return at least n fresh bytes of the cipher's key stream, by encrypting zeros.
-
-        All calls for a whole chunk share one buffer, as new memory takes time: each overwrites the last bytes.
-        """
         nonlocal chunk_buffer
         is_whole_chunk = n == 16 * CHUNK  # a draw takes 16 bytes
         out = chunk_buffer if is_whole_chunk and chunk_buffer else bytearray(n + 15)  # a cipher's block has 16 bytes
@@ -85,19 +75,14 @@ def keyed_bits(key: bytes) -> Bits:
 
 
 def draw(n: int, bits: Bits | None = None) -> np.ndarray:
-    """Return n independent integers as float64 [n], which is exact for them.
-
-    Args:
-        n: number of draws.
-        bits: returns at least the requested number of fresh bytes at every call; by default `secret_bits()`.
-    """
+    """Return n independent integers as float64 [n], which is exact for them."""
     out = np.empty(n)
     fill(out, bits or secret_bits())
     return out
 
 
 def fill(out: np.ndarray, bits: Bits) -> None:
-    """Fill float64 `out` [n] with independent integers of the rounded Gaussian, as `draw` does.
+    """Fill float64 `out` [n] with independent integers of the rounded Gaussian.
 
     Every number is drawn once, in chunks. Rejection sampling then draws again the ones that are not accepted.
     """
@@ -141,13 +126,8 @@ def _fill_cells(out: np.ndarray, words: np.ndarray, bits: Bits, below: np.ndarra
     """Fill `out` with cells j, drawn by the alias table from uniform 64-bit words; all arrays are int64 [n].
 
     The first bits of a word choose a place of the table. The other bits, the fraction, choose between the place's own
-    cell and its alias. There are no branches per draw: the choice becomes a mask of bits.
-
-    Args:
-        out: the result.
-        words: uniform words.
-        bits: source of further bits, for a fraction that equals its threshold.
-        below, taken: memory that is overwritten.
+    cell and its alias; further `bits` decide a fraction that equals its threshold. There are no branches per draw: the
+    choice becomes a mask of bits. `below` and `taken` are memory.
     """
     table = _table()
     places = out
@@ -165,13 +145,8 @@ def _fill_cells(out: np.ndarray, words: np.ndarray, bits: Bits, below: np.ndarra
 def _accepted(cells: np.ndarray, offsets: np.ndarray, coins: np.ndarray, bits: Bits) -> np.ndarray:
     """Return whether draws are accepted, coin < exp(-a) with a = v (2 j + v) h^2/2, bool [n].
 
-    The coin is in [coins, coins + 1)/2^28, and v in [offsets, offsets + 1)/2^35.
-
-    Args:
-        cells: j of every draw [n].
-        offsets: first 35 bits of v.
-        coins: first 28 bits of the coin.
-        bits: source of further bits, for draws that these do not decide.
+    Cells have j. The coin is in [coins, coins + 1)/2^28, and v in [offsets, offsets + 1)/2^35; further `bits` decide
+    draws for which that is not enough.
     """
     margin = 2.0**-40  # rounding and the series remainder are below 2^-44
     lower_bound = _acceptance(cells, (offsets + 1) * 2.0**-OFFSET_BITS)  # of exp(-a), which falls with v
@@ -196,10 +171,6 @@ def _accepted_exactly(cell: int, offset: int, coin: int, bits: Bits) -> bool:
     """Decide as `_accepted`, with `MORE_BITS` more bits of v and of the coin.
 
     A case that is still open is refused; its probability is below 2^-280.
-
-    Args:
-        cell, offset, coin: j, and the first bits of v and of the coin.
-        bits: source of further bits.
     """
     v = _EXACT.divide(Decimal((offset << MORE_BITS) + _more(bits)), Decimal(2 ** (OFFSET_BITS + MORE_BITS)))
     u = _EXACT.divide(Decimal((coin << MORE_BITS) + _more(bits) + 1), Decimal(2 ** (COIN_BITS + MORE_BITS)))

@@ -34,10 +34,9 @@ class Keeper(Protocol):
     """Hooks between the epochs of a training; `sweep.worker` uses them for checkpoints."""
 
     def resume(self, training: Run) -> Iterable[list[EpochRecord] | Draw]:
-        """Restore a new training from a checkpoint.
+        """Restore a new training from a checkpoint; yield the epochs to report again, in case they were lost.
 
-        Yield the epochs to report again, in case they were lost, or a `Draw`, which the reader permits by asking for
-        the next item.
+        Or yield a `Draw`, which the reader permits by asking for the next item.
         """
 
     def keep(self, training: Run, records: list[EpochRecord]) -> Iterable[list[EpochRecord]]:
@@ -72,19 +71,12 @@ def train(pack: Pack, data: Dataset, device: torch.device | str, keeper: Keeper,
 
 def train(pack: Pack, data: Dataset, device: torch.device | str = "cpu", keeper: Keeper | None = None,
           rungs: Collection[int] = ()) -> Iterator[list[EpochRecord]] | Iterator[list[EpochRecord] | Draw]:
-    """Train every trial of a pack, epoch by epoch.
+    """Train every trial of a pack; yield the records of each epoch, one for each trial that was active at its start.
 
-    Args:
-        pack: trials with one `pack_key`.
-        data: the pack's data set, resident on `device`.
-        device: where to train.
-        keeper: writes checkpoints and resumes from them; None for neither.
-        rungs: epochs after which a trial may be stopped; their records hold the outcome that it would then have.
-
-    Yields:
-        The records of one epoch, one for each trial that was active at its start. A trial's last record has its
-        outcome. A trial with weights that are not finite ends as `diverged`; the others continue. With a `keeper`,
-        first the epochs that it reports again, or a `Draw` of new secret noise, which asking for the next item permits.
+    A trial's last record has its outcome. A trial with weights that are not finite ends as `diverged`; the others
+    continue. On `rungs`, epochs after which a trial may be stopped, records hold the outcome that it would then have.
+    With a `keeper`, which writes checkpoints and resumes from them, first come the epochs that it reports again, or a
+    `Draw` of new secret noise, which asking for the next item permits.
     """
     keeper = keeper or _KeepsNothing()
     training = prepare(pack, data, torch.device(device), rungs)
@@ -105,20 +97,11 @@ def prepare(pack: Pack, data: Dataset, device: torch.device, rungs: Collection[i
 class Run(ABC):
     """The state of a pack while it trains.
 
-    Args:
-        pack: trials with one `pack_key`.
-        data: the pack's data set.
-        device: where to train.
-        rungs: epochs after which a trial may be stopped.
-
     Attributes:
         epoch: epochs done.
         active: replicas that have not diverged, in order.
         net: the networks to evaluate.
         validation: every trial's validation records [R, k].
-        train_inputs, test_inputs: network inputs of the data set's records.
-        evaluation: counts the records that are classified correctly.
-        canaries: the trials' canaries, or None.
         records: per trial, the indices of its training records [N]; `ABSENT` replaces canaries that are left out.
     """
 
@@ -127,10 +110,6 @@ class Run(ABC):
     rounded_rows = False  # whether last bits of contributions may depend on other records of a batch
 
     def __init__(self, pack: Pack, data: Dataset, device: torch.device, rungs: Collection[int] = ()) -> None:
-        """Split the records into training and validation, load the inputs and draw canaries.
-
-        The class describes the arguments.
-        """
         self.pack, self.data, self.device, self.rungs = pack, data, device, rungs
         self.epoch, self.active = 0, list(range(len(pack.trials)))
         shared, trials = pack.shared, pack.trials
@@ -172,8 +151,8 @@ class Run(ABC):
         """Train one epoch; return the records of the trials that were active at its start.
 
         A trial ends after the last epoch, or when its weights are not finite. On a rung, an epoch after which a search
-        may stop a trial, its record also holds the record that replaces it in that case. In the code, r is the place of
-        a trial in the pack, the trials that train together.
+        may stop a trial, its record also holds the record that replaces it in that case. r is a trial's place in the
+        pack.
         """
         start_time = time.perf_counter()
         trained = self._train_epoch()
@@ -209,8 +188,7 @@ class Run(ABC):
                       scores: np.ndarray | None = None) -> EpochRecord:
         """Return the last record of trial r, with its outcome and the epsilon of all planned epochs.
 
-        The decision to end early used released values, so an early end costs as much as all epochs. The arguments are
-        those of `_record` and `_outcome`.
+        The decision to end early used released values, so an early end costs as much as all epochs.
         """
         return self._record(r, metrics, self.pack.shared.epochs, self._outcome(r, status, counts), scores)
 
@@ -246,7 +224,6 @@ class Run(ABC):
         return {}
 
     def _evaluated(self) -> contextlib.AbstractContextManager[Any]:
-        """Return a context manager for an evaluation."""
         return contextlib.nullcontext()
 
     def _followed(self, r: int, accuracies: Mapping[str, list[float]]) -> dict[str, float]:
@@ -258,17 +235,13 @@ class Run(ABC):
                 scores: np.ndarray | None = None) -> EpochRecord:
         """Return the record of trial r in this epoch: its measured metrics and the epsilons of `n_charged` epochs.
 
-        Args:
-            r: place of the trial in the pack.
-            measured: its metrics of this epoch.
-            n_charged: number of epochs that its epsilon covers.
-            outcome: weights and status, if the trial ends here.
-            scores: scores of all trials' canaries, if they are audited here.
+        With all trials' canary `scores` it also has their audit.
         """
         trial, tags = self.pack.trials[r], {}
         if self.epoch == 1:
+            device = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else "cpu"
             tags = {**privacy_tags(trial), **calibrated(trial), **_optical_tags(trial), **self._tags(r),
-                    DESCRIPTION: describe(trial), "device": _device_name(self.device)}
+                    DESCRIPTION: describe(trial), "device": device}
         if trial.secure and self.rounded_rows:
             tags = with_rounded_rows({**privacy_tags(trial), **tags})
         metrics = dict(measured) | {e.metric_name: e.value for e in account(trial, n_charged)}
@@ -281,15 +254,7 @@ class Run(ABC):
         return EpochRecord(trial.trial_key, self.epoch, metrics, tags, outcome)
 
     def _outcome(self, r: int, status: str, counts: dict[str, torch.Tensor]) -> Outcome:
-        """Return the outcome of trial r: its status, weights, and accuracies by class of published parts.
-
-        Shapes: R trials.
-
-        Args:
-            r: place of the trial in the pack.
-            status: `finished`, `stopped` or `diverged`.
-            counts: part of the data -> [R, 2, classes], numbers of records and of correct ones.
-        """
+        """Return trial r's outcome: status, weights, and accuracies by class, from counts [R, 2, classes] by part."""
         per_class = []
         for part, part_counts in counts.items():
             if part not in self.evaluation.published:
@@ -307,7 +272,3 @@ def _optical_tags(trial: TrialConfig) -> dict[str, str]:
     if not trial.physical:
         return {}
     return {"optics.effective_sigma": repr(camera_of(trial).effective_sigma)}
-
-
-def _device_name(device: torch.device) -> str:
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"

@@ -31,10 +31,7 @@ class Training(Run):
     net: Network
 
     def __init__(self, pack: Pack, data: Dataset, device: torch.device, rungs: Collection[int] = ()) -> None:
-        """Build what a step needs, for all trials: sampler, network, loss, feedback, mechanism, optimizer.
-
-        Mechanisms get the trials with the noise that a target epsilon requires (`with_noise`).
-        """
+        """Build what a step needs; mechanisms get the trials with the noise that a target epsilon requires."""
         super().__init__(pack, data, device, rungs)
         shared, trials = pack.shared, pack.trials
         seeds = [t.seed for t in trials]
@@ -69,7 +66,6 @@ class Training(Run):
         return [*self.mechanism.noise_sources(), *evaluation_noise, *self.feedback.noise_sources()]
 
     def close(self) -> None:
-        """Release the feedback's resources, such as a projector's device."""
         self.feedback.close()
 
     def capture(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
@@ -89,11 +85,6 @@ class Training(Run):
         return {name: value.detach().cpu().numpy().copy() for name, value in tensors.items()}, values
 
     def restore(self, arrays: Mapping[str, np.ndarray], values: Mapping[str, Any]) -> None:
-        """Restore the state that `capture` returned, in a new training of the same pack.
-
-        Raises:
-            KeyError, ValueError, RuntimeError: if the arrays do not fit the training.
-        """
         tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
         self.net.parameters.flat.copy_(tensors["weights"])
         self.optimizer.restore(_named(tensors, "optimizer"))
@@ -117,10 +108,7 @@ class Training(Run):
         return metrics
 
     def _train_epoch(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return mean training loss [R] and mean alignment [R, L] on the CPU; alignment is nan if not measured.
-
-        Shapes: R trials, L layers.
-        """
+        """Return mean training loss [R] and mean alignment [R, L] on the CPU; alignment is nan if not measured."""
         shared = self.pack.shared
         self._measured = self.epoch * shared.alignment_batches
         batches = self.sampler.epoch()
@@ -139,19 +127,12 @@ class Training(Run):
             alignment = torch.full((len(self.pack.trials), len(self.update.layers)), math.nan)
         return torch.stack(losses, dim=-1).mean(dim=-1).cpu(), alignment
 
-    def step(self, indices: torch.Tensor, measure_alignment: bool = False) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Train on one batch of every trial.
+    def step(self, indices: torch.Tensor,  # [R, m]; `ABSENT` marks padding
+             measure_alignment: bool = False) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Train on one batch of every trial; return its mean loss [R] and, if measured, the alignment [R, L].
 
-        Shapes: R trials, m records, L layers.
-
-        Args:
-            indices: training records [R, m]; `ABSENT` marks padding.
-            measure_alignment: whether to measure the alignment.
-
-        Returns:
-            Mean loss of the batch [R].
-            Alignment [R, L] of the applied update with the true gradient, or None. The gradient is over the batch or,
-            if `private_metrics` is not plain, over m test records.
+        That is of the applied update with the true gradient over the batch or, if `private_metrics` is not plain, over
+        m test records.
         """
         present, usable = None, self.train_inputs.usable
         if not self.pack.shared.parts.sampler.full or usable is not None:
@@ -188,28 +169,16 @@ class Training(Run):
         self._measured += 1
         return places % len(self.data.test_y)
 
-    def deltas(self, error: torch.Tensor, activations: list[torch.Tensor],
-               present: torch.Tensor | None = None) -> list[torch.Tensor]:
-        """Return delta^1..delta^L [R, m, n_l] of a batch, the input of the mechanism's `update`.
-
-        Shapes: R trials, m records, n_l units of layer l, n_L classes. delta^l is the learning signal at layer l's
-        pre-activation; h^l is the layer's output.
-
-        Args:
-            error: output errors [R, m, n_L].
-            activations: h^0..h^{L-1}, each [R, m, n_{l-1}].
-            present: [R, m, 1], 0 for padding; None if the batch has no padding.
-        """
+    def deltas(self, error: torch.Tensor, activations: list[torch.Tensor],  # [R, m, n_L]; h^0..h^{L-1} [R, m, n_{l-1}]
+               present: torch.Tensor | None = None) -> list[torch.Tensor]:  # [R, m, 1], 0 for padding; None without any
+        """Return delta^1..delta^L [R, m, n_l] of a batch, the input of the mechanism's `update`."""
         signals = self.mechanism.perturb(self.feedback.signals(self.mechanism.error(error)))
         if present is not None:  # noise was added to the padding too
             signals = [s * present for s in signals]
         return self.feedback.deltas(signals, self.net, activations, self.mechanism.derivative)
 
     def _canary_losses(self) -> torch.Tensor:
-        """Return the losses of the canaries' wrong labels at the current weights [R, k]; k = 0 without canaries.
-
-        Shapes: R trials, k canaries.
-        """
+        """Return the losses of the canaries' wrong labels at the current weights [R, k]; k = 0 without canaries."""
         if not self.canaries:
             return torch.empty(len(self.pack.trials), 0)
         logits = [self.net.forward(self.train_inputs.batch(chunk))[1]
@@ -221,7 +190,6 @@ class Training(Run):
         return (self.untrained_losses - self._canary_losses()).cpu().numpy()
 
     def _finite(self) -> torch.Tensor:
-        """Return whether all weights of each replica are finite [R], on the CPU."""
         return torch.isfinite(self.net.parameters.flat).all(dim=1).cpu()
 
     def _weights(self, r: int) -> dict[str, np.ndarray]:

@@ -45,20 +45,13 @@ class Superseded(CheckpointError):
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """State of a pack's training.
+    """State of a pack's training."""
 
-    Attributes:
-        device: type of the training device; another one would give other bits.
-        arrays, values: result of `Run.capture`.
-        records: records of all trials, from the first epoch on.
-        draw: name of the draw of its secret noise (`pipeline.trials.records.Draw`); empty without secret noise.
-    """
-
-    device: str
-    arrays: Mapping[str, np.ndarray]
+    device: str  # type; another one would give other bits
+    arrays: Mapping[str, np.ndarray]  # these and the values are the result of `Run.capture`
     values: Mapping[str, Any]
-    records: Sequence[EpochRecord]
-    draw: str = ""
+    records: Sequence[EpochRecord]  # of all trials, from the first epoch on
+    draw: str = ""  # name of the `Draw` of its secret noise
 
 
 @dataclass(frozen=True)
@@ -77,28 +70,17 @@ class Found:
 
 @dataclass(frozen=True)
 class PublishedState:
-    """The tracking store's state of a secure trial: it shows whether a checkpoint is too old.
+    """The tracking store's state of a secure trial: it shows whether a checkpoint is too old."""
 
-    Attributes:
-        latest: name of the latest draw; empty for a run without this name.
-        published: epochs of that draw in the store.
-    """
-
-    latest: str = ""
-    published: int = 0
+    latest: str = ""  # name of the latest draw; empty for a run without this name
+    published: int = 0  # epochs of that draw in the store
 
 
 class Checkpoints:
-    """The checkpoints of one sweep.
+    """The checkpoints of one sweep; without a shared folder a pack can resume only on the host where it began."""
 
-    Args:
-        folder: their folder; without a shared folder a pack can resume only on the host where it began.
-        seconds: least time between two checkpoints of a pack.
-        known: the store's state of secure trials with releases, by trial_key.
-    """
-
-    def __init__(self, folder: Path, seconds: float,
-                 known: Mapping[str, PublishedState] = MappingProxyType({})) -> None:
+    def __init__(self, folder: Path, seconds: float,  # least time between two checkpoints of a pack
+                 known: Mapping[str, PublishedState] = MappingProxyType({})) -> None:  # secure trials with releases
         self.folder, self.seconds, self.known = Path(folder), seconds, dict(known)
 
     def path(self, pack: Pack) -> Path:
@@ -106,10 +88,7 @@ class Checkpoints:
         return self.folder / (digest({"trials": _keys(pack)}) + SUFFIX)
 
     def save(self, pack: Pack, checkpoint: Checkpoint) -> None:
-        """Write a pack's checkpoint in place of its last one.
-
-        The new file is moved into its place when it is whole, so a reader finds the old file or the new one.
-        """
+        """Write a pack's checkpoint in place of its last one."""
         content = _content(pack, checkpoint)
         make_private(self.folder)
         with tempfile.NamedTemporaryFile(dir=self.folder, suffix=UNFINISHED, delete=False) as file:
@@ -125,9 +104,8 @@ class Checkpoints:
     def load(self, pack: Pack, device: str) -> Checkpoint | None:
         """Return the pack's verified checkpoint; None if there is none.
 
-        Raises:
-            CheckpointError: if it is damaged, or comes from other software, another pack or another device type.
-            Superseded: if another draw has replaced its secret noise, or later epochs were published.
+        It is refused if it is damaged, or comes from other software, another pack or another device type; and as
+        `Superseded` if another draw has replaced its secret noise, or later epochs were published.
         """
         path = self.path(pack)
         if not path.exists():
@@ -147,18 +125,10 @@ class Checkpoints:
         return Checkpoint(device, state, content["values"], records, content.get("draw", ""))
 
     def remove(self, pack: Pack) -> None:
-        """Remove the pack's checkpoint, if there is one."""
         self.path(pack).unlink(missing_ok=True)
 
     def _require_latest(self, content: Mapping[str, Any]) -> None:
-        """Check that the tracking store has no later draw of secret noise, and no later epochs, than a checkpoint.
-
-        Args:
-            content: content of the checkpoint's header.
-
-        Raises:
-            Superseded: if the store has another draw, or later epochs.
-        """
+        """Refuse a checkpoint if the store has another draw of its secret noise, or later epochs."""
         for known in (self.known[key] for key in content["trials"] if key in self.known):
             if content.get("draw", "") != known.latest:
                 raise Superseded("another draw of its secret noise has replaced its own")
@@ -170,10 +140,7 @@ class Checkpoints:
         return [self._found(path) for path in sorted(self.folder.glob(f"*{SUFFIX}"))]
 
     def _found(self, path: Path) -> Found:
-        """Return the trials and the epoch of a checkpoint file, from its header, or the reason why it cannot be used.
-
-        Arrays are not read, as a sweep may have many checkpoints.
-        """
+        """Return a checkpoint file's trials and epoch by its header alone, or the reason why it cannot be used."""
         keys: tuple[str, ...] = ()
         try:
             content = _parsed(_read(path, with_arrays=False)[0])
@@ -186,17 +153,11 @@ class Checkpoints:
 
     def resumable(self, trials: Sequence[TrialConfig], done: Collection[str], say: Callable[[str], None],
                   ended: bool = False) -> list[Pack]:
-        """Return packs that resume from their checkpoints; delete the files of all others.
+        """Return packs that resume from their checkpoints, with their done trials; delete the files of all others.
 
-        A checkpoint is deleted if all of its trials are done, or if it cannot be used. An unusable checkpoint of secret
-        noise stays until another draw replaces it: the software that wrote it may be restored, and another draw costs
-        epsilon.
-
-        Args:
-            trials: all trials of the experiment.
-            done: trial_keys of trials that need no more training; a pack that resumes keeps them.
-            say: receives one line per checkpoint that is given up.
-            ended: whether nothing is left to train.
+        A checkpoint is deleted if all of its trials are `done`, or if it cannot be used. An unusable checkpoint of
+        secret noise stays until another draw replaces it or nothing is left to train (`ended`): the software that wrote
+        it may be restored, and another draw costs epsilon.
         """
         configs = {trial.trial_key: trial for trial in trials}
         secret = {key for key, trial in configs.items() if trial.draws_fresh_noise and key not in done}
@@ -279,15 +240,7 @@ def _checksum(text: str, arrays: Mapping[str, np.ndarray]) -> str:
 
 
 def _read(path: Path, with_arrays: bool) -> tuple[str, str, dict[str, np.ndarray]]:
-    """Return (JSON text, its checksum, arrays by name) of a checkpoint file.
-
-    Args:
-        path: the file.
-        with_arrays: whether to read the arrays; the header alone is enough for a listing.
-
-    Raises:
-        CheckpointError: if it is damaged.
-    """
+    """Return (JSON text, its checksum, arrays by name) of a checkpoint file; a listing needs no arrays."""
     try:
         with safe_open(path, framework="numpy") as file:
             header = file.metadata() or {}
@@ -298,11 +251,7 @@ def _read(path: Path, with_arrays: bool) -> tuple[str, str, dict[str, np.ndarray
 
 
 def _parsed(text: str) -> dict[str, Any]:
-    """Return the content of a header, which any version of the software may have written.
-
-    Raises:
-        CheckpointError: if it is no JSON, or lacks the software or the trials.
-    """
+    """Return the content of a header, which any version of the software may have written."""
     try:
         content = json.loads(text)
         dict(content["software"]), list(content["trials"])
@@ -312,11 +261,7 @@ def _parsed(text: str) -> dict[str, Any]:
 
 
 def require_same_software(content: Mapping[str, Any]) -> None:
-    """Check that this software wrote the checkpoint.
-
-    Raises:
-        CheckpointError: if other software wrote it.
-    """
+    """Refuse a checkpoint that other software wrote."""
     plugins = content.get("plugins", {}).keys() & LOADED  # a training process has loaded all; a reader may have none
     writer = {**content["software"], **{f"plugin {name}": content["plugins"][name] for name in plugins}}
     present = {**SOFTWARE, **{f"plugin {name}": LOADED[name] for name in plugins}}
@@ -327,13 +272,7 @@ def require_same_software(content: Mapping[str, Any]) -> None:
 
 
 def _record(entry: Mapping[str, Any], arrays: Mapping[str, np.ndarray], prefix: str) -> EpochRecord:
-    """Return the record of an epoch from a checkpoint's header and arrays.
-
-    Args:
-        entry: fields of the record, from the header.
-        arrays: all arrays of the checkpoint; those of the record's outcome are the final weights.
-        prefix: prefix of the names of these weights.
-    """
+    """Return the record of an epoch from its header entry, with final weights from arrays that have this prefix."""
     if not entry["outcome"]:
         return EpochRecord(**entry)
     weights = {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}

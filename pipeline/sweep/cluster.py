@@ -60,21 +60,8 @@ def prepare_nodes(trials: Sequence[TrialConfig], resources: Resources, data_fold
                   digests: Mapping[str, str] = MappingProxyType({}), plugins: Plugins = ((), Path())) -> None:
     """Prepare every node for the packs that it may get: see `pipeline.sweep.worker.prepare`.
 
-    If a node is lost meanwhile, the sweep continues when the other nodes are enough.
-
-    Args:
-        trials: the sweep's trials.
-        resources: resources of a pack.
-        data_folder: folder of the data sets.
-        checkpoints: the sweep's checkpoints.
-        local: whether this process's own node is prepared, as `running_ray` does without a cluster.
-        watch: watch of the cluster's nodes; it reports which nodes are waited for, and which were lost.
-        digests: digests of feature files, by their public names.
-        plugins: names of modules that every worker imports, and their folder.
-
-    Raises:
-        ResourceError: a node lacks a library, a data set, a feature file or a writable folder; the message names the
-            node. Or the nodes that are left cannot train the trials.
+    With `local` this process's own node is prepared already, by `running_ray`. If a node is lost meanwhile,
+    the sweep continues when the other nodes are enough. An error names the node.
     """
     own_node = ray.get_runtime_context().get_node_id() if local else ""
     names: dict[str, str] = {}  # by node id
@@ -107,12 +94,7 @@ def on_head(function: Callable[..., Result], address: str, **arguments: Any) -> 
 
     Tune, the recorder and the lock of a sweep are one process, which must be part of the cluster. Its output is printed
     here, and Ctrl-C interrupts it there. Relative paths start at the home folder of Ray's user on the head. The
-    settings of the tracking server are copied from this process.
-
-    Raises:
-        ConfigError: there is no tracking server for the head to write to.
-        ResourceError: no cluster at the address, other versions of Ray or Python, or a lost connection.
-        KeyboardInterrupt: after Ctrl-C, when the function has ended on the head.
+    settings of the tracking server, which the head needs, are copied from this process.
     """
     if not (arguments["tracking_uri"] or os.environ.get("MLFLOW_TRACKING_URI")):
         raise ConfigError(f"MLFLOW_TRACKING_URI: must name a tracking server that the cluster reaches, because address "
@@ -153,9 +135,6 @@ def _connect(address: str, say: Callable[[str], None]) -> None:
 
     Ray forks that server while other threads call gRPC. The fork may die or never return, so that another one is asked
     for.
-
-    Raises:
-        ResourceError: no cluster at the address, other versions of Ray or Python, or no server.
     """
     for is_last_try in (False, False, True):
         connection = _in_thread(lambda: ray.init(address, runtime_env=code(), logging_level=logging.ERROR))
@@ -265,24 +244,13 @@ def lost_nodes_told_once() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def running_ray(trials: Sequence[TrialConfig], resources: Resources, address: str, workers: int | None,
-                progress: SweepProgress | None = None, prepare: Callable[[], object] = lambda: None
-                ) -> Iterator[Watch]:
+def running_ray(trials: Sequence[TrialConfig], resources: Resources, address: str,  # `local`, `auto` or `host:port`
+                workers: int | None, progress: SweepProgress | None = None,  # workers: cores
+                prepare: Callable[[], object] = lambda: None) -> Iterator[Watch]:
     """Provide Ray within the context, with a watch of its nodes.
 
-    It is the caller's Ray, a cluster's, or a Ray that is started for these trials and then stopped.
-
-    Args:
-        trials: the sweep's trials.
-        resources: resources of a pack.
-        address: `local`, `auto` or `host:port`.
-        workers: cores to use on this machine; None for all.
-        progress: receives messages about the start of Ray; None for no messages.
-        prepare: prepares this machine; without a cluster it is called before Ray is started.
-
-    Raises:
-        ConfigError: `workers` is given for a cluster.
-        ResourceError: no cluster at the address, a wrong token, or Ray does not start.
+    It is the caller's Ray, a cluster's, or a Ray that is started for these trials and then stopped. `prepare` prepares
+    this machine; without a cluster it is called before Ray is started.
     """
     if workers is not None and (address != "local" or ray.is_initialized()):
         raise ConfigError(f"workers: {WORKERS_OF_CLUSTER}, got {workers}; leave it out")
@@ -325,15 +293,7 @@ def running_ray(trials: Sequence[TrialConfig], resources: Resources, address: st
 
 
 def start(init: Callable[[], object], say: Callable[[str], None]) -> None:
-    """Start Ray, with a second try if it does not start in time, as on a busy machine.
-
-    Args:
-        init: starts Ray.
-        say: receives a message before the second try.
-
-    Raises:
-        ResourceError: both tries failed, or the path of Ray's folder is too long.
-    """
+    """Start Ray by `init`, with a second try if it does not start in time, as on a busy machine."""
     for is_last_try in (False, True):
         try:
             init()

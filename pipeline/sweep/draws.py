@@ -23,11 +23,8 @@ BUDGET_REFUSES = "that does not fit the budget"
 class Draws:
     """Decides for workers whether a draw of secret noise may begin or resume, and what it costs.
 
-    Args:
-        store: the store with the sweep open.
-        filter: privacy filter of its budget, if it has one.
-        redraw: whether noise may be drawn again without a budget.
-        unfinished: returns the trials of this round that have not ended; each may continue to its last epoch.
+    Without a budget (`filter`) noise is drawn again only with `redraw`. Each `unfinished` trial of this round may
+    continue to its last epoch.
     """
 
     def __init__(self, store: Store, filter: Filter | None, redraw: bool,
@@ -64,11 +61,8 @@ class Draws:
         """Return (reason, trial_keys): why a draw may not begin or resume, and the trials that do not fit the budget.
 
         Both are empty if it may. Epochs that were released before with other noise are released a second time. This
-        needs room in the budget, or the user's consent (`redraw`) without one.
-
-        Args:
-            trials: the trials that have not ended, of the pack that is trained together.
-            draw: with the epoch from which it would resume; 0 to begin.
+        needs room in the budget, or the user's consent (`redraw`) without one. `trials` are those of the pack that have
+        not ended.
         """
         if draw.epoch:
             problem = self._not_the_latest(trials, draw)
@@ -101,10 +95,6 @@ class Draws:
 
         The checkpoint must belong to each trial's latest draw. It must contain all published epochs, because an epoch
         that is trained again has other noise.
-
-        Args:
-            trials: the trials of the checkpoint's pack.
-            draw: its draw, with its epoch.
         """
         for trial in trials:
             released = self._store.released(trial.trial_key)
@@ -120,10 +110,7 @@ class Draws:
         """Return the largest possible releases of the sweep if these trials draw noise again and all trials finish.
 
         The store's releases count, and the unfinished one of each trial in training counts to its last epoch. A trial
-        without a release, or with a new draw, adds a whole run.
-
-        Args:
-            from_start: whether trials draw again from their first epoch; else they resume their unfinished draw.
+        without a release, or with a new draw (`from_start`), adds a whole run.
         """
         unfinished = {trial.trial_key: trial for trial in self._unfinished()}
         restarted = {trial.trial_key for trial in redrawn} if from_start else set()
@@ -141,12 +128,9 @@ class Draws:
 
 
 def known(store: Reader, done: Collection[str] = ()) -> dict[str, PublishedState]:
-    """Return what the store has published of each trial with secret noise: its latest draw, and how many epochs.
+    """Return what the store has published of each trial with secret noise that is not `done`: draw and epochs.
 
     A checkpoint that is older than this state must not be resumed.
-
-    Args:
-        done: trial_keys to leave out, of trials that need no more training.
     """
     if not store.has_begun:
         return {}

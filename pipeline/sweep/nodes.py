@@ -28,16 +28,10 @@ QUESTION = "/grpc.health.v1.Health/Check"  # the probe of Ray's own head
 
 @dataclass(frozen=True)
 class Node:
-    """A node of a cluster.
+    """A node of a cluster."""
 
-    Attributes:
-        name: name in messages, `worker-2 (10.0.0.12)`.
-        address: host:port of its raylet, or of another gRPC server on it.
-    """
-
-    name: str
-    address: str
-
+    name: str  # in messages, `worker-2 (10.0.0.12)`
+    address: str  # host:port of its raylet, or of another gRPC server on it
     def answers(self) -> bool:
         """Whether a gRPC server answers at the address; a request for a token counts as an answer."""
         with grpc.insecure_channel(self.address, [("grpc.enable_http_proxy", 0)]) as channel:
@@ -51,21 +45,13 @@ class Node:
 class Watch:
     """A context with a thread that probes nodes, and reports silent, returned and removed nodes.
 
-    Args:
-        nodes: returns the nodes to probe, by their ids; called repeatedly. It may block if the head does not answer:
-            silent nodes are reported before the call.
-        say: receives a line for people.
-        then: text on the effect of a node that stays silent.
-
-    Attributes:
-        returned: `time.monotonic` when a silent node last answered again; 0 for never.
+    `nodes` is called repeatedly, and may block if the head does not answer: silent nodes are reported before the call.
     """
 
     def __init__(self, nodes: Callable[[], Mapping[str, Node]], say: Callable[[str], None],
                  then: str = "unless it comes back, its packs start again elsewhere once Ray has given it up, in about "
                              "a minute") -> None:
-        """Prepare the watch; its thread starts when the context is entered. The class has the arguments."""
-        self.returned = 0.0
+        self.returned = 0.0  # `time.monotonic` when a silent node last answered again; 0 for never
         self._nodes, self.say, self._then = nodes, say, then
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -110,13 +96,6 @@ class Watch:
                 self._over.wait(ASK_SECONDS)
 
     def _note_probe(self, node_id: str, node: Node, answers: bool) -> None:
-        """Note the result of a probe, and report a silent or returned node.
-
-        Args:
-            node_id: Ray's id of the node.
-            node: name and address of the node.
-            answers: whether it answered the probe.
-        """
         now = time.monotonic()
         silence = now - self._answered[node_id]
         since_report = now - self._told.get(node_id, -math.inf)
@@ -132,11 +111,7 @@ class Watch:
 
 
 class Overdue:
-    """Finds workers with results that were lost while a node was silent: Ray waits for these results forever.
-
-    Args:
-        returned: returns `Watch.returned`.
-    """
+    """Finds workers with results that were lost while a node was silent: Ray waits for these results forever."""
 
     def __init__(self, returned: Callable[[], float]) -> None:
         self._returned, self._heard, self._slowest = returned, dict[Any, float](), 0.0
@@ -184,15 +159,7 @@ def called(node: Mapping[str, Any]) -> str:
 
 
 def ended(tasks: Mapping[str, Any], watch: Watch) -> Iterator[tuple[str, Any]]:
-    """Wait for one task per node, as long as the nodes are alive.
-
-    Args:
-        tasks: node id -> Ray task.
-        watch: watch of these nodes; it reports which nodes are waited for.
-
-    Yields:
-        (node, its task) when the task ends; (node, None) if the node was lost.
-    """
+    """Wait for one task per node; yield (node id, its task) when the task ends, or None if the node was lost."""
     waiting = dict(tasks)
     reported = time.monotonic()
     while waiting:

@@ -36,12 +36,7 @@ def make_private(folder: Path) -> None:
 
 
 class PrivateFolder:
-    """The private folder's paths; only `make` creates anything.
-
-    Args:
-        root: root of the tracking store.
-        folder: the folder; by default the environment variable PHOTONIC_PRIVATE, else `<root>/private`.
-    """
+    """The private folder's paths, by default PHOTONIC_PRIVATE, else `<root>/private`; only `make` creates anything."""
 
     def __init__(self, root: Path, folder: Path | None = None) -> None:
         self._root = Path(root).absolute()
@@ -49,17 +44,10 @@ class PrivateFolder:
         self.path = Path(given).expanduser().absolute()
 
     def make(self, sweep: str, secure: bool, served: Collection[Path] = ()) -> None:
-        """Create the folder, readable by the owner only, and move old checkpoints to it.
+        """Create the folder, readable by the owner only, and move checkpoints of an earlier version to it.
 
-        An earlier version kept checkpoints beside the store.
-
-        Args:
-            sweep: the sweep with checkpoints to move.
-            secure: whether secret noise will be drawn, which needs a private folder.
-            served: folders that others can see, such as artifacts.
-
-        Raises:
-            ConfigError: if the folder is in a served one; with `secure`, also if others can read it.
+        A folder in a served one, which others can see, is refused; for secret noise (`secure`) also one that others can
+        read.
         """
         for other in {self._root / name for name in SERVED} | {Path(path).absolute() for path in served}:
             if self.path.resolve().is_relative_to(other.resolve()):
@@ -86,11 +74,7 @@ class PrivateFolder:
         return self.path / "failures" / f"{sweep}.log"
 
     def feature_digests(self, trials: Iterable[TrialConfig]) -> dict[str, str]:
-        """Return the SHA-256 of every named feature file, by name; new ones are stored here permanently.
-
-        Raises:
-            ConfigError: for a file that cannot be read, or a name that an earlier trial used for another file.
-        """
+        """Return the SHA-256 of every named feature file, by name; new ones are stored here permanently."""
         files = {(trial.feature_name, trial.feature_file, trial.dataset) for trial in trials
                  if trial.parts.features.of_file and trial.feature_name}
         if not files:
@@ -109,7 +93,6 @@ class PrivateFolder:
 
     @property
     def ray(self) -> Path:
-        """Return the folder of Ray Tune's files."""
         return self.path / "ray"
 
     @property

@@ -33,29 +33,18 @@ DRAWN = ("this is draw {number} of its noise, as {earlier} epochs of earlier dra
 
 @dataclass
 class SweepResult:
-    """Result of a sweep.
+    """Result of a sweep: numbers of trials, those that this sweep trained by status."""
 
-    Attributes:
-        planned: number of trials of the grid.
-        skipped: number of trials that were done before.
-        passed_over: in a search, number of suggestions without a trial of their own.
-        held_back: in a search, number of suggestions that wait until a failed trial is done.
-        finished, diverged, stopped: number of trials of each status that this sweep trained.
-        failed: trial_key -> reason in one line.
-        wall_seconds: duration of the sweep.
-        compute_seconds: duration of training alone, summed over packs.
-    """
-
-    planned: int
-    skipped: int = 0
+    planned: int  # of the grid
+    skipped: int = 0  # done before
     finished: int = 0
     diverged: int = 0
     stopped: int = 0
-    failed: dict[str, str] = field(default_factory=dict)
-    passed_over: int = 0
-    held_back: int = 0
+    failed: dict[str, str] = field(default_factory=dict)  # trial_key -> reason in one line
+    passed_over: int = 0  # in a search, suggestions without a trial of their own
+    held_back: int = 0  # in a search, suggestions that wait until a failed trial is done
     wall_seconds: float = 0.0
-    compute_seconds: float = 0.0
+    compute_seconds: float = 0.0  # of training alone, summed over packs
 
     @property
     def remaining(self) -> int:
@@ -69,11 +58,7 @@ class SweepResult:
         return self.finished + self.diverged + self.stopped
 
     def summary(self, failure_log: Path) -> str:
-        """Return the result of a sweep as a line for people.
-
-        Args:
-            failure_log: file with the tracebacks of failed trials.
-        """
+        """Return the result of a sweep as a line for people, with the file of tracebacks."""
         if self.skipped + self.passed_over == self.planned:
             if not self.skipped:
                 return f"nothing to do: none of {counted(self.planned, 'suggestion')} fits the budget"
@@ -101,29 +86,18 @@ class Recorder:
     the last write for the pack. An epoch with the end of a trial is written at once. If this process is killed,
     collected epochs are sent or trained again when the sweep resumes. Epochs with secret noise are written at once:
     nobody sees an epoch that the store does not have, so the store knows all releases.
-
-    Args:
-        store: the tracking store.
-        progress: the progress line.
-        result: counts the trials that end.
-        failure_log: file for the tracebacks of failed packs, created on the first failure.
-        tags: tags of every trial.
-        name: returns a trial's name in messages.
-        done: trial_keys of trials that were done before; later records of them are ignored.
-        short: returns a trial's name in the store.
-        odometer: receives the written epochs, in a sweep with a budget.
-        wait: seconds until epochs are written; 0 if scores decide which trials are promoted: the store must never have
-            the effect of a score without the score.
-        draws: answers workers before they draw secret noise.
-        private_log: file for tracebacks of trials with secret noise: these may contain numbers that the noise protects.
     """
 
-    def __init__(self, store: Store, progress: SweepProgress, result: SweepResult, failure_log: Path,
-                 tags: Mapping[str, str], name: Callable[[TrialConfig], str] = run_name,
-                 done: Iterable[str] = (), short: Callable[[TrialConfig], str] = short_name,
-                 odometer: Odometer | None = None,
-                 wait: float = WRITE_SECONDS, draws: Draws | None = None, private_log: Path | None = None) -> None:
-        """Keep the arguments, which the class describes; nothing is written yet."""
+    def __init__(self, store: Store, progress: SweepProgress, result: SweepResult,
+                 failure_log: Path,  # for the tracebacks of failed packs, created on the first failure
+                 tags: Mapping[str, str],  # of every trial
+                 name: Callable[[TrialConfig], str] = run_name,  # of a trial in messages
+                 done: Iterable[str] = (),  # trial_keys of trials that were done before; later records are ignored
+                 short: Callable[[TrialConfig], str] = short_name,  # of a trial in the store
+                 odometer: Odometer | None = None,  # gets the written epochs, in a sweep with a budget
+                 # 0 if scores decide which trials are promoted: the store never has a score's effect without the score
+                 wait: float = WRITE_SECONDS, draws: Draws | None = None,
+                 private_log: Path | None = None) -> None:  # for tracebacks with numbers that noise protects
         self._store, self._progress, self._result = store, progress, result
         self._failure_log, self._tags, self._name, self._short = failure_log, tags, name, short
         self._odometer, self._wait = odometer, wait
@@ -158,13 +132,7 @@ class Recorder:
         return [config for config in trials if config.trial_key not in self._ended]
 
     def not_deleted(self, missing: Sequence[TrialConfig]) -> list[TrialConfig]:
-        """Return the trials that have not ended in this sweep, and print the names of the others.
-
-        The runs of the others ended in this sweep, and were deleted from the store since.
-
-        Args:
-            missing: trials that are not done according to the store.
-        """
+        """Return the missing trials that have not ended in this sweep; report the others, whose runs were deleted."""
         deleted = [config for config in missing if config.trial_key in self._ended]
         if deleted:
             self._progress.say(f"deleted while the sweep ran: {', '.join(map(self._name, deleted))}; run the same "
@@ -202,13 +170,7 @@ class Recorder:
         return True
 
     def record(self, pack: Pack, records: Iterable[EpochRecord], seconds: float) -> None:
-        """Record epochs of a pack; some may be repeated.
-
-        Args:
-            pack: the pack.
-            records: records of its trials, from one or more epochs.
-            seconds: training time of these epochs.
-        """
+        """Record epochs of a pack; some may be repeated. `seconds` is the training time of these epochs."""
         self._result.compute_seconds += seconds
         configs = {config.trial_key: config for config in pack.trials}
         records = [self._composed(configs[r.trial_key], r) for r in records if r.trial_key not in self._ended]
@@ -241,7 +203,6 @@ class Recorder:
             self._write(pack)
 
     def write_all(self) -> None:
-        """Write all collected epochs."""
         for pack in list(self._waiting):
             self._write(pack)
 
@@ -254,10 +215,7 @@ class Recorder:
             self._odometer.add(records)
 
     def _composed(self, config: TrialConfig, record: EpochRecord) -> EpochRecord:
-        """Return an epoch's record with the epsilon of all draws of secret noise of its trial, composed.
-
-        Without an earlier draw the record is returned as it is.
-        """
+        """Return an epoch's record with the epsilon of all draws of secret noise of its trial, composed."""
         earlier_draws = self._earlier_draws.get(record.trial_key)  # released epochs of each
         if not earlier_draws:
             return record
@@ -293,13 +251,8 @@ class Recorder:
     def _fail(self, pack: Pack, reason: str, text: str, tags: Mapping[str, Mapping[str, str]]) -> None:
         """Mark the pack's trials that have not ended as failed, in the store, the logs and the progress.
 
-        The store comes first: a failure may depend on secret noise, so it is shown only after its charge is recorded.
-
-        Args:
-            pack: the pack.
-            reason: one line, which may be public.
-            text: the traceback; only the private log gets it if errors may contain private numbers.
-            tags: further tags by trial_key, with the charge of a lost draw.
+        The store comes first: a failure may depend on secret noise, so it is shown only after its charge (`tags`) is
+        recorded. `reason` may be public; the traceback `text` goes to the private log alone if errors may be private.
         """
         self.start(pack)  # a worker may die before its pack has started
         self._write(pack)

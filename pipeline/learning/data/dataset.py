@@ -105,11 +105,7 @@ def register_dataset(name: str, spec: DatasetSpec, read: Reader, *, label: str =
 
 
 def _given_folder(folder: str | os.PathLike[str] | None) -> Path | None:
-    """Return the folder that the user gave: the argument, or else PHOTONIC_DATA; None without either.
-
-    Raises:
-        DataError: if there is no such folder.
-    """
+    """Return the existing folder that the user gave: the argument, or else PHOTONIC_DATA; None without either."""
     origin = "the argument folder"
     if folder is None:
         folder, origin = os.environ.get("PHOTONIC_DATA") or None, "PHOTONIC_DATA"
@@ -122,16 +118,7 @@ def _given_folder(folder: str | os.PathLike[str] | None) -> Path | None:
 
 
 def _checked(name: str, spec: DatasetSpec, parts: tuple[Arrays, Arrays]) -> list[Arrays]:
-    """Return the records that a reader returned, with labels as integers, after checking them.
-
-    Args:
-        name: name of the data set, for the message.
-        spec: its public facts: sizes, number of classes and, if it is known, the digest.
-        parts: (x, y) for training and (x, y) for test.
-
-    Raises:
-        DataError: with the first array that differs from the facts.
-    """
+    """Return the records of a reader with integer labels, after checks of size, type, labels and digest."""
     checked = []
     for part, n, (x, y) in zip(("train", "test"), (spec.n_train, spec.n_test), parts, strict=True):
         if x.dtype != np.uint8 or x.shape != (n, spec.n_features):

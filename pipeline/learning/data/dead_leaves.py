@@ -25,8 +25,7 @@ SEED = 0
 def dead_leaves(n: int, channels: int, size: int) -> torch.Tensor:
     """Return n synthetic images [n, channels, size, size] on [0, 1], always the same for the same arguments.
 
-    Random disks, with radii r of density r^-3, cover each other. They are drawn from the front to the back: a pixel
-    takes the colour of the first disk that covers it.
+    Disks are drawn from the front to the back: a pixel takes the colour of the first disk that covers it.
     """
     generator = torch.Generator().manual_seed(SEED)
     side = FINER * size
@@ -47,20 +46,10 @@ def dead_leaves(n: int, channels: int, size: int) -> torch.Tensor:
 
 
 def standardised(apply: Callable[[torch.Tensor], torch.Tensor], spec: DatasetSpec, device: torch.device,
-                 chunk_size: int) -> Callable[[torch.Tensor], torch.Tensor]:
-    """Return the map `apply`, followed by a standardisation of its channels over images of dead leaves.
+                 chunk_size: int) -> Callable[[torch.Tensor], torch.Tensor]:  # apply: to [n, channels, ...]
+    """Return the map `apply`, with each channel of mean 0 and standard deviation 1 over images of dead leaves.
 
-    Each channel gets mean 0 and standard deviation 1 there. A channel that hardly varies is divided by a share of the
-    median deviation, so that it does not drown the others.
-
-    Args:
-        apply: maps uint8 records of square images [n, n_features] to [n, channels, ...].
-        spec: facts of the data set: shape and scale of the images.
-        device: device of the records.
-        chunk_size: images at a time.
-
-    Raises:
-        DataError: if most channels are constant on these images.
+    A channel that hardly varies is divided by a share of the median deviation, so that it does not drown the others.
     """
     features = _reference_features(apply, spec, device, chunk_size)
     axes = (0, *range(2, features.ndim))
@@ -82,10 +71,6 @@ def decorrelated(apply: Callable[[torch.Tensor], torch.Tensor], spec: DatasetSpe
     diagonal, m the mean of the channels there, and r is LEAST_SHARE. Degree 1 whitens the channels (ZCA; Bell and
     Sejnowski 1997) as far as r allows. With a degree between 0 and 1, directions in which channels vary together keep a
     part of their excess variance.
-
-    Args:
-        apply, spec, device, chunk_size: as in `standardised`.
-        degree: the exponent, from 0 to 1.
     """
     samples = _reference_features(apply, spec, device, chunk_size)
     if samples.ndim > 2:  # every position of a map is a sample
@@ -106,10 +91,7 @@ def decorrelated(apply: Callable[[torch.Tensor], torch.Tensor], spec: DatasetSpe
 
 def _reference_features(apply: Callable[[torch.Tensor], torch.Tensor], spec: DatasetSpec, device: torch.device,
                         chunk_size: int) -> torch.Tensor:
-    """Return the features of `REFERENCES` images of dead leaves by the map `apply`: [REFERENCES, channels, ...].
-
-    Arguments are those of `standardised`.
-    """
+    """Return the features of `REFERENCES` images of dead leaves by the map `apply`: [REFERENCES, channels, ...]."""
     channels, size, _ = spec.shape
     images = _reference_records(channels, size, spec.scale)
     return torch.cat([apply(chunk) for chunk in images.to(device).split(chunk_size)])
@@ -117,10 +99,5 @@ def _reference_features(apply: Callable[[torch.Tensor], torch.Tensor], spec: Dat
 
 @functools.lru_cache(maxsize=1)
 def _reference_records(channels: int, size: int, scale: float) -> torch.Tensor:
-    """Return `REFERENCES` images of dead leaves as records, uint8 [REFERENCES, channels * size * size], drawn once.
-
-    Args:
-        channels, size: of the images.
-        scale: the value of a pixel that is 1.
-    """
+    """Return images of dead leaves as records, uint8 [REFERENCES, channels * size * size]; a pixel of 1 is `scale`."""
     return (dead_leaves(REFERENCES, channels, size) * scale).round().to(torch.uint8).flatten(1)

@@ -24,11 +24,9 @@ ADVICE = "without network, put the files in a folder and name it: PHOTONIC_DATA=
 
 
 class DataError(UserError):
-    """Data that cannot be had or cannot be trusted; the message names the file, what was expected and what was got.
+    """Data that cannot be had or cannot be trusted: the message names the file, what was expected and what was got.
 
-    Args:
-        message: what may hold paths, digests of private records, and what was found in them.
-        public: what is shown of a trial that keeps its errors private.
+    It may hold paths and digests of private records: a trial that keeps its errors private shows `public` instead.
     """
 
     def __init__(self, message: str, public: str = UNREAD) -> None:
@@ -49,16 +47,8 @@ def fetch(url: str, target: Path, read: Callable[[Path], Content]) -> Content:
 
     Bytes are written to `<target>.part`. A broken transfer is resumed at once as long as every attempt brings bytes. A
     part that is not complete stays for the next call. A complete part is moved to `target` after `read` accepted it; if
-    `read` refuses it, it is removed, and the next call starts anew. One of several processes downloads, the others
-    wait.
-
-    Args:
-        url: address of the file.
-        target: its path in the cache.
-        read: verifies a file and returns its content; raises `DataError` if it is not the expected file.
-
-    Raises:
-        DataError: without network, for an HTTP error, a cache that cannot be written, or content that `read` refuses.
+    `read` refuses it with a `DataError`, it is removed, and the next call starts anew. One of several processes
+    downloads, the others wait.
     """
     if target.exists():
         return read_cached(target, read)
@@ -90,11 +80,7 @@ def write_errors_named(path: Path) -> Iterator[None]:
 
 
 def _download(url: str, part: Path) -> None:
-    """Complete the file `part` from `url`: try again as long as every attempt brings bytes.
-
-    Raises:
-        DataError: if an attempt brings none; the file keeps the bytes of earlier attempts.
-    """
+    """Complete the file `part` from `url`: try again as long as every attempt brings bytes, and keep what came."""
     import requests  # imported here and below: not needed if the records are here already
 
     while True:
@@ -109,12 +95,9 @@ def _download(url: str, part: Path) -> None:
 
 
 def _transfer(url: str, part: Path, offset: int) -> None:
-    """Send one request for the bytes from `offset` on, and append them to the file `part`.
+    """Send one request for the bytes from `offset` on, and append them to `part`; fewer than announced are an error.
 
     If the server ignores the range, the file is written from its beginning.
-
-    Raises:
-        requests.RequestException: also for fewer bytes than announced.
     """
     import requests
 
@@ -146,15 +129,7 @@ def _size(path: Path) -> int:
 
 @contextmanager
 def _progress(url: str, start: int, total: int | None) -> Iterator[Callable[[int], None]]:
-    """Yield a function that receives the number of new bytes, and shows the progress of a download on stderr.
-
-    On a terminal it is a bar, elsewhere one line at the start.
-
-    Args:
-        url: address of the file.
-        start: number of bytes that are here already.
-        total: size of the file in bytes; None if the server does not tell it.
-    """
+    """Yield a function that takes numbers of new bytes and shows progress: a bar on a terminal, elsewhere one line."""
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 

@@ -27,11 +27,7 @@ def halved(maps: torch.Tensor, layer: int) -> torch.Tensor:
 
 
 class Encoder:
-    """Activations of the second and the third layer, averaged over a grid of pools.
-
-    Args:
-        pools: rows (columns) of the grid.
-    """
+    """Activations of the second and the third layer, averaged over a grid of `pools` x `pools`."""
 
     def __init__(self, pools: int, device: torch.device | str = "cpu", path: Path = WEIGHTS) -> None:
         weights = {name: weight.float().to(device) for name, weight in load_file(path).items()}
@@ -46,10 +42,7 @@ class Encoder:
         return torch.cat([self._features(chunk) for chunk in images.split(CHUNK_SIZE)])
 
     def _features(self, images: torch.Tensor) -> torch.Tensor:
-        """Return the features of a few images, as `__call__` does for all: activations of layers 2 and 3, pooled.
-
-        The channels-last layout makes convolutions faster. TF32 would round their factors to 10 bits.
-        """
+        """Return the features of a few images. Channels-last makes convolutions faster; TF32 would keep 10 bits."""
         maps = ((images.expand(-1, 3, -1, -1) - MIDDLE) / SPREAD).contiguous(memory_format=torch.channels_last)
         activations = []
         with torch.backends.cudnn.flags(allow_tf32=False):

@@ -40,16 +40,8 @@ REPORT_INTERVAL = 10_000  # records per line of progress
 def features(data: Dataset, config: TrialConfig) -> tuple[torch.Tensor, torch.Tensor]:
     """Return a network's inputs of all training and test records: uint8 pixels or bfloat16 features, each [N, n_0].
 
-    Features come from memory, from the cache, or are computed now.
-
-    Args:
-        data: the data set; it keeps the features in memory.
-        config: a trial with the settings of the map.
-
-    Raises:
-        DataError: for a cache that cannot be written; for a file of features that is missing or has other content; for
-            features of a shape other than stated; or, if `private_metrics` is plain, for features that are not finite.
-        OpuUnavailable: if features of a real OPU (optical processing unit) are in no cache, and there is no OPU.
+    Features come from memory, from the cache, or are computed now. Without private metrics, features that are not
+    finite are a `DataError`.
     """
     if config.parts.features.raw:
         return data.train_x, data.test_x
@@ -69,9 +61,6 @@ def _require_finite(part: torch.Tensor, config: TrialConfig) -> None:
     """Refuse features [N, n_0] that are not `representable`, in a trial without privacy, naming the first record.
 
     In a private trial such a record contributes nothing instead: an error about it would reveal the record.
-
-    Raises:
-        DataError: with the first record.
     """
     usable = representable(part, config)
     if not usable.all():
@@ -80,18 +69,11 @@ def _require_finite(part: torch.Tensor, config: TrialConfig) -> None:
                         f"{int(usable.int().argmin())} of {len(part)} are not")
 
 
-def compute(parts: Sequence[torch.Tensor], data: Dataset, config: TrialConfig) -> list[torch.Tensor]:
+def compute(parts: Sequence[torch.Tensor],  # each [n, n_features]: uint8 pixels, or features from a file
+            data: Dataset, config: TrialConfig) -> list[torch.Tensor]:
     """Return the features of each part of the records, bfloat16 [n, n_0].
 
     If one feature of a record is not finite, all features of this record become NaN.
-
-    Args:
-        parts: records, each part [n, n_features]: uint8 pixels, or features if they come from a file.
-        data: the data set, for its facts and device.
-        config: a trial with the settings of the map.
-
-    Raises:
-        DataError: for features of a shape other than stated.
     """
     settings = config.parts.features
     blocks = settings.blocks(config)
@@ -112,14 +94,12 @@ def compute(parts: Sequence[torch.Tensor], data: Dataset, config: TrialConfig) -
         return [_mapped(records, apply, config) for records in parts]
 
 
-def _side_by_side(blocks: Sequence[torch.Tensor], weights: Sequence[float]) -> torch.Tensor:
+def _side_by_side(blocks: Sequence[torch.Tensor],  # by map [n, width]; NaN for an unusable record
+                  weights: Sequence[float],  # norm of a record's features by map, in units that the maps share
+                  ) -> torch.Tensor:
     """Return the features of several maps side by side, weighted, bfloat16 [n, sum of widths].
 
     Features of each map have variance 1 over a record, and so has the result.
-
-    Args:
-        blocks: features by map, each [n, width]; the features of an unusable record are NaN.
-        weights: norm of a record's features by map, in units that the maps share.
     """
     total = sum(block.shape[1] for block in blocks)
     norm = math.hypot(*weights)
@@ -138,13 +118,8 @@ def _with_power(apply: Apply, power: float) -> Apply:
     return apply_with_power
 
 
-def _averaged_with_mirror(apply: Apply, shape: tuple[int, ...]) -> Apply:
-    """Return the map to the mean of the features that `apply` gives for an image and for its mirror image.
-
-    Args:
-        apply: maps images as rows of pixels to features.
-        shape: channels, rows and columns of an image.
-    """
+def _averaged_with_mirror(apply: Apply, shape: tuple[int, ...]) -> Apply:  # shape: channels, rows, columns
+    """Return the map to the mean of the features that `apply` gives for an image and for its mirror image."""
     def average(records: torch.Tensor) -> torch.Tensor:
         mirrored = records.view(-1, *shape).flip(-1).flatten(1)
         return (apply(records) + apply(mirrored)) / 2
@@ -153,16 +128,7 @@ def _averaged_with_mirror(apply: Apply, shape: tuple[int, ...]) -> Apply:
 
 
 def _mapped(records: torch.Tensor, apply: Apply, config: TrialConfig) -> torch.Tensor:
-    """Return the features of records, bfloat16 [n, n_0], computed chunk by chunk.
-
-    Args:
-        records: [n, n_features].
-        apply: maps a chunk of records to features [chunk, *shape], each record by itself.
-        config: a trial with the settings of the map; with `feature_groups`, features are normalised in groups.
-
-    Raises:
-        DataError: if `apply` returns another shape than stated, or no floating-point numbers.
-    """
+    """Return the features of records [n, n_features], bfloat16 [n, n_0], checked and computed chunk by chunk."""
     shape, chunk_size = config.parts.features.shape(config), config.parts.features.load().chunk_size
     features = torch.empty(len(records), math.prod(shape), dtype=torch.bfloat16, device=records.device)
     for begin in range(0, len(records), chunk_size):
@@ -185,12 +151,8 @@ def _mapped(records: torch.Tensor, apply: Apply, config: TrialConfig) -> torch.T
 def check_file(config: TrialConfig, digests: Mapping[str, str] = MappingProxyType({})) -> None:
     """Check that the trial's file of features exists, and has the content and width that the trial states.
 
-    Args:
-        config: the trial; it names the content by a `feature_name` or by its SHA-256.
-        digests: the SHA-256 for which each known `feature_name` stands. Messages do not show it.
-
-    Raises:
-        DataError: for a missing file, another digest or width, or a file without a row for every record.
+    The trial names the content by its SHA-256, or by a `feature_name` that stands for one in `digests`. Messages do
+    not show digests of `digests`.
     """
     if not config.feature_file:
         which = f"called {config.feature_name}" if config.feature_name else f"with SHA-256 {config.feature_sha256}"
@@ -250,7 +212,7 @@ def _cached(data: Dataset, config: TrialConfig) -> tuple[torch.Tensor, torch.Ten
 def _read(path: Path) -> dict[str, torch.Tensor] | None:
     """Return the cached features, by `train` and `test`; None if there are none, or if the file is damaged.
 
-    A damaged file is reported on stderr, without its name, which is a digest of records, and computed again.
+    Damage is reported on stderr without the file's name, which is a digest of records.
     """
     if not path.exists():
         return None

@@ -23,45 +23,29 @@ def representable(features: torch.Tensor, config: TrialConfig) -> torch.Tensor:
 
 
 class Inputs:
-    """Records resident on the device, handed out as batches of floats: pixels on the trial's input scale, or features.
-
-    Args:
-        records: [N, n_0], uint8 pixels or features.
-        config: a trial, with `inputs` (the scale of pixels) and `input_norm` (the norm of every input; 0 for none).
-        data: the data set, for the mean, deviation and scale of its pixels.
-
-    Attributes:
-        scaled: whether records are pixels, which are shifted and scaled; features are taken as they are.
-        usable: [N], false for records that are not `representable`: `batch` returns them as zeros, and they must
-            contribute nothing. None if all can be used.
-        channel_scales: for pixels, the means and deviations by which channels are shifted and scaled.
-    """
+    """Records on the device, handed out as batches of floats: pixels on the trial's input scale, or features."""
 
     def __init__(self, records: torch.Tensor, config: TrialConfig, data: Dataset) -> None:
-        """Store the records and, for pixels, the factor and shift of x -> factor x + shift, which scales them."""
         self.records, self.norm = records, config.input_norm
-        self.usable = None
+        self.usable = None  # [N], false for records that are not `representable`; None if all are
         self._buffer = torch.empty(0, records.shape[1], device=records.device)  # memory of `batch`
-        self.scaled = config.parts.features.raw
+        self.scaled = config.parts.features.raw  # pixels are shifted and scaled; features are taken as they are
         if not self.scaled:
             usable = representable(records, config)
             self.usable = None if bool(usable.all()) else usable
             return
         scales = {"unit": ((0.0,), (1.0,)), "centered": ((0.5,), (0.5,)),
                   "standardized": (data.spec.mean, data.spec.std)}
-        self.channel_scales = scales[config.inputs]
+        self.channel_scales = scales[config.inputs]  # means and deviations
         per_channel = data.spec.n_features // len(self.channel_scales[0])
         mean, std = (torch.tensor(values, device=records.device).repeat_interleave(per_channel)  # [n_features]
                      for values in self.channel_scales)
         self.factor, self.shift = 1 / (data.spec.scale * std), -mean / std  # x -> (x/scale - mean)/std
 
     def batch(self, indices: torch.Tensor, reuse_buffer: bool = False) -> Activation:
-        """Return float inputs [..., n_0] of the records at `indices` [...].
+        """Return float inputs [..., n_0] of the records at `indices` [...]; zeros for unusable ones.
 
-        Args:
-            indices: places of records, of any shape.
-            reuse_buffer: whether the inputs may lie in a buffer that the next such batch overwrites. This is faster, as
-                new memory is slow to get.
+        With `reuse_buffer` the next such batch overwrites them. This is faster, as new memory is slow to get.
         """
         places = indices.flatten()
         inputs = self._memory(len(places), reuse_buffer)
@@ -71,10 +55,7 @@ class Inputs:
         return inputs.view(*indices.shape, inputs.shape[1])
 
     def _memory(self, rows: int, reuse_buffer: bool) -> torch.Tensor:
-        """Return uninitialised memory [rows, n_0] for inputs: the first rows of the buffer, or new memory.
-
-        The buffer grows when it is too small.
-        """
+        """Return uninitialised memory [rows, n_0]: the start of the buffer, which grows as needed, or new memory."""
         memory = self._buffer
         if not reuse_buffer or len(memory) < rows:
             memory = memory.new_empty(rows, memory.shape[1])
@@ -83,10 +64,7 @@ class Inputs:
         return memory[:rows]
 
     def _write(self, places: torch.Tensor, out: torch.Tensor) -> None:
-        """Write the inputs of the records at `places` to `out` [n, n_0], scaled and normalised.
-
-        Unusable records become zeros.
-        """
+        """Write the scaled and normalised inputs of the records at `places` to `out` [n, n_0]."""
         out.copy_(self.records.index_select(0, places))
         if self.usable is not None:
             out[~self.usable[places]] = 0.0

@@ -28,21 +28,13 @@ Apply = Callable[[torch.Tensor], torch.Tensor]  # uint8 records [n, n_features] 
 
 @dataclass(frozen=True)
 class Map:
-    """A feature map, and how it is applied.
-
-    Attributes:
-        open_map: from facts of a data set, a trial and a device to a context manager of the function that maps records.
-        chunk_size: records at a time.
-        code: digest of the module that computes it, part of a cache file's name; empty for this package's own maps.
-        is_cached: whether the cache stores the features.
-        function: the function of an extension.
-    """
+    """A feature map, and how it is applied."""
 
     open_map: Callable[[DatasetSpec, TrialConfig, torch.device], AbstractContextManager[Apply]]
-    chunk_size: int
-    code: str = ""
-    is_cached: bool = True
-    function: Callable[[torch.Tensor, TrialConfig], torch.Tensor] | None = None
+    chunk_size: int  # records at a time
+    code: str = ""  # digest of the defining module, part of a cache file's name; empty for this package's own maps
+    is_cached: bool = True  # whether the cache stores the features
+    function: Callable[[torch.Tensor, TrialConfig], torch.Tensor] | None = None  # of an extension
 
 
 def _images(records: torch.Tensor, spec: DatasetSpec) -> torch.Tensor:
@@ -52,7 +44,7 @@ def _images(records: torch.Tensor, spec: DatasetSpec) -> torch.Tensor:
 
 @contextlib.contextmanager
 def _scattering(spec: DatasetSpec, config: TrialConfig, device: torch.device) -> Iterator[Apply]:
-    """Yield the function that maps records to scattering coefficients, computed for each colour channel on its own."""
+    """Yield the map of records to scattering coefficients, computed for each colour channel on its own."""
     channels = spec.shape[0]
 
     def apply(records: torch.Tensor) -> torch.Tensor:
@@ -65,13 +57,7 @@ def _scattering(spec: DatasetSpec, config: TrialConfig, device: torch.device) ->
 
 @contextlib.contextmanager
 def _patches(spec: DatasetSpec, config: TrialConfig, device: torch.device) -> Iterator[Apply]:
-    """Yield the function that maps records to responses of patch filters; with `patch_beside`, encoder features follow.
-
-    Args:
-        spec: facts of the data set.
-        config: a trial, with the filters' settings.
-        device: device of the records.
-    """
+    """Yield the map of records to responses of patch filters; with `patch_beside`, encoder features follow."""
     channels, size, *_ = spec.shape
     patches = Patches(channels, size, config.patch_filters, config.patch_size, config.patch_threshold,
                       config.patch_pools, device)
@@ -87,7 +73,6 @@ def _patches(spec: DatasetSpec, config: TrialConfig, device: torch.device) -> It
 
 @contextlib.contextmanager
 def _encoder(spec: DatasetSpec, config: TrialConfig, device: torch.device) -> Iterator[Apply]:
-    """Yield the function that maps records to features of the trained encoder."""
     encoder = Encoder(config.encoder_pools, device)
     yield lambda records: encoder(_images(records, spec))
 
@@ -130,24 +115,14 @@ def register_features(name: str, function: Callable[[torch.Tensor, TrialConfig],
     existing = [field for field, definition in entries.items() if definition is None]
     # Existing fields come first: the order is part of a cache file's name.
     entries = {**dict.fromkeys((*existing, "feature_groups")), **entries}
-    code = _code(function)
-    works = Map(_extension(function), CHUNK_SIZE, code=code, is_cached=bool(code), function=function)
-    extension("features", name, stated(shape, public_because), entries, works=works, groups=groups)
-
-
-def _extension(function: Callable[[torch.Tensor, TrialConfig], torch.Tensor]
-               ) -> Callable[[DatasetSpec, TrialConfig, torch.device], AbstractContextManager[Apply]]:
-    """Return the function that opens an extension's feature map (`Map.open_map`).
-
-    Args:
-        function: the extension: maps images [n, *shape] on [0, 1] and a trial to features. It has no resources to
-            release, so the context ends without any work.
-    """
 
     @contextlib.contextmanager
     def open_map(spec: DatasetSpec, config: TrialConfig, device: torch.device) -> Iterator[Apply]:
         yield lambda records: function(_images(records, spec), config)
-    return open_map
+
+    code = _code(function)
+    works = Map(open_map, CHUNK_SIZE, code=code, is_cached=bool(code), function=function)
+    extension("features", name, stated(shape, public_because), entries, works=works, groups=groups)
 
 
 def _code(function: Any) -> str:

@@ -22,15 +22,9 @@ from pipeline.trials.datasets import DatasetSpec
 
 
 def encoded(records: torch.Tensor, thresholds: int, scale: float) -> torch.Tensor:
-    """Return the bits of pixels, as an OPU displays them: bit k is set if the pixel is above threshold k.
+    """Return the bits of pixels, from [n, n_features] to [n, T n_features], both uint8; all of threshold 1 come first.
 
-    Args:
-        records: [n, n_features], uint8, 0..scale.
-        thresholds: their number T; they lie at scale k/(T + 1).
-        scale: the largest pixel.
-
-    Returns:
-        [n, T n_features], uint8: all pixels against the lowest threshold, then all against the next.
+    Bit k of a pixel is set if it is above scale k/(T + 1), k = 1, ..., T = `thresholds`.
     """
     # Pixels are integers, so thresholds may be rounded down.
     levels = torch.tensor([int(scale * k / (thresholds + 1)) for k in range(1, thresholds + 1)], dtype=torch.uint8)
@@ -38,13 +32,9 @@ def encoded(records: torch.Tensor, thresholds: int, scale: float) -> torch.Tenso
 
 
 class SimulatedOptics:
-    """|x R|^2 with the matrix R of lightonml's simulated device, whose results these are to rounding: the same
-    products, but on all cores, or on a GPU.
+    """|x R|^2 with the matrix R of lightonml's simulated device, whose real and imaginary parts are N(0, 1/n_bits).
 
-    Args:
-        n_bits: of a record.
-        width: intensities of a record.
-        seed: of R; its real and imaginary parts are N(0, 1/n_bits).
+    These are the device's results to rounding: the same products, but on all cores, or on a GPU.
     """
 
     def __init__(self, n_bits: int, width: int, seed: int, device: torch.device | str = "cpu") -> None:
@@ -61,11 +51,7 @@ class SimulatedOptics:
 class HardwareOptics:
     """What the camera of an OPU sees, 0..255: |x R|^2 times its exposure, for an R of its own, with its noise.
 
-    Args:
-        open_opu: width -> an open OPU, with the methods `fit1d`, `transform` and `close`.
-
-    Raises:
-        OpuUnavailable: where there is no OPU.
+    `open_opu` opens an OPU of a width, with the methods `fit1d`, `transform` and `close`; by default the host's.
     """
 
     def __init__(self, n_bits: int, width: int, open_opu: Callable[[int], Any] | None = None) -> None:
@@ -93,11 +79,6 @@ def optical(spec: DatasetSpec, config: TrialConfig, device: torch.device
     """Yield the map of uint8 records [n, n_features] to intensities [n, optical_width], float32.
 
     A real OPU (optical processing unit) is held within the context.
-
-    Args:
-        spec: facts of the data set.
-        config: a trial, with the device (`simulated` or `hardware`), its thresholds and its width.
-        device: device of the records.
     """
     n_bits = config.optical_thresholds * spec.n_features
     with contextlib.ExitStack() as device_lease:

@@ -21,22 +21,10 @@ CHUNK_ELEMENTS = {"cpu": 2**21, "cuda": 2**28}
 
 
 def filters(channels: int, size: int, n: int, side: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return filters and offsets that compare image patches with random patches of synthetic images.
+    """Return n filters [n, channels, side, side], each with the sum 0, and offsets [n], from patches of dead leaves.
 
     For an image patch p with contrast s (see `folded`), z = filter * p/s + offset is the inner product of two whitened
-    patches: p and a patch of images of dead leaves, the latter scaled to length 1.
-
-    Args:
-        channels: channels of the images.
-        size: rows (columns) of the images of dead leaves.
-        n: number of filters.
-        side: rows (columns) of a patch.
-
-    Returns:
-        Filters [n, channels, side, side], each with the sum 0, and offsets [n]; float32.
-
-    Raises:
-        DataError: if n exceeds the number of different patches.
+    patches: p and a random patch of images of dead leaves (`size` rows and columns), the latter scaled to length 1.
     """
     generator = torch.Generator().manual_seed(SEED)
     all_patches = unfold(dead_leaves(IMAGES, channels, size), side).transpose(1, 2)  # [images, places, d]
@@ -53,21 +41,14 @@ def filters(channels: int, size: int, n: int, side: int) -> tuple[torch.Tensor, 
     return weights.view(-1, channels, side, side).float(), offsets.float()
 
 
-def folded(chosen: torch.Tensor, mean: torch.Tensor, covariance: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return weights and offsets that whiten a patch and take its product with chosen patches in one step.
+def folded(chosen: torch.Tensor,  # normalised patches [n, d]
+           mean: torch.Tensor, covariance: torch.Tensor,  # of all normalised patches: [d], and S [d, d]
+           ) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return weights [n, d] and offsets [n] that whiten a patch and take its product with chosen patches in one step.
 
     A patch p, with pixels of mean m and variance v, is normalised to q = (p - m)/s, with s^2 = v + LEAST_CONTRAST. It
-    is whitened by w(q) = (S + LEAST_VARIANCE)^-1/2 (q - mean), with S the covariance of normalised patches. Let f be w
-    of a chosen patch, scaled to length 1. Then f^T w(q) = weights q + offset. The weights have the sum 0, so weights q
-    is weights p/s.
-
-    Args:
-        chosen: normalised patches [n, d].
-        mean: mean of all normalised patches [d].
-        covariance: S [d, d].
-
-    Returns:
-        Weights [n, d] and offsets [n].
+    is whitened by w(q) = (S + LEAST_VARIANCE)^-1/2 (q - mean). Let f be w of a chosen patch, scaled to length 1. Then
+    f^T w(q) = weights q + offset. The weights have the sum 0, so weights q is weights p/s.
     """
     variances, axes = torch.linalg.eigh(covariance)
     whitening = axes * (variances.clamp(min=0) + LEAST_VARIANCE).rsqrt() @ axes.T
@@ -77,16 +58,9 @@ def folded(chosen: torch.Tensor, mean: torch.Tensor, covariance: torch.Tensor) -
 
 
 class Patches:
-    """max(0, z - a) and max(0, -z - a) of the products z of all patches of an image with all filters, averaged over a
-    grid of pools, which overlap where places cannot be divided among them.
+    """max(0, z - a) and max(0, -z - a) of the products z of all patches of an image with all filters, a the threshold.
 
-    Args:
-        channels, size, n, side: as of `filters`.
-        threshold: a.
-        pools: rows (columns) of the grid.
-
-    Raises:
-        DataError: as `filters`.
+    They are averaged over a grid of `pools` x `pools`, which overlap where places cannot be divided among them.
     """
 
     def __init__(self, channels: int, size: int, n: int, side: int, threshold: float, pools: int,
@@ -101,7 +75,7 @@ class Patches:
         return torch.cat([self._features(chunk) for chunk in images.split(chunk_size)])
 
     def _features(self, images: torch.Tensor) -> torch.Tensor:
-        """Return the features of a few images, as `__call__` does for all.
+        """Return the features of a few images.
 
         The variance of a patch's pixels follows from the means of pixels and of their squares, which average pools give
         for all patches at once.

@@ -53,11 +53,7 @@ Reader = Callable[[DatasetSpec, Path | None], tuple[Arrays, Arrays]]  # of the f
 
 
 def _locate(folder: Path, candidates: Sequence[str]) -> Path:
-    """Return the path of the first of `candidates` that exists in the folder that the user gave.
-
-    Raises:
-        DataError: if none exists.
-    """
+    """Return the path of the first of `candidates` that exists in the folder that the user gave."""
     for candidate in candidates:
         if (folder / candidate).exists():
             return folder / candidate
@@ -66,26 +62,16 @@ def _locate(folder: Path, candidates: Sequence[str]) -> Path:
 
 
 def check_digest(path: str | Path, payload: bytes, expected: str) -> None:
-    """Check that content has the expected SHA-256.
-
-    Args:
-        path: name of the content, for the message.
-        payload: the content.
-        expected: the digest in hexadecimal.
-
-    Raises:
-        DataError: if it has another.
-    """
+    """Check that the content called `path` has the expected SHA-256, in hexadecimal."""
     digest = hashlib.sha256(payload).hexdigest()
     if digest != expected:
         raise DataError(f"{path}: expected content with SHA-256 {expected}, got {digest}")
 
 
 def checked_labels(what: str, y: np.ndarray, n_classes: int) -> np.ndarray:
-    """Return labels y [n] of any numeric type as uint8 or, with more than 256 classes, as int64.
+    """Return labels y [n] of any numeric type as uint8 or, with more than 256 classes, as int64; `what` names them.
 
-    Raises:
-        DataError: with the first row whose label is not one of 0, ..., `n_classes` - 1; `what` names the labels.
+    A label that is not one of 0, ..., `n_classes` - 1 is refused.
     """
     if y.dtype.kind not in "iuf" or (y.dtype.kind != "f" and np.iinfo(y.dtype).max < n_classes - 1):
         raise DataError(f"{what}: expected labels 0..{n_classes - 1} as numbers of a type that holds them all, got "
@@ -98,10 +84,7 @@ def checked_labels(what: str, y: np.ndarray, n_classes: int) -> np.ndarray:
 
 
 def digits(spec: DatasetSpec, folder: Path | None) -> tuple[Arrays, Arrays]:
-    """Return the 8 x 8 digits of scikit-learn, split into training and test records by a fixed permutation.
-
-    `folder` is not used: the package holds the records.
-    """
+    """Return the 8 x 8 digits of scikit-learn, split into training and test records by a fixed permutation."""
     from sklearn.datasets import load_digits  # takes a second to import, and only this dataset needs it
 
     bunch = load_digits()
@@ -111,17 +94,9 @@ def digits(spec: DatasetSpec, folder: Path | None) -> tuple[Arrays, Arrays]:
 
 
 def _idx_dataset(name: str, spec: DatasetSpec, folder: Path | None) -> tuple[Arrays, Arrays]:
-    """Return training and test records of MNIST or Fashion-MNIST, from their four idx files.
-
-    Args:
-        name: `mnist` or `fashion_mnist`.
-        spec: public facts of the data set.
-        folder: the folder that the user gave; None downloads the files into the cache.
-    """
+    """Return training and test records of MNIST or Fashion-MNIST, from their four idx files."""
 
     def array(file: str, shape: tuple[int, ...]) -> np.ndarray:
-        """Return the verified content of one idx file as an array of `shape`."""
-
         def read(path: Path) -> np.ndarray:
             return _read_idx(path, shape, DIGESTS[name][file])
 
@@ -137,11 +112,7 @@ def _idx_dataset(name: str, spec: DatasetSpec, folder: Path | None) -> tuple[Arr
 
 
 def _read_idx(path: Path, shape: tuple[int, ...], digest: str) -> np.ndarray:
-    """Return a verified idx file of unsigned bytes, gzipped or not, as a writable array of `shape`.
-
-    Raises:
-        DataError: for a file that cannot be read, is not complete, or has another shape or digest.
-    """
+    """Return a verified idx file of unsigned bytes, gzipped or not, as a writable array of `shape`."""
     try:
         payload = path.read_bytes()
         if payload[:2] == b"\x1f\x8b":
@@ -165,10 +136,6 @@ def cifar10(spec: DatasetSpec, folder: Path | None) -> tuple[Arrays, Arrays]:
     """Return training and test records of CIFAR-10, from its binary version.
 
     An archive takes seconds to decompress, so its content is kept unpacked in the cache.
-
-    Args:
-        spec: public facts of the data set.
-        folder: the folder that the user gave; None downloads the archive into the cache.
     """
     unpacked = cache_folder() / CIFAR_FOLDER / CIFAR_UNPACKED
     source = None if folder is None else _locate(folder, CIFAR_PATHS)
@@ -220,18 +187,9 @@ def _read_archive(path: Path, spec: DatasetSpec) -> dict[str, bytes]:
 
 
 def _check_member(path: str | Path, name: str, payload: bytes, spec: DatasetSpec) -> None:
-    """Check the size and digest of one file of CIFAR-10.
+    """Check the size and digest of the file `name` of CIFAR-10, found at `path`.
 
-    A file is a sequence of records: one byte of label, then the pixels (1 + 3 * 32 * 32 = 3073 bytes).
-
-    Args:
-        path: the file or archive member, for the message.
-        name: its name, which tells training from test records.
-        payload: its content.
-        spec: public facts of the data set.
-
-    Raises:
-        DataError: for another size or digest.
+    It is a sequence of records: one byte of label, then the pixels (1 + 3 * 32 * 32 = 3073 bytes).
     """
     n = spec.n_test if name in CIFAR_BATCHES["test"] else spec.n_train // len(CIFAR_BATCHES["train"])
     n_bytes = n * (1 + spec.n_features)
@@ -241,19 +199,9 @@ def _check_member(path: str | Path, name: str, payload: bytes, spec: DatasetSpec
 
 
 def _cifar10_arrays(source: Path, spec: DatasetSpec, members: dict[str, bytes]) -> tuple[Arrays, Arrays]:
-    """Return training and test records from the content of CIFAR-10's files.
-
-    Args:
-        source: their folder or archive, for messages.
-        spec: public facts of the data set.
-        members: content of the files, by name.
-
-    Raises:
-        DataError: for unknown labels, or classes of unequal size.
-    """
+    """Return training and test records from CIFAR-10's files (name: content), after checks of labels and counts."""
 
     def split(part: str) -> Arrays:
-        """Return (x, y) of the training or the test records."""
         records = [np.frombuffer(members[name], np.uint8).reshape(-1, 1 + spec.n_features)
                    for name in CIFAR_BATCHES[part]]
         y = np.concatenate([batch[:, 0] for batch in records])
@@ -269,10 +217,6 @@ def svhn(spec: DatasetSpec, folder: Path | None) -> tuple[Arrays, Arrays]:
     """Return training and test records of SVHN's cropped digits (Netzer et al. 2011).
 
     No digest of the files is known, so only sizes, types and labels are checked.
-
-    Args:
-        spec: public facts of the data set.
-        folder: the folder that the user gave; None downloads the files into the cache.
     """
 
     def split(part: str, n: int) -> Arrays:
@@ -287,17 +231,9 @@ def svhn(spec: DatasetSpec, folder: Path | None) -> tuple[Arrays, Arrays]:
 
 
 def _read_svhn(path: Path, spec: DatasetSpec, n: int) -> Arrays:
-    """Return (x, y) of a MATLAB 5 file of SVHN.
+    """Return (x, y) of a MATLAB 5 file of SVHN with n records, checked.
 
     It has X uint8 [rows, columns, channels, n] and y [n, 1] with labels 1..10, where 10 is the digit 0.
-
-    Args:
-        path: the file.
-        spec: public facts of the data set.
-        n: number of records.
-
-    Raises:
-        DataError: for a file that cannot be read, or has other shapes, types or labels.
     """
     from scipy.io import loadmat
 
@@ -318,10 +254,9 @@ def _read_svhn(path: Path, spec: DatasetSpec, n: int) -> Arrays:
 
 
 def _keep_unpacked(members: dict[str, bytes], unpacked: Path) -> None:
-    """Write the files of an archive to the folder `unpacked`, which appears whole or not at all.
+    """Write the files of an archive to the folder `unpacked`, which appears whole or not at all by a rename.
 
-    They are first written to a temporary folder, which is then renamed. A failure costs only time, so it is reported
-    and not raised.
+    A failure costs only time, so it is reported and not raised.
     """
     try:
         unpacked.parent.mkdir(parents=True, exist_ok=True)

@@ -25,14 +25,7 @@ from pipeline.trials.part import PARTS
 
 
 def split(n_records: int, n_validation: int, seed: int, used: int | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """Return indices of training and validation records, drawn from the trial's `split` stream.
-
-    Args:
-        n_records: number of records.
-        n_validation: number of validation records.
-        seed: seed of the trial.
-        used: number of training and validation records together; by default all records.
-    """
+    """Return indices of training and validation records, `used` of all together, from the trial's `split` stream."""
     order = numpy_generator(seed, "split").permutation(n_records)[:used]
     return order[n_validation:], order[:n_validation]
 
@@ -52,12 +45,6 @@ def _poisson(rng: np.random.Generator, n: int, steps: int, m: int) -> np.ndarray
 
     The capacity is six standard deviations above m. A larger batch, about once in 10^9 steps, enlarges it: no record is
     ever left out.
-
-    Args:
-        rng: generator of the trial's batches.
-        n: number of records.
-        steps: number of steps.
-        m: expected size of a batch.
     """
     sizes = rng.binomial(n, m / n, steps)
     return _padded(n, m, [rng.choice(n, size, replace=False, shuffle=False) for size in sizes])
@@ -78,9 +65,9 @@ ABSENT = -1  # padding, where a batch is smaller than its tensor
 
 
 def _secret_order(n: int) -> np.ndarray:
-    """Return a secret permutation of n records, uniform over all permutations.
+    """Return a secret permutation of n records, uniform over all: the order of secret random integers.
 
-    It is the order of secret random integers. They are drawn again if two are equal, as ties would favour some orders.
+    They are drawn again if two are equal, as ties would favour some orders.
     """
     while True:
         integers = secret_integers(n)
@@ -106,11 +93,9 @@ def _secret_poisson(n: int, steps: int, m: int) -> np.ndarray:
 
 
 class Sampler(NamedTuple):
-    """How the batches of an epoch are drawn; each function takes records, steps and batch size, n, steps, m.
+    """How the batches of an epoch are drawn: places of records [steps, width], padded with `ABSENT`.
 
-    Attributes:
-        by_seed: from a generator and (n, steps, m) to places of records [steps, width], padded with `ABSENT`.
-        secret: the same without a generator: it draws from the operating system.
+    `by_seed` takes a generator and (n, steps, m); `secret` takes (n, steps, m), and draws from the operating system.
     """
 
     by_seed: Callable[[np.random.Generator, int, int, int], np.ndarray]
@@ -123,21 +108,15 @@ POISSON = Sampler(_poisson, _secret_poisson)
 
 
 class BatchSampler:
-    """Batches of R trials, each from its own `sampling` stream or from the operating system.
+    """Batches of R trials, each from its own `sampling` stream or, with `secure`, from the operating system.
 
-    Args:
-        name: of the setting `sampler`.
-        records: per trial, the indices of its training records [N].
-        seeds: per trial, its seed.
-        batch_size: m, the size of a batch or, for poisson, its expectation.
-        steps: steps per epoch.
-        device: where the indices live.
-        secure: draw from the operating system; nothing is stored that could reproduce the batches.
+    Nothing is stored that could reproduce secure batches.
     """
 
-    def __init__(self, name: str, records: Sequence[np.ndarray], seeds: Sequence[int], batch_size: int, steps: int,
-                 device: torch.device, secure: bool = False) -> None:
-        """Load the sampler and, unless batches are secret, make each trial's generator; the class has the arguments."""
+    def __init__(self, name: str,  # of the setting `sampler`
+                 records: Sequence[np.ndarray],  # per trial, the indices of its training records [N]
+                 seeds: Sequence[int], batch_size: int,  # m; for poisson its expectation
+                 steps: int, device: torch.device, secure: bool = False) -> None:  # steps per epoch
         self.sampler: Sampler = PARTS["sampler"][name].load()
         self.records = list(records)
         self.generators = [None if secure else numpy_generator(seed, "sampling") for seed in seeds]

@@ -21,27 +21,18 @@ PERIODS = range(-2, 3)  # copies of a filter that are added up, so that it is pe
 CHUNK_IMAGES = {"cpu": 24, "cuda": 1024}  # at a time; on a CPU their transforms stay in its cache
 
 
-def scattering(images: torch.Tensor, scales: int = 2, angles: int = 8) -> torch.Tensor:
+def scattering(images: torch.Tensor, scales: int = 2, angles: int = 8) -> torch.Tensor:  # [n, size, size]; J, L
     """Return scattering coefficients of images, up to the second order.
 
     Let z be the image, reflected at its borders, psi_{j,t} a wavelet of scale 2^j and angle t, and phi an average over
     2^J pixels. The coefficients are z * phi, |z * psi_{j,t}| * phi, and ||z * psi_{j,t}| * psi_{k,u}| * phi for k > j,
-    each at every 2^J-th pixel.
-
-    Args:
-        images: [n, size, size], float.
-        scales: J.
-        angles: L.
-
-    Returns:
-        [n, 1 + J L + L^2 J (J - 1)/2, size', size'], orders one after the other, each by scale, then angle (and of the
-            second order by the scale and angle of the second wavelet); size' = padded size/2^J - 2.
+    each at every 2^J-th pixel: [n, 1 + J L + L^2 J (J - 1)/2, size', size'], size' = padded size/2^J - 2. Orders come
+    one after the other, each by scale, then angle (the second order by the scale and angle of the second wavelet).
     """
     return torch.cat([_coefficients(chunk, scales, angles) for chunk in images.split(CHUNK_IMAGES[images.device.type])])
 
 
 def _coefficients(images: torch.Tensor, scales: int, angles: int) -> torch.Tensor:
-    """Return the coefficients of a few images, as `scattering` does for all."""
     size = images.shape[-1]
     padded = padded_size(size, scales)
     before = (padded - size) // 2
@@ -61,16 +52,13 @@ def _coefficients(images: torch.Tensor, scales: int, angles: int) -> torch.Tenso
     return torch.cat([_average(image, averages[0]), *first, *second], dim=1)
 
 
-def _modulus(spectrum: torch.Tensor, wavelets: torch.Tensor, step: int) -> torch.Tensor:
+def _modulus(spectrum: torch.Tensor,  # of the image [..., size, size]
+             wavelets: torch.Tensor,  # spectra [L, size, size]
+             step: int) -> torch.Tensor:
     """Return the moduli of wavelet transforms at every step-th pixel.
 
     Taking every step-th pixel averages step^2 blocks of the spectrum. This is done before the inverse transform, which
     is then smaller.
-
-    Args:
-        spectrum: spectrum of the image [..., size, size].
-        wavelets: spectra of the wavelets [L, size, size].
-        step: pixels between two places.
     """
     size = spectrum.shape[-1] // step
     blocks = [slice(k * size, (k + 1) * size) for k in range(step)]
@@ -89,14 +77,8 @@ def _filters(size: int, scales: int, angles: int,
              device: torch.device) -> tuple[list[list[torch.Tensor]], list[torch.Tensor]]:
     """Return the wavelets and the averages of `scattering` for images of this padded size.
 
-    Args:
-        size: rows (columns) of a padded image.
-        scales, angles: J and L.
-        device: device of the images.
-
-    Returns:
-        By scale j, then by resolution r = 0..j (every 2^r-th pixel): real spectra [L, size/2^r, size/2^r]. And by r the
-            weights [(size/2^r)^2, q^2] of averages at every 2^J-th pixel, without the border.
+    Wavelets by scale j, then by resolution r = 0..j (every 2^r-th pixel): real spectra [L, size/2^r, size/2^r].
+    Averages by r: the weights [(size/2^r)^2, q^2] of averages at every 2^J-th pixel, without the border.
     """
     wavelets = []
     for j in range(scales):
@@ -117,16 +99,10 @@ def _filters(size: int, scales: int, angles: int,
     return wavelets, averages
 
 
-def _gabor(size: int, sigma: float, theta: float, xi: float, slant: float) -> np.ndarray:
-    """Return a complex wave under a Gaussian envelope, [size, size], periodic.
-
-    Args:
-        size: rows (columns).
-        sigma: width of the envelope along the wave, in pixels; across it is sigma/slant.
-        theta: angle of the wave, in radians.
-        xi: frequency of the wave, in radians per pixel; 0 gives the envelope.
-        slant: ratio of the widths.
-    """
+def _gabor(size: int, sigma: float,  # pixels: width of the envelope along the wave; across it is sigma/slant
+           theta: float, xi: float,  # radians: angle; radians per pixel: frequency, 0 gives the envelope
+           slant: float) -> np.ndarray:
+    """Return a complex wave under a Gaussian envelope, [size, size], periodic."""
     cos, sin = math.cos(theta), math.sin(theta)
     x = np.arange(PERIODS.start * size, PERIODS.stop * size, dtype=float)
     xx, yy = np.meshgrid(x, x, indexing="ij")
@@ -138,20 +114,15 @@ def _gabor(size: int, sigma: float, theta: float, xi: float, slant: float) -> np
 
 
 def _morlet(size: int, sigma: float, theta: float, xi: float, slant: float) -> np.ndarray:
-    """Return a Morlet wavelet: a Gabor wave, minus the multiple of its envelope that makes its mean 0.
-
-    Arguments are those of `_gabor`.
-    """
+    """Return a Morlet wavelet: a Gabor wave, minus the multiple of its envelope that makes its mean 0."""
     wave, envelope = (_gabor(size, sigma, theta, frequency, slant) for frequency in (xi, 0.0))
     return wave - wave.sum() / envelope.sum() * envelope
 
 
 def _at_resolution(spectra: np.ndarray, resolution: int) -> np.ndarray:
-    """Return spectra of filters for images at every 2^resolution-th pixel; frequencies that would alias are set to 0.
+    """Return spectra [..., size/2^r, size/2^r] of filters [..., size, size] for images at every 2^r-th pixel.
 
-    Args:
-        spectra: [..., size, size].
-        resolution: r >= 0; the result is [..., size/2^r, size/2^r].
+    Frequencies that would alias are set to 0.
     """
     if not resolution:
         return spectra

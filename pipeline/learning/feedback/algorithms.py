@@ -6,6 +6,8 @@ There are two steps, so that optical noise can enter between projection and deri
                                hidden layer, and the error for the output layer
     deltas(signals, ...)       delta^l: DFA multiplies by phi'(z^l), BP goes back through the transposed weights
 
+R trials with m records each; layer l maps h^{l-1} [R, m, n_{l-1}] to z^l [R, m, n_l], h^l = phi(z^l), and delta^l
+[R, m, n_l] is the learning signal at z^l.
 If DFA serves only the upper layers, the lower ones use BP: the hybrid of Lee & Kifer 2020, section 4.2.
 """
 
@@ -31,31 +33,15 @@ from pipeline.trials.part import PARTS, extension
 Derivative = Callable[[torch.Tensor, int], torch.Tensor]  # (h^l, l) -> phi'(z^l)
 
 
-def ternarize(error: torch.Tensor, threshold: torch.Tensor) -> torch.Tensor:
-    """Return +1 above the threshold, -1 below its negative, else 0 (Ohana et al., section 4).
-
-    Shapes: R trials, m records, n_L classes.
-
-    Args:
-        error: [R, m, n_L].
-        threshold: t, [R, 1, 1].
-    """
+def ternarize(error: torch.Tensor, threshold: torch.Tensor) -> torch.Tensor:  # [R, m, n_L]; t [R, 1, 1]
+    """Return +1 above the threshold, -1 below its negative, else 0 (Ohana et al., section 4)."""
     return (error > threshold).to(error.dtype) - (error < -threshold).to(error.dtype)
 
 
-def back_propagate(deltas: list[torch.Tensor], net: Network, activations: list[torch.Tensor],
+def back_propagate(deltas: list[torch.Tensor],  # of the top layers, in order
+                   net: Network, activations: list[torch.Tensor],  # h^0, ..., h^{L-1}
                    derivative: Derivative) -> list[torch.Tensor]:
-    """Return delta^1, ..., delta^L from the deltas of the top layers: delta^l = (W^{l+1}^T delta^{l+1}) * phi'(z^l).
-
-    Shapes: R trials, m records, n_l units of layer l. delta^l is the learning signal at layer l's pre-activation; h^l
-    is the layer's output.
-
-    Args:
-        deltas: delta of the top layers, in order, each [R, m, n_l].
-        net: the networks.
-        activations: h^0, ..., h^{L-1}, each [R, m, n_{l-1}].
-        derivative: (h^l, l) -> phi'(z^l).
-    """
+    """Return delta^1, ..., delta^L from the deltas of the top layers: delta^l = (W^{l+1}^T delta^{l+1}) * phi'(z^l)."""
     from_top = deltas[::-1]
     for layer in range(len(net.layers) - len(deltas), 0, -1):
         # Layers count from 1, list indices from 0: `net.layers[layer]` is the layer above.
@@ -107,26 +93,18 @@ class BackPropagation(Feedback):
     """delta^l = (W^{l+1}^T delta^{l+1}) * phi'(z^l), delta^L = e (Eq. 3)."""
 
     def signals(self, error: torch.Tensor) -> list[torch.Tensor]:
-        """Return the error alone: [e], e [R, m, n_L]."""
         return [error]
 
     def deltas(self, signals: list[torch.Tensor], net: Network, activations: list[torch.Tensor],
                derivative: Derivative) -> list[torch.Tensor]:
-        """Return delta^1, ..., delta^L, each [R, m, n_l]."""
         return back_propagate(signals, net, activations, derivative)
 
 
 class DirectFeedback(Feedback):
     """delta^l = (B^{l+1} e) * phi'(z^l), delta^L = e (Eq. 4).
 
-    Args:
-        projector: computes B e for all these hidden layers together.
-        widths: n_l of the hidden layers with projected errors, up to n_{L-1}; lower layers use back-propagation.
-        threshold: t [R, 1, 1] to ternarize the projected error (TDFA and PDFA); None projects e itself. The output
-            layer always learns from e.
-
-    Attributes:
-        matrices: the projector's B [R, n_L, n_1 + ... + n_{L-1}]; None if it is not known.
+    The projector gives B e for all hidden layers of these `widths` together; lower layers use back-propagation. With a
+    `threshold` t [R, 1, 1] it projects the ternarized error (TDFA and PDFA); the output layer always learns from e.
     """
 
     def __init__(self, projector: Projector, widths: tuple[int, ...], threshold: torch.Tensor | None = None) -> None:
@@ -141,16 +119,11 @@ class DirectFeedback(Feedback):
 
     def deltas(self, signals: list[torch.Tensor], net: Network, activations: list[torch.Tensor],
                derivative: Derivative) -> list[torch.Tensor]:
-        """Return delta^1, ..., delta^L, each [R, m, n_l].
-
-        Shapes: R trials, m records, n_l units of layer l. delta^l is the learning signal at layer l's pre-activation.
-        """
         first = len(net.layers) - len(self.widths)  # number of the lowest layer with a projected error, from 1
         hidden = [derivative(activations[k], k).mul_(signal) for k, signal in enumerate(signals[:-1], start=first)]
         return back_propagate([*hidden, signals[-1]], net, activations, derivative)
 
     def noise_sources(self) -> list[Noise]:
-        """Return the projector's noise sources."""
         return self.projector.noise_sources()
 
     def close(self) -> None:
@@ -158,13 +131,7 @@ class DirectFeedback(Feedback):
 
 
 def direct_feedback(pack: Pack, net: Network, device: torch.device) -> DirectFeedback:
-    """Make DFA with each trial's own matrix B.
-
-    Args:
-        pack: the trials, with the projector, its matrices' seeds and the threshold.
-        net: the networks, for the widths of hidden layers.
-        device: device of errors and projections.
-    """
+    """Make DFA with each trial's own matrix B."""
     shared = pack.shared
     lower = shared.parts.network.lower_layers if shared.parts.feedback.convolutional else 0  # they back-propagate
     widths = net.sizes[1 + lower:-1]

@@ -1,4 +1,4 @@
-"""Losses of softmax outputs, and their errors for the feedback."""
+"""Losses of softmax outputs, and their errors for the feedback. Shapes: R trials, m records, n_L classes."""
 
 from __future__ import annotations
 
@@ -10,11 +10,7 @@ from pipeline.trials.config import TrialConfig
 
 
 class Loss(ABC):
-    """A function of logits and labels, record by record.
-
-    Args:
-        config: shared settings of the pack.
-    """
+    """A function of logits and labels, record by record; `config` has the shared settings of the pack."""
 
     def __init__(self, config: TrialConfig) -> None:
         self.config = config
@@ -22,8 +18,6 @@ class Loss(ABC):
     @abstractmethod
     def of_records(self, logits: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return error and loss of every record.
-
-        Shapes: R trials, m records, n_L classes.
 
         Args:
             logits: z^L [R, m, n_L].
@@ -38,20 +32,11 @@ class Loss(ABC):
         """Return q of every record [R, m, n_L], float64, for labels [R, m]; e is softmax(z^L) - q."""
         raise NotImplementedError
 
-    def __call__(self, logits: torch.Tensor, labels: torch.Tensor,
+    def __call__(self, logits: torch.Tensor, labels: torch.Tensor,  # [R, m, n_L]; [R, m], int64
                  present: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the error of every record and the mean loss of a batch.
+        """Return the error of every record [R, m, n_L] and the mean loss of a batch [R].
 
-        Shapes: R trials, m records, n_L classes.
-
-        Args:
-            logits: z^L [R, m, n_L].
-            labels: [R, m], int64.
-            present: 1 for a record, 0 for padding [R, m, 1]; None if the batch has no padding. Padding has error 0 and
-                no part in the loss; the loss of an empty batch is 0.
-
-        Returns:
-            e [R, m, n_L]; mean loss [R].
+        `present` [R, m, 1] is 0 for padding, which has error 0 and no part in the loss. An empty batch has loss 0.
         """
         error, losses = self.of_records(logits, labels.unsqueeze(-1))
         if present is None:
@@ -64,10 +49,6 @@ class CrossEntropy(Loss):
     """The loss -log p of the label, with e = p - onehot."""
 
     def of_records(self, logits: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the errors p - onehot [R, m, n_L] and the losses -log p of the label [R, m, 1].
-
-        p is softmax(logits).
-        """
         log_p = torch.log_softmax(logits, dim=-1)
         losses = -log_p.gather(-1, labels)
         error = log_p.exp_()
@@ -75,18 +56,16 @@ class CrossEntropy(Loss):
         return error, losses
 
     def targets(self, labels: torch.Tensor, classes: int) -> torch.Tensor:
-        """Return one-hot labels."""
         return torch.nn.functional.one_hot(labels, classes).double()
 
 
 class LabelSmoothing(CrossEntropy):
-    """The loss -sum q log p, q = (1 - s) onehot + s/K, with e = p - q (Szegedy et al. 2016, section 7)."""
+    """The loss -sum q log p, q = (1 - s) onehot + s/K, with e = p - q (Szegedy et al. 2016, section 7).
+
+    The share s = `smoothing` is spread over all K classes.
+    """
 
     def of_records(self, logits: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the errors p - q [R, m, n_L] and the losses -sum q log p [R, m, 1], with p = softmax(logits).
-
-        q = (1 - s) onehot + s/K has the share s = `smoothing` spread over all K classes.
-        """
         share = self.config.smoothing
         log_p = torch.log_softmax(logits, dim=-1)
         losses = -(1 - share) * log_p.gather(-1, labels) - share * log_p.mean(dim=-1, keepdim=True)
@@ -95,7 +74,6 @@ class LabelSmoothing(CrossEntropy):
         return error, losses
 
     def targets(self, labels: torch.Tensor, classes: int) -> torch.Tensor:
-        """Return (1 - s) onehot + s/K."""
         share = self.config.smoothing
         return super().targets(labels, classes).mul_(1 - share).add_(share / classes)
 

@@ -27,28 +27,15 @@ BLOCK = 16  # torch's block of normal draws on a CPU; it draws a last, partial b
 class PhysicalOpuProjector(Projector):
     """A complex matrix, light of finite brightness, and a camera. `opu_simulated` has the real part of this matrix.
 
-    A replica's noise depends on its seed and its number of projections, not on the other replicas. With Poisson
-    sampling this holds only on a CPU: batches are padded to the longest of the pack, and a GPU draws in another order.
-
-    Args:
-        n_classes, n_out_total, std, device: as in `Projector`.
-        seeds: seeds of the matrices, as in `Projector`.
-        cameras: one per replica; all share full well and ADC.
-        noise_seeds: R seeds of trials; their `camera` streams give the noise.
-
-    Attributes:
-        matrices: B [R, n_classes, n_out_total]; without noise, and below the full well, a projection is B e.
-
-    Raises:
-        ValueError: as `Projector`; also for a wrong number of cameras or seeds, or for cameras with different full
-            wells or ADCs.
+    Without noise, and below the full well, a projection is B e. Cameras, one per replica, share full well and ADC. A
+    replica's noise depends on its seed and its number of projections, not on the other replicas. With Poisson sampling
+    this holds only on a CPU: batches are padded to the longest of the pack, and a GPU draws in another order.
     """
 
     matrices: Tensor
 
     def __init__(self, n_classes: int, n_out_total: int, seeds: Sequence[int], std: float,
                  device: torch.device | str = "cpu", *, cameras: Sequence[Camera], noise_seeds: Sequence[int]) -> None:
-        """Check the cameras, draw the transmission matrices and prepare the noise; the class has the arguments."""
         super().__init__(n_classes, n_out_total, seeds, std, device)
         for name, values in (("cameras", cameras), ("noise_seeds", noise_seeds)):
             if len(values) != self.n_replicas:
@@ -73,13 +60,10 @@ class PhysicalOpuProjector(Projector):
         return self.retrieve(self.expose(self.expected_counts(e)))
 
     def expected_counts(self, e: Tensor) -> Tensor:
-        """Return the mean number of photo-electrons of each exposure [R, m, 4, n_out_total].
+        """Return the mean number of photo-electrons of each exposure [R, m, 4, n_out_total] of ternary errors e.
 
-        Shapes: R trials, m records. The four exposures are those of +1 with the reference beam in phase and against it,
-        then those of -1. The intensity is |reference + B e|^2 for a complex B; its mean count adds dark counts.
-
-        Args:
-            e: ternary errors [R, m, n_classes].
+        The four exposures are those of +1 with the reference beam in phase and against it, then those of -1. The
+        intensity is |reference + B e|^2 for a complex B; its mean count adds dark counts.
         """
         parts = torch.stack([e == 1, e == -1], dim=2).to(torch.float32)
         patterns = parts.view(self.n_replicas, -1, self.n_classes)
@@ -91,13 +75,10 @@ class PhysicalOpuProjector(Projector):
         return self._phi * intensity + self._dark
 
     def expose(self, expected: Tensor) -> Tensor:
-        """Return the electrons that the camera reads [R, m, 4, n_out_total].
+        """Return the electrons that the camera reads [R, m, 4, n_out_total], from their means.
 
         Counts of photons are Poisson. They saturate at the full well, get Gaussian read noise, and are rounded by the
-        ADC (the analog-to-digital converter). Shapes: R trials, m records, four exposures.
-
-        Args:
-            expected: their means, from `expected_counts`.
+        ADC (the analog-to-digital converter).
         """
         light, electronics = self._noise.next(), self._noise.next()  # generators; two, because padding draws too
         counts = torch.stack([torch.poisson(means, generator=generator)
@@ -122,5 +103,4 @@ class PhysicalOpuProjector(Projector):
         return differences / (4 * self._phi * self._reference).squeeze(-1)
 
     def noise_sources(self) -> list[Noise]:
-        """Return the camera's noise source."""
         return [self._noise]

@@ -33,20 +33,15 @@ class Projector(ABC):
         n_out_total: sum of the widths of the hidden layers.
         seeds: R seeds of 32 bits, one per replica.
         std: standard deviation of the entries of B.
-        device: device of errors and projections.
 
     Attributes:
         matrices: B [R, n_classes, n_out_total]; None if it is not known, as for a real device.
-
-    Raises:
-        ValueError: for a size of 0, no seed, a seed beyond 32 bits, or std <= 0.
     """
 
     matrices: Tensor | None = None
 
     def __init__(self, n_classes: int, n_out_total: int, seeds: Sequence[int], std: float,
                  device: torch.device | str = "cpu") -> None:
-        """Check the arguments and store them as attributes; the class describes them."""
         for name, value in (("n_classes", n_classes), ("n_out_total", n_out_total), ("seeds", len(seeds))):
             if value < 1:
                 raise ValueError(f"{name}: must be at least 1, got {value}")
@@ -62,13 +57,7 @@ class Projector(ABC):
         self.device = torch.device(device)
 
     def project(self, e: Tensor) -> Tensor:
-        """Project the output errors e [R, m, n_classes] to [R, m, n_out_total], float32, on the projector's device.
-
-        Shapes: R trials, m records.
-
-        Raises:
-            ValueError: for a wrong shape; in an OPU projector also for values other than -1, 0 and 1.
-        """
+        """Project output errors e [R, m, n_classes] to [R, m, n_out_total], float32; an OPU's must be ternary."""
         if e.ndim != 3 or e.shape[0] != self.n_replicas or e.shape[2] != self.n_classes:
             raise ValueError(f"e: must have shape [{self.n_replicas}, m, {self.n_classes}], got {list(e.shape)}")
         return self._project(e)
@@ -77,21 +66,13 @@ class Projector(ABC):
     def _project(self, e: Tensor) -> Tensor: ...
 
     def center(self) -> None:
-        """Subtract from B its mean over classes: then B 1 = 0, and B e does not depend on the sum of e.
-
-        Raises:
-            RuntimeError: if the matrix is not known and the mean cannot be measured.
-        """
+        """Subtract from B its mean over classes: then B 1 = 0, and B e does not depend on the sum of e."""
         if self.matrices is None:
             raise RuntimeError(f"{type(self).__name__}: its matrix is not known, so it cannot be centred")
         self.matrices.sub_(self.matrices.double().mean(dim=1, keepdim=True))
 
     def normalize(self, widths: Sequence[int], beta: float) -> None:
-        """Scale each layer's part of B to spectral norm beta (Lee & Kifer 2020, Algorithm 1, line 2).
-
-        Raises:
-            RuntimeError: if the matrix is not known, as for a real device.
-        """
+        """Scale each layer's part of B to spectral norm beta (Lee & Kifer 2020, Algorithm 1, line 2)."""
         if self.matrices is None:
             raise RuntimeError(f"{type(self).__name__}: its matrix is not known, so its norm cannot be set")
         for block in self.matrices.split(list(widths), dim=2):
@@ -119,10 +100,6 @@ class GaussianProjector(Projector):
 
     def __init__(self, n_classes: int, n_out_total: int, seeds: Sequence[int], std: float,
                  device: torch.device | str = "cpu") -> None:
-        """Draw B of every replica from its seed, with entries N(0, std^2).
-
-        It is drawn on the CPU, so that a seed gives the same B on every device.
-        """
         super().__init__(n_classes, n_out_total, seeds, std, device)
         drawn = [torch.randn(n_classes, n_out_total, generator=torch.Generator("cpu").manual_seed(seed))
                  for seed in seeds]
@@ -133,11 +110,7 @@ class GaussianProjector(Projector):
 
 
 def check_ternary(e: Tensor) -> None:
-    """Check that an error is ternary.
-
-    Raises:
-        ValueError: for values other than -1, 0 and 1.
-    """
+    """Refuse an error with values other than -1, 0 and 1."""
     others = e[(e != 0) & (e.abs() != 1)]
     if others.numel():
         raise ValueError(f"e: an OPU projects -1, 0 and 1 only, got {others[0].item():g} (ternarize the error first)")
@@ -153,18 +126,15 @@ class SimulatedOpuProjector(Projector):
 
     The device draws the real part with standard deviation 1/sqrt(n_classes), so it is multiplied by
     std * sqrt(n_classes). The simulation is linear and without noise, so B e+ - B e- = B e is one product.
-    `project_through_lightonml` follows an OPU's own path, with the same result.
 
-    Args:
-        validate: check that every input is ternary. By default only the first input is checked, and only on the CPU:
-            elsewhere the check would make the host wait for the device.
+    With `validate` every input must be ternary. By default only the first is checked, and only on the CPU: elsewhere
+    the check would make the host wait for the device.
     """
 
     matrices: Tensor
 
     def __init__(self, n_classes: int, n_out_total: int, seeds: Sequence[int], std: float,
                  device: torch.device | str = "cpu", *, validate: bool = False) -> None:
-        """Build the simulated device of every seed; B is the real part of its matrix, with deviation `std`."""
         super().__init__(n_classes, n_out_total, seeds, std, device)
         self._validate = validate
         self._check_next = validate or self.device.type == "cpu"
@@ -181,11 +151,7 @@ class SimulatedOpuProjector(Projector):
         return matmul(e, self.matrices)
 
     def project_through_lightonml(self, e: Tensor) -> Tensor:
-        """Project e+ and e- with lightonml's OPU on its simulated device: the reference for `project`.
-
-        Raises:
-            ValueError: as `project`.
-        """
+        """Project e+ and e- with lightonml's OPU on its simulated device: the reference for `project`."""
         check_ternary(e)
         if not self._opus:
             self._opus = [self._simulated_opu(simulated) for simulated in self._devices]
@@ -221,23 +187,12 @@ class HardwareOpuProjector(Projector):
     std * sqrt(n_classes), as in the simulation. It contains the device's own noise.
 
     `close` or the end of a `with` block releases the device, at the latest garbage collection or the interpreter's
-    exit. Only one process can hold it.
-
-    Args:
-        open_opu: n_components -> an open OPU, with the methods `fit1d`, `linear_transform` and `close`.
-
-    Raises:
-        OpuUnavailable: if there is no OPU.
+    exit. Only one process can hold it. `open_opu` opens an OPU of n_components, with the methods `fit1d`,
+    `linear_transform` and `close`; by default the host's.
     """
 
     def __init__(self, n_classes: int, n_out_total: int, seeds: Sequence[int], std: float,
                  device: torch.device | str = "cpu", *, open_opu: Callable[[int], Any] | None = None) -> None:
-        """Open the optical processing unit (OPU); close it if it cannot be prepared, or with the projector.
-
-        Args:
-            n_classes, n_out_total, seeds, std, device: as of `Projector`.
-            open_opu: opens a device with that many outputs; by default the host's.
-        """
         super().__init__(n_classes, n_out_total, seeds, std, device)
         self._mean: Tensor | None = None  # mean of B over classes [n_out_total], in the device's units, from `center`
         self._opu = (open_opu or open_host_opu)(n_out_total)
@@ -249,12 +204,7 @@ class HardwareOpuProjector(Projector):
             raise
 
     def _project(self, e: Tensor) -> Tensor:
-        """Return the measured projections B e [R, m, n_out_total] of ternary errors e [R, m, n_classes].
-
-        The device projects only bits. So the bits e = 1 and the bits e = -1 are projected separately, and subtracted.
-
-        Shapes: R trials, m records.
-        """
+        """Return the measured B e: a device projects only bits, so B (e = 1) - B (e = -1)."""
         if not self._finalizer.alive:
             raise RuntimeError("opu_hardware: the projector is closed; open another one to project")
         # Errors leave the accelerator anyway, so the check adds no wait. Without it, a value that is not ternary would

@@ -13,11 +13,7 @@ from pipeline.trials.config import TrialConfig
 
 
 def make_projector(trials: Sequence[TrialConfig], n_out_total: int, device: torch.device | str) -> Projector:
-    """Make the projector of a pack's trials, to hidden layers of this total width.
-
-    Raises:
-        OpuUnavailable: if the device does not exist on this host.
-    """
+    """Make the projector of a pack's trials, to hidden layers of this total width."""
     shared = trials[0]
     options = {}
     if shared.physical:

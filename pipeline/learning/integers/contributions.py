@@ -8,7 +8,7 @@ biases: trunc(f g s D/a) and trunc(f s D/a), with f ||s D|| <= bound on delta an
 
 Truncation and clamping make no component longer, so no record contributes more than c N <= C despite earlier rounding.
 S is exact. a b = 2^j gamma, so the sum is on the noise's grid. The guarantee is the same as for the Gaussian mechanism
-with sensitivity C (docs/privacy.md, section 9).
+with sensitivity C (docs/privacy.md, section 9). Shapes: R trials, m records, n_l units of layer l.
 """
 
 from __future__ import annotations
@@ -43,35 +43,21 @@ LARGEST_OF_BIASES = 2.0**30
 class IntegerSum:
     """Sums contributions of a pack's trials and releases the sums.
 
-    Args:
-        trials: the pack's trials.
-        bounds: C of every trial.
-        deviations: standard deviation of the noise on every trial's sum; 0 without noise.
-        shape: shape of one trial's numbers in one step, in the layout of `Parameters`.
-        bases: per layer, the basis on which its signals are projected (`denoise`), in steps of 2^-12, or None.
-        device: device of all tensors.
-
-    Attributes:
-        noise: source of the integers R.
-        first_steps: per layer, s of every trial [R, 1, 1] for the signals before the projection.
-        signal_steps: per layer, s of every trial [R, 1, 1] for the bounded signals.
-        step_ratios: per layer, `signal_steps` over `first_steps`.
-        ratios: per layer, s/a [R, 1, 1] for the bounded signals.
+    A step is the real number that integer 1 represents. Learning signals are rounded to `first_steps`, projected if
+    there is a basis, rounded again to `signal_steps`, bounded, and rounded to the steps of contributions.
     """
 
-    def __init__(self, trials: Sequence[TrialConfig], bounds: Sequence[float], deviations: Sequence[float],
-                 shape: tuple[int, ...], bases: Sequence[torch.Tensor | None], device: torch.device) -> None:
-        """Compute the steps of every layer and trial, in float64, and make the source of noise.
-
-        A step is the real number that integer 1 represents. Learning signals are rounded to `first_steps`, projected if
-        there is a basis, rounded again to `signal_steps`, bounded, and rounded to the steps of contributions. The class
-        describes the arguments.
-        """
+    def __init__(self, trials: Sequence[TrialConfig], bounds: Sequence[float],  # C of every trial
+                 deviations: Sequence[float],  # of the noise on every trial's sum; 0 without noise
+                 shape: tuple[int, ...],  # of one trial's numbers in one step, in the layout of `Parameters`
+                 bases: Sequence[torch.Tensor | None],  # of layers with `denoise`, in steps of 2^-12
+                 device: torch.device) -> None:
         self.bases, self.batch_size, self.device = list(bases), trials[0].batch_size, device
         self.steps = [steps(trial, bound, deviation)
                       for trial, bound, deviation in zip(trials, bounds, deviations, strict=True)]
         steps_by_layer = list(zip(*self.steps, strict=True))  # per layer, the steps of every trial
         first_steps = [self._by_trial(values) for values in zip(*map(signal_steps, trials), strict=True)]
+        # By layer, s of every trial [R, 1, 1]: before a projection, for the bounded signals; and s/a for these.
         self.first_steps = [step.float() for step in first_steps]
         self.signal_steps = [self._by_trial([step.signal for step in layer]) for layer in steps_by_layer]
         self.step_ratios = [step / first for step, first in zip(self.signal_steps, first_steps, strict=True)]
@@ -101,16 +87,7 @@ class IntegerSum:
                       activations: Sequence[Rows]) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """Return K of every layer's weights, int16 [R, m, n_l], and of its biases, the same tensor or int32.
 
-        K is a record's bounded contribution in integers; `steps` has the real number that 1 represents. Factors depend
-        only on a record's integers.
-
-        Shapes: R trials, m records, n_l units of layer l. delta^l is the learning signal at layer l's pre-activation;
-        h^l is the layer's output.
-
-        Args:
-            factors: maps norms of deltas and activations to the factors that bound a record.
-            deltas: delta^1..delta^L, each [R, m, n_l].
-            activations: h^0..h^{L-1}, as integers.
+        Factors, and so K, depend only on a record's integers.
         """
         integers = self.signals(deltas)
         norms = [exact_norm(d).mul_(step) for d, step in zip(integers, self.signal_steps, strict=True)]
@@ -135,16 +112,9 @@ class IntegerSum:
         self._write_sum(factors, deltas, activations, torch.zeros_like(out.flat, dtype=torch.float64), 1, out)
 
     def _write_sum(self, factors: Factors, deltas: Sequence[torch.Tensor], activations: Sequence[Rows],
-                   noise: torch.Tensor, divisor: int, out: Parameters) -> None:
-        """Write the sum of the contributions, plus noise, over a divisor to `out`.
-
-        Args:
-            factors: bounds the contributions, as in `contributions`.
-            deltas, activations: of every layer.
-            noise: integers R, float64, in the layout of `out`; zeros for a sum without noise. They are overwritten.
-            divisor: the public batch size m for a mean, 1 for a sum.
-            out: the result.
-        """
+                   noise: torch.Tensor,  # integers R, or 0, float64, in the layout of `out`; overwritten
+                   divisor: int, out: Parameters) -> None:
+        """Write the sum of the contributions, plus noise, over a divisor to `out`: the public m, or 1 for a sum."""
         contributions = self.contributions(factors, deltas, activations)
         weight_noise, bias_noise = out.views(noise)
         for r, (layer_steps, deviation) in enumerate(zip(self.steps, self.deviations, strict=True)):
@@ -159,15 +129,11 @@ class IntegerSum:
                 weight_sums = product(inputs.t(), split_digits(to_weights))
                 self._write_weights(weight_sums, weight_noise[layer][r].t(), scale, unit, out.weights[layer][r].t())
 
-    def _write_weights(self, sums: torch.Tensor, noise: torch.Tensor, scale: float, unit: float,
-                       out: torch.Tensor) -> None:
-        """Write the sums of one layer's weights with noise, unit (scale S + R), to `out` [n_{l-1}, n_l].
+    def _write_weights(self, sums: torch.Tensor,  # S in two digits (`split_digits`), int32 [n_{l-1}, 2 n_l]
+                       noise: torch.Tensor, scale: float, unit: float, out: torch.Tensor) -> None:  # noise: overwritten
+        """Write the sums of one layer's weights with noise, unit (scale S + R), to `out` [n_{l-1}, n_l], in float64.
 
-        Args:
-            sums: S in two digits (`split_digits`), int32 [n_{l-1}, 2 n_l].
-            noise: R, float64 [n_{l-1}, n_l]; it is overwritten.
-            scale, unit: 1 in S is `scale` steps of the noise, and a step of the noise is `unit`.
-            out: the result.
+        1 in S is `scale` steps of the noise, and a step of the noise is `unit`.
         """
         n_rows = max(1, CHUNK_ELEMENTS[self.device.type] // out.shape[1])
         chunks = zip(sums.split(n_rows), noise.split(n_rows), out.split(n_rows), strict=True)
@@ -175,15 +141,9 @@ class IntegerSum:
             torch.mul(noise_chunk.add_(combine_digits(digits), alpha=scale), unit, out=out_chunk)
 
 
-def _scaled(d: torch.Tensor, factor: torch.Tensor, ratio: torch.Tensor, largest: float) -> torch.Tensor:
-    """Return factor s D/a with the margin `SAFETY_FACTOR`, clamped but not truncated yet; D is overwritten.
-
-    Args:
-        d: integers D of learning signals [R, m, n].
-        factor: factors that bound each record's contribution [R, m, 1].
-        ratio: s/a, the step of learning signals over that of contributions [R, 1, 1].
-        largest: limit on the absolute value.
-    """
+def _scaled(d: torch.Tensor, factor: torch.Tensor,  # [R, m, n]; [R, m, 1]
+            ratio: torch.Tensor, largest: float) -> torch.Tensor:  # s/a [R, 1, 1]
+    """Return factor s D/a with the margin `SAFETY_FACTOR`, clamped but not truncated yet; D is overwritten."""
     factors = (factor * SAFETY_FACTOR * ratio).float().nan_to_num_(0.0, posinf=0.0)  # what is cast must be finite
     return d.mul_(factors).clamp_(-largest, largest)
 
@@ -192,24 +152,12 @@ class RowSum:
     """Sums contributions that a trainer gives as rows of floating-point numbers; noise is secret. See `IntegerSum`.
 
     A row is rounded to 15 bits of its largest number, which makes its norm exact. It is then bounded and truncated to
-    multiples of about C/2^30, which lie on the noise's grid. Sums of such integers are exact in float64.
-
-    Args:
-        trials: one trial.
-        bounds, deviations: its C and the standard deviation of its noise.
-        shape: shape of the noise in one step.
-        device: device of all tensors.
-
-    Attributes:
-        noise: source of the integers R.
+    multiples of about C/2^30, which lie on the noise's grid. Sums of such integers are exact in float64. A step of the
+    noise is `unit`, and a step of contributions is `scale` such steps.
     """
 
     def __init__(self, trials: Sequence[TrialConfig], bounds: Sequence[float], deviations: Sequence[float],
                  shape: tuple[int, ...], device: torch.device) -> None:
-        """Choose the grids: a step of the noise is `unit`, and a step of contributions is `scale` such steps.
-
-        The class describes the arguments.
-        """
         self.batch_size, self.unit = trials[0].batch_size, deviations[0] / 2**GRID_BITS
         contribution_step = bounds[0] / 2**ROW_BITS  # before it is rounded to a power of two times the unit
         self.scale = 2.0 ** max(0, math.floor(math.log2(contribution_step / self.unit)))
@@ -217,12 +165,7 @@ class RowSum:
         self.total: torch.Tensor | float = 0.0  # of the rows that are not released yet, [1, d]
 
     def add(self, factor: Factor, rows: torch.Tensor) -> None:
-        """Add rows [1, n, d] to the sum; a row that is not finite contributes nothing.
-
-        Args:
-            factor: maps norms [1, n, 1] to factors that bound the rows.
-            rows: contributions.
-        """
+        """Add rows [1, n, d] to the sum; a row that is not finite contributes nothing."""
         for chunk in rows.split(max(1, ROW_ELEMENTS // rows.shape[2]), dim=1):
             is_finite = chunk.isfinite().all(dim=-1, keepdim=True)
             contributions = torch.where(is_finite, chunk, 0.0).double()

@@ -22,14 +22,13 @@ LARGEST_SQUARES, SMALLEST = 2.0**21, 2.0**-4
 
 
 class IntegerInputs(Inputs):
-    """Records as int8; each is scaled, normalised and quantised once, on its own."""
+    """Records as int8 (`values`, with `squares` of norms); each is scaled, normalised and quantised once, on its own.
+
+    Inputs are first rounded to a fine grid, on which norms are exact. They are then normalised, if asked for, and
+    rounded to the grid of the products. Records go chunk by chunk, since their floats need four times the memory.
+    """
 
     def __init__(self, records: torch.Tensor, config: TrialConfig, data: Dataset) -> None:
-        """Round all records once to integers (`values`, int8), and store the squared norm of each (`squares`).
-
-        Inputs are first rounded to a fine grid, on which norms are exact. They are then normalised, if asked for, and
-        rounded to the grid of the products. Records go chunk by chunk, since their floats need four times the memory.
-        """
         super().__init__(records, config, data)
         self.step = input_step(config)
         self.values = torch.empty(records.shape, dtype=torch.int8, device=records.device)
@@ -58,14 +57,6 @@ class IntegerInputs(Inputs):
         x.mul_(FINE / self.step).round_().clamp_(-LARGEST_FIRST, LARGEST_FIRST)
 
     def batch(self, indices: torch.Tensor, reuse_buffer: bool = False) -> Rows:
-        """Return the records at `indices` [R, m] as integers.
-
-        Shapes: R trials, m records.
-
-        Args:
-            indices: places of records.
-            reuse_buffer: whether they may lie in memory that the next such batch overwrites.
-        """
         flat = indices.flatten()
         values = torch.index_select(self.values, 0, flat, out=self._memory(len(flat), reuse_buffer))
         squares = self.squares.index_select(0, flat).view(*indices.shape, 1)
@@ -85,9 +76,9 @@ class IntegerInputs(Inputs):
         return power_of_two_above(ratio)
 
     def _pixel_table(self, scale: int) -> torch.Tensor:
-        """Return the standardised value of each pixel 0, ..., scale in each channel [channels, scale + 1].
+        """Return the standardised value of each pixel 0, ..., scale, in steps of `FINE` [channels, scale + 1].
 
-        It is in steps of `FINE`. Python computes it, not a kernel, so that it is the same on every processor.
+        Python computes it, not a kernel, so that it is the same on every processor.
         """
         means, deviations = self.channel_scales
         table = []
@@ -96,12 +87,7 @@ class IntegerInputs(Inputs):
         return torch.tensor(table, dtype=torch.float32)
 
     def _looked_up(self, table: torch.Tensor, records: torch.Tensor) -> torch.Tensor:
-        """Return the table's values of all pixels of the records [n, n_features].
-
-        Args:
-            table: value of every pixel 0, 1, ..., for each channel [channels, values].
-            records: pixels [n, n_features], uint8, one channel after the other.
-        """
+        """Return the table's values [channels, values] of all pixels of the records, uint8 [n, n_features]."""
         n_channels, n_values = table.shape
         starts = n_values * torch.arange(n_channels, dtype=torch.int32, device=records.device)  # in the flat table
         indices = records.view(len(records), n_channels, -1).int()

@@ -15,15 +15,10 @@ PER_UNIT, REACH = 512, 32  # table entries per unit of z; the range of the table
 
 
 class IntegerLoss(Loss):
-    """Error and loss of a `Loss` that defines `targets`.
-
-    Args:
-        config: shared settings of the pack.
-        device: device of the logits.
-    """
+    """Error and loss of a `Loss` that defines `targets`."""
 
     def __init__(self, config: TrialConfig, device: torch.device) -> None:
-        """Compute the table of exp(-k/`PER_UNIT`), in steps of 2^-`EXPONENTIAL_BITS`; the class has the arguments."""
+        """Compute the table of exp(-k/`PER_UNIT`), in steps of 2^-`EXPONENTIAL_BITS`."""
         super().__init__(config)
         self.float_loss = config.parts.loss.load()(config)  # defines the targets
         exponentials = [round(2**EXPONENTIAL_BITS * math.exp(-k / PER_UNIT)) for k in range(REACH * PER_UNIT)]
@@ -32,13 +27,8 @@ class IntegerLoss(Loss):
     def of_records(self, logits: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the error e = p - q [R, m, n_L] and the loss -sum q log p [R, m, 1] of every record, float32.
 
-        Shapes: R trials, m records, n_L classes. p is softmax(logits), with exponentials from a table, so that no bit
-        of e depends on the processor; the loss is only reported. q is the target distribution of the label. e is
-        rounded to `ERROR_BITS` bits.
-
-        Args:
-            logits: [R, m, n_L].
-            labels: [R, m, 1], int64.
+        p is softmax(logits), with exponentials from a table, so that no bit of e depends on the processor; the loss is
+        only reported. q is the target distribution of the label. e is rounded to `ERROR_BITS` bits.
         """
         below_largest = logits.amax(dim=-1, keepdim=True) - logits
         steps = (below_largest * PER_UNIT).nan_to_num_(0.0)  # inf - inf is nan, and counts as the largest

@@ -27,27 +27,14 @@ ENTRIES, REACH = 4096, 8.0  # entries of a table of phi; its range is -REACH <= 
 
 
 class IntegerDense(Dense):
-    """A fully connected layer z = W h + b with exact products.
-
-    Args:
-        shape: shape of the layer.
-        fine: whether weights have two digits in forward products.
-    """
+    """A fully connected layer z = W h + b with exact products; with `fine`, weights have two digits forward."""
 
     def __init__(self, shape: DenseShape, fine: bool) -> None:
         super().__init__(shape)
         self.fine = fine
 
     def forward(self, h: Rows, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
-        """Return z = W h + b [R, m, n_l], float32, with exact products of integers.
-
-        Shapes: R trials, m records, n_l units of layer l. Weights are rounded to integers; with `fine` to two digits
-        each.
-
-        Args:
-            h: inputs, as integers [R, m, n_{l-1}].
-            weight, bias: W [R, n_l, n_{l-1}] and b [R, n_l].
-        """
+        """Return z = W h + b [R, m, n_l], float32, with exact products of integers, to which weights are rounded."""
         outputs = torch.empty(*h.values.shape[:2], self.shape.n_out, device=bias.device)
         for z, values, w, b in zip(outputs, h.values, weight, bias, strict=True):
             integers, step = quantised(w, LARGEST if self.fine else LARGEST_SECOND)
@@ -60,14 +47,7 @@ class IntegerDense(Dense):
         return outputs
 
     def back(self, delta: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        """Return W^T delta [R, m, n_{l-1}], float32, with exact products of integers.
-
-        Shapes: R trials, m records, n_l units of layer l.
-
-        Args:
-            delta: learning signals [R, m, n_l], which are rounded to multiples of `BACK_STEP`.
-            weight: W [R, n_l, n_{l-1}].
-        """
+        """Return W^T delta [R, m, n_{l-1}], float32, exact; delta is rounded to multiples of `BACK_STEP`."""
         result = torch.empty(*delta.shape[:2], self.shape.n_in, device=delta.device)
         for out, d, w in zip(result, delta, weight, strict=True):
             integers, step = quantised(w, LARGEST_SECOND)
@@ -79,15 +59,7 @@ class IntegerDense(Dense):
         return result
 
     def write_sum(self, delta: torch.Tensor, h: Rows, out_weight: torch.Tensor, out_bias: torch.Tensor) -> None:
-        """Write sum_i delta_i h_i^T and sum_i delta_i, the sums of gradients over records, to the outputs.
-
-        Shapes: R trials, m records, n_l units of layer l.
-
-        Args:
-            delta: learning signals [R, m, n_l]; they are rounded to 14 bits of a trial's largest.
-            h: inputs, as integers [R, m, n_{l-1}].
-            out_weight, out_bias: the sums [R, n_l, n_{l-1}] and [R, n_l].
-        """
+        """Write sum_i delta_i h_i^T and sum_i delta_i to the outputs, delta rounded to 14 bits of a trial's largest."""
         for d, values, weight, bias in zip(delta, h.values, out_weight, out_bias, strict=True):
             integers, step = quantised(d, LARGEST)
             sums = product(values.t(), split_digits(integers.to(torch.int16)))
@@ -108,18 +80,11 @@ class ByInput(Parameters):
 
 
 class IntegerNetwork(Network):
-    """R fully connected networks with exact products.
-
-    Args:
-        config: shared settings of the pack.
-        seeds: R seeds of trials.
-        device: device of all tensors.
-    """
+    """R fully connected networks with exact products, with the initial weights of their float32 counterparts."""
 
     layout = ByInput
 
     def __init__(self, config: TrialConfig, seeds: Sequence[int], device: torch.device) -> None:
-        """Build the network with the initial weights of its float32 counterpart; the output layer has a finer grid."""
         super().__init__(config.layers, [config.activation] * len(config.hidden), seeds, device, init=config.init,
                          gain=config.init_gain)
         self.layers = [IntegerDense(shape, fine=k == len(config.hidden))
@@ -133,10 +98,7 @@ class IntegerNetwork(Network):
         return torch.rand(shape, generator=generator).mul_(2).sub_(1).mul_(bound)  # the first two are exact
 
     def forward(self, x: Rows) -> tuple[list[Rows], torch.Tensor]:
-        """Return (h^0, ..., h^{L-1}), and logits [R, m, n_L], float32.
-
-        Shapes: R trials, m records, n_L classes. h^l is the output of layer l.
-        """
+        """Return (h^0, ..., h^{L-1}), and logits [R, m, n_L], float32."""
         activations = [x]
         *hidden, output = zip(self.layers, self.parameters.weights, self.parameters.biases, strict=True)
         for layer, weight, bias in hidden:
@@ -148,8 +110,7 @@ class IntegerNetwork(Network):
     def _activated(self, z: torch.Tensor) -> torch.Tensor:
         """Return the hidden outputs H [R, m, n], int8, for pre-activations z, which are overwritten.
 
-        R trials, m records, n units. ReLU is rounded to steps. Other activation functions are looked up in a table,
-        which has `ENTRIES` values from -`REACH` to `REACH`.
+        ReLU is rounded to steps. Other functions are looked up in a table of `ENTRIES` values from -`REACH` to `REACH`.
         """
         if self.table is None:
             return z.div_(self.hidden_step).round_().nan_to_num_(0.0).clamp_(0, LARGEST_FIRST).to(torch.int8)
@@ -158,10 +119,7 @@ class IntegerNetwork(Network):
         return self.table.index_select(0, indices.to(torch.int32).flatten()).view(z.shape)
 
     def _table(self, activation: str, device: torch.device) -> torch.Tensor | None:
-        """Return the table of an activation function phi, int8 [`ENTRIES`]; None for relu, which needs none.
-
-        It has phi(z) at equally spaced z from -`REACH` to `REACH`, in steps of hidden outputs.
-        """
+        """Return phi at equally spaced z, in steps of hidden outputs, int8 [`ENTRIES`]; None for relu."""
         if activation == "relu":
             return None
         phi = math.tanh if activation == "tanh" else _sigmoid

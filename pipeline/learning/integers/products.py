@@ -27,12 +27,7 @@ CUDA_ROWS, CUDA_MULTIPLE = 17, 8  # `_int_mm` on a GPU: least number of rows; di
 
 
 def product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """Return a b, int32 [m, n], exact.
-
-    Args:
-        a: int8 [m, k] in [-127, 127]; k is at most `steps.MAX_TERMS`.
-        b: int8 [k, n] in [-64, 64].
-    """
+    """Return a b, int32 [m, n], exact, for int8 a [m, k] in [-127, 127], k <= `steps.MAX_TERMS`, and b in [-64, 64]."""
     (m, k), (_, n) = a.shape, b.shape
     if by_int8(a.device, m, k, n, a.is_contiguous(), b.is_contiguous()):
         return _by_int8(a, b)
@@ -42,9 +37,7 @@ def product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 def by_int8(device: torch.device, m: int, k: int, n: int, rows_first: bool = True, rows_second: bool = True) -> bool:
     """Return whether products of matrices [m, k] and [k, n] are computed in int8: if these are faster and correct.
 
-    Args:
-        device, m, k, n: device and shapes.
-        rows_first, rows_second: whether each factor is stored row by row; else column by column.
+    Each factor is stored row by row, or else column by column.
     """
     return int8_is_faster(device, rows_first, rows_second) and int8_is_exact(device, m, k, n, rows_first, rows_second)
 
@@ -138,8 +131,7 @@ def _by_float32(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 def split_digits(x: torch.Tensor) -> torch.Tensor:
     """Return the two signed digits of each number, x = 128 higher + lower: int8 [m, 2 n], all higher ones first.
 
-    Args:
-        x: int16 [m, n], at most 128 * 127 in absolute value; at most 64 * 128 if the digits become a second factor.
+    x is int16 [m, n], at most 128 * 127 in absolute value; at most 64 * 128 if the digits become a second factor.
     """
     columns = x.shape[1]
     digits = torch.empty(len(x), 2 * columns, dtype=torch.int8, device=x.device)

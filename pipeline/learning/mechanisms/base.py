@@ -1,4 +1,8 @@
-"""The base class of mechanisms, with hooks that change nothing, and sums of outer products."""
+"""The base class of mechanisms, with hooks that change nothing, and sums of outer products.
+
+R trials with m records each; layer l maps h^{l-1} [R, m, n_{l-1}] to z^l [R, m, n_l], h^l = phi(z^l), and delta^l
+[R, m, n_l] is the learning signal at z^l.
+"""
 
 from __future__ import annotations
 
@@ -50,9 +54,6 @@ class Mechanism(ABC):
     def update(self, deltas: list[torch.Tensor], activations: list[torch.Tensor], out: Parameters) -> None:
         """Write the applied update, a mean over the batch, to `out`.
 
-        Shapes: R trials, m records, n_l units of layer l. delta^l is the learning signal at layer l's pre-activation;
-        h^l is the layer's output.
-
         Args:
             deltas: delta^1..delta^L, each [R, m, n_l].
             activations: h^0..h^{L-1}, each [R, m, n_{l-1}].
@@ -61,18 +62,9 @@ class Mechanism(ABC):
 
 def sum_outer_products(net: Network, deltas: Sequence[torch.Tensor], activations: Sequence[torch.Tensor],
                        out: Parameters) -> None:
-    """Write sum_i delta_i^l (h_i^{l-1})^T and sum_i delta_i^l of every layer to `out`.
+    """Write sum_i delta_i^l (h_i^{l-1})^T and sum_i delta_i^l of every layer to `out`, except the padding.
 
     A convolution also sums such products over its positions.
-
-    Shapes: R trials, m records, n_l units of layer l. delta^l is the learning signal at layer l's pre-activation; h^l
-    is the layer's output.
-
-    Args:
-        net: the networks.
-        deltas: delta^1..delta^L, each [R, m, n_l].
-        activations: h^0..h^{L-1}, each [R, m, n_{l-1}].
-        out: overwritten, except the padding.
     """
     for layer, delta, h, weight, bias in zip(net.layers, deltas, activations, out.weights, out.biases, strict=True):
         layer.write_sum(delta, h, weight, bias)

@@ -24,25 +24,10 @@ RELEASED_STEPS = 2**24  # steps of the largest released number
 
 
 class FeedbackSpace:
-    """Coordinates of learning signals in the column spaces of B, for fully connected hidden layers.
+    """Coordinates of learning signals in the column spaces of B, for fully connected hidden layers."""
 
-    Args:
-        shared: shared settings of the pack.
-        net: the trials' networks.
-        matrices: B of every trial [R, n_L, n_1 + ... + n_{L-1}], for the fully connected hidden layers.
-
-    Raises:
-        ValueError: without matrices.
-
-    Attributes:
-        bases: Q of every layer [R, n_l, r_l]; None for a layer that keeps its signals.
-    """
-
-    def __init__(self, shared: TrialConfig, net: Network, matrices: torch.Tensor | None) -> None:
-        """Compute an orthonormal basis Q of B's column space for every fully connected hidden layer.
-
-        In integer arithmetic its entries are rounded to steps of 1/`BASIS_STEPS`.
-        """
+    def __init__(self, shared: TrialConfig, net: Network,
+                 matrices: torch.Tensor | None) -> None:  # [R, n_L, n_1 + ... + n_{L-1}]
         if matrices is None:
             raise ValueError("matrices: denoise needs the feedback matrix B, got None")
         matrices = matrices.double()
@@ -60,15 +45,11 @@ class FeedbackSpace:
             bases = [basis.mul(BASIS_STEPS).round_().div_(BASIS_STEPS) for basis in bases]
         self.net = net
         n_convolutions = len(net.layers) - 1 - len(bases)
-        self.bases = [*[None] * n_convolutions, *bases, None]  # none for convolutions and the output layer
+        # Q of every layer [R, n_l, r_l]; None for convolutions and the output layer, which keep their signals.
+        self.bases = [*[None] * n_convolutions, *bases, None]
 
     def blank_parameters(self, replicas: int, device: torch.device | str, dtype: torch.dtype) -> Parameters:
-        """Return zeros in the shapes of sums and noise: a layer with a basis has r_l rows instead of its n_l units.
-
-        Args:
-            replicas: number of trials.
-            device, dtype: device and type of the tensor.
-        """
+        """Return zeros in the shapes of sums and noise: a layer with a basis has r_l rows instead of its n_l units."""
         weights = self.net.blank_parameters(replicas, "meta").weights  # on "meta": only their shapes are needed
         shapes = []
         for weight, basis in zip(weights, self.bases, strict=True):

@@ -23,43 +23,24 @@ CHUNK_ELEMENTS = {"cpu": 2**15, "cuda": 2**28}  # on a CPU, a chunk stays in the
 
 
 class FixedPointRelease:
-    """Releases float64 numbers of R trials.
+    """Releases float64 numbers of R trials. A device or a step outside the proof is a `ConfigError`."""
 
-    Args:
-        deviations: sigma of every trial, > 0.
-        shape: shape of one trial's numbers in one step.
-        device: device of the numbers.
-        seeds: the trials' seeds, for noise drawn by seed; None for secret noise.
-        stream: name of the seeded noise stream.
-
-    Raises:
-        ConfigError: for a device or a step outside the proof.
-
-    Attributes:
-        steps: gamma of every trial.
-        noise: source of the integers R.
-    """
-
-    def __init__(self, deviations: Sequence[float], shape: tuple[int, ...], device: torch.device,
-                 seeds: Sequence[int] | None = None, stream: str = "noise") -> None:
-        """Check that the noise fits a grid that float64 represents exactly, and make its source."""
+    def __init__(self, deviations: Sequence[float],  # sigma of every trial, > 0
+                 shape: tuple[int, ...], device: torch.device,  # shape of one trial's numbers in one step
+                 seeds: Sequence[int] | None = None, stream: str = "noise") -> None:  # without seeds noise is secret
         if device.type not in CHUNK_ELEMENTS:
             raise ConfigError("noise: 'secure' adds up in float64, for which nothing is known of this device, got "
                               f"'{device.type}'; use {listed_or(CHUNK_ELEMENTS)}, or noise 'research'")
-        self.steps = [deviation / STEPS_PER_SIGMA for deviation in deviations]
+        self.steps = [deviation / STEPS_PER_SIGMA for deviation in deviations]  # gamma of every trial
         for deviation, step in zip(deviations, self.steps, strict=True):
             if not LEAST_STEP <= step <= 1 / LEAST_STEP:
                 raise ConfigError(f"noise: 'secure' has a grid for noise of standard deviation {LEAST_STEP:.0e} to "
                                   f"{1 / LEAST_STEP:.0e} steps, got {deviation:g}")
         self.noise = RoundedNoise(len(self.steps) if seeds is None else seeds, shape, device, stream)
 
-    def __call__(self, numbers: torch.Tensor, divisor: float = 1.0) -> torch.Tensor:
-        """Replace numbers S by their noisy release gamma (K + R)/divisor, with K = round(S/gamma); return them.
-
-        Args:
-            numbers: S [R, *shape], or its first rows, float64, contiguous; overwritten.
-            divisor: a public number.
-        """
+    def __call__(self, numbers: torch.Tensor,  # S [R, *shape] or its first rows, float64, contiguous; overwritten
+                 divisor: float = 1.0) -> torch.Tensor:  # public
+        """Replace numbers S by their noisy release gamma (K + R)/divisor, with K = round(S/gamma); return them."""
         noise = self.noise.next()[:, : numbers.shape[1]]
         chunk_size = CHUNK_ELEMENTS[numbers.device.type]
         for trial_numbers, trial_noise, step in zip(numbers, noise, self.steps, strict=True):

@@ -57,15 +57,9 @@ from pipeline.trials.promises import check_exact
 
 def contribution_norms(net: Network, deltas: Sequence[torch.Tensor], activations: Sequence[torch.Tensor]
                        ) -> torch.Tensor:
-    """Return ||u_i||, the norm of record i's contribution to the weights and biases of all layers.
+    """Return ||u_i|| [R, m, 1], the norm of record i's contribution to the weights and biases of all layers.
 
-    Args:
-        net: the networks.
-        deltas: delta^1..delta^L, each [R, m, n_l].
-        activations: h^0..h^{L-1}, each [R, m, n_{l-1}].
-
-    Returns:
-        [R, m, 1]; for fully connected layers sqrt(sum_l ||delta_i^l||^2 (||h_i^{l-1}||^2 + 1)).
+    For fully connected layers it is sqrt(sum_l ||delta_i^l||^2 (||h_i^{l-1}||^2 + 1)).
     """
     squares = [layer.squared_norms(d, h) for layer, d, h in zip(net.layers, deltas, activations, strict=True)]
     return torch.stack(squares).sum(dim=0).sqrt()
@@ -81,11 +75,7 @@ class GaussianMechanism(Mechanism):
 
     def __init__(self, trials: Sequence[TrialConfig], net: Network, device: torch.device,
                  matrices: torch.Tensor | None = None) -> None:
-        """Compute bounds and deviations of the noise, and make its source; arguments are those of `Mechanism`.
-
-        Trials in integer arithmetic (`exact`) and secure trials release integers with noise on the same grid. Others
-        add noise in float32.
-        """
+        """Make the source of noise: integers on the sum's grid for secure and `exact` trials, else float32."""
         super().__init__(trials, net, device, matrices)
         shared = trials[0]  # for settings that all trials of the pack share
         self.bounds = [self.bound(t) for t in trials]
@@ -119,7 +109,6 @@ class GaussianMechanism(Mechanism):
         return self.space.coordinates(deltas) if self.space else deltas
 
     def noise_sources(self) -> list[Noise]:
-        """Return the sources of the optical noise, if any, and of the release noise."""
         optical = self.optics.noise_sources() if self.optics else []
         return [*optical, self.source]
 
@@ -140,8 +129,6 @@ class GaussianMechanism(Mechanism):
         """Return the factors [R, m, 1] >= 0 that scale contributions of these norms [R, m, 1] to ||u_i|| <= C.
 
         Norms and factors are float64 in integer arithmetic.
-
-        Shapes: R trials, m records.
         """
         raise NotImplementedError
 
@@ -149,8 +136,7 @@ class GaussianMechanism(Mechanism):
                       squares: Sequence[torch.Tensor]) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """Return each layer's factors for the weights and the biases of a contribution, in integer arithmetic.
 
-        Here all layers have the same factor, which bounds the norm of the whole contribution. Shapes: R trials, m
-        records.
+        Here all layers have the same factor, which bounds the norm of the whole contribution.
 
         Args:
             lengths: ||delta_i^l|| [R, m, 1] of every layer, float64: the norm of record i's learning signal.
@@ -177,13 +163,7 @@ class GaussianMechanism(Mechanism):
         return [d * factor for d in deltas], activations
 
     def update(self, deltas: list[torch.Tensor], activations: list[Activation], out: Parameters) -> None:
-        """Write the released update to `out`: the noisy sum of bounded contributions, divided by the public m.
-
-        Args:
-            deltas: learning signals delta^1..delta^L, each [R, m, n_l].
-            activations: inputs h^0..h^{L-1} of the layers, each [R, m, n_{l-1}].
-            out: the result.
-        """
+        """Write the released update to `out`: the noisy sum of bounded contributions, divided by the public m."""
         released = self.inside or out
         if isinstance(self.integers, IntegerSum):
             self.integers.release(self.layer_factors, deltas, activations, released)
@@ -215,9 +195,6 @@ def only_finite(deltas: list[torch.Tensor],
     """Return the factors of contributions, with zeros for records that have a factor or norm that is not finite.
 
     Such a record contributes nothing. Otherwise it would turn the whole sum into nan and so reveal its membership.
-
-    Args:
-        deltas, activations: learning signals and inputs of every layer, each [R, m, n].
     """
     per_factor = [torch.isfinite(x.sum(dim=-1)) for x in (*deltas, *activations)]  # each [R, m]
     finite = torch.stack(per_factor).all(dim=0).unsqueeze(-1)  # [R, m, 1]
@@ -273,10 +250,6 @@ class Component(GaussianMechanism):
 
     def __init__(self, trials: Sequence[TrialConfig], net: Network, device: torch.device,
                  matrices: torch.Tensor | None = None) -> None:
-        """Compute the bounds of every factor, as [R, 1, 1] per layer, from each trial's settings.
-
-        Arguments are those of `Mechanism`; the class describes the settings.
-        """
         super().__init__(trials, net, device, matrices)
         shared = trials[0]
         self.ternary, self.error_clip = shared.parts.feedback.ternary, shared.error_clip
@@ -295,15 +268,11 @@ class Component(GaussianMechanism):
         return [self._column(bounds, device) for bounds in zip(*trial_bounds, strict=True)]
 
     def _column(self, values: Sequence[float], device: torch.device) -> torch.Tensor:
-        """Return one number of every trial as [R, 1, 1], as `column` does."""
         return torch.tensor(values, dtype=self.tau_e.dtype, device=device).view(-1, 1, 1)
 
     @staticmethod
     def bound(trial: TrialConfig) -> float:
-        """Return `trials.component.contribution_norm`: the target C or sqrt(sum_l ||delta^l||^2 (1 + tau_h^2)).
-
-        Some readings give a larger bound.
-        """
+        """Return the target C or sqrt(sum_l ||delta^l||^2 (1 + tau_h^2)), or more for some readings of the paper."""
         return contribution_norm(trial)
 
     def error(self, error: torch.Tensor) -> torch.Tensor:
@@ -322,13 +291,6 @@ class Component(GaussianMechanism):
 
         The first layers are the convolutions: a record's gradient there is bounded as a whole. In the fully connected
         layers after them, the gradient is the outer product of delta and h, so both factors are bounded.
-
-        Shapes: R trials, m records, n_l units of layer l. delta^l is the learning signal at layer l's pre-activation;
-        h^l is the layer's output.
-
-        Args:
-            deltas: delta^1..delta^L, each [R, m, n_l].
-            activations: h^0..h^{L-1}, each [R, m, n_{l-1}].
         """
         n_conv = len(self.conv_bounds)
         dense_deltas = deltas[n_conv:]
@@ -341,7 +303,7 @@ class Component(GaussianMechanism):
         dense_inputs = [scale(h, bound) for h, bound in zip(activations[n_conv:], self.activation_bounds, strict=True)]
         if self.scales_to_bound:
             deltas, activations = [*deltas[:n_conv], *dense_deltas], [*activations[:n_conv], *dense_inputs]
-            scaled = [self._scaled_to_bound(layer, d, h)
+            scaled = [d * (self.layer_bound / layer.squared_norms(d, h).sqrt_())  # norm C/sqrt(L); zeros stay zeros
                       for layer, d, h in zip(self.net.layers, deltas, activations, strict=True)]
             return scaled, activations
         conv_deltas, conv_inputs = [], []
@@ -360,12 +322,7 @@ class Component(GaussianMechanism):
         """Return each layer's factors for the weights and the biases of a record's contribution, in integer arithmetic.
 
         The first factor clips delta and h, the second delta alone. Feedback is linear in the output error e, so e is
-        clipped by scaling the deltas. Shapes: R trials, m records. delta^l is the learning signal at layer l's
-        pre-activation; h^l is the layer's output.
-
-        Args:
-            lengths: ||delta^l|| of every layer, each [R, m, 1].
-            squares: ||h^{l-1}||^2 of every layer, each [R, m, 1].
+        clipped by scaling the deltas.
         """
         error_factor = torch.ones_like(lengths[-1])
         if self.error_clip and not self.ternary:
@@ -381,10 +338,6 @@ class Component(GaussianMechanism):
                 delta_factor = torch.minimum(error_factor, bound / delta_norm)
             factors.append((delta_factor * h_factor, delta_factor))
         return factors
-
-    def _scaled_to_bound(self, layer: Layer, delta: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
-        """Return delta, scaled so that every record's gradient in the layer has norm C/sqrt(L); zeros stay zeros."""
-        return delta * (self.layer_bound / layer.squared_norms(delta, h).sqrt_())
 
     @staticmethod
     def _clipped_apart(layer: Layer, delta: torch.Tensor, h: torch.Tensor,

@@ -1,4 +1,7 @@
-"""Model an optical processor: bound a signal's norm and add Gaussian noise (Eq. 8 and 10)."""
+"""Model an optical processor: bound a signal's norm and add Gaussian noise (Eq. 8 and 10).
+
+Shapes: R trials, m records, n_l units of layer l.
+"""
 
 from __future__ import annotations
 
@@ -24,15 +27,8 @@ def column(trials: Sequence[TrialConfig], field: str, device: torch.device) -> t
                         device=device).view(-1, 1, 1)
 
 
-def scale(v: torch.Tensor, s: torch.Tensor) -> torch.Tensor:
-    """Return scale_s(v) = min(s, ||v||) v/||v||: rows with norm above s are scaled to s.
-
-    Shapes: R trials, m records.
-
-    Args:
-        v: [R, m, n].
-        s: [R, 1, 1].
-    """
+def scale(v: torch.Tensor, s: torch.Tensor) -> torch.Tensor:  # [R, m, n]; [R, 1, 1]
+    """Return scale_s(v) = min(s, ||v||) v/||v||: rows with norm above s are scaled to s."""
     return v * scale_factor(v, s)
 
 
@@ -46,16 +42,11 @@ class OpticalNoise:
 
     In secure trials of the photonic mechanism this is a `FixedPointRelease`: nothing else protects the labels. Gaussian
     mechanisms bound and perturb later, and their guarantee does not use this noise.
-
-    Args:
-        trials: the trials, each with its own tau_f and sigma.
-        widths: n_l of the first signals, which get noise; the others are unchanged.
-        rows: records per batch.
-        device: device of the signals.
     """
 
-    def __init__(self, trials: Sequence[TrialConfig], widths: Sequence[int], rows: int, device: torch.device) -> None:
-        """Make the source of the trials' noise; there is none if sigma is 0 for all. The class has the arguments."""
+    def __init__(self, trials: Sequence[TrialConfig],  # each with its own tau_f and sigma; all 0 means no noise
+                 widths: Sequence[int],  # n_l of the first signals, which get noise; the others are unchanged
+                 rows: int, device: torch.device) -> None:  # records per batch
         self.widths, self.rows = tuple(widths), rows
         self.tau_f = column(trials, "tau_f", device)
         self.noise: GaussianNoise | RoundedNoise | None = None
@@ -73,10 +64,7 @@ class OpticalNoise:
             self.noise = GaussianNoise([t.seed for t in trials], [t.sigma for t in trials], shape, device)
 
     def perturb(self, signals: list[torch.Tensor]) -> list[torch.Tensor]:
-        """Return the signals [R, m, n_l] with the device's scaling and noise.
-
-        Shapes: R trials, m records, n_l units of layer l.
-        """
+        """Return the signals [R, m, n_l] with the device's scaling and noise."""
         to_perturb, unchanged = signals[: len(self.widths)], signals[len(self.widths):]
         if self.noise is None:
             released = [scale(v, self.tau_f).to(v.dtype) for v in to_perturb]
@@ -93,14 +81,10 @@ class OpticalNoise:
         return [*released, *unchanged]
 
     def noise_sources(self) -> list[Noise]:
-        """Return the noise source, if any."""
         return [] if self.noise is None else [self.noise]
 
     def _noise(self, source: GaussianNoise | RoundedNoise, rows: int) -> torch.Tensor:
-        """Return noise for a batch of any size, [R, rows, n_1 + ... + n_l]: the first rows of one block or several.
-
-        A block has the noise of `self.rows` records. Poisson batches vary in size.
-        """
+        """Return noise [R, rows, n_1 + ... + n_l]: the start of one block, or several for a large Poisson batch."""
         blocks = [self._next(source)]
         while len(blocks) * self.rows < rows:
             blocks[-1] = blocks[-1].clone()  # the source overwrites it at the next draw
@@ -122,21 +106,11 @@ class DecodedNoise:
     denoise: the release is projected on the column space of B, P = Q Q^T with Q [n, r] orthonormal, r <= n_L.
     Since P v = v and ||Q^T v|| = ||v||, P (scale(v) + g) = Q (scale(Q^T v) + Q^T g), and Q^T g is N(0, sigma^2 I_r)
     exactly. So r numbers are drawn instead of n, and the rest follows from the r perturbed numbers.
-
-    Args:
-        trials: the trials, each with its own tau_f and sigma. They share joint_release and denoise, at least one set.
-        widths: n_l of the first signals, which get noise; the others are unchanged.
-        hidden: n_1, ..., n_{L-1}, the widths of the signals that B projects.
-        rows: records per batch.
-        matrices: B of every trial [R, n_L, n_1 + ... + n_{L-1}].
-
-    Raises:
-        ValueError: without matrices.
     """
 
-    def __init__(self, trials: Sequence[TrialConfig], widths: Sequence[int], hidden: Sequence[int], rows: int,
-                 matrices: torch.Tensor | None) -> None:
-        """Compute the decoder B^+ (joint_release) and the bases Q (denoise), and make noise of the new width."""
+    def __init__(self, trials: Sequence[TrialConfig], widths: Sequence[int],  # as of `OpticalNoise`
+                 hidden: Sequence[int], rows: int,  # n_1, ..., n_{L-1}, the widths of the signals that B projects
+                 matrices: torch.Tensor | None) -> None:  # B of every trial [R, n_L, n_1 + ... + n_{L-1}]
         if matrices is None:
             raise ValueError("matrices: joint_release and denoise need the feedback matrix B, got None")
         self.hidden, self.joint = list(hidden), trials[0].joint_release
@@ -151,14 +125,7 @@ class DecodedNoise:
         self.optics = OpticalNoise(trials, widths, rows, matrices.device)
 
     def perturb(self, signals: list[torch.Tensor]) -> list[torch.Tensor]:
-        """Return the perturbed signals [R, m, n_l], the output layer's error last.
-
-        Shapes: R trials, m records, n_l units of layer l. With a joint release, the hidden layers' signals are one
-        vector, and the error is decoded from it.
-
-        Args:
-            signals: feedback signals of the hidden layers and, last, the output error.
-        """
+        """Return the perturbed signals [R, m, n_l] of the hidden layers and, last, the output layer's error."""
         vectors = [torch.cat(signals[:-1], dim=-1)] if self.joint else signals
         n_projected = len(self.bases)  # the first vectors have a basis Q: their coordinates Q^T v get the noise
         coordinates = [matmul(v, basis) for v, basis in zip(vectors, self.bases, strict=False)]
@@ -170,5 +137,4 @@ class DecodedNoise:
         return [*released[0].split(self.hidden, dim=-1), matmul(released[0], self.decoder)]  # the decoded error last
 
     def noise_sources(self) -> list[Noise]:
-        """Return the noise source, if any."""
         return self.optics.noise_sources()

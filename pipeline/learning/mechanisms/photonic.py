@@ -35,16 +35,9 @@ Bound = torch.Tensor | float  # [R, 1, 1], or one number for all trials
 
 
 def offset_and_clip(h: torch.Tensor, nu: Bound, c: Bound, floor: bool = False) -> torch.Tensor:
-    """Return clip_c(offset_nu(h)) or, with `floor`, sign(h) clip(|h|, nu, c) with sign(0) = +1.
+    """Return clip_c(offset_nu(h)) or, with `floor`, sign(h) clip(|h|, nu, c) with sign(0) = +1, for h [R, m, n].
 
     Only the second guarantees |h_k| >= nu: an offset moves h = -nu to 0.
-
-    Shapes: R trials, m records.
-
-    Args:
-        h: [R, m, n].
-        nu, c: [R, 1, 1], or one number for all trials.
-        floor: which of the two.
     """
     if floor:
         return torch.where(h >= 0, 1.0, -1.0) * h.abs().clamp(nu, c)  # type: ignore[arg-type]  # two numbers or two tensors
@@ -52,7 +45,7 @@ def offset_and_clip(h: torch.Tensor, nu: Bound, c: Bound, floor: bool = False) -
 
 
 def clip(h: torch.Tensor, c: Bound) -> torch.Tensor:
-    """Return clip_c(h), every component clipped to [-c, c]; h [R, m, n], c [R, 1, 1] or one number for all trials."""
+    """Return clip_c(h), every component of h [R, m, n] clipped to [-c, c]."""
     if isinstance(c, float):
         return h.clamp(-c, c)
     return torch.minimum(torch.maximum(h, -c), c)  # `clamp` is slower with tensors as bounds
@@ -63,10 +56,7 @@ class Photonic(Mechanism):
 
     def __init__(self, trials: Sequence[TrialConfig], net: Network, device: torch.device,
                  matrices: torch.Tensor | None = None) -> None:
-        """Compute the bounds on activations, and make the noise of the signals; arguments are those of `Mechanism`.
-
-        tau_h bounds the norm of a layer's n activations, so each activation is clipped to tau_h/sqrt(n).
-        """
+        """Make the bounds and the noise; tau_h bounds a layer's n activations: each is clipped to tau_h/sqrt(n)."""
         shared = trials[0]
         super().__init__(trials, net, device, matrices)
         self.gamma_min = column(trials, "gamma_min", device) if any(t.gamma_min for t in trials) else None
@@ -89,7 +79,6 @@ class Photonic(Mechanism):
         return self.optics.perturb(signals)
 
     def noise_sources(self) -> list[Noise]:
-        """Return the source of the optical noise, if any."""
         return self.optics.noise_sources()
 
     def derivative(self, h: torch.Tensor, layer: int) -> torch.Tensor:

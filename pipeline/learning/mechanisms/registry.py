@@ -22,11 +22,7 @@ FP32_PRODUCTS = ("cuda.matmul", "cudnn.conv", "mkldnn.matmul", "mkldnn.conv")
 
 
 def make_mechanism(pack: Pack, net: Network, device: torch.device, matrices: torch.Tensor | None = None) -> Mechanism:
-    """Make the pack's mechanism, with each trial's own parameters (arguments as `Mechanism`'s).
-
-    Raises:
-        ConfigError: for a Gaussian mechanism, if torch is set to round factors of products.
-    """
+    """Make the pack's mechanism; a certified one is refused if torch is set to round factors of products."""
     mechanism = pack.shared.parts.mechanism
     if mechanism.certified:
         check_float32(mechanism.name)
@@ -34,11 +30,7 @@ def make_mechanism(pack: Pack, net: Network, device: torch.device, matrices: tor
 
 
 def check_float32(mechanism: str) -> None:
-    """Refuse torch settings that round the factors of float32 products to fewer bits, on a GPU or a CPU.
-
-    Raises:
-        ConfigError: for the first such setting, with its required value.
-    """
+    """Refuse torch settings that round the factors of float32 products to fewer bits, on a GPU or a CPU."""
     for name in FP32_PRODUCTS:
         value = attrgetter(name)(torch.backends).fp32_precision
         if value not in ("none", "ieee"):

@@ -37,14 +37,8 @@ def matmul(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None = None,
     """Return the products [R, m, k] @ [R, k, n] -> [R, m, n] in the type of `a`, written to `out` if given.
 
     A CPU computes one product per replica: this is faster than a batched product, and a replica's bits do not depend on
-    R. A GPU computes one batched product.
-
-    Args:
-        a: [R, m, k].
-        b: [R, k, n].
-        out: [R, m, n].
-        precision: type to which the factors are rounded, unless they are float64. Sums are in float32, and the result
-            is rounded once.
+    R. A GPU computes one batched product. Factors, unless float64, are rounded to `precision`. Sums are in float32, and
+    the result is rounded once.
     """
     if precision is None or a.dtype == torch.float64:
         precision = a.dtype
@@ -64,9 +58,7 @@ def matmul(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None = None,
 class Dense:
     """A fully connected layer z = W h + b. A record's gradient, the outer product of delta and h, is never formed.
 
-    Args:
-        shape: shape of the layer.
-        precision: type to which the factors of products are rounded; by default their own.
+    Factors of products are rounded to `precision`, by default their own.
     """
 
     def __init__(self, shape: DenseShape, precision: torch.dtype | None = None) -> None:
@@ -90,8 +82,6 @@ class Dense:
         """Return the squared norm of every record's gradient, ||delta_i||^2 (||h_i||^2 + 1) [R, m, 1].
 
         It covers weights and bias, and is never too small, even if squares underflow.
-
-        Shapes: R trials, m records.
         """
         return _squared_lengths(delta) * (_squared_lengths(h) + 1)
 
@@ -104,11 +94,7 @@ class Conv:
     are valid only for the batch of the last forward pass.
 
     Filters are rows of the weights, [R, C_out, C_in k^2]. On a GPU replicas are groups of one convolution. A CPU
-    computes one replica after the other, so a replica's bits do not depend on R.
-
-    Args:
-        shape: shape of the layer.
-        precision: type to which the factors of convolutions are rounded; by default their own.
+    computes one replica after the other, so a replica's bits do not depend on R. Factors are rounded to `precision`.
     """
 
     def __init__(self, shape: ConvShape, precision: torch.dtype | None = None) -> None:
@@ -142,8 +128,6 @@ class Conv:
         """Return squared norms of every record's gradient by weights and by bias, each [R, m, 1].
 
         The largest loss from rounding, when positions cancel or squares underflow, is added: no norm is too small.
-
-        Shapes: R trials, m records.
         """
         pooled = self._pooled(delta)
         aligned_squares = squared_norm(pooled.flatten(3).abs().sum(dim=-1), -1, keepdim=True)  # without cancellation
@@ -169,13 +153,7 @@ class Conv:
         return factor if self.precision is None or factor.dtype == torch.float64 else factor.to(self.precision)
 
     def _forward(self, image: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """Return z after the pool, and the places of the maxima; the replicas are groups of one convolution.
-
-        Args:
-            image: inputs [R, m, C_in, height, width].
-            weight: filters [R, C_out, C_in k^2].
-            bias: [R, C_out].
-        """
+        """Return z after the pool, and the places of the maxima, for inputs [R, m, C_in, height, width]."""
         replicas = image.shape[0]
         z = F.conv2d(_side_by_side(self._rounded(image)), self._filters(weight), padding=self.shape.kernel // 2,
                      groups=replicas)
@@ -183,14 +161,9 @@ class Conv:
         pooled, places = pool(_apart(z.to(image.dtype), replicas))
         return pooled.add_(bias[:, None, :, None, None]), places
 
-    def _back(self, delta: torch.Tensor, weight: torch.Tensor, places: torch.Tensor) -> tuple[torch.Tensor]:
-        """Return the signal for the layer's inputs [R, m, C_in, height, width], as a tuple for `_each_replica`.
-
-        Args:
-            delta: signals after the pool [R, m, C_out, rows, columns].
-            weight: filters [R, C_out, C_in k^2].
-            places: places of the maxima, from `forward`.
-        """
+    def _back(self, delta: torch.Tensor, weight: torch.Tensor,  # delta [R, m, C_out, rows, columns], after the pool
+              places: torch.Tensor) -> tuple[torch.Tensor]:  # of the maxima, from `forward`
+        """Return the signal for the layer's inputs [R, m, C_in, height, width], as a tuple for `_each_replica`."""
         replicas = delta.shape[0]
         before_pool = self._rounded(self._unpool(delta, places))
         signal = F.conv_transpose2d(_side_by_side(before_pool), self._filters(weight),
@@ -198,13 +171,7 @@ class Conv:
         return (_apart(signal.to(delta.dtype), replicas),)
 
     def _sum(self, delta: torch.Tensor, image: torch.Tensor, places: torch.Tensor) -> tuple[torch.Tensor]:
-        """Return the gradient [R, C_out, C_in k^2] by the filters, summed over records.
-
-        Args:
-            delta: signals after the pool [R, m, C_out, rows, columns].
-            image: inputs of the layer [R, m, C_in, height, width].
-            places: places of the maxima, from `forward`.
-        """
+        """Return the gradient [R, C_out, C_in k^2] by the filters, summed over records; arguments as of `_back`."""
         replicas, (n_filters, *filter_shape) = delta.shape[0], self.shape.weight_shape
         inputs = _side_by_side(self._rounded(image))
         signals = _side_by_side(self._rounded(self._unpool(delta, places)))
@@ -216,10 +183,7 @@ class Conv:
         return unpool(delta, places, self.shape.height, self.shape.width)
 
     def _weight_norms(self, delta: torch.Tensor, image: torch.Tensor, places: torch.Tensor) -> tuple[torch.Tensor]:
-        """Return the squared norm of every record's gradient by the filters [R, m, 1], in chunks of records.
-
-        Shapes: R trials, m records.
-        """
+        """Return the squared norm of every record's gradient by the filters [R, m, 1], in chunks of records."""
         norms = self._norms_by_gram if self.by_gram else self._norms_by_gradient
         chunk_size = self._chunk_size(delta.device)
         deltas, images, maxima = (x.flatten(0, 1).split(chunk_size) for x in (delta, image, places))
@@ -242,12 +206,8 @@ class Conv:
     def _norms_by_gradient(self, delta: torch.Tensor, image: torch.Tensor) -> torch.Tensor:
         """Return the squared norms of records' gradients by the filters, from the formed gradients, [records].
 
-        A gradient is sum_p delta_p x_p^T over positions p: delta_p is the learning signal there, and x_p the patch
-        under the filter. A bound on the rounding error is added, so that no norm is too small.
-
-        Args:
-            delta: signals before the pool, [records, C_out, height, width].
-            image: inputs [records, C_in, height, width].
+        A gradient is sum_p delta_p x_p^T over positions p: delta_p is the learning signal there, before the pool, and
+        x_p the patch under the filter. A bound on the rounding error is added, so that no norm is too small.
         """
         patches, signals = self._patches(image), delta.flatten(2)
         gradients = torch.bmm(signals, patches.transpose(1, 2))
@@ -259,13 +219,9 @@ class Conv:
     def _norms_by_gram(self, delta: torch.Tensor, image: torch.Tensor) -> torch.Tensor:
         """Return the squared norms of records' gradients by the filters, from Gram matrices of positions.
 
-        For one record it is sum_{p,q} <delta_p, delta_q> <x_p, x_q> over positions p and q: delta_p is the learning
-        signal there, and x_p the patch under the filter. Patches overlap, so their products are sums of products of
-        pixels over all shifts within the kernel. Bounds on rounding errors are added, so that no norm is too small.
-
-        Args:
-            delta: signals before the pool, [records, C_out, height, width].
-            image: inputs [records, C_in, height, width].
+        For one record it is sum_{p,q} <delta_p, delta_q> <x_p, x_q> over positions p and q, as in `_norms_by_gradient`.
+        Patches overlap, so their products are sums of products of pixels over all shifts within the kernel. Bounds on
+        rounding errors are added, so that no norm is too small.
         """
         height, width = image.shape[2:]
         pixels = _gram(image).unflatten(2, (height, width)).unflatten(1, (height, width))
@@ -308,14 +264,9 @@ def make_layer(shape: LayerShape, precision: torch.dtype | None = None) -> Layer
 
 
 def pool(z: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return maxima of 2 x 2 windows and their places, like torch's `max_pool2d`, which is slow on a CPU.
+    """Return maxima of 2 x 2 windows of z [..., H, W] and their places in the flattened map, each [..., H/2, W/2].
 
-    Args:
-        z: [..., H, W]; an odd last row or column is ignored.
-
-    Returns:
-        Maxima [..., H/2, W/2].
-        Their places in the flattened map [..., H/2, W/2], int64, from 0 to H W - 1.
+    It does what torch's `max_pool2d` does, which is slow on a CPU. An odd last row or column is ignored.
     """
     height, width = z.shape[-2] // POOL, z.shape[-1] // POOL
     windows = z[..., : height * POOL, : width * POOL].unflatten(-2, (height, POOL)).unflatten(-1, (width, POOL))

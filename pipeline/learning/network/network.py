@@ -20,23 +20,16 @@ class Parameters:
     Every block starts at a multiple of 64 bytes, with zeros as padding. Vectorised kernels then compute every replica
     in the same way, so its bits do not depend on R.
 
-    Args:
-        sizes: (n_0, ..., n_L).
-        replicas: R.
-        device, dtype: device and type of the tensor.
-        shapes: (rows, columns) of every layer's weights; by default (n_l, n_{l-1}).
-
     Attributes:
-        shapes: (rows, columns) of every layer's weights.
+        shapes: (rows, columns) of every layer's weights; by default (n_l, n_{l-1}).
         flat: [R, P].
         weights: W^l [R, n_l, n_{l-1}], l = 1..L; a convolution has one filter per row.
         biases: b^l [R, n_l]; a convolution has one per filter.
         layers: each layer's part of `flat` with weights, biases and padding [R, P_l].
     """
 
-    def __init__(self, sizes: Sequence[int], replicas: int, device: torch.device | str = "cpu",
+    def __init__(self, sizes: Sequence[int], replicas: int, device: torch.device | str = "cpu",  # (n_0, ..., n_L); R
                  dtype: torch.dtype = torch.float32, shapes: Sequence[tuple[int, int]] | None = None) -> None:
-        """Allocate all parameters as zeros in one tensor, with layers padded, and make the views of each layer."""
         self.shapes = shapes or [(shape.n_out, shape.n_in) for shape in dense_shapes(sizes)]
         self._lengths = [_padded(n_out * n_in) + _padded(n_out) for n_out, n_in in self.shapes]
         self.flat = torch.zeros(replicas, sum(self._lengths), device=device, dtype=dtype)
@@ -93,15 +86,6 @@ class Network:
     Each network draws its initial weights from its own `init` stream. `uniform`: weights and biases uniform on
     +-1/sqrt(fan_in). `glorot`: weights uniform on +-sqrt(6/(fan_in + fan_out)), biases 0. See `start_bound`.
 
-    Args:
-        shapes: shapes of layers 1..L.
-        activations: keys of `ACTIVATIONS`, for hidden layers 1..L-1.
-        seeds: R seeds of trials.
-        device, dtype: device and type of all tensors.
-        precision: type to which the factors of products are rounded; `dtype` by default.
-        init: `uniform` or `glorot`.
-        gain: factor on the initial weights and biases.
-
     Attributes:
         layers: layers 1..L.
         sizes: (n_0, ..., n_L).
@@ -111,13 +95,10 @@ class Network:
 
     layout = Parameters
 
-    def __init__(self, shapes: Sequence[LayerShape], activations: Sequence[str], seeds: Sequence[int],
-                 device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32,
-                 precision: torch.dtype | None = None, *, init: str = "uniform", gain: float = 1.0) -> None:
-        """Draw the initial weights of every replica from its seed's `init` stream; the class has the arguments.
-
-        The `glorot` rule leaves biases at 0; other rules draw them too.
-        """
+    def __init__(self, shapes: Sequence[LayerShape], activations: Sequence[str],  # of hidden layers, by `ACTIVATIONS`
+                 seeds: Sequence[int], device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32,
+                 precision: torch.dtype | None = None,  # to which factors of products are rounded; `dtype` by default
+                 *, init: str = "uniform", gain: float = 1.0) -> None:
         self.layers = [make_layer(shape, precision) for shape in shapes]
         self.sizes = (shapes[0].n_in, *(shape.n_out for shape in shapes))
         self._phi = [ACTIVATIONS[name] for name in activations]
@@ -132,7 +113,6 @@ class Network:
 
     @staticmethod
     def _drawn(shape: tuple[int, ...], bound: float, generator: torch.Generator) -> torch.Tensor:
-        """Draw uniformly from +-bound."""
         return torch.empty(shape).uniform_(-bound, bound, generator=generator)
 
     def blank_parameters(self, replicas: int, device: torch.device | str = "cpu",
@@ -142,15 +122,7 @@ class Network:
         return self.layout(self.sizes, replicas, device, dtype, matrices)
 
     def forward(self, x: Activation) -> tuple[list[Activation], torch.Tensor]:
-        """Run the networks.
-
-        Args:
-            x: inputs [R, m, n_0].
-
-        Returns:
-            activations: [h^0 = x, h^1, ..., h^{L-1}], each [R, m, n_l].
-            logits: z^L [R, m, n_L].
-        """
+        """Return (h^0 = x, h^1, ..., h^{L-1}), each [R, m, n_l], and the logits z^L [R, m, n_L]."""
         activations = [x]
         *hidden, output = zip(self.layers, self.parameters.weights, self.parameters.biases, strict=True)
         for (phi, _), (layer, weight, bias) in zip(self._phi, hidden, strict=True):
@@ -196,16 +168,8 @@ def make_network(config: TrialConfig, seeds: Sequence[int], device: torch.device
 def start_output(net: Network, config: TrialConfig, matrices: torch.Tensor | None = None) -> None:
     """Set the output layer to the start that `output_init` names.
 
-    With `feedback`, W^L is a multiple of the last hidden layer's B. That layer then learns from the gradient's
-    direction at once: W^L^T e and B e are parallel.
-
-    Args:
-        net: the networks of R trials.
-        config: shared settings of the pack.
-        matrices: B of every trial [R, n_L, n_1 + ... + n_{L-1}], or None.
-
-    Raises:
-        ValueError: for `feedback` without matrices, as with an extension that has none.
+    With `feedback`, W^L is a multiple of the last hidden layer's B [R, n_L, n_1 + ... + n_{L-1}]. That layer then
+    learns from the gradient's direction at once: W^L^T e and B e are parallel.
     """
     if config.output_init == "uniform":
         return
