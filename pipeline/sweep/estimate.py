@@ -19,15 +19,7 @@ TIMED_STEPS = 5
 
 
 def estimate_seconds(packs: Sequence[Pack], workers: int, opus: int, threads: int, device: str) -> float:
-    """Return the estimated seconds of training for all packs, without start-up and tracking.
-
-    Args:
-        packs: the packs to train.
-        workers: number of packs that train at the same time.
-        opus: number of OPUs (optical processing units). Their packs are timed on the simulated device.
-        threads: cores of one pack.
-        device: training device.
-    """
+    """Return the estimated seconds of training for all packs, without start-up and tracking."""
     torch.set_num_threads(threads)
     steps: dict[tuple[str, int], float] = {}  # (pack_key, trials) -> seconds of a step
     seconds = opu_seconds = 0.0  # of all packs one after the other, and of the packs that need an OPU

@@ -35,15 +35,6 @@ def sweeping(root: Path, name: str, driver: str, patience: float = PATIENCE) -> 
     """Hold the lock of a sweep inside the `with` block, so that one process at a time runs it.
 
     If the process dies, the operating system releases the lock.
-
-    Args:
-        root: folder of the tracking store; the lock is a file in it.
-        name: name of the sweep.
-        driver: name of this process, `Store.driver`; it is written beside the lock, where `local_driver` reads it.
-        patience: seconds to wait while another process holds the lock.
-
-    Raises:
-        SweepRunning: if another process still holds the lock after `patience` seconds.
     """
     try:
         with _lock(root, name).acquire(timeout=patience):
@@ -114,9 +105,6 @@ class Lease:
 
     def wait_until_free(self) -> None:
         """Return when no other host runs the sweep: at once, or when its driver has missed `MISSED_BEATS` heartbeats.
-
-        Raises:
-            SweepRunning: if a driver elsewhere is alive, because its heartbeat changes.
         """
         begin, first = time.monotonic(), remote_lease(self._store, self._name)
         while first is not None and time.monotonic() - begin < MISSED_BEATS * BEAT_SECONDS:
@@ -134,14 +122,7 @@ class Lease:
         return self._store.runs() if self._store.has_begun else []
 
     def require_as_found(self, done: Mapping[str, str]) -> None:
-        """Check that the sweep is still free, just before it is opened: starting Ray takes time.
-
-        Args:
-            done: trials that were done when the sweep was found free.
-
-        Raises:
-            SweepRunning: if a driver elsewhere runs it now, or ran it meanwhile.
-        """
+        """Check that the sweep is still free, just before it is opened: starting Ray takes time."""
         if self._store.shared:
             self.wait_until_free()
             if done_of(self.runs()) != done:
@@ -153,9 +134,6 @@ class Lease:
 
         On a store that hosts share, it waits until the writes of other drivers are visible, and reads the sweep again.
         Elsewhere the lock file of the host has decided already.
-
-        Raises:
-            SweepRunning: if another driver won.
         """
         if self._store.shared:
             time.sleep(SETTLING_SECONDS)
@@ -163,14 +141,7 @@ class Lease:
             self.require_own()
 
     def beat(self, nodes: Callable[[], Sequence[Mapping[str, Any]]] = tuple) -> None:
-        """Send a heartbeat if one is due.
-
-        Args:
-            nodes: returns the used resources of each node, which are stored too.
-
-        Raises:
-            SweepRunning: if another driver took the sweep over.
-        """
+        """Send a heartbeat if one is due."""
         if time.monotonic() - self._last_beat < BEAT_SECONDS:
             return
         self.require_own()
@@ -181,11 +152,7 @@ class Lease:
         self._last_beat = time.monotonic()
 
     def require_own(self) -> None:
-        """Check before a write that this driver still holds the sweep.
-
-        Raises:
-            SweepRunning: if another driver took the sweep over.
-        """
+        """Check before a write that this driver still holds the sweep."""
         if not self._store.shared:
             return
         driver, _ = self._store.holder() or ("nobody", "")

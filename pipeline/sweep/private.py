@@ -52,14 +52,6 @@ class PrivateFolder:
         """Create the folder, readable by the owner only, and move old checkpoints to it.
 
         An earlier version kept checkpoints beside the store.
-
-        Args:
-            sweep: the sweep with checkpoints to move.
-            secure: whether secret noise will be drawn, which needs a private folder.
-            served: folders that others can see, such as artifacts.
-
-        Raises:
-            ConfigError: if the folder is in a served one; with `secure`, also if others can read it.
         """
         for other in {self._root / name for name in SERVED} | {Path(path).absolute() for path in served}:
             if self.path.resolve().is_relative_to(other.resolve()):
@@ -86,11 +78,7 @@ class PrivateFolder:
         return self.path / "failures" / f"{sweep}.log"
 
     def feature_digests(self, trials: Iterable[TrialConfig]) -> dict[str, str]:
-        """Return the SHA-256 of every named feature file, by name; new ones are stored here permanently.
-
-        Raises:
-            ConfigError: for a file that cannot be read, or a name that an earlier trial used for another file.
-        """
+        """Return the SHA-256 of every named feature file, by name; new ones are stored here permanently."""
         files = {(trial.feature_name, trial.feature_file, trial.dataset) for trial in trials
                  if trial.parts.features.of_file and trial.feature_name}
         if not files:

@@ -69,11 +69,7 @@ class SweepResult:
         return self.finished + self.diverged + self.stopped
 
     def summary(self, failure_log: Path) -> str:
-        """Return the result of a sweep as a line for people.
-
-        Args:
-            failure_log: file with the tracebacks of failed trials.
-        """
+        """Return the result of a sweep as a line for people."""
         if self.skipped + self.passed_over == self.planned:
             if not self.skipped:
                 return f"nothing to do: none of {counted(self.planned, 'suggestion')} fits the budget"
@@ -161,9 +157,6 @@ class Recorder:
         """Return the trials that have not ended in this sweep, and print the names of the others.
 
         The runs of the others ended in this sweep, and were deleted from the store since.
-
-        Args:
-            missing: trials that are not done according to the store.
         """
         deleted = [config for config in missing if config.trial_key in self._ended]
         if deleted:
@@ -202,13 +195,7 @@ class Recorder:
         return True
 
     def record(self, pack: Pack, records: Iterable[EpochRecord], seconds: float) -> None:
-        """Record epochs of a pack; some may be repeated.
-
-        Args:
-            pack: the pack.
-            records: records of its trials, from one or more epochs.
-            seconds: training time of these epochs.
-        """
+        """Record epochs of a pack; some may be repeated."""
         self._result.compute_seconds += seconds
         configs = {config.trial_key: config for config in pack.trials}
         records = [self._composed(configs[r.trial_key], r) for r in records if r.trial_key not in self._ended]
@@ -294,12 +281,8 @@ class Recorder:
         """Mark the pack's trials that have not ended as failed, in the store, the logs and the progress.
 
         The store comes first: a failure may depend on secret noise, so it is shown only after its charge is recorded.
-
-        Args:
-            pack: the pack.
-            reason: one line, which may be public.
-            text: the traceback; only the private log gets it if errors may contain private numbers.
-            tags: further tags by trial_key, with the charge of a lost draw.
+        `reason`, one line, may be public. If errors may hold private numbers, only the private log gets `text`, the
+        traceback. `tags`, by trial_key, have the charge of a lost draw.
         """
         self.start(pack)  # a worker may die before its pack has started
         self._write(pack)

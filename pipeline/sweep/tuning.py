@@ -40,21 +40,6 @@ def fit(packs: Sequence[Pack], at_once: int, resources: Resources, trainer: Trai
     """Train all packs with Ray Tune; `driver` gets their records.
 
     A pack is a set of trials that train together in one worker. For Tune it is one trial, and an epoch is one step.
-
-    Args:
-        packs: the packs.
-        at_once: packs that may train at the same time.
-        resources: resources of a pack.
-        trainer: trains a pack, in a worker.
-        plugins: names of modules that every worker imports, and their folder.
-        driver: callback in this process.
-        folder: folder for Tune's files while it runs.
-        rungs: decides which trials stop early; their packs have one trial each.
-
-    Raises:
-        Exception: the exception of the driver's recorder, lease or watchdog.
-        KeyboardInterrupt: at once, as workers are killed; records that were not sent are lost and trained again.
-        TuneError: Ray Tune itself failed.
     """
     trainable = tune.with_resources(
         tune.with_parameters(PackTrainable, packs=packs, trainer=trainer, plugins=plugins, code=PROGRAM),
@@ -131,11 +116,7 @@ class OptunaSearcher:
         self._searcher = OptunaSearch(space, metric=search.metric, mode="max", sampler=sampler)
 
     def ask(self) -> dict[str, Any]:
-        """Return Optuna's next suggestion, a value for every setting of the search space.
-
-        Raises:
-            RuntimeError: if Optuna returns no settings.
-        """
+        """Return Optuna's next suggestion, a value for every setting of the search space."""
         values = self._searcher.suggest(str(self._n_suggestions))
         self._n_suggestions += 1
         if not isinstance(values, dict):
@@ -176,13 +157,7 @@ class Rungs:
                                    reduction_factor=stop.factor)
 
     def is_promoted(self, trial_key: str, epoch: int, score: float) -> bool:
-        """Whether a trial at a rung is promoted: it is one of the best there so far.
-
-        Args:
-            trial_key: identity of the trial.
-            epoch: epoch of the rung.
-            score: the trial's metric after this epoch.
-        """
+        """Whether a trial at a rung is promoted: it is one of the best there so far."""
         trial = SimpleNamespace(trial_id=trial_key)
         self._rule.on_trial_add(None, trial)
         decision = self._rule.on_trial_result(None, trial, {"epoch": epoch, "score": score})
@@ -201,15 +176,7 @@ class PackTrainable(tune.Trainable):
     # Ray adds the arguments of `with_parameters` to the config.
     def setup(self, config: dict[str, Any], packs: Sequence[Pack], trainer: Trainer,  # type: ignore[override]
               plugins: Plugins, code: str) -> None:
-        """Prepare a worker of Ray Tune.
-
-        Args:
-            config: `pack`, the index of the first pack.
-            packs: all packs.
-            trainer: trains a pack.
-            plugins: names of modules to import, and their folder.
-            code: digest of the driver's program; a worker with another program refuses to train.
-        """
+        """Prepare a worker of Ray Tune, which refuses to train if `code` is the digest of another program."""
         load_plugins(*plugins)  # first, as plugins define trials
         self._packs = packs
         self._trainer = trainer if code == PROGRAM else refuse_to_train
@@ -225,11 +192,7 @@ class PackTrainable(tune.Trainable):
 
 
 def refuse_to_train(pack: Pack) -> Iterator[list[EpochRecord]]:
-    """Raise an error in place of training, in a worker that started after the package's files had changed.
-
-    Raises:
-        RuntimeError: always.
-    """
+    """Raise an error in place of training, in a worker that started after the package's files had changed."""
     raise RuntimeError("the files of the package pipeline changed since the sweep began, and trials of one sweep must "
                        "come from one program; run the same command again, which continues with the new one")
 
@@ -301,15 +264,7 @@ class Driver(tune.Callback):
 
     def __init__(self, packs: Sequence[Pack], recorder: Recorder, watchdog: Watchdog, lease: Lease,
                  overdue: Overdue) -> None:
-        """Keep what handles the events; `PackOrder` sets `live` and `kill` when Tune starts.
-
-        Args:
-            packs: the packs, by Tune's number.
-            recorder: writes records to the store.
-            watchdog: checks the cluster's resources when no pack runs.
-            lease: shows whether this driver still holds the sweep.
-            overdue: finds workers whose results were lost.
-        """
+        """Keep what handles the events; `PackOrder` sets `live` and `kill` when Tune starts."""
         self._packs, self._recorder, self._watchdog, self._lease = packs, recorder, watchdog, lease
         self._overdue = overdue
         self.error: Exception | None = None

@@ -38,10 +38,6 @@ def epochs(pack: Pack, trainer: Trainer) -> Iterator[dict[str, Any]]:
     A result is `{"records": [a record for each trial that had not ended]}`. It may also have `draw`, a request to draw
     secret noise, which the caller grants when it asks for the next result. An exception in training becomes the last
     result, with `error` and `traceback`.
-
-    Args:
-        pack: the pack.
-        trainer: trains a pack, epoch by epoch.
     """
     live = {trial.trial_key for trial in pack.trials}
     try:
@@ -64,18 +60,6 @@ def prepare(trials: Sequence[TrialConfig], data_folder: Path | None, checkpoints
     """Prepare a node for these trials: packages, data sets, feature files and the folder of checkpoints.
 
     It runs before several workers would look for the same files at once.
-
-    Args:
-        trials: the trials that the node may train.
-        data_folder: folder of the data sets.
-        checkpoints: the sweep's checkpoints.
-        digests: digests of feature files, by their public names.
-
-    Raises:
-        DataError: a data set is missing and cannot be downloaded, or differs from the official one; a feature file is
-            missing, differs from the trials' file or, unless its records are private, has features that are not finite.
-        ConfigError: a package that a trainer needs is not installed.
-        OSError: checkpoints cannot be written.
     """
     from pipeline.learning.data.dataset import load
     from pipeline.learning.data.features import check_file, features
@@ -93,12 +77,7 @@ def prepare(trials: Sequence[TrialConfig], data_folder: Path | None, checkpoints
 
 def prepare_elsewhere(plugins: Plugins, trials: Sequence[TrialConfig], data_folder: Path | None,
                       checkpoints: Checkpoints, digests: Mapping[str, str]) -> None:
-    """Call `prepare` on a node other than the driver's; its installed libraries are not known.
-
-    Raises:
-        ImportError: a library is not installed.
-        ConfigError: as `prepare`, also for a missing plugin.
-    """
+    """Call `prepare` on a node other than the driver's; its installed libraries are not known."""
     import pipeline.learning.training  # noqa: F401  imports all libraries of training
 
     load_plugins(*plugins)  # first, as plugins define trials
@@ -110,18 +89,8 @@ def train_pack(pack: Pack, *, device: str, threads: int, data_folder: Path | Non
                ) -> Iterator[list[EpochRecord] | Draw]:
     """Train a pack with `pipeline.learning.run.train` on its data set, with checkpoints: the default trainer.
 
-    Args:
-        pack: the pack.
-        device: device type.
-        threads: torch threads.
-        data_folder: folder of the data sets.
-        checkpoints: the sweep's checkpoints.
-        stop: early stopping, if any.
-        digests: as in `prepare`, for a node that joined after the others were prepared.
-
-    Yields:
-        The records of one epoch. If the pack had a checkpoint, one epoch's records have a tag `checkpoint` that tells
-        whether it was used. A secure pack first yields a `Draw`: the caller charges it before asking for more.
+    If the pack had a checkpoint, one epoch's records have a tag `checkpoint` that tells whether it was used. A secure
+    pack first yields a `Draw`: the caller charges it before asking for more.
     """
     import torch  # imported here: the driver needs no torch
 
@@ -147,13 +116,7 @@ class CheckpointKeeper:
     """
 
     def __init__(self, pack: Pack, device: str, checkpoints: Checkpoints) -> None:
-        """Start without records: `resume` reads those of the pack's checkpoint.
-
-        Args:
-            pack: the pack.
-            device: type of the training device; a checkpoint of another one is refused.
-            checkpoints: the sweep's checkpoints.
-        """
+        """Start without records: `resume` reads those of the pack's checkpoint."""
         self._pack, self._device, self._checkpoints = pack, device, checkpoints
         self._history: list[EpochRecord] = []  # all records so far
         self._held: list[list[EpochRecord]] = []  # epochs that wait for a checkpoint
@@ -166,9 +129,6 @@ class CheckpointKeeper:
 
         If trials have secret noise, a `Draw` comes first: a request to draw noise, new or from the checkpoint's epoch
         on. The driver charges it before it asks for the next item.
-
-        Args:
-            training: a new training of the pack.
         """
         saved, refused = None, ""
         try:
@@ -190,12 +150,7 @@ class CheckpointKeeper:
         yield _noted(by_epoch[-1], f"resumed from epoch {training.epoch}")
 
     def keep(self, training: Run, records: list[EpochRecord]) -> list[list[EpochRecord]]:
-        """Save a checkpoint if one is due; return the epochs that need not wait for a checkpoint.
-
-        Args:
-            training: the training after this epoch.
-            records: the epoch's records.
-        """
+        """Save a checkpoint if one is due; return the epochs that need not wait for a checkpoint."""
         # Epochs with secret noise wait for a checkpoint, if there can be one.
         must_wait = self._pack.shared.draws_fresh_noise and training.resumable
         self._history += records
