@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pipeline.experiment.grid import read_as
 from pipeline.experiment.search import Search
@@ -15,6 +15,9 @@ from pipeline.trials.config import ConfigError
 from pipeline.trials.fields import check_whole, refuse
 from pipeline.trials.naming import counted
 from pipeline.trials.unused import Written
+
+if TYPE_CHECKING:
+    from pipeline.experiment.grid import Section
 
 
 @dataclass(frozen=True)
@@ -125,15 +128,22 @@ class Chosen:
         return f"{counted(self.runs, 'run')}, by {self.by.strip()}, {seeds}"
 
 
+def _of_search(section: type[Section], name: str, top: Mapping[str, Any], search: Search | None, purpose: str,
+               use: str = "") -> Section | None:
+    """Return an entry that a file may have beside a search alone; None if it has no such entry."""
+    if name not in top:
+        return None
+    refuse(search is None, name, purpose, f"{top[name]!r} without one", use)
+    return read_as(section, top[name], name)
+
+
 def read_stop(top: Mapping[str, Any], search: Search | None, corners: Sequence[Written],
               pack_size: int) -> Halving | None:
     """Return when trials of a file's search are stopped; None if the file has no entry `stop`."""
-    if "stop" not in top:
+    stop = _of_search(Halving, "stop", top, search,
+                      "stops trials of a search, whose accuracies are compared as they come")
+    if stop is None:
         return None
-    if search is None:
-        raise ConfigError(f"stop: stops trials of a search, whose accuracies are compared as they come, got "
-                          f"{top['stop']!r} without one")
-    stop = read_as(Halving, top["stop"], "stop")
     max_epochs = max(trial.epochs for trial, _ in corners)
     if stop.grace >= max_epochs:
         raise ConfigError(f"stop.grace: must be less than the {max_epochs} epochs of a trial, or none is ever stopped, "
@@ -146,12 +156,11 @@ def read_stop(top: Mapping[str, Any], search: Search | None, corners: Sequence[W
 
 def read_budget(top: Mapping[str, Any], search: Search | None, corners: Sequence[Written]) -> Budget | None:
     """Return the privacy budget of a file's search; None if the file has no entry `budget`."""
-    if "budget" not in top:
+    budget = _of_search(Budget, "budget", top, search,
+                        "is spent by a search, which asks for its trials one round after the other",
+                        "the price of a fixed grid is `selected`")
+    if budget is None:
         return None
-    if search is None:
-        raise ConfigError(f"budget: is spent by a search, which asks for its trials one round after the other, got "
-                          f"{top['budget']!r} without one; the price of a fixed grid is `selected`")
-    budget = read_as(Budget, top["budget"], "budget")
     check_alike(corners, "trial", "under a budget")
     for trial, places in corners:
         with placed(places):

@@ -46,17 +46,6 @@ class DryRun:
 
 def preview(experiment: Experiment, workers: int | None, root: Path = Path("mlruns")) -> DryRun:
     """Return the plan of a sweep on this machine. It trains only a few steps on random records, to estimate the time.
-
-    Args:
-        experiment: the experiment.
-        workers: cores to use on this machine; None takes all.
-        root: folder of the tracking store, where a search may have begun.
-
-    Raises:
-        ConfigError: if a search has begun with another budget or has spent it, or if `pipeline.trials.promises` or
-            the accounting refuses a trial.
-        ResourceError: if this machine does not have the resources of a pack.
-        OpuUnavailable: if a trial needs an OPU and there is none.
     """
     published = _check_begun_sweep(experiment, root)
     experiment.check(experiment.possible, lambda trial: check_promises([trial], published))
@@ -77,9 +66,6 @@ def _check_begun_sweep(experiment: Experiment, root: Path) -> set[str]:
     """Check that a sweep's budget still admits trials, and return the digests of feature files in its earlier runs.
 
     The set is empty if the sweep has not begun, or needs neither check.
-
-    Raises:
-        ConfigError: if the sweep began with another budget, or has spent it.
     """
     if not experiment.search and not any(trial.parts.features.of_file for trial in experiment.trials):
         return set()
@@ -151,11 +137,7 @@ def as_lines(plan: DryRun) -> Iterator[str]:
 
 
 def _pack_rows(plan: DryRun, varied: Sequence[str]) -> list[tuple[str, ...]]:
-    """Return a table of the packs with a header; packs that differ only in seeds share a row.
-
-    Args:
-        varied: settings that differ between trials.
-    """
+    """Return a table of the packs with a header; packs that differ only in seeds share a row."""
     groups: dict[str, list[Pack]] = {}
     for pack in plan.packs:
         without_seed = TrialConfig(pack.shared.given, seed=0)

@@ -64,11 +64,7 @@ class Answers:
     minutes: float = 10
 
     def __post_init__(self) -> None:
-        """Check the answers.
-
-        Raises:
-            ConfigError: with the first option that has no accepted value.
-        """
+        """Check the answers."""
         for name, value, known in (("dataset", self.dataset, DATASETS),
                                    ("features", self.features, parts_of("features", Features)),
                                    ("private", self.private, PRIVATE)):
@@ -89,10 +85,6 @@ def read_answers(given: Mapping[str, Any], ask: Callable[[str], str]) -> Answers
     """Return the answers for a first sweep, from options and, for each missing option, from a question to the user.
 
     An empty answer is the default.
-
-    Args:
-        given: option values by name of the answer; None if not given.
-        ask: prints its argument and returns a line.
     """
     default = Answers()
     found: dict[str, Any] = {}
@@ -111,15 +103,7 @@ def read_answers(given: Mapping[str, Any], ask: Callable[[str], str]) -> Answers
 
 
 def _read(name: str, value: Any) -> Any:
-    """Return an answer of the user as a value of its field's type.
-
-    Args:
-        name: the field of `Answers`.
-        value: the answer, text or already of the right type.
-
-    Raises:
-        ConfigError: for text that must be numbers, and is not.
-    """
+    """Return an answer of the user as a value of its field's type."""
     if name not in ("epsilons", "minutes") or not isinstance(value, str):
         return value
     try:
@@ -143,11 +127,7 @@ def as_option(value: Any) -> str:
 
 
 def write(path: Path, answers: Answers) -> Iterator[str]:
-    """Write the file, and yield lines for people: its trials, the estimated time, and the next commands.
-
-    Raises:
-        ConfigError: if the file exists, or the preset has no settings for the answers.
-    """
+    """Write the file, and yield lines for people: its trials, the estimated time, and the next commands."""
     if path.suffix not in (".yaml", ".yml"):
         raise ConfigError(f"{path}: must end in .yaml")
     check_name(f"{path}: its name without {path.suffix}", path.stem)
@@ -172,14 +152,6 @@ def fitting(path: Path, answers: Answers, seconds_of: Callable[[Experiment], flo
     """Return the experiment with the most algorithms that fits the time, and its estimated seconds.
 
     If none fits, it is the experiment with the fewest algorithms.
-
-    Args:
-        path: path of the new file.
-        answers: the user's answers; `minutes` is the available time.
-        seconds_of: estimates the seconds of an experiment; by default with a dry run.
-
-    Raises:
-        ConfigError: if the preset has no settings for an algorithm.
     """
     seconds_of = seconds_of or (lambda experiment: preview(experiment, None).seconds)
     *more, fewest = SETS.get(answers.private, SETS["records"])
@@ -200,13 +172,7 @@ def _parsed(path: Path, answers: Answers, algorithms: Sequence[str]) -> Experime
 
 
 def text(path: Path, answers: Answers, algorithms: Sequence[str]) -> str:
-    """Return the text of an experiment file with comments.
-
-    Args:
-        path: path of the file.
-        answers: the user's answers.
-        algorithms: algorithms of the grid.
-    """
+    """Return the text of an experiment file with comments."""
     default = Answers()
     words = ["photonic", "init", str(path)]
     for name, value in dataclasses.asdict(answers).items():

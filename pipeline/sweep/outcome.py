@@ -30,11 +30,6 @@ def closed(store: Store, experiment: Experiment, status: str) -> None:
     """Close a sweep in the tracking store, with a summary of its trials and its best accuracies.
 
     With random stopping (the experiment has candidates) it gets no summary, because the number of trials is secret.
-
-    Args:
-        store: the store with the sweep open.
-        experiment: the experiment with its trials.
-        status: MLflow's status of the sweep: FINISHED, FAILED or KILLED.
     """
     runs = {run.trial_key: run for run in store.close_sweep(status)}
     if experiment.candidates:
@@ -55,9 +50,6 @@ def best_accuracies(experiment: Experiment, runs: Mapping[str, TrackedRun]) -> d
     A setting is all fields of a trial except the seed. It counts only if every seed is finished and has a validation
     accuracy. Trials that differ in data set or guarantee are not compared, and the key's noise then includes the
     difference: `epsilon=3 sampler=poisson`.
-
-    Args:
-        runs: runs of the store by trial_key.
     """
     differing_fields = differing(experiment.trials, lambda trial: (trial.algorithm, noise_setting(trial)))
     not_compared = [name for name in GUARANTEE if name in differing_fields]
@@ -77,12 +69,7 @@ def best_accuracies(experiment: Experiment, runs: Mapping[str, TrackedRun]) -> d
 
 
 def headline(best: Mapping[tuple[str, str], float], budget: Budget | None = None) -> str:
-    """Return Markdown: the best algorithm for each noise, and a table with a row per noise; empty without results.
-
-    Args:
-        best: the result of `best_accuracies`.
-        budget: the sweep's budget, if it has one; it covers the choice of the best setting.
-    """
+    """Return Markdown: the best algorithm for each noise, and a table with a row per noise; empty without results."""
     if not best:
         return ""
     algorithms, noises = (list(dict.fromkeys(key)) for key in zip(*best, strict=True))

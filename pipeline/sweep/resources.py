@@ -37,16 +37,7 @@ def fits(node: Bundle, asked: Bundle) -> bool:
 
 
 def check_resources(trials: Iterable[TrialConfig], resources: Resources, nodes: Sequence[Bundle]) -> None:
-    """Check that some node offers the resources of each kind of pack.
-
-    Args:
-        trials: the trials.
-        resources: resources of a pack.
-        nodes: total resources of each live node.
-
-    Raises:
-        ResourceError: with the needed resources, the nodes' resources and advice, in one line.
-    """
+    """Check that some node offers the resources of each kind of pack."""
     who = {config.needs_opu: config.algorithm for config in trials}
     for needs_opu, algorithm in sorted(who.items()):
         asked = bundle(resources, needs_opu)
@@ -79,11 +70,7 @@ class Watchdog:
         self._last_run = self._last_said = time.monotonic()
 
     def look(self, statuses: Sequence[str]) -> None:
-        """Look at Ray Tune's status of each pack.
-
-        Raises:
-            ResourceError: from `check`.
-        """
+        """Look at Ray Tune's status of each pack."""
         now = time.monotonic()
         if "RUNNING" in statuses or "PENDING" not in statuses:
             self._last_run = self._last_said = now

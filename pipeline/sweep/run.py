@@ -198,11 +198,7 @@ class Sweep:
         return len(self.done.keys() & {trial.trial_key for trial in self.rounds.trials})
 
     def check_missing(self) -> Mapping[str, str]:
-        """Check store and missing trials before anything expensive starts, and make the private folder.
-
-        Returns:
-            Digests of feature files, by their public names.
-        """
+        """Check store and missing trials before anything expensive starts, and make the private folder."""
         self.store.require_in_place()
         self.experiment.check(self.missing, lambda trial: check_evaluations([trial]))
         uses_files = any(trial.parts.features.of_file for trial in self.possible)
@@ -227,16 +223,7 @@ class Sweep:
 
     def prepare_nodes(self, checkpoints: Checkpoints, digests: Mapping[str, str], data_folder: Path | None,
                       trainer: Trainer | None, local: bool, watch: Watch) -> tuple[int, Trainer]:
-        """Prepare all nodes; return the number of packs that train at the same time, and their trainer.
-
-        Args:
-            checkpoints: the sweep's checkpoints.
-            digests: digests of feature files, by their public names.
-            data_folder: folder of the data sets on every node.
-            trainer: trains a pack; None for `train_pack`.
-            local: whether this machine is prepared.
-            watch: watch of the cluster's nodes.
-        """
+        """Prepare all nodes; return the number of packs that train at the same time, and their trainer."""
         resources = self.experiment.resources
         if trainer is None:
             prepare_nodes(self.possible, resources, data_folder, checkpoints, local, watch, digests, self.plugins)
@@ -247,16 +234,7 @@ class Sweep:
 
     def train_rounds(self, trainer: Trainer, packs_at_once: int, checkpoints: Checkpoints, commit: str,
                      idle_seconds: float, redraw: bool, watch: Watch) -> None:
-        """Train and record the missing trials, round by round, until no trial is missing or Ctrl-C.
-
-        Args:
-            trainer: trains a pack.
-            packs_at_once: number of packs that train at the same time.
-            checkpoints: the sweep's checkpoints.
-            commit: commit of this code.
-            idle_seconds, redraw: as of `run_sweep`.
-            watch: watch of the cluster's nodes.
-        """
+        """Train and record the missing trials, round by round, until no trial is missing or Ctrl-C."""
         experiment, store, rounds = self.experiment, self.store, self.rounds
         tags = {"git_commit": commit, "versions": versions(),
                 **{f"plugin.{name}": LOADED[name] for name in experiment.plugins}}
@@ -308,13 +286,7 @@ class Sweep:
 
 
 def _training(trials: Sequence[TrialConfig], packs: Sequence[Pack], at_once: int) -> str:
-    """Return the progress text of a sweep that begins to train trials: `training 8 trials in 2 packs, 2 at a time`.
-
-    Args:
-        trials: the trials.
-        packs: packs of these trials.
-        at_once: number of packs that train at the same time.
-    """
+    """Return the progress text of a sweep that begins to train trials: `training 8 trials in 2 packs, 2 at a time`."""
     text = f"training {counted(len(trials), 'trial')} in {counted(len(packs), 'pack')}, {at_once} at a time"
     features = computed_features(trials)
     if features:
@@ -331,11 +303,6 @@ def _by_themselves(missing: Sequence[TrialConfig], kept: Sequence[Pack], checkpo
     """Return a pack for each single trial that may need a second draw of secret noise.
 
     If the budget refuses the draw, this affects no other trial.
-
-    Args:
-        missing: trials that are not done.
-        kept: packs that resume from checkpoints.
-        checkpoints: the sweep's checkpoints; `known` has the trials that have released secret noise.
     """
     packed = {trial.trial_key for pack in kept for trial in pack.trials}
     drawn_before = checkpoints.known.keys() - packed
@@ -354,15 +321,7 @@ def _rungs(experiment: Experiment, rounds: Rounds) -> Rungs | None:
 
 @contextlib.contextmanager
 def recorded(store: Store, lease: Lease, rounds: Rounds, result: SweepResult, commit: str) -> Iterator[None]:
-    """Open the sweep's parent run for the context, and close it with the sweep's status.
-
-    Args:
-        store: the store, where the sweep is opened.
-        lease: shows whether this driver holds the sweep.
-        rounds: the rounds, for the trials and suggestions so far.
-        result: the result, which decides the status.
-        commit: commit of this code.
-    """
+    """Open the sweep's parent run for the context, and close it with the sweep's status."""
     status = "FAILED"
     experiment = rounds.experiment
     tags = {**contents(experiment), **shared_view(experiment), **rounds.tags}

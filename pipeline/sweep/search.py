@@ -63,9 +63,6 @@ class Rounds:
         """Make the searcher, and read from the store which suggestions were passed over before.
 
         The class has the arguments.
-
-        Raises:
-            ValueError: for a search without `make`.
         """
         self._experiment, self._store, self.filter = experiment, store, filter
         if experiment.search and not make:
@@ -110,9 +107,6 @@ class Rounds:
 
         They are the trials of the last round that are not done. If all are done, they come from the next round that has
         any.
-
-        Args:
-            runs: all runs of the sweep now.
         """
         self._runs = {run.trial_key: run for run in runs}
         self._done = done_of(runs)
@@ -248,9 +242,7 @@ def released_by(store: Reader) -> list[Release]:
 def filter_of(experiment: Experiment, store: Reader) -> Filter | None:
     """Return the filter of a sweep with a budget, with the order from its beginning; None without a budget.
 
-    Raises:
-        ConfigError: as `make_filter`; also if the budget has changed, if it cannot cover trials in the store, or if it
-            is overspent.
+    A budget is refused if it has changed, if it is overspent, or if it cannot cover trials in the store.
     """
     stored_budget = store.budget() if store.has_begun else None
     if stored_budget:

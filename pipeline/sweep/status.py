@@ -97,13 +97,6 @@ def read(store: Reader, name: str, experiment: Experiment | None = None, words: 
     """Return the state of the sweep `name`, from the store, its checkpoints and, if given, its experiment file.
 
     Trials in the store that are no longer in the file are left out.
-
-    Args:
-        store: the store.
-        name: name of the sweep.
-        experiment: the experiment, if its file is given.
-        words: the user's words for the experiment, for the resume command; by default its file.
-        private: the private folder, if it is not the store's default.
     """
     driver, beat, elsewhere = _running_driver(store, name)
     exists = store.find(name)
@@ -155,16 +148,13 @@ def _running_driver(store: Reader, name: str) -> tuple[str, str, str]:
     return "", "", ""
 
 
-def _planned(experiment: Experiment, runs: Mapping[str, TrackedRun], driver: str,
-             checkpoints: Mapping[str, int]) -> list[TrialState]:
-    """Return the state of every trial of the experiment; trials without a run are `missing`.
-
-    Args:
-        experiment: the experiment.
-        runs: the sweep's runs, by trial_key.
-        driver: the driver that runs the sweep now; empty for none.
-        checkpoints: trial_key -> epoch of its checkpoint.
-    """
+def _planned(
+    experiment: Experiment,
+    runs: Mapping[str, TrackedRun],  # by trial_key
+    driver: str,  # that runs the sweep now; empty for none
+    checkpoints: Mapping[str, int],  # trial_key -> epoch of its checkpoint
+) -> list[TrialState]:
+    """Return the state of every trial of the experiment; trials without a run are `missing`."""
     states = []
     for trial in experiment.trials:
         key, name = trial.trial_key, run_name(trial, experiment.varied)
@@ -176,12 +166,7 @@ def _planned(experiment: Experiment, runs: Mapping[str, TrackedRun], driver: str
 
 
 def _search(decisions: Sequence[tuple[str, bool]], n_open: int) -> str:
-    """Return the progress of a search as text.
-
-    Args:
-        decisions: trial_key of every suggestion so far, and whether it started a trial.
-        n_open: suggestions that are not asked for yet.
-    """
+    """Return the progress of a search as text."""
     n_asked, n_passed_over = len(decisions), _n_passed_over(decisions)
     text = f"{n_asked} of {n_asked + n_open} suggestions asked for"
     if n_passed_over:
@@ -212,14 +197,7 @@ def _budget(store: Reader) -> dict[str, Any] | None:
 
 
 def _state(run: TrackedRun, name: str, driver: str, checkpoints: Mapping[str, int]) -> TrialState:
-    """Return the state of a trial from its run in the store.
-
-    Args:
-        run: the run.
-        name: the trial's name for people.
-        driver: the driver that runs the sweep now; empty for none. Trials of other drivers are not running.
-        checkpoints: trial_key -> epoch of its checkpoint.
-    """
+    """Return the state of a trial from its run in the store; those of another driver than that of now do not run."""
     epochs = int(run.params["epochs"]) if "epochs" in run.params else 0
     epoch = epochs if run.status == "finished" else run.epoch
     checkpoint = 0 if run.status in DONE else checkpoints.get(run.trial_key, 0)
@@ -237,11 +215,7 @@ def _state(run: TrackedRun, name: str, driver: str, checkpoints: Mapping[str, in
 
 
 def _resources_in_use(node: Mapping[str, Any]) -> str:
-    """Return the resources of a node in use as text: `CPU 2 of 4 in use`.
-
-    Args:
-        node: resource -> [used, total]; the key `node` has the node's name.
-    """
+    """Return the resources of a node, resource -> [used, total], as text: `CPU 2 of 4 in use`."""
     texts = []
     for name, amount in node.items():
         if name != "node":

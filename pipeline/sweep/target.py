@@ -18,14 +18,6 @@ def find_experiment(target: str, changes: Mapping[str, Any], store: Reader | Pat
     """Return the experiment of a file, or of the last sweep with this name, after changes of its settings.
 
     For a sweep, plugins are not imported, and relative paths start at the working directory.
-
-    Args:
-        target: an experiment file, or the name of a sweep.
-        changes: settings that replace those of the file's `base`, by field.
-        store: the tracking store, or its folder, which is opened only for a name.
-
-    Raises:
-        ConfigError: for a target that is neither, and as `load_experiment`.
     """
     if Path(target).exists() or Path(target).suffix in (".yaml", ".yml"):
         return load_experiment(target, changes)
@@ -47,11 +39,7 @@ def find_experiment(target: str, changes: Mapping[str, Any], store: Reader | Pat
 
 
 def _check_feature_files(experiment: Experiment, store: Reader) -> None:
-    """Refuse an experiment from a store if a feature file now has other features than when it was swept.
-
-    Raises:
-        ConfigError: naming the file.
-    """
+    """Refuse an experiment from a store if a feature file now has other features than when it was swept."""
     trials = {trial.feature_sha256: trial for trial in experiment.possible if trial.feature_sha256}
     if not trials:
         return

@@ -13,14 +13,7 @@ from pipeline.trials.config import ConfigError, TrialConfig
 
 
 def check_trainers(runs: Iterable[TrackedRun], trials: Iterable[TrialConfig]) -> list[str]:
-    """Check that trainers still state the same guarantee for trials with these runs as at training time.
-
-    Returns:
-        One line per trainer with a changed file but an unchanged version, and one with epsilons of an earlier version.
-
-    Raises:
-        ConfigError: for a changed statement.
-    """
+    """Check that trainers still state the same guarantee for trials with these runs as at training time."""
     by_key = {trial.trial_key: trial for trial in trials if not trial.parts.trainer.built_in}
     by_trainer = {trial.trainer: trial for trial in by_key.values()}
     messages: dict[str, str] = {}  # by trainer, and by what they are about
@@ -48,15 +41,7 @@ def check_trainers(runs: Iterable[TrackedRun], trials: Iterable[TrialConfig]) ->
 
 
 def _check_statement(trial: TrialConfig, then: str) -> None:
-    """Check that a trainer states the same guarantee for a trial now as when it was trained.
-
-    Args:
-        trial: the trial with its recorded noise, and the trainer as it is now.
-        then: the tracked tag `privacy.notes`, which begins with the statement.
-
-    Raises:
-        ConfigError: if the statement has changed.
-    """
+    """Check that a trainer states the same guarantee for a trial now as when it was trained."""
     try:
         now = stated_of(with_noise(trial))
     except ValueError as error:  # no noise attains the target any more

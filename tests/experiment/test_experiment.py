@@ -77,7 +77,7 @@ def test_merge_keys_take_entries_over_and_own_entries_win(tmp_path):
         load(tmp_path, MERGED.replace("algorithm: dfa", "<<: *one"))
     with pytest.raises(ConfigError, match=r"sigma: must be >= 0, got -1.0, at cases\[1\].base.sigma \(.*, line 6\)"):
         load(tmp_path, MERGED.replace("algorithm: dfa", "sigma: -1"))
-    with pytest.raises(ConfigError, match=r"nose: unknown field, .*, at cases\[0\].base.nose \(.*, line 3\)"):
+    with pytest.raises(ConfigError, match=r"nose: unknown .*\? It stands at cases\[0\].base.nose \(.*, line 3\)"):
         load(tmp_path, MERGED.replace("epochs: 2", "nose: 2"))
 
 
@@ -186,7 +186,7 @@ SPACE = "search:\n  algorithm: random\n  trials: 2\n  space:\n    "
 
 
 @pytest.mark.parametrize(("text", "says"), [
-    ("name: a\nbase:\n  dataset: digits\n  nose: 1\n", r"nose: unknown field, .*, at base.nose \(a.yaml, line 4"),
+    ("name: a\nbase:\n  dataset: digits\n  nose: 1\n", r"nose: unknown .*\? It stands at base.nose \(a.yaml, line 4"),
     ("cases:\n  - {}\n  - grid:\n      sgma: [1]\n", r"at cases\[1\].grid.sgma\[0\] \(a.yaml, line 4"),
     ("name: a\nbsae: {}\n", r"bsae: unknown entry; did you mean 'base'\? .* \(a.yaml, line 2"),
     ("name: a\nresources:\n  gpus: 1\n", r"resources.gpus: unknown entry; did you mean 'gpu'\? .* \(a.yaml, line 3"),

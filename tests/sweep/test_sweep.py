@@ -30,7 +30,7 @@ from pipeline.accounting.certified import with_noise
 from pipeline.cli import main
 from pipeline.experiment import grid as grid_module
 from pipeline.experiment import preset
-from pipeline.sweep import cluster, recorder, tuning
+from pipeline.sweep import cluster, recorder, tuning, worker
 from pipeline.sweep import progress as progress_module
 from pipeline.sweep import run as sweep
 from pipeline.sweep.checkpoints import Checkpoints
@@ -177,7 +177,7 @@ def test_a_driver_that_stood_still_looks_whose_the_sweep_is_before_it_writes():
 
 def test_on_a_cluster_this_node_is_asked_too(tmp_path, two_cores, monkeypatch):
     """Its workers have the environment that Ray was started with, and not that of the driver."""
-    monkeypatch.setattr(cluster, "prepare", lambda *_: pytest.fail("asked in the driver"))
+    monkeypatch.setattr(worker, "prepare", lambda *_: pytest.fail("asked in the driver"))
     checkpoints = Checkpoints(tmp_path / "checkpoints", 30)
     with Watch(others, print) as watch:
         cluster.prepare_nodes(grid(("dfa",), 1), Resources(), None, checkpoints, False, watch)
@@ -311,7 +311,7 @@ def test_interrupted_sweep_says_so_and_goes_on(tmp_path, two_cores):
     process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                                text=True, cwd=Path(__file__).parents[2], env=environment, start_new_session=True)
     phases = [process.stderr.readline() for _ in range(3)]
-    assert phases[0] == "starting Ray\n" and phases[2].startswith("training 4 trials in "), phases
+    assert phases[1] == "starting Ray\n" and phases[2].startswith("training 4 trials in "), phases
     lines = [process.stderr.readline()]
     assert lines[0].startswith("[1/4] "), lines[0] + process.stderr.read()
     os.killpg(process.pid, signal.SIGINT)
