@@ -127,7 +127,7 @@ def _fill_cells(out: np.ndarray, words: np.ndarray, bits: Bits, below: np.ndarra
 
     The first bits of a word choose a place of the table. The other bits, the fraction, choose between the place's own
     cell and its alias; further `bits` decide a fraction that equals its threshold. There are no branches per draw: the
-    choice becomes a mask of bits. `below` and `taken` are memory.
+    choice becomes a mask of bits. `below` and `taken` are overwritten.
     """
     table = _table()
     places = out
@@ -143,10 +143,9 @@ def _fill_cells(out: np.ndarray, words: np.ndarray, bits: Bits, below: np.ndarra
 
 
 def _accepted(cells: np.ndarray, offsets: np.ndarray, coins: np.ndarray, bits: Bits) -> np.ndarray:
-    """Return whether draws are accepted, coin < exp(-a) with a = v (2 j + v) h^2/2, bool [n].
+    """Return whether draws with cells j are accepted, coin < exp(-a) with a = v (2 j + v) h^2/2, bool [n].
 
-    Cells have j. The coin is in [coins, coins + 1)/2^28, and v in [offsets, offsets + 1)/2^35; further `bits` decide
-    draws for which that is not enough.
+    The coin is in [coins, coins + 1)/2^28, and v in [offsets, offsets + 1)/2^35; further `bits` decide open cases.
     """
     margin = 2.0**-40  # rounding and the series remainder are below 2^-44
     lower_bound = _acceptance(cells, (offsets + 1) * 2.0**-OFFSET_BITS)  # of exp(-a), which falls with v

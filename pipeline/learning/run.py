@@ -151,8 +151,7 @@ class Run(ABC):
         """Train one epoch; return the records of the trials that were active at its start.
 
         A trial ends after the last epoch, or when its weights are not finite. On a rung, an epoch after which a search
-        may stop a trial, its record also holds the record that replaces it in that case. r is a trial's place in the
-        pack.
+        may stop a trial, its record also holds the record that replaces it in that case.
         """
         start_time = time.perf_counter()
         trained = self._train_epoch()

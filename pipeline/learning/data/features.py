@@ -151,8 +151,8 @@ def _mapped(records: torch.Tensor, apply: Apply, config: TrialConfig) -> torch.T
 def check_file(config: TrialConfig, digests: Mapping[str, str] = MappingProxyType({})) -> None:
     """Check that the trial's file of features exists, and has the content and width that the trial states.
 
-    The trial names the content by its SHA-256, or by a `feature_name` that stands for one in `digests`. Messages do
-    not show digests of `digests`.
+    The trial names the content by its SHA-256, or by a `feature_name` that stands for one in `digests`, which messages
+    do not show.
     """
     if not config.feature_file:
         which = f"called {config.feature_name}" if config.feature_name else f"with SHA-256 {config.feature_sha256}"
