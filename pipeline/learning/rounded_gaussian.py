@@ -55,10 +55,7 @@ def secret_bits() -> Bits:
 
 
 def keyed_bits(key: bytes) -> Bits:
-    """Return a source of AES-256 bytes in counter mode, under a key of 32 bytes.
-
-    The bytes of a whole chunk are valid only until the next: they share one buffer, as new memory takes time.
-    """
+    """Return a source of AES-256 bytes in counter mode, with a key of 32 bytes; a chunk is valid until the next."""
     encryptor = Cipher(AES(key), CTR(bytes(16))).encryptor()
     chunk_buffer = bytearray()
 
@@ -167,10 +164,7 @@ def _acceptance(cells: np.ndarray, v: np.ndarray) -> np.ndarray:
 
 
 def _accepted_exactly(cell: int, offset: int, coin: int, bits: Bits) -> bool:
-    """Decide as `_accepted`, with `MORE_BITS` more bits of v and of the coin.
-
-    A case that is still open is refused; its probability is below 2^-280.
-    """
+    """Decide as `_accepted`, with `MORE_BITS` more bits; a case still open (probability < 2^-280) is refused."""
     v = _EXACT.divide(Decimal((offset << MORE_BITS) + _more(bits)), Decimal(2 ** (OFFSET_BITS + MORE_BITS)))
     u = _EXACT.divide(Decimal((coin << MORE_BITS) + _more(bits) + 1), Decimal(2 ** (COIN_BITS + MORE_BITS)))
     a = _EXACT.multiply(_EXACT.multiply(v, _EXACT.add(v, Decimal(2 * cell))), _HALF_H_SQUARED)

@@ -232,10 +232,7 @@ class Run(ABC):
 
     def _record(self, r: int, measured: Mapping[str, float], n_charged: int, outcome: Outcome | None = None,
                 scores: np.ndarray | None = None) -> EpochRecord:
-        """Return the record of trial r in this epoch: its measured metrics and the epsilons of `n_charged` epochs.
-
-        With all trials' canary `scores` it also has their audit.
-        """
+        """Return the record of trial r, with epsilons of `n_charged` epochs; canaries are audited by `scores`."""
         trial, tags = self.pack.trials[r], {}
         if self.epoch == 1:
             device = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else "cpu"
