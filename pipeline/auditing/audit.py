@@ -130,11 +130,7 @@ def _network_findings(name: str, trial: TrialConfig, data: Dataset, steps: int) 
 
 
 def _release_finding(name: str, trial: TrialConfig) -> Finding:
-    """Return the finding of the two-point attack: one release of a Gaussian mechanism on two neighbouring inputs.
-
-    It compares the measured lower bound on mu, the parameter of Gaussian DP, with the certified mu of one step. The
-    inputs are synthetic, so the finding may be logged.
-    """
+    """Return the two-point finding: measured and certified mu of one step (Gaussian DP), on public synthetic inputs."""
     release = audit_release(trial, RUNS, trial.delta)
     verdict = "EXCEEDS certified" if release.exceeds else "below certified"
     row = (name, f"two neighbours, one step ({release.statistic})", f"{release.auc:.3f}", f"{release.tpr:.1%}",
@@ -145,10 +141,7 @@ def _release_finding(name: str, trial: TrialConfig) -> Finding:
 
 
 def _own_code_findings(name: str, trial: TrialConfig, data: Dataset) -> Iterator[Finding]:
-    """Yield the findings on a trial of a user's network or trainer, and why the other attacks do not apply.
-
-    The two-point attack needs this package's mechanism, or the trainer's function for one step (`step`).
-    """
+    """Yield findings on a user's code; the two-point attack needs this package's mechanism, or the trainer's `step`."""
     def skipped(attack: str, reason: str) -> Finding:
         return Finding((name, attack, "-", "-", "-", "-", reason), public=True)
 
@@ -168,10 +161,7 @@ def _own_code_findings(name: str, trial: TrialConfig, data: Dataset) -> Iterator
 
 
 def _step_finding(name: str, trial: TrialConfig, data: Dataset) -> Finding:
-    """Return the finding of the two-point attack on a trainer's `step`: the measured bound and the stated epsilon.
-
-    The batches are of test records, so the finding may be logged.
-    """
+    """Return the two-point finding on a trainer's `step`; it may be logged, as the batches are of test records."""
     try:
         audit = audit_step(trial, data, RUNS)
     except (TrainerError, TrainerFailed) as error:
@@ -189,10 +179,7 @@ def _step_finding(name: str, trial: TrialConfig, data: Dataset) -> Finding:
 
 
 def _low_order_bit_findings(name: str, trial: TrialConfig, data: Dataset) -> Iterator[Finding]:
-    """Yield the findings of the low-order-bit attack, one for each view of the attacker: the update, or the weights.
-
-    They compare the measured lower bound on mu, the parameter of Gaussian DP, with the certified one.
-    """
+    """Yield the findings of the low-order-bit attack, measured and certified mu, for each view of the attacker."""
     training = prepare(Pack((trial,)), data, data.train_x.device)
     try:
         results = low_order_bit_audit(training, BIT_RUNS)

@@ -18,10 +18,7 @@ LOG_FILE = "audit.txt"  # artifact of the sweep or of the trial
 
 def audit_file(path: str, number: int | None, data_folder: Path | None, steps: int,
                store_folder: Path | None) -> list[Finding]:
-    """Attack the trials of an experiment file, or its trial `number`; print and return the findings.
-
-    With a `store_folder` the publishable ones are logged to the sweep in this tracking store.
-    """
+    """Attack a file's trials, or its trial `number`; print and return all findings, and log the publishable ones."""
     experiment = load_experiment(path)
     store = None
     if store_folder:

@@ -139,10 +139,7 @@ def _worst_neighbours(config: TrialConfig,
 
 def _in_integers(config: TrialConfig, deltas: list[torch.Tensor],
                  activations: list[torch.Tensor]) -> tuple[list[torch.Tensor], list[Activation]]:
-    """Return (deltas, activations) with the given signs, of the largest size that integer arithmetic takes.
-
-    Deltas give every layer's part the same norm, because much shorter parts would be truncated to nothing.
-    """
+    """Return the factors with the given signs, as large as integers allow, and no layer's part truncated to nothing."""
     inputs = [Rows((activation > 0).to(torch.int8) * LARGEST_FIRST, step.input)
               for activation, step in zip(activations, steps(config, 1.0, 1.0), strict=True)]
     # Norms of vectors with equal entries: the largest entry times the root of their number.

@@ -138,10 +138,7 @@ def _direction(harness: Harness, neighbours: tuple[Batch, Batch]) -> torch.Tenso
 
 
 def _releases_with_equal_noise(harness: Harness, batches: Sequence[Batch]) -> list[torch.Tensor]:
-    """Return one release of each batch, all with the same random numbers, so that noise cancels in differences.
-
-    The states of the trial's own generators and of the global ones are restored before every release.
-    """
+    """Return one release of each batch, all generators restored before each, so that noise cancels in differences."""
     generators, global_state = harness.context.generators, harness.randomness.state
     states = {name: generator.get_state() for name, generator in generators.items()}
     releases = []

@@ -17,10 +17,7 @@ from pipeline.trials.streams import sequence
 
 
 class GlobalRandomness:
-    """One trial's own states of the global generators of torch, numpy and Python, seeded from its `trainer` stream.
-
-    It also keeps the trial's global settings of torch (`SETTINGS`).
-    """
+    """A trial's own states of torch's, NumPy's and Python's generators (stream `trainer`), and settings of torch."""
 
     def __init__(self, seed: int, device: torch.device) -> None:
         self._device = device
@@ -58,10 +55,7 @@ class GlobalRandomness:
 
     @contextlib.contextmanager
     def installed(self) -> Iterator[None]:
-        """Use this trial's generators and torch settings as the global ones within the context.
-
-        At its end their new states are stored, and the former global ones restored.
-        """
+        """Use this trial's generators and settings as the global ones within the context, then restore the former."""
         with self.restoring(), self.settings_installed():
             self.set_global(self.state)
             try:

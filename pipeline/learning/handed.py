@@ -218,10 +218,7 @@ class Contributions:
         return rows
 
     def release(self, rows: torch.Tensor) -> torch.Tensor:
-        """Return the noisy mean [d] of a batch's contributions [n, d]: their bounded sum over the public batch size m.
-
-        It is called once per batch; n may be 0.
-        """
+        """Return a batch's noisy mean [d], once: the bounded sum of contributions [n, d], n >= 0, over the public m."""
         # The mechanism sees contributions as gradients of biases, and writes its noisy mean [1, d] there.
         (mean,) = self._update.biases
         if self._batch is None:
@@ -264,10 +261,7 @@ def in_chunks(function: RowsFunction, size: int, d: int, records: torch.Tensor, 
 
 
 def rows_are_separate(function: RowsFunction, size: int, d: int, records: torch.Tensor, labels: torch.Tensor) -> bool:
-    """Whether rows keep their bits if neighbours in a chunk are permuted, missing and replaced.
-
-    It is tried on the first 1.5 chunks of test records and labels.
-    """
+    """Whether rows of 1.5 chunks of test records keep their bits if neighbours are permuted, missing or replaced."""
     half, indices = size // 2, torch.arange(size, device=records.device)
     with_others = torch.cat([indices[:half], indices[half:] + half])
 
@@ -294,10 +288,7 @@ def _check_rows(rows: Any, n: int, d: int, what: str) -> None:
 
 
 def array_of(value: Any) -> np.ndarray:
-    """Return a tensor as an array; a sparse one becomes dense, and float32 holds small types such as bfloat16.
-
-    Anything that no file of weights can have is a `TypeError`.
-    """
+    """Return a tensor as a dense array, types such as bfloat16 as float32; a `TypeError` if no file can hold it."""
     if not isinstance(value, torch.Tensor) or value.is_meta or value.is_quantized or value.is_nested:
         raise TypeError(type(value).__name__)
     dense = value.detach().to_dense().cpu()

@@ -57,11 +57,7 @@ class TrainedModel(torch.nn.Module):
 
     @torch.no_grad()
     def forward(self, records: torch.Tensor) -> torch.Tensor:
-        """Return the logits [n, n_classes] of records; nan for a record with features that are not finite.
-
-        Raises:
-            ConfigError: for records of another type or shape.
-        """
+        """Return the logits [n, n_classes] of records; nan for a record with features that are not finite."""
         inputs, places = self._inputs(records), torch.arange(len(records), device=records.device)
         net = self._current_network(records.device)
         logits = torch.cat([net.forward(inputs.batch(chunk[None]))[1][0] for chunk in places.split(EVALUATION_BATCH)])

@@ -400,11 +400,7 @@ class ModuleNet:
 
 
 class ModuleTraining(Training):
-    """One trial of a user's network.
-
-    Attributes:
-        rounded_rows: whether bits of rows were seen to depend on the other records of a call.
-    """
+    """One trial of a user's network; `rounded_rows`: bits of rows were seen to depend on other records of a call."""
 
     net: ModuleNet  # type: ignore[assignment]  # what `Training` asks of a network
     update: BlockParameters

@@ -48,9 +48,6 @@ def check_opu() -> None:
 
 
 def open_host_opu(n_components: int) -> Any:
-    """Return the host's opened OPU (optical processing unit) of lightonml, for results of length n_components.
-
-    Its methods are `fit1d`, `transform`, `linear_transform` and `close`.
-    """
+    """Return the host's opened OPU of lightonml, with `fit1d`, `transform`, `linear_transform` and `close`."""
     check_opu()
     return import_lightonml().OPU(n_components=n_components, open_at_init=True, disable_pbar=True)

@@ -55,10 +55,7 @@ def secret_bits() -> Bits:
 
 
 def keyed_bits(key: bytes) -> Bits:
-    """Return a source of AES-256 bytes in counter mode, under a key of 32 bytes.
-
-    The bytes of a whole chunk are valid only until the next: they share one buffer, as new memory takes time.
-    """
+    """Return a source of AES-256 bytes in counter mode, with a key of 32 bytes; a chunk is valid until the next."""
     encryptor = Cipher(AES(key), CTR(bytes(16))).encryptor()
     chunk_buffer = bytearray()
 
@@ -127,7 +124,7 @@ def _fill_cells(out: np.ndarray, words: np.ndarray, bits: Bits, below: np.ndarra
 
     The first bits of a word choose a place of the table. The other bits, the fraction, choose between the place's own
     cell and its alias; further `bits` decide a fraction that equals its threshold. There are no branches per draw: the
-    choice becomes a mask of bits. `below` and `taken` are memory.
+    choice becomes a mask of bits. `below` and `taken` are overwritten.
     """
     table = _table()
     places = out
@@ -143,10 +140,9 @@ def _fill_cells(out: np.ndarray, words: np.ndarray, bits: Bits, below: np.ndarra
 
 
 def _accepted(cells: np.ndarray, offsets: np.ndarray, coins: np.ndarray, bits: Bits) -> np.ndarray:
-    """Return whether draws are accepted, coin < exp(-a) with a = v (2 j + v) h^2/2, bool [n].
+    """Return whether draws with cells j are accepted, coin < exp(-a) with a = v (2 j + v) h^2/2, bool [n].
 
-    Cells have j. The coin is in [coins, coins + 1)/2^28, and v in [offsets, offsets + 1)/2^35; further `bits` decide
-    draws for which that is not enough.
+    The coin is in [coins, coins + 1)/2^28, and v in [offsets, offsets + 1)/2^35; further `bits` decide open cases.
     """
     margin = 2.0**-40  # rounding and the series remainder are below 2^-44
     lower_bound = _acceptance(cells, (offsets + 1) * 2.0**-OFFSET_BITS)  # of exp(-a), which falls with v
@@ -168,10 +164,7 @@ def _acceptance(cells: np.ndarray, v: np.ndarray) -> np.ndarray:
 
 
 def _accepted_exactly(cell: int, offset: int, coin: int, bits: Bits) -> bool:
-    """Decide as `_accepted`, with `MORE_BITS` more bits of v and of the coin.
-
-    A case that is still open is refused; its probability is below 2^-280.
-    """
+    """Decide as `_accepted`, with `MORE_BITS` more bits; a case still open (probability < 2^-280) is refused."""
     v = _EXACT.divide(Decimal((offset << MORE_BITS) + _more(bits)), Decimal(2 ** (OFFSET_BITS + MORE_BITS)))
     u = _EXACT.divide(Decimal((coin << MORE_BITS) + _more(bits) + 1), Decimal(2 ** (COIN_BITS + MORE_BITS)))
     a = _EXACT.multiply(_EXACT.multiply(v, _EXACT.add(v, Decimal(2 * cell))), _HALF_H_SQUARED)

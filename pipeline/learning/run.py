@@ -151,8 +151,7 @@ class Run(ABC):
         """Train one epoch; return the records of the trials that were active at its start.
 
         A trial ends after the last epoch, or when its weights are not finite. On a rung, an epoch after which a search
-        may stop a trial, its record also holds the record that replaces it in that case. r is a trial's place in the
-        pack.
+        may stop a trial, its record also holds the record that replaces it in that case.
         """
         start_time = time.perf_counter()
         trained = self._train_epoch()
@@ -233,10 +232,7 @@ class Run(ABC):
 
     def _record(self, r: int, measured: Mapping[str, float], n_charged: int, outcome: Outcome | None = None,
                 scores: np.ndarray | None = None) -> EpochRecord:
-        """Return the record of trial r in this epoch: its measured metrics and the epsilons of `n_charged` epochs.
-
-        With all trials' canary `scores` it also has their audit.
-        """
+        """Return the record of trial r, with epsilons of `n_charged` epochs; canaries are audited by `scores`."""
         trial, tags = self.pack.trials[r], {}
         if self.epoch == 1:
             device = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else "cpu"

@@ -46,17 +46,13 @@ def estimate_seconds(packs: Sequence[Pack], workers: int, opus: int, threads: in
 
 
 def _step_seconds(pack: Pack, device: torch.device) -> float:
-    """Return the seconds of one training step of a pack, the median of `TIMED_STEPS` steps on random records.
-
-    A first step is not timed: it allocates memory and loads kernels. An OPU (optical processing unit) is simulated, so
-    that the estimate does not occupy the device.
-    """
+    """Return the median seconds of `TIMED_STEPS` steps of a pack on random records; OPUs are simulated."""
     if pack.shared.parts.projector.hardware:
         pack = Pack(tuple(TrialConfig(trial.given, projector="opu_simulated") for trial in pack.trials))
     training = prepare(pack, _made_up(pack, device), device)
     try:
         indices = training.sampler.epoch()
-        training.step(indices[0])
+        training.step(indices[0])  # not timed: it allocates memory and loads kernels
         seconds = []
         for k in range(TIMED_STEPS):
             began = time.perf_counter()

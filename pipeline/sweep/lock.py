@@ -35,7 +35,7 @@ def sweeping(root: Path, name: str, driver: str, patience: float = PATIENCE) -> 
     """Hold the lock of a sweep inside the `with` block, so that one process at a time runs it.
 
     The lock is a file in the store's root, with this driver's name beside it. If the process dies, the operating system
-    releases the lock. While another process holds it, wait `patience` seconds.
+    releases the lock. If another process still holds it after `patience` seconds, that is an error.
     """
     try:
         with _lock(root, name).acquire(timeout=patience):
@@ -104,7 +104,7 @@ class Lease:
     def wait_until_free(self) -> None:
         """Return when no other host runs the sweep: at once, or when its driver has missed `MISSED_BEATS` heartbeats.
 
-        If its heartbeat changes, the driver is alive, which is an error.
+        A driver whose heartbeat changes is alive: an error.
         """
         begin, first = time.monotonic(), remote_lease(self._store, self._name)
         while first is not None and time.monotonic() - begin < MISSED_BEATS * BEAT_SECONDS:
@@ -141,7 +141,7 @@ class Lease:
             self.require_own()
 
     def beat(self, nodes: Callable[[], Sequence[Mapping[str, Any]]] = tuple) -> None:
-        """Send a heartbeat if one is due, with the used resources of each node; another driver may have taken over."""
+        """Send a heartbeat if one is due, with each node's used resources; an error if another driver took over."""
         if time.monotonic() - self._last_beat < BEAT_SECONDS:
             return
         self.require_own()

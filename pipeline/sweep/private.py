@@ -46,8 +46,7 @@ class PrivateFolder:
     def make(self, sweep: str, secure: bool, served: Collection[Path] = ()) -> None:
         """Create the folder, readable by the owner only, and move checkpoints of an earlier version to it.
 
-        A folder in a served one, which others can see, is refused; for secret noise (`secure`) also one that others can
-        read.
+        A folder inside a served folder is refused; for secret noise (`secure`) also one that others can read.
         """
         for other in {self._root / name for name in SERVED} | {Path(path).absolute() for path in served}:
             if self.path.resolve().is_relative_to(other.resolve()):

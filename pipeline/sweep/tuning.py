@@ -71,10 +71,7 @@ def fit(packs: Sequence[Pack], at_once: int, resources: Resources, trainer: Trai
 
 
 def _resources(pack: Pack, resources: Resources) -> Any:
-    """Return the resources of a pack under Ray Tune's names, which has `cpu` where Ray has `CPU`.
-
-    The type is Any: Ray accepts a dict, but its annotation does not.
-    """
+    """Return a pack's resources by Tune's names, which has `cpu` for `CPU`. (Ray accepts a dict, its types do not.)"""
     names = {"CPU": "cpu", "GPU": "gpu"}
     amounts = bundle(resources, pack.needs_opu)
     return {names.get(name, name): amount for name, amount in amounts.items()}
@@ -101,10 +98,7 @@ class RandomSearcher:
 
 
 class OptunaSearcher:
-    """Ray Tune's `OptunaSearch` with Optuna's tree-structured Parzen estimator.
-
-    Trials of the round without a score count as bad (constant liar), so that the suggestions of a round differ.
-    """
+    """Optuna's tree-structured Parzen estimator; a round's trials without a score count as bad (constant liar)."""
 
     def __init__(self, search: Search) -> None:
         """Make the sampler with the search's seed; libraries are imported here, as few sweeps need them."""

@@ -57,10 +57,7 @@ def epochs(pack: Pack, trainer: Trainer) -> Iterator[dict[str, Any]]:
 
 def prepare(trials: Sequence[TrialConfig], data_folder: Path | None, checkpoints: Checkpoints,
             digests: Mapping[str, str] = MappingProxyType({})) -> None:  # of feature files, by their public names
-    """Prepare a node for these trials: packages, data sets, feature files and the folder of checkpoints.
-
-    It runs before several workers would look for the same files at once.
-    """
+    """Prepare a node for trials, before several workers look at once for packages, data, features and checkpoints."""
     from pipeline.learning.data.dataset import load
     from pipeline.learning.data.features import check_file, features
 

@@ -35,10 +35,7 @@ class Encoder:
         self.pools = pools
 
     def __call__(self, images: torch.Tensor) -> torch.Tensor:
-        """Return features [N, 288, pools, pools], float32, of images [N, 1 or 3, rows, columns] on [0, 1].
-
-        A grey image counts as three equal colours.
-        """
+        """Return features [N, 288, pools, pools], float32, of images [N, 1 (grey) or 3, rows, columns] on [0, 1]."""
         return torch.cat([self._features(chunk) for chunk in images.split(CHUNK_SIZE)])
 
     def _features(self, images: torch.Tensor) -> torch.Tensor:

@@ -71,10 +71,7 @@ def _require_finite(part: torch.Tensor, config: TrialConfig) -> None:
 
 def compute(parts: Sequence[torch.Tensor],  # each [n, n_features]: uint8 pixels, or features from a file
             data: Dataset, config: TrialConfig) -> list[torch.Tensor]:
-    """Return the features of each part of the records, bfloat16 [n, n_0].
-
-    If one feature of a record is not finite, all features of this record become NaN.
-    """
+    """Return the features of each part, bfloat16 [n, n_0]; all are NaN for a record with one that is not finite."""
     settings = config.parts.features
     blocks = settings.blocks(config)
     if blocks:
@@ -97,10 +94,7 @@ def compute(parts: Sequence[torch.Tensor],  # each [n, n_features]: uint8 pixels
 def _side_by_side(blocks: Sequence[torch.Tensor],  # by map [n, width]; NaN for an unusable record
                   weights: Sequence[float],  # norm of a record's features by map, in units that the maps share
                   ) -> torch.Tensor:
-    """Return the features of several maps side by side, weighted, bfloat16 [n, sum of widths].
-
-    Features of each map have variance 1 over a record, and so has the result.
-    """
+    """Return several maps' features side by side, weighted, bfloat16 [n, sum of widths]; a record's variance is 1."""
     total = sum(block.shape[1] for block in blocks)
     norm = math.hypot(*weights)
     joined = torch.cat([block * (weight / norm * math.sqrt(total / block.shape[1]))
@@ -151,8 +145,8 @@ def _mapped(records: torch.Tensor, apply: Apply, config: TrialConfig) -> torch.T
 def check_file(config: TrialConfig, digests: Mapping[str, str] = MappingProxyType({})) -> None:
     """Check that the trial's file of features exists, and has the content and width that the trial states.
 
-    The trial names the content by its SHA-256, or by a `feature_name` that stands for one in `digests`. Messages do
-    not show digests of `digests`.
+    The trial names the content by its SHA-256, or by a `feature_name` that stands for one in `digests`, which messages
+    do not show.
     """
     if not config.feature_file:
         which = f"called {config.feature_name}" if config.feature_name else f"with SHA-256 {config.feature_sha256}"
@@ -188,10 +182,7 @@ def _computed(data: Dataset, config: TrialConfig) -> tuple[torch.Tensor, torch.T
 
 
 def _cached(data: Dataset, config: TrialConfig) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return features of training and test records from the cache; compute and store them first if they are missing.
-
-    If several processes ask at once, one computes, and the others wait and read.
-    """
+    """Return features of training and test records from the cache; one process computes missing ones, others wait."""
     path = cache_folder() / "features" / f"{_digest(data, config)}.safetensors"
     device = data.train_x.device
     with contextlib.ExitStack() as lock:

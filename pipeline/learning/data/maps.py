@@ -126,10 +126,7 @@ def register_features(name: str, function: Callable[[torch.Tensor, TrialConfig],
 
 
 def _code(function: Any) -> str:
-    """Return the SHA-256 of the file that defines a function; empty if there is no file.
-
-    A notebook's cell has no file. Its code may change under the same name, so its features are not cached.
-    """
+    """Return the SHA-256 of the file that defines a function; empty in a notebook, whose code may change unseen."""
     function = getattr(function, "func", function)  # of a `functools.partial`
     code = getattr(function, "__code__", None)
     path = Path(code.co_filename) if code else None

@@ -76,10 +76,7 @@ class HardwareOptics:
 @contextlib.contextmanager
 def optical(spec: DatasetSpec, config: TrialConfig, device: torch.device
             ) -> Iterator[Callable[[torch.Tensor], torch.Tensor]]:
-    """Yield the map of uint8 records [n, n_features] to intensities [n, optical_width], float32.
-
-    A real OPU (optical processing unit) is held within the context.
-    """
+    """Yield the map of uint8 records [n, n_features] to float32 [n, optical_width]; a real OPU is held meanwhile."""
     n_bits = config.optical_thresholds * spec.n_features
     with contextlib.ExitStack() as device_lease:
         optics: HardwareOptics | SimulatedOptics

@@ -69,10 +69,7 @@ def check_digest(path: str | Path, payload: bytes, expected: str) -> None:
 
 
 def checked_labels(what: str, y: np.ndarray, n_classes: int) -> np.ndarray:
-    """Return labels y [n] of any numeric type as uint8 or, with more than 256 classes, as int64; `what` names them.
-
-    A label that is not one of 0, ..., `n_classes` - 1 is refused.
-    """
+    """Return labels y [n], each in 0, ..., n_classes - 1, as uint8 or, with more than 256 classes, as int64."""
     if y.dtype.kind not in "iuf" or (y.dtype.kind != "f" and np.iinfo(y.dtype).max < n_classes - 1):
         raise DataError(f"{what}: expected labels 0..{n_classes - 1} as numbers of a type that holds them all, got "
                         f"{y.dtype}")
@@ -133,10 +130,7 @@ def _read_idx(path: Path, shape: tuple[int, ...], digest: str) -> np.ndarray:
 
 
 def cifar10(spec: DatasetSpec, folder: Path | None) -> tuple[Arrays, Arrays]:
-    """Return training and test records of CIFAR-10, from its binary version.
-
-    An archive takes seconds to decompress, so its content is kept unpacked in the cache.
-    """
+    """Return training and test records of CIFAR-10's binary version; the cache keeps an archive unpacked, for speed."""
     unpacked = cache_folder() / CIFAR_FOLDER / CIFAR_UNPACKED
     source = None if folder is None else _locate(folder, CIFAR_PATHS)
     if source is not None and source.is_dir():
@@ -214,10 +208,7 @@ def _cifar10_arrays(source: Path, spec: DatasetSpec, members: dict[str, bytes]) 
 
 
 def svhn(spec: DatasetSpec, folder: Path | None) -> tuple[Arrays, Arrays]:
-    """Return training and test records of SVHN's cropped digits (Netzer et al. 2011).
-
-    No digest of the files is known, so only sizes, types and labels are checked.
-    """
+    """Return training and test records of SVHN's cropped digits (Netzer et al. 2011); no digest of them is known."""
 
     def split(part: str, n: int) -> Arrays:
         """Return (x, y) of the n training or test records, from the given folder or the download."""

@@ -108,10 +108,7 @@ POISSON = Sampler(_poisson, _secret_poisson)
 
 
 class BatchSampler:
-    """Batches of R trials, each from its own `sampling` stream or, with `secure`, from the operating system.
-
-    Nothing is stored that could reproduce secure batches.
-    """
+    """Batches of R trials, each from its `sampling` stream or, with `secure`, from the operating system, unrecorded."""
 
     def __init__(self, name: str,  # of the setting `sampler`
                  records: Sequence[np.ndarray],  # per trial, the indices of its training records [N]

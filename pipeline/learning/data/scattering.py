@@ -120,10 +120,7 @@ def _morlet(size: int, sigma: float, theta: float, xi: float, slant: float) -> n
 
 
 def _at_resolution(spectra: np.ndarray, resolution: int) -> np.ndarray:
-    """Return spectra [..., size/2^r, size/2^r] of filters [..., size, size] for images at every 2^r-th pixel.
-
-    Frequencies that would alias are set to 0.
-    """
+    """Return spectra [..., n/2^r, n/2^r] of filters [..., n, n] at every 2^r-th pixel, without aliased frequencies."""
     if not resolution:
         return spectra
     size, step = spectra.shape[-1], 2**resolution

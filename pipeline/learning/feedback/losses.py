@@ -60,10 +60,7 @@ class CrossEntropy(Loss):
 
 
 class LabelSmoothing(CrossEntropy):
-    """The loss -sum q log p, q = (1 - s) onehot + s/K, with e = p - q (Szegedy et al. 2016, section 7).
-
-    The share s = `smoothing` is spread over all K classes.
-    """
+    """The loss -sum q log p, q = (1 - s) onehot + s/K, s = `smoothing`, e = p - q (Szegedy et al. 2016, section 7)."""
 
     def of_records(self, logits: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         share = self.config.smoothing

@@ -35,10 +35,7 @@ def product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 
 def by_int8(device: torch.device, m: int, k: int, n: int, rows_first: bool = True, rows_second: bool = True) -> bool:
-    """Return whether products of matrices [m, k] and [k, n] are computed in int8: if these are faster and correct.
-
-    Each factor is stored row by row, or else column by column.
-    """
+    """Return whether [m, k] @ [k, n], each stored by row or by column, is faster in int8, and correct."""
     return int8_is_faster(device, rows_first, rows_second) and int8_is_exact(device, m, k, n, rows_first, rows_second)
 
 
@@ -101,11 +98,7 @@ def kernel(device: torch.device, sizes: Sequence[int], m: int) -> str:
 
 
 def _by_int8(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """Return the product a [m, k] @ b [k, n] of int8 matrices as int32 [m, n].
-
-    On a GPU the kernel requires multiples of `CUDA_MULTIPLE` and at least `CUDA_ROWS` rows, so zeros are added and then
-    cut off.
-    """
+    """Return a [m, k] @ b [k, n], int8, as int32; a GPU's kernel needs certain sizes, and gets zeros for padding."""
     if a.device.type != "cuda":
         return torch._int_mm(a, b)
     m, n = a.shape[0], b.shape[1]

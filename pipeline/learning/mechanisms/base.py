@@ -62,10 +62,7 @@ class Mechanism(ABC):
 
 def sum_outer_products(net: Network, deltas: Sequence[torch.Tensor], activations: Sequence[torch.Tensor],
                        out: Parameters) -> None:
-    """Write sum_i delta_i^l (h_i^{l-1})^T and sum_i delta_i^l of every layer to `out`, except the padding.
-
-    A convolution also sums such products over its positions.
-    """
+    """Write sum_i delta_i^l (h_i^{l-1})^T, in convolutions over positions too, and sum_i delta_i^l to `out`."""
     for layer, delta, h, weight, bias in zip(net.layers, deltas, activations, out.weights, out.biases, strict=True):
         layer.write_sum(delta, h, weight, bias)
 

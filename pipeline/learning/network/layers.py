@@ -56,10 +56,7 @@ def matmul(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None = None,
 
 
 class Dense:
-    """A fully connected layer z = W h + b. A record's gradient, the outer product of delta and h, is never formed.
-
-    Factors of products are rounded to `precision`, by default their own.
-    """
+    """A layer z = W h + b, factors rounded to `precision`; a record's gradient, delta (outer) h, is never formed."""
 
     def __init__(self, shape: DenseShape, precision: torch.dtype | None = None) -> None:
         self.shape = shape
@@ -79,10 +76,7 @@ class Dense:
         torch.sum(delta, dim=1, out=out_bias)
 
     def squared_norms(self, delta: torch.Tensor, h: Activation) -> torch.Tensor:
-        """Return the squared norm of every record's gradient, ||delta_i||^2 (||h_i||^2 + 1) [R, m, 1].
-
-        It covers weights and bias, and is never too small, even if squares underflow.
-        """
+        """Return ||delta_i||^2 (||h_i||^2 + 1) [R, m, 1], of weights and bias; never too small, even at underflow."""
         return _squared_lengths(delta) * (_squared_lengths(h) + 1)
 
 
