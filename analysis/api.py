@@ -12,7 +12,7 @@ from analysis import runs as tracked
 from analysis.exhibits.envelope import SCORE
 from analysis.exhibits.envelope import best as best_setting
 from analysis.exhibits.frontier.points import PRICE, tightest
-from analysis.runs import MixedTrials, ReportError, earlier_epochs, require_accuracy, trials_of, with_trials
+from analysis.runs import ReportError, earlier_epochs, require_accuracy, require_one, trials_of, with_trials
 from pipeline.accounting.evaluations import selected_epsilon
 from pipeline.accounting.event import UnsupportedAccounting
 from pipeline.experiment.experiment import Experiment, load_experiment
@@ -118,10 +118,8 @@ def best(runs: pd.DataFrame, epsilon: float, kind: str = "certified") -> pd.Seri
         if math.isnan(min_epsilon):
             raise ReportError(f"epsilon: no trial that ended has a finite {kind} one, got {epsilon}")
         raise ReportError(f"epsilon: must be at least {min_epsilon:.4g}, the least {kind} one, got {epsilon}")
-    for name in ("dataset", "delta", "privacy.relation"):
-        if name in within and within[name].nunique(dropna=False) > 1:
-            raise MixedTrials(f"{name}: must be the same for all trials that are compared, got "
-                              f"{', '.join(sorted(map(str, within[name].unique())))}")
+    require_one(within, [name for name in ("dataset", "delta", "privacy.relation") if name in within],
+                "for all trials that are compared")
     require_accuracy(within, SCORE)
     # `best_setting` chooses in every group of equal columns; a constant column makes all trials one group.
     winners = best_setting(within.assign(group=""), ["group"]).drop(columns="group")

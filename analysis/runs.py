@@ -27,6 +27,7 @@ from pipeline.trials.part import PARTS, SETTINGS
 ALGORITHM_LABELS = LABELS
 NON_PRIVATE = "non-private"
 STATED = "stated"  # a trainer states the epsilon, and no setting determines it
+NO_VALUE = "–"  # text of a cell without a value
 TRIAL = "trial"  # column of a run's `TrialConfig`
 NOISE = {"sigma": "target_label_epsilon", "noise_multiplier": "target_epsilon"}  # level -> target that sets it
 
@@ -190,6 +191,15 @@ def is_missing(value: object) -> bool:
     return value is None or (isinstance(value, float) and math.isnan(value))
 
 
+def value_text(value: object) -> str:
+    """Return a setting's value as text; a dash if it does not apply."""
+    if isinstance(value, tuple | list):
+        return " × ".join(map(str, value))
+    if is_missing(value):
+        return NO_VALUE
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
 def searched(store: Reader, experiment: Experiment) -> Experiment:
     """Return the experiment of the open sweep of `store`; a search gets its suggested trials.
 
@@ -261,20 +271,32 @@ def setting_label(setting: str) -> str:
     return f"{symbols.get(name, f'{name} =')} {number}"
 
 
+def require_one(runs: pd.DataFrame, names: Sequence[str], where: str) -> None:
+    """Check that all runs have the same values in these columns, which there need one, as `in one table or figure`."""
+    for name in names:
+        values = sorted(set(runs[name].map(str)))
+        if len(values) > 1:
+            raise MixedTrials(f"{name}: must be the same {where}, got {', '.join(values)}")
+
+
 def require_replicates(runs: pd.DataFrame, along: Sequence[str] = ()) -> None:
     """Check that each (algorithm, setting) has trials of one configuration with different seeds, on one data set.
 
-    `along` are further columns that separate groups. A mean over trials that differ in more would hide the cause of a
-    difference (`MixedTrials`).
+    `along` are further columns that separate groups.
     """
-    datasets = sorted(runs["dataset"].unique())
-    if len(datasets) > 1:
-        raise MixedTrials(f"dataset: must be the same in one table or figure, got {', '.join(datasets)}")
+    require_one(runs, ["dataset"], "in one table or figure")
     for (algorithm, setting, *_), group in runs.groupby(["algorithm", "setting", *along]):
-        if differ := differing(trials_of(group), lambda _: None):
-            values = "; ".join(f"{name}: {', '.join(map(str, group[name].unique()))}" for name in differ)
-            raise MixedTrials(f"{algorithm} {setting}: only the seed may differ between trials that are averaged, "
-                              f"got {values}")
+        require_seeds_alone(group, f"{algorithm} {setting}", "are averaged")
+
+
+def require_seeds_alone(runs: pd.DataFrame, place: str, which: str) -> None:
+    """Check that trials which, for example, `are averaged` differ only in their seed.
+
+    A mean over others would hide the cause of a difference.
+    """
+    if differ := differing(trials_of(runs), lambda _: None):
+        values = "; ".join(f"{name}: {', '.join(map(value_text, runs[name].unique()))}" for name in differ)
+        raise MixedTrials(f"{place}: only the seed may differ between trials that {which}, got {values}")
 
 
 def _noise_in_place_of_targets(run: TrackedRun) -> dict[str, float]:

@@ -7,22 +7,14 @@ from numbers import Real
 
 import pandas as pd
 
-from analysis.runs import ALGORITHM_LABELS, is_missing, setting_label
+from analysis.runs import ALGORITHM_LABELS, setting_label
+from analysis.runs import NO_VALUE as NO_VALUE
+from analysis.runs import value_text as value_text
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.naming import counted
 
-NO_VALUE = "–"  # text of a cell without a value
 BARS = "with 95% intervals"  # thick bootstrap, thin t, as legends state
 PROTECTED = {"label": "labels only", "claimed": "no guarantee"}  # kinds that do not protect whole records
-
-
-def value_text(value: object) -> str:
-    """Return a setting's value as text; a dash if it does not apply."""
-    if isinstance(value, tuple | list):
-        return " × ".join(map(str, value))
-    if is_missing(value):
-        return NO_VALUE
-    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def settings_text(trial: TrialConfig, fields: Sequence[str]) -> str:

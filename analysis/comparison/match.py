@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,10 +15,10 @@ from analysis.exhibits.table import Table
 from analysis.runs import (
     ALGORITHM_LABELS,
     DATASET_LABELS,
-    MixedTrials,
     ReportError,
     ask,
     is_missing,
+    require_seeds_alone,
     setting_label,
     setting_names,
 )
@@ -88,8 +88,8 @@ def compare(a: Side, b: Side) -> Comparison:
         matches = [values for values in groups_a if values in groups_b]
         for values in matches:
             group_a, group_b = groups_a[values], groups_b[values]
-            _require_replicates(a, group_a, different)
-            _require_replicates(b, group_b, different)
+            for side, group in ((a, group_a), (b, group_b)):
+                require_seeds_alone(group, side.label, "match the same trials")
             matched_a.update(group_a["trial_key"])
             matched_b.update(group_b["trial_key"])
             rows += _rows(group_a, group_b)
@@ -238,18 +238,6 @@ def _rows(a: pd.DataFrame, b: pd.DataFrame) -> list[dict[str, Any]]:
                      "difference": difference.mean, "low": difference.low, "high": difference.high,
                      "n_a": len(a), "n_b": len(b), "interval": interval})
     return rows
-
-
-def _require_replicates(side: Side, group: pd.DataFrame, different: Sequence[str]) -> None:
-    """Refuse a group of matched runs of one side if they differ in more than their seed.
-
-    Only fields in `different` can vary within it.
-    """
-    mixed = [name for name in different if group[name].map(_comparable).nunique() > 1]
-    if mixed:
-        values = "; ".join(f"{name}: {_values(group[name])}" for name in mixed)
-        raise MixedTrials(f"{side.label}: only the seed may differ between trials that match the same trials, got "
-                          f"{values}")
 
 
 def _values(column: pd.Series) -> str:

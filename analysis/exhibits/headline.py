@@ -11,7 +11,7 @@ import pandas as pd
 
 from analysis.exhibits.doubts.checks import against, examine
 from analysis.exhibits.doubts.evidence import NO_FRONTIER, Evidence
-from analysis.exhibits.frontier.choice import is_target, price
+from analysis.exhibits.frontier.choice import price
 from analysis.exhibits.frontier.points import PRICE, compared_epsilon, on_axis, summarized
 from analysis.exhibits.metrics import METRICS
 from analysis.exhibits.selection import Choice, guarantee_of
@@ -53,8 +53,7 @@ def compose(runs: pd.DataFrame, experiment: Experiment, choice: Choice | None = 
             if reason:
                 sentences.append(f"No frontier of {kind} ε{place}: {reason}.")
             else:
-                sentences += _answer(dataset_runs, evidence, dataset=dataset, kind=kind, place=place,
-                                     max_leads=max_leads)
+                sentences += _answer(evidence, dataset=dataset, kind=kind, place=place, max_leads=max_leads)
     if (evidence.points["kind"] != NO_FRONTIER).any():
         sentences.append(_price(experiment, choice))
     if not sentences:
@@ -79,8 +78,7 @@ def published(choice: Choice, runs: pd.DataFrame, experiment: Experiment) -> lis
             *(doubt.sentence for doubt in doubts if doubt.check != "seeds")]
 
 
-def _answer(runs: pd.DataFrame, evidence: Evidence, *, dataset: str, kind: str, place: str,
-            max_leads: int) -> list[str]:
+def _answer(evidence: Evidence, *, dataset: str, kind: str, place: str, max_leads: int) -> list[str]:
     """Return sentences on the best algorithm at each epsilon of one kind, and on its lead over the next.
 
     `place` is the data set in words, ` on MNIST`; empty if the report has only one.
@@ -96,7 +94,7 @@ def _answer(runs: pd.DataFrame, evidence: Evidence, *, dataset: str, kind: str, 
     if not compared:
         best = points.iloc[0]  # points are sorted by their mean
         return [f"The highest mean test accuracy{place} under {kind_text} is {_score(best)}, of {_label(best)} at "
-                f"ε = {best['epsilon']:.3g}{_cost(points[:1], runs, evidence)}."]
+                f"ε = {best['epsilon']:.3g}{_cost(points[:1], dataset, evidence)}."]
     winners: dict[str, list[str]] = {}  # algorithm -> epsilons at which its mean is the highest
     for epsilon, group in compared.items():
         best = group.iloc[0]
@@ -106,7 +104,7 @@ def _answer(runs: pd.DataFrame, evidence: Evidence, *, dataset: str, kind: str, 
     chosen = f", each at the best of up to {choices} settings by validation" if choices > 1 else ""
     sentences = [f"Highest mean test accuracy{place} by {kind_text}{chosen}: {names}."]
     for epsilon in _representative(sorted(compared), max_leads):
-        sentences.append(_lead(compared[epsilon], epsilon, point_runs, runs, evidence))
+        sentences.append(_lead(compared[epsilon], epsilon, point_runs, evidence))
     return sentences
 
 
@@ -118,7 +116,7 @@ def _representative(epsilons: list[float], limit: int) -> list[float]:
     return sorted(by_priority[:limit])
 
 
-def _lead(group: pd.DataFrame, epsilon: float, point_runs: pd.DataFrame, runs: pd.DataFrame, evidence: Evidence) -> str:
+def _lead(group: pd.DataFrame, epsilon: float, point_runs: pd.DataFrame, evidence: Evidence) -> str:
     """Return the sentence on the lead of the best algorithm over the next one, at one epsilon.
 
     Example: `At certified ε ≤ 3 (nothing was chosen): BP 85.69 ± 0.26%, ahead of DFA by 0.49 points (95% interval −0.10
@@ -145,7 +143,7 @@ def _lead(group: pd.DataFrame, epsilon: float, point_runs: pd.DataFrame, runs: p
         verdict = "seeds do not explain it, the settings may"
     else:
         verdict = "beyond what seeds explain"
-    return (f"At {kind} ε ≤ {epsilon:.3g}{_cost(best_two, runs, evidence)}: {_label(first)} {_score(first)}, "
+    return (f"At {kind} ε ≤ {epsilon:.3g}{_cost(best_two, dataset, evidence)}: {_label(first)} {_score(first)}, "
             f"ahead of {_label(second)} by {difference.mean:.2f} points ({interval}{verdict}).")
 
 
@@ -156,7 +154,7 @@ def _by_seed(point: Mapping[str, Any], runs: pd.DataFrame) -> pd.Series:
     return runs[is_of_point].set_index("seed")["value"]
 
 
-def _cost(points: pd.DataFrame, runs: pd.DataFrame, evidence: Evidence) -> str:
+def _cost(points: pd.DataFrame, dataset: str, evidence: Evidence) -> str:
     """Return the cost of choosing settings: ` (selected ε 7.15, which covers the choice)`, ` (nothing was chosen)`."""
     kind, search = common_value(points["kind"]), evidence.experiment.search
     if points["choices"].max() == 1:
@@ -165,10 +163,8 @@ def _cost(points: pd.DataFrame, runs: pd.DataFrame, evidence: Evidence) -> str:
     uses_scores = search and (search.adaptive or evidence.experiment.budget)
     if kind not in COMPOSABLE or uses_scores:
         return " (no ε covers the choice of settings)"
-    tried = evidence.tried[(evidence.tried["kind"] == kind) & evidence.tried["algorithm"].isin(points["algorithm"])]
-    if points["setting"].map(is_target).all():  # the candidates of a target are the trials with this target
-        tried = tried[tried["setting"].isin(points["setting"])]
-    costs = price(points, runs.loc[runs.index.intersection(tried.index)])[PRICE]
+    tried = evidence.tried[(evidence.tried["kind"] == kind) & (evidence.tried["dataset"] == dataset)]
+    costs = price(points, tried)[PRICE]
     if not np.isfinite(costs).all():
         return " (no ε covers the choice of settings)"
     distinct_costs = dict.fromkeys(f"{cost:.3g}" for cost in costs)

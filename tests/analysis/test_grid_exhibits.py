@@ -134,7 +134,8 @@ def test_the_price_is_of_all_that_was_compared_seeds_included(monkeypatch):
     monkeypatch.setattr(choice, "selected_epsilon", selected)
     monkeypatch.setattr(choice, "_composed", choice._composed.__wrapped__)  # what is kept is of other tests
     runs = tracked(GRID)
-    points = choice.price(frontiers.frontier(runs), runs).set_index(["algorithm", "setting"])
+    points = choice.price(frontiers.frontier(runs), frontiers.tried_runs(runs, "certified"))
+    points = points.set_index(["algorithm", "setting"])
     assert points["selected_epsilon"].to_dict() == {("bp", "epsilon=1"): 108, ("bp", "epsilon=3"): 308,
                                                     ("dfa", "epsilon=1"): 109, ("dfa", "epsilon=3"): 309}
     for (algorithm, setting), trials in compared.items():

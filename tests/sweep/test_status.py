@@ -256,7 +256,7 @@ def test_sweeps_of_absent_plugins_are_shown_as_far_as_the_store_tells(mixed, tmp
     assert line == "mine: 3 trials: 1 interrupted, 2 missing; not running here"
     assert rest[0] == "  search: 2 of 3 suggestions asked for"
     assert rest[1].startswith("  budget: epsilon an unknown part of 4 spent at delta 1e-05, not known from the store "
-                              "without its experiment file (run ") and "dataset: must be one of" in rest[1]
+                              "without its experiment file (run ") and "dataset 'mine' is an extension's" in rest[1]
     assert f"({trial.trial_key}), epoch 1" in rest[2] and json.loads(status(capsys, tmp_path, "--json"))
     assert main(["status", "mine", "--mlruns", str(tmp_path / "mlruns")]) == 2
     assert "plugins: must be none, as nothing that a store names is imported" in capsys.readouterr().err

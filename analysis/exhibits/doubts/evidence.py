@@ -10,8 +10,9 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.exhibits.frontier.choice import candidates
-from analysis.exhibits.frontier.points import chosen_runs, compared_epsilon, on_axis
+from analysis.exhibits.frontier.choice import choose
+from analysis.exhibits.frontier.points import compared_epsilon, on_axis, tried_runs
+from analysis.exhibits.metrics import METRICS
 from analysis.runs import MixedTrials, ReportError, ask
 from pipeline.experiment.experiment import Experiment
 from pipeline.trials.kinds import GUARANTEED
@@ -28,7 +29,7 @@ class Evidence:
 
     Attributes:
         shown: the runs of the points, with the columns `KEY`, `epsilon`, `value` (test accuracy in percent), `chosen`
-            and `choices` of `frontier.points.chosen_runs`. `algorithm` is the method of a curve (`naming.method`).
+            and `choices` of `frontier.choice.choose`. `algorithm` is the method of a curve (`naming.method`).
         tried: all candidate runs of guaranteed kinds, with the columns `KEY` and `epsilon`.
         experiment: the experiment.
         refused: (data set, kind) -> why there is no frontier.
@@ -53,12 +54,13 @@ class Evidence:
                 if epsilon.isna().all():
                     continue
                 try:
-                    shown.append(chosen_runs(dataset_runs, kind).assign(kind=kind))
+                    candidates = tried_runs(dataset_runs, kind).assign(kind=kind)
+                    chosen = choose(candidates)
+                    shown.append(chosen.assign(value=METRICS["accuracy"].of(chosen)))
                 except (MixedTrials, ReportError) as error:
                     refused[dataset, kind] = str(error)
                     continue
-                with_epsilon = dataset_runs.assign(epsilon=epsilon).dropna(subset="epsilon")
-                tried.append(candidates(with_epsilon, kind).assign(kind=kind))
+                tried.append(candidates)
                 on_no_frontier &= epsilon.isna()
             shown.append(_without_frontier(dataset_runs[on_no_frontier]))
         none_tried = runs[:0].assign(kind="", point="", epsilon=0.0)

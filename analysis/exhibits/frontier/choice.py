@@ -13,7 +13,7 @@ import pandas as pd
 from analysis.exhibits.envelope import SCORE, varied
 from analysis.exhibits.frontier.pareto import pareto_front
 from analysis.exhibits.table import Table
-from analysis.runs import ALGORITHM_LABELS, ask, common_value, earlier_epochs, require_accuracy, trials_of
+from analysis.runs import ALGORITHM_LABELS, ask, earlier_epochs, require_accuracy, trials_of
 from analysis.text import NO_VALUE, settings_text
 from pipeline.accounting.evaluations import selected_epsilon
 from pipeline.accounting.event import UnsupportedAccounting
@@ -74,19 +74,19 @@ def choose(runs: pd.DataFrame) -> pd.DataFrame:
     return pd.concat(chosen)
 
 
-def price(points: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
+def price(points: pd.DataFrame, tried: pd.DataFrame) -> pd.DataFrame:
     """Return points of a frontier with a column `selected_epsilon`: the privacy cost of a point and its choice.
 
     It is the certified epsilon of all trials compared for a point, seeds included, by composition. Without a choice it
-    is the point's own epsilon. It is empty if no price is proved. No price is known for label epsilons.
+    is the point's own epsilon. It is empty if no price is proved, as for label epsilons. `tried` are the `candidates`
+    of the points.
     """
-    choice_names = candidates(runs, common_value(points["kind"]))["choice"]
     costs = []
     for point in points.itertuples():
         cost = point.epsilon if point.choices == 1 else np.nan
         if point.choices > 1 and point.kind in COMPOSABLE:
             target = point.setting if is_target(point.setting) else ""
-            compared = runs[choice_names == f"{point.algorithm} {target}"]
+            compared = tried[tried["choice"] == f"{point.algorithm} {target}"]
             with contextlib.suppress(UnsupportedAccounting):  # no price is proved
                 cost = _composed(tuple(trials_of(compared)), tuple(earlier_epochs(compared).items()))
         costs.append(cost)

@@ -12,7 +12,7 @@ from analysis.exhibits.envelope import cells
 from analysis.exhibits.frontier import choice
 from analysis.exhibits.frontier.pareto import hypervolume, pareto_front, reference_epsilon
 from analysis.exhibits.metrics import METRICS
-from analysis.runs import ALGORITHM_LABELS, MixedTrials, ReportError, common_value, with_trials
+from analysis.runs import ALGORITHM_LABELS, ReportError, common_value, require_one, with_trials
 from analysis.statistics import SUMMARY
 from pipeline.accounting.label import RELATION as LABEL_RELATION
 from pipeline.trials.kinds import GUARANTEED, KINDS
@@ -60,13 +60,13 @@ def frontier(runs: pd.DataFrame, kind: str = "certified", metric: str = "accurac
         2       dfa      1.0  70.0  1             False
         3       dfa      8.0  80.0  1             False
     """
-    return summarized(chosen_runs(runs, kind, metric, formula), kind, metric, formula)
+    return summarized(choice.choose(tried_runs(runs, kind, formula)), kind, metric, formula)
 
 
 def summarized(runs: pd.DataFrame, kind: str, metric: str = "accuracy", formula: str = "") -> pd.DataFrame:
     """Return the points of a frontier: a row per algorithm and setting, with mean and intervals over seeds (`COLUMNS`).
 
-    The runs are from `chosen_runs`.
+    The runs are those of `choice.choose`.
     """
     carry = ("relation", "sampler", "delta", "chosen", "choices")
     points = cells(runs, ["algorithm", "setting", "point"], metric, carry, ["epsilon"])
@@ -84,12 +84,10 @@ def summarized(runs: pd.DataFrame, kind: str, metric: str = "accuracy", formula:
     return points.assign(on_front=on_front, on_overall_front=on_overall_front)[COLUMNS]
 
 
-def chosen_runs(runs: pd.DataFrame, kind: str = "certified", metric: str = "accuracy", formula: str = ""
-                ) -> pd.DataFrame:
-    """Return the runs behind the points of a frontier, those of the chosen settings.
+def tried_runs(runs: pd.DataFrame, kind: str, formula: str = "") -> pd.DataFrame:
+    """Return the runs among which the points of a frontier are chosen, with their `choice.candidates`.
 
-    Further columns: `epsilon`, `relation`, `value` (of the metric), `point` (equal for one setting), `chosen`,
-    `choices`. Arguments and errors are those of `frontier`.
+    Further columns: `epsilon` and `relation`. Arguments and errors are those of `frontier`.
     """
     if kind not in FRONTIER_KINDS:
         raise ReportError(f"kind: must be one of {', '.join(FRONTIER_KINDS)}, got {kind!r}")
@@ -97,10 +95,8 @@ def chosen_runs(runs: pd.DataFrame, kind: str = "certified", metric: str = "accu
     if runs.empty:
         raise ReportError(f"frontier: needs trials with a finite {_key(kind, formula).rstrip('/')}, found none")
     runs = runs.assign(relation=LABEL_RELATION if kind == "label" else runs.get("privacy.relation", "not tracked"))
-    for name in ("dataset", "relation", "delta"):
-        _require_one(runs, name)
-    chosen = choice.choose(choice.candidates(runs, kind))
-    return chosen.assign(value=METRICS[metric].of(chosen)).dropna(subset="value")
+    require_one(runs, ("dataset", "relation", "delta"), "for all points of one frontier")
+    return choice.candidates(runs, kind)
 
 
 def compared_epsilon(points: pd.DataFrame) -> pd.Series:
@@ -128,10 +124,9 @@ def frontiers(runs: pd.DataFrame, metric: str = "accuracy", kinds: Sequence[str]
     frames = []
     for kind in kinds:
         for formula in _formulas(runs, kind):
-            points = frontier(runs, kind, metric, formula)
-            if points["choices"].max() > 1:
-                points = choice.price(points, runs[on_axis(runs, kind).notna()])
-            frames.append(points)
+            tried = tried_runs(runs, kind, formula)
+            points = summarized(choice.choose(tried), kind, metric, formula)
+            frames.append(choice.price(points, tried) if points["choices"].max() > 1 else points)
     if not frames:
         names = " or ".join(f"epsilon/{kind}" for kind in kinds)
         raise ReportError(f"frontier: needs trials with a finite {names}, found none")
@@ -222,9 +217,3 @@ def _formulas(runs: pd.DataFrame, kind: str) -> list[str]:
     prefix = _key(kind, "")
     logged = [name for name in sorted(runs.columns) if name.startswith(prefix) and runs[name].notna().any()]
     return [name.removeprefix(prefix) for name in logged]
-
-
-def _require_one(runs: pd.DataFrame, name: str) -> None:
-    values = sorted(set(runs[name].map(str)))
-    if len(values) > 1:
-        raise MixedTrials(f"{name}: must be the same for all points of one frontier, got {', '.join(values)}")
