@@ -239,8 +239,8 @@ class PrivacyEvent:
         taken = self.accountants  # raises if none is proved
         accountant = accountant or taken[0]
         if accountant not in (self.proved.accountants if self.proved else taken):
-            reason = "" if self.sampler != "shuffled" else ("; amplification by sampling is not proved for shuffled "
-                                                            "batches")
+            is_bare = self.proved is not None and not self.proved.amplified
+            reason = f"; amplification by sampling is not proved for {self.sampler} batches" if is_bare else ""
             raise UnsupportedAccounting(f"accountant {accountant!r}: not proved for sampler {self.sampler} with "
                                         f"relation {self.relation}, only {', '.join(taken)}{reason}")
         check_delta(delta)

@@ -108,7 +108,8 @@ def test_one_row_of_random_bits_moves_a_trainers_sum_by_at_most_c(factor):
     def total(rows):
         """The released sum, exact: float64 holds all its bits."""
         out = Parameters((0, width), 1, CPU, torch.float64)
-        release.release(factor, [rows[None]], [], out)
+        release.add(factor, rows[None])
+        release.release(out)
         return [Fraction(x) * trial.batch_size for x in out.biases[0][0].tolist()]
     for _ in range(ROUNDS):
         rows = random_bits((N_RECORDS, width), generator)
