@@ -5,14 +5,12 @@ The setting is called `arithmetic` in files. Keys and params of trials use its o
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from pipeline.trials import steps
 from pipeline.trials.fields import ConfigError, listed_or, refuse
 from pipeline.trials.part import PARTS, SLOTS, Part, part
-
-if TYPE_CHECKING:
-    from pipeline.trials.config import TrialConfig
+from pipeline.trials.trial import Trial
 
 LEAST_CLIPPING_NORM = 1e-290  # float64 ends at 5e-324
 LARGEST_NORM = 1e6  # largest norm of inputs; the least is 1/LARGEST_NORM
@@ -45,7 +43,7 @@ class Integer(Arithmetic):
     exact = True
     works = "pipeline.learning.integer_training:IntegerTraining"
 
-    def check(self, trial: TrialConfig) -> None:
+    def check(self, trial: Trial) -> None:
         """Refuse parts without an integer version, inputs of unknown size, and sizes with sums above 32 bits."""
         if not trial.parts.trainer.built_in:
             return

@@ -14,16 +14,13 @@ The two are equal, except for readings of the paper that keep its noise but boun
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 from pipeline.trials.condition import chosen, positive, zero
 from pipeline.trials.fields import ConfigError, refuse
 from pipeline.trials.mechanism import Gaussian
 from pipeline.trials.network import ACTIVATION_SLOPES, ACTIVATION_SUPREMA
 from pipeline.trials.part import again, part, setting
-
-if TYPE_CHECKING:
-    from pipeline.trials.config import TrialConfig
+from pipeline.trials.trial import Trial
 
 MAX_ERROR_NORM = math.sqrt(2)  # ||softmax(z) - onehot(y)||^2 = (1 - p_y)^2 + sum of the other p^2 <= 2
 _CLIPS = chosen("bounding", "clip")
@@ -71,14 +68,14 @@ class Component(Gaussian):
     def update_norm(self) -> float:
         return self.target_norm
 
-    def stated_norm(self, trial: TrialConfig) -> float:
+    def stated_norm(self, trial: Trial) -> float:
         return stated_norm(trial)
 
-    def sensitivity_ratio(self, trial: TrialConfig) -> float:
+    def sensitivity_ratio(self, trial: Trial) -> float:
         """Return 1, except for readings of Lee & Kifer that keep the noise and change the bound."""
         return sensitivity_ratio(trial)
 
-    def factor_bounds(self, trial: TrialConfig) -> list[tuple[float, float]]:
+    def factor_bounds(self, trial: Trial) -> list[tuple[float, float]]:
         """Return the bounds of `Mechanism`; with `bounding: scale`, ||delta^l|| is at most C/sqrt(L)."""
         activations = activation_bounds(trial)
         deltas = delta_bounds(trial, error_bound(trial))
@@ -87,7 +84,7 @@ class Component(Gaussian):
         norm = contribution_norm(trial)
         return [(delta / norm, activation) for delta, activation in zip(deltas, activations, strict=True)]
 
-    def check(self, trial: TrialConfig) -> None:
+    def check(self, trial: Trial) -> None:
         """Refuse a matrix of a device, whose norm cannot be set, and target norms and noise that are too small."""
         refuse(trial.parts.projector.hardware, "mechanism", "component clipping needs the norm of the feedback matrix, "
                "which is not known of a real OPU", "projector 'opu_hardware'", "use 'per_example'")
@@ -104,7 +101,7 @@ class Component(Gaussian):
                "accounted for", self.noise_multiplier)
         super().check(trial)
 
-    def _check_target_norm(self, trial: TrialConfig) -> None:
+    def _check_target_norm(self, trial: Trial) -> None:
         """Refuse convolutions without a target norm C, and a C too small for activations of any norm tau_h > 0.
 
         The tau_h of a layer solves delta sqrt(1 + tau_h^2) = C/sqrt(L), so C must exceed delta sqrt(L), with delta the
@@ -123,7 +120,7 @@ class Component(Gaussian):
                               "activation (lower tau_e or feedback_norm to lower it)", self.target_norm)
 
 
-def delta_bounds(trial: TrialConfig, error: float) -> tuple[float, ...]:
+def delta_bounds(trial: Trial, error: float) -> tuple[float, ...]:
     """Return the bound on the learning signal's norm ||delta^l|| in each fully connected layer, if ||e|| <= `error`.
 
     e is the error at the output. In hidden layers the bound is beta error sup|phi'|, with beta the spectral norm of the
@@ -133,23 +130,23 @@ def delta_bounds(trial: TrialConfig, error: float) -> tuple[float, ...]:
     return (*[hidden] * len(trial.hidden), error)
 
 
-def error_bound(trial: TrialConfig) -> float:
+def error_bound(trial: Trial) -> float:
     """Return the bound on ||e||: tau_e, or max(tau_e, sqrt 2) if e is not clipped."""
     return trial.tau_e if trial.error_clip else max(trial.tau_e, MAX_ERROR_NORM)
 
 
-def layer_bound(trial: TrialConfig) -> float:
+def layer_bound(trial: Trial) -> float:
     """Return C/sqrt(L), each layer's share of a target C."""
     return trial.target_norm / math.sqrt(len(trial.layers))
 
 
-def conv_bounds(trial: TrialConfig) -> tuple[float, ...]:
+def conv_bounds(trial: Trial) -> tuple[float, ...]:
     """Return the bound C/sqrt(L) on a record's part in each convolution, weights and bias together."""
     n_dense = len(trial.hidden) + 1  # fully connected layers: hidden ones and the output layer
     return (layer_bound(trial),) * (len(trial.layers) - n_dense)
 
 
-def activation_bounds(trial: TrialConfig) -> tuple[float, ...]:
+def activation_bounds(trial: Trial) -> tuple[float, ...]:
     """Return the bound tau_h on the norm of the activations that enter each fully connected layer.
 
     Without a target norm it is the setting `tau_h`. With a target norm C for L layers, it solves ||delta^l|| sqrt(1 +
@@ -167,12 +164,12 @@ def activation_bounds(trial: TrialConfig) -> tuple[float, ...]:
     return (*[tau_h] * len(trial.hidden), min(tau_h, largest_norm))
 
 
-def scales_to_bound(trial: TrialConfig) -> bool:
+def scales_to_bound(trial: Trial) -> bool:
     """Whether a record's part in each layer is scaled to exactly C/sqrt(L) (`bounding: scale`)."""
     return trial.bounding == "scale" and trial.target_norm > 0
 
 
-def stated_norm(trial: TrialConfig) -> float:
+def stated_norm(trial: Trial) -> float:
     """Return the norm to which noise is scaled: the target C, or sqrt(sum_l ||delta^l||^2 (1 + tau_h^2)) without one.
 
     ||delta^l|| is the bound on the learning signal of layer l if the error e is clipped to ||e|| <= tau_e.
@@ -183,7 +180,7 @@ def stated_norm(trial: TrialConfig) -> float:
     return math.sqrt(sum_of_squares * (1 + trial.tau_h**2))
 
 
-def contribution_norm(trial: TrialConfig) -> float:
+def contribution_norm(trial: Trial) -> float:
     """Return the bound on the norm of a record's contribution: the root of the summed squared bounds on its layers.
 
     The squared bound is C^2/L for each convolution, with C the target norm and L the number of layers. It is
@@ -199,6 +196,6 @@ def contribution_norm(trial: TrialConfig) -> float:
     return math.sqrt(of_convolutions + of_dense_layers)
 
 
-def sensitivity_ratio(trial: TrialConfig) -> float:
+def sensitivity_ratio(trial: Trial) -> float:
     """Return the largest contribution of a record over the norm to which its noise is scaled."""
     return contribution_norm(trial) / stated_norm(trial)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-if TYPE_CHECKING:
-    from pipeline.trials.config import TrialConfig
+from pipeline.trials.trial import Trial
 
 
 class Need(NamedTuple):
@@ -14,14 +13,14 @@ class Need(NamedTuple):
 
     name: str  # of the setting that it is on
     accepted: str  # in words: `> 0`, `'clip' or 'scale'`
-    holds: Callable[[TrialConfig], bool]
+    holds: Callable[[Trial], bool]
 
     @property
     def text(self) -> str:
         """Return the condition in words: `tau_h_min > 0`."""
         return f"{self.name} {self.accepted}"
 
-    def actual(self, trial: TrialConfig) -> str:
+    def actual(self, trial: Trial) -> str:
         """Return a trial's value in words: `tau_h_min 0`."""
         return f"{self.name} {_word(getattr(trial, self.name))}"
 

@@ -5,13 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from pipeline.trials.fields import refuse
 from pipeline.trials.part import Part, View, part, setting
-
-if TYPE_CHECKING:
-    from pipeline.trials.config import TrialConfig
+from pipeline.trials.trial import Trial
 
 
 @dataclass(frozen=True)
@@ -74,7 +72,7 @@ class Data(Part):
         """Return the numbers of (training, validation) records."""
         return self.spec.split_sizes(self.validation_fraction, self.train_records)
 
-    def check(self, trial: TrialConfig) -> None:
+    def check(self, trial: Trial) -> None:
         """Refuse more records than there are, and an empty validation set."""
         refuse(self.train_records > self.spec.n_train, "train_records",
                f"must be at most the {self.spec.n_train} of {self.name}", self.train_records)

@@ -6,16 +6,15 @@ import dataclasses
 import math
 import re
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from pipeline.trials.condition import Need, chosen, not_chosen, positive
 from pipeline.trials.feature_file import file_of
 from pipeline.trials.fields import ConfigError, refuse
 from pipeline.trials.part import Part, again, declares, part, setting, uses
-
-if TYPE_CHECKING:
-    from pipeline.trials.config import TrialConfig
+from pipeline.trials.trial import Trial
 
 CROPPED = 2  # rows and columns of scattering coefficients that stand for the padding, and are left out
 MAX_FEATURES = 100_000  # of a record: 14 GB of 70,000
@@ -48,22 +47,22 @@ class Features(Part):
         """Whether computing the features takes a real OPU."""
         return False
 
-    def shape(self, trial: TrialConfig) -> tuple[int, ...]:
+    def shape(self, trial: Trial) -> tuple[int, ...]:
         """Return the shape of one record's features, channels first."""
         raise NotImplementedError
 
-    def public_because(self, trial: TrialConfig) -> str:
+    def public_because(self, trial: Trial) -> str:
         """Return what the features are and why they need no privacy budget; for `privacy.notes`."""
         raise NotImplementedError
 
-    def scale(self, trial: TrialConfig) -> float:
+    def scale(self, trial: Trial) -> float:
         """Return the size to which integer arithmetic clamps a feature; 0 if the features' size is unknown."""
         return FEATURE_SIZE if self.feature_groups or self.standardised else 0.0
 
-    def check_size(self, trial: TrialConfig) -> None:
+    def check_size(self, trial: Trial) -> None:
         """Refuse settings or a data set for which the features cannot be computed."""
 
-    def check(self, trial: TrialConfig) -> None:
+    def check(self, trial: Trial) -> None:
         """Refuse features that cannot be computed, and groups or decorrelation that do not fit their channels."""
         self.check_size(trial)
         shape, groups, degree = self.shape(trial), self.feature_groups, self.feature_decorrelation
@@ -78,7 +77,7 @@ class Features(Part):
                f"takes at most {MAX_CORRELATED_CHANNELS:,} channels", f"{degree:g} with {n_channels:,}",
                "take fewer channels, or 0")
 
-    def blocks(self, trial: TrialConfig) -> list[tuple[float, TrialConfig]]:
+    def blocks(self, trial: Trial) -> list[tuple[float, Any]]:
         """Return the maps whose features stand side by side, each with its weight; nothing for a single map.
 
         A map is given by a trial that has its settings. The weight is the norm of a record's features by this map, in
@@ -86,11 +85,11 @@ class Features(Part):
         """
         return []
 
-    def settled(self, trial: TrialConfig) -> dict[str, Any]:
+    def settled(self, trial: Trial) -> dict[str, Any]:
         """Return the value of `feature_groups` that its default of -1 stands for; nothing if it was given."""
         return {"feature_groups": 1 if self.standardised else self.groups} if self.feature_groups < 0 else {}
 
-    def key(self, trial: TrialConfig) -> tuple[Any, ...]:
+    def key(self, trial: Trial) -> tuple[Any, ...]:
         """Return a key that differs for different features of the same records: the name, and the settings in use."""
         key: list[Any] = [self.name]
         for field in dataclasses.fields(self):
@@ -142,10 +141,10 @@ class Pixels(Features):
         "centered", "pixels on [0, 1] (`unit`), on [-1, 1] (`centered`), or shifted and scaled by published constants",
         choices=("centered", "standardized", "unit"))
 
-    def shape(self, trial: TrialConfig) -> tuple[int, ...]:
+    def shape(self, trial: Trial) -> tuple[int, ...]:
         return trial.parts.data.spec.shape
 
-    def scale(self, trial: TrialConfig) -> float:
+    def scale(self, trial: Trial) -> float:
         """Return the largest absolute value of a pixel on [0, 1] after it was shifted and scaled as `inputs` says."""
         if self.inputs != "standardized":
             return 1.0
@@ -153,21 +152,21 @@ class Pixels(Features):
         # (x - mean)/std is largest in size at x = 0 or x = 1
         return max(max(mean, 1 - mean) / std for mean, std in zip(spec.mean, spec.std, strict=True))
 
-    def public_because(self, trial: TrialConfig) -> str:
+    def public_because(self, trial: Trial) -> str:
         return "the records themselves"
 
 
 class SquareImages(Features):
     """A map of square images."""
 
-    def size(self, trial: TrialConfig) -> int:
+    def size(self, trial: Trial) -> int:
         """Return the rows (equal to the columns) of the images, and refuse a data set of others."""
         shape = trial.parts.data.spec.shape
         refuse(len(shape) != 3 or shape[1] != shape[2], "features", f"{self.name} takes square images, which "
                f"{trial.dataset} has not", f"'{self.name}'", "use 'pixels'")
         return shape[1]
 
-    def check_encoder_size(self, trial: TrialConfig, name: str, pools: int) -> None:
+    def check_encoder_size(self, trial: Trial, name: str, pools: int) -> None:
         """Refuse colours, or `pools` averages in a row (the setting `name`), that the encoder cannot take."""
         colours, data = trial.parts.data.spec.shape[0], trial.dataset
         refuse(colours not in (1, 3), "dataset", f"an encoder takes images of 1 or 3 colours, and {data} has {colours}",
@@ -202,17 +201,17 @@ class Scattering(SquareImages):
         0.0, "a: channels x, once standardised over synthetic images, become (S + 0.1)^(-a/2) x, S their covariance "
         "there, over its mean variance; 0 leaves them, 1 whitens", low=0, high=1, elide=True)
 
-    def shape(self, trial: TrialConfig) -> tuple[int, ...]:
+    def shape(self, trial: Trial) -> tuple[int, ...]:
         """Return (channels of all colours, rows, columns), without the padding."""
         colours, *sizes = trial.parts.data.spec.shape
         scales = self.scattering_scales
         rows, columns = (padded_size(size, scales) // 2**scales - CROPPED for size in sizes)
         return colours * coefficients(scales, self.scattering_angles), rows, columns
 
-    def public_because(self, trial: TrialConfig) -> str:
+    def public_because(self, trial: Trial) -> str:
         return f"scattering coefficients{self.treatment}, {OF_ONE_RECORD}"
 
-    def check_size(self, trial: TrialConfig) -> None:
+    def check_size(self, trial: Trial) -> None:
         """Refuse a number of scales J for which images are too small."""
         size, scales = self.size(trial), self.scattering_scales
         padding = (padded_size(size, scales) - size + 1) // 2  # of a side, by reflection: fewer pixels than there are
@@ -260,27 +259,28 @@ class Patches(SquareImages):
         """Whether features beside those of patches are computed apart, and weighted."""
         return self.patch_beside != "none" and self.beside_weight > 0
 
-    def shape(self, trial: TrialConfig) -> tuple[int, ...]:
+    def shape(self, trial: Trial) -> tuple[int, ...]:
         """Return (two channels of each filter and those of the encoder, rows of pools, columns of pools)."""
         if self.apart:  # with pools of their own, so that the shape is flat
             return (sum(math.prod(block.parts.features.shape(block)) for _, block in self.blocks(trial)),)
         encoder_channels = ENCODER_CHANNELS if self.patch_beside == "encoder" else 0
         return 2 * self.patch_filters + encoder_channels, self.patch_pools, self.patch_pools
 
-    def blocks(self, trial: TrialConfig) -> list[tuple[float, TrialConfig]]:
+    def blocks(self, trial: Trial) -> list[tuple[float, Any]]:
         """Return the map to patches and those beside it with their weights, if they are computed apart."""
         if not self.apart:
             return []
         alone: dict[str, Any] = {"patch_beside": "none", "beside_weight": 0.0}
-        blocks = [(1.0, dataclasses.replace(trial, **alone))]
+        changed: Any = partial(dataclasses.replace, trial)
+        blocks = [(1.0, changed(**alone))]
         for name in BESIDE[self.patch_beside]:
             beside = {**alone, "features": name}
             if name == "scattering":
                 beside["feature_reference"] = "dead_leaves"  # as for patches and encoder
-            blocks.append((self.beside_weight, dataclasses.replace(trial, **beside)))
+            blocks.append((self.beside_weight, changed(**beside)))
         return blocks
 
-    def public_because(self, trial: TrialConfig) -> str:
+    def public_because(self, trial: Trial) -> str:
         maps = {"encoder": "activations of convolutions trained to tell synthetic objects apart",
                 "scattering": "scattering coefficients"}
         names = BESIDE[self.patch_beside]
@@ -290,7 +290,7 @@ class Patches(SquareImages):
         return (f"responses{self.treatment} to patches of synthetic images of dead leaves, whitened and standardised "
                 f"over these{self.decorrelating}{text}, {OF_ONE_RECORD}")
 
-    def check_size(self, trial: TrialConfig) -> None:
+    def check_size(self, trial: Trial) -> None:
         """Refuse patches or pools that do not fit an image, and more features than `MAX_FEATURES`."""
         size, data, pools = self.size(trial), trial.dataset, self.patch_pools
         refuse(self.patch_size > size, "patch_size", f"must be at most the {size} rows of images of {data}",
@@ -325,14 +325,14 @@ class Encoder(SquareImages):
     feature_power: float = again("feature_power", elide=True)
     feature_decorrelation: float = again("feature_decorrelation", elide=True)
 
-    def shape(self, trial: TrialConfig) -> tuple[int, ...]:
+    def shape(self, trial: Trial) -> tuple[int, ...]:
         return ENCODER_CHANNELS, self.encoder_pools, self.encoder_pools
 
-    def public_because(self, trial: TrialConfig) -> str:
+    def public_because(self, trial: Trial) -> str:
         return (f"activations{self.treatment} of convolutions trained to tell synthetic objects apart, standardised "
                 f"over synthetic images of dead leaves{self.decorrelating}, {OF_ONE_RECORD}")
 
-    def check_size(self, trial: TrialConfig) -> None:
+    def check_size(self, trial: Trial) -> None:
         self.check_encoder_size(trial, "encoder_pools", self.encoder_pools)
 
 
@@ -358,17 +358,17 @@ class Optical(Features):
     def hardware(self) -> bool:
         return self.optical_device == "hardware"
 
-    def shape(self, trial: TrialConfig) -> tuple[int, ...]:
+    def shape(self, trial: Trial) -> tuple[int, ...]:
         return (self.optical_width,)
 
-    def public_because(self, trial: TrialConfig) -> str:
+    def public_because(self, trial: Trial) -> str:
         note = (f"optical random features |R x|^2 of pixels compared with {self.optical_thresholds} thresholds, "
                 f"{OF_ONE_RECORD}")
         if self.hardware:
             note += "; presupposes that the device maps every record without crosstalk from others"
         return note
 
-    def check_size(self, trial: TrialConfig) -> None:
+    def check_size(self, trial: Trial) -> None:
         levels = trial.parts.data.spec.scale
         refuse(self.optical_thresholds > levels, "optical_thresholds", f"must be at most the {levels:g} steps of a "
                f"pixel of {trial.dataset}", self.optical_thresholds)
@@ -392,15 +392,15 @@ class File(Features):
         "", "statement that the encoder of these features is public, and which it is, for privacy.notes")
     feature_groups: int = again("feature_groups")
 
-    def shape(self, trial: TrialConfig) -> tuple[int, ...]:
+    def shape(self, trial: Trial) -> tuple[int, ...]:
         return (self.feature_width,)
 
-    def public_because(self, trial: TrialConfig) -> str:
+    def public_because(self, trial: Trial) -> str:
         file = f"called {self.feature_name}" if self.feature_name else f"SHA-256 {self.feature_sha256}"
         return (f"features from a file ({file}), row by row those of one record, which costs nothing if their encoder "
                 f"is public; whoever runs the trial states of it: {self.feature_source}")
 
-    def check_size(self, trial: TrialConfig) -> None:
+    def check_size(self, trial: Trial) -> None:
         """Refuse a file without a statement on its encoder, and a malformed name or digest."""
         source, name, sha256 = self.feature_source, self.feature_name, self.feature_sha256
         refuse(not source.strip() or "\n" in source or len(source) > MAX_SOURCE_LENGTH, "feature_source", "must say in "
@@ -413,7 +413,7 @@ class File(Features):
         refuse(not name and not re.fullmatch("[0-9a-f]{64}", sha256), "feature_sha256", "must be 64 hexadecimal digits",
                f"'{sha256}'")
 
-    def settled(self, trial: TrialConfig) -> dict[str, Any]:
+    def settled(self, trial: Trial) -> dict[str, Any]:
         """Return absolute path, width and digest of the file, which it must have; `feature_name` replaces the digest.
 
         If digest (or name) and width are given, the file may be absent, for example for trials from a tracking store.
@@ -441,12 +441,12 @@ class File(Features):
         return {**settled, "feature_sha256": file.sha256}
 
 
-def stated(shape: Callable[[TrialConfig], tuple[int, ...]] | tuple[int, ...], public_because: str) -> type[Features]:
+def stated(shape: Callable[[Any], tuple[int, ...]] | tuple[int, ...], public_because: str) -> type[Features]:
     """Return a subclass of `Features` that gives the shape, or a trial's shape, and the statement of an extension."""
     class Stated(Features):
-        def shape(self, trial: TrialConfig) -> tuple[int, ...]:
+        def shape(self, trial: Trial) -> tuple[int, ...]:
             return shape(trial) if callable(shape) else shape
 
-        def public_because(self, trial: TrialConfig) -> str:
+        def public_because(self, trial: Trial) -> str:
             return f"features '{self.name}'{self.treatment}, {OF_ONE_RECORD}, as the extension states: {public_because}"
     return Stated

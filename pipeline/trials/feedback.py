@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from pipeline.trials.condition import Need, not_chosen, positive
 from pipeline.trials.fields import listed_or, refuse
 from pipeline.trials.part import Part, View, again, part, setting
-
-if TYPE_CHECKING:
-    from pipeline.trials.config import TrialConfig
+from pipeline.trials.trial import Trial
 
 
 class Feedback(Part):
@@ -26,7 +24,7 @@ class Feedback(Part):
     optical: ClassVar[bool] = False  # whether light projects the error
     not_integer = "nothing is known of how its products round"
 
-    def check(self, trial: TrialConfig) -> None:
+    def check(self, trial: Trial) -> None:
         """Refuse projectors that the algorithm does not accept."""
         refuse(trial.projector not in self.projectors, "projector", f"{self.name} takes {listed_or(self.projectors)}",
                f"'{trial.projector}' (tdfa through an OPU is called pdfa)")
@@ -144,7 +142,7 @@ class HardwareOpu(SimulatedOpu):
     not_integer = "nobody has shown that a real OPU projects a record without a trace of others"
     works = "pipeline.learning.feedback.projection:HardwareOpuProjector"
 
-    def check(self, trial: TrialConfig) -> None:
+    def check(self, trial: Trial) -> None:
         refuse(trial.secure, "projector", "nobody has shown that a real OPU projects a record without a trace of "
                "others, on which a guarantee to the last bit rests", "'opu_hardware' with noise 'secure'",
                "use 'opu_simulated'")
@@ -171,7 +169,7 @@ class PhysicalOpu(Gaussian):
     adc_bits: int = setting(
         0, "the camera rounds to 2^bits levels from 0 to the full well; 0 does not round", low=0, high=24)
 
-    def check(self, trial: TrialConfig) -> None:
+    def check(self, trial: Trial) -> None:
         """Refuse other optical noise: the device adds the noise of its light and camera to projections only."""
         for name in ("sigma", "target_label_epsilon"):
             value = getattr(trial, name)
@@ -183,7 +181,7 @@ class PhysicalOpu(Gaussian):
                "'secure' with projector 'opu_physical'", "use 'research'")
 
 
-def is_centered(trial: TrialConfig) -> bool:
+def is_centered(trial: Trial) -> bool:
     """Return whether B loses its mean over classes; a `feedback_centered` that the trial does not use has no effect."""
     return bool(trial.canonical().get("feedback_centered", False))
 

@@ -10,13 +10,10 @@ import math
 import operator
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pipeline.trials.condition import Need
-
-if TYPE_CHECKING:
-    from pipeline.trials.config import TrialConfig
-
+from pipeline.trials.trial import Trial
 
 SYNONYMS = {"arithmetic": "matmul_precision"}  # name in files -> name in keys and params
 
@@ -115,7 +112,7 @@ def accepted(name: str, names: Collection[str], what: str) -> str:
     return f"{suggestion(name, names)}{what} are {', '.join(names)}"
 
 
-def always(trial: TrialConfig) -> bool:
+def always(trial: Trial) -> bool:
     """Return True: a setting without a condition applies to every trial that has it."""
     return True
 
@@ -130,7 +127,7 @@ def setting(
     open_low: bool = False,
     open_high: bool = False,
     per_trial: bool = False,
-    applies: Callable[[TrialConfig], bool] = always,
+    applies: Callable[[Trial], bool] = always,
     needs: Sequence[Need] = (),
     elide: bool = False,
     identity: bool = True,

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from pipeline.trials.condition import not_chosen, positive
 from pipeline.trials.feedback import Feedback
 from pipeline.trials.feedback import Projector as Projector  # its settings must be declared first
 from pipeline.trials.fields import ConfigError, listed_or, refuse
 from pipeline.trials.part import Part, again, part, parts_of, setting
-
-if TYPE_CHECKING:
-    from pipeline.trials.config import TrialConfig
+from pipeline.trials.trial import Trial
 
 MIN_NOISE_OVER_C = 0.2  # least noise_multiplier above 0
 # Least delta per composed step of a privacy-loss distribution: ten times the possible rounding error.
@@ -34,25 +32,25 @@ class Mechanism(Part):
     not_integer = "contributions in integers need Gaussian noise and a stated bound on their norm (guarantee)"
     feedback_norm = 0.0  # spectral norm to which feedback matrices are scaled; 0 does not scale
 
-    def check(self, trial: TrialConfig) -> None:
+    def check(self, trial: Trial) -> None:
         """Refuse a target epsilon if the mechanism states no guarantee: no epsilon can be computed then."""
         refuse(self.private and not self.composed and trial.target_epsilon, "target_epsilon", f"mechanism "
                f"'{self.name}' states no guarantee (guarantee of register_mechanism), so nothing can be accounted for",
                trial.target_epsilon)
 
-    def kind(self, trial: TrialConfig) -> str:
+    def kind(self, trial: Trial) -> str:
         """Return the kind of a trial's finite epsilon: `certified`, `stated`, `label`, or empty for none."""
         return ""
 
-    def sensitivity_ratio(self, trial: TrialConfig) -> float:
+    def sensitivity_ratio(self, trial: Trial) -> float:
         """Return the largest contribution of a record over the norm to which its noise is scaled."""
         return 1.0
 
-    def stated_norm(self, trial: TrialConfig) -> float:
+    def stated_norm(self, trial: Trial) -> float:
         """Return the norm to which noise is scaled."""
         return self.update_norm
 
-    def factor_bounds(self, trial: TrialConfig) -> Sequence[tuple[float, float]] | None:
+    def factor_bounds(self, trial: Trial) -> Sequence[tuple[float, float]] | None:
         """Return (bound on ||delta^l||/C, bound on ||h^{l-1}||) of every layer l; None without separate bounds.
 
         delta^l is a record's learning signal, h^{l-1} its activations, and C the bound on its whole contribution.
@@ -76,7 +74,7 @@ def certified_mechanisms() -> list[str]:
     return [name for name, cls in parts_of("mechanism", Mechanism).items() if cls.certified]
 
 
-def check_denoise(trial: TrialConfig) -> None:
+def check_denoise(trial: Trial) -> None:
     """Refuse `denoise` for trials whose learning signals are not in the column space of a known feedback matrix B."""
     feedback, network = trial.parts.feedback, trial.parts.network
     if not (feedback.exact or feedback.matrix):  # `check_matrix` below refuses back-propagation, which is exact
@@ -89,7 +87,7 @@ def check_denoise(trial: TrialConfig) -> None:
     check_matrix("denoise", trial)
 
 
-def check_matrix(name: str, trial: TrialConfig) -> None:
+def check_matrix(name: str, trial: Trial) -> None:
     """Refuse the setting `name`, which needs a known feedback matrix B, for back-propagation and a real OPU."""
     refuse(trial.parts.feedback.exact, name, "must be false with bp, whose error is released once and never projected",
            "true")
@@ -149,7 +147,7 @@ class Photonic(Mechanism):
         0.0, "label epsilon that the whole run may cost; sets sigma of the photonic mechanism. 0 leaves that to sigma",
         low=0, high=1e6, per_trial=True, elide=True)
 
-    def kind(self, trial: TrialConfig) -> str:
+    def kind(self, trial: Trial) -> str:
         """Return `label` if every layer's error gets noise, so that the label epsilon is finite; else an empty text."""
         if trial.physical:  # the device's noise is on projections; the output layer's error is one only if joint
             return "label" if self.joint_release else ""
@@ -164,7 +162,7 @@ class Photonic(Mechanism):
         target = fields.get("target_label_epsilon") or 0.0  # absent unless it sets the noise
         return f"label_epsilon={target:g}" if target > 0 else f"sigma={fields['sigma']:g}"
 
-    def check(self, trial: TrialConfig) -> None:
+    def check(self, trial: Trial) -> None:
         """Refuse trials that Ohana et al. 2021 do not describe, and targets that cannot be met."""
         self._check_described(trial)
         refuse(self.tau_h_min > self.tau_h, "tau_h_min", f"must be at most tau_h = {self.tau_h}", self.tau_h_min)
@@ -178,7 +176,7 @@ class Photonic(Mechanism):
         if self.target_label_epsilon:
             self._check_target(trial)
 
-    def _check_described(self, trial: TrialConfig) -> None:
+    def _check_described(self, trial: Trial) -> None:
         """Refuse algorithms, networks and samplers for which the photonic mechanism has no description."""
         feedback = trial.parts.feedback
         if not feedback.described:
@@ -193,7 +191,7 @@ class Photonic(Mechanism):
             raise ConfigError(f"sampler: nothing is claimed or proved of the photonic mechanism with {trial.sampler} "
                               "batches; use 'shuffled' or 'without_replacement', or mechanism 'per_example'")
 
-    def _check_joint(self, trial: TrialConfig) -> None:
+    def _check_joint(self, trial: Trial) -> None:
         """Refuse `joint_release` unless the output layer's error can be decoded from the noisy projection."""
         check_matrix("joint_release", trial)
         refuse(not self.output_noise, "output_noise", "must be true with joint_release, which decodes the output "
@@ -202,7 +200,7 @@ class Photonic(Mechanism):
         refuse(sum(trial.hidden) < n_classes, "hidden", f"must sum to at least the {n_classes} classes with "
                "joint_release, or their error cannot be decoded from the projection", list(trial.hidden))
 
-    def _check_target(self, trial: TrialConfig) -> None:
+    def _check_target(self, trial: Trial) -> None:
         """Refuse a target label epsilon that is too small, is given together with sigma, or cannot be met."""
         name, target = "target_label_epsilon", self.target_label_epsilon
         refuse(target < MIN_LABEL_EPSILON, name, f"must be 0 (sigma is given) or at least {MIN_LABEL_EPSILON}, below "
@@ -226,7 +224,7 @@ class Gaussian(Mechanism):
         "noise_multiplier", low=0, per_trial=True)
     denoise: bool = again("denoise", elide=True)
 
-    def kind(self, trial: TrialConfig) -> str:
+    def kind(self, trial: Trial) -> str:
         """Return `certified` for a trial with noise, else an empty text."""
         return "certified" if self.target_epsilon or self.noise_multiplier else ""
 
@@ -236,13 +234,13 @@ class Gaussian(Mechanism):
             return f"epsilon={fields['target_epsilon']:g}"
         return f"z={fields['noise_multiplier']:g}"
 
-    def check(self, trial: TrialConfig) -> None:
+    def check(self, trial: Trial) -> None:
         """Refuse trials that break the assumptions of certified epsilon, or that no accountant supports."""
         self._check_records(trial)
         self._check_noise(trial)
         self._check_delta(trial)
 
-    def _check_records(self, trial: TrialConfig) -> None:
+    def _check_records(self, trial: Trial) -> None:
         """Refuse parts that do not state that a record's contribution depends on this record alone."""
         bounds = f"'{self.name}' bounds what each record contributes, if"
         refuse(trial.parts.feedback.per_record is None, "mechanism", f"{bounds} its learning signals depend on no "
@@ -256,7 +254,7 @@ class Gaussian(Mechanism):
         if self.denoise:
             check_denoise(trial)
 
-    def _check_noise(self, trial: TrialConfig) -> None:
+    def _check_noise(self, trial: Trial) -> None:
         """Refuse a target epsilon together with a noise multiplier, and noise too small to account for."""
         z = self.noise_multiplier
         refuse(self.target_epsilon and z, "target_epsilon", "sets the noise multiplier; give one of the two",
@@ -265,7 +263,7 @@ class Gaussian(Mechanism):
         refuse(0 < max(z, noise_over_contribution) < MIN_NOISE_OVER_C, "noise_multiplier", "must be 0 (no noise, no "
                f"guarantee) or at least {MIN_NOISE_OVER_C}, below which nothing useful can be accounted for", z)
 
-    def _check_delta(self, trial: TrialConfig) -> None:
+    def _check_delta(self, trial: Trial) -> None:
         """Refuse a delta below the rounding errors of a run's privacy-loss distributions, and rounded factors."""
         steps = trial.epochs * trial.steps_per_epoch
         min_delta = steps * MIN_DELTA_PER_STEP

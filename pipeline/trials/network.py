@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from pipeline.trials.condition import chosen
 from pipeline.trials.fields import ConfigError, refuse
 from pipeline.trials.part import Part, part, setting
 from pipeline.trials.shapes import LayerShape, conv_shapes, dense_shapes
-
-if TYPE_CHECKING:
-    from pipeline.trials.config import TrialConfig
+from pipeline.trials.trial import Trial
 
 ACTIVATION_SLOPES = {"tanh": 1.0, "sigmoid": 0.25, "relu": 1.0}  # gamma: the supremum of phi'; the infimum is 0
 ACTIVATION_SUPREMA = {"tanh": 1.0, "sigmoid": 1.0, "relu": math.inf}  # of |phi|
@@ -57,7 +55,7 @@ class Network(Part):
         n_in = below[-1].n_out if below else math.prod(shape)
         return (*below, *dense_shapes((n_in, *self.hidden, n_classes)))
 
-    def check(self, trial: TrialConfig) -> None:
+    def check(self, trial: Trial) -> None:
         """Refuse feedback without hidden layers, and an initialisation that needs a matrix B unless B is known."""
         if not self.hidden and (self.convolutional or not trial.parts.feedback.exact):
             raise ConfigError("hidden", "without hidden layers there is nothing to project an error to, and all "
@@ -72,7 +70,7 @@ class Network(Part):
 class Mlp(Network):
     """Fully connected layers."""
 
-    def check(self, trial: TrialConfig) -> None:
+    def check(self, trial: Trial) -> None:
         """Refuse an algorithm that needs convolutions."""
         super().check(trial)
         refuse(trial.parts.feedback.convolutional, "algorithm", "hybrid back-propagates through convolutions, of which "
@@ -98,7 +96,7 @@ class Convnet(Network):
         channels, rows, columns = shape
         return conv_shapes((channels, rows, columns), self.channels, self.kernel)
 
-    def check(self, trial: TrialConfig) -> None:
+    def check(self, trial: Trial) -> None:
         """Refuse records that are no images, or too small ones."""
         features, shape = trial.parts.features, trial.parts.features.shape(trial)
         what = trial.dataset if features.raw else f"features '{trial.features}'"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import Field
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from pipeline.trials.condition import chosen
 from pipeline.trials.fields import is_whole, listed_or, refuse
@@ -16,9 +16,7 @@ from pipeline.trials.mechanism import Mechanism
 from pipeline.trials.network import Network as Network  # its settings must be declared first
 from pipeline.trials.part import Part, again, extension, load, parts_of, setting
 from pipeline.trials.shapes import LayerShape
-
-if TYPE_CHECKING:
-    from pipeline.trials.config import TrialConfig
+from pipeline.trials.trial import Trial
 
 Build = TypeVar("Build", bound=Callable[..., Any])
 
@@ -44,7 +42,7 @@ class Own(Part):
     def lower_layers(self) -> int:
         return self.shared_blocks
 
-    def settled(self, trial: TrialConfig) -> dict[str, Any]:
+    def settled(self, trial: Trial) -> dict[str, Any]:
         """Return the loaded version if none is given."""
         return {} if self.network_version else {"network_version": self.version}
 
@@ -53,7 +51,7 @@ class Own(Part):
         blocks: tuple[LayerShape, ...] = load("pipeline.learning.modules:described")(self, shape, n_classes).blocks
         return blocks
 
-    def check(self, trial: TrialConfig) -> None:
+    def check(self, trial: Trial) -> None:
         """Refuse what no module of the user can be trained by, and a module that cannot be trained record by record."""
         feedback, mechanism, network = trial.parts.feedback, trial.parts.mechanism, f"network '{self.name}'"
         refuse(not feedback.described and not feedback.convolutional, "algorithm", f"trains {network} as 'bp', 'dfa', "

@@ -18,14 +18,12 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import Field
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast, dataclass_transform
+from typing import Any, ClassVar, TypeVar, cast, dataclass_transform
 
 from pipeline.trials.condition import BUILT_IN_TRAINER, PRIVATE, Need
 from pipeline.trials.fields import ConfigError, always, check, coerce, listed_or, refuse
 from pipeline.trials.fields import setting as setting
-
-if TYPE_CHECKING:
-    from pipeline.trials.config import TrialConfig
+from pipeline.trials.trial import Trial
 
 SETTINGS: dict[str, Field[Any]] = {}  # by name, for all slots and parts
 RESERVED: set[str] = set()  # attributes of trials, so no setting may have these names
@@ -92,10 +90,10 @@ class Part:
         dataclasses.dataclass(frozen=True)(cls)
         cls.settings = dataclasses.fields(cls)  # which looks through all attributes of the class at every call
 
-    def check(self, trial: TrialConfig) -> None:
+    def check(self, trial: Trial) -> None:
         """Refuse settings that do not go with this part: naming one, its value, the reason, and what is accepted."""
 
-    def settled(self, trial: TrialConfig) -> dict[str, Any]:
+    def settled(self, trial: Trial) -> dict[str, Any]:
         """Return the settings whose values follow from other settings."""
         return {}
 
@@ -126,7 +124,7 @@ def declares(part: Part | type[Part], name: str) -> bool:
     return name in getattr(part, "__dataclass_fields__", ())
 
 
-def uses(part: Part | TrialConfig, f: Field[Any], trial: TrialConfig) -> bool:
+def uses(part: Part | Trial, f: Field[Any], trial: Trial) -> bool:
     """Whether the field `f` of a part affects the result of a trial that has the part: whether its conditions hold.
 
     A field marked `elide` is left out of a trial's identity at its default, so there it counts as unused. The choice

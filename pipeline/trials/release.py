@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from pipeline.trials.condition import BUILT_IN_TRAINER, Need
 from pipeline.trials.fields import ConfigError, listed_or, refuse
 from pipeline.trials.mechanism import certified_mechanisms
 from pipeline.trials.part import Part, part, setting
 from pipeline.trials.shapes import n_parameters
-
-if TYPE_CHECKING:
-    from pipeline.trials.config import TrialConfig
+from pipeline.trials.trial import Trial
 
 DISCLOSURES = ("plain", "noisy", "withheld")  # how private records are logged
 LARGEST_BOUND = 1e15  # largest norm and noise in secure trials; the least is 1/LARGEST_BOUND
@@ -43,15 +41,15 @@ class Release(Part):
     seed: int = setting(0, "seed of split, initialisation and feedback and, in research, of sampling and noise",
                         low=0, high=2**63 - 1, per_trial=True)
 
-    def settled(self, trial: TrialConfig) -> dict[str, Any]:
+    def settled(self, trial: Trial) -> dict[str, Any]:
         """Return an empty `private_metrics` if it has its default, so that it still follows the source of the noise."""
         return {"private_metrics": ""} if self.private_metrics == self.default_metrics(trial) else {}
 
-    def default_metrics(self, trial: TrialConfig) -> str:
+    def default_metrics(self, trial: Trial) -> str:
         """Return the default of `private_metrics` for a trial: how private records are logged."""
         return self.default_disclosure if trial.parts.mechanism.private else "plain"
 
-    def check(self, trial: TrialConfig) -> None:
+    def check(self, trial: Trial) -> None:
         """Refuse metrics that no epsilon covers, canaries that bound nothing, and what `secure` cannot guarantee."""
         mechanism, sampler, n_train = trial.parts.mechanism, trial.parts.sampler, trial.split_sizes[0]
         guaranteed = bool(mechanism.kind(trial))

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, TypedDict
+from typing import ClassVar, TypedDict
 
 from pipeline.trials.fields import refuse
 from pipeline.trials.part import Part, part, parts_of, setting
-
-if TYPE_CHECKING:
-    from pipeline.trials.config import TrialConfig
+from pipeline.trials.trial import Trial
 
 RELATIONS = ("add/remove", "replace-one")
 
@@ -44,11 +42,11 @@ class Sampler(Part):
         """Return a privacy event's numbers for a record's participation, with n training records."""
         raise NotImplementedError
 
-    def participations(self, trial: TrialConfig, epochs: int) -> tuple[int, float, str]:
+    def participations(self, trial: Trial, epochs: int) -> tuple[int, float, str]:
         """Return (n, q, words for notes): in these epochs, a record participates a Binomial(n, q) number of times."""
         raise ValueError(f"sampler: participations are known of shuffled and without_replacement, got {self.name}")
 
-    def check(self, trial: TrialConfig) -> None:
+    def check(self, trial: Trial) -> None:
         """Refuse a batch larger than the training set."""
         n_train = trial.split_sizes[0]
         refuse(self.batch_size > n_train, "batch_size",
@@ -69,7 +67,7 @@ class Shuffled(Sampler):
     def rates(self, n: int) -> Rates:
         return {}  # only the number of participations is known
 
-    def participations(self, trial: TrialConfig, epochs: int) -> tuple[int, float, str]:
+    def participations(self, trial: Trial, epochs: int) -> tuple[int, float, str]:
         return epochs, 1.0, "a record takes part once per epoch"
 
 
@@ -88,7 +86,7 @@ class WithoutReplacement(Sampler):
     def rates(self, n: int) -> Rates:
         return {"N": n, "m": self.batch_size}
 
-    def participations(self, trial: TrialConfig, epochs: int) -> tuple[int, float, str]:
+    def participations(self, trial: Trial, epochs: int) -> tuple[int, float, str]:
         draws, q = epochs * trial.steps_per_epoch, self.batch_size / trial.split_sizes[0]
         return draws, q, f"participations are binomial ({draws} draws, q = {q:.4g})"
 

@@ -12,10 +12,9 @@ numbers out of range are clamped, which makes no contribution longer.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-if TYPE_CHECKING:
-    from pipeline.trials.config import TrialConfig
+from pipeline.trials.trial import Trial
 
 LARGEST_FIRST, LARGEST_SECOND = 127, 64  # largest entries of the two factors of an 8-bit product
 MAX_TERMS = (2**31 - 1) // (LARGEST_FIRST * LARGEST_SECOND)  # such products that fit into a 32-bit sum
@@ -47,7 +46,7 @@ def power_of_two(x: float) -> float:
     return math.ldexp(1.0, exponent - 1 if is_power else exponent)
 
 
-def input_step(trial: TrialConfig) -> float:
+def input_step(trial: Trial) -> float:
     """Return b, the real value of an integer 1 in the inputs, from `input_norm` or from the size of the features."""
     largest = trial.parts.features.scale(trial)
     if trial.input_norm:
@@ -55,7 +54,7 @@ def input_step(trial: TrialConfig) -> float:
     return power_of_two(largest / LARGEST_FIRST)
 
 
-def signal_steps(trial: TrialConfig) -> tuple[float, ...]:
+def signal_steps(trial: Trial) -> tuple[float, ...]:
     """Return s, the real value of an integer 1 in the learning signal of every layer.
 
     With `denoise`, it is for the signal before its projection on the feedback space.
@@ -73,7 +72,7 @@ def signal_steps(trial: TrialConfig) -> tuple[float, ...]:
     return (*hidden_steps, output_step)
 
 
-def steps(trial: TrialConfig, bound: float, deviation: float) -> list[Steps]:
+def steps(trial: Trial, bound: float, deviation: float) -> list[Steps]:
     """Return the steps of every layer, for contributions of norm <= `bound` and noise of this deviation, or 0."""
     sizes = trial.layer_sizes
     unit = deviation or bound  # a contribution's step is a power of two times the noise, so that noise lies on its grid
@@ -108,7 +107,7 @@ def grid_exponent(step: Steps, deviation: float) -> int:
     return round(math.log2(step.contribution * step.input / deviation)) + GRID_BITS
 
 
-def largest_noise(trial: TrialConfig) -> float:
+def largest_noise(trial: Trial) -> float:
     """Return the largest noise, over the bound C on contributions, whose grid is fine enough in every layer.
 
     The grid must divide the steps of a layer's contributions: a b for weights and a for biases.

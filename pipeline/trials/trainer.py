@@ -17,16 +17,14 @@ import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import Field
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from pipeline.trials import loss, mechanism, sampler
 from pipeline.trials.feedback import Feedback
 from pipeline.trials.fields import ConfigError, is_whole, refuse
 from pipeline.trials.part import PARTS, SETTINGS, Part, again, extension, part, parts_of, setting
 from pipeline.trials.shapes import LayerShape, dense_shapes
-
-if TYPE_CHECKING:
-    from pipeline.trials.config import TrialConfig
+from pipeline.trials.trial import Trial
 
 Train = TypeVar("Train", bound=Callable[..., Iterator[Any]])  # `harness` reads the yielded values
 STEP, EPOCH = "step", "epoch"
@@ -53,17 +51,17 @@ class Trainer(Part):
     parameters: ClassVar[staticmethod[[Any], int] | None] = None
     step: ClassVar[staticmethod[..., Any] | None] = None  # releases one step, for its audit
 
-    def stated_event(self, trial: TrialConfig) -> Any:
+    def stated_event(self, trial: Trial) -> Any:
         """Return the privacy event (`dp_accounting.DpEvent`) that the trainer states for a trial with its noise."""
         if self.event is None:
             raise ConfigError(f"event: trainer '{self.name}' states none, so nothing can be accounted for")
         return self.event(trial)
 
-    def run(self, trial: TrialConfig) -> str:
+    def run(self, trial: Trial) -> str:
         """Return `module:attribute` of the code that trains a trial."""
         return self.runs
 
-    def layers(self, trial: TrialConfig) -> tuple[LayerShape, ...]:
+    def layers(self, trial: Trial) -> tuple[LayerShape, ...]:
         """Return the shapes of the trained layers, as far as they are known."""
         raise NotImplementedError
 
@@ -74,17 +72,17 @@ class BuiltIn(Trainer):
 
     built_in = True
 
-    def run(self, trial: TrialConfig) -> str:
+    def run(self, trial: Trial) -> str:
         return trial.parts.network.runs or trial.parts.arithmetic.works
 
-    def layers(self, trial: TrialConfig) -> tuple[LayerShape, ...]:
+    def layers(self, trial: Trial) -> tuple[LayerShape, ...]:
         return trial.parts.network.layers(trial.parts.features.shape(trial), trial.parts.data.spec.n_classes)
 
 
 class _TrainerPart(Part):
     """A part that only trials of a user's trainer can have."""
 
-    def check(self, trial: TrialConfig) -> None:
+    def check(self, trial: Trial) -> None:
         """Refuse the part in a trial without its trainer."""
         trainer_name = self.name if self.slot == "algorithm" else "NAME"
         refuse(trial.parts.trainer.built_in, self.slot, f"'{self.name}' is what trials of a trainer have",
@@ -116,7 +114,7 @@ class _Stated(_TrainerPart, mechanism.Mechanism):
 
     composed = True
 
-    def kind(self, trial: TrialConfig) -> str:
+    def kind(self, trial: Trial) -> str:
         """Return `stated` if the trainer states a privacy event and the trial has noise; else an empty text."""
         trainer = trial.parts.trainer
         noise_is_off = trainer.calibrates and not trial.target_epsilon and not getattr(trial, trainer.calibrates)
@@ -141,7 +139,7 @@ class Stated(_Stated):
     target = "target_epsilon"
     target_epsilon: float = again("target_epsilon")
 
-    def check(self, trial: TrialConfig) -> None:
+    def check(self, trial: Trial) -> None:
         """Refuse a target epsilon together with a given noise, because the target determines the noise."""
         super().check(trial)
         name = trial.parts.trainer.calibrates  # of the setting for the noise
@@ -166,11 +164,11 @@ class External(Trainer):
 
     trainer_version: int = setting(0, "version of a user's trainer; by default that which is loaded", low=0)
 
-    def settled(self, trial: TrialConfig) -> dict[str, Any]:
+    def settled(self, trial: Trial) -> dict[str, Any]:
         """Return the loaded version if none is given."""
         return {} if self.trainer_version else {"trainer_version": self.version}
 
-    def layers(self, trial: TrialConfig) -> tuple[LayerShape, ...]:
+    def layers(self, trial: Trial) -> tuple[LayerShape, ...]:
         """Return layers for planning: a certified trainer's biases are the numbers that a record contributes.
 
         Another trainer counts as softmax regression, which only affects the order in which trials start.
@@ -180,7 +178,7 @@ class External(Trainer):
             return dense_shapes((n_inputs, trial.parts.data.spec.n_classes))
         return dense_shapes((0, _contribution_length(self.name, self.parameters, trial)))
 
-    def check(self, trial: TrialConfig) -> None:
+    def check(self, trial: Trial) -> None:
         """Refuse settings that do not go with this user's trainer.
 
         The trainer decides some slots itself, for example the network, and nothing else may be given for these. Secure
@@ -203,7 +201,7 @@ class External(Trainer):
             self.user_check(trial)
 
 
-def check_packages(trial: TrialConfig) -> None:
+def check_packages(trial: Trial) -> None:
     """Refuse a trainer if a package that it requires is not installed on this host."""
     for package in trial.parts.trainer.requires:
         if importlib.util.find_spec(package) is None:
@@ -221,8 +219,8 @@ def trainer(name: str, *, version: int, event: Callable[[Any], Any] | None = Non
             relation: str = "add/remove", calibrates: str = "", settings: Mapping[str, Field[Any] | None] | None = None,
             label: str = "", requires: Sequence[str] = (), randomness: str = SEED,
             public: Mapping[str, str] | None = None, per_record: str = "",
-            parameters: Callable[[TrialConfig], int] | None = None, step: Callable[..., Any] | None = None,
-            check: Callable[[TrialConfig], None] | None = None) -> Callable[[Train], Train]:
+            parameters: Callable[[Trial], int] | None = None, step: Callable[..., Any] | None = None,
+            check: Callable[[Trial], None] | None = None) -> Callable[[Train], Train]:
     """Register a generator function as a trainer: `trainer: <name>` is accepted from then on (docs/trainers.md).
 
     A stated one is called as `train(trial, records, labels, device)`, a certified one as `train(trial, device)`;
@@ -313,7 +311,7 @@ def _with_name_of(registered: type[Part], cls: type[Part]) -> type[Part]:
 
 
 @lru_cache(maxsize=1024)
-def _contribution_length(name: str, parameters: Callable[[TrialConfig], int], trial: TrialConfig) -> int:
+def _contribution_length(name: str, parameters: Callable[[Trial], int], trial: Trial) -> int:
     """Return the length of the vector that each record contributes, from the trainer's function `parameters`."""
     length = parameters(trial)
     refuse(not is_whole(length), "parameters", "must give a whole number >= 1", f"{length!r} of trainer '{name}'")
