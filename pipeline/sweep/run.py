@@ -124,10 +124,10 @@ def run_sweep(experiment: Experiment, *, root: Path = Path("mlruns"), tracking_u
             digests = sweep.check_missing()
             for line in (*scope(experiment, store.certified), *changed_trainers):
                 sweep.progress.say(line)
-            checkpoints = sweep.open_checkpoints()
             with (sweep.progress,
                   running_ray(sweep.possible, experiment.resources, address, workers, sweep.progress,
-                              lambda: sweep.prepare_here(checkpoints, digests, data_folder, trainer)) as watch):
+                              lambda: sweep.prepare_here(digests, data_folder, trainer)) as watch):
+                checkpoints = sweep.open_checkpoints()
                 check_resources(sweep.possible, experiment.resources, node_resources())
                 packs_at_once, trainer = sweep.prepare_nodes(checkpoints, digests, data_folder, trainer,
                                                              address == "local", watch)
@@ -214,17 +214,23 @@ class Sweep:
         return Checkpoints(self.folder.checkpoints(self.experiment.name),
                            self.experiment.resources.checkpoint_seconds, released)
 
-    def prepare_here(self, checkpoints: Checkpoints, digests: Mapping[str, str], data_folder: Path | None,
-                     trainer: Trainer | None) -> None:
-        """Prepare this machine; arguments as in `prepare_nodes`."""
+    def say_data_sets(self) -> None:
+        """Show which data sets are looked for."""
         self.progress.phase(f"looking for data sets: {', '.join(sorted({t.dataset for t in self.possible}))}")
+
+    def prepare_here(self, digests: Mapping[str, str], data_folder: Path | None, trainer: Trainer | None) -> None:
+        """Prepare this machine; arguments as in `prepare_nodes`."""
+        self.say_data_sets()
         if trainer is None:
-            prepare(self.possible, data_folder, checkpoints, digests)
+            folder = self.folder.checkpoints(self.experiment.name)
+            prepare(self.possible, data_folder, Checkpoints(folder, 0.0), digests)
 
     def prepare_nodes(self, checkpoints: Checkpoints, digests: Mapping[str, str], data_folder: Path | None,
                       trainer: Trainer | None, local: bool, watch: Watch) -> tuple[int, Trainer]:
         """Prepare all nodes; return the number of packs that train at the same time, and their trainer."""
         resources = self.experiment.resources
+        if not local:
+            self.say_data_sets()
         if trainer is None:
             prepare_nodes(self.possible, resources, data_folder, checkpoints, local, watch, digests, self.plugins)
             trainer = functools.partial(train_pack, device="cuda" if resources.gpu else "cpu",

@@ -564,3 +564,17 @@ def test_a_sweep_that_goes_on_lists_its_runs_once_before_the_first_step(tmp_path
     result = run_sweep(experiment(trials), root=tmp_path / "runs", trainer=train, quiet=True)
     assert result.finished == 1 and before_training.count("") == 1
     assert len(before_training) == 3, "and two for its parent"
+
+
+@pytest.mark.parametrize("local", [True, False])
+def test_data_sets_are_announced_once_on_this_machine_and_on_a_cluster(local):
+    found = object.__new__(sweep.Sweep)
+    found.experiment, found.possible = experiment(grid(("dfa",), 1)), grid(("dfa",), 1)
+    phases = []
+    found.progress = SimpleNamespace(phase=phases.append)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sweep, "cluster_resources", lambda: {"CPU": 2})
+        if local:
+            found.prepare_here({}, None, trainer=print)
+        found.prepare_nodes(None, {}, None, print, local, None)
+    assert phases == ["looking for data sets: digits"]
