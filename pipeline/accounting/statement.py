@@ -29,7 +29,7 @@ PUBLISHED = ("inputs are shifted and scaled by published constants, which are me
              "records and count as public")
 STATISTICS = "not covered: inputs are shifted and scaled by means and deviations of the training records"
 ELSEWHERE = "the noise comes from where the trainer draws it, as it states, and nothing of it is recorded here"
-OF_ROWS = "; the tag `privacy.certified` says whether the last bits of its trainer's rows are covered"
+OF_ROWS = "; the tag `privacy.certified` says whether the last bits of its rows are covered"
 UP_TO_ROUNDING = "up to rounding"  # value of `privacy.certified`
 ROUNDED_ROWS = ("rows of this trial came from elsewhere, or their bits depend on their neighbours: independent up to "
                 "float32 rounding; last bits not covered")
@@ -172,7 +172,7 @@ def _guarantee_paragraphs(config: TrialConfig, epsilons: list[Epsilon]) -> list[
         return []
     verb, protected = ("Certified", "features and labels") if "certified" in finite_kinds else (
         "Guaranteed", "labels alone")
-    rows = "" if config.parts.trainer.built_in else OF_ROWS
+    rows = OF_ROWS if config.own_code else ""
     return [f"**{verb}** for {protected}: {SECRET}{rows}." if config.secure else
             f"**Simulated guarantee** for {protected}: {RECORDED}."]
 

@@ -1,4 +1,4 @@
-"""Checks that trainers still state the guarantee that tracked trials were trained with."""
+"""Checks that trainers and networks of users still are what tracked trials were trained with."""
 
 from __future__ import annotations
 
@@ -13,9 +13,13 @@ from pipeline.trials.config import ConfigError, TrialConfig
 
 
 def check_trainers(runs: Iterable[TrackedRun], trials: Iterable[TrialConfig]) -> list[str]:
-    """Check that trainers still state the same guarantee for trials with these runs as at training time."""
-    by_key = {trial.trial_key: trial for trial in trials if not trial.parts.trainer.built_in}
-    by_trainer = {trial.trainer: trial for trial in by_key.values()}
+    """Check that trainers state the same guarantee for trials with these runs as then; return remarks on changed files.
+
+    A remark is on a trainer or network whose file has changed, and its version has not.
+    """
+    by_key = {trial.trial_key: trial for trial in trials if trial.own_code}
+    own = {part.name: part for trial in by_key.values() for part in (trial.parts.trainer, trial.parts.network)
+           if part.version}
     messages: dict[str, str] = {}  # by trainer, and by what they are about
     for run in runs:
         trial = by_key.get(run.trial_key)
@@ -28,15 +32,16 @@ def check_trainers(runs: Iterable[TrackedRun], trials: Iterable[TrialConfig]) ->
                     f"trainer '{trial.trainer}': an earlier version stored epsilons of this sweep, which stay; "
                     "it took noise under replace-one over C for epsilon/stated/pld, where it is over 2C "
                     "(docs/privacy.md, section 1)")
-        trial = by_trainer.get(run.params.get("trainer", ""))
-        if trial and run.params.get("trainer_version") == str(trial.trainer_version):
-            module = trial.parts.trainer.works.__module__
+        for slot in ("trainer", "network"):
+            part = own.get(run.params.get(slot, ""))
+            if part is None or run.params.get(f"{slot}_version") != str(part.version):
+                continue
+            module = part.works.__module__
             digest_now, digest_then = LOADED.get(module), run.tags.get(f"plugin.{module}")
             if digest_now and digest_then and digest_then not in (digest_now, NOT_RECORDED):
-                messages.setdefault(trial.trainer, (
-                    f"trainer '{trial.trainer}': its file was another when trials of this sweep were trained with "
-                    f"version {trial.trainer_version} ({digest_then}, and now {digest_now}); raise the version if "
-                    "results change"))
+                messages.setdefault(part.name, (
+                    f"{slot} '{part.name}': its file was another when trials of this sweep were trained with version "
+                    f"{part.version} ({digest_then}, and now {digest_now}); raise the version if results change"))
     return list(messages.values())
 
 

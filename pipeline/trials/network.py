@@ -21,6 +21,7 @@ class Network(Part):
 
     convolutional: ClassVar[bool] = False  # whether layers share weights over positions
     own: ClassVar[bool] = False  # whether it is a user's module
+    version: ClassVar[int] = 0  # of its results, of a user's module
     runs: ClassVar[str] = ""  # `module:attribute` of the `pipeline.learning.run.Run` that trains it; by arithmetic
     hidden: tuple[int, ...] = setting((512, 512), "widths of the hidden fully connected layers")
     activation: str = setting("tanh", "activation phi of the hidden fully connected layers", choices=ACTIVATIONS)

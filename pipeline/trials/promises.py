@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from pipeline.trials.fields import ConfigError, refuse
 from pipeline.trials.mechanism import LARGEST_NUMBER
-from pipeline.trials.own_network import Own
 from pipeline.trials.shapes import n_parameters
 
 if TYPE_CHECKING:
@@ -44,13 +43,10 @@ def check_noise(trial: TrialConfig) -> None:
     An explicit 0 is accepted. A trial from a store always gives its noise, because its params name every setting.
     """
     mechanism, trainer = trial.parts.mechanism, trial.parts.trainer
-    versions = [("trainer", trainer.version)] if not trainer.built_in else []
-    if isinstance(network := trial.parts.network, Own):
-        versions.append(("network", network.version))
-    for slot, loaded in versions:
-        given = getattr(trial, f"{slot}_version")
-        refuse(given != loaded, f"{slot}_version", f"must be {loaded}, that of {slot} '{getattr(trial, slot)}' as it "
-               "is loaded", given)
+    for own in (trainer, trial.parts.network):
+        given = getattr(trial, f"{own.slot}_version", 0)
+        refuse(own.version and given != own.version, f"{own.slot}_version",
+               f"must be {own.version}, that of {own.slot} '{own.name}' as it is loaded", given)
     refuse(trial.noise_multiplier > LARGEST_NUMBER, "noise_multiplier", f"must be at most {LARGEST_NUMBER:g}, whose "
            "square is a number", f"{trial.noise_multiplier:g}")
     noise = "noise_multiplier" if mechanism.certified else trainer.calibrates  # name of the setting; may be empty

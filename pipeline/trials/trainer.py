@@ -95,6 +95,7 @@ class _Network(_TrainerPart):
     """A placeholder for the trainer's own network."""
 
     convolutional = own = False
+    version = 0
 
 
 @part("loss", "by_trainer", trainer_only=True)

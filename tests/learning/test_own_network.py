@@ -11,14 +11,16 @@ from registries import forgotten_plugins
 from pipeline import ConfigError, TrialConfig, account, load_model, train
 from pipeline.auditing.audit import findings
 from pipeline.cli import main
-from pipeline.experiment.plugins import load_plugins
+from pipeline.experiment.plugins import LOADED, load_plugins
 from pipeline.experiment.preset import recommend
 from pipeline.learning.handed import filled, rows_are_separate
 from pipeline.learning.model import TrainedModule
 from pipeline.learning.run import prepare
+from pipeline.sweep.trainers import check_trainers
 from pipeline.tracking.reader import Reader
 from pipeline.trials.packs import Pack
 from pipeline.trials.part import PARTS
+from pipeline.trials.promises import check_promises
 
 CPU = torch.device("cpu")
 FOLDER = Path(__file__).parents[1] / "data"
@@ -187,6 +189,15 @@ def test_a_step_is_audited(digits):
     assert release.row[-1] == "below certified" and release.metrics["audit/one_step_mu"] > 0.3
 
 
+def test_another_version_and_long_rows_with_secret_noise_are_not_trained(monkeypatch):
+    with pytest.raises(ConfigError, match="network_version: must be 1, that of network 'perceptron' as it is loaded"):
+        check_promises([own(network_version=2)])
+    monkeypatch.setattr("pipeline.trials.promises.LONGEST_ROW", 1000)
+    check_promises([own()])
+    with pytest.raises(ConfigError, match="noise: 'secure' takes contributions of at most 1,000 numbers"):
+        check_promises([own(noise="secure")])
+
+
 def test_the_preset_leaves_the_step_size_of_a_network_open():
     settings = dict(dataset="digits", network="perceptron", algorithm="dfa", mechanism="per_example", target_epsilon=3)
     assert set(recommend("recommended-3", settings).settings) == {"sampler", "batch_size", "epochs", "clipping_norm"}
@@ -270,5 +281,8 @@ def test_a_sweep_of_networks_is_tracked_audited_reported_and_loaded(tmp_path, mo
         model = load_model(secure.run_id, reader)
         accuracy = (model(digits.test_x).argmax(1) == digits.test_y).float().mean().item()
         assert accuracy == pytest.approx(secure.metrics["test/accuracy"], abs=1e-6)
+        LOADED["mine"] = "0" * 16
+        (*_, line) = check_trainers(runs, [run.trial for run in runs])
+        assert "network '" in line and "its file was another" in line and "raise the version" in line
         assert main(["report", "mine.yaml"]) == 0
         assert "bp," in Path("reports/mine/frontier.csv").read_text()

@@ -439,7 +439,7 @@ def test_last_bits_of_rows_are_covered_where_they_come_from_rows_and_it_is_tagge
     run = secure_run("handing", sampler="shuffled")
     tags = [run.run_epoch()[0].tags for _ in range(3)]
     assert "if rows are those of trial.rows" in tags[0]["privacy.notes"]
-    assert "whether the last bits of its trainer's rows are covered" in tags[0][DESCRIPTION]
+    assert "whether the last bits of its rows are covered" in tags[0][DESCRIPTION]
     covered = [told.get("privacy.certified") for told in tags]
     not_covered, is_covered = "up to rounding", ["true", None, None]
     assert covered == {"rows": is_covered, "copy": is_covered, "late": ["true", not_covered, not_covered]}.get(
