@@ -133,17 +133,18 @@ def _amplified(q: float, log_terms: np.ndarray, orders: Sequence[int]) -> np.nda
 def _log_central_moments(n: int, z: float) -> np.ndarray:
     """Return log B(k) for even k = 0, 2, ..., n, where B(k) = Delta^k f(0) = E_Q[(P/Q - 1)^k].
 
-    P/Q = e^(x/z - 1/(2 z^2)). B(k) is computed as a sum of positive terms, because the differences themselves cancel
-    catastrophically at large z. The integrand is analytic and decays like a Gaussian, so the trapezoidal rule is exact
-    to rounding.
+    P = N(1/z, 1) and Q = N(0, 1), so that P/Q = e^(x/z - 1/(2 z^2)). Entry i is log B(2 i). B(k) is computed as a sum
+    of positive terms, because the differences themselves cancel catastrophically at large z. The integrand is analytic
+    and decays like a Gaussian, so the trapezoidal rule is exact to rounding.
     """
     step = 0.05  # of the trapezoidal rule
-    x = np.arange(-40.0, n / z + 40.0, step)
+    x = np.arange(-40.0, n / z + 40.0, step)  # peaks of the integrand lie between 0 and k/z
     loss = x / z - 1 / (2 * z**2)
     with np.errstate(divide="ignore"):  # log 0 where P = Q
         log_ratio = np.maximum(loss, 0) + np.log(-np.expm1(-np.abs(loss)))  # log |P/Q - 1|
     log_density = -x * x / 2 + math.log(step / math.sqrt(2 * math.pi))
-    return np.array([special.logsumexp(log_density + (k * log_ratio if k else 0)) for k in range(0, n + 1, 2)])
+    powers = (k * log_ratio if k else 0 for k in range(0, n + 1, 2))  # 0 times log 0 would be nan
+    return np.array([special.logsumexp(log_density + power) for power in powers])
 
 
 @lru_cache(maxsize=8)
@@ -180,7 +181,7 @@ def _profile(loss: mechanism.GaussianPrivacyLoss, z: float, epsilons: np.ndarray
     delta_outside = -np.expm1(epsilons) if sign > 0 else 0.0
     deltas = np.where(inside, 0.0, delta_outside)
     epsilons = epsilons[inside]
-    unsampled = sign * epsilons  # the loss without sampling that gives this epsilon
+    unsampled = sign * epsilons  # `sign` times the loss without sampling that gives this epsilon
     if q < 1:  # log(1 + (e^epsilon - 1)/q)
         at_edge = np.abs(unsampled - edge) <= 1e-9 * np.maximum(np.abs(unsampled), abs(edge))
         at_zero = unsampled == 0

@@ -102,10 +102,10 @@ class PrivacyEvent:
 
     @property
     def noise_multiplier(self) -> float | None:
-        """Return z of Gaussian noise, None before it is calibrated.
+        """Return z of the step's noise; None before it is calibrated, or if the step is not one mechanism with noise.
 
-        z is the standard deviation of the noise on the batch sum over the sum's sensitivity: C for add/remove, 2 C for
-        replace-one. Noise sigma_w on the mean gives z = sigma_w q N/C or sigma_w m/(2 C).
+        z is the standard deviation of the noise on the batch sum over the sum's `sensitivity`. Noise sigma_w on the
+        mean, with norms of at most C, gives z = sigma_w q N/C (add/remove) or sigma_w m/(2 C) (replace-one).
         """
         return getattr(unsampled(self.step), "noise_multiplier", None)
 
@@ -381,16 +381,16 @@ def _pld_of_events(events: Sequence[DpEvent], relation: NeighboringRelation, del
     return float(PLDAccountant(relation).compose(together).get_epsilon(delta - rounding_margin))
 
 
-def composed_epsilon(events: Sequence[PrivacyEvent], extra_mu: float, delta: float) -> float:
-    """Return epsilon of all events together with a further Gaussian release; `extra_mu` is its mu, 0 for none.
+def composed_epsilon(events: Sequence[PrivacyEvent], extra_mu: float, delta: float) -> tuple[float, str]:
+    """Return epsilon of all events with a further Gaussian release of mu `extra_mu` (0 for none), and its conversion.
 
     Exact for Gaussian mechanisms. Otherwise privacy-loss distributions are used if all events have one under a common
     relation, else Renyi divergences.
     """
     if any(event.noiseless for event in events):
-        return math.inf
+        return math.inf, "exact"
     if all(event.mu is not None for event in events):
-        return gdp_eps(math.hypot(extra_mu, *(event.mu or 0.0 for event in events)), delta)
+        return gdp_eps(math.hypot(extra_mu, *(event.mu or 0.0 for event in events)), delta), "exact"
     # Equal events become one longer run: composing its steps at once is faster.
     runs = [replace(event, steps=event.steps * count, epochs=event.epochs * count)
             for event, count in Counter(events).items()]
@@ -403,14 +403,16 @@ def composed_epsilon(events: Sequence[PrivacyEvent], extra_mu: float, delta: flo
             others.append(poisson_losses(1.0, 1 / extra_mu, interval))
         for losses in others:
             total = total.compose(losses)
-        return pld_epsilon(total, delta, sum(count for count, _ in (run.losses for run in runs)) + bool(extra_mu))
+        n_losses = sum(count for count, _ in (run.losses for run in runs)) + bool(extra_mu)
+        return pld_epsilon(total, delta, n_losses), "pld"
     relations = {run.neighbours for run in runs}
     dp_events = [run.run for run in runs] + ([GaussianDpEvent(1 / extra_mu)] if extra_mu else [])
     if len(relations) == 1 and all(PLDAccountant(*relations).supports(dp_event) and fits_grid(dp_event)
                                    for dp_event in dp_events):
-        return _pld_of_events(dp_events, relations.pop(), delta)
+        return _pld_of_events(dp_events, relations.pop(), delta), "pld"
     curve = sum((run.renyi() for run in runs), np.array(ORDERS) * extra_mu**2 / 2)  # Renyi divergence, [orders]
-    return improved_conversion(ORDERS, curve, delta)[0] if np.isfinite(curve).any() else math.inf
+    value = improved_conversion(ORDERS, curve, delta)[0] if np.isfinite(curve).any() else math.inf
+    return value, "improved"
 
 
 def sensitivity(C: float, relation: str) -> float:

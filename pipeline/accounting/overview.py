@@ -43,15 +43,17 @@ class Statement:
 
 
 def statements(experiment: Experiment, by_epoch: bool = False) -> list[Statement]:
-    """Return the statements on every setting of an experiment; for random stopping, on every candidate.
+    """Return the statements on every setting of `experiment.possible`.
 
-    Trials with projector 'opu_physical' have one statement per seed, because their label epsilon depends on the matrix.
+    Trials with optical noise on projector 'opu_physical' have one statement per seed, because their label epsilon
+    depends on the matrix.
     """
+    # Earlier versions trained sums in floating point: they are not trained any more, but still accounted for.
     check_promises((trial for trial in experiment.possible if not sums_in_floating_point(trial)), None)
     trials_by_setting: dict[TrialConfig, list[TrialConfig]] = {}
     for trial in experiment.possible:
-        setting = trial if _counts_photons(trial) else TrialConfig(trial.given, seed=0)  # equal for all seeds
-        trials_by_setting.setdefault(setting, []).append(trial)
+        without_seed = trial if _counts_photons(trial) else TrialConfig(trial.given, seed=0)
+        trials_by_setting.setdefault(without_seed, []).append(trial)
     return [_statement(trials, experiment, by_epoch) for trials in trials_by_setting.values()]
 
 

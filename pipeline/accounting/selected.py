@@ -29,7 +29,9 @@ _COVERED = "the noisy validation scores of all trials are covered"
 
 
 def selected_by_composition(events: Sequence[PrivacyEvent], delta: float,
-                            scores: Sequence[float] = (),  # mu of each trial's validation scores, to cover them; or 0
+                            # mu of each trial's noisy validation scores, 0 for one that holds out no record; empty:
+                            # scores are not covered
+                            scores: Sequence[float] = (),
                             one_split: bool = False) -> Epsilon:
     """Return epsilon of publishing the releases of all `events` together; infinite if one trial had no noise.
 
@@ -42,14 +44,14 @@ def selected_by_composition(events: Sequence[PrivacyEvent], delta: float,
     note = (f"all of {counted(len(events), 'trial')} composed: any of them may be published, the best for example; "
             f"{_COVERED if scores else _SCORES}")
     scores_mu = math.hypot(*scores)  # Gaussian mechanisms compose to the root of the summed squares
-    if one_split and scores_mu:
+    if one_split and scores_mu:  # a record in training, or one held out
         trained_on_all = [event for event, mu in zip(events, scores, strict=True) if not mu]
-        value = max(composed_epsilon(events, 0.0, delta), composed_epsilon(trained_on_all, scores_mu, delta))
+        costs = composed_epsilon(events, 0.0, delta), composed_epsilon(trained_on_all, scores_mu, delta)
+        value, conversion = max(costs)
     else:
-        value = composed_epsilon(events, scores_mu, delta)
-    is_one_gaussian = all(event.mu is not None for event in events)
+        value, conversion = composed_epsilon(events, scores_mu, delta)
     return Epsilon(value, kind="selected", variant="composition", relation=relation, sampler=", ".join(samplers),
-                   delta=delta, conversion="exact" if is_one_gaussian else "pld", note=note)
+                   delta=delta, conversion=conversion, note=note)
 
 
 def selected_by_random_stopping(events: Sequence[PrivacyEvent], delta: float, mean: float,

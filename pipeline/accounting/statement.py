@@ -129,7 +129,10 @@ def price_lines(experiment: Experiment) -> Iterator[str]:
 
 
 def _selection_lines(trials: Sequence[TrialConfig], selection: Selection) -> Iterator[str]:
-    """Yield indented lines: epsilon of publishing the best of `trials`, what it rests on, or why there is none."""
+    """Yield indented lines: epsilon of publishing from `trials` by this selection, its note and where noise comes from.
+
+    Without an epsilon, the line says why.
+    """
     try:
         epsilon = selected_epsilon(trials, selection)
     except UnsupportedAccounting as error:

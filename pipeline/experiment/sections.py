@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from pipeline.experiment.grid import read_as
@@ -178,8 +178,9 @@ def read_references(top: Mapping[str, Any]) -> tuple[Reference, ...]:
     if not isinstance(entries, list):
         raise ConfigError(f"references: must be a list of published results, got {entries!r}")
     references = []
-    for number, entry in enumerate(entries):
-        place = f"references[{number}]"
-        with placed({f"references.{name}": f"{place}.{name}" for name in ("source", "epsilon", "delta", "accuracy")}):
+    names = [field.name for field in fields(Reference)]
+    for index, entry in enumerate(entries):
+        place = f"references[{index}]"
+        with placed({f"references.{name}": f"{place}.{name}" for name in names}):  # its errors say of which entry
             references.append(read_as(Reference, entry, place))
     return tuple(references)

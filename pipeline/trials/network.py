@@ -58,7 +58,9 @@ class Network(Part):
 
     def check(self, trial: Trial) -> None:
         """Refuse feedback without hidden layers, and an initialisation that needs a matrix B unless B is known."""
-        if not self.hidden and (self.convolutional or not trial.parts.feedback.exact):
+        refuse(not self.hidden and self.convolutional, "hidden", "must be at least one layer with network 'convnet', "
+               "whose convolutions end in fully connected layers", "[]")
+        if not self.hidden and not trial.parts.feedback.exact:
             raise ConfigError("hidden", "without hidden layers there is nothing to project an error to, and all "
                               "algorithms are the softmax regression that 'bp' with network 'mlp' trains",
                               f"[] with algorithm '{trial.algorithm}' and network '{trial.network}'")

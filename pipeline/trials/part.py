@@ -125,15 +125,14 @@ def declares(part: Part | type[Part], name: str) -> bool:
 
 
 def uses(part: Part | Trial, f: Field[Any], trial: Trial) -> bool:
-    """Whether the field `f` of a part affects the result of a trial that has the part: whether its conditions hold.
+    """Whether a field of a part, or the trial's own choice of a part, counts as used: its conditions hold.
 
-    A field marked `elide` is left out of a trial's identity at its default, so there it counts as unused. The choice
-    of a slot's part is a field of the trial itself.
+    A field marked `elide` counts as unused at its default, which keeps the identity of trials stored before it existed.
     """
-    conditions = f.metadata
-    if conditions["elide"] and getattr(part, f.name) == f.default:
+    rules = f.metadata
+    if rules["elide"] and getattr(part, f.name) == f.default:
         return False
-    return bool(conditions["applies"](trial)) and all(need.holds(trial) for need in conditions["needs"])
+    return bool(rules["applies"](trial)) and all(need.holds(trial) for need in rules["needs"])
 
 
 def part(slot: str, name: str, trainer_only: bool = False) -> Callable[[type[Part]], type[Part]]:

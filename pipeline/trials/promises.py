@@ -22,8 +22,9 @@ LONGEST_ROW = 2**23  # numbers of 15 bits, whose sum of squares has 53
 def check_promises(trials: Iterable[TrialConfig], published: Collection[str] | None = ()) -> None:
     """Refuse trials that may not be trained.
 
-    `published` are digests of feature files that were in the tracking store from its beginning; None if no store is
-    written, so that files need no names.
+    These are trials without stated noise, of another version of a user's code, with a file of features that has no
+    public name, or with secret noise whose guarantee has a gap. `published` are digests of feature files that were in
+    the tracking store from its beginning; None if no store is written, so that files need no names.
     """
     for trial in trials:
         check_noise(trial)

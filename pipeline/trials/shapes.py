@@ -98,9 +98,12 @@ def dense_shapes(sizes: Sequence[int]) -> tuple[DenseShape, ...]:
 
 
 def conv_shapes(image: tuple[int, int, int], channels: Sequence[int], kernel: int) -> tuple[ConvShape, ...]:
-    """Return a sequence of convolutions, from an image (channels, rows, columns)."""
+    """Return a convolution for each number of filters in `channels`.
+
+    The first takes `image` (channels, rows, columns), every other the pooled output of the one below it.
+    """
     shapes = []
-    for n in channels:
-        shapes.append(ConvShape(*image, n, kernel))
+    for filters in channels:
+        shapes.append(ConvShape(*image, filters, kernel))
         image = shapes[-1].pooled
     return tuple(shapes)
