@@ -30,6 +30,7 @@ from pipeline.accounting.curves import gdp_eps
 from pipeline.accounting.dp_events import hashable
 from pipeline.accounting.evaluations import check_evaluations, selected_epsilon
 from pipeline.accounting.event import NEIGHBOURS, PrivacyEvent, composed_epsilon
+from pipeline.accounting.selected import selected_by_composition
 from pipeline.experiment.stopping import Selection
 from pipeline.sweep.trainers import check_trainers
 from pipeline.trials.fields import ConfigError, UserError
@@ -55,7 +56,7 @@ def test_randomized_response_costs_as_often_as_it_is_repeated(inner, steps):
     value = event.value(delta, "pld")
     assert delta_of(value, once, 10) <= delta < delta_of(0.995 * value, once, 10)
     assert event.value(delta, "rdp/improved") >= value
-    together = composed_epsilon([PrivacyEvent(event.step, 1, 1, event.relation)] * steps, 0.0, delta)
+    together, _ = composed_epsilon([PrivacyEvent(event.step, 1, 1, event.relation)] * steps, 0.0, delta)
     assert together == pytest.approx(value, rel=1e-3)
 
 
@@ -136,10 +137,14 @@ def test_poisson_batches_under_replace_one_by_quadrature(q, z):
 
 def test_releases_of_several_kinds_compose_in_one_unit():
     exact = gdp_eps(math.hypot(0.25, 0.5, 0.1), 1e-5)
-    for free in ([], [FREE]):  # without and with a grid
+    for free, by in (([], "exact"), ([FREE], "pld")):  # without and with a grid
         runs = [PrivacyEvent(event, 1, 1, "replace-one")
                 for event in (QUARTER, SelfComposedDpEvent(GaussianDpEvent(4.0), 4), *free)]
-        assert composed_epsilon(runs, 0.1, 1e-5) == pytest.approx(exact, rel=1e-6)
+        value, conversion = composed_epsilon(runs, 0.1, 1e-5)
+        assert value == pytest.approx(exact, rel=1e-6) and conversion == by
+    both = [PrivacyEvent(event, 1, 1, "replace-one") for event in (ZCDpEvent(0.1), LaplaceDpEvent(2.0))]
+    chosen = selected_by_composition(both, 1e-5)
+    assert chosen.conversion == "improved" and chosen.value > both[0].value(1e-5, "rdp/improved")
 
 
 @pytest.fixture
