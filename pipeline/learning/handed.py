@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
 from pipeline.learning.data.sampling import ABSENT, BatchSampler
 from pipeline.learning.global_state import GlobalRandomness
@@ -285,6 +286,11 @@ def _check_rows(rows: Any, n: int, d: int, what: str) -> None:
         got = f"{rows.dtype} {list(rows.shape)}" if isinstance(rows, torch.Tensor) else f"a {type(rows).__name__}"
         raise TrainerError(f"{what}: must be floating point [n, {d}], a row for each of the batch's n records",
                            f"{got} for {n} records")
+
+
+def has_batch_statistics(module: torch.nn.Module) -> bool:
+    """Whether a layer keeps or takes statistics of whole batches of private records."""
+    return isinstance(module, _BatchNorm) or (isinstance(module, _NormBase) and module.track_running_stats)
 
 
 def array_of(value: Any) -> np.ndarray:

@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
 from pipeline.accounting.certified import with_noise
 from pipeline.learning.canary_scores import CanaryScores
@@ -31,6 +30,7 @@ from pipeline.learning.handed import (
     TrainerFailed,
     TrialContext,
     array_of,
+    has_batch_statistics,
     packed_state,
     unpacked_state,
 )
@@ -280,7 +280,7 @@ class Harness(Run):
     def _check_normalisation(self, model: torch.nn.Module) -> None:
         """Refuse layers that keep statistics of whole batches, such as batch normalisation: no noise protects them."""
         for name, module in model.named_modules():
-            if isinstance(module, _BatchNorm) or (isinstance(module, _NormBase) and module.track_running_stats):
+            if has_batch_statistics(module):
                 raise self._error(f"yields a module whose layer '{name}' ({type(module).__name__}) has statistics of "
                                   "whole batches of private records; use GroupNorm or LayerNorm")
 

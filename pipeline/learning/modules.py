@@ -28,7 +28,6 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 from torch.nn.modules.dropout import _DropoutNd
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -36,7 +35,7 @@ from pipeline.learning.alignment import cosines
 from pipeline.learning.data.dataset import Dataset
 from pipeline.learning.data.sampling import ABSENT
 from pipeline.learning.global_state import GlobalRandomness
-from pipeline.learning.handed import TRIED_BATCHES, array_of, filled, rows_are_separate
+from pipeline.learning.handed import TRIED_BATCHES, array_of, filled, has_batch_statistics, rows_are_separate
 from pipeline.learning.integers.contributions import ROW_ELEMENTS, RowSum
 from pipeline.learning.mechanisms.gaussian import GaussianMechanism
 from pipeline.learning.network.network import Parameters
@@ -83,7 +82,7 @@ def built(part: Own, shape: tuple[int, ...], n_classes: int) -> nn.Sequential:
         raise fault("must return a torch.nn.Sequential, whose children are the blocks", f"a {type(module).__name__}")
     for name, layer in module.named_modules():
         layer_name = f"layer '{name}' ({type(layer).__name__})"
-        if isinstance(layer, _BatchNorm) or (isinstance(layer, _NormBase) and layer.track_running_stats):
+        if has_batch_statistics(layer):
             raise fault("must compute from one record at a time", f"{layer_name}, which takes statistics of batches",
                         "use GroupNorm or LayerNorm")
         if isinstance(layer, _DropoutNd) and layer.p:
@@ -376,9 +375,9 @@ class ModuleNet:
             view.copy_(parameter.detach().flatten())
             parameter.data = view.view_as(parameter)
         feedback = config.parts.feedback
+        self.whole = self._blocks(len(module) - 1)
         lower = own(config).lower_layers if feedback.convolutional else 0
-        self.blocks, self.whole = (self._blocks(n) for n in (len(module) - 1 if feedback.exact else lower,
-                                                             len(module) - 1))
+        self.blocks = self.whole if feedback.exact else self._blocks(lower)
 
     def _blocks(self, lower: int) -> Blocks:
         """Return the module's segments, with probes unless rows would differ: a weight is used outside its layer."""

@@ -74,7 +74,7 @@ class Own(Part):
 
 def network(name: str, *, version: int, settings: Mapping[str, Field[Any] | None] | None = None,
             label: str = "") -> Callable[[Build], Build]:
-    """Register a function that builds a network: `network: <name>` is accepted from then on (docs/trainers.md).
+    """Register a function that builds a network: `network: <name>` is accepted from then on (docs/networks.md).
 
     It is called as `build(trial, shape, n_classes)`; `trial` has the network's own settings, and `shape` is that of a
     record's features. It returns a `torch.nn.Sequential` that maps [n, *shape] to logits [n, n_classes]. Its children
