@@ -7,6 +7,8 @@ For notebooks and scripts:
     best             the best trial within an epsilon, and the privacy cost of choosing it
     frontier         accuracy against epsilon: the points of a privacy-utility frontier
     frontier_axes    a plot of these points
+    cells            means over seeds, a row per cell of any columns
+    exhibit          registers an exhibit of your own for reports, an Exhibit
 
 Importing this package does not import pandas, matplotlib or MLflow; the first use of a function does.
 """
@@ -21,6 +23,9 @@ from pipeline.package import lazy
 
 if TYPE_CHECKING:
     from analysis.api import best, load_history, load_runs
+    from analysis.exhibits.catalogue import exhibit
+    from analysis.exhibits.envelope import cells
+    from analysis.exhibits.exhibit import Exhibit
     from analysis.exhibits.frontier.figure import frontier_axes
     from analysis.exhibits.frontier.points import frontier
 
@@ -28,8 +33,9 @@ _backend = os.environ.get("MPLBACKEND", "").partition("module://")[2]
 if _backend and not find_spec(_backend.partition(".")[0]):  # that of a notebook, inherited by a process without it
     del os.environ["MPLBACKEND"]
 
-__all__ = ["best", "frontier", "frontier_axes", "load_history", "load_runs"]
+__all__ = ["Exhibit", "best", "cells", "exhibit", "frontier", "frontier_axes", "load_history", "load_runs"]
 
 __getattr__, __dir__ = lazy(__name__, {
-    "best": "api", "frontier": "exhibits.frontier.points", "frontier_axes": "exhibits.frontier.figure",
-    "load_history": "api", "load_runs": "api"})
+    "Exhibit": "exhibits.exhibit", "best": "api", "cells": "exhibits.envelope", "exhibit": "exhibits.catalogue",
+    "frontier": "exhibits.frontier.points", "frontier_axes": "exhibits.frontier.figure", "load_history": "api",
+    "load_runs": "api"})

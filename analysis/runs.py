@@ -245,7 +245,7 @@ def by_noise(settings: Sequence[str]) -> list[str]:
     """Return distinct noise settings, sorted: non-private, sigmas, targets (certified, label), noise multipliers."""
     def sort_key(setting: str) -> tuple[bool, str, float]:
         """Return (whether it has a value, its name, its value); a sigma has no name."""
-        if setting in (NON_PRIVATE, STATED):
+        if setting in ("", NON_PRIVATE, STATED):
             return False, "", 0.0  # first
         name, _, number = setting.rpartition("=")
         return True, name, float(number)

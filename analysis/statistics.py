@@ -108,7 +108,7 @@ def difference_of(a: pd.Series, b: pd.Series) -> tuple[MeanInterval, str]:
     return welch_interval(a, b), WELCH
 
 
-def summarize(values: Sequence[float], minimum: float, maximum: float) -> dict[str, float]:
+def summarize(values: Sequence[float], minimum: float = -np.inf, maximum: float = np.inf) -> dict[str, float]:
     """Return the columns of a mean in tidy tables: `SUMMARY`.
 
     They are the mean, the 95% t interval (`half_width`, `low`, `high`), the 95% bootstrap interval (`bootstrap_low`,

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from analysis.report.report import Report
     from pipeline.tracking.reader import Reader
 
-# Exit codes: 0 done; 1 a trial failed, a reference case was missed or an audit exceeds its certified epsilon;
+# Exit codes: 0 done; 1 a trial or an exhibit failed, a reference case was missed or an audit exceeds its epsilon;
 # 2 refused or impossible (one line says why); 130 interrupted.
 REFUSED = 2
 WATCH_SECONDS = 5.0  # between two updates of `status --watch`
@@ -147,7 +147,10 @@ def _experiment(options: Namespace) -> Experiment:
 
 
 def _report(options: Namespace) -> int:
-    """Write the report of an experiment, or the comparison of two; print its main results and files; return 0."""
+    """Write the report of an experiment, or the comparison of two; print its main results and files.
+
+    The exit code is 1 if drawing an exhibit raised an error.
+    """
     from pipeline.tracking.reader import Reader
 
     if options.mlruns_b and not options.other:
@@ -164,10 +167,13 @@ def _report(options: Namespace) -> int:
     logged = ", and logged to the sweep's MLflow run" if is_logged else ""
     lines += [f"page: {page}", f"beside it{logged}: {', '.join(_grouped_by_stem(files))}"]
     lines += [f"not logged: {report.not_logged}"] if report.not_logged else []
-    if report.left_out:
-        exhibits = ", ".join(exhibit for exhibit, _ in report.left_out)
-        lines.append(f"left out, for reasons that the page has: {exhibits}")
-    return _print_lines(lines)
+    if report.lacking:
+        lines.append(f"left out, for reasons that the page has: {', '.join(report.lacking)}")
+    _print_lines(lines)
+    if not report.raised:
+        return 0
+    print(f"error: drawing {', '.join(report.raised)} failed; the page has the reasons, and all else", file=sys.stderr)
+    return 1
 
 
 def _report_of(experiment: Experiment, options: Namespace) -> Report:

@@ -55,7 +55,7 @@ def write(a: Experiment, b: Experiment, store_a: Reader, store_b: Reader, out: P
     sentences = match.headline(comparison)
     contents["index.html"] = render(_page(comparison, exhibits, sentences)).encode()
     folder = Path("reports", f"{a.name}-and-{b.name}") if out is None else out
-    return Report(save(contents, folder), exhibits, sentences, [])
+    return Report(save(contents, folder), exhibits, sentences, [], [])
 
 
 def draw(comparison: Comparison) -> Exhibit:

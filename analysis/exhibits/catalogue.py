@@ -1,12 +1,14 @@
-"""The function that draws each exhibit of `pipeline.experiment.exhibits`, imported on first use."""
+"""Register and draw exhibits: those of this package, and those of a plugin. It imports no drawing library."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import inspect
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from typing import TYPE_CHECKING, TypeVar
 
-from pipeline.experiment.frontiers import FRONTIERS
-from pipeline.experiment.needs import HEATMAPS, SWEPT
-from pipeline.trials.part import load
+from pipeline.experiment.exhibits import NEEDS
+from pipeline.trials.fields import ConfigError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -14,30 +16,52 @@ if TYPE_CHECKING:
     from analysis.exhibits.exhibit import Exhibit
     from pipeline.experiment.experiment import Experiment
     from pipeline.tracking.reader import Reader
+    from pipeline.trials.config import TrialConfig
 
-# By exhibit: `module:function`, which takes the last epoch of every trial (`load_runs`) and these keyword arguments.
-_FRONTIER = "frontier.exhibit:of_experiment", ("name", "experiment", "results")
-DRAWS: dict[str, tuple[str, tuple[str, ...]]] = {
-    "table1": ("table1:draw", ()),
-    "figure2": ("figure2:draw", ("store",)),
-    **dict.fromkeys((*FRONTIERS, "frontier_claimed"), _FRONTIER),
-    "frontier_slices": ("frontier.slices:draw", ()),
-    **dict.fromkeys(HEATMAPS, ("heatmaps:draw", ("name",))),
-    **dict.fromkeys(SWEPT, ("sweeps:draw", ("name",))),
-    **dict.fromkeys(("light", "effective_sigma"), ("light:draw", ("name",))),
-    "table1_light": ("table1_light:draw", ()),
-    "main_effects": ("main_effects:draw", ()),
-    "parallel_coordinates": ("parallel_coordinates:draw", ()),
-    "means": ("means:draw", ()),
-    "training_time": ("training_time:draw", ("store",)),
-    "leekifer": ("leekifer:draw", ("store",)),
-}
+Draw = TypeVar("Draw", bound=Callable[..., "Exhibit"])
+
+MODULES = ("figure2", "frontier.exhibit", "frontier.slices", "heatmaps", "leekifer", "light", "main_effects", "means",
+           "parallel_coordinates", "sweeps", "table1", "table1_light", "training_time")  # they register exhibits
+DRAWS: dict[str, Callable[..., Exhibit]] = {}
 
 
-def draw(exhibit: str, experiment: Experiment | None, runs: pd.DataFrame, store: Reader | None,
+def exhibit(*names: str, needs: Callable[[Sequence[TrialConfig]], str] | None = None) -> Callable[[Draw], Draw]:
+    """Register a function that draws exhibits: reports then have them (docs/reports.md).
+
+    It is called as `draw(runs)`, with the last epoch of every trial as `load_runs` gives it, and returns an `Exhibit`.
+    It may also take `name`, `experiment`, `store` (a reader, for histories) and `results` (imported ones). If the runs
+    lack data for it, it raises `ReportError`; whatever it raises, the other exhibits are drawn.
+
+    Args:
+        names: of its exhibits, which are those of their files, and values of `report` in an experiment file.
+        needs: returns why an exhibit cannot show these trials, as the end of a sentence that begins with its name;
+            empty if it can. Without it, the exhibit shows all trials.
+
+    Raises:
+        ConfigError: for the name of another exhibit.
+
+    Example:
+        >>> @exhibit("last_losses", needs=lambda trials: "" if len(trials) > 1 else "needs two trials or more")
+        ... def last_losses(runs):
+        ...     return Exhibit.of_means("last_losses", "Losses", "Training loss of every trial", runs[["train/loss"]])
+    """
+    def register(function: Draw) -> Draw:
+        """Register the function, and return it unchanged."""
+        for name in names:
+            if (other := DRAWS.get(name)) and other.__module__ != function.__module__:
+                raise ConfigError("exhibit", "must have a name of its own", f"'{name}', which {other.__module__} has")
+            DRAWS[name] = function
+            NEEDS.setdefault(name, needs or (lambda trials: ""))
+        return function
+    return register
+
+
+def draw(name: str, experiment: Experiment | None, runs: pd.DataFrame, store: Reader | None,
          results: pd.DataFrame | None = None) -> Exhibit:
     """Draw an exhibit of an experiment. `ReportError` says what the runs lack for it."""
-    draws, takes = DRAWS[exhibit]
-    available = {"name": exhibit, "experiment": experiment, "store": store, "results": results}
-    draw_function = load(f"analysis.exhibits.{draws}")
-    return draw_function(runs, **{name: available[name] for name in takes})
+    for module in MODULES:
+        import_module(f"analysis.exhibits.{module}")
+    available = {"name": name, "experiment": experiment, "store": store, "results": results}
+    function = DRAWS.get(name, DRAWS["batch_size_sweep"])  # which draws `by_<setting>` too
+    wanted = inspect.signature(function).parameters.keys() & available
+    return function(runs, **{key: available[key] for key in wanted})

@@ -9,6 +9,7 @@ import pandas as pd
 from analysis.exhibits.metrics import METRICS
 from analysis.runs import ask, require_accuracy, setting_names, trials_of
 from analysis.statistics import SUMMARY
+from analysis.statistics import summarize as summary
 from analysis.text import settings_text
 from pipeline.experiment.factors import differing
 from pipeline.trials.naming import setting_key
@@ -45,24 +46,49 @@ def best(runs: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
     return runs[runs["key"] == best_key].drop(columns=["key", "score"])
 
 
-def best_cells(runs: pd.DataFrame, by: Sequence[str], metric: str, carry: Sequence[str] = (),
-               largest: Sequence[str] = ()) -> pd.DataFrame:
-    """Return the `cells` of the `best` settings, with the columns `chosen` and `choices`; errors as in `best`."""
-    return cells(best(runs, by), by, metric, (*carry, "chosen", "choices"), largest)
-
-
-def cells(runs: pd.DataFrame, by: Sequence[str], metric: str, carry: Sequence[str] = (),
+def cells(runs: pd.DataFrame, by: Sequence[str], value: str, carry: Sequence[str] = (),
           largest: Sequence[str] = ()) -> pd.DataFrame:
-    """Return a metric at the last epoch, a row per cell: the columns `by`, `metric`, `SUMMARY`, `carry` and `largest`.
+    """Return a row per cell, the runs with equal columns `by`: mean and intervals of a value over seeds.
 
-    Runs without a measured alignment are left out; errors as in `Metric.of`. `carry` are columns with one value in
-    every cell, as its runs differ only in their seed. Of the columns `largest` a cell has the largest value, and none
-    if a run has none.
+    If several settings share a cell, that with the best mean validation accuracy represents it.
+
+    Args:
+        runs: last epoch of every trial (`load_runs`).
+        by: columns of `runs`.
+        value: `accuracy`, `worst_class` (percent of the test records), `alignment` (cosine, mean over hidden layers),
+            or a column of numbers. Runs without the value are left out.
+        carry: columns with one value in every cell.
+        largest: columns of which a cell has the largest value, and none if a run has none.
+
+    Returns:
+        Columns: `by`, `metric` (the name of the value), `mean`, `half_width`, `low`, `high` (95% t interval),
+        `bootstrap_low`, `bootstrap_high`, `n`, `carry`, `chosen` (the settings that represent the cell, as text),
+        `choices` (how many settings the cell has), `largest`.
+
+    Raises:
+        ReportError: for runs without accuracy, or of which none has alignment; or if a choice is to be made and a run
+            lacks validation accuracy.
+
+    Example:
+        >>> cells(load_runs("example"), ["algorithm", "setting"], "accuracy")[["algorithm", "setting", "mean", "n"]]
+          algorithm    setting  mean  n
+        0        bp  epsilon=1  80.0  1
+        1        bp  epsilon=8  90.0  1
+        2       dfa  epsilon=1  70.0  1
+        3       dfa  epsilon=8  80.0  1
     """
-    measured = runs.assign(value=METRICS[metric].of(runs)).dropna(subset="value")
+    return averaged(best(runs, by), by, value, (*carry, "chosen", "choices"), largest)
+
+
+def averaged(runs: pd.DataFrame, by: Sequence[str], value: str, carry: Sequence[str] = (),
+             largest: Sequence[str] = ()) -> pd.DataFrame:
+    """Return means over the runs of every cell, whose runs differ only in their seed; otherwise as `cells`."""
+    metric = METRICS.get(value)
+    summarize = metric.summarize if metric else summary
+    measured = runs.assign(value=metric.of(runs) if metric else runs[value]).dropna(subset="value")
     rows = []
     for values, cell in measured.groupby(list(by)):
-        rows.append({**dict(zip(by, values, strict=True)), "metric": metric, **METRICS[metric].summarize(cell["value"]),
+        rows.append({**dict(zip(by, values, strict=True)), "metric": value, **summarize(cell["value"]),
                      **{name: cell[name].iloc[0] for name in carry},
                      **{name: cell[name].max(skipna=False) for name in largest}})
     return pd.DataFrame(rows, columns=[*by, "metric", *SUMMARY, *carry, *largest])

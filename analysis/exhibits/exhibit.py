@@ -62,8 +62,8 @@ class Exhibit:
     others: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
-    def of_means(cls, name: str, title: str, caption: str, rows: pd.DataFrame, figure: Figure,
-                 notes: Sequence[str] = ()) -> Exhibit:
+    def of_means(cls, name: str, title: str, caption: str, rows: pd.DataFrame,
+                 figure: Figure | None = None, notes: Sequence[str] = ()) -> Exhibit:
         """Make an exhibit of means over seeds, rounded to four digits.
 
         The caption has no full stop. A column `choices` has the number of settings from which the best was chosen;

@@ -19,6 +19,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 from matplotlib.typing import LineStyleType
 
+from analysis.exhibits.catalogue import exhibit
 from analysis.exhibits.exhibit import Exhibit
 from analysis.exhibits.metrics import METRICS, Metric
 from analysis.runs import (
@@ -49,6 +50,7 @@ class MissingSeries(ReportError):
     """The runs lack data for a figure."""
 
 
+@exhibit("figure2")
 def draw(runs: pd.DataFrame, store: Reader) -> Exhibit:
     """Make the exhibit of runs with histories in the store.
 

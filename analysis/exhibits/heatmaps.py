@@ -11,7 +11,8 @@ from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 
 from analysis import style
-from analysis.exhibits.envelope import best_cells
+from analysis.exhibits.catalogue import exhibit
+from analysis.exhibits.envelope import cells
 from analysis.exhibits.exhibit import Exhibit
 from analysis.exhibits.metrics import METRICS
 from analysis.runs import ALGORITHM_LABELS, ReportError, common_value, such
@@ -29,6 +30,7 @@ CAPTIONS = {
 }
 
 
+@exhibit(*HEATMAPS)
 def draw(runs: pd.DataFrame, *, name: str) -> Exhibit:
     """Make one of the exhibits in `TITLES`; errors as in `tabulate`."""
     table = tabulate(runs, HEATMAPS[name])
@@ -38,15 +40,15 @@ def draw(runs: pd.DataFrame, *, name: str) -> Exhibit:
 
 
 def tabulate(runs: pd.DataFrame, metric: str) -> pd.DataFrame:
-    """Return a metric at the last epoch by algorithm, sigma and tau_h, over seeds, from `best_cells`.
+    """Return a metric at the last epoch by algorithm, sigma and tau_h, over seeds, from `cells`.
 
     Trials of other mechanisms are left out, and trials without a measured alignment (see `Metric.of`). There must be
-    photonic trials; other errors as in `best_cells`.
+    photonic trials; other errors as in `cells`.
     """
     grid_runs = such(runs, in_heatmap)
     if grid_runs.empty:
         raise ReportError(f"{metric}_heatmap: needs trials with mechanism photonic and a sigma, found none")
-    table = best_cells(grid_runs, ["algorithm", "sigma", "tau_h"], metric)
+    table = cells(grid_runs, ["algorithm", "sigma", "tau_h"], metric)
     # algorithms in the order of all figures
     return pd.concat([table[table["algorithm"] == algorithm] for algorithm in style.present(table)], ignore_index=True)
 

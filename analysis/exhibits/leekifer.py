@@ -14,6 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from analysis.exhibits.catalogue import exhibit
 from analysis.exhibits.exhibit import Exhibit, Texts
 from analysis.exhibits.figure2 import MissingSeries
 from analysis.exhibits.table import Table
@@ -44,6 +45,7 @@ MARKERS = 12  # some markers along a curve
 ACCURACIES = ("validation/accuracy", "test/accuracy")  # the first that all trials have by epoch is used
 
 
+@exhibit("leekifer")
 def draw(runs: pd.DataFrame, store: Reader) -> Exhibit:
     """Make the exhibit of runs with histories in the store; errors as in `tabulate` and `plot`."""
     table = tabulate(runs, store)

@@ -14,7 +14,8 @@ from matplotlib.lines import Line2D
 from matplotlib.typing import LineStyleType
 
 from analysis import style
-from analysis.exhibits.envelope import best_cells
+from analysis.exhibits.catalogue import exhibit
+from analysis.exhibits.envelope import cells
 from analysis.exhibits.exhibit import Exhibit, Texts
 from analysis.exhibits.frontier.points import tightest
 from analysis.exhibits.metrics import METRICS
@@ -38,6 +39,7 @@ OPEN = "osDv"  # markers of further cameras
 POINTS = 200  # points of a curve with a closed form
 
 
+@exhibit(*TITLES)
 def draw(runs: pd.DataFrame, *, name: str) -> Exhibit:
     """Make one of the exhibits in `TITLES`; errors as in `tabulate`."""
     table = tabulate(runs)
@@ -55,7 +57,7 @@ def tabulate(runs: pd.DataFrame) -> pd.DataFrame:
 
     Columns: test accuracy over seeds (`SUMMARY`, percent), `epsilon` (label; the largest over seeds, empty if
     infinite), the tracked `effective_sigma` with its parts `shot_sigma` and `floor_sigma`, and `chosen` and `choices`
-    (`envelope.best_cells`). There must be such trials; other errors as in `best_cells`.
+    (`envelope.cells`). There must be such trials; other errors as in `cells`.
     """
     physical_runs = such(runs, lambda trial: trial.physical and trial.parts.mechanism.optical)
     if physical_runs.empty:
@@ -66,7 +68,7 @@ def tabulate(runs: pd.DataFrame) -> pd.DataFrame:
         effective_sigma=physical_runs[SIGMA].astype(float),
         **{part: [getattr(camera, part) for camera in cameras] for part in PARTS})
     carry = ("camera", "feedback_std", "effective_sigma", *PARTS, "relation", "sampler", "delta")
-    return best_cells(physical_runs, ["algorithm", *SETTINGS, "photons"], "accuracy", carry, ["epsilon"])[COLUMNS]
+    return cells(physical_runs, ["algorithm", *SETTINGS, "photons"], "accuracy", carry, ["epsilon"])[COLUMNS]
 
 
 def labels(runs: pd.DataFrame) -> pd.Series:

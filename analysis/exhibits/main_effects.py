@@ -11,6 +11,7 @@ import seaborn as sns
 from matplotlib.figure import Figure
 
 from analysis import style
+from analysis.exhibits.catalogue import exhibit
 from analysis.exhibits.exhibit import Exhibit, Texts
 from analysis.exhibits.metrics import METRICS
 from analysis.exhibits.table import Table
@@ -24,6 +25,7 @@ PER_ROW = 4
 LONG_LABEL = 6  # labels of ticks with more characters are rotated
 
 
+@exhibit("main_effects")
 def draw(runs: pd.DataFrame) -> Exhibit:
     """Make the exhibit of main effects, a table and a figure; errors as in `tabulate`."""
     table = tabulate(runs)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 
+from analysis.exhibits.catalogue import exhibit
 from analysis.exhibits.exhibit import Exhibit, Texts
 from analysis.exhibits.frontier.points import tightest
 from analysis.exhibits.metrics import HEADINGS, METRICS
@@ -31,6 +32,7 @@ from pipeline.trials.naming import setting_key
 SHOWN = ("mean", "half_width", "low", "high")  # columns of a score
 
 
+@exhibit("means")
 def draw(runs: pd.DataFrame) -> Exhibit:
     """Make the exhibit of means, a table."""
     table = tabulate(runs)

@@ -10,6 +10,7 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 
 from analysis import style
+from analysis.exhibits.catalogue import exhibit
 from analysis.exhibits.exhibit import Exhibit
 from analysis.exhibits.heatmaps import COLOURS
 from analysis.exhibits.metrics import METRICS
@@ -22,6 +23,7 @@ CAPTION = ("Every setting as a line through an axis for each field that varies, 
            "{}; lines through one value lie in the order of their accuracy")
 
 
+@exhibit("parallel_coordinates")
 def draw(runs: pd.DataFrame) -> Exhibit:
     """Make the exhibit of all settings; errors as in `tabulate`."""
     table = tabulate(runs)

@@ -1,4 +1,4 @@
-"""Accuracy and alignment against one setting: batch size, tau_h or the clipping norm, a curve per algorithm."""
+"""Accuracy and alignment against one setting, a curve per algorithm and a row of panels per noise."""
 
 from __future__ import annotations
 
@@ -8,35 +8,44 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from analysis import style
-from analysis.exhibits.envelope import best_cells
+from analysis.exhibits.catalogue import exhibit
+from analysis.exhibits.envelope import cells
 from analysis.exhibits.exhibit import Exhibit
 from analysis.exhibits.metrics import METRICS
-from analysis.runs import NON_PRIVATE, ReportError, by_noise, noise_sources, setting_label
+from analysis.runs import NON_PRIVATE, ReportError, by_noise, noise_sources, setting_label, trials_of
 from analysis.text import BARS, epsilon_text, means_text
 from pipeline.accounting.label import RELATION as LABEL_RELATION
 from pipeline.accounting.noise import standing
-from pipeline.experiment.needs import SWEPT
+from pipeline.experiment.needs import NOISE, SWEPT, swept, without_alignment
 
-FIELD_LABELS = {"batch_size": "Batch size m", "tau_h": "$\\tau_h$ (bound on activations)",
-                "clipping_norm": "Clipping norm C"}
-SHOWN = ("accuracy", "alignment")
+# By setting: its name at an axis, in titles and in captions; others have the name of the setting in all three.
+LABELS = {"batch_size": ("Batch size m", "batch size", "batch size at a fixed number of epochs"),
+          "tau_h": ("$\\tau_h$ (bound on activations)", "activation bound", "the bound τ_h on the activations"),
+          "clipping_norm": ("Clipping norm C", "clipping norm", "the clipping norm C"),
+          "sigma": ("σ (noise level)", "noise level", "the noise level σ"),
+          "noise_multiplier": ("Noise multiplier z", "noise multiplier", "the noise multiplier z")}
 TARGETS = {"epsilon": "certified", "label_epsilon": "label"}
 KIND_OF_TARGET = {**TARGETS, "label_epsilon": "label (features public)"}
-TITLES = {"tau_h_sweep": "Accuracy and alignment by activation bound",
-          "batch_size_sweep": "Accuracy and alignment by batch size",
-          "clipping_norm_sweep": "Accuracy and alignment by clipping norm"}
-AGAINST = {"tau_h_sweep": "the bound τ_h on the activations",
-           "batch_size_sweep": "batch size at a fixed number of epochs",
-           "clipping_norm_sweep": "the clipping norm C"}
+LOG_RATIO = 3  # of the largest to the smallest value, from which on an axis is logarithmic
 
 
+@exhibit(*SWEPT)
 def draw(runs: pd.DataFrame, *, name: str) -> Exhibit:
-    """Make one of the exhibits in `TITLES`; errors as in `tabulate`."""
-    table = tabulate(runs, SWEPT[name])
-    caption = (f"Test accuracy and alignment of the hidden layers against {AGAINST[name]}, a row for each noise: "
-               f"{means_text(table['n'], BARS)}")
-    return Exhibit.of_means(name, title=TITLES[name], caption=caption, rows=table, figure=plot(table, SWEPT[name]),
-                            notes=target_notes(runs, table))
+    """Make the exhibit of the setting that its name has; errors as in `tabulate`."""
+    field = swept(name)
+    table = tabulate(runs, field)
+    _, title, against = _labels(field)
+    alignment = " and alignment" if "alignment" in set(table["metric"]) else ""
+    of_layers = f"{alignment} of the hidden layers" if alignment else ""
+    rows = "" if field in NOISE else ", a row for each noise"
+    return Exhibit.of_means(
+        name, title=f"Accuracy{alignment} by {title}", rows=table, figure=plot(table, field),
+        caption=f"Test accuracy{of_layers} against {against}{rows}: {means_text(table['n'], BARS)}",
+        notes=target_notes(runs, table))
+
+
+def _labels(field: str) -> tuple[str, str, str]:
+    return LABELS.get(field, (field, field, field))
 
 
 def target_notes(runs: pd.DataFrame, table: pd.DataFrame) -> list[str]:
@@ -53,36 +62,40 @@ def target_notes(runs: pd.DataFrame, table: pd.DataFrame) -> list[str]:
 
 
 def tabulate(runs: pd.DataFrame, field: str) -> pd.DataFrame:
-    """Return accuracy and alignment at the last epoch along a field, over seeds, a row per mean.
+    """Return accuracy and, if all trials measure it, alignment at the last epoch along a setting, over seeds.
 
-    Columns: algorithm, setting, the field, metric and `SUMMARY`, relation, sampler, delta, and `chosen` and `choices`
-    (`envelope.best_cells`). Trials without the field are left out. There must be trials that have the field; other
-    errors as in `best_cells`.
+    Columns: algorithm, setting (the noise; empty along a setting of the noise), the field, metric and `SUMMARY`,
+    relation, sampler, delta, and `chosen` and `choices` (`envelope.cells`). Trials without the field are left out.
+    There must be trials that have it; other errors as in `cells`.
     """
     swept_runs = runs.dropna(subset=field)
     if swept_runs.empty:
-        raise ReportError(f"{field}_sweep: needs trials that have a {field}, found none")
+        raise ReportError(f"{field}: needs trials that have it, found none")
     of_labels = swept_runs["setting"].str.startswith("label_epsilon")
     swept_runs = swept_runs.assign(relation=swept_runs["privacy.relation"].mask(of_labels, LABEL_RELATION))
+    if field in NOISE:
+        swept_runs = swept_runs.assign(setting="")
+    shown = ("accuracy",) if without_alignment(trials_of(swept_runs)) else ("accuracy", "alignment")
     by = ["algorithm", "setting", field]
-    return pd.concat([best_cells(swept_runs, by, metric, ("relation", "sampler", "delta")) for metric in SHOWN],
+    return pd.concat([cells(swept_runs, by, metric, ("relation", "sampler", "delta")) for metric in shown],
                      ignore_index=True)
 
 
 def plot(table: pd.DataFrame, field: str) -> Figure:
     """Plot a row per noise setting, accuracy on the left and alignment on the right, 3.6 x 2.9 inches each."""
-    settings = by_noise(table["setting"])
+    shown, settings = list(dict.fromkeys(table["metric"])), by_noise(table["setting"])
     with style.theme():
-        figure = Figure(figsize=(3.6 * len(SHOWN) + 1.6, 2.9 * len(settings)), layout="constrained")
+        figure = Figure(figsize=(3.6 * len(shown) + 1.6, 2.9 * len(settings)), layout="constrained")
         style.widen_columns(figure)
-        axes = figure.subplots(len(settings), len(SHOWN), squeeze=False, sharex=True, sharey="col")
+        axes = figure.subplots(len(settings), len(shown), squeeze=False, sharex=True, sharey="col")
         for setting, row in zip(settings, axes, strict=True):
-            for metric, ax in zip(SHOWN, row, strict=True):
+            for metric, ax in zip(shown, row, strict=True):
                 panel(table[(table["setting"] == setting) & (table["metric"] == metric)], field, ax)
                 ax.set_ylabel(METRICS[metric].label)
-                style.log_axis(ax, table[field])
-        for metric, ax in zip(SHOWN, axes[-1], strict=True):
-            ax.set_xlabel(FIELD_LABELS[field])
+                if table[field].min() > 0 and table[field].max() >= LOG_RATIO * table[field].min():
+                    style.log_axis(ax, table[field])
+        for metric, ax in zip(shown, axes[-1], strict=True):
+            ax.set_xlabel(_labels(field)[0])
             style.within(ax, METRICS[metric].low, METRICS[metric].high)  # panels of a column share the axis
         figure.legend(handles=style.handles(table), loc="outside right center", alignment="left",
                       title=style.seeds(table["n"]))
@@ -102,12 +115,12 @@ def panel(points: pd.DataFrame, field: str, ax: Axes) -> Axes:
 def noise_title(points: pd.DataFrame) -> str:
     """Return `certified ε ≤ 3, add/remove, δ = 1e-05`, `label (features public) ε ≤ 3, ...`, or a noise level.
 
-    A noise level alone has no guarantee.
+    A noise level alone has no guarantee. Along a setting of the noise the title is empty.
     """
     first = points.iloc[0]  # all points have one noise setting
     setting = first["setting"]
-    label = setting_label(setting)
-    if setting == NON_PRIVATE:
+    label = setting_label(setting) if setting else ""
+    if setting in ("", NON_PRIVATE):
         return label
     kind = KIND_OF_TARGET.get(setting.rpartition("=")[0])
     if kind is None:

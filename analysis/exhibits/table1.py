@@ -9,7 +9,8 @@ from typing import Any
 import pandas as pd
 
 from analysis.exhibits import paper
-from analysis.exhibits.envelope import cells
+from analysis.exhibits.catalogue import exhibit
+from analysis.exhibits.envelope import averaged
 from analysis.exhibits.exhibit import Exhibit, Texts
 from analysis.exhibits.table import Table
 from analysis.runs import (
@@ -32,6 +33,7 @@ COLUMNS = ["algorithm", "setting", "accuracy_mean", "accuracy_half_width", "accu
            "paper", "difference"]
 
 
+@exhibit("table1")
 def draw(runs: pd.DataFrame) -> Exhibit:
     """Make the exhibit of the table; errors as in `tabulate`."""
     table = tabulate(runs)
@@ -50,7 +52,7 @@ def tabulate(runs: pd.DataFrame) -> pd.DataFrame:
         raise ReportError("table1: needs at least one trial, got none")
     require_replicates(runs)
     by = ["algorithm", "setting"]
-    table = cells(runs, by, "accuracy").set_index(by)
+    table = averaged(runs, by, "accuracy").set_index(by)
     table = table.rename(columns={name: f"accuracy_{name}" for name in ("mean", "half_width", "low", "high")})
     order = pd.MultiIndex.from_product([ALGORITHM_LABELS, by_noise(runs["setting"])], names=by)
     table = table.reindex(order.intersection(table.index, sort=False))

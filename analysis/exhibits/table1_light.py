@@ -8,7 +8,8 @@ from collections.abc import Iterable
 import pandas as pd
 
 from analysis.exhibits import paper
-from analysis.exhibits.envelope import best, cells
+from analysis.exhibits.catalogue import exhibit
+from analysis.exhibits.envelope import averaged, best
 from analysis.exhibits.exhibit import ENVELOPE, Exhibit, Texts
 from analysis.exhibits.frontier.points import tightest
 from analysis.exhibits.light import SIGMA
@@ -25,6 +26,7 @@ LABELS = {GAUSSIAN: "Gaussian", PHYSICAL: "counted photons"}
 COLUMNS = ["projector", "sigma", "photons", "effective_sigma", *SUMMARY, "epsilon", "paper", "chosen", "choices"]
 
 
+@exhibit("table1_light")
 def draw(runs: pd.DataFrame) -> Exhibit:
     """Make the exhibit of the table; errors as in `tabulate`."""
     table = tabulate(runs)
@@ -56,7 +58,7 @@ def tabulate(runs: pd.DataFrame) -> pd.DataFrame:
     opu_runs = opu_runs.assign(sigma=column_sigmas, effective_sigma=effective_sigmas)
     opu_runs = best(opu_runs, ["projector", "sigma", "photons"])
     carry = ("photons", "effective_sigma", "chosen", "choices")
-    table = cells(opu_runs.assign(epsilon=tightest(opu_runs, "label")), ["projector", "sigma"], "accuracy", carry,
+    table = averaged(opu_runs.assign(epsilon=tightest(opu_runs, "label")), ["projector", "sigma"], "accuracy", carry,
                   ["epsilon"])
     published = paper.TABLE1 if paper.is_setting(opu_runs) else {}
     return table.assign(paper=[published.get(("pdfa", f"{sigma:g}"), math.nan) for sigma in table["sigma"]])[COLUMNS]

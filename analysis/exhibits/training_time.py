@@ -11,6 +11,7 @@ import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from analysis.exhibits.catalogue import exhibit
 from analysis.exhibits.exhibit import Exhibit
 from analysis.exhibits.figure2 import MissingSeries, by_epoch
 from analysis.exhibits.metrics import METRICS
@@ -25,6 +26,7 @@ ACCURACIES = (ACCURACY, "test/accuracy")  # the first that all trials have by ep
 CURVES = ["algorithm", "setting"]
 
 
+@exhibit("training_time")
 def draw(runs: pd.DataFrame, store: Reader) -> Exhibit:
     """Make the exhibit of runs with histories in the store; errors as in `tabulate`."""
     table = tabulate(runs, store)

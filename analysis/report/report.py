@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple, TypeVar
@@ -35,17 +36,21 @@ class Report(NamedTuple):
         files: in the order of writing.
         exhibits: in the order of the page.
         headline: the best algorithm at each epsilon (`analysis.exhibits.headline`); for random stopping the best trial.
-        left_out: (exhibit, reason) of exhibits that do not fit or lack data; empty for random stopping.
+        left_out: (exhibit, reason) of exhibits that do not fit, lack data or failed; empty for random stopping.
+        lacking: those of them that fit, but lack data or failed.
         notice: progress of an unfinished sweep; empty for a finished one.
         not_logged: why the store of a finished sweep did not take the files; empty if it did.
+        raised: exhibits that are left out because drawing them raised an error, which is a fault of the exhibit.
     """
 
     files: list[Path]
     exhibits: list[Exhibit]
     headline: list[str]
     left_out: list[tuple[str, str]]
+    lacking: list[str]
     notice: str = ""
     not_logged: str = ""
+    raised: Sequence[str] = ()
 
 
 def write(experiment: Experiment, store: Store, out: Path | None = None, where: str = "") -> Report:
@@ -82,19 +87,33 @@ def write(experiment: Experiment, store: Store, out: Path | None = None, where: 
         experiment, progress = complete_part(experiment, ended, missing)
         runs = frame_of(stored, experiment.trials, source=experiment.source)
     left_out = [] if experiment.candidates else undrawn(experiment.trials, experiment.report)
+    lacking: list[str] = []
+    raised: list[str] = []
 
     def attempt(name: str, function: Callable[..., Result], *arguments: object) -> Result | None:
-        """Return what the function makes; if the runs lack data for it, leave it out with the reason."""
+        """Return what the function makes. If the runs lack data for it, or it fails, leave it out with the reason."""
         try:
             return function(*arguments)
-        except ReportError as error:
-            if experiment.candidates:  # the reason counts the trials, which random stopping keeps secret
+        except Exception as error:
+            if experiment.candidates:  # the reason may count the trials, which random stopping keeps secret
                 raise
-            left_out.append((name, str(error).removeprefix(f"{name}: ")))
+            reason = str(error).removeprefix(f"{name}: ")
+            if not isinstance(error, ReportError):
+                place = traceback.extract_tb(error.__traceback__)[-1]
+                reason = f"raised {type(error).__name__} in {Path(place.filename).name}:{place.lineno}: {error}"
+                raised.append(name)
+            left_out.append((name, reason))
+            lacking.append(name)
             return None
 
-    drawn = [attempt(name, catalogue.draw, name, experiment, runs, store, results) for name in experiment.report]
-    exhibits = [exhibit.marked(progress.mark) if progress else exhibit for exhibit in drawn if exhibit]
+    def drawn(name: str) -> Exhibit:
+        exhibit = catalogue.draw(name, experiment, runs, store, results)
+        if progress:
+            exhibit = exhibit.marked(progress.mark)
+        exhibit.files  # noqa: B018 - made here, so that a figure that cannot be saved is one exhibit's failure
+        return exhibit
+
+    exhibits = [exhibit for name in experiment.report if (exhibit := attempt(name, drawn, name))]
     choice = None
     if progress:
         left_out.append(NO_BEST)
@@ -125,7 +144,7 @@ def write(experiment: Experiment, store: Store, out: Path | None = None, where: 
                 store.describe(experiment.description, "\n".join(f"- {sentence}" for sentence in sentences))
         except TrackingError as error:  # a store that can be read and not written, or was moved
             not_logged = str(error)
-    return Report(paths, exhibits, sentences, left_out, notice, not_logged)
+    return Report(paths, exhibits, sentences, left_out, lacking, notice, not_logged, raised)
 
 
 def _choice(experiment: Experiment, runs: pd.DataFrame, store: Store) -> Choice | None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from pipeline.experiment import frontiers, needs
+from pipeline.experiment.factors import differing
 from pipeline.experiment.frontiers import FRONTIERS
-from pipeline.experiment.needs import HEATMAPS, SWEPT
+from pipeline.experiment.needs import BY, HEATMAPS, SWEPT
 from pipeline.trials.config import TrialConfig
 
 _one = needs.of_one_dataset
@@ -31,16 +32,27 @@ NEEDS: dict[str, Callable[[Sequence[TrialConfig]], str]] = {
 LISTED_ONLY = ("training_time",)  # a file without a list of exhibits gets all others that fit
 
 
+def names() -> str:
+    """Return the names of exhibits, for messages."""
+    return f"{', '.join(NEEDS)}, or of {BY}SETTING for a setting that is a number"
+
+
+def is_known(exhibit: object) -> bool:
+    """Whether there is an exhibit of this name."""
+    return isinstance(exhibit, str) and (exhibit in NEEDS or bool(needs.swept(exhibit)))
+
+
 def mismatch(exhibit: str, configs: Sequence[TrialConfig]) -> str:
     """Return why an exhibit cannot show these trials; empty if it can."""
-    if exhibit not in NEEDS:
-        raise ValueError(f"exhibit: must be one of {', '.join(NEEDS)}, got {exhibit!r}")
-    return NEEDS[exhibit](configs)
+    return (NEEDS.get(exhibit) or _one(needs.sweep, needs.swept(exhibit)))(configs)
 
 
 def fitting(configs: Sequence[TrialConfig]) -> tuple[str, ...]:
     """Return the exhibits that can show these trials, except those that a file must list."""
-    return tuple(name for name in NEEDS if configs and name not in LISTED_ONLY and not mismatch(name, configs))
+    has_exhibit = {*SWEPT.values(), "target_epsilon", "target_label_epsilon"}  # of targets it is the frontier
+    over = [f"{BY}{name}" for name in differing(configs, lambda _: None) if name not in has_exhibit]
+    return tuple(name for name in (*NEEDS, *filter(needs.swept, over))
+                 if configs and name not in LISTED_ONLY and not mismatch(name, configs))
 
 
 def undrawn(configs: Sequence[TrialConfig], report: Sequence[str]) -> list[tuple[str, str]]:

@@ -276,8 +276,8 @@ def _report(top: Mapping[str, Any], trials: Sequence[TrialConfig], drawn: bool) 
     if "report" not in top:
         return () if drawn else exhibits.fitting(trials)
     report = top["report"]
-    if not isinstance(report, list) or any(exhibit not in [*exhibits.NEEDS] for exhibit in report):
-        raise ConfigError(f"report: must be a list of {', '.join(exhibits.NEEDS)}, got {report!r}")
+    if not isinstance(report, list) or not all(map(exhibits.is_known, report)):
+        raise ConfigError(f"report: must be a list of {exhibits.names()}, got {report!r}")
     for exhibit in report:
         if drawn:
             raise ConfigError(f"report: {exhibit} shows every trial, but of random stopping only the best may be "

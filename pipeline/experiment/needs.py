@@ -10,11 +10,16 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from pipeline.experiment.factors import balanced, differing, find_factors, varied_fields
-from pipeline.trials.camera import SETTINGS, camera_of
+from pipeline.experiment.yaml_text import is_number
+from pipeline.trials.camera import SETTINGS as CAMERA
+from pipeline.trials.camera import camera_of
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.naming import noise_setting
+from pipeline.trials.part import SETTINGS
 
-# Exhibits of curves over a field -> field; exhibits of a grid of sigma and tau_h -> metric.
+BY = "by_"  # before a setting: the exhibit of curves over it
+NOISE = ("sigma", "noise_multiplier", "target_epsilon", "target_label_epsilon")  # settings of the amount of noise
+# Exhibits of curves that have a name of their own -> setting; exhibits of a grid of sigma and tau_h -> metric.
 SWEPT = {"tau_h_sweep": "tau_h", "batch_size_sweep": "batch_size", "clipping_norm_sweep": "clipping_norm"}
 HEATMAPS = {"alignment_heatmap": "alignment", "accuracy_heatmap": "accuracy"}
 # Fields that choose a reading of Lee and Kifer's algorithm; each combination has a curve.
@@ -90,19 +95,31 @@ def heatmap(configs: Sequence[TrialConfig], metric: str) -> str:
     return reason or (without_alignment(grid_trials) if metric == "alignment" else "")
 
 
+def swept(name: str) -> str:
+    """Return the setting over which an exhibit has curves: `by_sigma` has them over sigma; empty for other exhibits."""
+    if name in SWEPT:
+        return SWEPT[name]
+    setting = SETTINGS.get(name.removeprefix(BY)) if name.startswith(BY) else None
+    return setting.name if setting and is_number(setting.default) else ""
+
+
 def sweep(configs: Sequence[TrialConfig], field: str) -> str:
-    """Return why curves over a field of `SWEPT`, one for each (algorithm, noise), cannot show these trials."""
+    """Return why curves over a setting, one for each (algorithm, noise), cannot show these trials.
+
+    Over a setting of the noise there is a curve for each algorithm.
+    """
+    def curve(trial: TrialConfig) -> tuple[str, ...]:
+        return (trial.algorithm,) if field in NOISE else (trial.algorithm, noise_setting(trial))
+
     swept_trials = [trial for trial in configs if field in trial.canonical()]
-    values_by_curve: dict[tuple[str, str], set[Any]] = {}
+    values_by_curve: dict[tuple[str, ...], set[Any]] = {}
     for trial in swept_trials:
-        curve = trial.algorithm, noise_setting(trial)
-        values_by_curve.setdefault(curve, set()).add(getattr(trial, field))
+        values_by_curve.setdefault(curve(trial), set()).add(getattr(trial, field))
+    of_one = "algorithm" if field in NOISE else "algorithm and noise"
     if max(map(len, values_by_curve.values()), default=0) < 2:
-        return ("needs trials of one algorithm and noise at two values or more of "
-                f"{field}, got {_values(swept_trials, field)}")
-    reason = without_choice(swept_trials, lambda trial: (trial.algorithm, noise_setting(trial), getattr(trial, field)),
-                            f"algorithm, noise and {field}")
-    return reason or without_alignment(swept_trials)
+        return f"needs trials of one {of_one} at two values or more of {field}, got {_values(swept_trials, field)}"
+    return without_choice(swept_trials, lambda trial: (*curve(trial), getattr(trial, field)),
+                          f"{of_one.replace(' and', ',')} and {field}")
 
 
 def light(configs: Sequence[TrialConfig]) -> str:
@@ -111,7 +128,7 @@ def light(configs: Sequence[TrialConfig]) -> str:
     if len({trial.photons for trial in physical_trials}) < 2:
         return ("needs trials with projector opu_physical and mechanism photonic at two values or more of photons, got "
                 f"{_values(physical_trials, 'photons')}")
-    names = ("algorithm", *SETTINGS, "photons")  # `SETTINGS` are those of the camera
+    names = ("algorithm", *CAMERA, "photons")
     return without_choice(physical_trials, lambda trial: tuple(getattr(trial, name) for name in names),
                           "algorithm, camera and light")
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import math
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +18,7 @@ from stored import changed, records, stored
 
 from analysis import style
 from analysis.exhibits import figure2, paper, table1
-from analysis.exhibits.catalogue import DRAWS
+from analysis.exhibits.catalogue import DRAWS, MODULES
 from analysis.exhibits.exhibit import to_csv
 from analysis.report.report import write
 from analysis.runs import DuplicateTrials, MissingTrials, MixedTrials, by_noise, load_history, load_runs
@@ -29,7 +29,6 @@ from pipeline.tracking.store import Store, TrackingError
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.datasets import DATASETS
 from pipeline.trials.packs import Resources
-from pipeline.trials.part import load
 
 SIGMAS = (0.0, 0.01, 0.03, 0.05, 0.1, 0.2)
 ALGORITHMS = ("bp", "dfa", "tdfa", "pdfa")
@@ -339,10 +338,9 @@ def test_figures_are_drawn_as_text_and_reproducibly(histories):
 # the report
 
 def test_every_exhibit_of_an_experiment_file_can_be_drawn():
+    for module in MODULES:
+        import_module(f"analysis.exhibits.{module}")
     assert DRAWS.keys() == NEEDS.keys()
-    for draws, takes in DRAWS.values():
-        first, *others = inspect.signature(load(f"analysis.exhibits.{draws}")).parameters.values()
-        assert first.name == "runs" and {p.name for p in others if p.default is p.empty} == set(takes)
 
 
 def test_report_writes_and_logs_everything(grid_store, tmp_path):

@@ -199,7 +199,7 @@ def test_a_certified_sweep_says_what_its_noise_guarantees():
 
 
 def test_sweeps_refuse_what_they_cannot_show():
-    with pytest.raises(ReportError, match="clipping_norm_sweep: needs trials that have a clipping_norm"):
+    with pytest.raises(ReportError, match="clipping_norm: needs trials that have it, found none"):
         sweeps.tabulate(tracked(GRID), "clipping_norm")
     with pytest.raises(ReportError, match="validation/accuracy: missing"):
         sweeps.tabulate(tracked(GRID), "batch_size")
@@ -225,7 +225,8 @@ ONE_SIGMA, PLAIN = grid(sigma=[0.1], tau_h=TAUS), [TrialConfig(algorithm="bp")]
     ("frontier_slices", grid(sigma=[0.1, 1]), "none varies"), ("main_effects", PLAIN, "needs a balanced grid"),
     ("means", PLAIN, "differ in their seed alone"), ("main_effects", GRID[1:], "needs a balanced grid"),
     ("parallel_coordinates", grid(sigma=[0.1, 1]), "got algorithm and noise"),
-    ("tau_h_sweep", grid(tau_h=TAUS, alignment_batches=[0]), "alignment_batches 0"),
+    ("by_sigma", PLAIN, "needs trials of one algorithm at two values or more of sigma, got none"),
+    ("by_learning_rate", PLAIN, "needs trials of one algorithm and noise at two values or more of learning_rate, got "),
     ("frontier_alignment", grid(sigma=[0.1, 1], alignment_batches=[0]), "alignment_batches 0"),
     ("frontier_worst_class", PLAIN, "needs trials with a certified epsilon"),
     ("frontier_claimed", CERTIFIED, "needs trials with a claimed epsilon"),
@@ -239,7 +240,8 @@ def test_misfits_are_named_in_one_line(exhibit, trials, reason):
 
 @pytest.mark.parametrize(("exhibit", "trials"), [
     ("alignment_heatmap", GRID), ("accuracy_heatmap", [*GRID, TrialConfig(dataset="digits", batch_size=64)]),
-    ("tau_h_sweep", GRID), ("batch_size_sweep", BY_BATCH), ("clipping_norm_sweep", CERTIFIED),
+    ("tau_h_sweep", GRID), ("tau_h_sweep", grid(tau_h=TAUS, alignment_batches=[0])), ("batch_size_sweep", BY_BATCH),
+    ("by_sigma", GRID), ("by_learning_rate", grid(learning_rate=[0.1, 1])), ("clipping_norm_sweep", CERTIFIED),
     ("frontier_claimed", grid(sigma=[0.0, 0.1, 1])), ("frontier_worst_class", grid(sigma=[0.1, 1])),
     ("accuracy_heatmap", grid(sigma=SIGMAS, tau_h=TAUS, alignment_batches=[0]))])
 def test_what_fits(exhibit, trials):

@@ -19,6 +19,7 @@ from matplotlib.figure import Figure
 from stored import records, stored
 from test_palette import contrast, luminance
 
+from analysis.exhibits import catalogue
 from analysis.exhibits.exhibit import MAX_WORDS, Exhibit, Texts
 from analysis.exhibits.table import Table
 from analysis.report import page as pages
@@ -27,9 +28,11 @@ from analysis.report.report import write
 from analysis.report.statements import epsilons, notes, state
 from analysis.runs import load_runs
 from analysis.text import NO_VALUE
-from pipeline.experiment.experiment import parse_experiment
+from pipeline.cli import main
+from pipeline.experiment.experiment import load_experiment, parse_experiment
 from pipeline.tracking.artifacts import TrackedRun
 from pipeline.tracking.ui import TRAINING, address
+from pipeline.trials.fields import ConfigError
 
 HOSTILE = '<script>window.hacked = 1</script><img src=x onerror="window.hacked = 1">&amp; "quoted"'
 FILE = f"""
@@ -224,6 +227,7 @@ def test_the_answer_stands_first_and_what_was_left_out_is_closed():
     assert 'class="headline"' not in bare and 'id="left-out"' not in bare
 
 
+REPORTS = (Path(__file__).parents[2] / "docs" / "reports.md").read_text(encoding="utf-8")
 PRIVATE = "base: {dataset: digits, mechanism: per_example, sampler: poisson, target_epsilon: 3, epochs: 1, hidden: [8]}"
 MEASURED = {"validation/accuracy": 0.8, "test/accuracy": 0.8, "test/worst_class_accuracy": 0.4, "time/epoch_seconds": 1,
             "alignment/layer_1": 0.3, "alignment/layer_2": 0.3, "epsilon/certified/gdp": 3.0}
@@ -252,6 +256,41 @@ def test_what_a_sweep_lacks_is_left_out_with_the_reason_and_all_else_is_drawn(la
     assert names | reasons.keys() == {*experiment.report, "selection"} and not names & reasons.keys()
     page = report.files[-1].read_text(encoding="utf-8")
     assert all(f"<dt>{name}</dt>" in page for name in left_out) and experiment.trials[0].trial_key in page
+
+
+RAISES = """
+from analysis import exhibit
+
+@exhibit("raises")
+def draw(runs):
+    return 1 / 0
+"""
+
+
+def test_an_exhibit_of_a_plugin_is_drawn_and_one_that_raises_is_left_out(tmp_path, monkeypatch, capsys, extensions):
+    monkeypatch.chdir(tmp_path)
+    (example,) = re.findall(r"^```python\n(.*?)^```$", REPORTS, re.DOTALL | re.MULTILINE)
+    assert len(example.splitlines()) <= 20
+    Path("my_exhibits.py").write_text(example + RAISES)
+    Path("mine.yaml").write_text(f"name: mine\nplugins: [my_exhibits]\n{PRIVATE}\ngrid: {{seed: [0, 1]}}\n"
+                                 "report: [raises, alignment_by_noise, frontier]\n")
+    experiment = load_experiment("mine.yaml")
+    stored(tmp_path / "mlruns", "mine", experiment.trials,
+           lambda trial: records(trial, [MEASURED], {"privacy.relation": "add/remove"}))
+    assert main(["report", "mine.yaml"]) == 1
+    printed = capsys.readouterr()
+    assert "left out, for reasons that the page has: raises" in printed.out
+    assert printed.err == "error: drawing raises failed; the page has the reasons, and all else\n"
+    page = Path("reports/mine/index.html").read_text(encoding="utf-8")
+    assert "raised ZeroDivisionError in my_exhibits.py:" in page and "division by zero" in page
+    assert "Alignment by noise" in page and Path("reports/mine/alignment_by_noise.pdf").is_file()
+    table = pd.read_csv("reports/mine/alignment_by_noise.csv")
+    assert table[["algorithm", "setting", "mean", "n"]].values.tolist() == [["dfa", "epsilon=3", 0.3, 2]]
+    with pytest.raises(ConfigError, match="exhibit: must have a name of its own, got 'frontier', which analysis"):
+        catalogue.exhibit("frontier")(len)
+    Path("mine.yaml").write_text(Path("mine.yaml").read_text().replace("[0, 1]", "[0]"))
+    with pytest.raises(ConfigError, match="report: alignment_by_noise needs two trials or more; leave it out"):
+        load_experiment("mine.yaml")
 
 
 def test_a_trial_leads_to_its_run(store, experiment, html):

@@ -123,7 +123,7 @@ def test_merge_keys_take_entries_over_and_own_entries_win(tmp_path):
     ("grid: {tau_h: [1, 2]}\nbase: {mechanism: photonic}\nreport: [table1]", r"report: table1 has one cell .* tau_h"),
     ("report: [figure2]", r"report: figure2 shows the alignment of pdfa, but no trial"),
     ("report: [[table1]]", r"report: must be a list of table1, .*, got \[\['table1'\]\]"),
-    ("report: [table9]", r"report: must be a list of table1, figure2, frontier, .*, leekifer, got \['table9'\]")])
+    ("report: [table9]", r"report: must be a list of table1, .*, or of by_SETTING for .*, got \['table9'\]")])
 def test_refused_in_one_line_with_the_place(tmp_path, text, message):
     with pytest.raises(ConfigError, match="^" + message) as raised:
         load(tmp_path, text)
@@ -150,12 +150,12 @@ def test_certified_trials_make_a_frontier(tmp_path):
     assert load(tmp_path, f"{CERTIFIED}{{{CURVES}, clipping_norm: [1, 2]}}").report == (
         *frontiers, "frontier_slices", "clipping_norm_sweep", "main_effects", "parallel_coordinates", "means")
     label = load(tmp_path, "base: {mechanism: photonic}\ngrid: {sigma: [0, 1, 2], algorithm: [dfa, pdfa]}")
-    assert label.report == ("table1", "figure2", *frontiers, "frontier_claimed", "main_effects", "means")
+    assert label.report == ("table1", "figure2", *frontiers, "frontier_claimed", "main_effects", "means", "by_sigma")
     targets = load(tmp_path, "base: {mechanism: photonic, joint_release: true}\ngrid: {target_label_epsilon: [1, 3]}")
     assert targets.report == (*frontiers, "means") and targets.varied == ()
     assert [run_name(t) for t in targets.trials] == ["dfa label_epsilon=1 seed=0", "dfa label_epsilon=3 seed=0"]
     bare = load(tmp_path, "base: {mechanism: photonic, output_noise: false, algorithm: dfa}\ngrid: {sigma: [0, 1]}")
-    assert bare.report == ("table1", "means")
+    assert bare.report == ("table1", "means", "by_sigma")
 
 
 @pytest.mark.parametrize(("text", "message"), [

@@ -65,8 +65,9 @@ def test_sweep_then_again_then_wider_then_report(tmp_path):
     report = photonic("report", "tiny", cwd=tmp_path)  # by name: the store has the file as it was swept last
     assert report.returncode == 0, report.stderr
     last = report.stdout.splitlines()[-1]
-    assert last.startswith("left out, for reasons that the page has: ") and "leekifer" in last and "table1," not in last
+    assert last.startswith("beside it, and logged")
     page = (tmp_path / "reports/tiny/index.html").read_text(encoding="utf-8")
+    assert "<dt>leekifer</dt>" in page and "<dt>table1</dt>" not in page
     assert "sigma: [0.1, 0.2]" in page
     assert re.search(r"Trained with python [\d.]+, torch \S+, ray \S+, mlflow \S+<", page)
     table = (tmp_path / "reports/tiny/table1.csv").read_text().splitlines()

@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 
+from analysis.exhibits.catalogue import exhibit
 from analysis.exhibits.exhibit import Exhibit, Texts, to_csv
 from analysis.exhibits.frontier import choice, imported
 from analysis.exhibits.frontier.figure import comparable, plot
@@ -38,6 +39,7 @@ TITLES = {"frontier": "Accuracy against ε", "frontier_worst_class": "Accuracy o
 SETTINGS_NAMED = 3  # largest number of an algorithm's settings in a note
 
 
+@exhibit(*TITLES)
 def of_experiment(runs: pd.DataFrame, *, name: str, experiment: Experiment, results: pd.DataFrame | None) -> Exhibit:
     """Call `draw` with the experiment's references, budget and imported results."""
     if results is None or name != imported.SHOWN_BY:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.exhibits.envelope import cells
+from analysis.exhibits.envelope import averaged
 from analysis.exhibits.frontier import choice
 from analysis.exhibits.frontier.pareto import hypervolume, pareto_front, reference_epsilon
 from analysis.exhibits.metrics import METRICS
@@ -69,7 +69,7 @@ def summarized(runs: pd.DataFrame, kind: str, metric: str = "accuracy", formula:
     The runs are those of `choice.choose`.
     """
     carry = ("relation", "sampler", "delta", "chosen", "choices")
-    points = cells(runs, ["algorithm", "setting", "point"], metric, carry, ["epsilon"])
+    points = averaged(runs, ["algorithm", "setting", "point"], metric, carry, ["epsilon"])
     points = points.assign(kind=kind, formula=formula)
     ranks = {algorithm: rank for rank, algorithm in enumerate(ALGORITHM_LABELS)}
 

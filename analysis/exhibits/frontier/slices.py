@@ -10,6 +10,7 @@ import seaborn as sns
 from matplotlib.figure import Figure
 
 from analysis import style
+from analysis.exhibits.catalogue import exhibit
 from analysis.exhibits.exhibit import Exhibit
 from analysis.exhibits.frontier.figure import draw_curves, front, legend
 from analysis.exhibits.frontier.points import compared_epsilon, frontier, on_axis, short_title
@@ -24,6 +25,7 @@ PER_ROW = 4
 MARGIN = 1.25  # factor by which the epsilon axis is extended at both ends
 
 
+@exhibit("frontier_slices")
 def draw(runs: pd.DataFrame) -> Exhibit:
     """Make the exhibit of small multiples; errors as in `tabulate`."""
     points = tabulate(runs)
