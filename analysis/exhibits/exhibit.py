@@ -88,11 +88,9 @@ class Exhibit:
 
     @cached_property
     def files(self) -> dict[str, bytes]:
-        """Contents by file name: `<name>.csv`, `.md`, `.tex`, `others`, and the figure's `.svg`, `.pdf`, `.png`."""
+        """Contents by file name: `.csv`, `.md`, a `.tex` a table, `others`; `.svg`, `.pdf`, `.png` of a figure."""
         text_files = {f"{self.name}.csv": to_csv(self.rows), f"{self.name}.md": self.markdown}
-        latex = to_latex((*self.texts.body, *self.texts.more), self.name)
-        if latex:  # empty without tables
-            text_files[f"{self.name}.tex"] = latex
+        text_files |= to_latex((*self.texts.body, *self.texts.more), self.name)
         text_files |= self.others
         files = {name: text.encode() for name, text in text_files.items()}
         if self.figure:

@@ -18,22 +18,20 @@ CHARACTERS = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\text
 NUMBER = r"\d+(?:,\d{3})*(?:\.\d+)?"
 
 
-def to_latex(parts: Iterable[str | Table], name: str) -> str:
-    """Return a `table` environment for every table, with the preceding text as its caption; empty without tables.
+def to_latex(parts: Iterable[str | Table], name: str) -> dict[str, str]:
+    """Return a file for every table: `<name>.tex`, `<name>-2.tex`, ..., each a `tabular` for a float of the user.
 
-    Labels are `tab:<name>`, `tab:<name>-2` and so on.
+    The preceding text, as a caption, stands in a comment.
     """
-    environments: list[str] = []
+    files: dict[str, str] = {}
     caption = ""
     for part in parts:
         if isinstance(part, str):
             caption = part
-            continue
-        label = f"tab:{name}-{len(environments) + 1}" if environments else f"tab:{name}"
-        environments.append(_float(part, caption, label))
-    if not environments:
-        return ""
-    return "\n".join([NEEDS, *environments]) + "\n"
+        else:
+            number = f"-{len(files) + 1}" if files else ""
+            files[f"{name}{number}.tex"] = f"{NEEDS}\n% \\caption{{{escape(caption)}}}\n{_tabular(part)}\n"
+    return files
 
 
 def escape(text: str) -> str:
@@ -64,11 +62,10 @@ def _relation(match: re.Match[str]) -> str:
     return f"${symbol} {equal or leq} {number}$"
 
 
-def _float(table: Table, caption: str, label: str) -> str:
-    """Return a LaTeX `table` environment: centred caption and label, then the cells between booktabs rules."""
+def _tabular(table: Table) -> str:
+    """Return the cells of a table between booktabs rules."""
     columns = "".join("r" if numeric else "l" for numeric in table.numeric)
     text_rows = [table.header, *([cell.text for cell in row] for row in table.rows)]
     header, *rows = (" & ".join(map(escape, row)) + r" \\" for row in text_rows)
-    return "\n".join([r"\begin{table}", r"\centering", rf"\caption{{{escape(caption)}}}", rf"\label{{{label}}}",
-                      rf"\begin{{tabular}}{{{columns}}}", r"\toprule", header, r"\midrule", *rows, r"\bottomrule",
-                      r"\end{tabular}", r"\end{table}"])
+    return "\n".join([rf"\begin{{tabular}}{{{columns}}}", r"\toprule", header, r"\midrule", *rows, r"\bottomrule",
+                      r"\end{tabular}"])

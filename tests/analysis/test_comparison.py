@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from commands import output
-from latex_tools import check
+from latex_tools import check_all
 from scipy.stats import ttest_ind, ttest_rel
 from stored import changed, records
 
@@ -169,7 +169,7 @@ def test_captions_of_a_comparison_have_at_most_forty_words(sides):
     for exhibit in (draw(found), draw_overlay(found, overlay(found))):
         captions = [part for part in exhibit.texts.body if isinstance(part, str)]
         assert captions and max(len(caption.split()) for caption in captions) <= MAX_WORDS
-    assert check(draw(found).files["comparison.tex"].decode()) == 1
+    assert check_all(draw(found).files) == 1
 
 
 def test_the_caption_counts_trials_that_ended_early(sides):

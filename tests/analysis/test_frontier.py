@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pandas as pd
 import pytest
-from latex_tools import check
+from latex_tools import check_all
 from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 from stored import changed, records, stored
@@ -356,7 +356,7 @@ def test_what_a_source_is_called_is_no_formula_and_may_have_any_letters(runs):
     files = {suffix: drawn.files[f"frontier.{suffix}"] for suffix in ("svg", "md", "tex")}
     text = "".join(ElementTree.fromstring(files["svg"]).itertext())
     assert all(word in text for word in name.split()) and name in files["md"].decode()
-    assert check(files["tex"].decode()) > 0
+    assert check_all(drawn.files) > 0
 
 
 def test_no_accuracy_beyond_100_and_no_crowded_labels(runs):
@@ -387,7 +387,8 @@ def test_report(store, tmp_path):
     experiment = Experiment("both", "", (*few, *LABEL, PLAIN), Resources(), ("frontier",), Path("some.yaml"))
     files = write(experiment, store, tmp_path).files
     assert [path.name for path in files] == ["runs.csv", "frontier.csv", "frontier.md", "frontier.tex",
-                                              "frontier_hypervolume.csv", "frontier.svg", "selection.csv",
+                                              *(f"frontier-{k}.tex" for k in (2, 3, 4)), "frontier_hypervolume.csv",
+                                              "frontier.svg", "selection.csv",
                                               "selection.md", "selection.tex", "manifest.json", "index.html"]
     assert all(path.stat().st_size > 200 for path in files)
     table = pd.read_csv(files[0]).set_index("trial_key")

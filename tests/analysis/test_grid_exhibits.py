@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
-from latex_tools import check
+from latex_tools import check_all
 from stored import changed, run_of
 
 from analysis.exhibits import envelope, headline, main_effects, means, parallel_coordinates
@@ -323,7 +323,7 @@ def test_captions_of_grids_have_at_most_forty_words(monkeypatch, only_svg):
     for found in drawn:
         said = captions(found.texts)
         assert said and max(len(caption.split()) for caption in said) <= MAX_WORDS, said
-        check(found.files.get(f"{found.name}.tex", b"").decode())
+        check_all(found.files)
     by_batch = drawn[4].texts
     assert "best of up to 2 settings by validation." in by_batch.body[0] and ENVELOPE in by_batch.notes
     assert "Targets are of certified ε (partly simulated; add/remove, poisson or without_replacement, δ = 1e-05)." in (

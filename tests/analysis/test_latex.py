@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-from pathlib import Path
 
 import pytest
+import results_text
 from latex_tools import check, check_text
 
 from analysis.exhibits.latex import escape, to_latex
 from analysis.exhibits.table import Table
-
-RESULTS = Path(__file__).parents[2] / "analysis" / "results"
 
 
 @pytest.mark.parametrize(("text", "written"), [
@@ -32,20 +30,27 @@ def test_text_is_set_as_it_was_meant(text, written):
 @pytest.mark.parametrize(("right", "wrong"), [
     ("BP & 1", "BP & 1 & 2"), ("BP & 1", "BP"), ("BP & 1", "B_P & 1"), ("BP & 1", "BP & 5%"), ("BP & 1", "BP & $1"),
     ("BP & 1", "BP & {1"), ("BP & 1", "BP & σ"), ("BP & 1", r"BP & \foo{1}"), (r"\midrule", ""),
-    (r"\label{tab:a}", r"\label{a}"), (r"\end{tabular}", ""), (r"\caption{A.}", r"\caption{A}.}")])
+    (r"\end{tabular}", ""), (r"\caption{A.}", r"\caption{A}.}"), (r"\begin{tabular}", r"\begin{table}\begin{tabular}")])
 def test_the_reader_of_these_tests_is_strict(right, wrong):
-    text = to_latex(("A.", Table.of(["", "n"], [["BP", "1"]])), "a")
-    assert check(text) == 1 and text.count(right) == 1
+    first, second = to_latex(("A.", Table.of(["", "n"], [["BP", "1"]]), Table.of(["n"], [["1"]])), "a").items()
+    assert (first[0], second[0]) == ("a.tex", "a-2.tex")
+    text = first[1]
+    check(text)
+    assert text.count(right) == 1
     with pytest.raises((AssertionError, AttributeError)):
         check(text.replace(right, wrong))
 
 
 @pytest.mark.skipif(shutil.which("pdflatex") is None, reason="pdflatex is not installed")
-def test_pdflatex_sets_the_tables_of_the_results(tmp_path):
-    files = sorted(RESULTS.glob("*/*.tex"))
-    inputs = "\n".join(rf"\input{{{file.with_suffix('').as_posix()}}}\clearpage" for file in files)
-    (tmp_path / "a.tex").write_text("\\documentclass{article}\n\\usepackage{booktabs}\n\\begin{document}\n"
-                                    f"{inputs}\n\\end{{document}}\n")
+def test_pdflatex_sets_the_tables_of_the_results_in_floats_of_the_user(tmp_path):
+    floats = []
+    for folder, name in results_text.everything():
+        for file, content in results_text.exhibit(results_text.RESULTS / folder, name).files.items():
+            if file.endswith(".tex"):
+                (tmp_path / f"{folder}-{file}").write_bytes(content)
+                floats.append(rf"\begin{{table}}\caption{{A.}}\input{{{folder}-{file}}}\end{{table}}\clearpage")
+    (tmp_path / "a.tex").write_text("\n".join([r"\documentclass{article}", r"\usepackage{booktabs}",
+                                               r"\begin{document}", *floats, r"\end{document}", ""]))
     done = subprocess.run(["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "a.tex"], cwd=tmp_path,
                           capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stdout[-2000:]

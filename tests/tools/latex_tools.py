@@ -3,37 +3,24 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 KNOWN = {r"\texttt", r"\textbackslash", r"\textasciitilde", r"\textasciicircum", r"\textless", r"\textgreater",
          r"\textbar"}
 MATH = {r"\sigma", r"\varepsilon", r"\delta", r"\tau", r"\pm", r"\leq", r"\geq", r"\times", r"\to", r"\infty"}
 
 
-def check(text: str) -> int:
-    """How many tables a file has, after each was found to be well formed.
+def check(text: str) -> None:
+    """A file is one well-formed `tabular`, after its caption in a comment.
 
     Raises:
         AssertionError: for environments, braces or formulas that are not closed, special characters that are not
             escaped, commands that need another package, characters beyond ASCII, or rows with a cell too many or few.
     """
-    if not text:
-        return 0
-    assert text.startswith("% \\usepackage{booktabs}\n") and text.endswith("\\end{table}\n")
-    content = text.partition("\n")[2]
-    assert content.isascii(), sorted(set(re.findall(r"[^\x00-\x7f]", content)))
-    tables = re.findall(r"\\begin\{table\}\n(.*?)\\end\{table\}\n", content, re.DOTALL)
-    assert "".join(f"\\begin{{table}}\n{table}\\end{{table}}\n" for table in tables) == content
-    labels = re.findall(r"\\label\{([^}]+)\}", content)
-    assert len(set(labels)) == len(labels) == len(tables) and all(label.startswith("tab:") for label in labels)
-    for table in tables:
-        _check_table(table)
-    return len(tables)
-
-
-def _check_table(table: str) -> None:
-    head, columns, body = re.fullmatch(
-        r"\\centering\n(\\caption\{.+\}\n\\label\{[^}]+\}\n)\\begin\{tabular\}\{([lr]+)\}\n(.*)\\end\{tabular\}\n",
-        table, re.DOTALL).groups()
+    assert text.isascii(), sorted(set(re.findall(r"[^\x00-\x7f]", text)))
+    caption, columns, body = re.fullmatch(
+        r"% \\usepackage\{booktabs\}\n% \\caption(\{.+\})\n\\begin\{tabular\}\{([lr]+)\}\n(.*)\\end\{tabular\}\n",
+        text, re.DOTALL).groups()
     top, header, mid, *rows, bottom = body.splitlines()
     assert (top, mid, bottom) == (r"\toprule", r"\midrule", r"\bottomrule") and rows
     for row in (header, *rows):
@@ -42,7 +29,15 @@ def _check_table(table: str) -> None:
         assert len(cells) == len(columns), row
         for cell in cells:
             check_text(cell)
-    check_text(head.partition("\n")[0].removeprefix(r"\caption"))
+    check_text(caption)
+
+
+def check_all(files: Mapping[str, bytes]) -> int:
+    """How many tables the files of an exhibit have, after each was found to be well formed."""
+    tables = [content.decode() for name, content in files.items() if name.endswith(".tex")]
+    for table in tables:
+        check(table)
+    return len(tables)
 
 
 def check_text(text: str) -> None:

@@ -1,5 +1,4 @@
-"""The captions, tables and notes of analysis/results, from the committed data (`python tests/tools/results_text.py`
-writes them; figures and CSV stay as they are)."""
+"""The captions, tables and notes of analysis/results, from the committed data: `python tests/tools/results_text.py`."""
 
 from __future__ import annotations
 
@@ -26,17 +25,18 @@ from analysis.exhibits.frontier import slices
 from analysis.runs import noise_sources, read_runs
 from pipeline.accounting import Epsilon
 from pipeline.accounting.event import UnsupportedAccounting
+from pipeline.experiment.exhibits import NEEDS
 from pipeline.experiment.experiment import Experiment, load_experiment
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "analysis" / "results"
 DRAWN = (figure2, frontier, heatmaps, leekifer, light, main_effects, parallel_coordinates, slices, sweeps)
-SUFFIXES = (".md", ".tex")
+SUFFIXES = (".md",)
 
 
 def names(folder: Path) -> list[str]:
     """The exhibits of a folder of results."""
-    known = {*catalogue.DRAWS, "selection"}
+    known = {*NEEDS, "selection"}
     return sorted(path.stem for path in folder.glob("*.md") if path.stem in known)
 
 
@@ -85,7 +85,7 @@ def everything() -> list[tuple[str, str]]:
 
 
 def main() -> None:
-    """Write the Markdown and LaTeX of every exhibit."""
+    """Write the Markdown of every exhibit; figures and CSV stay as they are."""
     for folder, name in everything():
         for file, content in exhibit(RESULTS / folder, name).files.items():
             if file.endswith(SUFFIXES):
