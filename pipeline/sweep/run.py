@@ -21,6 +21,7 @@ from pipeline.accounting.certified import calibrated_noise
 from pipeline.accounting.evaluations import check_evaluations
 from pipeline.experiment.experiment import Experiment
 from pipeline.experiment.plugins import LOADED, load_plugins
+from pipeline.experiment.sections import Halving
 from pipeline.sweep.checkpoints import Checkpoints
 from pipeline.sweep.cluster import (
     CLIENT,
@@ -122,7 +123,7 @@ def run_sweep(experiment: Experiment, *, root: Path = Path("mlruns"), tracking_u
         changed_trainers = check_trainers(sweep.runs, (*experiment.possible, *sweep.rounds.trials))
         if sweep.missing:
             digests = sweep.check_missing()
-            for line in (*scope(experiment, store.certified), *changed_trainers):
+            for line in (*scope(experiment.name, experiment.plan, store.certified), *changed_trainers):
                 sweep.progress.say(line)
             with (sweep.progress,
                   running_ray(sweep.possible, experiment.resources, address, workers, sweep.progress,
@@ -134,7 +135,7 @@ def run_sweep(experiment: Experiment, *, root: Path = Path("mlruns"), tracking_u
                 sweep.lease.require_as_found(sweep.done)
                 sweep.train_rounds(trainer, packs_at_once, checkpoints, commit or git_commit(), idle_seconds, redraw,
                                    watch)
-        elif experiment.search and store.is_open and not store.misplaced():
+        elif experiment.plan.asks and store.is_open and not store.misplaced():
             store.log_suggestions(sweep.rounds.suggestions)  # an earlier driver may have died before this
     sweep.result.wall_seconds = time.monotonic() - begin
     sweep.progress.say(sweep.result.summary(sweep.failure_log))
@@ -181,10 +182,11 @@ class Sweep:
             self.progress.phase("reading the trials that the tracking store has")
         self.runs = store.runs() if store.has_begun else []
         store.be_patient(experiment.resources.store_patience_seconds, self.progress.say)
-        self.rounds = Rounds(experiment, store, make_searcher, filter_of(experiment, store))
+        plan = experiment.plan
+        self.rounds = Rounds(plan, store, make_searcher, filter_of(plan, store))
         self.missing = self.rounds.next(self.runs)
-        self.possible = experiment.corners or self.missing
-        self.result = SweepResult(experiment.planned, skipped=self._n_done(), passed_over=self.rounds.passed_over)
+        self.possible = plan.possible if plan.asks else self.missing
+        self.result = SweepResult(plan.planned, skipped=self._n_done(), passed_over=self.rounds.passed_over)
         self.progress.skip(self.result.skipped)
         self.progress.add(self.missing, self.rounds.later)
 
@@ -235,7 +237,7 @@ class Sweep:
             prepare_nodes(self.possible, resources, data_folder, checkpoints, local, watch, digests, self.plugins)
             trainer = functools.partial(train_pack, device="cuda" if resources.gpu else "cpu",
                                         threads=max(1, int(resources.cpu)), data_folder=data_folder,
-                                        checkpoints=checkpoints, stop=self.experiment.stop, digests=digests)
+                                        checkpoints=checkpoints, stop=self.experiment.plan.stop, digests=digests)
         return slots(bundle(resources, False), cluster_resources()), trainer
 
     def train_rounds(self, trainer: Trainer, packs_at_once: int, checkpoints: Checkpoints, commit: str,
@@ -245,17 +247,17 @@ class Sweep:
         tags = {"git_commit": commit, "versions": versions(),
                 **{f"plugin.{name}": LOADED[name] for name in experiment.plugins}}
         with (contextlib.suppress(KeyboardInterrupt),  # `result.remaining` tells the caller
-              recorded(store, self.lease, rounds, self.result, commit)):
+              recorded(store, self.lease, experiment, rounds, self.result, commit)):
             odometer = Odometer(rounds.filter, store) if rounds.filter else None
             draws = Draws(store, rounds.filter, redraw, lambda: recorder.left(self.missing))
             recorder = Recorder(store, self.progress, self.result, self.failure_log, tags, self.name, self.done,
                                 functools.partial(short_name, also=experiment.varied), odometer,
-                                0.0 if experiment.stop else WRITE_SECONDS, draws,
+                                0.0 if experiment.plan.stop else WRITE_SECONDS, draws,
                                 self.folder.failure_log(experiment.name))
             watchdog = Watchdog(
                 lambda: check_resources(recorder.left(self.missing), experiment.resources, node_resources()),
                 idle_seconds, self.progress.say)
-            rungs, overdue = _rungs(experiment, rounds), Overdue(lambda: watch.returned)
+            rungs, overdue = _rungs(experiment.plan.stop, rounds), Overdue(lambda: watch.returned)
             with afterwards(self.lease, recorder.write_all):
                 while self.missing:
                     self.lease.require_own()
@@ -284,7 +286,7 @@ class Sweep:
         missing = self.rounds.next(self.runs)
         self.result.passed_over = self.rounds.passed_over
         self.result.skipped = max(self.result.skipped, self._n_done() - self.result.ended)
-        if self.experiment.search:
+        if self.experiment.plan.asks:
             self.experiment.check(missing, lambda trial: check_evaluations([trial]))
             self.store.log_suggestions(self.rounds.suggestions)
             self.progress.add(missing, self.rounds.later)
@@ -315,29 +317,29 @@ def _by_themselves(missing: Sequence[TrialConfig], kept: Sequence[Pack], checkpo
     return [Pack((trial,)) for trial in missing if trial.trial_key in drawn_before]
 
 
-def _rungs(experiment: Experiment, rounds: Rounds) -> Rungs | None:
+def _rungs(stop: Halving | None, rounds: Rounds) -> Rungs | None:
     """Return the early stopping of a search, with all earlier decisions; None without early stopping."""
-    if not experiment.stop or not experiment.search:
+    if not stop:
         return None
-    rungs = Rungs(experiment.stop, experiment.search.metric)
-    for trial_key, epoch, score in rounds.scores(experiment.stop):
+    rungs = Rungs(stop)
+    for trial_key, epoch, score in rounds.scores(stop):
         rungs.is_promoted(trial_key, epoch, score)  # repeats the decision, which `rungs` remembers
     return rungs
 
 
 @contextlib.contextmanager
-def recorded(store: Store, lease: Lease, rounds: Rounds, result: SweepResult, commit: str) -> Iterator[None]:
+def recorded(store: Store, lease: Lease, experiment: Experiment, rounds: Rounds, result: SweepResult,
+             commit: str) -> Iterator[None]:
     """Open the sweep's parent run for the context, and close it with the sweep's status."""
     status = "FAILED"
-    experiment = rounds.experiment
-    tags = {**contents(experiment), **shared_view(experiment), **rounds.tags}
+    tags = {**contents(experiment.possible), **shared_view(experiment.possible, experiment.varied), **rounds.tags}
     store.open_sweep(experiment.name, experiment.description, params={"trials": experiment.planned},
                      tags={"git_commit": commit}, contents=tags)
     if experiment.public_text:
         store.log_experiment(experiment.public_text)
-    if experiment.search:
+    if experiment.plan.asks:
         store.log_suggestions(rounds.suggestions)
-    with afterwards(lease, lambda: closed(store, rounds.experiment, status)):
+    with afterwards(lease, lambda: closed(store, rounds.plan, experiment.description, status)):
         try:
             lease.confirm()
             yield

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.accounting.noise import standing
-from pipeline.experiment.experiment import Experiment, with_trials
+from pipeline.experiment.experiment import Experiment
 from pipeline.sweep.checkpoints import Checkpoints, Found
 from pipeline.sweep.lock import BEAT_SECONDS, MISSED_BEATS, local_driver, place, remote_lease
 from pipeline.sweep.private import PrivateFolder
@@ -102,8 +102,8 @@ def read(store: Reader, name: str, experiment: Experiment | None = None, words: 
     exists = store.find(name)
     runs = {run.trial_key: run for run in store.runs()} if exists else {}
     decisions = store.decisions() if exists else []
-    if experiment and experiment.search:
-        experiment = store.as_swept(experiment) if exists else with_trials(experiment, ())
+    if experiment and exists:
+        experiment = store.as_swept(experiment)
     checkpoints = Checkpoints(PrivateFolder(store.root, private).checkpoints(name), 0.0).found()
     epochs = {key: checkpoint.epoch for checkpoint in checkpoints if not checkpoint.problem
               for key in checkpoint.trial_keys}
@@ -111,8 +111,8 @@ def read(store: Reader, name: str, experiment: Experiment | None = None, words: 
     stopped = False
     if experiment:
         trials = _planned(experiment, runs, driver, epochs)
-        if experiment.search:
-            n_open = experiment.search.trials - len(decisions)
+        if experiment.plan.asks:
+            n_open = experiment.planned - len(decisions)
         unknown = n_open
         command = ["photonic", "sweep", *(words or [str(experiment.source)])]
         not_done = [t for t in experiment.trials if t.trial_key not in runs or runs[t.trial_key].status not in DONE]

@@ -41,13 +41,13 @@ def test_rungs_lie_at_powers_of_the_factor_and_below_the_last_epoch():
 
 
 def test_on_a_rung_one_in_factor_goes_on():
-    rungs = Rungs(Halving("asha", 1, 4), ACCURACY)
+    rungs = Rungs(Halving("asha", 1, 4))
     came = [(f"trial {k}", accuracy) for k, accuracy in enumerate((0.5, 0.4, 0.6, 0.55, 0.7, 0.3))]
     assert [rungs.is_promoted(key, 1, a) for key, a in came] == [
         True, False, True, True, True, False], "against the upper quartile of those before"
     assert rungs.is_promoted("trial 0", 4, 0.1), "the first on the next rung, with whatever"
     assert not rungs.is_promoted("trial 2", 4, 0.05)
-    again = Rungs(Halving("asha", 1, 4), ACCURACY)
+    again = Rungs(Halving("asha", 1, 4))
     for key, accuracy in came[:-1]:
         again.is_promoted(key, 1, accuracy)
     assert not again.is_promoted("trial 5", 1, 0.3), "those of rounds before count"

@@ -42,9 +42,8 @@ def of_experiment(runs: pd.DataFrame, *, name: str, experiment: Experiment, resu
     """Call `draw` with the experiment's references, budget and imported results."""
     if results is None or name != imported.SHOWN_BY:
         results = imported.NONE
-    by_scores = bool(experiment.search and (experiment.search.adaptive or experiment.budget))
-    return draw(runs, name=name, references=experiment.references, budget=experiment.budget, by_scores=by_scores,
-                results=results)
+    return draw(runs, name=name, references=experiment.references, budget=experiment.plan.budget,
+                by_scores=experiment.plan.by_scores, results=results)
 
 
 def draw(runs: pd.DataFrame, *, name: str, references: Sequence[Reference] = (),
