@@ -30,19 +30,12 @@ from pipeline.trials.records import Release
 
 @dataclass(frozen=True)
 class DryRun:
-    """The plan of `photonic sweep` on this machine.
+    """What `photonic sweep` would do on this machine."""
 
-    Attributes:
-        experiment: the experiment. A search has trials drawn at random from its space, as many as fit its budget.
-        seconds: estimated time of all training, without start-up and tracking.
-        at_once: packs that train at the same time.
-        packs: all packs, in the order of their start.
-    """
-
-    experiment: Experiment
-    seconds: float
-    at_once: int
-    packs: tuple[Pack, ...]
+    experiment: Experiment  # a search has trials drawn at random from its space, as many as fit its budget
+    seconds: float  # estimate for all training, without start-up and tracking
+    at_once: int  # packs that train at the same time
+    packs: tuple[Pack, ...]  # all, in the order of their start
 
 
 def preview(experiment: Experiment, workers: int | None, root: Path = Path("mlruns")) -> DryRun:
@@ -64,10 +57,7 @@ def preview(experiment: Experiment, workers: int | None, root: Path = Path("mlru
 
 
 def _check_begun_sweep(experiment: Experiment, root: Path) -> set[str]:
-    """Check that a sweep's budget still admits trials, and return the digests of feature files in its earlier runs.
-
-    The set is empty if the sweep has not begun, or needs neither check.
-    """
+    """Check that a sweep's budget still admits trials; return digests of feature files in its earlier runs, if any."""
     if not experiment.plan.asks and not any(trial.parts.features.of_file for trial in experiment.trials):
         return set()
     from pipeline.sweep.search import filter_of, published_digests  # imported here: MLflow takes a second
@@ -114,10 +104,7 @@ def as_json(plan: DryRun) -> str:
 
 
 def as_lines(plan: DryRun) -> Iterator[str]:
-    """Yield the plan as lines for people: the estimated time, the packs, remarks, and the privacy cost.
-
-    A pack is a group of trials that are trained together.
-    """
+    """Yield the plan as lines for people: the estimated time, the packs, remarks, and the privacy cost."""
     experiment, varied = plan.experiment, _varied(plan.experiment)
     yield (f"{experiment.name}: {duration(plan.seconds)} of training on this machine as busy as it is now (an "
            "estimate), and start-up; data sets were not looked for")

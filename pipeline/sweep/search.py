@@ -45,25 +45,11 @@ class Searcher(Protocol):
 
 
 class Rounds:
-    """The rounds of a sweep. Without a search, its trials are one round.
+    """The rounds of a sweep. Without a search, its trials are one round."""
 
-    Args:
-        plan: what is trained.
-        store: the store with the sweep open, if the sweep exists.
-        make: makes the searcher.
-        filter: privacy filter of the search's budget, if it has one.
-
-    Attributes:
-        filter: as given.
-        suggestions: all suggestions so far.
-    """
-
-    def __init__(self, plan: Plan, store: Reader, make: Callable[[Search], Searcher],
-                 filter: Filter | None = None) -> None:
-        """Make the searcher, and read from the store which suggestions were passed over before.
-
-        The class has the arguments.
-        """
+    def __init__(self, plan: Plan, store: Reader, make: Callable[[Search], Searcher],  # makes the searcher of a search
+                 filter: Filter | None = None) -> None:  # of the budget, if there is one
+        """Read from the store, if the sweep is open, which suggestions were passed over before."""
         self._plan, self._store, self.filter = plan, store, filter
         self._asking = (plan, make(plan)) if isinstance(plan, Search) else None
         self.suggestions = [] if plan.asks else [Suggestion(trial, True) for trial in plan.trials]
@@ -101,10 +87,7 @@ class Rounds:
         return {BUDGET: json.dumps(self.filter.initial_state)} if self.filter else {}
 
     def next(self, runs: Collection[TrackedRun]) -> list[TrialConfig]:
-        """Return the trials to train next; none at the end.
-
-        They are the trials of the last round that are not done. If all are done, they come from the next round that has
-        any.
+        """Return the trials of the last round that are not done, else of the next round that has any; none at the end.
         """
         self._runs = {run.trial_key: run for run in runs}
         self._done = done_of(runs)
@@ -121,8 +104,6 @@ class Rounds:
 
     def _report_scores(self, search: Search, searcher: Searcher) -> None:
         """Report the scores of the last round's suggestions to the searcher; None for a suggestion without a score."""
-        if self._reported == len(self.suggestions):
-            return
         for number in range(self._reported, len(self.suggestions)):
             suggestion = self.suggestions[number]
             run = self._runs.get(suggestion.trial.trial_key) if suggestion.started else None
@@ -162,10 +143,7 @@ class Rounds:
             self.suggestions.append(Suggestion(trial, starts))
 
     def _passed_over(self, trial: TrialConfig) -> bool:
-        """Whether an earlier run of the search passed over this trial, its next suggestion, or refused it.
-
-        A trial is refused if it needs another draw of its noise, and that does not fit the budget.
-        """
+        """Whether an earlier run of the search passed over its next suggestion, this trial, or refused it a new draw."""
         if trial.trial_key in self._refused:
             return True
         number = len(self.suggestions)  # place of the next suggestion
@@ -173,10 +151,7 @@ class Rounds:
 
 
 def _apart(released: Iterable[Release]) -> tuple[dict[str, Release], list[Release]]:
-    """Split releases into those of live runs, by trial_key, and others.
-
-    Others are releases of deleted runs, and of runs that were restored beside another run of the same trial.
-    """
+    """Return the releases of live runs, by trial_key, and of those deleted, or restored beside another of the trial."""
     live: dict[str, Release] = {}
     others = []
     for release in released:

@@ -142,10 +142,12 @@ def chosen(domain: Domain, value: Any) -> Any:
 class Rungs:
     """Ray Tune's asynchronous successive halving by validation accuracy, with one state for all rounds."""
 
-    def __init__(self, stop: Halving) -> None:
+    def __init__(self, stop: Halving, past: Iterable[tuple[str, int, float]] = ()) -> None:
         # The type is Any: the scheduler uses only a trial's id, and no controller.
         self._rule: Any = ASHAScheduler("epoch", "score", "max", max_t=2**31, grace_period=stop.grace,
-                                   reduction_factor=stop.factor)
+                                        reduction_factor=stop.factor)
+        for trial_key, epoch, score in past:
+            self.is_promoted(trial_key, epoch, score)  # repeats the decision, which the rule remembers
 
     def is_promoted(self, trial_key: str, epoch: int, score: float) -> bool:
         """Whether a trial at a rung is promoted: its score after this epoch is one of the best there so far."""

@@ -20,7 +20,7 @@ from pipeline.learning.data.dataset import load
 from pipeline.learning.run import train as train_pack
 from pipeline.sweep import worker
 from pipeline.sweep.checkpoints import Checkpoints
-from pipeline.sweep.run import _rungs, run_sweep
+from pipeline.sweep.run import run_sweep
 from pipeline.sweep.tuning import Rungs
 from pipeline.tracking.artifacts import config_of
 from pipeline.tracking.store import Store
@@ -104,7 +104,7 @@ def test_a_trial_that_went_on_and_is_trained_again_goes_on_again(tmp_path):
     train(store, others)
     search = rounds(experiment, store)
     assert search.next(store.runs()) == [again, at_rung]
-    rungs = _rungs(experiment, search)
+    rungs = Rungs(experiment.plan.stop, search.scores(experiment.plan.stop))
     assert rungs.is_promoted(again.trial_key, 1, 0.0) and rungs.is_promoted(again.trial_key, 2, 0.0)
     assert not rungs.is_promoted(again.trial_key, 4, 0.0)
     assert rungs.is_promoted(at_rung.trial_key, 1, 0.0) and not rungs.is_promoted(at_rung.trial_key, 2, 0.0)

@@ -66,7 +66,8 @@ def served(tmp_path):
     """The lines that `photonic ui` prints, while it serves a sweep."""
     experiment, root, port = parse_experiment(FILE, Path("shown.yaml")), tmp_path / "mlruns", free_port()
     store = Store(root=root)
-    store.open_sweep("shown", params={"trials": len(experiment.trials)}, contents=shared_view(experiment.possible, experiment.varied))
+    store.open_sweep("shown", params={"trials": len(experiment.trials)},
+                     contents=shared_view(experiment.possible, experiment.varied))
     for trial in experiment.trials:
         train(store, [trial])
     store.close_sweep("FINISHED")
