@@ -165,10 +165,9 @@ def load_experiment(path: str | Path, changes: Mapping[str, Any] = MappingProxyT
 
 def parse_experiment(text: str, path: Path, stored: bool = False,
                      changes: Mapping[str, Any] = MappingProxyType({})) -> Experiment:
-    """Return the experiment that a file's text describes. The file at `path` need not exist.
+    """Return the experiment that a file's text describes; the file at `path` need not exist.
 
-    If the text is `stored` in a tracking store, its plugins are not imported, and its trials were checked when they
-    were swept.
+    Of a text `stored` in a tracking store no plugin is imported, and trials were checked when they were swept.
     """
     content = parse_yaml(text, path)
     with located(path, content):
@@ -182,9 +181,8 @@ def parse_experiment(text: str, path: Path, stored: bool = False,
 
 def sliced(experiment: Experiment, where: Mapping[str, Any]) -> Experiment:
     """Return an experiment with the trials that match `where` (field -> value, or list of values that are accepted)."""
-    if not experiment.plan.publishes_all:
-        raise ConfigError("where: a slice shows several trials, but of random stopping only the best may be "
-                          f"published, got {', '.join(where)}")
+    refuse(not experiment.plan.publishes_all, "where", "a slice shows several trials, but of random stopping only the "
+           "best may be published", ", ".join(where))
     trials = experiment.trials
     for name, condition in where.items():
         values = [plain(value) for value in (condition if isinstance(condition, list) else [condition])]
@@ -222,9 +220,8 @@ def _experiment(top: Mapping[str, Any], path: Path, stored: bool) -> Experiment:
     for trial, places in written:
         places_of.setdefault(trial.pruned(), places)
     possible = tuple(places_of)
-    if resources.opu < 1 and any(trial.on_hardware for trial in possible):
-        raise ConfigError(f"resources.opu: must be at least 1 for trials on a real OPU, which one process holds, got "
-                          f"{resources.opu}")
+    refuse(resources.opu < 1 and any(trial.on_hardware for trial in possible), "resources.opu",
+           "must be at least 1 for trials on a real OPU, which one process holds", resources.opu)
     plan = read_plan(top, search, written, possible)
     if plan.stop:
         refuse(resources.pack_size > 1, "resources.pack_size", "must be 1 with `stop`, as trials of a pack cannot end "
@@ -247,14 +244,11 @@ def _experiment(top: Mapping[str, Any], path: Path, stored: bool) -> Experiment:
 
 def check_name(place: str, name: Any) -> None:
     """Refuse a name, at `place`, by which no experiment can be called."""
-    if not isinstance(name, str):
-        raise ConfigError(f"{place}: must be text, got {name!r}; in quotes it is text")
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", name):
-        raise ConfigError(f"{place}: must be letters, digits, '_', '-' and '.', and begin with a letter or digit, "
-                          f"got {name!r}")
-    if len(name) > MAX_NAME:
-        raise ConfigError(f"{place}: must have at most {MAX_NAME} characters, as files are named by it, got "
-                          f"{len(name)}: {name!r}")
+    refuse(not isinstance(name, str), place, "must be text", repr(name), "in quotes it is text")
+    refuse(not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", name), place,
+           "must be letters, digits, '_', '-' and '.', and begin with a letter or digit", repr(name))
+    refuse(len(name) > MAX_NAME, place, f"must have at most {MAX_NAME} characters, as files are named by it",
+           f"{len(name)}: {name!r}")
 
 
 def _report(top: Mapping[str, Any], plan: Plan) -> tuple[str, ...]:
@@ -262,9 +256,9 @@ def _report(top: Mapping[str, Any], plan: Plan) -> tuple[str, ...]:
     if "report" not in top:
         return plan.report
     report = top["report"]
-    if not isinstance(report, list) or any(exhibit not in [*exhibits.NEEDS] for exhibit in report):
-        raise ConfigError(f"report: must be a list of {', '.join(exhibits.NEEDS)}, got {report!r}")
+    refuse(not isinstance(report, list) or any(exhibit not in [*exhibits.NEEDS] for exhibit in report), "report",
+           f"must be a list of {', '.join(exhibits.NEEDS)}", repr(report))
     for exhibit in report:
-        if reason := plan.mismatch(exhibit):
-            raise ConfigError(f"report: {exhibit} {reason}, got {report!r}; leave it out (`report: []` draws none)")
+        refuse(reason := plan.mismatch(exhibit), "report", f"{exhibit} {reason}", repr(report),
+               "leave it out (`report: []` draws none)")
     return tuple(report)

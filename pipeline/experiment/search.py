@@ -226,20 +226,19 @@ def _space(spec: Mapping[str, Any], places: Mapping[str, Place], base: Mapping[s
             raise ConfigError(f"{places[name]}: also stands in base; give it once")
     space = {name: _domain(places[name], spec[name]) for name in sorted(spec)}
     corners = math.prod(len(domain.ends) for domain in space.values())
-    if corners > MOST_CORNERS:
-        raise ConfigError(f"search.space: must have at most {MOST_CORNERS} combinations of choices and ends of ranges, "
-                          f"all of which are checked, got {corners}")
+    refuse(corners > MOST_CORNERS, "search.space", f"must have at most {MOST_CORNERS} combinations of choices and ends "
+           "of ranges, all of which are checked", corners)
     return space
 
 
 def _domain(place: str, spec: Any) -> Domain:
     """Return the possible values of one setting, at `place`, from a mapping such as `{loguniform: [0.05, 5]}`."""
-    if not isinstance(spec, Mapping) or len(spec) != 1 or not spec.keys() <= {*KINDS}:
-        raise ConfigError(f"{place}: must be one of {', '.join(KINDS)} with its values, got {spec!r}")
+    refuse(not isinstance(spec, Mapping) or len(spec) != 1 or not spec.keys() <= {*KINDS}, place,
+           f"must be one of {', '.join(KINDS)} with its values", repr(spec))
     ((kind, values),) = spec.items()
     if kind == "choice":
-        if not isinstance(values, list) or not values:
-            raise ConfigError(f"{place}.choice: must be a list of at least one value, got {values!r}")
+        refuse(not isinstance(values, list) or not values, f"{place}.choice", "must be a list of at least one value",
+               repr(values))
         return Domain(kind, tuple(values))
     number = int if kind == "randint" else int | float
     are_numbers = isinstance(values, list) and all(

@@ -103,7 +103,7 @@ class Rounds:
             self._suggest_round(search, searcher)
 
     def _report_scores(self, search: Search, searcher: Searcher) -> None:
-        """Report the scores of the last round's suggestions to the searcher; None for a suggestion without a score."""
+        """Report the last round's scores to the searcher, if it does not have them; None without a score."""
         for number in range(self._reported, len(self.suggestions)):
             suggestion = self.suggestions[number]
             run = self._runs.get(suggestion.trial.trial_key) if suggestion.started else None
@@ -143,7 +143,7 @@ class Rounds:
             self.suggestions.append(Suggestion(trial, starts))
 
     def _passed_over(self, trial: TrialConfig) -> bool:
-        """Whether an earlier run of the search passed over its next suggestion, this trial, or refused it a new draw."""
+        """Whether an earlier run passed over this trial, the search's next suggestion, or refused it another draw."""
         if trial.trial_key in self._refused:
             return True
         number = len(self.suggestions)  # place of the next suggestion

@@ -71,7 +71,10 @@ def read(store: Reader, name: str, experiment: Experiment | None = None, words: 
 
     Trials in the store that are no longer in the file are left out.
     """
-    driver, beat, elsewhere = _running_driver(store, name)
+    driver, beat, elsewhere = local_driver(store.root, name), "", ""  # none runs it, or one on this host
+    if not driver and (lease := remote_lease(store, name)):
+        driver, beat = lease
+        elsewhere = place(driver)
     exists = store.find(name)
     runs = {run.trial_key: run for run in store.runs()} if exists else {}
     decisions = store.decisions() if exists else []
@@ -104,16 +107,6 @@ def read(store: Reader, name: str, experiment: Experiment | None = None, words: 
                       search=_search(decisions, max(0, n_open)) if decisions else "",
                       budget=_budget(store) if exists else None,
                       nodes=store.nodes(driver) if driver and exists else None, stopped=stopped)
-
-
-def _running_driver(store: Reader, name: str) -> tuple[str, str, str]:
-    """Return the driver that runs the sweep now, and of a remote one its last heartbeat and place; empty for none."""
-    if driver := local_driver(store.root, name):
-        return driver, "", ""
-    if lease := remote_lease(store, name):
-        driver, beat = lease
-        return driver, beat, place(driver)
-    return "", "", ""
 
 
 def _planned(
