@@ -29,7 +29,7 @@ PARTS = ("selection", "search", "stop", "budget")  # parts of a file with entrie
 
 
 def read_mapping(value: Any, place: str, names: Collection[str], needed: Collection[str] = ()) -> Mapping[str, Any]:
-    """Return the part of a file at `place`, empty for the whole, if it is a mapping of these keys, the needed ones too."""
+    """Return the part of a file at `place`, empty for the whole, if it is a mapping of these keys with all `needed`."""
     refuse(not isinstance(value, Mapping), place or "the file", f"must be a mapping with {', '.join(names)}",
            repr(value))
     for key in value:

@@ -147,7 +147,8 @@ class Sweep:
     def __init__(self, experiment: Experiment, plugins: Plugins, store: Store, root: Path, private: Path | None,
                  quiet: bool) -> None:
         """Wait until no other driver holds the sweep, and find its missing trials."""
-        self.experiment, self.plan, self.plugins, self.store = experiment, experiment.plan, plugins, store
+        self.experiment, self.plugins, self.store = experiment, plugins, store
+        self.plan = experiment.plan
         self.failure_log = root / "failures" / f"{experiment.name}.log"  # for errors of trials
         self.folder = PrivateFolder(root, private)
         self.lease = Lease(store, experiment.name)

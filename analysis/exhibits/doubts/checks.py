@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from analysis.exhibits.doubts.evidence import KEY, NO_FRONTIER, Evidence, Key
 from analysis.runs import ALGORITHM_LABELS, DATASET_LABELS, NON_PRIVATE, setting_label
 from analysis.statistics import accuracy_error, welch_interval
-from pipeline.experiment.frontiers import noise_fields
+from pipeline.experiment.exhibits import noise_fields
 from pipeline.experiment.search import Domain, Search
 from pipeline.trials.camera import SETTINGS as CAMERA
 from pipeline.trials.config import settings

@@ -25,8 +25,8 @@ from analysis.statistics import SUMMARY
 from analysis.style import present
 from analysis.text import NO_VALUE, best_of, epsilon_text, means_text
 from pipeline.accounting.noise import standing
+from pipeline.experiment.exhibits import FRONTIERS
 from pipeline.experiment.experiment import Experiment
-from pipeline.experiment.frontiers import FRONTIERS
 from pipeline.experiment.sections import Budget, Reference
 from pipeline.trials.kinds import COMPOSABLE, GUARANTEED
 from pipeline.trials.naming import counted
