@@ -16,7 +16,7 @@ from analysis.runs import NON_PRIVATE, ReportError, by_noise, noise_sources, set
 from analysis.text import BARS, epsilon_text, means_text
 from pipeline.accounting.label import RELATION as LABEL_RELATION
 from pipeline.accounting.noise import standing
-from pipeline.experiment.needs import NOISE, SWEPT, swept, without_alignment
+from pipeline.experiment.exhibits import NOISE, SWEPT, swept, without_alignment
 
 # By setting: its name at an axis, in titles and in captions; others have the name of the setting in all three.
 LABELS = {"batch_size": ("Batch size m", "batch size", "batch size at a fixed number of epochs"),

@@ -103,8 +103,8 @@ def as_json(experiment: Experiment, by_epoch: bool = False) -> str:
 def as_lines(experiment: Experiment, by_epoch: bool = False) -> Iterator[str]:
     """Yield lines for people: a table of every epsilon, the kinds' meanings, assumptions, and the best trial's cost."""
     settings, trials = statements(experiment, by_epoch), experiment.possible
-    noun = "corner" if experiment.search else "trial"
-    yield f"{experiment.name}: {counted(len(settings), 'setting')}, whatever the seed, of {counted(len(trials), noun)}"
+    of_trials = counted(len(trials), experiment.plan.noun)
+    yield f"{experiment.name}: {counted(len(settings), 'setting')}, whatever the seed, of {of_trials}"
     yield from _table(settings, {trial.trial_key: trial.epochs for trial in trials})
     if by_epoch:
         yield from _epoch_lines(settings)

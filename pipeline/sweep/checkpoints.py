@@ -136,20 +136,19 @@ class Checkpoints:
                 raise Superseded("later epochs of its trials were published, and would be drawn anew")
 
     def found(self) -> list[Found]:
-        """Return all checkpoints in the folder, from their headers; changes nothing."""
-        return [self._found(path) for path in sorted(self.folder.glob(f"*{SUFFIX}"))]
-
-    def _found(self, path: Path) -> Found:
-        """Return a checkpoint file's trials and epoch by its header alone, or the reason why it cannot be used."""
-        keys: tuple[str, ...] = ()
-        try:
-            content = _parsed(_read(path, with_arrays=False)[0])
-            keys = tuple(content["trials"])
-            self._require_latest(content)
-            require_same_software(content)
-            return Found(path, keys, content["values"]["epoch"])
-        except CheckpointError as error:
-            return Found(path, keys, problem=str(error), superseded=isinstance(error, Superseded))
+        """Return all checkpoints in the folder, by their headers alone; changes nothing."""
+        found = []
+        for path in sorted(self.folder.glob(f"*{SUFFIX}")):
+            keys: tuple[str, ...] = ()
+            try:
+                content = _parsed(_read(path, with_arrays=False)[0])
+                keys = tuple(content["trials"])
+                self._require_latest(content)
+                require_same_software(content)
+                found.append(Found(path, keys, content["values"]["epoch"]))
+            except CheckpointError as error:
+                found.append(Found(path, keys, problem=str(error), superseded=isinstance(error, Superseded)))
+        return found
 
     def resumable(self, trials: Sequence[TrialConfig], done: Collection[str], say: Callable[[str], None],
                   ended: bool = False) -> list[Pack]:

@@ -16,6 +16,7 @@ from pipeline.accounting.evaluations import check_evaluations
 from pipeline.accounting.overview import aligned
 from pipeline.accounting.statement import bound_lines, price_lines
 from pipeline.experiment.experiment import Experiment, with_trials
+from pipeline.experiment.search import Search
 from pipeline.learning.opu import check_opu
 from pipeline.sweep.estimate import estimate_seconds
 from pipeline.sweep.resources import bundle, check_resources, local_offer, slots
@@ -29,19 +30,12 @@ from pipeline.trials.records import Release
 
 @dataclass(frozen=True)
 class DryRun:
-    """The plan of `photonic sweep` on this machine.
+    """What `photonic sweep` would do on this machine."""
 
-    Attributes:
-        experiment: the experiment. A search has trials drawn at random from its space, as many as fit its budget.
-        seconds: estimated time of all training, without start-up and tracking.
-        at_once: packs that train at the same time.
-        packs: all packs, in the order of their start.
-    """
-
-    experiment: Experiment
-    seconds: float
-    at_once: int
-    packs: tuple[Pack, ...]
+    experiment: Experiment  # a search has trials drawn at random from its space, as many as fit its budget
+    seconds: float  # estimate for all training, without start-up and tracking
+    at_once: int  # packs that train at the same time
+    packs: tuple[Pack, ...]  # all, in the order of their start
 
 
 def preview(experiment: Experiment, workers: int | None, root: Path = Path("mlruns")) -> DryRun:
@@ -63,11 +57,8 @@ def preview(experiment: Experiment, workers: int | None, root: Path = Path("mlru
 
 
 def _check_begun_sweep(experiment: Experiment, root: Path) -> set[str]:
-    """Check that a sweep's budget still admits trials, and return the digests of feature files in its earlier runs.
-
-    The set is empty if the sweep has not begun, or needs neither check.
-    """
-    if not experiment.search and not any(trial.parts.features.of_file for trial in experiment.trials):
+    """Check that a sweep's budget still admits trials; return digests of feature files in its earlier runs, if any."""
+    if not experiment.plan.asks and not any(trial.parts.features.of_file for trial in experiment.trials):
         return set()
     from pipeline.sweep.search import filter_of, published_digests  # imported here: MLflow takes a second
     from pipeline.tracking.backend import NoStore
@@ -76,22 +67,22 @@ def _check_begun_sweep(experiment: Experiment, root: Path) -> set[str]:
     with contextlib.suppress(NoStore):
         store = Reader(root=root)
         store.find(experiment.name)
-        filter_of(experiment, store)
+        filter_of(experiment.plan, store)
         return published_digests(store.runs() if store.has_begun else ())
     return set()
 
 
 def _with_drawn_trials(experiment: Experiment) -> Experiment:
     """Return a search with random trials from its space, as many as fit its budget; other experiments unchanged."""
-    if not experiment.search:
+    if not isinstance(experiment.plan, Search):
         return experiment
     from pipeline.sweep.tuning import make_searcher  # imported here: Ray takes seconds
 
-    search = dataclasses.replace(experiment.search, algorithm="random")
+    search = dataclasses.replace(experiment.plan, algorithm="random")
     searcher = make_searcher(search)
-    filter = make_filter(experiment) if experiment.budget else None
+    filter = make_filter(search) if search.budget else None
     trials: list[TrialConfig] = []
-    for _ in range(search.trials):
+    for _ in range(search.most):
         trial = search.trial(searcher.ask())
         if filter is None or filter.admits(Release(t, t.epochs) for t in (*trials, trial)):
             trials.append(trial)
@@ -108,15 +99,12 @@ def as_json(plan: DryRun) -> str:
     return json.dumps({
         "experiment": experiment.name, "estimated_seconds": plan.seconds, "packs_at_once": plan.at_once,
         "packs": packs, "ignored": experiment.ignored, "preset": list(experiment.advice),
-        "best": list(_prices(experiment)), "search": list(_search_lines(experiment)),
+        "best": list(_prices(experiment)), "search": [*experiment.plan.lines(), *budget_lines(experiment)],
         "epsilons": list(bound_lines(experiment.trials))}, indent=2)
 
 
 def as_lines(plan: DryRun) -> Iterator[str]:
-    """Yield the plan as lines for people: the estimated time, the packs, remarks, and the privacy cost.
-
-    A pack is a group of trials that are trained together.
-    """
+    """Yield the plan as lines for people: the estimated time, the packs, remarks, and the privacy cost."""
     experiment, varied = plan.experiment, _varied(plan.experiment)
     yield (f"{experiment.name}: {duration(plan.seconds)} of training on this machine as busy as it is now (an "
            "estimate), and start-up; data sets were not looked for")
@@ -133,7 +121,8 @@ def as_lines(plan: DryRun) -> Iterator[str]:
     yield from experiment.advice
     yield from bound_lines(experiment.trials)
     yield from _prices(experiment)
-    yield from _search_lines(experiment)
+    yield from experiment.plan.lines()
+    yield from budget_lines(experiment)
 
 
 def _pack_rows(plan: DryRun, varied: Sequence[str]) -> list[tuple[str, ...]]:
@@ -151,29 +140,14 @@ def _pack_rows(plan: DryRun, varied: Sequence[str]) -> list[tuple[str, ...]]:
     return rows
 
 
-def _search_lines(experiment: Experiment) -> Iterator[str]:
-    """Yield lines on an experiment's search, early stopping and privacy budget; none for what it does not have."""
-    if search := experiment.search:
-        rounds = f" in rounds of {search.max_concurrent}" if search.adaptive or experiment.budget else ""
-        above = "those above are drawn at random from its space" if search.adaptive else "those above"
-        fitting = ", as many as fit the budget if none ends early" if experiment.budget else ""
-        yield f"search: {search.algorithm} asks for up to {counted(search.trials, 'trial')}{rounds}; {above}{fitting}"
-    if stop := experiment.stop:
-        longest = max(trial.epochs for trial in experiment.corners)
-        rungs = ", ".join(str(rung) for rung in stop.rungs(longest))
-        yield (f"stop: after {rungs} of {longest} epochs one trial in {stop.factor} goes on; the others end there, and "
-               "take less than the estimate")
-    yield from budget_lines(experiment)
-
-
 def _prices(experiment: Experiment) -> Iterator[str]:
     """Return lines with the privacy cost of choosing the best trial, for trials that are drawn at random; else none."""
-    return price_lines(experiment) if experiment.candidates else iter(())
+    return iter(()) if experiment.plan.publishes_all else price_lines(experiment)
 
 
 def _varied(experiment: Experiment) -> list[str]:
     """Return the settings that differ between the experiment's trials."""
-    compared = (*experiment.trials, *experiment.candidates)
+    compared = {*experiment.trials, *experiment.possible}
     names = [setting.name for setting in settings()]
     return [name for name in names if len({getattr(trial, name) for trial in compared}) > 1]
 

@@ -42,6 +42,8 @@ class PrivateFolder:
         self._root = Path(root).absolute()
         given = folder or os.environ.get(VARIABLE) or self._root / "private"
         self.path = Path(given).expanduser().absolute()
+        self.ray, self._digests = self.path / "ray", self.path / "digests.json"
+        self._old = self._root / "checkpoints"  # of an earlier version
 
     def make(self, sweep: str, secure: bool, served: Collection[Path] = ()) -> None:
         """Create the folder, readable by the owner only, and move checkpoints of an earlier version to it.
@@ -90,14 +92,3 @@ class PrivateFolder:
             temporary.replace(self._digests)
         return {name: digests[name] for name, _, _ in files}
 
-    @property
-    def ray(self) -> Path:
-        return self.path / "ray"
-
-    @property
-    def _digests(self) -> Path:
-        return self.path / "digests.json"
-
-    @property
-    def _old(self) -> Path:
-        return self._root / "checkpoints"

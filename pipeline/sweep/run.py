@@ -122,7 +122,7 @@ def run_sweep(experiment: Experiment, *, root: Path = Path("mlruns"), tracking_u
         changed_trainers = check_trainers(sweep.runs, (*experiment.possible, *sweep.rounds.trials))
         if sweep.missing:
             digests = sweep.check_missing()
-            for line in (*scope(experiment, store.certified), *changed_trainers):
+            for line in (*scope(experiment.name, sweep.plan, store.certified), *changed_trainers):
                 sweep.progress.say(line)
             with (sweep.progress,
                   running_ray(sweep.possible, experiment.resources, address, workers, sweep.progress,
@@ -134,7 +134,7 @@ def run_sweep(experiment: Experiment, *, root: Path = Path("mlruns"), tracking_u
                 sweep.lease.require_as_found(sweep.done)
                 sweep.train_rounds(trainer, packs_at_once, checkpoints, commit or git_commit(), idle_seconds, redraw,
                                    watch)
-        elif experiment.search and store.is_open and not store.misplaced():
+        elif sweep.plan.asks and store.is_open and not store.misplaced():
             store.log_suggestions(sweep.rounds.suggestions)  # an earlier driver may have died before this
     sweep.result.wall_seconds = time.monotonic() - begin
     sweep.progress.say(sweep.result.summary(sweep.failure_log))
@@ -142,49 +142,28 @@ def run_sweep(experiment: Experiment, *, root: Path = Path("mlruns"), tracking_u
 
 
 class Sweep:
-    """A sweep in this process, the driver: its trials, and the objects that its phases share.
-
-    Args:
-        experiment: the experiment.
-        plugins: names of modules that every worker imports, and their folder.
-        store: the tracking store.
-        root: folder of the store and of the failure log.
-        private: folder of checkpoints; by default a folder in `root`.
-        quiet: show no progress.
-
-    Attributes:
-        lease: shows whether this driver holds the sweep.
-        rounds: the trials, round by round; without a search they are one round.
-        runs: the runs of the sweep in the store, as they were listed last.
-        missing: trials of the current round that are not done.
-        possible: all trials that may be trained.
-        name: returns a trial's name in messages.
-        progress: the progress line.
-        result: the result so far.
-        failure_log: file for errors of trials.
-    """
+    """A sweep in this process, the driver: its trials, and the objects that its phases share."""
 
     def __init__(self, experiment: Experiment, plugins: Plugins, store: Store, root: Path, private: Path | None,
                  quiet: bool) -> None:
-        """Wait until no other driver holds the sweep, and find its missing trials.
-
-        The store becomes patient only after its first answer, so that a wrong address fails at once.
-        """
+        """Wait until no other driver holds the sweep, and find its missing trials."""
         self.experiment, self.plugins, self.store = experiment, plugins, store
-        self.failure_log = root / "failures" / f"{experiment.name}.log"
+        self.plan = experiment.plan
+        self.failure_log = root / "failures" / f"{experiment.name}.log"  # for errors of trials
         self.folder = PrivateFolder(root, private)
         self.lease = Lease(store, experiment.name)
         self.lease.wait_until_free()
-        self.name = functools.partial(run_name, also=experiment.varied)
+        self.name = functools.partial(run_name, also=experiment.varied)  # of a trial in messages
         self.progress = SweepProgress((), quiet=quiet, name=self.name)
         if store.find(experiment.name):
             self.progress.phase("reading the trials that the tracking store has")
-        self.runs = store.runs() if store.has_begun else []
+        self.runs = store.runs() if store.has_begun else []  # as they were listed last
+        # The store becomes patient only after its first answer, so that a wrong address fails at once.
         store.be_patient(experiment.resources.store_patience_seconds, self.progress.say)
-        self.rounds = Rounds(experiment, store, make_searcher, filter_of(experiment, store))
-        self.missing = self.rounds.next(self.runs)
-        self.possible = experiment.corners or self.missing
-        self.result = SweepResult(experiment.planned, skipped=self._n_done(), passed_over=self.rounds.passed_over)
+        self.rounds = Rounds(self.plan, store, make_searcher, filter_of(self.plan, store))
+        self.missing = self.rounds.next(self.runs)  # trials of this round that are not done
+        self.possible = self.plan.possible if self.plan.asks else self.missing  # all trials that may be trained
+        self.result = SweepResult(self.plan.planned, skipped=self._n_done(), passed_over=self.rounds.passed_over)
         self.progress.skip(self.result.skipped)
         self.progress.add(self.missing, self.rounds.later)
 
@@ -235,27 +214,28 @@ class Sweep:
             prepare_nodes(self.possible, resources, data_folder, checkpoints, local, watch, digests, self.plugins)
             trainer = functools.partial(train_pack, device="cuda" if resources.gpu else "cpu",
                                         threads=max(1, int(resources.cpu)), data_folder=data_folder,
-                                        checkpoints=checkpoints, stop=self.experiment.stop, digests=digests)
+                                        checkpoints=checkpoints, stop=self.plan.stop, digests=digests)
         return slots(bundle(resources, False), cluster_resources()), trainer
 
     def train_rounds(self, trainer: Trainer, packs_at_once: int, checkpoints: Checkpoints, commit: str,
                      idle_seconds: float, redraw: bool, watch: Watch) -> None:
         """Train and record the missing trials, round by round, until no trial is missing or Ctrl-C."""
-        experiment, store, rounds = self.experiment, self.store, self.rounds
+        experiment, store, rounds, stop = self.experiment, self.store, self.rounds, self.plan.stop
         tags = {"git_commit": commit, "versions": versions(),
                 **{f"plugin.{name}": LOADED[name] for name in experiment.plugins}}
         with (contextlib.suppress(KeyboardInterrupt),  # `result.remaining` tells the caller
-              recorded(store, self.lease, rounds, self.result, commit)):
+              recorded(store, self.lease, experiment, rounds, self.result, commit)):
             odometer = Odometer(rounds.filter, store) if rounds.filter else None
             draws = Draws(store, rounds.filter, redraw, lambda: recorder.left(self.missing))
             recorder = Recorder(store, self.progress, self.result, self.failure_log, tags, self.name, self.done,
                                 functools.partial(short_name, also=experiment.varied), odometer,
-                                0.0 if experiment.stop else WRITE_SECONDS, draws,
+                                0.0 if stop else WRITE_SECONDS, draws,
                                 self.folder.failure_log(experiment.name))
             watchdog = Watchdog(
                 lambda: check_resources(recorder.left(self.missing), experiment.resources, node_resources()),
                 idle_seconds, self.progress.say)
-            rungs, overdue = _rungs(experiment, rounds), Overdue(lambda: watch.returned)
+            rungs = Rungs(stop, rounds.scores(stop)) if stop else None
+            overdue = Overdue(lambda: watch.returned)
             with afterwards(self.lease, recorder.write_all):
                 while self.missing:
                     self.lease.require_own()
@@ -284,7 +264,7 @@ class Sweep:
         missing = self.rounds.next(self.runs)
         self.result.passed_over = self.rounds.passed_over
         self.result.skipped = max(self.result.skipped, self._n_done() - self.result.ended)
-        if self.experiment.search:
+        if self.plan.asks:
             self.experiment.check(missing, lambda trial: check_evaluations([trial]))
             self.store.log_suggestions(self.rounds.suggestions)
             self.progress.add(missing, self.rounds.later)
@@ -315,29 +295,19 @@ def _by_themselves(missing: Sequence[TrialConfig], kept: Sequence[Pack], checkpo
     return [Pack((trial,)) for trial in missing if trial.trial_key in drawn_before]
 
 
-def _rungs(experiment: Experiment, rounds: Rounds) -> Rungs | None:
-    """Return the early stopping of a search, with all earlier decisions; None without early stopping."""
-    if not experiment.stop or not experiment.search:
-        return None
-    rungs = Rungs(experiment.stop, experiment.search.metric)
-    for trial_key, epoch, score in rounds.scores(experiment.stop):
-        rungs.is_promoted(trial_key, epoch, score)  # repeats the decision, which `rungs` remembers
-    return rungs
-
-
 @contextlib.contextmanager
-def recorded(store: Store, lease: Lease, rounds: Rounds, result: SweepResult, commit: str) -> Iterator[None]:
+def recorded(store: Store, lease: Lease, experiment: Experiment, rounds: Rounds, result: SweepResult,
+             commit: str) -> Iterator[None]:
     """Open the sweep's parent run for the context, and close it with the sweep's status."""
     status = "FAILED"
-    experiment = rounds.experiment
-    tags = {**contents(experiment), **shared_view(experiment), **rounds.tags}
+    tags = {**contents(experiment.possible), **shared_view(experiment.possible, experiment.varied), **rounds.tags}
     store.open_sweep(experiment.name, experiment.description, params={"trials": experiment.planned},
                      tags={"git_commit": commit}, contents=tags)
     if experiment.public_text:
         store.log_experiment(experiment.public_text)
-    if experiment.search:
+    if experiment.plan.asks:
         store.log_suggestions(rounds.suggestions)
-    with afterwards(lease, lambda: closed(store, rounds.experiment, status)):
+    with afterwards(lease, lambda: closed(store, rounds.plan, experiment.description, status)):
         try:
             lease.confirm()
             yield

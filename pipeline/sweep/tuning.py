@@ -30,7 +30,7 @@ from pipeline.sweep.resources import Watchdog, bundle
 from pipeline.sweep.search import Searcher
 from pipeline.sweep.worker import Plugins, Trainer, epochs
 from pipeline.trials.packs import Pack, Resources
-from pipeline.trials.records import Draw, EpochRecord
+from pipeline.trials.records import ACCURACY, Draw, EpochRecord
 
 MAX_WORKER_DEATHS = 2  # per pack; an exception in training is not retried
 
@@ -140,13 +140,14 @@ def chosen(domain: Domain, value: Any) -> Any:
 
 
 class Rungs:
-    """Ray Tune's asynchronous successive halving by a metric, higher is better, with one state for all rounds."""
+    """Ray Tune's asynchronous successive halving by validation accuracy, with one state for all rounds."""
 
-    def __init__(self, stop: Halving, metric: str) -> None:
-        self._metric = metric
+    def __init__(self, stop: Halving, past: Iterable[tuple[str, int, float]] = ()) -> None:
         # The type is Any: the scheduler uses only a trial's id, and no controller.
         self._rule: Any = ASHAScheduler("epoch", "score", "max", max_t=2**31, grace_period=stop.grace,
-                                   reduction_factor=stop.factor)
+                                        reduction_factor=stop.factor)
+        for trial_key, epoch, score in past:
+            self.is_promoted(trial_key, epoch, score)  # repeats the decision, which the rule remembers
 
     def is_promoted(self, trial_key: str, epoch: int, score: float) -> bool:
         """Whether a trial at a rung is promoted: its score after this epoch is one of the best there so far."""
@@ -158,7 +159,7 @@ class Rungs:
     def all_promoted(self, records: Iterable[EpochRecord]) -> bool:
         """Whether all trials that are at a rung, according to these records, are promoted."""
         at_rung = (record for record in records if record.if_stopped)
-        return all(self.is_promoted(record.trial_key, record.epoch, record.metrics[self._metric])
+        return all(self.is_promoted(record.trial_key, record.epoch, record.metrics[ACCURACY])
                    for record in at_rung)
 
 

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.usefixtures("only_svg")
 @pytest.mark.parametrize("method", ["grid", "stopping"])
 def test_the_best_of_a_grid_and_of_random_stopping_costs_the_total(method, epsilon):
     experiment = Way(method, epsilon, "dfa", 1).experiment()
-    price = selected_epsilon(experiment.candidates or experiment.trials, experiment.selection)
+    price = selected_epsilon(experiment.possible, experiment.plan.selection)
     assert 0.98 * epsilon < price.value <= epsilon and price.delta == 1e-5
 
 

@@ -276,7 +276,7 @@ def test_the_clock_is_written_first(tmp_path, monkeypatch):
 
 
 def test_draws_are_composed_in_the_price_of_a_choice():
-    trial = parse(SECRET).corners[0]
+    trial = parse(SECRET).possible[0]
     alone, twice = (selected_epsilon([trial], Selection(), earlier).value for earlier in ({}, {trial.trial_key: 2}))
     assert twice > alone
     same = account(trial, 4)

@@ -70,8 +70,8 @@ def train(store: Store, trials: Sequence[TrialConfig], epochs: int = 0, status: 
 def rounds(experiment: Experiment, store: Store, make=make_searcher) -> Rounds:
     """Of a sweep that is resumed: its parent run is open."""
     if store.find(experiment.name):
-        return Rounds(experiment, store, make, filter_of(experiment, store))
-    found = Rounds(experiment, store, make, filter_of(experiment, store))
+        return Rounds(experiment.plan, store, make, filter_of(experiment.plan, store))
+    found = Rounds(experiment.plan, store, make, filter_of(experiment.plan, store))
     store.open_sweep(experiment.name, contents=found.tags)
     return found
 
