@@ -1,4 +1,4 @@
-"""Restrict the report of an unfinished sweep to settings with all of their seeds, without a best trial."""
+"""Restrict the report of an unfinished sweep to trials that can be compared, without a best trial."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ class Progress(NamedTuple):
     ended: int
     shown: int
     planned: int
+    which: str  # are shown
 
     @property
     def mark(self) -> str:
@@ -29,27 +30,28 @@ class Progress(NamedTuple):
     @property
     def notice(self) -> str:
         """Return sentences on an unfinished sweep, for the head of a page."""
-        return (f"Unfinished: {self.ended} of {self.planned} trials have ended. Shown are {self.shown}, of settings "
-                "that have all of their seeds; no best trial is chosen.")
+        return (f"Unfinished: {self.ended} of {self.planned} trials have ended. Shown are {self.shown}, {self.which}; "
+                "no best trial is chosen.")
 
 
 def complete_part(experiment: Experiment, ended: Collection[str],
                   missing: MissingTrials) -> tuple[Experiment, Progress]:
-    """Return an unfinished experiment with only its complete settings and the exhibits that fit them, and its progress.
+    """Return an unfinished experiment with the trials that can be compared and exhibits that fit them; its progress.
 
-    A setting, all fields except the seed, is complete if the trials of all its seeds have ended. An experiment without
-    one is refused, as `missing`, and so are a search and random stopping, which publish only their best trial.
+    They are those of settings, all fields except the seed, whose trials have all ended; if there is none, as after a
+    seed was added to all, those that have ended. An experiment without one is refused, as `missing`, and so are a
+    search and random stopping, which publish only their best trial.
     """
     if rule := experiment.plan.ends_with_best:
         raise MissingTrials(f"{missing}; {rule} publishes its best trial, which is not known before all have ended")
-    settings = [setting_key(trial) for trial in experiment.trials]
-    incomplete = {setting for setting, trial in zip(settings, experiment.trials, strict=True)
-                  if trial.trial_key not in ended}
-    shown = tuple(trial for setting, trial in zip(settings, experiment.trials, strict=True)
-                  if setting not in incomplete)
+    have_ended = [trial for trial in experiment.trials if trial.trial_key in ended]
+    if not have_ended:
+        raise missing
+    incomplete = {setting_key(trial) for trial in experiment.trials if trial.trial_key not in ended}
+    shown = [trial for trial in have_ended if setting_key(trial) not in incomplete]
+    which = "of settings that have all of their seeds"
     if not shown:
-        raise MissingTrials(f"{missing}; no setting has all of its seeds yet")
+        shown, which = have_ended, "with the seeds that each setting has, as none has all"
     report = tuple(name for name in experiment.report if not mismatch(name, shown))
-    n_ended = sum(trial.trial_key in ended for trial in experiment.trials)
     part = replace(experiment, plan=experiment.plan.with_trials(shown), report=report)
-    return part, Progress(n_ended, len(shown), len(experiment.trials))
+    return part, Progress(len(have_ended), len(shown), len(experiment.trials), which)

@@ -345,7 +345,7 @@ def test_every_exhibit_of_an_experiment_file_can_be_drawn():
 
 def test_report_writes_and_logs_everything(grid_store, tmp_path):
     files = write(an_experiment("grid", GRID), grid_store, tmp_path / "reports" / "grid").files
-    names = ["runs.csv", "table1.csv", "table1.md", "table1.tex",
+    names = ["runs.csv", "table1.csv", "table1.md", "table1.tex", "table1-2.tex",
              *(f"figure2.{extension}" for extension in ("csv", "md", "svg", "pdf", "png")), "manifest.json",
              "index.html"]
     assert [path.name for path in files] == names and all(path.stat().st_size > 200 for path in files)
@@ -360,8 +360,8 @@ def test_report_writes_and_logs_everything(grid_store, tmp_path):
 def test_report_draws_what_is_listed_into_the_default_folder(grid_store, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     files = write(an_experiment("grid", GRID[:14], ["table1"]), grid_store).files
-    assert files == [Path("reports/grid") / name for name in ("runs.csv", "table1.csv", "table1.md", "table1.tex",
-                                                                "manifest.json", "index.html")]
+    assert files == [Path("reports/grid") / name for name in (
+        "runs.csv", "table1.csv", "table1.md", "table1.tex", "table1-2.tex", "manifest.json", "index.html")]
     assert len(pd.read_csv(files[1])) == 7  # back-propagation only
 
 

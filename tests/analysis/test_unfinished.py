@@ -81,7 +81,8 @@ def test_settings_with_all_of_their_seeds_are_shown_and_marked_and_the_store_sta
     assert (tmp_path / "out" / "frontier.md").read_text(encoding="utf-8").startswith(
         "## Accuracy against ε (unfinished: 6 of 8 trials)\n")
     manifest = json.loads((tmp_path / "out" / "manifest.json").read_text(encoding="utf-8"))
-    assert manifest["unfinished"] == {"ended": 6, "shown": 6, "planned": 8}
+    assert manifest["unfinished"] == {
+        "ended": 6, "shown": 6, "planned": 8, "which": "of settings that have all of their seeds"}
     assert parent(store) == before and before[0] == {} and before[2] == []
 
 
@@ -115,14 +116,19 @@ def test_what_is_finished_is_reported_in_full(store, tmp_path):
     assert "epsilon/selected/composition" in metrics and "privacy.notes" in tags and len(artifacts) == len(report.files)
 
 
-@pytest.mark.parametrize(("ended", "says"), [
-    ([], r"^0 of 8 trials are finished; missing: .* \(run `photonic sweep part.yaml`\); no setting has all of its"),
-    ([("bp", 20, 0), ("dfa", 40, 1)], "^2 of 8 trials are finished; .*; no setting has all of its seeds yet$")])
-def test_without_a_whole_setting_it_is_refused(store, tmp_path, ended, says):
-    train(store, [t for place in ended for t in trials(*place)])
-    with pytest.raises(MissingTrials, match=says):
+def test_a_sweep_without_a_trial_is_refused(store, tmp_path):
+    with pytest.raises(MissingTrials, match=r"^0 of 8 trials are finished; missing: .*sweep part.yaml`"):
         write(EXPERIMENT, store, tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_a_widened_sweep_is_shown_with_the_seeds_that_it_has(store, tmp_path):
+    train(store, EXPERIMENT.trials)
+    wider = parse_experiment(FILE.replace("seed: [0, 1]", "seed: [0, 1, 2]"), Path("part.yaml"))
+    report = write(wider, store, tmp_path / "out")
+    assert report.notice == ("Unfinished: 8 of 12 trials have ended. Shown are 8, with the seeds that each setting "
+                             "has, as none has all; no best trial is chosen.")
+    assert set(pd.read_csv(tmp_path / "out" / "frontier.csv")["n"]) == {2}
 
 
 def test_what_publishes_its_best_alone_is_refused_until_all_have_ended(store, tmp_path):
