@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from pipeline.trials.condition import Trial
 from pipeline.trials.fields import refuse
 from pipeline.trials.part import Part, View, part, setting
-from pipeline.trials.trial import Trial
 
 
 @dataclass(frozen=True)

@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 from typing import ClassVar
 
-from pipeline.trials.condition import chosen
+from pipeline.trials.condition import Trial, chosen
 from pipeline.trials.fields import ConfigError, refuse
 from pipeline.trials.part import Part, part, setting
 from pipeline.trials.shapes import LayerShape, conv_shapes, dense_shapes
-from pipeline.trials.trial import Trial
 
 ACTIVATION_SLOPES = {"tanh": 1.0, "sigmoid": 0.25, "relu": 1.0}  # gamma: the supremum of phi'; the infimum is 0
 ACTIVATION_SUPREMA = {"tanh": 1.0, "sigmoid": 1.0, "relu": math.inf}  # of |phi|

@@ -10,13 +10,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import Field
 from typing import Any, ClassVar, TypeVar
 
-from pipeline.trials.condition import chosen
+from pipeline.trials.condition import Trial, chosen
 from pipeline.trials.fields import is_whole, listed_or, refuse
-from pipeline.trials.mechanism import Mechanism
 from pipeline.trials.network import Network as Network  # its settings must be declared first
-from pipeline.trials.part import Part, again, extension, load, parts_of, setting
+from pipeline.trials.part import Part, again, extension, load, names_with, setting
 from pipeline.trials.shapes import LayerShape
-from pipeline.trials.trial import Trial
 
 Build = TypeVar("Build", bound=Callable[..., Any])
 
@@ -56,10 +54,9 @@ class Own(Part):
         feedback, mechanism, network = trial.parts.feedback, trial.parts.mechanism, f"network '{self.name}'"
         refuse(not feedback.described and not feedback.convolutional, "algorithm", f"trains {network} as 'bp', 'dfa', "
                "'tdfa', 'pdfa' or 'hybrid'", f"'{trial.algorithm}'")
-        flat = [name for name, cls in parts_of("mechanism", Mechanism).items() if cls.flat]
-        refuse(mechanism.private and not mechanism.flat, "mechanism", f"must be 'none' or {listed_or(flat)} with "
-               f"{network}; others bound layers of this package, and nothing is described of blocks",
-               f"'{mechanism.name}'")
+        refuse(mechanism.private and not mechanism.flat, "mechanism", "must be 'none' or "
+               f"{listed_or(names_with('mechanism', 'flat'))} with {network}; others bound layers of this package, and "
+               "nothing is described of blocks", f"'{mechanism.name}'")
         refuse(trial.denoise, "denoise", "needs the columns of a layer's weights, which a block has not",
                f"true with {network}", "use false")
         refuse(trial.parts.arithmetic.factors != "float32", "matmul_precision", f"must be 'float32' with {network}",

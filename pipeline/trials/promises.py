@@ -22,9 +22,8 @@ LONGEST_ROW = 2**23  # numbers of 15 bits, whose sum of squares has 53
 def check_promises(trials: Iterable[TrialConfig], published: Collection[str] | None = ()) -> None:
     """Refuse trials that may not be trained.
 
-    These are trials without stated noise, of another version of a user's code, with a file of features that has no
-    public name, or with secret noise whose guarantee has a gap. `published` are digests of feature files that were in
-    the tracking store from its beginning; None if no store is written, so that files need no names.
+    `published` are digests of feature files that were in the tracking store from its beginning; None if no store is
+    written, so that files need no names.
     """
     for trial in trials:
         check_noise(trial)
@@ -39,10 +38,7 @@ def check_promises(trials: Iterable[TrialConfig], published: Collection[str] | N
 
 
 def check_noise(trial: TrialConfig) -> None:
-    """Refuse a mechanism that bounds contributions unless its noise is given, and a trainer of another version.
-
-    An explicit 0 is accepted. A trial from a store always gives its noise, because its params name every setting.
-    """
+    """Refuse a mechanism that bounds contributions unless its noise is given, and other versions of a user's code."""
     mechanism, trainer = trial.parts.mechanism, trial.parts.trainer
     for own in (trainer, trial.parts.network):
         given = getattr(trial, f"{own.slot}_version", 0)
@@ -51,6 +47,7 @@ def check_noise(trial: TrialConfig) -> None:
     refuse(trial.noise_multiplier > LARGEST_NUMBER, "noise_multiplier", f"must be at most {LARGEST_NUMBER:g}, whose "
            "square is a number", f"{trial.noise_multiplier:g}")
     noise = "noise_multiplier" if mechanism.certified else trainer.calibrates  # name of the setting; may be empty
+    # A trial from a store always gives its noise, because its params name every setting.
     if noise and not mechanism.kind(trial) and noise not in dict(trial.given):
         part = f"trainer '{trial.trainer}'" if mechanism.trainer_only else f"mechanism '{trial.mechanism}'"
         raise ConfigError(noise, f"must be given with {part}", "neither that nor target_epsilon, which leaves epsilon "
@@ -81,8 +78,5 @@ def check_exact(trial: TrialConfig) -> None:
 
 
 def sums_in_floating_point(trial: TrialConfig) -> bool:
-    """Whether contributions to a release with secret noise would be summed in floating point.
-
-    Earlier versions did this: such trials are read and reported, but not trained any more.
-    """
+    """Whether contributions to a release with secret noise would be summed in floating point, as earlier ones were."""
     return trial.secure and trial.parts.mechanism.certified and not trial.own_code and not trial.exact

@@ -5,12 +5,10 @@ from __future__ import annotations
 import math
 from typing import Any, ClassVar
 
-from pipeline.trials.condition import BUILT_IN_TRAINER, Need
+from pipeline.trials.condition import BUILT_IN_TRAINER, Need, Trial
 from pipeline.trials.fields import ConfigError, listed_or, refuse
-from pipeline.trials.mechanism import certified_mechanisms
-from pipeline.trials.part import Part, part, setting
+from pipeline.trials.part import Part, names_with, part, setting
 from pipeline.trials.shapes import n_parameters
-from pipeline.trials.trial import Trial
 
 DISCLOSURES = ("plain", "noisy", "withheld")  # how private records are logged
 LARGEST_BOUND = 1e15  # largest norm and noise in secure trials; the least is 1/LARGEST_BOUND
@@ -64,9 +62,9 @@ class Release(Part):
                               f"sampler '{trial.sampler}'")
         if trial.disclosure == "noisy" and not guaranteed:
             name, value = ("noise", "secure") if trial.secure else ("private_metrics", "noisy")
-            raise ConfigError(name, "needs a guarantee that it can keep: mechanism "
-                              f"{listed_or(certified_mechanisms())} with noise, or 'photonic' with noise on every "
-                              "layer", f"'{value}' with mechanism '{trial.mechanism}'")
+            certified = listed_or(names_with("mechanism", "certified"))
+            raise ConfigError(name, f"needs a guarantee that it can keep: mechanism {certified} with noise, or "
+                              "'photonic' with noise on every layer", f"'{value}' with mechanism '{trial.mechanism}'")
         refuse(self.canaries and trial.disclosure != "plain", "canaries", "their audit is computed from private "
                f"records, and no epsilon covers it; must be 0 with private_metrics '{trial.disclosure}'",
                self.canaries, "use noise 'research' and private_metrics 'plain'")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import ClassVar, TypedDict
 
+from pipeline.trials.condition import Trial
 from pipeline.trials.fields import refuse
 from pipeline.trials.part import Part, part, parts_of, setting
-from pipeline.trials.trial import Trial
 
 RELATIONS = ("add/remove", "replace-one")
 

@@ -20,11 +20,11 @@ from functools import lru_cache
 from typing import Any, ClassVar, TypeVar
 
 from pipeline.trials import loss, mechanism, sampler
+from pipeline.trials.condition import Trial
 from pipeline.trials.feedback import Feedback
 from pipeline.trials.fields import ConfigError, is_whole, refuse
-from pipeline.trials.part import PARTS, SETTINGS, Part, again, extension, part, parts_of, setting
+from pipeline.trials.part import PARTS, SETTINGS, Part, again, extension, names_with, part, setting
 from pipeline.trials.shapes import LayerShape, dense_shapes
-from pipeline.trials.trial import Trial
 
 Train = TypeVar("Train", bound=Callable[..., Iterator[Any]])  # `harness` reads the yielded values
 STEP, EPOCH = "step", "epoch"
@@ -170,34 +170,24 @@ class External(Trainer):
         return {} if self.trainer_version else {"trainer_version": self.version}
 
     def layers(self, trial: Trial) -> tuple[LayerShape, ...]:
-        """Return layers for planning: a certified trainer's biases are the numbers that a record contributes.
-
-        Another trainer counts as softmax regression, which only affects the order in which trials start.
-        """
-        if not self.parameters:
+        """Return layers for planning: a certified trainer's biases are the numbers that a record contributes."""
+        if not self.parameters:  # softmax regression, which only affects the order in which trials start
             n_inputs = math.prod(trial.parts.features.shape(trial))
             return dense_shapes((n_inputs, trial.parts.data.spec.n_classes))
         return dense_shapes((0, _contribution_length(self.name, self.parameters, trial)))
 
     def check(self, trial: Trial) -> None:
-        """Refuse settings that do not go with this user's trainer.
-
-        The trainer decides some slots itself, for example the network, and nothing else may be given for these. Secure
-        noise needs a trainer that returns each record's contribution. A mechanism must bound such contributions as flat
-        vectors, because they have no layers.
-        """
+        """Refuse settings that do not go with this user's trainer."""
         is_certified = self.parameters is not None  # it returns contributions, and does not state an event
-        given = dict(trial.given)
         for slot, own_part in self.brings.items():
-            name = given.get(slot, own_part.name)
+            name = dict(trial.given).get(slot, own_part.name)
             refuse(name != own_part.name, slot, f"is the affair of trainer '{self.name}'", f"'{name}'",
                    "leave it out or, of trials with another trainer, give it in `cases`")
         refuse(trial.parts.release.secret and not is_certified, "noise", f"nobody checked what trainer '{self.name}' "
                "states", "'secure'", "use 'research', or a trainer that hands in contributions (per_record)")
-        if is_certified and not trial.parts.mechanism.flat:
-            flat = [name for name, cls in parts_of("mechanism", mechanism.Mechanism).items() if cls.flat]
-            raise ConfigError("mechanism", f"must be one of {', '.join(flat)} with trainer '{self.name}', whose "
-                              "contributions have no layers", f"'{trial.mechanism}'")
+        refuse(is_certified and not trial.parts.mechanism.flat, "mechanism", "must be one of "
+               f"{', '.join(names_with('mechanism', 'flat'))} with trainer '{self.name}', whose contributions have no "
+               "layers", f"'{trial.mechanism}'")
         if self.user_check:
             self.user_check(trial)
 
@@ -282,17 +272,14 @@ def trainer(name: str, *, version: int, event: Callable[[Any], Any] | None = Non
                "must be a setting with a number that is no whole one", f"'{calibrates}'")
 
     def register(function: Train) -> Train:
-        """Register a generator function with the parts that the trainer decides itself, and return it unchanged.
-
-        A trainer that states its own event also brings a mechanism and a sampler. The others use this package's.
-        """
+        """Register a generator function with the parts that the trainer decides itself, and return it unchanged."""
         refuse(not inspect.isgeneratorfunction(function), "trainer", f"'{name}' must be a generator function, which "
                "yields after each epoch", repr(function))
         shown_label = (label or name) + ("" if per_record else " (stated)")  # shown next to certified results
         brings: dict[str, type[Part]] = {"algorithm": part("algorithm", name)(type(name, (_TrainerPart, Feedback), dict(
             works=staticmethod(function), label=shown_label, per_record=per_record or None)))}
         brings |= {slot: PARTS[slot]["by_trainer"] for slot in ("network", "loss", "optimizer")}
-        if not per_record:
+        if not per_record:  # it states its own event, and uses no mechanism and sampler of this package
             brings["mechanism"] = Stated if calibrates else _with_name_of(Stated, _Stated)
             own_sampler = type("Sampler", (_Sampler,), dict(relation=relation, independent=relation == "add/remove"))
             brings["sampler"] = _with_name_of(_Sampler, own_sampler)
