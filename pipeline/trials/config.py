@@ -16,8 +16,8 @@ from pipeline.trials.fields import SYNONYMS, ConfigError, check, coerce, digest,
 from pipeline.trials.loss import Loss
 from pipeline.trials.mechanism import Mechanism
 from pipeline.trials.network import Network
+from pipeline.trials.network import Own as Own
 from pipeline.trials.optimizer import Optimizer
-from pipeline.trials.own_network import Own as Own
 from pipeline.trials.part import PARTS, RESERVED, SETTINGS, SLOTS, Part, declares, parts_of, settings, uses
 from pipeline.trials.release import Release
 from pipeline.trials.sampler import Sampler
@@ -225,6 +225,8 @@ class TrialConfig:
         """
         trial = object.__new__(TrialConfig)
         trial._compose({name: self._flat[name] for name in self._used})  # settings that were checked, so not again
+        if all(type(mine) is type(its) for mine, its in zip(self.parts, trial.parts, strict=True)):
+            trial.__dict__["_used"] = self._used  # the same, and grids have thousands of trials
         return trial
 
     @functools.cached_property

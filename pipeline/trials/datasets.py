@@ -14,32 +14,23 @@ from pipeline.trials.part import Part, View, part, setting
 
 @dataclass(frozen=True)
 class DatasetSpec:
-    """Public facts about one data set.
+    """Public facts about one data set."""
 
-    Attributes:
-        n_train: official training records, before the validation split.
-        n_test: official test records.
-        shape: shape of one record, channels first for images.
-        n_classes: number of labels.
-        mean, std: constants per channel, on the [0, 1] scale, used by `inputs: standardized`.
-        scale: the uint8 value that means 1.
-        sha256: of the records' bytes, training x and y, then test x and y (uint8; int64 labels above 256 classes);
-            empty if it is not checked, or if the files have their own digests.
-        published: whether `mean` and `std` were published with the data and are in general use, so that they count as
-            public. Others are statistics of private records, which no epsilon covers.
-        majority: the most frequent class's share of the test records, if public: the accuracy of the best constant
-            answer. 0 if it is unknown, or if classes are equally frequent.
-    """
-
-    n_train: int
-    n_test: int
-    shape: tuple[int, ...]
-    n_classes: int
-    mean: tuple[float, ...]
+    n_train: int  # official training records, before the validation split
+    n_test: int  # official test records
+    shape: tuple[int, ...]  # of one record, channels first for images
+    n_classes: int  # number of labels
+    mean: tuple[float, ...]  # constants per channel, on the [0, 1] scale, used by `inputs: standardized`
     std: tuple[float, ...]
-    scale: float = 255.0
+    scale: float = 255.0  # the uint8 value that means 1
+    # Of the records' bytes, training x and y, then test x and y (uint8; int64 labels above 256 classes). Empty if it is
+    # not checked, or if the files have their own digests.
     sha256: str = ""
+    # Whether `mean` and `std` were published with the data and are in general use, so that they count as public. Others
+    # are statistics of private records, which no epsilon covers.
     published: bool = False
+    # The most frequent class's share of the test records, if public: the accuracy of the best constant answer. 0 if it
+    # is unknown, or if classes are equally frequent.
     majority: float = 0.0
 
     @property
@@ -48,10 +39,7 @@ class DatasetSpec:
         return math.prod(self.shape)
 
     def split_sizes(self, validation_fraction: float, records: int = 0) -> tuple[int, int]:
-        """Return sizes (train, validation) after `round(n * validation_fraction)` of n records are held out.
-
-        n is `records` or, if that is 0, n_train.
-        """
+        """Return the numbers of (training, validation) records, of so many records; 0 takes all that there are."""
         n = records or self.n_train
         n_validation = round(n * validation_fraction)
         return n - n_validation, n_validation

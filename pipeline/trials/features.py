@@ -87,11 +87,14 @@ class Features(Part):
 
     def key(self, trial: Trial) -> tuple[Any, ...]:
         """Return a key that differs for different features of the same records: the name, and the settings in use."""
-        used = [(field.metadata["elide"], field.name, getattr(self, field.name)) for field in self.settings
-                if field.metadata["identity"] and uses(self, field, trial)]
-        # An optional number comes with its name, or it could be taken for another optional number.
-        return (self.name, *((name, value) if optional and isinstance(value, float) else value
-                             for optional, name, value in used))
+        key: list[Any] = [self.name]
+        for field in self.settings:
+            if field.metadata["identity"] and uses(self, field, trial):
+                value = getattr(self, field.name)
+                # An optional number comes with its name, or it could be taken for another optional number.
+                is_optional_number = field.metadata["elide"] and isinstance(value, float)
+                key.append((field.name, value) if is_optional_number else value)
+        return tuple(key)
 
     @property
     def standardised(self) -> bool:
@@ -260,10 +263,12 @@ class Patches(SquareImages):
         if not self.apart:
             return []
         alone: Any = partial(dataclasses.replace, trial, patch_beside="none", beside_weight=0.0)
-        # Patches and encoder are standardised over synthetic images always, scattering on demand.
-        options = {"scattering": {"feature_reference": "dead_leaves"}}
-        return [(1.0, alone()), *((self.beside_weight, alone(features=name, **options.get(name, {})))
-                                  for name in BESIDE[self.patch_beside])]
+        blocks = [(1.0, alone())]
+        for name in BESIDE[self.patch_beside]:
+            # Patches and encoder are standardised over synthetic images always, scattering on demand.
+            reference = {"feature_reference": "dead_leaves"} if name == "scattering" else {}
+            blocks.append((self.beside_weight, alone(features=name, **reference)))
+        return blocks
 
     def public_because(self, trial: Trial) -> str:
         maps = {"encoder": f"activations of {TRAINED_CONVOLUTIONS}", "scattering": "scattering coefficients"}
@@ -410,16 +415,13 @@ class File(Features):
             raise ConfigError(f"feature_file: {path} cannot be read (no such file); to do without it, feature_sha256 "
                               "and feature_width say which it was")
         file = file_of(path, trial.dataset)
-        settled |= {"feature_file": str(path), "feature_width": file.width}
-        if self.feature_name:
-            refuse(self.feature_width not in (0, file.width), "feature_width",
-                   f"must be {file.width}, which {path} has", self.feature_width)
-            return settled
-        for name, given, found in (("feature_sha256", self.feature_sha256, file.sha256),
-                                   ("feature_width", self.feature_width, file.width)):
-            refuse(given and given != found, name, f"must be {found}, which {path} has", given,
+        found = {"feature_width": file.width} if self.feature_name else {
+            "feature_sha256": file.sha256, "feature_width": file.width}
+        for name, value in found.items():
+            given = getattr(self, name)
+            refuse(given and given != value, name, f"must be {value}, which {path} has", given,
                    "leave it out, or name the file that was meant")
-        return {**settled, "feature_sha256": file.sha256}
+        return {**settled, "feature_file": str(path), **found}
 
 
 def stated(shape: Callable[[Any], tuple[int, ...]] | tuple[int, ...], public_because: str) -> type[Features]:

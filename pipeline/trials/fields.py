@@ -110,21 +110,10 @@ def always(trial: Trial) -> bool:
     return True
 
 
-def setting(
-    default: Any,
-    doc: str,
-    *,
-    choices: Collection[str] | None = None,
-    low: float | None = None,
-    high: float | None = None,
-    open_low: bool = False,
-    open_high: bool = False,
-    per_trial: bool = False,
-    applies: Callable[[Trial], bool] = always,
-    needs: Sequence[Need] = (),
-    elide: bool = False,
-    identity: bool = True,
-) -> Any:
+def setting(default: Any, doc: str, *, choices: Collection[str] | None = None, low: float | None = None,
+            high: float | None = None, open_low: bool = False, open_high: bool = False, per_trial: bool = False,
+            applies: Callable[[Trial], bool] = always, needs: Sequence[Need] = (), elide: bool = False,
+            identity: bool = True) -> Any:
     """Declare a documented setting of a part.
 
     Args:

@@ -33,8 +33,18 @@ def check_promises(trials: Iterable[TrialConfig], published: Collection[str] | N
                               f"'{trial.disclosure}', got ''; it stands for the file in the tracking store, where a "
                               "digest of private records lets anyone with a candidate file check whether it is "
                               "that one")
-        if trial.secure:
-            _check_secure(trial)
+        if not trial.secure:
+            continue
+        # What follows is a gap in the guarantee: statistics of training records, or rounded sums.
+        refuse(trial.inputs == "standardized" and not trial.parts.data.spec.published, "inputs", "'standardized' takes "
+               f"means and deviations of the training records of {trial.dataset}, which no epsilon covers",
+               "it with noise 'secure'", "use 'centered'")
+        refuse(trial.parts.network.convolutional, "network", "the proof of noise 'secure' is of integers, which "
+               "convolutions are not computed in", "'convnet'", "use 'mlp', or noise 'research'")
+        n_weights = n_parameters(trial.layers)
+        refuse(trial.own_code and n_weights > LONGEST_ROW, "noise", f"'secure' takes contributions of at most "
+               f"{LONGEST_ROW:,} numbers, whose norm is exact in float64", f"it with {n_weights:,}", "use 'research'")
+        check_exact(trial)
 
 
 def check_noise(trial: TrialConfig) -> None:
@@ -52,19 +62,6 @@ def check_noise(trial: TrialConfig) -> None:
         part = f"trainer '{trial.trainer}'" if mechanism.trainer_only else f"mechanism '{trial.mechanism}'"
         raise ConfigError(noise, f"must be given with {part}", "neither that nor target_epsilon, which leaves epsilon "
                           "infinite", "give one of them, or write 0 for no noise and no guarantee")
-
-
-def _check_secure(trial: TrialConfig) -> None:
-    """Refuse secret noise for a trial whose guarantee has a gap: statistics of training records, or rounded sums."""
-    refuse(trial.inputs == "standardized" and not trial.parts.data.spec.published, "inputs", "'standardized' takes "
-           f"means and deviations of the training records of {trial.dataset}, which no epsilon covers",
-           "it with noise 'secure'", "use 'centered'")
-    refuse(trial.parts.network.convolutional, "network", "the proof of noise 'secure' is of integers, which "
-           "convolutions are not computed in", "'convnet'", "use 'mlp', or noise 'research'")
-    n_weights = n_parameters(trial.layers)
-    refuse(trial.own_code and n_weights > LONGEST_ROW, "noise", f"'secure' takes contributions of at most "
-           f"{LONGEST_ROW:,} numbers, whose norm is exact in float64", f"it with {n_weights:,}", "use 'research'")
-    check_exact(trial)
 
 
 def check_exact(trial: TrialConfig) -> None:

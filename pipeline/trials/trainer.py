@@ -34,7 +34,6 @@ SEED, OWN = "seed", "own"
 class Trainer(Part):
     """The configuration's view of a trainer."""
 
-    runs: ClassVar[str] = ""  # `module:attribute` of the `pipeline.learning.run.Run` that trains a pack
     built_in: ClassVar[bool] = False  # whether it trains this package's networks, many trials at once
     brings: ClassVar[Mapping[str, type[Part]]] = {}  # by slot, the part that its trials always have
     version: ClassVar[int] = 0  # of its results
@@ -58,8 +57,8 @@ class Trainer(Part):
         return self.event(trial)
 
     def run(self, trial: Trial) -> str:
-        """Return `module:attribute` of the code that trains a trial."""
-        return self.runs
+        """Return `module:attribute` of the `pipeline.learning.run.Run` that trains a pack."""
+        raise NotImplementedError
 
     def layers(self, trial: Trial) -> tuple[LayerShape, ...]:
         """Return the shapes of the trained layers, as far as they are known."""
@@ -113,6 +112,7 @@ class _Optimizer(_TrainerPart):
 class _Stated(_TrainerPart, mechanism.Mechanism):
     """A privacy event that the trainer states."""
 
+    slot, name, label = "mechanism", "by_trainer", "by_trainer"  # it is not registered, as `Stated` has this name
     composed = True
 
     def kind(self, trial: Trial) -> str:
@@ -160,7 +160,6 @@ class _Sampler(_TrainerPart, sampler.Sampler):
 class External(Trainer):
     """A user's trainer."""
 
-    runs: ClassVar[str] = "pipeline.learning.harness:Harness"
     user_check: ClassVar[staticmethod[[Any], None] | None] = None  # the user's function, which refuses settings
 
     trainer_version: int = setting(0, "version of a user's trainer; by default that which is loaded", low=0)
@@ -168,6 +167,9 @@ class External(Trainer):
     def settled(self, trial: Trial) -> dict[str, Any]:
         """Return the loaded version if none is given."""
         return {} if self.trainer_version else {"trainer_version": self.version}
+
+    def run(self, trial: Trial) -> str:
+        return "pipeline.learning.harness:Harness"
 
     def layers(self, trial: Trial) -> tuple[LayerShape, ...]:
         """Return layers for planning: a certified trainer's biases are the numbers that a record contributes."""
@@ -280,9 +282,9 @@ def trainer(name: str, *, version: int, event: Callable[[Any], Any] | None = Non
             works=staticmethod(function), label=shown_label, per_record=per_record or None)))}
         brings |= {slot: PARTS[slot]["by_trainer"] for slot in ("network", "loss", "optimizer")}
         if not per_record:  # it states its own event, and uses no mechanism and sampler of this package
-            brings["mechanism"] = Stated if calibrates else _with_name_of(Stated, _Stated)
-            own_sampler = type("Sampler", (_Sampler,), dict(relation=relation, independent=relation == "add/remove"))
-            brings["sampler"] = _with_name_of(_Sampler, own_sampler)
+            brings["mechanism"] = Stated if calibrates else _Stated
+            brings["sampler"] = type("Sampler", (_Sampler,), dict(relation=relation,
+                                                                  independent=relation == "add/remove"))
         extension("trainer", name, External, own_settings, works=staticmethod(function), label=shown_label,
                   brings=brings, version=version, event=event and staticmethod(event), per=per, relation=relation,
                   calibrates=calibrates, requires=tuple(requires), redraws=randomness == OWN, public=dict(public or {}),
@@ -290,12 +292,6 @@ def trainer(name: str, *, version: int, event: Callable[[Any], Any] | None = Non
                   user_check=check and staticmethod(check), source=inspect.getsourcefile(function) or "")
         return function
     return register
-
-
-def _with_name_of(registered: type[Part], cls: type[Part]) -> type[Part]:
-    """Give a class the slot, name and label of a registered class, and return it."""
-    cls.slot, cls.name, cls.label = registered.slot, registered.name, registered.label
-    return cls
 
 
 @lru_cache(maxsize=1024)

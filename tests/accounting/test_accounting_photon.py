@@ -26,7 +26,7 @@ from pipeline.accounting.photon import (
 )
 from pipeline.experiment.experiment import parse_experiment
 from pipeline.learning.feedback.algorithms import ternarize
-from pipeline.learning.feedback.projectors import make_projector
+from pipeline.learning.feedback.projection import make_projector
 from pipeline.trials.camera import camera_of
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.streams import transmission

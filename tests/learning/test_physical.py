@@ -15,8 +15,7 @@ from pipeline.experiment.experiment import load_experiment
 from pipeline.learning import randomness
 from pipeline.learning.data.dataset import load
 from pipeline.learning.feedback.physical import PhysicalOpuProjector
-from pipeline.learning.feedback.projection import SimulatedOpuProjector
-from pipeline.learning.feedback.projectors import make_projector
+from pipeline.learning.feedback.projection import SimulatedOpuProjector, make_projector
 from pipeline.learning.opu import simulated_device
 from pipeline.learning.run import train
 from pipeline.learning.training import Training
