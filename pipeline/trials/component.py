@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 
 from pipeline.trials.condition import Trial, chosen, positive, zero
-from pipeline.trials.fields import ConfigError, refuse
+from pipeline.trials.fields import refuse
 from pipeline.trials.mechanism import Gaussian
 from pipeline.trials.network import ACTIVATION_SLOPES, ACTIVATION_SUPREMA
 from pipeline.trials.part import again, part, setting
@@ -109,10 +109,9 @@ class Component(Gaussian):
         bounds, n_layers = delta_bounds(trial, trial.tau_e), len(trial.layers)
         deciding = max(bounds) if trial.tau_h_rule == "per_layer" else bounds[0]
         infimum = deciding * math.sqrt(n_layers)  # a layer's tau_h solves delta sqrt(1 + tau_h^2) = C/sqrt(L)
-        if self.target_norm <= infimum:
-            raise ConfigError("target_norm", f"must be > {infimum:.4g}, which ||delta|| <= "
-                              f"{infimum / n_layers**0.5:.4g} in each of {n_layers} layers takes without any "
-                              "activation (lower tau_e or feedback_norm to lower it)", self.target_norm)
+        refuse(self.target_norm <= infimum, "target_norm", f"must be > {infimum:.4g}, which ||delta|| <= "
+               f"{infimum / n_layers**0.5:.4g} in each of {n_layers} layers takes without any activation (lower tau_e "
+               "or feedback_norm to lower it)", self.target_norm)
 
 
 def delta_bounds(trial: Trial, error: float) -> tuple[float, ...]:

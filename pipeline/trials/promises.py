@@ -28,11 +28,10 @@ def check_promises(trials: Iterable[TrialConfig], published: Collection[str] | N
     for trial in trials:
         check_noise(trial)
         unnamed = trial.parts.features.of_file and trial.disclosure != "plain" and not trial.feature_name
-        if unnamed and published is not None and trial.feature_sha256 not in published:
-            raise ConfigError("feature_name: must be given with features 'file' and private_metrics "
-                              f"'{trial.disclosure}', got ''; it stands for the file in the tracking store, where a "
-                              "digest of private records lets anyone with a candidate file check whether it is "
-                              "that one")
+        refuse(unnamed and published is not None and trial.feature_sha256 not in published, "feature_name", "must be "
+               f"given with features 'file' and private_metrics '{trial.disclosure}'", "''", "it stands for the file "
+               "in the tracking store, where a digest of private records lets anyone with a candidate file check "
+               "whether it is that one")
         if not trial.secure:
             continue
         # What follows is a gap in the guarantee: statistics of training records, or rounded sums.
@@ -66,12 +65,12 @@ def check_noise(trial: TrialConfig) -> None:
 
 def check_exact(trial: TrialConfig) -> None:
     """Refuse secret noise on sums in floating point: the proof of the guarantee is for sums of integers."""
-    if sums_in_floating_point(trial):
-        why_not = trial.parts.mechanism.not_integer
-        instead = f" with mechanism 'per_example' ({why_not})" if why_not else ""
-        raise ConfigError(f"arithmetic: must be 'integer' with noise 'secure' and mechanism '{trial.mechanism}', whose "
-                          f"guarantee is of sums without rounding, got '{trial.matmul_precision}'; use that{instead}, "
-                          "or noise 'research' (a sweep that was begun so trains no more: copy it under another name)")
+    why_not = trial.parts.mechanism.not_integer
+    instead = f" with mechanism 'per_example' ({why_not})" if why_not else ""
+    refuse(sums_in_floating_point(trial), "matmul_precision", f"must be 'integer' with noise 'secure' and mechanism "
+           f"'{trial.mechanism}', whose guarantee is of sums without rounding", f"'{trial.matmul_precision}'",
+           f"use that{instead}, or noise 'research' (a sweep that was begun so trains no more: copy it under another "
+           "name)")
 
 
 def sums_in_floating_point(trial: TrialConfig) -> bool:

@@ -145,9 +145,8 @@ class Stated(_Stated):
         super().check(trial)
         name = trial.parts.trainer.calibrates  # of the setting for the noise
         noise_is_given = name in dict(trial.given) and getattr(trial, name) != SETTINGS[name].default
-        if self.target_epsilon and noise_is_given:
-            raise ConfigError("target_epsilon", f"sets {name}; give one of the two",
-                              f"target_epsilon {self.target_epsilon} and {name} {getattr(trial, name)}")
+        refuse(self.target_epsilon and noise_is_given, "target_epsilon", f"sets {name}; give one of the two",
+               f"target_epsilon {self.target_epsilon} and {name} {getattr(trial, name)}")
 
 
 @part("sampler", "by_trainer", trainer_only=True)

@@ -79,9 +79,9 @@ def _described(group: Sequence[TrialConfig], all_trials: Sequence[TrialConfig]) 
 def why_unused(field: str, trials: Sequence[TrialConfig]) -> str:
     """Return `field: is not used with ..., got ...; use ...`, for trials that all ignore the field."""
     trial = trials[0]
-    declared = [SETTINGS[field]] if field in SLOTS else [
-        part.__dataclass_fields__[field] for part in trial.parts if declares(part, field)]
-    missing = unmet(declared[0], trial) if declared else []
+    declared = SETTINGS[field] if field in SLOTS else next(
+        (part.__dataclass_fields__[field] for part in trial.parts if declares(part, field)), None)
+    missing = unmet(declared, trial) if declared else []
     reasons = [need.actual(trial) for need in missing]
     remedies = [" with ".join(need.text for need in missing)] if missing else []
     for slot, names, condition in _elsewhere(field, trial):
