@@ -28,7 +28,6 @@ class Network(Part):
 
     convolutional: ClassVar[bool] = False  # whether layers share weights over positions
     own: ClassVar[bool] = False  # whether it is a user's module
-    version: ClassVar[int] = 0  # of its results, of a user's module
     runs: ClassVar[str] = ""  # `module:attribute` of the `pipeline.learning.run.Run` that trains it; by arithmetic
     hidden: tuple[int, ...] = setting((512, 512), "widths of the hidden fully connected layers")
     activation: str = setting("tanh", "activation phi of the hidden fully connected layers", choices=ACTIVATIONS)
@@ -123,8 +122,6 @@ class Own(Part):
     convolutional, own = False, True
     not_integer = "what a module computes is in floating point; noise 'secure' sums its contributions as integers"
     runs = "pipeline.learning.modules:ModuleTraining"
-    version: ClassVar[int] = 0  # of its results
-    source: ClassVar[str] = ""  # file of the function, for messages
 
     network_version: int = setting(0, "version of a user's network; by default that which is loaded", low=0)
     input_norm: float = again("input_norm", elide=True)
@@ -137,10 +134,6 @@ class Own(Part):
     @property
     def lower_layers(self) -> int:
         return self.shared_blocks
-
-    def settled(self, trial: Trial) -> dict[str, Any]:
-        """Return the loaded version if none is given."""
-        return {} if self.network_version else {"network_version": self.version}
 
     def layers(self, shape: tuple[int, ...], n_classes: int) -> tuple[LayerShape, ...]:
         """Return the shapes of the blocks."""

@@ -109,8 +109,8 @@ def default_pack_size(trial: TrialConfig, n_trials: int, workers: int, on_gpu: b
     elif maps := [layer.out_channels * layer.height * layer.width for layer in trial.layers
                   if isinstance(layer, ConvShape)]:  # numbers of a record in each convolution's output, before pooling
         limit = GPU_MAP_BYTES // (FLOAT_BYTES * trial.batch_size * max(maps))
-    packs_of_worker = 4  # so that workers end at about the same time
-    return max(1, min(MAX_PACK_SIZE, limit, math.ceil(n_trials / (packs_of_worker * workers))))
+    # Every worker gets about four packs, so that workers end at about the same time.
+    return max(1, min(MAX_PACK_SIZE, limit, math.ceil(n_trials / (4 * workers))))
 
 
 def cost(pack: Pack) -> float:

@@ -69,6 +69,8 @@ class Part:
     works: ClassVar[Any] = None  # the object that does the work, or its `module:attribute`
     instead: ClassVar[Mapping[str, str]] = {}  # its replacements for settings of other parts, for messages
     not_integer: ClassVar[str] = ""  # why it cannot be used with integer arithmetic; empty if it can
+    version: ClassVar[int] = 0  # of the results of a user's code; 0 for built-in code
+    source: ClassVar[str] = ""  # file of a user's code, for messages
     settings: ClassVar[tuple[Field[Any], ...]] = ()  # that it declares, in order
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]  # set by `dataclass` in every subclass
 
@@ -80,8 +82,9 @@ class Part:
         """Refuse settings that do not go with this part: naming one, its value, the reason, and what is accepted."""
 
     def settled(self, trial: Trial) -> dict[str, Any]:
-        """Return the settings whose values follow from other settings."""
-        return {}
+        """Return the settings whose values follow from others, as the version of a user's code if none is given."""
+        name = f"{self.slot}_version"
+        return {name: self.version} if declares(self, name) and not getattr(self, name) else {}
 
     @classmethod
     def load(cls) -> Any:

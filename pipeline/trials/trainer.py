@@ -36,12 +36,10 @@ class Trainer(Part):
 
     built_in: ClassVar[bool] = False  # whether it trains this package's networks, many trials at once
     brings: ClassVar[Mapping[str, type[Part]]] = {}  # by slot, the part that its trials always have
-    version: ClassVar[int] = 0  # of its results
     calibrates: ClassVar[str] = ""  # the setting that a target epsilon sets; larger is more noise; empty for none
     requires: ClassVar[tuple[str, ...]] = ()  # packages that must be installed on the training host
     public: ClassVar[Mapping[str, str]] = {}  # why its own metrics may be logged when private records are not, by name
     redraws: ClassVar[bool] = False  # whether a second run draws other noise, as it does not come from the seed
-    source: ClassVar[str] = ""  # file of the function, for messages
     # Function from a trial with its noise to the `dp_accounting.DpEvent` of a step or an epoch (`per`).
     event: ClassVar[staticmethod[[Any], Any] | None] = None
     per: ClassVar[str] = STEP
@@ -94,7 +92,6 @@ class _Network(_TrainerPart):
     """A placeholder for the trainer's own network."""
 
     convolutional = own = False
-    version = 0
 
 
 @part("loss", "by_trainer", trainer_only=True)
@@ -162,10 +159,6 @@ class External(Trainer):
     user_check: ClassVar[staticmethod[[Any], None] | None] = None  # the user's function, which refuses settings
 
     trainer_version: int = setting(0, "version of a user's trainer; by default that which is loaded", low=0)
-
-    def settled(self, trial: Trial) -> dict[str, Any]:
-        """Return the loaded version if none is given."""
-        return {} if self.trainer_version else {"trainer_version": self.version}
 
     def run(self, trial: Trial) -> str:
         return "pipeline.learning.harness:Harness"
