@@ -160,7 +160,7 @@ def scales_to_bound(trial: Trial) -> bool:
 
 
 def stated_norm(trial: Trial) -> float:
-    """Return the norm to which noise is scaled: the target C or, without one, the bound on contributions."""
+    """Return the norm to which noise is scaled: the target C, or else the bound at ||e|| <= tau_e."""
     if trial.target_norm:
         return trial.target_norm
     sum_of_squares = sum(bound**2 for bound in delta_bounds(trial, trial.tau_e))
