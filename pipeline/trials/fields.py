@@ -71,6 +71,7 @@ ELSEWHERE = {
     "backpropagation": "bp", "opu": "pdfa", "cnn": "convnet", "fullyconnected": "mlp", "dense": "mlp",
 }
 
+
 def in_files(name: str) -> str:
     """Return a setting's name in files and messages, from that in keys."""
     return next((synonym for synonym, in_keys in SYNONYMS.items() if in_keys == name), name)
@@ -105,14 +106,9 @@ def accepted(name: str, names: Collection[str], what: str) -> str:
     return f"{suggestion(name, names)}{what} are {', '.join(names)}"
 
 
-def always(trial: Trial) -> bool:
-    """Return True: a setting without a condition applies to every trial that has it."""
-    return True
-
-
 def setting(default: Any, doc: str, *, choices: Collection[str] | None = None, low: float | None = None,
             high: float | None = None, open_low: bool = False, open_high: bool = False, per_trial: bool = False,
-            applies: Callable[[Trial], bool] = always, needs: Sequence[Need] = (), elide: bool = False,
+            applies: Callable[[Trial], bool] | None = None, needs: Sequence[Need] = (), elide: bool = False,
             identity: bool = True) -> Any:
     """Declare a documented setting of a part.
 
@@ -125,8 +121,8 @@ def setting(default: Any, doc: str, *, choices: Collection[str] | None = None, l
         open_low: `low` itself is not accepted.
         open_high: `high` itself is not accepted.
         per_trial: trials that differ only in such settings share tensor shapes and train in one pack.
-        applies: whether a trial with the part uses the setting; an unused setting does not belong to the trial's
-            identity.
+        applies: whether a trial with the part uses the setting, by default always; an unused setting does not belong to
+            the trial's identity.
         needs: the same, as conditions (`condition.Need`) that a message can name.
         elide: at its default the setting does not belong to the identity; for settings younger than stored trials.
         identity: False for a path: it says where a file is, and another setting identifies the content.

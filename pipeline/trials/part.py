@@ -21,7 +21,7 @@ from functools import lru_cache
 from typing import Any, ClassVar, TypeVar, cast, dataclass_transform
 
 from pipeline.trials.condition import BUILT_IN_TRAINER, PRIVATE, Need, Trial
-from pipeline.trials.fields import ConfigError, always, check, coerce, listed_or, refuse
+from pipeline.trials.fields import ConfigError, check, coerce, listed_or, refuse
 from pipeline.trials.fields import setting as setting
 
 SETTINGS: dict[str, Field[Any]] = {}  # by name, for all slots and parts
@@ -54,7 +54,7 @@ PARTS: dict[str, SlotParts] = {}  # by slot; a slot has the name of the setting 
 def again(name: str, *needs: Need, elide: bool = False) -> Any:
     """Return the field of another part's setting, with the same default, text and range, but conditions of its own."""
     declared = SETTINGS[name]
-    own_rules = {"applies": always, "needs": needs, "elide": elide}
+    own_rules = {"applies": None, "needs": needs, "elide": elide}
     return dataclasses.field(default=declared.default, metadata={**declared.metadata, **own_rules})
 
 
@@ -128,7 +128,7 @@ def uses(part: Part | Trial, f: Field[Any], trial: Trial) -> bool:
     rules = f.metadata
     if rules["elide"] and getattr(part, f.name) == f.default:
         return False  # so that trials that were stored before the field existed keep their identity
-    return bool(rules["applies"](trial)) and not unmet(f, trial)
+    return (rules["applies"] is None or bool(rules["applies"](trial))) and not unmet(f, trial)
 
 
 def part(slot: str, name: str, trainer_only: bool = False) -> Callable[[type[Part]], type[Part]]:

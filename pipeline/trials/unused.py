@@ -39,13 +39,10 @@ def check_written(entries: Iterable[tuple[str, str, Any]], trials: Sequence[Writ
             if field in trial.used() or (not place.startswith("search.") and field not in trial.ignored):
                 accepted.add(entry)
     for field, place, value in entries:
-        reason = ""
-        if place not in trials_by_place:
-            reason = f"{in_files(field)}: is overridden by every case, got {value!r}; leave it out"
-        elif place not in accepted:
-            reason = why_unused(field, trials_by_place[place])
-        if reason:
-            error = ConfigError(reason)
+        if place not in accepted:
+            ignoring = trials_by_place.get(place)
+            error = ConfigError(why_unused(field, ignoring)) if ignoring else ConfigError(
+                field, "is overridden by every case", repr(value), "leave it out")
             error.at = place
             raise error
 
