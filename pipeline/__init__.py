@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pipeline.learning.handed import Epoch
     from pipeline.sweep.run import run_sweep
     from pipeline.trials.fields import setting
-    from pipeline.trials.own_network import network
+    from pipeline.trials.network import network
     from pipeline.trials.packs import Resources
     from pipeline.trials.trainer import trainer
 
@@ -43,5 +43,5 @@ __all__ = ["ConfigError", "Epoch", "Experiment", "Resources", "TrialConfig", "ac
 __getattr__, __dir__ = lazy(__name__, {
     "Epoch": "learning.handed", "Experiment": "experiment.experiment", "Resources": "trials.packs", "account": "api",
     "load_dataset": "learning.data.dataset:load", "load_experiment": "experiment.experiment", "load_model": "api",
-    "network": "trials.own_network", "privacy_tags": "accounting", "recommended": "experiment.preset",
+    "network": "trials.network", "privacy_tags": "accounting", "recommended": "experiment.preset",
     "run_sweep": "sweep.run", "setting": "trials.fields", "train": "api", "trainer": "trials.trainer"})

@@ -35,7 +35,8 @@ from pipeline.accounting.event import (
 from pipeline.accounting.finite_precision import accounted_delta, with_sampler_error
 from pipeline.accounting.label import with_sigma
 from pipeline.trials.config import ConfigError, TrialConfig
-from pipeline.trials.mechanism import MIN_NOISE_OVER_C, certified_mechanisms
+from pipeline.trials.mechanism import MIN_NOISE_OVER_C
+from pipeline.trials.part import names_with
 from pipeline.trials.trainer import STEP
 
 IN_THE_BATCH = "none (the record is in the batch)"  # sampler of one step, for an attacker who knows that
@@ -50,7 +51,8 @@ def event_of(config: TrialConfig, epochs_done: int) -> PrivacyEvent:
     if not mechanism.certified and mechanism.composed:
         return _stated_event(config, epochs_done)
     if not mechanism.certified:
-        raise ValueError(f"mechanism: must be one of {', '.join(certified_mechanisms())}, got {mechanism.name}")
+        raise ValueError(f"mechanism: must be one of {', '.join(names_with('mechanism', 'certified'))}, got "
+                         f"{mechanism.name}")
     sensitivity_over_norm = sensitivity(mechanism.sensitivity_ratio(config), sampler.relation)
     noise_multiplier = None if config.target_epsilon else config.noise_multiplier / sensitivity_over_norm
     n_train, _ = config.split_sizes

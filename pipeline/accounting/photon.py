@@ -29,8 +29,7 @@ import numpy as np
 
 from pipeline.trials.camera import camera_of
 from pipeline.trials.config import TrialConfig
-from pipeline.trials.streams import integer_seed
-from pipeline.trials.transmission import transmission
+from pipeline.trials.streams import integer_seed, transmission
 
 MOST_CLASSES = 11  # up to here all 2^n patterns are compared; above it `least_intensity_bound` is used
 PIXELS = 1024  # pixels in memory at once

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from scipy import stats
 
-from pipeline.learning.feedback.projectors import make_projector
+from pipeline.learning.feedback.projection import make_projector
 from pipeline.trials.config import ConfigError, TrialConfig
 
 LEAST_REPEATS = 8

@@ -23,7 +23,7 @@ from pipeline.learning.mechanisms.gaussian import GaussianMechanism
 from pipeline.learning.network.network import Parameters
 from pipeline.learning.training import Training
 from pipeline.trials.config import TrialConfig
-from pipeline.trials.mechanism import certified_mechanisms
+from pipeline.trials.part import names_with
 
 VIEWS = ("update", "weights")
 
@@ -99,7 +99,8 @@ def low_order_bit_audit(training: Training, runs: int = 100) -> list[LowOrderBit
     """
     config, = training.pack.trials
     if not config.parts.mechanism.certified:
-        raise ValueError(f"mechanism: must be one of {', '.join(certified_mechanisms())}, got {config.mechanism}")
+        raise ValueError(f"mechanism: must be one of {', '.join(names_with('mechanism', 'certified'))}, got "
+                         f"{config.mechanism}")
     if config.denoise:  # post-processing of the release hides the last bits of the noise
         raise ValueError("denoise: hands out products of what was released, whose last bits are not looked at; must be "
                          "false, got true")

@@ -14,7 +14,6 @@ from pipeline.accounting.certified import one_step, step_mu, with_noise
 from pipeline.accounting.curves import gdp_eps
 from pipeline.accounting.epsilon import Epsilon
 from pipeline.auditing.two_point import TwoPointAudit, gaussian_log_ratio, two_point_step_audit
-from pipeline.learning.feedback.algorithms import make_feedback
 from pipeline.learning.handed import Flat
 from pipeline.learning.mechanisms import make_mechanism, noise_deviation
 from pipeline.learning.mechanisms.base import Mechanism
@@ -57,7 +56,7 @@ def audit_release(config: TrialConfig, trials: int, delta: float, mechanism: Mec
     config = with_noise(TrialConfig(config.given, delta=delta))
     has_layers = not config.own_code
     net = make_network(config, [config.seed]) if has_layers else Flat(config)
-    matrices = make_feedback(Pack((config,)), net, cpu).matrices if config.denoise else None
+    matrices = config.parts.feedback.load()(Pack((config,)), net, cpu).matrices if config.denoise else None
     mechanism = mechanism or make_mechanism(Pack((config,)), net, cpu, matrices)
     without_noise = TrialConfig(config.given, noise_multiplier=0.0, noise="research", private_metrics="")
     noiseless_mechanism = make_mechanism(Pack((without_noise,)), net, cpu, matrices)

@@ -42,7 +42,7 @@ from pipeline.learning.network.network import Parameters
 from pipeline.learning.training import Training
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.fields import ConfigError, refuse
-from pipeline.trials.own_network import Own
+from pipeline.trials.network import Own
 from pipeline.trials.packs import Pack
 from pipeline.trials.shapes import BlockShape
 

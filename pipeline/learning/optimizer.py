@@ -120,11 +120,6 @@ class AdamW(Adam):
         self.weight_decay = config.weight_decay
 
 
-def make_optimizer(config: TrialConfig, parameters: torch.Tensor, update: torch.Tensor) -> Optimizer:
-    """Make the optimizer of a pack (arguments as `Optimizer`'s)."""
-    return config.parts.optimizer.load()(config, parameters, update)
-
-
 def learning_rate(config: TrialConfig, done: int) -> float:
     """Return the learning rate after `done` steps; schedules `linear` and `cosine` let it fall to 0 at the end."""
     progress = done / (config.epochs * config.steps_per_epoch)

@@ -15,11 +15,11 @@ from pipeline.learning.alignment import cosines, true_gradient
 from pipeline.learning.data.dataset import Dataset
 from pipeline.learning.data.sampling import ABSENT, BatchSampler
 from pipeline.learning.evaluation import EVALUATION_BATCH
-from pipeline.learning.feedback.algorithms import Feedback, make_feedback
-from pipeline.learning.feedback.losses import Loss, make_loss
+from pipeline.learning.feedback.algorithms import Feedback
+from pipeline.learning.feedback.losses import Loss
 from pipeline.learning.mechanisms import make_mechanism
 from pipeline.learning.network.network import Network, make_network, start_output
-from pipeline.learning.optimizer import MovingAverage, learning_rate, make_optimizer
+from pipeline.learning.optimizer import MovingAverage, Optimizer, learning_rate
 from pipeline.learning.randomness import Noise
 from pipeline.learning.run import Run
 from pipeline.trials.packs import Pack
@@ -44,7 +44,7 @@ class Training(Run):
         self.mechanism = make_mechanism(Pack(tuple(with_noise(t) for t in trials)), self.net, device,
                                         self.feedback.matrices)
         self.update, self.gradient = (self.net.blank_parameters(len(trials), device) for _ in range(2))
-        self.optimizer = make_optimizer(shared, self.net.parameters.flat, self.update.flat)
+        self.optimizer: Optimizer = shared.parts.optimizer.load()(shared, self.net.parameters.flat, self.update.flat)
         self.average: MovingAverage | None = None
         if shared.averaging:
             self.average = MovingAverage(self.net.parameters.flat, shared.averaging, shared.exact)
@@ -55,10 +55,10 @@ class Training(Run):
         return make_network(self.pack.shared, seeds, self.device)
 
     def _loss(self) -> Loss:
-        return make_loss(self.pack.shared)
+        return self.pack.shared.parts.loss.load()(self.pack.shared)
 
     def _feedback(self) -> Feedback:
-        return make_feedback(self.pack, self.net, self.device)
+        return self.pack.shared.parts.feedback.load()(self.pack, self.net, self.device)
 
     def noise_sources(self) -> list[Noise]:
         """Return every noise source, always in the same order."""

@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import ClassVar
 
 from pipeline.trials import steps
+from pipeline.trials.condition import Trial
 from pipeline.trials.fields import ConfigError, listed_or, refuse
 from pipeline.trials.part import PARTS, SLOTS, Part, part
-from pipeline.trials.trial import Trial
 
 LEAST_CLIPPING_NORM = 1e-290  # float64 ends at 5e-324
 LARGEST_NORM = 1e6  # largest norm of inputs; the least is 1/LARGEST_NORM

@@ -63,20 +63,14 @@ class Camera:
     def effective_sigma(self) -> float:
         """Return the standard deviation of the camera's noise on one component of B e, in units of the entries of B.
 
-        e is a ternary error with one entry +1 and one -1. It is the root mean square over pixels of shot noise and
-        floor noise, which are independent. Saturation is ignored, and rounding counts as uniform noise. With unlimited
-        light and a much brighter reference beam, only the reference's shot noise remains: 1/(2 sqrt(phi)).
+        e is a ternary error with one entry +1 and one -1. Saturation is ignored, and rounding counts as uniform noise.
         """
         return math.hypot(self.shot_sigma, self.floor_sigma)
 
     @property
     def shot_sigma(self) -> float:
-        """Return the part of `effective_sigma` from counting photo-electrons (shot noise): it falls as 1/sqrt(photons).
-
-        The difference of two exposures of one part of e has variance 2 phi (r^2 + |a.x|^2). With one mirror on, the
-        mean of |a.x|^2 is 2 std^2.
-        """
-        phi = self.photons_per_unit
+        """Return the part of `effective_sigma` from counting photo-electrons: it falls as 1/sqrt(photons)."""
+        phi = self.photons_per_unit  # the difference of two exposures of one part of e has variance 2 phi I
         return math.sqrt(4 * phi * self._mean_intensity) / (4 * phi * self.reference)
 
     @property
@@ -85,23 +79,20 @@ class Camera:
         return math.sqrt(4 * self._dark_variance) / (4 * self.photons_per_unit * self.reference)
 
     def with_sigma(self, sigma: float) -> Camera:
-        """Return this camera with as much light as gives `effective_sigma` = sigma > 0, in units of an entry of B.
-
-        It solves a phi^2 - 4 I phi - 4 V = 0 for a = (4 r sigma)^2, with the reference r, the mean intensity I, and
-        the variance V without light.
-        """
+        """Return this camera with as much light as gives `effective_sigma` = sigma > 0, in units of an entry of B."""
+        # It solves a phi^2 - 4 I phi - 4 V = 0, with the mean intensity I, and the variance V without light.
         intensity, a = self._mean_intensity, (4 * self.reference * sigma) ** 2
         phi = (2 * intensity + math.sqrt(4 * intensity**2 + 4 * a * self._dark_variance)) / a
         return replace(self, photons=phi * self.photons / self.photons_per_unit)
 
     @property
     def _mean_intensity(self) -> float:
-        """Return the mean intensity on a pixel in one exposure with one mirror on, in units of B squared."""
+        """Return I = r^2 + mean of |a.x|^2 on a pixel in one exposure with one mirror on, in units of B squared."""
         return self.reference**2 + 2 * self.std**2
 
     @property
     def _dark_variance(self) -> float:
-        """Return the variance of an exposure without light, in electrons^2: dark counts, read noise and rounding."""
+        """Return V, the variance of an exposure without light, in electrons^2: dark counts, read noise, rounding."""
         return self.dark_counts + self.read_noise**2 + self.adc_step**2 / 12
 
 

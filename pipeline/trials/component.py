@@ -15,12 +15,11 @@ from __future__ import annotations
 
 import math
 
-from pipeline.trials.condition import chosen, positive, zero
-from pipeline.trials.fields import ConfigError, refuse
+from pipeline.trials.condition import Trial, chosen, positive, zero
+from pipeline.trials.fields import refuse
 from pipeline.trials.mechanism import Gaussian
 from pipeline.trials.network import ACTIVATION_SLOPES, ACTIVATION_SUPREMA
 from pipeline.trials.part import again, part, setting
-from pipeline.trials.trial import Trial
 
 MAX_ERROR_NORM = math.sqrt(2)  # ||softmax(z) - onehot(y)||^2 = (1 - p_y)^2 + sum of the other p^2 <= 2
 _CLIPS = chosen("bounding", "clip")
@@ -102,31 +101,22 @@ class Component(Gaussian):
         super().check(trial)
 
     def _check_target_norm(self, trial: Trial) -> None:
-        """Refuse convolutions without a target norm C, and a C too small for activations of any norm tau_h > 0.
-
-        The tau_h of a layer solves delta sqrt(1 + tau_h^2) = C/sqrt(L), so C must exceed delta sqrt(L), with delta the
-        bound on the layer's learning signal and L the number of layers.
-        """
+        """Refuse convolutions without a target norm C, and a C too small for activations of any norm tau_h > 0."""
         if not self.target_norm:
             refuse(trial.parts.network.convolutional, "target_norm", "must be > 0 with mechanism 'component' and "
                    "network 'convnet', as the part of a record in a convolution is clipped to target_norm/sqrt(L)", 0.0)
             return
         bounds, n_layers = delta_bounds(trial, trial.tau_e), len(trial.layers)
         deciding = max(bounds) if trial.tau_h_rule == "per_layer" else bounds[0]
-        infimum = deciding * math.sqrt(n_layers)
-        if self.target_norm <= infimum:
-            raise ConfigError("target_norm", f"must be > {infimum:.4g}, which ||delta|| <= "
-                              f"{infimum / n_layers**0.5:.4g} in each of {n_layers} layers takes without any "
-                              "activation (lower tau_e or feedback_norm to lower it)", self.target_norm)
+        infimum = deciding * math.sqrt(n_layers)  # a layer's tau_h solves delta sqrt(1 + tau_h^2) = C/sqrt(L)
+        refuse(self.target_norm <= infimum, "target_norm", f"must be > {infimum:.4g}, which ||delta|| <= "
+               f"{infimum / n_layers**0.5:.4g} in each of {n_layers} layers takes without any activation (lower tau_e "
+               "or feedback_norm to lower it)", self.target_norm)
 
 
 def delta_bounds(trial: Trial, error: float) -> tuple[float, ...]:
-    """Return the bound on the learning signal's norm ||delta^l|| in each fully connected layer, if ||e|| <= `error`.
-
-    e is the error at the output. In hidden layers the bound is beta error sup|phi'|, with beta the spectral norm of the
-    feedback matrix and phi' the slope of the activation. In the output layer it is `error` itself.
-    """
-    hidden = trial.feedback_norm * error * ACTIVATION_SLOPES[trial.activation]
+    """Return the bound on the learning signal's norm ||delta^l|| in each fully connected layer, if ||e|| <= `error`."""
+    hidden = trial.feedback_norm * error * ACTIVATION_SLOPES[trial.activation]  # beta ||e|| sup|phi'|
     return (*[hidden] * len(trial.hidden), error)
 
 
@@ -149,9 +139,8 @@ def conv_bounds(trial: Trial) -> tuple[float, ...]:
 def activation_bounds(trial: Trial) -> tuple[float, ...]:
     """Return the bound tau_h on the norm of the activations that enter each fully connected layer.
 
-    Without a target norm it is the setting `tau_h`. With a target norm C for L layers, it solves ||delta^l|| sqrt(1 +
-    tau_h^2) = C/sqrt(L), with delta^l the learning signal at ||e|| = tau_e. `per_layer` solves it for every layer.
-    `published` solves it for the first and takes it for all; the output layer's inputs may be shorter by nature.
+    With a target norm C for L layers, it solves ||delta^l|| sqrt(1 + tau_h^2) = C/sqrt(L), with delta^l the learning
+    signal at ||e|| = tau_e, for every layer or (`published`) for the first.
     """
     bounds_on_delta = delta_bounds(trial, trial.tau_e)
     if not trial.target_norm:
@@ -160,6 +149,7 @@ def activation_bounds(trial: Trial) -> tuple[float, ...]:
     if trial.tau_h_rule == "per_layer":
         return tuple(math.sqrt((share / bound) ** 2 - 1) for bound in bounds_on_delta)
     tau_h = math.sqrt((share / bounds_on_delta[0]) ** 2 - 1)
+    # The output layer's inputs may be shorter by nature.
     largest_norm = ACTIVATION_SUPREMA[trial.activation] * math.sqrt(trial.hidden[-1]) if trial.hidden else math.inf
     return (*[tau_h] * len(trial.hidden), min(tau_h, largest_norm))
 
@@ -170,10 +160,7 @@ def scales_to_bound(trial: Trial) -> bool:
 
 
 def stated_norm(trial: Trial) -> float:
-    """Return the norm to which noise is scaled: the target C, or sqrt(sum_l ||delta^l||^2 (1 + tau_h^2)) without one.
-
-    ||delta^l|| is the bound on the learning signal of layer l if the error e is clipped to ||e|| <= tau_e.
-    """
+    """Return the norm to which noise is scaled: the target C, or else the bound at ||e|| <= tau_e."""
     if trial.target_norm:
         return trial.target_norm
     sum_of_squares = sum(bound**2 for bound in delta_bounds(trial, trial.tau_e))
@@ -181,18 +168,13 @@ def stated_norm(trial: Trial) -> float:
 
 
 def contribution_norm(trial: Trial) -> float:
-    """Return the bound on the norm of a record's contribution: the root of the summed squared bounds on its layers.
-
-    The squared bound is C^2/L for each convolution, with C the target norm and L the number of layers. It is
-    ||delta^l||^2 (1 + tau_h^2) for a fully connected layer, with delta^l its learning signal, tau_h the bound on its
-    inputs, and 1 for its bias.
-    """
+    """Return the bound on the norm of a record's contribution: the root of the summed squared bounds on its layers."""
     equals_stated = trial.error_clip and (trial.tau_h_rule == "per_layer" or not trial.target_norm)
     if equals_stated or scales_to_bound(trial):
         return stated_norm(trial)
     of_convolutions = sum(bound**2 for bound in conv_bounds(trial))
     bounds = zip(delta_bounds(trial, error_bound(trial)), activation_bounds(trial), strict=True)
-    of_dense_layers = sum(delta**2 * (1 + tau_h**2) for delta, tau_h in bounds)
+    of_dense_layers = sum(delta**2 * (1 + tau_h**2) for delta, tau_h in bounds)  # 1 is for the bias
     return math.sqrt(of_convolutions + of_dense_layers)
 
 

@@ -1,11 +1,20 @@
-"""Conditions under which a part of a trial uses a setting, with their words for messages."""
+"""A trial as its parts see it, and conditions under which a part uses a setting, with their words for messages."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
-from pipeline.trials.trial import Trial
+
+class Trial(Protocol):
+    """A `config.TrialConfig`, which parts do not import: every setting is an attribute, beside its other attributes."""
+
+    @property
+    def parts(self) -> Any: ...
+
+    def __hash__(self) -> int: ...
+
+    def __getattr__(self, name: str) -> Any: ...
 
 
 class Need(NamedTuple):

@@ -16,8 +16,8 @@ from pipeline.trials.fields import SYNONYMS, ConfigError, check, coerce, digest,
 from pipeline.trials.loss import Loss
 from pipeline.trials.mechanism import Mechanism
 from pipeline.trials.network import Network
+from pipeline.trials.network import Own as Own
 from pipeline.trials.optimizer import Optimizer
-from pipeline.trials.own_network import Own as Own
 from pipeline.trials.part import PARTS, RESERVED, SETTINGS, SLOTS, Part, declares, parts_of, settings, uses
 from pipeline.trials.release import Release
 from pipeline.trials.sampler import Sampler
@@ -86,15 +86,12 @@ class TrialConfig:
                 check(SETTINGS[name], value)
         self._compose(values)
         if settled := {name: value for part in self.parts for name, value in part.settled(self).items()}:
-            self._set({**values, **settled}, self._parts_of({**values, **settled}))
+            self._compose({**values, **settled})
         for part in (self.parts.trainer, *self.parts):  # the trainer's own slots are checked first
             part.check(self)
 
     def _compose(self, values: Mapping[str, Any]) -> None:
-        """Choose the trial's parts, and give each its settings.
-
-        A trainer may bring its own parts for some slots. If no projector is given, the algorithm's first one is taken.
-        """
+        """Choose a part for each slot, give it its settings, and set the trial's attributes."""
         names: dict[str, Any] = {slot: values.get(slot) or SETTINGS[slot].default for slot in SLOTS}
         own_parts = parts_of("trainer", Trainer)[names["trainer"]].brings
         chosen: dict[str, Any] = {}  # by attribute: a part of its slot
@@ -102,31 +99,17 @@ class TrialConfig:
             name = names[slot] or chosen["feedback"].projectors[0]  # only the projector's default is empty
             cls = own_parts.get(slot) or PARTS[slot][name]
             chosen[attribute] = cls(**{f.name: values[f.name] for f in cls.settings if f.name in values})
-        self._set(values, Parts(**chosen))
-
-    def _parts_of(self, values: Mapping[str, Any]) -> Parts:
-        """Return parts of the same classes as the trial's, with these settings."""
-        parts: dict[str, Any] = {
-            attribute: type(part)(**{f.name: values[f.name] for f in part.settings if f.name in values})
-            for attribute, part in zip(SLOTS.values(), self.parts, strict=True)}
-        return Parts(**parts)
-
-    def _set(self, values: Mapping[str, Any], parts: Parts) -> None:
-        """Set the trial's attributes: `given`, `parts`, `unused`, and `_flat`, the value by setting."""
+        parts = Parts(**chosen)
         flat = {f.name: getattr(part, f.name) for part in parts for f in part.settings}
         unused = {name: value for name, value in values.items()
                   if name not in flat and name not in SLOTS and value != SETTINGS[name].default}
-        flat |= unused | {slot: getattr(parts, attribute).name for slot, attribute in SLOTS.items()}
+        flat |= unused | {part.slot: part.name for part in parts}  # the value of every setting, by name
         self.__dict__.update(given=tuple(sorted(values.items())), parts=parts, unused=tuple(sorted(unused.items())),
                              _flat=flat)
 
     def __getattr__(self, name: str) -> Any:
-        """Return the value of a setting: the trial's, or the default if no part of the trial has the setting.
-
-        Python calls this for a name that is no attribute. A pickled trial has only `given`, so in another process the
-        first access to its parts composes them.
-        """
-        if name in ("parts", "unused", "_flat") and "given" in self.__dict__:
+        """Return the value of a setting: the trial's, or the default if no part of the trial has the setting."""
+        if name in ("parts", "unused", "_flat") and "given" in self.__dict__:  # of a trial that was pickled
             self._compose(dict(self.given))
             return self.__dict__[name]
         name = SYNONYMS.get(name, name)
@@ -229,35 +212,32 @@ class TrialConfig:
 
     def canonical(self) -> dict[str, Any]:
         """Return the settings that affect this trial's result, as JSON values, sorted by name."""
-        return dict(self._canonical)
+        return {name: value for name, value in self._used.items() if SETTINGS[name].metadata["identity"]}
 
     def used(self) -> dict[str, Any]:
         """Return the settings that this trial uses, as JSON values, sorted by name: `canonical()` and paths."""
         return dict(self._used)
 
     def pruned(self) -> TrialConfig:
-        """Return the same trial with every unused setting at its default, from the parts that it is composed of."""
-        used = {name: self._flat[name] for name in self._used}
-        if any(slot not in used and self._flat[slot] != SETTINGS[slot].default for slot in SLOTS):
-            return TrialConfig(**used)  # the default part takes its place, as for noise 'secure' without a mechanism
+        """Return the same trial with every unused setting at its default.
+
+        The default part takes the place of a choice that is not used, as of noise 'secure' without a mechanism.
+        """
         trial = object.__new__(TrialConfig)
-        trial._set(used, self._parts_of(used))
-        trial.__dict__.update(_used=self._used, ignored=())
+        trial._compose({name: self._flat[name] for name in self._used})  # settings that were checked, so not again
+        if all(type(mine) is type(its) for mine, its in zip(self.parts, trial.parts, strict=True)):
+            trial.__dict__["_used"] = self._used  # the same, and grids have thousands of trials
         return trial
 
     @functools.cached_property
     def ignored(self) -> tuple[str, ...]:
-        """Given settings that the trial does not use; without values that have no effect where they are not used.
+        """Given settings that the trial does not use, though their values would have an effect where they are used.
 
-        These are a default of 0 or false (`sigma: 0`), which may be given anywhere, and another default
-        (`schedule: constant`) if a part of the trial has the setting.
+        A default of 0 or false (`sigma: 0`) may be given anywhere, and another default (`schedule: constant`) if a part
+        of the trial has the setting.
         """
         return tuple(name for name, value in self.given if name not in self._used and not (
             value == SETTINGS[name].default and (not value or any(declares(part, name) for part in self.parts))))
-
-    @functools.cached_property
-    def _canonical(self) -> dict[str, Any]:
-        return {name: value for name, value in self._used.items() if SETTINGS[name].metadata["identity"]}
 
     @functools.cached_property
     def _used(self) -> dict[str, Any]:
@@ -275,12 +255,9 @@ class TrialConfig:
 
     @property
     def pack_key(self) -> str:
-        """Return a key that is equal for trials that may train together: their tensors have the same shapes.
-
-        A trial with a user's code trains alone.
-        """
+        """Return a key that is equal for trials that may train together: their tensors have the same shapes."""
         if self.own_code:
-            return self.trial_key
+            return self.trial_key  # it trains alone
         return digest({name: value for name, value in self.canonical().items()
                        if not SETTINGS[name].metadata["per_trial"]})
 

@@ -10,15 +10,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
-from pipeline.trials.condition import Need, chosen, not_chosen, positive
+from pipeline.trials.condition import Need, Trial, chosen, not_chosen, positive
 from pipeline.trials.feature_file import file_of
 from pipeline.trials.fields import ConfigError, refuse
 from pipeline.trials.part import Part, again, declares, part, setting, uses
-from pipeline.trials.trial import Trial
 
 CROPPED = 2  # rows and columns of scattering coefficients that stand for the padding, and are left out
 MAX_FEATURES = 100_000  # of a record: 14 GB of 70,000
 ENCODER_CHANNELS = 288  # of the two layers whose activations are features
+TRAINED_CONVOLUTIONS = "convolutions trained to tell synthetic objects apart"
 BESIDE: dict[str, tuple[str, ...]] = {  # value of `patch_beside` -> the maps beside patches
     "none": (), "encoder": ("encoder",), "scattering": ("scattering",),
     "encoder_and_scattering": ("encoder", "scattering")}
@@ -77,22 +77,18 @@ class Features(Part):
                f"takes at most {MAX_CORRELATED_CHANNELS:,} channels", f"{degree:g} with {n_channels:,}",
                "take fewer channels, or 0")
 
-    def blocks(self, trial: Trial) -> list[tuple[float, Any]]:
-        """Return the maps whose features stand side by side, each with its weight; nothing for a single map.
-
-        A map is given by a trial that has its settings. The weight is the norm of a record's features by this map, in
-        units that the maps share.
-        """
+    def blocks(self, trial: Trial) -> list[tuple[float, Any]]:  # (norm of a record's features, trial with the map)
+        """Return the maps whose features stand side by side, each with its weight; nothing for a single map."""
         return []
 
     def settled(self, trial: Trial) -> dict[str, Any]:
-        """Return the value of `feature_groups` that its default of -1 stands for; nothing if it was given."""
+        """Return the value of `feature_groups` that its default of -1 stands for."""
         return {"feature_groups": 1 if self.standardised else self.groups} if self.feature_groups < 0 else {}
 
     def key(self, trial: Trial) -> tuple[Any, ...]:
         """Return a key that differs for different features of the same records: the name, and the settings in use."""
         key: list[Any] = [self.name]
-        for field in dataclasses.fields(self):
+        for field in self.settings:
             if field.metadata["identity"] and uses(self, field, trial):
                 value = getattr(self, field.name)
                 # An optional number comes with its name, or it could be taken for another optional number.
@@ -116,7 +112,7 @@ class Features(Part):
 
     @property
     def decorrelating(self) -> str:
-        """Return a clause on decorrelated channels, to follow a mention of synthetic images; empty without them."""
+        """Return a clause on decorrelated channels, which follows a mention of synthetic images."""
         degree = self.feature_decorrelation
         return f", channels decorrelated over these to the degree {degree:g}" if degree else ""
 
@@ -125,11 +121,6 @@ def padded_size(size: int, scales: int) -> int:
     """Return the rows (columns) of an image after padding for scattering of J = `scales` scales: a multiple of 2^J."""
     step = 2**scales
     return ((size + step) // step + 1) * step
-
-
-def coefficients(scales: int, angles: int) -> int:
-    """Return the scattering channels of one colour up to the second order: 1 + J L + L^2 J (J - 1)/2."""
-    return 1 + scales * angles + angles**2 * scales * (scales - 1) // 2
 
 
 @part("features", "pixels")
@@ -204,9 +195,10 @@ class Scattering(SquareImages):
     def shape(self, trial: Trial) -> tuple[int, ...]:
         """Return (channels of all colours, rows, columns), without the padding."""
         colours, *sizes = trial.parts.data.spec.shape
-        scales = self.scattering_scales
+        scales, angles = self.scattering_scales, self.scattering_angles
+        coefficients = 1 + scales * angles + angles**2 * scales * (scales - 1) // 2  # of a colour, to the second order
         rows, columns = (padded_size(size, scales) // 2**scales - CROPPED for size in sizes)
-        return colours * coefficients(scales, self.scattering_angles), rows, columns
+        return colours * coefficients, rows, columns
 
     def public_because(self, trial: Trial) -> str:
         return f"scattering coefficients{self.treatment}, {OF_ONE_RECORD}"
@@ -267,22 +259,19 @@ class Patches(SquareImages):
         return 2 * self.patch_filters + encoder_channels, self.patch_pools, self.patch_pools
 
     def blocks(self, trial: Trial) -> list[tuple[float, Any]]:
-        """Return the map to patches and those beside it with their weights, if they are computed apart."""
+        """Return the map to patches and those beside it, if they are computed apart."""
         if not self.apart:
             return []
-        alone: dict[str, Any] = {"patch_beside": "none", "beside_weight": 0.0}
-        changed: Any = partial(dataclasses.replace, trial)
-        blocks = [(1.0, changed(**alone))]
+        alone: Any = partial(dataclasses.replace, trial, patch_beside="none", beside_weight=0.0)
+        blocks = [(1.0, alone())]
         for name in BESIDE[self.patch_beside]:
-            beside = {**alone, "features": name}
-            if name == "scattering":
-                beside["feature_reference"] = "dead_leaves"  # as for patches and encoder
-            blocks.append((self.beside_weight, changed(**beside)))
+            # Patches and encoder are standardised over synthetic images always, scattering on demand.
+            reference = {"feature_reference": "dead_leaves"} if name == "scattering" else {}
+            blocks.append((self.beside_weight, alone(features=name, **reference)))
         return blocks
 
     def public_because(self, trial: Trial) -> str:
-        maps = {"encoder": "activations of convolutions trained to tell synthetic objects apart",
-                "scattering": "scattering coefficients"}
+        maps = {"encoder": f"activations of {TRAINED_CONVOLUTIONS}", "scattering": "scattering coefficients"}
         names = BESIDE[self.patch_beside]
         text = "".join(f", beside {maps[name]}" for name in names)
         if self.apart:
@@ -329,8 +318,8 @@ class Encoder(SquareImages):
         return ENCODER_CHANNELS, self.encoder_pools, self.encoder_pools
 
     def public_because(self, trial: Trial) -> str:
-        return (f"activations{self.treatment} of convolutions trained to tell synthetic objects apart, standardised "
-                f"over synthetic images of dead leaves{self.decorrelating}, {OF_ONE_RECORD}")
+        return (f"activations{self.treatment} of {TRAINED_CONVOLUTIONS}, standardised over synthetic images of dead "
+                f"leaves{self.decorrelating}, {OF_ONE_RECORD}")
 
     def check_size(self, trial: Trial) -> None:
         self.check_encoder_size(trial, "encoder_pools", self.encoder_pools)
@@ -414,14 +403,11 @@ class File(Features):
                f"'{sha256}'")
 
     def settled(self, trial: Trial) -> dict[str, Any]:
-        """Return absolute path, width and digest of the file, which it must have; `feature_name` replaces the digest.
-
-        If digest (or name) and width are given, the file may be absent, for example for trials from a tracking store.
-        """
+        """Return path, width and digest of the file, which it must have; `feature_name` replaces the digest."""
         settled = super().settled(trial)
         path = Path(self.feature_file).expanduser().absolute() if self.feature_file else None
         is_identified = (self.feature_sha256 or self.feature_name) and self.feature_width
-        if is_identified and not (path and path.exists()):
+        if is_identified and not (path and path.exists()):  # as where a trial comes from a tracking store
             return {**settled, "feature_file": str(path or "")}
         if path is None:
             raise ConfigError("feature_file", "must name a safetensors file with features 'file'", "''")
@@ -429,16 +415,13 @@ class File(Features):
             raise ConfigError(f"feature_file: {path} cannot be read (no such file); to do without it, feature_sha256 "
                               "and feature_width say which it was")
         file = file_of(path, trial.dataset)
-        settled |= {"feature_file": str(path), "feature_width": file.width}
-        if self.feature_name:
-            refuse(self.feature_width not in (0, file.width), "feature_width",
-                   f"must be {file.width}, which {path} has", self.feature_width)
-            return settled
-        for name, given, found in (("feature_sha256", self.feature_sha256, file.sha256),
-                                   ("feature_width", self.feature_width, file.width)):
-            refuse(given and given != found, name, f"must be {found}, which {path} has", given,
+        found = {"feature_width": file.width} if self.feature_name else {
+            "feature_sha256": file.sha256, "feature_width": file.width}
+        for name, value in found.items():
+            given = getattr(self, name)
+            refuse(given and given != value, name, f"must be {value}, which {path} has", given,
                    "leave it out, or name the file that was meant")
-        return {**settled, "feature_sha256": file.sha256}
+        return {**settled, "feature_file": str(path), **found}
 
 
 def stated(shape: Callable[[Any], tuple[int, ...]] | tuple[int, ...], public_because: str) -> type[Features]:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from pipeline.trials.condition import Need, not_chosen, positive
+from pipeline.trials.condition import Need, Trial, not_chosen, positive
 from pipeline.trials.fields import listed_or, refuse
 from pipeline.trials.part import Part, View, again, part, setting
-from pipeline.trials.trial import Trial
 
 
 class Feedback(Part):

@@ -10,10 +10,9 @@ import math
 import operator
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
-from pipeline.trials.condition import Need
-from pipeline.trials.trial import Trial
+from pipeline.trials.condition import Need, Trial
 
 SYNONYMS = {"arithmetic": "matmul_precision"}  # name in files -> name in keys and params
 
@@ -23,12 +22,9 @@ class UserError(Exception):
 
     A message that may hold private numbers, or a digest of records, has an attribute `public` beside it: the line that
     is shown of trials that keep their errors private.
-
-    Attributes:
-        at: the place of the setting in an experiment file, if it is known (`pipeline.experiment.yaml_text.Place`).
     """
 
-    at: str = ""
+    at: str = ""  # place of the setting in a file, if it is known (`pipeline.experiment.yaml_text.Place`)
 
     @property
     def field(self) -> str:
@@ -75,6 +71,7 @@ ELSEWHERE = {
     "backpropagation": "bp", "opu": "pdfa", "cnn": "convnet", "fullyconnected": "mlp", "dense": "mlp",
 }
 
+
 def in_files(name: str) -> str:
     """Return a setting's name in files and messages, from that in keys."""
     return next((synonym for synonym, in_keys in SYNONYMS.items() if in_keys == name), name)
@@ -90,10 +87,7 @@ def renamed(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def suggestion(name: Any, names: Collection[str]) -> str:
-    """Return `did you mean 'sigma'? ` for a wrong name with a likely correction among `names`, else an empty text.
-
-    Likely are the same letters and digits, the name that other tools use (`ELSEWHERE`), and a similar spelling.
-    """
+    """Return `did you mean 'sigma'? ` for a wrong name with a likely correction among `names`, else an empty text."""
     by_letters = {re.sub("[^a-z0-9]", "", known.lower()): known for known in names}
     letters = re.sub("[^a-z0-9]", "", str(name).lower())
     candidates = [by_letters.get(letters), ELSEWHERE.get(letters)]  # most likely first
@@ -112,26 +106,10 @@ def accepted(name: str, names: Collection[str], what: str) -> str:
     return f"{suggestion(name, names)}{what} are {', '.join(names)}"
 
 
-def always(trial: Trial) -> bool:
-    """Return True: a setting without a condition applies to every trial that has it."""
-    return True
-
-
-def setting(
-    default: Any,
-    doc: str,
-    *,
-    choices: Collection[str] | None = None,
-    low: float | None = None,
-    high: float | None = None,
-    open_low: bool = False,
-    open_high: bool = False,
-    per_trial: bool = False,
-    applies: Callable[[Trial], bool] = always,
-    needs: Sequence[Need] = (),
-    elide: bool = False,
-    identity: bool = True,
-) -> Any:
+def setting(default: Any, doc: str, *, choices: Collection[str] | None = None, low: float | None = None,
+            high: float | None = None, open_low: bool = False, open_high: bool = False, per_trial: bool = False,
+            applies: Callable[[Trial], bool] | None = None, needs: Sequence[Need] = (), elide: bool = False,
+            identity: bool = True) -> Any:
     """Declare a documented setting of a part.
 
     Args:
@@ -143,8 +121,8 @@ def setting(
         open_low: `low` itself is not accepted.
         open_high: `high` itself is not accepted.
         per_trial: trials that differ only in such settings share tensor shapes and train in one pack.
-        applies: whether a trial with the part uses the setting; an unused setting does not belong to the trial's
-            identity.
+        applies: whether a trial with the part uses the setting, by default always; an unused setting does not belong to
+            the trial's identity.
         needs: the same, as conditions (`condition.Need`) that a message can name.
         elide: at its default the setting does not belong to the identity; for settings younger than stored trials.
         identity: False for a path: it says where a file is, and another setting identifies the content.
@@ -158,9 +136,14 @@ def setting(
         applies=applies, needs=tuple(needs), elide=elide, identity=identity))
 
 
+def is_number(value: object) -> TypeGuard[int | float]:
+    """Whether a value is a number; in Python, a bool is also an int."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
 def is_whole(value: object, low: int = 1) -> bool:
-    """Whether a value is a whole number >= low; in Python, a bool is also an int."""
-    return isinstance(value, int) and not isinstance(value, bool) and value >= low
+    """Whether a value is a whole number >= low."""
+    return is_number(value) and isinstance(value, int) and value >= low
 
 
 def check_whole(place: str, value: Any, low: int, below: float = math.inf) -> None:
@@ -186,30 +169,26 @@ def listed_or(choices: Collection[str]) -> str:
 
 def coerce(f: dataclasses.Field[Any], value: Any) -> Any:
     """Return `value` as the type of the field's default, by lossless conversions only, or refuse it."""
-    type_, name = type(f.default), f.name
-    if type_ in (bool, str) and isinstance(value, type_):
+    type_ = type(f.default)
+    if type_ is float and is_number(value) and math.isfinite(value):
+        return float(value) + 0.0  # -0.0 becomes 0.0
+    if type_ is tuple and isinstance(value, list | tuple):
+        return tuple(value)
+    if type_ is not float and isinstance(value, type_) and isinstance(value, bool) == (type_ is bool):
         return value
-    if not isinstance(value, bool):  # in Python, a bool is also an int
-        if type_ is int and isinstance(value, int):
-            return value
-        if type_ is float and isinstance(value, int | float) and math.isfinite(value):
-            return float(value) + 0.0  # -0.0 becomes 0.0
-        if type_ is tuple and isinstance(value, list | tuple):
-            return tuple(value)
-    if type_ in (int, float) and isinstance(value, str):
-        use = "write it without quotes, comma, colon and leading zeros" if re.search("[0-9]", value) else ""
-        expected = "a whole number" if type_ is int else "a number"
-        raise ConfigError(name, f"must be {expected}", f"the text {value!r}", use)
     expected = {int: "a whole number", float: "a finite number", bool: "true or false", str: "text",
                 tuple: "a list of whole numbers"}[type_]
-    use = ""
-    if isinstance(value, list):
+    got, use = repr(value), ""
+    if type_ in (int, float) and isinstance(value, str):
+        expected, got = expected.replace("finite ", ""), f"the text {value!r}"
+        use = "write it without quotes, comma, colon and leading zeros" if re.search("[0-9]", value) else ""
+    elif isinstance(value, list):
         use = "several values go to grid"
     elif f.name == "noise":  # a number here is a frequent mistake
         use = "how much noise there is, noise_multiplier says, or sigma of the photonic mechanism"
     elif type_ is str:  # YAML reads on, no and 3 otherwise
         use = "in quotes it is text"
-    raise ConfigError(name, f"must be {expected}", repr(value), use)
+    raise ConfigError(f.name, f"must be {expected}", got, use)
 
 
 def check(f: dataclasses.Field[Any], value: Any) -> None:

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from pipeline.trials.condition import not_chosen, positive
-from pipeline.trials.feedback import Feedback
-from pipeline.trials.feedback import Projector as Projector  # its settings must be declared first
+from pipeline.trials.condition import Trial, not_chosen, positive
+from pipeline.trials.feedback import Projector  # its settings must be declared first
 from pipeline.trials.fields import ConfigError, listed_or, refuse
-from pipeline.trials.part import Part, again, part, parts_of, setting
-from pipeline.trials.trial import Trial
+from pipeline.trials.part import Part, again, names_with, part, parts_of, setting
 
 MIN_NOISE_OVER_C = 0.2  # least noise_multiplier above 0
 # Least delta per composed step of a privacy-loss distribution: ten times the possible rounding error.
@@ -69,18 +67,12 @@ class Mechanism(Part):
         return 0.0
 
 
-def certified_mechanisms() -> list[str]:
-    """Return the names of the mechanisms with a certified epsilon."""
-    return [name for name, cls in parts_of("mechanism", Mechanism).items() if cls.certified]
-
-
 def check_denoise(trial: Trial) -> None:
     """Refuse `denoise` for trials whose learning signals are not in the column space of a known feedback matrix B."""
     feedback, network = trial.parts.feedback, trial.parts.network
-    if not (feedback.exact or feedback.matrix):  # `check_matrix` below refuses back-propagation, which is exact
-        with_matrix = [name for name, cls in parts_of("algorithm", Feedback).items() if cls.matrix]
-        raise ConfigError("denoise", f"needs the feedback matrix B of {listed_or(with_matrix)}",
-                          f"true with algorithm '{trial.algorithm}'")
+    # `check_matrix` below refuses back-propagation, which is exact.
+    refuse(not (feedback.exact or feedback.matrix), "denoise", "needs the feedback matrix B of "
+           f"{listed_or(names_with('algorithm', 'matrix'))}", f"true with algorithm '{trial.algorithm}'")
     refuse(network.convolutional and not feedback.convolutional, "denoise", "puts signals of fully connected layers on "
            "the column space of B; a filter sums over positions",
            f"true with network 'convnet' and algorithm '{trial.algorithm}'", "use algorithm 'hybrid'")
@@ -164,7 +156,16 @@ class Photonic(Mechanism):
 
     def check(self, trial: Trial) -> None:
         """Refuse trials that Ohana et al. 2021 do not describe, and targets that cannot be met."""
-        self._check_described(trial)
+        certified = listed_or(names_with("mechanism", "certified"))
+        refuse(not trial.parts.feedback.described, "mechanism", "'photonic' is described for "
+               f"{listed_or(names_with('algorithm', 'described'))}, and nothing is known of it with algorithm "
+               f"'{trial.algorithm}'", "'photonic'", f"use 'none' or {certified}")
+        refuse(trial.parts.network.convolutional, "mechanism", "Eq. 8 clips every component of h by the width of its "
+               "layer, and nothing is claimed of weights that convolutions share", "'photonic' with network 'convnet'",
+               f"use {certified}")
+        if not trial.parts.sampler.counted:
+            raise ConfigError(f"sampler: nothing is claimed or proved of the photonic mechanism with {trial.sampler} "
+                              "batches; use 'shuffled' or 'without_replacement', or mechanism 'per_example'")
         refuse(self.tau_h_min > self.tau_h, "tau_h_min", f"must be at most tau_h = {self.tau_h}", self.tau_h_min)
         refuse(trial.physical and self.output_noise and not self.joint_release, "output_noise", "the device's noise "
                "reaches what it projects, not the output layer's error", "true with projector 'opu_physical'",
@@ -172,42 +173,19 @@ class Photonic(Mechanism):
         if self.denoise:
             check_denoise(trial)
         if self.joint_release:
-            self._check_joint(trial)
-        if self.target_label_epsilon:
-            self._check_target(trial)
-
-    def _check_described(self, trial: Trial) -> None:
-        """Refuse algorithms, networks and samplers for which the photonic mechanism has no description."""
-        feedback = trial.parts.feedback
-        if not feedback.described:
-            described = [name for name, cls in parts_of("algorithm", Feedback).items() if cls.described]
-            raise ConfigError(f"mechanism: 'photonic' is described for {listed_or(described)}, and nothing is known of "
-                              f"it with algorithm '{trial.algorithm}', got 'photonic'; use 'none' or "
-                              f"{listed_or(certified_mechanisms())}")
-        refuse(trial.parts.network.convolutional, "mechanism", "Eq. 8 clips every component of h by the width of its "
-               "layer, and nothing is claimed of weights that convolutions share", "'photonic' with network 'convnet'",
-               f"use {listed_or(certified_mechanisms())}")
-        if not trial.parts.sampler.counted:
-            raise ConfigError(f"sampler: nothing is claimed or proved of the photonic mechanism with {trial.sampler} "
-                              "batches; use 'shuffled' or 'without_replacement', or mechanism 'per_example'")
-
-    def _check_joint(self, trial: Trial) -> None:
-        """Refuse `joint_release` unless the output layer's error can be decoded from the noisy projection."""
-        check_matrix("joint_release", trial)
-        refuse(not self.output_noise, "output_noise", "must be true with joint_release, which decodes the output "
-               "layer's error from the noisy projection", "false")
-        n_classes = trial.layer_sizes[-1]
-        refuse(sum(trial.hidden) < n_classes, "hidden", f"must sum to at least the {n_classes} classes with "
-               "joint_release, or their error cannot be decoded from the projection", list(trial.hidden))
-
-    def _check_target(self, trial: Trial) -> None:
-        """Refuse a target label epsilon that is too small, is given together with sigma, or cannot be met."""
-        name, target = "target_label_epsilon", self.target_label_epsilon
-        refuse(target < MIN_LABEL_EPSILON, name, f"must be 0 (sigma is given) or at least {MIN_LABEL_EPSILON}, below "
-               "which nothing can be learnt", target)
-        refuse(self.sigma, name, "sets sigma; give one of the two", f"{name} {target} and sigma {self.sigma}")
-        refuse(not self.output_noise and not trial.parts.feedback.exact, name, "cannot be met with output_noise false, "
-               "which leaves the output layer's error bare and label epsilon infinite", target)
+            check_matrix("joint_release", trial)
+            refuse(not self.output_noise, "output_noise", "must be true with joint_release, which decodes the output "
+                   "layer's error from the noisy projection", "false")
+            n_classes = trial.layer_sizes[-1]
+            refuse(sum(trial.hidden) < n_classes, "hidden", f"must sum to at least the {n_classes} classes with "
+                   "joint_release, or their error cannot be decoded from the projection", list(trial.hidden))
+        if target := self.target_label_epsilon:
+            name = "target_label_epsilon"
+            refuse(target < MIN_LABEL_EPSILON, name, f"must be 0 (sigma is given) or at least {MIN_LABEL_EPSILON}, "
+                   "below which nothing can be learnt", target)
+            refuse(self.sigma, name, "sets sigma; give one of the two", f"{name} {target} and sigma {self.sigma}")
+            refuse(not self.output_noise and not trial.parts.feedback.exact, name, "cannot be met with output_noise "
+                   "false, which leaves the output layer's error bare and label epsilon infinite", target)
 
 
 class Gaussian(Mechanism):
@@ -236,38 +214,26 @@ class Gaussian(Mechanism):
 
     def check(self, trial: Trial) -> None:
         """Refuse trials that break the assumptions of certified epsilon, or that no accountant supports."""
-        self._check_records(trial)
-        self._check_noise(trial)
-        self._check_delta(trial)
-
-    def _check_records(self, trial: Trial) -> None:
-        """Refuse parts that do not state that a record's contribution depends on this record alone."""
+        sampler, z = trial.parts.sampler, self.noise_multiplier
         bounds = f"'{self.name}' bounds what each record contributes, if"
         refuse(trial.parts.feedback.per_record is None, "mechanism", f"{bounds} its learning signals depend on no "
                f"other record, which algorithm '{trial.algorithm}' does not state (per_record of register_feedback)",
                f"'{self.name}'", "use 'none'")
         refuse(trial.parts.loss.per_record is None, "mechanism", f"{bounds} its error depends on no other record, "
                f"which loss '{trial.loss}' does not state (per_record)", f"'{self.name}'", "use 'none'")
-        refuse(not trial.parts.sampler.accountants, "sampler", f"'{trial.sampler}' states no accountant (accountants), "
+        refuse(not sampler.accountants, "sampler", f"'{trial.sampler}' states no accountant (accountants), "
                "so nothing can be accounted for", f"it with mechanism '{self.name}'", "use one that does, or mechanism "
                "'none'")
         if self.denoise:
             check_denoise(trial)
-
-    def _check_noise(self, trial: Trial) -> None:
-        """Refuse a target epsilon together with a noise multiplier, and noise too small to account for."""
-        z = self.noise_multiplier
         refuse(self.target_epsilon and z, "target_epsilon", "sets the noise multiplier; give one of the two",
                f"target_epsilon {self.target_epsilon} and noise_multiplier {z}")
-        noise_over_contribution = z / self.sensitivity_ratio(trial)
-        refuse(0 < max(z, noise_over_contribution) < MIN_NOISE_OVER_C, "noise_multiplier", "must be 0 (no noise, no "
-               f"guarantee) or at least {MIN_NOISE_OVER_C}, below which nothing useful can be accounted for", z)
-
-    def _check_delta(self, trial: Trial) -> None:
-        """Refuse a delta below the rounding errors of a run's privacy-loss distributions, and rounded factors."""
+        refuse(0 < max(z, z / self.sensitivity_ratio(trial)) < MIN_NOISE_OVER_C, "noise_multiplier", "must be 0 (no "
+               f"noise, no guarantee) or at least {MIN_NOISE_OVER_C}, below which nothing useful can be accounted for",
+               z)
         steps = trial.epochs * trial.steps_per_epoch
         min_delta = steps * MIN_DELTA_PER_STEP
-        has_losses = trial.parts.sampler.amplified and (self.noise_multiplier or self.target_epsilon)
+        has_losses = sampler.amplified and (z or self.target_epsilon)  # privacy-loss distributions are composed
         refuse(has_losses and trial.delta < min_delta, "delta", f"must be at least {min_delta:.3g} with sampler "
                f"'{trial.sampler}' and {steps} steps, below which rounding errors of the privacy-loss distribution "
                "count", f"{trial.delta:g}", "use a larger one, or sampler 'shuffled', whose epsilon is exact")

@@ -67,15 +67,12 @@ def guarantee(trials: Sequence[TrialConfig]) -> str:
 
 
 def method(trial: TrialConfig) -> str:
-    """Return a trial's method, as frontiers name their curves: `method_of` its settings."""
+    """Return a trial's method, as frontiers name their curves."""
     return method_of(trial.algorithm, trial.network, trial.hidden)
 
 
 def method_of(algorithm: str, network: str, hidden: Sequence[int]) -> str:
-    """Return the method of trials with these settings: the algorithm, or trainer.
-
-    `softmax` stands for networks without hidden layers, for which all algorithms are the same.
-    """
+    """Return the algorithm or trainer; `softmax` without hidden layers, as all algorithms are the same then."""
     part = parts_of("network", Network)[network]
     return algorithm if part.trainer_only or part.own or part.convolutional or hidden else "softmax"
 
@@ -87,10 +84,7 @@ def computed_features(trials: Iterable[TrialConfig]) -> list[str]:
 
 
 def run_name(config: TrialConfig, also: Sequence[str] = ()) -> str:
-    """Return a trial's name for people, with the fields in `also` that it has.
-
-    For example `pdfa sigma=0.1 seed=0`, `bp non-private seed=0`, `dfa sigma=0 tau_h=2 seed=1`, `dfa z=1.1 seed=0`.
-    """
+    """Return a trial's name for people, with the fields in `also` that it has: `dfa sigma=0.1 tau_h=2 seed=0`."""
     return " ".join(_words(config, also))
 
 

@@ -1,19 +1,26 @@
-"""Networks: fully connected layers, with or without convolutions before them; `own_network` has those of users."""
+"""Networks: fully connected layers, with or without convolutions before them, or a module of the user.
+
+The blocks of feedback in a user's module are its children. `pipeline.learning.modules` computes with them, and is
+imported only when a trial has one.
+"""
 
 from __future__ import annotations
 
+import inspect
 import math
-from typing import ClassVar
+from collections.abc import Callable, Mapping
+from dataclasses import Field
+from typing import Any, ClassVar, TypeVar
 
-from pipeline.trials.condition import chosen
-from pipeline.trials.fields import ConfigError, refuse
-from pipeline.trials.part import Part, part, setting
+from pipeline.trials.condition import Trial, chosen
+from pipeline.trials.fields import is_whole, listed_or, refuse
+from pipeline.trials.part import Part, again, extension, load, names_with, part, setting
 from pipeline.trials.shapes import LayerShape, conv_shapes, dense_shapes
-from pipeline.trials.trial import Trial
 
 ACTIVATION_SLOPES = {"tanh": 1.0, "sigmoid": 0.25, "relu": 1.0}  # gamma: the supremum of phi'; the infimum is 0
 ACTIVATION_SUPREMA = {"tanh": 1.0, "sigmoid": 1.0, "relu": math.inf}  # of |phi|
 ACTIVATIONS = tuple(ACTIVATION_SLOPES)
+Build = TypeVar("Build", bound=Callable[..., Any])
 
 
 class Network(Part):
@@ -21,7 +28,6 @@ class Network(Part):
 
     convolutional: ClassVar[bool] = False  # whether layers share weights over positions
     own: ClassVar[bool] = False  # whether it is a user's module
-    version: ClassVar[int] = 0  # of its results, of a user's module
     runs: ClassVar[str] = ""  # `module:attribute` of the `pipeline.learning.run.Run` that trains it; by arithmetic
     hidden: tuple[int, ...] = setting((512, 512), "widths of the hidden fully connected layers")
     activation: str = setting("tanh", "activation phi of the hidden fully connected layers", choices=ACTIVATIONS)
@@ -60,10 +66,9 @@ class Network(Part):
         """Refuse feedback without hidden layers, and an initialisation that needs a matrix B unless B is known."""
         refuse(not self.hidden and self.convolutional, "hidden", "must be at least one layer with network 'convnet', "
                "whose convolutions end in fully connected layers", "[]")
-        if not self.hidden and not trial.parts.feedback.exact:
-            raise ConfigError("hidden", "without hidden layers there is nothing to project an error to, and all "
-                              "algorithms are the softmax regression that 'bp' with network 'mlp' trains",
-                              f"[] with algorithm '{trial.algorithm}' and network '{trial.network}'")
+        refuse(not self.hidden and not trial.parts.feedback.exact, "hidden", "without hidden layers there is nothing "
+               "to project an error to, and all algorithms are the softmax regression that 'bp' with network 'mlp' "
+               "trains", f"[] with algorithm '{trial.algorithm}' and network '{trial.network}'")
         refuse(self.output_init == "feedback" and not trial.parts.projector.known, "output_init",
                "'feedback' needs a feedback matrix B that is known",
                f"it with algorithm '{trial.algorithm}' and projector '{trial.projector}'", "use 'uniform' or 'zero'")
@@ -107,6 +112,87 @@ class Convnet(Network):
                f"have the shape {shape}", "'convnet'", "use 'mlp'")
         super().check(trial)
         refuse(self.kernel % 2 == 0, "kernel", "must be odd, so that padding keeps the size of an image", self.kernel)
-        if not all(layer.n_out for layer in trial.layers):
-            raise ConfigError(f"channels: every convolution halves rows and columns, and images have {shape[1]} rows; "
-                              f"got {len(self.channels)} convolutions, which leave none")
+        refuse(not all(layer.n_out for layer in trial.layers), "channels", "every convolution halves rows and columns, "
+               f"and images have {shape[1]} rows", f"{len(self.channels)} convolutions, which leave none")
+
+
+class Own(Part):
+    """A user's network. A record's contribution is a row, which `torch.func` computes from this record alone."""
+
+    convolutional, own = False, True
+    not_integer = "what a module computes is in floating point; noise 'secure' sums its contributions as integers"
+    runs = "pipeline.learning.modules:ModuleTraining"
+
+    network_version: int = setting(0, "version of a user's network; by default that which is loaded", low=0)
+    input_norm: float = again("input_norm", elide=True)
+    records_at_once: int = setting(
+        128, "records whose contributions a user's network computes at a time; memory grows with it", low=1, high=4096)
+    shared_blocks: int = setting(
+        1, "blocks of a user's network, from the lowest, that back-propagate from the block above them", low=1,
+        needs=[chosen("algorithm", "hybrid")])
+
+    @property
+    def lower_layers(self) -> int:
+        return self.shared_blocks
+
+    def layers(self, shape: tuple[int, ...], n_classes: int) -> tuple[LayerShape, ...]:
+        """Return the shapes of the blocks."""
+        blocks: tuple[LayerShape, ...] = load("pipeline.learning.modules:described")(self, shape, n_classes).blocks
+        return blocks
+
+    def check(self, trial: Trial) -> None:
+        """Refuse what no module of the user can be trained by, and a module that cannot be trained record by record."""
+        feedback, mechanism, network = trial.parts.feedback, trial.parts.mechanism, f"network '{self.name}'"
+        refuse(not feedback.described and not feedback.convolutional, "algorithm", f"trains {network} as 'bp', 'dfa', "
+               "'tdfa', 'pdfa' or 'hybrid'", f"'{trial.algorithm}'")
+        refuse(mechanism.private and not mechanism.flat, "mechanism", "must be 'none' or "
+               f"{listed_or(names_with('mechanism', 'flat'))} with {network}; others bound layers of this package, and "
+               "nothing is described of blocks", f"'{mechanism.name}'")
+        refuse(trial.denoise, "denoise", "needs the columns of a layer's weights, which a block has not",
+               f"true with {network}", "use false")
+        refuse(trial.parts.arithmetic.factors != "float32", "matmul_precision", f"must be 'float32' with {network}",
+               f"'{trial.matmul_precision}'")
+        n_blocks = len(self.layers(trial.parts.features.shape(trial), trial.parts.data.spec.n_classes))
+        refuse(not feedback.exact and n_blocks < 2, "network", "must have a block below its output block, to which an "
+               "error is projected", f"{n_blocks} in '{self.name}' with algorithm '{trial.algorithm}'", "use 'bp'")
+        refuse(feedback.convolutional and self.shared_blocks > n_blocks - 2, "shared_blocks", "must leave a block for "
+               f"feedback and the output block, of {n_blocks} in all", self.shared_blocks)
+        load("pipeline.learning.modules:check_trainable")(trial)
+
+
+def network(name: str, *, version: int, settings: Mapping[str, Field[Any] | None] | None = None,
+            label: str = "") -> Callable[[Build], Build]:
+    """Register a function that builds a network: `network: <name>` is accepted from then on (docs/networks.md).
+
+    It is called as `build(trial, shape, n_classes)`; `trial` has the network's own settings, and `shape` is that of a
+    record's features. It returns a `torch.nn.Sequential` that maps [n, *shape] to logits [n, n_classes]. Its children
+    are the blocks: DFA gives each a projection of the error at its output, back-propagation goes through all.
+
+    Args:
+        name: value of the setting `network`.
+        version: from 1; part of its trials' identity. Raise it when results change.
+        settings: its own settings: by name the result of `setting`, or None for existing ones such as `activation`.
+        label: in tables and figures.
+
+    Raises:
+        ConfigError: naming the fault, and what would be accepted.
+
+    Example:
+        >>> import torch
+        >>> @network("small", version=1, settings={"width": setting(8, "units of the hidden layer", low=1)})
+        ... def small(trial, shape, n_classes):
+        ...     hidden = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.LazyLinear(trial.width), torch.nn.Tanh())
+        ...     return torch.nn.Sequential(hidden, torch.nn.Linear(trial.width, n_classes))
+        >>> trial = TrialConfig(dataset="digits", network="small", algorithm="dfa", mechanism="per_example",
+        ...                     noise_multiplier=1)
+        >>> trial.layer_sizes
+        (64, 8, 10)
+    """
+    refuse(not is_whole(version), "version", "must be a whole number >= 1", repr(version))
+
+    def register(function: Build) -> Build:
+        """Register the function, and return it unchanged."""
+        extension("network", name, Own, settings or {}, works=staticmethod(function), label=label or name,
+                  version=version, source=inspect.getsourcefile(function) or "")
+        return function
+    return register

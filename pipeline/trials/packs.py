@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pipeline.trials.fields import check_whole, refuse
+from pipeline.trials.fields import check_whole, is_number, refuse
 from pipeline.trials.shapes import ConvShape, n_parameters
 
 if TYPE_CHECKING:
@@ -51,9 +51,8 @@ class Resources:
         """Refuse resources out of range, and packs that would reserve neither a CPU nor a GPU."""
         for name in ("cpu", "gpu", "opu", "checkpoint_seconds", "store_patience_seconds"):
             value = getattr(self, name)
-            is_number = isinstance(value, int | float) and not isinstance(value, bool)
-            refuse(not is_number or not 0 <= value < math.inf,
-                   f"resources.{name}", "must be a number >= 0", repr(value))
+            refuse(not is_number(value) or not 0 <= value < math.inf, f"resources.{name}", "must be a number >= 0",
+                   repr(value))
         refuse(not self.opu, "resources.opu", "must be > 0", self.opu, "packs without pdfa take none anyway")
         refuse(self.cpu + self.gpu == 0, "resources.cpu", "must be > 0 where gpu is 0", self.cpu)
         check_whole("resources.pack_size", self.pack_size, 0)
@@ -86,12 +85,7 @@ def plan(
     workers: int,  # packs that can train at the same time
     kept: Sequence[Pack] = (),  # stay unchanged because they have a checkpoint; their trials are in no other pack
 ) -> list[Pack]:
-    """Return trials grouped into packs, in the order in which they should start.
-
-    Packs affect only speed, because a trial's result does not depend on its pack. Trials with one `pack_key` are cut
-    into packs of nearly equal size, at most `pack_size`. Packs that need an OPU come first, because few can run at once
-    and others fill in beside them. Long packs come before short ones.
-    """
+    """Return packs of one `pack_key` and nearly equal size, long ones first; they affect only speed, not results."""
     packed = {trial.trial_key for pack in kept for trial in pack.trials}
     groups: dict[str, list[TrialConfig]] = {}  # by pack_key
     for trial in trials:
@@ -103,20 +97,19 @@ def plan(
         n_packs = math.ceil(len(group) / limit)
         bounds = [round(i * len(group) / n_packs) for i in range(n_packs + 1)]
         packs += [Pack(tuple(group[start:end])) for start, end in itertools.pairwise(bounds)]
+    # Packs that need an OPU come first, because few can run at once and others fill in beside them.
     return sorted(packs, key=lambda pack: (not pack.needs_opu, -cost(pack)))
 
 
 def default_pack_size(trial: TrialConfig, n_trials: int, workers: int, on_gpu: bool) -> int:
-    """Return the number of trials in a pack that fits into the caches or memory.
-
-    Every worker gets about four packs, so that workers end at about the same time.
-    """
+    """Return the number of trials in a pack that fits into the caches or memory."""
     limit = MAX_PACK_SIZE
     if not on_gpu:
         limit = CPU_PARAMETER_BYTES // (FLOAT_BYTES * n_parameters(trial.layers))
     elif maps := [layer.out_channels * layer.height * layer.width for layer in trial.layers
                   if isinstance(layer, ConvShape)]:  # numbers of a record in each convolution's output, before pooling
         limit = GPU_MAP_BYTES // (FLOAT_BYTES * trial.batch_size * max(maps))
+    # Every worker gets about four packs, so that workers end at about the same time.
     return max(1, min(MAX_PACK_SIZE, limit, math.ceil(n_trials / (4 * workers))))
 
 

@@ -20,10 +20,9 @@ from dataclasses import Field
 from functools import lru_cache
 from typing import Any, ClassVar, TypeVar, cast, dataclass_transform
 
-from pipeline.trials.condition import BUILT_IN_TRAINER, PRIVATE, Need
-from pipeline.trials.fields import ConfigError, always, check, coerce, listed_or, refuse
+from pipeline.trials.condition import BUILT_IN_TRAINER, PRIVATE, Need, Trial
+from pipeline.trials.fields import ConfigError, check, coerce, listed_or, refuse
 from pipeline.trials.fields import setting as setting
-from pipeline.trials.trial import Trial
 
 SETTINGS: dict[str, Field[Any]] = {}  # by name, for all slots and parts
 RESERVED: set[str] = set()  # attributes of trials, so no setting may have these names
@@ -53,36 +52,25 @@ PARTS: dict[str, SlotParts] = {}  # by slot; a slot has the name of the setting 
 
 
 def again(name: str, *needs: Need, elide: bool = False) -> Any:
-    """Return the field of a setting that another part has declared, with the same default, text and range.
-
-    The other part's conditions do not apply; `needs` are those under which this part uses the setting.
-    """
+    """Return the field of another part's setting, with the same default, text and range, but conditions of its own."""
     declared = SETTINGS[name]
-    metadata = {**declared.metadata, "applies": always, "needs": needs, "elide": elide}
-    return dataclasses.field(default=declared.default, metadata=metadata)
+    own_rules = {"applies": None, "needs": needs, "elide": elide}
+    return dataclasses.field(default=declared.default, metadata={**declared.metadata, **own_rules})
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(setting, again))
 class Part:
-    """An answer to the question of a slot.
+    """An answer to the question of a slot."""
 
-    Attributes:
-        slot: name of the setting that chooses the part.
-        name: value of this setting.
-        label: in tables and figures.
-        trainer_only: whether only a trainer brings it.
-        works: the object that does the work, or its `module:attribute`.
-        instead: this part's replacements for settings of other parts, for messages.
-        not_integer: why it cannot be used with integer arithmetic; empty if it can.
-    """
-
-    slot: ClassVar[str] = ""
-    name: ClassVar[str] = ""
-    label: ClassVar[str] = ""
-    trainer_only: ClassVar[bool] = False
-    works: ClassVar[Any] = None
-    instead: ClassVar[Mapping[str, str]] = {}
-    not_integer: ClassVar[str] = ""
+    slot: ClassVar[str] = ""  # name of the setting that chooses the part
+    name: ClassVar[str] = ""  # value of this setting
+    label: ClassVar[str] = ""  # in tables and figures
+    trainer_only: ClassVar[bool] = False  # whether only a trainer brings it
+    works: ClassVar[Any] = None  # the object that does the work, or its `module:attribute`
+    instead: ClassVar[Mapping[str, str]] = {}  # its replacements for settings of other parts, for messages
+    not_integer: ClassVar[str] = ""  # why it cannot be used with integer arithmetic; empty if it can
+    version: ClassVar[int] = 0  # of the results of a user's code; 0 for built-in code
+    source: ClassVar[str] = ""  # file of a user's code, for messages
     settings: ClassVar[tuple[Field[Any], ...]] = ()  # that it declares, in order
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]  # set by `dataclass` in every subclass
 
@@ -94,8 +82,9 @@ class Part:
         """Refuse settings that do not go with this part: naming one, its value, the reason, and what is accepted."""
 
     def settled(self, trial: Trial) -> dict[str, Any]:
-        """Return the settings whose values follow from other settings."""
-        return {}
+        """Return the settings whose values follow from others, as the version of a user's code if none is given."""
+        name = f"{self.slot}_version"
+        return {name: self.version} if declares(self, name) and not getattr(self, name) else {}
 
     @classmethod
     def load(cls) -> Any:
@@ -119,36 +108,34 @@ def load(works: Any) -> Any:
     return getattr(importlib.import_module(module), name)
 
 
+def names_with(slot: str, attribute: str) -> list[str]:
+    """Return the names of a slot's parts for which an attribute is true, without parts that only a trainer brings."""
+    return [name for name, cls in PARTS[slot].items() if getattr(cls, attribute)]
+
+
 def declares(part: Part | type[Part], name: str) -> bool:
     """Whether a part has a setting."""
     return name in getattr(part, "__dataclass_fields__", ())
 
 
-def uses(part: Part | Trial, f: Field[Any], trial: Trial) -> bool:
-    """Whether a field of a part, or the trial's own choice of a part, counts as used: its conditions hold.
+def unmet(f: Field[Any], trial: Trial) -> list[Need]:
+    """Return the conditions for the use of a field that a trial does not meet."""
+    return [need for need in f.metadata["needs"] if not need.holds(trial)]
 
-    A field marked `elide` counts as unused at its default, which keeps the identity of trials stored before it existed.
-    """
+
+def uses(part: Part | Trial, f: Field[Any], trial: Trial) -> bool:
+    """Whether a field of a part, or the trial's own choice of a part, counts as used: its conditions hold."""
     rules = f.metadata
     if rules["elide"] and getattr(part, f.name) == f.default:
-        return False
-    return bool(rules["applies"](trial)) and all(need.holds(trial) for need in rules["needs"])
+        return False  # so that trials that were stored before the field existed keep their identity
+    return (rules["applies"] is None or bool(rules["applies"](trial))) and not unmet(f, trial)
 
 
 def part(slot: str, name: str, trainer_only: bool = False) -> Callable[[type[Part]], type[Part]]:
-    """Return a class decorator that registers a part: an answer to the question `slot`, such as which mechanism.
+    """Return a class decorator that registers a part: from then on, experiment files accept `<slot>: <name>`.
 
-    From then on, experiment files accept `<slot>: <name>`. The same class may be registered again, because a notebook
-    cell may run twice.
-
-    Args:
-        slot: name of the setting that chooses the part.
-        name: value of this setting.
-        trainer_only: only a trainer brings the part, so messages do not offer it.
-
-    Raises:
-        ConfigError: for an unknown slot, or a name that another class has or that is not made of small letters, digits
-            and '_'; for a setting that another part declares with a different default, text or range.
+    The same class may be registered again, because a notebook cell may run twice. Messages do not offer a part that
+    only a trainer brings.
     """
     def register(cls: type[Part]) -> type[Part]:
         """Register the class `cls` under `name`, and forget settings that no part has any more."""
@@ -175,16 +162,10 @@ def part(slot: str, name: str, trainer_only: bool = False) -> Callable[[type[Par
 
 def extension(slot: str, name: str, base: type[Part], settings: Sequence[str] | Mapping[str, Field[Any] | None],
               **attributes: Any) -> type[Part]:
-    """Register a part that is described by its settings and attributes, and return its class.
+    """Register a subclass of `base` with these settings and class attributes, and return it.
 
-    Args:
-        base: the class with the settings and attributes of all such parts.
-        settings: names of existing settings that it uses; or, by name, the result of `setting` for a new one and None
-            for an existing one.
-        attributes: of the class.
-
-    Raises:
-        ConfigError: as `part`, and for an unknown setting.
+    `settings` are names of existing settings; or, by name, the result of `setting` for a new one and None for an
+    existing one.
     """
     given: Mapping[str, Any] = settings if isinstance(settings, Mapping) else dict.fromkeys(settings)
     declared: dict[str, Field[Any]] = {}
@@ -229,9 +210,9 @@ class View(Mapping[str, Any]):
 def _check_declaration(field: Field[Any], others: Sequence[type[Part]]) -> None:
     """Refuse a faulty declaration of a setting, or one that contradicts another part's declaration of it."""
     def shared(declared: Field[Any]) -> tuple[Any, ...]:
-        """Return what parts must declare equally; each may say for itself when it uses the setting."""
-        own_to_part = ("applies", "needs", "elide")
-        return declared.default, *(value for key, value in declared.metadata.items() if key not in own_to_part)
+        """Return what parts must declare equally: all but when a part uses the setting."""
+        of_part = ("applies", "needs", "elide")
+        return declared.default, *(value for key, value in declared.metadata.items() if key not in of_part)
 
     name = field.name
     refuse("doc" not in field.metadata, "settings", NO_SETTING.format(name), repr(field.default))

@@ -22,27 +22,32 @@ LONGEST_ROW = 2**23  # numbers of 15 bits, whose sum of squares has 53
 def check_promises(trials: Iterable[TrialConfig], published: Collection[str] | None = ()) -> None:
     """Refuse trials that may not be trained.
 
-    These are trials without stated noise, of another version of a user's code, with a file of features that has no
-    public name, or with secret noise whose guarantee has a gap. `published` are digests of feature files that were in
-    the tracking store from its beginning; None if no store is written, so that files need no names.
+    `published` are digests of feature files that were in the tracking store from its beginning; None if no store is
+    written, so that files need no names.
     """
     for trial in trials:
         check_noise(trial)
         unnamed = trial.parts.features.of_file and trial.disclosure != "plain" and not trial.feature_name
-        if unnamed and published is not None and trial.feature_sha256 not in published:
-            raise ConfigError("feature_name: must be given with features 'file' and private_metrics "
-                              f"'{trial.disclosure}', got ''; it stands for the file in the tracking store, where a "
-                              "digest of private records lets anyone with a candidate file check whether it is "
-                              "that one")
-        if trial.secure:
-            _check_secure(trial)
+        refuse(unnamed and published is not None and trial.feature_sha256 not in published, "feature_name", "must be "
+               f"given with features 'file' and private_metrics '{trial.disclosure}'", "''", "it stands for the file "
+               "in the tracking store, where a digest of private records lets anyone with a candidate file check "
+               "whether it is that one")
+        if not trial.secure:
+            continue
+        # What follows is a gap in the guarantee: statistics of training records, or rounded sums.
+        refuse(trial.inputs == "standardized" and not trial.parts.data.spec.published, "inputs", "'standardized' takes "
+               f"means and deviations of the training records of {trial.dataset}, which no epsilon covers",
+               "it with noise 'secure'", "use 'centered'")
+        refuse(trial.parts.network.convolutional, "network", "the proof of noise 'secure' is of integers, which "
+               "convolutions are not computed in", "'convnet'", "use 'mlp', or noise 'research'")
+        n_weights = n_parameters(trial.layers)
+        refuse(trial.own_code and n_weights > LONGEST_ROW, "noise", f"'secure' takes contributions of at most "
+               f"{LONGEST_ROW:,} numbers, whose norm is exact in float64", f"it with {n_weights:,}", "use 'research'")
+        check_exact(trial)
 
 
 def check_noise(trial: TrialConfig) -> None:
-    """Refuse a mechanism that bounds contributions unless its noise is given, and a trainer of another version.
-
-    An explicit 0 is accepted. A trial from a store always gives its noise, because its params name every setting.
-    """
+    """Refuse a mechanism that bounds contributions unless its noise is given, and other versions of a user's code."""
     mechanism, trainer = trial.parts.mechanism, trial.parts.trainer
     for own in (trainer, trial.parts.network):
         given = getattr(trial, f"{own.slot}_version", 0)
@@ -51,38 +56,23 @@ def check_noise(trial: TrialConfig) -> None:
     refuse(trial.noise_multiplier > LARGEST_NUMBER, "noise_multiplier", f"must be at most {LARGEST_NUMBER:g}, whose "
            "square is a number", f"{trial.noise_multiplier:g}")
     noise = "noise_multiplier" if mechanism.certified else trainer.calibrates  # name of the setting; may be empty
+    # A trial from a store always gives its noise, because its params name every setting.
     if noise and not mechanism.kind(trial) and noise not in dict(trial.given):
         part = f"trainer '{trial.trainer}'" if mechanism.trainer_only else f"mechanism '{trial.mechanism}'"
         raise ConfigError(noise, f"must be given with {part}", "neither that nor target_epsilon, which leaves epsilon "
                           "infinite", "give one of them, or write 0 for no noise and no guarantee")
 
 
-def _check_secure(trial: TrialConfig) -> None:
-    """Refuse secret noise for a trial whose guarantee has a gap: statistics of training records, or rounded sums."""
-    refuse(trial.inputs == "standardized" and not trial.parts.data.spec.published, "inputs", "'standardized' takes "
-           f"means and deviations of the training records of {trial.dataset}, which no epsilon covers",
-           "it with noise 'secure'", "use 'centered'")
-    refuse(trial.parts.network.convolutional, "network", "the proof of noise 'secure' is of integers, which "
-           "convolutions are not computed in", "'convnet'", "use 'mlp', or noise 'research'")
-    n_weights = n_parameters(trial.layers)
-    refuse(trial.own_code and n_weights > LONGEST_ROW, "noise", f"'secure' takes contributions of at most "
-           f"{LONGEST_ROW:,} numbers, whose norm is exact in float64", f"it with {n_weights:,}", "use 'research'")
-    check_exact(trial)
-
-
 def check_exact(trial: TrialConfig) -> None:
     """Refuse secret noise on sums in floating point: the proof of the guarantee is for sums of integers."""
-    if sums_in_floating_point(trial):
-        why_not = trial.parts.mechanism.not_integer
-        instead = f" with mechanism 'per_example' ({why_not})" if why_not else ""
-        raise ConfigError(f"arithmetic: must be 'integer' with noise 'secure' and mechanism '{trial.mechanism}', whose "
-                          f"guarantee is of sums without rounding, got '{trial.matmul_precision}'; use that{instead}, "
-                          "or noise 'research' (a sweep that was begun so trains no more: copy it under another name)")
+    why_not = trial.parts.mechanism.not_integer
+    instead = f" with mechanism 'per_example' ({why_not})" if why_not else ""
+    refuse(sums_in_floating_point(trial), "matmul_precision", f"must be 'integer' with noise 'secure' and mechanism "
+           f"'{trial.mechanism}', whose guarantee is of sums without rounding", f"'{trial.matmul_precision}'",
+           f"use that{instead}, or noise 'research' (a sweep that was begun so trains no more: copy it under another "
+           "name)")
 
 
 def sums_in_floating_point(trial: TrialConfig) -> bool:
-    """Whether contributions to a release with secret noise would be summed in floating point.
-
-    Earlier versions did this: such trials are read and reported, but not trained any more.
-    """
+    """Whether contributions to a release with secret noise would be summed in floating point, as earlier ones were."""
     return trial.secure and trial.parts.mechanism.certified and not trial.own_code and not trial.exact

@@ -5,12 +5,10 @@ from __future__ import annotations
 import math
 from typing import Any, ClassVar
 
-from pipeline.trials.condition import BUILT_IN_TRAINER, Need
+from pipeline.trials.condition import BUILT_IN_TRAINER, Need, Trial
 from pipeline.trials.fields import ConfigError, listed_or, refuse
-from pipeline.trials.mechanism import certified_mechanisms
-from pipeline.trials.part import Part, part, setting
+from pipeline.trials.part import Part, names_with, part, setting
 from pipeline.trials.shapes import n_parameters
-from pipeline.trials.trial import Trial
 
 DISCLOSURES = ("plain", "noisy", "withheld")  # how private records are logged
 LARGEST_BOUND = 1e15  # largest norm and noise in secure trials; the least is 1/LARGEST_BOUND
@@ -50,9 +48,8 @@ class Release(Part):
         return self.default_disclosure if trial.parts.mechanism.private else "plain"
 
     def check(self, trial: Trial) -> None:
-        """Refuse metrics that no epsilon covers, canaries that bound nothing, and what `secure` cannot guarantee."""
+        """Refuse metrics that no epsilon covers, and canaries that bound nothing."""
         mechanism, sampler, n_train = trial.parts.mechanism, trial.parts.sampler, trial.split_sizes[0]
-        guaranteed = bool(mechanism.kind(trial))
         refuse(0 < self.canaries < MIN_CANARIES or self.canaries > n_train, "canaries", f"must be 0, or at least "
                f"{MIN_CANARIES} (fewer bound nothing) and at most the {n_train} training records", self.canaries)
         if self.canaries and not sampler.independent:
@@ -62,18 +59,35 @@ class Release(Part):
             raise ConfigError("canaries", "need sampler 'poisson', which never draws a record that is left out and "
                               "draws all others as before; with others another record would take its place",
                               f"sampler '{trial.sampler}'")
-        if trial.disclosure == "noisy" and not guaranteed:
+        if trial.disclosure == "noisy" and not mechanism.kind(trial):
             name, value = ("noise", "secure") if trial.secure else ("private_metrics", "noisy")
-            raise ConfigError(name, "needs a guarantee that it can keep: mechanism "
-                              f"{listed_or(certified_mechanisms())} with noise, or 'photonic' with noise on every "
-                              "layer", f"'{value}' with mechanism '{trial.mechanism}'")
+            certified = listed_or(names_with("mechanism", "certified"))
+            raise ConfigError(name, f"needs a guarantee that it can keep: mechanism {certified} with noise, or "
+                              "'photonic' with noise on every layer", f"'{value}' with mechanism '{trial.mechanism}'")
         refuse(self.canaries and trial.disclosure != "plain", "canaries", "their audit is computed from private "
                f"records, and no epsilon covers it; must be 0 with private_metrics '{trial.disclosure}'",
                self.canaries, "use noise 'research' and private_metrics 'plain'")
-        if not trial.secure:
+
+
+@part("noise", "research")
+class Research(Release):
+    """Noise and batches are drawn by seed."""
+
+
+@part("noise", "secure")
+class Secure(Release):
+    """Noise and batches come from the operating system."""
+
+    secret, default_disclosure = True, "noisy"
+
+    def check(self, trial: Trial) -> None:
+        """Refuse what noise from the operating system cannot guarantee; a mechanism without noise needs none."""
+        super().check(trial)
+        mechanism = trial.parts.mechanism
+        if not mechanism.private:
             return
-        refuse(not guaranteed, "noise", f"'secure' keeps a guarantee, and mechanism '{trial.mechanism}' has none with "
-               "these settings", "'secure'", "use 'research', or settings with noise on every layer")
+        refuse(not mechanism.kind(trial), "noise", f"'secure' keeps a guarantee, and mechanism '{trial.mechanism}' has "
+               "none with these settings", "'secure'", "use 'research', or settings with noise on every layer")
         refuse(trial.disclosure == "plain", "private_metrics", "must be 'noisy' or 'withheld' with noise 'secure', "
                "whose epsilon covers all that is logged", "'plain'")
         for name in ("clipping_norm", "target_norm", "tau_e", "tau_h", "tau_f", "sigma"):
@@ -89,15 +103,3 @@ class Release(Part):
         refuse(trial.noise_multiplier / mechanism.sensitivity_ratio(trial) > largest_noise,
                "noise_multiplier", f"must be at most {largest_noise:.3g} with noise 'secure', whose grid would be too "
                f"coarse for {n_weights} weights", trial.noise_multiplier)
-
-
-@part("noise", "research")
-class Research(Release):
-    """Noise and batches are drawn by seed."""
-
-
-@part("noise", "secure")
-class Secure(Release):
-    """Noise and batches come from the operating system."""
-
-    secret, default_disclosure = True, "noisy"

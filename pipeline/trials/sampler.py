@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, TypedDict
+from typing import ClassVar, TypedDict, cast
 
+from pipeline.trials.condition import Trial
 from pipeline.trials.fields import refuse
 from pipeline.trials.part import Part, part, parts_of, setting
-from pipeline.trials.trial import Trial
 
 RELATIONS = ("add/remove", "replace-one")
 
@@ -40,7 +40,8 @@ class Sampler(Part):
 
     def rates(self, n: int) -> Rates:
         """Return a privacy event's numbers for a record's participation, with n training records."""
-        raise NotImplementedError
+        known: Rates = {"N": n, "m": self.batch_size, "sampling_rate": self.batch_size / n}
+        return cast("Rates", {name: value for name, value in known.items() if name in self.rate_names})
 
     def participations(self, trial: Trial, epochs: int) -> tuple[int, float, str]:
         """Return (n, q, words for notes): in these epochs, a record participates a Binomial(n, q) number of times."""
@@ -64,9 +65,6 @@ class Shuffled(Sampler):
     other_relation = "one record more or less moves all others between the batches of an epoch; use replace-one"
     part_in_step = "a record takes part once per epoch, no amplification"
 
-    def rates(self, n: int) -> Rates:
-        return {}  # only the number of participations is known
-
     def participations(self, trial: Trial, epochs: int) -> tuple[int, float, str]:
         return epochs, 1.0, "a record takes part once per epoch"
 
@@ -82,9 +80,6 @@ class WithoutReplacement(Sampler):
     other_relation = "batches of fixed size take the number of records as public; use replace-one"
     rate_names = ("N", "m")
     part_in_step = "batches of m out of N records, drawn anew for every step"
-
-    def rates(self, n: int) -> Rates:
-        return {"N": n, "m": self.batch_size}
 
     def participations(self, trial: Trial, epochs: int) -> tuple[int, float, str]:
         draws, q = epochs * trial.steps_per_epoch, self.batch_size / trial.split_sizes[0]
@@ -103,9 +98,6 @@ class Poisson(Sampler):
     other_relation = "Poisson batches are accounted for under add/remove only"
     rate_names = ("sampling_rate",)
     part_in_step = "a record takes part in a step with probability q"
-
-    def rates(self, n: int) -> Rates:
-        return {"sampling_rate": self.batch_size / n}
 
 
 def relation_of(sampler: str) -> str:

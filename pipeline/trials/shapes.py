@@ -98,10 +98,7 @@ def dense_shapes(sizes: Sequence[int]) -> tuple[DenseShape, ...]:
 
 
 def conv_shapes(image: tuple[int, int, int], channels: Sequence[int], kernel: int) -> tuple[ConvShape, ...]:
-    """Return a convolution for each number of filters in `channels`.
-
-    The first takes `image` (channels, rows, columns), every other the pooled output of the one below it.
-    """
+    """Return a convolution for each number of filters in `channels`, the first of `image` (channels, rows, columns)."""
     shapes = []
     for filters in channels:
         shapes.append(ConvShape(*image, filters, kernel))

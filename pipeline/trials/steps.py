@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from pipeline.trials.trial import Trial
+from pipeline.trials.condition import Trial
 
 LARGEST_FIRST, LARGEST_SECOND = 127, 64  # largest entries of the two factors of an 8-bit product
 MAX_TERMS = (2**31 - 1) // (LARGEST_FIRST * LARGEST_SECOND)  # such products that fit into a 32-bit sum
@@ -55,10 +55,7 @@ def input_step(trial: Trial) -> float:
 
 
 def signal_steps(trial: Trial) -> tuple[float, ...]:
-    """Return s, the real value of an integer 1 in the learning signal of every layer.
-
-    With `denoise`, it is for the signal before its projection on the feedback space.
-    """
+    """Return s, the real value of an integer 1 in every layer's signal, before `denoise` projects that."""
     output_step = 2.0 ** -(ERROR_BITS + 1)
     if trial.parts.feedback.exact:
         return (*[BACK_STEP] * len(trial.hidden), output_step)
@@ -101,16 +98,12 @@ def steps(trial: Trial, bound: float, deviation: float) -> list[Steps]:
 def grid_exponent(step: Steps, deviation: float) -> int:
     """Return j such that a layer's step of weight contributions, a b, is 2^j steps of the noise grid, sigma/2^40.
 
-    So a 1 in a sum of products of signals and inputs is 2^j grid steps, and a 1 in a sum of signals, for the bias, is
-    2^j/b grid steps. `deviation` is sigma, of the noise on the sum.
+    A 1 in a sum of signals, for the bias, is 2^j/b grid steps. `deviation` is sigma, of the noise on the sum.
     """
     return round(math.log2(step.contribution * step.input / deviation)) + GRID_BITS
 
 
 def largest_noise(trial: Trial) -> float:
-    """Return the largest noise, over the bound C on contributions, whose grid is fine enough in every layer.
-
-    The grid must divide the steps of a layer's contributions: a b for weights and a for biases.
-    """
+    """Return the largest noise, over C, whose grid divides the steps of every layer: a b of weights, a of biases."""
     return 2.0 ** min(grid_exponent(step, 1.0) - max(0, round(math.log2(step.input)))
                       for step in steps(trial, 1.0, 1.0))

@@ -20,11 +20,11 @@ from functools import lru_cache
 from typing import Any, ClassVar, TypeVar
 
 from pipeline.trials import loss, mechanism, sampler
+from pipeline.trials.condition import Trial
 from pipeline.trials.feedback import Feedback
 from pipeline.trials.fields import ConfigError, is_whole, refuse
-from pipeline.trials.part import PARTS, SETTINGS, Part, again, extension, part, parts_of, setting
+from pipeline.trials.part import PARTS, SETTINGS, Part, again, extension, names_with, part, setting
 from pipeline.trials.shapes import LayerShape, dense_shapes
-from pipeline.trials.trial import Trial
 
 Train = TypeVar("Train", bound=Callable[..., Iterator[Any]])  # `harness` reads the yielded values
 STEP, EPOCH = "step", "epoch"
@@ -34,15 +34,12 @@ SEED, OWN = "seed", "own"
 class Trainer(Part):
     """The configuration's view of a trainer."""
 
-    runs: ClassVar[str] = ""  # `module:attribute` of the `pipeline.learning.run.Run` that trains a pack
     built_in: ClassVar[bool] = False  # whether it trains this package's networks, many trials at once
     brings: ClassVar[Mapping[str, type[Part]]] = {}  # by slot, the part that its trials always have
-    version: ClassVar[int] = 0  # of its results
     calibrates: ClassVar[str] = ""  # the setting that a target epsilon sets; larger is more noise; empty for none
     requires: ClassVar[tuple[str, ...]] = ()  # packages that must be installed on the training host
     public: ClassVar[Mapping[str, str]] = {}  # why its own metrics may be logged when private records are not, by name
     redraws: ClassVar[bool] = False  # whether a second run draws other noise, as it does not come from the seed
-    source: ClassVar[str] = ""  # file of the function, for messages
     # Function from a trial with its noise to the `dp_accounting.DpEvent` of a step or an epoch (`per`).
     event: ClassVar[staticmethod[[Any], Any] | None] = None
     per: ClassVar[str] = STEP
@@ -58,8 +55,8 @@ class Trainer(Part):
         return self.event(trial)
 
     def run(self, trial: Trial) -> str:
-        """Return `module:attribute` of the code that trains a trial."""
-        return self.runs
+        """Return `module:attribute` of the `pipeline.learning.run.Run` that trains a pack."""
+        raise NotImplementedError
 
     def layers(self, trial: Trial) -> tuple[LayerShape, ...]:
         """Return the shapes of the trained layers, as far as they are known."""
@@ -95,7 +92,6 @@ class _Network(_TrainerPart):
     """A placeholder for the trainer's own network."""
 
     convolutional = own = False
-    version = 0
 
 
 @part("loss", "by_trainer", trainer_only=True)
@@ -113,6 +109,7 @@ class _Optimizer(_TrainerPart):
 class _Stated(_TrainerPart, mechanism.Mechanism):
     """A privacy event that the trainer states."""
 
+    slot, name, label = "mechanism", "by_trainer", "by_trainer"  # it is not registered, as `Stated` has this name
     composed = True
 
     def kind(self, trial: Trial) -> str:
@@ -145,9 +142,8 @@ class Stated(_Stated):
         super().check(trial)
         name = trial.parts.trainer.calibrates  # of the setting for the noise
         noise_is_given = name in dict(trial.given) and getattr(trial, name) != SETTINGS[name].default
-        if self.target_epsilon and noise_is_given:
-            raise ConfigError("target_epsilon", f"sets {name}; give one of the two",
-                              f"target_epsilon {self.target_epsilon} and {name} {getattr(trial, name)}")
+        refuse(self.target_epsilon and noise_is_given, "target_epsilon", f"sets {name}; give one of the two",
+               f"target_epsilon {self.target_epsilon} and {name} {getattr(trial, name)}")
 
 
 @part("sampler", "by_trainer", trainer_only=True)
@@ -160,44 +156,32 @@ class _Sampler(_TrainerPart, sampler.Sampler):
 class External(Trainer):
     """A user's trainer."""
 
-    runs: ClassVar[str] = "pipeline.learning.harness:Harness"
     user_check: ClassVar[staticmethod[[Any], None] | None] = None  # the user's function, which refuses settings
 
     trainer_version: int = setting(0, "version of a user's trainer; by default that which is loaded", low=0)
 
-    def settled(self, trial: Trial) -> dict[str, Any]:
-        """Return the loaded version if none is given."""
-        return {} if self.trainer_version else {"trainer_version": self.version}
+    def run(self, trial: Trial) -> str:
+        return "pipeline.learning.harness:Harness"
 
     def layers(self, trial: Trial) -> tuple[LayerShape, ...]:
-        """Return layers for planning: a certified trainer's biases are the numbers that a record contributes.
-
-        Another trainer counts as softmax regression, which only affects the order in which trials start.
-        """
-        if not self.parameters:
+        """Return layers for planning: a certified trainer's biases are the numbers that a record contributes."""
+        if not self.parameters:  # softmax regression, which only affects the order in which trials start
             n_inputs = math.prod(trial.parts.features.shape(trial))
             return dense_shapes((n_inputs, trial.parts.data.spec.n_classes))
         return dense_shapes((0, _contribution_length(self.name, self.parameters, trial)))
 
     def check(self, trial: Trial) -> None:
-        """Refuse settings that do not go with this user's trainer.
-
-        The trainer decides some slots itself, for example the network, and nothing else may be given for these. Secure
-        noise needs a trainer that returns each record's contribution. A mechanism must bound such contributions as flat
-        vectors, because they have no layers.
-        """
+        """Refuse settings that do not go with this user's trainer."""
         is_certified = self.parameters is not None  # it returns contributions, and does not state an event
-        given = dict(trial.given)
         for slot, own_part in self.brings.items():
-            name = given.get(slot, own_part.name)
+            name = dict(trial.given).get(slot, own_part.name)
             refuse(name != own_part.name, slot, f"is the affair of trainer '{self.name}'", f"'{name}'",
                    "leave it out or, of trials with another trainer, give it in `cases`")
         refuse(trial.parts.release.secret and not is_certified, "noise", f"nobody checked what trainer '{self.name}' "
                "states", "'secure'", "use 'research', or a trainer that hands in contributions (per_record)")
-        if is_certified and not trial.parts.mechanism.flat:
-            flat = [name for name, cls in parts_of("mechanism", mechanism.Mechanism).items() if cls.flat]
-            raise ConfigError("mechanism", f"must be one of {', '.join(flat)} with trainer '{self.name}', whose "
-                              "contributions have no layers", f"'{trial.mechanism}'")
+        refuse(is_certified and not trial.parts.mechanism.flat, "mechanism", "must be one of "
+               f"{', '.join(names_with('mechanism', 'flat'))} with trainer '{self.name}', whose contributions have no "
+               "layers", f"'{trial.mechanism}'")
         if self.user_check:
             self.user_check(trial)
 
@@ -282,20 +266,17 @@ def trainer(name: str, *, version: int, event: Callable[[Any], Any] | None = Non
                "must be a setting with a number that is no whole one", f"'{calibrates}'")
 
     def register(function: Train) -> Train:
-        """Register a generator function with the parts that the trainer decides itself, and return it unchanged.
-
-        A trainer that states its own event also brings a mechanism and a sampler. The others use this package's.
-        """
+        """Register a generator function with the parts that the trainer decides itself, and return it unchanged."""
         refuse(not inspect.isgeneratorfunction(function), "trainer", f"'{name}' must be a generator function, which "
                "yields after each epoch", repr(function))
         shown_label = (label or name) + ("" if per_record else " (stated)")  # shown next to certified results
         brings: dict[str, type[Part]] = {"algorithm": part("algorithm", name)(type(name, (_TrainerPart, Feedback), dict(
             works=staticmethod(function), label=shown_label, per_record=per_record or None)))}
         brings |= {slot: PARTS[slot]["by_trainer"] for slot in ("network", "loss", "optimizer")}
-        if not per_record:
-            brings["mechanism"] = Stated if calibrates else _with_name_of(Stated, _Stated)
-            own_sampler = type("Sampler", (_Sampler,), dict(relation=relation, independent=relation == "add/remove"))
-            brings["sampler"] = _with_name_of(_Sampler, own_sampler)
+        if not per_record:  # it states its own event, and uses no mechanism and sampler of this package
+            brings["mechanism"] = Stated if calibrates else _Stated
+            brings["sampler"] = type("Sampler", (_Sampler,), dict(relation=relation,
+                                                                  independent=relation == "add/remove"))
         extension("trainer", name, External, own_settings, works=staticmethod(function), label=shown_label,
                   brings=brings, version=version, event=event and staticmethod(event), per=per, relation=relation,
                   calibrates=calibrates, requires=tuple(requires), redraws=randomness == OWN, public=dict(public or {}),
@@ -303,12 +284,6 @@ def trainer(name: str, *, version: int, event: Callable[[Any], Any] | None = Non
                   user_check=check and staticmethod(check), source=inspect.getsourcefile(function) or "")
         return function
     return register
-
-
-def _with_name_of(registered: type[Part], cls: type[Part]) -> type[Part]:
-    """Give a class the slot, name and label of a registered class, and return it."""
-    cls.slot, cls.name, cls.label = registered.slot, registered.name, registered.label
-    return cls
 
 
 @lru_cache(maxsize=1024)

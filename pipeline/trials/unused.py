@@ -7,14 +7,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import Field
 from typing import TYPE_CHECKING, Any
 
-from pipeline.trials.condition import Need
 from pipeline.trials.feedback import Feedback
 from pipeline.trials.fields import ConfigError, in_files, listed_or, plain
 from pipeline.trials.naming import counted
-from pipeline.trials.part import PARTS, SETTINGS, SLOTS, declares, owners, parts_of
+from pipeline.trials.part import PARTS, SETTINGS, SLOTS, declares, owners, parts_of, unmet
 
 if TYPE_CHECKING:
     from pipeline.trials.config import TrialConfig
@@ -41,22 +39,16 @@ def check_written(entries: Iterable[tuple[str, str, Any]], trials: Sequence[Writ
             if field in trial.used() or (not place.startswith("search.") and field not in trial.ignored):
                 accepted.add(entry)
     for field, place, value in entries:
-        reason = ""
-        if place not in trials_by_place:
-            reason = f"{in_files(field)}: is overridden by every case, got {value!r}; leave it out"
-        elif place not in accepted:
-            reason = why_unused(field, trials_by_place[place])
-        if reason:
-            error = ConfigError(reason)
+        if place not in accepted:
+            ignoring = trials_by_place.get(place)
+            error = ConfigError(why_unused(field, ignoring)) if ignoring else ConfigError(
+                field, "is overridden by every case", repr(value), "leave it out")
             error.at = place
             raise error
 
 
 def ignored(trials: Sequence[Written]) -> str:
-    """Return which trials ignore which written fields, for example `sigma, tau_h by 3 trials of mechanism none`.
-
-    The text is empty if no field that would have an effect is ignored.
-    """
+    """Return which trials ignore which written fields, for example `sigma, tau_h by 3 trials of mechanism none`."""
     ignoring: dict[str, list[int]] = {}  # field -> the trials that ignore it, by index
     for index, (trial, places) in enumerate(trials):
         for field in (field for field in places if field in trial.ignored):  # a preset's settings are not written
@@ -84,9 +76,9 @@ def _described(group: Sequence[TrialConfig], all_trials: Sequence[TrialConfig]) 
 def why_unused(field: str, trials: Sequence[TrialConfig]) -> str:
     """Return `field: is not used with ..., got ...; use ...`, for trials that all ignore the field."""
     trial = trials[0]
-    declared = [SETTINGS[field]] if field in SLOTS else [
-        part.__dataclass_fields__[field] for part in trial.parts if declares(part, field)]
-    missing = _unmet(declared[0], trial) if declared else []
+    declared = SETTINGS[field] if field in SLOTS else next(
+        (part.__dataclass_fields__[field] for part in trial.parts if declares(part, field)), None)
+    missing = unmet(declared, trial) if declared else []
     reasons = [need.actual(trial) for need in missing]
     remedies = [" with ".join(need.text for need in missing)] if missing else []
     for slot, names, condition in _elsewhere(field, trial):
@@ -102,30 +94,24 @@ def why_unused(field: str, trials: Sequence[TrialConfig]) -> str:
     return f"{in_files(field)}: is not used with {' and '.join(reasons)}, got {values}; use {', or '.join(remedies)}"
 
 
-def _unmet(declared: Field[Any], trial: TrialConfig) -> list[Need]:
-    """Return the conditions for the use of a setting that the trial does not meet."""
-    return [need for need in declared.metadata["needs"] if not need.holds(trial)]
-
-
 def _elsewhere(field: str, trial: TrialConfig) -> list[tuple[str, list[str], str]]:
-    """Return (slot, names of parts, condition) for parts that use `field` and could replace the trial's own.
+    """Return (slot, names, condition such as ` with sigma > 0`) of parts that use a field and could take the place.
 
-    The condition is a text such as ` with sigma > 0`, or empty. Mechanisms come first. If the trial's algorithm takes
-    none of the projectors with the setting, algorithms that take one replace it. Parts that use the setting only
-    beside certain other parts are returned if there are no better ones.
+    Mechanisms come first. Parts that use the field only beside certain other parts are returned for want of better.
     """
     replacements: list[tuple[str, list[str], str]] = []
     beside_others: list[tuple[str, list[str], str]] = []
     for slot, having in sorted(owners(field).items(), key=lambda item: item[0] != "mechanism"):
         names = [name for name in having if name != getattr(trial, slot)]
         if slot == "projector" and names and not set(names) & set(trial.parts.feedback.projectors):
+            # The trial's algorithm takes none of the projectors with the field, so another algorithm replaces it.
             algorithms = {name: cls for name, cls in parts_of("algorithm", Feedback).items()
                           if set(cls.projectors) & set(names)}
             is_default = any(cls.projectors[0] in names for cls in algorithms.values())
             condition = "" if is_default else f" with projector {listed_or(names)}"
             replacements.append(("algorithm", list(algorithms), condition))
         elif names:
-            needs = _unmet(PARTS[slot][names[0]].__dataclass_fields__[field], trial)
+            needs = unmet(PARTS[slot][names[0]].__dataclass_fields__[field], trial)
             condition = "".join(f" with {need.text}" for need in needs)
             is_beside_others = any(need.name in PARTS for need in needs)
             (beside_others if is_beside_others else replacements).append((slot, names, condition))

@@ -26,10 +26,10 @@ from pipeline.accounting.photon import (
 )
 from pipeline.experiment.experiment import parse_experiment
 from pipeline.learning.feedback.algorithms import ternarize
-from pipeline.learning.feedback.projectors import make_projector
+from pipeline.learning.feedback.projection import make_projector
 from pipeline.trials.camera import camera_of
 from pipeline.trials.config import TrialConfig
-from pipeline.trials.transmission import transmission
+from pipeline.trials.streams import transmission
 
 TRIAL = TrialConfig(algorithm="pdfa", projector="opu_physical", mechanism="photonic", joint_release=True, hidden=(12,),
                     dataset="digits", batch_size=64, epochs=3, photons=0.5, dark_counts=0.05)

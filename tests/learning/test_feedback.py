@@ -6,7 +6,7 @@ import torch
 
 from pipeline.learning.alignment import cosines, true_gradient
 from pipeline.learning.feedback.algorithms import DirectFeedback, ternarize
-from pipeline.learning.feedback.losses import CrossEntropy, make_loss
+from pipeline.learning.feedback.losses import CrossEntropy, LabelSmoothing
 from pipeline.learning.mechanisms.base import mean_outer_products
 from pipeline.learning.network.network import Mlp, Parameters
 from pipeline.trials.component import MAX_ERROR_NORM
@@ -64,7 +64,7 @@ def test_error_is_the_gradient_of_the_loss_at_the_logits(case, smoothing):
     losses = torch.nn.functional.cross_entropy(leaf.flatten(0, 1), y.flatten(), reduction="none",
                                                label_smoothing=smoothing).view(R, M)
     losses.sum().backward()
-    loss_of = make_loss(TrialConfig(loss="label_smoothing", smoothing=smoothing)) if smoothing else output_error
+    loss_of = LabelSmoothing(TrialConfig(loss="label_smoothing", smoothing=smoothing)) if smoothing else output_error
     error, loss = loss_of(logits, y)
     torch.testing.assert_close(error, leaf.grad)
     torch.testing.assert_close(loss, losses.mean(dim=1).detach())
@@ -78,7 +78,7 @@ def test_no_error_is_longer_than_the_bound_on_it():
     """Not even where the label is the one class that the network excludes."""
     logits, labels = torch.tensor([[[-1e4, 1e4, -1e4], [0.0, 0.0, 0.0]]]), torch.tensor([[0, 1]])
     for smoothing in (0.0, 0.3, 0.9):
-        error, _ = make_loss(TrialConfig(loss="label_smoothing", smoothing=smoothing))(logits, labels)
+        error, _ = LabelSmoothing(TrialConfig(loss="label_smoothing", smoothing=smoothing))(logits, labels)
         assert error.norm(dim=-1).max() <= MAX_ERROR_NORM
         torch.testing.assert_close(error.sum(-1), torch.zeros(1, 2))
 

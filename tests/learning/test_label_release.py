@@ -14,7 +14,6 @@ from pipeline.accounting.curves import gdp_eps
 from pipeline.accounting.label import label_epsilons, label_mu
 from pipeline.auditing.two_point import gaussian_log_ratio, two_point_step_audit
 from pipeline.learning.data.dataset import load
-from pipeline.learning.feedback.algorithms import make_feedback
 from pipeline.learning.feedback.losses import CrossEntropy
 from pipeline.learning.mechanisms import make_mechanism
 from pipeline.learning.network.network import Mlp
@@ -34,7 +33,7 @@ HALVES = (0.0, 0.0, *[-50.0] * 8)  # logits: two classes with probability 1/2
 def make(*trials):
     pack = Pack(trials)
     net = Mlp(trials[0].layer_sizes, "tanh", [t.seed for t in trials])
-    feedback = make_feedback(pack, net, CPU)
+    feedback = pack.shared.parts.feedback.load()(pack, net, CPU)
     return feedback, make_mechanism(pack, net, CPU, feedback.matrices)
 
 

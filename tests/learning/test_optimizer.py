@@ -3,7 +3,6 @@
 import pytest
 import torch
 
-from pipeline.learning.optimizer import make_optimizer
 from pipeline.trials.config import TrialConfig
 
 OF_TORCH = {
@@ -23,11 +22,11 @@ def test_weights_have_the_bits_of_the_class_of_torch_as_the_step_size_falls_and_
     config = TrialConfig(dataset="digits", learning_rate=0.1, **SETTINGS[name])
     start = torch.randn(3, 1001, generator=torch.Generator().manual_seed(1))
     ours, theirs, update = start.clone(), start.clone().requires_grad_(), torch.empty_like(start)
-    optimizer, reference = make_optimizer(config, ours, update), OF_TORCH[name](theirs)
+    optimizer, reference = config.parts.optimizer.load()(config, ours, update), OF_TORCH[name](theirs)
     for step in range(6):
         if step == 3:
             kept = {key: value.clone() for key, value in optimizer.state.items()}
-            optimizer = make_optimizer(config, ours, update)
+            optimizer = config.parts.optimizer.load()(config, ours, update)
             optimizer.restore(kept)
         update.normal_(generator=torch.Generator().manual_seed(10 + step))
         theirs.grad = update.clone()

@@ -15,15 +15,14 @@ from pipeline.experiment.experiment import load_experiment
 from pipeline.learning import randomness
 from pipeline.learning.data.dataset import load
 from pipeline.learning.feedback.physical import PhysicalOpuProjector
-from pipeline.learning.feedback.projection import SimulatedOpuProjector
-from pipeline.learning.feedback.projectors import make_projector
+from pipeline.learning.feedback.projection import SimulatedOpuProjector, make_projector
 from pipeline.learning.opu import simulated_device
 from pipeline.learning.run import train
 from pipeline.learning.training import Training
 from pipeline.trials.camera import ZYLA_4_2, Camera, camera_of
 from pipeline.trials.config import ConfigError, TrialConfig
 from pipeline.trials.packs import Pack
-from pipeline.trials.transmission import transmission
+from pipeline.trials.streams import transmission
 
 IDEAL = Camera(photons=1e3, reference_ratio=2.0, dark_counts=0.0, read_noise=0.0, full_well=0.0, adc_bits=0, std=0.5,
                n_inputs=10)

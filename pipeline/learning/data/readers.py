@@ -25,13 +25,37 @@ import numpy as np
 
 from pipeline.learning.data.download import DataError, fetch, read_cached
 from pipeline.package import cache_folder
-from pipeline.trials.datasets import DIGESTS, DatasetSpec
+from pipeline.trials.datasets import DatasetSpec
 
 BASE_URLS = {
     "fashion_mnist": "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
     "mnist": "https://ossci-datasets.s3.amazonaws.com/mnist/",
     "cifar10": "https://www.cs.toronto.edu/~kriz/",
     "svhn": "http://ufldl.stanford.edu/housenumbers/",
+}
+
+# SHA-256 of the decompressed files
+DIGESTS = {
+    "fashion_mnist": {
+        "train-images-idx3-ubyte": "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
+        "train-labels-idx1-ubyte": "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
+        "t10k-images-idx3-ubyte": "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
+        "t10k-labels-idx1-ubyte": "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
+    },
+    "mnist": {
+        "train-images-idx3-ubyte": "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
+        "train-labels-idx1-ubyte": "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
+        "t10k-images-idx3-ubyte": "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
+        "t10k-labels-idx1-ubyte": "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
+    },
+    "cifar10": {
+        "data_batch_1.bin": "af06af7e59043022e74c1de78435bb1e540c2a69c3c48a45046f06382ff3e474",
+        "data_batch_2.bin": "2b73bdf0f23211b3b6d3765662fdd17ae3a18b5a52bcc586fcab5a8a9ac4de32",
+        "data_batch_3.bin": "58c7214d1aba195372afb04f9eb65926777f4611a94a91b6a7b0081219697d36",
+        "data_batch_4.bin": "54594a9f40dde9ea3050c26bd522a7dd79d6272eb9eb131ee26a57b4df0dcf51",
+        "data_batch_5.bin": "4eba8c9ad546591656580c4fa2f6a1c22833a8ed65b38b15d5e7842d349c2ffb",
+        "test_batch.bin": "a96c53182bf9bf85d78e8877085ad442fa0bb020460c8abfa23438f79173bc84",
+    },
 }
 
 IDX_FOLDERS = {"fashion_mnist": "FashionMNIST/raw", "mnist": "MNIST/raw"}

@@ -20,8 +20,7 @@ from typing import Any
 
 import torch
 
-from pipeline.learning.feedback.projection import Projector
-from pipeline.learning.feedback.projectors import make_projector
+from pipeline.learning.feedback.projection import Projector, make_projector
 from pipeline.learning.network.network import Network
 from pipeline.learning.randomness import Noise
 from pipeline.trials.feedback import Feedback as FeedbackPart
@@ -153,11 +152,6 @@ def back_propagation(pack: Pack, net: Network, device: torch.device) -> BackProp
 
 
 FeedbackFactory = Callable[[Pack, Network, torch.device], Feedback]
-
-
-def make_feedback(pack: Pack, net: Network, device: torch.device) -> Feedback:
-    """Make the pack's feedback path."""
-    return pack.shared.parts.feedback.load()(pack, net, device)
 
 
 def register_feedback(name: str, factory: FeedbackFactory, *, projectors: Sequence[str] = ("none",),

@@ -73,8 +73,3 @@ class LabelSmoothing(CrossEntropy):
     def targets(self, labels: torch.Tensor, classes: int) -> torch.Tensor:
         share = self.config.smoothing
         return super().targets(labels, classes).mul_(1 - share).add_(share / classes)
-
-
-def make_loss(config: TrialConfig) -> Loss:
-    """Make the pack's loss."""
-    return config.parts.loss.load()(config)

@@ -18,7 +18,7 @@ from pipeline.learning.feedback.projection import Projector, check_ternary
 from pipeline.learning.network.layers import matmul
 from pipeline.learning.randomness import Noise, StepGenerators
 from pipeline.trials.camera import Camera
-from pipeline.trials.transmission import transmission
+from pipeline.trials.streams import transmission
 
 EXPOSURES = 4  # per record
 BLOCK = 16  # torch's block of normal draws on a CPU; it draws a last, partial block again

@@ -20,7 +20,9 @@ from torch import Tensor
 
 from pipeline.learning.network.layers import matmul
 from pipeline.learning.opu import import_lightonml, open_host_opu, simulated_device
-from pipeline.learning.randomness import Noise
+from pipeline.learning.randomness import Noise, integer_seed
+from pipeline.trials.camera import camera_of
+from pipeline.trials.config import TrialConfig
 
 CENTERING_EXPOSURES = 64  # of a real OPU, over which the mean of B is averaged
 
@@ -225,3 +227,14 @@ class HardwareOpuProjector(Projector):
 
     def close(self) -> None:
         self._finalizer()
+
+
+def make_projector(trials: Sequence[TrialConfig], n_out_total: int, device: torch.device | str) -> Projector:
+    """Make the projector of a pack's trials, to hidden layers of this total width."""
+    shared = trials[0]
+    options = {}
+    if shared.physical:
+        options = {"cameras": [camera_of(t) for t in trials], "noise_seeds": [t.seed for t in trials]}
+    seeds = [integer_seed(t.seed, "feedback") for t in trials]
+    n_classes, projector = shared.layer_sizes[-1], shared.parts.projector.load()
+    return projector(n_classes, n_out_total, seeds, shared.feedback_std, device, **options)
