@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections import Counter
+from collections import ChainMap, Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from pipeline.trials.mechanism import Mechanism
 from pipeline.trials.naming import run_name
 from pipeline.trials.part import PARTS, SETTINGS
 
-ALGORITHM_LABELS = LABELS
+ALGORITHM_LABELS: ChainMap[str, str] = ChainMap({}, LABELS)  # type: ignore[arg-type] # those of a report come first
 NON_PRIVATE = "non-private"
 STATED = "stated"  # a trainer states the epsilon, and no setting determines it
 NO_VALUE = "–"  # text of a cell without a value

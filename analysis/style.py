@@ -6,16 +6,18 @@ import math
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from io import BytesIO
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import seaborn as sns
-from matplotlib import rc_context
+from matplotlib import font_manager, rc_context
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
+from matplotlib.gridspec import GridSpec
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
 from matplotlib.ticker import NullLocator
@@ -24,6 +26,7 @@ from matplotlib.transforms import ScaledTranslation
 from analysis import svg
 from analysis.runs import ALGORITHM_LABELS
 from analysis.text import n_seeds
+from pipeline.trials.fields import refuse
 from pipeline.trials.trainer import is_stated
 
 
@@ -46,12 +49,54 @@ PALETTE = _Looks({"softmax": _COLORS[7], "bp": _COLORS[0], "dfa": _COLORS[2], "t
 MARKERS = _Looks({"softmax": "p", "bp": "o", "dfa": "s", "tdfa": "D", "pdfa": "^", "hybrid": "v"}, "PX<>h")
 LINES = _Looks({"softmax": (0, (3, 1, 1, 1)), "bp": "-", "dfa": (0, (6, 1.5)), "tdfa": (0, (6, 1.5, 1, 1.5)),
                 "pdfa": (0, (1.5, 1)), "hybrid": (0, (6, 1.5, 1, 1.5, 1, 1.5))}, ["-."])
-FORMATS = ("svg", "pdf", "png")
+FORMATS = ("svg", "pdf", "png", "eps")
+LINE, PANEL = 0.17, 2.4  # inches: height of a line of a legend, least width of a panel
 SHIFT = 3.0  # points (1/72 inch) between the curves of two algorithms
 LARGE_TICK = 1e5  # from here on, labels of ticks have powers of ten
 INTERVALS = "mean, 95% intervals:\nthick bootstrap, thin t"
 # Without dates, equal runs give equal files.
-_NO_DATE: dict[str, dict[str, None]] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}}
+_NO_DATE: dict[str, dict[str, None]] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}, "eps": {}}
+
+
+@dataclass(frozen=True)
+class Files:
+    """How figures are written.
+
+    Attributes:
+        formats: of `FORMATS`; a page has the SVG, which is always among the files.
+        width: of every figure in inches, with legends below; 0 for its own width, with legends beside.
+        font: family; empty for that of matplotlib.
+        labels: names of algorithms in place of their own.
+    """
+
+    formats: tuple[str, ...] = ("svg", "pdf", "png")
+    width: float = 0.0
+    font: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        refuse(unknown := [name for name in self.formats if name not in FORMATS], "--format",
+               f"must be one of {', '.join(FORMATS)}", ", ".join(unknown))
+        refuse(not (self.width == 0 or 1 <= self.width <= 50), "--width", "must be 1 to 50 inches", f"{self.width:g}")
+        installed = sorted(font_manager.get_font_names())
+        refuse(self.font and self.font not in installed, "--font",
+               f"must be a font of this machine ({', '.join(installed)})", f"'{self.font}'")
+
+
+_files = Files()
+
+
+@contextmanager
+def written_as(files: Files) -> Iterator[None]:
+    """Within the context, write figures so."""
+    global _files
+    _files = files
+    ALGORITHM_LABELS.maps[0].update(files.labels)
+    try:
+        yield
+    finally:
+        _files = Files()
+        ALGORITHM_LABELS.maps[0].clear()
 
 
 @contextmanager
@@ -60,7 +105,7 @@ def theme() -> Iterator[None]:
     output: dict[Any, Any] = {
         "svg.fonttype": "none", "pdf.fonttype": 42,  # text, not outlines
         "svg.hashsalt": "photonic",  # equal figures get equal files
-        "savefig.dpi": 300}
+        "savefig.dpi": 300, **({"font.family": _files.font} if _files.font else {})}
     with rc_context({**sns.axes_style("ticks"), **sns.plotting_context("paper"), "legend.frameon": False, **output}):
         yield
 
@@ -91,15 +136,35 @@ def widen_columns(figure: Figure) -> None:
 
 
 def draw(figure: Figure) -> dict[str, bytes]:
-    """Return the figure as `svg`, `pdf` and `png` (300 dpi); the SVG has annotations for a page (`analysis.svg`)."""
+    """Return the figure in all formats (300 dpi); the SVG has annotations for a page (`analysis.svg`)."""
     names, files = svg.name(figure), {}
     with theme(), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing")  # the SVG has it as text; PDF and PNG have a box
-        for extension in FORMATS:
+        if _files.width:
+            _fit(figure, _files.width)
+        for extension in dict.fromkeys(("svg", *_files.formats)):
             file = BytesIO()
             figure.savefig(file, format=extension, metadata=_NO_DATE[extension])
             files[extension] = file.getvalue()
         return files | {"svg": svg.annotate(files["svg"], names)}
+
+
+def _fit(figure: Figure, width: float) -> None:
+    """Give a figure a width in inches, with its legends below, and only as many panels in a row as fit."""
+    height = figure.get_figheight()
+    grids = {spec.get_gridspec() for ax in figure.axes if (spec := ax.get_subplotspec())}
+    if len(grids) == 1 and (columns := max(1, int(width / PANEL))) < (grid := grids.pop()).ncols:
+        rows = math.ceil(len(figure.axes) / columns)
+        height *= rows / grid.nrows
+        grid = GridSpec(rows, columns, figure)
+        for number, ax in enumerate(figure.axes):
+            ax.set_subplotspec(grid[number])
+    for ax in figure.axes:
+        ax.title.set_fontsize("small")
+    for legend in figure.legends:
+        legend.set_loc("outside lower center")
+        height += LINE * (2 + len(legend.get_texts()) + legend.get_title().get_text().count("\n"))
+    figure.set_size_inches(width, height)
 
 
 def look(algorithm: str) -> dict[str, Any]:

@@ -92,6 +92,11 @@ def _add_report(commands: Commands) -> None:
                         help="mark imported results in the frontier; may be repeated")
     report.add_argument("--where", action="append", default=[], metavar="FIELD=VALUE",
                         help="only trials with this value, or one of [A, B]; may be repeated; has its own folder")
+    report.add_argument("--width", type=float, default=0.0, metavar="INCHES",
+                        help="width of every figure, with text of unchanged size and legends below, for example 3.25")
+    report.add_argument("--font", default="", metavar="FAMILY", help="font of figures, for example 'DejaVu Serif'")
+    report.add_argument("--format", default="svg,pdf,png", metavar="A,B",
+                        help="formats of figures: svg, pdf, png, eps (default: %(default)s)")
 
 
 def _add_account(commands: Commands) -> None:

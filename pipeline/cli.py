@@ -151,6 +151,7 @@ def _report(options: Namespace) -> int:
 
     The exit code is 1 if drawing an exhibit raised an error.
     """
+    from analysis.style import Files, written_as
     from pipeline.tracking.reader import Reader
 
     if options.mlruns_b and not options.other:
@@ -159,7 +160,8 @@ def _report(options: Namespace) -> int:
     experiment = _experiment(options)
     store = Reader(root=options.mlruns)
     experiment = _with_suggestions(experiment, store)
-    report = _compare(experiment, store, options) if options.other else _report_of(experiment, options)
+    with written_as(Files(tuple(options.format.split(",")), options.width, options.font, experiment.labels)):
+        report = _compare(experiment, store, options) if options.other else _report_of(experiment, options)
     lines = [report.notice] if report.notice else []
     lines += report.headline
     *files, page = report.files

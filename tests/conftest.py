@@ -132,7 +132,9 @@ def said(monkeypatch):
 @pytest.fixture
 def only_svg(monkeypatch):
     """Figures are written in one format, which takes a third of the time."""
-    monkeypatch.setattr("analysis.style.FORMATS", ("svg",))
+    from analysis import style  # here, as most tests draw nothing
+
+    monkeypatch.setattr(style, "_files", style.Files(("svg",)))
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from matplotlib.typing import LineStyleType
 
 from analysis.exhibits.catalogue import exhibit
 from analysis.exhibits.exhibit import Exhibit
-from analysis.exhibits.metrics import METRICS, Metric
+from analysis.exhibits.metrics import METRICS, Metric, layer_name
 from analysis.runs import (
     ALGORITHM_LABELS,
     NON_PRIVATE,
@@ -31,6 +31,7 @@ from analysis.runs import (
     require_replicates,
     setting_label,
     such,
+    trials_of,
 )
 from analysis.statistics import SUMMARY
 from analysis.style import MARKERS, panels, present, seeds, theme
@@ -43,7 +44,7 @@ ACCURACY, COSINE = METRICS["accuracy"], METRICS["alignment"]
 INTERVAL = "mean, 95% bootstrap band"
 PER_ROW = 3
 CAPTION = ("Validation accuracy by epoch, a panel for each algorithm, dashed without privacy and brighter with more "
-           "noise; last, alignment of PDFA's second layer (Figure 2 of Ohana et al. 2021): {}")
+           "noise; last, alignment of PDFA's {} (Figure 2 of Ohana et al. 2021): {}")
 
 
 class MissingSeries(ReportError):
@@ -58,17 +59,18 @@ def draw(runs: pd.DataFrame, store: Reader) -> Exhibit:
     """
     require_replicates(runs)
     accuracy = load_history(store, runs, "validation/accuracy")
-    alignment = load_history(store, such(runs, lambda trial: trial.parts.feedback.optical), ALIGNMENT)
+    optical_runs = such(runs, lambda trial: trial.parts.feedback.optical)
+    alignment, layer = load_history(store, optical_runs, ALIGNMENT), layer_name(LAYER, trials_of(optical_runs))
     table = tabulate(accuracy, alignment)
-    caption = CAPTION.format(means_text(table["n"], "with 95% bootstrap bands"))
+    caption = CAPTION.format(layer, means_text(table["n"], "with 95% bootstrap bands"))
     return Exhibit.of_means("figure2", title="Learning curves and alignment", caption=caption, rows=table,
-                            figure=plot(accuracy, alignment))
+                            figure=plot(accuracy, alignment, layer))
 
 
-def plot(accuracy: pd.DataFrame, alignment: pd.DataFrame) -> Figure:
+def plot(accuracy: pd.DataFrame, alignment: pd.DataFrame, layer: str = f"layer {LAYER}") -> Figure:
     """Plot a panel of validation accuracy for each algorithm on one scale, a panel of PDFA's alignment, and a legend.
 
-    The alignment is of pdfa trials. Without either history there is nothing to show (`MissingSeries`).
+    The alignment is of a layer of pdfa trials. Without either history there is nothing to show (`MissingSeries`).
     """
     if accuracy.empty:
         raise MissingSeries("figure2: needs validation/accuracy, found none")
@@ -79,7 +81,7 @@ def plot(accuracy: pd.DataFrame, alignment: pd.DataFrame) -> Figure:
         for algorithm, ax in zip(algorithms, axes, strict=False):
             accuracy_axes(accuracy, algorithm, ax, settings)
             ax.sharey(axes[0])
-        alignment_axes(alignment, axes[-1], settings)
+        alignment_axes(alignment, axes[-1], settings, layer)
         colors = noise_colors(settings)
         handles = [Line2D([], [], color=colors[setting], linestyle=_dashes(setting), label=setting_label(setting))
                    for setting in settings]
@@ -103,8 +105,8 @@ def accuracy_axes(history: pd.DataFrame, algorithm: str, ax: Axes, settings: Seq
     return _finish(ax, "Validation accuracy (%)")
 
 
-def alignment_axes(history: pd.DataFrame, ax: Axes, settings: Sequence[str]) -> Axes:
-    """Plot alignment of pdfa's layer 2 by epoch: cosine of its update with the true gradient; colour by noise.
+def alignment_axes(history: pd.DataFrame, ax: Axes, settings: Sequence[str], layer: str) -> Axes:
+    """Plot alignment of a layer of pdfa trials by epoch: cosine of its update with the true gradient; colour by noise.
 
     There must be pdfa trials (`MissingSeries`).
     """
@@ -114,7 +116,7 @@ def alignment_axes(history: pd.DataFrame, ax: Axes, settings: Sequence[str]) -> 
     for setting in settings:
         _curve(ax, history[history["setting"] == setting], COSINE, color=noise_colors(settings)[setting],
                linestyle=_dashes(setting), marker=MARKERS["pdfa"], label=setting_label(setting))
-    ax.set_title(f"PDFA, layer {LAYER}")
+    ax.set_title(f"PDFA, {layer}")
     return _finish(ax, "Alignment (cosine)")
 
 

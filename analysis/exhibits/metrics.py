@@ -83,6 +83,12 @@ METRICS = {metric.name: metric for metric in (
 )}
 
 
+def layer_name(number: int, trials: Sequence[TrialConfig]) -> str:
+    """Return the name of a layer, from 1: `layer 2`, or `output layer` if it is that of all trials."""
+    is_output = all(trial.parts.trainer.built_in and number == len(trial.layers) for trial in trials)
+    return "output layer" if trials and is_output else f"layer {number}"
+
+
 def hidden_alignment(runs: pd.DataFrame) -> pd.Series:
     """Return the mean of `alignment/layer_<k>` over hidden layers, [-1, 1]; empty if a trial lacks a layer.
 

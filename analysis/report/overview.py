@@ -18,13 +18,13 @@ import pandas as pd
 from analysis.exhibits.exhibit import Exhibit
 from analysis.exhibits.frontier.imported import file_name as file_of_import
 from analysis.exhibits.frontier.points import tightest
-from analysis.exhibits.metrics import HEADINGS
+from analysis.exhibits.metrics import HEADINGS, layer_name
 from analysis.exhibits.selection import Choice
 from analysis.exhibits.table import Cell
 from analysis.report.page import Column, Download, Page
 from analysis.report.statements import epsilons, guarantees, imported, kinds_of, notes, short, state
 from analysis.report.unfinished import Progress
-from analysis.runs import ALGORITHM_LABELS, DATASET_LABELS, NOISE, by_noise, setting_label, setting_names
+from analysis.runs import ALGORITHM_LABELS, DATASET_LABELS, NOISE, TRIAL, by_noise, setting_label, setting_names
 from analysis.text import NO_VALUE, value_text
 from pipeline.experiment.experiment import Experiment
 from pipeline.tracking.artifacts import TrackedRun
@@ -126,7 +126,8 @@ def _metric_columns(runs: pd.DataFrame) -> list[Column]:
     for name in runs.columns:
         if name.startswith("alignment/") and runs[name].notna().any():
             layer = name.removeprefix("alignment/")
-            columns.append(Column(f"cos {layer.replace('_', ' ')}",
+            measured = runs.loc[runs[name].notna(), TRIAL].dropna()
+            columns.append(Column(f"cos {layer_name(int(layer.rpartition('_')[2]), list(measured))}",
                                   [_number(value, "{:.3f}".format) for value in runs[name]], (layer, name),
                                   numeric=True, largest_first=True))
     return columns

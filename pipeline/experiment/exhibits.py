@@ -309,17 +309,19 @@ def slices(configs: Sequence[TrialConfig]) -> str:
 def panel_fields(trials: Sequence[TrialConfig]) -> tuple[str, ...]:
     """Return the one or two fields that separate the panels of small multiples; empty if none can.
 
-    The data set comes first, then fields by name, as long as there are at most `MOST_PANELS` panels.
+    Data set and network come first, then fields by name, as long as there are at most `MOST_PANELS` panels. A field
+    that the others determine is left out, such as a setting of one network.
     """
     rows = find_factors(trials)  # by trial: its values of the fields that vary
-    n_values = {name: len({row[name] for row in rows}) for name in rows[0] if name not in ("algorithm", "noise")}
-    by_priority = sorted(n_values, key=lambda name: (name != "dataset", name))
+    names = [name for name in rows[0] if name not in ("algorithm", "noise")]
     fields: tuple[str, ...] = ()
-    n_panels = 1
-    for name in by_priority:
-        if len(fields) < 2 and n_panels * n_values[name] <= MOST_PANELS:
+    n_panels, n_used = 1, 1  # with all values of the fields; with trials
+    for name in sorted(names, key=lambda name: (name not in ("dataset", "network"), name)):
+        n_values = len({row[name] for row in rows})
+        n_split = len({tuple(row[field] for field in (*fields, name)) for row in rows})
+        if len(fields) < 2 and n_panels * n_values <= MOST_PANELS and n_split > n_used:
             fields += (name,)
-            n_panels *= n_values[name]
+            n_panels, n_used = n_panels * n_values, n_split
     return fields
 
 

@@ -47,7 +47,7 @@ from pipeline.experiment.plan import Grid, Plan
 from pipeline.experiment.plugins import read_plugins
 from pipeline.experiment.preset import advice, pinned, read_preset
 from pipeline.experiment.search import read_plan, read_search
-from pipeline.experiment.sections import Chosen, Reference, read_references
+from pipeline.experiment.sections import Chosen, Reference, Shown, read_references
 from pipeline.experiment.yaml_text import Place, located, parse_yaml, placed
 from pipeline.trials.config import ConfigError, TrialConfig
 from pipeline.trials.fields import plain, refuse
@@ -69,6 +69,7 @@ class Experiment:
         plan: what is trained; a tuple of distinct trials becomes a grid. In trials from a file, unused settings have
             their defaults.
         report: exhibits that `photonic report` draws.
+        labels: names of algorithms in a report, in place of their own.
         source: the file; for trials listed in Python, the name used in messages.
         text: the file's content.
         plugins: modules of extensions, which every worker imports (`pipeline.experiment.plugins`).
@@ -91,6 +92,7 @@ class Experiment:
     plan: Plan
     resources: Resources = Resources()
     report: tuple[str, ...] = ()
+    labels: Mapping[str, str] = field(default_factory=dict)
     source: Path = Path("FILE")
     text: str = ""
     plugins: tuple[str, ...] = ()
@@ -234,9 +236,12 @@ def _experiment(top: Mapping[str, Any], path: Path, stored: bool) -> Experiment:
                 check_noise(trial)
     if not plan.asks:  # corners may be alike
         check_distinct(combinations)
+    entry = top.get("report", {})
+    report = read_as(Shown, entry if isinstance(entry, Mapping) else {"exhibits": entry}, "report")
     return Experiment(
         name=name, description=str(top.get("description", "")).strip(), plan=plan, source=path, plugins=plugins,
-        resources=resources, report=_report(top, plan), references=read_references(top), ignored=ignored(written),
+        resources=resources, report=_exhibits(report, plan), labels=report.labels,
+        references=read_references(top), ignored=ignored(written),
         places={trial.trial_key: places for trial, places in places_of.items()}, preset=preset,
         advice=advice(preset, (combination[1:] for combination in combinations)),
         chosen=read_as(Chosen, top["chosen"], "chosen") if "chosen" in top else None)
@@ -251,14 +256,13 @@ def check_name(place: str, name: Any) -> None:
            f"{len(name)}: {name!r}")
 
 
-def _report(top: Mapping[str, Any], plan: Plan) -> tuple[str, ...]:
-    """Return the exhibits of a file's report: its entry `report` or, without it, all that fit its trials."""
-    if "report" not in top:
+def _exhibits(report: Shown, plan: Plan) -> tuple[str, ...]:
+    """Return the exhibits of a file's report: those that it lists or, without a list, all that fit its trials."""
+    if report.exhibits is None:
         return plan.report
-    report = top["report"]
-    refuse(not isinstance(report, list) or not all(map(exhibits.is_known, report)), "report",
-           f"must be a list of {exhibits.names()}", repr(report))
-    for exhibit in report:
-        refuse(reason := plan.mismatch(exhibit), "report", f"{exhibit} {reason}", repr(report),
+    refuse(not isinstance(report.exhibits, list) or not all(map(exhibits.is_known, report.exhibits)), "report",
+           f"must be a list of {exhibits.names()}", repr(report.exhibits))
+    for exhibit in report.exhibits:
+        refuse(reason := plan.mismatch(exhibit), "report", f"{exhibit} {reason}", repr(report.exhibits),
                "leave it out (`report: []` draws none)")
-    return tuple(report)
+    return tuple(report.exhibits)

@@ -45,7 +45,7 @@ def read_mapping(value: Any, place: str, names: Collection[str], needed: Collect
 def read_as(section: type[Section], value: Any, place: str) -> Section:
     """Return a part of a file as the class of its section. The file must give the fields that have no default."""
     fields = dataclasses.fields(section)
-    needed = [f.name for f in fields if f.default is dataclasses.MISSING]
+    needed = [f.name for f in fields if f.default is f.default_factory is dataclasses.MISSING]
     return section(**read_mapping(value, place, [f.name for f in fields], needed))
 
 

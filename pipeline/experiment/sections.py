@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from pipeline.experiment.grid import read_as
 from pipeline.experiment.yaml_text import is_number, placed
 from pipeline.trials.config import ConfigError
+from pipeline.trials.feedback import LABELS
 from pipeline.trials.fields import check_whole, is_whole, refuse
 from pipeline.trials.naming import counted
 
@@ -57,6 +58,23 @@ class Budget:
 
     def __str__(self) -> str:
         return f"epsilon {self.epsilon:g} at delta {self.delta:g}"
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What the report of a sweep shows; a list in a file has the exhibits."""
+
+    exhibits: Any = None  # all that fit, if there is no list
+    labels: Mapping[str, str] = field(default_factory=dict)  # of algorithms, in place of their own
+
+    def __post_init__(self) -> None:
+        labels = self.labels
+        refuse(not isinstance(labels, Mapping), "report.labels", "must be a mapping from algorithms to names",
+               repr(labels))
+        for algorithm, label in labels.items():
+            refuse(algorithm not in LABELS, "report.labels", f"must be of {', '.join(LABELS)}", repr(algorithm))
+            refuse(not isinstance(label, str) or not label.strip(), f"report.labels.{algorithm}", "must be text",
+                   repr(label))
 
 
 @dataclass(frozen=True)

@@ -286,7 +286,7 @@ def test_an_accuracy_panel(histories):
 
 
 def test_the_alignment_panel(histories):
-    lines = lines_of(figure2.alignment_axes(histories[1], Figure().subplots(), SETTINGS))
+    lines = lines_of(figure2.alignment_axes(histories[1], Figure().subplots(), SETTINGS, "layer 2"))
     assert list(lines) == ["non-private", *(f"σ = {s}" for s in SETTINGS[1:])]
     assert lines["σ = 0.2"].get_ydata() == pytest.approx([0.31, 0.32, 0.33])
 

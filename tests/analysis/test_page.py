@@ -26,7 +26,7 @@ from analysis.report import page as pages
 from analysis.report.overview import trials
 from analysis.report.report import write
 from analysis.report.statements import epsilons, notes, state
-from analysis.runs import load_runs
+from analysis.runs import ALGORITHM_LABELS, load_runs
 from analysis.text import NO_VALUE
 from pipeline.cli import main
 from pipeline.experiment.experiment import load_experiment, parse_experiment
@@ -290,8 +290,29 @@ def test_an_exhibit_of_a_plugin_is_drawn_and_one_that_raises_is_left_out(tmp_pat
     with pytest.raises(ConfigError, match="exhibit: must have a name of its own, got 'frontier', which analysis"):
         catalogue.exhibit("frontier")(len)
     Path("mine.yaml").write_text(Path("mine.yaml").read_text().replace("[0, 1]", "[0]"))
-    with pytest.raises(ConfigError, match="report: alignment_by_noise needs two trials or more; leave it out"):
+    with pytest.raises(ConfigError, match="report: alignment_by_noise needs two trials or more, got .*; leave it out"):
         load_experiment("mine.yaml")
+
+
+def test_figures_for_a_paper(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("mine.yaml").write_text(f"name: mine\n{PRIVATE}\ngrid: {{clipping_norm: [1, 2], seed: [0, 1]}}\n"
+                                 "report: {labels: {dfa: DFA (ours)}, exhibits: [clipping_norm_sweep]}\n")
+    stored(tmp_path / "mlruns", "mine", load_experiment("mine.yaml").trials,
+           lambda trial: records(trial, [MEASURED], {"privacy.relation": "add/remove"}))
+    assert main(["report", "mine.yaml", "--width", "3.25", "--font", "DejaVu Serif", "--format", "eps"]) == 0
+    figure = Path("reports/mine/clipping_norm_sweep.svg").read_text(encoding="utf-8")
+    width, height = map(float, re.search(r'width="([\d.]+)pt" height="([\d.]+)pt"', figure).groups())
+    assert width == 3.25 * 72 and height > width  # panels and legend lie below each other
+    assert "DejaVu Serif" in figure and ">DFA (ours)<" in figure
+    assert {path.suffix for path in Path("reports/mine").glob("clipping*")} == {".csv", ".md", ".svg", ".eps"}
+    assert ALGORITHM_LABELS["dfa"] == "DFA"
+    capsys.readouterr()
+    for options, message in ((["--width", "0.5"], "--width: must be 1 to 50 inches, got 0.5"),
+                             (["--font", "Nobody"], "--font: must be a font of this machine"),
+                             (["--format", "gif"], "--format: must be one of svg, pdf, png, eps, got gif")):
+        assert main(["report", "mine.yaml", *options]) == 2
+        assert message in capsys.readouterr().err
 
 
 def test_a_trial_leads_to_its_run(store, experiment, html):
