@@ -172,10 +172,7 @@ def training_time(configs: Sequence[TrialConfig]) -> str:
 
 
 def without_choice(trials: Sequence[TrialConfig], cell: Callable[[TrialConfig], Any], cell_text: str) -> str:
-    """Return why no setting can be chosen to represent a cell; empty if one can, or if no choice is needed.
-
-    A cell is what an exhibit shows as one point or number. The setting with the best validation accuracy represents it.
-    `cell` maps a trial to the key of its cell, and `cell_text` names what the key has.
+    """Return why no setting can be chosen, by validation accuracy, to represent a cell; empty if one can, or need not.
     """
     varied = differing(trials, cell)
     if "delta" in varied:
@@ -291,9 +288,7 @@ def slices(configs: Sequence[TrialConfig]) -> str:
 
 
 def panel_fields(trials: Sequence[TrialConfig]) -> tuple[str, ...]:
-    """Return the one or two fields that separate the panels of small multiples; empty if none can.
-
-    The data set comes first, then fields by name, as long as there are at most `MOST_PANELS` panels.
+    """Return the one or two fields that separate the panels of small multiples, the data set first; empty if none can.
     """
     rows = find_factors(trials)  # by trial: its values of the fields that vary
     n_values = {name: len({row[name] for row in rows}) for name in rows[0] if name not in ("algorithm", "noise")}

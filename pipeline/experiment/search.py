@@ -132,10 +132,7 @@ class Search(Plan):
         return compose("search.space", {**self.base, **values}, self.preset, dict(self.places))
 
     def combinations(self) -> Iterator[Combination]:
-        """Yield the trial of every corner of the search space.
-
-        Each must be possible, and have a validation accuracy to maximize, as corners stand for the unknown trials.
-        """
+        """Yield the trial of every corner; each must be possible, and have a validation accuracy to maximize."""
         for values in itertools.product(*(domain.ends for domain in self.space.values())):
             corner = self._composed(dict(zip(self.space, values, strict=True)))
             with placed({"validation_fraction": "base", "private_metrics": "base", **self.places}):

@@ -80,10 +80,7 @@ class Reference:
 
 @dataclass(frozen=True)
 class Chosen:
-    """How the settings of a file were found before the sweep, as its author states it.
-
-    The epsilon of the file's trials does not cover these runs. A report shows the statement, and warns about settings
-    without one.
+    """How the settings of a file were found before the sweep, as its author states it; no epsilon of trials covers it.
     """
 
     runs: int  # trained and compared

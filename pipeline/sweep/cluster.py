@@ -48,9 +48,7 @@ HEAD = {"node:__internal_head__": 0.001}
 
 
 def code() -> dict[str, Any]:
-    """Return a Ray runtime environment that copies this package, without the working directory, to every node.
-
-    A package installed there under the same name is not used.
+    """Return a Ray runtime environment that copies this package to every node, to be used in place of an installed one.
     """
     return {"py_modules": [str(ROOT)], "excludes": ["__pycache__"]}
 

@@ -19,10 +19,7 @@ TIMED_STEPS = 5
 
 
 def estimate_seconds(packs: Sequence[Pack], workers: int, opus: int, threads: int, device: str) -> float:
-    """Return the estimated seconds of training for all packs, `workers` at a time, without start-up and tracking.
-
-    Packs of OPUs (optical processing units) are timed on the simulated device.
-    """
+    """Return the estimated seconds of training for all packs, `workers` at a time; OPUs are timed as simulated."""
     torch.set_num_threads(threads)
     steps: dict[tuple[str, int], float] = {}  # (pack_key, trials) -> seconds of a step
     seconds = opu_seconds = 0.0  # of all packs one after the other, and of the packs that need an OPU

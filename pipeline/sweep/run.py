@@ -286,10 +286,7 @@ def with_calibrated_noise(pack: Pack) -> Pack:
 
 
 def _by_themselves(missing: Sequence[TrialConfig], kept: Sequence[Pack], checkpoints: Checkpoints) -> list[Pack]:
-    """Return a pack for each single trial that may need a second draw of secret noise.
-
-    If the budget refuses the draw, this affects no other trial.
-    """
+    """Return a pack for each trial that may need a second draw of secret noise, whose refusal then affects no other."""
     packed = {trial.trial_key for pack in kept for trial in pack.trials}
     drawn_before = checkpoints.known.keys() - packed
     return [Pack((trial,)) for trial in missing if trial.trial_key in drawn_before]

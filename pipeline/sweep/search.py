@@ -111,10 +111,7 @@ class Rounds:
         self._reported = len(self.suggestions)
 
     def scores(self, stop: Halving) -> Iterator[tuple[str, int, float]]:
-        """Yield (trial_key, epoch, score) for every past decision at a rung, in the order of the suggestions.
-
-        A rung was decided if the trial has ended, or if it has released epochs after the rung.
-        """
+        """Yield (trial_key, epoch, score) for every past decision at a rung, in the order of the suggestions."""
         for trial in self.trials:
             run = self._runs.get(trial.trial_key)
             if not run:
@@ -128,14 +125,12 @@ class Rounds:
 
     def _suggest_round(self, search: Search, searcher: Searcher) -> None:
         """Add the suggestions of the next round; a trial may start if all epochs of all trials so far fit the budget.
-
-        Trials that are done cost nothing more.
         """
         planned, others = _apart(released_by(self._store)) if self.filter else ({}, [])
         for _ in range(min(search.round_size, self.later)):
             trial = search.trial(searcher.ask())
             starts = not self._passed_over(trial)
-            if self.filter and starts and trial.trial_key not in self._done:
+            if self.filter and starts and trial.trial_key not in self._done:  # done trials cost nothing more
                 release = planned.get(trial.trial_key, Release(trial, 0))
                 with_it = {**planned, trial.trial_key: release.whole()}
                 starts = self.filter.admits([*with_it.values(), *others])
@@ -163,10 +158,7 @@ def _apart(released: Iterable[Release]) -> tuple[dict[str, Release], list[Releas
 
 
 class Odometer:
-    """Logs `epsilon/spent` of a sweep with a budget to its parent run, as epochs reach the store; it never decreases.
-
-    The step is the number of released epochs.
-    """
+    """Logs `epsilon/spent` of a sweep with a budget to its parent run; its step is the number of released epochs."""
 
     def __init__(self, filter: Filter, store: Store) -> None:
         self._filter, self._store = filter, store

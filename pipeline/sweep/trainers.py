@@ -13,9 +13,7 @@ from pipeline.trials.config import ConfigError, TrialConfig
 
 
 def check_trainers(runs: Iterable[TrackedRun], trials: Iterable[TrialConfig]) -> list[str]:
-    """Check that trainers state the same guarantee for trials with these runs as then; return remarks on changed files.
-
-    A remark is on a trainer or network whose file has changed, and its version has not.
+    """Check that trainers state what they stated for these runs; return remarks on changed files of the same version.
     """
     with_own_code = [trial for trial in trials if trial.own_code]
     keys = {trial.trial_key for trial in with_own_code}
