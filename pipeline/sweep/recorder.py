@@ -143,7 +143,7 @@ class Recorder:
         self._progress.say(f"a worker died; starting again: {self._names(pack)}")
 
     def begin_draw(self, pack: Pack, draw: Draw) -> bool:
-        """Whether a worker may draw secret noise, or resume a draw: the store has its charge then, else the pack failed.
+        """Whether a worker may draw secret noise, or resume a draw: the store has its charge then. Else the pack fails.
         """
         self.start(pack)
         left = self.left(pack.trials)
