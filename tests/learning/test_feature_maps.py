@@ -26,8 +26,7 @@ from pipeline.learning.data.dead_leaves import LEAST_SHARE, REFERENCES, dead_lea
 from pipeline.learning.data.maps import register_features
 from pipeline.learning.opu import OpuUnavailable, import_lightonml, simulated_device
 from pipeline.sweep.checkpoints import Checkpoints
-from pipeline.sweep.dry_run import as_lines, preview
-from pipeline.sweep.estimate import estimate_seconds
+from pipeline.sweep.dry_run import as_lines, estimate_seconds, preview
 from pipeline.sweep.run import _training
 from pipeline.sweep.worker import prepare
 from pipeline.tracking.artifacts import TrackedRun, config_of, param_text
