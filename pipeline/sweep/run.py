@@ -39,7 +39,7 @@ from pipeline.sweep.private import PrivateFolder
 from pipeline.sweep.progress import SweepProgress
 from pipeline.sweep.recorder import WRITE_SECONDS, Recorder, SweepResult, git_commit, versions
 from pipeline.sweep.resources import ResourceError, Watchdog, bundle, check_resources, slots
-from pipeline.sweep.search import Odometer, Rounds, filter_of, published_digests
+from pipeline.sweep.search import Odometer, Rounds, published_digests
 from pipeline.sweep.trainers import check_trainers
 from pipeline.sweep.tuning import Driver, Rungs, fit, make_searcher
 from pipeline.sweep.view import shared_view
@@ -160,7 +160,7 @@ class Sweep:
         self.runs = store.runs() if store.has_begun else []  # as they were listed last
         # The store becomes patient only after its first answer, so that a wrong address fails at once.
         store.be_patient(experiment.resources.store_patience_seconds, self.progress.say)
-        self.rounds = Rounds(self.plan, store, make_searcher, filter_of(self.plan, store))
+        self.rounds = Rounds(self.plan, store, make_searcher)
         self.missing = self.rounds.next(self.runs)  # trials of this round that are not done
         self.possible = self.plan.possible if self.plan.asks else self.missing  # all trials that may be trained
         self.result = SweepResult(self.plan.planned, skipped=self._n_done(), passed_over=self.rounds.passed_over)

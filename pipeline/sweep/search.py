@@ -47,13 +47,12 @@ class Searcher(Protocol):
 class Rounds:
     """The rounds of a sweep. Without a search, its trials are one round."""
 
-    def __init__(self, plan: Plan, store: Reader, make: Callable[[Search], Searcher],  # makes the searcher of a search
-                 filter: Filter | None = None) -> None:  # of the budget, if there is one
-        """Read from the store, if the sweep is open, which suggestions were passed over before."""
-        self._plan, self._store, self.filter = plan, store, filter
+    def __init__(self, plan: Plan, store: Reader, make: Callable[[Search], Searcher]) -> None:  # of a search
+        """Restore from the store the filter of the budget, if the plan has one, and what was passed over before."""
+        self._plan, self._store, self.filter = plan, store, filter_of(plan, store)
         self._asking = (plan, make(plan)) if isinstance(plan, Search) else None
         self.suggestions = [] if plan.asks else [Suggestion(trial, True) for trial in plan.trials]
-        self._before = store.decisions() if filter and store.is_open else []
+        self._before = store.decisions() if self.filter and store.is_open else []
         self._runs: dict[str, TrackedRun] = {}  # by trial_key
         self._done: dict[str, str] = {}  # trial_key -> status of trials that need no more training
         self._refused: set[str] = set()  # trial_keys
