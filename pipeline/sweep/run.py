@@ -118,7 +118,9 @@ def run_sweep(experiment: Experiment, *, root: Path = Path("mlruns"), tracking_u
     root = Path(root).absolute()
     store = Store(tracking_uri, root)
     with sweeping(root, experiment.name, store.driver):
-        sweep = Sweep(experiment, plugins, store, root, private, quiet)
+        lease = Lease(store, experiment.name)
+        lease.wait_until_free()
+        sweep = Sweep(experiment, plugins, store, lease, root, private, quiet)
         changed_trainers = check_trainers(sweep.runs, (*experiment.possible, *sweep.rounds.trials))
         if sweep.missing:
             digests = sweep.check_missing()
@@ -144,15 +146,13 @@ def run_sweep(experiment: Experiment, *, root: Path = Path("mlruns"), tracking_u
 class Sweep:
     """A sweep in this process, the driver: its trials, and the objects that its phases share."""
 
-    def __init__(self, experiment: Experiment, plugins: Plugins, store: Store, root: Path, private: Path | None,
-                 quiet: bool) -> None:
-        """Wait until no other driver holds the sweep, and find its missing trials."""
-        self.experiment, self.plugins, self.store = experiment, plugins, store
+    def __init__(self, experiment: Experiment, plugins: Plugins, store: Store, lease: Lease, root: Path,
+                 private: Path | None, quiet: bool) -> None:
+        """Find the sweep's missing trials, after no other driver holds it."""
+        self.experiment, self.plugins, self.store, self.lease = experiment, plugins, store, lease
         self.plan = experiment.plan
         self.failure_log = root / "failures" / f"{experiment.name}.log"  # for errors of trials
         self.folder = PrivateFolder(root, private)
-        self.lease = Lease(store, experiment.name)
-        self.lease.wait_until_free()
         self.name = functools.partial(run_name, also=experiment.varied)  # of a trial in messages
         self.progress = SweepProgress((), quiet=quiet, name=self.name)
         if store.find(experiment.name):
