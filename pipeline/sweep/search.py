@@ -76,6 +76,11 @@ class Rounds:
         return len(self.suggestions) - len(self.trials)
 
     @property
+    def n_done(self) -> int:
+        """Number of trials that need no more training."""
+        return sum(trial.trial_key in self._done for trial in self.trials)
+
+    @property
     def later(self) -> int:
         """Number of suggestions that are left to make."""
         return self._plan.planned - len(self.suggestions)
