@@ -67,8 +67,7 @@ class Filter(NamedTuple):
         return self.epsilon(self.spent(released)) <= self.budget.epsilon
 
     def stated(self, released: Sequence[Release]) -> Epsilon:
-        """Return the whole budget as an `Epsilon` that covers all releases and the choice; infinite if they exceed it.
-        """
+        """Return the whole budget as an `Epsilon` of all releases and of the choice; infinite if they exceed it."""
         trials = [release.trial for release in released]
         spent = f"{self.epsilon(self.spent(released)):.4g}"
         value = self.budget.epsilon

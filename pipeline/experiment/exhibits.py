@@ -172,8 +172,7 @@ def training_time(configs: Sequence[TrialConfig]) -> str:
 
 
 def without_choice(trials: Sequence[TrialConfig], cell: Callable[[TrialConfig], Any], cell_text: str) -> str:
-    """Return why no setting can be chosen, by validation accuracy, to represent a cell; empty if one can, or need not.
-    """
+    """Return why no setting can represent a cell, chosen by validation accuracy; empty if one can or none need be."""
     varied = differing(trials, cell)
     if "delta" in varied:
         return "needs one delta, but the trials have several"
@@ -288,8 +287,7 @@ def slices(configs: Sequence[TrialConfig]) -> str:
 
 
 def panel_fields(trials: Sequence[TrialConfig]) -> tuple[str, ...]:
-    """Return the one or two fields that separate the panels of small multiples, the data set first; empty if none can.
-    """
+    """Return the one or two fields that separate the panels, the data set first; empty if none can."""
     rows = find_factors(trials)  # by trial: its values of the fields that vary
     n_values = {name: len({row[name] for row in rows}) for name in rows[0] if name not in ("algorithm", "noise")}
     by_priority = sorted(n_values, key=lambda name: (name != "dataset", name))

@@ -44,8 +44,7 @@ def find_factors(trials: Sequence[TrialConfig]) -> list[dict[str, str | float]]:
 
 
 def balanced(trials: Sequence[TrialConfig]) -> list[int]:
-    """Return the indices of all trials, else of those with a mechanism, if their grid is balanced; empty if neither is.
-    """
+    """Return the indices of all trials, else of those with a mechanism, if they form a balanced grid; else none."""
     every_index = list(range(len(trials)))
     with_mechanism = [index for index in every_index if trials[index].parts.mechanism.private]
     for indices in (every_index, with_mechanism):

@@ -18,7 +18,7 @@ LOADED: dict[str, str] = {}  # of loaded plugins: name -> 16 hexadecimal digits 
 
 
 def read_plugins(top: Mapping[str, Any], folder: Path, stored: bool) -> tuple[str, ...]:
-    """Import the plugins that a file in this folder lists, and return their names; none is imported for a `stored` one.
+    """Return the plugins that a file in this folder lists, imported; those of a `stored` file must be loaded already.
     """
     names = top.get("plugins", [])
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):

@@ -52,8 +52,7 @@ def read_preset(top: Mapping[str, Any]) -> str:
 
 
 def pinned(text: str, version: str) -> str:
-    """Return a file's text with `preset: recommended` replaced by this version, its meaning now, unless that is empty.
-    """
+    """Return a file's text with `preset: recommended` replaced by this version; an empty version changes nothing."""
     if not version:
         return text
     root = yaml.compose(text, yaml.SafeLoader)

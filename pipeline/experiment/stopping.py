@@ -103,8 +103,8 @@ def read_selection(top: Mapping[str, Any], candidates: Sequence[Written]) -> Sel
 
 
 def check_alike(trials: Sequence[Written], noun: str, of: str) -> None:
-    """Check that all trials, each `noun` `of` in messages, have a certified epsilon of one data set, sampler and delta.
-    """
+    """Check that all trials have a certified epsilon, and one data set, sampler and delta."""
+    # A message calls them by `noun` and `of`, for example `candidate` and `of random stopping`.
     for trial, places in trials:
         with placed(places):
             refuse(not composable([trial]), "mechanism", f"every {noun} {of} must have a certified, finite epsilon (a "

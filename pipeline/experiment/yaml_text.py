@@ -54,8 +54,7 @@ class ExperimentLoader(yaml.SafeLoader):
         return super().construct_scalar(node).encode("utf-16", "surrogatepass").decode("utf-16")
 
     def flatten_mapping(self, node: yaml.MappingNode) -> None:
-        """Replace the merge key `<<` of a mapping by entries that it names; refuse a key that is no text, or repeated.
-        """
+        """Replace the merge key `<<` by the entries that it names; refuse a key that is no text, or stands twice."""
         seen = set()
         for key, value in node.value:
             problem = ""

@@ -48,8 +48,7 @@ HEAD = {"node:__internal_head__": 0.001}
 
 
 def code() -> dict[str, Any]:
-    """Return a Ray runtime environment that copies this package to every node, to be used in place of an installed one.
-    """
+    """Return a Ray runtime environment with this package for every node, in place of one that is installed there."""
     return {"py_modules": [str(ROOT)], "excludes": ["__pycache__"]}
 
 

@@ -119,8 +119,7 @@ class Recorder:
                 self._progress.start(config)
 
     def _public_tags(self, config: TrialConfig) -> dict[str, str]:
-        """Return a trial's tags, without digests of plugins, which may contain records, unless its metrics are plain.
-        """
+        """Return a trial's tags; digests of plugins, which may contain records, only if its metrics are plain."""
         if config.disclosure == "plain":
             return dict(self._tags)
         return {name: NOT_RECORDED if name.startswith("plugin.") else text for name, text in self._tags.items()}
@@ -143,7 +142,7 @@ class Recorder:
         self._progress.say(f"a worker died; starting again: {self._names(pack)}")
 
     def begin_draw(self, pack: Pack, draw: Draw) -> bool:
-        """Whether a worker may draw secret noise, or resume a draw: the store has its charge then. Else the pack fails.
+        """Whether a worker may draw secret noise, or resume a draw; the store then has its charge, else the pack fails.
         """
         self.start(pack)
         left = self.left(pack.trials)

@@ -91,8 +91,7 @@ class Rounds:
         return {BUDGET: json.dumps(self.filter.initial_state)} if self.filter else {}
 
     def next(self, runs: Collection[TrackedRun]) -> list[TrialConfig]:
-        """Return the trials of the last round that are not done, else of the next round that has any; none at the end.
-        """
+        """Return the trials to train: the last round's that are not done, else the next round's; none at the end."""
         self._runs = {run.trial_key: run for run in runs}
         self._done = done_of(runs)
         if self._noise is None:
@@ -128,8 +127,7 @@ class Rounds:
                     yield trial.trial_key, rung, scores[rung]
 
     def _suggest_round(self, search: Search, searcher: Searcher) -> None:
-        """Add the suggestions of the next round; a trial may start if all epochs of all trials so far fit the budget.
-        """
+        """Add the next round's suggestions; a trial may start if all epochs of all trials so far fit the budget."""
         planned, others = _apart(released_by(self._store)) if self.filter else ({}, [])
         for _ in range(min(search.round_size, self.later)):
             trial = search.trial(searcher.ask())

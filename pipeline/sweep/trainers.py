@@ -13,8 +13,7 @@ from pipeline.trials.config import ConfigError, TrialConfig
 
 
 def check_trainers(runs: Iterable[TrackedRun], trials: Iterable[TrialConfig]) -> list[str]:
-    """Check that trainers state what they stated for these runs; return remarks on changed files of the same version.
-    """
+    """Refuse trainers that state something else now than for these runs; return remarks on files that have changed."""
     with_own_code = [trial for trial in trials if trial.own_code]
     keys = {trial.trial_key for trial in with_own_code}
     own = {part.name: part for trial in with_own_code for part in (trial.parts.trainer, trial.parts.network)
