@@ -205,7 +205,7 @@ def searched(store: Reader, experiment: Experiment) -> Experiment:
 
     It must have suggested all of its trials (`MissingTrials`).
     """
-    if experiment.search:
+    if experiment.plan.asks:
         n_missing = experiment.planned - len(store.suggestions())
         if n_missing:
             raise MissingTrials(f"{n_missing} of {experiment.planned} suggestions of the search are not asked for yet "

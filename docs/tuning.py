@@ -69,7 +69,7 @@ class Way:
         store.attach(experiment.name)
         experiment = store.as_swept(experiment)
         runs = load_runs(store, experiment.trials)
-        choice = choose(experiment, runs, budget_epsilon(store) if experiment.budget else None)
+        choice = choose(experiment, runs, budget_epsilon(store) if experiment.plan.budget else None)
         if choice.selected is None:
             raise SystemExit(f"{experiment.name}: no epsilon covers the choice, {choice.reason}")
         seconds = sum(value for run in store.runs() for _, value in store.history(run.run_id, CLOCK))

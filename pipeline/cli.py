@@ -228,7 +228,7 @@ def _assignments(option: str, texts: Sequence[str]) -> dict[str, object]:
 
 def _with_suggestions(experiment: Experiment, store: Reader) -> Experiment:
     """Return a search with the trials that it has suggested so far; return any other experiment unchanged."""
-    if not experiment.search:
+    if not experiment.plan.asks:
         return experiment
     from analysis.runs import searched
 

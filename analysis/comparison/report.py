@@ -40,7 +40,7 @@ def write(a: Experiment, b: Experiment, store_a: Reader, store_b: Reader, out: P
         raise ReportError(f"{a.name}: must be two sweeps, got one twice (`--mlruns-b DIR` names another store for B)")
     runs = []
     for experiment, store in ((a, store_a), (b, store_b)):
-        if experiment.candidates:
+        if not experiment.plan.publishes_all:
             raise ReportError(f"{experiment.name}: only the best trial of random stopping may be published, so its "
                               "trials cannot be compared")
         store.attach(experiment.name)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pipeline.experiment.frontiers import FRONTIERS
-from pipeline.experiment.needs import HEATMAPS, SWEPT
+from pipeline.experiment.exhibits import FRONTIERS, HEATMAPS, SWEPT
 from pipeline.trials.part import load
 
 if TYPE_CHECKING:

@@ -156,12 +156,11 @@ def _by_seed(point: Mapping[str, Any], runs: pd.DataFrame) -> pd.Series:
 
 def _cost(points: pd.DataFrame, dataset: str, evidence: Evidence) -> str:
     """Return the cost of choosing settings: ` (selected ε 7.15, which covers the choice)`, ` (nothing was chosen)`."""
-    kind, search = common_value(points["kind"]), evidence.experiment.search
+    kind, plan = common_value(points["kind"]), evidence.experiment.plan
     if points["choices"].max() == 1:
-        return " (no ε covers the search)" if search else " (nothing was chosen)"
+        return " (no ε covers the search)" if plan.asks else " (nothing was chosen)"
     # Composition needs certified epsilons, and trials that were not suggested by the scores of others.
-    uses_scores = search and (search.adaptive or evidence.experiment.budget)
-    if kind not in COMPOSABLE or uses_scores:
+    if kind not in COMPOSABLE or plan.by_scores:
         return " (no ε covers the choice of settings)"
     tried = evidence.tried[(evidence.tried["kind"] == kind) & (evidence.tried["dataset"] == dataset)]
     costs = price(points, tried)[PRICE]

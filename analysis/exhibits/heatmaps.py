@@ -16,7 +16,7 @@ from analysis.exhibits.exhibit import Exhibit
 from analysis.exhibits.metrics import METRICS
 from analysis.runs import ALGORITHM_LABELS, ReportError, common_value, such
 from analysis.text import NO_VALUE, means_text
-from pipeline.experiment.needs import HEATMAPS, in_heatmap
+from pipeline.experiment.exhibits import HEATMAPS, in_heatmap
 
 COLOURS = "cividis"  # sequential, with even steps of lightness, and safe for colour-blind readers
 EMPTY_GREY = 0.92  # of a cell without a value

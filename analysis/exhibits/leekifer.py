@@ -30,7 +30,7 @@ from analysis.runs import (
 from analysis.style import look, seeds, theme
 from analysis.text import NO_VALUE, epsilon_text, means_text
 from pipeline.accounting.noise import standing
-from pipeline.experiment.needs import READINGS, update_sigma
+from pipeline.experiment.exhibits import READINGS, update_sigma
 from pipeline.tracking.reader import Reader
 from pipeline.trials.config import settings
 from pipeline.trials.sampler import relation_of

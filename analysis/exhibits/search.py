@@ -18,6 +18,7 @@ from analysis.text import NO_VALUE
 from pipeline.accounting.budget import Filter, restored_filter, scope
 from pipeline.accounting.epsilon import Epsilon
 from pipeline.experiment.experiment import Experiment
+from pipeline.experiment.search import Search
 from pipeline.tracking.reader import Reader
 from pipeline.trials.naming import counted, run_name
 from pipeline.trials.records import Release
@@ -40,14 +41,14 @@ def _privacy_filter(store: Reader) -> Filter:
 
 def draw(experiment: Experiment, runs: pd.DataFrame, store: Reader) -> Exhibit:
     """Make the exhibit of suggestions in order, with scores and, under a budget, the epsilon spent."""
-    privacy_filter = _privacy_filter(store) if experiment.budget else None
+    privacy_filter = _privacy_filter(store) if experiment.plan.budget else None
     rows = table(experiment, runs, store, privacy_filter)
     columns = ("number", "trial", "status", "epochs", "validation %", "ε spent")
     header = [column for column in columns if column in rows.columns]  # without a budget there is no ε
     values = rows[header].astype(object).where(rows[header].notna(), NO_VALUE)
     cells = [[_text(name, value) for name, value in row.items()] for row in values.to_dict("records")]
     suggestions = Table.of(header, cells, text_columns=(1, 2))  # trial and status
-    notes = (*_notes(experiment, rows, privacy_filter), *scope(experiment, store.certified))
+    notes = (*_notes(experiment, rows, privacy_filter), *scope(experiment.name, experiment.plan, store.certified))
     return Exhibit("search", title="What the search asked for",
                    texts=Texts((caption(experiment, privacy_filter), suggestions), notes=notes), rows=rows,
                    figure=plot(rows, privacy_filter))
@@ -94,7 +95,7 @@ def _epochs(releases: list[Release], key: str) -> int:
 
 def caption(experiment: Experiment, privacy_filter: Filter | None) -> str:
     """Return the caption: scores and, under a budget, the epsilon spent."""
-    algorithm = experiment.search.algorithm if experiment.search else "a"
+    algorithm = experiment.plan.algorithm if isinstance(experiment.plan, Search) else "a"
     text = (f"Validation accuracy (n = 1) at the last epoch of the trials that {algorithm} search asked for, in its "
             "order; the line is the best so far")
     if privacy_filter is None:
@@ -110,8 +111,8 @@ def _notes(experiment: Experiment, rows: pd.DataFrame, privacy_filter: Filter | 
     sentences = []
     if n_passed_over:
         sentences.append(f"{counted(n_passed_over, 'suggestion')} passed over: beyond the budget, or asked for before.")
-    if experiment.stop and n_stopped:
-        grace, factor = experiment.stop.grace, experiment.stop.factor
+    if (stop := experiment.plan.stop) and n_stopped:
+        grace, factor = stop.grace, stop.factor
         sentences.append(f"{counted(n_stopped, 'trial')} stopped early, by successive halving after "
                          f"{counted(grace, 'epoch')}, {factor} times as many, and so on: of those that came so far "
                          f"one in {factor} went on.")

@@ -17,6 +17,7 @@ from pipeline.accounting.evaluations import holds_out, scores_are_covered, selec
 from pipeline.accounting.event import UnsupportedAccounting
 from pipeline.accounting.noise import choice_statement, noise_statement, sentence, standing
 from pipeline.experiment.experiment import Experiment
+from pipeline.experiment.plan import Plan
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.kinds import COMPOSABLE
 from pipeline.trials.naming import composable, counted, guarantee, run_name
@@ -87,10 +88,11 @@ def choose(experiment: Experiment, runs: pd.DataFrame, paid: Epsilon | None = No
     the epsilon of all trials by a budget, if there is one. Certified trials need test accuracy, and validation accuracy
     if they hold records out (`ReportError`).
     """
+    plan = experiment.plan
     begun = {trial.trial_key: trial for trial in trials_of(runs)}  # with the noise that their runs record
     tracked = [begun.get(trial.trial_key, trial) for trial in experiment.trials]
     trials = {trial.trial_key: trial for trial in composable(tracked)}
-    with_score = [key for key, trial in trials.items() if holds_out(trial) or experiment.candidates] or list(trials)
+    with_score = [key for key, trial in trials.items() if holds_out(trial) or not plan.publishes_all] or list(trials)
     scored = runs[runs["trial_key"].isin(with_score)]
     require_accuracy(scored, SCORE)
     require_accuracy(runs[runs["trial_key"].isin(list(trials))])
@@ -99,18 +101,18 @@ def choose(experiment: Experiment, runs: pd.DataFrame, paid: Epsilon | None = No
     earlier = earlier_epochs(runs)  # an earlier draw of secret noise is a release too
     released_epochs = trial.epochs + earlier.get(trial.trial_key, 0)
     tightest_epsilon = next(e for e in account(trial, released_epochs) if e.kind in COMPOSABLE)
-    compared = experiment.candidates or tracked
+    compared = tracked if plan.publishes_all else plan.possible
     selected, reason = paid, ""
     try:
         if selected is None:
-            selected = _composed_epsilon(experiment, compared, earlier)
-        noise = choice_statement(compared, experiment.selection)
+            selected = _composed_epsilon(plan, compared, earlier)
+        noise = choice_statement(compared, plan.selection)
     except UnsupportedAccounting as error:
         selected, reason = None, str(error)
         noise = sentence(noise_statement([other.noise for other in trials.values()]))
     return Choice(name=run_name(trial, experiment.varied), trial_key=trial.trial_key, validation=float(best[SCORE]),
                   test=float(best["test/accuracy"]), alone=tightest_epsilon, selected=selected, reason=reason,
-                  trials=None if experiment.candidates else len(trials),  # random stopping keeps the number secret
+                  trials=len(trials) if plan.publishes_all else None,  # random stopping keeps the number secret
                   others=len(tracked) - len(trials), noise=noise, standing=standing_of(compared),
                   scores=SCORES_COVERED if scores_are_covered(compared) else SCORES,
                   unscored=len(trials) - len(with_score))
@@ -125,14 +127,14 @@ def standing_of(trials: Sequence[TrialConfig]) -> str:
     return f"stated, {noise}" if guarantee(composable(trials)) == "stated" else noise
 
 
-def _composed_epsilon(experiment: Experiment, compared: Sequence[TrialConfig], earlier: Mapping[str, int]) -> Epsilon:
+def _composed_epsilon(plan: Plan, compared: Sequence[TrialConfig], earlier: Mapping[str, int]) -> Epsilon:
     """Return the epsilon that covers the choice of the best trial, by composition or for random stopping.
 
     `earlier` has the epochs that earlier draws of a trial's secret noise released. `UnsupportedAccounting` says why no
     rule applies: an adaptive search needs noisy scores and trials of equal cost, as composition requires costs that do
     not depend on results.
     """
-    if experiment.search and experiment.search.adaptive:
+    if plan.by_scores:
         if not scores_are_covered(compared):
             raise UnsupportedAccounting("private_metrics: must be 'noisy' where trials are asked for by validation "
                                         "accuracy, or training goes by scores that nothing covers")
@@ -140,7 +142,7 @@ def _composed_epsilon(experiment: Experiment, compared: Sequence[TrialConfig], e
         if len(costs) > 1:
             raise UnsupportedAccounting("search: trials whose costs differ were asked for by scores, so that costs "
                                         "depend on results, which a budget covers and composition does not")
-    return selected_epsilon(compared, experiment.selection, earlier)
+    return selected_epsilon(compared, plan.selection, earlier)
 
 
 def guarantee_of(choice: Choice) -> str:

@@ -15,7 +15,7 @@ from analysis.runs import NON_PRIVATE, ReportError, by_noise, noise_sources, set
 from analysis.text import BARS, epsilon_text, means_text
 from pipeline.accounting.label import RELATION as LABEL_RELATION
 from pipeline.accounting.noise import standing
-from pipeline.experiment.needs import SWEPT
+from pipeline.experiment.exhibits import SWEPT
 
 FIELD_LABELS = {"batch_size": "Batch size m", "tau_h": "$\\tau_h$ (bound on activations)",
                 "clipping_norm": "Clipping norm C"}

@@ -18,7 +18,7 @@ from analysis.exhibits.table import Table
 from analysis.runs import ReportError, such
 from analysis.statistics import SUMMARY
 from analysis.text import NO_VALUE, best_of, means_text
-from pipeline.experiment.needs import column_of
+from pipeline.experiment.exhibits import column_of
 
 GAUSSIAN, PHYSICAL = "opu_simulated", "opu_physical"
 LABELS = {GAUSSIAN: "Gaussian", PHYSICAL: "counted photons"}

@@ -40,7 +40,7 @@ SECRET = ("Random stopping: only the best trial may be published. This page show
 
 def shown(experiment: Experiment, runs: pd.DataFrame, choice: Choice | None) -> pd.DataFrame:
     """Return the rows that a report may show: all rows or, with random stopping, only the best trial's."""
-    if not experiment.candidates:
+    if experiment.plan.publishes_all:
         return runs
     best_key = choice.trial_key if choice else None
     return runs[runs["trial_key"] == best_key]
@@ -58,7 +58,7 @@ def compose(experiment: Experiment, runs: pd.DataFrame, tracked: Sequence[Tracke
                 description=experiment.description, facts=[("Commit", commits)], exhibits=exhibits, left_out=left_out,
                 privacy=[*state(runs, choice), *imported(experiment)], epsilons=epsilons(runs, choice),
                 notes=notes(runs), versions=versions(tracked))
-    if experiment.candidates:
+    if not experiment.plan.publishes_all:
         return dataclasses.replace(page, notice=SECRET)
     links = [address(store, run_id) for run_id in runs["run_id"]]
     facts = [*_facts(runs, tracked), *_settings_origin(experiment, runs), *page.facts]
@@ -78,7 +78,7 @@ def manifest(experiment: Experiment, runs: pd.DataFrame, tracked: Sequence[Track
     """
     digested = {name for name in files if name.endswith(".csv")}
     content: dict[str, Any] = {"experiment": experiment.name}
-    if experiment.candidates:
+    if not experiment.plan.publishes_all:
         digested.discard("runs.csv")
     else:
         begin, end = _span(tracked)

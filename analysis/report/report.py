@@ -67,7 +67,7 @@ def write(experiment: Experiment, store: Store, out: Path | None = None, where: 
     (`ConfigError`).
     """
     store.attach(experiment.name)
-    require_unchanged(experiment.budget, store.budget())
+    require_unchanged(experiment.plan.budget, store.budget())
     if not where:
         experiment = searched(store, experiment)
     if experiment.imports and not (SHOWN_BY in experiment.report and composable(experiment.trials)):
@@ -81,14 +81,14 @@ def write(experiment: Experiment, store: Store, out: Path | None = None, where: 
         ended = {run.trial_key for run in stored if run.status in DONE}
         experiment, progress = complete_part(experiment, ended, missing)
         runs = frame_of(stored, experiment.trials, source=experiment.source)
-    left_out = [] if experiment.candidates else undrawn(experiment.trials, experiment.report)
+    left_out = undrawn(experiment.trials, experiment.report) if experiment.plan.publishes_all else []
 
     def attempt(name: str, function: Callable[..., Result], *arguments: object) -> Result | None:
         """Return what the function makes; if the runs lack data for it, leave it out with the reason."""
         try:
             return function(*arguments)
         except ReportError as error:
-            if experiment.candidates:  # the reason counts the trials, which random stopping keeps secret
+            if not experiment.plan.publishes_all:  # the reason counts the trials, which random stopping keeps secret
                 raise
             left_out.append((name, str(error).removeprefix(f"{name}: ")))
             return None
@@ -102,7 +102,7 @@ def write(experiment: Experiment, store: Store, out: Path | None = None, where: 
         choice = attempt("selection", _choice, experiment, runs, store)
     if choice:
         exhibits.append(selection.draw(choice))
-    if experiment.search and not where:
+    if experiment.plan.asks and not where:
         exhibits.insert(0, search.draw(experiment, runs, store))
     contents = _files(experiment, runs, exhibits, results, is_slice=bool(where))
     public_runs = shown(experiment, runs, choice)
@@ -134,7 +134,7 @@ def _choice(experiment: Experiment, runs: pd.DataFrame, store: Store) -> Choice 
     is_scored = all(trial.validation_fraction and trial.disclosure != "withheld" for trial in certified)
     if not certified or not is_scored:
         return None
-    return selection.choose(experiment, runs, search.budget_epsilon(store) if experiment.budget else None)
+    return selection.choose(experiment, runs, search.budget_epsilon(store) if experiment.plan.budget else None)
 
 
 def _headline(experiment: Experiment, runs: pd.DataFrame, choice: Choice | None) -> list[str]:
@@ -142,9 +142,9 @@ def _headline(experiment: Experiment, runs: pd.DataFrame, choice: Choice | None)
 
     With random stopping they are only on the best trial: no other may be published.
     """
-    if experiment.budget and choice:
+    if experiment.plan.budget and choice:
         return headline.published(choice, runs, experiment)
-    if experiment.candidates:
+    if not experiment.plan.publishes_all:
         return [selection.summary_sentence(choice)] if choice else []
     return headline.compose(runs, experiment, choice)
 

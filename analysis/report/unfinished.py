@@ -40,10 +40,8 @@ def complete_part(experiment: Experiment, ended: Collection[str],
     A setting, all fields except the seed, is complete if the trials of all its seeds have ended. An experiment without
     one is refused, as `missing`, and so are a search and random stopping, which publish only their best trial.
     """
-    if experiment.search or experiment.candidates:
-        procedure = "a search" if experiment.search else "random stopping"
-        raise MissingTrials(f"{missing}; {procedure} publishes its best trial, which is not known before all have "
-                            "ended")
+    if rule := experiment.plan.ends_with_best:
+        raise MissingTrials(f"{missing}; {rule} publishes its best trial, which is not known before all have ended")
     settings = [setting_key(trial) for trial in experiment.trials]
     incomplete = {setting for setting, trial in zip(settings, experiment.trials, strict=True)
                   if trial.trial_key not in ended}
@@ -53,4 +51,5 @@ def complete_part(experiment: Experiment, ended: Collection[str],
         raise MissingTrials(f"{missing}; no setting has all of its seeds yet")
     report = tuple(name for name in experiment.report if not mismatch(name, shown))
     n_ended = sum(trial.trial_key in ended for trial in experiment.trials)
-    return replace(experiment, trials=shown, report=report), Progress(n_ended, len(shown), len(experiment.trials))
+    part = replace(experiment, plan=experiment.plan.with_trials(shown), report=report)
+    return part, Progress(n_ended, len(shown), len(experiment.trials))

@@ -31,6 +31,7 @@ from pipeline.accounting.evaluations import evaluation_noise, is_noisy
 from pipeline.accounting.finite_precision import accounted_delta, within_delta
 from pipeline.accounting.noise import noise_statement, sentence
 from pipeline.experiment.experiment import Experiment
+from pipeline.experiment.plan import Plan
 from pipeline.experiment.sections import Budget
 from pipeline.trials.config import ConfigError, TrialConfig
 from pipeline.trials.naming import composable, counted, guarantee
@@ -66,10 +67,7 @@ class Filter(NamedTuple):
         return self.epsilon(self.spent(released)) <= self.budget.epsilon
 
     def stated(self, released: Sequence[Release]) -> Epsilon:
-        """Return the budget as an `Epsilon` that covers all releases (at least one), and the choice of the best trial.
-
-        The whole budget counts even if less was spent. The value is infinite if the releases exceed the budget.
-        """
+        """Return the whole budget as an `Epsilon` of all releases and of the choice; infinite if they exceed it."""
         trials = [release.trial for release in released]
         spent = f"{self.epsilon(self.spent(released)):.4g}"
         value = self.budget.epsilon
@@ -100,16 +98,16 @@ def require_unchanged(budget: Budget | None, initial_state: Sequence[float] | No
                           "experiment under another name, whose budget does not count what this sweep released")
 
 
-def make_filter(experiment: Experiment, order: int | None = None) -> Filter:
-    """Return the Renyi filter of a search with a budget; `order` is that of a sweep that has begun.
+def make_filter(plan: Plan, order: int | None = None) -> Filter:
+    """Return the Renyi filter of a plan with a budget; `order` is that of a sweep that has begun.
 
-    The corners of the search space, trials with every setting at an end of its range, stand for all its trials. Without
-    `order`, it is the one at which a corner spends the smallest share of the budget, on average over the corners.
+    The plan's possible trials, the corners of a search space, stand for all. Without `order`, it is the one at which a
+    corner spends the smallest share of the budget, on average over the corners.
     """
-    budget, search, corners = experiment.budget, experiment.search, experiment.corners
-    if budget is None or search is None:
-        raise ConfigError("budget: must be that of a search, which a filter is made for, got an experiment without")
-    if not all(within_delta(trial, budget.epsilon, search.trials) for trial in corners):
+    budget, corners = plan.budget, plan.possible
+    if budget is None:
+        raise ConfigError("budget: must be that of a search, which a filter is made for, got a plan without")
+    if not all(within_delta(trial, budget.epsilon, plan.planned) for trial in corners):
         raise ConfigError("budget.epsilon: must be at most some 130 with noise 'secure', above which the sampler "
                           f"of the noise takes more than its share of delta, got {budget.epsilon:g}")
     delta = min(accounted_delta(trial) for trial in corners)
@@ -183,20 +181,19 @@ def epochs_by_draw(released: Iterable[Release]) -> list[int]:
     return [total for total in totals if total]
 
 
-def scope(experiment: Experiment, certified: Callable[[str, str], Mapping[str, tuple[float, float]]]) -> list[str]:
-    """Return sentences on what a search's budget does not cover: other names, copied stores, other sweeps.
-
-    `certified` gives {sweep's name: (epsilon, delta)} of the store's certified sweeps on a data set, under a relation.
-    """
-    budget = experiment.budget
+def scope(name: str, plan: Plan,
+          # data set, relation -> {name: (epsilon, delta)} of the store's certified sweeps
+          certified: Callable[[str, str], Mapping[str, tuple[float, float]]]) -> list[str]:
+    """Return sentences on what the sweep's budget does not cover: other names, copied stores, other sweeps."""
+    budget = plan.budget
     if not budget:
         return []
-    first = experiment.corners[0]  # all trials of the search have its data set and relation
+    first = plan.possible[0]  # all trials of the search have its data set and relation
     dataset, relation = first.dataset, first.parts.sampler.relation
-    lines = [f"The budget belongs to the name '{experiment.name}' in this tracking store: another name, a copy of the "
+    lines = [f"The budget belongs to the name '{name}' in this tracking store: another name, a copy of the "
              "store, a tag that was edited or an MLflow experiment that was renamed begins anew, and the records pay "
              "again."]
-    others = {name: cost for name, cost in certified(dataset, relation).items() if name != experiment.name}
+    others = {other: cost for other, cost in certified(dataset, relation).items() if other != name}
     if others:
         epsilons = [budget.epsilon, *(epsilon for epsilon, _ in others.values())]
         deltas = [budget.delta, *(delta for _, delta in others.values())]
@@ -210,13 +207,13 @@ def scope(experiment: Experiment, certified: Callable[[str, str], Mapping[str, t
 
 def budget_lines(experiment: Experiment) -> Iterator[str]:
     """Yield lines on a search's budget, if any: its filter, and how many of the cheapest and dearest trials fit."""
-    search = experiment.search
-    if not experiment.budget or not search:
+    plan = experiment.plan
+    if not plan.budget:
         return
-    privacy_filter = make_filter(experiment)
+    privacy_filter = make_filter(plan)
     budget = privacy_filter.budget
     # Renyi divergence of each trial's whole run
-    costs = {trial: privacy_filter.spent([Release(trial, trial.epochs)]) for trial in experiment.corners}
+    costs = {trial: privacy_filter.spent([Release(trial, trial.epochs)]) for trial in plan.possible}
     dearest = max(costs, key=costs.__getitem__)
     min_cost, max_cost = min(costs.values()), costs[dearest]
     conversion = privacy_filter.epsilon(1.0) - 1.0  # of one order, epsilon is the divergence plus this constant
@@ -232,18 +229,15 @@ def budget_lines(experiment: Experiment) -> Iterator[str]:
         yield (f"  target_epsilon {dearest.target_epsilon:g} is the cost by a trial's own accountant; the filter "
                "covers all trials together and adds up Renyi divergences of one order in its place")
         fitting_target = 0.0
-        if n_dearest < search.trials:
-            fitting_target = _target_that_fits(dearest, privacy_filter, search.trials)
+        if n_dearest < plan.planned:
+            fitting_target = _target_that_fits(dearest, privacy_filter, plan.planned)
         if fitting_target:
-            yield f"  for {counted(search.trials, 'trial')} to fit, ask for target_epsilon <= {fitting_target:.2g}"
-    yield f"  {sentence(noise_statement(trial.noise for trial in experiment.corners))}"
+            yield f"  for {counted(plan.planned, 'trial')} to fit, ask for target_epsilon <= {fitting_target:.2g}"
+    yield f"  {sentence(noise_statement(trial.noise for trial in plan.possible))}"
 
 
 def _target_that_fits(trial: TrialConfig, privacy_filter: Filter, n_trials: int) -> float:
-    """Return about the largest target_epsilon at which `n_trials` trials fit into the budget, in two digits.
-
-    It is found by bisection below the trial's own target, and is 0 if not even 1/64 of that target fits.
-    """
+    """Return about the largest target_epsilon at which `n_trials` trials fit into the budget; 0 for less than 1/64."""
     def fits(target: float) -> bool:
         cost = privacy_filter.spent([Release(TrialConfig(trial.given, target_epsilon=target), trial.epochs)])
         return privacy_filter.epsilon(n_trials * cost) <= privacy_filter.budget.epsilon

@@ -117,10 +117,10 @@ def price_lines(experiment: Experiment) -> Iterator[str]:
     trials of a grid leave no choice, and no lines.
     """
     guaranteed = composable(experiment.trials)  # trials with a certified or stated epsilon
-    if experiment.candidates:
+    if not experiment.plan.publishes_all:
         drawn = counted(len(guaranteed), "drawn trial")
         yield f"the best of the {drawn}, if nothing else is published"
-        yield from _selection_lines(experiment.candidates, experiment.selection)
+        yield from _selection_lines(experiment.possible, experiment.plan.selection)
         yield f"all {drawn} published"
         yield from _selection_lines(guaranteed, Selection())
     elif len(guaranteed) >= 2:

@@ -49,7 +49,7 @@ def audit_experiment(experiment: Experiment, number: int | None = None, data_fol
     Trials that differ only in the seed count once. For a search the trials are the corners of its space. The row space
     attack sees the updates of `steps` training steps.
     """
-    trials = distinct(experiment.trials or experiment.corners)
+    trials = distinct(experiment.trials or experiment.possible)
     if number is not None and not 1 <= number <= len(trials):
         raise ConfigError(f"--trial: must be at least 1 and at most the {len(trials)} of the experiment (seeds apart), "
                           f"got {number}")

@@ -1,33 +1,331 @@
-"""All exhibits by name, with the trials that each can show. `analysis.exhibits.catalogue` draws them."""
+"""The exhibits by name, and which trials each can show; `analysis.exhibits.catalogue` draws them.
+
+This module imports no drawing library, so that a file is checked quickly, before a sweep. Each function of `NEEDS`
+returns why an exhibit cannot show these trials, as the end of a sentence that begins with its name; empty if it can.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any
 
-from pipeline.experiment import frontiers, needs
-from pipeline.experiment.frontiers import FRONTIERS
-from pipeline.experiment.needs import HEATMAPS, SWEPT
+from pipeline.experiment.factors import balanced, differing, find_factors, varied_fields
+from pipeline.trials.camera import SETTINGS, camera_of
 from pipeline.trials.config import TrialConfig
+from pipeline.trials.kinds import COMPOSABLE, GUARANTEED, KINDS
+from pipeline.trials.naming import epsilon_kind, method, noise_setting
+from pipeline.trials.part import parts_of
+from pipeline.trials.trainer import Trainer
 
-_one = needs.of_one_dataset
+# Exhibits of curves over a field -> field; exhibits of a grid of sigma and tau_h -> metric.
+SWEPT = {"tau_h_sweep": "tau_h", "batch_size_sweep": "batch_size", "clipping_norm_sweep": "clipping_norm"}
+HEATMAPS = {"alignment_heatmap": "alignment", "accuracy_heatmap": "accuracy"}
+# Fields that choose a reading of Lee and Kifer's algorithm; each combination has a curve.
+READINGS = ("activation", "bounding", "conv_clip", "conv_error", "error_clip", "init", "init_gain", "tau_h_rule")
+FRONTIERS = {"frontier": "accuracy", "frontier_worst_class": "worst_class", "frontier_alignment": "alignment"}
+MOST_PANELS = 12  # largest number of panels of small multiples
 
-# By exhibit: returns why it cannot show these trials, as the end of a sentence that begins with its name, else "".
+
+def table1(configs: Sequence[TrialConfig]) -> str:
+    """Return why Table 1 cannot show these trials; empty if it can. A cell is one algorithm with one sigma."""
+    # Optical noise has a sigma as a setting. Certified mechanisms are refused below, with another reason.
+    without_sigma = sorted({trial.mechanism for trial in configs
+                            if trial.parts.mechanism.private and not trial.parts.mechanism.optical
+                            and not trial.parts.mechanism.certified})
+    if without_sigma:
+        return f"has one cell for each algorithm and sigma, which mechanism {', '.join(without_sigma)} does not have"
+    if any(trial.parts.mechanism.certified or trial.target_label_epsilon for trial in configs):
+        return ("has one cell for each algorithm and sigma, but trials here differ in target_epsilon, "
+                "noise_multiplier or target_label_epsilon, which `frontier` shows")
+    if varied := varied_fields(configs):
+        return f"has one cell for each algorithm and sigma, but trials there also differ in {', '.join(varied)}"
+    return ""
+
+
+def figure2(configs: Sequence[TrialConfig]) -> str:
+    """Return why Figure 2, of validation accuracy and alignment by epoch, cannot show these trials."""
+    if reason := table1(configs):
+        return reason
+    if not all(trial.validation_fraction for trial in configs):
+        return "shows validation accuracy, which trials with validation_fraction 0 do not have"
+    if not any(trial.parts.feedback.optical and trial.alignment_batches for trial in configs):
+        return "shows the alignment of pdfa, but no trial measures that"
+    return ""
+
+
+def means(configs: Sequence[TrialConfig]) -> str:
+    """Return why a table of means cannot show these trials: it needs a setting that varies."""
+    return "" if _factors(configs) else "needs two settings or more, but trials differ in their seed alone"
+
+
+def main_effects(configs: Sequence[TrialConfig]) -> str:
+    """Return why main effects cannot be computed: only a balanced grid can be split by setting; empty if they can."""
+    if balanced(configs):
+        return ""
+    return ("needs a balanced grid of two factors or more: every combination of algorithm, noise and other settings, "
+            "with equally many seeds")
+
+
+def parallel_coordinates(configs: Sequence[TrialConfig]) -> str:
+    """Return why parallel coordinates cannot show these trials: they need three axes or more; empty if they can."""
+    if len(names := _factors(configs)) > 2:
+        return ""
+    return f"needs three settings or more that vary, seeds aside, got {' and '.join(names) or 'none'}"
+
+
+def heatmap(configs: Sequence[TrialConfig], metric: str) -> str:
+    """Return why a heatmap over sigma and tau_h, coloured by a metric of `HEATMAPS`, cannot show these trials."""
+    grid_trials = [trial for trial in configs if in_heatmap(trial)]
+    n_sigmas, n_bounds = len({trial.sigma for trial in grid_trials}), len({trial.tau_h for trial in grid_trials})
+    if min(n_sigmas, n_bounds) < 2:
+        return ("needs trials with mechanism photonic, at two values or more of both sigma and tau_h, got sigma "
+                f"{_values(grid_trials, 'sigma')} and tau_h {_values(grid_trials, 'tau_h')}")
+    reason = without_choice(grid_trials, lambda trial: (trial.algorithm, trial.sigma, trial.tau_h),
+                            "algorithm, sigma and tau_h")
+    return reason or (without_alignment(grid_trials) if metric == "alignment" else "")
+
+
+def sweep(configs: Sequence[TrialConfig], field: str) -> str:
+    """Return why curves over a field of `SWEPT`, one for each (algorithm, noise), cannot show these trials."""
+    swept_trials = [trial for trial in configs if field in trial.canonical()]
+    values_by_curve: dict[tuple[str, str], set[Any]] = {}
+    for trial in swept_trials:
+        curve = trial.algorithm, noise_setting(trial)
+        values_by_curve.setdefault(curve, set()).add(getattr(trial, field))
+    if max(map(len, values_by_curve.values()), default=0) < 2:
+        return ("needs trials of one algorithm and noise at two values or more of "
+                f"{field}, got {_values(swept_trials, field)}")
+    reason = without_choice(swept_trials, lambda trial: (trial.algorithm, noise_setting(trial), getattr(trial, field)),
+                            f"algorithm, noise and {field}")
+    return reason or without_alignment(swept_trials)
+
+
+def light(configs: Sequence[TrialConfig]) -> str:
+    """Return why curves over photons cannot show these trials: they need a physical processor; empty if they can."""
+    physical_trials = [trial for trial in configs if trial.parts.mechanism.optical and trial.physical]
+    if len({trial.photons for trial in physical_trials}) < 2:
+        return ("needs trials with projector opu_physical and mechanism photonic at two values or more of photons, got "
+                f"{_values(physical_trials, 'photons')}")
+    names = ("algorithm", *SETTINGS, "photons")  # `SETTINGS` are those of the camera
+    return without_choice(physical_trials, lambda trial: tuple(getattr(trial, name) for name in names),
+                          "algorithm, camera and light")
+
+
+def table1_light(configs: Sequence[TrialConfig]) -> str:
+    """Return why Table 1 by counted photons cannot show these trials.
+
+    A column of the table is a sigma of Gaussian noise. The noise of a camera comes from counted photons, and its
+    standard deviation is the camera's effective sigma. It must equal the sigma of a column, to 1%.
+    """
+    opu_trials = [trial for trial in configs
+                  if trial.parts.mechanism.optical and trial.needs_opu and not trial.on_hardware]
+    gaussian_sigmas = {trial.sigma for trial in opu_trials if trial.projector == "opu_simulated"}
+    camera_sigmas = {camera_of(trial).effective_sigma for trial in opu_trials if trial.physical}
+    without_column = [sigma for sigma in camera_sigmas if column_of(sigma, gaussian_sigmas) is None]
+    if not camera_sigmas or without_column:
+        return ("needs trials with mechanism photonic and projector opu_physical whose effective sigma is, to 1%, a "
+                f"sigma of projector opu_simulated, got {_numbers(camera_sigmas)} and {_numbers(gaussian_sigmas)}")
+    return without_choice(opu_trials, lambda trial: (trial.projector, trial.sigma, trial.photons),
+                          "projector and sigma")
+
+
+def leekifer(configs: Sequence[TrialConfig]) -> str:
+    """Return why the comparison with Lee and Kifer's algorithm cannot show these trials.
+
+    Their algorithm has a constant noise, in proportion to the largest update. So private trials must fix
+    noise_multiplier, sample batches of a fixed size, and bound the norm of an update.
+    """
+    if not any(trial.parts.mechanism.certified for trial in configs):
+        return "compares trials with a mechanism that is certified, such as per_example, but there are none"
+    for trial in configs:
+        if not trial.parts.mechanism.private:
+            continue
+        # fresh batches in every step, all of the same size: sampler without_replacement
+        has_fixed_batches = trial.parts.sampler.amplified and trial.parts.sampler.full
+        if not (has_fixed_batches and update_sigma(trial) > 0):
+            return ("shows trials without privacy, and trials with noise_multiplier > 0 and sampler "
+                    "without_replacement under per_example clipping, or component clipping with target_norm; there is "
+                    f"one of mechanism {trial.mechanism}, sampler {trial.sampler}, noise_multiplier "
+                    f"{trial.noise_multiplier:g}")
+
+    def curve(trial: TrialConfig) -> tuple[Any, ...]:
+        settings = trial.canonical()
+        return trial.dataset, trial.algorithm, update_sigma(trial), *(settings.get(name) for name in READINGS)
+
+    if varied := differing(configs, curve):
+        return ("has one curve for each data set, algorithm, reading and noise, but trials there also differ in "
+                f"{', '.join(varied)}")
+    return ""
+
+
+def training_time(configs: Sequence[TrialConfig]) -> str:
+    """Return why curves of accuracy over training time, with every epoch, cannot show these trials."""
+    if any(trial.epochs < 2 for trial in configs):
+        return "shows accuracy by epoch, which trials of one epoch do not have"
+    if any(trial.validation_fraction and trial.disclosure == "withheld" for trial in configs):
+        return ("needs an accuracy of every epoch, which trials with private_metrics 'withheld' log only with "
+                "validation_fraction 0")
+    if varied := differing(configs, lambda trial: (trial.algorithm, noise_setting(trial))):
+        return f"has one curve for each algorithm and noise, but trials there also differ in {', '.join(varied)}"
+    return ""
+
+
+def without_choice(trials: Sequence[TrialConfig], cell: Callable[[TrialConfig], Any], cell_text: str) -> str:
+    """Return why no setting can represent a cell, chosen by validation accuracy; empty if one can or none need be."""
+    varied = differing(trials, cell)
+    if "delta" in varied:
+        return "needs one delta, but the trials have several"
+    has_scores = all(trial.validation_fraction and trial.disclosure != "withheld" for trial in trials)
+    if not varied or has_scores:
+        return ""
+    return (f"chooses by validation accuracy among trials of one {cell_text}, here differing in {', '.join(varied)}, "
+            "but not all trials log that (validation_fraction > 0, private_metrics plain or noisy)")
+
+
+def without_alignment(trials: Sequence[TrialConfig]) -> str:
+    """Return why the alignment of these trials cannot be shown; empty if all trials measure it."""
+    if trainers := sorted({trial.trainer for trial in trials if not trial.parts.trainer.built_in}):
+        return f"shows alignment, which is not measured for trainer {', '.join(trainers)}"
+    if not all(trial.alignment_batches for trial in trials):
+        return "shows alignment, which trials with alignment_batches 0 do not measure"
+    return ""
+
+
+def update_sigma(trial: TrialConfig) -> float:
+    """Return sigma of Lee & Kifer 2020, Algorithm 1; 0 without privacy.
+
+    It is the standard deviation of the noise on each coordinate of the mean update, z C/m: noise multiplier z, bound C
+    on a record's contribution, batch size m.
+    """
+    return trial.noise_multiplier * trial.parts.mechanism.update_norm / trial.batch_size
+
+
+def column_of(sigma: float, column_sigmas: Iterable[float]) -> float | None:
+    """Return the sigma of the first column that equals `sigma` to 1%; None if there is none."""
+    return next((column for column in column_sigmas if abs(sigma - column) <= 0.01 * column), None)
+
+
+def in_heatmap(trial: TrialConfig) -> bool:
+    """Whether a trial belongs to the grid of sigma and tau_h."""
+    return noise_setting(trial).startswith("sigma=")
+
+
+def _factors(configs: Sequence[TrialConfig]) -> list[str]:
+    """Return the settings, the seed aside, that differ between trials; each has a level of every factor."""
+    return list(find_factors(configs)[0])
+
+
+def _values(configs: Sequence[TrialConfig], field: str) -> str:
+    return _numbers({getattr(trial, field) for trial in configs})
+
+
+def _numbers(values: Iterable[float]) -> str:
+    return ", ".join(f"{value:.4g}" for value in sorted(values)) or "none"
+
+
+def noise_fields(kind: str) -> tuple[str, ...]:
+    """Return the settings that determine epsilon, including the calibrated settings of users' trainers."""
+    if kind not in COMPOSABLE:
+        return KINDS[kind].noise
+    calibrated = (cls.calibrates for cls in parts_of("trainer", Trainer).values())
+    return tuple(dict.fromkeys((*KINDS[kind].noise, *filter(None, calibrated))))
+
+
+def frontier(configs: Sequence[TrialConfig], metric: str) -> str:
+    """Return why a frontier of a metric cannot show these trials; those without a guaranteed epsilon are left out."""
+    by_kind = {kind: [trial for trial in configs if epsilon_kind(trial) == kind]
+               for kind in GUARANTEED}
+    if not any(by_kind.values()):
+        return ("needs trials with a certified epsilon (a mechanism such as per_example, and noise) or a label "
+                "epsilon (mechanism photonic with target_label_epsilon, or sigma > 0 and noise on every layer), but "
+                "there are none")
+    reasons = [_curves(kind, trials) for kind, trials in by_kind.items() if trials]
+    if metric == "alignment":
+        reasons += [without_alignment(trials) for trials in by_kind.values()]
+    return next(filter(None, reasons), "")  # the first reason that is not empty
+
+
+def claimed(configs: Sequence[TrialConfig]) -> str:
+    """Return why a frontier of claimed epsilons, by a paper's formula, cannot show these trials."""
+    claimed_trials = [trial for trial in configs if is_claimed(trial)]
+    if not claimed_trials:
+        return ("needs trials with a claimed epsilon (mechanism photonic, sigma > 0, noise on every layer, feedback by "
+                "dfa, tdfa or pdfa, neither joint_release nor denoise), but there are none")
+    return _curves("claimed", claimed_trials)
+
+
+def _curves(kind: str, trials: Sequence[TrialConfig]) -> str:
+    """Return why trials, all of one kind of epsilon, make no curves on one axis; empty if they do."""
+    if len({trial.delta for trial in trials}) > 1:
+        return "needs one delta, but the trials have several"
+    by_sampler = sorted(trials, key=lambda trial: trial.sampler)
+    relations = {trial.sampler: trial.parts.sampler.relation for trial in by_sampler}
+    # Label epsilons all have the relation of labels, whatever the sampler.
+    if kind != "label" and len(set(relations.values())) > 1:
+        samplers = [f"sampler {sampler} is of {relation}" for sampler, relation in relations.items()]
+        return f"needs one neighbouring relation, but {' and '.join(samplers)}"
+    return without_choice(trials, lambda trial: (method(trial), noise_setting(trial)), "algorithm and noise")
+
+
+def slices(configs: Sequence[TrialConfig]) -> str:
+    """Return why a frontier per value of one or two settings cannot show these trials."""
+    certified = [trial for trial in configs if epsilon_kind(trial) == "certified"]
+    guaranteed_trials = certified or [trial for trial in configs if epsilon_kind(trial)]
+    if not guaranteed_trials:
+        return frontier(configs, "accuracy")  # which gives the reason
+    fields = panel_fields(guaranteed_trials)
+    if not fields:
+        return ("has a panel for each value of one or two settings besides algorithm and noise, at most "
+                f"{MOST_PANELS}, but none varies, or each has more values")
+    panels: dict[tuple[str, ...], list[TrialConfig]] = {}  # values of the fields -> trials
+    for trial in guaranteed_trials:
+        values = tuple(str(trial.canonical().get(name)) for name in fields)
+        panels.setdefault(values, []).append(trial)
+    reasons = (frontier(panel, "accuracy") for panel in panels.values())
+    return next(filter(None, reasons), "")  # the first reason that is not empty
+
+
+def panel_fields(trials: Sequence[TrialConfig]) -> tuple[str, ...]:
+    """Return the one or two fields that separate the panels, the data set first; empty if none can."""
+    rows = find_factors(trials)  # by trial: its values of the fields that vary
+    n_values = {name: len({row[name] for row in rows}) for name in rows[0] if name not in ("algorithm", "noise")}
+    by_priority = sorted(n_values, key=lambda name: (name != "dataset", name))
+    fields: tuple[str, ...] = ()
+    n_panels = 1
+    for name in by_priority:
+        if len(fields) < 2 and n_panels * n_values[name] <= MOST_PANELS:
+            fields += (name,)
+            n_panels *= n_values[name]
+    return fields
+
+
+def is_claimed(config: TrialConfig) -> bool:
+    """Whether a formula printed in Ohana et al. 2021 gives a finite epsilon for the trial."""
+    has_noise_in_every_layer = config.sigma + config.target_label_epsilon > 0 and config.output_noise
+    # The formulas assume independent noise on every layer's projected error: not an exact error (bp), whose noise is
+    # propagated, and no processing of the projections that correlates their noise.
+    has_independent_noise = not (config.parts.feedback.exact or config.joint_release or config.denoise)
+    return config.parts.mechanism.optical and has_noise_in_every_layer and has_independent_noise
+
+
 NEEDS: dict[str, Callable[[Sequence[TrialConfig]], str]] = {
-    "table1": _one(needs.table1),
-    "figure2": _one(needs.figure2),
-    **{name: _one(frontiers.frontier, metric) for name, metric in FRONTIERS.items()},
-    "frontier_slices": frontiers.slices,
-    "frontier_claimed": _one(frontiers.claimed),
-    **{name: _one(needs.heatmap, metric) for name, metric in HEATMAPS.items()},
-    **{name: _one(needs.sweep, field) for name, field in SWEPT.items()},
-    **dict.fromkeys(("light", "effective_sigma"), _one(needs.light)),
-    "table1_light": _one(needs.table1_light),
-    "main_effects": needs.main_effects,
-    "parallel_coordinates": needs.parallel_coordinates,
-    "means": needs.means,
-    "training_time": _one(needs.training_time),
-    "leekifer": needs.leekifer,
+    "table1": table1,
+    "figure2": figure2,
+    **{name: partial(frontier, metric=metric) for name, metric in FRONTIERS.items()},
+    "frontier_slices": slices,
+    "frontier_claimed": claimed,
+    **{name: partial(heatmap, metric=metric) for name, metric in HEATMAPS.items()},
+    **{name: partial(sweep, field=field) for name, field in SWEPT.items()},
+    **dict.fromkeys(("light", "effective_sigma"), light),
+    "table1_light": table1_light,
+    "main_effects": main_effects,
+    "parallel_coordinates": parallel_coordinates,
+    "means": means,
+    "training_time": training_time,
+    "leekifer": leekifer,
 }
+OF_SEVERAL_DATASETS = ("frontier_slices", "main_effects", "parallel_coordinates", "means", "leekifer")
 LISTED_ONLY = ("training_time",)  # a file without a list of exhibits gets all others that fit
 
 
@@ -35,6 +333,8 @@ def mismatch(exhibit: str, configs: Sequence[TrialConfig]) -> str:
     """Return why an exhibit cannot show these trials; empty if it can."""
     if exhibit not in NEEDS:
         raise ValueError(f"exhibit: must be one of {', '.join(NEEDS)}, got {exhibit!r}")
+    if exhibit not in OF_SEVERAL_DATASETS and len({trial.dataset for trial in configs}) > 1:
+        return "is of one data set, but the trials use several"
     return NEEDS[exhibit](configs)
 
 

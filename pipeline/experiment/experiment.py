@@ -40,17 +40,17 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from pipeline.experiment import exhibits, sections
+from pipeline.experiment import exhibits
 from pipeline.experiment.factors import varied_fields
 from pipeline.experiment.grid import changed, check_distinct, combine, entries, read_as, read_mapping
+from pipeline.experiment.plan import Grid, Plan
 from pipeline.experiment.plugins import read_plugins
 from pipeline.experiment.preset import advice, pinned, read_preset
-from pipeline.experiment.search import Search, read_search
-from pipeline.experiment.sections import Budget, Chosen, Halving, Reference
-from pipeline.experiment.stopping import Selection, draw, read_selection
+from pipeline.experiment.search import read_plan, read_search
+from pipeline.experiment.sections import Chosen, Reference, read_references
 from pipeline.experiment.yaml_text import Place, located, parse_yaml, placed
 from pipeline.trials.config import ConfigError, TrialConfig
-from pipeline.trials.fields import plain
+from pipeline.trials.fields import plain, refuse
 from pipeline.trials.packs import Resources
 from pipeline.trials.promises import check_noise
 from pipeline.trials.unused import check_written, ignored
@@ -66,20 +66,14 @@ class Experiment:
 
     Attributes:
         name: the MLflow experiment, and the folder under `reports/`.
-        trials: all distinct trials, in the order of the file; in trials from a file, unused settings have their
-            defaults.
+        plan: what is trained; a tuple of distinct trials becomes a grid. In trials from a file, unused settings have
+            their defaults.
         report: exhibits that `photonic report` draws.
-        selection: the rule by which the best trial is chosen and paid for.
         source: the file; for trials listed in Python, the name used in messages.
-        candidates: the candidates of random stopping; empty for a fixed grid.
         text: the file's content.
         plugins: modules of extensions, which every worker imports (`pipeline.experiment.plugins`).
         references: published results of others, marked in a frontier.
         ignored: which trials do not use which entries of the file, for people; empty if all entries are used.
-        search: how trials are chosen; `trials` then has the suggestions so far (see `with_trials`), none for a file.
-        stop: when trials of the search are stopped early.
-        budget: the joint budget of all trials of the search.
-        corners: of the space of the search.
         chosen: how settings were found, if the file states it.
         preset: version of the preset that sets the open settings; empty for none.
         advice: settings that the preset has set or, without a preset, would set; for people.
@@ -94,35 +88,38 @@ class Experiment:
 
     name: str
     description: str
-    trials: tuple[TrialConfig, ...]
+    plan: Plan
     resources: Resources = Resources()
     report: tuple[str, ...] = ()
     source: Path = Path("FILE")
-    selection: Selection = Selection()
-    candidates: tuple[TrialConfig, ...] = ()
     text: str = ""
     plugins: tuple[str, ...] = ()
     references: tuple[Reference, ...] = ()
     ignored: str = ""
-    search: Search | None = None
-    stop: Halving | None = None
-    budget: Budget | None = None
-    corners: tuple[TrialConfig, ...] = ()
     chosen: Chosen | None = None
     preset: str = ""
     advice: tuple[str, ...] = ()
     imports: tuple[str, ...] = ()
     places: Mapping[str, Mapping[str, Place]] = field(default_factory=dict, compare=False, repr=False)
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.plan, Plan):
+            object.__setattr__(self, "plan", Grid(tuple(self.plan)))
+
+    @property
+    def trials(self) -> tuple[TrialConfig, ...]:
+        """Return the trials to train; of a search its suggestions so far, none for a file."""
+        return self.plan.trials
+
     @property
     def possible(self) -> tuple[TrialConfig, ...]:
         """Return all trials; for random stopping the candidates, for a search the corners."""
-        return self.candidates or self.corners or self.trials
+        return self.plan.possible
 
     @property
     def planned(self) -> int:
         """Return the number of trials; for a search the maximum."""
-        return self.search.trials if self.search else len(self.trials)
+        return self.plan.planned
 
     @functools.cached_property
     def varied(self) -> tuple[str, ...]:
@@ -132,14 +129,14 @@ class Experiment:
     def check(self, trials: Iterable[TrialConfig], check: Callable[[TrialConfig], object]) -> None:
         """Apply a check to each trial; what it refuses names the place in the file, if there is one."""
         for trial in trials:
-            places = self.search.places if self.search else self.places.get(trial.trial_key, {})
+            places = self.plan.places or self.places.get(trial.trial_key, {})
             with located(self.source) if self.places else contextlib.nullcontext(), placed(places):
                 check(trial)
 
     @property
     def public_text(self) -> str:
         """Return the file's content if it may be published; with random stopping it reveals the number of trials."""
-        return "" if self.candidates else self.text
+        return self.text if self.plan.publishes_all else ""
 
 
 def load_experiment(path: str | Path, changes: Mapping[str, Any] = MappingProxyType({})) -> Experiment:
@@ -168,10 +165,9 @@ def load_experiment(path: str | Path, changes: Mapping[str, Any] = MappingProxyT
 
 def parse_experiment(text: str, path: Path, stored: bool = False,
                      changes: Mapping[str, Any] = MappingProxyType({})) -> Experiment:
-    """Return the experiment that a file's text describes. The file at `path` need not exist.
+    """Return the experiment that a file's text describes; the file at `path` need not exist.
 
-    If the text is `stored` in a tracking store, its plugins are not imported, and its trials were checked when they
-    were swept.
+    Of a text `stored` in a tracking store no plugin is imported, and trials were checked when they were swept.
     """
     content = parse_yaml(text, path)
     with located(path, content):
@@ -185,9 +181,8 @@ def parse_experiment(text: str, path: Path, stored: bool = False,
 
 def sliced(experiment: Experiment, where: Mapping[str, Any]) -> Experiment:
     """Return an experiment with the trials that match `where` (field -> value, or list of values that are accepted)."""
-    if experiment.candidates:
-        raise ConfigError("where: a slice shows several trials, but of random stopping only the best may be "
-                          f"published, got {', '.join(where)}")
+    refuse(not experiment.plan.publishes_all, "where", "a slice shows several trials, but of random stopping only the "
+           "best may be published", ", ".join(where))
     trials = experiment.trials
     for name, condition in where.items():
         values = [plain(value) for value in (condition if isinstance(condition, list) else [condition])]
@@ -207,7 +202,8 @@ def sliced(experiment: Experiment, where: Mapping[str, Any]) -> Experiment:
 
 def with_trials(experiment: Experiment, trials: Sequence[TrialConfig]) -> Experiment:
     """Return an experiment with these trials, and the exhibits that fit them; of a search, its trials so far."""
-    return dataclasses.replace(experiment, trials=tuple(trials), report=exhibits.fitting(trials))
+    plan = experiment.plan.with_trials(trials)
+    return dataclasses.replace(experiment, plan=plan, report=plan.report)
 
 
 def _experiment(top: Mapping[str, Any], path: Path, stored: bool) -> Experiment:
@@ -218,34 +214,29 @@ def _experiment(top: Mapping[str, Any], path: Path, stored: bool) -> Experiment:
     resources = read_as(Resources, top.get("resources") or {}, "resources")
     preset = read_preset(top)
     search = read_search(top, path.parent, preset)
-    combinations = list(search.corners() if search else combine(top, path.parent, preset))
+    combinations = list(search.combinations() if search else combine(top, path.parent, preset))
     written = [(combination.trial, combination.places) for combination in combinations]
     places_of: dict[TrialConfig, Mapping[str, Place]] = {}  # without repetitions, in order
     for trial, places in written:
         places_of.setdefault(trial.pruned(), places)
     possible = tuple(places_of)
-    if resources.opu < 1 and any(trial.on_hardware for trial in possible):
-        raise ConfigError(f"resources.opu: must be at least 1 for trials on a real OPU, which one process holds, got "
-                          f"{resources.opu}")
-    selection = read_selection(top, written)
+    refuse(resources.opu < 1 and any(trial.on_hardware for trial in possible), "resources.opu",
+           "must be at least 1 for trials on a real OPU, which one process holds", resources.opu)
+    plan = read_plan(top, search, written, possible)
+    if plan.stop:
+        refuse(resources.pack_size > 1, "resources.pack_size", "must be 1 with `stop`, as trials of a pack cannot end "
+               "one by one", resources.pack_size, "leave it out")
+        resources = dataclasses.replace(resources, pack_size=1)
     if not stored:
         check_written(entries(top), written)
         for trial, places in written:
             with placed({"noise_multiplier": places.get("mechanism", ""), **places}):
                 check_noise(trial)
-    if not search:  # corners may be alike
+    if not plan.asks:  # corners may be alike
         check_distinct(combinations)
-    stop = sections.read_stop(top, search, written, resources.pack_size)
-    if stop:
-        resources = dataclasses.replace(resources, pack_size=1)
-    budget = sections.read_budget(top, search, written)
-    drawn = selection.is_random
     return Experiment(
-        name=name, description=str(top.get("description", "")).strip(), source=path, plugins=plugins,
-        trials=() if search else draw(possible, selection) if drawn else possible,
-        candidates=possible if drawn else (), corners=possible if search else (), resources=resources,
-        search=search, stop=stop, budget=budget, selection=selection,
-        report=_report(top, possible, drawn), references=sections.read_references(top), ignored=ignored(written),
+        name=name, description=str(top.get("description", "")).strip(), plan=plan, source=path, plugins=plugins,
+        resources=resources, report=_report(top, plan), references=read_references(top), ignored=ignored(written),
         places={trial.trial_key: places for trial, places in places_of.items()}, preset=preset,
         advice=advice(preset, (combination[1:] for combination in combinations)),
         chosen=read_as(Chosen, top["chosen"], "chosen") if "chosen" in top else None)
@@ -253,36 +244,21 @@ def _experiment(top: Mapping[str, Any], path: Path, stored: bool) -> Experiment:
 
 def check_name(place: str, name: Any) -> None:
     """Refuse a name, at `place`, by which no experiment can be called."""
-    if not isinstance(name, str):
-        raise ConfigError(f"{place}: must be text, got {name!r}; in quotes it is text")
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", name):
-        raise ConfigError(f"{place}: must be letters, digits, '_', '-' and '.', and begin with a letter or digit, "
-                          f"got {name!r}")
-    if len(name) > MAX_NAME:
-        raise ConfigError(f"{place}: must have at most {MAX_NAME} characters, as files are named by it, got "
-                          f"{len(name)}: {name!r}")
+    refuse(not isinstance(name, str), place, "must be text", repr(name), "in quotes it is text")
+    refuse(not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", name), place,
+           "must be letters, digits, '_', '-' and '.', and begin with a letter or digit", repr(name))
+    refuse(len(name) > MAX_NAME, place, f"must have at most {MAX_NAME} characters, as files are named by it",
+           f"{len(name)}: {name!r}")
 
 
-def _report(top: Mapping[str, Any], trials: Sequence[TrialConfig], drawn: bool) -> tuple[str, ...]:
-    """Return the exhibits of a file's report: its entry `report` or, without it, all that fit its trials.
-
-    A search has none yet, and random stopping none at all, as an exhibit would publish trials that were not selected.
-    """
-    if "search" in top:
-        if "report" in top:
-            raise ConfigError(f"report: must be left out beside a search, whose trials are not known before it ran; "
-                              f"every exhibit that they fit is drawn, got {top['report']!r}")
-        return ()
+def _report(top: Mapping[str, Any], plan: Plan) -> tuple[str, ...]:
+    """Return the exhibits of a file's report: its entry `report` or, without it, all that fit its trials."""
     if "report" not in top:
-        return () if drawn else exhibits.fitting(trials)
+        return plan.report
     report = top["report"]
-    if not isinstance(report, list) or any(exhibit not in [*exhibits.NEEDS] for exhibit in report):
-        raise ConfigError(f"report: must be a list of {', '.join(exhibits.NEEDS)}, got {report!r}")
+    refuse(not isinstance(report, list) or any(exhibit not in [*exhibits.NEEDS] for exhibit in report), "report",
+           f"must be a list of {', '.join(exhibits.NEEDS)}", repr(report))
     for exhibit in report:
-        if drawn:
-            raise ConfigError(f"report: {exhibit} shows every trial, but of random stopping only the best may be "
-                              f"published, got {report!r}; leave it out (selection.md shows the best)")
-        reason = exhibits.mismatch(exhibit, trials)
-        if reason:
-            raise ConfigError(f"report: {exhibit} {reason}; leave it out (`report: []` writes runs.csv alone)")
+        refuse(reason := plan.mismatch(exhibit), "report", f"{exhibit} {reason}", repr(report),
+               "leave it out (`report: []` draws none)")
     return tuple(report)

@@ -16,7 +16,7 @@ from pipeline.experiment.preset import Recommendation, recommend
 from pipeline.experiment.yaml_text import PRESET, Place, is_number, placed
 from pipeline.trials.config import ConfigError, TrialConfig, settings
 from pipeline.trials.feature_file import with_located_features
-from pipeline.trials.fields import SYNONYMS, accepted, in_files, known_fields, plain, renamed
+from pipeline.trials.fields import SYNONYMS, accepted, in_files, known_fields, plain, refuse, renamed
 from pipeline.trials.unused import why_unused
 
 if TYPE_CHECKING:
@@ -29,12 +29,9 @@ PARTS = ("selection", "search", "stop", "budget")  # parts of a file with entrie
 
 
 def read_mapping(value: Any, place: str, names: Collection[str], needed: Collection[str] = ()) -> Mapping[str, Any]:
-    """Return a part of a file, at `place`, after checking that it is a mapping with these keys and all needed ones.
-
-    The place of the whole file is empty.
-    """
-    if not isinstance(value, Mapping):
-        raise ConfigError(f"{place or 'the file'}: must be a mapping with {', '.join(names)}, got {value!r}")
+    """Return the part of a file at `place`, empty for the whole, if it is a mapping of these keys with all `needed`."""
+    refuse(not isinstance(value, Mapping), place or "the file", f"must be a mapping with {', '.join(names)}",
+           repr(value))
     for key in value:
         if key not in names:
             where = f"{place}." if place else ""
@@ -54,9 +51,8 @@ def read_as(section: type[Section], value: Any, place: str) -> Section:
 
 def check_number(place: str, number: float, what: str) -> None:
     """Refuse more than `MOST_TRIALS` values, combinations or trials before any of them is made."""
-    if number > MOST_TRIALS:
-        raise ConfigError(f"{place}: must have at most {MOST_TRIALS} {what}, got {number:.15g}; split the "
-                          "experiment")
+    refuse(number > MOST_TRIALS, place, f"must have at most {MOST_TRIALS} {what}", f"{number:.15g}",
+           "split the experiment")
 
 
 def changed(content: Mapping[str, Any], changes: Mapping[str, Any], path: Path) -> tuple[Any, str]:
@@ -70,9 +66,9 @@ def changed(content: Mapping[str, Any], changes: Mapping[str, Any], path: Path) 
         content = _with_entry(content, field, value)
     base_changes = renamed({field: value for field, value in changes.items() if field not in entry_changes})
     for field, place, _ in entries(content):
-        if field in base_changes and not place.startswith("base."):
-            raise ConfigError(f"--set {field}: must be a field that no grid, case or space sets, got one of "
-                              f"{place.rpartition('.')[0]}; edit the file")
+        refuse(field in base_changes and not place.startswith("base."), f"--set {field}",
+               "must be a field that no grid, case or space sets", f"one of {place.rpartition('.')[0]}",
+               "edit the file")
     names = [f.name for f in settings()]
     for field, value in base_changes.items():
         if field not in names and not content.get("plugins"):  # a plugin may define further fields
@@ -131,21 +127,18 @@ class Level(NamedTuple):
         """Return the settings of a file, or of its case at `where`; none may stand in both base and grid."""
         base, base_places = read_settings(part, "base", where)
         grid, grid_places = _grid(part, where)
-        for field in grid:
-            if field in base:
-                raise ConfigError(f"{grid_places[field]}: also stands in {where}base; give it once")
+        if twice := [grid_places[field] for field in grid if field in base]:
+            raise ConfigError(f"{twice[0]}: also stands in {where}base; give it once")
         return cls(base, grid, base_places | grid_places)
 
 
 def combine(top: Mapping[str, Any], folder: Path, preset: str) -> Iterator[Combination]:
-    """Yield the trial of every combination of values in every case of a file.
-
-    A case's settings replace those of the whole file. A fixed value of a case replaces a grid of the whole file.
-    """
+    """Yield the trial of every combination of values in every case, whose settings replace those of the whole file."""
     file = Level.read(top, "")
     for where, part in _cases(top):
         case = Level.read(part, where)
         places, base = file.places | case.places, file.base | case.base
+        # a fixed value of a case replaces a grid of the whole file
         grid = {field: values for field, values in (file.grid | case.grid).items()
                 if field not in case.base}
         check_number(f"{where}grid", math.prod(map(len, grid.values())), "combinations")
@@ -172,22 +165,18 @@ def _cases(top: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
     if top.get("cases") is None:
         yield ("cases[0]." if "cases" in top else ""), {}
         return
-    if not isinstance(top["cases"], list) or not top["cases"]:
-        raise ConfigError(f"cases: must be a list of at least one case, got {top['cases']!r}")
+    refuse(not isinstance(top["cases"], list) or not top["cases"], "cases", "must be a list of at least one case",
+           repr(top["cases"]))
     for number, case in enumerate(top["cases"]):
         yield f"cases[{number}].", read_mapping(case, f"cases[{number}]", ("base", "grid"))
 
 
 def read_settings(part: Mapping[str, Any], key: str, where: str = "") -> tuple[dict[str, Any], dict[str, Place]]:
-    """Return value and place of each field of `base`, `grid` or `space` in the part of a file at `where`.
-
-    Fields have their names in keys. There are none if the entry is missing.
-    """
+    """Return value and place of each field, by its name in keys, of `base`, `grid` or `space` in a file's part."""
     value = part.get(key, {})
     if value is None:
         raise ConfigError(f"{where}{key}: is blank; give it at least one field, or leave it out")
-    if not isinstance(value, Mapping):
-        raise ConfigError(f"{where}{key}: must be a mapping from field to value, got {value!r}")
+    refuse(not isinstance(value, Mapping), f"{where}{key}", "must be a mapping from field to value", repr(value))
     places = {SYNONYMS.get(field, str(field)): Place(f"{where}{key}").of(field) for field in value}
     with placed(places):
         return renamed({str(field): value for field, value in value.items()}), places
@@ -202,9 +191,8 @@ def _grid(part: Mapping[str, Any], where: str) -> tuple[dict[str, list[Any]], di
         place = places[field]
         if isinstance(values, Mapping):
             grid[field] = values = _range(place, values)
-        if not isinstance(values, list):
-            raise ConfigError(f"{place}: must be a list of values or a range, got {values!r} (a single value goes to "
-                              "base)")
+        refuse(not isinstance(values, list), place, "must be a list of values or a range",
+               f"{values!r} (a single value goes to base)")
         if not values:
             raise ConfigError(f"{place}: the list is empty; give at least one value")
     return grid, places
@@ -218,13 +206,13 @@ def _range(place: str, spec: Mapping[str, Any]) -> list[Any]:
     are_numbers = isinstance(arguments, list) and all(is_number(a) and math.isfinite(a) for a in arguments)
     if kind == "range":
         are_whole = are_numbers and all(int(number) == number for number in arguments)
-        if not are_whole or len(arguments) not in (2, 3) or 0 in arguments[2:]:  # a step of 0
-            raise ConfigError(f"{place}.range: must be [start, stop] or [start, stop, step], whole, got {arguments!r}")
+        refuse(not are_whole or len(arguments) not in (2, 3) or 0 in arguments[2:],  # a step of 0
+               f"{place}.range", "must be [start, stop] or [start, stop, step], whole", repr(arguments))
         step = arguments[2] if len(arguments) == 3 else 1
         check_number(f"{place}.range", (arguments[1] - arguments[0]) / step, "values")
         return list(range(*(int(a) for a in arguments)))
-    if not are_numbers or len(arguments) != 3 or int(arguments[2]) != arguments[2] or arguments[2] < 1:
-        raise ConfigError(f"{place}.{kind}: must be [low, high, n] with n >= 1, got {arguments!r}")
+    refuse(not are_numbers or len(arguments) != 3 or int(arguments[2]) != arguments[2] or arguments[2] < 1,
+           f"{place}.{kind}", "must be [low, high, n] with n >= 1", repr(arguments))
     low, high, n = map(float, arguments)
     check_number(f"{place}.{kind}", n, "values")
     if kind == "logspace" and min(low, high) <= 0:

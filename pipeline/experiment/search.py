@@ -23,17 +23,22 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from pipeline.experiment.grid import Combination, check_number, compose, read_mapping, read_settings
+from pipeline.experiment.grid import Combination, check_number, compose, read_as, read_mapping, read_settings
+from pipeline.experiment.plan import Grid, Plan, RandomStopping
+from pipeline.experiment.sections import Budget, Halving
+from pipeline.experiment.stopping import check_alike, draw, read_selection
 from pipeline.experiment.yaml_text import Place, is_number, placed
 from pipeline.trials.config import ConfigError, TrialConfig, settings
 from pipeline.trials.feature_file import with_located_features
-from pipeline.trials.fields import check_whole, known_fields
+from pipeline.trials.fields import check_whole, known_fields, refuse
+from pipeline.trials.naming import counted
 from pipeline.trials.records import ACCURACY
+from pipeline.trials.unused import Written
 
 ALGORITHMS = ("random", "optuna")
 KINDS = ("uniform", "loguniform", "randint", "choice")
@@ -66,11 +71,11 @@ class Domain:
 
 
 @dataclass(frozen=True)
-class Search:
-    """How the trials of a sweep are chosen."""
+class Search(Plan):
+    """Trials that an algorithm asks for, each a suggestion of values in a space."""
 
     algorithm: str  # `random` draws independently; `optuna`: tree-structured Parzen estimator, from all results
-    trials: int  # most suggestions
+    most: int  # suggestions
     base: Mapping[str, Any]  # settings that all trials share
     space: Mapping[str, Domain]  # by setting
     metric: str = ACCURACY  # to maximize, at a trial's last epoch
@@ -78,11 +83,46 @@ class Search:
     max_concurrent: int = 4  # suggestions of one round
     preset: str = ""  # version that sets what base and space leave open; empty for none
     places: Mapping[str, Place] = field(default_factory=dict, compare=False)  # of base and space in the file
+    trials: tuple[TrialConfig, ...] = ()
+    corners: tuple[TrialConfig, ...] = ()  # of the space
+    stop: Halving | None = None
+    budget: Budget | None = None
+    noun = "corner"
+    ends_with_best = "a search"
+    asks = True
+
+    @property
+    def possible(self) -> tuple[TrialConfig, ...]:
+        return self.corners
+
+    @property
+    def planned(self) -> int:
+        return self.most
 
     @property
     def adaptive(self) -> bool:
         """Whether suggestions depend on results."""
         return self.algorithm != "random"
+
+    @property
+    def by_scores(self) -> bool:
+        return self.adaptive or self.budget is not None
+
+    @property
+    def round_size(self) -> int:
+        """The most suggestions that are made together, before any of their results is known."""
+        return self.max_concurrent if self.by_scores else self.most
+
+    def lines(self) -> Iterator[str]:
+        rounds = f" in rounds of {self.max_concurrent}" if self.by_scores else ""
+        above = "those above are drawn at random from its space" if self.adaptive else "those above"
+        fitting = ", as many as fit the budget if none ends early" if self.budget else ""
+        yield f"search: {self.algorithm} asks for up to {counted(self.most, 'trial')}{rounds}; {above}{fitting}"
+        if self.stop:
+            longest = max(trial.epochs for trial in self.corners)
+            rungs = ", ".join(map(str, self.stop.rungs(longest)))
+            yield (f"stop: after {rungs} of {longest} epochs one trial in {self.stop.factor} goes on; the others end "
+                   "there, and take less than the estimate")
 
     def trial(self, values: Mapping[str, Any]) -> TrialConfig:
         """Return the trial of one suggestion, a value for every setting of the space; unused fields have defaults."""
@@ -91,11 +131,8 @@ class Search:
     def _composed(self, values: Mapping[str, Any]) -> Combination:
         return compose("search.space", {**self.base, **values}, self.preset, dict(self.places))
 
-    def corners(self) -> Iterator[Combination]:
-        """Yield the trial of every corner of the search space.
-
-        Each must be possible, and have a validation accuracy to maximize, as corners stand for the unknown trials.
-        """
+    def combinations(self) -> Iterator[Combination]:
+        """Yield the trial of every corner; each must be possible, and have a validation accuracy to maximize."""
         for values in itertools.product(*(domain.ends for domain in self.space.values())):
             corner = self._composed(dict(zip(self.space, values, strict=True)))
             with placed({"validation_fraction": "base", "private_metrics": "base", **self.places}):
@@ -111,25 +148,69 @@ def read_search(top: Mapping[str, Any], folder: Path, preset: str) -> Search | N
     if "search" not in top:
         return None
     for name in ("grid", "cases", "selection"):
-        if name in top:
-            raise ConfigError(f"{name}: must not stand beside a search, whose space says what varies, got "
-                              f"{top[name]!r}; leave one of them out")
+        refuse(name in top, name, "must not stand beside a search, whose space says what varies",
+               repr(top.get(name)), "leave one of them out")
+    refuse("report" in top, "report", "must be left out beside a search, whose trials are not known before it ran; "
+           "every exhibit that they fit is drawn", repr(top.get("report")))
     entry = read_mapping(top["search"], "search", ENTRIES, needed=("algorithm", "trials", "space"))
-    if entry["algorithm"] not in ALGORITHMS:
-        raise ConfigError(f"search.algorithm: must be one of {', '.join(ALGORITHMS)}, got {entry['algorithm']!r}")
+    refuse(entry["algorithm"] not in ALGORITHMS, "search.algorithm", f"must be one of {', '.join(ALGORITHMS)}",
+           repr(entry["algorithm"]))
     for name, low in (("trials", 1), ("seed", 0), ("max_concurrent", 1)):
         check_whole(f"search.{name}", entry.get(name, low), low, below=2**32)
     check_number("search.trials", entry["trials"], "trials")
-    if entry.get("metric", ACCURACY) != ACCURACY:
-        raise ConfigError(f"search.metric: must be {ACCURACY}, which noise can cover and settings may be chosen by, "
-                          f"got {entry['metric']!r}")
-    if not isinstance(entry["space"], Mapping) or not entry["space"]:
-        raise ConfigError(f"search.space: must be a mapping from settings to what they may be, got {entry['space']!r}")
+    refuse((metric := entry.get("metric", ACCURACY)) != ACCURACY, "search.metric", f"must be {ACCURACY}, which noise "
+           "can cover and settings may be chosen by", repr(metric))
+    refuse(not isinstance(entry["space"], Mapping) or not entry["space"], "search.space",
+           "must be a mapping from settings to what they may be", repr(entry["space"]))
     base, base_places = read_settings(top, "base")
     spec, places = read_settings(entry, "space", "search.")
     space = _space(spec, places, base)
-    return Search(**{**entry, "base": with_located_features(base, folder), "space": space, "preset": preset,
-                     "places": base_places | places})
+    given = {name: value for name, value in entry.items() if name != "trials"}
+    return Search(**{**given, "most": entry["trials"], "base": with_located_features(base, folder), "space": space,
+                     "preset": preset, "places": base_places | places})
+
+
+def read_plan(top: Mapping[str, Any], search: Search | None, written: Sequence[Written],
+              possible: tuple[TrialConfig, ...]) -> Plan:
+    """Return a file's plan: its search with `possible` corners or, of `possible` trials, a grid or random stopping.
+
+    `written` has all of them as the file writes them, with settings that they do not use.
+    """
+    if search:
+        return replace(search, corners=possible, stop=_stop(top, written), budget=_budget(top, written))
+    refuse("stop" in top, "stop", "stops trials of a search, whose accuracies are compared as they come",
+           f"{top.get('stop')!r} without one")
+    refuse("budget" in top, "budget", "is spent by a search, which asks for its trials one round after the other",
+           f"{top.get('budget')!r} without one", "the price of a fixed grid is `selected`")
+    selection = read_selection(top, written)
+    return RandomStopping(draw(possible, selection), possible, selection) if selection.is_random else Grid(possible)
+
+
+def _stop(top: Mapping[str, Any], corners: Sequence[Written]) -> Halving | None:
+    """Return when trials of a file's search are stopped; None if the file has no entry `stop`."""
+    if "stop" not in top:
+        return None
+    stop = read_as(Halving, top["stop"], "stop")
+    max_epochs = max(trial.epochs for trial, _ in corners)
+    refuse(stop.grace >= max_epochs, "stop.grace", f"must be less than the {max_epochs} epochs of a trial, or none is "
+           "ever stopped", stop.grace)
+    return stop
+
+
+def _budget(top: Mapping[str, Any], corners: Sequence[Written]) -> Budget | None:
+    """Return the privacy budget of a file's search; None if the file has no entry `budget`."""
+    if "budget" not in top:
+        return None
+    budget = read_as(Budget, top["budget"], "budget")
+    check_alike(corners, "trial", "under a budget")
+    for trial, places in corners:
+        with placed(places):
+            refuse(trial.delta != budget.delta, "budget.delta", f"must be the delta of the trials, {trial.delta:g}, as "
+                   "there is one delta for all", f"{budget.delta:g}")
+            refuse(trial.disclosure != "noisy", "private_metrics", "must be 'noisy' under a budget, as validation "
+                   "accuracy without noise is not private, and without validation accuracy nothing can be chosen",
+                   f"'{trial.disclosure}'")
+    return budget
 
 
 def _space(spec: Mapping[str, Any], places: Mapping[str, Place], base: Mapping[str, Any]) -> dict[str, Domain]:
@@ -142,20 +223,19 @@ def _space(spec: Mapping[str, Any], places: Mapping[str, Place], base: Mapping[s
             raise ConfigError(f"{places[name]}: also stands in base; give it once")
     space = {name: _domain(places[name], spec[name]) for name in sorted(spec)}
     corners = math.prod(len(domain.ends) for domain in space.values())
-    if corners > MOST_CORNERS:
-        raise ConfigError(f"search.space: must have at most {MOST_CORNERS} combinations of choices and ends of ranges, "
-                          f"all of which are checked, got {corners}")
+    refuse(corners > MOST_CORNERS, "search.space", f"must have at most {MOST_CORNERS} combinations of choices and ends "
+           "of ranges, all of which are checked", corners)
     return space
 
 
 def _domain(place: str, spec: Any) -> Domain:
     """Return the possible values of one setting, at `place`, from a mapping such as `{loguniform: [0.05, 5]}`."""
-    if not isinstance(spec, Mapping) or len(spec) != 1 or not spec.keys() <= {*KINDS}:
-        raise ConfigError(f"{place}: must be one of {', '.join(KINDS)} with its values, got {spec!r}")
+    refuse(not isinstance(spec, Mapping) or len(spec) != 1 or not spec.keys() <= {*KINDS}, place,
+           f"must be one of {', '.join(KINDS)} with its values", repr(spec))
     ((kind, values),) = spec.items()
     if kind == "choice":
-        if not isinstance(values, list) or not values:
-            raise ConfigError(f"{place}.choice: must be a list of at least one value, got {values!r}")
+        refuse(not isinstance(values, list) or not values, f"{place}.choice", "must be a list of at least one value",
+               repr(values))
         return Domain(kind, tuple(values))
     number = int if kind == "randint" else int | float
     are_numbers = isinstance(values, list) and all(

@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pipeline.experiment.grid import read_as
-from pipeline.experiment.search import Search
-from pipeline.experiment.stopping import check_alike
 from pipeline.experiment.yaml_text import is_number, placed
 from pipeline.trials.config import ConfigError
-from pipeline.trials.fields import check_whole, refuse
+from pipeline.trials.fields import check_whole, is_whole, refuse
 from pipeline.trials.naming import counted
-from pipeline.trials.unused import Written
-
-if TYPE_CHECKING:
-    from pipeline.experiment.grid import Section
 
 
 @dataclass(frozen=True)
@@ -33,8 +27,7 @@ class Halving:
     factor: int = 3  # one in `factor` trials is promoted at a rung
 
     def __post_init__(self) -> None:
-        if self.rule != "asha":
-            raise ConfigError(f"stop.rule: must be one of asha, got {self.rule!r}")
+        refuse(self.rule != "asha", "stop.rule", "must be one of asha", repr(self.rule))
         check_whole("stop.grace", self.grace, 1)
         check_whole("stop.factor", self.factor, 2)
 
@@ -58,8 +51,8 @@ class Budget:
     def __post_init__(self) -> None:
         for name, high, limit in (("epsilon", math.inf, "finite"), ("delta", 1, "< 1")):
             value = getattr(self, name)
-            if not is_number(value) or not 0 < value < high:
-                raise ConfigError(f"budget.{name}: must be a number > 0 and {limit}, got {value!r}")
+            refuse(not is_number(value) or not 0 < value < high, f"budget.{name}",
+                   f"must be a number > 0 and {limit}", repr(value))
             object.__setattr__(self, name, float(value))
 
     def __str__(self) -> str:
@@ -76,22 +69,18 @@ class Reference:
     accuracy: float  # on the test records, in percent
 
     def __post_init__(self) -> None:
-        if not isinstance(self.source, str) or not self.source.strip():
-            raise ConfigError(f"references.source: must say who published the result, got {self.source!r}")
+        refuse(not isinstance(self.source, str) or not self.source.strip(), "references.source",
+               "must say who published the result", repr(self.source))
         for name, high, limit in (("epsilon", math.inf, ""), ("delta", 1, " and at most 1"),
                                   ("accuracy", 100, " and at most 100 percent")):
             value = getattr(self, name)
-            if not is_number(value) or not 0 < value <= high:
-                raise ConfigError(f"references.{name}: must be > 0{limit}, got {value!r}")
+            refuse(not is_number(value) or not 0 < value <= high, f"references.{name}", f"must be > 0{limit}",
+                   repr(value))
 
 
 @dataclass(frozen=True)
 class Chosen:
-    """How the settings of a file were found before the sweep, as its author states it.
-
-    The epsilon of the file's trials does not cover these runs. A report shows the statement, and warns about settings
-    without one.
-    """
+    """How a file's settings were found before the sweep, as its author states it; no epsilon covers those runs."""
 
     runs: int  # trained and compared
     by: str  # criterion of the comparison or, without runs, source of the settings, in words
@@ -99,23 +88,20 @@ class Chosen:
 
     def __post_init__(self) -> None:
         check_whole("chosen.runs", self.runs, 0)
-        if not isinstance(self.by, str) or not self.by.strip():
-            raise ConfigError(f"chosen.by: must say what the runs were compared by, as `validation accuracy`, got "
-                              f"{self.by!r}")
+        refuse(not isinstance(self.by, str) or not self.by.strip(), "chosen.by",
+               "must say what the runs were compared by, as `validation accuracy`", repr(self.by))
         if not self.runs:
-            if self.seeds != ():
-                raise ConfigError(f"chosen.seeds: must be left out where no run was made, got {self.seeds!r}")
+            refuse(self.seeds != (), "chosen.seeds", "must be left out where no run was made", repr(self.seeds))
         elif self.seeds == ():
             raise ConfigError(f"chosen: needs seeds, got {dict(runs=self.runs, by=self.by)!r}")
         elif isinstance(self.seeds, list | tuple):
-            are_whole = all(type(seed) is int and seed >= 0 for seed in self.seeds)
-            if not self.seeds or not are_whole or len(set(self.seeds)) < len(self.seeds):
-                raise ConfigError(f"chosen.seeds: must be a list of different whole numbers >= 0, or how many there "
-                                  f"were, got {list(self.seeds)!r}")
+            refuse(not (self.seeds and all(is_whole(seed, 0) for seed in self.seeds)
+                        and len(set(self.seeds)) == len(self.seeds)), "chosen.seeds",
+                   "must be a list of different whole numbers >= 0, or how many there were", list(self.seeds))
             object.__setattr__(self, "seeds", tuple(self.seeds))
-        elif type(self.seeds) is not int or self.seeds < 1:
-            raise ConfigError(f"chosen.seeds: must be a list of seeds, or a whole number >= 1 of how many there were, "
-                              f"got {self.seeds!r}")
+        else:
+            refuse(not is_whole(self.seeds), "chosen.seeds",
+                   "must be a list of seeds, or a whole number >= 1 of how many there were", repr(self.seeds))
 
     def __str__(self) -> str:
         """Return how the settings were chosen, for example `12 runs, by validation accuracy, seeds 0, 1`."""
@@ -126,50 +112,6 @@ class Chosen:
         else:
             seeds = f"{'seed' if len(self.seeds) == 1 else 'seeds'} {', '.join(map(str, self.seeds))}"
         return f"{counted(self.runs, 'run')}, by {self.by.strip()}, {seeds}"
-
-
-def _of_search(section: type[Section], name: str, top: Mapping[str, Any], search: Search | None, purpose: str,
-               use: str = "") -> Section | None:
-    """Return an entry that a file may have beside a search alone; None if it has no such entry."""
-    if name not in top:
-        return None
-    refuse(search is None, name, purpose, f"{top[name]!r} without one", use)
-    return read_as(section, top[name], name)
-
-
-def read_stop(top: Mapping[str, Any], search: Search | None, corners: Sequence[Written],
-              pack_size: int) -> Halving | None:
-    """Return when trials of a file's search are stopped; None if the file has no entry `stop`."""
-    stop = _of_search(Halving, "stop", top, search,
-                      "stops trials of a search, whose accuracies are compared as they come")
-    if stop is None:
-        return None
-    max_epochs = max(trial.epochs for trial, _ in corners)
-    if stop.grace >= max_epochs:
-        raise ConfigError(f"stop.grace: must be less than the {max_epochs} epochs of a trial, or none is ever stopped, "
-                          f"got {stop.grace}")
-    if pack_size > 1:
-        raise ConfigError(f"resources.pack_size: must be 1 with `stop`, as trials of a pack cannot end one by one, got "
-                          f"{pack_size}; leave it out")
-    return stop
-
-
-def read_budget(top: Mapping[str, Any], search: Search | None, corners: Sequence[Written]) -> Budget | None:
-    """Return the privacy budget of a file's search; None if the file has no entry `budget`."""
-    budget = _of_search(Budget, "budget", top, search,
-                        "is spent by a search, which asks for its trials one round after the other",
-                        "the price of a fixed grid is `selected`")
-    if budget is None:
-        return None
-    check_alike(corners, "trial", "under a budget")
-    for trial, places in corners:
-        with placed(places):
-            refuse(trial.delta != budget.delta, "budget.delta", f"must be the delta of the trials, {trial.delta:g}, as "
-                   "there is one delta for all", f"{budget.delta:g}")
-            refuse(trial.disclosure != "noisy", "private_metrics", "must be 'noisy' under a budget, as validation "
-                   "accuracy without noise is not private, and without validation accuracy nothing can be chosen",
-                   f"'{trial.disclosure}'")
-    return budget
 
 
 def read_references(top: Mapping[str, Any]) -> tuple[Reference, ...]:

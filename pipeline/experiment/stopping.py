@@ -50,21 +50,19 @@ class Selection:
     seed: int | None = None
 
     def __post_init__(self) -> None:
-        if self.rule not in RULES:
-            raise ConfigError(f"selection.rule: must be one of {', '.join(RULES)}, got {self.rule!r}")
+        refuse(self.rule not in RULES, "selection.rule", f"must be one of {', '.join(RULES)}", repr(self.rule))
         if not self.is_random:
             for name in ("mean", "shape", "seed"):
-                if getattr(self, name) is not None:
-                    raise ConfigError(f"selection.{name}: has no meaning with rule 'composition', got "
-                                      f"{getattr(self, name)!r}; leave it out, or use rule 'random_stopping'")
+                refuse((given := getattr(self, name)) is not None, f"selection.{name}", "has no meaning with rule "
+                       "'composition'", repr(given), "leave it out, or use rule 'random_stopping'")
             return
         if self.shape is None:
             object.__setattr__(self, "shape", GEOMETRIC)
-        if not is_number(self.mean) or not 1 <= self.mean < math.inf:
-            raise ConfigError(f"selection.mean: must be a finite number >= 1, got {self.mean!r}")
-        if not is_number(self.shape) or not (self.shape == LOGARITHMIC or self.shape >= LEAST_SHAPE):
-            raise ConfigError(f"selection.shape: must be 0 (logarithmic), a number >= {LEAST_SHAPE} (1 is geometric) "
-                              f"or .inf (Poisson), got {self.shape!r}")
+        refuse(not is_number(self.mean) or not 1 <= self.mean < math.inf, "selection.mean",
+               "must be a finite number >= 1", repr(self.mean))
+        refuse(not is_number(self.shape) or not (self.shape == LOGARITHMIC or self.shape >= LEAST_SHAPE),
+               "selection.shape", f"must be 0 (logarithmic), a number >= {LEAST_SHAPE} (1 is geometric) or .inf "
+               "(Poisson)", repr(self.shape))
         if self.seed is not None:
             check_whole("selection.seed", self.seed, 0)
 
@@ -81,21 +79,16 @@ class Selection:
 
 
 def read_selection(top: Mapping[str, Any], candidates: Sequence[Written]) -> Selection:
-    """Return how a file's best trial is chosen; without an entry `selection`, from a fixed grid.
-
-    The choice among the candidates, all trials of a grid, must have a cost that can be computed.
-    """
+    """Return how a file's best trial is chosen, at a cost that can be computed; without an entry, from a fixed grid."""
     if "selection" not in top:
         return Selection()
     selection = read_as(Selection, top["selection"], "selection")
     for field, place, value in entries(top):
-        if selection.is_random and field == "seed":
-            raise ConfigError(f"{place}: every trial of random stopping gets a seed of its own, got {value!r}; "
-                              "leave it out (selection.seed fixes them all)")
+        refuse(selection.is_random and field == "seed", place, "every trial of random stopping gets a seed of its own",
+               repr(value), "leave it out (selection.seed fixes them all)")
     certified = [(trial, places) for trial, places in candidates if composable([trial])]
-    if not certified:
-        raise ConfigError(f"selection.rule: '{selection.rule}' needs trials with a certified epsilon (a mechanism "
-                          "such as per_example, and noise), got none")
+    refuse(not certified, "selection.rule", f"'{selection.rule}' needs trials with a certified epsilon (a mechanism "
+           "such as per_example, and noise)", "none")
     for trial, places in certified:
         with placed(places):
             refuse(not trial.validation_fraction, "validation_fraction", "must be > 0, as the best trial is chosen by "
@@ -103,18 +96,15 @@ def read_selection(top: Mapping[str, Any], candidates: Sequence[Written]) -> Sel
     if not selection.is_random:
         return selection
     check_alike(candidates, "candidate", "of random stopping")
-    if selection.seed is None and any(trial.secure for trial, _ in candidates):
-        raise ConfigError("selection.seed: must be given with noise 'secure', got none; whoever knows it knows K, so "
-                          "draw it (python -c 'import secrets; print(secrets.randbits(128))') and keep it as private "
-                          "as the trials that are not published")
+    refuse(selection.seed is None and any(trial.secure for trial, _ in candidates), "selection.seed",
+           "must be given with noise 'secure'", "none", "whoever knows it knows K, so draw it (python -c 'import "
+           "secrets; print(secrets.randbits(128))') and keep it as private as the trials that are not published")
     return selection
 
 
 def check_alike(trials: Sequence[Written], noun: str, of: str) -> None:
-    """Check that all trials have a certified epsilon, for one data set, neighbouring relation and delta.
-
-    A message calls them by `noun` and `of`, for example `candidate` and `of random stopping`.
-    """
+    """Check that all trials have a certified epsilon, and one data set, sampler and delta."""
+    # A message calls them by `noun` and `of`, for example `candidate` and `of random stopping`.
     for trial, places in trials:
         with placed(places):
             refuse(not composable([trial]), "mechanism", f"every {noun} {of} must have a certified, finite epsilon (a "
@@ -129,11 +119,7 @@ def check_alike(trials: Sequence[Written], noun: str, of: str) -> None:
 
 
 def draw(candidates: Sequence[TrialConfig], selection: Selection) -> tuple[TrialConfig, ...]:
-    """Return K trials, each a candidate drawn uniformly with replacement and with its own seed.
-
-    The selection determines all draws. The trials' seeds are random, not 0 to K - 1: the best trial is published with
-    its seed, which must not reveal K. K = 0, which only the Poisson distribution draws, is refused.
-    """
+    """Return K trials, each a candidate drawn uniformly with replacement, with its own seed; K = 0 is refused."""
     import numpy as np  # imported here, because most files draw nothing
 
     generator = np.random.default_rng(selection.seed or 0)
@@ -145,6 +131,7 @@ def draw(candidates: Sequence[TrialConfig], selection: Selection) -> tuple[Trial
                           "be trained or published; to take another seed for that reason is no Poisson stopping any "
                           "more; a finite shape draws at least one trial")
     picks = generator.integers(len(candidates), size=k)
+    # not 0 to K - 1: the best trial is published with its seed, which must not reveal K
     seeds = generator.choice(TRIAL_SEEDS, size=k, replace=False)
     return tuple(TrialConfig(candidates[i].given, seed=int(seed)) for i, seed in zip(picks, seeds, strict=True))
 

@@ -16,16 +16,10 @@ QUESTIONS = ("/ray.rpc.NodeInfoGcsService/CheckAlive", "/ray.rpc.RayletDriver/Cl
 
 
 def check_address(address: str, found: bool = False) -> None:
-    """Check that a cluster answers at `host:port`, and that Ray has its token.
+    """Check that a cluster answers at `host:port`, and that Ray has its token; else raise `ResourceError`.
 
-    An address without a port (`auto`, if no cluster was found) is left to Ray.
-
-    Args:
-        address: the address.
-        found: whether Ray found the cluster itself; it then sends a token unless RAY_AUTH_MODE forbids it.
-
-    Raises:
-        ResourceError: if nothing answers, or the token is missing or wrong.
+    An address without a port (`auto`, if no cluster was found) is left to Ray. If Ray has `found` the cluster itself,
+    it sends a token unless RAY_AUTH_MODE forbids it.
     """
     host, separator, port = address.rpartition(":")
     if not separator:

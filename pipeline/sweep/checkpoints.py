@@ -14,7 +14,7 @@ import importlib.metadata
 import json
 import os
 import tempfile
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -136,20 +136,19 @@ class Checkpoints:
                 raise Superseded("later epochs of its trials were published, and would be drawn anew")
 
     def found(self) -> list[Found]:
-        """Return all checkpoints in the folder, from their headers; changes nothing."""
-        return [self._found(path) for path in sorted(self.folder.glob(f"*{SUFFIX}"))]
-
-    def _found(self, path: Path) -> Found:
-        """Return a checkpoint file's trials and epoch by its header alone, or the reason why it cannot be used."""
-        keys: tuple[str, ...] = ()
-        try:
-            content = _parsed(_read(path, with_arrays=False)[0])
-            keys = tuple(content["trials"])
-            self._require_latest(content)
-            require_same_software(content)
-            return Found(path, keys, content["values"]["epoch"])
-        except CheckpointError as error:
-            return Found(path, keys, problem=str(error), superseded=isinstance(error, Superseded))
+        """Return all checkpoints in the folder, by their headers alone; changes nothing."""
+        found = []
+        for path in sorted(self.folder.glob(f"*{SUFFIX}")):
+            keys: tuple[str, ...] = ()
+            try:
+                content = _parsed(_read(path, with_arrays=False)[0])
+                keys = tuple(content["trials"])
+                self._require_latest(content)
+                require_same_software(content)
+                found.append(Found(path, keys, content["values"]["epoch"]))
+            except CheckpointError as error:
+                found.append(Found(path, keys, problem=str(error), superseded=isinstance(error, Superseded)))
+        return found
 
     def resumable(self, trials: Sequence[TrialConfig], done: Collection[str], say: Callable[[str], None],
                   ended: bool = False) -> list[Pack]:
@@ -185,6 +184,12 @@ class Checkpoints:
         for path in self.folder.glob(f"*{UNFINISHED}"):
             path.unlink(missing_ok=True)
         return packs
+
+    def drawn_anew(self, missing: Iterable[TrialConfig], kept: Iterable[Pack]) -> list[Pack]:
+        """Return a pack for each trial that may need a second draw of secret noise; its refusal affects no other."""
+        packed = {trial.trial_key for pack in kept for trial in pack.trials}
+        drawn_before = self.known.keys() - packed
+        return [Pack((trial,)) for trial in missing if trial.trial_key in drawn_before]
 
 
 COMPUTING = ("accounting", "learning", "trials")  # packages that determine a trial's numbers

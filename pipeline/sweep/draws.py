@@ -49,12 +49,8 @@ class Draws:
                    for release in self._store.released(trial.trial_key))
 
     def lost(self, trial: TrialConfig) -> int:
-        """Return the epochs that a trial's failed draw counts as released without having published them.
-
-        The failure may depend on the noise of all of its epochs, so the draw counts to its end.
-        """
-        undeleted = [release for release in self._store.released(trial.trial_key) if not release.deleted]
-        live = undeleted[-1]
+        """Return the unpublished epochs of a trial's failed draw, which counts to its end: all its noise may show."""
+        live = [release for release in self._store.released(trial.trial_key) if not release.deleted][-1]
         return live.lost + trial.epochs - live.published
 
     def refusal(self, trials: Sequence[TrialConfig], draw: Draw) -> tuple[str, list[str]]:
@@ -65,17 +61,14 @@ class Draws:
         not ended.
         """
         if draw.epoch:
-            problem = self._not_the_latest(trials, draw)
-            if problem:
+            if problem := self._not_the_latest(trials, draw):
                 return problem, []
             redrawn = [trial for trial in trials if self._has_failed(trial, draw)]
             reason = "it failed, so it counts as released to its end, and its remaining epochs would need new noise"
         else:
             redrawn = [trial for trial in trials if self.before(trial, draw)]
             reason = f"it would need new noise ({draw.reason or 'no checkpoint is to be found here'})"
-        if not redrawn:
-            return "", []
-        if self._filter is None and self._redraw:
+        if not redrawn or (self._filter is None and self._redraw):
             return "", []
         if self._filter is None:
             return (f"{reason}, which releases its records once more; `photonic sweep FILE --redraw` does that, and "

@@ -15,7 +15,7 @@ from pipeline.experiment.yaml_text import parse_yaml
 from pipeline.sweep.dry_run import preview
 from pipeline.trials.datasets import DATASET_LABELS, DATASETS
 from pipeline.trials.features import Features
-from pipeline.trials.fields import ConfigError
+from pipeline.trials.fields import ConfigError, refuse
 from pipeline.trials.mechanism import Mechanism
 from pipeline.trials.naming import counted, duration
 from pipeline.trials.part import parts_of
@@ -45,47 +45,31 @@ def computed() -> list[str]:
 
 @dataclass(frozen=True)
 class Answers:
-    """The answers for a first sweep.
+    """The answers for a first sweep."""
 
-    Attributes:
-        dataset, features: names, as in an experiment file.
-        private: one of `PRIVATE`.
-        epsilons: targets, one for every point of a curve; unused if nothing is private.
-        minutes: longest training time on this machine.
-
-    Raises:
-        ConfigError: with the option, its value and the accepted values.
-    """
-
-    dataset: str = "fashion_mnist"
-    features: str = "pixels"
-    private: str = "records"
-    epsilons: tuple[float, ...] = DEFAULT_EPSILONS
-    minutes: float = 10
+    dataset: str = "fashion_mnist"  # as in an experiment file
+    features: str = "pixels"  # as in an experiment file
+    private: str = "records"  # one of `PRIVATE`
+    epsilons: tuple[float, ...] = DEFAULT_EPSILONS  # targets, one for every point of a curve, if anything is private
+    minutes: float = 10  # longest training time on this machine
 
     def __post_init__(self) -> None:
-        """Check the answers."""
         for name, value, known in (("dataset", self.dataset, DATASETS),
                                    ("features", self.features, parts_of("features", Features)),
                                    ("private", self.private, PRIVATE)):
-            if value not in known:
-                raise ConfigError(f"--{name}: must be one of {', '.join(known)}, got {value!r}")
-        if self.private == "nothing" and self.epsilons != DEFAULT_EPSILONS:
-            raise ConfigError(f"--epsilon: must be left out where nothing is private, got {as_option(self.epsilons)}")
+            refuse(value not in known, f"--{name}", f"must be one of {', '.join(known)}", repr(value))
+        refuse(self.private == "nothing" and self.epsilons != DEFAULT_EPSILONS, "--epsilon",
+               "must be left out where nothing is private", as_option(self.epsilons))
         low, high = EPSILONS
-        if not self.epsilons or any(not low <= epsilon <= high for epsilon in self.epsilons):
-            raise ConfigError(f"--epsilon: must be numbers from {low:g} to {high:g}, got {list(self.epsilons)}")
-        if len(set(self.epsilons)) < len(self.epsilons):
-            raise ConfigError(f"--epsilon: must be different numbers, got {list(self.epsilons)}")
-        if not self.minutes > 0:
-            raise ConfigError(f"--minutes: must be > 0, got {self.minutes:g}")
+        refuse(not self.epsilons or any(not low <= epsilon <= high for epsilon in self.epsilons), "--epsilon",
+               f"must be numbers from {low:g} to {high:g}", list(self.epsilons))
+        refuse(len(set(self.epsilons)) < len(self.epsilons), "--epsilon", "must be different numbers",
+               list(self.epsilons))
+        refuse(not self.minutes > 0, "--minutes", "must be > 0", f"{self.minutes:g}")
 
 
 def read_answers(given: Mapping[str, Any], ask: Callable[[str], str]) -> Answers:
-    """Return the answers for a first sweep, from options and, for each missing option, from a question to the user.
-
-    An empty answer is the default.
-    """
+    """Return the answers from options, and for each missing option from the user; an empty answer is the default."""
     default = Answers()
     found: dict[str, Any] = {}
     questions = {"dataset": f"Data set ({', '.join(DATASETS)})", "features": "Features (pixels, or a public map: "
@@ -149,10 +133,7 @@ def write(path: Path, answers: Answers) -> Iterator[str]:
 
 def fitting(path: Path, answers: Answers, seconds_of: Callable[[Experiment], float] | None = None
             ) -> tuple[Experiment, float]:
-    """Return the experiment with the most algorithms that fits the time, and its estimated seconds.
-
-    If none fits, it is the experiment with the fewest algorithms.
-    """
+    """Return the experiment with the most algorithms that fits the time, else the fewest, and its estimated seconds."""
     seconds_of = seconds_of or (lambda experiment: preview(experiment, None).seconds)
     *more, fewest = SETS.get(answers.private, SETS["records"])
     for algorithms in more:

@@ -6,55 +6,53 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from pipeline.experiment.experiment import Experiment
 from pipeline.experiment.factors import differing
+from pipeline.experiment.plan import Plan
 from pipeline.experiment.sections import Budget
 from pipeline.tracking.artifacts import STATUSES, TrackedRun
 from pipeline.tracking.store import Store
+from pipeline.trials.config import TrialConfig
 from pipeline.trials.naming import counted, noise_setting, setting_key
 from pipeline.trials.records import ACCURACY
 
 GUARANTEE = ("dataset", "mechanism", "sampler", "delta")  # trials that differ in these fields are not compared
 
 
-def contents(experiment: Experiment) -> dict[str, str]:
-    """Return an experiment's tags `datasets`, `algorithms` and `mechanisms`: what its trials use, each name once."""
+def contents(possible: Sequence[TrialConfig]) -> dict[str, str]:
+    """Return a sweep's tags `datasets`, `algorithms` and `mechanisms`: what its trials use, each name once."""
     tags = {}
     for field in ("dataset", "algorithm", "mechanism"):
-        names = dict.fromkeys(getattr(trial, field) for trial in experiment.possible)
+        names = dict.fromkeys(getattr(trial, field) for trial in possible)
         tags[f"{field}s"] = ", ".join(names)
     return tags
 
 
-def closed(store: Store, experiment: Experiment, status: str) -> None:
-    """Close a sweep in the tracking store, with a summary of its trials and its best accuracies.
-
-    With random stopping (the experiment has candidates) it gets no summary, because the number of trials is secret.
-    """
+def closed(store: Store, plan: Plan, description: str, status: str) -> None:
+    """Close a sweep in the tracking store, with a summary of its trials and its best accuracies."""
     runs = {run.trial_key: run for run in store.close_sweep(status)}
-    if experiment.candidates:
+    if not plan.publishes_all:  # even their number is secret
         return
-    best = best_accuracies(experiment, runs)
+    best = best_accuracies(plan.trials, runs)
     metrics = {f"best/{algorithm}/{noise.replace('=', '_')}": accuracy for (algorithm, noise), accuracy in best.items()}
     store.log_sweep(metrics, {})
     counts = Counter(runs[trial.trial_key].status if trial.trial_key in runs else "missing"
-                     for trial in experiment.trials)
+                     for trial in plan.trials)
     counts_text = ", ".join(f"{counts[name]} {name}" for name in (*STATUSES, "missing") if counts[name])
-    trials = counted(len(experiment.trials), "trial")
-    store.describe(experiment.description, f"{headline(best, experiment.budget)}\n\n{trials}: {counts_text}.".strip())
+    trials = counted(len(plan.trials), "trial")
+    store.describe(description, f"{headline(best, plan.budget)}\n\n{trials}: {counts_text}.".strip())
 
 
-def best_accuracies(experiment: Experiment, runs: Mapping[str, TrackedRun]) -> dict[tuple[str, str], float]:
+def best_accuracies(trials: Sequence[TrialConfig], runs: Mapping[str, TrackedRun]) -> dict[tuple[str, str], float]:
     """Return by (algorithm, noise) the validation accuracy of the best setting at the last epoch, a mean over seeds.
 
     A setting is all fields of a trial except the seed. It counts only if every seed is finished and has a validation
     accuracy. Trials that differ in data set or guarantee are not compared, and the key's noise then includes the
     difference: `epsilon=3 sampler=poisson`.
     """
-    differing_fields = differing(experiment.trials, lambda trial: (trial.algorithm, noise_setting(trial)))
+    differing_fields = differing(trials, lambda trial: (trial.algorithm, noise_setting(trial)))
     not_compared = [name for name in GUARANTEE if name in differing_fields]
     accuracies: dict[tuple[str, str, str], list[float | None]] = {}  # by algorithm, noise and setting; one per seed
-    for trial in experiment.trials:
+    for trial in trials:
         run, fields = runs.get(trial.trial_key), trial.canonical()
         differences = [f"{name}={fields[name]}" for name in not_compared if name in fields]
         noise = " ".join([noise_setting(trial), *differences])

@@ -10,26 +10,17 @@ from rich.console import Console
 from rich.table import Column
 
 from pipeline.trials.config import TrialConfig
-from pipeline.trials.naming import duration, noise_setting, run_name
+from pipeline.trials.naming import computed_features, counted, duration, noise_setting, run_name
 from pipeline.trials.records import EpochRecord, Outcome
 
 
 class SweepProgress:
-    """Progress of a sweep, on stderr: stdout stays free for results.
+    """Progress of a sweep, on stderr: stdout stays free for results. The bar is shown in the context only."""
 
-    Args:
-        trials: the trials that this sweep trains; in a search, the trials of its first round.
-        already_done: number of trials that an earlier sweep has trained; they count, but take no time.
-        quiet: print nothing.
-        console: the console; stderr by default.
-        name: returns a trial's name.
-        later: number of trials that may come in later rounds.
-    """
-
-    def __init__(self, trials: Sequence[TrialConfig], already_done: int = 0, quiet: bool = False,
-                 console: Console | None = None, name: Callable[[TrialConfig], str] = run_name,
-                 later: int = 0) -> None:
-        """Make the bar, which is shown in the context only, and add the trials; see the class for the arguments."""
+    def __init__(self, trials: Sequence[TrialConfig],  # of the first round
+                 already_done: int = 0,  # trials of an earlier sweep; they count, but take no time
+                 quiet: bool = False, console: Console | None = None, name: Callable[[TrialConfig], str] = run_name,
+                 later: int = 0) -> None:  # trials that may come in later rounds
         self._name_of, self._ended = name, already_done
         self._configs: dict[str, TrialConfig] = {}
         self._names: dict[str, str] = {}
@@ -66,17 +57,19 @@ class SweepProgress:
             self._console.print(text, markup=False, soft_wrap=True)
         self._bar.update(self._task, best=text, refresh=True)
 
+    def training(self, trials: Sequence[TrialConfig], n_packs: int, at_once: int) -> None:
+        """Show that training begins: `training 8 trials in 2 packs, 2 at a time`."""
+        text = f"training {counted(len(trials), 'trial')} in {counted(n_packs, 'pack')}, {at_once} at a time"
+        if features := computed_features(trials):
+            text += f"; first features are computed, or read from the cache: {', '.join(features)}"
+        self.phase(text)
+
     def skip(self, already_done: int) -> None:
         """Count trials that were done before."""
         self._ended += already_done
 
     def add(self, trials: Sequence[TrialConfig], later: int) -> None:
-        """Add the trials of the next round.
-
-        Args:
-            trials: the trials.
-            later: number of trials that may come in the rounds after it.
-        """
+        """Add the trials of the next round; `later` ones may come in the rounds after it."""
         for trial in trials:
             key = trial.trial_key
             self._total_epochs += trial.epochs - (self._configs[key].epochs if key in self._configs else 0)
@@ -122,13 +115,7 @@ class SweepProgress:
         self._epochs_left_by_trial[key] = epochs
 
     def _end(self, key: str, text: str, always: bool = False) -> None:
-        """Count a trial that has ended and, without a live line, print how it ended.
-
-        Args:
-            key: the trial.
-            text: how it ended.
-            always: whether to print the line on a terminal too.
-        """
+        """Count a trial that has ended and, without a live line or `always`, print how it ended."""
         self._ended += 1
         self._set_left(key, 0)
         if always or not self._console.is_terminal:

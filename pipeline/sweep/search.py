@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from pipeline.accounting.budget import Filter, make_filter, require_unchanged
-from pipeline.experiment.experiment import Experiment, with_trials
+from pipeline.experiment.plan import Plan
 from pipeline.experiment.search import Search
 from pipeline.experiment.sections import Halving
 from pipeline.tracking.artifacts import (
@@ -45,31 +45,14 @@ class Searcher(Protocol):
 
 
 class Rounds:
-    """The rounds of a sweep. Without a search, its trials are one round.
+    """The rounds of a sweep. Without a search, its trials are one round."""
 
-    Args:
-        experiment: the experiment.
-        store: the store with the sweep open, if the sweep exists.
-        make: makes the searcher.
-        filter: privacy filter of the search's budget, if it has one.
-
-    Attributes:
-        filter: as given.
-        suggestions: all suggestions so far.
-    """
-
-    def __init__(self, experiment: Experiment, store: Reader, make: Callable[[Search], Searcher] | None = None,
-                 filter: Filter | None = None) -> None:
-        """Make the searcher, and read from the store which suggestions were passed over before.
-
-        The class has the arguments.
-        """
-        self._experiment, self._store, self.filter = experiment, store, filter
-        if experiment.search and not make:
-            raise ValueError("make: must make the searcher of an experiment with a search, got None")
-        self._asking = (experiment.search, make(experiment.search)) if experiment.search and make else None
-        self.suggestions = [] if experiment.search else [Suggestion(trial, True) for trial in experiment.trials]
-        self._before = store.decisions() if filter and store.is_open else []
+    def __init__(self, plan: Plan, store: Reader, make: Callable[[Search], Searcher]) -> None:  # of a search
+        """Restore from the store the filter of the budget, if the plan has one, and what was passed over before."""
+        self._plan, self._store, self.filter = plan, store, filter_of(plan, store)
+        self._asking = (plan, make(plan)) if isinstance(plan, Search) else None
+        self.suggestions = [] if plan.asks else [Suggestion(trial, True) for trial in plan.trials]
+        self._before = store.decisions() if self.filter and store.is_open else []
         self._runs: dict[str, TrackedRun] = {}  # by trial_key
         self._done: dict[str, str] = {}  # trial_key -> status of trials that need no more training
         self._refused: set[str] = set()  # trial_keys
@@ -83,19 +66,24 @@ class Rounds:
         return tuple(trial.with_recorded_noise(noise.get(trial.trial_key, {})) for trial in started(self.suggestions))
 
     @property
+    def plan(self) -> Plan:
+        """The plan with the trials so far."""
+        return self._plan.with_trials(self.trials)
+
+    @property
     def passed_over(self) -> int:
         """Number of suggestions without a trial of their own: beyond the budget, or equal to an earlier one."""
         return len(self.suggestions) - len(self.trials)
 
     @property
-    def later(self) -> int:
-        """Number of suggestions that are left to make."""
-        return self._experiment.planned - len(self.suggestions)
+    def n_done(self) -> int:
+        """Number of trials that need no more training."""
+        return sum(trial.trial_key in self._done for trial in self.trials)
 
     @property
-    def experiment(self) -> Experiment:
-        """The experiment with the trials so far."""
-        return with_trials(self._experiment, self.trials) if self._asking else self._experiment
+    def later(self) -> int:
+        """Number of suggestions that are left to make."""
+        return self._plan.planned - len(self.suggestions)
 
     @property
     def tags(self) -> dict[str, str]:
@@ -103,11 +91,7 @@ class Rounds:
         return {BUDGET: json.dumps(self.filter.initial_state)} if self.filter else {}
 
     def next(self, runs: Collection[TrackedRun]) -> list[TrialConfig]:
-        """Return the trials to train next; none at the end.
-
-        They are the trials of the last round that are not done. If all are done, they come from the next round that has
-        any.
-        """
+        """Return the trials to train: the last round's that are not done, else the next round's; none at the end."""
         self._runs = {run.trial_key: run for run in runs}
         self._done = done_of(runs)
         if self._noise is None:
@@ -122,9 +106,7 @@ class Rounds:
             self._suggest_round(search, searcher)
 
     def _report_scores(self, search: Search, searcher: Searcher) -> None:
-        """Report the scores of the last round's suggestions to the searcher; None for a suggestion without a score."""
-        if self._reported == len(self.suggestions):
-            return
+        """Report the last round's scores to the searcher, if it does not have them; None without a score."""
         for number in range(self._reported, len(self.suggestions)):
             suggestion = self.suggestions[number]
             run = self._runs.get(suggestion.trial.trial_key) if suggestion.started else None
@@ -132,10 +114,7 @@ class Rounds:
         self._reported = len(self.suggestions)
 
     def scores(self, stop: Halving) -> Iterator[tuple[str, int, float]]:
-        """Yield (trial_key, epoch, score) for every past decision at a rung, in the order of the suggestions.
-
-        A rung was decided if the trial has ended, or if it has released epochs after the rung.
-        """
+        """Yield (trial_key, epoch, score) for every past decision at a rung, in the order of the suggestions."""
         for trial in self.trials:
             run = self._runs.get(trial.trial_key)
             if not run:
@@ -148,16 +127,12 @@ class Rounds:
                     yield trial.trial_key, rung, scores[rung]
 
     def _suggest_round(self, search: Search, searcher: Searcher) -> None:
-        """Add the suggestions of the next round; a trial may start if all epochs of all trials so far fit the budget.
-
-        Trials that are done cost nothing more.
-        """
-        per_round = search.max_concurrent if search.adaptive or self.filter else search.trials
+        """Add the next round's suggestions; a trial may start if all epochs of all trials so far fit the budget."""
         planned, others = _apart(released_by(self._store)) if self.filter else ({}, [])
-        for _ in range(min(per_round, self.later)):
+        for _ in range(min(search.round_size, self.later)):
             trial = search.trial(searcher.ask())
             starts = not self._passed_over(trial)
-            if self.filter and starts and trial.trial_key not in self._done:
+            if self.filter and starts and trial.trial_key not in self._done:  # done trials cost nothing more
                 release = planned.get(trial.trial_key, Release(trial, 0))
                 with_it = {**planned, trial.trial_key: release.whole()}
                 starts = self.filter.admits([*with_it.values(), *others])
@@ -165,10 +140,7 @@ class Rounds:
             self.suggestions.append(Suggestion(trial, starts))
 
     def _passed_over(self, trial: TrialConfig) -> bool:
-        """Whether an earlier run of the search passed over this trial, its next suggestion, or refused it.
-
-        A trial is refused if it needs another draw of its noise, and that does not fit the budget.
-        """
+        """Whether an earlier run passed over this trial, the search's next suggestion, or refused it another draw."""
         if trial.trial_key in self._refused:
             return True
         number = len(self.suggestions)  # place of the next suggestion
@@ -176,10 +148,7 @@ class Rounds:
 
 
 def _apart(released: Iterable[Release]) -> tuple[dict[str, Release], list[Release]]:
-    """Split releases into those of live runs, by trial_key, and others.
-
-    Others are releases of deleted runs, and of runs that were restored beside another run of the same trial.
-    """
+    """Return the releases of live runs, by trial_key, and of those deleted, or restored beside another of the trial."""
     live: dict[str, Release] = {}
     others = []
     for release in released:
@@ -191,10 +160,7 @@ def _apart(released: Iterable[Release]) -> tuple[dict[str, Release], list[Releas
 
 
 class Odometer:
-    """Logs `epsilon/spent` of a sweep with a budget to its parent run, as epochs reach the store; it never decreases.
-
-    The step is the number of released epochs.
-    """
+    """Logs `epsilon/spent` of a sweep with a budget to its parent run; its step is the number of released epochs."""
 
     def __init__(self, filter: Filter, store: Store) -> None:
         self._filter, self._store = filter, store
@@ -239,30 +205,30 @@ def released_by(store: Reader) -> list[Release]:
     return store.released() if store.has_begun else []
 
 
-def filter_of(experiment: Experiment, store: Reader) -> Filter | None:
+def filter_of(plan: Plan, store: Reader) -> Filter | None:
     """Return the filter of a sweep with a budget, with the order from its beginning; None without a budget.
 
     A budget is refused if it has changed, if it is overspent, or if it cannot cover trials in the store.
     """
     stored_budget = store.budget() if store.has_begun else None
     if stored_budget:
-        require_unchanged(experiment.budget, stored_budget)
-    if not experiment.budget:
+        require_unchanged(plan.budget, stored_budget)
+    if not plan.budget:
         return None
     released = released_by(store)
     if released and not stored_budget:
         raise ConfigError(f"budget: must be there from the beginning, but {counted(len(released), 'trial')} of the "
-                          f"sweep began without one, got {experiment.budget}; give the experiment another name")
+                          f"sweep began without one, got {plan.budget}; give the experiment another name")
     for name in ("dataset", "sampler", "delta", "noise"):
-        allowed = {getattr(corner, name) for corner in experiment.corners}
+        allowed = {getattr(corner, name) for corner in plan.possible}
         for trial in (release.trial for release in released):
             if getattr(trial, name) not in allowed:
                 raise ConfigError(f"{name}: must be that of all trials under a budget, got {getattr(trial, name)} of "
                                   f"trial {trial.trial_key}, which the sweep has; give the experiment another name")
     order = int(stored_budget[2]) if stored_budget else None  # Renyi order, fixed when the sweep began
-    filter = make_filter(experiment, order)
+    filter = make_filter(plan, order)
     if not filter.admits(released):
         spent = filter.epsilon(filter.spent(released))
-        raise ConfigError(f"budget: of {experiment.budget}, {spent:.4g} was spent, so that nothing covers the sweep "
+        raise ConfigError(f"budget: of {plan.budget}, {spent:.4g} was spent, so that nothing covers the sweep "
                           "any more; give the experiment another name")
     return filter

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.accounting.noise import standing
-from pipeline.experiment.experiment import Experiment, with_trials
-from pipeline.sweep.checkpoints import Checkpoints, Found
+from pipeline.experiment.experiment import Experiment
+from pipeline.sweep.checkpoints import Checkpoints
 from pipeline.sweep.lock import BEAT_SECONDS, MISSED_BEATS, local_driver, place, remote_lease
 from pipeline.sweep.private import PrivateFolder
 from pipeline.tracking.artifacts import DONE, STATUSES, TrackedRun
@@ -29,60 +29,33 @@ DEFAULT_COMMAND = ["photonic", "sweep", "FILE"]  # if no file was named
 
 @dataclass(frozen=True)
 class TrialState:
-    """The state of one trial.
-
-    Attributes:
-        trial_key: identity of the trial.
-        name: its name for people.
-        status: one of `STATUSES`, or `missing`.
-        epoch: last epoch in the store; 0 for none.
-        epochs: number of epochs of the whole trial.
-        checkpoint: epoch from which it resumes; 0 if it starts again.
-        reason: why it failed or is not running, in one line.
-    """
+    """The state of one trial."""
 
     trial_key: str
-    name: str
-    status: str
-    epoch: int
-    epochs: int
-    checkpoint: int
-    reason: str = ""
+    name: str  # for people
+    status: str  # one of `STATUSES`, or `missing`
+    epoch: int  # the last in the store; 0 for none
+    epochs: int  # of the whole trial
+    checkpoint: int  # epoch from which it resumes; 0 if it starts again
+    reason: str = ""  # why it failed or is not running, in one line
 
 
 @dataclass(frozen=True)
 class SweepState:
-    """The state of a sweep.
-
-    Attributes:
-        name: its name.
-        running: whether a process runs it: certain for this host and folder, elsewhere as a shared store reports.
-        trials: trials in the store or in the experiment file.
-        unknown: number of trials without a run; their settings are not known without the experiment file.
-        refused: unusable checkpoints, with reasons.
-        go_on: the command that resumes the sweep; empty if nothing is left, or while a process runs it.
-        elsewhere: host and folder of the process that runs it, if different from these.
-        beat: that process's last heartbeat in the store: a count, empty for none yet.
-        search: progress of a search; empty for a grid.
-        budget: None without a privacy budget. Otherwise `epsilon` and `delta`, the epsilon `spent` by epochs in the
-            store (None if trials need an extension that is not imported), and the `standing` of the guarantee
-            (`simulated` with noise from a recorded seed).
-        nodes: for a running sweep, used and total CPU, GPU and OPU of each node; None if unknown.
-        stopped: whether trials are left that cannot train any more, because their secret noise is in floating point.
-    """
+    """The state of a sweep."""
 
     name: str
-    running: bool
-    trials: tuple[TrialState, ...]
-    unknown: int
-    refused: tuple[str, ...]
-    go_on: str
-    elsewhere: str = ""
-    beat: str = ""
-    search: str = ""
-    budget: dict[str, Any] | None = None
-    nodes: list[dict[str, Any]] | None = None
-    stopped: bool = False
+    running: bool  # by a process: certain for this host and folder, elsewhere as a shared store reports
+    trials: tuple[TrialState, ...]  # in the store or in the experiment file
+    unknown: int  # number of trials without a run, whose settings are not known without the experiment file
+    refused: tuple[str, ...]  # unusable checkpoints, with reasons
+    go_on: str  # the command that resumes the sweep; empty if nothing is left, or while a process runs it
+    elsewhere: str = ""  # host and folder of the process that runs it, if different from these
+    beat: str = ""  # that process's last heartbeat in the store: a count, empty for none yet
+    search: str = ""  # progress of a search; empty for a grid
+    budget: dict[str, Any] | None = None  # as `_budget` returns it
+    nodes: list[dict[str, Any]] | None = None  # of a running sweep: each with used and total CPU, GPU, OPU, if known
+    stopped: bool = False  # whether trials are left that train no more: their secret noise is in floating point
 
     @property
     def counts(self) -> dict[str, int]:
@@ -94,26 +67,24 @@ class SweepState:
 
 def read(store: Reader, name: str, experiment: Experiment | None = None, words: Sequence[str] = (),
          private: Path | None = None) -> SweepState:
-    """Return the state of the sweep `name`, from the store, its checkpoints and, if given, its experiment file.
-
-    Trials in the store that are no longer in the file are left out.
-    """
-    driver, beat, elsewhere = _running_driver(store, name)
+    """Return the state of the sweep `name`; if its experiment file is given, of the trials that the file has."""
+    driver, beat, elsewhere = local_driver(store.root, name), "", ""  # none runs it, or one on this host
+    if not driver and (lease := remote_lease(store, name)):
+        driver, beat = lease
+        elsewhere = place(driver)
     exists = store.find(name)
     runs = {run.trial_key: run for run in store.runs()} if exists else {}
     decisions = store.decisions() if exists else []
-    if experiment and experiment.search:
-        experiment = store.as_swept(experiment) if exists else with_trials(experiment, ())
+    if experiment and exists:
+        experiment = store.as_swept(experiment)
     checkpoints = Checkpoints(PrivateFolder(store.root, private).checkpoints(name), 0.0).found()
     epochs = {key: checkpoint.epoch for checkpoint in checkpoints if not checkpoint.problem
               for key in checkpoint.trial_keys}
-    n_open = 0  # suggestions that a search has not asked for yet
     stopped = False
     if experiment:
         trials = _planned(experiment, runs, driver, epochs)
-        if experiment.search:
-            n_open = experiment.search.trials - len(decisions)
-        unknown = n_open
+        # suggestions that a search has not asked for yet
+        unknown = n_open = experiment.planned - len(decisions) if experiment.plan.asks else 0
         command = ["photonic", "sweep", *(words or [str(experiment.source)])]
         not_done = [t for t in experiment.trials if t.trial_key not in runs or runs[t.trial_key].status not in DONE]
         # secret noise on sums in floating point is refused since its guarantee does not hold: such trials never train
@@ -128,24 +99,11 @@ def read(store: Reader, name: str, experiment: Experiment | None = None, words: 
     has_work_left = unknown or any(trial.status not in DONE for trial in trials)
     can_resume = has_work_left and not driver and not stopped
     return SweepState(name=name, running=bool(driver), trials=tuple(trials), unknown=unknown,
-                      refused=tuple(_refusal(checkpoint) for checkpoint in checkpoints if checkpoint.problem),
+                      refused=tuple(f"{found.path.name}: {found.problem}" for found in checkpoints if found.problem),
                       go_on=shlex.join(command) if can_resume else "", elsewhere=elsewhere, beat=beat,
                       search=_search(decisions, max(0, n_open)) if decisions else "",
                       budget=_budget(store) if exists else None,
                       nodes=store.nodes(driver) if driver and exists else None, stopped=stopped)
-
-
-def _running_driver(store: Reader, name: str) -> tuple[str, str, str]:
-    """Return the driver that runs the sweep now, its last heartbeat, and its place; the last two for remote drivers.
-
-    All are empty if no process runs it.
-    """
-    if driver := local_driver(store.root, name):
-        return driver, "", ""
-    if lease := remote_lease(store, name):
-        driver, beat = lease
-        return driver, beat, place(driver)
-    return "", "", ""
 
 
 def _planned(
@@ -169,9 +127,7 @@ def _search(decisions: Sequence[tuple[str, bool]], n_open: int) -> str:
     """Return the progress of a search as text."""
     n_asked, n_passed_over = len(decisions), _n_passed_over(decisions)
     text = f"{n_asked} of {n_asked + n_open} suggestions asked for"
-    if n_passed_over:
-        text += f", {n_passed_over} passed over (beyond the budget, or asked for before)"
-    return text
+    return f"{text}, {n_passed_over} passed over (beyond the budget, or asked for before)" if n_passed_over else text
 
 
 def _n_passed_over(decisions: Sequence[tuple[str, bool]]) -> int:
@@ -180,7 +136,10 @@ def _n_passed_over(decisions: Sequence[tuple[str, bool]]) -> int:
 
 
 def _budget(store: Reader) -> dict[str, Any] | None:
-    """Return a sweep's budget (epsilon, delta), the epsilon spent, and the standing of its guarantee; None without."""
+    """Return a sweep's budget: `epsilon`, `delta`, and `standing`, which is `simulated` with noise from a seed.
+
+    `spent` is None if trials need an extension that is not imported. Without a budget there is nothing to return.
+    """
     initial_state = store.budget()
     if not initial_state:
         return None
@@ -224,10 +183,6 @@ def _resources_in_use(node: Mapping[str, Any]) -> str:
     return ", ".join(texts) or "nothing that packs take"
 
 
-def _refusal(found: Found) -> str:
-    return f"{found.path.name}: {found.problem}"
-
-
 def as_json(states: Sequence[SweepState]) -> str:
     """Return the states as JSON for scripts: a list of sweeps, with all their trials."""
     return json.dumps([{**dataclasses.asdict(state), "counts": state.counts} for state in states], indent=2)
@@ -236,14 +191,6 @@ def as_json(states: Sequence[SweepState]) -> str:
 def as_text(states: Sequence[SweepState]) -> str:
     """Return the states as text for people: one line per sweep, and one per trial that is not finished."""
     return "\n\n".join(_text(state) for state in states) or "no sweep in the store"
-
-
-def _listed(trials: Sequence[TrialState]) -> list[TrialState]:
-    """Return the trials that get a line in a sweep's status: the first `MOST_LINES` of every status in `SHOWN`."""
-    listed = []
-    for status in SHOWN:
-        listed += [trial for trial in trials if trial.status == status][:MOST_LINES]
-    return listed
 
 
 def _text(state: SweepState) -> str:
@@ -270,15 +217,17 @@ def _text(state: SweepState) -> str:
         spent_text = "an unknown part" if spent is None else f"{spent:.4g}"
         lines.append(f"  budget: epsilon {spent_text} of {epsilon:g} spent at delta {delta:g}, "
                      f"{state.budget['standing']}")
-    for trial in _listed(state.trials):
-        epoch = f", epoch {trial.epoch} of {trial.epochs}" if trial.epoch else ""
-        checkpoint = f", checkpoint of epoch {trial.checkpoint}" if trial.checkpoint else ""
-        reason = f": {trial.reason}" if trial.reason else ""
-        lines.append(f"  {trial.status:<11} {trial.name} ({trial.trial_key}){epoch}{checkpoint}{reason}")
+    more = []
     for status in SHOWN:
-        not_listed = sum(trial.status == status for trial in state.trials) - MOST_LINES
-        if not_listed > 0:
-            lines.append(f"  {status:<11} {not_listed} more, which --json lists")
+        shown = [trial for trial in state.trials if trial.status == status]
+        for trial in shown[:MOST_LINES]:
+            epoch = f", epoch {trial.epoch} of {trial.epochs}" if trial.epoch else ""
+            checkpoint = f", checkpoint of epoch {trial.checkpoint}" if trial.checkpoint else ""
+            reason = f": {trial.reason}" if trial.reason else ""
+            lines.append(f"  {status:<11} {trial.name} ({trial.trial_key}){epoch}{checkpoint}{reason}")
+        if len(shown) > MOST_LINES:
+            more.append(f"  {status:<11} {len(shown) - MOST_LINES} more, which --json lists")
+    lines += more
     lines += [f"  checkpoint that cannot be used: {text}" for text in state.refused]
     if state.stopped:
         lines.append("  to go on: trials with noise 'secure' in floating point train no more; copy the file, and give "

@@ -8,28 +8,25 @@ from pipeline.accounting.certified import event_of, stated_of, with_noise
 from pipeline.accounting.dp_events import noise_in_words
 from pipeline.experiment.plugins import LOADED
 from pipeline.sweep.recorder import NOT_RECORDED
-from pipeline.tracking.artifacts import TrackedRun, recorded_noise
+from pipeline.tracking.artifacts import TrackedRun, config_of
 from pipeline.trials.config import ConfigError, TrialConfig
 
 
 def check_trainers(runs: Iterable[TrackedRun], trials: Iterable[TrialConfig]) -> list[str]:
-    """Check that trainers state the same guarantee for trials with these runs as then; return remarks on changed files.
-
-    A remark is on a trainer or network whose file has changed, and its version has not.
-    """
-    by_key = {trial.trial_key: trial for trial in trials if trial.own_code}
-    own = {part.name: part for trial in by_key.values() for part in (trial.parts.trainer, trial.parts.network)
+    """Refuse trainers that state something else now than for these runs; return remarks on files that have changed."""
+    with_own_code = [trial for trial in trials if trial.own_code]
+    keys = {trial.trial_key for trial in with_own_code}
+    own = {part.name: part for trial in with_own_code for part in (trial.parts.trainer, trial.parts.network)
            if part.version}
     messages: dict[str, str] = {}  # by trainer, and by what they are about
     for run in runs:
-        trial = by_key.get(run.trial_key)
-        if trial and run.tags.get("privacy.certified") == "stated":
-            begun, notes = trial.with_recorded_noise(recorded_noise(run)), run.tags.get("privacy.notes", "")
+        if run.trial_key in keys and run.tags.get("privacy.certified") == "stated":
+            begun, notes = config_of(run), run.tags.get("privacy.notes", "")
             _check_statement(begun, notes)
             words = noise_in_words(event_of(with_noise(begun), 1).step, begun.parts.trainer.relation)
             if run.tags.get("privacy.relation") == "replace-one" and words not in notes:
-                messages[f"{trial.trainer} noise"] = (
-                    f"trainer '{trial.trainer}': an earlier version stored epsilons of this sweep, which stay; "
+                messages[f"{begun.trainer} noise"] = (
+                    f"trainer '{begun.trainer}': an earlier version stored epsilons of this sweep, which stay; "
                     "it took noise under replace-one over C for epsilon/stated/pld, where it is over 2C "
                     "(docs/privacy.md, section 1)")
         for slot in ("trainer", "network"):

@@ -30,7 +30,7 @@ from pipeline.sweep.resources import Watchdog, bundle
 from pipeline.sweep.search import Searcher
 from pipeline.sweep.worker import Plugins, Trainer, epochs
 from pipeline.trials.packs import Pack, Resources
-from pipeline.trials.records import Draw, EpochRecord
+from pipeline.trials.records import ACCURACY, Draw, EpochRecord
 
 MAX_WORKER_DEATHS = 2  # per pack; an exception in training is not retried
 
@@ -140,13 +140,14 @@ def chosen(domain: Domain, value: Any) -> Any:
 
 
 class Rungs:
-    """Ray Tune's asynchronous successive halving by a metric, higher is better, with one state for all rounds."""
+    """Ray Tune's asynchronous successive halving by validation accuracy, with one state for all rounds."""
 
-    def __init__(self, stop: Halving, metric: str) -> None:
-        self._metric = metric
+    def __init__(self, stop: Halving, past: Iterable[tuple[str, int, float]] = ()) -> None:
         # The type is Any: the scheduler uses only a trial's id, and no controller.
         self._rule: Any = ASHAScheduler("epoch", "score", "max", max_t=2**31, grace_period=stop.grace,
-                                   reduction_factor=stop.factor)
+                                        reduction_factor=stop.factor)
+        for trial_key, epoch, score in past:
+            self.is_promoted(trial_key, epoch, score)  # repeats the decision, which the rule remembers
 
     def is_promoted(self, trial_key: str, epoch: int, score: float) -> bool:
         """Whether a trial at a rung is promoted: its score after this epoch is one of the best there so far."""
@@ -158,7 +159,7 @@ class Rungs:
     def all_promoted(self, records: Iterable[EpochRecord]) -> bool:
         """Whether all trials that are at a rung, according to these records, are promoted."""
         at_rung = (record for record in records if record.if_stopped)
-        return all(self.is_promoted(record.trial_key, record.epoch, record.metrics[self._metric])
+        return all(self.is_promoted(record.trial_key, record.epoch, record.metrics[ACCURACY])
                    for record in at_rung)
 
 
@@ -273,14 +274,11 @@ class Driver(tune.Callback):
 
     def on_trial_result(self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any],
                         **info: Any) -> None:
-        """Pass a worker's records to the recorder, and its error if training failed.
-
-        If the scheduler has stopped the trial (`done`), each record is replaced by the one for an early end.
-        """
+        """Pass a worker's records to the recorder, and its error if training failed."""
         self._overdue.note_result(trial.trial_id, result["time_this_iter_s"])
         records = result.pop("records")  # otherwise Tune would keep and snapshot the weights in them
         with self._writing():
-            if result["done"]:
+            if result["done"]:  # the scheduler has stopped the trial
                 records = [record.if_stopped or record for record in records]
             self._recorder.record(self._pack(trial), records, result["time_this_iter_s"])
             if "error" in result:
@@ -302,12 +300,9 @@ class Driver(tune.Callback):
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:
-        """Check the lease before a write to the store in the context, and keep the error if one is raised.
-
-        Another driver may have taken the sweep over while this process was suspended.
-        """
+        """Check the lease before a write to the store in the context, and keep the error if one is raised."""
         try:
-            self._lease.beat(in_use)
+            self._lease.beat(in_use)  # another driver may have taken over while this process was suspended
             yield
         except Exception as error:
             self.error = error

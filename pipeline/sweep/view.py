@@ -10,7 +10,6 @@ import json
 from collections.abc import Sequence
 
 from pipeline.accounting import account
-from pipeline.experiment.experiment import Experiment
 from pipeline.tracking.ui import VIEW
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.records import ACCURACY
@@ -22,17 +21,16 @@ MOST_COLUMNS = 20  # settings columns: more are not readable, and the tag has a 
 SECTION, CHART = "accuracy", "accuracy-epsilon"  # MLflow's ids of parts of the view
 
 
-def shared_view(experiment: Experiment) -> dict[str, str]:
-    """Return the tag of MLflow's experiment with the view.
+def shared_view(trials: Sequence[TrialConfig], varied: Sequence[str]) -> dict[str, str]:
+    """Return the tag of MLflow's experiment with the view of these trials.
 
     The table is sorted by validation accuracy if all trials log it, because settings may be chosen by it; otherwise by
     test accuracy. Sorted runs are not nested, so none is collapsed.
     """
-    trials = experiment.possible
     scored = all(trial.validation_fraction and trial.disclosure != "withheld" for trial in trials)
     epsilon = epsilon_metric(trials)
     metrics = [*([ACCURACY] if scored else []), TEST, *([epsilon] if epsilon else [])]
-    columns = [*(f"metrics.`{name}`" for name in metrics), *(f"params.`{name}`" for name in _settings(experiment))]
+    columns = [*(f"metrics.`{name}`" for name in metrics), *(f"params.`{name}`" for name in _settings(trials, varied))]
     view = {"searchFilter": "", "orderByKey": columns[0], "orderByAsc": False, "selectedColumns": columns,
             "runsHiddenMode": "SHOW_ALL"}
     if epsilon:
@@ -55,9 +53,9 @@ def epsilon_metric(trials: Sequence[TrialConfig]) -> str:
     return ""
 
 
-def _settings(experiment: Experiment) -> list[str]:
+def _settings(trials: Sequence[TrialConfig], varied: Sequence[str]) -> list[str]:
     """Return the settings columns: algorithm, noise, other varied settings, and seed."""
-    used = [trial.canonical() for trial in experiment.possible]
+    used = [trial.canonical() for trial in trials]
     noise = [name for name in NOISE if any(own.get(name) for own in used)]
     calibrated = [CALIBRATED[name] for name in noise if name in CALIBRATED]
-    return list(dict.fromkeys(["algorithm", *noise, *calibrated, *experiment.varied[:MOST_COLUMNS], "seed"]))
+    return list(dict.fromkeys(["algorithm", *noise, *calibrated, *varied[:MOST_COLUMNS], "seed"]))

@@ -218,7 +218,7 @@ class Reader:
 
     def as_swept(self, experiment: Experiment) -> Experiment:
         """Return the open sweep's experiment; a search with its trials so far."""
-        return with_trials(experiment, started(self.suggestions())) if experiment.search else experiment
+        return with_trials(experiment, started(self.suggestions())) if experiment.plan.asks else experiment
 
     @reports_errors
     def tags(self) -> dict[str, str]:

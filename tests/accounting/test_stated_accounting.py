@@ -188,7 +188,7 @@ def test_what_an_earlier_version_trained_under_replace_one_stays_and_a_line_says
     def told(notes):
         tags = {"privacy.certified": "stated", "privacy.relation": "replace-one", "privacy.notes": notes,
                 "calibrated.noise_multiplier": "9.498"}
-        run = SimpleNamespace(trial_key=trial.trial_key, params={}, tags=tags)
+        run = SimpleNamespace(trial_key=trial.trial_key, params={}, tags=tags, trial=begun)
         return check_trainers([run], [trial])
 
     assert told(notes) == [] and before != notes

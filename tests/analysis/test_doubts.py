@@ -166,7 +166,7 @@ search:
 @pytest.mark.parametrize(("best", "fires"), [(0.011, True), (0.02, False), (0.5, False), (0.95, True)])
 def test_the_end_of_a_search_is_that_of_its_range_and_its_settings_have_an_origin(best, fires):
     experiment = parse_experiment(SEARCH, Path("search.yaml"))
-    configs = [experiment.search.trial({"learning_rate": rate, "momentum": 0.9}) for rate in (0.03, best, 0.3)]
+    configs = [experiment.plan.trial({"learning_rate": rate, "momentum": 0.9}) for rate in (0.03, best, 0.3)]
     runs = tracked(configs).assign(**{"validation/accuracy": [0.1, 0.8, 0.2], "test/accuracy": 0.7})
     found = {doubt.check for doubt in checks.examine(Evidence.of(runs, experiment))}
     assert found == {"seeds", *(["edge"] if fires else [])}
@@ -174,7 +174,7 @@ def test_the_end_of_a_search_is_that_of_its_range_and_its_settings_have_an_origi
 
 def test_what_a_search_publishes_is_doubted_and_nothing_else():
     experiment = parse_experiment(SEARCH, Path("search.yaml"))
-    configs = [dataclasses.replace(experiment.search.trial({"learning_rate": rate, "momentum": 0.9}),
+    configs = [dataclasses.replace(experiment.plan.trial({"learning_rate": rate, "momentum": 0.9}),
                                    target_epsilon=0.0, noise_multiplier=noise)  # which a search may ask for as well
                for rate, noise in ((0.03, 1.0), (0.95, 2.0), (0.3, 3.0))]
     runs = tracked(configs).assign(**{"validation/accuracy": [0.1, 0.8, 0.2], "test/accuracy": [0.7, 0.14, 0.1]})

@@ -19,9 +19,8 @@ from analysis.exhibits.leekifer import plot, reading_of, tabulate, texts
 from analysis.runs import MixedTrials, load_runs
 from pipeline.accounting import account
 from pipeline.accounting.certified import event_of
-from pipeline.experiment.exhibits import mismatch
+from pipeline.experiment.exhibits import mismatch, update_sigma
 from pipeline.experiment.experiment import load_experiment
-from pipeline.experiment.needs import update_sigma
 from pipeline.trials.config import TrialConfig
 
 FOLDER = Path(__file__).parents[2] / "experiments"

@@ -17,6 +17,7 @@ from pipeline.accounting.curves import gdp_eps
 from pipeline.accounting.evaluations import selected_epsilon
 from pipeline.accounting.event import UnsupportedAccounting
 from pipeline.experiment.experiment import Experiment
+from pipeline.experiment.plan import RandomStopping
 from pipeline.experiment.stopping import Selection
 from pipeline.tracking.store import Store
 from pipeline.trials.config import TrialConfig
@@ -51,8 +52,8 @@ def store(tmp_path_factory):
     return store
 
 
-def experiment(trials, rule=Selection(), candidates=()):  # noqa: B008
-    return Experiment("best", "", tuple(trials), Resources(), (), Path("some.yaml"), rule, tuple(candidates))
+def experiment(plan):
+    return Experiment("best", "", plan, Resources(), (), Path("some.yaml"))
 
 
 def parent(store):
@@ -93,7 +94,7 @@ def test_random_stopping_costs_what_its_candidates_do_and_its_report_does_not_te
     found = {}
     for trials in (GRID[:3], GRID):
         for candidates in ((BASE,), (BASE, louder)):
-            drawn = replace(experiment(trials, STOPPING, candidates), text="selection: {seed: 12345}")
+            drawn = replace(experiment(RandomStopping(trials, candidates, STOPPING)), text="selection: {seed: 12345}")
             report = write(drawn, store, tmp_path)
             (said,), files = report.headline, report.files
             assert said.startswith("The best trial by validation is dfa z=20 ") and "ε (random stopping) " in said

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from tuning import METHODS, Way, ways
 
@@ -14,15 +16,15 @@ pytestmark = pytest.mark.usefixtures("only_svg")
 @pytest.mark.parametrize("method", ["grid", "stopping"])
 def test_the_best_of_a_grid_and_of_random_stopping_costs_the_total(method, epsilon):
     experiment = Way(method, epsilon, "dfa", 1).experiment()
-    price = selected_epsilon(experiment.candidates or experiment.trials, experiment.selection)
+    price = selected_epsilon(experiment.possible, experiment.plan.selection)
     assert 0.98 * epsilon < price.value <= epsilon and price.delta == 1e-5
 
 
 def test_searches_have_the_total_as_their_budget_and_differ_in_stopping_alone():
     for epsilon in (3, 8):
-        searching, halving = (Way(method, epsilon, "bp", 2).experiment() for method in ("search", "halving"))
-        assert searching.budget == halving.budget and searching.budget.epsilon == epsilon
-        assert searching.search == halving.search and searching.search.seed == 2 and not searching.stop
+        searching, halving = (Way(method, epsilon, "bp", 2).experiment().plan for method in ("search", "halving"))
+        assert searching.budget.epsilon == epsilon and searching.seed == 2 and not searching.stop
+        assert replace(searching, stop=halving.stop) == halving
         assert halving.stop.rungs(40) == (5, 10, 20)
 
 

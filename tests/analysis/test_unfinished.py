@@ -17,6 +17,9 @@ from analysis.report.unfinished import complete_part
 from analysis.runs import MissingTrials
 from pipeline.cli import main
 from pipeline.experiment.experiment import parse_experiment
+from pipeline.experiment.plan import RandomStopping
+from pipeline.experiment.search import Search
+from pipeline.experiment.stopping import Selection
 from pipeline.tracking.store import Store
 from pipeline.trials.config import TrialConfig
 
@@ -124,12 +127,12 @@ def test_without_a_whole_setting_it_is_refused(store, tmp_path, ended, says):
 
 def test_what_publishes_its_best_alone_is_refused_until_all_have_ended(store, tmp_path):
     missing = MissingTrials("1 of 2 trials are finished")
-    stopping = replace(EXPERIMENT, candidates=(TrialConfig(),))
+    stopping = replace(EXPERIMENT, plan=RandomStopping(EXPERIMENT.trials, (TrialConfig(),), Selection()))
     keys = [t.trial_key for t in trials("bp")]
     with pytest.raises(MissingTrials, match="finished; random stopping publishes its best trial, which is not known"):
         complete_part(stopping, keys, missing)
     with pytest.raises(MissingTrials, match="finished; a search publishes its best trial, which is not known before"):
-        complete_part(replace(EXPERIMENT, search=object()), keys, missing)
+        complete_part(replace(EXPERIMENT, plan=Search("random", 2, {}, {})), keys, missing)
     train(store, trials("bp"))
     with pytest.raises(MissingTrials, match="4 of 8 trials are finished; .*; random stopping publishes its best"):
         write(stopping, store, tmp_path / "out")

@@ -79,7 +79,8 @@ def fill(uri: str, root: Path, experiment: Experiment, done: int) -> None:
     """Track the sweep with its first `done` trials finished."""
     store = Store(uri, root)
     store.open_sweep(experiment.name, params={"trials": len(experiment.trials)},
-                     contents={**contents(experiment), **shared_view(experiment)})
+                     contents={**contents(experiment.possible),
+                               **shared_view(experiment.possible, experiment.varied)})
     store.log_experiment(experiment.text)
     from mlflow.store.tracking.dbmodels import models
 

@@ -149,9 +149,9 @@ def test_a_search_fills_in_what_its_space_leaves_open():
             "target_epsilon: 3}\n"
             "search: {algorithm: random, trials: 4, space: {learning_rate: {loguniform: [0.1, 10]}}}\n")
     experiment = parsed(text)
-    trial = experiment.search.trial({"learning_rate": 2.0})
+    trial = experiment.plan.trial({"learning_rate": 2.0})
     assert trial == dataclasses.replace(recommended(**GIVEN), learning_rate=2.0)
-    assert {corner.batch_size for corner in experiment.corners} == {2048}
+    assert {corner.batch_size for corner in experiment.possible} == {2048}
 
 
 EXPECTED = {"recommended-1": (399, "2fd719c97f78f11a"), "recommended-2": (420, "50f17925e789a9ae"),

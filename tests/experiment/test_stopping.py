@@ -11,6 +11,7 @@ from commands import load
 from dp_accounting.rdp.rdp_privacy_accountant import _gamma_truncated_negative_binomial
 from scipy import stats
 
+from pipeline.experiment.plan import Grid
 from pipeline.experiment.stopping import GEOMETRIC, LOGARITHMIC, POISSON, Selection, draw, draw_number, gamma_of
 from pipeline.trials.config import ConfigError, TrialConfig
 
@@ -92,12 +93,12 @@ STOP = "selection: {rule: random_stopping, mean: 9, seed: 3}\n"
 def test_trials_are_drawn_from_the_candidates_and_the_same_file_draws_the_same(tmp_path):
     one, again, other = (load(tmp_path, BASE + GRID + STOP.replace("3}", seed)) for seed in ("3}", "3}", "4}"))
     assert one.trials == again.trials != other.trials
-    assert one.selection == Selection("random_stopping", 9, 1.0, 3) and one.report == ()
-    assert [c.learning_rate for c in one.candidates] == [0.1, 0.2, 0.4]
+    assert one.plan.selection == Selection("random_stopping", 9, 1.0, 3) and one.report == ()
+    assert [c.learning_rate for c in one.plan.candidates] == [0.1, 0.2, 0.4]
     assert len({t.trial_key for t in one.trials}) == len({t.seed for t in one.trials}) == len(one.trials) > 3
     assert {t.learning_rate for t in one.trials} <= {0.1, 0.2, 0.4}
     fixed = load(tmp_path, BASE + GRID)
-    assert fixed.candidates == () and fixed.selection == Selection() and len(fixed.trials) == 3
+    assert fixed.plan == Grid(fixed.possible) and fixed.plan.selection == Selection() and len(fixed.trials) == 3
     assert load(tmp_path, BASE + GRID + "selection: {rule: composition}").trials == fixed.trials
 
 

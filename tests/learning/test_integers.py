@@ -388,9 +388,9 @@ search: {algorithm: random, trials: 2, space: {learning_rate: {uniform: [0.1, 1]
 """
     choice = text.replace(", arithmetic: integer", "").replace("space: {", "space: {arithmetic: {choice: [integer]}, ")
     for experiment in (parse_experiment(text, Path("FILE.yaml")), parse_experiment(choice, Path("FILE.yaml"))):
-        assert {trial.matmul_precision for trial in experiment.corners} == {"integer"}
+        assert {trial.matmul_precision for trial in experiment.possible} == {"integer"}
     changed = parse_experiment(text, Path("FILE.yaml"), changes={"arithmetic": "float32"})
-    assert {trial.matmul_precision for trial in changed.corners} == {"float32"}
+    assert {trial.matmul_precision for trial in changed.possible} == {"float32"}
     with pytest.raises(ConfigError, match="must be a field that no grid, case or space sets, got one of search.space"):
         parse_experiment(choice, Path("FILE.yaml"), changes={"arithmetic": "float32"})
 

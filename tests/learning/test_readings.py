@@ -12,8 +12,8 @@ from pipeline.accounting import account, privacy_tags
 from pipeline.accounting.certified import certified_epsilons, event_of, with_noise
 from pipeline.accounting.statement import bound_lines
 from pipeline.auditing.release import audit_release
+from pipeline.experiment.exhibits import update_sigma
 from pipeline.experiment.experiment import load_experiment, parse_experiment
-from pipeline.experiment.needs import update_sigma
 from pipeline.learning.mechanisms import contribution_bound, make_mechanism, noise_deviation
 from pipeline.learning.mechanisms.base import sum_outer_products
 from pipeline.learning.network.network import make_network

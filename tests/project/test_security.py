@@ -63,7 +63,8 @@ def track(file: Path, root: Path) -> Store:
     progress = SweepProgress(experiment.trials, 0, quiet=True)
     trainer = functools.partial(train_pack, device="cpu", threads=1, data_folder=None,
                                 checkpoints=Kept(root / "checkpoints", 0))
-    with recorded(store, Lease(store, experiment.name), Rounds(experiment, store), result, "0123abcd"):
+    rounds = Rounds(experiment.plan, store, None)
+    with recorded(store, Lease(store, experiment.name), experiment, rounds, result, "0123abcd"):
         recorder = Recorder(store, progress, result, root / "failures.log", {})
         for pack in plan(experiment.trials, experiment.resources, 1):
             recorder.start(pack)

@@ -56,7 +56,7 @@ class Dearest:
 def test_an_epoch_costs_what_dp_accounting_says_of_its_steps_and_of_its_evaluation(sampler):
     """By the events themselves; at order alpha a Gaussian of multiplier z costs alpha/(2 z^2)."""
     experiment = budgeted(("shuffled", sampler))
-    trial, order = experiment.corners[0], 5
+    trial, order = experiment.possible[0], 5
     n, m, steps = trial.split_sizes[0], trial.batch_size, trial.steps_per_epoch
     scored = order / (2 * evaluation_noise(trial) ** 2)
     if sampler == "poisson":
@@ -73,7 +73,7 @@ def test_an_epoch_costs_what_dp_accounting_says_of_its_steps_and_of_its_evaluati
 
 def test_epsilon_is_that_of_one_order_and_one_delta():
     """By Proposition 12 of Canonne, Kamath and Steinke; of nothing it is 0."""
-    filter = make_filter(budgeted())
+    filter = make_filter(budgeted().plan)
     alpha = filter.order
     for divergence in (0.1, 1.0):
         by_formula = divergence + math.log((alpha - 1) / alpha) - (math.log(1e-5) + math.log(alpha)) / (alpha - 1)
@@ -84,15 +84,15 @@ def test_epsilon_is_that_of_one_order_and_one_delta():
 def test_the_order_is_the_one_at_which_a_trial_takes_the_least_share():
     """As a mean over the corners, at orders at which the cheapest fits."""
     experiment = budgeted()
-    filter = make_filter(experiment)
+    filter = make_filter(experiment.plan)
 
     def shares(order):
         at = filter._replace(order=order)
-        whole = [at.spent([Release(trial, trial.epochs)]) for trial in experiment.corners]
+        whole = [at.spent([Release(trial, trial.epochs)]) for trial in experiment.possible]
         fixed = at.epsilon(1.0) - 1.0
         return np.mean(whole) / (4 - fixed) if fixed + min(whole) <= 4 else math.inf
 
-    assert filter.order == min(range(2, 60), key=shares) and make_filter(experiment, 7).order == 7
+    assert filter.order == min(range(2, 60), key=shares) and make_filter(experiment.plan, 7).order == 7
 
 
 @pytest.mark.parametrize("early", [False, True])
@@ -104,7 +104,7 @@ def test_whoever_always_asks_for_the_most_expensive_trial_never_gets_past_the_bu
         for number, trial in enumerate(missing):
             train(store, [trial], epochs=1 if early and number % 2 else 0)
     filter, released = search.filter, released_by(store)
-    spent, one = filter.epsilon(filter.spent(released)), [Release(experiment.corners[-1], 12)]
+    spent, one = filter.epsilon(filter.spent(released)), [Release(experiment.possible[-1], 12)]
     assert 0 < spent <= 4 and len(search.suggestions) == 24 and 0 < len(search.trials) < 24
     assert filter.spent(released) == by_hand(store, filter.order)
     assert not filter.admits([*released, *one]), "another one would have been too much"
@@ -113,13 +113,13 @@ def test_whoever_always_asks_for_the_most_expensive_trial_never_gets_past_the_bu
 def test_a_first_round_that_does_not_fit_is_passed_over_before_there_is_a_sweep(tmp_path):
     """The dearest alone is beyond this budget, the cheapest is not."""
     experiment, store = budgeted(("epsilon: 4", "epsilon: 1.2"), ("[2, 13]", "[1, 200]")), Store(root=tmp_path)
-    search = Rounds(experiment, store, Dearest, filter_of(experiment, store))
+    search = Rounds(experiment.plan, store, Dearest)
     assert search.next(()) == [] and search.passed_over == 12 and not store.is_open
 
 
 def test_the_filter_judges_exactly_what_was_released():
-    filter = make_filter(budgeted())
-    trial = budgeted().corners[0]
+    filter = make_filter(budgeted().plan)
+    trial = budgeted().possible[0]
     most = next(n for n in itertools.count(1) if not filter.admits([Release(trial, n)])) - 1
     exact = Fraction(epoch_cost(trial, filter.order))
     fixed = filter.epsilon(1.0) - 1.0
@@ -130,7 +130,7 @@ def test_the_filter_judges_exactly_what_was_released():
 def test_a_trial_of_research_noise_is_paid_once_and_one_of_secret_noise_as_often_as_it_was_released():
     for changes, times in (([], 1), ([SECURE], 2)):
         experiment = budgeted(*changes)
-        filter, trial = make_filter(experiment), experiment.corners[0]
+        filter, trial = make_filter(experiment.plan), experiment.possible[0]
         once = filter.spent([Release(trial, 2)])
         assert filter.spent([Release(trial, 2, deleted=True), Release(trial, 2)]) == pytest.approx(times * once)
         assert filter.spent([Release(trial, 2, deleted=True)]) == once, "what was deleted was released"
@@ -203,9 +203,9 @@ def test_a_budget_needs_a_search():
 
 def test_a_budget_too_small_for_one_trial_is_refused_with_what_the_cheapest_costs():
     with pytest.raises(ConfigError, match="budget.epsilon: must be at least ([0-9.]+), which the cheapest") as error:
-        make_filter(budgeted(("epsilon: 4", "epsilon: 0.2")))
+        make_filter(budgeted(("epsilon: 4", "epsilon: 0.2")).plan)
     least = float(str(error.value).split("at least ")[1].split(",")[0])
-    assert make_filter(budgeted(("epsilon: 4", f"epsilon: {1.001 * least:.5g}")))
+    assert make_filter(budgeted(("epsilon: 4", f"epsilon: {1.001 * least:.5g}")).plan)
 
 
 TARGET = (("noise_multiplier: 20", "target_epsilon: 2"), ("sampler: shuffled", "sampler: poisson"),
@@ -222,32 +222,32 @@ def test_why_a_target_costs_more_under_a_budget_is_said_and_which_target_fits():
         assert (int(re.search(r"(\d+) of the dearest fit", lines[1])[1]) >= 12) == enough
         assert any("ask for target_epsilon" in line for line in lines) != enough
     with pytest.raises(ConfigError, match="must be at least ([0-9.]+), .* got 1; that is more than its target_epsilon"):
-        make_filter(budgeted(*TARGET[:-2], ("epsilon: 4", "epsilon: 1")))
+        make_filter(budgeted(*TARGET[:-2], ("epsilon: 4", "epsilon: 1")).plan)
 
 
 def test_a_budget_is_that_with_which_the_sweep_began(tmp_path):
     store = Store(root=tmp_path)
     store.open_sweep("search", tags={"budget": "[4.0, 1e-05, 9, 1e-05]"})
-    assert filter_of(budgeted(), store).order == 9 != make_filter(budgeted()).order, "fixed beforehand"
+    assert filter_of(budgeted().plan, store).order == 9 != make_filter(budgeted().plan).order, "fixed beforehand"
     for change, got in ((("epsilon: 4", "epsilon: 5"), "got epsilon 5 at delta 1e-05"),
                         (("budget: {epsilon: 4, delta: 1.0e-5}", ""), "got none")):
         with pytest.raises(ConfigError, match=f"budget: must be the one that the sweep began with, epsilon 4 .*{got}"):
-            filter_of(budgeted(change), store)
+            filter_of(budgeted(change).plan, store)
 
 
 def test_trials_that_the_sweep_has_already_must_be_covered(tmp_path):
     store, experiment = Store(root=tmp_path), budgeted()
     store.open_sweep("search")
-    train(store, [replace(experiment.corners[0], seed=9)], epochs=1)
+    train(store, [replace(experiment.possible[0], seed=9)], epochs=1)
     with pytest.raises(ConfigError, match="budget: must be there from the beginning, but 1 trial of the sweep began w"):
-        filter_of(experiment, store)
-    store, other = Store(root=tmp_path / "other"), replace(experiment.corners[0], private_metrics="plain")
+        filter_of(experiment.plan, store)
+    store, other = Store(root=tmp_path / "other"), replace(experiment.possible[0], private_metrics="plain")
     rounds(experiment, store)
     train(store, [other], epochs=1)
     with pytest.raises(ConfigError, match=f"budget: trial {other.trial_key} of this sweep has no finite cost"):
-        filter_of(experiment, store)
-    store, other = Store(root=tmp_path / "third"), replace(experiment.corners[0], sampler="poisson")
+        filter_of(experiment.plan, store)
+    store, other = Store(root=tmp_path / "third"), replace(experiment.possible[0], sampler="poisson")
     rounds(experiment, store)
     train(store, [other], epochs=1)
     with pytest.raises(ConfigError, match="sampler: must be that of all trials under a budget, got poisson of trial"):
-        filter_of(experiment, store)
+        filter_of(experiment.plan, store)

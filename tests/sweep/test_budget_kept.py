@@ -120,10 +120,10 @@ def test_a_budget_outlives_the_parent_run_of_its_sweep(epsilon, tmp_path):
     assert not store.find("search") and store.has_begun
     if epsilon != 4:
         with pytest.raises(ConfigError, match="budget: must be the one that the sweep began with, epsilon 4"):
-            filter_of(budgeted(*changes, ("epsilon: 4", "epsilon: 6")), store)
+            filter_of(budgeted(*changes, ("epsilon: 4", "epsilon: 6")).plan, store)
         return
     search = rounds(budgeted(*changes), store, asks)
-    assert search.filter.order == filter_of(budgeted(*changes), store).order
+    assert search.filter.order == filter_of(budgeted(*changes).plan, store).order
     end(search, store)
 
 
@@ -131,14 +131,14 @@ def test_what_exceeds_the_budget_is_covered_by_nothing_and_not_gone_on_with(tmp_
     """As none is let start that does not fit, by runs that came there by another way."""
     experiment, store = budgeted(), Store(root=tmp_path)
     search = rounds(experiment, store)
-    within = [Release(experiment.corners[-1], 1)]
+    within = [Release(experiment.possible[-1], 1)]
     assert search.filter.stated(within).value == 4
-    beyond = search.filter.stated([Release(experiment.corners[-1], 10_000)])
+    beyond = search.filter.stated([Release(experiment.possible[-1], 10_000)])
     assert math.isinf(beyond.value) and "more than the budget" in beyond.note
     for k in range(9):
-        train(store, [replace(experiment.corners[-1], learning_rate=1 + k / 10)])
+        train(store, [replace(experiment.possible[-1], learning_rate=1 + k / 10)])
     with pytest.raises(ConfigError, match=r"budget: of epsilon 4 .*, 5.002 was spent"):
-        filter_of(experiment, store)
+        filter_of(experiment.plan, store)
 
 
 def test_a_run_that_is_restored_beside_another_of_its_trial_is_paid_for_and_the_odometer_does_not_go_down(tmp_path):
@@ -165,19 +165,19 @@ def test_what_a_budget_does_not_know_is_said_and_other_sweeps_are_added_up(tmp_p
     store = Store(root=tmp_path)
     search = rounds(one, store)
     train(store, search.next(store.runs())[:2])
-    (alone,) = scope(one, store.certified)
+    (alone,) = scope(one.name, one.plan, store.certified)
     assert "belongs to the name 'one' in this tracking store" in alone and "begins anew" in alone
     grid = Store(root=tmp_path)
     grid.open_sweep("grid")
-    trials = parse(("name: search", "name: other")).corners[:2]
+    trials = parse(("name: search", "name: other")).possible[:2]
     train(grid, trials)
     grid._client.delete_run(grid.runs()[0].run_id)
     costs = [min(e.value for e in account(trial, trial.epochs) if e.kind == "certified") for trial in trials]
     assert grid.certified("digits", "replace-one") == {"one": (4.0, 1e-5), "grid": pytest.approx((sum(costs), 2e-5))}
     assert grid.certified("digits", "add/remove") == grid.certified("mnist", "replace-one") == {}
-    _, beside = scope(one, grid.certified)
+    _, beside = scope(one.name, one.plan, grid.certified)
     assert f"epsilon 4 + {sum(costs):.4g} = {4 + sum(costs):.4g} at delta 3e-05" in beside and "(grid; " in beside
-    assert scope(parse(), grid.certified) == []
+    assert scope("search", parse().plan, grid.certified) == []
 
 
 def test_a_dry_run_refuses_another_budget_under_a_name_that_has_begun(tmp_path, monkeypatch):

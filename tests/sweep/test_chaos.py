@@ -39,7 +39,7 @@ from pipeline.sweep.run import run_sweep
 cloudpickle.register_pickle_by_value(fault_trainer)
 root = Path({root!r})
 experiment = load_experiment(root / "{name}.yaml")
-trainer = functools.partial(fault_trainer.train, root=root, name={name!r}, pause=0.15, stop=experiment.stop)
+trainer = functools.partial(fault_trainer.train, root=root, name={name!r}, pause=0.15, stop=experiment.plan.stop)
 result = run_sweep(experiment, root=root, workers=2, trainer=trainer)
 sys.exit(130 if result.remaining else 1 if result.failed else 0)
 """

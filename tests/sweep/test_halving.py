@@ -20,7 +20,7 @@ from pipeline.learning.data.dataset import load
 from pipeline.learning.run import train as train_pack
 from pipeline.sweep import worker
 from pipeline.sweep.checkpoints import Checkpoints
-from pipeline.sweep.run import _rungs, run_sweep
+from pipeline.sweep.run import run_sweep
 from pipeline.sweep.tuning import Rungs
 from pipeline.tracking.artifacts import config_of
 from pipeline.tracking.store import Store
@@ -41,13 +41,13 @@ def test_rungs_lie_at_powers_of_the_factor_and_below_the_last_epoch():
 
 
 def test_on_a_rung_one_in_factor_goes_on():
-    rungs = Rungs(Halving("asha", 1, 4), ACCURACY)
+    rungs = Rungs(Halving("asha", 1, 4))
     came = [(f"trial {k}", accuracy) for k, accuracy in enumerate((0.5, 0.4, 0.6, 0.55, 0.7, 0.3))]
     assert [rungs.is_promoted(key, 1, a) for key, a in came] == [
         True, False, True, True, True, False], "against the upper quartile of those before"
     assert rungs.is_promoted("trial 0", 4, 0.1), "the first on the next rung, with whatever"
     assert not rungs.is_promoted("trial 2", 4, 0.05)
-    again = Rungs(Halving("asha", 1, 4), ACCURACY)
+    again = Rungs(Halving("asha", 1, 4))
     for key, accuracy in came[:-1]:
         again.is_promoted(key, 1, accuracy)
     assert not again.is_promoted("trial 5", 1, 0.3), "those of rounds before count"
@@ -104,7 +104,7 @@ def test_a_trial_that_went_on_and_is_trained_again_goes_on_again(tmp_path):
     train(store, others)
     search = rounds(experiment, store)
     assert search.next(store.runs()) == [again, at_rung]
-    rungs = _rungs(experiment, search)
+    rungs = Rungs(experiment.plan.stop, search.scores(experiment.plan.stop))
     assert rungs.is_promoted(again.trial_key, 1, 0.0) and rungs.is_promoted(again.trial_key, 2, 0.0)
     assert not rungs.is_promoted(again.trial_key, 4, 0.0)
     assert rungs.is_promoted(at_rung.trial_key, 1, 0.0) and not rungs.is_promoted(at_rung.trial_key, 2, 0.0)

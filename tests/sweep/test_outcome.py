@@ -6,7 +6,8 @@ from unittest.mock import Mock
 import pytest
 
 from pipeline.accounting.certified import calibrated, with_noise
-from pipeline.experiment.experiment import Experiment
+from pipeline.experiment.plan import Grid, RandomStopping
+from pipeline.experiment.stopping import Selection
 from pipeline.sweep.outcome import best_accuracies, closed, contents, headline
 from pipeline.tracking.artifacts import TrackedRun
 from pipeline.trials.config import TrialConfig
@@ -29,29 +30,29 @@ def runs(scored):
 
 def test_best_is_the_setting_with_the_highest_mean_over_all_its_seeds():
     low, high, broken, dfa = trials("bp"), trials("bp", 0.2), trials("bp", 0.3), trials("dfa")
-    experiment = Experiment("best", "", (*low, *high, *broken, *dfa))
+    plan = Grid((*low, *high, *broken, *dfa))
     found = runs([(low, (0.9, 0.5)), (high, (0.8, 0.75)), (broken, (1.0, None)), (dfa, (0.75, 0.75))])
-    best = best_accuracies(experiment, found)
+    best = best_accuracies(plan.trials, found)
     assert best == pytest.approx({("bp", "epsilon=3"): 0.775, ("dfa", "epsilon=3"): 0.75})
     lines = headline(best).splitlines()
     assert lines[0] == "Highest validation accuracy: bp at epsilon=3." and lines[-1] == "| epsilon=3 | 77.50 | 75.00 |"
     store = Mock(close_sweep=Mock(return_value=list(found.values())))
-    closed(store, experiment, "FAILED")
+    closed(store, plan, "", "FAILED")
     store.close_sweep.assert_called_once_with("FAILED")
     assert store.log_sweep.call_args[0][0] == pytest.approx({"best/bp/epsilon_3": 0.775, "best/dfa/epsilon_3": 0.75})
     assert store.describe.call_args[0][1].endswith("8 trials: 7 finished, 1 failed.")
-    assert contents(experiment) == {"datasets": "digits", "algorithms": "bp, dfa", "mechanisms": "per_example"}
+    assert contents(plan.trials) == {"datasets": "digits", "algorithms": "bp, dfa", "mechanisms": "per_example"}
 
 
 def test_what_differs_in_its_guarantee_is_not_compared():
     one, other = trials("dfa"), trials("dfa", mechanism="component")
-    best = best_accuracies(Experiment("two", "", (*one, *other)), runs([(one, (0.5, 0.5)), (other, (0.7, 0.7))]))
+    best = best_accuracies((*one, *other), runs([(one, (0.5, 0.5)), (other, (0.7, 0.7))]))
     assert best == {("dfa", "epsilon=3 mechanism=per_example"): 0.5, ("dfa", "epsilon=3 mechanism=component"): 0.7}
 
 
 def test_of_random_stopping_nothing_is_told():
     store = Mock(close_sweep=Mock(return_value=[]))
-    closed(store, Experiment("random", "", tuple(trials("bp")), candidates=tuple(trials("bp"))), "FINISHED")
+    closed(store, RandomStopping(tuple(trials("bp")), tuple(trials("bp")), Selection()), "", "FINISHED")
     assert [call[0] for call in store.method_calls] == ["close_sweep"]
 
 
@@ -59,7 +60,7 @@ def test_without_validation_accuracy_there_is_no_best():
     group = trials("dfa")
     found = {key: dataclasses.replace(run, metrics={"test/accuracy": 1.0})
              for key, run in runs([(group, (0.5, 0.5))]).items()}
-    assert best_accuracies(Experiment("withheld", "", tuple(group)), found) == {} and headline({}) == ""
+    assert best_accuracies(group, found) == {} and headline({}) == ""
 
 
 def test_noise_that_a_target_sets_is_told_as_it_is_used():

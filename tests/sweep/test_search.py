@@ -23,21 +23,21 @@ both = pytest.mark.parametrize("algorithm", [("seed: 3", "seed: 3"), pytest.para
 
 def test_a_space_has_a_corner_for_every_combination_of_choices_and_ends():
     experiment = parse(("momentum: {uniform: [0, 0.9]}", "epochs: {randint: [2, 5]}"), (", epochs: 2", ""))
-    assert {(t.learning_rate, t.batch_size, t.epochs) for t in experiment.corners} == {
+    assert {(t.learning_rate, t.batch_size, t.epochs) for t in experiment.plan.corners} == {
         (rate, m, epochs) for rate in (0.05, 5) for m in (64, 128) for epochs in (2, 4)}
-    assert experiment.trials == () and experiment.possible == experiment.corners and experiment.planned == 7
+    assert experiment.trials == () and experiment.possible == experiment.plan.corners and experiment.planned == 7
     assert experiment.varied == ("batch_size", "epochs", "learning_rate")
 
 
 @both
 def test_what_is_asked_for_lies_in_the_space_and_begins_alike_whatever_number(algorithm):
     experiment = parse(algorithm)
-    searcher, again = make_searcher(experiment.search), make_searcher(replace(experiment.search, trials=99))
-    other = make_searcher(replace(experiment.search, seed=4))
+    searcher, again = make_searcher(experiment.plan), make_searcher(replace(experiment.plan, most=99))
+    other = make_searcher(replace(experiment.plan, seed=4))
     asked = [searcher.ask() for _ in range(7)]
     assert asked == [again.ask() for _ in range(7)] != [other.ask() for _ in range(7)]
     for values in asked:
-        trial = experiment.search.trial(values)
+        trial = experiment.plan.trial(values)
         assert 0.05 <= trial.learning_rate <= 5 and trial.batch_size in (64, 128) and 0 <= trial.momentum <= 0.9
         assert float(f"{trial.learning_rate:.4g}") == trial.learning_rate, "four digits"
     assert len({values["learning_rate"] for values in asked}) == 7
@@ -45,8 +45,8 @@ def test_what_is_asked_for_lies_in_the_space_and_begins_alike_whatever_number(al
 
 def test_lists_may_be_chosen_among():
     experiment = parse((", hidden: [8]", ""), ("momentum: {uniform: [0, 0.9]}", "hidden: {choice: [[8], [16, 16]]}"))
-    searcher = make_searcher(experiment.search)
-    asked = {experiment.search.trial(searcher.ask()).hidden for _ in range(7)}
+    searcher = make_searcher(experiment.plan)
+    asked = {experiment.plan.trial(searcher.ask()).hidden for _ in range(7)}
     assert asked == {(8,), (16, 16)}
 
 

@@ -93,7 +93,7 @@ def test_the_report_draws_search_and_budget_and_publishes_the_best_at_the_budget
 
 def test_what_fits_is_told_before_anything_is_trained():
     experiment = budgeted()
-    filter = make_filter(experiment)
+    filter = make_filter(experiment.plan)
     first, second, parts, third = budget_lines(experiment)
     assert first == ("budget: epsilon 4 at delta 1e-05 for all that the sweep releases, by a Renyi filter of order "
                      f"{filter.order}")
@@ -105,7 +105,7 @@ def test_what_fits_is_told_before_anything_is_trained():
     assert 0 < len(drawn.trials) <= 12 and drawn.report
     optuna = dry_run._with_drawn_trials(budgeted(("algorithm: random", "algorithm: optuna")))
     assert drawn.trials == optuna.trials, "nobody knows what Optuna will ask for"
-    (search, stop, *_), (asked, *_) = (list(dry_run._search_lines(budgeted(*changes))) for changes in (
+    (search, stop), (asked,) = (budgeted(*changes).plan.lines() for changes in (
         [("budget:", "stop: {rule: asha, grace: 2, factor: 2}\nbudget:")],
         [("algorithm: random", "algorithm: optuna")]))
     assert search.endswith("in rounds of 4; those above, as many as fit the budget if none ends early")
@@ -124,7 +124,7 @@ def test_frontiers_of_trials_that_were_asked_for_by_scores_state_no_price_by_com
     experiment, store, _search = swept
     runs = load_trials(store, store.as_swept(experiment).trials)
     for by_scores in (False, True):
-        found = frontier.draw(runs, name="frontier", budget=experiment.budget, by_scores=by_scores)
+        found = frontier.draw(runs, name="frontier", budget=experiment.plan.budget, by_scores=by_scores)
         text = found.files["frontier.md"].decode()
         assert ("selected ε composes all trials" in text) != by_scores
         assert "budget, ε = 4 at δ = 1e-05, covers all" in text
@@ -136,8 +136,8 @@ def test_another_name_seed_and_budget_are_another_sweep_of_the_file(tmp_path, ca
     changes = {"name": "other", "search.seed": 5, "budget.epsilon": 3, "search.space.epochs": {"choice": [4, 8]},
                "momentum": 0.5}
     experiment = load_experiment(file, changes)
-    assert (experiment.name, experiment.search.seed, experiment.budget.epsilon) == ("other", 5, 3)
-    assert {(t.epochs, t.momentum) for t in experiment.corners} == {(4, 0.5), (8, 0.5)}
+    assert (experiment.name, experiment.plan.seed, experiment.plan.budget.epsilon) == ("other", 5, 3)
+    assert {(t.epochs, t.momentum) for t in experiment.possible} == {(4, 0.5), (8, 0.5)}
     assert "--set name=other --set search.seed=5" in experiment.text
     for wrong, says in (("budgets.epsilon=3", "--set budgets.epsilon: must be an entry of its selection, search, "),
                         ("search.spice.epochs=3", "--set search.spice.epochs: must be an entry of its selection"),

@@ -31,7 +31,7 @@ from safetensors.numpy import load_file
 
 from pipeline.accounting.certified import calibrated, with_noise
 from pipeline.cli import main
-from pipeline.experiment.experiment import Experiment
+from pipeline.experiment.plan import Grid
 from pipeline.sweep import lock
 from pipeline.sweep.lock import Lease, SweepRunning
 from pipeline.sweep.search import Rounds
@@ -220,7 +220,7 @@ def test_a_trial_that_has_begun_goes_on_with_the_noise_that_its_run_records(stor
     ((name, value),) = noise.items()
     store.start(trial)
     store.log([EpochRecord(trial.trial_key, 1, {"time/epoch_seconds": 1.0}, {f"calibrated.{name}": repr(value)})])
-    rounds = Rounds(Experiment(request.node.name, "", (trial,)), store)
+    rounds = Rounds(Grid((trial,)), store, None)
     (begun,) = rounds.next(store.runs())
     assert rounds.trials == (begun,) and begun.trial_key == trial.trial_key and store.released()[0].trial == begun
     for same in (begun, pickle.loads(pickle.dumps(begun))):

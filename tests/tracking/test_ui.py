@@ -50,14 +50,14 @@ def test_a_port_in_use_ends_with_one_line_and_does_not_show_whose_it_is(tmp_path
 
 def test_the_view_has_accuracy_epsilon_and_what_varies():
     experiment = parse_experiment(FILE, Path("shown.yaml"))
-    view = json.loads(shared_view(experiment)[VIEW])
+    view = json.loads(shared_view(experiment.possible, experiment.varied)[VIEW])
     assert view["selectedColumns"] == [
         "metrics.`validation/accuracy`", "metrics.`test/accuracy`", "metrics.`epsilon/certified/pld`",
         "params.`algorithm`", "params.`target_epsilon`", "params.`calibrated.noise_multiplier`",
         "params.`learning_rate`", "params.`seed`"]
     assert view["orderByKey"] == "metrics.`validation/accuracy`" and view["orderByAsc"] is False
     plain = parse_experiment("base: {dataset: digits, validation_fraction: 0}", Path("plain.yaml"))
-    view = json.loads(shared_view(plain)[VIEW])
+    view = json.loads(shared_view(plain.possible, plain.varied)[VIEW])
     assert view["orderByKey"] == "metrics.`test/accuracy`" and "compareRunCharts" not in view
 
 
@@ -66,7 +66,8 @@ def served(tmp_path):
     """The lines that `photonic ui` prints, while it serves a sweep."""
     experiment, root, port = parse_experiment(FILE, Path("shown.yaml")), tmp_path / "mlruns", free_port()
     store = Store(root=root)
-    store.open_sweep("shown", params={"trials": len(experiment.trials)}, contents=shared_view(experiment))
+    store.open_sweep("shown", params={"trials": len(experiment.trials)},
+                     contents=shared_view(experiment.possible, experiment.varied))
     for trial in experiment.trials:
         train(store, [trial])
     store.close_sweep("FINISHED")

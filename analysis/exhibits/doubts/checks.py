@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 from analysis.exhibits.doubts.evidence import KEY, NO_FRONTIER, Evidence, Key
 from analysis.runs import ALGORITHM_LABELS, DATASET_LABELS, NON_PRIVATE, setting_label
 from analysis.statistics import accuracy_error, welch_interval
-from pipeline.experiment.frontiers import noise_fields
-from pipeline.experiment.search import Domain
+from pipeline.experiment.exhibits import noise_fields
+from pipeline.experiment.search import Domain, Search
 from pipeline.trials.camera import SETTINGS as CAMERA
 from pipeline.trials.config import settings
 from pipeline.trials.datasets import DATASETS
@@ -103,7 +103,7 @@ def edge(evidence: Evidence) -> Doubt | None:
     Noise and the fields in `MEASURED` are not tuned, and not checked. In a search the ends are the ends of the range;
     5% of the range, on its own scale, count as the end. A `choice` in a search has no end.
     """
-    search = evidence.experiment.search
+    plan = evidence.experiment.plan
     at_end: list[Key] = []
     descriptions: dict[str, None] = {}  # each once, in order
     for row in evidence.rows:
@@ -112,7 +112,7 @@ def edge(evidence: Evidence) -> Doubt | None:
         rivals = evidence.rivals(row["key"])
         chosen = rivals[rivals["point"] == row["point"]].iloc[0]  # of any seed
         for field in _tuned_fields(evidence, row["kind"]):
-            domain = search.space.get(field.name) if search else None
+            domain = plan.space.get(field.name) if isinstance(plan, Search) else None
             value, values = chosen[field.name], rivals[field.name].dropna()
             has_end = values.nunique() > 1 and not (domain and domain.kind == "choice")
             if not has_end:
@@ -163,7 +163,7 @@ def seeds(evidence: Evidence) -> Doubt | None:
 def origin(evidence: Evidence) -> Doubt | None:
     """Return all points if the file does not state how its settings were found."""
     experiment = evidence.experiment
-    sources = (experiment.chosen, experiment.search, experiment.preset)
+    sources = (experiment.chosen, experiment.plan.asks, experiment.preset)
     without_origin = [] if any(sources) else [row["key"] for row in evidence.rows]
     return _doubt("origin", without_origin, evidence, lambda where: (
         "Nothing says how the settings were found, and other settings may rank the algorithms otherwise; state it in "

@@ -97,7 +97,7 @@ class Evidence:
     @property
     def _cell(self) -> list[str]:
         """Columns that a point's candidates share; in a search without the noise setting, which it may choose too."""
-        return KEY[:3] if self.experiment.search else KEY[:4]
+        return KEY[:3] if self.experiment.plan.asks else KEY[:4]
 
     @cached_property
     def _tried_at(self) -> dict[Key, pd.DataFrame]:
@@ -109,7 +109,7 @@ class Evidence:
         They have the point's noise and, to within 1%, its epsilon. In a search they are all runs of the algorithm.
         """
         same_cell = self._tried_at[point[:len(self._cell)]]
-        if self.experiment.search:
+        if self.experiment.plan.asks:
             return same_cell
         own_point = point[KEY.index("point")]
         epsilon = same_cell.loc[same_cell["point"] == own_point, "epsilon"].max()

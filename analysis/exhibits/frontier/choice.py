@@ -17,7 +17,7 @@ from analysis.runs import ALGORITHM_LABELS, ask, earlier_epochs, require_accurac
 from analysis.text import NO_VALUE, settings_text
 from pipeline.accounting.evaluations import selected_epsilon
 from pipeline.accounting.event import UnsupportedAccounting
-from pipeline.experiment.frontiers import noise_fields
+from pipeline.experiment.exhibits import noise_fields
 from pipeline.experiment.stopping import Selection
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.kinds import COMPOSABLE

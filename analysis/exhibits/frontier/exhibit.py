@@ -25,8 +25,8 @@ from analysis.statistics import SUMMARY
 from analysis.style import present
 from analysis.text import NO_VALUE, best_of, epsilon_text, means_text
 from pipeline.accounting.noise import standing
+from pipeline.experiment.exhibits import FRONTIERS
 from pipeline.experiment.experiment import Experiment
-from pipeline.experiment.frontiers import FRONTIERS
 from pipeline.experiment.sections import Budget, Reference
 from pipeline.trials.kinds import COMPOSABLE, GUARANTEED
 from pipeline.trials.naming import counted
@@ -42,9 +42,8 @@ def of_experiment(runs: pd.DataFrame, *, name: str, experiment: Experiment, resu
     """Call `draw` with the experiment's references, budget and imported results."""
     if results is None or name != imported.SHOWN_BY:
         results = imported.NONE
-    by_scores = bool(experiment.search and (experiment.search.adaptive or experiment.budget))
-    return draw(runs, name=name, references=experiment.references, budget=experiment.budget, by_scores=by_scores,
-                results=results)
+    return draw(runs, name=name, references=experiment.references, budget=experiment.plan.budget,
+                by_scores=experiment.plan.by_scores, results=results)
 
 
 def draw(runs: pd.DataFrame, *, name: str, references: Sequence[Reference] = (),

@@ -17,7 +17,7 @@ from analysis.exhibits.metrics import METRICS
 from analysis.runs import DATASET_LABELS, ReportError, common_value, noise_sources, trials_of
 from analysis.text import epsilon_text, level_order, level_text, means_text, without_formulas
 from pipeline.accounting.noise import standing
-from pipeline.experiment.frontiers import panel_fields
+from pipeline.experiment.exhibits import panel_fields
 from pipeline.trials.kinds import GUARANTEED
 
 PER_ROW = 4
