@@ -138,10 +138,11 @@ def _largest_loss(mechanism: DpEvent, count: int = 1) -> float:
             return 0.0
 
 
-def fits_grid(event: DpEvent) -> bool:
-    """Whether the privacy losses of an event fit on a grid, which may take terabytes; those of Gaussians need none."""
+def has_losses(event: DpEvent, relation: NeighboringRelation) -> bool:
+    """Whether an event has privacy losses that fit on a grid, which may take terabytes; Gaussians alone need none."""
     losses = (_largest_loss(mechanism, count) for mechanism, count in mechanisms(event))
-    return gaussian_mu(event) is not None or max(losses, default=0.0) <= LARGEST_LOSS
+    fits = gaussian_mu(event) is not None or max(losses, default=0.0) <= LARGEST_LOSS
+    return fits and PLDAccountant(relation).supports(event)
 
 
 def fault(event: Any) -> str:

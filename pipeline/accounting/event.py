@@ -17,10 +17,10 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import NamedTuple, Unpack
+from typing import Unpack
 
 import attrs
 import numpy as np
@@ -51,8 +51,8 @@ from pipeline.accounting.curves import (
 from pipeline.accounting.dp_events import (
     LEAST_NOISE_OVER_SENSITIVITY,
     PLDAccountant,
-    fits_grid,
     gaussian_mu,
+    has_losses,
     is_pure,
     mechanisms,
     unsampled,
@@ -68,6 +68,8 @@ BY_TRAINER = "by_trainer"  # in place of a sampler's name, for events that a tra
 LITTLE_NOISE = 0.4  # below it the loss of one step spreads over tens, so the grid is `COARSEST`
 # Of full batches: above either, a grid of losses is too large, and one Gaussian is accounted for instead.
 LARGEST_MU, MOST_STEPS = 30.0, 100_000
+# Names of accountants, and how each converts its curve to (epsilon, delta).
+CONVERSIONS = {"pld": "pld", "rdp/improved": "improved", "rdp/classic": "classic", "gdp": "exact"}
 
 
 class UnsupportedAccounting(UserError, ValueError):
@@ -102,11 +104,7 @@ class PrivacyEvent:
 
     @property
     def noise_multiplier(self) -> float | None:
-        """Return z of the step's noise; None before it is calibrated, or if the step is not one mechanism with noise.
-
-        z is the standard deviation of the noise on the batch sum over the sum's `sensitivity`. Noise sigma_w on the
-        mean, with norms of at most C, gives z = sigma_w q N/C (add/remove) or sigma_w m/(2 C) (replace-one).
-        """
+        """Return z of the step, noise over `sensitivity`; None before calibration, or without one noisy mechanism."""
         return getattr(unsampled(self.step), "noise_multiplier", None)
 
     @property
@@ -153,13 +151,10 @@ class PrivacyEvent:
 
     @property
     def mu(self) -> float | None:
-        """Return mu if the whole run is one Gaussian mechanism, as without sampling; otherwise None.
-
-        E shuffled epochs are sqrt(E)/z-Gaussian DP, and so are E steps on all records. The latter have a privacy-loss
-        distribution, too. It is left where its grid would be too coarse or too large.
-        """
+        """Return mu if the whole run is accounted for as one Gaussian mechanism, as without sampling; else None."""
         if not (self.proved and self.proved.amplified):
             return gaussian_mu(self.run)
+        # Steps on all records have a privacy-loss distribution, too; it is left if its grid is too coarse or too large.
         mu = math.sqrt(self.steps) / self.z if self.z else math.inf
         is_too_large = mu > LARGEST_MU or self.steps > MOST_STEPS
         is_left = is_too_large or sufficient_interval((self.steps, mu**2)) < DISCRETIZATION
@@ -167,13 +162,10 @@ class PrivacyEvent:
 
     @property
     def losses(self) -> tuple[int, float]:
-        """Return how many privacy-loss distributions the run composes, and about the variance of their sum.
-
-        With sampling rate q and noise multiplier z, the variance is q^2 (e^(1/z^2) - 1) per step.
-        """
+        """Return how many privacy-loss distributions the run composes, and about the variance of their sum."""
         if self.mu is not None:
             return 1, self.mu**2
-        return self.steps, self.steps * self.q**2 * math.expm1(1 / self.z**2)
+        return self.steps, self.steps * self.q**2 * math.expm1(1 / self.z**2)  # q^2 (e^(1/z^2) - 1) a step
 
     @property
     def noiseless(self) -> bool:
@@ -181,39 +173,26 @@ class PrivacyEvent:
         return self.proved is not None and self.z == 0
 
     @property
-    def note(self) -> str:
-        """Return the note on its epsilon: the noise multiplier, and how often a record takes part in a step."""
-        if not self.proved:
-            return "nobody here checked it"
-        if self.noise_multiplier == 0:
-            return "no noise, no guarantee"
-        return f"noise multiplier {self.z:.4g}; {self.proved.part_in_step}; holds for every released iterate"
-
-    @property
     def accountants(self) -> tuple[str, ...]:
-        """Return the names of the accountants that take the event, the tightest first.
-
-        For noise below `LEAST_NOISE_OVER_SENSITIVITY` the slow `pld` is left out, unless it is the only accountant.
-        """
+        """Return the names of the accountants that take the event, the tightest first; refuse an unproved relation."""
         if not self.proved:
             return tuple(name for name, takes in (
-                ("pld", PLDAccountant(self.neighbours).supports(self.run) and fits_grid(self.run)),
+                ("pld", has_losses(self.run, self.neighbours)),
                 ("rdp/improved", RdpAccountant(ORDERS, self.neighbours).supports(self.run))) if takes)
         if self.relation != self.proved.relation:
             known = "; ".join(f"{name} with {other.relation}" for name, other in parts_of("sampler", Sampler).items())
             raise UnsupportedAccounting(f"sampler {self.sampler} with relation {self.relation}: "
                                         f"{self.proved.other_relation} (accounted for: {known})")
+        # With so little noise pld is slow, so it is left out unless it is the only one.
         if self.noise_multiplier and self.noise_multiplier < LEAST_NOISE_OVER_SENSITIVITY:
             return tuple(name for name in self.proved.accountants if name != "pld") or self.proved.accountants
         return self.proved.accountants
 
     @property
     def neighbours(self) -> NeighboringRelation:
-        """Return the neighbouring relation for `dp_accounting`'s accountants.
-
-        For events of randomized responses alone it is replace-one, the only relation that they support. This is valid
-        for any relation: randomized response has the largest privacy loss of all mechanisms with its pure epsilon.
-        """
+        """Return the neighbouring relation for `dp_accounting`'s accountants."""
+        # It supports randomized response under replace-one alone. That is valid under any relation, as randomized
+        # response has the largest privacy loss of all mechanisms with its pure epsilon.
         return NeighboringRelation.REPLACE_ONE if is_pure(self.step) else NEIGHBOURS[self.relation]
 
     @lru_cache(maxsize=1024)  # noqa: B019  (events are few and small)
@@ -232,10 +211,7 @@ class PrivacyEvent:
 
     @lru_cache(maxsize=4096)  # noqa: B019
     def value(self, delta: float, accountant: str = "") -> float:
-        """Return epsilon of the whole run at delta by one of `ACCOUNTANTS`, by default the tightest.
-
-        It holds for publishing the weights after every step, and is infinite without noise.
-        """
+        """Return epsilon of the whole run, every step published, by one accountant, by default the tightest."""
         taken = self.accountants  # raises if none is proved
         accountant = accountant or taken[0]
         if accountant not in (self.proved.accountants if self.proved else taken):
@@ -246,9 +222,12 @@ class PrivacyEvent:
         check_delta(delta)
         if self.noiseless:
             return math.inf
-        if self.mu is not None and accountant == "pld":
-            return gdp_eps(self.mu, delta)
-        return ACCOUNTANTS[accountant].epsilon(self, delta)
+        if accountant == "pld":
+            return composed_epsilon([self], 0.0, delta)[0]
+        if accountant == "gdp":
+            return gdp_eps(math.inf if self.mu is None else self.mu, delta)
+        convert = improved_conversion if accountant == "rdp/improved" else classic_conversion
+        return convert(ORDERS, self.renyi(), delta)[0]
 
 
 def gaussian(sampler: str, relation: str, noise_multiplier: float | None, steps: int, epochs: int,
@@ -274,28 +253,6 @@ def gaussian(sampler: str, relation: str, noise_multiplier: float | None, steps:
     return event
 
 
-class Accountant(NamedTuple):
-    """A way from an event and delta to epsilon."""
-
-    conversion: str  # of the curve, as `Epsilon` names it
-    epsilon: Callable[[PrivacyEvent, float], float]
-
-
-def _pld(event: PrivacyEvent, delta: float) -> float:
-    """Return epsilon from privacy-loss distributions: of steps if the sampler is known, otherwise `dp_accounting`'s."""
-    if event.proved:
-        return pld_epsilon(loss_distribution(event), delta, event.steps)
-    return _pld_of_events([event.run], event.neighbours, delta)
-
-
-ACCOUNTANTS = {
-    "pld": Accountant("pld", _pld),
-    "rdp/improved": Accountant("improved", lambda event, delta: improved_conversion(ORDERS, event.renyi(), delta)[0]),
-    "rdp/classic": Accountant("classic", lambda event, delta: classic_conversion(ORDERS, event.renyi(), delta)[0]),
-    "gdp": Accountant("exact", lambda event, delta: gdp_eps(math.inf if event.mu is None else event.mu, delta)),
-}
-
-
 def noise_multiplier_for(target_epsilon: float, event: PrivacyEvent, delta: float,
                          least: float = LEAST_NOISE_OVER_SENSITIVITY) -> float:
     """Return the noise multiplier that `event` needs for an epsilon between 0.99 and 1 times `target_epsilon`."""
@@ -309,66 +266,48 @@ def noise_multiplier_for(target_epsilon: float, event: PrivacyEvent, delta: floa
 
 
 def interval_of(*events: PrivacyEvent) -> float:
-    """Return the interval of a common grid of privacy losses; it is fine where rounding small losses would count.
-
-    A single event with little noise has a coarse grid, as its losses spread widely; several events may have one, too.
-    """
+    """Return the interval of the events' common grid of privacy losses; refuse one whose noise is too small for any."""
+    for event in events:
+        noise = event.noise_multiplier
+        if event.accountants and (noise is None or noise < LEAST_NOISE_OVER_SENSITIVITY):  # raises if none is proved
+            raise TooLittleNoise(f"noise_multiplier: must be at least {LEAST_NOISE_OVER_SENSITIVITY} for a "
+                                 "privacy-loss distribution (smaller noise has an epsilon in the hundreds, and a grid "
+                                 f"of hundreds of millions), got {noise}")
     if len(events) == 1 and events[0].z < LITTLE_NOISE:
         return COARSEST
     largest = DISCRETIZATION if len(events) == 1 else COARSEST
     return max(min(sufficient_interval(*(event.losses for event in events)), largest), FINEST)
 
 
-def sufficient_interval(*runs: tuple[int, float]) -> float:
-    """Return the interval of a grid of privacy losses at which rounding adds 0.2% to the variance of their sum.
-
-    Rounding adds at most interval^2/4 to the variance of each of the composed losses, `PrivacyEvent.losses` of every
-    run.
-    """
+def sufficient_interval(*runs: tuple[int, float]) -> float:  # `PrivacyEvent.losses` of every run
+    """Return the interval of a grid of privacy losses at which rounding adds 0.2% to the variance of their sum."""
     counts, variances = zip(*runs, strict=True)
-    return math.sqrt(0.008 * sum(variances) / sum(counts))
+    return math.sqrt(0.008 * sum(variances) / sum(counts))  # rounding adds at most interval^2/4 to each variance
 
 
 def loss_distribution(event: PrivacyEvent, interval: float | None = None) -> LossDistribution:
-    """Return the privacy-loss distribution of the whole run, from which epsilon follows at any delta.
-
-    Sampled batches compose the losses of steps. Others are one Gaussian mechanism of sensitivity 1 with noise 1/mu.
-    Epsilon is valid on any grid, by default of `interval_of(event)`; a coarse grid is faster and gives a larger
-    epsilon.
-    """
-    check_losses(event)
+    """Return the privacy-loss distribution of the whole run; a coarse grid is faster and gives a larger epsilon."""
     interval = interval or interval_of(event)
-    if event.mu is not None:
+    if event.mu is not None:  # one Gaussian mechanism of sensitivity 1
         return poisson_losses(1.0, 1 / event.mu, interval)
     losses_of_step = load(parts_of("sampler", Sampler)[event.sampler].losses)  # the sampler's function, given by name
     return losses_of_step(event.q, event.z, interval).self_compose(event.steps)
 
 
-def check_losses(event: PrivacyEvent) -> None:
-    """Refuse an event without a privacy-loss distribution: none is proved, or its noise is too small for the grid."""
-    noise = event.noise_multiplier
-    if event.accountants and (noise is None or noise < LEAST_NOISE_OVER_SENSITIVITY):  # raises if none is proved
-        raise TooLittleNoise(f"noise_multiplier: must be at least {LEAST_NOISE_OVER_SENSITIVITY} for a "
-                             "privacy-loss distribution (smaller noise has an epsilon in the hundreds, and a grid of "
-                             f"hundreds of millions), got {noise}")
-
-
 def pld_epsilon(losses: LossDistribution, delta: float, steps: int) -> float:
-    """Return epsilon from the privacy-loss distribution of `steps` composed steps, never below the true epsilon.
-
-    Composition by Fourier transforms misplaces up to steps x 2^-53 of probability, as measured against exact Gaussian
-    compositions of up to 10^6 steps. About ten times this error, steps x 10^-15, is subtracted from delta.
-    """
+    """Return epsilon from the privacy-loss distribution of `steps` composed steps, never below the true epsilon."""
     min_delta = steps * MIN_DELTA_PER_STEP
     if delta < min_delta:
         raise UnsupportedAccounting(f"delta: must be at least {min_delta:.3g} for a privacy-loss distribution of "
                                     f"{steps} steps, below which its rounding errors count, got {delta:.3g}; use a "
                                     "larger one, or an accountant other than pld")
+    # Composition by Fourier transforms misplaces up to steps x 2^-53 of probability, as measured against exact Gaussian
+    # compositions of up to 10^6 steps. This is about ten times as much.
     rounding_margin = min_delta / 10
     return float(losses.get_epsilon_for_delta(delta - rounding_margin))
 
 
-def _pld_of_events(events: Sequence[DpEvent], relation: NeighboringRelation, delta: float) -> float:
+def _stated_pld(events: Sequence[DpEvent], relation: NeighboringRelation, delta: float) -> float:
     """Return epsilon of composed events by `dp_accounting`; exact for Gaussians alone, infinite for a tiny delta."""
     together = ComposedDpEvent(list(events))
     mu = gaussian_mu(together)
@@ -395,8 +334,6 @@ def composed_epsilon(events: Sequence[PrivacyEvent], extra_mu: float, delta: flo
     runs = [replace(event, steps=event.steps * count, epochs=event.epochs * count)
             for event, count in Counter(events).items()]
     if all(event.proved for event in events):
-        for event in events:
-            check_losses(event)
         interval = interval_of(*runs)
         total, *others = (loss_distribution(run, interval) for run in runs)
         if extra_mu:
@@ -407,19 +344,15 @@ def composed_epsilon(events: Sequence[PrivacyEvent], extra_mu: float, delta: flo
         return pld_epsilon(total, delta, n_losses), "pld"
     relations = {run.neighbours for run in runs}
     dp_events = [run.run for run in runs] + ([GaussianDpEvent(1 / extra_mu)] if extra_mu else [])
-    if len(relations) == 1 and all(PLDAccountant(*relations).supports(dp_event) and fits_grid(dp_event)
-                                   for dp_event in dp_events):
-        return _pld_of_events(dp_events, relations.pop(), delta), "pld"
+    if len(relations) == 1 and all(has_losses(dp_event, *relations) for dp_event in dp_events):
+        return _stated_pld(dp_events, relations.pop(), delta), "pld"
     curve = sum((run.renyi() for run in runs), np.array(ORDERS) * extra_mu**2 / 2)  # Renyi divergence, [orders]
     value = improved_conversion(ORDERS, curve, delta)[0] if np.isfinite(curve).any() else math.inf
     return value, "improved"
 
 
 def sensitivity(C: float, relation: str) -> float:
-    """Return the sensitivity of a sum over records whose contributions have norm at most C.
-
-    It is C if a record is added or removed, and 2 C if a record is replaced by another.
-    """
+    """Return the sensitivity of a sum over records whose contributions have norm at most C: C or 2 C, by relation."""
     if relation not in RELATIONS:
         raise ValueError(f"relation: must be one of {', '.join(RELATIONS)}, got {relation!r}")
     return C if relation == "add/remove" else 2 * C

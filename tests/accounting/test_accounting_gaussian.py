@@ -126,12 +126,6 @@ def test_monotone_in_noise_steps_and_delta(event):
     assert event.value(1e-7) > event.value(1e-5) > event.value(1e-3)
 
 
-def test_notes_say_what_an_epsilon_rests_on():
-    for event in ALL:
-        assert "holds for every released iterate" in event.note
-    assert "no guarantee" in changed(SHUFFLED, noise_multiplier=0.0).note
-
-
 def test_every_other_pair_is_refused_by_name():
     for sampler in PARTS["sampler"]:
         for relation in ga.RELATIONS:
