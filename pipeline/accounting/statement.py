@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from pipeline.accounting.audited import guesses, one_run
 from pipeline.accounting.certified import certified_epsilons, event_of, with_noise
-from pipeline.accounting.claimed import RELATION, VARIANTS, abridged, claimed_epsilons, missing, not_described
+from pipeline.accounting.claimed import RELATION, abridged, claimed_epsilons, claimed_notes
 from pipeline.accounting.column import column_epsilons
 from pipeline.accounting.dp_events import noise_in_words
 from pipeline.accounting.epsilon import Epsilon
@@ -100,21 +100,20 @@ def describe(config: TrialConfig, earlier: int = 0) -> str:
                f"{counted(config.epochs, 'epoch')} in batches of {config.batch_size} ({config.sampler}), mechanism "
                f"`{config.mechanism}`.")
     epsilons = account(config, earlier + config.epochs)
-    paragraphs = [summary, *_guarantee_paragraphs(config, epsilons)]
+    paragraphs = [summary, _protection(config, epsilons)]
     for kind, of_kind in KINDS.items():
         if candidates := [epsilon for epsilon in epsilons if epsilon.kind == kind]:
             smallest = min(candidates, key=lambda epsilon: epsilon.value)
             value = str(smallest) if smallest.is_finite else "infinite, by every formula"
             paragraphs.append(f"**{kind}**: {value}. {of_kind.meaning}")
     paragraphs.append("The tag `privacy.notes` says what this rests on.")
-    return to_ascii("\n\n".join(paragraphs))
+    return to_ascii("\n\n".join(filter(None, paragraphs)))
 
 
 def price_lines(experiment: Experiment) -> Iterator[str]:
-    """Yield lines with the privacy cost of choosing and publishing the best trial of an experiment.
+    """Yield lines with the privacy cost of choosing and publishing the best trial of an experiment, if it has a choice.
 
-    For trials drawn at random from `candidates` they also state the cost of publishing all of them. Fewer than two
-    trials of a grid leave no choice, and no lines.
+    For trials drawn at random from `candidates` they also state the cost of publishing all of them.
     """
     guaranteed = composable(experiment.trials)  # trials with a certified or stated epsilon
     if experiment.candidates:
@@ -129,10 +128,7 @@ def price_lines(experiment: Experiment) -> Iterator[str]:
 
 
 def _selection_lines(trials: Sequence[TrialConfig], selection: Selection) -> Iterator[str]:
-    """Yield indented lines: epsilon of publishing from `trials` by this selection, its note and where noise comes from.
-
-    Without an epsilon, the line says why.
-    """
+    """Yield epsilon of publishing from `trials` by this selection with its notes, or why there is none, indented."""
     try:
         epsilon = selected_epsilon(trials, selection)
     except UnsupportedAccounting as error:
@@ -144,10 +140,9 @@ def _selection_lines(trials: Sequence[TrialConfig], selection: Selection) -> Ite
 def bound_lines(trials: Sequence[TrialConfig]) -> Iterator[str]:
     """Yield the epsilons of certified trials, if a record can contribute more than the norm that scales the noise.
 
-    Epsilon follows from the largest contribution, so it is larger than the noise multiplier alone suggests. Trials with
-    the same privacy event, delta, noise source and ratio share a line. No lines if all ratios round to 1.
+    Epsilon follows from the largest contribution, so it is larger than the noise multiplier alone suggests.
     """
-    groups: dict[tuple[PrivacyEvent, float, str, str], list[TrialConfig]] = {}
+    groups: dict[tuple[PrivacyEvent, float, str, str], list[TrialConfig]] = {}  # those of a group share their epsilons
     for trial in composable(trials):
         calibrated = with_noise(trial)
         ratio = f"{trial.parts.mechanism.sensitivity_ratio(trial):.4g}"
@@ -156,28 +151,27 @@ def bound_lines(trials: Sequence[TrialConfig]) -> Iterator[str]:
     if all(ratio == "1" for *_, ratio in groups):
         return
     yield "epsilon is of the most that a record contributes, not of the norm that noise is measured by:"
-    for (*_, ratio), group in groups.items():
-        first = group[0]  # all trials of a group have the same epsilons
+    for (*_, ratio), (first, *others) in groups.items():
         values = ", ".join(f"{epsilon.value:.4g} ({epsilon.variant})"
                            for epsilon in certified_epsilons(first, first.epochs))
-        yield (f"  {counted(len(group), 'trial')} with noise_multiplier {first.noise_multiplier:.4g}, {ratio} "
+        yield (f"  {counted(1 + len(others), 'trial')} with noise_multiplier {first.noise_multiplier:.4g}, {ratio} "
                f"times the norm: {values}")
 
 
-def _guarantee_paragraphs(config: TrialConfig, epsilons: list[Epsilon]) -> list[str]:
-    """Return a paragraph on what is protected, and whether secret noise keeps that guarantee or only simulates it."""
+def _protection(config: TrialConfig, epsilons: list[Epsilon]) -> str:
+    """Return a paragraph on what is protected, and what its noise makes of that; empty without a finite guarantee."""
     if not epsilons:
-        return ["**No guarantee**: nothing is stated of this trial's privacy."]
+        return "**No guarantee**: nothing is stated of this trial's privacy."
     finite_kinds = {epsilon.kind for epsilon in epsilons if epsilon.is_finite}
     if "stated" in finite_kinds:
-        return [f"**Stated** by the trainer, and **not checked**: {_noise_source_of_trainer(config)}."]
+        return f"**Stated** by the trainer, and **not checked**: {_noise_source_of_trainer(config)}."
     if not finite_kinds & {"certified", "label"}:
-        return []
+        return ""
     verb, protected = ("Certified", "features and labels") if "certified" in finite_kinds else (
         "Guaranteed", "labels alone")
-    rows = OF_ROWS if config.own_code else ""
-    return [f"**{verb}** for {protected}: {SECRET}{rows}." if config.secure else
-            f"**Simulated guarantee** for {protected}: {RECORDED}."]
+    if not config.secure:
+        return f"**Simulated guarantee** for {protected}: {RECORDED}."
+    return f"**{verb}** for {protected}: {SECRET}{OF_ROWS if config.own_code else ''}."
 
 
 def _canary_audit(config: TrialConfig) -> str:
@@ -195,16 +189,16 @@ def _no_guarantee(config: TrialConfig) -> str:
     mechanism = config.parts.mechanism
     if mechanism.composed:  # for trainers that state a privacy event; this one has none
         return f"no noise, or no event that trainer '{config.trainer}' states; no guarantee"
-    if not mechanism.private and config.physical:  # a camera adds noise even without a mechanism
+    if mechanism.private:
+        return f"not certified: mechanism '{config.mechanism}' is an extension that states no guarantee"
+    if config.physical:  # a camera adds noise even without a mechanism
         return "no guarantee: the device's noise reaches what it projects, not the output layer's error"
-    if not mechanism.private:
-        return "no noise, no guarantee"
-    return f"not certified: mechanism '{config.mechanism}' is an extension that states no guarantee"
+    return "no noise, no guarantee"
 
 
-def _noise_source(config: TrialConfig) -> str:
-    """Return a clause on the origin of the noise: secret entropy, or a recorded seed, which only simulates privacy."""
-    return SECRET if config.secure else f"simulated: {RECORDED}"
+def _release_notes(config: TrialConfig) -> list[str]:
+    """Return clauses on the noise's origin, on the numbers for which the guarantee holds, and on what is logged."""
+    return [SECRET if config.secure else f"simulated: {RECORDED}", _arithmetic(config), _logging_coverage(config)]
 
 
 def _arithmetic(config: TrialConfig) -> str:
@@ -221,7 +215,7 @@ def _arithmetic(config: TrialConfig) -> str:
 
 
 def _logging_coverage(config: TrialConfig) -> str:
-    """Return a clause for the tag `privacy.notes`: whether the guarantee covers every logged value."""
+    """Return a clause: whether the guarantee covers every logged value."""
     if config.disclosure == "plain":
         return "not covered: training loss, validation accuracy and alignment on training batches, logged as they are"
     if is_noisy(config):
@@ -238,7 +232,7 @@ def _gaussian_notes(config: TrialConfig, tightest: Epsilon) -> list[str]:
     if ratio != 1:
         notes.append(f"noise is measured by {parts.mechanism.stated_norm(config):.4g}, a record contributes up to "
                      f"{ratio:.4g} times that, and epsilon is of what it contributes")
-    notes += [_noise_source(config), _arithmetic(config), _logging_coverage(config)]
+    notes += _release_notes(config)
     signals = ("learning signals depend on one record each" if parts.trainer.built_in else
                "rows depend on one record each, models on what was released of them alone, and errors that it raises "
                "on no private record")
@@ -264,42 +258,20 @@ def _stated_notes(config: TrialConfig, tightest: Epsilon) -> list[str]:
     """Return notes on a trial whose trainer states its privacy event; nobody here checks it."""
     unchecked = ("what else than the records that it is handed the trainer reads, that it does as it states, and that "
                  "whether it raises an error depends on no private record, is its own statement")
-    in_words = noise_in_words(event_of(config, 1).step, tightest.relation)
-    return [tightest.note, *([in_words] if in_words else []), unchecked, _noise_source_of_trainer(config), REAL_NUMBERS,
-            _logging_coverage(config)]
+    notes = [tightest.note, noise_in_words(event_of(config, 1).step, tightest.relation), unchecked,
+             _noise_source_of_trainer(config), REAL_NUMBERS, _logging_coverage(config)]
+    return [note for note in notes if note]  # of noise other than Gaussian and Laplace there are no words
 
 
 def _photonic_notes(config: TrialConfig) -> list[str]:
-    """Return notes on a trial with optical noise: why it is not certified, and how its noise was drawn.
-
-    The noise is added before the product with the activations h_i, so an update's rows lie in span{h_i : i in batch}.
-    Neighbouring data sets can have different spans, and then one look at an update tells them apart.
-    """
+    """Return notes on a trial with optical noise: why it is not certified, and how its noise was drawn."""
     if not (config.sigma or config.physical):  # the noise of a physical projector is its camera's
-        return ["not certified: sigma = 0, no noise, no guarantee", *_claimed_notes(config)]
+        return ["not certified: sigma = 0, no noise, no guarantee", *claimed_notes(config)]
     m = config.batch_size
     # Where a layer has more inputs than a batch has records, the batch cannot span all inputs.
     wide = [f"{layer} ({n_in})" for layer, n_in in enumerate(config.layer_sizes[:-1], start=1) if n_in > m]
     extent = (f", which is the generic case for layers with more inputs than m = {m}: {abridged(wide)}" if wide else
               f"; m = {m} is at least every layer's number of inputs, but even then no data-independent bound exists")
+    # Noise is added before the product with the activations h_i, so an update's rows lie in span{h_i : i in batch}.
     return ["not certified: the noise lies in the span of the batch's activations, and neighbours that change the span "
-            f"are told apart at any sigma{extent}", *_claimed_notes(config), _noise_source(config),
-            _arithmetic(config), _logging_coverage(config)]
-
-
-def _claimed_notes(config: TrialConfig) -> list[str]:
-    """Return notes on the claimed epsilons: which formulas are finite, and why others are not."""
-    if reason := not_described(config):
-        return [f"nothing is claimed: {reason}"]
-    names_by_reasons: dict[tuple[str, ...], list[str]] = {}
-    for variant in VARIANTS:
-        reasons = tuple(assumption.reason for assumption in missing(config, variant))
-        names_by_reasons.setdefault(reasons, []).append(variant.name)
-    finite = names_by_reasons.pop((), [])
-    notes = [f"claimed epsilon of {', '.join(names)} is infinite ({'; '.join(reasons)})"
-             for reasons, names in names_by_reasons.items()]
-    if finite:
-        notes.append(f"claimed epsilon of {', '.join(finite)} is finite, but only the printed formula's value")
-        claimed = claimed_epsilons(config, epochs_done=1)  # their notes do not depend on the number of epochs
-        notes += dict.fromkeys(epsilon.note for epsilon in claimed if epsilon.is_finite)  # each note once
-    return notes
+            f"are told apart at any sigma{extent}", *claimed_notes(config), *_release_notes(config)]
