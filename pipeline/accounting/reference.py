@@ -26,8 +26,7 @@ def certified_component_norm(tau_B: Sequence[float], gamma: Sequence[float], tau
 
         C^2 = sum over layers l of tau_{B,l}^2 gamma_l^2 (tau_{h,l-1}^2 + 1)
 
-    tau_B bounds the projected error, and for the output layer, which is last, the error itself. gamma bounds the slope
-    of the activation function, 1 for the output layer. tau_h_prev bounds the activations that enter a layer.
+    tau_B bounds the projected error, gamma the slope of the activation function, tau_h_prev the activations that enter.
     """
     squared_norms = [(B * g) ** 2 * (h**2 + bias) for B, g, h in zip(tau_B, gamma, tau_h_prev, strict=True)]  # by layer
     return math.sqrt(sum(squared_norms))
@@ -48,9 +47,8 @@ def leekifer_epsilon(N: int, m: int, noise_multiplier: float, T: int, delta: flo
                      orders: Sequence[int] = ORDERS) -> dict[str, float]:
     """Return epsilon of T steps on batches of m out of N records (Wang, Balle & Kasiviswanathan 2019, Theorem 27).
 
-    The noise multiplier is sigma m/sensitivity, for noise of standard deviation sigma on the mean. Lee & Kifer's table
-    is `epsilon_classic`, truncated to two decimals; `order` attains it. `epsilon_improved` converts the same curve
-    tighter.
+    Lee & Kifer's table is `epsilon_classic`, truncated to two decimals; `order` attains it. `epsilon_improved` converts
+    the same curve tighter.
     """
     curve = T * without_replacement_rdp(m / N, noise_multiplier, tuple(orders))
     classic, order = classic_conversion(orders, curve, delta)
@@ -63,6 +61,11 @@ def leekifer_epsilon_lemma3_printed(N: int, m: int, noise_multiplier: float, T: 
     """Return the classic epsilon and its order by Lemma 3 as printed, which does not give the paper's own numbers."""
     epsilon, order = classic_conversion(orders, T * lemma3_rdp(m / N, noise_multiplier, tuple(orders)), delta)
     return {"epsilon_classic": epsilon, "order": order}
+
+
+def label_dp_photonic_layer(alpha: float, sigma: float, tau_B: float) -> float:
+    """Return the Renyi divergence of one layer and one participation of a record, 2 alpha tau_B^2/sigma^2."""
+    return 2 * alpha * (tau_B / sigma) ** 2 if sigma > 0 else math.inf
 
 
 def joint_layer_floor(alpha: float, lam: float, n_out: int, sigma: float, tau_B: float, gamma_max: float,
