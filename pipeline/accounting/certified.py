@@ -52,8 +52,8 @@ def event_of(config: TrialConfig, epochs_done: int) -> PrivacyEvent:
     # None until `with_noise` calibrates it for the target
     noise_multiplier = None if config.target_epsilon else config.noise_multiplier / sensitivity_over_norm
     n_train, _ = config.split_sizes
-    return gaussian(sampler.name, sampler.relation, noise_multiplier, epochs_done * config.steps_per_epoch,
-                    epochs_done, **sampler.rates(n_train))
+    return gaussian(sampler.name, noise_multiplier, epochs_done * config.steps_per_epoch, epochs_done,
+                    **sampler.rates(n_train))
 
 
 def _stated_event(config: TrialConfig, epochs_done: int) -> PrivacyEvent:

@@ -278,8 +278,6 @@ def claimed_epsilons(config: TrialConfig, epochs_done: int) -> list[Epsilon]:
 
     The list is empty without the photonic mechanism, or if their formulas do not describe its noise.
     """
-    if epochs_done < 1:
-        raise ValueError(f"epochs_done: must be >= 1, got {epochs_done}")
     if not config.parts.mechanism.optical or not_described(config):
         return []
     layers = layers_of(config)

@@ -61,7 +61,7 @@ from pipeline.accounting.epsilon import check_delta
 from pipeline.trials.fields import ConfigError, UserError
 from pipeline.trials.mechanism import MIN_DELTA_PER_STEP
 from pipeline.trials.part import load, parts_of
-from pipeline.trials.sampler import RELATIONS, Rates, Sampler
+from pipeline.trials.sampler import Rates, Sampler
 
 NEIGHBOURS = {"add/remove": NeighboringRelation.ADD_OR_REMOVE_ONE, "replace-one": NeighboringRelation.REPLACE_ONE}
 BY_TRAINER = "by_trainer"  # in place of a sampler's name, for events that a trainer states
@@ -87,12 +87,10 @@ class PrivacyEvent:
     step: DpEvent  # what one step releases, or one epoch if the trainer says so; with tuples in place of lists
     steps: int  # releases in the whole run
     epochs: int  # passes over the records in the whole run; a shuffled record takes part at most once in each
-    relation: str  # one of `RELATIONS`
+    relation: str  # a key of `NEIGHBOURS`
     sampler: str = BY_TRAINER  # its accountants are proved here; those of `BY_TRAINER` are `dp_accounting`'s
 
     def __post_init__(self) -> None:
-        if self.relation not in RELATIONS:
-            raise ValueError(f"relation: must be one of {', '.join(RELATIONS)}, got {self.relation!r}")
         for name in ("steps", "epochs"):
             if not getattr(self, name) >= 1:
                 raise ValueError(f"{name}: must be >= 1, got {getattr(self, name)}")
@@ -174,15 +172,11 @@ class PrivacyEvent:
 
     @property
     def accountants(self) -> tuple[str, ...]:
-        """Return the names of the accountants that take the event, the tightest first; refuse an unproved relation."""
+        """Return the names of the accountants that take the event, the tightest first."""
         if not self.proved:
             return tuple(name for name, takes in (
                 ("pld", has_losses(self.run, self.neighbours)),
                 ("rdp/improved", RdpAccountant(ORDERS, self.neighbours).supports(self.run))) if takes)
-        if self.relation != self.proved.relation:
-            known = "; ".join(f"{name} with {other.relation}" for name, other in parts_of("sampler", Sampler).items())
-            raise UnsupportedAccounting(f"sampler {self.sampler} with relation {self.relation}: "
-                                        f"{self.proved.other_relation} (accounted for: {known})")
         # With so little noise pld is slow, so it is left out unless it is the only one.
         if self.noise_multiplier and self.noise_multiplier < LEAST_NOISE_OVER_SENSITIVITY:
             return tuple(name for name in self.proved.accountants if name != "pld") or self.proved.accountants
@@ -212,13 +206,11 @@ class PrivacyEvent:
     @lru_cache(maxsize=4096)  # noqa: B019
     def value(self, delta: float, accountant: str = "") -> float:
         """Return epsilon of the whole run, every step published, by one accountant, by default the tightest."""
-        taken = self.accountants  # raises if none is proved
-        accountant = accountant or taken[0]
-        if accountant not in (self.proved.accountants if self.proved else taken):
-            is_bare = self.proved is not None and not self.proved.amplified
-            reason = f"; amplification by sampling is not proved for {self.sampler} batches" if is_bare else ""
+        accountant = accountant or self.accountants[0]
+        proved = self.proved.accountants if self.proved else self.accountants
+        if accountant not in proved:
             raise UnsupportedAccounting(f"accountant {accountant!r}: not proved for sampler {self.sampler} with "
-                                        f"relation {self.relation}, only {', '.join(taken)}{reason}")
+                                        f"relation {self.relation}, only {', '.join(proved)}")
         check_delta(delta)
         if self.noiseless:
             return math.inf
@@ -230,13 +222,11 @@ class PrivacyEvent:
         return convert(ORDERS, self.renyi(), delta)[0]
 
 
-def gaussian(sampler: str, relation: str, noise_multiplier: float | None, steps: int, epochs: int,
+def gaussian(sampler: str, noise_multiplier: float | None, steps: int, epochs: int,
              **rates: Unpack[Rates]) -> PrivacyEvent:
     """Return the event of Gaussian noise on the sums of a sampler's batches; None is noise to be calibrated."""
-    samplers = parts_of("sampler", Sampler)
-    if sampler not in samplers:
-        raise ValueError(f"sampler: must be one of {', '.join(samplers)}, got {sampler!r}")
-    needed = samplers[sampler].rate_names
+    part = parts_of("sampler", Sampler)[sampler]
+    needed = part.rate_names
     if set(rates) != set(needed):
         raise ValueError(f"rates: must be {' and '.join(needed) or 'none'} for sampler {sampler}, got "
                          f"{' and '.join(rates) or 'none'}")
@@ -247,7 +237,7 @@ def gaussian(sampler: str, relation: str, noise_multiplier: float | None, steps:
         step = PoissonSampledDpEvent(rates["sampling_rate"], step)
     elif "N" in rates:
         step = SampledWithoutReplacementDpEvent(rates["N"], rates["m"], step)
-    event = PrivacyEvent(step, steps, epochs, relation, sampler)
+    event = PrivacyEvent(step, steps, epochs, part.relation, sampler)
     if needed and not 0 < event.q <= 1:
         raise ValueError(f"sampling rate: must be > 0 and at most 1, got {event.q}")
     return event
@@ -269,7 +259,7 @@ def interval_of(*events: PrivacyEvent) -> float:
     """Return the interval of the events' common grid of privacy losses; refuse one whose noise is too small for any."""
     for event in events:
         noise = event.noise_multiplier
-        if event.accountants and (noise is None or noise < LEAST_NOISE_OVER_SENSITIVITY):  # raises if none is proved
+        if noise is None or noise < LEAST_NOISE_OVER_SENSITIVITY:
             raise TooLittleNoise(f"noise_multiplier: must be at least {LEAST_NOISE_OVER_SENSITIVITY} for a "
                                  "privacy-loss distribution (smaller noise has an epsilon in the hundreds, and a grid "
                                  f"of hundreds of millions), got {noise}")
@@ -353,6 +343,4 @@ def composed_epsilon(events: Sequence[PrivacyEvent], extra_mu: float, delta: flo
 
 def sensitivity(C: float, relation: str) -> float:
     """Return the sensitivity of a sum over records whose contributions have norm at most C: C or 2 C, by relation."""
-    if relation not in RELATIONS:
-        raise ValueError(f"relation: must be one of {', '.join(RELATIONS)}, got {relation!r}")
     return C if relation == "add/remove" else 2 * C

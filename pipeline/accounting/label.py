@@ -34,9 +34,7 @@ LEAST_STEP, MOST_STEP = -20, 14  # range of k; the photon curve is evaluated at 
 
 
 def label_mu(config: TrialConfig) -> float:
-    """Return mu, of Gaussian differential privacy, of one participation; infinite if an error is used without noise."""
-    if not config.parts.mechanism.optical:
-        raise ValueError(f"mechanism: must be photonic, got {config.mechanism}")
+    """Return mu (Gaussian DP) of one participation in a photonic trial; infinite if an error is used without noise."""
     # BP (exact feedback) adds its noise to the output error itself, before it reaches any layer.
     if config.sigma == 0 or not (config.output_noise or config.parts.feedback.exact):
         return math.inf
@@ -77,8 +75,6 @@ def with_sigma(config: TrialConfig) -> TrialConfig:
 
 def label_epsilons(config: TrialConfig, epochs_done: int) -> list[Epsilon]:
     """Return the label epsilons of the first `epochs_done` epochs of a trial; none without the photonic mechanism."""
-    if epochs_done < 1:
-        raise ValueError(f"epochs_done: must be >= 1, got {epochs_done}")
     if not config.parts.mechanism.optical:
         return []
     # A record takes part in each of `draws` batches with probability q; `how` says so in words.

@@ -110,7 +110,7 @@ def _common_value(events: Sequence[PrivacyEvent], field: str) -> str:
     """Return the value of a field, `relation` or `sampler`, that all events share."""
     if not events:
         raise ValueError("events: must be one per trial looked at, got none")
-    return common(field, sorted(getattr(event, field) for event in events if event.accountants))  # raises if none
+    return common(field, sorted(getattr(event, field) for event in events))
 
 
 def common(field: str, values: Iterable[object]) -> str:

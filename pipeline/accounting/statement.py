@@ -38,6 +38,8 @@ RECORDED = "the noise comes from a recorded seed, and whoever knows that can sub
 
 def account(config: TrialConfig, epochs_done: int) -> list[Epsilon]:
     """Return every epsilon that can be stated for a trial after `epochs_done` epochs, infinite ones included."""
+    if epochs_done < 1:
+        raise ValueError(f"epochs_done: must be >= 1, got {epochs_done}")
     config = with_noise(config)
     guarantees = [*label_epsilons(config, epochs_done), *certified_epsilons(config, epochs_done)]
     return [*claimed_epsilons(config, epochs_done), *column_epsilons(config), *cover(config, guarantees, epochs_done)]

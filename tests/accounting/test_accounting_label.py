@@ -134,9 +134,7 @@ def test_monotone():
 def test_refusals():
     assert lab.label_epsilons(TrialConfig(), 1) == []
     with pytest.raises(ValueError, match="epochs_done: must be >= 1, got 0"):
-        lab.label_epsilons(TrialConfig(**PHOTONIC), 0)
-    with pytest.raises(ValueError, match="mechanism: must be photonic, got none"):
-        lab.label_mu(TrialConfig())
+        account(TrialConfig(**PHOTONIC), 0)
     poisson = TrialConfig(sampler="poisson")
     with pytest.raises(ValueError, match="participations are known of shuffled and without_replacement, got poisson"):
         poisson.parts.sampler.participations(poisson, 1)
