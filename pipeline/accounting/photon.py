@@ -44,10 +44,9 @@ def most_positive(threshold: float, n_classes: int) -> int:
 
 
 def label_divergence(alpha: float, config: TrialConfig) -> float:
-    """Return the Renyi divergence of order alpha > 1 of one participation of a record, for the worst two labels.
+    """Return the Renyi divergence of order alpha > 1 of a record's photon counts in one pass, for the worst two labels.
 
-    It is that of the photon counts of one pass through the optical processor, whose matrix follows from the trial's
-    seed. It is proportional to the light.
+    The processor's matrix follows from the trial's seed. The divergence is proportional to the light.
     """
     camera, n_classes = camera_of(config), config.layer_sizes[-1]
     reference_counts = camera.photons_per_unit * camera.reference**2  # from the reference beam alone
@@ -62,9 +61,8 @@ def _label_divergence(alpha: float, seed: int, n_classes: int, n_pixels: int, ra
                       threshold: float) -> float:
     """Return `label_divergence` divided by the counts from the reference beam alone."""
     matrix = transmission(seed, n_classes, n_pixels) / (ratio * math.sqrt(2 * n_classes))
-    most = most_positive(threshold, n_classes)
     worst_divergence = exact_bound if n_classes <= MOST_CLASSES else least_intensity_bound
-    return worst_divergence(alpha, matrix, dark, most)
+    return worst_divergence(alpha, matrix, dark, most_positive(threshold, n_classes))
 
 
 def exact_bound(alpha: float, matrix: np.ndarray, dark: float, most: int) -> float:
@@ -94,11 +92,7 @@ def exact_bound(alpha: float, matrix: np.ndarray, dark: float, most: int) -> flo
 
 
 def _pairwise(alpha: float, matrix: np.ndarray, dark: float, masks: list[int]) -> np.ndarray:
-    """Return the Renyi divergence D_alpha between the photon counts of all pairs of patterns, [len(masks), len(masks)].
-
-    It adds up over both exposures and all pixels. With means a and b, the sum of a^alpha b^(1-alpha) over pixels is a
-    matrix product. The result is infinite if float64 overflows.
-    """
+    """Return D_alpha between all pairs of patterns, [len(masks), len(masks)]; infinite if float64 overflows."""
     n_classes, n_pixels = matrix.shape
     patterns = np.array([[mask >> c & 1 for c in range(n_classes)] for mask in masks], dtype=np.float64)
     mixed, total = np.zeros((len(masks), len(masks))), np.zeros(len(masks))
@@ -107,6 +101,7 @@ def _pairwise(alpha: float, matrix: np.ndarray, dark: float, masks: list[int]) -
             field = patterns @ matrix[:, start:start + PIXELS].astype(np.complex128)
             for phase in (1.0, -1.0):  # of the reference, in the two exposures
                 log_mean = np.log(np.abs(phase + field) ** 2 + dark)
+                # the sum of a^alpha b^(1-alpha) over pixels, for means a and b, is a matrix product
                 mixed += np.exp(alpha * log_mean) @ np.exp((1 - alpha) * log_mean).T
                 total += np.exp(log_mean).sum(axis=1)
         divergences = (mixed - alpha * total[:, None] + (alpha - 1) * total) / (alpha - 1)

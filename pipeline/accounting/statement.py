@@ -21,18 +21,7 @@ from pipeline.trials.config import TrialConfig
 from pipeline.trials.kinds import KINDS
 from pipeline.trials.naming import composable, counted, guarantee, to_ascii
 
-# Mironov 2012, "On significance of the least significant bits for differential privacy".
-REAL_NUMBERS = ("floating-point sums and samples are taken for real numbers (their last bits may tell more; Mironov "
-                "2012)")
 SECRET = "noise and batches come from the operating system's entropy, and nothing of it is recorded"
-PUBLISHED = ("inputs are shifted and scaled by published constants, which are means and deviations of the training "
-             "records and count as public")
-STATISTICS = "not covered: inputs are shifted and scaled by means and deviations of the training records"
-ELSEWHERE = "the noise comes from where the trainer draws it, as it states, and nothing of it is recorded here"
-OF_ROWS = "; the tag `privacy.certified` says whether the last bits of its rows are covered"
-UP_TO_ROUNDING = "up to rounding"  # value of `privacy.certified`
-ROUNDED_ROWS = ("rows of this trial came from elsewhere, or their bits depend on their neighbours: independent up to "
-                "float32 rounding; last bits not covered")
 RECORDED = "the noise comes from a recorded seed, and whoever knows that can subtract it"
 
 
@@ -75,7 +64,9 @@ def privacy_tags(config: TrialConfig) -> dict[str, str]:
     if not features.raw:
         notes.append(f"inputs are {features.public_because(config)}")
     elif config.inputs == "standardized" and certified != "false":
-        notes.append(PUBLISHED if config.parts.data.spec.published else STATISTICS)
+        notes.append("inputs are shifted and scaled by published constants, which are means and deviations of the "
+                     "training records and count as public" if config.parts.data.spec.published else
+                     "not covered: inputs are shifted and scaled by means and deviations of the training records")
     if config.canaries:
         notes.append(_canary_audit(config))
     return {"privacy.certified": certified, "privacy.relation": relation, "privacy.sampler": config.sampler,
@@ -84,8 +75,10 @@ def privacy_tags(config: TrialConfig) -> dict[str, str]:
 
 def with_rounded_rows(tags: Mapping[str, str]) -> dict[str, str]:
     """Return the tags `privacy.*` of a secure trial of a trainer whose rows are independent only up to rounding."""
-    certified = tags["privacy.certified"].replace("true", UP_TO_ROUNDING)
-    return {**tags, "privacy.certified": certified, "privacy.notes": f"{tags['privacy.notes']}; {ROUNDED_ROWS}"}
+    notes = (f"{tags['privacy.notes']}; rows of this trial came from elsewhere, or their bits depend on their "
+             "neighbours: independent up to float32 rounding; last bits not covered")
+    return {**tags, "privacy.certified": tags["privacy.certified"].replace("true", "up to rounding"),
+            "privacy.notes": notes}
 
 
 def describe(config: TrialConfig, earlier: int = 0) -> str:
@@ -166,14 +159,15 @@ def _protection(config: TrialConfig, epsilons: list[Epsilon]) -> str:
         return "**No guarantee**: nothing is stated of this trial's privacy."
     finite_kinds = {epsilon.kind for epsilon in epsilons if epsilon.is_finite}
     if "stated" in finite_kinds:
-        return f"**Stated** by the trainer, and **not checked**: {_noise_source_of_trainer(config)}."
+        return f"**Stated** by the trainer, and **not checked**: {_noise_source(config)}."
     if not finite_kinds & {"certified", "label"}:
         return ""
     verb, protected = ("Certified", "features and labels") if "certified" in finite_kinds else (
         "Guaranteed", "labels alone")
     if not config.secure:
         return f"**Simulated guarantee** for {protected}: {RECORDED}."
-    return f"**{verb}** for {protected}: {SECRET}{OF_ROWS if config.own_code else ''}."
+    rows = "; the tag `privacy.certified` says whether the last bits of its rows are covered"
+    return f"**{verb}** for {protected}: {SECRET}{rows if config.own_code else ''}."
 
 
 def _canary_audit(config: TrialConfig) -> str:
@@ -200,29 +194,34 @@ def _no_guarantee(config: TrialConfig) -> str:
 
 def _release_notes(config: TrialConfig) -> list[str]:
     """Return clauses on the noise's origin, on the numbers for which the guarantee holds, and on what is logged."""
-    return [SECRET if config.secure else f"simulated: {RECORDED}", _arithmetic(config), _logging_coverage(config)]
-
-
-def _arithmetic(config: TrialConfig) -> str:
-    """Return a clause: whether the guarantee holds for the numbers released, or only for real numbers."""
-    if not (config.secure or config.exact):
-        return REAL_NUMBERS
-    if config.parts.mechanism.certified:
+    # Mironov 2012, "On significance of the least significant bits for differential privacy".
+    numbers = ("floating-point sums and samples are taken for real numbers (their last bits may tell more; Mironov "
+               "2012)")
+    if config.secure or config.exact:
         method = "sums of integers and integer noise, without rounding"
-    else:
-        method = f"on a grid, with integer noise 1 + {optical_enlargement(config):.1e} times as large"
-    sampler_share = f", and {DELTA_SHARE:g} of delta for its sampler" if config.secure else ""
-    of_rows = "" if config.parts.trainer.built_in else ", if rows are those of trial.rows"
-    return f"holds for the numbers that are released{of_rows}: {method}{sampler_share}"
-
-
-def _logging_coverage(config: TrialConfig) -> str:
-    """Return a clause: whether the guarantee covers every logged value."""
+        if not config.parts.mechanism.certified:
+            method = f"on a grid, with integer noise 1 + {optical_enlargement(config):.1e} times as large"
+        of_rows = "" if config.parts.trainer.built_in else ", if rows are those of trial.rows"
+        sampler_share = f", and {DELTA_SHARE:g} of delta for its sampler" if config.secure else ""
+        numbers = f"holds for the numbers that are released{of_rows}: {method}{sampler_share}"
     if config.disclosure == "plain":
-        return "not covered: training loss, validation accuracy and alignment on training batches, logged as they are"
-    if is_noisy(config):
-        return "covered: all that is logged, validation accuracy with noise of its own"
-    return "covered: all that is logged, of private records nothing else"
+        logged = "not covered: training loss, validation accuracy and alignment on training batches, logged as they are"
+    elif is_noisy(config):
+        logged = "covered: all that is logged, validation accuracy with noise of its own"
+    else:
+        logged = "covered: all that is logged, of private records nothing else"
+    return [_noise_source(config), numbers, logged]
+
+
+def _noise_source(config: TrialConfig) -> str:
+    """Return a clause on the origin of a trial's noise; of a stated guarantee, as its trainer states it."""
+    if config.secure:
+        return SECRET
+    if config.parts.mechanism.kind(config) != "stated":
+        return f"simulated: {RECORDED}"
+    if config.parts.trainer.redraws:
+        return "the noise comes from where the trainer draws it, as it states, and nothing of it is recorded here"
+    return RECORDED
 
 
 def _gaussian_notes(config: TrialConfig, tightest: Epsilon) -> list[str]:
@@ -251,18 +250,12 @@ def _gaussian_notes(config: TrialConfig, tightest: Epsilon) -> list[str]:
     return notes
 
 
-def _noise_source_of_trainer(config: TrialConfig) -> str:
-    """Return a clause on the origin of the noise in a user's trainer: its own draws, or a recorded seed."""
-    return ELSEWHERE if config.parts.trainer.redraws else RECORDED
-
-
 def _stated_notes(config: TrialConfig, tightest: Epsilon) -> list[str]:
     """Return notes on a trial whose trainer states its privacy event; nobody here checks it."""
     unchecked = ("what else than the records that it is handed the trainer reads, that it does as it states, and that "
                  "whether it raises an error depends on no private record, is its own statement")
-    notes = [tightest.note, noise_in_words(event_of(config, 1).step, tightest.relation), unchecked,
-             _noise_source_of_trainer(config), REAL_NUMBERS, _logging_coverage(config)]
-    return [note for note in notes if note]  # of noise other than Gaussian and Laplace there are no words
+    in_words = noise_in_words(event_of(config, 1).step, tightest.relation)  # empty without Gaussian or Laplace noise
+    return [tightest.note, *([in_words] if in_words else []), unchecked, *_release_notes(config)]
 
 
 def _photonic_notes(config: TrialConfig) -> list[str]:
