@@ -37,25 +37,17 @@ def one_run(m: int, r: int, v: int, delta: float, p: float = 0.05) -> float:
     if v == 0:
         return 0.0
 
-    def excess(epsilon: float) -> float:
-        return _one_run_p_value(epsilon, m, r, v, delta) - p
+    def excess(epsilon: float) -> float:  # of p(eps), which bounds the probability of v or more right guesses
+        s = expit(epsilon)  # probability that one guess is right
+        i = np.arange(1, v + 1)
+        just_below = np.cumsum(stats.binom.pmf(v - i, r, s))  # P[v > Bin(r, s) >= v - i]
+        return stats.binom.sf(v - 1, r, s) + 2 * m * delta * float(np.max(just_below / i)) - p
 
     if excess(0.0) >= 0:  # so many right guesses are likely even without any leak
         return 0.0
     # P[Bin(r, s) >= v] alone reaches p at the lower Clopper-Pearson limit s of v in r; add 1 for rounding.
     high = float(logit(stats.beta.ppf(p, v, r - v + 1))) + 1
     return float(optimize.brentq(excess, 0.0, high, xtol=1e-12))
-
-
-def _one_run_p_value(epsilon: float, m: int, r: int, v: int, delta: float) -> float:
-    """Return a bound on the probability of `v` or more right guesses under any (epsilon, delta)-DP mechanism.
-
-        P[Bin(r, s) >= v] + 2 m delta max_{1 <= i <= v} P[v > Bin(r, s) >= v - i]/i,   s = e^epsilon/(1 + e^epsilon)
-    """
-    s = expit(epsilon)  # probability that one guess is right
-    i = np.arange(1, v + 1)
-    just_below = np.cumsum(stats.binom.pmf(v - i, r, s))  # P[v > Bin(r, s) >= v - i]
-    return stats.binom.sf(v - 1, r, s) + 2 * m * delta * float(np.max(just_below / i))
 
 
 def two_point(fp: Counts, n0: int, fn: Counts, n1: int, delta: float, conf: float = 0.95) -> Curve:

@@ -1,13 +1,8 @@
 """From a trial to its privacy event, and calibration of the noise for a target epsilon.
 
-One place derives the event from the settings that also build mechanism and sampler, so they cannot disagree:
-
-    sampler               relation      noise on the sum, over its sensitivity
-    poisson               add/remove    z C/C = z
-    without_replacement   replace-one   z C/(2 C) = z/2
-    shuffled              replace-one   z/2
-
-These are divided by `Mechanism.sensitivity_ratio` if noise is scaled to a smaller norm than the largest contribution.
+One place derives the event from the settings that also build mechanism and sampler, so they cannot disagree. With
+noise z C on a sum, the event has z under add/remove and z/2 under replace-one, divided by `Mechanism.sensitivity_ratio`
+if noise is scaled to a smaller norm than the largest contribution.
 """
 
 from __future__ import annotations
@@ -23,15 +18,7 @@ from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
 from pipeline.accounting.calibration import calibrate, kept
 from pipeline.accounting.dp_events import LEAST_NOISE_OVER_SENSITIVITY, PLDAccountant, fault, hashable, unsampled
 from pipeline.accounting.epsilon import Epsilon
-from pipeline.accounting.event import (
-    BY_TRAINER,
-    CONVERSIONS,
-    PrivacyEvent,
-    TooLittleNoise,
-    gaussian,
-    noise_multiplier_for,
-    sensitivity,
-)
+from pipeline.accounting.event import BY_TRAINER, CONVERSIONS, PrivacyEvent, TooLittleNoise, gaussian, sensitivity
 from pipeline.accounting.finite_precision import accounted_delta, with_sampler_error
 from pipeline.accounting.label import with_sigma
 from pipeline.trials.config import ConfigError, TrialConfig
@@ -78,18 +65,18 @@ def _stated_event(config: TrialConfig, epochs_done: int) -> PrivacyEvent:
         raise ConfigError(f"event: {found} of {source}")
     per_epoch = config.steps_per_epoch if trainer.per == STEP else 1
     event = PrivacyEvent(hashable(stated), epochs_done * per_epoch, epochs_done, trainer.relation)
-    if not event.accountants and PLDAccountant(event.neighbours).supports(stated):
+    if event.accountants:
+        match trainer.relation, event.step:
+            case "add/remove", PoissonSampledDpEvent(sampling_probability=q, event=GaussianDpEvent()) if q > 0:
+                return dataclasses.replace(event, sampler="poisson")
+        return event
+    if PLDAccountant(event.neighbours).supports(stated):
         raise TooLittleNoise("event: its noise must be 0 (no guarantee) or at least some "
                              f"{LEAST_NOISE_OVER_SENSITIVITY} times the sensitivity, below which nothing can be "
                              f"accounted for, got {stated} of {source}")
-    if not event.accountants:
-        raise ConfigError(f"event: no accountant takes {stated} under {trainer.relation}, got it of {source}; Poisson "
-                          "sampled or plain Gaussian and Laplace events, randomized response for pure epsilon, "
-                          "zero-concentrated ones, and their compositions are taken")
-    match trainer.relation, event.step:
-        case "add/remove", PoissonSampledDpEvent(sampling_probability=q, event=GaussianDpEvent()) if q > 0:
-            return dataclasses.replace(event, sampler="poisson")
-    return event
+    raise ConfigError(f"event: no accountant takes {stated} under {trainer.relation}, got it of {source}; Poisson "
+                      "sampled or plain Gaussian and Laplace events, randomized response for pure epsilon, "
+                      "zero-concentrated ones, and their compositions are taken")
 
 
 @lru_cache(maxsize=1024)
@@ -120,7 +107,7 @@ def with_noise(config: TrialConfig) -> TrialConfig:
     # the setting is over the norm C to which noise is scaled, the event's multiplier over the sensitivity
     sensitivity_over_norm = sensitivity(ratio, event.relation)
     least = MIN_NOISE_OVER_C * min(ratio, 1) / sensitivity_over_norm  # of the setting, or of noise over what is bounded
-    over_sensitivity = noise_multiplier_for(target, event, accounted_delta(config), least=least)
+    over_sensitivity = event.noise_for(target, accounted_delta(config), least)
     return TrialConfig(config.given, noise_multiplier=over_sensitivity * sensitivity_over_norm, target_epsilon=0.0)
 
 

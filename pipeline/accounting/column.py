@@ -30,20 +30,15 @@ def _alpha_max(m: int, rho: float) -> float:
 
 @column_bound
 def corrected_column_replace_one(alpha: Curve, m: int, n: int, snr: float, rho: float) -> Curve:
-    """Return the Renyi divergence of order `alpha` > 1 of one column and one step if a record is replaced.
+    """Return a bound on the divergence of one column and one step, in both orders, if a record is replaced.
 
-    It bounds the divergence of either data set from the other, by a term for the means and one for the variances:
-
-        alpha tau_B^2/(2 sigma^2) (rho + t)^2/(K + alpha t^2) + n_out g_alpha(R)
-
-    with K = (m - 1) - (alpha - 1) rho^2, t = clip(K/(alpha rho), 1, rho) and the variances' ratio R = 1 + (rho^2 -
-    1)/m. It is infinite unless sigma > 0, L > 0 and alpha < `alpha_max`.
+    It is infinite unless sigma > 0, L > 0 and alpha < `alpha_max`.
     """
     def divergence(a: np.ndarray) -> np.ndarray:  # at orders a [k] below the limit
         K = (m - 1) - (a - 1) * rho**2
         t = np.clip(K / (a * rho), 1, rho)
         mean_term = a / 2 * snr**2 * (rho + t)**2 / (K + a * t**2)
-        R = 1 + (rho**2 - 1) / m
+        R = 1 + (rho**2 - 1) / m  # ratio of the variances
         return mean_term + n * g(a, R)
 
     return _infinite_from(_alpha_max(m, rho) if snr < math.inf else 1.0, divergence, alpha)
@@ -51,11 +46,9 @@ def corrected_column_replace_one(alpha: Curve, m: int, n: int, snr: float, rho: 
 
 @column_bound
 def corrected_column_add_remove(alpha: Curve, m: int, n: int, snr: float, rho: float) -> Curve:
-    """Return the Renyi divergence of order `alpha` > 1 of one column and one step if a record is added or removed.
+    """Return a bound on the divergence of one column and one step, in both orders, if a record is added or removed.
 
-    Infinite unless sigma > 0 and (alpha - 1) rho^2 < m - 1:
-
-        alpha tau_B^2/(2 sigma^2) rho^2/(m - 1 - (alpha - 1) rho^2) + n_out g_alpha(1 + rho^2/(m - 1))
+    It is infinite unless sigma > 0 and (alpha - 1) rho^2 < m - 1.
     """
     def divergence(a: np.ndarray) -> np.ndarray:  # at orders a [k] below the limit
         mean_term = a / 2 * snr**2 * rho**2 / (m - 1 - (a - 1) * rho**2)

@@ -25,38 +25,12 @@ from typing import Unpack
 import attrs
 import numpy as np
 from dp_accounting import NeighboringRelation
-from dp_accounting.dp_event import (
-    ComposedDpEvent,
-    DpEvent,
-    GaussianDpEvent,
-    PoissonSampledDpEvent,
-    SampledWithoutReplacementDpEvent,
-    SelfComposedDpEvent,
-)
+from dp_accounting import dp_event as dp
 from dp_accounting.rdp import RdpAccountant
 
+from pipeline.accounting import curves, dp_events
 from pipeline.accounting.calibration import calibrate, kept
-from pipeline.accounting.curves import (
-    COARSEST,
-    DISCRETIZATION,
-    FINEST,
-    ORDERS,
-    LossDistribution,
-    classic_conversion,
-    gdp_eps,
-    improved_conversion,
-    poisson_losses,
-    without_replacement_rdp,
-)
-from pipeline.accounting.dp_events import (
-    LEAST_NOISE_OVER_SENSITIVITY,
-    PLDAccountant,
-    gaussian_mu,
-    has_losses,
-    is_pure,
-    mechanisms,
-    unsampled,
-)
+from pipeline.accounting.dp_events import LEAST_NOISE_OVER_SENSITIVITY
 from pipeline.accounting.epsilon import check_delta
 from pipeline.trials.fields import ConfigError, UserError
 from pipeline.trials.mechanism import MIN_DELTA_PER_STEP
@@ -84,7 +58,7 @@ class TooLittleNoise(UnsupportedAccounting):
 class PrivacyEvent:
     """A training run as one event, repeated: all that its epsilon depends on."""
 
-    step: DpEvent  # what one step releases, or one epoch if the trainer says so; with tuples in place of lists
+    step: dp.DpEvent  # what one step releases, or one epoch if the trainer says so; with tuples in place of lists
     steps: int  # releases in the whole run
     epochs: int  # passes over the records in the whole run; a shuffled record takes part at most once in each
     relation: str  # a key of `NEIGHBOURS`
@@ -103,19 +77,19 @@ class PrivacyEvent:
     @property
     def noise_multiplier(self) -> float | None:
         """Return z of the step, noise over `sensitivity`; None before calibration, or without one noisy mechanism."""
-        return getattr(unsampled(self.step), "noise_multiplier", None)
+        return getattr(dp_events.unsampled(self.step), "noise_multiplier", None)
 
     @property
     def z(self) -> float:
         """Return the noise multiplier, once it is calibrated."""
         if self.noise_multiplier is None:
-            raise ValueError("noise_multiplier: not set; noise_multiplier_for calibrates it")
+            raise ValueError("noise_multiplier: not set; noise_for calibrates it")
         return self.noise_multiplier
 
     def with_noise(self, noise_multiplier: float | None) -> PrivacyEvent:
         """Return the event with another noise multiplier."""
-        noise = GaussianDpEvent(noise_multiplier)
-        step = noise if isinstance(self.step, GaussianDpEvent) else attrs.evolve(self.step, event=noise)
+        noise = dp.GaussianDpEvent(noise_multiplier)
+        step = noise if isinstance(self.step, dp.GaussianDpEvent) else attrs.evolve(self.step, event=noise)
         return replace(self, step=step)
 
     @property
@@ -143,19 +117,20 @@ class PrivacyEvent:
         raise ValueError("q: shuffled batches have no sampling rate, only participations")
 
     @property
-    def run(self) -> SelfComposedDpEvent:
+    def run(self) -> dp.SelfComposedDpEvent:
         """Return the whole run as an event of `dp_accounting`."""
-        return SelfComposedDpEvent(self.step, self.epochs if self.proved and not self.proved.amplified else self.steps)
+        by_epoch = self.proved and not self.proved.amplified
+        return dp.SelfComposedDpEvent(self.step, self.epochs if by_epoch else self.steps)
 
     @property
     def mu(self) -> float | None:
         """Return mu if the whole run is accounted for as one Gaussian mechanism, as without sampling; else None."""
         if not (self.proved and self.proved.amplified):
-            return gaussian_mu(self.run)
+            return dp_events.gaussian_mu(self.run)
         # Steps on all records have a privacy-loss distribution, too; it is left if its grid is too coarse or too large.
         mu = math.sqrt(self.steps) / self.z if self.z else math.inf
         is_too_large = mu > LARGEST_MU or self.steps > MOST_STEPS
-        is_left = is_too_large or sufficient_interval((self.steps, mu**2)) < DISCRETIZATION
+        is_left = is_too_large or sufficient_interval((self.steps, mu**2)) < curves.DISCRETIZATION
         return mu if self.q == 1 and is_left else None
 
     @property
@@ -175,8 +150,8 @@ class PrivacyEvent:
         """Return the names of the accountants that take the event, the tightest first."""
         if not self.proved:
             return tuple(name for name, takes in (
-                ("pld", has_losses(self.run, self.neighbours)),
-                ("rdp/improved", RdpAccountant(ORDERS, self.neighbours).supports(self.run))) if takes)
+                ("pld", dp_events.has_losses(self.run, self.neighbours)),
+                ("rdp/improved", RdpAccountant(curves.ORDERS, self.neighbours).supports(self.run))) if takes)
         # With so little noise pld is slow, so it is left out unless it is the only one.
         if self.noise_multiplier and self.noise_multiplier < LEAST_NOISE_OVER_SENSITIVITY:
             return tuple(name for name in self.proved.accountants if name != "pld") or self.proved.accountants
@@ -187,15 +162,15 @@ class PrivacyEvent:
         """Return the neighbouring relation for `dp_accounting`'s accountants."""
         # It supports randomized response under replace-one alone. That is valid under any relation, as randomized
         # response has the largest privacy loss of all mechanisms with its pure epsilon.
-        return NeighboringRelation.REPLACE_ONE if is_pure(self.step) else NEIGHBOURS[self.relation]
+        return NeighboringRelation.REPLACE_ONE if dp_events.is_pure(self.step) else NEIGHBOURS[self.relation]
 
     @lru_cache(maxsize=1024)  # noqa: B019  (events are few and small)
     def renyi(self) -> np.ndarray:
         """Return the Renyi divergence of the whole run at all orders of `ORDERS`, [len(ORDERS)], read-only."""
         if self.proved and self.N is not None:  # `dp_accounting` takes seconds
-            curve = self.steps * without_replacement_rdp(self.q, self.z)
+            curve = self.steps * curves.without_replacement_rdp(self.q, self.z)
         else:
-            accountant = RdpAccountant(ORDERS, self.neighbours)
+            accountant = RdpAccountant(curves.ORDERS, self.neighbours)
             if not accountant.supports(self.run):
                 raise ConfigError("event: must have a Renyi divergence that is known, by which it is composed with "
                                   f"others, got {self.step}")
@@ -207,6 +182,7 @@ class PrivacyEvent:
     def value(self, delta: float, accountant: str = "") -> float:
         """Return epsilon of the whole run, every step published, by one accountant, by default the tightest."""
         accountant = accountant or self.accountants[0]
+        # All that are proved, so also pld of little noise, which `accountants` leaves out.
         proved = self.proved.accountants if self.proved else self.accountants
         if accountant not in proved:
             raise UnsupportedAccounting(f"accountant {accountant!r}: not proved for sampler {self.sampler} with "
@@ -217,9 +193,19 @@ class PrivacyEvent:
         if accountant == "pld":
             return composed_epsilon([self], 0.0, delta)[0]
         if accountant == "gdp":
-            return gdp_eps(math.inf if self.mu is None else self.mu, delta)
-        convert = improved_conversion if accountant == "rdp/improved" else classic_conversion
-        return convert(ORDERS, self.renyi(), delta)[0]
+            return curves.gdp_eps(math.inf if self.mu is None else self.mu, delta)
+        convert = curves.improved_conversion if accountant == "rdp/improved" else curves.classic_conversion
+        return convert(curves.ORDERS, self.renyi(), delta)[0]
+
+    def noise_for(self, target_epsilon: float, delta: float, least: float = LEAST_NOISE_OVER_SENSITIVITY) -> float:
+        """Return the noise multiplier that gives the run an epsilon between 0.99 and 1 times `target_epsilon`."""
+        accountant, *_ = self.accountants
+
+        def epsilon_of(noise_multiplier: float) -> float:
+            return self.with_noise(noise_multiplier).value(delta, accountant)
+
+        return kept((self.with_noise(None), delta, accountant), target_epsilon, epsilon_of, least, lambda: calibrate(
+            target_epsilon, epsilon_of, "noise multiplier", LEAST_NOISE_OVER_SENSITIVITY, least))
 
 
 def gaussian(sampler: str, noise_multiplier: float | None, steps: int, epochs: int,
@@ -232,27 +218,15 @@ def gaussian(sampler: str, noise_multiplier: float | None, steps: int, epochs: i
                          f"{' and '.join(rates) or 'none'}")
     if noise_multiplier is not None and not noise_multiplier >= 0:
         raise ValueError(f"noise_multiplier: must be >= 0, got {noise_multiplier}")
-    step: DpEvent = GaussianDpEvent(noise_multiplier)
+    step: dp.DpEvent = dp.GaussianDpEvent(noise_multiplier)
     if "sampling_rate" in rates:
-        step = PoissonSampledDpEvent(rates["sampling_rate"], step)
+        step = dp.PoissonSampledDpEvent(rates["sampling_rate"], step)
     elif "N" in rates:
-        step = SampledWithoutReplacementDpEvent(rates["N"], rates["m"], step)
+        step = dp.SampledWithoutReplacementDpEvent(rates["N"], rates["m"], step)
     event = PrivacyEvent(step, steps, epochs, part.relation, sampler)
     if needed and not 0 < event.q <= 1:
         raise ValueError(f"sampling rate: must be > 0 and at most 1, got {event.q}")
     return event
-
-
-def noise_multiplier_for(target_epsilon: float, event: PrivacyEvent, delta: float,
-                         least: float = LEAST_NOISE_OVER_SENSITIVITY) -> float:
-    """Return the noise multiplier that `event` needs for an epsilon between 0.99 and 1 times `target_epsilon`."""
-    accountant, *_ = event.accountants
-
-    def epsilon_of(noise_multiplier: float) -> float:
-        return event.with_noise(noise_multiplier).value(delta, accountant)
-
-    return kept((event.with_noise(None), delta, accountant), target_epsilon, epsilon_of, least, lambda: calibrate(
-        target_epsilon, epsilon_of, "noise multiplier", LEAST_NOISE_OVER_SENSITIVITY, least))
 
 
 def interval_of(*events: PrivacyEvent) -> float:
@@ -264,9 +238,9 @@ def interval_of(*events: PrivacyEvent) -> float:
                                  "privacy-loss distribution (smaller noise has an epsilon in the hundreds, and a grid "
                                  f"of hundreds of millions), got {noise}")
     if len(events) == 1 and events[0].z < LITTLE_NOISE:
-        return COARSEST
-    largest = DISCRETIZATION if len(events) == 1 else COARSEST
-    return max(min(sufficient_interval(*(event.losses for event in events)), largest), FINEST)
+        return curves.COARSEST
+    largest = curves.DISCRETIZATION if len(events) == 1 else curves.COARSEST
+    return max(min(sufficient_interval(*(event.losses for event in events)), largest), curves.FINEST)
 
 
 def sufficient_interval(*runs: tuple[int, float]) -> float:  # `PrivacyEvent.losses` of every run
@@ -275,16 +249,16 @@ def sufficient_interval(*runs: tuple[int, float]) -> float:  # `PrivacyEvent.los
     return math.sqrt(0.008 * sum(variances) / sum(counts))  # rounding adds at most interval^2/4 to each variance
 
 
-def loss_distribution(event: PrivacyEvent, interval: float | None = None) -> LossDistribution:
+def loss_distribution(event: PrivacyEvent, interval: float | None = None) -> curves.LossDistribution:
     """Return the privacy-loss distribution of the whole run; a coarse grid is faster and gives a larger epsilon."""
     interval = interval or interval_of(event)
     if event.mu is not None:  # one Gaussian mechanism of sensitivity 1
-        return poisson_losses(1.0, 1 / event.mu, interval)
+        return curves.poisson_losses(1.0, 1 / event.mu, interval)
     losses_of_step = load(parts_of("sampler", Sampler)[event.sampler].losses)  # the sampler's function, given by name
     return losses_of_step(event.q, event.z, interval).self_compose(event.steps)
 
 
-def pld_epsilon(losses: LossDistribution, delta: float, steps: int) -> float:
+def pld_epsilon(losses: curves.LossDistribution, delta: float, steps: int) -> float:
     """Return epsilon from the privacy-loss distribution of `steps` composed steps, never below the true epsilon."""
     min_delta = steps * MIN_DELTA_PER_STEP
     if delta < min_delta:
@@ -297,19 +271,6 @@ def pld_epsilon(losses: LossDistribution, delta: float, steps: int) -> float:
     return float(losses.get_epsilon_for_delta(delta - rounding_margin))
 
 
-def _stated_pld(events: Sequence[DpEvent], relation: NeighboringRelation, delta: float) -> float:
-    """Return epsilon of composed events by `dp_accounting`; exact for Gaussians alone, infinite for a tiny delta."""
-    together = ComposedDpEvent(list(events))
-    mu = gaussian_mu(together)
-    if mu is not None:
-        return gdp_eps(mu, delta)
-    min_delta = sum(count for _, count in mechanisms(together)) * MIN_DELTA_PER_STEP
-    if delta < min_delta:
-        return math.inf
-    rounding_margin = min_delta / 10  # as in `pld_epsilon`
-    return float(PLDAccountant(relation).compose(together).get_epsilon(delta - rounding_margin))
-
-
 def composed_epsilon(events: Sequence[PrivacyEvent], extra_mu: float, delta: float) -> tuple[float, str]:
     """Return epsilon of all events with a further Gaussian release of mu `extra_mu` (0 for none), and its conversion.
 
@@ -319,7 +280,7 @@ def composed_epsilon(events: Sequence[PrivacyEvent], extra_mu: float, delta: flo
     if any(event.noiseless for event in events):
         return math.inf, "exact"
     if all(event.mu is not None for event in events):
-        return gdp_eps(math.hypot(extra_mu, *(event.mu or 0.0 for event in events)), delta), "exact"
+        return curves.gdp_eps(math.hypot(extra_mu, *(event.mu or 0.0 for event in events)), delta), "exact"
     # Equal events become one longer run: composing its steps at once is faster.
     runs = [replace(event, steps=event.steps * count, epochs=event.epochs * count)
             for event, count in Counter(events).items()]
@@ -327,17 +288,17 @@ def composed_epsilon(events: Sequence[PrivacyEvent], extra_mu: float, delta: flo
         interval = interval_of(*runs)
         total, *others = (loss_distribution(run, interval) for run in runs)
         if extra_mu:
-            others.append(poisson_losses(1.0, 1 / extra_mu, interval))
+            others.append(curves.poisson_losses(1.0, 1 / extra_mu, interval))
         for losses in others:
             total = total.compose(losses)
         n_losses = sum(count for count, _ in (run.losses for run in runs)) + bool(extra_mu)
         return pld_epsilon(total, delta, n_losses), "pld"
     relations = {run.neighbours for run in runs}
-    dp_events = [run.run for run in runs] + ([GaussianDpEvent(1 / extra_mu)] if extra_mu else [])
-    if len(relations) == 1 and all(has_losses(dp_event, *relations) for dp_event in dp_events):
-        return _stated_pld(dp_events, relations.pop(), delta), "pld"
-    curve = sum((run.renyi() for run in runs), np.array(ORDERS) * extra_mu**2 / 2)  # Renyi divergence, [orders]
-    value = improved_conversion(ORDERS, curve, delta)[0] if np.isfinite(curve).any() else math.inf
+    stated = [run.run for run in runs] + ([dp.GaussianDpEvent(1 / extra_mu)] if extra_mu else [])
+    if len(relations) == 1 and all(dp_events.has_losses(event, *relations) for event in stated):
+        return dp_events.composed_pld(stated, relations.pop(), delta), "pld"
+    curve = sum((run.renyi() for run in runs), np.array(curves.ORDERS) * extra_mu**2 / 2)  # Renyi divergence, [orders]
+    value = curves.improved_conversion(curves.ORDERS, curve, delta)[0] if np.isfinite(curve).any() else math.inf
     return value, "improved"
 
 

@@ -145,7 +145,5 @@ def _participating(exponent: Curve, draws: int, q: float) -> Curve:
 
 def binomial_rdp_eps(mu: float, draws: int, q: float, delta: float) -> float:
     """Return an upper bound on `binomial_gdp_eps`: a release has divergence alpha mu^2/2; classic conversion."""
-    if math.isinf(mu):
-        return math.inf
     curve = _participating((ALPHAS - 1) * ALPHAS * (mu * mu) / 2, draws, q) / (ALPHAS - 1)
     return classic_conversion(ALPHAS, curve, delta)[0]

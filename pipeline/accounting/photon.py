@@ -5,8 +5,7 @@ counts y_k ~ Poisson(phi |r +- a_k.x|^2 + dark), independent given x, and
 
     D_alpha(Poi(a) || Poi(b)) = (a^alpha b^(1-alpha) - alpha a + (alpha - 1) b)/(alpha - 1),
 
-which adds up over pixels and exposures. Full well, read noise, ADC and retrieval, scale, `denoise` and the decoded
-error of the output layer are post-processing.
+which adds up over pixels and exposures. All that follows the counts is post-processing.
 
 Which errors can two labels y and y' give? Features and weights are the same, so the softmax p is the same. Let S be the
 components other than y and y' with p_c > t; they are +1 for both labels. Component y is -1 or 0 for label y and +1 or 0
@@ -15,8 +14,7 @@ for label y', and component y' the other way round. So, with a, b, c, d in {0, 1
     positive part: S and, if b, y'  ->  S and, if a, y        negative part: y, if c  ->  y', if d
 
 and as p sums to 1, |S| + a + b <= 1/t. The two parts are exposed one after the other, so their divergences add. The
-maximum over all choices of a, b, c, d and S is never too small. It is too large only if no p attains the choices
-together.
+maximum over all choices of a, b, c, d and S is too large only if no p attains the choices together.
 """
 
 from __future__ import annotations

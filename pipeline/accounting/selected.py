@@ -86,16 +86,13 @@ def selected_by_random_stopping(events: Sequence[PrivacyEvent], delta: float, me
 def repeated(orders: np.ndarray, curve: np.ndarray, mean: float, shape: float) -> np.ndarray:
     """Return the Renyi curve of the best of K runs, from the curve of one (Papernot & Steinke 2022, Theorems 2 and 6).
 
-    K has a truncated negative binomial distribution with shape eta and parameter gamma, or a Poisson distribution. With
-    order lambda and curve e(lambda), for every lambda > 1 and any lambda' >= 1:
+    K has a truncated negative binomial distribution with shape eta and parameter gamma, or a Poisson distribution. At
+    every order lambda > 1, with any lambda' >= 1 and delta'(epsilon) of one run:
 
         e(lambda) + (1 + eta)((1 - 1/lambda') e(lambda') + log(1/gamma)/lambda') + log(mean)/(lambda - 1)
         Poisson: e(lambda) + mean delta'(log(1 + 1/(lambda - 1))) + log(mean)/(lambda - 1).
-
-    delta'(epsilon) is delta of one run at epsilon. Orders are >= 1 and increase; the curve is infinite where there is
-    no bound.
     """
-    above_1, repeated_curve = orders > 1, np.full(len(orders), np.inf)
+    above_1, repeated_curve = orders > 1, np.full(len(orders), np.inf)  # orders increase; at 1 there is no bound
     if shape == POISSON:
         deltas = [compute_delta(orders, curve, math.log1p(1 / (order - 1)))[0] for order in orders[above_1]]
         second_term = np.array([mean * delta for delta in deltas])

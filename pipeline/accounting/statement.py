@@ -55,8 +55,7 @@ def privacy_tags(config: TrialConfig) -> dict[str, str]:
         if any(epsilon.is_finite for epsilon in epsilons):
             certified = "true" if config.secure else "simulated"
     elif mechanism.kind(config) == "stated":
-        tightest, *_ = certified_epsilons(config, config.epochs)
-        certified, relation, notes = "stated", tightest.relation, _stated_notes(config, tightest)
+        certified, notes = "stated", _stated_notes(config)
     elif mechanism.optical:
         relation, notes = RELATION, _photonic_notes(config)
     else:
@@ -250,8 +249,9 @@ def _gaussian_notes(config: TrialConfig, tightest: Epsilon) -> list[str]:
     return notes
 
 
-def _stated_notes(config: TrialConfig, tightest: Epsilon) -> list[str]:
+def _stated_notes(config: TrialConfig) -> list[str]:
     """Return notes on a trial whose trainer states its privacy event; nobody here checks it."""
+    tightest, *_ = certified_epsilons(config, config.epochs)
     unchecked = ("what else than the records that it is handed the trainer reads, that it does as it states, and that "
                  "whether it raises an error depends on no private record, is its own statement")
     in_words = noise_in_words(event_of(config, 1).step, tightest.relation)  # empty without Gaussian or Laplace noise

@@ -164,14 +164,14 @@ def test_arguments_are_refused():
 def test_calibration_refuses():
     for target in (0.0, -1.0, math.inf):
         with pytest.raises(ValueError, match="target_epsilon: must be > 0 and finite"):
-            ga.noise_multiplier_for(target, SHUFFLED, 1e-5)
+            SHUFFLED.noise_for(target, 1e-5)
     for event, least, largest in ((SHUFFLED, 0.1, math.sqrt(15) / 0.1), (FULL, 0.2, 2 / 0.2)):
         largest = curves.gdp_eps(largest, 1e-5)
         message = f"must be at most {largest:.4g}, as no noise multiplier in .{least}, 1e.06. gives more, got"
         for target in (1e9, 1e300, 1.02 * largest):
             with pytest.raises(ConfigError, match=message):
-                ga.noise_multiplier_for(target, event, 1e-5, least=least)
-        assert ga.noise_multiplier_for(0.999 * largest, event, 1e-5, least=least) == pytest.approx(least, rel=0.01)
+                event.noise_for(target, 1e-5, least=least)
+        assert event.noise_for(0.999 * largest, 1e-5, least=least) == pytest.approx(least, rel=0.01)
     with pytest.raises(ConfigError, match="must be at least 0.9263, as no noise in .0.5, 1e.06. gives less, got 0.1"):
         calibrate(0.1, lambda value: curves.gdp_eps(0.25, 1e-5), "noise", 0.5)
     with pytest.raises(ConfigError, match="no noise in .* gives a finite epsilon at this delta, got 3; use a larger"):
@@ -185,11 +185,11 @@ def test_a_calibrated_value_is_kept_and_an_entry_that_is_damaged_is_calibrated_a
     monkeypatch.setenv("PHOTONIC_CACHE", str(tmp_path))
     search = Mock(wraps=calibrate)
     monkeypatch.setattr(ga, "calibrate", search)
-    values = [ga.noise_multiplier_for(target, SHUFFLED, 1e-5) for target in (3.0, 3.0, 4.0)]
+    values = [SHUFFLED.noise_for(target, 1e-5) for target in (3.0, 3.0, 4.0)]
     assert values[0] == values[1] != values[2] and search.call_count == 2 == len(list(tmp_path.rglob("*/*")))
     for entry in tmp_path.rglob("*/*"):
         entry.write_text(damage.format(float(entry.read_text())), encoding="latin1")
-    assert [ga.noise_multiplier_for(target, SHUFFLED, 1e-5) for target in (3.0, 4.0)] == values[1:]
+    assert [SHUFFLED.noise_for(target, 1e-5) for target in (3.0, 4.0)] == values[1:]
     assert search.call_count == 4
 
 
@@ -199,7 +199,7 @@ def test_without_a_cache_that_can_be_written_nothing_is_kept(tmp_path, monkeypat
     Path("a-file").touch()
     monkeypatch.setenv("PHOTONIC_CACHE", cache)
     assert 0.99 * 3 <= changed(
-        SHUFFLED, noise_multiplier=ga.noise_multiplier_for(3.0, SHUFFLED, 1e-5)).value(1e-5) <= 3
+        SHUFFLED, noise_multiplier=SHUFFLED.noise_for(3.0, 1e-5)).value(1e-5) <= 3
     assert [path.name for path in tmp_path.rglob("*")] == ["a-file"]
 
 
@@ -289,7 +289,7 @@ def test_noise_of_full_batches_is_that_of_one_gaussian(target, steps):
     for kind in (dict(sampler="poisson", sampling_rate=1.0),
                  dict(sampler="without_replacement", N=10, m=10)):
         event = gaussian(noise_multiplier=None, steps=steps, epochs=steps, **kind)
-        z = ga.noise_multiplier_for(target, event, 1e-5)
+        z = event.noise_for(target, 1e-5)
         assert 0.989 * target <= curves.gdp_eps(math.sqrt(steps) / z, 1e-5) <= target
         calibrated = changed(event, noise_multiplier=z)
         if steps > 40:
