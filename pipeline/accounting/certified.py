@@ -44,10 +44,7 @@ def event_of(config: TrialConfig, epochs_done: int) -> PrivacyEvent:
 
 
 def _stated_event(config: TrialConfig, epochs_done: int) -> PrivacyEvent:
-    """Return the event that a trial's trainer states, repeated for the first `epochs_done` epochs; refuse a wrong one.
-
-    For Gaussian noise on Poisson batches the accountants are the package's own, as for built-in trainers.
-    """
+    """Return the event that a trial's trainer states for its first `epochs_done` epochs; refuse an unsound one."""
     trainer = config.parts.trainer
     if config.trainer_version != trainer.version:  # another version may state another event
         raise ConfigError(f"trainer_version: version {config.trainer_version} of trainer '{trainer.name}' states what "
@@ -68,6 +65,7 @@ def _stated_event(config: TrialConfig, epochs_done: int) -> PrivacyEvent:
     if event.accountants:
         match trainer.relation, event.step:
             case "add/remove", PoissonSampledDpEvent(sampling_probability=q, event=GaussianDpEvent()) if q > 0:
+                # the package's own accountants take it, as of built-in trainers
                 return dataclasses.replace(event, sampler="poisson")
         return event
     if PLDAccountant(event.neighbours).supports(stated):
@@ -133,11 +131,9 @@ def step_mu(config: TrialConfig) -> float:
 
 
 def one_step(config: TrialConfig) -> tuple[float | None, Epsilon]:
-    """Return (mu, epsilon) of one certified or stated step; mu is None unless the step is a Gaussian mechanism.
-
-    The attacker knows that the record may be in the batch, so sampling does not amplify privacy.
-    """
+    """Return (mu, epsilon) of one certified or stated step; mu is None unless the step is a Gaussian mechanism."""
     event = event_of(with_noise(config), 1)
+    # The attacker knows that the record may be in the batch, so sampling does not amplify privacy.
     step = PrivacyEvent(unsampled(event.step), steps=1, epochs=1, relation=event.relation)
     kind, note = "certified", "one release, no amplification"
     if not config.parts.mechanism.certified:
@@ -150,10 +146,7 @@ def one_step(config: TrialConfig) -> tuple[float | None, Epsilon]:
 
 
 def certified_epsilons(config: TrialConfig, epochs_done: int) -> list[Epsilon]:
-    """Return the certified or stated epsilons of all released iterates together, by every accountant, tightest first.
-
-    More epochs than the trial's are of several draws of its noise. The list is empty for a trial with neither kind.
-    """
+    """Return the certified or stated epsilons, if any, of all released iterates by every accountant, tightest first."""
     mechanism = config.parts.mechanism
     kind = "stated" if mechanism.kind(config) == "stated" else "certified"
     if not (kind == "stated" or mechanism.certified):

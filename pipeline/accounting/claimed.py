@@ -120,10 +120,7 @@ class Layer:
 
 
 def network_epsilon(bound: Bound, layers: Sequence[Layer], T: int, delta: float, m: int) -> tuple[float, float | None]:
-    """Return (epsilon, Renyi order or None) of T steps of a network, composed as Ohana et al. (2021) do, Theorem 2.
-
-    They add up the columns' divergences. This is not a valid composition, as the columns of a layer share their noise.
-    """
+    """Return (epsilon, Renyi order or None) of T steps of a network, composed as Ohana et al. (2021) do, Theorem 2."""
     if T < 1:
         raise ValueError(f"T: must be >= 1, got {T}")
     check_delta(delta)
@@ -134,6 +131,7 @@ def network_epsilon(bound: Bound, layers: Sequence[Layer], T: int, delta: float,
 @lru_cache(maxsize=4096)
 def _step_curve(bound: Bound, layers: tuple[Layer, ...], m: int) -> np.ndarray:
     """Return the claimed divergence of one step, `bound` added over the columns of every layer, [len(ALPHAS)]."""
+    # This is no valid composition, as the columns of a layer share their noise.
     curve = np.asarray(sum(layer.n_in * bound(ALPHAS, m, **layer.of_column) for layer in layers))
     curve.setflags(write=False)
     return curve
@@ -141,7 +139,7 @@ def _step_curve(bound: Bound, layers: tuple[Layer, ...], m: int) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Assumption:
-    """An assumption of a formula, whether this trial's update rule satisfies it, and why (one line)."""
+    """An assumption of a formula, whether a trial's update rule satisfies it, and why (one line)."""
 
     name: str
     holds: bool
@@ -215,12 +213,9 @@ def not_described(config: TrialConfig) -> str:
 
 @lru_cache(maxsize=1024)
 def assumptions(config: TrialConfig) -> tuple[Assumption, ...]:
-    """Return the formulas' assumptions, checked against this trial's update rule; () without the photonic mechanism.
-
-    There is a single failing one if the formulas do not describe the trial's noise.
-    """
+    """Return the formulas' assumptions, checked for a trial: a failing one if they do not describe its noise."""
     if not config.parts.mechanism.optical:
-        return ()
+        return ()  # without optical noise there is nothing to check
     if reason := not_described(config):
         return (Assumption(FEEDBACK, False, reason),)
     output_error = "a scaled and noisy e" if config.output_noise else "e itself, without noise"
@@ -274,10 +269,7 @@ def _missing(config: TrialConfig, variant: Variant) -> list[Assumption]:
 
 
 def claimed_epsilons(config: TrialConfig, epochs_done: int) -> list[Epsilon]:
-    """Return the epsilons that Ohana et al. (2021) claim for a trial's first `epochs_done` epochs; none is a guarantee.
-
-    The list is empty without the photonic mechanism, or if their formulas do not describe its noise.
-    """
+    """Return what Ohana et al. (2021) claim for a trial's first epochs; nothing unless they describe its noise."""
     if not config.parts.mechanism.optical or not_described(config):
         return []
     layers = layers_of(config)

@@ -73,10 +73,7 @@ def _infinite_from(limit: float, divergence: Callable[[np.ndarray], np.ndarray],
 
 
 def column_epsilons(config: TrialConfig) -> list[Epsilon]:
-    """Return the epsilon of one step for the worst single column of any layer, for each neighbouring relation.
-
-    The list is empty without the photonic mechanism, or if Proposition 3 does not describe the trial's noise.
-    """
+    """Return epsilon of one step for the worst column, by relation; none unless Prop. 3 describes a trial's noise."""
     if not config.parts.mechanism.optical or not_described(config):
         return []
     bounds = {"replace-one": corrected_column_replace_one, "add/remove": corrected_column_add_remove}

@@ -75,10 +75,7 @@ def check_evaluations(trials: Iterable[TrialConfig]) -> None:
 
 
 def cover(config: TrialConfig, epsilons: Sequence[Epsilon], epochs_done: int) -> list[Epsilon]:
-    """Return a trial's epsilons of training, raised to cover its noisy validation accuracies of `epochs_done` epochs.
-
-    A record is in training or in validation, so the larger of the two costs counts.
-    """
+    """Return a trial's epsilons of training, raised to cover its noisy validation accuracies, if it logs them."""
     if not epsilons or not is_noisy(config):
         return list(epsilons)
     _, n_validation = config.split_sizes
@@ -86,6 +83,7 @@ def cover(config: TrialConfig, epsilons: Sequence[Epsilon], epochs_done: int) ->
     evaluation_epsilon = gdp_eps(math.sqrt(epochs_done) / noise, accounted_delta(config))
     evaluation_epsilon = with_sampler_error(config, evaluation_epsilon, epochs_done)
     note = f"validation accuracy is released with noise of {noise / n_validation:.2%} and covered"
+    # A record is in training or in validation, so the larger of the two costs counts.
     return [dataclasses.replace(epsilon, value=max(epsilon.value, evaluation_epsilon), note=f"{epsilon.note}; {note}")
             for epsilon in epsilons]
 

@@ -42,10 +42,7 @@ def most_positive(threshold: float, n_classes: int) -> int:
 
 
 def label_divergence(alpha: float, config: TrialConfig) -> float:
-    """Return the Renyi divergence of order alpha > 1 of a record's photon counts in one pass, for the worst two labels.
-
-    The processor's matrix follows from the trial's seed. The divergence is proportional to the light.
-    """
+    """Return the Renyi divergence, alpha > 1, of a record's photon counts in one pass, for the worst two labels."""
     camera, n_classes = camera_of(config), config.layer_sizes[-1]
     reference_counts = camera.photons_per_unit * camera.reference**2  # from the reference beam alone
     per_count = _label_divergence(
@@ -57,7 +54,7 @@ def label_divergence(alpha: float, config: TrialConfig) -> float:
 @lru_cache(maxsize=4096)
 def _label_divergence(alpha: float, seed: int, n_classes: int, n_pixels: int, ratio: float, dark: float,
                       threshold: float) -> float:
-    """Return `label_divergence` divided by the counts from the reference beam alone."""
+    """Return `label_divergence`, which is proportional to the light, over the counts from the reference beam alone."""
     matrix = transmission(seed, n_classes, n_pixels) / (ratio * math.sqrt(2 * n_classes))
     worst_divergence = exact_bound if n_classes <= MOST_CLASSES else least_intensity_bound
     return worst_divergence(alpha, matrix, dark, most_positive(threshold, n_classes))

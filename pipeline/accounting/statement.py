@@ -105,10 +105,7 @@ def describe(config: TrialConfig, earlier: int = 0) -> str:
 
 
 def price_lines(experiment: Experiment) -> Iterator[str]:
-    """Yield lines with the privacy cost of choosing and publishing the best trial of an experiment, if it has a choice.
-
-    For trials drawn at random from `candidates` they also state the cost of publishing all of them.
-    """
+    """Yield lines on the cost of publishing an experiment's best trial, if it has a choice, or all that were drawn."""
     guaranteed = composable(experiment.trials)  # trials with a certified or stated epsilon
     if experiment.candidates:
         drawn = counted(len(guaranteed), "drawn trial")
@@ -132,10 +129,7 @@ def _selection_lines(trials: Sequence[TrialConfig], selection: Selection) -> Ite
 
 
 def bound_lines(trials: Sequence[TrialConfig]) -> Iterator[str]:
-    """Yield the epsilons of certified trials, if a record can contribute more than the norm that scales the noise.
-
-    Epsilon follows from the largest contribution, so it is larger than the noise multiplier alone suggests.
-    """
+    """Yield the epsilons of certified trials, if a record can contribute more than the norm that scales the noise."""
     groups: dict[tuple[PrivacyEvent, float, str, str], list[TrialConfig]] = {}  # those of a group share their epsilons
     for trial in composable(trials):
         calibrated = with_noise(trial)
