@@ -18,20 +18,15 @@ Curve = float | np.ndarray
 
 
 def guesses(canaries: int) -> int:
-    """Return r, the number of guessed canaries: a fifth of all, rounded down to an even number.
-
-    It depends only on the number of canaries, so it is fixed before the outcome is known. More guesses allow a higher
-    bound, at most `one_run(m, r, r, delta)`, but a smaller share of them is right.
-    """
-    return canaries // 10 * 2
+    """Return r, the number of guessed canaries, fixed beforehand: a fifth of all, rounded down to an even number."""
+    return canaries // 10 * 2  # more guesses allow a higher bound, but a smaller share of them is right
 
 
 def one_run(m: int, r: int, v: int, delta: float, p: float = 0.05) -> float:
     """Return a lower bound on epsilon, wrong with probability `p`, from `v` right guesses among `r` in one run.
 
-    Each of the `m` canaries took part with probability 1/2; r is fixed beforehand. Steinke, Nasr and Jagielski 2023:
-    sup{eps : p(eps) < p}. p(eps) bounds the probability of `v` or more right guesses under any (eps, delta)-DP
-    mechanism, if canaries are records added or removed.
+    It is sup{eps : p(eps) < p} of `m` canaries, each added or left out with probability 1/2 (Steinke, Nasr and
+    Jagielski 2023); r is fixed beforehand.
     """
     if not 1 <= r <= m:
         raise ValueError(f"r: must be at least 1 and at most m = {m}, got {r}")
@@ -42,8 +37,11 @@ def one_run(m: int, r: int, v: int, delta: float, p: float = 0.05) -> float:
     if v == 0:
         return 0.0
 
-    def excess(epsilon: float) -> float:
-        return _one_run_p_value(epsilon, m, r, v, delta) - p
+    def excess(epsilon: float) -> float:  # of p(eps), which bounds the probability of v or more right guesses
+        s = expit(epsilon)  # probability that one guess is right
+        i = np.arange(1, v + 1)
+        just_below = np.cumsum(stats.binom.pmf(v - i, r, s))  # P[v > Bin(r, s) >= v - i]
+        return stats.binom.sf(v - 1, r, s) + 2 * m * delta * float(np.max(just_below / i)) - p
 
     if excess(0.0) >= 0:  # so many right guesses are likely even without any leak
         return 0.0
@@ -52,23 +50,12 @@ def one_run(m: int, r: int, v: int, delta: float, p: float = 0.05) -> float:
     return float(optimize.brentq(excess, 0.0, high, xtol=1e-12))
 
 
-def _one_run_p_value(epsilon: float, m: int, r: int, v: int, delta: float) -> float:
-    """Return a bound on the probability of `v` or more right guesses under any (epsilon, delta)-DP mechanism.
-
-        P[Bin(r, s) >= v] + 2 m delta max_{1 <= i <= v} P[v > Bin(r, s) >= v - i]/i,   s = e^epsilon/(1 + e^epsilon)
-    """
-    s = expit(epsilon)  # probability that one guess is right
-    i = np.arange(1, v + 1)
-    just_below = np.cumsum(stats.binom.pmf(v - i, r, s))  # P[v > Bin(r, s) >= v - i]
-    return stats.binom.sf(v - 1, r, s) + 2 * m * delta * float(np.max(just_below / i))
-
-
 def two_point(fp: Counts, n0: int, fn: Counts, n1: int, delta: float, conf: float = 0.95) -> Curve:
     """Return a lower bound on epsilon from the errors of a test between two neighbouring inputs (Nasr et al. 2023).
 
     The test assigns `fp` of `n0` outputs on the first input to the second, and `fn` of `n1` the other way. The bound
-    holds with probability `conf`. It is max(log((1 - delta - b)/a), log((1 - delta - a)/b)), or 0 if that is negative,
-    in the shape of `fp`. a and b are the Clopper-Pearson upper limits of the two rates at (1 - conf)/2 each.
+    holds with probability `conf`. It is max(log((1 - delta - b)/a), log((1 - delta - a)/b)), at least 0, with the
+    upper limits a and b of the two rates.
     """
     _check_delta(delta)
     a, b = upper_limit(fp, n0, conf, "fp"), upper_limit(fn, n1, conf, "fn")
@@ -79,10 +66,9 @@ def two_point(fp: Counts, n0: int, fn: Counts, n1: int, delta: float, conf: floa
 
 
 def gdp_mu_lower(fp: Counts, n0: int, fn: Counts, n1: int, conf: float = 0.95) -> Curve:
-    """Return a lower bound on mu of a mechanism that claims mu-Gaussian differential privacy (Nasr et al. 2023).
+    """Return a lower bound on mu of a mechanism that claims mu-Gaussian DP, not (epsilon, delta)-DP alone.
 
-    It is Phi^-1(1 - a) - Phi^-1(b), or 0 if that is negative. Phi is the standard normal distribution function, and the
-    rest is as in `two_point`. The bound does not apply to a mechanism that claims only (epsilon, delta)-DP.
+    It is Phi^-1(1 - a) - Phi^-1(b), at least 0, with arguments, a and b as in `two_point` (Nasr et al. 2023).
     """
     a, b = upper_limit(fp, n0, conf, "fp"), upper_limit(fn, n1, conf, "fn")
     return np.maximum(stats.norm.isf(a) - stats.norm.ppf(b), 0.0)[()]  # -inf where a limit is 1
@@ -102,19 +88,16 @@ def upper_limit(errors: Counts, n: int, conf: float, name: str = "errors") -> Cu
 
 @dataclass(frozen=True)
 class OneRunAudit:
-    """The result of a one-run audit: a lower bound on epsilon from `right` of `guesses` on `canaries`."""
+    """The result of a one-run audit, from `right` of `guesses` on `canaries`."""
 
-    epsilon_lower: float
+    epsilon_lower: float  # a lower bound
     canaries: int
     guesses: int
     right: int
 
 
 def one_run_audit(included: np.ndarray, scores: np.ndarray, r: int, delta: float, p: float = 0.05) -> OneRunAudit:
-    """Return a lower bound on epsilon from the canaries of one run, wrong with probability `p`.
-
-    The r/2 canaries with the highest scores are guessed in, and the r/2 with the lowest scores out.
-    """
+    """Return the audit that guesses the r/2 canaries with the highest scores in, and the r/2 with the lowest out."""
     included, scores = np.asarray(included), checked("scores", scores)
     if included.dtype != bool or included.shape != scores.shape:
         raise ValueError(f"included: must be bool of the shape of scores {list(scores.shape)}, got "
@@ -134,8 +117,7 @@ def auc(scores_members: np.ndarray, scores_non_members: np.ndarray) -> float:
     non_members = checked("scores_non_members", scores_non_members)
     # U counts pairs with the member ahead, and ties by half. The method affects only the p-value.
     u_statistic = stats.mannwhitneyu(members, non_members, method="asymptotic").statistic
-    n_pairs = len(members) * len(non_members)
-    return float(u_statistic / n_pairs)
+    return float(u_statistic / (len(members) * len(non_members)))
 
 
 def tpr_at_fpr(scores_members: np.ndarray, scores_non_members: np.ndarray, fpr: float) -> float:

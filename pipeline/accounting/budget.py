@@ -67,10 +67,7 @@ class Filter(NamedTuple):
         return self.epsilon(self.spent(released)) <= self.budget.epsilon
 
     def stated(self, released: Sequence[Release]) -> Epsilon:
-        """Return the budget as an `Epsilon` that covers all releases (at least one), and the choice of the best trial.
-
-        The whole budget counts even if less was spent. The value is infinite if the releases exceed the budget.
-        """
+        """Return the whole budget as an `Epsilon` of all releases and of the choice; infinite if they exceed it."""
         trials = [release.trial for release in released]
         spent = f"{self.epsilon(self.spent(released)):.4g}"
         value = self.budget.epsilon
@@ -184,11 +181,10 @@ def epochs_by_draw(released: Iterable[Release]) -> list[int]:
     return [total for total in totals if total]
 
 
-def scope(name: str, plan: Plan, certified: Callable[[str, str], Mapping[str, tuple[float, float]]]) -> list[str]:
-    """Return sentences on what the budget of the sweep `name` does not cover: other names, copied stores, other sweeps.
-
-    `certified` gives {sweep's name: (epsilon, delta)} of the store's certified sweeps on a data set, under a relation.
-    """
+def scope(name: str, plan: Plan,
+          # data set, relation -> {name: (epsilon, delta)} of the store's certified sweeps
+          certified: Callable[[str, str], Mapping[str, tuple[float, float]]]) -> list[str]:
+    """Return sentences on what the sweep's budget does not cover: other names, copied stores, other sweeps."""
     budget = plan.budget
     if not budget:
         return []
@@ -241,10 +237,7 @@ def budget_lines(experiment: Experiment) -> Iterator[str]:
 
 
 def _target_that_fits(trial: TrialConfig, privacy_filter: Filter, n_trials: int) -> float:
-    """Return about the largest target_epsilon at which `n_trials` trials fit into the budget, in two digits.
-
-    It is found by bisection below the trial's own target, and is 0 if not even 1/64 of that target fits.
-    """
+    """Return about the largest target_epsilon at which `n_trials` trials fit into the budget; 0 for less than 1/64."""
     def fits(target: float) -> bool:
         cost = privacy_filter.spent([Release(TrialConfig(trial.given, target_epsilon=target), trial.epochs)])
         return privacy_filter.epsilon(n_trials * cost) <= privacy_filter.budget.epsilon

@@ -27,10 +27,9 @@ def _software() -> dict[str, str]:
 
 def kept(of: tuple[object, ...], target_epsilon: float, epsilon_of: Callable[[float], float], least: float,
          search: Callable[[], float]) -> float:
-    """Return the value >= `least` that the cache keeps for a target, or search for it and keep it.
+    """Return the value >= `least` that the cache keeps for a target and `of`, which decides `epsilon_of`, or search it.
 
-    `of` names all that decides `epsilon_of`. A kept value is taken only if its epsilon is in the range of calibration,
-    so a damaged entry is searched again. If the cache cannot be written, nothing is kept.
+    A damaged entry is searched again. If the cache cannot be written, nothing is kept.
     """
     name = digest({"of": repr((VERSION, *of, target_epsilon, least)), **_software()})
     value = _read(name)
@@ -68,12 +67,10 @@ def calibrate(target_epsilon: float, epsilon_of: Callable[[float], float], name:
     def value_at(log_value: float) -> float:
         return min(max(math.exp(log_value), min_value), MAX_VALUE)  # exp rounds
 
-    def log_ratio(log_value: float) -> float:
-        """Return log(epsilon/target_epsilon), which decreases in `log_value` and is nearly linear."""
+    def log_ratio(log_value: float) -> float:  # of epsilon to its target: it decreases and is nearly linear
         return math.log(max(epsilon_of(value_at(log_value)), 1e-300) / target_epsilon)  # epsilon may be 0
 
-    def refusal(bound: str, value: float, other: str) -> ConfigError:
-        """Return the error for a target beyond the epsilon of a value, which is `at least` or `at most` accepted."""
+    def refusal(bound: str, value: float, other: str) -> ConfigError:  # of a target beyond the epsilon of a value
         attained, accepted = epsilon_of(value), f"{name} in [{max(min_value, least):g}, {MAX_VALUE:g}]"
         if math.isinf(attained):
             return ConfigError(f"target_epsilon: no {accepted} gives a finite epsilon at this delta, got "

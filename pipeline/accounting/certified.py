@@ -1,13 +1,8 @@
 """From a trial to its privacy event, and calibration of the noise for a target epsilon.
 
-One place derives the event from the settings that also build mechanism and sampler, so they cannot disagree:
-
-    sampler               relation      noise on the sum, over its sensitivity
-    poisson               add/remove    z C/C = z
-    without_replacement   replace-one   z C/(2 C) = z/2
-    shuffled              replace-one   z/2
-
-These are divided by `Mechanism.sensitivity_ratio` if noise is scaled to a smaller norm than the largest contribution.
+One place derives the event from the settings that also build mechanism and sampler, so they cannot disagree. With
+noise z C on a sum, the event has z under add/remove and z/2 under replace-one, divided by `Mechanism.sensitivity_ratio`
+if noise is scaled to a smaller norm than the largest contribution.
 """
 
 from __future__ import annotations
@@ -23,15 +18,7 @@ from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
 from pipeline.accounting.calibration import calibrate, kept
 from pipeline.accounting.dp_events import LEAST_NOISE_OVER_SENSITIVITY, PLDAccountant, fault, hashable, unsampled
 from pipeline.accounting.epsilon import Epsilon
-from pipeline.accounting.event import (
-    ACCOUNTANTS,
-    BY_TRAINER,
-    PrivacyEvent,
-    TooLittleNoise,
-    gaussian,
-    noise_multiplier_for,
-    sensitivity,
-)
+from pipeline.accounting.event import BY_TRAINER, CONVERSIONS, PrivacyEvent, TooLittleNoise, gaussian, sensitivity
 from pipeline.accounting.finite_precision import accounted_delta, with_sampler_error
 from pipeline.accounting.label import with_sigma
 from pipeline.trials.config import ConfigError, TrialConfig
@@ -43,75 +30,68 @@ IN_THE_BATCH = "none (the record is in the batch)"  # sampler of one step, for a
 
 
 def event_of(config: TrialConfig, epochs_done: int) -> PrivacyEvent:
-    """Return the privacy event of a trial's first `epochs_done` epochs: of its Gaussian mechanism, or a stated one.
-
-    The noise multiplier of a Gaussian mechanism is None if a target epsilon sets it, until `with_noise` calibrates it.
-    """
+    """Return the privacy event of a trial's first `epochs_done` epochs: of its Gaussian mechanism, or a stated one."""
     mechanism, sampler = config.parts.mechanism, config.parts.sampler
-    if not mechanism.certified and mechanism.composed:
-        return _stated_event(config, epochs_done)
-    if not mechanism.certified:
+    if not mechanism.composed:
         raise ValueError(f"mechanism: must be one of {', '.join(names_with('mechanism', 'certified'))}, got "
                          f"{mechanism.name}")
+    if not mechanism.certified:
+        return _stated_event(config, epochs_done)
     sensitivity_over_norm = sensitivity(mechanism.sensitivity_ratio(config), sampler.relation)
+    # None until `with_noise` calibrates it for the target
     noise_multiplier = None if config.target_epsilon else config.noise_multiplier / sensitivity_over_norm
     n_train, _ = config.split_sizes
-    return gaussian(sampler.name, sampler.relation, noise_multiplier, epochs_done * config.steps_per_epoch,
-                    epochs_done, **sampler.rates(n_train))
+    return gaussian(sampler.name, noise_multiplier, epochs_done * config.steps_per_epoch, epochs_done,
+                    **sampler.rates(n_train))
 
 
 def _stated_event(config: TrialConfig, epochs_done: int) -> PrivacyEvent:
-    """Return the event that a trial's trainer states, repeated for the first `epochs_done` epochs.
-
-    For Gaussian noise on Poisson batches the accountants are the package's own, as for built-in trainers.
-    """
+    """Return the event that a trial's trainer states for its first `epochs_done` epochs; refuse an unsound one."""
     trainer = config.parts.trainer
     if config.trainer_version != trainer.version:  # another version may state another event
         raise ConfigError(f"trainer_version: version {config.trainer_version} of trainer '{trainer.name}' states what "
                           f"its trials cost, and version {trainer.version} is loaded; load that file")
+    file = Path(trainer.source).name
     try:
         stated = trainer.stated_event(config)
     except Exception as error:
         lines = [f":{frame.lineno}" for frame in traceback.extract_tb(error.__traceback__)
                  if frame.filename == trainer.source]
         raise ConfigError(f"event: of trainer '{trainer.name}' fails with {type(error).__name__}: {error} "
-                          f"({Path(trainer.source).name}{''.join(lines[-1:])})") from error
-    # where it is stated, for example `trainer 'dpsgd' (opacus_cnn.py:31)`
-    source = f"trainer '{trainer.name}' ({Path(trainer.source).name}:{trainer.works.__code__.co_firstlineno})"
+                          f"({file}{''.join(lines[-1:])})") from error
+    source = f"trainer '{trainer.name}' ({file}:{trainer.works.__code__.co_firstlineno})"
     if found := fault(stated):
         raise ConfigError(f"event: {found} of {source}")
     per_epoch = config.steps_per_epoch if trainer.per == STEP else 1
     event = PrivacyEvent(hashable(stated), epochs_done * per_epoch, epochs_done, trainer.relation)
-    if not event.accountants and PLDAccountant(event.neighbours).supports(stated):
+    if event.accountants:
+        match trainer.relation, event.step:
+            case "add/remove", PoissonSampledDpEvent(sampling_probability=q, event=GaussianDpEvent()) if q > 0:
+                # the package's own accountants take it, as of built-in trainers
+                return dataclasses.replace(event, sampler="poisson")
+        return event
+    if PLDAccountant(event.neighbours).supports(stated):
         raise TooLittleNoise("event: its noise must be 0 (no guarantee) or at least some "
                              f"{LEAST_NOISE_OVER_SENSITIVITY} times the sensitivity, below which nothing can be "
                              f"accounted for, got {stated} of {source}")
-    if not event.accountants:
-        raise ConfigError(f"event: no accountant takes {stated} under {trainer.relation}, got it of {source}; Poisson "
-                          "sampled or plain Gaussian and Laplace events, randomized response for pure epsilon, "
-                          "zero-concentrated ones, and their compositions are taken")
-    match trainer.relation, event.step:
-        case "add/remove", PoissonSampledDpEvent(sampling_probability=q, event=GaussianDpEvent()) if q > 0:
-            return dataclasses.replace(event, sampler="poisson")
-    return event
+    raise ConfigError(f"event: no accountant takes {stated} under {trainer.relation}, got it of {source}; Poisson "
+                      "sampled or plain Gaussian and Laplace events, randomized response for pure epsilon, "
+                      "zero-concentrated ones, and their compositions are taken")
 
 
 @lru_cache(maxsize=1024)
 def with_noise(config: TrialConfig) -> TrialConfig:
-    """Return the trial with the noise that its target epsilon needs, for the whole run; unchanged without a target.
-
-    `target_epsilon` sets the noise multiplier, or the setting that calibrates a user's trainer. `target_label_epsilon`
-    sets sigma. A trial that has begun keeps the noise that its run records, as earlier versions may have calibrated
-    another.
-    """
-    if config.recorded_noise:
+    """Return the trial with the noise that its target needs for the whole run; unchanged without a target."""
+    if config.recorded_noise:  # of a trial that has begun: earlier versions may have calibrated another
         return TrialConfig(config.given, target_epsilon=0.0, target_label_epsilon=0.0, **dict(config.recorded_noise))
-    mechanism, trainer = config.parts.mechanism, config.parts.trainer
-    if not mechanism.composed or not config.target_epsilon:
+    mechanism, target = config.parts.mechanism, config.target_epsilon
+    if not mechanism.composed or not target:
         return with_sigma(config)
-    if not mechanism.certified:  # a user's trainer, which names the setting that scales its noise
+    if not mechanism.certified:
+        setting = config.parts.trainer.calibrates  # which scales the noise of a user's trainer
+
         def with_setting(value: float) -> TrialConfig:
-            return TrialConfig(config.given, target_epsilon=0.0, **{trainer.calibrates: value})
+            return TrialConfig(config.given, target_epsilon=0.0, **{setting: value})
 
         def epsilon_of(value: float) -> float:
             try:
@@ -119,15 +99,15 @@ def with_noise(config: TrialConfig) -> TrialConfig:
             except TooLittleNoise:  # for the accountants
                 return math.inf
 
-        of = trainer.calibrates, config.trial_key  # a trainer's event may depend on every setting
-        return with_setting(kept(of, config.target_epsilon, epsilon_of, 0.0, lambda: calibrate(
-            config.target_epsilon, epsilon_of, trainer.calibrates)))
+        # The key stands for all settings, as a trainer's event may depend on every one.
+        return with_setting(kept((setting, config.trial_key), target, epsilon_of, 0.0,
+                                 lambda: calibrate(target, epsilon_of, setting)))
     event = event_of(config, config.epochs)
     ratio = mechanism.sensitivity_ratio(config)
     # the setting is over the norm C to which noise is scaled, the event's multiplier over the sensitivity
     sensitivity_over_norm = sensitivity(ratio, event.relation)
     least = MIN_NOISE_OVER_C * min(ratio, 1) / sensitivity_over_norm  # of the setting, or of noise over what is bounded
-    over_sensitivity = noise_multiplier_for(config.target_epsilon, event, accounted_delta(config), least=least)
+    over_sensitivity = event.noise_for(target, accounted_delta(config), least)
     return TrialConfig(config.given, noise_multiplier=over_sensitivity * sensitivity_over_norm, target_epsilon=0.0)
 
 
@@ -145,7 +125,7 @@ def calibrated(config: TrialConfig) -> dict[str, str]:
 
 
 def step_mu(config: TrialConfig) -> float:
-    """Return mu, the parameter of Gaussian differential privacy, of one certified step: see `one_step`."""
+    """Return mu, the parameter of Gaussian differential privacy, of one certified step without amplification."""
     noise_multiplier = event_of(with_noise(config), 1).noise_multiplier
     if not noise_multiplier:
         raise ValueError(f"noise_multiplier: must be > 0, or nothing is certified, got {noise_multiplier}")
@@ -153,42 +133,38 @@ def step_mu(config: TrialConfig) -> float:
 
 
 def one_step(config: TrialConfig) -> tuple[float | None, Epsilon]:
-    """Return (mu, epsilon) of one step, certified or stated; mu is None unless the step is a Gaussian mechanism.
-
-    The attacker knows that the record may be in the batch, so sampling does not amplify privacy.
-    """
+    """Return (mu, epsilon) of one certified or stated step; mu is None unless the step is a Gaussian mechanism."""
     event = event_of(with_noise(config), 1)
+    # The attacker knows that the record may be in the batch, so sampling does not amplify privacy.
     step = PrivacyEvent(unsampled(event.step), steps=1, epochs=1, relation=event.relation)
     kind, note = "certified", "one release, no amplification"
     if not config.parts.mechanism.certified:
         kind, note = "stated", f"{note}: {step.step}"
     if not step.accountants:
         raise ConfigError(f"event: no accountant takes {step.step}, which is left of it without sampling")
-    conversion = ACCOUNTANTS["gdp" if step.mu is not None else step.accountants[0]].conversion
+    conversion = CONVERSIONS["gdp" if step.mu is not None else step.accountants[0]]
     return step.mu, Epsilon(step.value(config.delta), kind, variant="one_step", relation=step.relation,
                             sampler=IN_THE_BATCH, delta=config.delta, conversion=conversion, note=note)
 
 
 def certified_epsilons(config: TrialConfig, epochs_done: int) -> list[Epsilon]:
-    """Return epsilon of all released iterates together, by every accountant for the trial's event, tightest first.
-
-    If `epochs_done` exceeds the trial's epochs, several draws of its noise are composed. The list is empty without a
-    Gaussian mechanism or a stated event. Epsilons of a stated event have kind `stated`.
-    """
+    """Return the certified or stated epsilons, if any, of all released iterates by every accountant, tightest first."""
     mechanism = config.parts.mechanism
     kind = "stated" if mechanism.kind(config) == "stated" else "certified"
     if not (kind == "stated" or mechanism.certified):
         return []
     noisy = with_noise(config)
     event = event_of(noisy, epochs_done)
-    sampler, note = event.sampler, event.note
     if kind == "stated":
         sampler, note = BY_TRAINER, f"{stated_of(noisy)}, and nobody here checked it"
-    epsilons = []
-    for accountant in event.accountants:
-        value = with_sampler_error(config, event.value(accounted_delta(config), accountant), epochs_done)
-        epsilons.append(Epsilon(value, kind, accountant, event.relation, sampler, config.delta,
-                                ACCOUNTANTS[accountant].conversion, note))
+    else:
+        sampler, note = event.sampler, "no noise, no guarantee"
+        if event.z:
+            note = (f"noise multiplier {event.z:.4g}; {config.parts.sampler.part_in_step}; holds for every released "
+                    "iterate")
+    epsilons = [Epsilon(with_sampler_error(config, event.value(accounted_delta(config), accountant), epochs_done),
+                        kind, accountant, event.relation, sampler, config.delta, CONVERSIONS[accountant], note)
+                for accountant in event.accountants]
     return sorted(epsilons, key=lambda epsilon: epsilon.value) if kind == "stated" else epsilons
 
 

@@ -7,11 +7,10 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, NamedTuple, Unpack
+from typing import Any, NamedTuple
 
-from pipeline.accounting import audited, claimed, column, curves, event, label, reference
+from pipeline.accounting import audited, claimed, column, curves, event, reference
 from pipeline.trials.fields import UserError
-from pipeline.trials.sampler import Rates
 
 Value = float | None | Mapping[str, float | None]
 KEYS = ("id", "function", "inputs", "expected", "rtol")
@@ -34,8 +33,8 @@ class CheckResult(NamedTuple):
 def evaluate(path: Path | str) -> list[CheckResult]:
     """Return the results of all cases of a file, in order.
 
-    Expected values are numbers, "inf", or an object with such values. In an object, null expects null. `published` is a
-    number as a paper printed it: the first value of the object must lie within one unit of its last digit.
+    Expected values are numbers, "inf", null for no number, or an object with such values by name. There `published` is
+    a number as a paper printed it: the object's first value must lie within one unit of its last digit.
     """
     try:
         content = json.loads(Path(path).read_text(encoding="utf-8"))
@@ -88,23 +87,19 @@ def _number(value: Any) -> Any:
 
 def agree(got: Value, expected: Value, rtol: float) -> bool:
     """Whether the function gave every expected number, within the relative tolerance `rtol` (see `evaluate`)."""
-    if not isinstance(expected, Mapping) and not isinstance(got, Mapping):
-        if got is None or expected is None:
-            return got is expected
-        if got == expected:  # equal infinite values agree too
+    if isinstance(got, Mapping) and isinstance(expected, Mapping) and expected.keys() - {"published"} <= got.keys():
+        if not all(agree(got[key], value, rtol) for key, value in expected.items() if key != "published"):
+            return False
+        published, first_value = expected.get("published"), next(iter(got.values()))
+        if published is None:
             return True
-        return abs(got - expected) <= rtol * abs(expected) < math.inf
-    if (not isinstance(expected, Mapping) or not isinstance(got, Mapping)
-            or expected.keys() - got.keys() - {"published"}):
+        last_digit = Decimal(repr(published)).as_tuple().exponent  # -2 for 0.35
+        return first_value is not None and abs(first_value - published) < float(f"1e{last_digit}")
+    if isinstance(got, Mapping) or isinstance(expected, Mapping):
         raise ValueError(f"expects {expected}, and the function gives {got}")
-    if not all(agree(got[key], value, rtol) for key, value in expected.items() if key != "published"):
-        return False
-    published = expected.get("published")
-    if published is None:
-        return True
-    first_value = next(iter(got.values()))
-    last_digit = Decimal(repr(published)).as_tuple().exponent  # -2 for 0.35
-    return first_value is not None and abs(first_value - published) < float(f"1e{last_digit}")
+    if got is None or expected is None:
+        return got is expected
+    return got == expected or abs(got - expected) <= rtol * abs(expected) < math.inf  # infinite values can be equal
 
 
 def _network_epsilon(bound: str, layers: list[list[int]], T: int, delta: float, m: int, **constants: float) -> Value:
@@ -122,17 +117,14 @@ def _joint_column(neighbour: str, **inputs: Any) -> Value:
 
 def _orders(text: str) -> range:
     """Return the orders of '2..199': 2, 3, ..., 199."""
-    first, last = text.split("..")
-    return range(int(first), int(last) + 1)
+    first, last = map(int, text.split(".."))
+    return range(first, last + 1)
 
 
 def _leekifer(sensitivity: float, sigma: float, epochs: int, N: int, m: int, noise_multiplier: float, T: int,
               delta: float, orders: str) -> Value:
-    """Return the epsilons of `reference.leekifer_epsilon`, after a check that redundant inputs agree.
-
-    The published table has sensitivity, sigma (standard deviation of the noise on the mean) and epochs. The noise
-    multiplier sigma m/sensitivity and the number of steps T follow from them.
-    """
+    """Return the epsilons of `reference.leekifer_epsilon`, after a check that redundant inputs agree."""
+    # The published table has the sensitivity, sigma (standard deviation of the noise on the mean) and epochs.
     for name, value, derived in (("noise_multiplier", noise_multiplier, sigma * m / sensitivity),
                                  ("T", T, N // m * epochs)):
         if not math.isclose(value, derived, rel_tol=1e-9):
@@ -151,22 +143,20 @@ def _component_norm(**inputs: Any) -> Value:
 def _poisson(q: float, noise_multiplier: float, T: int, delta: float, discretization: float) -> Value:
     """Return epsilon of T steps on Poisson batches with sampling rate q."""
     _require("discretization", discretization, curves.DISCRETIZATION)
-    return _certified("poisson", "add/remove", noise_multiplier, steps=T, epochs=1, delta=delta, sampling_rate=q)
+    return event.gaussian("poisson", noise_multiplier, T, 1, sampling_rate=q).value(delta)
 
 
 def _without_replacement(N: int, m: int, noise_multiplier_2C: float, T: int, delta: float, orders: str) -> Value:
     """Return epsilon of T steps on batches of m of N records: two conversions of the Renyi curve, and pld."""
     renyi = reference.leekifer_epsilon(N, m, noise_multiplier_2C, T, delta, _orders(orders))
-    pld = _certified("without_replacement", "replace-one", noise_multiplier_2C, steps=T, epochs=1, delta=delta,
-                     accountant="pld", N=N, m=m)
+    run = event.gaussian("without_replacement", noise_multiplier_2C, T, 1, N=N, m=m)
     return {"rdp_classic": renyi["epsilon_classic"], "order": renyi["order"],
-            "rdp_improved": renyi["epsilon_improved"], "pld_two_branch": pld}
+            "rdp_improved": renyi["epsilon_improved"], "pld_two_branch": run.value(delta, "pld")}
 
 
-def _certified(sampler: str, relation: str, noise_multiplier: float, *, steps: int, epochs: int, delta: float,
-               accountant: str = "", **rates: Unpack[Rates]) -> float:
-    """Return the certified epsilon of a run by one accountant, by default the tightest."""
-    return event.gaussian(sampler, relation, noise_multiplier, steps, epochs, **rates).value(delta, accountant)
+def _shuffled(noise_multiplier_2C: float, epochs: int, delta: float) -> Value:
+    """Return epsilon of shuffled epochs."""
+    return event.gaussian("shuffled", noise_multiplier_2C, epochs, epochs).value(delta)
 
 
 def _require(name: str, value: Any, accepted: Any) -> None:
@@ -181,8 +171,8 @@ BOUNDS = {bound.__name__: bound for bound in (
 FUNCTIONS: dict[str, Callable[..., Any]] = {  # a `Value`, or an array of one number
     **BOUNDS,
     **{function.__name__: function for function in (
-        column.alpha_max, reference.single_column_eps_counterexample, reference.joint_layer_floor,
-        label.label_dp_photonic_layer, reference.leekifer_sensitivity, curves.gdp_eps)},
+        column.alpha_max, curves.gdp_eps, reference.single_column_eps_counterexample, reference.joint_layer_floor,
+        reference.label_dp_photonic_layer, reference.leekifer_sensitivity)},
     "network_epsilon": _network_epsilon,
     "joint_column_counterexample": _joint_column,
     "leekifer_epsilon": _leekifer,
@@ -191,8 +181,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {  # a `Value`, or an array of one nu
     "certified_component_norm": _component_norm,
     "certified_poisson_addremove_pld": _poisson,
     "certified_wor_replaceone": _without_replacement,
-    "certified_shuffled_replaceone": lambda noise_multiplier_2C, epochs, delta: _certified(
-        "shuffled", "replace-one", noise_multiplier_2C, steps=epochs, epochs=epochs, delta=delta),
+    "certified_shuffled_replaceone": _shuffled,
     "audit_one_run": lambda **inputs: {"eps_lower": float(audited.one_run(**inputs))},
     "audit_two_point_cp": lambda **inputs: float(audited.two_point(**inputs)),
     "audit_gdp_mu_lower": lambda **inputs: float(audited.gdp_mu_lower(**inputs)),

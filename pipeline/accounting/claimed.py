@@ -39,46 +39,47 @@ ALPHAS = 1 + 10 ** (np.arange(-80, 61) / 20)
 ALPHAS.setflags(write=False)
 
 
-def _bound(formula: Callable[[Curve, int, int, float, float], Curve]) -> Bound:
-    """Return a formula of alpha, m, n = n_out, snr2 = (tau_B/sigma)^2 and rho2 = rho^2 with the arguments above."""
+def column_bound(formula: Callable[[Curve, int, int, float, float], Curve]) -> Bound:
+    """Return a formula of alpha, m, n = n_out, snr = tau_B/sigma and rho with the arguments above."""
     @functools.wraps(formula)
-    def bound(alpha: Curve, m: int, n_out: int, sigma: float, tau_B: float, gamma_min: float, gamma_max: float,
-              tau_h_min: float, tau_h_max: float) -> Curve:
-        snr = tau_B / sigma if sigma > 0 else math.inf
-        rho = rho_of(gamma_min, gamma_max, tau_h_min, tau_h_max)
-        return formula(alpha, m, n_out, snr * snr, rho * rho)
+    def of_arguments(alpha: Curve, m: int, n_out: int, sigma: float, tau_B: float, gamma_min: float, gamma_max: float,
+                     tau_h_min: float, tau_h_max: float) -> Curve:
+        return formula(alpha, m, n_out, tau_B / sigma if sigma > 0 else math.inf,
+                       rho_of(gamma_min, gamma_max, tau_h_min, tau_h_max))
 
-    return bound
+    return of_arguments
 
 
-@_bound
-def prop3_first(alpha: Curve, m: int, n: int, snr2: float, rho2: float) -> Curve:
+# Squares are products here and powers in `column`: the two differ in last bits, which stored epsilons have.
+@column_bound
+def prop3_first(alpha: Curve, m: int, n: int, snr: float, rho: float) -> Curve:
     """Return the Renyi divergence of one column and one step by P1, Eq. 17; infinite unless m + 1 > rho^2."""
-    return 2 * n * alpha * rho2 * snr2 / m + _log_term(alpha, m, n, rho2)
+    return 2 * n * alpha * (rho * rho) * (snr * snr) / m + _log_term(alpha, m, n, rho * rho)
 
 
-@_bound
-def prop3_second(alpha: Curve, m: int, n: int, snr2: float, rho2: float) -> Curve:
+@column_bound
+def prop3_second(alpha: Curve, m: int, n: int, snr: float, rho: float) -> Curve:
     """Return the divergence by P2, Eq. 17. It corrects `prop3_first`, which counts n_out twice in its first term."""
-    return 2 * alpha * rho2 * snr2 / m + _log_term(alpha, m, n, rho2)
+    return 2 * alpha * (rho * rho) * (snr * snr) / m + _log_term(alpha, m, n, rho * rho)
 
 
-@_bound
-def a1_alt(alpha: Curve, m: int, n: int, snr2: float, rho2: float) -> Curve:
+@column_bound
+def a1_alt(alpha: Curve, m: int, n: int, snr: float, rho: float) -> Curve:
     """Return the divergence by P2, appendix A.1. Unlike `prop3_second` it is finite for every finite rho."""
-    return 2 * alpha * rho2 * snr2 / m + n * alpha / (2 * (alpha - 1)) * math.log((m - 1) / m + rho2 / m)
+    log = math.log((m - 1) / m + rho * rho / m)
+    return 2 * alpha * (rho * rho) * (snr * snr) / m + n * alpha / (2 * (alpha - 1)) * log
 
 
-@_bound
-def a2_equal_cov(alpha: Curve, m: int, n: int, snr2: float, rho2: float) -> Curve:
+@column_bound
+def a2_equal_cov(alpha: Curve, m: int, n: int, snr: float, rho: float) -> Curve:
     """Return the divergence if neighbours have equal covariances, by P2, appendix A.2, epsilon_2."""
-    return 2 * alpha * rho2 * snr2 / m
+    return 2 * alpha * (rho * rho) * (snr * snr) / m
 
 
-@_bound
-def a3_saturating(alpha: Curve, m: int, n: int, snr2: float, rho2: float) -> Curve:
+@column_bound
+def a3_saturating(alpha: Curve, m: int, n: int, snr: float, rho: float) -> Curve:
     """Return the divergence for equal covariances, and phi' and h at their bounds, by P2, appendix A.3, epsilon_3."""
-    return 2 * alpha * snr2 / m
+    return 2 * alpha * (snr * snr) / m
 
 
 def rho_of(gamma_min: float, gamma_max: float, tau_h_min: float, tau_h_max: float) -> float:
@@ -88,26 +89,20 @@ def rho_of(gamma_min: float, gamma_max: float, tau_h_min: float, tau_h_max: floa
 
 
 def _log_term(alpha: Curve, m: int, n: int, rho2: float) -> Curve:
-    """Return the logarithmic term of Proposition 3; infinite unless m + 1 > rho^2.
-
-        n alpha/(2 (alpha - 1)) log[m L^2/((m + 1) L^2 - U^2)] = n alpha/(2 (alpha - 1)) log[m/(m + 1 - rho^2)]
-    """
+    """Return n alpha/(2 (alpha - 1)) log[m L^2/((m + 1) L^2 - U^2)] of Prop. 3; infinite unless m + 1 > rho^2."""
     log = math.log(m / (m + 1 - rho2)) if m + 1 > rho2 else math.inf
     return n * alpha / (2 * (alpha - 1)) * log
 
 
 @dataclass(frozen=True)
 class Layer:
-    """Bounds of one layer: n_in = n_(l-1) columns, n_out = n_l rows, noise `sigma`, and the constants of Eq. 9.
+    """The arguments of a `Bound` that one layer determines, and its number of columns."""
 
-    A bound without a guarantee is 0 (gamma_min, tau_h_min, or sigma of a layer without noise).
-    """
-
-    n_in: int
-    n_out: int
-    sigma: float
+    n_in: int  # n_(l-1), columns
+    n_out: int  # n_l, rows
+    sigma: float  # 0 without noise
     tau_B: float
-    gamma_min: float
+    gamma_min: float  # 0 if nothing bounds it, as tau_h_min
     gamma_max: float
     tau_h_min: float
     tau_h_max: float
@@ -120,17 +115,12 @@ class Layer:
 
     @property
     def of_column(self) -> dict[str, float]:
-        """The arguments of a `Bound` for one column of the layer, by name; without alpha and m."""
+        """The arguments of a `Bound` by name, without alpha and m."""
         return {name: value for name, value in vars(self).items() if name != "n_in"}
 
 
 def network_epsilon(bound: Bound, layers: Sequence[Layer], T: int, delta: float, m: int) -> tuple[float, float | None]:
-    """Return (epsilon, order) of T steps of a whole network, composed as Ohana et al. (2021) do, with their Theorem 2.
-
-    They add the divergence of one column over the columns, layers and steps. The columns of a layer share their noise,
-    so this is not a valid composition. Epsilon is min over `ALPHAS` of T divergence(alpha) + log(1/delta)/(alpha - 1);
-    the order is None if it is infinite.
-    """
+    """Return (epsilon, Renyi order or None) of T steps of a network, composed as Ohana et al. (2021) do, Theorem 2."""
     if T < 1:
         raise ValueError(f"T: must be >= 1, got {T}")
     check_delta(delta)
@@ -141,6 +131,7 @@ def network_epsilon(bound: Bound, layers: Sequence[Layer], T: int, delta: float,
 @lru_cache(maxsize=4096)
 def _step_curve(bound: Bound, layers: tuple[Layer, ...], m: int) -> np.ndarray:
     """Return the claimed divergence of one step, `bound` added over the columns of every layer, [len(ALPHAS)]."""
+    # This is no valid composition, as the columns of a layer share their noise.
     curve = np.asarray(sum(layer.n_in * bound(ALPHAS, m, **layer.of_column) for layer in layers))
     curve.setflags(write=False)
     return curve
@@ -148,7 +139,7 @@ def _step_curve(bound: Bound, layers: tuple[Layer, ...], m: int) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Assumption:
-    """An assumption of a formula, whether this trial's update rule satisfies it, and why (one line)."""
+    """An assumption of a formula, whether a trial's update rule satisfies it, and why (one line)."""
 
     name: str
     holds: bool
@@ -184,16 +175,11 @@ _NON_NEGATIVE = ("sigmoid", "relu", "unit")  # with an offset these stay away fr
 
 
 def layers_of(config: TrialConfig) -> tuple[Layer, ...]:
-    """Return, for every layer of a trial's network, its size and the bounds that the trial's update rule guarantees.
-
-    The output layer has no activation: it gets the error e itself, so phi' = 1 there. Lower bounds are 0 if nothing
-    keeps activations away from 0.
-    """
-    sizes = config.layer_sizes
+    """Return, for every layer of a trial's network, its size and the bounds that the trial's update rule guarantees."""
+    sizes, slopes = config.layer_sizes, (config.gamma_min, max(ACTIVATION_SLOPES[config.activation], config.gamma_min))
     layers: list[Layer] = []
-    slopes = config.gamma_min, max(ACTIVATION_SLOPES[config.activation], config.gamma_min)
     for n_in, n_out, input_kind in zip(sizes[:-1], sizes[1:], _input_kinds(config), strict=True):
-        is_output = len(layers) == len(sizes) - 2  # all hidden layers are done
+        is_output = len(layers) == len(config.hidden)  # it gets the error e itself, so phi' = 1 there
         away_from_zero = config.activation_floor or input_kind in _NON_NEGATIVE
         gamma_min, gamma_max = (1.0, 1.0) if is_output else slopes
         layers.append(Layer(n_in, n_out, 0.0 if is_output and not config.output_noise else config.sigma, config.tau_f,
@@ -208,10 +194,8 @@ def _input_kinds(config: TrialConfig) -> tuple[str, ...]:
 
 
 def not_described(config: TrialConfig) -> str:
-    """Return why Prop. 3 of Ohana et al. (2021) and its variants do not describe the trial's noise; empty if they do.
-
-    They assume independent noise in every component of every layer.
-    """
+    """Return why Prop. 3 of Ohana et al. (2021) does not describe a trial's noise; empty if it does."""
+    # It assumes independent noise in every component of every layer.
     if config.parts.feedback.exact:
         return ("bp: the noise enters once, with the output error, and is propagated from layer to layer; Prop. 3 does "
                 "not describe that")
@@ -229,12 +213,9 @@ def not_described(config: TrialConfig) -> str:
 
 @lru_cache(maxsize=1024)
 def assumptions(config: TrialConfig) -> tuple[Assumption, ...]:
-    """Return the formulas' assumptions, checked against this trial's update rule; () without the photonic mechanism.
-
-    There is a single failing one if the formulas do not describe the trial's noise.
-    """
+    """Return the formulas' assumptions, checked for a trial: a failing one if they do not describe its noise."""
     if not config.parts.mechanism.optical:
-        return ()
+        return ()  # without optical noise there is nothing to check
     if reason := not_described(config):
         return (Assumption(FEEDBACK, False, reason),)
     output_error = "a scaled and noisy e" if config.output_noise else "e itself, without noise"
@@ -261,21 +242,17 @@ def assumptions(config: TrialConfig) -> tuple[Assumption, ...]:
 
 
 def _floor(config: TrialConfig) -> Assumption:
-    """Return whether every activation h_k of a trial has |h_k| >= nu = tau_h_min/sqrt(n_(l-1)).
-
-    It is so with `activation_floor`, or if no h can be negative, because the offset nu is then only added to h >= 0.
-    """
+    """Return whether every activation h_k of a trial has |h_k| >= nu = tau_h_min/sqrt(n_(l-1))."""
     if config.activation_floor:
         return Assumption(FLOOR, True, "activation_floor: h <- sign(h) clip(|h|, nu, c)")
-    kinds = _input_kinds(config)  # by layer: an activation, or the kind of inputs
-    signed_layers = [str(layer) for layer, kind in enumerate(kinds, start=1) if kind not in _NON_NEGATIVE]
-    if not signed_layers:
-        kinds_text = ", ".join(dict.fromkeys(kinds))  # each once
-        return Assumption(FLOOR, True, f"no h is negative ({kinds_text}), so offset and clip keep every |h_k| above nu")
-    signed_kinds = ", ".join(dict.fromkeys(kind for kind in kinds if kind not in _NON_NEGATIVE))
-    noun = "layer" if len(signed_layers) == 1 else "layers"
-    return Assumption(FLOOR, False, f"h can be negative ({signed_kinds}) in {noun} {abridged(signed_layers)}: "
-                                    "h = -nu gives 0 after the offset; activation_floor is off")
+    kinds = {str(layer): kind for layer, kind in enumerate(_input_kinds(config), start=1)}
+    signed = {layer: kind for layer, kind in kinds.items() if kind not in _NON_NEGATIVE}
+    names = ", ".join(dict.fromkeys((signed or kinds).values()))  # each once
+    if not signed:  # the offset nu is only added to h >= 0
+        return Assumption(FLOOR, True, f"no h is negative ({names}), so offset and clip keep every |h_k| above nu")
+    noun = "layer" if len(signed) == 1 else "layers"
+    return Assumption(FLOOR, False, f"h can be negative ({names}) in {noun} {abridged([*signed])}: h = -nu gives 0 "
+                                    "after the offset; activation_floor is off")
 
 
 def abridged(items: Sequence[str], max_items: int = 20) -> str:
@@ -285,23 +262,18 @@ def abridged(items: Sequence[str], max_items: int = 20) -> str:
     return f"{text} and {omitted} more" if omitted > 0 else text
 
 
-def missing(config: TrialConfig, variant: Variant) -> list[Assumption]:
+def _missing(config: TrialConfig, variant: Variant) -> list[Assumption]:
     """Return the assumptions that make a formula infinite because the trial does not satisfy them."""
-    needed = (*variant.needs, FEEDBACK)
-    return [assumption for assumption in assumptions(config) if not assumption.holds and assumption.name in needed]
+    return [assumption for assumption in assumptions(config)
+            if not assumption.holds and assumption.name in variant.needs]
 
 
 def claimed_epsilons(config: TrialConfig, epochs_done: int) -> list[Epsilon]:
-    """Return the epsilons that Ohana et al. (2021) claim for a trial's first `epochs_done` epochs; none is a guarantee.
-
-    Each of their formulas is evaluated with T = epochs, as their first printing counts steps, and with T = iterations,
-    as the second does. The list is empty without the photonic mechanism, or if they do not describe the noise.
-    """
-    if epochs_done < 1:
-        raise ValueError(f"epochs_done: must be >= 1, got {epochs_done}")
+    """Return what Ohana et al. (2021) claim for a trial's first epochs; nothing unless they describe its noise."""
     if not config.parts.mechanism.optical or not_described(config):
         return []
     layers = layers_of(config)
+    # T as the first printing counts steps, and as the second does
     counts = {"epochs": epochs_done, "iterations": epochs_done * config.steps_per_epoch}
     return [Epsilon(network_epsilon(variant.bound, layers, T, config.delta, config.batch_size)[0], kind="claimed",
                     variant=f"{variant.name}/{convention}", relation=RELATION, sampler=config.sampler,
@@ -320,7 +292,24 @@ def _note(config: TrialConfig, variant: Variant, convention: str) -> str:
         parts.append(f"{EXACT}: fails")
     if variant.trusts:
         parts.append(f"assumed, not enforced: {', '.join(variant.trusts)}")
-    failing = [assumption.name for assumption in missing(config, variant)]
-    if failing:
+    if failing := [assumption.name for assumption in _missing(config, variant)]:
         parts.append(f"infinite, for want of: {', '.join(failing)}")
     return "; ".join(parts)
+
+
+def claimed_notes(config: TrialConfig) -> list[str]:
+    """Return notes on a photonic trial's claimed epsilons: which are finite, and why others are not or none is made."""
+    if reason := not_described(config):
+        return [f"nothing is claimed: {reason}"]
+    names_by_reasons: dict[tuple[str, ...], list[str]] = {}
+    for variant in VARIANTS:
+        reasons = tuple(assumption.reason for assumption in _missing(config, variant))
+        names_by_reasons.setdefault(reasons, []).append(variant.name)
+    finite = names_by_reasons.pop((), [])
+    notes = [f"claimed epsilon of {', '.join(names)} is infinite ({'; '.join(reasons)})"
+             for reasons, names in names_by_reasons.items()]
+    if finite:
+        notes.append(f"claimed epsilon of {', '.join(finite)} is finite, but only the printed formula's value")
+        claimed = claimed_epsilons(config, epochs_done=1)  # their notes do not depend on the number of epochs
+        notes += dict.fromkeys(epsilon.note for epsilon in claimed if epsilon.is_finite)  # each note once
+    return notes

@@ -1,12 +1,8 @@
 """`column` epsilon: a proof for one column of one layer in one step, and why nothing follows for the model.
 
 Proposition 3 of Ohana et al. (2021) bounds only neighbours for which the variance grows. Renyi DP needs both orders,
-and the other order is worse. Arguments, U, L and rho as in `claimed`. For a ratio r of variances (Eq. 7 without its
-mean)
-
-    g_alpha(r) = -log(r)/2 - log(alpha - (alpha - 1) r)/(2 (alpha - 1)).
-
-`reference` evaluates admissible neighbours exactly, for comparison with the printed bounds.
+and the other order is worse. Arguments, U, L and rho as in `claimed`. `reference` evaluates admissible neighbours
+exactly, for comparison with the printed bounds; docs/privacy.md, section 2, has the proof.
 """
 
 from __future__ import annotations
@@ -16,65 +12,53 @@ from collections.abc import Callable
 
 import numpy as np
 
-from pipeline.accounting.claimed import ALPHAS, Bound, Curve, layers_of, not_described, rho_of
+from pipeline.accounting.claimed import ALPHAS, Bound, Curve, column_bound, layers_of, not_described, rho_of
 from pipeline.accounting.curves import classic_conversion
 from pipeline.accounting.epsilon import Epsilon
 from pipeline.trials.config import TrialConfig
 
 
 def alpha_max(m: int, gamma_min: float, gamma_max: float, tau_h_min: float, tau_h_max: float) -> float:
-    """Return the Renyi order at and above which the divergence of replacing a record is infinite, for one column.
+    """Return the Renyi order from which on the divergence of replacing a record is infinite, for one column."""
+    return _alpha_max(m, rho_of(gamma_min, gamma_max, tau_h_min, tau_h_max))
 
-    It is 1 + m/(rho^2 - 1), and infinite if rho = 1.
-    """
-    rho = rho_of(gamma_min, gamma_max, tau_h_min, tau_h_max)
+
+def _alpha_max(m: int, rho: float) -> float:
+    """Return `alpha_max` from rho."""
     return 1 + m / (rho**2 - 1) if rho > 1 else math.inf
 
 
-def corrected_column_replace_one(alpha: Curve, m: int, n_out: int, sigma: float, tau_B: float, gamma_min: float,
-                                 gamma_max: float, tau_h_min: float, tau_h_max: float) -> Curve:
-    """Return the Renyi divergence of order `alpha` > 1 of one column and one step if a record is replaced.
+@column_bound
+def corrected_column_replace_one(alpha: Curve, m: int, n: int, snr: float, rho: float) -> Curve:
+    """Return a bound on the divergence of one column and one step, in both orders, if a record is replaced.
 
-    It bounds the divergence of either data set from the other, by a term for the means and one for the variances:
-
-        alpha tau_B^2/(2 sigma^2) (rho + t)^2/(K + alpha t^2) + n_out g_alpha(R)
-
-    with K = (m - 1) - (alpha - 1) rho^2, t = clip(K/(alpha rho), 1, rho) and the variances' ratio R = 1 + (rho^2 -
-    1)/m. It is infinite unless sigma > 0, L > 0 and alpha < `alpha_max`.
+    It is infinite unless sigma > 0, L > 0 and alpha < `alpha_max`.
     """
-    rho = rho_of(gamma_min, gamma_max, tau_h_min, tau_h_max)
-
     def divergence(a: np.ndarray) -> np.ndarray:  # at orders a [k] below the limit
         K = (m - 1) - (a - 1) * rho**2
         t = np.clip(K / (a * rho), 1, rho)
-        mean_term = a / 2 * (tau_B / sigma)**2 * (rho + t)**2 / (K + a * t**2)
-        R = 1 + (rho**2 - 1) / m
-        return mean_term + n_out * g(a, R)
+        mean_term = a / 2 * snr**2 * (rho + t)**2 / (K + a * t**2)
+        R = 1 + (rho**2 - 1) / m  # ratio of the variances
+        return mean_term + n * g(a, R)
 
-    limit = alpha_max(m, gamma_min, gamma_max, tau_h_min, tau_h_max) if sigma > 0 else 1.0
-    return _infinite_from(limit, divergence, alpha)
+    return _infinite_from(_alpha_max(m, rho) if snr < math.inf else 1.0, divergence, alpha)
 
 
-def corrected_column_add_remove(alpha: Curve, m: int, n_out: int, sigma: float, tau_B: float, gamma_min: float,
-                                gamma_max: float, tau_h_min: float, tau_h_max: float) -> Curve:
-    """Return the Renyi divergence of order `alpha` > 1 of one column and one step if a record is added or removed.
+@column_bound
+def corrected_column_add_remove(alpha: Curve, m: int, n: int, snr: float, rho: float) -> Curve:
+    """Return a bound on the divergence of one column and one step, in both orders, if a record is added or removed.
 
-    Infinite unless sigma > 0 and (alpha - 1) rho^2 < m - 1:
-
-        alpha tau_B^2/(2 sigma^2) rho^2/(m - 1 - (alpha - 1) rho^2) + n_out g_alpha(1 + rho^2/(m - 1))
+    It is infinite unless sigma > 0 and (alpha - 1) rho^2 < m - 1.
     """
-    rho = rho_of(gamma_min, gamma_max, tau_h_min, tau_h_max)
-
     def divergence(a: np.ndarray) -> np.ndarray:  # at orders a [k] below the limit
-        mean_term = a / 2 * (tau_B / sigma)**2 * rho**2 / (m - 1 - (a - 1) * rho**2)
-        return mean_term + n_out * g(a, 1 + rho**2 / (m - 1))
+        mean_term = a / 2 * snr**2 * rho**2 / (m - 1 - (a - 1) * rho**2)
+        return mean_term + n * g(a, 1 + rho**2 / (m - 1))
 
-    limit = 1 + (m - 1) / rho**2 if sigma > 0 else 1.0
-    return _infinite_from(limit, divergence, alpha)
+    return _infinite_from(1 + (m - 1) / rho**2 if snr < math.inf else 1.0, divergence, alpha)
 
 
 def g(alpha: Curve, r: float) -> Curve:
-    """Return g_alpha(r), the Renyi divergence of two Gaussians with one mean and a ratio r of variances."""
+    """Return g_alpha(r), the Renyi divergence of two Gaussians with one mean and ratio r of variances (Eq. 7)."""
     return -math.log(r) / 2 - np.log(alpha - (alpha - 1) * r) / (2 * (alpha - 1))
 
 
@@ -88,24 +72,18 @@ def _infinite_from(limit: float, divergence: Callable[[np.ndarray], np.ndarray],
     return values if np.ndim(alpha) else float(values[0])
 
 
-_BOUNDS = {"replace-one": corrected_column_replace_one, "add/remove": corrected_column_add_remove}
-
-
 def column_epsilons(config: TrialConfig) -> list[Epsilon]:
-    """Return the epsilon of one step for the worst single column of any layer, for each neighbouring relation.
-
-    A column is the part of a layer's update that belongs to one input of the layer. The list is empty without the
-    photonic mechanism, or if Proposition 3 does not describe the trial's noise (`not_described`).
-    """
+    """Return epsilon of one step for the worst column, by relation; none unless Prop. 3 describes a trial's noise."""
     if not config.parts.mechanism.optical or not_described(config):
         return []
+    bounds = {"replace-one": corrected_column_replace_one, "add/remove": corrected_column_add_remove}
     return [Epsilon(
         max(epsilon_of_column(bound, config.delta, m=config.batch_size, **layer.of_column)
             for layer in layers_of(config)),
         kind="column", variant=relation.replace("/", "-"), relation=relation, sampler=config.sampler,
         delta=config.delta, conversion="classic",
         note="one column of one layer in one step, not the model: columns share their noise and do not compose")
-        for relation, bound in _BOUNDS.items()]
+        for relation, bound in bounds.items()]
 
 
 def epsilon_of_column(bound: Bound, delta: float, **constants: float) -> float:

@@ -3,30 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from numbers import Integral, Real
 from typing import Any
 
 import attrs
 from dp_accounting import NeighboringRelation
-from dp_accounting.dp_event import (
-    ComposedDpEvent,
-    DiscreteLaplaceDpEvent,
-    DpEvent,
-    GaussianDpEvent,
-    LaplaceDpEvent,
-    MixtureOfGaussiansDpEvent,
-    PoissonSampledDpEvent,
-    RandomizedResponseDpEvent,
-    SampledWithoutReplacementDpEvent,
-    SampledWithReplacementDpEvent,
-    SelfComposedDpEvent,
-    TruncatedSubsampledGaussianDpEvent,
-)
+from dp_accounting import dp_event as dp
 from dp_accounting.pld import PLDAccountant as _PLDAccountant
 from dp_accounting.pld import privacy_loss_distribution
 
-from pipeline.trials.mechanism import LARGEST_NUMBER, MIN_NOISE_OVER_C
+from pipeline.accounting.curves import gdp_eps
+from pipeline.trials.mechanism import LARGEST_NUMBER, MIN_DELTA_PER_STEP, MIN_NOISE_OVER_C
 
 LEAST_NOISE_OVER_SENSITIVITY = MIN_NOISE_OVER_C / 2  # the sensitivity is 2 C under replace-one
 
@@ -40,7 +28,7 @@ class PLDAccountant(_PLDAccountant):  # type: ignore[misc]  # dp_accounting has 
 
     _pld: Any  # an untyped object of dp_accounting
 
-    def _maybe_compose(self, event: DpEvent, count: int, do_compose: bool) -> object:
+    def _maybe_compose(self, event: dp.DpEvent, count: int, do_compose: bool) -> object:
         """Add `count` repetitions of an event to the composed privacy loss; return None if the event is supported.
 
         Without `do_compose` the caller only asks whether it is. Randomized response answers uniformly with probability
@@ -48,7 +36,7 @@ class PLDAccountant(_PLDAccountant):  # type: ignore[misc]  # dp_accounting has 
         """
         if self.neighboring_relation == NeighboringRelation.REPLACE_ONE:
             event = _over_norm(event)
-        if not do_compose or not isinstance(event, RandomizedResponseDpEvent) or event.noise_parameter == 0:
+        if not do_compose or not isinstance(event, dp.RandomizedResponseDpEvent) or event.noise_parameter == 0:
             return super()._maybe_compose(event, count, do_compose)
         if event.noise_parameter == 1 or event.num_buckets == 1:
             return None  # the output is independent of the input
@@ -60,14 +48,11 @@ class PLDAccountant(_PLDAccountant):  # type: ignore[misc]  # dp_accounting has 
         return None
 
 
-def _over_norm(event: DpEvent) -> DpEvent:
-    """Return an event with noise over C in place of 2 C, the sensitivity of a sum under replace-one.
-
-    Compositions stay as they are, as the accountant takes them apart.
-    """
-    if isinstance(event, GaussianDpEvent | TruncatedSubsampledGaussianDpEvent):
+def _over_norm(event: dp.DpEvent) -> dp.DpEvent:
+    """Return an event with noise over C in place of 2 C; compositions, which the accountant takes apart, unchanged."""
+    if isinstance(event, dp.GaussianDpEvent | dp.TruncatedSubsampledGaussianDpEvent):
         return attrs.evolve(event, noise_multiplier=2 * event.noise_multiplier)
-    if isinstance(event, PoissonSampledDpEvent):
+    if isinstance(event, dp.PoissonSampledDpEvent):
         return attrs.evolve(event, event=_over_norm(event.event))
     return event
 
@@ -90,7 +75,7 @@ RANGES: dict[str, tuple[Any, float, float]] = {
 
 def hashable(event: Any) -> Any:
     """Return an event, or a value inside one, with every list replaced by a tuple: a key for caches."""
-    if isinstance(event, DpEvent):
+    if isinstance(event, dp.DpEvent):
         values = {field.name: hashable(getattr(event, field.name)) for field in attrs.fields(type(event))}
         return attrs.evolve(event, **values)
     if isinstance(event, list):
@@ -98,57 +83,71 @@ def hashable(event: Any) -> Any:
     return event
 
 
-def mechanisms(event: DpEvent, count: int = 1) -> Iterator[tuple[DpEvent, int]]:
+def mechanisms(event: dp.DpEvent, count: int = 1) -> Iterator[tuple[dp.DpEvent, int]]:
     """Yield (mechanism, count) for every mechanism that an event composes, at any depth."""
-    if isinstance(event, SelfComposedDpEvent):
+    if isinstance(event, dp.SelfComposedDpEvent):
         yield from mechanisms(event.event, count * event.count)
-    elif isinstance(event, ComposedDpEvent):
+    elif isinstance(event, dp.ComposedDpEvent):
         for member in event.events:
             yield from mechanisms(member, count)
     else:
         yield event, count
 
 
-def gaussian_mu(event: DpEvent) -> float | None:
+def gaussian_mu(event: dp.DpEvent) -> float | None:
     """Return mu of an event that composes Gaussian mechanisms alone, without sampling; None for others."""
     mus = []
     for mechanism, count in mechanisms(event):
-        if not isinstance(mechanism, GaussianDpEvent):
+        if not isinstance(mechanism, dp.GaussianDpEvent):
             return None
         mus.append(math.sqrt(count) / mechanism.noise_multiplier if mechanism.noise_multiplier else math.inf)
     return math.hypot(*mus)
 
 
-def _largest_loss(mechanism: DpEvent, count: int = 1) -> float:
+def _largest_loss(mechanism: dp.DpEvent, count: int = 1) -> float:
     """Return about the largest privacy loss that a mechanism's grid must have; 0 without noise or without a grid."""
     match mechanism:
-        case PoissonSampledDpEvent(event=event):
+        case dp.PoissonSampledDpEvent(event=event):
             return _largest_loss(event)
-        case GaussianDpEvent(noise_multiplier=z) if z:
+        case dp.GaussianDpEvent(noise_multiplier=z) if z:
             return _gaussian_loss(math.sqrt(count) / z)  # repetitions of a Gaussian are one Gaussian
-        case TruncatedSubsampledGaussianDpEvent(noise_multiplier=z) if z:
+        case dp.TruncatedSubsampledGaussianDpEvent(noise_multiplier=z) if z:
             return _gaussian_loss(2 / z)
-        case MixtureOfGaussiansDpEvent(standard_deviation=sigma, sensitivities=sensitivities) if sigma:
+        case dp.MixtureOfGaussiansDpEvent(standard_deviation=sigma, sensitivities=sensitivities) if sigma:
             return _gaussian_loss(max(map(abs, sensitivities), default=0.0) / sigma)
-        case LaplaceDpEvent(noise_multiplier=z) if z:
+        case dp.LaplaceDpEvent(noise_multiplier=z) if z:
             return 1 / z
-        case DiscreteLaplaceDpEvent(noise_parameter=a, sensitivity=sensitivity):
+        case dp.DiscreteLaplaceDpEvent(noise_parameter=a, sensitivity=sensitivity):
             return a * sensitivity
         case _:
             return 0.0
 
 
-def fits_grid(event: DpEvent) -> bool:
-    """Whether the privacy losses of an event fit on a grid, which may take terabytes; those of Gaussians need none."""
+def has_losses(event: dp.DpEvent, relation: NeighboringRelation) -> bool:
+    """Whether an event has privacy losses that fit on a grid, which may take terabytes; Gaussians alone need none."""
     losses = (_largest_loss(mechanism, count) for mechanism, count in mechanisms(event))
-    return gaussian_mu(event) is not None or max(losses, default=0.0) <= LARGEST_LOSS
+    fits = gaussian_mu(event) is not None or max(losses, default=0.0) <= LARGEST_LOSS
+    return fits and PLDAccountant(relation).supports(event)
+
+
+def composed_pld(events: Sequence[dp.DpEvent], relation: NeighboringRelation, delta: float) -> float:
+    """Return epsilon of composed events by `PLDAccountant`; exact for Gaussians alone, infinite for a tiny delta."""
+    together = dp.ComposedDpEvent(list(events))
+    mu = gaussian_mu(together)
+    if mu is not None:
+        return gdp_eps(mu, delta)
+    min_delta = sum(count for _, count in mechanisms(together)) * MIN_DELTA_PER_STEP
+    if delta < min_delta:
+        return math.inf
+    rounding_margin = min_delta / 10  # as in `event.pld_epsilon`
+    return float(PLDAccountant(relation).compose(together).get_epsilon(delta - rounding_margin))
 
 
 def fault(event: Any) -> str:
     """Return what is wrong in an event or a value inside one, `count must be a whole number >= 1, got 0`."""
     if isinstance(event, list | tuple):
         return next(filter(None, map(fault, event)), "")
-    if not isinstance(event, DpEvent):
+    if not isinstance(event, dp.DpEvent):
         return f"must be a dp_accounting.DpEvent, got {event!r}"
     for name, value in ((field.name, getattr(event, field.name)) for field in attrs.fields(type(event))):
         if name not in RANGES:
@@ -156,42 +155,40 @@ def fault(event: Any) -> str:
                 return found
             continue
         kind, low, high = RANGES[name]
-        if isinstance(event, LaplaceDpEvent):
+        if isinstance(event, dp.LaplaceDpEvent):
             low = 1 / LARGEST_NUMBER  # the Renyi divergence divides by its noise
-        elif isinstance(event, DiscreteLaplaceDpEvent):
+        elif isinstance(event, dp.DiscreteLaplaceDpEvent):
             high = LARGEST_NUMBER  # of `noise_parameter`, which is a rate here
         numbers: Iterable[Any] = value if isinstance(value, list | tuple) else [value]
         for number in numbers:
             if isinstance(number, bool) or not isinstance(number, kind) or not low <= number <= high:
                 noun = "a number" if kind is Real else "a whole number"
                 return f"{name} must be {noun} >= {low:g} and <= {high:g}, got {number!r}"
-    if isinstance(event, SampledWithoutReplacementDpEvent) and event.sample_size > event.source_dataset_size:
+    if isinstance(event, dp.SampledWithoutReplacementDpEvent) and event.sample_size > event.source_dataset_size:
         return f"sample_size must be at most source_dataset_size, got {event.sample_size}"
     return ""
 
 
-def is_pure(event: DpEvent) -> bool:
+def is_pure(event: dp.DpEvent) -> bool:
     """Whether an event consists of randomized responses alone, so that it has a pure epsilon (delta = 0)."""
-    return all(isinstance(mechanism, RandomizedResponseDpEvent) for mechanism, _ in mechanisms(event))
+    return all(isinstance(mechanism, dp.RandomizedResponseDpEvent) for mechanism, _ in mechanisms(event))
 
 
-def noise_in_words(event: DpEvent, relation: str) -> str:
+def noise_in_words(event: dp.DpEvent, relation: str) -> str:
     """Return `noise 4 times what replacing one record changes at most`; empty for an event without such noise."""
     changes = {"add/remove": "adding or removing", "replace-one": "replacing"}[relation]
     noise = dict.fromkeys(f"{mechanism.noise_multiplier:.4g}" for mechanism, _ in mechanisms(unsampled(event))
-                          if isinstance(mechanism, GaussianDpEvent | LaplaceDpEvent))
+                          if isinstance(mechanism, dp.GaussianDpEvent | dp.LaplaceDpEvent))
     return f"noise {' and '.join(noise)} times what {changes} one record changes at most" if noise else ""
 
 
-def unsampled(event: DpEvent) -> DpEvent:
-    """Return an event with every sampling of batches removed, also inside compositions.
-
-    It describes an attacker who knows which records may be in the batch, so that sampling hides nothing.
-    """
-    if isinstance(event, PoissonSampledDpEvent | SampledWithoutReplacementDpEvent | SampledWithReplacementDpEvent):
+def unsampled(event: dp.DpEvent) -> dp.DpEvent:
+    """Return an event without sampling, as for an attacker who knows which records may be in the batch."""
+    if isinstance(event, dp.PoissonSampledDpEvent | dp.SampledWithoutReplacementDpEvent
+                  | dp.SampledWithReplacementDpEvent):
         return unsampled(event.event)
-    if isinstance(event, SelfComposedDpEvent):
-        return SelfComposedDpEvent(unsampled(event.event), event.count)
-    if isinstance(event, ComposedDpEvent):
-        return ComposedDpEvent([unsampled(part) for part in event.events])
+    if isinstance(event, dp.SelfComposedDpEvent):
+        return dp.SelfComposedDpEvent(unsampled(event.event), event.count)
+    if isinstance(event, dp.ComposedDpEvent):
+        return dp.ComposedDpEvent([unsampled(part) for part in event.events])
     return event

@@ -20,10 +20,9 @@ from scipy import optimize
 from pipeline.accounting.certified import certified_epsilons, event_of, with_noise
 from pipeline.accounting.curves import gdp_delta, gdp_eps
 from pipeline.accounting.epsilon import Epsilon
-from pipeline.accounting.event import UnsupportedAccounting
 from pipeline.accounting.finite_precision import accounted_delta, with_sampler_error, within_delta
 from pipeline.accounting.label import label_epsilons
-from pipeline.accounting.selected import selected_by_composition, selected_by_random_stopping
+from pipeline.accounting.selected import common, selected_by_composition, selected_by_random_stopping
 from pipeline.experiment.stopping import Selection
 from pipeline.trials.config import ConfigError, TrialConfig
 from pipeline.trials.naming import composable, guarantee
@@ -44,11 +43,7 @@ def is_noisy(config: TrialConfig) -> bool:
 
 @lru_cache(maxsize=1024)
 def evaluation_noise(config: TrialConfig) -> float:
-    """Return s, the standard deviation of the noise on the number of correct validation records, in records.
-
-    With it, all evaluations of a validation record cost as much epsilon as training costs a training record. They are
-    mu-Gaussian DP together, with mu = sqrt(epochs)/s.
-    """
+    """Return s, the standard deviation of the noise on the number of correct validation records, in records."""
     config = with_noise(config)
     # By mechanism, training costs a certified (or stated) epsilon, or a label epsilon.
     epsilons_of = certified_epsilons if config.parts.mechanism.composed else label_epsilons
@@ -59,11 +54,10 @@ def evaluation_noise(config: TrialConfig) -> float:
                           "noise, or 'withheld'")
     delta = accounted_delta(config)
 
-    def excess(log_mu: float) -> float:
-        """Return delta of mu-Gaussian DP at the epsilon of training, minus the trial's delta; it grows with mu."""
+    def excess(log_mu: float) -> float:  # of delta at the epsilon of training; it grows with mu
         return float(gdp_delta(math.exp(log_mu), training_epsilon)) - delta
 
-    mu = math.exp(optimize.brentq(excess, -40.0, 10.0, xtol=1e-13))
+    mu = math.exp(optimize.brentq(excess, -40.0, 10.0, xtol=1e-13))  # of all evaluations together
     return math.sqrt(config.epochs) / mu * (1 + 1e-9)  # the margin covers the error of the root
 
 
@@ -81,10 +75,7 @@ def check_evaluations(trials: Iterable[TrialConfig]) -> None:
 
 
 def cover(config: TrialConfig, epsilons: Sequence[Epsilon], epochs_done: int) -> list[Epsilon]:
-    """Return a trial's epsilons of training, raised to cover its noisy validation accuracies of `epochs_done` epochs.
-
-    A record is in training or in validation, so the larger of the two costs counts.
-    """
+    """Return a trial's epsilons of training, raised to cover its noisy validation accuracies, if it logs them."""
     if not epsilons or not is_noisy(config):
         return list(epsilons)
     _, n_validation = config.split_sizes
@@ -92,40 +83,38 @@ def cover(config: TrialConfig, epsilons: Sequence[Epsilon], epochs_done: int) ->
     evaluation_epsilon = gdp_eps(math.sqrt(epochs_done) / noise, accounted_delta(config))
     evaluation_epsilon = with_sampler_error(config, evaluation_epsilon, epochs_done)
     note = f"validation accuracy is released with noise of {noise / n_validation:.2%} and covered"
+    # A record is in training or in validation, so the larger of the two costs counts.
     return [dataclasses.replace(epsilon, value=max(epsilon.value, evaluation_epsilon), note=f"{epsilon.note}; {note}")
             for epsilon in epsilons]
 
 
 def selected_epsilon(trials: Sequence[TrialConfig], selection: Selection,
+                     # by trial_key, the epochs that earlier draws of the trial's secret noise released
                      earlier: Mapping[str, int] = MappingProxyType({})) -> Epsilon:
-    """Return epsilon of publishing the best certified trial of `trials`, by the selection's rule.
+    """Return epsilon of publishing the best certified or stated trial of `trials`, by the selection's rule.
 
     For a fixed grid these are all trials, seeds included; for random stopping the candidates, not the drawn trials.
-    `earlier` has, by trial_key, the epochs that earlier draws of the trial's secret noise released.
     """
     trials = composable(trials)
     if not trials:
         raise ValueError("trials: must be at least one with a certified epsilon, got none")
     for name in ("dataset", "delta"):
-        values = list(dict.fromkeys(str(getattr(trial, name)) for trial in trials))
-        if len(values) > 1:
-            raise UnsupportedAccounting(f"{name}: must be one for all trials, got {' and '.join(values)}")
+        common(name, (getattr(trial, name) for trial in trials))
     epochs = {trial: trial.epochs + earlier.get(trial.trial_key, 0) for trial in trials}
     events = [event_of(with_noise(trial), epochs[trial]) for trial in trials]
     scores: list[float] = []  # by trial, mu of all its noisy evaluations together
     if scores_are_covered(trials):
         scores = [math.sqrt(epochs[trial]) / evaluation_noise(trial) if is_noisy(trial) else 0.0 for trial in trials]
     delta = min(accounted_delta(trial) for trial in trials)
-    mean_runs = 1.0  # expected number of runs of a trial
+    runs = sum(epochs[trial] / trial.epochs for trial in trials)  # of which the noise sampler's errors add up
     if selection.is_random:
-        mean_runs, shape = selection.distribution
-        epsilon = selected_by_random_stopping(events, delta, mean_runs, shape, scores)
+        mean, shape = selection.distribution
+        runs *= max(mean, 1)
+        epsilon = selected_by_random_stopping(events, delta, mean, shape, scores)
     else:
         # Seed and sizes determine the held-out records.
         splits = {(trial.seed, trial.split_sizes) for trial in trials if holds_out(trial)}
         epsilon = selected_by_composition(events, delta, scores, one_split=len(splits) == 1)
-    runs = sum(epochs[trial] / trial.epochs for trial in trials) * max(mean_runs, 1)
-    # the error of a secure noise sampler, over all runs, within its share of delta
     sampler_fits = all(within_delta(trial, epsilon.value, runs) for trial in trials)
     kind = "selected" if guarantee(trials) == "certified" else "stated"
     return dataclasses.replace(epsilon, kind=kind, delta=trials[0].delta,  # all trials have one
@@ -133,6 +122,6 @@ def selected_epsilon(trials: Sequence[TrialConfig], selection: Selection,
 
 
 def scores_are_covered(trials: Sequence[TrialConfig]) -> bool:
-    """Whether all certified trials among `trials` that hold records out release their scores with noise."""
+    """Whether all certified trials among `trials` that hold records out, at least one, release scores with noise."""
     scored = [trial for trial in composable(trials) if holds_out(trial)]
     return all(is_noisy(trial) for trial in scored) and bool(scored)

@@ -17,57 +17,33 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import NamedTuple, Unpack
+from typing import Unpack
 
 import attrs
 import numpy as np
 from dp_accounting import NeighboringRelation
-from dp_accounting.dp_event import (
-    ComposedDpEvent,
-    DpEvent,
-    GaussianDpEvent,
-    PoissonSampledDpEvent,
-    SampledWithoutReplacementDpEvent,
-    SelfComposedDpEvent,
-)
+from dp_accounting import dp_event as dp
 from dp_accounting.rdp import RdpAccountant
 
+from pipeline.accounting import curves, dp_events
 from pipeline.accounting.calibration import calibrate, kept
-from pipeline.accounting.curves import (
-    COARSEST,
-    DISCRETIZATION,
-    FINEST,
-    ORDERS,
-    LossDistribution,
-    classic_conversion,
-    gdp_eps,
-    improved_conversion,
-    poisson_losses,
-    without_replacement_rdp,
-)
-from pipeline.accounting.dp_events import (
-    LEAST_NOISE_OVER_SENSITIVITY,
-    PLDAccountant,
-    fits_grid,
-    gaussian_mu,
-    is_pure,
-    mechanisms,
-    unsampled,
-)
+from pipeline.accounting.dp_events import LEAST_NOISE_OVER_SENSITIVITY
 from pipeline.accounting.epsilon import check_delta
 from pipeline.trials.fields import ConfigError, UserError
 from pipeline.trials.mechanism import MIN_DELTA_PER_STEP
 from pipeline.trials.part import load, parts_of
-from pipeline.trials.sampler import RELATIONS, Rates, Sampler
+from pipeline.trials.sampler import Rates, Sampler
 
 NEIGHBOURS = {"add/remove": NeighboringRelation.ADD_OR_REMOVE_ONE, "replace-one": NeighboringRelation.REPLACE_ONE}
 BY_TRAINER = "by_trainer"  # in place of a sampler's name, for events that a trainer states
 LITTLE_NOISE = 0.4  # below it the loss of one step spreads over tens, so the grid is `COARSEST`
 # Of full batches: above either, a grid of losses is too large, and one Gaussian is accounted for instead.
 LARGEST_MU, MOST_STEPS = 30.0, 100_000
+# Names of accountants, and how each converts its curve to (epsilon, delta).
+CONVERSIONS = {"pld": "pld", "rdp/improved": "improved", "rdp/classic": "classic", "gdp": "exact"}
 
 
 class UnsupportedAccounting(UserError, ValueError):
@@ -82,15 +58,13 @@ class TooLittleNoise(UnsupportedAccounting):
 class PrivacyEvent:
     """A training run as one event, repeated: all that its epsilon depends on."""
 
-    step: DpEvent  # what one step releases, or one epoch if the trainer says so; with tuples in place of lists
+    step: dp.DpEvent  # what one step releases, or one epoch if the trainer says so; with tuples in place of lists
     steps: int  # releases in the whole run
     epochs: int  # passes over the records in the whole run; a shuffled record takes part at most once in each
-    relation: str  # one of `RELATIONS`
+    relation: str  # a key of `NEIGHBOURS`
     sampler: str = BY_TRAINER  # its accountants are proved here; those of `BY_TRAINER` are `dp_accounting`'s
 
     def __post_init__(self) -> None:
-        if self.relation not in RELATIONS:
-            raise ValueError(f"relation: must be one of {', '.join(RELATIONS)}, got {self.relation!r}")
         for name in ("steps", "epochs"):
             if not getattr(self, name) >= 1:
                 raise ValueError(f"{name}: must be >= 1, got {getattr(self, name)}")
@@ -102,24 +76,20 @@ class PrivacyEvent:
 
     @property
     def noise_multiplier(self) -> float | None:
-        """Return z of the step's noise; None before it is calibrated, or if the step is not one mechanism with noise.
-
-        z is the standard deviation of the noise on the batch sum over the sum's `sensitivity`. Noise sigma_w on the
-        mean, with norms of at most C, gives z = sigma_w q N/C (add/remove) or sigma_w m/(2 C) (replace-one).
-        """
-        return getattr(unsampled(self.step), "noise_multiplier", None)
+        """Return z of the step, noise over `sensitivity`; None before calibration, or without one noisy mechanism."""
+        return getattr(dp_events.unsampled(self.step), "noise_multiplier", None)
 
     @property
     def z(self) -> float:
         """Return the noise multiplier, once it is calibrated."""
         if self.noise_multiplier is None:
-            raise ValueError("noise_multiplier: not set; noise_multiplier_for calibrates it")
+            raise ValueError("noise_multiplier: not set; noise_for calibrates it")
         return self.noise_multiplier
 
     def with_noise(self, noise_multiplier: float | None) -> PrivacyEvent:
         """Return the event with another noise multiplier."""
-        noise = GaussianDpEvent(noise_multiplier)
-        step = noise if isinstance(self.step, GaussianDpEvent) else attrs.evolve(self.step, event=noise)
+        noise = dp.GaussianDpEvent(noise_multiplier)
+        step = noise if isinstance(self.step, dp.GaussianDpEvent) else attrs.evolve(self.step, event=noise)
         return replace(self, step=step)
 
     @property
@@ -147,33 +117,28 @@ class PrivacyEvent:
         raise ValueError("q: shuffled batches have no sampling rate, only participations")
 
     @property
-    def run(self) -> SelfComposedDpEvent:
+    def run(self) -> dp.SelfComposedDpEvent:
         """Return the whole run as an event of `dp_accounting`."""
-        return SelfComposedDpEvent(self.step, self.epochs if self.proved and not self.proved.amplified else self.steps)
+        by_epoch = self.proved and not self.proved.amplified
+        return dp.SelfComposedDpEvent(self.step, self.epochs if by_epoch else self.steps)
 
     @property
     def mu(self) -> float | None:
-        """Return mu if the whole run is one Gaussian mechanism, as without sampling; otherwise None.
-
-        E shuffled epochs are sqrt(E)/z-Gaussian DP, and so are E steps on all records. The latter have a privacy-loss
-        distribution, too. It is left where its grid would be too coarse or too large.
-        """
+        """Return mu if the whole run is accounted for as one Gaussian mechanism, as without sampling; else None."""
         if not (self.proved and self.proved.amplified):
-            return gaussian_mu(self.run)
+            return dp_events.gaussian_mu(self.run)
+        # Steps on all records have a privacy-loss distribution, too; it is left if its grid is too coarse or too large.
         mu = math.sqrt(self.steps) / self.z if self.z else math.inf
         is_too_large = mu > LARGEST_MU or self.steps > MOST_STEPS
-        is_left = is_too_large or sufficient_interval((self.steps, mu**2)) < DISCRETIZATION
+        is_left = is_too_large or sufficient_interval((self.steps, mu**2)) < curves.DISCRETIZATION
         return mu if self.q == 1 and is_left else None
 
     @property
     def losses(self) -> tuple[int, float]:
-        """Return how many privacy-loss distributions the run composes, and about the variance of their sum.
-
-        With sampling rate q and noise multiplier z, the variance is q^2 (e^(1/z^2) - 1) per step.
-        """
+        """Return how many privacy-loss distributions the run composes, and about the variance of their sum."""
         if self.mu is not None:
             return 1, self.mu**2
-        return self.steps, self.steps * self.q**2 * math.expm1(1 / self.z**2)
+        return self.steps, self.steps * self.q**2 * math.expm1(1 / self.z**2)  # q^2 (e^(1/z^2) - 1) a step
 
     @property
     def noiseless(self) -> bool:
@@ -181,48 +146,31 @@ class PrivacyEvent:
         return self.proved is not None and self.z == 0
 
     @property
-    def note(self) -> str:
-        """Return the note on its epsilon: the noise multiplier, and how often a record takes part in a step."""
-        if not self.proved:
-            return "nobody here checked it"
-        if self.noise_multiplier == 0:
-            return "no noise, no guarantee"
-        return f"noise multiplier {self.z:.4g}; {self.proved.part_in_step}; holds for every released iterate"
-
-    @property
     def accountants(self) -> tuple[str, ...]:
-        """Return the names of the accountants that take the event, the tightest first.
-
-        For noise below `LEAST_NOISE_OVER_SENSITIVITY` the slow `pld` is left out, unless it is the only accountant.
-        """
+        """Return the names of the accountants that take the event, the tightest first."""
         if not self.proved:
             return tuple(name for name, takes in (
-                ("pld", PLDAccountant(self.neighbours).supports(self.run) and fits_grid(self.run)),
-                ("rdp/improved", RdpAccountant(ORDERS, self.neighbours).supports(self.run))) if takes)
-        if self.relation != self.proved.relation:
-            known = "; ".join(f"{name} with {other.relation}" for name, other in parts_of("sampler", Sampler).items())
-            raise UnsupportedAccounting(f"sampler {self.sampler} with relation {self.relation}: "
-                                        f"{self.proved.other_relation} (accounted for: {known})")
+                ("pld", dp_events.has_losses(self.run, self.neighbours)),
+                ("rdp/improved", RdpAccountant(curves.ORDERS, self.neighbours).supports(self.run))) if takes)
+        # With so little noise pld is slow, so it is left out unless it is the only one.
         if self.noise_multiplier and self.noise_multiplier < LEAST_NOISE_OVER_SENSITIVITY:
             return tuple(name for name in self.proved.accountants if name != "pld") or self.proved.accountants
         return self.proved.accountants
 
     @property
     def neighbours(self) -> NeighboringRelation:
-        """Return the neighbouring relation for `dp_accounting`'s accountants.
-
-        For events of randomized responses alone it is replace-one, the only relation that they support. This is valid
-        for any relation: randomized response has the largest privacy loss of all mechanisms with its pure epsilon.
-        """
-        return NeighboringRelation.REPLACE_ONE if is_pure(self.step) else NEIGHBOURS[self.relation]
+        """Return the neighbouring relation for `dp_accounting`'s accountants."""
+        # It supports randomized response under replace-one alone. That is valid under any relation, as randomized
+        # response has the largest privacy loss of all mechanisms with its pure epsilon.
+        return NeighboringRelation.REPLACE_ONE if dp_events.is_pure(self.step) else NEIGHBOURS[self.relation]
 
     @lru_cache(maxsize=1024)  # noqa: B019  (events are few and small)
     def renyi(self) -> np.ndarray:
         """Return the Renyi divergence of the whole run at all orders of `ORDERS`, [len(ORDERS)], read-only."""
         if self.proved and self.N is not None:  # `dp_accounting` takes seconds
-            curve = self.steps * without_replacement_rdp(self.q, self.z)
+            curve = self.steps * curves.without_replacement_rdp(self.q, self.z)
         else:
-            accountant = RdpAccountant(ORDERS, self.neighbours)
+            accountant = RdpAccountant(curves.ORDERS, self.neighbours)
             if not accountant.supports(self.run):
                 raise ConfigError("event: must have a Renyi divergence that is known, by which it is composed with "
                                   f"others, got {self.step}")
@@ -232,153 +180,95 @@ class PrivacyEvent:
 
     @lru_cache(maxsize=4096)  # noqa: B019
     def value(self, delta: float, accountant: str = "") -> float:
-        """Return epsilon of the whole run at delta by one of `ACCOUNTANTS`, by default the tightest.
-
-        It holds for publishing the weights after every step, and is infinite without noise.
-        """
-        taken = self.accountants  # raises if none is proved
-        accountant = accountant or taken[0]
-        if accountant not in (self.proved.accountants if self.proved else taken):
-            is_bare = self.proved is not None and not self.proved.amplified
-            reason = f"; amplification by sampling is not proved for {self.sampler} batches" if is_bare else ""
+        """Return epsilon of the whole run, every step published, by one accountant, by default the tightest."""
+        accountant = accountant or self.accountants[0]
+        # All that are proved, so also pld of little noise, which `accountants` leaves out.
+        proved = self.proved.accountants if self.proved else self.accountants
+        if accountant not in proved:
             raise UnsupportedAccounting(f"accountant {accountant!r}: not proved for sampler {self.sampler} with "
-                                        f"relation {self.relation}, only {', '.join(taken)}{reason}")
+                                        f"relation {self.relation}, only {', '.join(proved)}")
         check_delta(delta)
         if self.noiseless:
             return math.inf
-        if self.mu is not None and accountant == "pld":
-            return gdp_eps(self.mu, delta)
-        return ACCOUNTANTS[accountant].epsilon(self, delta)
+        if accountant == "pld":
+            return composed_epsilon([self], 0.0, delta)[0]
+        if accountant == "gdp":
+            return curves.gdp_eps(math.inf if self.mu is None else self.mu, delta)
+        convert = curves.improved_conversion if accountant == "rdp/improved" else curves.classic_conversion
+        return convert(curves.ORDERS, self.renyi(), delta)[0]
+
+    def noise_for(self, target_epsilon: float, delta: float, least: float = LEAST_NOISE_OVER_SENSITIVITY) -> float:
+        """Return the noise multiplier that gives the run an epsilon between 0.99 and 1 times `target_epsilon`."""
+        accountant, *_ = self.accountants
+
+        def epsilon_of(noise_multiplier: float) -> float:
+            return self.with_noise(noise_multiplier).value(delta, accountant)
+
+        return kept((self.with_noise(None), delta, accountant), target_epsilon, epsilon_of, least, lambda: calibrate(
+            target_epsilon, epsilon_of, "noise multiplier", LEAST_NOISE_OVER_SENSITIVITY, least))
 
 
-def gaussian(sampler: str, relation: str, noise_multiplier: float | None, steps: int, epochs: int,
+def gaussian(sampler: str, noise_multiplier: float | None, steps: int, epochs: int,
              **rates: Unpack[Rates]) -> PrivacyEvent:
     """Return the event of Gaussian noise on the sums of a sampler's batches; None is noise to be calibrated."""
-    samplers = parts_of("sampler", Sampler)
-    if sampler not in samplers:
-        raise ValueError(f"sampler: must be one of {', '.join(samplers)}, got {sampler!r}")
-    needed = samplers[sampler].rate_names
+    part = parts_of("sampler", Sampler)[sampler]
+    needed = part.rate_names
     if set(rates) != set(needed):
         raise ValueError(f"rates: must be {' and '.join(needed) or 'none'} for sampler {sampler}, got "
                          f"{' and '.join(rates) or 'none'}")
     if noise_multiplier is not None and not noise_multiplier >= 0:
         raise ValueError(f"noise_multiplier: must be >= 0, got {noise_multiplier}")
-    step: DpEvent = GaussianDpEvent(noise_multiplier)
+    step: dp.DpEvent = dp.GaussianDpEvent(noise_multiplier)
     if "sampling_rate" in rates:
-        step = PoissonSampledDpEvent(rates["sampling_rate"], step)
+        step = dp.PoissonSampledDpEvent(rates["sampling_rate"], step)
     elif "N" in rates:
-        step = SampledWithoutReplacementDpEvent(rates["N"], rates["m"], step)
-    event = PrivacyEvent(step, steps, epochs, relation, sampler)
+        step = dp.SampledWithoutReplacementDpEvent(rates["N"], rates["m"], step)
+    event = PrivacyEvent(step, steps, epochs, part.relation, sampler)
     if needed and not 0 < event.q <= 1:
         raise ValueError(f"sampling rate: must be > 0 and at most 1, got {event.q}")
     return event
 
 
-class Accountant(NamedTuple):
-    """A way from an event and delta to epsilon."""
-
-    conversion: str  # of the curve, as `Epsilon` names it
-    epsilon: Callable[[PrivacyEvent, float], float]
-
-
-def _pld(event: PrivacyEvent, delta: float) -> float:
-    """Return epsilon from privacy-loss distributions: of steps if the sampler is known, otherwise `dp_accounting`'s."""
-    if event.proved:
-        return pld_epsilon(loss_distribution(event), delta, event.steps)
-    return _pld_of_events([event.run], event.neighbours, delta)
-
-
-ACCOUNTANTS = {
-    "pld": Accountant("pld", _pld),
-    "rdp/improved": Accountant("improved", lambda event, delta: improved_conversion(ORDERS, event.renyi(), delta)[0]),
-    "rdp/classic": Accountant("classic", lambda event, delta: classic_conversion(ORDERS, event.renyi(), delta)[0]),
-    "gdp": Accountant("exact", lambda event, delta: gdp_eps(math.inf if event.mu is None else event.mu, delta)),
-}
-
-
-def noise_multiplier_for(target_epsilon: float, event: PrivacyEvent, delta: float,
-                         least: float = LEAST_NOISE_OVER_SENSITIVITY) -> float:
-    """Return the noise multiplier that `event` needs for an epsilon between 0.99 and 1 times `target_epsilon`."""
-    accountant, *_ = event.accountants
-
-    def epsilon_of(noise_multiplier: float) -> float:
-        return event.with_noise(noise_multiplier).value(delta, accountant)
-
-    return kept((event.with_noise(None), delta, accountant), target_epsilon, epsilon_of, least, lambda: calibrate(
-        target_epsilon, epsilon_of, "noise multiplier", LEAST_NOISE_OVER_SENSITIVITY, least))
-
-
 def interval_of(*events: PrivacyEvent) -> float:
-    """Return the interval of a common grid of privacy losses; it is fine where rounding small losses would count.
-
-    A single event with little noise has a coarse grid, as its losses spread widely; several events may have one, too.
-    """
+    """Return the interval of the events' common grid of privacy losses; refuse one whose noise is too small for any."""
+    for event in events:
+        noise = event.noise_multiplier
+        if noise is None or noise < LEAST_NOISE_OVER_SENSITIVITY:
+            raise TooLittleNoise(f"noise_multiplier: must be at least {LEAST_NOISE_OVER_SENSITIVITY} for a "
+                                 "privacy-loss distribution (smaller noise has an epsilon in the hundreds, and a grid "
+                                 f"of hundreds of millions), got {noise}")
     if len(events) == 1 and events[0].z < LITTLE_NOISE:
-        return COARSEST
-    largest = DISCRETIZATION if len(events) == 1 else COARSEST
-    return max(min(sufficient_interval(*(event.losses for event in events)), largest), FINEST)
+        return curves.COARSEST
+    largest = curves.DISCRETIZATION if len(events) == 1 else curves.COARSEST
+    return max(min(sufficient_interval(*(event.losses for event in events)), largest), curves.FINEST)
 
 
-def sufficient_interval(*runs: tuple[int, float]) -> float:
-    """Return the interval of a grid of privacy losses at which rounding adds 0.2% to the variance of their sum.
-
-    Rounding adds at most interval^2/4 to the variance of each of the composed losses, `PrivacyEvent.losses` of every
-    run.
-    """
+def sufficient_interval(*runs: tuple[int, float]) -> float:  # `PrivacyEvent.losses` of every run
+    """Return the interval of a grid of privacy losses at which rounding adds 0.2% to the variance of their sum."""
     counts, variances = zip(*runs, strict=True)
-    return math.sqrt(0.008 * sum(variances) / sum(counts))
+    return math.sqrt(0.008 * sum(variances) / sum(counts))  # rounding adds at most interval^2/4 to each variance
 
 
-def loss_distribution(event: PrivacyEvent, interval: float | None = None) -> LossDistribution:
-    """Return the privacy-loss distribution of the whole run, from which epsilon follows at any delta.
-
-    Sampled batches compose the losses of steps. Others are one Gaussian mechanism of sensitivity 1 with noise 1/mu.
-    Epsilon is valid on any grid, by default of `interval_of(event)`; a coarse grid is faster and gives a larger
-    epsilon.
-    """
-    check_losses(event)
+def loss_distribution(event: PrivacyEvent, interval: float | None = None) -> curves.LossDistribution:
+    """Return the privacy-loss distribution of the whole run; a coarse grid is faster and gives a larger epsilon."""
     interval = interval or interval_of(event)
-    if event.mu is not None:
-        return poisson_losses(1.0, 1 / event.mu, interval)
+    if event.mu is not None:  # one Gaussian mechanism of sensitivity 1
+        return curves.poisson_losses(1.0, 1 / event.mu, interval)
     losses_of_step = load(parts_of("sampler", Sampler)[event.sampler].losses)  # the sampler's function, given by name
     return losses_of_step(event.q, event.z, interval).self_compose(event.steps)
 
 
-def check_losses(event: PrivacyEvent) -> None:
-    """Refuse an event without a privacy-loss distribution: none is proved, or its noise is too small for the grid."""
-    noise = event.noise_multiplier
-    if event.accountants and (noise is None or noise < LEAST_NOISE_OVER_SENSITIVITY):  # raises if none is proved
-        raise TooLittleNoise(f"noise_multiplier: must be at least {LEAST_NOISE_OVER_SENSITIVITY} for a "
-                             "privacy-loss distribution (smaller noise has an epsilon in the hundreds, and a grid of "
-                             f"hundreds of millions), got {noise}")
-
-
-def pld_epsilon(losses: LossDistribution, delta: float, steps: int) -> float:
-    """Return epsilon from the privacy-loss distribution of `steps` composed steps, never below the true epsilon.
-
-    Composition by Fourier transforms misplaces up to steps x 2^-53 of probability, as measured against exact Gaussian
-    compositions of up to 10^6 steps. About ten times this error, steps x 10^-15, is subtracted from delta.
-    """
+def pld_epsilon(losses: curves.LossDistribution, delta: float, steps: int) -> float:
+    """Return epsilon from the privacy-loss distribution of `steps` composed steps, never below the true epsilon."""
     min_delta = steps * MIN_DELTA_PER_STEP
     if delta < min_delta:
         raise UnsupportedAccounting(f"delta: must be at least {min_delta:.3g} for a privacy-loss distribution of "
                                     f"{steps} steps, below which its rounding errors count, got {delta:.3g}; use a "
                                     "larger one, or an accountant other than pld")
+    # Composition by Fourier transforms misplaces up to steps x 2^-53 of probability, as measured against exact Gaussian
+    # compositions of up to 10^6 steps. This is about ten times as much.
     rounding_margin = min_delta / 10
     return float(losses.get_epsilon_for_delta(delta - rounding_margin))
-
-
-def _pld_of_events(events: Sequence[DpEvent], relation: NeighboringRelation, delta: float) -> float:
-    """Return epsilon of composed events by `dp_accounting`; exact for Gaussians alone, infinite for a tiny delta."""
-    together = ComposedDpEvent(list(events))
-    mu = gaussian_mu(together)
-    if mu is not None:
-        return gdp_eps(mu, delta)
-    min_delta = sum(count for _, count in mechanisms(together)) * MIN_DELTA_PER_STEP
-    if delta < min_delta:
-        return math.inf
-    rounding_margin = min_delta / 10  # as in `pld_epsilon`
-    return float(PLDAccountant(relation).compose(together).get_epsilon(delta - rounding_margin))
 
 
 def composed_epsilon(events: Sequence[PrivacyEvent], extra_mu: float, delta: float) -> tuple[float, str]:
@@ -390,36 +280,28 @@ def composed_epsilon(events: Sequence[PrivacyEvent], extra_mu: float, delta: flo
     if any(event.noiseless for event in events):
         return math.inf, "exact"
     if all(event.mu is not None for event in events):
-        return gdp_eps(math.hypot(extra_mu, *(event.mu or 0.0 for event in events)), delta), "exact"
+        return curves.gdp_eps(math.hypot(extra_mu, *(event.mu or 0.0 for event in events)), delta), "exact"
     # Equal events become one longer run: composing its steps at once is faster.
     runs = [replace(event, steps=event.steps * count, epochs=event.epochs * count)
             for event, count in Counter(events).items()]
     if all(event.proved for event in events):
-        for event in events:
-            check_losses(event)
         interval = interval_of(*runs)
         total, *others = (loss_distribution(run, interval) for run in runs)
         if extra_mu:
-            others.append(poisson_losses(1.0, 1 / extra_mu, interval))
+            others.append(curves.poisson_losses(1.0, 1 / extra_mu, interval))
         for losses in others:
             total = total.compose(losses)
         n_losses = sum(count for count, _ in (run.losses for run in runs)) + bool(extra_mu)
         return pld_epsilon(total, delta, n_losses), "pld"
     relations = {run.neighbours for run in runs}
-    dp_events = [run.run for run in runs] + ([GaussianDpEvent(1 / extra_mu)] if extra_mu else [])
-    if len(relations) == 1 and all(PLDAccountant(*relations).supports(dp_event) and fits_grid(dp_event)
-                                   for dp_event in dp_events):
-        return _pld_of_events(dp_events, relations.pop(), delta), "pld"
-    curve = sum((run.renyi() for run in runs), np.array(ORDERS) * extra_mu**2 / 2)  # Renyi divergence, [orders]
-    value = improved_conversion(ORDERS, curve, delta)[0] if np.isfinite(curve).any() else math.inf
+    stated = [run.run for run in runs] + ([dp.GaussianDpEvent(1 / extra_mu)] if extra_mu else [])
+    if len(relations) == 1 and all(dp_events.has_losses(event, *relations) for event in stated):
+        return dp_events.composed_pld(stated, relations.pop(), delta), "pld"
+    curve = sum((run.renyi() for run in runs), np.array(curves.ORDERS) * extra_mu**2 / 2)  # Renyi divergence, [orders]
+    value = curves.improved_conversion(curves.ORDERS, curve, delta)[0] if np.isfinite(curve).any() else math.inf
     return value, "improved"
 
 
 def sensitivity(C: float, relation: str) -> float:
-    """Return the sensitivity of a sum over records whose contributions have norm at most C.
-
-    It is C if a record is added or removed, and 2 C if a record is replaced by another.
-    """
-    if relation not in RELATIONS:
-        raise ValueError(f"relation: must be one of {', '.join(RELATIONS)}, got {relation!r}")
+    """Return the sensitivity of a sum over records whose contributions have norm at most C: C or 2 C, by relation."""
     return C if relation == "add/remove" else 2 * C

@@ -26,13 +26,9 @@ DELTA_SHARE = 1e-3  # the noise sampler's share of delta
 
 
 def optical_enlargement(config: TrialConfig) -> float:
-    """Return eta of the photonic mechanism: every optical signal gets noise sigma (1 + eta) instead of sigma > 0.
-
-    The larger noise covers two errors: of float64 when a signal is clipped to tau_f, and of rounding the signal to the
-    grid of the noise.
-    """
+    """Return eta of the photonic mechanism: every optical signal gets noise sigma (1 + eta) instead of sigma > 0."""
     width = sum(config.layer_sizes[1:])  # numbers in a signal
-    clipped_sensitivity = 1 + (width + 16) * UNIT  # in units of tau_f
+    clipped_sensitivity = 1 + (width + 16) * UNIT  # in units of tau_f: float64's error when a signal is clipped to it
     return _enlargement(clipped_sensitivity, config.sigma / config.tau_f, width, name="sigma/tau_f")
 
 
@@ -66,13 +62,10 @@ def accounted_delta(config: TrialConfig) -> float:
 
 
 def within_delta(config: TrialConfig, epsilon: float, runs: float = 1) -> bool:
-    """Whether (1 + e^epsilon) tau is within the noise sampler's share of delta, `DELTA_SHARE`.
-
-    tau is the total variation between the sampler and the exact noise, over all draws of `runs` runs. The comparison is
-    of logarithms, because e^epsilon may overflow.
-    """
+    """Whether the noise sampler's error over all draws of `runs` runs is within its share of delta, `DELTA_SHARE`."""
     if not config.secure:
         return True
+    # log of (1 + e^epsilon) times the total variation from exact noise; e^epsilon may overflow
     log_cost = math.log(runs * draws(config) * TOTAL_VARIATION) + math.log1p(math.exp(-epsilon)) + epsilon
     return log_cost <= math.log(DELTA_SHARE * config.delta)
 

@@ -1,13 +1,9 @@
 """`label` epsilon: the guarantee of optical noise when features are public and only labels are private.
 
 h and phi' are then fixed, and an update is post-processing of scale(B e_i) + g_i. This is a Gaussian mechanism of
-sensitivity 2 tau_B and noise sigma in every layer. Layers have independent noise and compose. The output layer counts
-as a layer, and nothing is private if its error has no noise. BP perturbs its error once for all layers: one release.
-`joint_release` perturbs the stacked projection, of norm at most tau_B, and decodes the output layer's error from it:
-also one release. `denoise` is post-processing, because B is public, and changes nothing here.
-
-Projector `opu_physical` has no Gaussian noise. The cost of a participation follows from photons (`photon`), and the
-rest is the same. Its output layer's error has no noise unless `joint_release` decodes it from the projection.
+sensitivity 2 tau_B and noise sigma in every layer, the output layer included. BP perturbs its error once for all
+layers, and `joint_release` all projections as one vector: one release. `denoise` is post-processing, as B is public.
+Projector `opu_physical` has photons in place of Gaussian noise (`photon`), and the rest is the same.
 
 A record participates at most once per epoch if an epoch is a partition. With fresh batches in every step, K ~
 Bin(steps, m/N). Batches are drawn without looking at the labels, so K may be revealed, and the loss averages over it:
@@ -37,19 +33,8 @@ RELATION = "replace-one label"
 LEAST_STEP, MOST_STEP = -20, 14  # range of k; the photon curve is evaluated at orders 1 + 2^(k/2)
 
 
-def label_dp_photonic_layer(alpha: Curve, sigma: float, tau_B: float) -> Curve:
-    """Return the Renyi divergence of one layer and one participation of a record, 2 alpha tau_B^2/sigma^2."""
-    return 2 * alpha * (tau_B / sigma) ** 2 if sigma > 0 else alpha * math.inf
-
-
 def label_mu(config: TrialConfig) -> float:
-    """Return mu, the parameter of Gaussian differential privacy, of one participation of a record in training.
-
-    It is the sensitivity of all releases of the participation together, over sigma, the standard deviation of the
-    optical noise. It is infinite if a layer's error is used without noise.
-    """
-    if not config.parts.mechanism.optical:
-        raise ValueError(f"mechanism: must be photonic, got {config.mechanism}")
+    """Return mu (Gaussian DP) of one participation in a photonic trial; infinite if an error is used without noise."""
     # BP (exact feedback) adds its noise to the output error itself, before it reaches any layer.
     if config.sigma == 0 or not (config.output_noise or config.parts.feedback.exact):
         return math.inf
@@ -57,34 +42,27 @@ def label_mu(config: TrialConfig) -> float:
 
 
 def _sensitivity(config: TrialConfig) -> float:
-    """Return the sensitivity of one participation of a record: 2 tau_B per release, composed over the releases.
-
-    Every layer is a release, except with BP (exact feedback) or `joint_release`, which release one noisy error for all.
-    """
+    """Return the sensitivity of one participation of a record: 2 tau_B per release, composed over the releases."""
     releases = 1 if config.parts.feedback.exact or config.joint_release else len(config.hidden) + 1
     return 2 * config.tau_f * math.sqrt(releases)
 
 
 @lru_cache(maxsize=1024)
 def with_sigma(config: TrialConfig) -> TrialConfig:
-    """Return the trial with the sigma that attains its `target_label_epsilon`; other trials unchanged.
-
-    The `gdp` label epsilon of all epochs is then at most the target and at least 0.99 of it. Epsilon grows with mu from
-    0 without bound, so every target > 0 can be met if every error gets noise. The configuration refuses other trials.
-    """
+    """Return the trial with the sigma that attains its `target_label_epsilon`; other trials unchanged."""
     target = config.target_label_epsilon
     if not target:
         return config
     # A record takes part in each of `draws` batches with probability q.
     draws, q, _ = config.parts.sampler.participations(config, config.epochs)
     delta = accounted_delta(config)
-    aim = 0.995 * target  # between 0.99 and 1 times the target
+    aim = 0.995 * target  # in the range of calibration
 
     def epsilon_of(mu: float) -> float:
         return binomial_gdp_eps(mu, draws, q, delta)
 
     def search() -> float:
-        low = high = 0.0  # log mu below and above the solution; epsilon grows with mu
+        low = high = 0.0  # log mu below and above the solution; epsilon grows with mu from 0 without bound
         while epsilon_of(math.exp(low)) > aim:
             low -= 1.0
         while epsilon_of(math.exp(high)) < aim:
@@ -96,25 +74,16 @@ def with_sigma(config: TrialConfig) -> TrialConfig:
 
 
 def label_epsilons(config: TrialConfig, epochs_done: int) -> list[Epsilon]:
-    """Return the label epsilons of the first `epochs_done` epochs of a trial: features are public, labels private.
-
-    `gdp` is exact for these Gaussians; `rdp` converts their Renyi curve classically. Projector `opu_physical` has only
-    `photon`, from the Renyi curve of its counts. The list is empty without the photonic mechanism.
-    """
-    if epochs_done < 1:
-        raise ValueError(f"epochs_done: must be >= 1, got {epochs_done}")
+    """Return the label epsilons of the first `epochs_done` epochs of a trial; none without the photonic mechanism."""
     if not config.parts.mechanism.optical:
         return []
     # A record takes part in each of `draws` batches with probability q; `how` says so in words.
     draws, q, how = config.parts.sampler.participations(config, epochs_done)
     note = f"features public, labels private; {how}"
     if config.physical:
-        value = math.inf
-        if config.joint_release:
-            value = photon_eps(config, draws, q, config.delta)
-            note += "; of the device's matrix of this seed"
-        else:
-            note += "; infinite: the output layer's error is used without noise"
+        value = photon_eps(config, draws, q, config.delta) if config.joint_release else math.inf
+        note += ("; of the device's matrix of this seed" if config.joint_release else
+                 "; infinite: the output layer's error is used without noise")
         values = [("photon", value, "improved")]
     else:
         mu, delta = label_mu(with_sigma(config)), accounted_delta(config)
@@ -128,11 +97,7 @@ def label_epsilons(config: TrialConfig, epochs_done: int) -> list[Epsilon]:
 
 
 def photon_eps(config: TrialConfig, draws: int, q: float, delta: float) -> float:
-    """Return the label epsilon at delta of projector `opu_physical`, whose noise is that of counted photons.
-
-    A record takes part K ~ Bin(draws, q) times. Every Renyi order gives a valid epsilon. The search for the best order
-    starts at that of a Gaussian and goes downhill, because each order takes a second.
-    """
+    """Return the label epsilon of K ~ Bin(draws, q) participations whose noise is that of counted photons."""
     def epsilon_at(step: int) -> float:
         """Return epsilon by the Renyi divergence of order alpha = 1 + 2^(step/2)."""
         alpha = 1 + 2.0 ** (step / 2)
@@ -144,7 +109,8 @@ def photon_eps(config: TrialConfig, draws: int, q: float, delta: float) -> float
         improved, _ = improved_conversion([alpha], curve, delta)
         return min(classic, improved)
 
-    # A Gaussian with divergence c alpha has its best order near alpha - 1 = sqrt(log(1/delta)/c).
+    # Every order gives a valid epsilon, and takes a second: go downhill from the best order of a Gaussian. With
+    # divergence c alpha it is near alpha - 1 = sqrt(log(1/delta)/c).
     c = draws * q * label_divergence(2.0, config) / 2
     start = round(math.log2(math.log(1 / delta) / c)) if 0 < c < math.inf else LEAST_STEP
     step = min(max(start, LEAST_STEP), MOST_STEP)
@@ -159,36 +125,25 @@ def photon_eps(config: TrialConfig, draws: int, q: float, delta: float) -> float
 
 
 def binomial_gdp_eps(mu: float, draws: int, q: float, delta: float) -> float:
-    """Return epsilon of K releases that are mu-Gaussian DP each, for K ~ Bin(draws, q), which may be public.
-
-    K releases together are (mu sqrt(K))-Gaussian DP; at q = 1, K = draws. Otherwise delta(epsilon) is the average over
-    K. Counts K in the upper tail, of probability delta/10^6, are charged with delta(epsilon) = 1.
-    """
+    """Return epsilon of K releases that are mu-Gaussian DP each, for K ~ Bin(draws, q), which may be public."""
     if math.isinf(mu):
         return math.inf
     if q == 1:
         return gdp_eps(mu * math.sqrt(draws), delta)
-    max_k = int(stats.binom.isf(delta * 1e-6, draws, q))
+    max_k = int(stats.binom.isf(delta * 1e-6, draws, q))  # a larger K is charged with delta(epsilon) = 1
     k = np.arange(1, max_k + 1)
     probabilities, tail_probability = stats.binom.pmf(k, draws, q), stats.binom.sf(max_k, draws, q)
-
     return smallest_epsilon(
         lambda epsilon: float(probabilities @ gdp_delta(mu * np.sqrt(k), epsilon)) + tail_probability - delta)
 
 
 def _participating(exponent: Curve, draws: int, q: float) -> Curve:
-    """Return (alpha - 1) times the Renyi divergence of order alpha, of K ~ Bin(draws, q) participations together.
-
-    It is draws log(1 - q + q e^exponent), with exponent (alpha - 1) D for the divergence D of one participation.
-    """
+    """Return (alpha - 1) D of K ~ Bin(draws, q) participations of a record, from (alpha - 1) D of one, `exponent`."""
     log_1_minus_q = math.log1p(-q) if q < 1 else -math.inf
-    return draws * np.logaddexp(log_1_minus_q, math.log(q) + exponent)  # logarithms cannot overflow
+    return draws * np.logaddexp(log_1_minus_q, math.log(q) + exponent)  # draws log(1 - q + q e^exponent)
 
 
 def binomial_rdp_eps(mu: float, draws: int, q: float, delta: float) -> float:
     """Return an upper bound on `binomial_gdp_eps`: a release has divergence alpha mu^2/2; classic conversion."""
-    if math.isinf(mu):
-        return math.inf
     curve = _participating((ALPHAS - 1) * ALPHAS * (mu * mu) / 2, draws, q) / (ALPHAS - 1)
-    epsilon, _ = classic_conversion(ALPHAS, curve, delta)
-    return epsilon
+    return classic_conversion(ALPHAS, curve, delta)[0]

@@ -9,6 +9,7 @@ from pipeline.trials.config import TrialConfig
 from pipeline.trials.naming import composable
 
 RECORDED = "simulate the guarantee, and a release needs secret noise"
+SECRET = "came from the operating system, and nothing of them was recorded"
 
 
 def noise_statement(sources: Iterable[str]) -> str:
@@ -21,10 +22,9 @@ def noise_statement(sources: Iterable[str]) -> str:
     if not n_secret:
         return f"the noise comes from a recorded seed, so these trials {RECORDED}"
     if not n_recorded:
-        return "noise and batches came from the operating system, and nothing of them was recorded"
-    return (f"the noise of {n_recorded} of {len(sources)} trials comes from a recorded seed, so these "
-            f"{RECORDED}; noise and batches of the other {n_secret} came from the operating system, and nothing of "
-            "them was recorded")
+        return f"noise and batches {SECRET}"
+    return (f"the noise of {n_recorded} of {len(sources)} trials comes from a recorded seed, so these {RECORDED}; "
+            f"noise and batches of the other {n_secret} {SECRET}")
 
 
 def standing(sources: Iterable[str]) -> str:

@@ -43,15 +43,12 @@ class Statement:
 
 
 def statements(experiment: Experiment, by_epoch: bool = False) -> list[Statement]:
-    """Return the statements on every setting of `experiment.possible`.
-
-    Trials with optical noise on projector 'opu_physical' have one statement per seed, because their label epsilon
-    depends on the matrix.
-    """
+    """Return the statements on every setting of `experiment.possible`."""
     # Earlier versions trained sums in floating point: they are not trained any more, but still accounted for.
     check_promises((trial for trial in experiment.possible if not sums_in_floating_point(trial)), None)
     trials_by_setting: dict[TrialConfig, list[TrialConfig]] = {}
     for trial in experiment.possible:
+        # with counted photons the label epsilon depends on the seed's matrix
         without_seed = trial if _counts_photons(trial) else TrialConfig(trial.given, seed=0)
         trials_by_setting.setdefault(without_seed, []).append(trial)
     return [_statement(trials, experiment, by_epoch) for trials in trials_by_setting.values()]
@@ -149,10 +146,8 @@ def aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
 
 
 def _rows(epsilons: Sequence[Epsilon]) -> list[tuple[str, ...]]:
-    """Return table rows (value, kind and formulas, relation, sampler, delta), merged if only their formulas differ.
-
-    `first/epochs, first/iterations` is shortened to `first`; a formula with a single variant stays as it is.
-    """
+    """Return table rows (value, kind and formulas, relation, sampler, delta), merged if only their formulas differ."""
+    # `first/epochs, first/iterations` is shortened to `first`; a formula with a single variant stays as it is.
     variants_by_row: dict[tuple[str, ...], dict[str, list[str]]] = {}
     for epsilon in epsilons:
         row = (f"{epsilon.value:.4g}", epsilon.kind, epsilon.relation, epsilon.sampler, f"{epsilon.delta:g}")

@@ -5,8 +5,7 @@ counts y_k ~ Poisson(phi |r +- a_k.x|^2 + dark), independent given x, and
 
     D_alpha(Poi(a) || Poi(b)) = (a^alpha b^(1-alpha) - alpha a + (alpha - 1) b)/(alpha - 1),
 
-which adds up over pixels and exposures. Full well, read noise, ADC and retrieval, scale, `denoise` and the decoded
-error of the output layer are post-processing.
+which adds up over pixels and exposures. All that follows the counts is post-processing.
 
 Which errors can two labels y and y' give? Features and weights are the same, so the softmax p is the same. Let S be the
 components other than y and y' with p_c > t; they are +1 for both labels. Component y is -1 or 0 for label y and +1 or 0
@@ -15,8 +14,7 @@ for label y', and component y' the other way round. So, with a, b, c, d in {0, 1
     positive part: S and, if b, y'  ->  S and, if a, y        negative part: y, if c  ->  y', if d
 
 and as p sums to 1, |S| + a + b <= 1/t. The two parts are exposed one after the other, so their divergences add. The
-maximum over all choices of a, b, c, d and S is never too small. It is too large only if no p attains the choices
-together.
+maximum over all choices of a, b, c, d and S is too large only if no p attains the choices together.
 """
 
 from __future__ import annotations
@@ -43,11 +41,7 @@ def most_positive(threshold: float, n_classes: int) -> int:
 
 
 def label_divergence(alpha: float, config: TrialConfig) -> float:
-    """Return the Renyi divergence of order alpha > 1 of one participation of a record, for the worst two labels.
-
-    It is that of the photon counts of one pass through the optical processor, whose matrix follows from the trial's
-    seed. It is proportional to the light.
-    """
+    """Return the Renyi divergence, alpha > 1, of a record's photon counts in one pass, for the worst two labels."""
     camera, n_classes = camera_of(config), config.layer_sizes[-1]
     reference_counts = camera.photons_per_unit * camera.reference**2  # from the reference beam alone
     per_count = _label_divergence(
@@ -59,11 +53,10 @@ def label_divergence(alpha: float, config: TrialConfig) -> float:
 @lru_cache(maxsize=4096)
 def _label_divergence(alpha: float, seed: int, n_classes: int, n_pixels: int, ratio: float, dark: float,
                       threshold: float) -> float:
-    """Return `label_divergence` divided by the counts from the reference beam alone."""
+    """Return `label_divergence`, which is proportional to the light, over the counts from the reference beam alone."""
     matrix = transmission(seed, n_classes, n_pixels) / (ratio * math.sqrt(2 * n_classes))
-    most = most_positive(threshold, n_classes)
     worst_divergence = exact_bound if n_classes <= MOST_CLASSES else least_intensity_bound
-    return worst_divergence(alpha, matrix, dark, most)
+    return worst_divergence(alpha, matrix, dark, most_positive(threshold, n_classes))
 
 
 def exact_bound(alpha: float, matrix: np.ndarray, dark: float, most: int) -> float:
@@ -93,11 +86,7 @@ def exact_bound(alpha: float, matrix: np.ndarray, dark: float, most: int) -> flo
 
 
 def _pairwise(alpha: float, matrix: np.ndarray, dark: float, masks: list[int]) -> np.ndarray:
-    """Return the Renyi divergence D_alpha between the photon counts of all pairs of patterns, [len(masks), len(masks)].
-
-    It adds up over both exposures and all pixels. With means a and b, the sum of a^alpha b^(1-alpha) over pixels is a
-    matrix product. The result is infinite if float64 overflows.
-    """
+    """Return D_alpha between all pairs of patterns, [len(masks), len(masks)]; infinite if float64 overflows."""
     n_classes, n_pixels = matrix.shape
     patterns = np.array([[mask >> c & 1 for c in range(n_classes)] for mask in masks], dtype=np.float64)
     mixed, total = np.zeros((len(masks), len(masks))), np.zeros(len(masks))
@@ -106,6 +95,7 @@ def _pairwise(alpha: float, matrix: np.ndarray, dark: float, masks: list[int]) -
             field = patterns @ matrix[:, start:start + PIXELS].astype(np.complex128)
             for phase in (1.0, -1.0):  # of the reference, in the two exposures
                 log_mean = np.log(np.abs(phase + field) ** 2 + dark)
+                # the sum of a^alpha b^(1-alpha) over pixels, for means a and b, is a matrix product
                 mixed += np.exp(alpha * log_mean) @ np.exp((1 - alpha) * log_mean).T
                 total += np.exp(log_mean).sum(axis=1)
         divergences = (mixed - alpha * total[:, None] + (alpha - 1) * total) / (alpha - 1)

@@ -8,35 +8,24 @@ from collections.abc import Sequence
 import numpy as np
 from scipy import stats
 
+from pipeline.accounting import curves
 from pipeline.accounting.claimed import a1_alt, a3_saturating, prop3_first, prop3_second, rho_of
 from pipeline.accounting.column import corrected_column_replace_one, epsilon_of_column, g
-from pipeline.accounting.curves import (
-    ORDERS,
-    classic_conversion,
-    improved_conversion,
-    lemma3_rdp,
-    smallest_epsilon,
-    without_replacement_rdp,
-)
+from pipeline.accounting.curves import ORDERS, classic_conversion
 
 
 def certified_component_norm(tau_B: Sequence[float], gamma: Sequence[float], tau_h_prev: Sequence[float],
                              bias: bool = True) -> float:
     """Return C, the largest Euclidean norm of one record's contribution if error and activations are clipped.
 
-        C^2 = sum over layers l of tau_{B,l}^2 gamma_l^2 (tau_{h,l-1}^2 + 1)
-
-    tau_B bounds the projected error, and for the output layer, which is last, the error itself. gamma bounds the slope
-    of the activation function, 1 for the output layer. tau_h_prev bounds the activations that enter a layer.
+    tau_B bounds the projected error, gamma the slope of the activation function, tau_h_prev the activations that enter.
     """
-    squared_norms = [(B * g) ** 2 * (h**2 + bias) for B, g, h in zip(tau_B, gamma, tau_h_prev, strict=True)]  # by layer
-    return math.sqrt(sum(squared_norms))
+    layers = zip(tau_B, gamma, tau_h_prev, strict=True)
+    return math.sqrt(sum((B * slope) ** 2 * (h**2 + bias) for B, slope, h in layers))
 
 
 def leekifer_sensitivity(gamma: float, beta: float, tau_e: float, tau_h: float, L: int, m: int) -> float:
     """Return the replace-one sensitivity of the mean update of L equal layers (Lee & Kifer 2020, Section 4.2).
-
-        2 gamma beta tau_e sqrt((1 + tau_h^2) L)/m
 
     gamma bounds |phi'|, the slope of the activation; beta is the spectral norm of the feedback matrices; tau_e and
     tau_h are norms to which error and activations are clipped.
@@ -48,21 +37,25 @@ def leekifer_epsilon(N: int, m: int, noise_multiplier: float, T: int, delta: flo
                      orders: Sequence[int] = ORDERS) -> dict[str, float]:
     """Return epsilon of T steps on batches of m out of N records (Wang, Balle & Kasiviswanathan 2019, Theorem 27).
 
-    The noise multiplier is sigma m/sensitivity, for noise of standard deviation sigma on the mean. Lee & Kifer's table
-    is `epsilon_classic`, truncated to two decimals; `order` attains it. `epsilon_improved` converts the same curve
-    tighter.
+    Lee & Kifer's table is `epsilon_classic`, truncated to two decimals; `order` attains it. `epsilon_improved` converts
+    the same curve tighter.
     """
-    curve = T * without_replacement_rdp(m / N, noise_multiplier, tuple(orders))
+    curve = T * curves.without_replacement_rdp(m / N, noise_multiplier, tuple(orders))
     classic, order = classic_conversion(orders, curve, delta)
-    improved, _ = improved_conversion(orders, curve, delta)
+    improved, _ = curves.improved_conversion(orders, curve, delta)
     return {"epsilon_classic": classic, "order": order, "epsilon_improved": improved}
 
 
 def leekifer_epsilon_lemma3_printed(N: int, m: int, noise_multiplier: float, T: int, delta: float,
                                     orders: Sequence[int] = ORDERS) -> dict[str, float]:
     """Return the classic epsilon and its order by Lemma 3 as printed, which does not give the paper's own numbers."""
-    epsilon, order = classic_conversion(orders, T * lemma3_rdp(m / N, noise_multiplier, tuple(orders)), delta)
+    epsilon, order = classic_conversion(orders, T * curves.lemma3_rdp(m / N, noise_multiplier, tuple(orders)), delta)
     return {"epsilon_classic": epsilon, "order": order}
+
+
+def label_dp_photonic_layer(alpha: float, sigma: float, tau_B: float) -> float:
+    """Return the Renyi divergence of one layer and one participation of a record, 2 alpha tau_B^2/sigma^2."""
+    return 2 * alpha * (tau_B / sigma) ** 2 if sigma > 0 else math.inf
 
 
 def joint_layer_floor(alpha: float, lam: float, n_out: int, sigma: float, tau_B: float, gamma_max: float,
@@ -99,11 +92,8 @@ def joint_column_counterexample(m: int, n_in: int, n_out: int, sigma: float, tau
     `a3_times_n_in` multiplies a bound for one column by the n_in columns; `true_joint` is exact for all together. The
     neighbours differ only in the label of one record I: its projected error turns from +tau_B to -tau_B along some
     direction of the n_out rows. Record I has activations h_I [n_in], and every other one h_others. All phi' are equal,
-    as the bound assumes. Every row has covariance (sigma phi'/m)^2 H with H = sum_i h_i h_i^T. The means differ by 2
-    tau_B phi' h_I/m over all rows together, for any n_out. So the exact divergence of order alpha is, with H^+ the
-    pseudo-inverse,
-
-        2 alpha tau_B^2/sigma^2 h_I^T H^+ h_I
+    as the bound assumes. Every row has covariance (sigma phi'/m)^2 H with H = sum_i h_i h_i^T, and the means differ by
+    2 tau_B phi' h_I/m over all rows together, for any n_out.
     """
     for name, h in (("h_others", h_others), ("h_I", h_I)):
         if len(h) != n_in:
@@ -112,7 +102,7 @@ def joint_column_counterexample(m: int, n_in: int, n_out: int, sigma: float, tau
         raise ValueError(f"sigma must be > 0 and phi_prime other than 0, got {sigma} and {phi_prime}")
     changed, other = np.asarray(h_I, dtype=float), np.asarray(h_others, dtype=float)
     H = (m - 1) * np.outer(other, other) + np.outer(changed, changed)
-    leverage = float(changed @ np.linalg.pinv(H, hermitian=True) @ changed)
+    leverage = float(changed @ np.linalg.pinv(H, hermitian=True) @ changed)  # h_I^T H^+ h_I
     column_bound = a3_saturating(alpha, m, n_out, sigma, tau_B, gamma_min=phi_prime, gamma_max=phi_prime,
                                  tau_h_min=1.0, tau_h_max=1.0)  # the bounds of phi' and h cancel
     return {"a3_times_n_in": n_in * float(column_bound), "true_joint": 2 * alpha * (tau_B / sigma) ** 2 * leverage}
@@ -141,8 +131,7 @@ def epsilon_of_variance_ratio(R: float, n: int, delta: float) -> float:
 
     Both directions count. The privacy loss is affine in |x|^2, a chi-square variable, so its tails are exact.
     """
-    def excess(epsilon: float) -> float:
-        """Return the larger of the two hockey-stick divergences of order e^epsilon, minus delta."""
+    def excess(epsilon: float) -> float:  # of the larger hockey-stick divergence of order e^epsilon
         # Above |x|^2 = wide the wide density is more than e^epsilon times the narrow one; below |x|^2 = narrow the
         # narrow density is more than e^epsilon times the wide one.
         wide = 2 * (epsilon + n / 2 * math.log(R)) / (1 - 1 / R)
@@ -151,4 +140,4 @@ def epsilon_of_variance_ratio(R: float, n: int, delta: float) -> float:
         narrow_divergence = stats.chi2.cdf(narrow, n) - math.exp(epsilon) * stats.chi2.cdf(narrow / R, n)
         return max(wide_divergence, narrow_divergence) - delta
 
-    return smallest_epsilon(excess)
+    return curves.smallest_epsilon(excess)

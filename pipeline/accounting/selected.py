@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from dp_accounting.rdp import RdpAccountant
@@ -32,11 +31,11 @@ def selected_by_composition(events: Sequence[PrivacyEvent], delta: float,
                             # mu of each trial's noisy validation scores, 0 for one that holds out no record; empty:
                             # scores are not covered
                             scores: Sequence[float] = (),
+                            # whether trials with scores hold out the same records
                             one_split: bool = False) -> Epsilon:
     """Return epsilon of publishing the releases of all `events` together; infinite if one trial had no noise.
 
-    There is one event for each trial whose results anybody looked at. With `one_split` the trials with scores hold out
-    the same records; a record then pays for their training or for their scores, otherwise for both.
+    There is one event for each trial whose results anybody looked at.
     """
     relation = _common_value(events, "relation")
     check_delta(delta)
@@ -44,7 +43,7 @@ def selected_by_composition(events: Sequence[PrivacyEvent], delta: float,
     note = (f"all of {counted(len(events), 'trial')} composed: any of them may be published, the best for example; "
             f"{_COVERED if scores else _SCORES}")
     scores_mu = math.hypot(*scores)  # Gaussian mechanisms compose to the root of the summed squares
-    if one_split and scores_mu:  # a record in training, or one held out
+    if one_split and scores_mu:  # a record pays for training or, held out, for scores; otherwise for both
         trained_on_all = [event for event, mu in zip(events, scores, strict=True) if not mu]
         costs = composed_epsilon(events, 0.0, delta), composed_epsilon(trained_on_all, scores_mu, delta)
         value, conversion = max(costs)
@@ -59,9 +58,7 @@ def selected_by_random_stopping(events: Sequence[PrivacyEvent], delta: float, me
     """Return epsilon of publishing only the best of K trials, each drawn at random from the candidates.
 
     K is drawn before any result is seen, from the truncated negative binomial distribution with this shape and mean
-    (see `experiment.stopping`). Each trial is a random candidate, and the best trial is published with its candidate.
-    So its Renyi divergence is at most the largest divergence of any candidate, order by order. A record is in training
-    or in validation of a trial, so the larger of the two divergences counts.
+    (see `experiment.stopping`). `scores` has mu of each candidate's noisy validation scores; empty: not covered.
     """
     relation, sampler = _common_value(events, "relation"), _common_value(events, "sampler")
     check_delta(delta)
@@ -71,12 +68,13 @@ def selected_by_random_stopping(events: Sequence[PrivacyEvent], delta: float, me
         raise ValueError(f"shape: must be >= 0, got {shape}")
     value = math.inf
     if not any(event.noiseless for event in events):
-        rdp_accountants = []
-        for event in Counter(events):  # each distinct event once
-            rdp_accountants.append(RdpAccountant(neighboring_relation=event.neighbours).compose(event.run))
-        orders = rdp_accountants[0].orders
+        accountants = [RdpAccountant(neighboring_relation=event.neighbours).compose(event.run)
+                       for event in dict.fromkeys(events)]  # each once
+        orders = accountants[0].orders
+        # A trial is a random candidate, published with it, so its divergence is at most the largest of any candidate. A
+        # record is in training or in validation of a trial, so the larger of the two counts.
         score_curve = np.asarray(orders) * max(scores, default=0.0) ** 2 / 2
-        worst_curve = np.max([score_curve, *(accountant.rdp for accountant in rdp_accountants)], axis=0)
+        worst_curve = np.max([score_curve, *(accountant.rdp for accountant in accountants)], axis=0)
         value, _ = improved_conversion(orders, repeated(orders, worst_curve, mean, shape), delta)
     distribution = _NAMES.get(shape, f"negative binomial (shape {shape:g})")
     note = (f"the best of K trials, K {distribution} with mean {mean:g} and drawn beforehand; only the best is "
@@ -88,16 +86,13 @@ def selected_by_random_stopping(events: Sequence[PrivacyEvent], delta: float, me
 def repeated(orders: np.ndarray, curve: np.ndarray, mean: float, shape: float) -> np.ndarray:
     """Return the Renyi curve of the best of K runs, from the curve of one (Papernot & Steinke 2022, Theorems 2 and 6).
 
-    K has a truncated negative binomial distribution with shape eta and parameter gamma, or a Poisson distribution. With
-    order lambda and curve e(lambda), for every lambda > 1 and any lambda' >= 1:
+    K has a truncated negative binomial distribution with shape eta and parameter gamma, or a Poisson distribution. At
+    every order lambda > 1, with any lambda' >= 1 and delta'(epsilon) of one run:
 
         e(lambda) + (1 + eta)((1 - 1/lambda') e(lambda') + log(1/gamma)/lambda') + log(mean)/(lambda - 1)
         Poisson: e(lambda) + mean delta'(log(1 + 1/(lambda - 1))) + log(mean)/(lambda - 1).
-
-    delta'(epsilon) is delta of one run at epsilon. Orders are >= 1 and increase; the curve is infinite where there is
-    no bound.
     """
-    above_1, repeated_curve = orders > 1, np.full(len(orders), np.inf)
+    above_1, repeated_curve = orders > 1, np.full(len(orders), np.inf)  # orders increase; at 1 there is no bound
     if shape == POISSON:
         deltas = [compute_delta(orders, curve, math.log1p(1 / (order - 1)))[0] for order in orders[above_1]]
         second_term = np.array([mean * delta for delta in deltas])
@@ -112,7 +107,12 @@ def _common_value(events: Sequence[PrivacyEvent], field: str) -> str:
     """Return the value of a field, `relation` or `sampler`, that all events share."""
     if not events:
         raise ValueError("events: must be one per trial looked at, got none")
-    values = sorted({getattr(event, field) for event in events if event.accountants})  # raises if none is proved
-    if len(values) > 1:
-        raise UnsupportedAccounting(f"{field}: must be one for all trials, got {' and '.join(values)}")
-    return values[0]
+    return common(field, sorted(getattr(event, field) for event in events))
+
+
+def common(field: str, values: Iterable[object]) -> str:
+    """Return the value of a field that all trials share; refuse several."""
+    distinct = list(dict.fromkeys(map(str, values)))
+    if len(distinct) > 1:
+        raise UnsupportedAccounting(f"{field}: must be one for all trials, got {' and '.join(distinct)}")
+    return distinct[0]

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from pipeline.accounting.audited import guesses, one_run
 from pipeline.accounting.certified import certified_epsilons, event_of, with_noise
-from pipeline.accounting.claimed import RELATION, VARIANTS, abridged, claimed_epsilons, missing, not_described
+from pipeline.accounting.claimed import RELATION, abridged, claimed_epsilons, claimed_notes
 from pipeline.accounting.column import column_epsilons
 from pipeline.accounting.dp_events import noise_in_words
 from pipeline.accounting.epsilon import Epsilon
@@ -21,23 +21,14 @@ from pipeline.trials.config import TrialConfig
 from pipeline.trials.kinds import KINDS
 from pipeline.trials.naming import composable, counted, guarantee, to_ascii
 
-# Mironov 2012, "On significance of the least significant bits for differential privacy".
-REAL_NUMBERS = ("floating-point sums and samples are taken for real numbers (their last bits may tell more; Mironov "
-                "2012)")
 SECRET = "noise and batches come from the operating system's entropy, and nothing of it is recorded"
-PUBLISHED = ("inputs are shifted and scaled by published constants, which are means and deviations of the training "
-             "records and count as public")
-STATISTICS = "not covered: inputs are shifted and scaled by means and deviations of the training records"
-ELSEWHERE = "the noise comes from where the trainer draws it, as it states, and nothing of it is recorded here"
-OF_ROWS = "; the tag `privacy.certified` says whether the last bits of its rows are covered"
-UP_TO_ROUNDING = "up to rounding"  # value of `privacy.certified`
-ROUNDED_ROWS = ("rows of this trial came from elsewhere, or their bits depend on their neighbours: independent up to "
-                "float32 rounding; last bits not covered")
 RECORDED = "the noise comes from a recorded seed, and whoever knows that can subtract it"
 
 
 def account(config: TrialConfig, epochs_done: int) -> list[Epsilon]:
     """Return every epsilon that can be stated for a trial after `epochs_done` epochs, infinite ones included."""
+    if epochs_done < 1:
+        raise ValueError(f"epochs_done: must be >= 1, got {epochs_done}")
     config = with_noise(config)
     guarantees = [*label_epsilons(config, epochs_done), *certified_epsilons(config, epochs_done)]
     return [*claimed_epsilons(config, epochs_done), *column_epsilons(config), *cover(config, guarantees, epochs_done)]
@@ -64,8 +55,7 @@ def privacy_tags(config: TrialConfig) -> dict[str, str]:
         if any(epsilon.is_finite for epsilon in epsilons):
             certified = "true" if config.secure else "simulated"
     elif mechanism.kind(config) == "stated":
-        tightest, *_ = certified_epsilons(config, config.epochs)
-        certified, relation, notes = "stated", tightest.relation, _stated_notes(config, tightest)
+        certified, notes = "stated", _stated_notes(config)
     elif mechanism.optical:
         relation, notes = RELATION, _photonic_notes(config)
     else:
@@ -73,7 +63,9 @@ def privacy_tags(config: TrialConfig) -> dict[str, str]:
     if not features.raw:
         notes.append(f"inputs are {features.public_because(config)}")
     elif config.inputs == "standardized" and certified != "false":
-        notes.append(PUBLISHED if config.parts.data.spec.published else STATISTICS)
+        notes.append("inputs are shifted and scaled by published constants, which are means and deviations of the "
+                     "training records and count as public" if config.parts.data.spec.published else
+                     "not covered: inputs are shifted and scaled by means and deviations of the training records")
     if config.canaries:
         notes.append(_canary_audit(config))
     return {"privacy.certified": certified, "privacy.relation": relation, "privacy.sampler": config.sampler,
@@ -82,8 +74,10 @@ def privacy_tags(config: TrialConfig) -> dict[str, str]:
 
 def with_rounded_rows(tags: Mapping[str, str]) -> dict[str, str]:
     """Return the tags `privacy.*` of a secure trial of a trainer whose rows are independent only up to rounding."""
-    certified = tags["privacy.certified"].replace("true", UP_TO_ROUNDING)
-    return {**tags, "privacy.certified": certified, "privacy.notes": f"{tags['privacy.notes']}; {ROUNDED_ROWS}"}
+    notes = (f"{tags['privacy.notes']}; rows of this trial came from elsewhere, or their bits depend on their "
+             "neighbours: independent up to float32 rounding; last bits not covered")
+    return {**tags, "privacy.certified": tags["privacy.certified"].replace("true", "up to rounding"),
+            "privacy.notes": notes}
 
 
 def describe(config: TrialConfig, earlier: int = 0) -> str:
@@ -100,22 +94,18 @@ def describe(config: TrialConfig, earlier: int = 0) -> str:
                f"{counted(config.epochs, 'epoch')} in batches of {config.batch_size} ({config.sampler}), mechanism "
                f"`{config.mechanism}`.")
     epsilons = account(config, earlier + config.epochs)
-    paragraphs = [summary, *_guarantee_paragraphs(config, epsilons)]
+    paragraphs = [summary, _protection(config, epsilons)]
     for kind, of_kind in KINDS.items():
         if candidates := [epsilon for epsilon in epsilons if epsilon.kind == kind]:
             smallest = min(candidates, key=lambda epsilon: epsilon.value)
             value = str(smallest) if smallest.is_finite else "infinite, by every formula"
             paragraphs.append(f"**{kind}**: {value}. {of_kind.meaning}")
     paragraphs.append("The tag `privacy.notes` says what this rests on.")
-    return to_ascii("\n\n".join(paragraphs))
+    return to_ascii("\n\n".join(filter(None, paragraphs)))
 
 
 def price_lines(experiment: Experiment) -> Iterator[str]:
-    """Yield lines with the privacy cost of choosing and publishing the best trial of an experiment.
-
-    For trials drawn at random from `candidates` they also state the cost of publishing all of them. Fewer than two
-    trials of a grid leave no choice, and no lines.
-    """
+    """Yield lines on the cost of publishing an experiment's best trial, if it has a choice, or all that were drawn."""
     guaranteed = composable(experiment.trials)  # trials with a certified or stated epsilon
     if not experiment.plan.publishes_all:
         drawn = counted(len(guaranteed), "drawn trial")
@@ -129,10 +119,7 @@ def price_lines(experiment: Experiment) -> Iterator[str]:
 
 
 def _selection_lines(trials: Sequence[TrialConfig], selection: Selection) -> Iterator[str]:
-    """Yield indented lines: epsilon of publishing from `trials` by this selection, its note and where noise comes from.
-
-    Without an epsilon, the line says why.
-    """
+    """Yield epsilon of publishing from `trials` by this selection with its notes, or why there is none, indented."""
     try:
         epsilon = selected_epsilon(trials, selection)
     except UnsupportedAccounting as error:
@@ -142,12 +129,8 @@ def _selection_lines(trials: Sequence[TrialConfig], selection: Selection) -> Ite
 
 
 def bound_lines(trials: Sequence[TrialConfig]) -> Iterator[str]:
-    """Yield the epsilons of certified trials, if a record can contribute more than the norm that scales the noise.
-
-    Epsilon follows from the largest contribution, so it is larger than the noise multiplier alone suggests. Trials with
-    the same privacy event, delta, noise source and ratio share a line. No lines if all ratios round to 1.
-    """
-    groups: dict[tuple[PrivacyEvent, float, str, str], list[TrialConfig]] = {}
+    """Yield the epsilons of certified trials, if a record can contribute more than the norm that scales the noise."""
+    groups: dict[tuple[PrivacyEvent, float, str, str], list[TrialConfig]] = {}  # those of a group share their epsilons
     for trial in composable(trials):
         calibrated = with_noise(trial)
         ratio = f"{trial.parts.mechanism.sensitivity_ratio(trial):.4g}"
@@ -156,28 +139,28 @@ def bound_lines(trials: Sequence[TrialConfig]) -> Iterator[str]:
     if all(ratio == "1" for *_, ratio in groups):
         return
     yield "epsilon is of the most that a record contributes, not of the norm that noise is measured by:"
-    for (*_, ratio), group in groups.items():
-        first = group[0]  # all trials of a group have the same epsilons
+    for (*_, ratio), (first, *others) in groups.items():
         values = ", ".join(f"{epsilon.value:.4g} ({epsilon.variant})"
                            for epsilon in certified_epsilons(first, first.epochs))
-        yield (f"  {counted(len(group), 'trial')} with noise_multiplier {first.noise_multiplier:.4g}, {ratio} "
+        yield (f"  {counted(1 + len(others), 'trial')} with noise_multiplier {first.noise_multiplier:.4g}, {ratio} "
                f"times the norm: {values}")
 
 
-def _guarantee_paragraphs(config: TrialConfig, epsilons: list[Epsilon]) -> list[str]:
-    """Return a paragraph on what is protected, and whether secret noise keeps that guarantee or only simulates it."""
+def _protection(config: TrialConfig, epsilons: list[Epsilon]) -> str:
+    """Return a paragraph on what is protected, and what its noise makes of that; empty without a finite guarantee."""
     if not epsilons:
-        return ["**No guarantee**: nothing is stated of this trial's privacy."]
+        return "**No guarantee**: nothing is stated of this trial's privacy."
     finite_kinds = {epsilon.kind for epsilon in epsilons if epsilon.is_finite}
     if "stated" in finite_kinds:
-        return [f"**Stated** by the trainer, and **not checked**: {_noise_source_of_trainer(config)}."]
+        return f"**Stated** by the trainer, and **not checked**: {_noise_source(config)}."
     if not finite_kinds & {"certified", "label"}:
-        return []
+        return ""
     verb, protected = ("Certified", "features and labels") if "certified" in finite_kinds else (
         "Guaranteed", "labels alone")
-    rows = OF_ROWS if config.own_code else ""
-    return [f"**{verb}** for {protected}: {SECRET}{rows}." if config.secure else
-            f"**Simulated guarantee** for {protected}: {RECORDED}."]
+    if not config.secure:
+        return f"**Simulated guarantee** for {protected}: {RECORDED}."
+    rows = "; the tag `privacy.certified` says whether the last bits of its rows are covered"
+    return f"**{verb}** for {protected}: {SECRET}{rows if config.own_code else ''}."
 
 
 def _canary_audit(config: TrialConfig) -> str:
@@ -195,38 +178,43 @@ def _no_guarantee(config: TrialConfig) -> str:
     mechanism = config.parts.mechanism
     if mechanism.composed:  # for trainers that state a privacy event; this one has none
         return f"no noise, or no event that trainer '{config.trainer}' states; no guarantee"
-    if not mechanism.private and config.physical:  # a camera adds noise even without a mechanism
+    if mechanism.private:
+        return f"not certified: mechanism '{config.mechanism}' is an extension that states no guarantee"
+    if config.physical:  # a camera adds noise even without a mechanism
         return "no guarantee: the device's noise reaches what it projects, not the output layer's error"
-    if not mechanism.private:
-        return "no noise, no guarantee"
-    return f"not certified: mechanism '{config.mechanism}' is an extension that states no guarantee"
+    return "no noise, no guarantee"
+
+
+def _release_notes(config: TrialConfig) -> list[str]:
+    """Return clauses on the noise's origin, on the numbers for which the guarantee holds, and on what is logged."""
+    # Mironov 2012, "On significance of the least significant bits for differential privacy".
+    numbers = ("floating-point sums and samples are taken for real numbers (their last bits may tell more; Mironov "
+               "2012)")
+    if config.secure or config.exact:
+        method = "sums of integers and integer noise, without rounding"
+        if not config.parts.mechanism.certified:
+            method = f"on a grid, with integer noise 1 + {optical_enlargement(config):.1e} times as large"
+        of_rows = "" if config.parts.trainer.built_in else ", if rows are those of trial.rows"
+        sampler_share = f", and {DELTA_SHARE:g} of delta for its sampler" if config.secure else ""
+        numbers = f"holds for the numbers that are released{of_rows}: {method}{sampler_share}"
+    if config.disclosure == "plain":
+        logged = "not covered: training loss, validation accuracy and alignment on training batches, logged as they are"
+    elif is_noisy(config):
+        logged = "covered: all that is logged, validation accuracy with noise of its own"
+    else:
+        logged = "covered: all that is logged, of private records nothing else"
+    return [_noise_source(config), numbers, logged]
 
 
 def _noise_source(config: TrialConfig) -> str:
-    """Return a clause on the origin of the noise: secret entropy, or a recorded seed, which only simulates privacy."""
-    return SECRET if config.secure else f"simulated: {RECORDED}"
-
-
-def _arithmetic(config: TrialConfig) -> str:
-    """Return a clause: whether the guarantee holds for the numbers released, or only for real numbers."""
-    if not (config.secure or config.exact):
-        return REAL_NUMBERS
-    if config.parts.mechanism.certified:
-        method = "sums of integers and integer noise, without rounding"
-    else:
-        method = f"on a grid, with integer noise 1 + {optical_enlargement(config):.1e} times as large"
-    sampler_share = f", and {DELTA_SHARE:g} of delta for its sampler" if config.secure else ""
-    of_rows = "" if config.parts.trainer.built_in else ", if rows are those of trial.rows"
-    return f"holds for the numbers that are released{of_rows}: {method}{sampler_share}"
-
-
-def _logging_coverage(config: TrialConfig) -> str:
-    """Return a clause for the tag `privacy.notes`: whether the guarantee covers every logged value."""
-    if config.disclosure == "plain":
-        return "not covered: training loss, validation accuracy and alignment on training batches, logged as they are"
-    if is_noisy(config):
-        return "covered: all that is logged, validation accuracy with noise of its own"
-    return "covered: all that is logged, of private records nothing else"
+    """Return a clause on the origin of a trial's noise; of a stated guarantee, as its trainer states it."""
+    if config.secure:
+        return SECRET
+    if config.parts.mechanism.kind(config) != "stated":
+        return f"simulated: {RECORDED}"
+    if config.parts.trainer.redraws:
+        return "the noise comes from where the trainer draws it, as it states, and nothing of it is recorded here"
+    return RECORDED
 
 
 def _gaussian_notes(config: TrialConfig, tightest: Epsilon) -> list[str]:
@@ -238,7 +226,7 @@ def _gaussian_notes(config: TrialConfig, tightest: Epsilon) -> list[str]:
     if ratio != 1:
         notes.append(f"noise is measured by {parts.mechanism.stated_norm(config):.4g}, a record contributes up to "
                      f"{ratio:.4g} times that, and epsilon is of what it contributes")
-    notes += [_noise_source(config), _arithmetic(config), _logging_coverage(config)]
+    notes += _release_notes(config)
     signals = ("learning signals depend on one record each" if parts.trainer.built_in else
                "rows depend on one record each, models on what was released of them alone, and errors that it raises "
                "on no private record")
@@ -255,51 +243,24 @@ def _gaussian_notes(config: TrialConfig, tightest: Epsilon) -> list[str]:
     return notes
 
 
-def _noise_source_of_trainer(config: TrialConfig) -> str:
-    """Return a clause on the origin of the noise in a user's trainer: its own draws, or a recorded seed."""
-    return ELSEWHERE if config.parts.trainer.redraws else RECORDED
-
-
-def _stated_notes(config: TrialConfig, tightest: Epsilon) -> list[str]:
+def _stated_notes(config: TrialConfig) -> list[str]:
     """Return notes on a trial whose trainer states its privacy event; nobody here checks it."""
+    tightest, *_ = certified_epsilons(config, config.epochs)
     unchecked = ("what else than the records that it is handed the trainer reads, that it does as it states, and that "
                  "whether it raises an error depends on no private record, is its own statement")
-    in_words = noise_in_words(event_of(config, 1).step, tightest.relation)
-    return [tightest.note, *([in_words] if in_words else []), unchecked, _noise_source_of_trainer(config), REAL_NUMBERS,
-            _logging_coverage(config)]
+    in_words = noise_in_words(event_of(config, 1).step, tightest.relation)  # empty without Gaussian or Laplace noise
+    return [tightest.note, *([in_words] if in_words else []), unchecked, *_release_notes(config)]
 
 
 def _photonic_notes(config: TrialConfig) -> list[str]:
-    """Return notes on a trial with optical noise: why it is not certified, and how its noise was drawn.
-
-    The noise is added before the product with the activations h_i, so an update's rows lie in span{h_i : i in batch}.
-    Neighbouring data sets can have different spans, and then one look at an update tells them apart.
-    """
+    """Return notes on a trial with optical noise: why it is not certified, and how its noise was drawn."""
     if not (config.sigma or config.physical):  # the noise of a physical projector is its camera's
-        return ["not certified: sigma = 0, no noise, no guarantee", *_claimed_notes(config)]
+        return ["not certified: sigma = 0, no noise, no guarantee", *claimed_notes(config)]
     m = config.batch_size
     # Where a layer has more inputs than a batch has records, the batch cannot span all inputs.
     wide = [f"{layer} ({n_in})" for layer, n_in in enumerate(config.layer_sizes[:-1], start=1) if n_in > m]
     extent = (f", which is the generic case for layers with more inputs than m = {m}: {abridged(wide)}" if wide else
               f"; m = {m} is at least every layer's number of inputs, but even then no data-independent bound exists")
+    # Noise is added before the product with the activations h_i, so an update's rows lie in span{h_i : i in batch}.
     return ["not certified: the noise lies in the span of the batch's activations, and neighbours that change the span "
-            f"are told apart at any sigma{extent}", *_claimed_notes(config), _noise_source(config),
-            _arithmetic(config), _logging_coverage(config)]
-
-
-def _claimed_notes(config: TrialConfig) -> list[str]:
-    """Return notes on the claimed epsilons: which formulas are finite, and why others are not."""
-    if reason := not_described(config):
-        return [f"nothing is claimed: {reason}"]
-    names_by_reasons: dict[tuple[str, ...], list[str]] = {}
-    for variant in VARIANTS:
-        reasons = tuple(assumption.reason for assumption in missing(config, variant))
-        names_by_reasons.setdefault(reasons, []).append(variant.name)
-    finite = names_by_reasons.pop((), [])
-    notes = [f"claimed epsilon of {', '.join(names)} is infinite ({'; '.join(reasons)})"
-             for reasons, names in names_by_reasons.items()]
-    if finite:
-        notes.append(f"claimed epsilon of {', '.join(finite)} is finite, but only the printed formula's value")
-        claimed = claimed_epsilons(config, epochs_done=1)  # their notes do not depend on the number of epochs
-        notes += dict.fromkeys(epsilon.note for epsilon in claimed if epsilon.is_finite)  # each note once
-    return notes
+            f"are told apart at any sigma{extent}", *claimed_notes(config), *_release_notes(config)]

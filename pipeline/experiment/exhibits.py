@@ -188,11 +188,7 @@ def training_time(configs: Sequence[TrialConfig]) -> str:
 
 
 def without_choice(trials: Sequence[TrialConfig], cell: Callable[[TrialConfig], Any], cell_text: str) -> str:
-    """Return why no setting can be chosen to represent a cell; empty if one can, or if no choice is needed.
-
-    A cell is what an exhibit shows as one point or number. The setting with the best validation accuracy represents it.
-    `cell` maps a trial to the key of its cell, and `cell_text` names what the key has.
-    """
+    """Return why no setting can represent a cell, chosen by validation accuracy; empty if one can or none need be."""
     varied = differing(trials, cell)
     if "delta" in varied:
         return "needs one delta, but the trials have several"
@@ -307,11 +303,15 @@ def slices(configs: Sequence[TrialConfig]) -> str:
 
 
 def panel_fields(trials: Sequence[TrialConfig]) -> tuple[str, ...]:
+<<<<<<< HEAD
     """Return the one or two fields that separate the panels of small multiples; empty if none can.
 
     Data set and network come first, then fields by name, as long as there are at most `MOST_PANELS` panels. A field
     that the others determine is left out, such as a setting of one network.
     """
+=======
+    """Return the one or two fields that separate the panels, the data set first; empty if none can."""
+>>>>>>> main
     rows = find_factors(trials)  # by trial: its values of the fields that vary
     names = [name for name in rows[0] if name not in ("algorithm", "noise")]
     fields: tuple[str, ...] = ()

@@ -13,10 +13,7 @@ from pipeline.trials.naming import noise_setting
 
 
 def differing(trials: Iterable[TrialConfig], cell: Callable[[TrialConfig], Any]) -> tuple[str, ...]:
-    """Return the sorted names of the settings, except the seed, in which trials of one cell differ.
-
-    A cell has trials that can be compared; `cell` maps a trial to its cell's key.
-    """
+    """Return the sorted names of the settings, except the seed, in which trials of one cell, by its key, differ."""
     first_of_cell: dict[Any, dict[str, Any]] = {}
     names: set[str] = set()
     for trial in trials:
@@ -32,10 +29,7 @@ def varied_fields(trials: Sequence[TrialConfig]) -> tuple[str, ...]:
 
 
 def find_factors(trials: Sequence[TrialConfig]) -> list[dict[str, str | float]]:
-    """Return each trial's levels of all factors that vary, seeds excluded; `-` means that a factor does not apply.
-
-    Factors are `algorithm`, `noise` (`noise_setting`) and each field of `varied_fields`.
-    """
+    """Return each trial's levels of the factors that vary, seeds excluded; `-` means that a factor does not apply."""
     names = set(varied_fields(trials))
     for name, absent in (("mechanism", "none"), ("dataset", "")):
         if len({getattr(trial, name) for trial in trials} - {absent}) > 1:
@@ -50,11 +44,7 @@ def find_factors(trials: Sequence[TrialConfig]) -> list[dict[str, str | float]]:
 
 
 def balanced(trials: Sequence[TrialConfig]) -> list[int]:
-    """Return the indices of trials that form a balanced grid: every combination of levels equally often.
-
-    All trials are tried first, then those with a mechanism. The list is empty if neither is balanced, or if fewer than
-    two factors vary.
-    """
+    """Return the indices of all trials, else of those with a mechanism, if they form a balanced grid; else none."""
     every_index = list(range(len(trials)))
     with_mechanism = [index for index in every_index if trials[index].parts.mechanism.private]
     for indices in (every_index, with_mechanism):

@@ -139,7 +139,8 @@ def combine(top: Mapping[str, Any], folder: Path, preset: str) -> Iterator[Combi
         case = Level.read(part, where)
         places, base = file.places | case.places, file.base | case.base
         # a fixed value of a case replaces a grid of the whole file
-        grid = {field: values for field, values in (file.grid | case.grid).items() if field not in case.base}
+        grid = {field: values for field, values in (file.grid | case.grid).items()
+                if field not in case.base}
         check_number(f"{where}grid", math.prod(map(len, grid.values())), "combinations")
         for numbered in itertools.product(*map(enumerate, grid.values())):
             chosen = dict(zip(grid, numbered, strict=True))  # field -> (index, value)

@@ -28,7 +28,7 @@ class Plan:
     selection: Selection = Selection()  # how the best trial is chosen, and paid for
     stop: Halving | None = None  # when trials are stopped early
     budget: Budget | None = None  # of all trials together
-    places: Mapping[str, Place] = MappingProxyType({})  # in the file, of each setting that all trials share
+    places: Mapping[str, Place] = MappingProxyType({})  # of the settings in the file, if they are those of all trials
 
     @property
     def possible(self) -> tuple[TrialConfig, ...]:

@@ -18,10 +18,7 @@ LOADED: dict[str, str] = {}  # of loaded plugins: name -> 16 hexadecimal digits 
 
 
 def read_plugins(top: Mapping[str, Any], folder: Path, stored: bool) -> tuple[str, ...]:
-    """Import the plugins that an experiment file in this folder lists, and return their names.
-
-    Those of a file that is `stored` in a tracking store must be loaded already: code that a store names is never
-    imported.
+    """Return the plugins that a file in this folder lists, imported; those of a `stored` file must be loaded already.
     """
     names = top.get("plugins", [])
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):

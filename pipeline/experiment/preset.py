@@ -52,10 +52,7 @@ def read_preset(top: Mapping[str, Any]) -> str:
 
 
 def pinned(text: str, version: str) -> str:
-    """Return an experiment file's text with `preset: recommended` replaced by the version that it means today.
-
-    So the stored text has the same meaning when newer versions exist. An empty version changes nothing.
-    """
+    """Return a file's text with `preset: recommended` replaced by this version; an empty version changes nothing."""
     if not version:
         return text
     root = yaml.compose(text, yaml.SafeLoader)
@@ -135,11 +132,7 @@ def _scaled(values: Mapping[str, Any], tuned_records: int, records: int) -> dict
 
 
 def _interpolated(value: Any, epsilon: float | None) -> Any:
-    """Return a setting's recommended value at an epsilon.
-
-    Numbers between two tuned epsilons are interpolated on logarithmic scales. Other values, and those beyond the ends,
-    are taken from the nearest tuned epsilon.
-    """
+    """Return a setting's recommended value at an epsilon; numbers between two tuned epsilons are interpolated."""
     if not isinstance(value, Mapping):  # from tuned epsilons to values
         return value
     tuned = sorted(value)

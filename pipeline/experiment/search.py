@@ -132,10 +132,7 @@ class Search(Plan):
         return compose("search.space", {**self.base, **values}, self.preset, dict(self.places))
 
     def combinations(self) -> Iterator[Combination]:
-        """Yield the trial of every corner of the search space.
-
-        Each must be possible, and have a validation accuracy to maximize, as corners stand for the unknown trials.
-        """
+        """Yield the trial of every corner; each must be possible, and have a validation accuracy to maximize."""
         for values in itertools.product(*(domain.ends for domain in self.space.values())):
             corner = self._composed(dict(zip(self.space, values, strict=True)))
             with placed({"validation_fraction": "base", "private_metrics": "base", **self.places}):
@@ -175,9 +172,9 @@ def read_search(top: Mapping[str, Any], folder: Path, preset: str) -> Search | N
 
 def read_plan(top: Mapping[str, Any], search: Search | None, written: Sequence[Written],
               possible: tuple[TrialConfig, ...]) -> Plan:
-    """Return the plan of a file, from its search, if it has one, and its trials, or the corners of the search.
+    """Return a file's plan: its search with `possible` corners or, of `possible` trials, a grid or random stopping.
 
-    These are `possible`, each once and without settings that it does not use; `written` has them as they are written.
+    `written` has all of them as the file writes them, with settings that they do not use.
     """
     if search:
         return replace(search, corners=possible, stop=_stop(top, written), budget=_budget(top, written))

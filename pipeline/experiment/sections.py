@@ -98,11 +98,7 @@ class Reference:
 
 @dataclass(frozen=True)
 class Chosen:
-    """How the settings of a file were found before the sweep, as its author states it.
-
-    The epsilon of the file's trials does not cover these runs. A report shows the statement, and warns about settings
-    without one.
-    """
+    """How a file's settings were found before the sweep, as its author states it; no epsilon covers those runs."""
 
     runs: int  # trained and compared
     by: str  # criterion of the comparison or, without runs, source of the settings, in words

@@ -79,10 +79,7 @@ class Selection:
 
 
 def read_selection(top: Mapping[str, Any], candidates: Sequence[Written]) -> Selection:
-    """Return how a file's best trial is chosen; without an entry `selection`, from a fixed grid.
-
-    The choice among the candidates, all trials of a grid, must have a cost that can be computed.
-    """
+    """Return how a file's best trial is chosen, at a cost that can be computed; without an entry, from a fixed grid."""
     if "selection" not in top:
         return Selection()
     selection = read_as(Selection, top["selection"], "selection")
@@ -106,10 +103,8 @@ def read_selection(top: Mapping[str, Any], candidates: Sequence[Written]) -> Sel
 
 
 def check_alike(trials: Sequence[Written], noun: str, of: str) -> None:
-    """Check that all trials have a certified epsilon, for one data set, neighbouring relation and delta.
-
-    A message calls them by `noun` and `of`, for example `candidate` and `of random stopping`.
-    """
+    """Check that all trials have a certified epsilon, and one data set, sampler and delta."""
+    # A message calls them by `noun` and `of`, for example `candidate` and `of random stopping`.
     for trial, places in trials:
         with placed(places):
             refuse(not composable([trial]), "mechanism", f"every {noun} {of} must have a certified, finite epsilon (a "

@@ -17,10 +17,7 @@ PRESET = "preset"  # place of what the preset of a file sets
 
 
 class Place(str):
-    """A key of an experiment file, or a place in it such as `cases[0].grid.sigma[2]`, with its line.
-
-    The line is 0 if the file does not have it, because the option `--set` gave it.
-    """
+    """A key of a file, or a place in it such as `cases[0].grid.sigma[2]`, with its line; 0 if `--set` gave it."""
 
     line: int
 
@@ -57,10 +54,7 @@ class ExperimentLoader(yaml.SafeLoader):
         return super().construct_scalar(node).encode("utf-16", "surrogatepass").decode("utf-16")
 
     def flatten_mapping(self, node: yaml.MappingNode) -> None:
-        """Replace the merge key `<<` of a mapping by the entries of the mappings that it names.
-
-        A key that is not text or is repeated is refused; plain YAML would silently use its last value.
-        """
+        """Replace the merge key `<<` by the entries that it names; refuse a key that is no text, or stands twice."""
         seen = set()
         for key, value in node.value:
             problem = ""

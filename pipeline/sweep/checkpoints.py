@@ -14,7 +14,7 @@ import importlib.metadata
 import json
 import os
 import tempfile
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -184,6 +184,12 @@ class Checkpoints:
         for path in self.folder.glob(f"*{UNFINISHED}"):
             path.unlink(missing_ok=True)
         return packs
+
+    def drawn_anew(self, missing: Iterable[TrialConfig], kept: Iterable[Pack]) -> list[Pack]:
+        """Return a pack for each trial that may need a second draw of secret noise; its refusal affects no other."""
+        packed = {trial.trial_key for pack in kept for trial in pack.trials}
+        drawn_before = self.known.keys() - packed
+        return [Pack((trial,)) for trial in missing if trial.trial_key in drawn_before]
 
 
 COMPUTING = ("accounting", "learning", "trials")  # packages that determine a trial's numbers

@@ -48,10 +48,7 @@ HEAD = {"node:__internal_head__": 0.001}
 
 
 def code() -> dict[str, Any]:
-    """Return a Ray runtime environment that copies this package, without the working directory, to every node.
-
-    A package installed there under the same name is not used.
-    """
+    """Return a Ray runtime environment with this package for every node, in place of one that is installed there."""
     return {"py_modules": [str(ROOT)], "excludes": ["__pycache__"]}
 
 

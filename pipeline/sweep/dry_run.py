@@ -5,6 +5,9 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import math
+import statistics
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,8 +20,10 @@ from pipeline.accounting.overview import aligned
 from pipeline.accounting.statement import bound_lines, price_lines
 from pipeline.experiment.experiment import Experiment, with_trials
 from pipeline.experiment.search import Search
+from pipeline.learning.data.dataset import Dataset
+from pipeline.learning.evaluation import EVALUATION_BATCH
 from pipeline.learning.opu import check_opu
-from pipeline.sweep.estimate import estimate_seconds
+from pipeline.learning.run import prepare
 from pipeline.sweep.resources import bundle, check_resources, local_offer, slots
 from pipeline.trials.config import TrialConfig, settings
 from pipeline.trials.fields import plain
@@ -26,6 +31,8 @@ from pipeline.trials.naming import computed_features, counted, duration
 from pipeline.trials.packs import Pack, plan
 from pipeline.trials.promises import check_promises
 from pipeline.trials.records import Release
+
+TIMED_STEPS = 5
 
 
 @dataclass(frozen=True)
@@ -39,8 +46,7 @@ class DryRun:
 
 
 def preview(experiment: Experiment, workers: int | None, root: Path = Path("mlruns")) -> DryRun:
-    """Return the plan of a sweep on this machine. It trains only a few steps on random records, to estimate the time.
-    """
+    """Return what a sweep would do on this machine; it trains a few steps on random records, to estimate the time."""
     published = _check_begun_sweep(experiment, root)
     experiment.check(experiment.possible, lambda trial: check_promises([trial], published))
     experiment.check(experiment.possible, lambda trial: check_evaluations([trial]))
@@ -89,28 +95,28 @@ def _with_drawn_trials(experiment: Experiment) -> Experiment:
     return with_trials(experiment, list(dict.fromkeys(trials)))
 
 
-def as_json(plan: DryRun) -> str:
-    """Return the plan as JSON for scripts: every pack (trials that are trained together) with its trials."""
-    experiment, varied = plan.experiment, _varied(plan.experiment)
+def as_json(run: DryRun) -> str:
+    """Return a dry run as JSON for scripts: every pack (trials that are trained together) with its trials."""
+    experiment, varied = run.experiment, _varied(run.experiment)
     packs = []
-    for pack in plan.packs:
+    for pack in run.packs:
         trials = [{"trial_key": trial.trial_key, **_varied_settings(trial, varied)} for trial in pack.trials]
         packs.append({"resources": bundle(experiment.resources, pack.needs_opu), "trials": trials})
     return json.dumps({
-        "experiment": experiment.name, "estimated_seconds": plan.seconds, "packs_at_once": plan.at_once,
+        "experiment": experiment.name, "estimated_seconds": run.seconds, "packs_at_once": run.at_once,
         "packs": packs, "ignored": experiment.ignored, "preset": list(experiment.advice),
         "best": list(_prices(experiment)), "search": [*experiment.plan.lines(), *budget_lines(experiment)],
         "epsilons": list(bound_lines(experiment.trials))}, indent=2)
 
 
-def as_lines(plan: DryRun) -> Iterator[str]:
-    """Yield the plan as lines for people: the estimated time, the packs, remarks, and the privacy cost."""
-    experiment, varied = plan.experiment, _varied(plan.experiment)
-    yield (f"{experiment.name}: {duration(plan.seconds)} of training on this machine as busy as it is now (an "
+def as_lines(run: DryRun) -> Iterator[str]:
+    """Yield a dry run as lines for people: the estimated time, the packs, remarks, and the privacy cost."""
+    experiment, varied = run.experiment, _varied(run.experiment)
+    yield (f"{experiment.name}: {duration(run.seconds)} of training on this machine as busy as it is now (an "
            "estimate), and start-up; data sets were not looked for")
-    yield (f"{counted(len(experiment.trials), 'trial')} in {counted(len(plan.packs), 'pack')}, "
-           f"{counted(plan.at_once, 'pack')} at a time")
-    yield from aligned(_pack_rows(plan, varied))
+    yield (f"{counted(len(experiment.trials), 'trial')} in {counted(len(run.packs), 'pack')}, "
+           f"{counted(run.at_once, 'pack')} at a time")
+    yield from aligned(_pack_rows(run, varied))
     if maps := computed_features(experiment.trials):
         yield (f"features: {', '.join(maps)}, computed before training or read from the cache, once for each setting, "
                "and not in the estimate")
@@ -125,15 +131,15 @@ def as_lines(plan: DryRun) -> Iterator[str]:
     yield from budget_lines(experiment)
 
 
-def _pack_rows(plan: DryRun, varied: Sequence[str]) -> list[tuple[str, ...]]:
+def _pack_rows(run: DryRun, varied: Sequence[str]) -> list[tuple[str, ...]]:
     """Return a table of the packs with a header; packs that differ only in seeds share a row."""
     groups: dict[str, list[Pack]] = {}
-    for pack in plan.packs:
+    for pack in run.packs:
         without_seed = TrialConfig(pack.shared.given, seed=0)
         groups.setdefault(without_seed.pack_key, []).append(pack)
     rows: list[tuple[str, ...]] = [("packs", "trials", "each takes", "settings")]
     for packs in groups.values():
-        resources = bundle(plan.experiment.resources, packs[0].needs_opu)
+        resources = bundle(run.experiment.resources, packs[0].needs_opu)
         resources_text = ", ".join(f"{amount:g} {name}" for name, amount in resources.items())
         trials = [trial for pack in packs for trial in pack.trials]
         rows.append((str(len(packs)), str(len(trials)), resources_text, _settings(trials, varied)))
@@ -166,3 +172,63 @@ def _settings(trials: Iterable[TrialConfig], varied: Iterable[str]) -> str:
             text = str(plain(value)).replace(" ", "")
             values.setdefault(name, {})[text] = None
     return " ".join(f"{name}={','.join(texts)}" for name, texts in values.items())
+
+
+def estimate_seconds(packs: Sequence[Pack], workers: int, opus: int, threads: int, device: str) -> float:
+    """Return the estimated seconds of training for all packs, `workers` at a time; OPUs are timed as simulated."""
+    torch.set_num_threads(threads)
+    steps: dict[tuple[str, int], float] = {}  # (pack_key, trials) -> seconds of a step
+    seconds = opu_seconds = 0.0  # of all packs one after the other, and of the packs that need an OPU
+    for pack in packs:
+        if not pack.shared.parts.trainer.built_in:  # times of users' trainers are unknown
+            continue
+        kind = pack.shared.pack_key, len(pack.trials)
+        if kind not in steps:
+            steps[kind] = _step_seconds(pack, torch.device(device))
+        trial = pack.shared
+        _, n_validation = trial.split_sizes
+        n_evaluated = trial.epochs * n_validation + trial.parts.data.spec.n_test
+        # Evaluation is a forward pass, about a third of a step (forward, feedback, update).
+        evaluation_steps = n_evaluated / trial.batch_size / 3
+        pack_seconds = steps[kind] * (trial.epochs * trial.steps_per_epoch + evaluation_steps)
+        seconds += pack_seconds
+        if pack.needs_opu:
+            opu_seconds += pack_seconds
+    # The slower of two limits: all workers are busy, or all OPUs are.
+    return max(seconds / workers, opu_seconds / min(workers, max(1, opus)))
+
+
+def _step_seconds(pack: Pack, device: torch.device) -> float:
+    """Return the median seconds of `TIMED_STEPS` steps of a pack on random records; OPUs are simulated."""
+    if pack.shared.parts.projector.hardware:
+        pack = Pack(tuple(TrialConfig(trial.given, projector="opu_simulated") for trial in pack.trials))
+    training = prepare(pack, _made_up(pack, device), device)
+    try:
+        indices = training.sampler.epoch()
+        training.step(indices[0])  # not timed: it allocates memory and loads kernels
+        seconds = []
+        for k in range(TIMED_STEPS):
+            began = time.perf_counter()
+            loss, _ = training.step(indices[(k + 1) % len(indices)])
+            loss.sum().item()  # waits for the device
+            seconds.append(time.perf_counter() - began)
+        return statistics.median(seconds)
+    finally:
+        training.close()
+
+
+def _made_up(pack: Pack, device: torch.device) -> Dataset:
+    """Return random records with the shapes of the data set: one repeated block."""
+    spec = pack.shared.parts.data.spec
+    rows = torch.randint(0, int(spec.scale) + 1, (EVALUATION_BATCH, spec.n_features), dtype=torch.uint8, device=device)
+    labels = torch.randint(0, spec.n_classes, (EVALUATION_BATCH,), device=device)
+
+    def tiled(block: torch.Tensor, n: int) -> torch.Tensor:
+        return block[torch.arange(n, device=device) % len(block)]
+
+    data = Dataset(spec, tiled(rows, spec.n_train), tiled(labels, spec.n_train), rows, labels)
+    features = pack.shared.parts.features
+    if not features.raw:  # too slow to compute just for an estimate
+        made_up = torch.randn(EVALUATION_BATCH, math.prod(features.shape(pack.shared)), device=device).bfloat16()
+        data.mapped[features.key(pack.shared)] = tiled(made_up, spec.n_train), made_up
+    return data

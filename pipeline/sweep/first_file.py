@@ -69,8 +69,7 @@ class Answers:
 
 
 def read_answers(given: Mapping[str, Any], ask: Callable[[str], str]) -> Answers:
-    """Return the answers from options, and from a question to the user for each one left out; an empty one is default.
-    """
+    """Return the answers from options, and for each missing option from the user; an empty answer is the default."""
     default = Answers()
     found: dict[str, Any] = {}
     questions = {"dataset": f"Data set ({', '.join(DATASETS)})", "features": "Features (pixels, or a public map: "

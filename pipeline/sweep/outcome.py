@@ -28,12 +28,9 @@ def contents(possible: Sequence[TrialConfig]) -> dict[str, str]:
 
 
 def closed(store: Store, plan: Plan, description: str, status: str) -> None:
-    """Close a sweep in the tracking store, with a summary of its trials and its best accuracies.
-
-    With random stopping it gets no summary, because the number of trials is secret.
-    """
+    """Close a sweep in the tracking store, with a summary of its trials and its best accuracies."""
     runs = {run.trial_key: run for run in store.close_sweep(status)}
-    if not plan.publishes_all:
+    if not plan.publishes_all:  # even their number is secret
         return
     best = best_accuracies(plan.trials, runs)
     metrics = {f"best/{algorithm}/{noise.replace('=', '_')}": accuracy for (algorithm, noise), accuracy in best.items()}

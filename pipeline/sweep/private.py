@@ -46,10 +46,7 @@ class PrivateFolder:
         self._old = self._root / "checkpoints"  # of an earlier version
 
     def make(self, sweep: str, secure: bool, served: Collection[Path] = ()) -> None:
-        """Create the folder, readable by the owner only, and move checkpoints of an earlier version to it.
-
-        A folder inside a served folder is refused; for secret noise (`secure`) also one that others can read.
-        """
+        """Create the folder, for its owner only and seen by no other; move an earlier version's checkpoints to it."""
         for other in {self._root / name for name in SERVED} | {Path(path).absolute() for path in served}:
             if self.path.resolve().is_relative_to(other.resolve()):
                 raise ConfigError(f"private folder: must lie outside {other}, which others are shown, got {self.path}; "

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Column
 
 from pipeline.trials.config import TrialConfig
-from pipeline.trials.naming import duration, noise_setting, run_name
+from pipeline.trials.naming import computed_features, counted, duration, noise_setting, run_name
 from pipeline.trials.records import EpochRecord, Outcome
 
 
@@ -56,6 +56,13 @@ class SweepProgress:
         if not self._console.is_terminal:
             self._console.print(text, markup=False, soft_wrap=True)
         self._bar.update(self._task, best=text, refresh=True)
+
+    def training(self, trials: Sequence[TrialConfig], n_packs: int, at_once: int) -> None:
+        """Show that training begins: `training 8 trials in 2 packs, 2 at a time`."""
+        text = f"training {counted(len(trials), 'trial')} in {counted(n_packs, 'pack')}, {at_once} at a time"
+        if features := computed_features(trials):
+            text += f"; first features are computed, or read from the cache: {', '.join(features)}"
+        self.phase(text)
 
     def skip(self, already_done: int) -> None:
         """Count trials that were done before."""

@@ -119,10 +119,7 @@ class Recorder:
                 self._progress.start(config)
 
     def _public_tags(self, config: TrialConfig) -> dict[str, str]:
-        """Return the tags of a trial; unless `private_metrics` is plain, without the digests of plugins.
-
-        A plugin may contain records, so its digest may depend on them.
-        """
+        """Return a trial's tags; digests of plugins, which may contain records, only if its metrics are plain."""
         if config.disclosure == "plain":
             return dict(self._tags)
         return {name: NOT_RECORDED if name.startswith("plugin.") else text for name, text in self._tags.items()}
@@ -145,9 +142,7 @@ class Recorder:
         self._progress.say(f"a worker died; starting again: {self._names(pack)}")
 
     def begin_draw(self, pack: Pack, draw: Draw) -> bool:
-        """Whether a worker may draw secret noise for a pack, or resume its draw from a checkpoint.
-
-        If so, the store has recorded the charge. If not, the pack has failed.
+        """Whether a worker may draw secret noise, or resume a draw; the store then has its charge, else the pack fails.
         """
         self.start(pack)
         left = self.left(pack.trials)
@@ -242,10 +237,7 @@ class Recorder:
         self._fail(pack, reason, text, tags)
 
     def died(self, pack: Pack, reason: str, text: str) -> None:
-        """Mark the pack's trials as failed after its worker died; this charges nothing.
-
-        Memory, signals and the machine are outside the guarantee.
-        """
+        """Mark the pack's trials as failed after its worker died; the machine is outside the guarantee: no charge."""
         self._fail(pack, reason, text, {})
 
     def _fail(self, pack: Pack, reason: str, text: str, tags: Mapping[str, Mapping[str, str]]) -> None:

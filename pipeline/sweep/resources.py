@@ -60,10 +60,7 @@ def slots(asked: Bundle, offered: Bundle) -> int:
 
 
 class Watchdog:
-    """Calls `check` when packs have waited for `idle_seconds` without a running one, as after the loss of a node.
-
-    Until then, `say` repeatedly receives the resources that `check` finds missing.
-    """
+    """Calls `check` when packs have waited `idle_seconds` without a running one; until then, `say` gets its error."""
 
     def __init__(self, check: Callable[[], None], idle_seconds: float, say: Callable[[str], None]) -> None:
         self._check, self._idle_seconds, self._say = check, idle_seconds, say

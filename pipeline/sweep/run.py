@@ -13,7 +13,7 @@ import dataclasses
 import functools
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from pipeline.accounting.budget import scope
@@ -39,7 +39,7 @@ from pipeline.sweep.private import PrivateFolder
 from pipeline.sweep.progress import SweepProgress
 from pipeline.sweep.recorder import WRITE_SECONDS, Recorder, SweepResult, git_commit, versions
 from pipeline.sweep.resources import ResourceError, Watchdog, bundle, check_resources, slots
-from pipeline.sweep.search import Odometer, Rounds, filter_of, published_digests
+from pipeline.sweep.search import Odometer, Rounds, published_digests
 from pipeline.sweep.trainers import check_trainers
 from pipeline.sweep.tuning import Driver, Rungs, fit, make_searcher
 from pipeline.sweep.view import shared_view
@@ -48,7 +48,7 @@ from pipeline.tracking.artifacts import done_of
 from pipeline.tracking.backend import TrackingError
 from pipeline.tracking.store import Store
 from pipeline.trials.config import ConfigError, TrialConfig
-from pipeline.trials.naming import computed_features, counted, run_name, short_name
+from pipeline.trials.naming import run_name, short_name
 from pipeline.trials.packs import Pack, plan
 from pipeline.trials.promises import check_promises
 from pipeline.trials.unused import check_used
@@ -118,7 +118,9 @@ def run_sweep(experiment: Experiment, *, root: Path = Path("mlruns"), tracking_u
     root = Path(root).absolute()
     store = Store(tracking_uri, root)
     with sweeping(root, experiment.name, store.driver):
-        sweep = Sweep(experiment, plugins, store, root, private, quiet)
+        lease = Lease(store, experiment.name)
+        lease.wait_until_free()
+        sweep = Sweep(experiment, plugins, store, lease, root, private, quiet)
         changed_trainers = check_trainers(sweep.runs, (*experiment.possible, *sweep.rounds.trials))
         if sweep.missing:
             digests = sweep.check_missing()
@@ -128,7 +130,6 @@ def run_sweep(experiment: Experiment, *, root: Path = Path("mlruns"), tracking_u
                   running_ray(sweep.possible, experiment.resources, address, workers, sweep.progress,
                               lambda: sweep.prepare_here(digests, data_folder, trainer)) as watch):
                 checkpoints = sweep.open_checkpoints()
-                check_resources(sweep.possible, experiment.resources, node_resources())
                 packs_at_once, trainer = sweep.prepare_nodes(checkpoints, digests, data_folder, trainer,
                                                              address == "local", watch)
                 sweep.lease.require_as_found(sweep.done)
@@ -144,15 +145,13 @@ def run_sweep(experiment: Experiment, *, root: Path = Path("mlruns"), tracking_u
 class Sweep:
     """A sweep in this process, the driver: its trials, and the objects that its phases share."""
 
-    def __init__(self, experiment: Experiment, plugins: Plugins, store: Store, root: Path, private: Path | None,
-                 quiet: bool) -> None:
-        """Wait until no other driver holds the sweep, and find its missing trials."""
-        self.experiment, self.plugins, self.store = experiment, plugins, store
+    def __init__(self, experiment: Experiment, plugins: Plugins, store: Store, lease: Lease, root: Path,
+                 private: Path | None, quiet: bool) -> None:
+        """Find the sweep's missing trials, after no other driver holds it."""
+        self.experiment, self.plugins, self.store, self.lease = experiment, plugins, store, lease
         self.plan = experiment.plan
         self.failure_log = root / "failures" / f"{experiment.name}.log"  # for errors of trials
         self.folder = PrivateFolder(root, private)
-        self.lease = Lease(store, experiment.name)
-        self.lease.wait_until_free()
         self.name = functools.partial(run_name, also=experiment.varied)  # of a trial in messages
         self.progress = SweepProgress((), quiet=quiet, name=self.name)
         if store.find(experiment.name):
@@ -160,10 +159,10 @@ class Sweep:
         self.runs = store.runs() if store.has_begun else []  # as they were listed last
         # The store becomes patient only after its first answer, so that a wrong address fails at once.
         store.be_patient(experiment.resources.store_patience_seconds, self.progress.say)
-        self.rounds = Rounds(self.plan, store, make_searcher, filter_of(self.plan, store))
+        self.rounds = Rounds(self.plan, store, make_searcher)
         self.missing = self.rounds.next(self.runs)  # trials of this round that are not done
         self.possible = self.plan.possible if self.plan.asks else self.missing  # all trials that may be trained
-        self.result = SweepResult(self.plan.planned, skipped=self._n_done(), passed_over=self.rounds.passed_over)
+        self.result = SweepResult(self.plan.planned, skipped=self.rounds.n_done, passed_over=self.rounds.passed_over)
         self.progress.skip(self.result.skipped)
         self.progress.add(self.missing, self.rounds.later)
 
@@ -171,10 +170,6 @@ class Sweep:
     def done(self) -> dict[str, str]:
         """Return trial_key -> status of trials that need no more training."""
         return done_of(self.runs)
-
-    def _n_done(self) -> int:
-        """Return the number of this sweep's trials that are done."""
-        return len(self.done.keys() & {trial.trial_key for trial in self.rounds.trials})
 
     def check_missing(self) -> Mapping[str, str]:
         """Check store and missing trials before anything expensive starts, and make the private folder."""
@@ -206,8 +201,9 @@ class Sweep:
 
     def prepare_nodes(self, checkpoints: Checkpoints, digests: Mapping[str, str], data_folder: Path | None,
                       trainer: Trainer | None, local: bool, watch: Watch) -> tuple[int, Trainer]:
-        """Prepare all nodes; return the number of packs that train at the same time, and their trainer."""
+        """Check and prepare all nodes; return the number of packs that train at the same time, and their trainer."""
         resources = self.experiment.resources
+        check_resources(self.possible, resources, node_resources())
         if not local:
             self.say_data_sets()
         if trainer is None:
@@ -242,10 +238,10 @@ class Sweep:
                     if odometer:
                         odometer.begin(self.missing)
                     resumed = checkpoints.resumable(rounds.trials, self.done, self.progress.say)
-                    resumed += _by_themselves(self.missing, resumed, checkpoints)
+                    resumed += checkpoints.drawn_anew(self.missing, resumed)
                     packs = [with_calibrated_noise(pack) for pack in
                              plan(self.missing, experiment.resources, packs_at_once, resumed)]
-                    self.progress.phase(_training(self.missing, packs, packs_at_once))
+                    self.progress.training(self.missing, len(packs), packs_at_once)
                     driver = Driver(packs, recorder, watchdog, self.lease, overdue)
                     fit(packs, packs_at_once, experiment.resources, trainer, self.plugins, driver, self.folder.ray,
                         rungs)
@@ -263,7 +259,7 @@ class Sweep:
             return []
         missing = self.rounds.next(self.runs)
         self.result.passed_over = self.rounds.passed_over
-        self.result.skipped = max(self.result.skipped, self._n_done() - self.result.ended)
+        self.result.skipped = max(self.result.skipped, self.rounds.n_done - self.result.ended)
         if self.plan.asks:
             self.experiment.check(missing, lambda trial: check_evaluations([trial]))
             self.store.log_suggestions(self.rounds.suggestions)
@@ -271,28 +267,9 @@ class Sweep:
         return missing
 
 
-def _training(trials: Sequence[TrialConfig], packs: Sequence[Pack], at_once: int) -> str:
-    """Return the progress text of a sweep that begins to train trials: `training 8 trials in 2 packs, 2 at a time`."""
-    text = f"training {counted(len(trials), 'trial')} in {counted(len(packs), 'pack')}, {at_once} at a time"
-    features = computed_features(trials)
-    if features:
-        text += f"; first features are computed, or read from the cache: {', '.join(features)}"
-    return text
-
-
 def with_calibrated_noise(pack: Pack) -> Pack:
     """Return the pack with the noise that targets need, so that no worker calibrates it."""
     return Pack(tuple(trial.with_recorded_noise(calibrated_noise(trial)) for trial in pack.trials))
-
-
-def _by_themselves(missing: Sequence[TrialConfig], kept: Sequence[Pack], checkpoints: Checkpoints) -> list[Pack]:
-    """Return a pack for each single trial that may need a second draw of secret noise.
-
-    If the budget refuses the draw, this affects no other trial.
-    """
-    packed = {trial.trial_key for pack in kept for trial in pack.trials}
-    drawn_before = checkpoints.known.keys() - packed
-    return [Pack((trial,)) for trial in missing if trial.trial_key in drawn_before]
 
 
 @contextlib.contextmanager

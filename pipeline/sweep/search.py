@@ -47,13 +47,12 @@ class Searcher(Protocol):
 class Rounds:
     """The rounds of a sweep. Without a search, its trials are one round."""
 
-    def __init__(self, plan: Plan, store: Reader, make: Callable[[Search], Searcher],  # makes the searcher of a search
-                 filter: Filter | None = None) -> None:  # of the budget, if there is one
-        """Read from the store, if the sweep is open, which suggestions were passed over before."""
-        self._plan, self._store, self.filter = plan, store, filter
+    def __init__(self, plan: Plan, store: Reader, make: Callable[[Search], Searcher]) -> None:  # of a search
+        """Restore from the store the filter of the budget, if the plan has one, and what was passed over before."""
+        self._plan, self._store, self.filter = plan, store, filter_of(plan, store)
         self._asking = (plan, make(plan)) if isinstance(plan, Search) else None
         self.suggestions = [] if plan.asks else [Suggestion(trial, True) for trial in plan.trials]
-        self._before = store.decisions() if filter and store.is_open else []
+        self._before = store.decisions() if self.filter and store.is_open else []
         self._runs: dict[str, TrackedRun] = {}  # by trial_key
         self._done: dict[str, str] = {}  # trial_key -> status of trials that need no more training
         self._refused: set[str] = set()  # trial_keys
@@ -77,6 +76,11 @@ class Rounds:
         return len(self.suggestions) - len(self.trials)
 
     @property
+    def n_done(self) -> int:
+        """Number of trials that need no more training."""
+        return sum(trial.trial_key in self._done for trial in self.trials)
+
+    @property
     def later(self) -> int:
         """Number of suggestions that are left to make."""
         return self._plan.planned - len(self.suggestions)
@@ -87,8 +91,7 @@ class Rounds:
         return {BUDGET: json.dumps(self.filter.initial_state)} if self.filter else {}
 
     def next(self, runs: Collection[TrackedRun]) -> list[TrialConfig]:
-        """Return the trials of the last round that are not done, else of the next round that has any; none at the end.
-        """
+        """Return the trials to train: the last round's that are not done, else the next round's; none at the end."""
         self._runs = {run.trial_key: run for run in runs}
         self._done = done_of(runs)
         if self._noise is None:
@@ -111,10 +114,7 @@ class Rounds:
         self._reported = len(self.suggestions)
 
     def scores(self, stop: Halving) -> Iterator[tuple[str, int, float]]:
-        """Yield (trial_key, epoch, score) for every past decision at a rung, in the order of the suggestions.
-
-        A rung was decided if the trial has ended, or if it has released epochs after the rung.
-        """
+        """Yield (trial_key, epoch, score) for every past decision at a rung, in the order of the suggestions."""
         for trial in self.trials:
             run = self._runs.get(trial.trial_key)
             if not run:
@@ -127,15 +127,12 @@ class Rounds:
                     yield trial.trial_key, rung, scores[rung]
 
     def _suggest_round(self, search: Search, searcher: Searcher) -> None:
-        """Add the suggestions of the next round; a trial may start if all epochs of all trials so far fit the budget.
-
-        Trials that are done cost nothing more.
-        """
+        """Add the next round's suggestions; a trial may start if all epochs of all trials so far fit the budget."""
         planned, others = _apart(released_by(self._store)) if self.filter else ({}, [])
         for _ in range(min(search.round_size, self.later)):
             trial = search.trial(searcher.ask())
             starts = not self._passed_over(trial)
-            if self.filter and starts and trial.trial_key not in self._done:
+            if self.filter and starts and trial.trial_key not in self._done:  # done trials cost nothing more
                 release = planned.get(trial.trial_key, Release(trial, 0))
                 with_it = {**planned, trial.trial_key: release.whole()}
                 starts = self.filter.admits([*with_it.values(), *others])
@@ -163,10 +160,7 @@ def _apart(released: Iterable[Release]) -> tuple[dict[str, Release], list[Releas
 
 
 class Odometer:
-    """Logs `epsilon/spent` of a sweep with a budget to its parent run, as epochs reach the store; it never decreases.
-
-    The step is the number of released epochs.
-    """
+    """Logs `epsilon/spent` of a sweep with a budget to its parent run; its step is the number of released epochs."""
 
     def __init__(self, filter: Filter, store: Store) -> None:
         self._filter, self._store = filter, store

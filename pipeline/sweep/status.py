@@ -67,10 +67,7 @@ class SweepState:
 
 def read(store: Reader, name: str, experiment: Experiment | None = None, words: Sequence[str] = (),
          private: Path | None = None) -> SweepState:
-    """Return the state of the sweep `name`, from the store, its checkpoints and, if given, its experiment file.
-
-    Trials in the store that are no longer in the file are left out.
-    """
+    """Return the state of the sweep `name`; if its experiment file is given, of the trials that the file has."""
     driver, beat, elsewhere = local_driver(store.root, name), "", ""  # none runs it, or one on this host
     if not driver and (lease := remote_lease(store, name)):
         driver, beat = lease

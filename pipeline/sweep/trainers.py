@@ -13,10 +13,7 @@ from pipeline.trials.config import ConfigError, TrialConfig
 
 
 def check_trainers(runs: Iterable[TrackedRun], trials: Iterable[TrialConfig]) -> list[str]:
-    """Check that trainers state the same guarantee for trials with these runs as then; return remarks on changed files.
-
-    A remark is on a trainer or network whose file has changed, and its version has not.
-    """
+    """Refuse trainers that state something else now than for these runs; return remarks on files that have changed."""
     with_own_code = [trial for trial in trials if trial.own_code]
     keys = {trial.trial_key for trial in with_own_code}
     own = {part.name: part for trial in with_own_code for part in (trial.parts.trainer, trial.parts.network)

@@ -274,14 +274,11 @@ class Driver(tune.Callback):
 
     def on_trial_result(self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any],
                         **info: Any) -> None:
-        """Pass a worker's records to the recorder, and its error if training failed.
-
-        If the scheduler has stopped the trial (`done`), each record is replaced by the one for an early end.
-        """
+        """Pass a worker's records to the recorder, and its error if training failed."""
         self._overdue.note_result(trial.trial_id, result["time_this_iter_s"])
         records = result.pop("records")  # otherwise Tune would keep and snapshot the weights in them
         with self._writing():
-            if result["done"]:
+            if result["done"]:  # the scheduler has stopped the trial
                 records = [record.if_stopped or record for record in records]
             self._recorder.record(self._pack(trial), records, result["time_this_iter_s"])
             if "error" in result:
@@ -303,12 +300,9 @@ class Driver(tune.Callback):
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:
-        """Check the lease before a write to the store in the context, and keep the error if one is raised.
-
-        Another driver may have taken the sweep over while this process was suspended.
-        """
+        """Check the lease before a write to the store in the context, and keep the error if one is raised."""
         try:
-            self._lease.beat(in_use)
+            self._lease.beat(in_use)  # another driver may have taken over while this process was suspended
             yield
         except Exception as error:
             self.error = error

@@ -207,10 +207,7 @@ def one_line(error: BaseException) -> str:
 
 
 def public_line(error: BaseException) -> str:
-    """Return an exception of a trial with secret noise as one line without private numbers.
-
-    A message that was not written for users may contain numbers from records or noise: only type and place are given.
-    """
+    """Return an exception of a trial with secret noise as one line without private numbers: at least type and place."""
     public = getattr(error, "public", "")
     if public:
         return f"{type(error).__name__}: {public}{_place(error)}"

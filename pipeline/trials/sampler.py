@@ -33,7 +33,6 @@ class Sampler(Part):
     rate_names: ClassVar[tuple[str, ...]] = ()  # the numbers of a privacy event that determine the participations
     accountants: ClassVar[tuple[str, ...]] = ()  # proved for its batches under this relation, the tightest first
     losses: ClassVar[str] = ""  # `module:attribute` of a step's privacy-loss distribution, if sampling amplifies
-    other_relation: ClassVar[str] = ""  # why nothing is accounted for under the other relation
 
     batch_size: int = setting(256, "m, records per step", low=1)
     epochs: int = setting(15, "passes over the training records", low=1)
@@ -62,7 +61,6 @@ class Shuffled(Sampler):
     amplified = False
     works = "pipeline.learning.data.sampling:SHUFFLED"
     accountants = ("gdp",)
-    other_relation = "one record more or less moves all others between the batches of an epoch; use replace-one"
     part_in_step = "a record takes part once per epoch, no amplification"
 
     def participations(self, trial: Trial, epochs: int) -> tuple[int, float, str]:
@@ -77,7 +75,6 @@ class WithoutReplacement(Sampler):
     works = "pipeline.learning.data.sampling:WITHOUT_REPLACEMENT"
     accountants = ("pld", "rdp/improved", "rdp/classic")
     losses = "pipeline.accounting.curves:without_replacement_losses"
-    other_relation = "batches of fixed size take the number of records as public; use replace-one"
     rate_names = ("N", "m")
     part_in_step = "batches of m out of N records, drawn anew for every step"
 
@@ -95,7 +92,6 @@ class Poisson(Sampler):
     works = "pipeline.learning.data.sampling:POISSON"
     accountants = ("pld",)
     losses = "pipeline.accounting.curves:poisson_losses"
-    other_relation = "Poisson batches are accounted for under add/remove only"
     rate_names = ("sampling_rate",)
     part_in_step = "a record takes part in a step with probability q"
 

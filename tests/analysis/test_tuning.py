@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from tuning import METHODS, Way, ways
 
@@ -20,9 +22,9 @@ def test_the_best_of_a_grid_and_of_random_stopping_costs_the_total(method, epsil
 
 def test_searches_have_the_total_as_their_budget_and_differ_in_stopping_alone():
     for epsilon in (3, 8):
-        searching, halving = (Way(method, epsilon, "bp", 2).experiment() for method in ("search", "halving"))
-        assert searching.budget == halving.budget and searching.budget.epsilon == epsilon
-        assert searching.search == halving.search and searching.search.seed == 2 and not searching.stop
+        searching, halving = (Way(method, epsilon, "bp", 2).experiment().plan for method in ("search", "halving"))
+        assert searching.budget.epsilon == epsilon and searching.seed == 2 and not searching.stop
+        assert replace(searching, stop=halving.stop) == halving
         assert halving.stop.rungs(40) == (5, 10, 20)
 
 

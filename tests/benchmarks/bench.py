@@ -186,8 +186,8 @@ def pack_ratios(size: Size) -> Iterator[tuple[str, float]]:
 def accounting_seconds(size: Size) -> Iterator[tuple[str, float]]:
     """Certified epsilon of 3,000 steps by privacy-loss distributions, and again; all epsilons of a photonic trial."""
     run = {"noise_multiplier": 1.1, "steps": 3_000, "epochs": 14}
-    poisson = gaussian.gaussian("poisson", "add/remove", **run, sampling_rate=256 / 54_000)
-    fixed = gaussian.gaussian("without_replacement", "replace-one", **run, N=54_000, m=256)
+    poisson = gaussian.gaussian("poisson", **run, sampling_rate=256 / 54_000)
+    fixed = gaussian.gaussian("without_replacement", **run, N=54_000, m=256)
     first, again, of_fixed = [], [], []
     for _ in range(3):
         gaussian.PrivacyEvent.value.cache_clear()

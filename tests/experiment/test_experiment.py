@@ -222,6 +222,7 @@ def test_what_the_accounting_or_a_promise_refuses_of_a_trial_names_file_and_line
     with pytest.raises(ConfigError, match=r"target_epsilon: must be .*, at base.target_epsilon \(a.yaml, line 4\)$"):
         preview(experiment, None)
     of_python = Experiment("a", "", experiment.trials)
+    assert of_python.plan == experiment.plan
     with pytest.raises(ConfigError, match=r"target_epsilon: must be .*, got 1e\+09$"):
         preview(of_python, None)
 

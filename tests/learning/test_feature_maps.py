@@ -26,9 +26,8 @@ from pipeline.learning.data.dead_leaves import LEAST_SHARE, REFERENCES, dead_lea
 from pipeline.learning.data.maps import register_features
 from pipeline.learning.opu import OpuUnavailable, import_lightonml, simulated_device
 from pipeline.sweep.checkpoints import Checkpoints
-from pipeline.sweep.dry_run import as_lines, preview
-from pipeline.sweep.estimate import estimate_seconds
-from pipeline.sweep.run import _training
+from pipeline.sweep.dry_run import as_lines, estimate_seconds, preview
+from pipeline.sweep.progress import SweepProgress
 from pipeline.sweep.worker import prepare
 from pipeline.tracking.artifacts import TrackedRun, config_of, param_text
 from pipeline.trials import feature_file
@@ -198,9 +197,11 @@ def test_a_dry_run_tells_of_maps(tmp_path):
     assert ("features: scattering of digits, computed before training or read from the cache, once for each setting, "
             "and not in the estimate") in lines
     trials = parse_experiment(text, tmp_path / "e.yaml").trials
-    assert _training(trials, [Pack((trial,)) for trial in trials], 1) == (
-        "training 2 trials in 2 packs, 1 at a time; first features are computed, or read from the cache: scattering of "
-        "digits")
+    progress, phases = SweepProgress((), quiet=True), []
+    progress.phase = phases.append
+    progress.training(trials, 2, 1)
+    assert phases == ["training 2 trials in 2 packs, 1 at a time; first features are computed, or read from the cache: "
+                      "scattering of digits"]
 
 
 # A file.

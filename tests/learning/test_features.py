@@ -16,7 +16,7 @@ from pipeline.learning.data.dataset import load
 from pipeline.learning.data.dead_leaves import REFERENCES, dead_leaves
 from pipeline.learning.data.scattering import scattering
 from pipeline.learning.training import Training
-from pipeline.sweep.estimate import estimate_seconds
+from pipeline.sweep.dry_run import estimate_seconds
 from pipeline.trials.config import ConfigError, TrialConfig
 from pipeline.trials.packs import Pack
 

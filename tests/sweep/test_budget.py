@@ -113,7 +113,7 @@ def test_whoever_always_asks_for_the_most_expensive_trial_never_gets_past_the_bu
 def test_a_first_round_that_does_not_fit_is_passed_over_before_there_is_a_sweep(tmp_path):
     """The dearest alone is beyond this budget, the cheapest is not."""
     experiment, store = budgeted(("epsilon: 4", "epsilon: 1.2"), ("[2, 13]", "[1, 200]")), Store(root=tmp_path)
-    search = Rounds(experiment.plan, store, Dearest, filter_of(experiment.plan, store))
+    search = Rounds(experiment.plan, store, Dearest)
     assert search.next(()) == [] and search.passed_over == 12 and not store.is_open
 
 

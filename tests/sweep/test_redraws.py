@@ -21,7 +21,7 @@ from pipeline.sweep.checkpoints import Checkpoints, PublishedState
 from pipeline.sweep.draws import Draws, known
 from pipeline.sweep.progress import SweepProgress
 from pipeline.sweep.recorder import Recorder, SweepResult
-from pipeline.sweep.run import _by_themselves, run_sweep
+from pipeline.sweep.run import run_sweep
 from pipeline.sweep.search import Odometer
 from pipeline.sweep.worker import public_line
 from pipeline.tracking.reader import Reader
@@ -247,7 +247,7 @@ def test_no_trial_is_refused_for_another_of_its_pack(tmp_path):
     together = Sweep(tmp_path, epsilon=1.4)
     assert first not in together.trials and second in together.trials
     checkpoints = Checkpoints(tmp_path, 0, known(together.store))
-    assert [pack.trials for pack in _by_themselves((first, second), [], checkpoints)] == [(first,)]
+    assert [pack.trials for pack in checkpoints.drawn_anew((first, second), [])] == [(first,)]
     assert together.ask(second, Draw("0000000f"))
 
 

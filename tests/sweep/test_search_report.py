@@ -105,7 +105,7 @@ def test_what_fits_is_told_before_anything_is_trained():
     assert 0 < len(drawn.trials) <= 12 and drawn.report
     optuna = dry_run._with_drawn_trials(budgeted(("algorithm: random", "algorithm: optuna")))
     assert drawn.trials == optuna.trials, "nobody knows what Optuna will ask for"
-    (search, stop, *_), (asked, *_) = (list(dry_run._search_lines(budgeted(*changes))) for changes in (
+    (search, stop), (asked,) = (budgeted(*changes).plan.lines() for changes in (
         [("budget:", "stop: {rule: asha, grace: 2, factor: 2}\nbudget:")],
         [("algorithm: random", "algorithm: optuna")]))
     assert search.endswith("in rounds of 4; those above, as many as fit the budget if none ends early")

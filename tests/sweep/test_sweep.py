@@ -574,6 +574,7 @@ def test_data_sets_are_announced_once_on_this_machine_and_on_a_cluster(local):
     found.progress = SimpleNamespace(phase=phases.append)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sweep, "cluster_resources", lambda: {"CPU": 2})
+        patch.setattr(sweep, "node_resources", lambda: [{"CPU": 2}])
         if local:
             found.prepare_here({}, None, trainer=print)
         found.prepare_nodes(None, {}, None, print, local, None)

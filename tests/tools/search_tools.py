@@ -13,7 +13,7 @@ import numpy as np
 from pipeline.accounting import account, privacy_tags
 from pipeline.accounting.budget import epoch_cost
 from pipeline.experiment.experiment import Experiment, parse_experiment
-from pipeline.sweep.search import Rounds, filter_of
+from pipeline.sweep.search import Rounds
 from pipeline.sweep.tuning import make_searcher
 from pipeline.tracking.artifacts import config_of
 from pipeline.tracking.backend import tracked
@@ -70,8 +70,8 @@ def train(store: Store, trials: Sequence[TrialConfig], epochs: int = 0, status: 
 def rounds(experiment: Experiment, store: Store, make=make_searcher) -> Rounds:
     """Of a sweep that is resumed: its parent run is open."""
     if store.find(experiment.name):
-        return Rounds(experiment.plan, store, make, filter_of(experiment.plan, store))
-    found = Rounds(experiment.plan, store, make, filter_of(experiment.plan, store))
+        return Rounds(experiment.plan, store, make)
+    found = Rounds(experiment.plan, store, make)
     store.open_sweep(experiment.name, contents=found.tags)
     return found
 
