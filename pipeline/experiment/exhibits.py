@@ -303,15 +303,11 @@ def slices(configs: Sequence[TrialConfig]) -> str:
 
 
 def panel_fields(trials: Sequence[TrialConfig]) -> tuple[str, ...]:
-<<<<<<< HEAD
     """Return the one or two fields that separate the panels of small multiples; empty if none can.
 
     Data set and network come first, then fields by name, as long as there are at most `MOST_PANELS` panels. A field
     that the others determine is left out, such as a setting of one network.
     """
-=======
-    """Return the one or two fields that separate the panels, the data set first; empty if none can."""
->>>>>>> main
     rows = find_factors(trials)  # by trial: its values of the fields that vary
     names = [name for name in rows[0] if name not in ("algorithm", "noise")]
     fields: tuple[str, ...] = ()
