@@ -69,7 +69,6 @@ class Experiment:
         plan: what is trained; a tuple of distinct trials becomes a grid. In trials from a file, unused settings have
             their defaults.
         report: exhibits that `photonic report` draws.
-        labels: names of algorithms in a report, in place of their own.
         source: the file; for trials listed in Python, the name used in messages.
         text: the file's content.
         plugins: modules of extensions, which every worker imports (`pipeline.experiment.plugins`).
@@ -80,6 +79,7 @@ class Experiment:
         advice: settings that the preset has set or, without a preset, would set; for people.
         imports: names of imported results shown in its report (`photonic report --with`); never given in a file.
         places: by trial_key of `possible`, the place of each setting that the file gives to the trial.
+        labels: names of algorithms in a report, in place of their own.
 
     Example:
         >>> grid = [TrialConfig(dataset="digits", batch_size=m, seed=seed) for m in (64, 128) for seed in (0, 1)]
@@ -92,7 +92,6 @@ class Experiment:
     plan: Plan
     resources: Resources = Resources()
     report: tuple[str, ...] = ()
-    labels: Mapping[str, str] = field(default_factory=dict)
     source: Path = Path("FILE")
     text: str = ""
     plugins: tuple[str, ...] = ()
@@ -103,6 +102,7 @@ class Experiment:
     advice: tuple[str, ...] = ()
     imports: tuple[str, ...] = ()
     places: Mapping[str, Mapping[str, Place]] = field(default_factory=dict, compare=False, repr=False)
+    labels: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not isinstance(self.plan, Plan):

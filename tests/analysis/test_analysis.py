@@ -366,7 +366,7 @@ def test_report_draws_what_is_listed_into_the_default_folder(grid_store, tmp_pat
 
 
 def test_report_refuses_what_it_cannot_show(grid_store, root, tmp_path):
-    with pytest.raises(MissingTrials, match="0 of 1 trials are .*photonic sweep FILE"):
+    with pytest.raises(MissingTrials, match="0 of 1 trials are .*photonic sweep experiments/some.yaml"):
         write(an_experiment("grid", [replace(GRID[0], seed=9)]), grid_store, tmp_path)
     with pytest.raises(TrackingError, match="no sweep named 'elsewhere'"):
         write(an_experiment("elsewhere", GRID), Store(root=root), tmp_path)

@@ -208,7 +208,8 @@ def test_two_sweeps_by_name(root, tmp_path, capsys):
     one = root / "one"
     assert main(["report", "a", "faster", "--mlruns", str(one), "--out", str(tmp_path / "c")]) == 0
     names = {path.name for path in (tmp_path / "c").iterdir()}
-    assert names == {*(f"{stem}.{kind}" for stem in ("comparison", "frontiers") for kind in ("csv", "md", "svg")),
+    assert names == {*(f"{stem}.{kind}" for stem in ("comparison", "frontiers")
+                       for kind in ("csv", "md", "svg", "pdf", "png")),
                      "comparison.tex", "index.html"}
     table = pd.read_csv(tmp_path / "c/comparison.csv")
     assert len(table) == 12 and set(table["metric"]) == {"test/accuracy", "alignment/layer_1"}
