@@ -1,7 +1,10 @@
-"""A small transformer for images: patches, blocks of attention, and a linear output of the mean over patches.
+"""A small transformer for images: patches, blocks of attention, and a linear output.
 
 Dosovitskiy et al. 2021, "An Image is Worth 16x16 Words", with normalisation before attention and before the two linear
 layers of a block. Each child is a block of feedback: the patches, every block, and the output.
+
+DFA needs `output_reads: patches`: weights of its own for every patch can align with the feedback of that patch. Weights
+that all patches share, as with the mean, cannot, and the blocks below then do not learn.
 """
 
 import torch
@@ -40,21 +43,23 @@ class Block(nn.Module):
 
 
 class Output(nn.Module):
-    """Logits of the normalised mean over patches."""
+    """Logits of all patches, or of their mean."""
 
-    def __init__(self, d, n_classes):
+    def __init__(self, d, n_patches, n_classes):
         super().__init__()
-        self.norm, self.linear = nn.LayerNorm(d), nn.Linear(d, n_classes)
+        self.n_patches, self.norm, self.linear = n_patches, nn.LayerNorm(d), nn.Linear(d * n_patches, n_classes)
 
     def forward(self, x):
-        return self.linear(self.norm(x.mean(dim=1)))
+        return self.linear(self.norm(x if self.n_patches > 1 else x.mean(dim=1, keepdim=True)).flatten(1))
 
 
 @network("small_transformer", version=1, label="transformer", settings={
     "patch_side": setting(7, "rows and columns of a transformer's patch", low=1),
     "width": setting(64, "channels of a transformer", low=1),
     "depth": setting(2, "blocks of attention", low=1),
-    "heads": setting(4, "heads of a block of attention; they divide the width", low=1)})
+    "heads": setting(4, "heads of a block of attention; they divide the width", low=1),
+    "output_reads": setting("mean", "what a transformer's output reads: the mean over patches, or all of them",
+                            choices=("mean", "patches"), elide=True)})
 def build(trial, shape, n_classes):
     side, d = trial.patch_side, trial.width
     if len(shape) != 3 or shape[1] % side or shape[2] % side:
@@ -62,4 +67,5 @@ def build(trial, shape, n_classes):
     if d % trial.heads:
         raise ConfigError("heads", f"must divide the width {d}", trial.heads)
     blocks = [Block(d, trial.heads) for _ in range(trial.depth)]
-    return nn.Sequential(Patches(shape, side, d), *blocks, Output(d, n_classes))
+    n_read = shape[1] // side * (shape[2] // side) if trial.output_reads == "patches" else 1
+    return nn.Sequential(Patches(shape, side, d), *blocks, Output(d, n_read, n_classes))

@@ -8,6 +8,9 @@ gradient per record does not fit. It is what Opacus' `make_private(grad_sample_m
 is called as `resnet(shape, classes)`, with the shape of one record, channels first, and returns the module. What it
 computes is no part of a trial's identity: give a changed network another name. Empty: `small`, below.
 
+If you only want your module trained, use `@network` (docs/networks.md): this package then computes the contributions,
+by back-propagation or DFA, and certifies the epsilon that is stated here.
+
 States: every step is a Poisson sampled Gaussian mechanism, sampling rate q = m/N, noise multiplier z, for neighbours
 that differ by one record added or removed. Why it holds:
     - every record is in a batch with probability q, independently of all others, and N is the public number of

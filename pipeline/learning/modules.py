@@ -245,10 +245,7 @@ class Segment:
         copies = {name: parameter.detach().expand(n, *parameter.shape).requires_grad_()
                   for name, parameter in self.copied.items()}
         probes = {name: h.new_zeros(n, *shape).requires_grad_() for name, shape in self.probe_shapes.items()}
-        # Other kernels of attention have no rule for vmap. What else has none is computed record by record.
-        with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH), warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "There is a performance drop because we have not yet implemented")
-            output, inputs = vmap(self._of_one)(copies, probes, h)
+        output, inputs = vmap(self._of_one)(copies, probes, h)
 
         def gradients(signal: Tensor) -> list[Part]:
             wanted = {**copies, **probes}
@@ -264,6 +261,14 @@ class Segment:
             return [part[:] if isinstance(part, Gradients) and part.h.shape[1] > 1 else part for part in parts]
 
         return output.detach(), gradients
+
+
+@contextlib.contextmanager
+def for_vmap() -> Iterator[None]:
+    """Choose the kernel of attention that `vmap` has a rule for; what else has none is computed record by record."""
+    with sdpa_kernel(SDPBackend.MATH), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "There is a performance drop because we have not yet implemented")
+        yield
 
 
 def _has_products(layer: nn.Module) -> bool:
@@ -335,9 +340,10 @@ class Blocks:
     def forward(self, records: Tensor) -> Pass:
         """Return the pass of records [n, *shape]."""
         h, gradients = records, []
-        for segment in self.segments:
-            h, of_segment = segment.forward(h)
-            gradients.append(of_segment)
+        with torch.enable_grad(), for_vmap():
+            for segment in self.segments:
+                h, of_segment = segment.forward(h)
+                gradients.append(of_segment)
         return Pass(h, gradients)
 
 
@@ -395,7 +401,8 @@ class ModuleNet:
     @torch.no_grad()
     def forward(self, x: Tensor) -> tuple[None, Tensor]:
         """Return (None, logits [1, m, n_classes]) of inputs x [1, m, n_0], for `Evaluation`."""
-        return None, self.blocks.forward(x[0].view(-1, *self.shape)).logits[None]
+        with for_vmap():
+            return None, vmap(lambda record: self.module(record[None])[0])(x[0].view(-1, *self.shape))[None]
 
 
 class ModuleTraining(Training):
