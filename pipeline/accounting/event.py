@@ -87,7 +87,10 @@ class PrivacyEvent:
         return self.noise_multiplier
 
     def with_noise(self, noise_multiplier: float | None) -> PrivacyEvent:
-        """Return the event with another noise multiplier."""
+        """Return an event of `gaussian` with another noise multiplier, None before calibration; its sampling stays.
+
+        It is not for events that a trainer states, whose steps have other forms.
+        """
         noise = dp.GaussianDpEvent(noise_multiplier)
         step = noise if isinstance(self.step, dp.GaussianDpEvent) else attrs.evolve(self.step, event=noise)
         return replace(self, step=step)

@@ -34,7 +34,10 @@ LEAST_STEP, MOST_STEP = -20, 14  # range of k; the photon curve is evaluated at 
 
 
 def label_mu(config: TrialConfig) -> float:
-    """Return mu (Gaussian DP) of one participation in a photonic trial; infinite if an error is used without noise."""
+    """Return mu (Gaussian DP) of one participation in a photonic trial; infinite if an error is used without noise.
+
+    The trial has its calibrated sigma, and no `physical` processor, whose noise is no Gaussian of that sigma.
+    """
     # BP (exact feedback) adds its noise to the output error itself, before it reaches any layer.
     if config.sigma == 0 or not (config.output_noise or config.parts.feedback.exact):
         return math.inf

@@ -70,10 +70,15 @@ def _statement(trials: Sequence[TrialConfig], experiment: Experiment, by_epoch: 
                        for epoch in range(1 if by_epoch else trial.epochs, trial.epochs + 1)),
         assumptions=assumptions(noisy),
         notes=privacy_tags(trial)["privacy.notes"],
-        steps=tuple(f"layer {number}: inputs 2^{math.log2(step.input):.0f}, learning signals "
-                    f"2^{math.log2(step.signal):.0f}, contributions {step.contribution:.3g} C"
-                    for number, step in enumerate(steps(noisy, 1.0, noisy.noise_multiplier), start=1))
-        if noisy.exact else ())  # trained in integer arithmetic
+        steps=_step_lines(noisy) if noisy.exact else ())  # `exact`: trained in integer arithmetic
+
+
+def _step_lines(noisy: TrialConfig) -> tuple[str, ...]:
+    """Return a line per layer with the real values of an integer 1; C is the bound of a record's contribution."""
+    deviation = noisy.noise_multiplier / noisy.parts.mechanism.sensitivity_ratio(noisy)  # of the noise, over C
+    return tuple(f"layer {number}: inputs 2^{math.log2(step.input):.0f}, learning signals "
+                 f"2^{math.log2(step.signal):.0f}, contributions {step.contribution:.3g} C"
+                 for number, step in enumerate(steps(noisy, 1.0, deviation), start=1))
 
 
 def _noise_level(noisy: TrialConfig) -> str:

@@ -86,7 +86,10 @@ def exact_bound(alpha: float, matrix: np.ndarray, dark: float, most: int) -> flo
 
 
 def _pairwise(alpha: float, matrix: np.ndarray, dark: float, masks: list[int]) -> np.ndarray:
-    """Return D_alpha between all pairs of patterns, [len(masks), len(masks)]; infinite if float64 overflows."""
+    """Return D_alpha(pattern i || pattern j) at [i, j] of [len(masks), len(masks)], over counts of the reference.
+
+    It is infinite where float64 overflows or a mean is 0, which claims no more than holds.
+    """
     n_classes, n_pixels = matrix.shape
     patterns = np.array([[mask >> c & 1 for c in range(n_classes)] for mask in masks], dtype=np.float64)
     mixed, total = np.zeros((len(masks), len(masks))), np.zeros(len(masks))

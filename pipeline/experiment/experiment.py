@@ -142,10 +142,11 @@ class Experiment:
 
 
 def load_experiment(path: str | Path, changes: Mapping[str, Any] = MappingProxyType({})) -> Experiment:
-    """Read and validate an experiment file.
+    """Read and validate an experiment file. Its plugins are imported, which runs their code.
 
     Args:
-        changes: settings that replace those of `base`, by field; the experiment has a text with these settings.
+        changes: new values of fields of `base`, of `name`, or of entries such as `search.seed`. A field that a grid,
+            case or space sets is refused. `Experiment.text` is rewritten to match.
 
     Raises:
         ConfigError: one line that names the file, the place in it, the value and what would be accepted.

@@ -58,8 +58,11 @@ def balanced(trials: Sequence[TrialConfig]) -> list[int]:
 
 
 def _level(value: Any) -> str | float:
-    """Return a setting's value as a level of a factor: a number, or text such as `256×128` for a list."""
-    if value is None:  # the setting does not apply
+    """Return a JSON value as a level of a factor: a number, or text: `256×128` for a list, `none` for an empty one.
+
+    A setting that does not apply has no value, and the level `-`.
+    """
+    if value is None:
         return "-"
     if isinstance(value, list):
         return "×".join(map(str, value)) if value else "none"

@@ -245,5 +245,6 @@ def _no_difference(field: dataclasses.Field[Any], one: TrialConfig, other: Trial
     if name in one.used():  # for example two files with the same content
         return (f"{in_files(name)}: {getattr(one, name)!r} and {getattr(other, name)!r} make no difference; give one "
                 "of them")
+    # At least one, as the two differ; the message quotes only such values.
     not_default = [trial for trial in (one, other) if getattr(trial, name) != field.default]
     return f"{why_unused(name, not_default)}, or give it to some trials alone, by `cases`"

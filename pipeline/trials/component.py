@@ -75,7 +75,10 @@ class Component(Gaussian):
         return sensitivity_ratio(trial)
 
     def factor_bounds(self, trial: Trial) -> list[tuple[float, float]]:
-        """Return the bounds of `Mechanism`; with `bounding: scale`, ||delta^l|| is at most C/sqrt(L)."""
+        """Return bounds on ||delta^l||/C and ||h^{l-1}|| in every fully connected layer, for C = `contribution_norm`.
+
+        With `bounding: scale`, ||delta^l|| sqrt(1 + ||h^{l-1}||^2) = C/sqrt(L), so that ||delta^l|| <= C/sqrt(L).
+        """
         activations = activation_bounds(trial)
         deltas = delta_bounds(trial, error_bound(trial))
         if scales_to_bound(trial):

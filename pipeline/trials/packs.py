@@ -85,7 +85,10 @@ def plan(
     workers: int,  # packs that can train at the same time
     kept: Sequence[Pack] = (),  # stay unchanged because they have a checkpoint; their trials are in no other pack
 ) -> list[Pack]:
-    """Return packs of one `pack_key` and nearly equal size, long ones first; they affect only speed, not results."""
+    """Return packs, each of trials of one `pack_key`; those of a key are nearly equal in size. They affect speed alone.
+
+    Packs that need an OPU come first, then long ones.
+    """
     packed = {trial.trial_key for pack in kept for trial in pack.trials}
     groups: dict[str, list[TrialConfig]] = {}  # by pack_key
     for trial in trials:
@@ -97,7 +100,7 @@ def plan(
         n_packs = math.ceil(len(group) / limit)
         bounds = [round(i * len(group) / n_packs) for i in range(n_packs + 1)]
         packs += [Pack(tuple(group[start:end])) for start, end in itertools.pairwise(bounds)]
-    # Packs that need an OPU come first, because few can run at once and others fill in beside them.
+    # Few packs with an OPU can run at once, and others fill in beside them.
     return sorted(packs, key=lambda pack: (not pack.needs_opu, -cost(pack)))
 
 

@@ -63,7 +63,7 @@ def signal_steps(trial: Trial) -> tuple[float, ...]:
     for width in trial.hidden:
         # typical size of one component of B e, with B the feedback matrix and e the error at the output
         size = trial.parts.mechanism.feedback_norm / math.sqrt(width) or trial.feedback_std
-        if trial.sigma:  # B e is clipped to norm tau_f over all hidden layers, then gets noise
+        if trial.sigma:  # B e is clipped to norm tau_f, here taken over all hidden layers together, then gets noise
             size = min(size, trial.tau_f / math.sqrt(sum(trial.hidden))) + trial.sigma
         hidden_steps.append(power_of_two(PEAK_OVER_RMS * size / LARGEST_SIGNAL))
     return (*hidden_steps, output_step)
@@ -98,7 +98,8 @@ def steps(trial: Trial, bound: float, deviation: float) -> list[Steps]:
 def grid_exponent(step: Steps, deviation: float) -> int:
     """Return j such that a layer's step of weight contributions, a b, is 2^j steps of the noise grid, sigma/2^40.
 
-    A 1 in a sum of signals, for the bias, is 2^j/b grid steps. `deviation` is sigma, of the noise on the sum.
+    A 1 in a sum of signals, for the bias, is 2^j/b grid steps. `deviation` is sigma, of the noise on the sum, for which
+    `steps` made the layer's steps: a/sigma and b are powers of two, so that only the logarithm's error is rounded.
     """
     return round(math.log2(step.contribution * step.input / deviation)) + GRID_BITS
 

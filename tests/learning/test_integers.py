@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import hashlib
 import os
+import re
 import subprocess
 import sys
 from fractions import Fraction
@@ -379,6 +380,19 @@ grid: {arithmetic: [float32, integer]}
     assert "layer 1: inputs 2^-6, learning signals" in lines
     with pytest.raises(ConfigError, match=r"arithmetic: must be one of .* at grid.arithmetic\[1\]"):
         parse_experiment(text.replace("integer]", "whole]"), Path("FILE.yaml"))
+
+
+def test_account_prints_the_steps_of_training_also_where_the_noise_is_of_a_smaller_norm():
+    """A reading of Lee & Kifer keeps the noise of a clipped error while the bound grows by 14."""
+    text = ("base: {dataset: digits, algorithm: dfa, hidden: [24, 16], mechanism: component, error_clip: false, "
+            "sampler: without_replacement, noise_multiplier: 30, arithmetic: integer}")
+    experiment = parse_experiment(text, Path("FILE.yaml"))
+    (trial,), lines = experiment.trials, "\n".join(as_lines(experiment))
+    mechanism = prepare(Pack((trial,)), load("digits"), CPU).mechanism
+    [of_trial], [bound] = mechanism.integers.steps, mechanism.bounds
+    assert trial.parts.mechanism.sensitivity_ratio(trial) > 10
+    for number, step in enumerate(of_trial, start=1):
+        assert re.search(rf"layer {number}: .*, contributions {step.contribution / bound:.3g} C", lines)
 
 
 def test_a_search_and_a_changed_setting_know_that_name_too():
