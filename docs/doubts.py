@@ -8,14 +8,13 @@ judgement without an alarm.
 
 from __future__ import annotations
 
-from pathlib import Path
+from committed import ROOT, file_of
 
 from analysis.exhibits.doubts.checks import CHECKS, Doubt, examine
 from analysis.exhibits.doubts.evidence import Evidence
 from analysis.runs import read_runs
 from pipeline.experiment.experiment import load_experiment
 
-ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "analysis" / "results"
 FILE = RESULTS / "doubts.md"
 HOLDS, FALSE = "holds", "false alarm"
@@ -39,7 +38,7 @@ JUDGED: dict[tuple[str, str], tuple[str, str]] = {
 
 def evidence_of(name: str) -> Evidence:
     """The committed runs of a sweep."""
-    return Evidence.of(read_runs(RESULTS / name / "runs.csv"), load_experiment(ROOT / "experiments" / f"{name}.yaml"))
+    return Evidence.of(read_runs(RESULTS / name / "runs.csv"), load_experiment(file_of(name)))
 
 
 def page() -> str:

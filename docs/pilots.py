@@ -69,7 +69,7 @@ def last_settings(dataset: str, total: float) -> dict[str, Any]:
 
 def pilots_of(dataset: str, seed: int, total: float) -> tuple[Path, dict[str, Any]]:
     """Return the file of a data set's pilots, and its content with the seed and the settings for a total epsilon."""
-    path = ROOT / "experiments" / f"{FILES[dataset]}.yaml"
+    path = ROOT / "experiments" / "tuning" / f"{FILES[dataset]}.yaml"
     content = yaml.safe_load(path.read_text(encoding="utf-8"))
     content["name"] += f"_s{seed}"
     content["base"].update(TOTALS[total][0], seed=seed)

@@ -25,7 +25,7 @@ from pipeline.experiment.experiment import Experiment, parse_experiment
 from pipeline.tracking.reader import Reader
 from pipeline.trials.records import CLOCK
 
-FOLDER = Path(__file__).parent.parent / "experiments"
+FOLDER = Path(__file__).parent.parent / "experiments" / "tuning"
 STOP = "stop: {rule: asha, grace: 5, factor: 2}\n"
 METHODS = {"grid": "a grid of 9, composed", "stopping": "random stopping, 9 on average",
            "search": "a search with a budget", "halving": "a search with a budget, trials stopped early"}

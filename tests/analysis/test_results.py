@@ -15,6 +15,7 @@ import pandas as pd
 import pytest
 import results_text
 import tuning
+from committed import file_of
 from latex_tools import check_all
 
 from analysis.exhibits.exhibit import MAX_WORDS
@@ -47,7 +48,7 @@ def test_there_are_as_many_as_make_results_trains_and_those_that_no_version_trai
     trained, recorded = trained[0].split(), recorded[0].split()
     assert NAMES == sorted(trained + recorded) and len(NAMES) >= 7
     for name in NAMES:
-        trials = load_experiment(ROOT / "experiments" / f"{name}.yaml").trials
+        trials = load_experiment(file_of(name)).trials
         with pytest.raises(ConfigError, match="arithmetic: must be 'integer' with noise 'secure'") if (
                 name in recorded) else contextlib.nullcontext():
             check_promises(trials)
@@ -55,7 +56,7 @@ def test_there_are_as_many_as_make_results_trains_and_those_that_no_version_trai
 
 @each
 def test_data_are_those_of_the_manifest_and_trials_those_of_the_experiment_file(name):
-    folder, experiment = RESULTS / name, load_experiment(ROOT / "experiments" / f"{name}.yaml")
+    folder, experiment = RESULTS / name, load_experiment(file_of(name))
     manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
     digests = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.glob("*.csv")}
     runs = pd.read_csv(folder / "runs.csv")
@@ -105,7 +106,7 @@ def test_pages_have_the_tables_as_they_were_measured(name, file, count):
 def test_every_exhibit_has_the_captions_and_tables_that_the_code_writes_of_its_trials(name, exhibit):
     written = results_text.exhibit(RESULTS / name, exhibit)
     assert written.files[f"{exhibit}.md"] == (RESULTS / name / f"{exhibit}.md").read_bytes(), (
-        "`python tests/tools/results_text.py` writes it anew")
+        "`python docs/results_text.py` writes it anew")
     captions = [part for part in (*written.texts.body, *written.texts.more) if isinstance(part, str)]
     assert captions and all(len(caption.split()) <= MAX_WORDS for caption in captions), captions
     check_all(written.files)
@@ -140,7 +141,7 @@ def test_settings_chosen_on_other_data_sets_are_those_of_the_trials_of_the_exper
         assert (sweeps["selected_epsilon"] <= sweeps["total"]).all()
         assert set(sweeps.groupby(["dataset", "total"])["seed"].agg(tuple)) == {(0, 1, 2)}
     for name, table in ("left_out", trials), ("pilots_rules", rules):
-        experiment = load_experiment(ROOT / "experiments" / f"{name}.yaml")
+        experiment = load_experiment(file_of(name))
         assert sorted(table["trial_key"]) == sorted(trial.trial_key for trial in experiment.trials)
 
 

@@ -129,7 +129,7 @@ def test_a_file_is_told_what_the_preset_sets_and_from_where():
     (bp, dfa) = parsed(FILE).advice
     assert bp.startswith("recommended-3 sets, for bp on pixels of fashion_mnist, mechanism per_example: "
                          "alignment_batches=1 averaging=0.8 batch_size=8192 ")
-    assert "(experiments/certified.yaml: " in dfa
+    assert "(experiments/certified/certified.yaml: " in dfa
     *_, last = parsed(FILE, batch_size=256).advice
     assert last == "  the file has, in place of what is recommended: batch_size=256"
 

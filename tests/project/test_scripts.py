@@ -36,8 +36,8 @@ def test_contributions_use_all_of_a_small_bound_and_little_of_a_large_one(tmp_pa
 
 @pytest.mark.slow
 def test_the_best_pilot_is_trained_again_and_all_trials_are_paid_for(tmp_path, monkeypatch):
-    (tmp_path / "experiments").mkdir()
-    file = tmp_path / "experiments" / "pilots_digits.yaml"
+    (tmp_path / "experiments" / "tuning").mkdir(parents=True)
+    file = tmp_path / "experiments" / "tuning" / "pilots_digits.yaml"
     file.write_text(PILOTS)
     monkeypatch.setattr(pilots, "ROOT", tmp_path)
     monkeypatch.setattr(pilots, "FILES", {"digits": "pilots_digits"})

@@ -1,4 +1,4 @@
-"""The captions, tables and notes of analysis/results, from the committed data: `python tests/tools/results_text.py`."""
+"""The captions, tables and notes of analysis/results, from the committed data: `python docs/results_text.py`."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 from unittest.mock import patch
 
 import pandas as pd
+from committed import ROOT, file_of
 
 from analysis.exhibits import (
     catalogue,
@@ -28,7 +29,6 @@ from pipeline.accounting.event import UnsupportedAccounting
 from pipeline.experiment.exhibits import NEEDS
 from pipeline.experiment.experiment import Experiment, load_experiment
 
-ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "analysis" / "results"
 DRAWN = (figure2, frontier, heatmaps, leekifer, light, main_effects, parallel_coordinates, slices, sweeps)
 SUFFIXES = (".md",)
@@ -42,7 +42,7 @@ def names(folder: Path) -> list[str]:
 
 def exhibit(folder: Path, name: str) -> Exhibit:
     """One exhibit of a folder, without its figure, as the code of today writes it of the committed data."""
-    experiment, runs = load_experiment(ROOT / "experiments" / f"{folder.name}.yaml"), read_runs(folder / "runs.csv")
+    experiment, runs = load_experiment(file_of(folder.name)), read_runs(folder / "runs.csv")
     if name == "selection":
         return _selection(folder, experiment, runs)
     with ExitStack() as stack:

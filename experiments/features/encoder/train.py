@@ -1,4 +1,6 @@
-"""Train the encoder of `features: encoder` to tell synthetic objects apart: `python experiments/encoder/train.py FILE`.
+"""Train the encoder of `features: encoder` to tell synthetic objects apart.
+
+    python experiments/features/encoder/train.py FILE
 
 Seed and code give the weights, on one thread of one kind of processor to the last bit.
 """
