@@ -53,8 +53,9 @@ results: $(READY) ## the sweeps, tables and figures of analysis/results (some tw
 	@set -e; for name in $(RESULTS); do \
 	  file=$$(find experiments -name $$name.yaml); \
 	  $(BIN)/photonic sweep $$file $(SWEEP_OPTIONS); \
-	  $(BIN)/photonic report $$file --out analysis/results/$$name; \
+	  $(BIN)/photonic report $$file; \
 	done
+	@$(BIN)/python docs/results_text.py $(RESULTS:%=reports/%)
 
 ui: $(READY) ## browse the runs in MLflow's web page, http://127.0.0.1:5000
 	@$(BIN)/photonic ui
@@ -74,7 +75,7 @@ nightly: $(READY) ## what takes longest: random faults, all calibrations, benchm
 mutants: $(READY) ## makes the mistakes of tests/data/mutants.json, each in a copy, and runs the test that notices it
 	@$(BIN)/python tests/tools/mutants.py
 
-faults: $(READY) ## injects every fault into sweeps and writes the table of analysis/results/faults/notes.md
+faults: $(READY) ## injects every fault into sweeps and writes the table of analysis/results/faults/README.md
 	@PYTHONPATH=. $(BIN)/python tests/tools/faults_table.py
 
 bench: $(READY) ## times a step, Opacus, accounting, tracking and a sweep; writes reports/bench.json

@@ -1,5 +1,5 @@
 """`make faults`: inject every fault of the tests, and put what was measured into the table of
-analysis/results/faults/notes.md."""
+analysis/results/faults/README.md."""
 
 from __future__ import annotations
 
