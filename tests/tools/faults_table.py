@@ -29,7 +29,7 @@ def table(rows: list[dict]) -> str:
 
 
 def main() -> int:
-    page = ROOT / "analysis" / "results" / "faults" / "notes.md"
+    page = ROOT / "analysis" / "results" / "faults" / "README.md"
     with tempfile.TemporaryDirectory() as folder:
         rows = Path(folder, "rows.jsonl")
         tests = [str(ROOT / "tests" / "sweep" / name) for name in TESTS]
