@@ -39,11 +39,11 @@ sweep: $(READY) ## the quickstart: a sweep of BP, DFA, TDFA and PDFA on digits, 
 	@$(BIN)/photonic report experiments/quickstart.yaml
 
 table1: $(READY) ## Table 1 and Figure 2 of Ohana et al. 2021 on Fashion-MNIST
-	@$(BIN)/photonic sweep experiments/table1.yaml $(SWEEP_OPTIONS)
-	@$(BIN)/photonic report experiments/table1.yaml
+	@$(BIN)/photonic sweep experiments/ohana2021/table1.yaml $(SWEEP_OPTIONS)
+	@$(BIN)/photonic report experiments/ohana2021/table1.yaml
 
 FILE ?= experiments/quickstart.yaml
-report: $(READY) ## table and figures of a finished sweep: make report FILE=experiments/table1.yaml
+report: $(READY) ## table and figures of a finished sweep: make report FILE=experiments/ohana2021/table1.yaml
 	@$(BIN)/photonic report $(FILE)
 
 RESULTS := quickstart table1_seeds table1_mnist certified certified_mnist certified_scattering certified_scattering_between certified_patches certified_beside certified_scattering_mnist certified_scattering_mnist_between certified_scattering_cifar10 certified_patches_cifar10 certified_patches_integer certified_integer certified_optical label_plain label_large optics optics_table1 tau_h batch_size alignment_heatmap leekifer_readings leekifer_readings_cifar10 leekifer_variants leekifer_hybrid tuned_cifar10 left_out_mnist tuned_fashion left_out_cifar10 pdfa_cifar10 left_out_fashion beside_fashion tuned_mnist pdfa_centered_cifar10 joint_fashion joint_fashion_ends joint_cifar10 joint_cifar10_ends joint_mnist joint_mnist_ends
@@ -51,9 +51,11 @@ RESULTS := quickstart table1_seeds table1_mnist certified certified_mnist certif
 RECORDED := certified_secure
 results: $(READY) ## the sweeps, tables and figures of analysis/results (some twelve hours on two cores)
 	@set -e; for name in $(RESULTS); do \
-	  $(BIN)/photonic sweep experiments/$$name.yaml $(SWEEP_OPTIONS); \
-	  $(BIN)/photonic report experiments/$$name.yaml --out analysis/results/$$name; \
+	  file=$$(find experiments -name $$name.yaml); \
+	  $(BIN)/photonic sweep $$file $(SWEEP_OPTIONS); \
+	  $(BIN)/photonic report $$file; \
 	done
+	@$(BIN)/python docs/results_text.py $(RESULTS:%=reports/%)
 
 ui: $(READY) ## browse the runs in MLflow's web page, http://127.0.0.1:5000
 	@$(BIN)/photonic ui
@@ -73,7 +75,7 @@ nightly: $(READY) ## what takes longest: random faults, all calibrations, benchm
 mutants: $(READY) ## makes the mistakes of tests/data/mutants.json, each in a copy, and runs the test that notices it
 	@$(BIN)/python tests/tools/mutants.py
 
-faults: $(READY) ## injects every fault into sweeps and writes the table of analysis/results/faults/notes.md
+faults: $(READY) ## injects every fault into sweeps and writes the table of analysis/results/faults/README.md
 	@PYTHONPATH=. $(BIN)/python tests/tools/faults_table.py
 
 bench: $(READY) ## times a step, Opacus, accounting, tracking and a sweep; writes reports/bench.json

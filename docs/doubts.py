@@ -8,15 +8,13 @@ judgement without an alarm.
 
 from __future__ import annotations
 
-from pathlib import Path
+from committed import RESULTS, file_of, manifests, runs_of
 
 from analysis.exhibits.doubts.checks import CHECKS, Doubt, examine
 from analysis.exhibits.doubts.evidence import Evidence
 from analysis.runs import read_runs
 from pipeline.experiment.experiment import load_experiment
 
-ROOT = Path(__file__).parent.parent
-RESULTS = ROOT / "analysis" / "results"
 FILE = RESULTS / "doubts.md"
 HOLDS, FALSE = "holds", "false alarm"
 UNCOUNTED = (HOLDS, "its description speaks of tries, and nobody noted how many")
@@ -39,7 +37,7 @@ JUDGED: dict[tuple[str, str], tuple[str, str]] = {
 
 def evidence_of(name: str) -> Evidence:
     """The committed runs of a sweep."""
-    return Evidence.of(read_runs(RESULTS / name / "runs.csv"), load_experiment(ROOT / "experiments" / f"{name}.yaml"))
+    return Evidence.of(read_runs(runs_of(name)), load_experiment(file_of(name)))
 
 
 def page() -> str:
@@ -48,7 +46,7 @@ def page() -> str:
     Raises:
         ValueError: for an alarm without a judgement, or a judgement without an alarm.
     """
-    found = {path.parent.name: examine(evidence_of(path.parent.name)) for path in sorted(RESULTS.glob("*/runs.csv"))}
+    found = {name: examine(evidence_of(name)) for name in manifests()}
     alarms: dict[tuple[str, str], Doubt] = {(name, doubt.check): doubt for name, doubts in found.items()
                                             for doubt in doubts}
     if odd := alarms.keys() ^ JUDGED.keys():

@@ -11,14 +11,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from committed import RESULTS, runs_of
 
 from analysis.statistics import mean_interval, plus_minus
 
-RESULTS = Path(__file__).parent.parent / "analysis" / "results"
 FOLDER = RESULTS / "left_out"
 EPSILON, EPOCHS = 3, 20  # of the trials by which settings are compared
 RULE = ["learning_rate", "output_std", "denoise", "epochs"]  # settings that one rule of step sizes fixes
@@ -55,7 +54,7 @@ def chosen(table: pd.DataFrame) -> dict[str, tuple[tuple[Any, ...], tuple[Any, .
 
 def accuracies(sweeps: Sequence[str]) -> pd.Series:
     """Return test accuracies in % of trials in `analysis/results`, by (total, seed)."""
-    runs = pd.concat([pd.read_csv(RESULTS / sweep / "runs.csv") for sweep in sweeps])
+    runs = pd.concat([pd.read_csv(runs_of(sweep)) for sweep in sweeps])
     return 100 * runs.rename(columns={"target_epsilon": "total"}).set_index(["total", "seed"])["test/accuracy"]
 
 

@@ -18,6 +18,7 @@ from typing import Any
 
 import pandas as pd
 import yaml
+from committed import file_of
 from left_out import FOLDER, RULE, chosen, rules
 
 from analysis.exhibits.selection import SCORE, choose
@@ -26,7 +27,6 @@ from pipeline import run_sweep
 from pipeline.experiment.experiment import Experiment, parse_experiment
 from pipeline.tracking.reader import Reader
 
-ROOT = Path(__file__).parent.parent
 FILES = {"cifar10": "pilots_cifar10", "fashion_mnist": "pilots_fashion", "mnist": "pilots_mnist"}
 TOTALS = {  # total epsilon -> settings of the three pilots, and epsilon of the last trial
     1.0: ({"target_epsilon": 0.25, "learning_rate": 1.0, "epochs": 10}, 0.86),
@@ -69,7 +69,7 @@ def last_settings(dataset: str, total: float) -> dict[str, Any]:
 
 def pilots_of(dataset: str, seed: int, total: float) -> tuple[Path, dict[str, Any]]:
     """Return the file of a data set's pilots, and its content with the seed and the settings for a total epsilon."""
-    path = ROOT / "experiments" / f"{FILES[dataset]}.yaml"
+    path = file_of(FILES[dataset])
     content = yaml.safe_load(path.read_text(encoding="utf-8"))
     content["name"] += f"_s{seed}"
     content["base"].update(TOTALS[total][0], seed=seed)

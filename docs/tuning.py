@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
+from committed import file_of
 
 from analysis.exhibits.search import budget_epsilon
 from analysis.exhibits.selection import choose
@@ -25,7 +26,6 @@ from pipeline.experiment.experiment import Experiment, parse_experiment
 from pipeline.tracking.reader import Reader
 from pipeline.trials.records import CLOCK
 
-FOLDER = Path(__file__).parent.parent / "experiments"
 STOP = "stop: {rule: asha, grace: 5, factor: 2}\n"
 METHODS = {"grid": "a grid of 9, composed", "stopping": "random stopping, 9 on average",
            "search": "a search with a budget", "halving": "a search with a budget, trials stopped early"}
@@ -46,13 +46,13 @@ class Way:
         """Its sweep."""
         of_dfa = self.algorithm == "dfa"
         if self.method in ("search", "halving"):
-            path = FOLDER / f"budget_fashion{'' if of_dfa else '_bp'}.yaml"
+            path = file_of(f"budget_fashion{'' if of_dfa else '_bp'}")
             text = path.read_text() + (STOP if self.method == "halving" else "")
             changes = {"budget.epsilon": self.epsilon, "search.seed": self.seed, "seed": self.seed,
                        **(OF_A_SEARCH_AT_3 if self.epsilon == 3 else {})}
             name = path.stem if self.method == "search" else path.stem.replace("budget", "halving")
         else:
-            path = FOLDER / f"tuning_{self.method}.yaml"
+            path = file_of(f"tuning_{self.method}")
             text = path.read_text() if of_dfa else path.read_text().replace("  feedback_std: 0.25\n", "")
             changes = {"algorithm": self.algorithm, "noise_multiplier": NOISE[self.method, self.epsilon],
                        "seed" if self.method == "grid" else "selection.seed": self.seed}

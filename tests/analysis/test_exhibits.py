@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import io
 import math
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+from committed import file_of
 from matplotlib.collections import LineCollection
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
@@ -27,7 +27,6 @@ from pipeline.trials.part import PARTS
 
 pytestmark = pytest.mark.usefixtures("only_svg")
 
-FILES = Path(__file__).parents[2] / "experiments"
 BASE = {"dataset": "digits", "hidden": (32, 16), "mechanism": "photonic", "batch_size": 64, "epochs": 2}
 
 
@@ -284,4 +283,4 @@ def test_alignment_counts_convolutions_as_hidden_layers():
     *((name, ("batch_size_sweep",)) for name in ("batch_size", "certified_batch_size")),
     ("certified_clipping_norm", ("clipping_norm_sweep",))])
 def test_the_files_of_sweeps_report_them(name, exhibits):
-    assert load_experiment(FILES / f"{name}.yaml").report == exhibits
+    assert load_experiment(file_of(name)).report == exhibits

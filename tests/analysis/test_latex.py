@@ -44,11 +44,11 @@ def test_the_reader_of_these_tests_is_strict(right, wrong):
 @pytest.mark.skipif(shutil.which("pdflatex") is None, reason="pdflatex is not installed")
 def test_pdflatex_sets_the_tables_of_the_results_in_floats_of_the_user(tmp_path):
     floats = []
-    for folder, name in results_text.everything():
-        for file, content in results_text.exhibit(results_text.RESULTS / folder, name).files.items():
+    for sweep, name in results_text.everything():
+        for file, content in results_text.exhibit(sweep, name).files.items():
             if file.endswith(".tex"):
-                (tmp_path / f"{folder}-{file}").write_bytes(content)
-                floats.append(rf"\begin{{table}}\caption{{A.}}\input{{{folder}-{file}}}\end{{table}}\clearpage")
+                (tmp_path / f"{sweep}-{file}").write_bytes(content)
+                floats.append(rf"\begin{{table}}\caption{{A.}}\input{{{sweep}-{file}}}\end{{table}}\clearpage")
     (tmp_path / "a.tex").write_text("\n".join([r"\documentclass{article}", r"\usepackage{booktabs}",
                                                r"\begin{document}", *floats, r"\end{document}", ""]))
     done = subprocess.run(["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "a.tex"], cwd=tmp_path,

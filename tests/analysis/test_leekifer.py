@@ -23,7 +23,7 @@ from pipeline.experiment.exhibits import mismatch, update_sigma
 from pipeline.experiment.experiment import load_experiment
 from pipeline.trials.config import TrialConfig
 
-FOLDER = Path(__file__).parents[2] / "experiments"
+FOLDER = Path(__file__).parents[2] / "experiments" / "leekifer2020"
 pytestmark = pytest.mark.usefixtures("only_svg")
 BP = TrialConfig(dataset="digits", algorithm="bp", mechanism="per_example", clipping_norm=1.5, noise_multiplier=4.0,
                  batch_size=60, sampler="without_replacement", epochs=3, optimizer="adam")

@@ -20,7 +20,7 @@ from pipeline.trials.config import TrialConfig
 
 pytestmark = pytest.mark.usefixtures("only_svg")
 
-EXPERIMENTS = Path(__file__).parents[2] / "experiments"
+EXPERIMENTS = Path(__file__).parents[2] / "experiments" / "ohana2021"
 PHOTONS, SEEDS = (0.1, 1.0, 100.0), (0, 1)
 PHYSICAL = TrialConfig(dataset="digits", algorithm="pdfa", projector="opu_physical", mechanism="photonic",
                        joint_release=True, hidden=(32,), dark_counts=0.5, epochs=2)

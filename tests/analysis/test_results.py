@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import hashlib
+import io
 import json
 import re
+import shutil
 from pathlib import Path
 
+import committed
 import doubts
 import left_out
 import pandas as pd
 import pytest
 import results_text
 import tuning
+from committed import RESULTS, file_of, folder_of, manifests, runs_of, written
 from latex_tools import check_all
 
 from analysis.exhibits.exhibit import MAX_WORDS
@@ -23,8 +26,8 @@ from pipeline.trials.fields import ConfigError
 from pipeline.trials.promises import check_promises
 
 ROOT = Path(__file__).parents[2]
-RESULTS = results_text.RESULTS
-NAMES = sorted(path.parent.name for path in RESULTS.glob("*/manifest.json"))
+MANIFESTS = manifests()
+NAMES = list(MANIFESTS)
 QUOTED = "".join(path.read_text(encoding="utf-8") for path in sorted((ROOT / "docs").glob("*.md")))
 each = pytest.mark.parametrize("name", NAMES)
 load_experiment = functools.cache(of_files.load_experiment)
@@ -47,7 +50,7 @@ def test_there_are_as_many_as_make_results_trains_and_those_that_no_version_trai
     trained, recorded = trained[0].split(), recorded[0].split()
     assert NAMES == sorted(trained + recorded) and len(NAMES) >= 7
     for name in NAMES:
-        trials = load_experiment(ROOT / "experiments" / f"{name}.yaml").trials
+        trials = load_experiment(file_of(name)).trials
         with pytest.raises(ConfigError, match="arithmetic: must be 'integer' with noise 'secure'") if (
                 name in recorded) else contextlib.nullcontext():
             check_promises(trials)
@@ -55,11 +58,8 @@ def test_there_are_as_many_as_make_results_trains_and_those_that_no_version_trai
 
 @each
 def test_data_are_those_of_the_manifest_and_trials_those_of_the_experiment_file(name):
-    folder, experiment = RESULTS / name, load_experiment(ROOT / "experiments" / f"{name}.yaml")
-    manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
-    digests = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.glob("*.csv")}
-    runs = pd.read_csv(folder / "runs.csv")
-    assert manifest["data"] == digests and manifest["experiment"] == experiment.name == name
+    manifest, experiment, runs = MANIFESTS[name], load_experiment(file_of(name)), pd.read_csv(runs_of(name))
+    assert manifest["data"] == results_text.digests(name) and manifest["experiment"] == experiment.name == name
     assert sorted(runs["trial_key"]) == sorted(trial.trial_key for trial in experiment.trials)
     assert manifest["trials"] == runs["status"].value_counts().to_dict()
     assert sum(manifest["commits"].values()) == len(runs) and not any("dirty" in c for c in manifest["commits"])
@@ -67,34 +67,37 @@ def test_data_are_those_of_the_manifest_and_trials_those_of_the_experiment_file(
 
 @each
 def test_every_figure_has_its_data_and_a_caption(name):
-    figures = list((RESULTS / name).glob("*.svg"))
+    figures = list(folder_of(name).glob(f"{name}-*.svg"))
     assert figures
     for figure in figures:
-        assert all(figure.with_suffix(f".{kind}").is_file() for kind in ("csv", "md"))
+        exhibit = figure.stem.partition("-")[2]
+        assert f"{exhibit}.csv" in MANIFESTS[name]["data"] and f"]({figure.name})" in written(name)
         assert "<text" in figure.read_text(encoding="utf-8")
 
 
 @each
 def test_every_column_of_an_exhibit_is_explained(name):
     text = (RESULTS / "README.md").read_text(encoding="utf-8")
-    for path in (RESULTS / name).glob("*.csv"):
-        if path.name != "runs.csv":
-            missing = [column for column in pd.read_csv(path, nrows=0) if f"`{column}`" not in text]
-            assert not missing, f"{path.name}: {missing}"
+    for exhibit in results_text.names(name):
+        for file, content in results_text.exhibit(name, exhibit).files.items():
+            if file.endswith(".csv"):
+                missing = [column for column in pd.read_csv(io.BytesIO(content), nrows=0) if f"`{column}`" not in text]
+                assert not missing, f"{file}: {missing}"
 
 
 def test_means_are_those_of_the_trials():
-    runs = pd.read_csv(RESULTS / "table1_seeds" / "runs.csv")
+    runs = pd.read_csv(runs_of("table1_seeds"))
     means = 100 * runs.groupby(["algorithm", "setting"])["test/accuracy"].mean()
-    table = pd.read_csv(RESULTS / "table1_seeds" / "table1.csv").set_index(["algorithm", "setting"])
+    data = results_text.exhibit("table1_seeds", "table1").files["table1.csv"]
+    table = pd.read_csv(io.BytesIO(data)).set_index(["algorithm", "setting"])
     assert len(table) == 28 and (table["n"] == 5).all()
     assert (table["accuracy_mean"] - means).abs().max() < 1e-3
 
 
-@pytest.mark.parametrize(("name", "file", "count"), [("table1_seeds", "table1.md", 1), ("certified", "frontier.md", 2)])
-def test_pages_have_the_tables_as_they_were_measured(name, file, count):
+@pytest.mark.parametrize(("name", "exhibit", "count"), [("table1_seeds", "table1", 1), ("certified", "frontier", 2)])
+def test_pages_have_the_tables_as_they_were_measured(name, exhibit, count):
     shown = tables(QUOTED)
-    measured = [table for table in tables((RESULTS / name / file).read_text(encoding="utf-8"))
+    measured = [table for table in tables(results_text.markdown(name, exhibit))
                 if table[0].startswith("|  | ") and table[0].count("|") > 6 and "mean" not in table[0]]
     assert len(measured) == count
     for table in measured:
@@ -102,19 +105,33 @@ def test_pages_have_the_tables_as_they_were_measured(name, file, count):
 
 
 @pytest.mark.parametrize(("name", "exhibit"), results_text.everything())
-def test_every_exhibit_has_the_captions_and_tables_that_the_code_writes_of_its_trials(name, exhibit):
-    written = results_text.exhibit(RESULTS / name, exhibit)
-    assert written.files[f"{exhibit}.md"] == (RESULTS / name / f"{exhibit}.md").read_bytes(), (
-        "`python tests/tools/results_text.py` writes it anew")
-    captions = [part for part in (*written.texts.body, *written.texts.more) if isinstance(part, str)]
+def test_every_exhibit_has_captions_and_tables(name, exhibit):
+    drawn = results_text.exhibit(name, exhibit)
+    captions = [part for part in (*drawn.texts.body, *drawn.texts.more) if isinstance(part, str)]
     assert captions and all(len(caption.split()) <= MAX_WORDS for caption in captions), captions
-    check_all(written.files)
+    check_all(drawn.files)
 
 
-def test_every_exhibit_of_the_results_was_looked_at():
-    committed = {(path.parent.name, path.stem) for path in RESULTS.glob("*/*.md")
-                 if path.stem not in ("notes", "tuning", "choices")}
-    assert set(results_text.everything()) == committed and {folder for folder, _ in committed} == set(NAMES)
+@each
+def test_the_page_of_a_study_has_the_captions_and_tables_that_the_code_writes_of_its_trials(name):
+    exhibits = results_text.names(name)
+    text = "\n".join(results_text.markdown(name, exhibit) for exhibit in exhibits)
+    assert exhibits and written(name) == text, "`python docs/results_text.py` writes it anew"
+
+
+def test_a_report_is_taken_over_as_it_was_written(tmp_path, monkeypatch):
+    report, old = tmp_path / "report", folder_of("quickstart")
+    report.mkdir()
+    for path in old.glob("quickstart*.*"):
+        shutil.copy(path, report / (path.name.partition("-")[2] or "runs.csv"))
+    (report / "manifest.json").write_text(json.dumps(MANIFESTS["quickstart"]))
+    monkeypatch.setattr(committed, "RESULTS", tmp_path / "results")
+    committed.RESULTS.mkdir()
+    results_text.main([report])
+    new = folder_of("quickstart")
+    assert {path.name for path in new.iterdir()} == {path.name for path in old.iterdir()}
+    assert all(path.read_bytes() == (old / path.name).read_bytes() for path in new.iterdir() if path.suffix != ".md")
+    assert written("quickstart") in (old / "README.md").read_text(encoding="utf-8")
 
 
 def test_the_comparison_of_ways_to_tune_is_that_of_its_data_and_quoted():
@@ -140,7 +157,7 @@ def test_settings_chosen_on_other_data_sets_are_those_of_the_trials_of_the_exper
         assert (sweeps["selected_epsilon"] <= sweeps["total"]).all()
         assert set(sweeps.groupby(["dataset", "total"])["seed"].agg(tuple)) == {(0, 1, 2)}
     for name, table in ("left_out", trials), ("pilots_rules", rules):
-        experiment = load_experiment(ROOT / "experiments" / f"{name}.yaml")
+        experiment = load_experiment(file_of(name))
         assert sorted(table["trial_key"]) == sorted(trial.trial_key for trial in experiment.trials)
 
 
@@ -154,6 +171,6 @@ def test_the_page_of_doubts_is_what_the_checks_say_of_the_trials_and_every_alarm
     assert doubts.FILE.read_text(encoding="utf-8") == doubts.page()
     judged = {**doubts.JUDGED, ("certified", "flat"): (doubts.HOLDS, "it does not fire")}
     monkeypatch.setattr(doubts, "JUDGED", judged)
-    monkeypatch.setattr(doubts, "RESULTS", RESULTS / "certified")  # no sweep, and so no alarm
+    monkeypatch.setattr(doubts, "manifests", dict)  # no sweep, and so no alarm
     with pytest.raises(ValueError, match="JUDGED: must have the alarms .*, differs in .*'certified', 'flat'"):
         doubts.page()

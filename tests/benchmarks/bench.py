@@ -84,7 +84,7 @@ class Size:
     Attributes:
         base: settings of all steps.
         rounds, visit_seconds: of `take_turns`.
-        sweep: settings that replace those of `experiments/table1.yaml` in the sweep.
+        sweep: settings that replace those of `experiments/ohana2021/table1.yaml` in the sweep.
         integers: settings of steps in integers, by name.
         trials: of those, how many.
         stubs: trials of the sweep that trains nothing.
@@ -244,7 +244,7 @@ def table1_sweep(size: Size) -> tuple[str, dict[str, float]]:
     start to its end."""
     real = "dataset" not in size.sweep and bool(os.environ.get("PHOTONIC_DATA"))
     settings = size.sweep if real else {**size.sweep, **DIGITS, "epochs": size.sweep["epochs"] * 5}
-    experiment = load_experiment(ROOT / "experiments/table1.yaml")
+    experiment = load_experiment(ROOT / "experiments/ohana2021/table1.yaml")
     trials = tuple(dataclasses.replace(t, **settings) for t in experiment.trials[: size.trials])
     workers, cpu = os.cpu_count() or 1, time.process_time()
     with tempfile.TemporaryDirectory() as folder:
@@ -252,7 +252,7 @@ def table1_sweep(size: Size) -> tuple[str, dict[str, float]]:
                            quiet=True)
     if result.finished != len(trials):
         raise RuntimeError(f"the sweep finished {result.finished} of {len(trials)} trials: {result.failed}")
-    what = (f"{len(trials)} trials of experiments/table1.yaml on {trials[0].dataset}, {trials[0].epochs} epochs, "
+    what = (f"{len(trials)} trials of table1.yaml on {trials[0].dataset}, {trials[0].epochs} epochs, "
             f"{workers} workers, {result.wall_seconds:.0f} s")
     return what, {"table1_wall_over_compute": result.wall_seconds / (result.compute_seconds / workers),
                   "table1_driver_cpu_share": (time.process_time() - cpu) / result.wall_seconds}

@@ -62,7 +62,7 @@ class Size:
         packs: trials per pack.
         rounds, visit_seconds: of `take_turns`.
         side: of the square matrices whose product is the peak.
-        table1: settings that replace those of `experiments/table1.yaml`.
+        table1: settings that replace those of `experiments/ohana2021/table1.yaml`.
         seeds: of every trial of Table 1.
     """
 
@@ -255,7 +255,7 @@ def _in_turn(training: Training) -> Callable[[], object]:
 def table1(size: Size, device: torch.device) -> dict[str, object]:
     """All trials of Table 1 with every seed, each kind of trial as one pack, its steps replayed."""
     trials = [dataclasses.replace(t, **size.table1, seed=seed)
-              for t in load_experiment(ROOT / "experiments/table1.yaml").trials for seed in range(size.seeds)]
+              for t in load_experiment(ROOT / "experiments/ohana2021/table1.yaml").trials for seed in range(size.seeds)]
     chosen = [t for t in trials if t.algorithm in ALGORITHMS]
     real = bool(os.environ.get("PHOTONIC_DATA")) and not size.table1
     dataset = chosen[0].dataset

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from committed import manifests, runs_of
 
 from pipeline import recommended
 from pipeline.experiment import preset
@@ -16,7 +17,6 @@ from pipeline.trials.config import ConfigError, TrialConfig
 from pipeline.trials.fields import digest, renamed
 from pipeline.trials.part import PARTS
 
-RESULTS = Path(__file__).parents[2] / "analysis" / "results"
 GIVEN = {"dataset": "fashion_mnist", "mechanism": "per_example", "algorithm": "dfa", "target_epsilon": 3}
 FILE = """\
 preset: recommended  # the newest
@@ -29,17 +29,17 @@ def parsed(text, **changes):
     return parse_experiment(text, Path("e.yaml"), changes=changes)
 
 
-COMMITTED = [("recommended-1", name) for name in ("quickstart", *sorted(
-    path.parent.name for path in RESULTS.glob("certified*/runs.csv")
-    if path.parent.name not in ("certified_beside", "certified_optical", "certified_secure")))] + [
+COMMITTED = [("recommended-1", name) for name in ("quickstart", *(
+    name for name in manifests() if name.startswith("certified")
+    and name not in ("certified_beside", "certified_optical", "certified_secure")))] + [
     ("recommended-2", "tuned_cifar10"), ("recommended-2", "pdfa_cifar10")] + [
-    ("recommended-3", path.parent.name) for path in sorted(RESULTS.glob("joint_*/runs.csv"))]
+    ("recommended-3", name) for name in manifests() if name.startswith("joint_")]
 
 
 @pytest.mark.parametrize(("version", "name"), COMMITTED)
 def test_trials_with_the_preset_are_those_of_the_committed_frontier(version, name):
     """Same keys, so same accuracies: the committed runs are the measurement of the preset."""
-    runs = pd.read_csv(RESULTS / name / "runs.csv")
+    runs = pd.read_csv(runs_of(name))
     assert len(runs)
     for run in runs.to_dict("records"):
         target = "target_label_epsilon" if run["mechanism"] == "photonic" else "target_epsilon"
@@ -129,7 +129,7 @@ def test_a_file_is_told_what_the_preset_sets_and_from_where():
     (bp, dfa) = parsed(FILE).advice
     assert bp.startswith("recommended-3 sets, for bp on pixels of fashion_mnist, mechanism per_example: "
                          "alignment_batches=1 averaging=0.8 batch_size=8192 ")
-    assert "(experiments/certified.yaml: " in dfa
+    assert "(experiments/certified/certified.yaml: " in dfa
     *_, last = parsed(FILE, batch_size=256).advice
     assert last == "  the file has, in place of what is recommended: batch_size=256"
 

@@ -104,7 +104,7 @@ def test_light_for_a_sigma():
 
 
 def test_the_experiments_have_the_light_and_the_camera_that_they_say():
-    root = Path(__file__).parents[2] / "experiments"
+    root = Path(__file__).parents[2] / "experiments" / "ohana2021"
     table = [t for t in load_experiment(root / "optics_table1.yaml").trials]
     sigmas = sorted({t.sigma for t in table if t.projector == "opu_simulated"})
     light = sorted((camera_of(t) for t in table if t.projector == "opu_physical"), key=lambda c: -c.photons)

@@ -375,7 +375,7 @@ def test_an_output_layer_that_starts_elsewhere_leaves_init_to_the_others(digits)
 
 
 def test_the_file_of_readings_has_the_papers_noise_and_tells_what_it_costs():
-    file = Path(__file__).parents[2] / "experiments" / "leekifer_readings.yaml"
+    file = Path(__file__).parents[2] / "experiments" / "leekifer2020" / "leekifer_readings.yaml"
     experiment = load_experiment(file)
     assert len(experiment.trials) == 18 and {t.epochs for t in experiment.trials} == {300}
     assert {round(update_sigma(t), 9) for t in experiment.trials} == {0.01, 0.05}

@@ -99,7 +99,7 @@ def test_experiments_use_the_public_faces_alone(path):
     ("import pipeline.trials, pipeline.experiment, pipeline.learning, pipeline.sweep, pipeline.accounting, "
      "pipeline.tracking, pipeline.auditing, analysis.exhibits", ()),
     ("from pipeline.cli import main; from pipeline.experiment.experiment import load_experiment; main(['fields']); "
-     "load_experiment('experiments/table1.yaml')", ("scipy", "importlib.metadata"))])
+     "load_experiment('experiments/ohana2021/table1.yaml')", ("scipy", "importlib.metadata"))])
 def test_nothing_heavy_is_imported_before_it_is_needed(code, others):
     """What answers a typing mistake, or --help, must not wait for numpy."""
     code += f"; import sys; print([m for m in {(*HEAVY, *others)} if m in sys.modules])"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import committed
 import contributions
 import pilots
 import pytest
@@ -36,10 +37,9 @@ def test_contributions_use_all_of_a_small_bound_and_little_of_a_large_one(tmp_pa
 
 @pytest.mark.slow
 def test_the_best_pilot_is_trained_again_and_all_trials_are_paid_for(tmp_path, monkeypatch):
-    (tmp_path / "experiments").mkdir()
-    file = tmp_path / "experiments" / "pilots_digits.yaml"
+    file = tmp_path / "pilots_digits.yaml"
     file.write_text(PILOTS)
-    monkeypatch.setattr(pilots, "ROOT", tmp_path)
+    monkeypatch.setattr(committed, "EXPERIMENTS", tmp_path)
     monkeypatch.setattr(pilots, "FILES", {"digits": "pilots_digits"})
     monkeypatch.setattr(pilots, "TOTALS", {total: ({"target_epsilon": 0.4, "seed": 0}, last)
                                            for total, last in ((2.0, 2.5), (3.0, 2.5), (8.0, 7.9))})

@@ -165,14 +165,14 @@ def submit(tmp_path):
 def test_slurm_script_starts_the_nodes_and_then_the_sweep(submit, tmp_path):
     assert "usage: sbatch" in submit().stderr
     assert "MLFLOW_TRACKING_URI: must be" in submit("file.yaml").stderr and not (tmp_path / "calls").exists()
-    done = submit("experiments/table1.yaml", MLFLOW_TRACKING_URI="http://tracking:5000")
+    done = submit("experiments/ohana2021/table1.yaml", MLFLOW_TRACKING_URI="http://tracking:5000")
     assert done.returncode == 0, done.stderr
     calls = (tmp_path / "calls").read_text().splitlines()
     head, worker = (ray_options(next(call for call in calls if call.startswith(f"ray start {option}")))
                     for option in ("--head", "--address"))
     assert head["port"] == 24711 and opus(head["resources"]) == 1 and opus(worker["resources"]) == 0
     (sweep,) = (sweep_options(call) for call in calls if call.startswith("photonic "))
-    assert sweep.target == "experiments/table1.yaml" and sweep.address == worker["address"]
+    assert sweep.target == "experiments/ohana2021/table1.yaml" and sweep.address == worker["address"]
     assert sweep.address == "127.0.0.1:24711", "a name would need a DNS that answers"
     (srun,) = (call for call in calls if call.startswith("srun --het-group=1 "))
     asked = re.findall(r"^#SBATCH .*--cpus-per-task=(\d+)", (FOLDER / "sweep.slurm").read_text(), re.MULTILINE)
@@ -184,7 +184,7 @@ def test_slurm_script_starts_the_nodes_and_then_the_sweep(submit, tmp_path):
 def test_slurm_script_names_a_data_folder_only_if_there_is_one(there, given, expected, submit, tmp_path):
     if there:
         (tmp_path / "data").mkdir()
-    done = submit("experiments/table1.yaml", MLFLOW_TRACKING_URI="http://tracking:5000", FIRST="3", **given)
+    done = submit("experiments/ohana2021/table1.yaml", MLFLOW_TRACKING_URI="http://tracking:5000", FIRST="3", **given)
     assert done.returncode == 0, done.stderr
     assert f"data {expected.format(folder=tmp_path)}" in (tmp_path / "calls").read_text().splitlines()
 
@@ -194,7 +194,7 @@ def test_slurm_script_names_a_data_folder_only_if_there_is_one(there, given, exp
     ({"HEAD_SECONDS": "-1"}, "Ray's head ended; its messages say why"),
     ({"JOINING": "1", "SRUN_SECONDS": "0"}, "srun ended when 1 of 3 nodes had joined; its messages say why")])
 def test_slurm_script_ends_if_a_node_does_not_join(settings, message, submit, tmp_path):
-    done = submit("experiments/table1.yaml", MLFLOW_TRACKING_URI="http://tracking:5000", **settings)
+    done = submit("experiments/ohana2021/table1.yaml", MLFLOW_TRACKING_URI="http://tracking:5000", **settings)
     assert done.returncode == 1 and message in done.stderr, done.stderr
     assert not any(call.startswith("photonic ") for call in (tmp_path / "calls").read_text().splitlines())
 

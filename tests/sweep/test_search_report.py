@@ -23,7 +23,7 @@ from pipeline.sweep import dry_run, status
 from pipeline.tracking.store import Store
 from pipeline.trials.config import ConfigError
 
-EXPERIMENTS = Path(__file__).parents[2] / "experiments"
+EXPERIMENTS = Path(__file__).parents[2] / "experiments" / "tuning"
 pytestmark = pytest.mark.usefixtures("only_svg")
 
 

@@ -1,5 +1,5 @@
 """`make faults`: inject every fault of the tests, and put what was measured into the table of
-analysis/results/faults/notes.md."""
+analysis/results/faults/README.md."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def table(rows: list[dict]) -> str:
 
 
 def main() -> int:
-    page = ROOT / "analysis" / "results" / "faults" / "notes.md"
+    page = ROOT / "analysis" / "results" / "faults" / "README.md"
     with tempfile.TemporaryDirectory() as folder:
         rows = Path(folder, "rows.jsonl")
         tests = [str(ROOT / "tests" / "sweep" / name) for name in TESTS]

@@ -1,6 +1,6 @@
 """A small convolutional encoder that was trained to tell synthetic objects apart, as a public map of images.
 
-`experiments/encoder/train.py` trained the weights, `encoder.safetensors` beside this module.
+`experiments/features/encoder/train.py` trained the weights, `encoder.safetensors` beside this module.
 """
 
 from __future__ import annotations
