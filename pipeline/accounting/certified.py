@@ -30,7 +30,10 @@ IN_THE_BATCH = "none (the record is in the batch)"  # sampler of one step, for a
 
 
 def event_of(config: TrialConfig, epochs_done: int) -> PrivacyEvent:
-    """Return the privacy event of a trial's first epochs, Gaussian or stated; refuse a mechanism without one."""
+    """Return the privacy event of a trial's first `epochs_done` epochs: of its Gaussian mechanism, or a stated one.
+
+    Noise of a Gaussian mechanism with a target is None until `with_noise` sets it. Other mechanisms are refused.
+    """
     mechanism, sampler = config.parts.mechanism, config.parts.sampler
     if not mechanism.composed:
         raise ValueError(f"mechanism: must be one of {', '.join(names_with('mechanism', 'certified'))}, got "
@@ -38,7 +41,7 @@ def event_of(config: TrialConfig, epochs_done: int) -> PrivacyEvent:
     if not mechanism.certified:
         return _stated_event(config, epochs_done)
     sensitivity_over_norm = sensitivity(mechanism.sensitivity_ratio(config), sampler.relation)
-    # The setting is over the norm that scales the noise, the event's over the sensitivity; None until `with_noise`.
+    # The setting is over the norm that scales the noise, the event's is over the sensitivity.
     noise_multiplier = None if config.target_epsilon else config.noise_multiplier / sensitivity_over_norm
     n_train, _ = config.split_sizes
     return gaussian(sampler.name, noise_multiplier, epochs_done * config.steps_per_epoch, epochs_done,
@@ -81,7 +84,10 @@ def _stated_event(config: TrialConfig, epochs_done: int) -> PrivacyEvent:
 
 @lru_cache(maxsize=1024)
 def with_noise(config: TrialConfig) -> TrialConfig:
-    """Return the trial with the noise for its target (label) epsilon in that target's place; without one, unchanged."""
+    """Return the trial with the noise that its target epsilon, or label epsilon, needs for the whole run.
+
+    The noise stands in the target's place. A trial without a target is returned as it is.
+    """
     if config.recorded_noise:  # of a trial that has begun: earlier versions may have calibrated another
         return TrialConfig(config.given, target_epsilon=0.0, target_label_epsilon=0.0, **dict(config.recorded_noise))
     mechanism, target = config.parts.mechanism, config.target_epsilon
@@ -132,7 +138,10 @@ def step_mu(config: TrialConfig) -> float:
 
 
 def one_step(config: TrialConfig) -> tuple[float | None, Epsilon]:
-    """Return (mu, epsilon) of one certified or stated release without amplification; mu is None unless Gaussian."""
+    """Return (mu, epsilon) of one step of a certified or stated trial, without amplification.
+
+    mu is None unless the step composes Gaussians alone. Of an event stated for an epoch, it is of one epoch.
+    """
     event = event_of(with_noise(config), 1)
     # The attacker knows that the record may be in the batch, so sampling does not amplify privacy.
     step = PrivacyEvent(unsampled(event.step), steps=1, epochs=1, relation=event.relation)

@@ -215,7 +215,10 @@ def not_described(trial: TrialConfig) -> str:
 
 @lru_cache(maxsize=1024)
 def assumptions(trial: TrialConfig) -> tuple[Assumption, ...]:
-    """Return the formulas' assumptions, checked for a calibrated trial: a failing one for noise of another form."""
+    """Return the formulas' assumptions, checked for a trial with its calibrated sigma; none without optical noise.
+
+    For noise that the formulas do not describe it is a single assumption, which fails.
+    """
     if not trial.parts.mechanism.optical:
         return ()  # without optical noise there is nothing to check
     if reason := not_described(trial):
@@ -271,7 +274,10 @@ def _missing(trial: TrialConfig, variant: Variant) -> list[Assumption]:
 
 
 def claimed_epsilons(trial: TrialConfig, epochs_done: int) -> list[Epsilon]:
-    """Return what Ohana et al. (2021) claim for a calibrated trial's first epochs; nothing for noise of other forms."""
+    """Return the claimed epsilons of a trial's first `epochs_done` epochs, by every formula and way to count steps.
+
+    The trial has its calibrated sigma. There are none without optical noise that Prop. 3 describes.
+    """
     if not trial.parts.mechanism.optical or not_described(trial):
         return []
     layers = layers_of(trial)

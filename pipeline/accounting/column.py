@@ -73,7 +73,10 @@ def _infinite_from(limit: float, divergence: Callable[[np.ndarray], np.ndarray],
 
 
 def column_epsilons(trial: TrialConfig) -> list[Epsilon]:
-    """Return epsilon of one step for the worst column, by relation, of a calibrated trial; none unless Prop. 3 fits."""
+    """Return epsilon of one step for the worst column, one under each relation, of a trial with its calibrated sigma.
+
+    There is none without optical noise that Prop. 3 describes.
+    """
     if not trial.parts.mechanism.optical or not_described(trial):
         return []
     bounds = {"replace-one": corrected_column_replace_one, "add/remove": corrected_column_add_remove}

@@ -127,7 +127,10 @@ class PrivacyEvent:
 
     @property
     def mu(self) -> float | None:
-        """Return mu of the whole run, its noise set, if it is accounted for as one Gaussian mechanism; else None."""
+        """Return mu of the whole run, its noise set, if it is accounted for as one Gaussian mechanism; else None.
+
+        It is for Gaussians without sampling, and for full batches (q = 1) that no grid of losses suits.
+        """
         if not (self.proved and self.proved.amplified):
             return dp_events.gaussian_mu(self.run)
         # Steps on all records have a privacy-loss distribution, too; it is left if its grid is too coarse or too large.
@@ -183,7 +186,10 @@ class PrivacyEvent:
 
     @lru_cache(maxsize=4096)  # noqa: B019
     def value(self, delta: float, accountant: str = "") -> float:
-        """Return epsilon of the whole run, every step published, by a proved accountant, by default the tightest."""
+        """Return epsilon of the whole run, every step published, by one accountant, by default the tightest.
+
+        It is infinite without noise. An accountant without a proof for the sampler is refused.
+        """
         accountant = accountant or self.accountants[0]
         # All that are proved, so also pld of little noise, which `accountants` leaves out.
         proved = self.proved.accountants if self.proved else self.accountants
@@ -202,7 +208,10 @@ class PrivacyEvent:
         return convert(curves.ORDERS, self.renyi(), delta)[0]
 
     def noise_for(self, target_epsilon: float, delta: float, least: float = LEAST_NOISE_OVER_SENSITIVITY) -> float:
-        """Return the z >= `least` that gives the run 0.99 to 1 times `target_epsilon`, refused if there is none."""
+        """Return the z >= `least`, over the sensitivity, that gives the run 0.99 to 1 times `target_epsilon`.
+
+        The event is one of `gaussian`; its present noise does not matter. A target that no such z attains is refused.
+        """
         accountant, *_ = self.accountants
 
         def epsilon_of(noise_multiplier: float) -> float:
@@ -243,7 +252,7 @@ def interval_of(*events: PrivacyEvent) -> float:
                                  f"of hundreds of millions), got {noise}")
     if len(events) == 1 and events[0].z < LITTLE_NOISE:
         return curves.COARSEST
-    largest = curves.DISCRETIZATION if len(events) == 1 else curves.COARSEST
+    largest = curves.DISCRETIZATION if len(events) == 1 else curves.COARSEST  # of several kinds of runs
     return max(min(sufficient_interval(*(event.losses for event in events)), largest), curves.FINEST)
 
 

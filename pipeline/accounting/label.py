@@ -77,7 +77,10 @@ def with_sigma(config: TrialConfig) -> TrialConfig:
 
 
 def label_epsilons(config: TrialConfig, epochs_done: int) -> list[Epsilon]:
-    """Return the label epsilons of a trial's first epochs, calibrated here; none without the photonic mechanism."""
+    """Return the label epsilons of a trial's first `epochs_done` epochs; none without the photonic mechanism.
+
+    There is one of counted photons, else an exact one and one by Renyi divergence. sigma is calibrated here if need be.
+    """
     if not config.parts.mechanism.optical:
         return []
     # A record takes part in each of `draws` batches with probability q; `how` says so in words.

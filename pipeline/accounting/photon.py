@@ -41,7 +41,10 @@ def most_positive(threshold: float, n_classes: int) -> int:
 
 
 def label_divergence(alpha: float, trial: TrialConfig) -> float:
-    """Return the Renyi divergence, alpha > 1, of a record's counts in one pass of `opu_physical`, worst two labels."""
+    """Return the Renyi divergence, alpha > 1, of a record's photon counts in one pass, for the worst two labels.
+
+    The trial has projector `opu_physical`.
+    """
     camera, n_classes = camera_of(trial), trial.layer_sizes[-1]
     reference_counts = camera.photons_per_unit * camera.reference**2  # from the reference beam alone
     per_count = _label_divergence(
@@ -133,7 +136,10 @@ def least_intensity_bound(alpha: float, matrix: np.ndarray, dark: float, most: i
 
 
 def _part_bound(alpha: float, deltas: np.ndarray, largest_signal: np.ndarray, dark: float) -> np.ndarray:
-    """Return the bound [k] of one part of the error, with A [n_pixels], for changes [k, n_pixels]; inf on overflow."""
+    """Return `least_intensity_bound` of the error's positive or negative part, [k], for k changes of the field.
+
+    `deltas` [k, n_pixels] are the changes, `largest_signal` [n_pixels] is A. It is infinite where float64 overflows.
+    """
     min_intensity = np.maximum(1 - largest_signal, 0.0) ** 2 + dark
     with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
         d = deltas / np.sqrt(min_intensity)
@@ -141,4 +147,4 @@ def _part_bound(alpha: float, deltas: np.ndarray, largest_signal: np.ndarray, da
         numerator = np.expm1(2 * alpha * np.log1p(d)) - alpha * d * (2 + d)
         g = np.where(d < SMALL, upper, numerator / d**2) / (alpha - 1)
         bounds = np.where(deltas == 0, 0.0, deltas**2 * g)
-    return 2 * np.where(np.isnan(bounds), np.inf, bounds).sum(axis=1)
+    return 2 * np.where(np.isnan(bounds), np.inf, bounds).sum(axis=1)  # 2 exposures
