@@ -97,7 +97,10 @@ class OneRunAudit:
 
 
 def one_run_audit(included: np.ndarray, scores: np.ndarray, r: int, delta: float, p: float = 0.05) -> OneRunAudit:
-    """Return the audit that guesses the r/2 canaries with the highest scores in, and the r/2 with the lowest out."""
+    """Return the audit that guesses the r/2 canaries with the highest scores in, and the r/2 with the lowest out.
+
+    `included` [m] says which canaries took part, `scores` [m] how much they seem to; `delta` and `p` as in `one_run`.
+    """
     included, scores = np.asarray(included), checked("scores", scores)
     if included.dtype != bool or included.shape != scores.shape:
         raise ValueError(f"included: must be bool of the shape of scores {list(scores.shape)}, got "

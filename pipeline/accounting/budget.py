@@ -84,13 +84,13 @@ class Filter(NamedTuple):
 
 
 def restored_filter(initial_state: Sequence[float]) -> Filter:
-    """Return the filter with which a sweep began, from its `Filter.initial_state` in the tracking store."""
+    """Return the filter with which a sweep began, from [epsilon, delta, order, accountant's delta] in the store."""
     epsilon, delta, order, accountant_delta = initial_state
     return Filter(Budget(epsilon, delta), int(order), accountant_delta)
 
 
 def require_unchanged(budget: Budget | None, initial_state: Sequence[float] | None) -> None:
-    """Refuse a budget other than that of the sweep's beginning: it covers only what was released under it."""
+    """Refuse a budget other than the one in `initial_state`, of the sweep's beginning; None stands for no budget."""
     initial = Budget(*initial_state[:2]) if initial_state else None
     if budget != initial:
         raise ConfigError(f"budget: must be the one that the sweep began with, {initial or 'none'}, because a budget "
@@ -99,10 +99,10 @@ def require_unchanged(budget: Budget | None, initial_state: Sequence[float] | No
 
 
 def make_filter(plan: Plan, order: int | None = None) -> Filter:
-    """Return the Renyi filter of a plan with a budget; `order` is that of a sweep that has begun.
+    """Return the Renyi filter of a plan with a budget; refuse a budget that not even the cheapest trial fits.
 
-    The plan's possible trials, the corners of a search space, stand for all. Without `order`, it is the one at which a
-    corner spends the smallest share of the budget, on average over the corners.
+    `order` is that of a sweep that has begun. Without it, it is the order at which a corner of the search space spends
+    the smallest share of the budget, on average. The corners, `plan.possible`, stand for all trials.
     """
     budget, corners = plan.budget, plan.possible
     if budget is None:
@@ -134,7 +134,7 @@ def make_filter(plan: Plan, order: int | None = None) -> Filter:
 
 @lru_cache(maxsize=4096)
 def epoch_cost(trial: TrialConfig, order: int) -> float:
-    """Return the Renyi divergence, of one order, that an epoch of a trial costs with its noisy validation accuracy."""
+    """Return the Renyi divergence, of one order, of a trial's epoch with noisy accuracy; refuse an infinite cost."""
     if not composable([trial]) or not is_noisy(trial):
         raise ConfigError(f"budget: trial {trial.trial_key} of this sweep has no finite cost (mechanism "
                           f"'{trial.mechanism}', private_metrics '{trial.disclosure}'), so that nothing covers the "
@@ -143,7 +143,8 @@ def epoch_cost(trial: TrialConfig, order: int) -> float:
 
 
 def _epoch_costs(trial: TrialConfig) -> np.ndarray:
-    """Return `epoch_cost` at all `ORDERS`: a record is in training or in validation, so the larger cost counts."""
+    """Return `epoch_cost` at all orders, [len(ORDERS)]."""
+    # A record is in training or in validation, so the larger of the two costs counts.
     training = event_of(with_noise(trial), 1).renyi()
     return np.maximum(training, np.array(ORDERS) / (2 * evaluation_noise(trial) ** 2))
 

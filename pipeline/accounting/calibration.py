@@ -13,7 +13,7 @@ from importlib.metadata import version
 from pipeline.package import cache_folder
 from pipeline.trials.fields import ConfigError, digest
 
-MAX_VALUE = 1e6  # of what is calibrated
+MAX_VALUE = 1e6  # largest calibrated value
 CALIBRATION_RANGE = (0.99, 0.995)  # epsilon over its target: the smallest accepted ratio, and the ratio aimed at
 FOLDER = "noise"  # in the cache
 VERSION = 1  # of the kept values; to be raised if a search gives other bits
@@ -27,9 +27,9 @@ def _software() -> dict[str, str]:
 
 def kept(of: tuple[object, ...], target_epsilon: float, epsilon_of: Callable[[float], float], least: float,
          search: Callable[[], float]) -> float:
-    """Return the value >= `least` that the cache keeps for a target and `of`, which decides `epsilon_of`, or search it.
+    """Return the value >= `least` that gives `target_epsilon`: the cache's if it still does, else that of `search`.
 
-    A damaged entry is searched again. If the cache cannot be written, nothing is kept.
+    `of` is the entry's key: all that `epsilon_of` depends on. Without a cache that can be written, nothing is kept.
     """
     name = digest({"of": repr((VERSION, *of, target_epsilon, least)), **_software()})
     value = _read(name)
@@ -59,7 +59,8 @@ def calibrate(target_epsilon: float, epsilon_of: Callable[[float], float], name:
               least: float = 0.0) -> float:
     """Return a value, such as a noise multiplier, that gives an epsilon between 0.99 and 1 times `target_epsilon`.
 
-    `epsilon_of` decreases with the value, and is infinite where no accountant takes it.
+    `epsilon_of` decreases with the value, and is infinite where no accountant takes it. If no value from `min_value` to
+    `MAX_VALUE`, >= `least`, attains the target, the target is refused; messages call the value `name`.
     """
     if not 0 < target_epsilon < math.inf:
         raise ConfigError(f"target_epsilon: must be > 0 and finite, got {target_epsilon}")

@@ -30,7 +30,10 @@ IN_THE_BATCH = "none (the record is in the batch)"  # sampler of one step, for a
 
 
 def event_of(config: TrialConfig, epochs_done: int) -> PrivacyEvent:
-    """Return the privacy event of a trial's first `epochs_done` epochs: of its Gaussian mechanism, or a stated one."""
+    """Return the privacy event of a trial's first `epochs_done` epochs: of its Gaussian mechanism, or a stated one.
+
+    Noise of a Gaussian mechanism with a target is None until `with_noise` sets it. Other mechanisms are refused.
+    """
     mechanism, sampler = config.parts.mechanism, config.parts.sampler
     if not mechanism.composed:
         raise ValueError(f"mechanism: must be one of {', '.join(names_with('mechanism', 'certified'))}, got "
@@ -38,7 +41,7 @@ def event_of(config: TrialConfig, epochs_done: int) -> PrivacyEvent:
     if not mechanism.certified:
         return _stated_event(config, epochs_done)
     sensitivity_over_norm = sensitivity(mechanism.sensitivity_ratio(config), sampler.relation)
-    # None until `with_noise` calibrates it for the target
+    # The setting is over the norm that scales the noise, the event's is over the sensitivity.
     noise_multiplier = None if config.target_epsilon else config.noise_multiplier / sensitivity_over_norm
     n_train, _ = config.split_sizes
     return gaussian(sampler.name, noise_multiplier, epochs_done * config.steps_per_epoch, epochs_done,
@@ -46,7 +49,7 @@ def event_of(config: TrialConfig, epochs_done: int) -> PrivacyEvent:
 
 
 def _stated_event(config: TrialConfig, epochs_done: int) -> PrivacyEvent:
-    """Return the event that a trial's trainer states for its first `epochs_done` epochs; refuse an unsound one."""
+    """Return the event that a trial's trainer states for its first epochs; refuse one that cannot be accounted for."""
     trainer = config.parts.trainer
     if config.trainer_version != trainer.version:  # another version may state another event
         raise ConfigError(f"trainer_version: version {config.trainer_version} of trainer '{trainer.name}' states what "
@@ -62,7 +65,7 @@ def _stated_event(config: TrialConfig, epochs_done: int) -> PrivacyEvent:
     source = f"trainer '{trainer.name}' ({file}:{trainer.works.__code__.co_firstlineno})"
     if found := fault(stated):
         raise ConfigError(f"event: {found} of {source}")
-    per_epoch = config.steps_per_epoch if trainer.per == STEP else 1
+    per_epoch = config.steps_per_epoch if trainer.per == STEP else 1  # repetitions of the stated event
     event = PrivacyEvent(hashable(stated), epochs_done * per_epoch, epochs_done, trainer.relation)
     if event.accountants:
         match trainer.relation, event.step:
@@ -81,7 +84,10 @@ def _stated_event(config: TrialConfig, epochs_done: int) -> PrivacyEvent:
 
 @lru_cache(maxsize=1024)
 def with_noise(config: TrialConfig) -> TrialConfig:
-    """Return the trial with the noise that its target needs for the whole run; unchanged without a target."""
+    """Return the trial with the noise that its target epsilon, or label epsilon, needs for the whole run.
+
+    The noise stands in the target's place. A trial without a target is returned as it is.
+    """
     if config.recorded_noise:  # of a trial that has begun: earlier versions may have calibrated another
         return TrialConfig(config.given, target_epsilon=0.0, target_label_epsilon=0.0, **dict(config.recorded_noise))
     mechanism, target = config.parts.mechanism, config.target_epsilon
@@ -104,15 +110,14 @@ def with_noise(config: TrialConfig) -> TrialConfig:
                                  lambda: calibrate(target, epsilon_of, setting)))
     event = event_of(config, config.epochs)
     ratio = mechanism.sensitivity_ratio(config)
-    # the setting is over the norm C to which noise is scaled, the event's multiplier over the sensitivity
-    sensitivity_over_norm = sensitivity(ratio, event.relation)
+    sensitivity_over_norm = sensitivity(ratio, event.relation)  # as in `event_of`
     least = MIN_NOISE_OVER_C * min(ratio, 1) / sensitivity_over_norm  # of the setting, or of noise over what is bounded
     over_sensitivity = event.noise_for(target, accounted_delta(config), least)
     return TrialConfig(config.given, noise_multiplier=over_sensitivity * sensitivity_over_norm, target_epsilon=0.0)
 
 
 def calibrated_noise(config: TrialConfig) -> dict[str, float]:
-    """Return a trial's calibrated noise multiplier or sigma, by setting; its settings have only the target."""
+    """Return {setting: calibrated noise} of a trial with a target, else {}; the trial itself has only the target."""
     noise_settings = {"target_epsilon": config.parts.trainer.calibrates or "noise_multiplier",
                       "target_label_epsilon": "sigma"}
     return {name: float(getattr(with_noise(config), name)) for target, name in noise_settings.items()
@@ -120,12 +125,12 @@ def calibrated_noise(config: TrialConfig) -> dict[str, float]:
 
 
 def calibrated(config: TrialConfig) -> dict[str, str]:
-    """Return the tags with a trial's calibrated noise."""
+    """Return the tags `calibrated.<setting>` with a trial's calibrated noise; none without a target."""
     return {f"calibrated.{name}": repr(value) for name, value in calibrated_noise(config).items()}
 
 
 def step_mu(config: TrialConfig) -> float:
-    """Return mu, the parameter of Gaussian differential privacy, of one certified step without amplification."""
+    """Return mu (Gaussian DP) of one step of a certified trial, without amplification; refuse a trial without noise."""
     noise_multiplier = event_of(with_noise(config), 1).noise_multiplier
     if not noise_multiplier:
         raise ValueError(f"noise_multiplier: must be > 0, or nothing is certified, got {noise_multiplier}")
@@ -133,7 +138,10 @@ def step_mu(config: TrialConfig) -> float:
 
 
 def one_step(config: TrialConfig) -> tuple[float | None, Epsilon]:
-    """Return (mu, epsilon) of one certified or stated step; mu is None unless the step is a Gaussian mechanism."""
+    """Return (mu, epsilon) of one step of a certified or stated trial, without amplification.
+
+    mu is None unless the step composes Gaussians alone. Of an event stated for an epoch, it is of one epoch.
+    """
     event = event_of(with_noise(config), 1)
     # The attacker knows that the record may be in the batch, so sampling does not amplify privacy.
     step = PrivacyEvent(unsampled(event.step), steps=1, epochs=1, relation=event.relation)
@@ -142,13 +150,16 @@ def one_step(config: TrialConfig) -> tuple[float | None, Epsilon]:
         kind, note = "stated", f"{note}: {step.step}"
     if not step.accountants:
         raise ConfigError(f"event: no accountant takes {step.step}, which is left of it without sampling")
-    conversion = CONVERSIONS["gdp" if step.mu is not None else step.accountants[0]]
+    conversion = CONVERSIONS["gdp" if step.mu is not None else step.accountants[0]]  # a Gaussian's is exact
     return step.mu, Epsilon(step.value(config.delta), kind, variant="one_step", relation=step.relation,
                             sampler=IN_THE_BATCH, delta=config.delta, conversion=conversion, note=note)
 
 
 def certified_epsilons(config: TrialConfig, epochs_done: int) -> list[Epsilon]:
-    """Return the certified or stated epsilons, if any, of all released iterates by every accountant, tightest first."""
+    """Return the certified or stated epsilons, if any, of all released iterates by every accountant, tightest first.
+
+    Noise is calibrated here for the whole run, whatever `epochs_done`; epsilons may be infinite.
+    """
     mechanism = config.parts.mechanism
     kind = "stated" if mechanism.kind(config) == "stated" else "certified"
     if not (kind == "stated" or mechanism.certified):
@@ -165,6 +176,7 @@ def certified_epsilons(config: TrialConfig, epochs_done: int) -> list[Epsilon]:
     epsilons = [Epsilon(with_sampler_error(config, event.value(accounted_delta(config), accountant), epochs_done),
                         kind, accountant, event.relation, sampler, config.delta, CONVERSIONS[accountant], note)
                 for accountant in event.accountants]
+    # A sampler lists its accountants by tightness; those of a stated event have no fixed order.
     return sorted(epsilons, key=lambda epsilon: epsilon.value) if kind == "stated" else epsilons
 
 

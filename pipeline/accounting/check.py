@@ -79,7 +79,7 @@ def _evaluate(case: dict[str, Any], where: str) -> CheckResult:
 
 
 def _number(value: Any) -> Any:
-    """Return an expected result as a `Value`; "inf" stands for infinity."""
+    """Return an expected result from JSON as a `Value`: numbers, also the text "inf", as float; null and names stay."""
     if isinstance(value, dict):
         return {key: _number(item) for key, item in value.items()}
     return None if value is None else float(value)
@@ -110,7 +110,7 @@ def _network_epsilon(bound: str, layers: list[list[int]], T: int, delta: float, 
 
 
 def _joint_column(neighbour: str, **inputs: Any) -> Value:
-    """Return the counterexample for the only neighbour that it has: the label of one record changes."""
+    """Return `reference.joint_column_counterexample`; refuse another neighbour than the only one that it has."""
     _require("neighbour", neighbour, "label of record I only")
     return reference.joint_column_counterexample(**inputs)
 
@@ -141,7 +141,7 @@ def _component_norm(**inputs: Any) -> Value:
 
 
 def _poisson(q: float, noise_multiplier: float, T: int, delta: float, discretization: float) -> Value:
-    """Return epsilon of T steps on Poisson batches with sampling rate q."""
+    """Return epsilon of T steps on Poisson batches with sampling rate q; noise is over C, the sensitivity."""
     _require("discretization", discretization, curves.DISCRETIZATION)
     return event.gaussian("poisson", noise_multiplier, T, 1, sampling_rate=q).value(delta)
 
@@ -155,7 +155,7 @@ def _without_replacement(N: int, m: int, noise_multiplier_2C: float, T: int, del
 
 
 def _shuffled(noise_multiplier_2C: float, epochs: int, delta: float) -> Value:
-    """Return epsilon of shuffled epochs."""
+    """Return epsilon of shuffled epochs, with noise over 2 C."""
     return event.gaussian("shuffled", noise_multiplier_2C, epochs, epochs).value(delta)
 
 

@@ -32,7 +32,7 @@ from pipeline.trials.config import TrialConfig
 from pipeline.trials.network import ACTIVATION_SLOPES
 
 Curve = float | np.ndarray
-Bound = Callable[..., Curve]
+Bound = Callable[..., Curve]  # from the arguments above, by name
 
 RELATION = "replace-one"
 ALPHAS = 1 + 10 ** (np.arange(-80, 61) / 20)
@@ -40,7 +40,7 @@ ALPHAS.setflags(write=False)
 
 
 def column_bound(formula: Callable[[Curve, int, int, float, float], Curve]) -> Bound:
-    """Return a formula of alpha, m, n = n_out, snr = tau_B/sigma and rho with the arguments above."""
+    """Turn a formula of alpha, m, n = n_out, snr = tau_B/sigma (infinite without noise) and rho into a `Bound`."""
     @functools.wraps(formula)
     def of_arguments(alpha: Curve, m: int, n_out: int, sigma: float, tau_B: float, gamma_min: float, gamma_max: float,
                      tau_h_min: float, tau_h_max: float) -> Curve:
@@ -59,31 +59,32 @@ def prop3_first(alpha: Curve, m: int, n: int, snr: float, rho: float) -> Curve:
 
 @column_bound
 def prop3_second(alpha: Curve, m: int, n: int, snr: float, rho: float) -> Curve:
-    """Return the divergence by P2, Eq. 17. It corrects `prop3_first`, which counts n_out twice in its first term."""
+    """Return the Renyi divergence of one column and one step by P2, Eq. 17; infinite unless m + 1 > rho^2."""
+    # The first term of P1 has a factor n_out too many.
     return 2 * alpha * (rho * rho) * (snr * snr) / m + _log_term(alpha, m, n, rho * rho)
 
 
 @column_bound
 def a1_alt(alpha: Curve, m: int, n: int, snr: float, rho: float) -> Curve:
-    """Return the divergence by P2, appendix A.1. Unlike `prop3_second` it is finite for every finite rho."""
+    """Return the Renyi divergence of one column and one step by P2, appendix A.1, finite for every finite rho."""
     log = math.log((m - 1) / m + rho * rho / m)
     return 2 * alpha * (rho * rho) * (snr * snr) / m + n * alpha / (2 * (alpha - 1)) * log
 
 
 @column_bound
 def a2_equal_cov(alpha: Curve, m: int, n: int, snr: float, rho: float) -> Curve:
-    """Return the divergence if neighbours have equal covariances, by P2, appendix A.2, epsilon_2."""
+    """Return the Renyi divergence of one column and one step, for equal covariances, by P2, appendix A.2, epsilon_2."""
     return 2 * alpha * (rho * rho) * (snr * snr) / m
 
 
 @column_bound
 def a3_saturating(alpha: Curve, m: int, n: int, snr: float, rho: float) -> Curve:
-    """Return the divergence for equal covariances, and phi' and h at their bounds, by P2, appendix A.3, epsilon_3."""
+    """Return the Renyi divergence of one column and one step, phi' and h at their bounds, by P2, appendix A.3."""
     return 2 * alpha * (snr * snr) / m
 
 
 def rho_of(gamma_min: float, gamma_max: float, tau_h_min: float, tau_h_max: float) -> float:
-    """Return rho = U/L; infinite if L = 0."""
+    """Return rho = U/L = gamma_max tau_h_max/(gamma_min tau_h_min); infinite if L = 0."""
     L = gamma_min * tau_h_min
     return gamma_max * tau_h_max / L if L > 0 else math.inf
 
@@ -96,7 +97,7 @@ def _log_term(alpha: Curve, m: int, n: int, rho2: float) -> Curve:
 
 @dataclass(frozen=True)
 class Layer:
-    """The arguments of a `Bound` that one layer determines, and its number of columns."""
+    """The arguments of a `Bound` (module docstring) that one layer determines, and its number of columns."""
 
     n_in: int  # n_(l-1), columns
     n_out: int  # n_l, rows
@@ -120,7 +121,7 @@ class Layer:
 
 
 def network_epsilon(bound: Bound, layers: Sequence[Layer], T: int, delta: float, m: int) -> tuple[float, float | None]:
-    """Return (epsilon, Renyi order or None) of T steps of a network, composed as Ohana et al. (2021) do, Theorem 2."""
+    """Return (epsilon, Renyi order), or (inf, None), of T steps, composed as Ohana et al. (2021) do, Theorem 2."""
     if T < 1:
         raise ValueError(f"T: must be >= 1, got {T}")
     check_delta(delta)
@@ -174,78 +175,82 @@ VARIANTS = (
 _NON_NEGATIVE = ("sigmoid", "relu", "unit")  # with an offset these stay away from 0
 
 
-def layers_of(config: TrialConfig) -> tuple[Layer, ...]:
-    """Return, for every layer of a trial's network, its size and the bounds that the trial's update rule guarantees."""
-    sizes, slopes = config.layer_sizes, (config.gamma_min, max(ACTIVATION_SLOPES[config.activation], config.gamma_min))
+def layers_of(trial: TrialConfig) -> tuple[Layer, ...]:
+    """Return each layer's size and the bounds that the update rule of a calibrated photonic trial guarantees."""
+    # The setting tau_f is tau_B, and tau_h is tau_h_max. A gamma_min above all slopes is also the largest.
+    sizes, slopes = trial.layer_sizes, (trial.gamma_min, max(ACTIVATION_SLOPES[trial.activation], trial.gamma_min))
     layers: list[Layer] = []
-    for n_in, n_out, input_kind in zip(sizes[:-1], sizes[1:], _input_kinds(config), strict=True):
-        is_output = len(layers) == len(config.hidden)  # it gets the error e itself, so phi' = 1 there
-        away_from_zero = config.activation_floor or input_kind in _NON_NEGATIVE
+    for n_in, n_out, input_kind in zip(sizes[:-1], sizes[1:], _input_kinds(trial), strict=True):
+        is_output = len(layers) == len(trial.hidden)  # it gets the error e itself, so phi' = 1 there
+        away_from_zero = trial.activation_floor or input_kind in _NON_NEGATIVE
         gamma_min, gamma_max = (1.0, 1.0) if is_output else slopes
-        layers.append(Layer(n_in, n_out, 0.0 if is_output and not config.output_noise else config.sigma, config.tau_f,
-                            gamma_min, gamma_max, config.tau_h_min if away_from_zero else 0.0, config.tau_h))
+        layers.append(Layer(n_in, n_out, 0.0 if is_output and not trial.output_noise else trial.sigma, trial.tau_f,
+                            gamma_min, gamma_max, trial.tau_h_min if away_from_zero else 0.0, trial.tau_h))
     return tuple(layers)
 
 
-def _input_kinds(config: TrialConfig) -> tuple[str, ...]:
-    """Return by layer the kind of values that enter it: a kind of inputs, then the name of the activation function."""
-    first = config.inputs if config.parts.features.raw else config.features
-    return (first, *[config.activation] * len(config.hidden))
+def _input_kinds(trial: TrialConfig) -> tuple[str, ...]:
+    """Return for each layer what enters it: the setting `inputs` or `features`, then the activation's name."""
+    first = trial.inputs if trial.parts.features.raw else trial.features
+    return (first, *[trial.activation] * len(trial.hidden))
 
 
-def not_described(config: TrialConfig) -> str:
-    """Return why Prop. 3 of Ohana et al. (2021) does not describe a trial's noise; empty if it does."""
+def not_described(trial: TrialConfig) -> str:
+    """Return why Prop. 3 of Ohana et al. (2021) does not describe a photonic trial's noise; empty if it does."""
     # It assumes independent noise in every component of every layer.
-    if config.parts.feedback.exact:
+    if trial.parts.feedback.exact:
         return ("bp: the noise enters once, with the output error, and is propagated from layer to layer; Prop. 3 does "
                 "not describe that")
-    if config.physical:
+    if trial.physical:
         return ("opu_physical: the noise is that of counted photons, which depends on the signal; Prop. 3 describes "
                 "Gaussian noise that does not")
-    if config.denoise:
+    if trial.denoise:
         return ("denoise: the noise that is left lies in the column space of B and is correlated between the rows of a "
                 "column; Prop. 3 does not describe that")
-    if config.joint_release:
+    if trial.joint_release:
         return ("joint_release: the output layer's error is decoded from the hidden layers' projections and has their "
                 "noise, and one bound holds for all of them together; Prop. 3 does not describe that")
     return ""
 
 
 @lru_cache(maxsize=1024)
-def assumptions(config: TrialConfig) -> tuple[Assumption, ...]:
-    """Return the formulas' assumptions, checked for a trial: a failing one if they do not describe its noise."""
-    if not config.parts.mechanism.optical:
+def assumptions(trial: TrialConfig) -> tuple[Assumption, ...]:
+    """Return the formulas' assumptions, checked for a trial with its calibrated sigma; none without optical noise.
+
+    For noise that the formulas do not describe it is a single assumption, which fails.
+    """
+    if not trial.parts.mechanism.optical:
         return ()  # without optical noise there is nothing to check
-    if reason := not_described(config):
+    if reason := not_described(trial):
         return (Assumption(FEEDBACK, False, reason),)
-    output_error = "a scaled and noisy e" if config.output_noise else "e itself, without noise"
-    slope = f"the infimum of phi' is 0 for {config.activation}, gamma_min clamps nothing"
-    if config.gamma_min > 0:
-        slope = f"phi' is clamped to at least {config.gamma_min:g}"
+    output_error = "a scaled and noisy e" if trial.output_noise else "e itself, without noise"
+    slope = f"the infimum of phi' is 0 for {trial.activation}, gamma_min clamps nothing"
+    if trial.gamma_min > 0:
+        slope = f"phi' is clamped to at least {trial.gamma_min:g}"
     rho = max(rho_of(layer.gamma_min, layer.gamma_max, layer.tau_h_min, layer.tau_h_max)
-              for layer in layers_of(config))
-    is_float32 = config.matmul_precision == "float32"
+              for layer in layers_of(trial))
+    is_float32 = trial.matmul_precision == "float32"
     rounding = "" if is_float32 else ": bounds hold, and the noise is Gaussian, to a relative 2^-8"
     return (
         Assumption(FEEDBACK, True, "every layer's projected error gets a noise of its own"),
-        Assumption(SIGMA, config.sigma > 0, f"sigma = {config.sigma:g}"),
-        Assumption(OUTPUT, config.output_noise,
-                   f"output_noise = {str(config.output_noise).lower()}: the output layer gets {output_error}"),
-        Assumption(GAMMA, config.gamma_min > 0, slope),
-        _floor(config),
-        Assumption(OFFSET, config.tau_h_min > 0, f"tau_h_min = {config.tau_h_min:g}"),
-        Assumption(RHO, config.batch_size + 1 > rho * rho, f"m = {config.batch_size}, rho^2 = {rho * rho:.4g}"),
+        Assumption(SIGMA, trial.sigma > 0, f"sigma = {trial.sigma:g}"),
+        Assumption(OUTPUT, trial.output_noise,
+                   f"output_noise = {str(trial.output_noise).lower()}: the output layer gets {output_error}"),
+        Assumption(GAMMA, trial.gamma_min > 0, slope),
+        _floor(trial),
+        Assumption(OFFSET, trial.tau_h_min > 0, f"tau_h_min = {trial.tau_h_min:g}"),
+        Assumption(RHO, trial.batch_size + 1 > rho * rho, f"m = {trial.batch_size}, rho^2 = {rho * rho:.4g}"),
         Assumption(EQUAL, False, "assumed, not enforced: phi' and h differ between neighbouring data sets"),
         Assumption(SATURATING, False, "assumed, not enforced: phi' and h need not reach their bounds"),
-        Assumption(EXACT, is_float32, f"matmul_precision = {config.matmul_precision}{rounding}"),
+        Assumption(EXACT, is_float32, f"matmul_precision = {trial.matmul_precision}{rounding}"),
     )
 
 
-def _floor(config: TrialConfig) -> Assumption:
-    """Return whether every activation h_k of a trial has |h_k| >= nu = tau_h_min/sqrt(n_(l-1))."""
-    if config.activation_floor:
+def _floor(trial: TrialConfig) -> Assumption:
+    """Return the assumption that every activation h_k of a trial has |h_k| >= nu = tau_h_min/sqrt(n_(l-1))."""
+    if trial.activation_floor:
         return Assumption(FLOOR, True, "activation_floor: h <- sign(h) clip(|h|, nu, c)")
-    kinds = {str(layer): kind for layer, kind in enumerate(_input_kinds(config), start=1)}
+    kinds = {str(layer): kind for layer, kind in enumerate(_input_kinds(trial), start=1)}
     signed = {layer: kind for layer, kind in kinds.items() if kind not in _NON_NEGATIVE}
     names = ", ".join(dict.fromkeys((signed or kinds).values()))  # each once
     if not signed:  # the offset nu is only added to h >= 0
@@ -262,54 +267,57 @@ def abridged(items: Sequence[str], max_items: int = 20) -> str:
     return f"{text} and {omitted} more" if omitted > 0 else text
 
 
-def _missing(config: TrialConfig, variant: Variant) -> list[Assumption]:
-    """Return the assumptions that make a formula infinite because the trial does not satisfy them."""
-    return [assumption for assumption in assumptions(config)
+def _missing(trial: TrialConfig, variant: Variant) -> list[Assumption]:
+    """Return the assumptions that a formula needs and the trial does not satisfy; with any, its epsilon is infinite."""
+    return [assumption for assumption in assumptions(trial)
             if not assumption.holds and assumption.name in variant.needs]
 
 
-def claimed_epsilons(config: TrialConfig, epochs_done: int) -> list[Epsilon]:
-    """Return what Ohana et al. (2021) claim for a trial's first epochs; nothing unless they describe its noise."""
-    if not config.parts.mechanism.optical or not_described(config):
+def claimed_epsilons(trial: TrialConfig, epochs_done: int) -> list[Epsilon]:
+    """Return the claimed epsilons of a trial's first `epochs_done` epochs, by every formula and way to count steps.
+
+    The trial has its calibrated sigma. There are none without optical noise that Prop. 3 describes.
+    """
+    if not trial.parts.mechanism.optical or not_described(trial):
         return []
-    layers = layers_of(config)
+    layers = layers_of(trial)
     # T as the first printing counts steps, and as the second does
-    counts = {"epochs": epochs_done, "iterations": epochs_done * config.steps_per_epoch}
-    return [Epsilon(network_epsilon(variant.bound, layers, T, config.delta, config.batch_size)[0], kind="claimed",
-                    variant=f"{variant.name}/{convention}", relation=RELATION, sampler=config.sampler,
-                    delta=config.delta, conversion="classic", note=_note(config, variant, convention))
+    counts = {"epochs": epochs_done, "iterations": epochs_done * trial.steps_per_epoch}
+    return [Epsilon(network_epsilon(variant.bound, layers, T, trial.delta, trial.batch_size)[0], kind="claimed",
+                    variant=f"{variant.name}/{convention}", relation=RELATION, sampler=trial.sampler,
+                    delta=trial.delta, conversion="classic", note=_note(trial, variant, convention))
             for variant in VARIANTS for convention, T in counts.items()]
 
 
 @lru_cache(maxsize=4096)
-def _note(config: TrialConfig, variant: Variant, convention: str) -> str:
+def _note(trial: TrialConfig, variant: Variant, convention: str) -> str:
     """Return the note of one claimed epsilon; `convention` says what T counts: `epochs` or `iterations`."""
     parts = [f"no guarantee: the formula as printed ({variant.source}), T = {convention}, times n_(l-1) columns that "
              "share their noise, biases not counted"]
-    if convention == "epochs" and config.parts.sampler.amplified:
-        parts.append(f"T = epochs presupposes a partition per epoch, which {config.sampler} is not")
-    if config.matmul_precision != "float32":
+    if convention == "epochs" and trial.parts.sampler.amplified:
+        parts.append(f"T = epochs presupposes a partition per epoch, which {trial.sampler} is not")
+    if trial.matmul_precision != "float32":
         parts.append(f"{EXACT}: fails")
     if variant.trusts:
         parts.append(f"assumed, not enforced: {', '.join(variant.trusts)}")
-    if failing := [assumption.name for assumption in _missing(config, variant)]:
+    if failing := [assumption.name for assumption in _missing(trial, variant)]:
         parts.append(f"infinite, for want of: {', '.join(failing)}")
     return "; ".join(parts)
 
 
-def claimed_notes(config: TrialConfig) -> list[str]:
+def claimed_notes(trial: TrialConfig) -> list[str]:
     """Return notes on a photonic trial's claimed epsilons: which are finite, and why others are not or none is made."""
-    if reason := not_described(config):
+    if reason := not_described(trial):
         return [f"nothing is claimed: {reason}"]
     names_by_reasons: dict[tuple[str, ...], list[str]] = {}
     for variant in VARIANTS:
-        reasons = tuple(assumption.reason for assumption in _missing(config, variant))
+        reasons = tuple(assumption.reason for assumption in _missing(trial, variant))
         names_by_reasons.setdefault(reasons, []).append(variant.name)
     finite = names_by_reasons.pop((), [])
     notes = [f"claimed epsilon of {', '.join(names)} is infinite ({'; '.join(reasons)})"
              for reasons, names in names_by_reasons.items()]
     if finite:
         notes.append(f"claimed epsilon of {', '.join(finite)} is finite, but only the printed formula's value")
-        claimed = claimed_epsilons(config, epochs_done=1)  # their notes do not depend on the number of epochs
+        claimed = claimed_epsilons(trial, epochs_done=1)  # their notes do not depend on the number of epochs
         notes += dict.fromkeys(epsilon.note for epsilon in claimed if epsilon.is_finite)  # each note once
     return notes

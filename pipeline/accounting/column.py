@@ -19,7 +19,7 @@ from pipeline.trials.config import TrialConfig
 
 
 def alpha_max(m: int, gamma_min: float, gamma_max: float, tau_h_min: float, tau_h_max: float) -> float:
-    """Return the Renyi order from which on the divergence of replacing a record is infinite, for one column."""
+    """Return the order from which on one column's divergence, if a record is replaced, is infinite; inf for rho = 1."""
     return _alpha_max(m, rho_of(gamma_min, gamma_max, tau_h_min, tau_h_max))
 
 
@@ -58,7 +58,7 @@ def corrected_column_add_remove(alpha: Curve, m: int, n: int, snr: float, rho: f
 
 
 def g(alpha: Curve, r: float) -> Curve:
-    """Return g_alpha(r), the Renyi divergence of two Gaussians with one mean and ratio r of variances (Eq. 7)."""
+    """Return g_alpha(r), the Renyi divergence of order alpha of N(0, r) from N(0, 1) (Ohana et al. 2021, Eq. 7)."""
     return -math.log(r) / 2 - np.log(alpha - (alpha - 1) * r) / (2 * (alpha - 1))
 
 
@@ -72,21 +72,24 @@ def _infinite_from(limit: float, divergence: Callable[[np.ndarray], np.ndarray],
     return values if np.ndim(alpha) else float(values[0])
 
 
-def column_epsilons(config: TrialConfig) -> list[Epsilon]:
-    """Return epsilon of one step for the worst column, by relation; none unless Prop. 3 describes a trial's noise."""
-    if not config.parts.mechanism.optical or not_described(config):
+def column_epsilons(trial: TrialConfig) -> list[Epsilon]:
+    """Return epsilon of one step for the worst column, one under each relation, of a trial with its calibrated sigma.
+
+    There is none without optical noise that Prop. 3 describes.
+    """
+    if not trial.parts.mechanism.optical or not_described(trial):
         return []
     bounds = {"replace-one": corrected_column_replace_one, "add/remove": corrected_column_add_remove}
     return [Epsilon(
-        max(epsilon_of_column(bound, config.delta, m=config.batch_size, **layer.of_column)
-            for layer in layers_of(config)),
-        kind="column", variant=relation.replace("/", "-"), relation=relation, sampler=config.sampler,
-        delta=config.delta, conversion="classic",
+        max(epsilon_of_column(bound, trial.delta, m=trial.batch_size, **layer.of_column)
+            for layer in layers_of(trial)),
+        kind="column", variant=relation.replace("/", "-"), relation=relation, sampler=trial.sampler,
+        delta=trial.delta, conversion="classic",
         note="one column of one layer in one step, not the model: columns share their noise and do not compose")
         for relation, bound in bounds.items()]
 
 
 def epsilon_of_column(bound: Bound, delta: float, **constants: float) -> float:
-    """Return epsilon at delta from the Renyi divergence `bound`, minimized over the orders `ALPHAS`."""
+    """Return the smallest epsilon at delta, over the orders `ALPHAS`, from a `Bound` and its arguments but alpha."""
     epsilon, _ = classic_conversion(ALPHAS, np.asarray(bound(ALPHAS, **constants)), delta)
     return epsilon

@@ -69,7 +69,7 @@ def classic_conversion(orders: Sequence[float] | np.ndarray, curve: np.ndarray, 
 
 
 def improved_conversion(orders: Sequence[float], curve: np.ndarray, delta: float) -> tuple[float, float]:
-    """Return (epsilon, order) by Proposition 12 of Canonne, Kamath & Steinke (2020), from `dp_accounting`."""
+    """Return (epsilon, order) as `classic_conversion` does, by the tighter Proposition 12 of Canonne et al. (2020)."""
     value, order = rdp.compute_epsilon(orders, curve, delta)
     return float(value), float(order)
 

@@ -84,7 +84,7 @@ def hashable(event: Any) -> Any:
 
 
 def mechanisms(event: dp.DpEvent, count: int = 1) -> Iterator[tuple[dp.DpEvent, int]]:
-    """Yield (mechanism, count) for every mechanism that an event composes, at any depth."""
+    """Yield (mechanism, count) for every mechanism that an event composes, at any depth; a sampled one is one."""
     if isinstance(event, dp.SelfComposedDpEvent):
         yield from mechanisms(event.event, count * event.count)
     elif isinstance(event, dp.ComposedDpEvent):
@@ -95,7 +95,7 @@ def mechanisms(event: dp.DpEvent, count: int = 1) -> Iterator[tuple[dp.DpEvent, 
 
 
 def gaussian_mu(event: dp.DpEvent) -> float | None:
-    """Return mu of an event that composes Gaussian mechanisms alone, without sampling; None for others."""
+    """Return mu of an event that composes unsampled Gaussian mechanisms alone, infinite without noise; else None."""
     mus = []
     for mechanism, count in mechanisms(event):
         if not isinstance(mechanism, dp.GaussianDpEvent):
@@ -124,14 +124,14 @@ def _largest_loss(mechanism: dp.DpEvent, count: int = 1) -> float:
 
 
 def has_losses(event: dp.DpEvent, relation: NeighboringRelation) -> bool:
-    """Whether an event has privacy losses that fit on a grid, which may take terabytes; Gaussians alone need none."""
+    """Whether `PLDAccountant` takes an event, and its losses fit on a grid in memory; Gaussians alone need no grid."""
     losses = (_largest_loss(mechanism, count) for mechanism, count in mechanisms(event))
     fits = gaussian_mu(event) is not None or max(losses, default=0.0) <= LARGEST_LOSS
     return fits and PLDAccountant(relation).supports(event)
 
 
 def composed_pld(events: Sequence[dp.DpEvent], relation: NeighboringRelation, delta: float) -> float:
-    """Return epsilon of composed events by `PLDAccountant`; exact for Gaussians alone, infinite for a tiny delta."""
+    """Return epsilon of composed events with `has_losses`; infinite for a delta that rounding errors could reach."""
     together = dp.ComposedDpEvent(list(events))
     mu = gaussian_mu(together)
     if mu is not None:
@@ -144,7 +144,7 @@ def composed_pld(events: Sequence[dp.DpEvent], relation: NeighboringRelation, de
 
 
 def fault(event: Any) -> str:
-    """Return what is wrong in an event or a value inside one, `count must be a whole number >= 1, got 0`."""
+    """Return what is wrong in an event or a value inside one, such as `count must be ..., got 0`; empty for nothing."""
     if isinstance(event, list | tuple):
         return next(filter(None, map(fault, event)), "")
     if not isinstance(event, dp.DpEvent):
@@ -183,7 +183,7 @@ def noise_in_words(event: dp.DpEvent, relation: str) -> str:
 
 
 def unsampled(event: dp.DpEvent) -> dp.DpEvent:
-    """Return an event without sampling, as for an attacker who knows which records may be in the batch."""
+    """Return an event whose mechanisms take all records, as for an attacker who knows which may be in the batch."""
     if isinstance(event, dp.PoissonSampledDpEvent | dp.SampledWithoutReplacementDpEvent
                   | dp.SampledWithReplacementDpEvent):
         return unsampled(event.event)

@@ -9,7 +9,7 @@ from pipeline.trials.kinds import KINDS
 
 
 def check_delta(delta: float) -> None:
-    """Refuse a delta of which no epsilon is."""
+    """Refuse a delta outside (0, 1)."""
     if not 0 < delta < 1:
         raise ValueError(f"delta: must be > 0 and < 1, got {delta}")
 

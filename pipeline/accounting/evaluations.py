@@ -30,43 +30,43 @@ from pipeline.trials.naming import composable, guarantee
 LARGEST_EPSILON = 1e8  # largest epsilon of training that score noise can match
 
 
-def holds_out(config: TrialConfig) -> bool:
+def holds_out(trial: TrialConfig) -> bool:
     """Whether a trial holds records out, for validation."""
-    _, n_validation = config.split_sizes
+    _, n_validation = trial.split_sizes
     return n_validation > 0
 
 
-def is_noisy(config: TrialConfig) -> bool:
+def is_noisy(trial: TrialConfig) -> bool:
     """Whether a trial logs validation accuracy with noise."""
-    return config.disclosure == "noisy" and holds_out(config)
+    return trial.disclosure == "noisy" and holds_out(trial)
 
 
 @lru_cache(maxsize=1024)
-def evaluation_noise(config: TrialConfig) -> float:
-    """Return s, the standard deviation of the noise on the number of correct validation records, in records."""
-    config = with_noise(config)
+def evaluation_noise(trial: TrialConfig) -> float:
+    """Return s, the noise's standard deviation in records; refuse a trial whose training has too large an epsilon."""
+    trial = with_noise(trial)
     # By mechanism, training costs a certified (or stated) epsilon, or a label epsilon.
-    epsilons_of = certified_epsilons if config.parts.mechanism.composed else label_epsilons
-    training_epsilon = epsilons_of(config, config.epochs)[0].value  # the tightest comes first
+    epsilons_of = certified_epsilons if trial.parts.mechanism.composed else label_epsilons
+    training_epsilon = epsilons_of(trial, trial.epochs)[0].value  # the tightest comes first
     if training_epsilon > LARGEST_EPSILON:  # or infinite
         raise ConfigError("private_metrics: 'noisy' takes noise from an epsilon that is finite and, with noise "
                           "'secure', not so large that the sampler of the noise would count (above some 130); use more "
                           "noise, or 'withheld'")
-    delta = accounted_delta(config)
+    delta = accounted_delta(trial)
 
     def excess(log_mu: float) -> float:  # of delta at the epsilon of training; it grows with mu
         return float(gdp_delta(math.exp(log_mu), training_epsilon)) - delta
 
     mu = math.exp(optimize.brentq(excess, -40.0, 10.0, xtol=1e-13))  # of all evaluations together
-    return math.sqrt(config.epochs) / mu * (1 + 1e-9)  # the margin covers the error of the root
+    return math.sqrt(trial.epochs) / mu * (1 + 1e-9)  # the margin covers the error of the root
 
 
 def check_evaluations(trials: Iterable[TrialConfig]) -> None:
-    """Refuse, before training, trials without noise for their target, and without epsilon that covers evaluations."""
+    """Refuse, before training, trials whose target no noise attains, and whose evaluations no epsilon can cover."""
     for trial in trials:
         noisy = with_noise(trial)
         if composable([noisy]):
-            event_of(noisy, noisy.epochs)
+            event_of(noisy, noisy.epochs)  # refuses a stated event that no accountant takes
         if is_noisy(trial):
             try:
                 evaluation_noise(trial)
@@ -74,14 +74,14 @@ def check_evaluations(trials: Iterable[TrialConfig]) -> None:
                 raise ConfigError(f"{error} (trial {trial.trial_key})") from None
 
 
-def cover(config: TrialConfig, epsilons: Sequence[Epsilon], epochs_done: int) -> list[Epsilon]:
-    """Return a trial's epsilons of training, raised to cover its noisy validation accuracies, if it logs them."""
-    if not epsilons or not is_noisy(config):
+def cover(trial: TrialConfig, epsilons: Sequence[Epsilon], epochs_done: int) -> list[Epsilon]:
+    """Return the epsilons of `epochs_done` epochs of training, raised to cover noisy validation accuracies if any."""
+    if not epsilons or not is_noisy(trial):
         return list(epsilons)
-    _, n_validation = config.split_sizes
-    noise = evaluation_noise(config)  # standard deviation, in records
-    evaluation_epsilon = gdp_eps(math.sqrt(epochs_done) / noise, accounted_delta(config))
-    evaluation_epsilon = with_sampler_error(config, evaluation_epsilon, epochs_done)
+    _, n_validation = trial.split_sizes
+    noise = evaluation_noise(trial)  # standard deviation, in records
+    evaluation_epsilon = gdp_eps(math.sqrt(epochs_done) / noise, accounted_delta(trial))
+    evaluation_epsilon = with_sampler_error(trial, evaluation_epsilon, epochs_done)
     note = f"validation accuracy is released with noise of {noise / n_validation:.2%} and covered"
     # A record is in training or in validation, so the larger of the two costs counts.
     return [dataclasses.replace(epsilon, value=max(epsilon.value, evaluation_epsilon), note=f"{epsilon.note}; {note}")
@@ -94,6 +94,7 @@ def selected_epsilon(trials: Sequence[TrialConfig], selection: Selection,
     """Return epsilon of publishing the best certified or stated trial of `trials`, by the selection's rule.
 
     For a fixed grid these are all trials, seeds included; for random stopping the candidates, not the drawn trials.
+    Those without such an epsilon are left out; the others must have one data set and one delta.
     """
     trials = composable(trials)
     if not trials:
@@ -122,6 +123,6 @@ def selected_epsilon(trials: Sequence[TrialConfig], selection: Selection,
 
 
 def scores_are_covered(trials: Sequence[TrialConfig]) -> bool:
-    """Whether all certified trials among `trials` that hold records out, at least one, release scores with noise."""
+    """Whether each certified or stated trial that holds records out, at least one, releases its scores with noise."""
     scored = [trial for trial in composable(trials) if holds_out(trial)]
     return all(is_noisy(trial) for trial in scored) and bool(scored)

@@ -56,10 +56,10 @@ class TooLittleNoise(UnsupportedAccounting):
 
 @dataclass(frozen=True)
 class PrivacyEvent:
-    """A training run as one event, repeated: all that its epsilon depends on."""
+    """A training run as one event, repeated: all that epsilon depends on; noise is over the sensitivity, not over C."""
 
-    step: dp.DpEvent  # what one step releases, or one epoch if the trainer says so; with tuples in place of lists
-    steps: int  # releases in the whole run
+    step: dp.DpEvent  # what one step releases, or one epoch if a trainer states so; hashable: tuples, no lists
+    steps: int  # how often `step` is repeated in the whole run
     epochs: int  # passes over the records in the whole run; a shuffled record takes part at most once in each
     relation: str  # a key of `NEIGHBOURS`
     sampler: str = BY_TRAINER  # its accountants are proved here; those of `BY_TRAINER` are `dp_accounting`'s
@@ -71,25 +71,25 @@ class PrivacyEvent:
 
     @property
     def proved(self) -> type[Sampler] | None:
-        """Return the sampler, which knows the accountants that are proved for it; None for a stated event."""
+        """Return the sampler's class, which names the accountants proved for it; None for a stated event."""
         return None if self.sampler == BY_TRAINER else parts_of("sampler", Sampler)[self.sampler]
 
     @property
     def noise_multiplier(self) -> float | None:
-        """Return z of the step, noise over `sensitivity`; None before calibration, or without one noisy mechanism."""
+        """Return z, the step's noise over the sensitivity; None before calibration, or if the step is a composition."""
         return getattr(dp_events.unsampled(self.step), "noise_multiplier", None)
 
     @property
     def z(self) -> float:
-        """Return the noise multiplier, once it is calibrated."""
+        """Return `noise_multiplier`; refuse an event that has none, or none yet."""
         if self.noise_multiplier is None:
             raise ValueError("noise_multiplier: not set; noise_for calibrates it")
         return self.noise_multiplier
 
     def with_noise(self, noise_multiplier: float | None) -> PrivacyEvent:
-        """Return an event of `gaussian` with another noise multiplier, None before calibration; its sampling stays.
+        """Return this event of `gaussian` with this z (over the sensitivity) in place of its own; sampling stays.
 
-        It is not for events that a trainer states, whose steps have other forms.
+        None stands for noise to be calibrated. Stated events are not accepted: their steps have other forms.
         """
         noise = dp.GaussianDpEvent(noise_multiplier)
         step = noise if isinstance(self.step, dp.GaussianDpEvent) else attrs.evolve(self.step, event=noise)
@@ -97,22 +97,22 @@ class PrivacyEvent:
 
     @property
     def sampling_rate(self) -> float | None:
-        """Return q of Poisson batches."""
+        """Return q of Poisson batches; None for others."""
         return getattr(self.step, "sampling_probability", None)
 
     @property
     def N(self) -> int | None:  # noqa: N802
-        """Return the number of records of batches without replacement."""
+        """Return the number of records that batches without replacement are drawn from; None for others."""
         return getattr(self.step, "source_dataset_size", None)
 
     @property
     def m(self) -> int | None:
-        """Return the size of batches without replacement."""
+        """Return the size of batches without replacement; None for others."""
         return getattr(self.step, "sample_size", None)
 
     @property
     def q(self) -> float:
-        """Return the probability that a record takes part in a step."""
+        """Return the probability that a record takes part in a step; refuse shuffled and unsampled events."""
         if self.sampling_rate is not None:
             return self.sampling_rate
         if self.m is not None and self.N is not None:
@@ -121,13 +121,16 @@ class PrivacyEvent:
 
     @property
     def run(self) -> dp.SelfComposedDpEvent:
-        """Return the whole run as an event of `dp_accounting`."""
-        by_epoch = self.proved and not self.proved.amplified
+        """Return the whole run as an event of `dp_accounting`: `step` repeated, for shuffled batches once an epoch."""
+        by_epoch = self.proved and not self.proved.amplified  # a shuffled record takes part at most once an epoch
         return dp.SelfComposedDpEvent(self.step, self.epochs if by_epoch else self.steps)
 
     @property
     def mu(self) -> float | None:
-        """Return mu if the whole run is accounted for as one Gaussian mechanism, as without sampling; else None."""
+        """Return mu of the whole run, its noise set, if it is accounted for as one Gaussian mechanism; else None.
+
+        It is for Gaussians without sampling, and for full batches (q = 1) that no grid of losses suits.
+        """
         if not (self.proved and self.proved.amplified):
             return dp_events.gaussian_mu(self.run)
         # Steps on all records have a privacy-loss distribution, too; it is left if its grid is too coarse or too large.
@@ -138,14 +141,14 @@ class PrivacyEvent:
 
     @property
     def losses(self) -> tuple[int, float]:
-        """Return how many privacy-loss distributions the run composes, and about the variance of their sum."""
+        """Return (number of privacy-loss distributions that the run composes, about their sum's variance); z > 0."""
         if self.mu is not None:
             return 1, self.mu**2
         return self.steps, self.steps * self.q**2 * math.expm1(1 / self.z**2)  # q^2 (e^(1/z^2) - 1) a step
 
     @property
     def noiseless(self) -> bool:
-        """Whether the run has no noise, so that its epsilon is infinite; accountants of stated events see to it."""
+        """Whether a sampler's run has no noise: epsilon is infinite. False for stated events: accountants see to it."""
         return self.proved is not None and self.z == 0
 
     @property
@@ -163,14 +166,14 @@ class PrivacyEvent:
     @property
     def neighbours(self) -> NeighboringRelation:
         """Return the neighbouring relation for `dp_accounting`'s accountants."""
-        # It supports randomized response under replace-one alone. That is valid under any relation, as randomized
+        # They support randomized response under replace-one alone. That is valid under any relation, as randomized
         # response has the largest privacy loss of all mechanisms with its pure epsilon.
         return NeighboringRelation.REPLACE_ONE if dp_events.is_pure(self.step) else NEIGHBOURS[self.relation]
 
     @lru_cache(maxsize=1024)  # noqa: B019  (events are few and small)
     def renyi(self) -> np.ndarray:
-        """Return the Renyi divergence of the whole run at all orders of `ORDERS`, [len(ORDERS)], read-only."""
-        if self.proved and self.N is not None:  # `dp_accounting` takes seconds
+        """Return the run's Renyi divergence at all `ORDERS`, [len(ORDERS)], read-only; refuse an event without one."""
+        if self.proved and self.N is not None:  # `dp_accounting` has the same values, in seconds
             curve = self.steps * curves.without_replacement_rdp(self.q, self.z)
         else:
             accountant = RdpAccountant(curves.ORDERS, self.neighbours)
@@ -183,7 +186,10 @@ class PrivacyEvent:
 
     @lru_cache(maxsize=4096)  # noqa: B019
     def value(self, delta: float, accountant: str = "") -> float:
-        """Return epsilon of the whole run, every step published, by one accountant, by default the tightest."""
+        """Return epsilon of the whole run, every step published, by one accountant, by default the tightest.
+
+        It is infinite without noise. An accountant without a proof for the sampler is refused.
+        """
         accountant = accountant or self.accountants[0]
         # All that are proved, so also pld of little noise, which `accountants` leaves out.
         proved = self.proved.accountants if self.proved else self.accountants
@@ -196,12 +202,16 @@ class PrivacyEvent:
         if accountant == "pld":
             return composed_epsilon([self], 0.0, delta)[0]
         if accountant == "gdp":
+            # `gdp` is of samplers without amplification, whose mu is never None
             return curves.gdp_eps(math.inf if self.mu is None else self.mu, delta)
         convert = curves.improved_conversion if accountant == "rdp/improved" else curves.classic_conversion
         return convert(curves.ORDERS, self.renyi(), delta)[0]
 
     def noise_for(self, target_epsilon: float, delta: float, least: float = LEAST_NOISE_OVER_SENSITIVITY) -> float:
-        """Return the noise multiplier that gives the run an epsilon between 0.99 and 1 times `target_epsilon`."""
+        """Return the z >= `least`, over the sensitivity, that gives the run 0.99 to 1 times `target_epsilon`.
+
+        The event is one of `gaussian`; its present noise does not matter. A target that no such z attains is refused.
+        """
         accountant, *_ = self.accountants
 
         def epsilon_of(noise_multiplier: float) -> float:
@@ -212,8 +222,8 @@ class PrivacyEvent:
 
 
 def gaussian(sampler: str, noise_multiplier: float | None, steps: int, epochs: int,
-             **rates: Unpack[Rates]) -> PrivacyEvent:
-    """Return the event of Gaussian noise on the sums of a sampler's batches; None is noise to be calibrated."""
+             **rates: Unpack[Rates]) -> PrivacyEvent:  # exactly the sampler's `rate_names`
+    """Return the event of Gaussian noise, over the sensitivity, on sums of a sampler's batches; None: to be set."""
     part = parts_of("sampler", Sampler)[sampler]
     needed = part.rate_names
     if set(rates) != set(needed):
@@ -242,7 +252,7 @@ def interval_of(*events: PrivacyEvent) -> float:
                                  f"of hundreds of millions), got {noise}")
     if len(events) == 1 and events[0].z < LITTLE_NOISE:
         return curves.COARSEST
-    largest = curves.DISCRETIZATION if len(events) == 1 else curves.COARSEST
+    largest = curves.DISCRETIZATION if len(events) == 1 else curves.COARSEST  # of several kinds of runs
     return max(min(sufficient_interval(*(event.losses for event in events)), largest), curves.FINEST)
 
 
@@ -253,16 +263,16 @@ def sufficient_interval(*runs: tuple[int, float]) -> float:  # `PrivacyEvent.los
 
 
 def loss_distribution(event: PrivacyEvent, interval: float | None = None) -> curves.LossDistribution:
-    """Return the privacy-loss distribution of the whole run; a coarse grid is faster and gives a larger epsilon."""
+    """Return the privacy-loss distribution of a sampler's whole run; a coarse grid is faster, its epsilon larger."""
     interval = interval or interval_of(event)
-    if event.mu is not None:  # one Gaussian mechanism of sensitivity 1
+    if event.mu is not None:  # one Gaussian mechanism of sensitivity 1: rate 1 takes every record
         return curves.poisson_losses(1.0, 1 / event.mu, interval)
     losses_of_step = load(parts_of("sampler", Sampler)[event.sampler].losses)  # the sampler's function, given by name
     return losses_of_step(event.q, event.z, interval).self_compose(event.steps)
 
 
 def pld_epsilon(losses: curves.LossDistribution, delta: float, steps: int) -> float:
-    """Return epsilon from the privacy-loss distribution of `steps` composed steps, never below the true epsilon."""
+    """Return epsilon of `steps` composed steps, never below the true one; refuse a delta that rounding could reach."""
     min_delta = steps * MIN_DELTA_PER_STEP
     if delta < min_delta:
         raise UnsupportedAccounting(f"delta: must be at least {min_delta:.3g} for a privacy-loss distribution of "
@@ -275,15 +285,16 @@ def pld_epsilon(losses: curves.LossDistribution, delta: float, steps: int) -> fl
 
 
 def composed_epsilon(events: Sequence[PrivacyEvent], extra_mu: float, delta: float) -> tuple[float, str]:
-    """Return epsilon of all events with a further Gaussian release of mu `extra_mu` (0 for none), and its conversion.
+    """Return (epsilon, conversion) of all events with one more Gaussian release of mu `extra_mu`, 0 for none.
 
-    Exact for Gaussian mechanisms. Otherwise privacy-loss distributions are used if all events have one under a common
-    relation, else Renyi divergences.
+    The conversion is `exact` if all are accounted for as Gaussians, or one has no noise. It is `pld` if all have
+    privacy-loss distributions under a common relation, else `improved`, from Renyi divergences.
     """
     if any(event.noiseless for event in events):
         return math.inf, "exact"
     if all(event.mu is not None for event in events):
-        return curves.gdp_eps(math.hypot(extra_mu, *(event.mu or 0.0 for event in events)), delta), "exact"
+        mus = (event.mu or 0.0 for event in events)  # `or` is for types: none is None here
+        return curves.gdp_eps(math.hypot(extra_mu, *mus), delta), "exact"
     # Equal events become one longer run: composing its steps at once is faster.
     runs = [replace(event, steps=event.steps * count, epochs=event.epochs * count)
             for event, count in Counter(events).items()]

@@ -26,7 +26,7 @@ DELTA_SHARE = 1e-3  # the noise sampler's share of delta
 
 
 def optical_enlargement(config: TrialConfig) -> float:
-    """Return eta of the photonic mechanism: every optical signal gets noise sigma (1 + eta) instead of sigma > 0."""
+    """Return eta of a calibrated photonic trial: optical signals get noise sigma (1 + eta) instead of sigma > 0."""
     width = sum(config.layer_sizes[1:])  # numbers in a signal
     clipped_sensitivity = 1 + (width + 16) * UNIT  # in units of tau_f: float64's error when a signal is clipped to it
     return _enlargement(clipped_sensitivity, config.sigma / config.tau_f, width, name="sigma/tau_f")
@@ -38,7 +38,10 @@ def count_enlargement(noise: float) -> float:
 
 
 def _enlargement(sensitivity: float, noise: float, d: int, name: str) -> float:  # both over C, the numbers' bound
-    """Return eta of d numbers: rounding them to the grid of the noise makes their sensitivity C (1 + eta)."""
+    """Return eta of d numbers: rounding them to the grid of the noise makes their sensitivity C (1 + eta).
+
+    Noise whose grid is too coarse is refused under the name `name`.
+    """
     rounding = noise * math.sqrt(d) / STEPS_PER_SIGMA
     if rounding > COARSEST:
         max_noise = COARSEST * STEPS_PER_SIGMA / math.sqrt(d)
@@ -71,6 +74,6 @@ def within_delta(config: TrialConfig, epsilon: float, runs: float = 1) -> bool:
 
 
 def with_sampler_error(config: TrialConfig, epsilon: float, epochs_done: int) -> float:
-    """Return epsilon of so many epochs; infinite if the noise sampler's error exceeds its share of delta."""
+    """Return `epsilon`, which is of `epochs_done` epochs; infinity if the noise sampler exceeds its share of delta."""
     runs = max(1.0, epochs_done / config.epochs)  # more than one if the trial's noise was drawn again
     return epsilon if within_delta(config, epsilon, runs) else math.inf

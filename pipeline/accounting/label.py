@@ -45,14 +45,14 @@ def label_mu(config: TrialConfig) -> float:
 
 
 def _sensitivity(config: TrialConfig) -> float:
-    """Return the sensitivity of one participation of a record: 2 tau_B per release, composed over the releases."""
+    """Return the sensitivity of one participation of a record: 2 tau_B (the setting tau_f) times sqrt(releases)."""
     releases = 1 if config.parts.feedback.exact or config.joint_release else len(config.hidden) + 1
     return 2 * config.tau_f * math.sqrt(releases)
 
 
 @lru_cache(maxsize=1024)
 def with_sigma(config: TrialConfig) -> TrialConfig:
-    """Return the trial with the sigma that attains its `target_label_epsilon`; other trials unchanged."""
+    """Return the trial with the sigma that its `target_label_epsilon` needs, in that target's place, if it has one."""
     target = config.target_label_epsilon
     if not target:
         return config
@@ -77,7 +77,10 @@ def with_sigma(config: TrialConfig) -> TrialConfig:
 
 
 def label_epsilons(config: TrialConfig, epochs_done: int) -> list[Epsilon]:
-    """Return the label epsilons of the first `epochs_done` epochs of a trial; none without the photonic mechanism."""
+    """Return the label epsilons of a trial's first `epochs_done` epochs; none without the photonic mechanism.
+
+    There is one of counted photons, else an exact one and one by Renyi divergence. sigma is calibrated here if need be.
+    """
     if not config.parts.mechanism.optical:
         return []
     # A record takes part in each of `draws` batches with probability q; `how` says so in words.
@@ -100,10 +103,10 @@ def label_epsilons(config: TrialConfig, epochs_done: int) -> list[Epsilon]:
 
 
 def photon_eps(config: TrialConfig, draws: int, q: float, delta: float) -> float:
-    """Return the label epsilon of K ~ Bin(draws, q) participations whose noise is that of counted photons."""
-    def epsilon_at(step: int) -> float:
-        """Return epsilon by the Renyi divergence of order alpha = 1 + 2^(step/2)."""
-        alpha = 1 + 2.0 ** (step / 2)
+    """Return the label epsilon of K ~ Bin(draws, q) participations of a record whose noise is counted photons alone."""
+    def epsilon_at(k: int) -> float:
+        """Return epsilon by the Renyi divergence of order alpha = 1 + 2^(k/2); infinite if that is."""
+        alpha = 1 + 2.0 ** (k / 2)
         curve = np.array([_participating((alpha - 1) * label_divergence(alpha, config), draws, q) / (alpha - 1)])
         if not np.isfinite(curve).all():
             return math.inf
@@ -116,14 +119,14 @@ def photon_eps(config: TrialConfig, draws: int, q: float, delta: float) -> float
     # divergence c alpha it is near alpha - 1 = sqrt(log(1/delta)/c).
     c = draws * q * label_divergence(2.0, config) / 2
     start = round(math.log2(math.log(1 / delta) / c)) if 0 < c < math.inf else LEAST_STEP
-    step = min(max(start, LEAST_STEP), MOST_STEP)
-    best = epsilon_at(step)
+    k = min(max(start, LEAST_STEP), MOST_STEP)
+    best = epsilon_at(k)
     for direction in (1, -1):
-        while LEAST_STEP <= step + direction <= MOST_STEP:
-            next_epsilon = epsilon_at(step + direction)
+        while LEAST_STEP <= k + direction <= MOST_STEP:
+            next_epsilon = epsilon_at(k + direction)
             if next_epsilon >= best:
                 break
-            step, best = step + direction, next_epsilon
+            k, best = k + direction, next_epsilon
     return best
 
 
@@ -147,6 +150,7 @@ def _participating(exponent: Curve, draws: int, q: float) -> Curve:
 
 
 def binomial_rdp_eps(mu: float, draws: int, q: float, delta: float) -> float:
-    """Return an upper bound on `binomial_gdp_eps`: a release has divergence alpha mu^2/2; classic conversion."""
+    """Return an upper bound on `binomial_gdp_eps`, by the Renyi divergence of K releases and the classic conversion."""
+    # a release has divergence alpha mu^2/2
     curve = _participating((ALPHAS - 1) * ALPHAS * (mu * mu) / 2, draws, q) / (ALPHAS - 1)
     return classic_conversion(ALPHAS, curve, delta)[0]

@@ -13,7 +13,7 @@ SECRET = "came from the operating system, and nothing of them was recorded"
 
 
 def noise_statement(sources: Iterable[str]) -> str:
-    """Return a clause on the consequence of the settings `noise` of trials that draw noise; empty for no trial."""
+    """Return a clause on what follows from the noise sources (`research` or `secure`) of trials; empty for no trial."""
     sources = list(sources)
     n_secret = sources.count("secure")
     n_recorded = len(sources) - n_secret
@@ -28,7 +28,7 @@ def noise_statement(sources: Iterable[str]) -> str:
 
 
 def standing(sources: Iterable[str]) -> str:
-    """Return `certified`, `simulated` or `partly simulated`: the guarantee's standing with these noise sources."""
+    """Return `certified` if no source of noise is a recorded seed, `simulated` if all are, else `partly simulated`."""
     are_secret = {source == "secure" for source in sources}
     if False not in are_secret:
         return "certified"
@@ -37,7 +37,7 @@ def standing(sources: Iterable[str]) -> str:
 
 def choice_statement(trials: Sequence[TrialConfig], selection: Selection) -> str:
     """Return sentences on the noise behind the choice among trials, and on what a simulation leaves out."""
-    trials = composable(trials)
+    trials = composable(trials)  # no epsilon covers a choice among others
     statement = sentence(noise_statement([trial.noise for trial in trials]))
     seeds = [trial.seed for trial in trials if not trial.secure]
     if selection.is_random or len(set(seeds)) == len(seeds):  # random stopping draws every trial under its own seed

@@ -43,7 +43,7 @@ class Statement:
 
 
 def statements(experiment: Experiment, by_epoch: bool = False) -> list[Statement]:
-    """Return the statements on every setting of `experiment.possible`."""
+    """Return a statement on every setting of `experiment.possible`, with epsilons `by_epoch` or of the whole run."""
     # Earlier versions trained sums in floating point: they are not trained any more, but still accounted for.
     check_promises((trial for trial in experiment.possible if not sums_in_floating_point(trial)), None)
     trials_by_setting: dict[TrialConfig, list[TrialConfig]] = {}
@@ -55,13 +55,14 @@ def statements(experiment: Experiment, by_epoch: bool = False) -> list[Statement
 
 
 def _counts_photons(trial: TrialConfig) -> bool:
+    """Whether the noise is that of photons that a camera counts, so that the label epsilon depends on the seed."""
     return trial.parts.mechanism.optical and trial.physical
 
 
 def _statement(trials: Sequence[TrialConfig], experiment: Experiment, by_epoch: bool) -> Statement:
-    """Return the statement on trials that differ only in their seed, or on one trial."""
-    trial, noisy = trials[0], with_noise(trials[0])
-    name = run_name(trial, experiment.varied)
+    """Return the statement on trials that differ only in their seed, or on one trial with counted photons."""
+    trial, noisy = trials[0], with_noise(trials[0])  # the first stands for all seeds
+    name = run_name(trial, experiment.varied)  # ends with the seed
     return Statement(
         name=name if _counts_photons(trial) else name.rpartition(" ")[0],  # without the seed
         trial_keys=tuple(seed_trial.trial_key for seed_trial in trials),
@@ -74,7 +75,7 @@ def _statement(trials: Sequence[TrialConfig], experiment: Experiment, by_epoch: 
 
 
 def _step_lines(noisy: TrialConfig) -> tuple[str, ...]:
-    """Return a line per layer with the real values of an integer 1; C is the bound of a record's contribution."""
+    """Return a line per layer with the real values of an integer 1; contributions over C, a record's largest one."""
     deviation = noisy.noise_multiplier / noisy.parts.mechanism.sensitivity_ratio(noisy)  # of the noise, over C
     return tuple(f"layer {number}: inputs 2^{math.log2(step.input):.0f}, learning signals "
                  f"2^{math.log2(step.signal):.0f}, contributions {step.contribution:.3g} C"
@@ -82,7 +83,7 @@ def _step_lines(noisy: TrialConfig) -> tuple[str, ...]:
 
 
 def _noise_level(noisy: TrialConfig) -> str:
-    """Return a trial's calibrated noise: `z = 1.1`, `photons = 100` or `sigma = 0.1`; `none` without noise."""
+    """Return a calibrated trial's noise: `z = 1.1`, `photons = 100`, `sigma = 0.1`, `as stated`, or `none`."""
     mechanism, calibrates = noisy.parts.mechanism, noisy.parts.trainer.calibrates
     if mechanism.certified or (mechanism.composed and calibrates == "noise_multiplier"):
         return f"z = {noisy.noise_multiplier:.4g}"
@@ -122,7 +123,7 @@ def as_lines(experiment: Experiment, by_epoch: bool = False) -> Iterator[str]:
 
 
 def _table(settings: Sequence[Statement], epochs: Mapping[str, int]) -> Iterator[str]:
-    """Yield a table of the epsilons of all settings for the whole run; settings with equal rows share one."""
+    """Yield a table of all whole-run epsilons; settings with equal rows share one. `epochs` is by trial_key."""
     names_by_row: dict[tuple[str, ...], list[str]] = {}
     without_epsilon = ("none", "", "", "", "")
     for setting in settings:

@@ -36,17 +36,20 @@ SMALL = 1e-3  # relative change of a mean's root; below it g is bounded by n(d)
 
 
 def most_positive(threshold: float, n_classes: int) -> int:
-    """Return the largest possible number of +1 components of a ternarized error: those with softmax above t."""
+    """Return the largest possible number of +1 components of an error ternarized at t: those with softmax above t."""
     return n_classes if threshold == 0 else min(n_classes, math.floor(ROUNDING / threshold))
 
 
-def label_divergence(alpha: float, config: TrialConfig) -> float:
-    """Return the Renyi divergence, alpha > 1, of a record's photon counts in one pass, for the worst two labels."""
-    camera, n_classes = camera_of(config), config.layer_sizes[-1]
+def label_divergence(alpha: float, trial: TrialConfig) -> float:
+    """Return the Renyi divergence, alpha > 1, of a record's photon counts in one pass, for the worst two labels.
+
+    The trial has projector `opu_physical`.
+    """
+    camera, n_classes = camera_of(trial), trial.layer_sizes[-1]
     reference_counts = camera.photons_per_unit * camera.reference**2  # from the reference beam alone
     per_count = _label_divergence(
-        alpha, seed=integer_seed(config.seed, "feedback"), n_classes=n_classes, n_pixels=sum(config.hidden),
-        ratio=camera.reference_ratio, dark=camera.dark_counts / reference_counts, threshold=config.threshold)
+        alpha, seed=integer_seed(trial.seed, "feedback"), n_classes=n_classes, n_pixels=sum(trial.hidden),
+        ratio=camera.reference_ratio, dark=camera.dark_counts / reference_counts, threshold=trial.threshold)
     return reference_counts * per_count
 
 
@@ -86,9 +89,11 @@ def exact_bound(alpha: float, matrix: np.ndarray, dark: float, most: int) -> flo
 
 
 def _pairwise(alpha: float, matrix: np.ndarray, dark: float, masks: list[int]) -> np.ndarray:
-    """Return D_alpha(pattern i || pattern j) at [i, j] of [len(masks), len(masks)], over counts of the reference.
+    """Return D_alpha(pattern i || pattern j) of photon counts at [i, j], [len(masks), len(masks)].
 
-    It is infinite where float64 overflows or a mean is 0, which claims no more than holds.
+    Patterns are bit masks of mirrors; `matrix` and `dark` are as in `exact_bound`. Divergences are summed over pixels
+    and both exposures, over the counts from the reference beam alone. They are infinite where float64 overflows or a
+    mean is 0, which claims no more than holds.
     """
     n_classes, n_pixels = matrix.shape
     patterns = np.array([[mask >> c & 1 for c in range(n_classes)] for mask in masks], dtype=np.float64)
@@ -131,7 +136,10 @@ def least_intensity_bound(alpha: float, matrix: np.ndarray, dark: float, most: i
 
 
 def _part_bound(alpha: float, deltas: np.ndarray, largest_signal: np.ndarray, dark: float) -> np.ndarray:
-    """Return `least_intensity_bound` of the error's positive or negative part, [k]; infinite if float64 overflows."""
+    """Return `least_intensity_bound` of the error's positive or negative part, [k], for k changes of the field.
+
+    `deltas` [k, n_pixels] are the changes, `largest_signal` [n_pixels] is A. It is infinite where float64 overflows.
+    """
     min_intensity = np.maximum(1 - largest_signal, 0.0) ** 2 + dark
     with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
         d = deltas / np.sqrt(min_intensity)
@@ -139,4 +147,4 @@ def _part_bound(alpha: float, deltas: np.ndarray, largest_signal: np.ndarray, da
         numerator = np.expm1(2 * alpha * np.log1p(d)) - alpha * d * (2 + d)
         g = np.where(d < SMALL, upper, numerator / d**2) / (alpha - 1)
         bounds = np.where(deltas == 0, 0.0, deltas**2 * g)
-    return 2 * np.where(np.isnan(bounds), np.inf, bounds).sum(axis=1)
+    return 2 * np.where(np.isnan(bounds), np.inf, bounds).sum(axis=1)  # 2 exposures

@@ -10,18 +10,19 @@ from scipy import stats
 
 from pipeline.accounting import curves
 from pipeline.accounting.claimed import a1_alt, a3_saturating, prop3_first, prop3_second, rho_of
-from pipeline.accounting.column import corrected_column_replace_one, epsilon_of_column, g
+from pipeline.accounting.column import corrected_column_replace_one, epsilon_of_column
+from pipeline.accounting.column import g as g_alpha
 from pipeline.accounting.curves import ORDERS, classic_conversion
 
 
 def certified_component_norm(tau_B: Sequence[float], gamma: Sequence[float], tau_h_prev: Sequence[float],
                              bias: bool = True) -> float:
-    """Return C, the largest Euclidean norm of one record's contribution if error and activations are clipped.
+    """Return the largest Euclidean norm of one record's contribution if error and activations are clipped.
 
-    tau_B bounds the projected error, gamma the slope of the activation function, tau_h_prev the activations that enter.
+    By layer, tau_B bounds the projected error, gamma the activation's slope, tau_h_prev the activations that enter.
     """
     layers = zip(tau_B, gamma, tau_h_prev, strict=True)
-    return math.sqrt(sum((B * slope) ** 2 * (h**2 + bias) for B, slope, h in layers))
+    return math.sqrt(sum((B * g) ** 2 * (h**2 + bias) for B, g, h in layers))
 
 
 def leekifer_sensitivity(gamma: float, beta: float, tau_e: float, tau_h: float, L: int, m: int) -> float:
@@ -37,8 +38,8 @@ def leekifer_epsilon(N: int, m: int, noise_multiplier: float, T: int, delta: flo
                      orders: Sequence[int] = ORDERS) -> dict[str, float]:
     """Return epsilon of T steps on batches of m out of N records (Wang, Balle & Kasiviswanathan 2019, Theorem 27).
 
-    Lee & Kifer's table is `epsilon_classic`, truncated to two decimals; `order` attains it. `epsilon_improved` converts
-    the same curve tighter.
+    The noise multiplier is over 2 C. Lee & Kifer's table is `epsilon_classic`, truncated to two decimals; `order`
+    attains it. `epsilon_improved` converts the same curve tighter.
     """
     curve = T * curves.without_replacement_rdp(m / N, noise_multiplier, tuple(orders))
     classic, order = classic_conversion(orders, curve, delta)
@@ -54,7 +55,7 @@ def leekifer_epsilon_lemma3_printed(N: int, m: int, noise_multiplier: float, T: 
 
 
 def label_dp_photonic_layer(alpha: float, sigma: float, tau_B: float) -> float:
-    """Return the Renyi divergence of one layer and one participation of a record, 2 alpha tau_B^2/sigma^2."""
+    """Return the Renyi divergence of replacing a label, in one layer and participation: 2 alpha tau_B^2/sigma^2."""
     return 2 * alpha * (tau_B / sigma) ** 2 if sigma > 0 else math.inf
 
 
@@ -81,7 +82,7 @@ def joint_layer_floor(alpha: float, lam: float, n_out: int, sigma: float, tau_B:
     if sigma == 0 or K <= 0:
         return math.inf
     r = 1 + U2 / lam
-    return float(2 * alpha * (tau_B / sigma) ** 2 * U2 / K + n_out * (g(alpha, r) + g(alpha, 1 / r)))
+    return float(2 * alpha * (tau_B / sigma) ** 2 * U2 / K + n_out * (g_alpha(alpha, r) + g_alpha(alpha, 1 / r)))
 
 
 def joint_column_counterexample(m: int, n_in: int, n_out: int, sigma: float, tau_B: float, alpha: float,

@@ -33,9 +33,9 @@ def selected_by_composition(events: Sequence[PrivacyEvent], delta: float,
                             scores: Sequence[float] = (),
                             # whether trials with scores hold out the same records
                             one_split: bool = False) -> Epsilon:
-    """Return epsilon of publishing the releases of all `events` together; infinite if one trial had no noise.
+    """Return epsilon of publishing the releases of all `events` together; infinite if one has no noise.
 
-    There is one event for each trial whose results anybody looked at.
+    There is one event for each trial whose results anybody looked at, of its whole run and all of one relation.
     """
     relation = _common_value(events, "relation")
     check_delta(delta)
@@ -57,8 +57,8 @@ def selected_by_random_stopping(events: Sequence[PrivacyEvent], delta: float, me
                                 shape: float = GEOMETRIC, scores: Sequence[float] = ()) -> Epsilon:
     """Return epsilon of publishing only the best of K trials, each drawn at random from the candidates.
 
-    K is drawn before any result is seen, from the truncated negative binomial distribution with this shape and mean
-    (see `experiment.stopping`). `scores` has mu of each candidate's noisy validation scores; empty: not covered.
+    K is drawn before any result is seen, from the distribution with this shape and mean (see `experiment.stopping`).
+    There is one event per candidate, and in `scores` mu of its noisy validation scores; empty: not covered.
     """
     relation, sampler = _common_value(events, "relation"), _common_value(events, "sampler")
     check_delta(delta)
@@ -84,10 +84,10 @@ def selected_by_random_stopping(events: Sequence[PrivacyEvent], delta: float, me
 
 
 def repeated(orders: np.ndarray, curve: np.ndarray, mean: float, shape: float) -> np.ndarray:
-    """Return the Renyi curve of the best of K runs, from the curve of one (Papernot & Steinke 2022, Theorems 2 and 6).
+    """Return the Renyi curve of the best of K runs, [len(orders)], from the curve of one, with E[K] = `mean`.
 
-    K has a truncated negative binomial distribution with shape eta and parameter gamma, or a Poisson distribution. At
-    every order lambda > 1, with any lambda' >= 1 and delta'(epsilon) of one run:
+    K has a truncated negative binomial or a Poisson distribution (Papernot & Steinke 2022, Theorems 2 and 6). At every
+    order lambda > 1, with any lambda' >= 1 and delta'(epsilon) of one run:
 
         e(lambda) + (1 + eta)((1 - 1/lambda') e(lambda') + log(1/gamma)/lambda') + log(mean)/(lambda - 1)
         Poisson: e(lambda) + mean delta'(log(1 + 1/(lambda - 1))) + log(mean)/(lambda - 1).
@@ -104,14 +104,14 @@ def repeated(orders: np.ndarray, curve: np.ndarray, mean: float, shape: float) -
 
 
 def _common_value(events: Sequence[PrivacyEvent], field: str) -> str:
-    """Return the value of a field, `relation` or `sampler`, that all events share."""
+    """Return the value of a field, `relation` or `sampler`, that all events share; refuse several, or no event."""
     if not events:
         raise ValueError("events: must be one per trial looked at, got none")
     return common(field, sorted(getattr(event, field) for event in events))
 
 
 def common(field: str, values: Iterable[object]) -> str:
-    """Return the value of a field that all trials share; refuse several."""
+    """Return, as text, the value of a field that all trials share; refuse several. There is at least one value."""
     distinct = list(dict.fromkeys(map(str, values)))
     if len(distinct) > 1:
         raise UnsupportedAccounting(f"{field}: must be one for all trials, got {' and '.join(distinct)}")

@@ -29,9 +29,9 @@ def account(config: TrialConfig, epochs_done: int) -> list[Epsilon]:
     """Return every epsilon that can be stated for a trial after `epochs_done` epochs, infinite ones included."""
     if epochs_done < 1:
         raise ValueError(f"epochs_done: must be >= 1, got {epochs_done}")
-    config = with_noise(config)
-    guarantees = [*label_epsilons(config, epochs_done), *certified_epsilons(config, epochs_done)]
-    return [*claimed_epsilons(config, epochs_done), *column_epsilons(config), *cover(config, guarantees, epochs_done)]
+    trial = with_noise(config)  # calibrated, as all that follows needs it
+    guarantees = [*label_epsilons(trial, epochs_done), *certified_epsilons(trial, epochs_done)]
+    return [*claimed_epsilons(trial, epochs_done), *column_epsilons(trial), *cover(trial, guarantees, epochs_done)]
 
 
 def privacy_tags(config: TrialConfig) -> dict[str, str]:
@@ -46,29 +46,29 @@ def privacy_tags(config: TrialConfig) -> dict[str, str]:
         >>> privacy_tags(TrialConfig(mechanism="none"))["privacy.notes"]
         'no noise, no guarantee'
     """
-    config = with_noise(config)
-    mechanism, features = config.parts.mechanism, config.parts.features
-    certified, relation, delta = "false", config.parts.sampler.relation, f"{config.delta:g}"
+    trial = with_noise(config)  # calibrated
+    mechanism, features = trial.parts.mechanism, trial.parts.features
+    certified, relation, delta = "false", trial.parts.sampler.relation, f"{trial.delta:g}"
     if mechanism.certified:
-        epsilons = certified_epsilons(config, config.epochs)
-        notes = _gaussian_notes(config, epsilons[0])
+        epsilons = certified_epsilons(trial, trial.epochs)
+        notes = _gaussian_notes(trial, epsilons[0])
         if any(epsilon.is_finite for epsilon in epsilons):
-            certified = "true" if config.secure else "simulated"
-    elif mechanism.kind(config) == "stated":
-        certified, notes = "stated", _stated_notes(config)
+            certified = "true" if trial.secure else "simulated"
+    elif mechanism.kind(trial) == "stated":
+        certified, notes = "stated", _stated_notes(trial)
     elif mechanism.optical:
-        relation, notes = RELATION, _photonic_notes(config)
+        relation, notes = RELATION, _photonic_notes(trial)
     else:
-        relation, delta, notes = "none", "none", [_no_guarantee(config)]
+        relation, delta, notes = "none", "none", [_no_guarantee(trial)]
     if not features.raw:
-        notes.append(f"inputs are {features.public_because(config)}")
-    elif config.inputs == "standardized" and certified != "false":
+        notes.append(f"inputs are {features.public_because(trial)}")
+    elif trial.inputs == "standardized" and certified != "false":
         notes.append("inputs are shifted and scaled by published constants, which are means and deviations of the "
-                     "training records and count as public" if config.parts.data.spec.published else
+                     "training records and count as public" if trial.parts.data.spec.published else
                      "not covered: inputs are shifted and scaled by means and deviations of the training records")
-    if config.canaries:
-        notes.append(_canary_audit(config))
-    return {"privacy.certified": certified, "privacy.relation": relation, "privacy.sampler": config.sampler,
+    if trial.canaries:
+        notes.append(_canary_audit(trial))
+    return {"privacy.certified": certified, "privacy.relation": relation, "privacy.sampler": trial.sampler,
             "privacy.delta": delta, "privacy.notes": "; ".join(notes)}
 
 
@@ -119,7 +119,7 @@ def price_lines(experiment: Experiment) -> Iterator[str]:
 
 
 def _selection_lines(trials: Sequence[TrialConfig], selection: Selection) -> Iterator[str]:
-    """Yield epsilon of publishing from `trials` by this selection with its notes, or why there is none, indented."""
+    """Yield indented lines: epsilon of publishing from `trials` by this selection, and notes, or why there is none."""
     try:
         epsilon = selected_epsilon(trials, selection)
     except UnsupportedAccounting as error:
@@ -146,121 +146,121 @@ def bound_lines(trials: Sequence[TrialConfig]) -> Iterator[str]:
                f"times the norm: {values}")
 
 
-def _protection(config: TrialConfig, epsilons: list[Epsilon]) -> str:
-    """Return a paragraph on what is protected, and what its noise makes of that; empty without a finite guarantee."""
+def _protection(trial: TrialConfig, epsilons: list[Epsilon]) -> str:
+    """Return a paragraph on what these epsilons protect, given the source of the noise; empty if that is nothing."""
     if not epsilons:
         return "**No guarantee**: nothing is stated of this trial's privacy."
     finite_kinds = {epsilon.kind for epsilon in epsilons if epsilon.is_finite}
     if "stated" in finite_kinds:
-        return f"**Stated** by the trainer, and **not checked**: {_noise_source(config)}."
+        return f"**Stated** by the trainer, and **not checked**: {_noise_source(trial)}."
     if not finite_kinds & {"certified", "label"}:
         return ""
     verb, protected = ("Certified", "features and labels") if "certified" in finite_kinds else (
         "Guaranteed", "labels alone")
-    if not config.secure:
+    if not trial.secure:
         return f"**Simulated guarantee** for {protected}: {RECORDED}."
     rows = "; the tag `privacy.certified` says whether the last bits of its rows are covered"
-    return f"**{verb}** for {protected}: {SECRET}{rows if config.own_code else ''}."
+    return f"**{verb}** for {protected}: {SECRET}{rows if trial.own_code else ''}."
 
 
-def _canary_audit(config: TrialConfig) -> str:
-    """Return a clause on the trial's audit by canaries, with the largest lower bound on epsilon that it can give."""
-    canaries, guessed, (n_train, _) = config.canaries, guesses(config.canaries), config.split_sizes
-    largest_bound = one_run(canaries, guessed, guessed, config.delta)  # as if all guesses were right
+def _canary_audit(trial: TrialConfig) -> str:
+    """Return a clause on the audit of a trial with canaries, and the largest lower bound on epsilon it can give."""
+    canaries, guessed, (n_train, _) = trial.canaries, guesses(trial.canaries), trial.split_sizes
+    largest_bound = one_run(canaries, guessed, guessed, trial.delta)  # as if all guesses were right
     return (f"audited by {canaries} canaries, training records with wrong labels, each left out with probability 1/2, "
             f"while N stays the public {n_train}; {guessed} of them are guessed, which allows a lower "
-            f"bound (95% confidence, relation {config.parts.sampler.relation}, delta {config.delta:g}) of at most "
+            f"bound (95% confidence, relation {trial.parts.sampler.relation}, delta {trial.delta:g}) of at most "
             f"{largest_bound:.3g}")
 
 
-def _no_guarantee(config: TrialConfig) -> str:
+def _no_guarantee(trial: TrialConfig) -> str:
     """Return why a trial without a Gaussian or photonic mechanism has no guarantee."""
-    mechanism = config.parts.mechanism
+    mechanism = trial.parts.mechanism
     if mechanism.composed:  # for trainers that state a privacy event; this one has none
-        return f"no noise, or no event that trainer '{config.trainer}' states; no guarantee"
+        return f"no noise, or no event that trainer '{trial.trainer}' states; no guarantee"
     if mechanism.private:
-        return f"not certified: mechanism '{config.mechanism}' is an extension that states no guarantee"
-    if config.physical:  # a camera adds noise even without a mechanism
+        return f"not certified: mechanism '{trial.mechanism}' is an extension that states no guarantee"
+    if trial.physical:  # a camera adds noise even without a mechanism
         return "no guarantee: the device's noise reaches what it projects, not the output layer's error"
     return "no noise, no guarantee"
 
 
-def _release_notes(config: TrialConfig) -> list[str]:
+def _release_notes(trial: TrialConfig) -> list[str]:
     """Return clauses on the noise's origin, on the numbers for which the guarantee holds, and on what is logged."""
     # Mironov 2012, "On significance of the least significant bits for differential privacy".
     numbers = ("floating-point sums and samples are taken for real numbers (their last bits may tell more; Mironov "
                "2012)")
-    if config.secure or config.exact:
+    if trial.secure or trial.exact:
         method = "sums of integers and integer noise, without rounding"
-        if not config.parts.mechanism.certified:
-            method = f"on a grid, with integer noise 1 + {optical_enlargement(config):.1e} times as large"
-        of_rows = "" if config.parts.trainer.built_in else ", if rows are those of trial.rows"
-        sampler_share = f", and {DELTA_SHARE:g} of delta for its sampler" if config.secure else ""
+        if not trial.parts.mechanism.certified:
+            method = f"on a grid, with integer noise 1 + {optical_enlargement(trial):.1e} times as large"
+        of_rows = "" if trial.parts.trainer.built_in else ", if rows are those of trial.rows"
+        sampler_share = f", and {DELTA_SHARE:g} of delta for its sampler" if trial.secure else ""
         numbers = f"holds for the numbers that are released{of_rows}: {method}{sampler_share}"
-    if config.disclosure == "plain":
+    if trial.disclosure == "plain":
         logged = "not covered: training loss, validation accuracy and alignment on training batches, logged as they are"
-    elif is_noisy(config):
+    elif is_noisy(trial):
         logged = "covered: all that is logged, validation accuracy with noise of its own"
     else:
         logged = "covered: all that is logged, of private records nothing else"
-    return [_noise_source(config), numbers, logged]
+    return [_noise_source(trial), numbers, logged]
 
 
-def _noise_source(config: TrialConfig) -> str:
+def _noise_source(trial: TrialConfig) -> str:
     """Return a clause on the origin of a trial's noise; of a stated guarantee, as its trainer states it."""
-    if config.secure:
+    if trial.secure:
         return SECRET
-    if config.parts.mechanism.kind(config) != "stated":
+    if trial.parts.mechanism.kind(trial) != "stated":
         return f"simulated: {RECORDED}"
-    if config.parts.trainer.redraws:
+    if trial.parts.trainer.redraws:
         return "the noise comes from where the trainer draws it, as it states, and nothing of it is recorded here"
     return RECORDED
 
 
-def _gaussian_notes(config: TrialConfig, tightest: Epsilon) -> list[str]:
-    """Return notes on a trial with a Gaussian mechanism and its calibrated noise, and on what nothing here checks."""
-    if config.noise_multiplier <= 0:
+def _gaussian_notes(trial: TrialConfig, tightest: Epsilon) -> list[str]:
+    """Return notes on a calibrated trial with a Gaussian mechanism, and on what nothing here checks."""
+    if trial.noise_multiplier <= 0:
         return ["not certified: no noise, no guarantee"]
-    notes, parts = [tightest.note], config.parts
-    ratio = parts.mechanism.sensitivity_ratio(config)  # largest contribution over the norm to which noise is scaled
+    notes, parts = [tightest.note], trial.parts
+    ratio = parts.mechanism.sensitivity_ratio(trial)  # largest contribution over the norm to which noise is scaled
     if ratio != 1:
-        notes.append(f"noise is measured by {parts.mechanism.stated_norm(config):.4g}, a record contributes up to "
+        notes.append(f"noise is measured by {parts.mechanism.stated_norm(trial):.4g}, a record contributes up to "
                      f"{ratio:.4g} times that, and epsilon is of what it contributes")
-    notes += _release_notes(config)
+    notes += _release_notes(trial)
     signals = ("learning signals depend on one record each" if parts.trainer.built_in else
                "rows depend on one record each, models on what was released of them alone, and errors that it raises "
                "on no private record")
     statements = (("contributions are bounded", parts.mechanism.name, parts.mechanism.guarantee),
-                  ("errors depend on one record each", config.loss, parts.loss.per_record),
-                  (signals, config.algorithm, parts.feedback.per_record))
+                  ("errors depend on one record each", trial.loss, parts.loss.per_record),
+                  (signals, trial.algorithm, parts.feedback.per_record))
     notes += [f"that {assumption} is stated by the extension '{extension}': {reason}"
               for assumption, extension, reason in statements if reason]
     if parts.network.own:
-        notes.append(f"network '{config.network}' computes each record's contribution alone; that it keeps nothing in "
+        notes.append(f"network '{trial.network}' computes each record's contribution alone; that it keeps nothing in "
                      "Python between two calls is its author's affair")
     if parts.projector.hardware:
         notes.append("presupposes that the device projects every record without crosstalk from others")
     return notes
 
 
-def _stated_notes(config: TrialConfig) -> list[str]:
-    """Return notes on a trial whose trainer states its privacy event; nobody here checks it."""
-    tightest, *_ = certified_epsilons(config, config.epochs)
+def _stated_notes(trial: TrialConfig) -> list[str]:
+    """Return notes on a trial of kind `stated`: its trainer states its privacy event, and nobody here checks it."""
+    tightest, *_ = certified_epsilons(trial, trial.epochs)
     unchecked = ("what else than the records that it is handed the trainer reads, that it does as it states, and that "
                  "whether it raises an error depends on no private record, is its own statement")
-    in_words = noise_in_words(event_of(config, 1).step, tightest.relation)  # empty without Gaussian or Laplace noise
-    return [tightest.note, *([in_words] if in_words else []), unchecked, *_release_notes(config)]
+    in_words = noise_in_words(event_of(trial, 1).step, tightest.relation)  # empty without Gaussian or Laplace noise
+    return [tightest.note, *([in_words] if in_words else []), unchecked, *_release_notes(trial)]
 
 
-def _photonic_notes(config: TrialConfig) -> list[str]:
-    """Return notes on a trial with optical noise: why it is not certified, and how its noise was drawn."""
-    if not (config.sigma or config.physical):  # the noise of a physical projector is its camera's
-        return ["not certified: sigma = 0, no noise, no guarantee", *claimed_notes(config)]
-    m = config.batch_size
+def _photonic_notes(trial: TrialConfig) -> list[str]:
+    """Return notes on a trial with mechanism photonic: why it is not certified, and how its noise was drawn."""
+    if not (trial.sigma or trial.physical):  # the noise of a physical projector is its camera's
+        return ["not certified: sigma = 0, no noise, no guarantee", *claimed_notes(trial)]
+    m = trial.batch_size
     # Where a layer has more inputs than a batch has records, the batch cannot span all inputs.
-    wide = [f"{layer} ({n_in})" for layer, n_in in enumerate(config.layer_sizes[:-1], start=1) if n_in > m]
+    wide = [f"{layer} ({n_in})" for layer, n_in in enumerate(trial.layer_sizes[:-1], start=1) if n_in > m]
     extent = (f", which is the generic case for layers with more inputs than m = {m}: {abridged(wide)}" if wide else
               f"; m = {m} is at least every layer's number of inputs, but even then no data-independent bound exists")
     # Noise is added before the product with the activations h_i, so an update's rows lie in span{h_i : i in batch}.
     return ["not certified: the noise lies in the span of the batch's activations, and neighbours that change the span "
-            f"are told apart at any sigma{extent}", *claimed_notes(config), *_release_notes(config)]
+            f"are told apart at any sigma{extent}", *claimed_notes(trial), *_release_notes(trial)]

@@ -31,56 +31,56 @@ FRONTIERS = {"frontier": "accuracy", "frontier_worst_class": "worst_class", "fro
 MOST_PANELS = 12  # largest number of panels of small multiples
 
 
-def table1(configs: Sequence[TrialConfig]) -> str:
+def table1(trials: Sequence[TrialConfig]) -> str:
     """Return why Table 1 cannot show these trials; empty if it can. A cell is one algorithm with one sigma."""
     # Optical noise has a sigma as a setting. Certified mechanisms are refused below, with another reason.
-    without_sigma = sorted({trial.mechanism for trial in configs
+    without_sigma = sorted({trial.mechanism for trial in trials
                             if trial.parts.mechanism.private and not trial.parts.mechanism.optical
                             and not trial.parts.mechanism.certified})
     if without_sigma:
         return f"has one cell for each algorithm and sigma, which mechanism {', '.join(without_sigma)} does not have"
-    if any(trial.parts.mechanism.certified or trial.target_label_epsilon for trial in configs):
+    if any(trial.parts.mechanism.certified or trial.target_label_epsilon for trial in trials):
         return ("has one cell for each algorithm and sigma, but trials here differ in target_epsilon, "
                 "noise_multiplier or target_label_epsilon, which `frontier` shows")
-    if varied := varied_fields(configs):
+    if varied := varied_fields(trials):
         return f"has one cell for each algorithm and sigma, but trials there also differ in {', '.join(varied)}"
     return ""
 
 
-def figure2(configs: Sequence[TrialConfig]) -> str:
-    """Return why Figure 2, of validation accuracy and alignment by epoch, cannot show these trials."""
-    if reason := table1(configs):
+def figure2(trials: Sequence[TrialConfig]) -> str:
+    """Return why Figure 2, of validation accuracy and alignment by epoch, cannot show these trials; empty if it can."""
+    if reason := table1(trials):
         return reason
-    if not all(trial.validation_fraction for trial in configs):
+    if not all(trial.validation_fraction for trial in trials):
         return "shows validation accuracy, which trials with validation_fraction 0 do not have"
-    if not any(trial.parts.feedback.optical and trial.alignment_batches for trial in configs):
+    if not any(trial.parts.feedback.optical and trial.alignment_batches for trial in trials):
         return "shows the alignment of pdfa, but no trial measures that"
     return ""
 
 
-def means(configs: Sequence[TrialConfig]) -> str:
-    """Return why a table of means cannot show these trials: it needs a setting that varies."""
-    return "" if _factors(configs) else "needs two settings or more, but trials differ in their seed alone"
+def means(trials: Sequence[TrialConfig]) -> str:
+    """Return why a table of means cannot show these trials: it needs a setting that varies; empty if it can."""
+    return "" if _factors(trials) else "needs two settings or more, but trials differ in their seed alone"
 
 
-def main_effects(configs: Sequence[TrialConfig]) -> str:
+def main_effects(trials: Sequence[TrialConfig]) -> str:
     """Return why main effects cannot be computed: only a balanced grid can be split by setting; empty if they can."""
-    if balanced(configs):
+    if balanced(trials):
         return ""
     return ("needs a balanced grid of two factors or more: every combination of algorithm, noise and other settings, "
             "with equally many seeds")
 
 
-def parallel_coordinates(configs: Sequence[TrialConfig]) -> str:
+def parallel_coordinates(trials: Sequence[TrialConfig]) -> str:
     """Return why parallel coordinates cannot show these trials: they need three axes or more; empty if they can."""
-    if len(names := _factors(configs)) > 2:
+    if len(names := _factors(trials)) > 2:
         return ""
     return f"needs three settings or more that vary, seeds aside, got {' and '.join(names) or 'none'}"
 
 
-def heatmap(configs: Sequence[TrialConfig], metric: str) -> str:
-    """Return why a heatmap over sigma and tau_h, coloured by a metric of `HEATMAPS`, cannot show these trials."""
-    grid_trials = [trial for trial in configs if in_heatmap(trial)]
+def heatmap(trials: Sequence[TrialConfig], metric: str) -> str:
+    """Return why a heatmap over sigma and tau_h of a metric of `HEATMAPS` cannot show these trials; empty if it can."""
+    grid_trials = [trial for trial in trials if in_heatmap(trial)]
     n_sigmas, n_bounds = len({trial.sigma for trial in grid_trials}), len({trial.tau_h for trial in grid_trials})
     if min(n_sigmas, n_bounds) < 2:
         return ("needs trials with mechanism photonic, at two values or more of both sigma and tau_h, got sigma "
@@ -98,15 +98,15 @@ def swept(name: str) -> str:
     return setting.name if setting and is_number(setting.default) else ""
 
 
-def sweep(configs: Sequence[TrialConfig], field: str) -> str:
-    """Return why curves over a setting, one for each (algorithm, noise), cannot show these trials.
+def sweep(trials: Sequence[TrialConfig], field: str) -> str:
+    """Return why curves over a setting cannot show these trials; empty if they can.
 
-    Over a setting of the noise there is a curve for each algorithm.
+    There is a curve for each (algorithm, noise); over a setting of the noise, for each algorithm.
     """
     def curve(trial: TrialConfig) -> tuple[str, ...]:
         return (trial.algorithm,) if field in NOISE else (trial.algorithm, noise_setting(trial))
 
-    swept_trials = [trial for trial in configs if field in trial.canonical()]
+    swept_trials = [trial for trial in trials if field in trial.canonical()]
     values_by_curve: dict[tuple[str, ...], set[Any]] = {}
     for trial in swept_trials:
         values_by_curve.setdefault(curve(trial), set()).add(getattr(trial, field))
@@ -117,9 +117,9 @@ def sweep(configs: Sequence[TrialConfig], field: str) -> str:
                           f"{of_one.replace(' and', ',')} and {field}")
 
 
-def light(configs: Sequence[TrialConfig]) -> str:
+def light(trials: Sequence[TrialConfig]) -> str:
     """Return why curves over photons cannot show these trials: they need a physical processor; empty if they can."""
-    physical_trials = [trial for trial in configs if trial.parts.mechanism.optical and trial.physical]
+    physical_trials = [trial for trial in trials if trial.parts.mechanism.optical and trial.physical]
     if len({trial.photons for trial in physical_trials}) < 2:
         return ("needs trials with projector opu_physical and mechanism photonic at two values or more of photons, got "
                 f"{_values(physical_trials, 'photons')}")
@@ -128,13 +128,13 @@ def light(configs: Sequence[TrialConfig]) -> str:
                           "algorithm, camera and light")
 
 
-def table1_light(configs: Sequence[TrialConfig]) -> str:
-    """Return why Table 1 by counted photons cannot show these trials.
+def table1_light(trials: Sequence[TrialConfig]) -> str:
+    """Return why Table 1 by counted photons cannot show these trials; empty if it can.
 
     A column of the table is a sigma of Gaussian noise. The noise of a camera comes from counted photons, and its
     standard deviation is the camera's effective sigma. It must equal the sigma of a column, to 1%.
     """
-    opu_trials = [trial for trial in configs
+    opu_trials = [trial for trial in trials
                   if trial.parts.mechanism.optical and trial.needs_opu and not trial.on_hardware]
     gaussian_sigmas = {trial.sigma for trial in opu_trials if trial.projector == "opu_simulated"}
     camera_sigmas = {camera_of(trial).effective_sigma for trial in opu_trials if trial.physical}
@@ -146,15 +146,15 @@ def table1_light(configs: Sequence[TrialConfig]) -> str:
                           "projector and sigma")
 
 
-def leekifer(configs: Sequence[TrialConfig]) -> str:
-    """Return why the comparison with Lee and Kifer's algorithm cannot show these trials.
+def leekifer(trials: Sequence[TrialConfig]) -> str:
+    """Return why the comparison with Lee and Kifer's algorithm cannot show these trials; empty if it can.
 
     Their algorithm has a constant noise, in proportion to the largest update. So private trials must fix
     noise_multiplier, sample batches of a fixed size, and bound the norm of an update.
     """
-    if not any(trial.parts.mechanism.certified for trial in configs):
+    if not any(trial.parts.mechanism.certified for trial in trials):
         return "compares trials with a mechanism that is certified, such as per_example, but there are none"
-    for trial in configs:
+    for trial in trials:
         if not trial.parts.mechanism.private:
             continue
         # fresh batches in every step, all of the same size: sampler without_replacement
@@ -169,26 +169,29 @@ def leekifer(configs: Sequence[TrialConfig]) -> str:
         settings = trial.canonical()
         return trial.dataset, trial.algorithm, update_sigma(trial), *(settings.get(name) for name in READINGS)
 
-    if varied := differing(configs, curve):
+    if varied := differing(trials, curve):
         return ("has one curve for each data set, algorithm, reading and noise, but trials there also differ in "
                 f"{', '.join(varied)}")
     return ""
 
 
-def training_time(configs: Sequence[TrialConfig]) -> str:
-    """Return why curves of accuracy over training time, with every epoch, cannot show these trials."""
-    if any(trial.epochs < 2 for trial in configs):
+def training_time(trials: Sequence[TrialConfig]) -> str:
+    """Return why curves of accuracy over training time, by epoch, cannot show these trials; empty if they can."""
+    if any(trial.epochs < 2 for trial in trials):
         return "shows accuracy by epoch, which trials of one epoch do not have"
-    if any(trial.validation_fraction and trial.disclosure == "withheld" for trial in configs):
+    if any(trial.validation_fraction and trial.disclosure == "withheld" for trial in trials):
         return ("needs an accuracy of every epoch, which trials with private_metrics 'withheld' log only with "
                 "validation_fraction 0")
-    if varied := differing(configs, lambda trial: (trial.algorithm, noise_setting(trial))):
+    if varied := differing(trials, lambda trial: (trial.algorithm, noise_setting(trial))):
         return f"has one curve for each algorithm and noise, but trials there also differ in {', '.join(varied)}"
     return ""
 
 
 def without_choice(trials: Sequence[TrialConfig], cell: Callable[[TrialConfig], Any], cell_text: str) -> str:
-    """Return why no setting can represent a cell, chosen by validation accuracy; empty if one can or none need be."""
+    """Return why no setting can represent a cell of an exhibit; empty if one can, or if a cell has a single setting.
+
+    The one with the best validation accuracy represents it. `cell` gives a trial's cell, which `cell_text` describes.
+    """
     varied = differing(trials, cell)
     if "delta" in varied:
         return "needs one delta, but the trials have several"
@@ -223,48 +226,48 @@ def column_of(sigma: float, column_sigmas: Iterable[float]) -> float | None:
 
 
 def in_heatmap(trial: TrialConfig) -> bool:
-    """Whether a trial belongs to the grid of sigma and tau_h."""
+    """Whether a trial belongs to the grid of sigma and tau_h: its noise is a given sigma."""
     return noise_setting(trial).startswith("sigma=")
 
 
-def _factors(configs: Sequence[TrialConfig]) -> list[str]:
-    """Return the settings, the seed aside, that differ between trials; each has a level of every factor."""
-    return list(find_factors(configs)[0])
+def _factors(trials: Sequence[TrialConfig]) -> list[str]:
+    """Return the names of the factors of `find_factors`, that is what differs between trials, the seed aside."""
+    return list(find_factors(trials)[0])  # every trial has a level of each
 
 
-def _values(configs: Sequence[TrialConfig], field: str) -> str:
-    return _numbers({getattr(trial, field) for trial in configs})
+def _values(trials: Sequence[TrialConfig], field: str) -> str:  # the distinct ones, for messages
+    return _numbers({getattr(trial, field) for trial in trials})
 
 
-def _numbers(values: Iterable[float]) -> str:
+def _numbers(values: Iterable[float]) -> str:  # sorted; `none` for no number
     return ", ".join(f"{value:.4g}" for value in sorted(values)) or "none"
 
 
 def noise_fields(kind: str) -> tuple[str, ...]:
-    """Return the settings that determine epsilon, including the calibrated settings of users' trainers."""
+    """Return the settings that determine an epsilon of this kind, with those that users' trainers calibrate."""
     if kind not in COMPOSABLE:
         return KINDS[kind].noise
     calibrated = (cls.calibrates for cls in parts_of("trainer", Trainer).values())
     return tuple(dict.fromkeys((*KINDS[kind].noise, *filter(None, calibrated))))
 
 
-def frontier(configs: Sequence[TrialConfig], metric: str) -> str:
-    """Return why a frontier of a metric cannot show these trials; those without a guaranteed epsilon are left out."""
-    by_kind = {kind: [trial for trial in configs if epsilon_kind(trial) == kind]
+def frontier(trials: Sequence[TrialConfig], metric: str) -> str:
+    """Return why a frontier of a metric of `FRONTIERS` cannot show those trials that have a guaranteed epsilon."""
+    by_kind = {kind: [trial for trial in trials if epsilon_kind(trial) == kind]
                for kind in GUARANTEED}
     if not any(by_kind.values()):
         return ("needs trials with a certified epsilon (a mechanism such as per_example, and noise) or a label "
                 "epsilon (mechanism photonic with target_label_epsilon, or sigma > 0 and noise on every layer), but "
                 "there are none")
-    reasons = [_curves(kind, trials) for kind, trials in by_kind.items() if trials]
+    reasons = [_curves(kind, of_kind) for kind, of_kind in by_kind.items() if of_kind]
     if metric == "alignment":
-        reasons += [without_alignment(trials) for trials in by_kind.values()]
+        reasons += [without_alignment(of_kind) for of_kind in by_kind.values()]
     return next(filter(None, reasons), "")  # the first reason that is not empty
 
 
-def claimed(configs: Sequence[TrialConfig]) -> str:
-    """Return why a frontier of claimed epsilons, by a paper's formula, cannot show these trials."""
-    claimed_trials = [trial for trial in configs if is_claimed(trial)]
+def claimed(trials: Sequence[TrialConfig]) -> str:
+    """Return why a frontier of claimed epsilons, by a paper's formula, cannot show those trials that have one."""
+    claimed_trials = [trial for trial in trials if is_claimed(trial)]
     if not claimed_trials:
         return ("needs trials with a claimed epsilon (mechanism photonic, sigma > 0, noise on every layer, feedback by "
                 "dfa, tdfa or pdfa, neither joint_release nor denoise), but there are none")
@@ -284,12 +287,12 @@ def _curves(kind: str, trials: Sequence[TrialConfig]) -> str:
     return without_choice(trials, lambda trial: (method(trial), noise_setting(trial)), "algorithm and noise")
 
 
-def slices(configs: Sequence[TrialConfig]) -> str:
-    """Return why a frontier per value of one or two settings cannot show these trials."""
-    certified = [trial for trial in configs if epsilon_kind(trial) == "certified"]
-    guaranteed_trials = certified or [trial for trial in configs if epsilon_kind(trial)]
+def slices(trials: Sequence[TrialConfig]) -> str:
+    """Return why frontiers by value of one or two settings cannot show those trials that have a guaranteed epsilon."""
+    certified = [trial for trial in trials if epsilon_kind(trial) == "certified"]
+    guaranteed_trials = certified or [trial for trial in trials if epsilon_kind(trial)]
     if not guaranteed_trials:
-        return frontier(configs, "accuracy")  # which gives the reason
+        return frontier(trials, "accuracy")  # which gives the reason
     fields = panel_fields(guaranteed_trials)
     if not fields:
         return ("has a panel for each value of one or two settings besides algorithm and noise, at most "
@@ -321,13 +324,13 @@ def panel_fields(trials: Sequence[TrialConfig]) -> tuple[str, ...]:
     return fields
 
 
-def is_claimed(config: TrialConfig) -> bool:
+def is_claimed(trial: TrialConfig) -> bool:
     """Whether a formula printed in Ohana et al. 2021 gives a finite epsilon for the trial."""
-    has_noise_in_every_layer = config.sigma + config.target_label_epsilon > 0 and config.output_noise
+    has_noise_in_every_layer = trial.sigma + trial.target_label_epsilon > 0 and trial.output_noise
     # The formulas assume independent noise on every layer's projected error: not an exact error (bp), whose noise is
     # propagated, and no processing of the projections that correlates their noise.
-    has_independent_noise = not (config.parts.feedback.exact or config.joint_release or config.denoise)
-    return config.parts.mechanism.optical and has_noise_in_every_layer and has_independent_noise
+    has_independent_noise = not (trial.parts.feedback.exact or trial.joint_release or trial.denoise)
+    return trial.parts.mechanism.optical and has_noise_in_every_layer and has_independent_noise
 
 
 NEEDS: dict[str, Callable[[Sequence[TrialConfig]], str]] = {
@@ -360,23 +363,23 @@ def is_known(exhibit: object) -> bool:
     return isinstance(exhibit, str) and (exhibit in NEEDS or bool(swept(exhibit)))
 
 
-def mismatch(exhibit: str, configs: Sequence[TrialConfig]) -> str:
+def mismatch(exhibit: str, trials: Sequence[TrialConfig]) -> str:
     """Return why an exhibit cannot show these trials; empty if it can."""
     of_one = exhibit in OF_ONE_DATASET or exhibit not in NEEDS
-    if of_one and len({trial.dataset for trial in configs}) > 1:
+    if of_one and len({trial.dataset for trial in trials}) > 1:
         return "is of one data set, but the trials use several"
-    return NEEDS[exhibit](configs) if exhibit in NEEDS else sweep(configs, swept(exhibit))
+    return NEEDS[exhibit](trials) if exhibit in NEEDS else sweep(trials, swept(exhibit))
 
 
-def fitting(configs: Sequence[TrialConfig]) -> tuple[str, ...]:
-    """Return the exhibits that can show these trials, except those that a file must list."""
+def fitting(trials: Sequence[TrialConfig]) -> tuple[str, ...]:
+    """Return the exhibits that can show these trials, except those that a file must list; none without trials."""
     has_exhibit = {*SWEPT.values(), "target_epsilon", "target_label_epsilon"}  # of targets it is the frontier
-    over = [f"{BY}{name}" for name in differing(configs, lambda _: None) if name not in has_exhibit]
+    over = [f"{BY}{name}" for name in differing(trials, lambda _: None) if name not in has_exhibit]  # all in one cell
     return tuple(name for name in (*NEEDS, *filter(swept, over))
-                 if configs and name not in LISTED_ONLY and not mismatch(name, configs))
+                 if trials and name not in LISTED_ONLY and not mismatch(name, trials))
 
 
-def undrawn(configs: Sequence[TrialConfig], report: Sequence[str]) -> list[tuple[str, str]]:
-    """Return every exhibit that a report does not draw, with the reason."""
-    return [(exhibit, mismatch(exhibit, configs) or "the `report` of the experiment file does not list it")
+def undrawn(trials: Sequence[TrialConfig], report: Sequence[str]) -> list[tuple[str, str]]:
+    """Return (exhibit, reason) of every exhibit of `NEEDS` that a report does not draw."""
+    return [(exhibit, mismatch(exhibit, trials) or "the `report` of the experiment file does not list it")
             for exhibit in NEEDS if exhibit not in report]

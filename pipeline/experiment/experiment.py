@@ -110,12 +110,12 @@ class Experiment:
 
     @property
     def trials(self) -> tuple[TrialConfig, ...]:
-        """Return the trials to train; of a search its suggestions so far, none for a file."""
+        """Return the trials to train; of a search its suggestions so far, none after a file was read."""
         return self.plan.trials
 
     @property
     def possible(self) -> tuple[TrialConfig, ...]:
-        """Return all trials; for random stopping the candidates, for a search the corners."""
+        """Return all trials; for random stopping the candidates, for a search the corners of its space."""
         return self.plan.possible
 
     @property
@@ -131,7 +131,7 @@ class Experiment:
     def check(self, trials: Iterable[TrialConfig], check: Callable[[TrialConfig], object]) -> None:
         """Apply a check to each trial; what it refuses names the place in the file, if there is one."""
         for trial in trials:
-            places = self.plan.places or self.places.get(trial.trial_key, {})
+            places = self.plan.places or self.places.get(trial.trial_key, {})  # of a search all trials share places
             with located(self.source) if self.places else contextlib.nullcontext(), placed(places):
                 check(trial)
 
@@ -142,9 +142,10 @@ class Experiment:
 
 
 def load_experiment(path: str | Path, changes: Mapping[str, Any] = MappingProxyType({})) -> Experiment:
-    """Read and validate an experiment file. Its plugins are imported, which runs their code.
+    """Return the experiment of a file, read and validated. Its plugins are imported, which runs their code.
 
     Args:
+        path: of the YAML file; relative paths in it are from its folder.
         changes: new values of fields of `base`, of `name`, or of entries such as `search.seed`. A field that a grid,
             case or space sets is refused. `Experiment.text` is rewritten to match.
 
@@ -183,14 +184,17 @@ def parse_experiment(text: str, path: Path, stored: bool = False,
 
 
 def sliced(experiment: Experiment, where: Mapping[str, Any]) -> Experiment:
-    """Return an experiment with the trials that match `where` (field -> value, or list of values that are accepted)."""
+    """Return an experiment with the trials that match `where` (field -> value, or list of accepted values).
+
+    Refused: random stopping, a field or a value that no trial has, and conditions that no trial meets.
+    """
     refuse(not experiment.plan.publishes_all, "where", "a slice shows several trials, but of random stopping only the "
            "best may be published", ", ".join(where))
     trials = experiment.trials
     for name, condition in where.items():
         values = [plain(value) for value in (condition if isinstance(condition, list) else [condition])]
         all_fields = [trial.canonical() for trial in trials]
-        known = {str(fields[name]): fields[name] for fields in all_fields if name in fields}  # by its text
+        known = {str(fields[name]): fields[name] for fields in all_fields if name in fields}  # text -> value
         if not known:
             raise ConfigError(f"where: must be a field that its trials have, got '{name}'")
         for value in values:
@@ -210,7 +214,7 @@ def with_trials(experiment: Experiment, trials: Sequence[TrialConfig]) -> Experi
 
 
 def _experiment(top: Mapping[str, Any], path: Path, stored: bool) -> Experiment:
-    """Return the experiment that a parsed file describes, after all checks."""
+    """Return the experiment that a parsed file describes, after all checks; of a `stored` text without some."""
     name = top.get("name", path.stem)
     check_name("name", name)
     plugins = read_plugins(top, path.parent, stored)
@@ -219,7 +223,7 @@ def _experiment(top: Mapping[str, Any], path: Path, stored: bool) -> Experiment:
     search = read_search(top, path.parent, preset)
     combinations = list(search.combinations() if search else combine(top, path.parent, preset))
     written = [(combination.trial, combination.places) for combination in combinations]
-    places_of: dict[TrialConfig, Mapping[str, Place]] = {}  # without repetitions, in order
+    places_of: dict[TrialConfig, Mapping[str, Place]] = {}  # distinct trials in the file's order -> place by field
     for trial, places in written:
         places_of.setdefault(trial.pruned(), places)
     possible = tuple(places_of)
@@ -233,9 +237,10 @@ def _experiment(top: Mapping[str, Any], path: Path, stored: bool) -> Experiment:
     if not stored:
         check_written(entries(top), written)
         for trial, places in written:
+            # a missing noise_multiplier has no place of its own
             with placed({"noise_multiplier": places.get("mechanism", ""), **places}):
                 check_noise(trial)
-    if not plan.asks:  # corners may be alike
+    if not plan.asks:  # of a search corners may be alike
         check_distinct(combinations)
     entry = top.get("report", {})
     report = read_as(Shown, entry if isinstance(entry, Mapping) else {"exhibits": entry}, "report")
@@ -249,7 +254,7 @@ def _experiment(top: Mapping[str, Any], path: Path, stored: bool) -> Experiment:
 
 
 def check_name(place: str, name: Any) -> None:
-    """Refuse a name, at `place`, by which no experiment can be called."""
+    """Refuse a name, at `place`, that cannot name an experiment and its folder."""
     refuse(not isinstance(name, str), place, "must be text", repr(name), "in quotes it is text")
     refuse(not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", name), place,
            "must be letters, digits, '_', '-' and '.', and begin with a letter or digit", repr(name))

@@ -13,25 +13,25 @@ from pipeline.trials.naming import noise_setting
 
 
 def differing(trials: Iterable[TrialConfig], cell: Callable[[TrialConfig], Any]) -> tuple[str, ...]:
-    """Return the sorted names of the settings, except the seed, in which trials of one cell, by its key, differ."""
+    """Return the sorted names of used settings, except the seed, in which trials with an equal `cell(trial)` differ."""
     first_of_cell: dict[Any, dict[str, Any]] = {}
     names: set[str] = set()
     for trial in trials:
         fields = trial.canonical()
-        first = first_of_cell.setdefault(cell(trial), fields)
+        first = first_of_cell.setdefault(cell(trial), fields)  # two that differ cannot both equal the first
         names |= {name for name in fields.keys() | first.keys() if fields.get(name) != first.get(name)}
     return tuple(sorted(names - {"seed"}))
 
 
 def varied_fields(trials: Sequence[TrialConfig]) -> tuple[str, ...]:
-    """Return the fields, except the seed, in which trials of one algorithm, mechanism and noise differ."""
+    """Return the sorted fields, except the seed, in which trials of one algorithm, mechanism and noise differ."""
     return differing(trials, lambda trial: (trial.algorithm, trial.mechanism, noise_setting(trial)))
 
 
 def find_factors(trials: Sequence[TrialConfig]) -> list[dict[str, str | float]]:
-    """Return each trial's levels of the factors that vary, seeds excluded; `-` means that a factor does not apply."""
+    """Return {factor: level} of each trial, with the factors that vary, seeds excluded; `-`: it does not apply."""
     names = set(varied_fields(trials))
-    for name, absent in (("mechanism", "none"), ("dataset", "")):
+    for name, absent in (("mechanism", "none"), ("dataset", "")):  # trials without a mechanism differ by their noise
         if len({getattr(trial, name) for trial in trials} - {absent}) > 1:
             names.add(name)
     rows = []
@@ -44,7 +44,10 @@ def find_factors(trials: Sequence[TrialConfig]) -> list[dict[str, str | float]]:
 
 
 def balanced(trials: Sequence[TrialConfig]) -> list[int]:
-    """Return the indices of all trials, else of those with a mechanism, if they form a balanced grid; else none."""
+    """Return the indices of all trials or, failing that, of those with a mechanism that form a balanced grid; else [].
+
+    In it every combination of levels of at least two factors occurs equally often.
+    """
     every_index = list(range(len(trials)))
     with_mechanism = [index for index in every_index if trials[index].parts.mechanism.private]
     for indices in (every_index, with_mechanism):
@@ -58,12 +61,9 @@ def balanced(trials: Sequence[TrialConfig]) -> list[int]:
 
 
 def _level(value: Any) -> str | float:
-    """Return a JSON value as a level of a factor: a number, or text: `256×128` for a list, `none` for an empty one.
-
-    A setting that does not apply has no value, and the level `-`.
-    """
+    """Return a level from a JSON value: a number, or text; `256×128` for a list, `none` for [], and `-` for None."""
     if value is None:
-        return "-"
+        return "-"  # the trial does not use the setting
     if isinstance(value, list):
         return "×".join(map(str, value)) if value else "none"
     return value if is_number(value) else str(value)

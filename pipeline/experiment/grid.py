@@ -29,7 +29,7 @@ PARTS = ("selection", "search", "stop", "budget")  # parts of a file with entrie
 
 
 def read_mapping(value: Any, place: str, names: Collection[str], needed: Collection[str] = ()) -> Mapping[str, Any]:
-    """Return the part of a file at `place`, empty for the whole, if it is a mapping of these keys with all `needed`."""
+    """Return `value`, the part of a file at `place` ("" for the whole); refuse other keys, and a missing `needed`."""
     refuse(not isinstance(value, Mapping), place or "the file", f"must be a mapping with {', '.join(names)}",
            repr(value))
     for key in value:
@@ -43,14 +43,17 @@ def read_mapping(value: Any, place: str, names: Collection[str], needed: Collect
 
 
 def read_as(section: type[Section], value: Any, place: str) -> Section:
-    """Return a part of a file as the class of its section. The file must give the fields that have no default."""
+    """Return `value`, the part of a file at `place`, as an instance of its section's class.
+
+    Its keys are the class's fields, of which those without a default must be given.
+    """
     fields = dataclasses.fields(section)
     needed = [f.name for f in fields if f.default is f.default_factory is dataclasses.MISSING]
     return section(**read_mapping(value, place, [f.name for f in fields], needed))
 
 
 def check_number(place: str, number: float, what: str) -> None:
-    """Refuse more than `MOST_TRIALS` values, combinations or trials before any of them is made."""
+    """Refuse more than `MOST_TRIALS` of `what` (values, combinations, trials) before any of them is made."""
     refuse(number > MOST_TRIALS, place, f"must have at most {MOST_TRIALS} {what}", f"{number:.15g}",
            "split the experiment")
 
@@ -76,7 +79,7 @@ def changed(content: Mapping[str, Any], changes: Mapping[str, Any], path: Path) 
     base = {key: value for key, value in content.get("base", {}).items() if SYNONYMS.get(key, key) not in base_changes}
     content = {**content, "base": {**base, **base_changes}}
     options = " ".join(f"--set {field}={value}" for field, value in changes.items())
-    plain_content = json.loads(json.dumps(content))  # without lines
+    plain_content = json.loads(json.dumps(content))  # texts and lists without lines, which YAML could not write
     dumped = yaml.safe_dump(plain_content, sort_keys=False, allow_unicode=True)
     return content, f"# {path.name} with {options}\n{dumped}"
 
@@ -97,7 +100,7 @@ def _with_entry(content: Mapping[str, Any], field: str, value: Any) -> dict[str,
 
 
 def entries(content: Mapping[str, Any]) -> Iterator[tuple[str, Place, Any]]:
-    """Yield (field, place, value) of all that sets fields in a file: base, grid, those of every case, and space."""
+    """Yield (field by its name in keys, place, value) of base, grid, those of every case, and space of a file."""
     parts = [(part, key, where) for where, part in (("", content), *_cases(content)) for key in ("base", "grid")]
     if isinstance(content.get("search"), Mapping):
         parts.append((content["search"], "space", "search."))
@@ -152,7 +155,7 @@ def combine(top: Mapping[str, Any], folder: Path, preset: str) -> Iterator[Combi
 
 
 def compose(place: str, given: Mapping[str, Any], preset: str, places: dict[str, Place]) -> Combination:
-    """Return the trial, at a place in a file, of these settings and of those that the preset has for all others."""
+    """Return the trial of `given` settings and of those that the preset, if any, has for all others."""
     with placed(places):
         recommended = recommend(preset, given) if preset else None
     by_preset = recommended.settings if recommended else {}
@@ -240,11 +243,11 @@ def check_distinct(combinations: Sequence[Combination]) -> None:
 
 
 def _no_difference(field: dataclasses.Field[Any], one: TrialConfig, other: TrialConfig) -> str:
-    """Return a clause for an error message: why two values of a setting make the same trial, and how to correct it."""
+    """Return a clause on two trials of one key: why a setting's two values make no difference, and the remedy."""
     name = field.name
-    if name in one.used():  # for example two files with the same content
+    if name in one.used():  # a path: for example two files with the same content
         return (f"{in_files(name)}: {getattr(one, name)!r} and {getattr(other, name)!r} make no difference; give one "
                 "of them")
-    # At least one, as the two differ; the message quotes only such values.
+    # Not empty, as the two values differ. A default has no effect to explain, so the message quotes only others.
     not_default = [trial for trial in (one, other) if getattr(trial, name) != field.default]
     return f"{why_unused(name, not_default)}, or give it to some trials alone, by `cases`"

@@ -42,12 +42,12 @@ class Plan:
 
     @property
     def by_scores(self) -> bool:
-        """Whether trials are asked for by the scores of earlier ones, or as long as they fit a budget."""
+        """Whether trials are asked for by the results of earlier ones: their scores, or what they left of a budget."""
         return False
 
     @property
     def report(self) -> tuple[str, ...]:
-        """The exhibits that show its trials, if a file lists none."""
+        """The names of the exhibits that show its trials, if a file lists none."""
         return exhibits.fitting(self.trials)
 
     def mismatch(self, exhibit: str) -> str:

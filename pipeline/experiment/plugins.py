@@ -18,8 +18,7 @@ LOADED: dict[str, str] = {}  # of loaded plugins: name -> 16 hexadecimal digits 
 
 
 def read_plugins(top: Mapping[str, Any], folder: Path, stored: bool) -> tuple[str, ...]:
-    """Return the plugins that a file in this folder lists, imported; those of a `stored` file must be loaded already.
-    """
+    """Return the plugins that a file in this folder lists, now imported; a `stored` file's must be loaded already."""
     names = top.get("plugins", [])
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise ConfigError(f"plugins: must be a list of names of modules, got {names!r}")

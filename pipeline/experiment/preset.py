@@ -117,7 +117,7 @@ def recommend(version: str, given: Mapping[str, Any]) -> Recommendation:
 
 
 def _scaled(values: Mapping[str, Any], tuned_records: int, records: int) -> dict[str, Any]:
-    """Return batch size, epochs and learning rate for a number of training records other than the tuned one.
+    """Return {setting: value} of batch size, epochs and learning rate, scaled from `tuned_records` to `records`.
 
     The batch size, a power of 2, scales with the square root of the number of records; learning rate and number of
     steps scale with the fourth root.
@@ -132,8 +132,11 @@ def _scaled(values: Mapping[str, Any], tuned_records: int, records: int) -> dict
 
 
 def _interpolated(value: Any, epsilon: float | None) -> Any:
-    """Return a setting's recommended value at an epsilon; numbers between two tuned epsilons are interpolated."""
-    if not isinstance(value, Mapping):  # from tuned epsilons to values
+    """Return a setting's recommended value at an epsilon: interpolated between two tuned epsilons, else the nearest's.
+
+    `value` maps tuned epsilons to values, or is the value at any epsilon. Only floats are interpolated.
+    """
+    if not isinstance(value, Mapping):
         return value
     tuned = sorted(value)
     nearest = min(tuned, key=lambda tuned_epsilon: abs(math.log(tuned_epsilon / epsilon)))
@@ -146,12 +149,13 @@ def _interpolated(value: Any, epsilon: float | None) -> Any:
 
 
 def _rounded(number: float) -> float:
+    """Return a number with `DIGITS` significant digits."""
     return float(f"{number:.{DIGITS}g}")
 
 
 @functools.cache
 def _rows(version: str) -> list[dict[str, Any]]:
-    """Return the rows of a preset version's file, followed by those of all earlier versions."""
+    """Return the rows of a preset version's file, then those of all earlier versions: the first that fits counts."""
     rows = yaml.safe_load(Path(__file__).with_name(f"{version}.yaml").read_text(encoding="utf-8"))
     index = VERSIONS.index(version)
     return rows + _rows(VERSIONS[index - 1]) if index else rows

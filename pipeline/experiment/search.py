@@ -56,13 +56,13 @@ class Domain:
 
     @property
     def ends(self) -> tuple[Any, ...]:
-        """Return all choices, or both ends of a range."""
+        """Return all choices, or the least and the largest value of a range, once if they are equal."""
         if self.kind == "randint":
             return tuple(dict.fromkeys((self.values[0], self.values[1] - 1)))
         return self.values
 
     def tidy(self, value: float) -> float:
-        """Return a suggested number as the range takes it: whole for randint, else with `DIGITS` significant digits."""
+        """Return a number suggested for a range: whole for randint, else of `DIGITS` significant digits."""
         if self.kind == "randint":
             return int(value)
         low, high = self.values
@@ -114,6 +114,7 @@ class Search(Plan):
         return self.max_concurrent if self.by_scores else self.most
 
     def lines(self) -> Iterator[str]:
+        """Yield a line on how trials are asked for and, with `stop`, one on where they may end early."""
         rounds = f" in rounds of {self.max_concurrent}" if self.by_scores else ""
         above = "those above are drawn at random from its space" if self.adaptive else "those above"
         fitting = ", as many as fit the budget if none ends early" if self.budget else ""
@@ -125,10 +126,11 @@ class Search(Plan):
                    "there, and take less than the estimate")
 
     def trial(self, values: Mapping[str, Any]) -> TrialConfig:
-        """Return the trial of one suggestion, a value for every setting of the space; unused fields have defaults."""
+        """Return the trial of one suggestion, a value for every setting of the space; unused settings have defaults."""
         return self._composed(values).trial.pruned()
 
     def _composed(self, values: Mapping[str, Any]) -> Combination:
+        """Return the trial of these values with base and preset, unused settings and all."""
         return compose("search.space", {**self.base, **values}, self.preset, dict(self.places))
 
     def combinations(self) -> Iterator[Combination]:
@@ -165,7 +167,7 @@ def read_search(top: Mapping[str, Any], folder: Path, preset: str) -> Search | N
     base, base_places = read_settings(top, "base")
     spec, places = read_settings(entry, "space", "search.")
     space = _space(spec, places, base)
-    given = {name: value for name, value in entry.items() if name != "trials"}
+    given = {name: value for name, value in entry.items() if name != "trials"}  # the field is called `most`
     return Search(**{**given, "most": entry["trials"], "base": with_located_features(base, folder), "space": space,
                      "preset": preset, "places": base_places | places})
 

@@ -33,7 +33,7 @@ class Halving:
         check_whole("stop.factor", self.factor, 2)
 
     def rungs(self, epochs: int) -> tuple[int, ...]:
-        """Return grace, grace factor, grace factor^2, ... below a trial's epochs: after these it may be stopped."""
+        """Return the epochs after which a trial may be stopped: grace, grace factor, grace factor^2, ... < `epochs`."""
         rungs = []
         rung = self.grace
         while rung < epochs:

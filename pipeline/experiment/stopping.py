@@ -103,7 +103,7 @@ def read_selection(top: Mapping[str, Any], candidates: Sequence[Written]) -> Sel
 
 
 def check_alike(trials: Sequence[Written], noun: str, of: str) -> None:
-    """Check that all trials have a certified epsilon, and one data set, sampler and delta."""
+    """Refuse trials unless all have a certified or stated epsilon, and one data set, sampler and delta."""
     # A message calls them by `noun` and `of`, for example `candidate` and `of random stopping`.
     for trial, places in trials:
         with placed(places):
@@ -112,6 +112,7 @@ def check_alike(trials: Sequence[Written], noun: str, of: str) -> None:
                    f"mechanism '{trial.mechanism}', target_epsilon {trial.target_epsilon:g}, noise_multiplier "
                    f"{trial.noise_multiplier:g}")
     for name in ("dataset", "sampler", "delta"):  # the sampler fixes the neighbouring relation
+        # reversed, so that a value keeps the place of its first trial
         places_by_value = {str(getattr(trial, name)): places for trial, places in reversed(trials)}
         with placed(next(iter(places_by_value.values()))):
             values = [*places_by_value][::-1]
@@ -137,7 +138,7 @@ def draw(candidates: Sequence[TrialConfig], selection: Selection) -> tuple[Trial
 
 
 def draw_number(generator: np.random.Generator, mean: float, shape: float) -> int:
-    """Return K, the random number of trials under random stopping, of this mean; at least 1 for a finite shape."""
+    """Return a draw of K, the number of trials, from the distribution with this mean and shape; 0 only if Poisson."""
     if shape == POISSON:
         return int(generator.poisson(mean))
     gamma = gamma_of(mean, shape)
@@ -152,7 +153,7 @@ def draw_number(generator: np.random.Generator, mean: float, shape: float) -> in
 
 
 def gamma_of(mean: float, shape: float) -> float:
-    """Return the gamma at which K has this mean >= 1, E[K] of the module's docstring, with a finite shape eta."""
+    """Return the gamma in (0, 1] at which E[K] of the module's docstring is `mean` >= 1, for a finite shape eta."""
     if shape == GEOMETRIC or mean == 1:
         return 1 / mean
     from scipy import optimize  # imported here: it takes half a second

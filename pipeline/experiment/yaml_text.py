@@ -117,7 +117,7 @@ def parse_yaml(text: str, path: Path | str) -> Any:
 
 @contextlib.contextmanager
 def placed(places: Mapping[str, str]) -> Iterator[None]:
-    """Note the place of its setting on an error that does not know it yet."""
+    """Note on an error that has no place yet the place of its setting; `places` are by the setting's name in keys."""
     try:
         yield
     except UserError as error:
@@ -127,7 +127,7 @@ def placed(places: Mapping[str, str]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def located(path: Path, content: Any = None) -> Iterator[None]:
-    """Add to an error the place of its setting in the file at `path`, which has this content, and the line."""
+    """Add to an error's message the place of its setting, if `placed` noted it, and file and line by `content`."""
     try:
         yield
     except UserError as error:

@@ -44,7 +44,7 @@ class Integer(Arithmetic):
     works = "pipeline.learning.integer_training:IntegerTraining"
 
     def check(self, trial: Trial) -> None:
-        """Refuse parts without an integer version, inputs of unknown size, and sizes with sums above 32 bits."""
+        """Refuse parts without an integer version, and sizes or noise for which sums or grid are out of range."""
         if not trial.parts.trainer.built_in:
             return
         for slot in ("mechanism", "network", "algorithm", "projector", "loss"):

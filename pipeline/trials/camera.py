@@ -79,7 +79,7 @@ class Camera:
         return math.sqrt(4 * self._dark_variance) / (4 * self.photons_per_unit * self.reference)
 
     def with_sigma(self, sigma: float) -> Camera:
-        """Return this camera with as much light as gives `effective_sigma` = sigma > 0, in units of an entry of B."""
+        """Return this camera with the `photons` that give `effective_sigma` = sigma > 0, in units of an entry of B."""
         # It solves a phi^2 - 4 I phi - 4 V = 0, with the mean intensity I, and the variance V without light.
         intensity, a = self._mean_intensity, (4 * self.reference * sigma) ** 2
         phi = (2 * intensity + math.sqrt(4 * intensity**2 + 4 * a * self._dark_variance)) / a
@@ -96,7 +96,7 @@ class Camera:
         return self.dark_counts + self.read_noise**2 + self.adc_step**2 / 12
 
 
-def camera_of(config: TrialConfig) -> Camera:
+def camera_of(trial: TrialConfig) -> Camera:
     """Return the camera of a trial with projector 'opu_physical'."""
-    return Camera(config.photons, config.reference_ratio, config.dark_counts, config.read_noise, config.full_well,
-                  config.adc_bits, config.feedback_std, config.layer_sizes[-1])
+    return Camera(trial.photons, trial.reference_ratio, trial.dark_counts, trial.read_noise, trial.full_well,
+                  trial.adc_bits, trial.feedback_std, trial.layer_sizes[-1])

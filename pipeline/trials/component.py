@@ -1,10 +1,10 @@
 """Component clipping, and the largest norm of a record's contribution under it (Lee & Kifer 2020, section 4.2).
 
-    stated_norm         C of Algorithm 1 with a tau_h for every layer; noise on the sum has standard deviation z
-                        times this norm
+    target_norm         the setting: C of Algorithm 1, of which each of L layers gets C/sqrt(L); 0 leaves C to tau_h
+    stated_norm         target_norm, or else C from tau_h; noise on the sum has standard deviation z times this norm
     contribution_norm   the largest contribution of a record to the sum; epsilon follows from it
 
-The two are equal, except for readings of the paper that keep its noise but bound a contribution differently:
+The last two are equal, except for readings of the paper that keep its noise but bound a contribution differently:
 
     error_clip: off         ||e|| <= sqrt 2, as for every softmax, instead of tau_e
     tau_h_rule: published   one tau_h for all layers, from gamma beta tau_e sqrt((1 + tau_h^2) L) = C; the output
@@ -65,19 +65,20 @@ class Component(Gaussian):
 
     @property
     def update_norm(self) -> float:
+        """Return the setting `target_norm`; 0 where C is left to tau_h."""
         return self.target_norm
 
-    def stated_norm(self, trial: Trial) -> float:
+    def stated_norm(self, trial: Trial) -> float:  # the function below
         return stated_norm(trial)
 
     def sensitivity_ratio(self, trial: Trial) -> float:
-        """Return 1, except for readings of Lee & Kifer that keep the noise and change the bound."""
+        """Return `contribution_norm` over `stated_norm`: 1, but for readings that bound a contribution differently."""
         return sensitivity_ratio(trial)
 
     def factor_bounds(self, trial: Trial) -> list[tuple[float, float]]:
-        """Return bounds on ||delta^l||/C and ||h^{l-1}|| in every fully connected layer, for C = `contribution_norm`.
+        """Return (bound on ||delta^l||/`contribution_norm`, bound on ||h^{l-1}||) of every fully connected layer l.
 
-        With `bounding: scale`, ||delta^l|| sqrt(1 + ||h^{l-1}||^2) = C/sqrt(L), so that ||delta^l|| <= C/sqrt(L).
+        With `bounding: scale`, ||delta^l|| sqrt(1 + ||h^{l-1}||^2) is `layer_bound`, so ||delta^l|| is at most that.
         """
         activations = activation_bounds(trial)
         deltas = delta_bounds(trial, error_bound(trial))
@@ -93,8 +94,8 @@ class Component(Gaussian):
         refuse(trial.physical, "mechanism", "component clipping sets the norm of the feedback matrix, which is the "
                "device's own", "projector 'opu_physical'", "use 'per_example'")
         self._check_target_norm(trial)
-        # Accountants divide the noise multiplier by the largest contribution over C, and the result must reach the
-        # sampler's minimum. Zero noise is accepted: such a trial has no epsilon.
+        # Accountants divide the noise multiplier by this ratio, and the result must reach the sampler's minimum. Zero
+        # noise is accepted: such a trial has no epsilon.
         ratio = sensitivity_ratio(trial)
         min_multiplier = trial.parts.sampler.min_noise * ratio
         refuse(ratio > 1 and 0 < self.noise_multiplier < min_multiplier, "noise_multiplier",
@@ -104,7 +105,7 @@ class Component(Gaussian):
         super().check(trial)
 
     def _check_target_norm(self, trial: Trial) -> None:
-        """Refuse convolutions without a target norm C, and a C too small for activations of any norm tau_h > 0."""
+        """Refuse convolutions without a target norm, and a target norm too small for any tau_h > 0."""
         if not self.target_norm:
             refuse(trial.parts.network.convolutional, "target_norm", "must be > 0 with mechanism 'component' and "
                    "network 'convnet', as the part of a record in a convolution is clipped to target_norm/sqrt(L)", 0.0)
@@ -129,12 +130,12 @@ def error_bound(trial: Trial) -> float:
 
 
 def layer_bound(trial: Trial) -> float:
-    """Return C/sqrt(L), each layer's share of a target C."""
+    """Return each layer's share of a target norm, `target_norm`/sqrt(L), with convolutions among the L layers."""
     return trial.target_norm / math.sqrt(len(trial.layers))
 
 
 def conv_bounds(trial: Trial) -> tuple[float, ...]:
-    """Return the bound C/sqrt(L) on a record's part in each convolution, weights and bias together."""
+    """Return `layer_bound` for each convolution: the bound on a record's part in it, weights and bias together."""
     n_dense = len(trial.hidden) + 1  # fully connected layers: hidden ones and the output layer
     return (layer_bound(trial),) * (len(trial.layers) - n_dense)
 
@@ -142,8 +143,8 @@ def conv_bounds(trial: Trial) -> tuple[float, ...]:
 def activation_bounds(trial: Trial) -> tuple[float, ...]:
     """Return the bound tau_h on the norm of the activations that enter each fully connected layer.
 
-    With a target norm C for L layers, it solves ||delta^l|| sqrt(1 + tau_h^2) = C/sqrt(L), with delta^l the learning
-    signal at ||e|| = tau_e, for every layer or (`published`) for the first.
+    It is the setting `tau_h`; with a target norm it solves ||delta^l|| sqrt(1 + tau_h^2) = `layer_bound`, with delta^l
+    the learning signal at ||e|| = tau_e, for every layer or (`published`) for the first alone.
     """
     bounds_on_delta = delta_bounds(trial, trial.tau_e)
     if not trial.target_norm:
@@ -152,18 +153,18 @@ def activation_bounds(trial: Trial) -> tuple[float, ...]:
     if trial.tau_h_rule == "per_layer":
         return tuple(math.sqrt((share / bound) ** 2 - 1) for bound in bounds_on_delta)
     tau_h = math.sqrt((share / bounds_on_delta[0]) ** 2 - 1)
-    # The output layer's inputs may be shorter by nature.
+    # Bounded activations may keep the output layer's inputs shorter; features have no such bound.
     largest_norm = ACTIVATION_SUPREMA[trial.activation] * math.sqrt(trial.hidden[-1]) if trial.hidden else math.inf
     return (*[tau_h] * len(trial.hidden), min(tau_h, largest_norm))
 
 
 def scales_to_bound(trial: Trial) -> bool:
-    """Whether a record's part in each layer is scaled to exactly C/sqrt(L) (`bounding: scale`)."""
+    """Whether a record's part in each layer is scaled to exactly `layer_bound` (`bounding: scale`)."""
     return trial.bounding == "scale" and trial.target_norm > 0
 
 
 def stated_norm(trial: Trial) -> float:
-    """Return the norm to which noise is scaled: the target C, or else the bound at ||e|| <= tau_e."""
+    """Return the norm to which noise is scaled: `target_norm`, or else the largest contribution at ||e|| <= tau_e."""
     if trial.target_norm:
         return trial.target_norm
     sum_of_squares = sum(bound**2 for bound in delta_bounds(trial, trial.tau_e))

@@ -35,22 +35,22 @@ class Need(NamedTuple):
 
 
 def positive(name: str) -> Need:
-    """Return the condition that a number is > 0."""
+    """Return the condition that the setting `name`, a number, is > 0."""
     return Need(name, "> 0", lambda trial: getattr(trial, name) > 0)
 
 
 def zero(name: str) -> Need:
-    """Return the condition that a number is 0."""
+    """Return the condition that the setting `name` is 0, false or empty."""
     return Need(name, "0", lambda trial: not getattr(trial, name))
 
 
 def chosen(name: str, *values: Any) -> Need:
-    """Return the condition that a setting has one of these values."""
+    """Return the condition that the setting `name` has one of these values."""
     return Need(name, " or ".join(map(_word, values)), lambda trial: getattr(trial, name) in values)
 
 
 def not_chosen(name: str, *values: Any) -> Need:
-    """Return the condition that a setting has none of these values."""
+    """Return the condition that the setting `name` has none of these values."""
     return Need(name, f"other than {' or '.join(map(_word, values))}", lambda trial: getattr(trial, name) not in values)
 
 

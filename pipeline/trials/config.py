@@ -29,7 +29,7 @@ __all__ = ["ConfigError", "TrialConfig", "settings"]
 
 @dataclass(frozen=True)
 class Parts:
-    """One part for each slot."""
+    """One part for each slot of `part.SLOTS`, in its order."""
 
     data: Data
     features: Features
@@ -86,18 +86,18 @@ class TrialConfig:
                 check(SETTINGS[name], value)
         self._compose(values)
         if settled := {name: value for part in self.parts for name, value in part.settled(self).items()}:
-            self._compose({**values, **settled})
+            self._compose({**values, **settled})  # again, with values that follow from others
         for part in (self.parts.trainer, *self.parts):  # the trainer's own slots are checked first
             part.check(self)
 
     def _compose(self, values: Mapping[str, Any]) -> None:
-        """Choose a part for each slot, give it its settings, and set the trial's attributes."""
+        """Choose a part for each slot, give it its settings, and set `given`, `parts` and `unused`; checks nothing."""
         names: dict[str, Any] = {slot: values.get(slot) or SETTINGS[slot].default for slot in SLOTS}
         own_parts = parts_of("trainer", Trainer)[names["trainer"]].brings
         chosen: dict[str, Any] = {}  # by attribute: a part of its slot
         for slot, attribute in SLOTS.items():
             name = names[slot] or chosen["feedback"].projectors[0]  # only the projector's default is empty
-            cls = own_parts.get(slot) or PARTS[slot][name]
+            cls = own_parts.get(slot) or PARTS[slot][name]  # what a trainer brings comes before any choice
             chosen[attribute] = cls(**{f.name: values[f.name] for f in cls.settings if f.name in values})
         parts = Parts(**chosen)
         flat = {f.name: getattr(part, f.name) for part in parts for f in part.settings}
@@ -108,7 +108,7 @@ class TrialConfig:
                              _flat=flat)
 
     def __getattr__(self, name: str) -> Any:
-        """Return the value of a setting: the trial's, or the default if no part of the trial has the setting."""
+        """Return a setting's value: that of the trial's part, or if no part has it the given one, else the default."""
         if name in ("parts", "unused", "_flat") and "given" in self.__dict__:  # of a trial that was pickled
             self._compose(dict(self.given))
             return self.__dict__[name]
@@ -137,7 +137,7 @@ class TrialConfig:
 
     @property
     def split_sizes(self) -> tuple[int, int]:
-        """Return the numbers of (training, validation) records."""
+        """Return the numbers of (training, validation) records; none is a test record."""
         return self.parts.data.split_sizes
 
     @property
@@ -183,7 +183,7 @@ class TrialConfig:
 
     @property
     def disclosure(self) -> str:
-        """Return how private records are logged: one of `release.DISCLOSURES`."""
+        """Return how private records are logged, one of `release.DISCLOSURES`; the default follows from the noise."""
         return self.private_metrics or self.parts.release.default_metrics(self)
 
     @property
@@ -207,15 +207,15 @@ class TrialConfig:
         return self.parts.projector.hardware or self.parts.features.hardware
 
     def values(self) -> dict[str, Any]:
-        """Return all settings that exist; unused ones have their defaults."""
+        """Return {name: value} of all settings that exist, of the trial's own parts or not; see `__getattr__`."""
         return {f.name: getattr(self, f.name) for f in settings()}
 
     def canonical(self) -> dict[str, Any]:
-        """Return the settings that affect this trial's result, as JSON values, sorted by name."""
+        """Return {name: JSON value} of the settings that affect this trial's result, sorted by name: its identity."""
         return {name: value for name, value in self._used.items() if SETTINGS[name].metadata["identity"]}
 
     def used(self) -> dict[str, Any]:
-        """Return the settings that this trial uses, as JSON values, sorted by name: `canonical()` and paths."""
+        """Return {name: JSON value} of the settings that this trial uses, sorted by name: `canonical()` and paths."""
         return dict(self._used)
 
     def pruned(self) -> TrialConfig:
@@ -241,11 +241,12 @@ class TrialConfig:
 
     @functools.cached_property
     def _used(self) -> dict[str, Any]:
+        """`used()`, kept because every comparison of trials asks for it; not to be changed."""
         values = {slot: self._flat[slot] for slot in SLOTS if uses(self, SETTINGS[slot], self)}
         for part in self.parts:
             values |= {f.name: plain(getattr(part, f.name)) for f in part.settings if uses(part, f, self)}
         if "private_metrics" in values:
-            values["private_metrics"] = self.disclosure
+            values["private_metrics"] = self.disclosure  # in words, where an empty text stands for the default
         return dict(sorted(values.items()))
 
     @functools.cached_property
@@ -263,7 +264,7 @@ class TrialConfig:
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> TrialConfig:
-        """Return the trial of plain values."""
+        """Return the trial of {name: JSON value}, as `used` returns them."""
         return cls(**values)
 
 

@@ -39,7 +39,7 @@ class DatasetSpec:
         return math.prod(self.shape)
 
     def split_sizes(self, validation_fraction: float, records: int = 0) -> tuple[int, int]:
-        """Return the numbers of (training, validation) records, of so many records; 0 takes all that there are."""
+        """Return the numbers of (training, validation) records, of `records` official training ones; 0 takes all."""
         n = records or self.n_train
         n_validation = round(n * validation_fraction)
         return n - n_validation, n_validation

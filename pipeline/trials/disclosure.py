@@ -38,7 +38,7 @@ ARTIFACTS = {
 
 
 def check_metrics(names: Iterable[str], of_sweep: bool = False) -> None:
-    """Refuse metrics of a trial (of a whole sweep) that no epsilon covers: they would tell of private records."""
+    """Refuse metrics of a trial that is not `plain`, or of a whole sweep of such trials, that no epsilon covers."""
     allowed, who = (SWEEP_METRICS, "a sweep may log") if of_sweep else (
         METRICS, "a trial may log whose private_metrics are not plain")
     for name in names:

@@ -19,7 +19,7 @@ from pipeline.trials.fields import ConfigError, refuse
 FLOATING = ("F16", "BF16", "F32", "F64")  # types of safetensors
 RECENT_SECONDS = 3.0  # a file this young may change again with the same size and time
 
-DESCRIBED: dict[Path, tuple[tuple[int, int], FeatureFile]] = {}  # (size, change time) and description
+DESCRIBED: dict[Path, tuple[tuple[int, int], FeatureFile]] = {}  # path -> (size, change time in ns) and description
 
 
 @dataclass(frozen=True)
@@ -31,12 +31,12 @@ class FeatureFile:
 
     @property
     def width(self) -> int:
-        """Return d."""
+        """Return d, the features of a record."""
         return self.shapes["train"][1]
 
 
 def with_located_features(values: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """Return an experiment file's settings; a relative path in `feature_file` is taken from the file's folder."""
+    """Return the settings, with a relative path in `feature_file` taken from `folder`, that of the experiment file."""
     path = values.get("feature_file")
     if not path or not isinstance(path, str):
         return values
@@ -44,7 +44,7 @@ def with_located_features(values: dict[str, Any], folder: Path) -> dict[str, Any
 
 
 def describe(path: Path) -> FeatureFile:
-    """Return the shapes and the digest of a file with features, from a cache if the file has not changed."""
+    """Return the shapes and the digest of a file with features, cached while size and time stay the same."""
     try:
         status = path.stat()
         version = status.st_size, status.st_mtime_ns
@@ -84,7 +84,7 @@ def _read_description(path: Path) -> FeatureFile:
 
 
 def file_of(path: Path, dataset: str) -> FeatureFile:
-    """Return the shapes and the digest of a file with a row for each record of a data set, and refuse another one."""
+    """Return `describe(path)`, and refuse a file without a row for each official record of the data set."""
     file, spec = describe(path), DATASETS[dataset]
     for name, n in (("train", spec.n_train), ("test", spec.n_test)):
         refuse(file.shapes[name][0] != n, "feature_file", f"{path}, tensor {name}, must have a row for each of the {n} "

@@ -77,8 +77,8 @@ class Features(Part):
                f"takes at most {MAX_CORRELATED_CHANNELS:,} channels", f"{degree:g} with {n_channels:,}",
                "take fewer channels, or 0")
 
-    def blocks(self, trial: Trial) -> list[tuple[float, Any]]:  # (norm of a record's features, trial with the map)
-        """Return the maps whose features stand side by side, each with its weight; nothing for a single map."""
+    def blocks(self, trial: Trial) -> list[tuple[float, Any]]:
+        """Return (norm of its features, trial with that map alone) of maps that stand side by side; [] for one map."""
         return []
 
     def settled(self, trial: Trial) -> dict[str, Any]:
@@ -86,7 +86,7 @@ class Features(Part):
         return {"feature_groups": 1 if self.standardised else self.groups} if self.feature_groups < 0 else {}
 
     def key(self, trial: Trial) -> tuple[Any, ...]:
-        """Return a key that differs for different features of the same records: the name, and the settings in use."""
+        """Return a key that differs for different features of the same records: name and values of settings in use."""
         key: list[Any] = [self.name]
         for field in self.settings:
             if field.metadata["identity"] and uses(self, field, trial):
@@ -103,7 +103,7 @@ class Features(Part):
 
     @property
     def treatment(self) -> str:
-        """Return a clause for notes: the steps that follow every map (power, mirror image, standardisation)."""
+        """Return a clause for notes on what follows a map: power, mirror image, standardisation; may be empty."""
         power = f" (to the power {self.feature_power:g})" if self.feature_power != 1 else ""
         mirror = " of a record and its mirror image" if self.feature_mirrored else ""
         if not self.standardised or not declares(self, "feature_reference"):
@@ -112,15 +112,15 @@ class Features(Part):
 
     @property
     def decorrelating(self) -> str:
-        """Return a clause on decorrelated channels, which follows a mention of synthetic images."""
+        """Return a clause on decorrelated channels, to stand after "synthetic images"; empty without decorrelation."""
         degree = self.feature_decorrelation
         return f", channels decorrelated over these to the degree {degree:g}" if degree else ""
 
 
 def padded_size(size: int, scales: int) -> int:
     """Return the rows (columns) of an image after padding for scattering of J = `scales` scales: a multiple of 2^J."""
-    step = 2**scales
-    return ((size + step) // step + 1) * step
+    multiple = 2**scales
+    return ((size + multiple) // multiple + 1) * multiple
 
 
 @part("features", "pixels")
@@ -259,7 +259,7 @@ class Patches(SquareImages):
         return 2 * self.patch_filters + encoder_channels, self.patch_pools, self.patch_pools
 
     def blocks(self, trial: Trial) -> list[tuple[float, Any]]:
-        """Return the map to patches and those beside it, if they are computed apart."""
+        """Return the map to patches, of norm 1, and those beside it, of norm `beside_weight`; [] unless `apart`."""
         if not self.apart:
             return []
         alone: Any = partial(dataclasses.replace, trial, patch_beside="none", beside_weight=0.0)
@@ -322,6 +322,7 @@ class Encoder(SquareImages):
                 f"leaves{self.decorrelating}, {OF_ONE_RECORD}")
 
     def check_size(self, trial: Trial) -> None:
+        """Refuse images that the encoder does not take, and more pools than its third layer has places."""
         self.check_encoder_size(trial, "encoder_pools", self.encoder_pools)
 
 
@@ -358,6 +359,7 @@ class Optical(Features):
         return note
 
     def check_size(self, trial: Trial) -> None:
+        """Refuse more thresholds than a pixel has steps."""
         levels = trial.parts.data.spec.scale
         refuse(self.optical_thresholds > levels, "optical_thresholds", f"must be at most the {levels:g} steps of a "
                f"pixel of {trial.dataset}", self.optical_thresholds)
@@ -425,7 +427,7 @@ class File(Features):
 
 
 def stated(shape: Callable[[Any], tuple[int, ...]] | tuple[int, ...], public_because: str) -> type[Features]:
-    """Return a subclass of `Features` that gives the shape, or a trial's shape, and the statement of an extension."""
+    """Return a subclass of `Features` for an extension: with its shape, fixed or of a trial, and why it is public."""
     class Stated(Features):
         def shape(self, trial: Trial) -> tuple[int, ...]:
             return shape(trial) if callable(shape) else shape

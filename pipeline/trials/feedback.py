@@ -10,7 +10,7 @@ from pipeline.trials.part import Part, View, again, part, setting
 
 
 class Feedback(Part):
-    """The configuration's view of an algorithm."""
+    """An algorithm's settings, and what other parts must know of it."""
 
     projectors: ClassVar[tuple[str, ...]] = ("none",)  # which it accepts, the default first
     # Why a record's learning signals depend on no other record of the batch, which certified mechanisms assume.
@@ -101,7 +101,7 @@ class Hybrid(_Direct):
 
 
 class Projector(Part):
-    """The configuration's view of the projector that computes B e."""
+    """The settings of what computes B e, and what other parts must know of it."""
 
     on_opu: ClassVar[bool] = False  # whether a trial with it must reserve an `OPU` resource
     hardware: ClassVar[bool] = False  # whether it is a real OPU, which only one process can open
@@ -142,6 +142,7 @@ class HardwareOpu(SimulatedOpu):
     works = "pipeline.learning.feedback.projection:HardwareOpuProjector"
 
     def check(self, trial: Trial) -> None:
+        """Refuse secret noise."""
         refuse(trial.secure, "projector", "nobody has shown that a real OPU projects a record without a trace of "
                "others, on which a guarantee to the last bit rests", "'opu_hardware' with noise 'secure'",
                "use 'opu_simulated'")
@@ -181,8 +182,8 @@ class PhysicalOpu(Gaussian):
 
 
 def is_centered(trial: Trial) -> bool:
-    """Return whether B loses its mean over classes; a `feedback_centered` that the trial does not use has no effect."""
-    return bool(trial.canonical().get("feedback_centered", False))
+    """Whether B loses its mean over classes."""
+    return bool(trial.canonical().get("feedback_centered", False))  # absent if the trial does not use it
 
 
 # In tables and figures; `softmax` is the method of networks without hidden layers on frontiers (`naming.method`).

@@ -54,7 +54,7 @@ class ConfigError(UserError, ValueError):
 
 
 def refuse(condition: object, field: str, must: str, got: object, use: str = "") -> None:
-    """Raise the `ConfigError` of these words if the condition holds; write it out where words cost time or may fail."""
+    """Raise `ConfigError(field, must, got, use)` if the condition holds; the words are computed even if it does not."""
     if condition:
         raise ConfigError(field, must, got, use)
 
@@ -73,7 +73,7 @@ ELSEWHERE = {
 
 
 def in_files(name: str) -> str:
-    """Return a setting's name in files and messages, from that in keys."""
+    """Return a setting's name in files and messages from that in keys: `arithmetic` for `matmul_precision`."""
     return next((synonym for synonym, in_keys in SYNONYMS.items() if in_keys == name), name)
 
 
@@ -96,13 +96,13 @@ def suggestion(name: Any, names: Collection[str]) -> str:
 
 
 def known_fields(name: str, names: Collection[str]) -> str:
-    """Return the end of a message on an unknown field: the likely correction, or how to list all, too many for it."""
+    """Return the end of a message on an unknown field: the likely correction, else the command that lists all."""
     all_fields = "`photonic fields` lists all there are, and with FILE those of its plugins"
     return suggestion(name, names).strip() or all_fields
 
 
 def accepted(name: str, names: Collection[str], what: str) -> str:
-    """Return the end of a message on an unknown name: the likely correction, and all names."""
+    """Return the end of a message on an unknown name: a likely correction, if any, and `<what> are <all names>`."""
     return f"{suggestion(name, names)}{what} are {', '.join(names)}"
 
 
@@ -152,12 +152,12 @@ def check_whole(place: str, value: Any, low: int, below: float = math.inf) -> No
 
 
 def plain(value: Any) -> Any:
-    """Return `value` as JSON represents it."""
+    """Return a setting's value as JSON has it: a list for a tuple, others unchanged."""
     return list(value) if isinstance(value, tuple) else value
 
 
 def digest(values: Mapping[str, Any]) -> str:
-    """Return 16 hexadecimal digits of the SHA-256 of `values`, sorted by name."""
+    """Return 16 hexadecimal digits of the SHA-256 of `values` as JSON, sorted by name; nan and infinity are refused."""
     text = json.dumps(values, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -168,7 +168,10 @@ def listed_or(choices: Collection[str]) -> str:
 
 
 def coerce(f: dataclasses.Field[Any], value: Any) -> Any:
-    """Return `value` as the type of the field's default, by lossless conversions only, or refuse it."""
+    """Return `value` as the type of the field's default (int to float, list to tuple), or refuse it.
+
+    Only finite floats are taken; ranges and choices are not checked (`check` does).
+    """
     type_ = type(f.default)
     if type_ is float and is_number(value) and math.isfinite(value):
         return float(value) + 0.0  # -0.0 becomes 0.0
@@ -192,7 +195,7 @@ def coerce(f: dataclasses.Field[Any], value: Any) -> Any:
 
 
 def check(f: dataclasses.Field[Any], value: Any) -> None:
-    """Refuse a value that the field does not accept."""
+    """Refuse a value, of the field's type, outside its choices or range; lists must be of whole numbers >= 1."""
     rules, name = f.metadata, f.name
     if rules["choices"] and value not in rules["choices"]:
         use = suggestion(value, rules["choices"]).strip()

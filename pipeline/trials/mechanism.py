@@ -18,7 +18,7 @@ MIN_LABEL_EPSILON = 1e-3  # least target_label_epsilon above 0
 
 
 class Mechanism(Part):
-    """The configuration's view of a mechanism."""
+    """A mechanism's settings, its needs from other parts, and what its guarantee rests on."""
 
     private: ClassVar[bool] = True  # whether it changes the update at all
     certified: ClassVar[bool] = False  # whether it is Gaussian noise on a sum of bounded contributions
@@ -45,25 +45,26 @@ class Mechanism(Part):
         return 1.0
 
     def stated_norm(self, trial: Trial) -> float:
-        """Return the norm to which noise is scaled."""
+        """Return the norm to which noise is scaled: z times this is its standard deviation on the sum; 0 for no z."""
         return self.update_norm
 
     def factor_bounds(self, trial: Trial) -> Sequence[tuple[float, float]] | None:
-        """Return (bound on ||delta^l||/C, bound on ||h^{l-1}||) of every layer l; None without separate bounds.
+        """Return (bound on ||delta^l||/C, bound on ||h^{l-1}||) of every layer l; None if factors have no own bounds.
 
-        delta^l is a record's learning signal, h^{l-1} its activations, and C the bound on its whole contribution.
+        delta^l is a record's learning signal, h^{l-1} its activations, and C the bound on its whole contribution, by
+        which epsilon is accounted for.
         """
         return None
 
     @classmethod
     def noise_setting(cls, fields: Mapping[str, Any]) -> str:
-        """Return a trial's noise in words, for names of runs: here `<mechanism>=<noise>`, else as `sigma=0.1`."""
+        """Return the noise of a trial with these `canonical` settings, for names: here `<mechanism>=<noise>`."""
         noise = max(fields.get("sigma") or 0.0, fields.get("noise_multiplier") or 0.0)
         return f"{fields['mechanism']}={noise:g}"
 
     @property
     def update_norm(self) -> float:
-        """Return C, the scale of the noise on the update; 0 for mechanisms without C."""
+        """Return the setting with C, the bound on a record's contribution; 0 if the mechanism has or is given none."""
         return 0.0
 
 
@@ -80,7 +81,7 @@ def check_denoise(trial: Trial) -> None:
 
 
 def check_matrix(name: str, trial: Trial) -> None:
-    """Refuse the setting `name`, which needs a known feedback matrix B, for back-propagation and a real OPU."""
+    """Refuse that the setting `name`, which needs a known matrix B, is true with back-propagation or a real OPU."""
     refuse(trial.parts.feedback.exact, name, "must be false with bp, whose error is released once and never projected",
            "true")
     refuse(trial.parts.projector.hardware, name, "needs the feedback matrix B, which is not known of a real OPU",
@@ -149,6 +150,7 @@ class Photonic(Mechanism):
 
     @classmethod
     def noise_setting(cls, fields: Mapping[str, Any]) -> str:
+        """Return `photons=1000` for a physical projector, else `label_epsilon=3` for a target or `sigma=0.1`."""
         if parts_of("projector", Projector)[fields.get("projector") or "none"].physical:
             return f"photons={fields['photons']:g}"
         target = fields.get("target_label_epsilon") or 0.0  # absent unless it sets the noise
@@ -208,6 +210,7 @@ class Gaussian(Mechanism):
 
     @classmethod
     def noise_setting(cls, fields: Mapping[str, Any]) -> str:
+        """Return `epsilon=3` for a target, else `z=1.1`."""
         if fields["target_epsilon"]:
             return f"epsilon={fields['target_epsilon']:g}"
         return f"z={fields['noise_multiplier']:g}"

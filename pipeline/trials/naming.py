@@ -42,7 +42,7 @@ def to_ascii(text: str) -> str:
 
 
 def noise_setting(trial: TrialConfig) -> str:
-    """Return a trial's noise in words, for example `sigma=0.1`, `epsilon=3` or `non-private`."""
+    """Return a trial's noise as it is given, for example `sigma=0.1`, `epsilon=3` (a target) or `non-private`."""
     return trial.parts.mechanism.noise_setting(trial.canonical())
 
 
@@ -52,7 +52,7 @@ def setting_key(trial: TrialConfig) -> str:
 
 
 def epsilon_kind(trial: TrialConfig) -> str:
-    """Return the kind of a trial's finite epsilon: `certified`, `stated`, `label`, or empty for none."""
+    """Return the kind of a trial's finite epsilon by its settings: `certified`, `stated`, `label`; empty for none."""
     return trial.parts.mechanism.kind(trial)
 
 
@@ -62,12 +62,12 @@ def composable(trials: Sequence[TrialConfig]) -> list[TrialConfig]:
 
 
 def guarantee(trials: Sequence[TrialConfig]) -> str:
-    """Return `stated` if a trial's epsilon is only stated, else `certified`."""
+    """Return `stated` if at least one trial's epsilon is only stated, else `certified`; for `composable` trials."""
     return "stated" if any(epsilon_kind(trial) == "stated" for trial in trials) else "certified"
 
 
 def method(trial: TrialConfig) -> str:
-    """Return a trial's method, as frontiers name their curves."""
+    """Return a trial's method, as frontiers name their curves: see `method_of`."""
     return method_of(trial.algorithm, trial.network, trial.hidden)
 
 
@@ -83,19 +83,19 @@ def computed_features(trials: Iterable[TrialConfig]) -> list[str]:
                               if not trial.parts.features.raw and not trial.parts.features.of_file))
 
 
-def run_name(config: TrialConfig, also: Sequence[str] = ()) -> str:
-    """Return a trial's name for people, with the fields in `also` that it has: `dfa sigma=0.1 tau_h=2 seed=0`."""
-    return " ".join(_words(config, also))
+def run_name(trial: TrialConfig, also: Sequence[str] = ()) -> str:
+    """Return a trial's name for people, with the fields in `also` that it uses: `dfa sigma=0.1 tau_h=2 seed=0`."""
+    return " ".join(_words(trial, also))
 
 
-def short_name(config: TrialConfig, also: Sequence[str] = ()) -> str:
+def short_name(trial: TrialConfig, also: Sequence[str] = ()) -> str:
     """Return a `run_name` for narrow columns: `pdfa sigma0.1 s0`, `dfa eps3 C0.5 m128 s1`, `bp non-private s0`."""
-    words = (word.partition("=") for word in _words(config, also))
+    words = (word.partition("=") for word in _words(trial, also))
     return " ".join(SYMBOLS.get(name, name + sign) + value for name, sign, value in words)
 
 
-def _words(config: TrialConfig, also: Sequence[str]) -> list[str]:
-    """Return algorithm, noise, the fields in `also`, and seed."""
-    settings = config.canonical()
+def _words(trial: TrialConfig, also: Sequence[str]) -> list[str]:
+    """Return the words of a trial's name: algorithm, noise, the fields in `also` that it uses, and seed, the last."""
+    settings = trial.canonical()
     further = [f"{name}={settings[name]}" for name in also if name in settings]
-    return [config.algorithm, noise_setting(config), *further, f"seed={config.seed}"]
+    return [trial.algorithm, noise_setting(trial), *further, f"seed={trial.seed}"]

@@ -49,15 +49,15 @@ class Network(Part):
 
     @property
     def lower_layers(self) -> int:
-        """Return how many of the lowest layers back-propagate with algorithm `hybrid`."""
+        """Return how many layers, from the lowest, algorithm `hybrid` back-propagates through."""
         return 0
 
     def convolutions(self, shape: tuple[int, ...]) -> tuple[LayerShape, ...]:
-        """Return the shapes of the convolutions for records of this shape."""
+        """Return the shapes of the convolutions for records of this shape; here there are none."""
         return ()
 
     def layers(self, shape: tuple[int, ...], n_classes: int) -> tuple[LayerShape, ...]:
-        """Return the shapes of layers 1..L, convolutions first."""
+        """Return the shapes of layers 1..L, convolutions first, for features of this shape."""
         below = self.convolutions(shape)
         n_in = below[-1].n_out if below else math.prod(shape)
         return (*below, *dense_shapes((n_in, *self.hidden, n_classes)))
@@ -97,7 +97,7 @@ class Convnet(Network):
 
     @property
     def lower_layers(self) -> int:
-        return len(self.channels)
+        return len(self.channels)  # all convolutions
 
     def convolutions(self, shape: tuple[int, ...]) -> tuple[LayerShape, ...]:
         """Return one shape for each of `channels`."""
@@ -136,7 +136,7 @@ class Own(Part):
         return self.shared_blocks
 
     def layers(self, shape: tuple[int, ...], n_classes: int) -> tuple[LayerShape, ...]:
-        """Return the shapes of the blocks."""
+        """Return the shapes of the module's blocks for features of this shape; the module is built for it."""
         blocks: tuple[LayerShape, ...] = load("pipeline.learning.modules:described")(self, shape, n_classes).blocks
         return blocks
 

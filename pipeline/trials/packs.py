@@ -76,6 +76,7 @@ class Pack:
 
     @property
     def needs_opu(self) -> bool:
+        """Whether the pack must reserve an `OPU` resource."""
         return self.shared.needs_opu
 
 
@@ -85,9 +86,10 @@ def plan(
     workers: int,  # packs that can train at the same time
     kept: Sequence[Pack] = (),  # stay unchanged because they have a checkpoint; their trials are in no other pack
 ) -> list[Pack]:
-    """Return packs, each of trials of one `pack_key`; those of a key are nearly equal in size. They affect speed alone.
+    """Return the kept packs and new ones for all other trials, in the order in which they should start.
 
-    Packs that need an OPU come first, then long ones.
+    A pack has trials of one `pack_key`, and new packs of a key are nearly equal in size. Packs that need an OPU come
+    first, and in each of the two groups long ones. Only speed depends on packs, no result.
     """
     packed = {trial.trial_key for pack in kept for trial in pack.trials}
     groups: dict[str, list[TrialConfig]] = {}  # by pack_key
@@ -98,14 +100,14 @@ def plan(
     for group in groups.values():
         limit = resources.pack_size or default_pack_size(group[0], len(trials), workers, resources.gpu > 0)
         n_packs = math.ceil(len(group) / limit)
-        bounds = [round(i * len(group) / n_packs) for i in range(n_packs + 1)]
+        bounds = [round(i * len(group) / n_packs) for i in range(n_packs + 1)]  # sizes differ by one at most
         packs += [Pack(tuple(group[start:end])) for start, end in itertools.pairwise(bounds)]
-    # Few packs with an OPU can run at once, and others fill in beside them.
+    # Few packs with an OPU can run at once, and others fill in beside them. A long pack that starts last is waited for.
     return sorted(packs, key=lambda pack: (not pack.needs_opu, -cost(pack)))
 
 
 def default_pack_size(trial: TrialConfig, n_trials: int, workers: int, on_gpu: bool) -> int:
-    """Return the number of trials in a pack that fits into the caches or memory."""
+    """Return the size of packs of trials like this: it fits into caches (or a GPU), and every worker gets some."""
     limit = MAX_PACK_SIZE
     if not on_gpu:
         limit = CPU_PARAMETER_BYTES // (FLOAT_BYTES * n_parameters(trial.layers))

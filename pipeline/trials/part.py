@@ -52,7 +52,7 @@ PARTS: dict[str, SlotParts] = {}  # by slot; a slot has the name of the setting 
 
 
 def again(name: str, *needs: Need, elide: bool = False) -> Any:
-    """Return the field of another part's setting, with the same default, text and range, but conditions of its own."""
+    """Return the field for a setting that another part declared first; only its conditions and `elide` are its own."""
     declared = SETTINGS[name]
     own_rules = {"applies": None, "needs": needs, "elide": elide}
     return dataclasses.field(default=declared.default, metadata={**declared.metadata, **own_rules})
@@ -60,13 +60,13 @@ def again(name: str, *needs: Need, elide: bool = False) -> Any:
 
 @dataclass_transform(frozen_default=True, field_specifiers=(setting, again))
 class Part:
-    """An answer to the question of a slot."""
+    """An answer to the question of a slot; subclasses become frozen dataclasses, whose fields are their settings."""
 
     slot: ClassVar[str] = ""  # name of the setting that chooses the part
     name: ClassVar[str] = ""  # value of this setting
     label: ClassVar[str] = ""  # in tables and figures
     trainer_only: ClassVar[bool] = False  # whether only a trainer brings it
-    works: ClassVar[Any] = None  # the object that does the work, or its `module:attribute`
+    works: ClassVar[Any] = None  # the object that does the work, or its `module:attribute`; `load` returns it
     instead: ClassVar[Mapping[str, str]] = {}  # its replacements for settings of other parts, for messages
     not_integer: ClassVar[str] = ""  # why it cannot be used with integer arithmetic; empty if it can
     version: ClassVar[int] = 0  # of the results of a user's code; 0 for built-in code
@@ -82,13 +82,13 @@ class Part:
         """Refuse settings that do not go with this part: naming one, its value, the reason, and what is accepted."""
 
     def settled(self, trial: Trial) -> dict[str, Any]:
-        """Return the settings whose values follow from others, as the version of a user's code if none is given."""
+        """Return {setting: value} of those that follow from others: here the version of a user's code if left open."""
         name = f"{self.slot}_version"
         return {name: self.version} if declares(self, name) and not getattr(self, name) else {}
 
     @classmethod
     def load(cls) -> Any:
-        """Return the object that does the work."""
+        """Return the object that does the work, imported if `works` names it."""
         return load(cls.works)
 
 
@@ -109,22 +109,22 @@ def load(works: Any) -> Any:
 
 
 def names_with(slot: str, attribute: str) -> list[str]:
-    """Return the names of a slot's parts for which an attribute is true, without parts that only a trainer brings."""
+    """Return the names of a slot's parts whose class attribute is true, without parts that only a trainer brings."""
     return [name for name, cls in PARTS[slot].items() if getattr(cls, attribute)]
 
 
 def declares(part: Part | type[Part], name: str) -> bool:
-    """Whether a part has a setting."""
+    """Whether a part has the setting `name`, used or not; False for what is no part."""
     return name in getattr(part, "__dataclass_fields__", ())
 
 
 def unmet(f: Field[Any], trial: Trial) -> list[Need]:
-    """Return the conditions for the use of a field that a trial does not meet."""
+    """Return the `needs` of a setting's field that a trial does not meet, for messages; `applies` is not among them."""
     return [need for need in f.metadata["needs"] if not need.holds(trial)]
 
 
 def uses(part: Part | Trial, f: Field[Any], trial: Trial) -> bool:
-    """Whether a field of a part, or the trial's own choice of a part, counts as used: its conditions hold."""
+    """Whether a trial uses a setting of its `part`, or a choice of a part (then `part` is the trial itself)."""
     rules = f.metadata
     if rules["elide"] and getattr(part, f.name) == f.default:
         return False  # so that trials that were stored before the field existed keep their identity
@@ -208,7 +208,7 @@ class View(Mapping[str, Any]):
 
 
 def _check_declaration(field: Field[Any], others: Sequence[type[Part]]) -> None:
-    """Refuse a faulty declaration of a setting, or one that contradicts another part's declaration of it."""
+    """Refuse a faulty declaration of a setting, or one that contradicts that of another part, among `others`."""
     def shared(declared: Field[Any]) -> tuple[Any, ...]:
         """Return what parts must declare equally: all but when a part uses the setting."""
         of_part = ("applies", "needs", "elide")
@@ -226,14 +226,14 @@ def _check_declaration(field: Field[Any], others: Sequence[type[Part]]) -> None:
 
 
 def owners(name: str) -> dict[str, list[str]]:
-    """Return the names of the parts that have a setting, by slot; slots without such parts are left out."""
+    """Return by slot the names of the listed parts that have a setting; slots without such parts are left out."""
     found = {slot: [part for part, cls in slot_parts.items() if declares(cls, name)]
              for slot, slot_parts in PARTS.items()}
     return {slot: names for slot, names in found.items() if names}
 
 
 def owners_text(name: str) -> str:
-    """Return `; of mechanism 'photonic'`: the parts that have a setting; empty if all parts of a slot have it."""
+    """Return `; of mechanism 'photonic'`: the parts that have a setting; empty if all of a slot have it, or none."""
     found = owners(name)
     if not found or any(len(names) == len(PARTS[slot]) for slot, names in found.items()):
         return ""

@@ -20,7 +20,7 @@ LONGEST_ROW = 2**23  # numbers of 15 bits, whose sum of squares has 53
 
 
 def check_promises(trials: Iterable[TrialConfig], published: Collection[str] | None = ()) -> None:
-    """Refuse trials that may not be trained.
+    """Refuse trials that may not be trained: their epsilon would not cover all that leaves the private folder.
 
     `published` are digests of feature files that were in the tracking store from its beginning; None if no store is
     written, so that files need no names.
@@ -47,7 +47,7 @@ def check_promises(trials: Iterable[TrialConfig], published: Collection[str] | N
 
 
 def check_noise(trial: TrialConfig) -> None:
-    """Refuse a mechanism that bounds contributions unless its noise is given, and other versions of a user's code."""
+    """Refuse noise that neither its setting nor a target gives, or too much, and other versions of a user's code."""
     mechanism, trainer = trial.parts.mechanism, trial.parts.trainer
     for own in (trainer, trial.parts.network):
         given = getattr(trial, f"{own.slot}_version", 0)

@@ -68,7 +68,7 @@ class Release:
         return self.epochs - self.lost
 
     def whole(self) -> Release:
-        """Return the release if the trial trains to its end."""
+        """Return this release as it is once the trial has trained to its end; lost epochs still count."""
         return replace(self, epochs=self.trial.epochs + self.lost)
 
 

@@ -99,7 +99,8 @@ class Secure(Release):
                "without a trace of others, on which a guarantee to the last bit rests",
                "'hardware' with noise 'secure'", "use 'simulated'")
         n_weights = n_parameters(trial.layers)
-        largest_noise = 2.0**30 / math.sqrt(n_weights)  # over C; its grid then rounds a sum by less than C/1024
+        # Over C, here the largest contribution of a record; the noise's grid then rounds a sum by less than C/1024.
+        largest_noise = 2.0**30 / math.sqrt(n_weights)
         refuse(trial.noise_multiplier / mechanism.sensitivity_ratio(trial) > largest_noise,
                "noise_multiplier", f"must be at most {largest_noise:.3g} with noise 'secure', whose grid would be too "
                f"coarse for {n_weights} weights", trial.noise_multiplier)

@@ -12,7 +12,7 @@ RELATIONS = ("add/remove", "replace-one")
 
 
 class Rates(TypedDict, total=False):
-    """A privacy event's numbers for a record's participation in a step: q, or m out of N."""
+    """A privacy event's numbers for a record's participation in a step: q, or m out of N; none for shuffled batches."""
 
     sampling_rate: float
     N: int
@@ -22,7 +22,7 @@ class Rates(TypedDict, total=False):
 class Sampler(Part):
     """A way to draw batches; all have the public rate m/N, expected batch m and floor(N/m) steps an epoch."""
 
-    # The neighbouring one: Poisson batches keep the number of records private, others take it as public.
+    # The neighbouring relation: Poisson batches keep the number of records private, others take it as public.
     relation: ClassVar[str] = "replace-one"
     counted: ClassVar[bool] = False  # whether a record's participations are known, if the number of records is public
     full: ClassVar[bool] = False  # whether every place of a batch has a record
@@ -38,12 +38,12 @@ class Sampler(Part):
     epochs: int = setting(15, "passes over the training records", low=1)
 
     def rates(self, n: int) -> Rates:
-        """Return a privacy event's numbers for a record's participation, with n training records."""
+        """Return the numbers in `rate_names` of a privacy event, for n training records."""
         known: Rates = {"N": n, "m": self.batch_size, "sampling_rate": self.batch_size / n}
         return cast("Rates", {name: value for name, value in known.items() if name in self.rate_names})
 
     def participations(self, trial: Trial, epochs: int) -> tuple[int, float, str]:
-        """Return (n, q, words for notes): in these epochs, a record participates a Binomial(n, q) number of times."""
+        """Return (n, q, words for notes): a record takes part Bin(n, q) times in so many epochs; only if `counted`."""
         raise ValueError(f"sampler: participations are known of shuffled and without_replacement, got {self.name}")
 
     def check(self, trial: Trial) -> None:
@@ -64,6 +64,7 @@ class Shuffled(Sampler):
     part_in_step = "a record takes part once per epoch, no amplification"
 
     def participations(self, trial: Trial, epochs: int) -> tuple[int, float, str]:
+        """Return `epochs` participations for certain, the most there can be."""
         return epochs, 1.0, "a record takes part once per epoch"
 
 
@@ -79,6 +80,7 @@ class WithoutReplacement(Sampler):
     part_in_step = "batches of m out of N records, drawn anew for every step"
 
     def participations(self, trial: Trial, epochs: int) -> tuple[int, float, str]:
+        """Return as many draws as steps, with q = m/N."""
         draws, q = epochs * trial.steps_per_epoch, self.batch_size / trial.split_sizes[0]
         return draws, q, f"participations are binomial ({draws} draws, q = {q:.4g})"
 

@@ -23,6 +23,7 @@ class DenseShape:
 
     @property
     def parameters(self) -> int:
+        """Return the number of weights and biases."""
         return self.n_out * self.n_in + self.n_out
 
     @property
@@ -48,18 +49,22 @@ class ConvShape:
 
     @property
     def n_in(self) -> int:
+        """Return how many numbers of a record enter."""
         return self.in_channels * self.height * self.width
 
     @property
     def n_out(self) -> int:
+        """Return how many numbers of a record leave the pool."""
         return math.prod(self.pooled)
 
     @property
     def weight_shape(self) -> tuple[int, ...]:
+        """Return (filters, channels of the input, rows of a filter, columns of a filter)."""
         return self.out_channels, self.in_channels, self.kernel, self.kernel
 
     @property
     def parameters(self) -> int:
+        """Return the number of weights and biases, one bias for each filter."""
         return math.prod(self.weight_shape) + self.out_channels
 
     @property
@@ -88,7 +93,7 @@ LayerShape = DenseShape | ConvShape
 
 
 def n_parameters(layers: Sequence[LayerShape]) -> int:
-    """Return the number of weights and biases."""
+    """Return the number of weights and biases of all layers."""
     return sum(layer.parameters for layer in layers)
 
 

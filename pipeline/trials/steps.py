@@ -1,8 +1,10 @@
 """Steps of integer arithmetic: the real value of an integer 1, in every layer of a trial (no torch).
 
+"Step" means this value here, not a step of training.
+
     H = round(h/b)       input of a layer, at most 127 in size
     D = round(delta/s)   learning signal of a layer before it is bounded, at most 2^14
-    K = trunc(c s D/a)   the bounded learning signal, at most 2^13
+    K = trunc(c s D/a)   the learning signal, bounded by the mechanism's factor c, at most 2^13
 
 b and s are powers of two. a is a power of two times the standard deviation of the noise, or times C without noise. All
 steps follow from settings alone. A step that is too coarse or too fine for the records costs accuracy, not privacy:
@@ -32,11 +34,11 @@ PEAK_OVER_RMS = 8  # a component of an n-vector of norm r is clamped at 8 r/sqrt
 
 
 class Steps(NamedTuple):
-    """Steps b, s and a of one layer; with `denoise`, `signal` is in coordinates of the feedback space."""
+    """The steps of one layer; with `denoise`, `signal` is in coordinates of the feedback space."""
 
-    input: float
-    signal: float
-    contribution: float
+    input: float  # b
+    signal: float  # s
+    contribution: float  # a
 
 
 def power_of_two(x: float) -> float:
@@ -47,7 +49,7 @@ def power_of_two(x: float) -> float:
 
 
 def input_step(trial: Trial) -> float:
-    """Return b, the real value of an integer 1 in the inputs, from `input_norm` or from the size of the features."""
+    """Return b of the first layer: the real value of an integer 1 in its inputs, from `input_norm` or feature size."""
     largest = trial.parts.features.scale(trial)
     if trial.input_norm:
         largest = min(trial.input_norm, PEAK_OVER_RMS * trial.input_norm / math.sqrt(trial.layer_sizes[0]))
@@ -55,7 +57,7 @@ def input_step(trial: Trial) -> float:
 
 
 def signal_steps(trial: Trial) -> tuple[float, ...]:
-    """Return s, the real value of an integer 1 in every layer's signal, before `denoise` projects that."""
+    """Return s by layer: the real value of an integer 1 in the learning signal, before `denoise` projects that."""
     output_step = 2.0 ** -(ERROR_BITS + 1)
     if trial.parts.feedback.exact:
         return (*[BACK_STEP] * len(trial.hidden), output_step)
@@ -70,7 +72,10 @@ def signal_steps(trial: Trial) -> tuple[float, ...]:
 
 
 def steps(trial: Trial, bound: float, deviation: float) -> list[Steps]:
-    """Return the steps of every layer, for contributions of norm <= `bound` and noise of this deviation, or 0."""
+    """Return the steps of every layer, for contributions of norm <= `bound` and noise of this standard deviation.
+
+    Both have one unit, in which contributions' steps come out. A deviation of 0 stands for no noise.
+    """
     sizes = trial.layer_sizes
     unit = deviation or bound  # a contribution's step is a power of two times the noise, so that noise lies on its grid
     input_steps = (input_step(trial), *[HIDDEN_STEPS[trial.activation]] * (len(sizes) - 2))
@@ -85,8 +90,8 @@ def steps(trial: Trial, bound: float, deviation: float) -> list[Steps]:
         if trial.denoise and is_hidden:  # the signal is in coordinates of the feedback space, one for each class
             signal_step *= power_of_two(math.sqrt(width / sizes[-1]))
             width = sizes[-1]
-        # Bounds on the norms of a record's signal, over C, and of its input h. Without separate bounds the whole
-        # contribution is clipped to C, and so the signal to C/||(h, 1)||.
+        # Bounds on the norms of a record's signal, over `bound`, and of its input h. Without separate bounds the whole
+        # contribution is clipped to `bound`, and so the signal to that over ||(h, 1)||.
         signal_bound, input_bound = bounds[layer - 1] if bounds else (1 / math.hypot(norm, 1), math.inf)
         largest_norm = bound * signal_bound * min(1.0, input_bound / norm)
         largest_component = largest_norm * min(1.0, PEAK_OVER_RMS / math.sqrt(width))
@@ -96,15 +101,17 @@ def steps(trial: Trial, bound: float, deviation: float) -> list[Steps]:
 
 
 def grid_exponent(step: Steps, deviation: float) -> int:
-    """Return j such that a layer's step of weight contributions, a b, is 2^j steps of the noise grid, sigma/2^40.
+    """Return j with a b = 2^j sigma/2^40: an integer 1 of a layer's weight contributions, in steps of the noise's grid.
 
-    A 1 in a sum of signals, for the bias, is 2^j/b grid steps. `deviation` is sigma, of the noise on the sum, for which
-    `steps` made the layer's steps: a/sigma and b are powers of two, so that only the logarithm's error is rounded.
+    An integer 1 of bias contributions, a, is 2^j/b grid steps. `deviation` is sigma > 0, for which `steps` made the
+    layer's steps.
     """
+    # a/sigma and b are powers of two, so that only the logarithm's error is rounded
     return round(math.log2(step.contribution * step.input / deviation)) + GRID_BITS
 
 
 def largest_noise(trial: Trial) -> float:
-    """Return the largest noise, over C, whose grid divides the steps of every layer: a b of weights, a of biases."""
+    """Return the largest noise, over a record's largest contribution, whose grid divides every layer's a b and a."""
+    # the grid of noise 1 is 1/2^40; a larger noise has a grid as many times as coarse
     return 2.0 ** min(grid_exponent(step, 1.0) - max(0, round(math.log2(step.input)))
                       for step in steps(trial, 1.0, 1.0))

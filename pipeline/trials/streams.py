@@ -17,7 +17,7 @@ STREAMS = ("split", "init", "feedback", "sampling", "noise", "release", "audit",
 
 
 def sequence(seed: int, stream: str, *step: int) -> np.random.SeedSequence:
-    """Return the seed of a trial's stream; with `step`, of a stream that restarts at every step."""
+    """Return the seed of a trial's stream, one of `STREAMS`; with `step`, of a stream for that step alone."""
     return np.random.SeedSequence(seed, spawn_key=(STREAMS.index(stream), *step))
 
 

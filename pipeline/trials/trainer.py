@@ -32,7 +32,7 @@ SEED, OWN = "seed", "own"
 
 
 class Trainer(Part):
-    """The configuration's view of a trainer."""
+    """A trainer's settings, the parts that it brings, and what it states of its privacy."""
 
     built_in: ClassVar[bool] = False  # whether it trains this package's networks, many trials at once
     brings: ClassVar[Mapping[str, type[Part]]] = {}  # by slot, the part that its trials always have
@@ -49,7 +49,7 @@ class Trainer(Part):
     step: ClassVar[staticmethod[..., Any] | None] = None  # releases one step, for its audit
 
     def stated_event(self, trial: Trial) -> Any:
-        """Return the privacy event (`dp_accounting.DpEvent`) that the trainer states for a trial with its noise."""
+        """Return the `DpEvent` of a step or epoch (`per`) that the trainer states for a calibrated trial."""
         if self.event is None:
             raise ConfigError(f"event: trainer '{self.name}' states none, so nothing can be accounted for")
         return self.event(trial)
@@ -59,7 +59,7 @@ class Trainer(Part):
         raise NotImplementedError
 
     def layers(self, trial: Trial) -> tuple[LayerShape, ...]:
-        """Return the shapes of the trained layers, as far as they are known."""
+        """Return the shapes of the trained layers; of a user's trainer stand-ins with as many parameters, if known."""
         raise NotImplementedError
 
 
@@ -70,6 +70,7 @@ class BuiltIn(Trainer):
     built_in = True
 
     def run(self, trial: Trial) -> str:
+        """Return that of a user's network, else of the arithmetic."""
         return trial.parts.network.runs or trial.parts.arithmetic.works
 
     def layers(self, trial: Trial) -> tuple[LayerShape, ...]:
@@ -120,6 +121,7 @@ class _Stated(_TrainerPart, mechanism.Mechanism):
 
     @classmethod
     def noise_setting(cls, fields: Mapping[str, Any]) -> str:
+        """Return `epsilon=3` for a target, else the setting that scales noise (`z=1.1`), `stated` or `non-private`."""
         if target := fields.get("target_epsilon"):
             return f"epsilon={target:g}"
         trainer = PARTS["trainer"].get(fields["trainer"], Trainer)  # the default is for a trainer that is not loaded
@@ -187,7 +189,7 @@ class External(Trainer):
 
 
 def check_packages(trial: Trial) -> None:
-    """Refuse a trainer if a package that it requires is not installed on this host."""
+    """Refuse a trial if a package that its trainer requires is not installed on this host."""
     for package in trial.parts.trainer.requires:
         if importlib.util.find_spec(package) is None:
             raise ConfigError(f"trainer: '{trial.trainer}' needs the package '{package}', which is not installed on "
@@ -195,7 +197,7 @@ def check_packages(trial: Trial) -> None:
 
 
 def is_stated(algorithm: str) -> bool:
-    """Whether an algorithm is a trainer with a stated epsilon."""
+    """Whether an algorithm is the name of a loaded user's trainer whose epsilon, if any, is only stated."""
     cls = PARTS["trainer"].get(algorithm)
     return cls is not None and not cls.built_in and cls.parameters is None
 

@@ -21,7 +21,7 @@ Written = tuple["TrialConfig", Mapping[str, str]]  # a trial, and the place in t
 
 
 def check_used(trials: Sequence[TrialConfig]) -> None:
-    """Refuse a setting that differs from its default in some trials but is used by none of them."""
+    """Refuse a setting that is not at its default in some trials, and that all of these ignore."""
     for name in sorted({name for trial in trials for name in trial.ignored}):
         given = [trial for trial in trials if getattr(trial, name) != SETTINGS[name].default]
         if given and all(name in trial.ignored for trial in given):
@@ -34,7 +34,7 @@ def check_written(entries: Iterable[tuple[str, str, Any]], trials: Sequence[Writ
     accepted = set()  # places whose entry has an effect, or may be written without one
     for trial, places in trials:
         for field, place in places.items():
-            entry = re.sub(r"\[\d+\]$", "", place)  # a grid's values are one entry
+            entry = re.sub(r"\[\d+\]$", "", place)  # a grid's values, `grid.sigma[2]`, are one entry
             trials_by_place.setdefault(entry, []).append(trial)
             if field in trial.used() or (not place.startswith("search.") and field not in trial.ignored):
                 accepted.add(entry)
@@ -48,7 +48,7 @@ def check_written(entries: Iterable[tuple[str, str, Any]], trials: Sequence[Writ
 
 
 def ignored(trials: Sequence[Written]) -> str:
-    """Return which trials ignore which written fields, for example `sigma, tau_h by 3 trials of mechanism none`."""
+    """Return which trials ignore which written fields: `sigma, tau_h by 3 trials of mechanism none`; empty for none."""
     ignoring: dict[str, list[int]] = {}  # field -> the trials that ignore it, by index
     for index, (trial, places) in enumerate(trials):
         for field in (field for field in places if field in trial.ignored):  # a preset's settings are not written
@@ -77,7 +77,7 @@ def why_unused(field: str, trials: Sequence[TrialConfig]) -> str:
     """Return `field: is not used with ..., got ...; use ...`, for trials that all ignore the field."""
     trial = trials[0]
     declared = SETTINGS[field] if field in SLOTS else next(
-        (part.__dataclass_fields__[field] for part in trial.parts if declares(part, field)), None)
+        (part.__dataclass_fields__[field] for part in trial.parts if declares(part, field)), None)  # None: of no part
     missing = unmet(declared, trial) if declared else []
     reasons = [need.actual(trial) for need in missing]
     remedies = [" with ".join(need.text for need in missing)] if missing else []
