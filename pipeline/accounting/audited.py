@@ -100,6 +100,7 @@ def one_run_audit(included: np.ndarray, scores: np.ndarray, r: int, delta: float
     """Return the audit that guesses the r/2 canaries with the highest scores in, and the r/2 with the lowest out.
 
     `included` [m] says which canaries took part, `scores` [m] how much they seem to; `delta` and `p` as in `one_run`.
+    It holds if every canary took part by a fair coin of its own, and `r` was fixed before the scores were seen.
     """
     included, scores = np.asarray(included), checked("scores", scores)
     if included.dtype != bool or included.shape != scores.shape:

@@ -103,7 +103,10 @@ def agree(got: Value, expected: Value, rtol: float) -> bool:
 
 
 def _network_epsilon(bound: str, layers: list[list[int]], T: int, delta: float, m: int, **constants: float) -> Value:
-    """Return epsilon of T steps of a network with layers (n_in, n_out), and the Renyi order that attains it."""
+    """Return `claimed.network_epsilon` (no guarantee) of layers (n_in, n_out) by the bound of this name in `BOUNDS`.
+
+    `constants` are sigma, tau_B and the other fields of `claimed.Layer`, equal in all layers.
+    """
     epsilon, alpha = claimed.network_epsilon(
         BOUNDS[bound], [claimed.Layer(n_in, n_out, **constants) for n_in, n_out in layers], T, delta, m)
     return {"epsilon": epsilon, "alpha": alpha}

@@ -296,7 +296,7 @@ def _note(trial: TrialConfig, variant: Variant, convention: str) -> str:
              "share their noise, biases not counted"]
     if convention == "epochs" and trial.parts.sampler.amplified:
         parts.append(f"T = epochs presupposes a partition per epoch, which {trial.sampler} is not")
-    if trial.matmul_precision != "float32":
+    if trial.matmul_precision != "float32":  # no formula needs this assumption, so that `_missing` does not tell it
         parts.append(f"{EXACT}: fails")
     if variant.trusts:
         parts.append(f"assumed, not enforced: {', '.join(variant.trusts)}")

@@ -272,12 +272,15 @@ def loss_distribution(event: PrivacyEvent, interval: float | None = None) -> cur
 
 
 def pld_epsilon(losses: curves.LossDistribution, delta: float, steps: int) -> float:
-    """Return epsilon of `steps` composed steps, never below the true one; refuse a delta that rounding could reach."""
+    """Return epsilon at delta of losses that are composed of `steps` distributions, and never less than the true one.
+
+    A delta that rounding errors could reach is refused.
+    """
     min_delta = steps * MIN_DELTA_PER_STEP
     if delta < min_delta:
         raise UnsupportedAccounting(f"delta: must be at least {min_delta:.3g} for a privacy-loss distribution of "
                                     f"{steps} steps, below which its rounding errors count, got {delta:.3g}; use a "
-                                    "larger one, or an accountant other than pld")
+                                    "larger one, or fewer steps")
     # Composition by Fourier transforms misplaces up to steps x 2^-53 of probability, as measured against exact Gaussian
     # compositions of up to 10^6 steps. This is about ten times as much.
     rounding_margin = min_delta / 10

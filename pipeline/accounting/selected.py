@@ -58,7 +58,8 @@ def selected_by_random_stopping(events: Sequence[PrivacyEvent], delta: float, me
     """Return epsilon of publishing only the best of K trials, each drawn at random from the candidates.
 
     K is drawn before any result is seen, from the distribution with this shape and mean (see `experiment.stopping`).
-    There is one event per candidate, and in `scores` mu of its noisy validation scores; empty: not covered.
+    There is one event per candidate. `scores` has mu (Gaussian DP) of all noisy validation scores of each, in this
+    order; it is empty if the guarantee does not cover scores.
     """
     relation, sampler = _common_value(events, "relation"), _common_value(events, "sampler")
     check_delta(delta)
@@ -68,8 +69,13 @@ def selected_by_random_stopping(events: Sequence[PrivacyEvent], delta: float, me
         raise ValueError(f"shape: must be >= 0, got {shape}")
     value = math.inf
     if not any(event.noiseless for event in events):
-        accountants = [RdpAccountant(neighboring_relation=event.neighbours).compose(event.run)
-                       for event in dict.fromkeys(events)]  # each once
+        accountants = []
+        for event in dict.fromkeys(events):  # each once
+            accountant = RdpAccountant(neighboring_relation=event.neighbours)
+            if not accountant.supports(event.run):
+                raise UnsupportedAccounting("selection.rule: 'random_stopping' needs candidates whose Renyi divergence "
+                                            f"is known, got {event.step}; use rule 'composition'")
+            accountants.append(accountant.compose(event.run))
         orders = accountants[0].orders
         # A trial is a random candidate, published with it, so its divergence is at most the largest of any candidate. A
         # record is in training or in validation of a trial, so the larger of the two counts.

@@ -83,7 +83,8 @@ def heatmap(trials: Sequence[TrialConfig], metric: str) -> str:
     grid_trials = [trial for trial in trials if in_heatmap(trial)]
     n_sigmas, n_bounds = len({trial.sigma for trial in grid_trials}), len({trial.tau_h for trial in grid_trials})
     if min(n_sigmas, n_bounds) < 2:
-        return ("needs trials with mechanism photonic, at two values or more of both sigma and tau_h, got sigma "
+        return ("needs trials with mechanism photonic and a given sigma (no target_label_epsilon, no projector "
+                "opu_physical), at two values or more of both sigma and tau_h, got sigma "
                 f"{_values(grid_trials, 'sigma')} and tau_h {_values(grid_trials, 'tau_h')}")
     reason = without_choice(grid_trials, lambda trial: (trial.algorithm, trial.sigma, trial.tau_h),
                             "algorithm, sigma and tau_h")

@@ -25,8 +25,9 @@ class Feedback(Part):
 
     def check(self, trial: Trial) -> None:
         """Refuse projectors that the algorithm does not accept."""
+        hint = "algorithm 'pdfa' is tdfa through an OPU" if self.ternary and not self.optical else ""
         refuse(trial.projector not in self.projectors, "projector", f"{self.name} takes {listed_or(self.projectors)}",
-               f"'{trial.projector}' (tdfa through an OPU is called pdfa)")
+               f"'{trial.projector}'", hint)
 
 
 class _BuiltIn(Feedback):

@@ -54,7 +54,7 @@ class ConfigError(UserError, ValueError):
 
 
 def refuse(condition: object, field: str, must: str, got: object, use: str = "") -> None:
-    """Raise `ConfigError(field, must, got, use)` if the condition holds; the words are computed even if it does not."""
+    """Raise `ConfigError(field, must, got, use)` if the condition holds; arguments are evaluated in any case."""
     if condition:
         raise ConfigError(field, must, got, use)
 

@@ -23,8 +23,8 @@ KINDS = {
         "neighbouring training sets apart no better than (ε, δ)-differential privacy permits. It covers one trial, not "
         "the choice among trials.", "features and labels", composes=True, noise=_TARGET),
     "selected": Kind(
-        True, "As certified, and it also covers having picked the best trial of the sweep. It does not cover the "
-        "validation scores by which that trial was picked.", "features and labels"),
+        True, "As certified, and it also covers having picked the best trial of the sweep. It covers the validation "
+        "scores by which that trial was picked only if its note says so.", "features and labels"),
     "stated": Kind(
         False, "Accounted for here, of a mechanism that its trainer states and nobody here checked. If what is stated "
         "holds, features and labels are protected as by certified; if not, nothing is guaranteed.",

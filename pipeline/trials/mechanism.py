@@ -11,7 +11,8 @@ from pipeline.trials.fields import ConfigError, listed_or, refuse
 from pipeline.trials.part import Part, again, names_with, part, parts_of, setting
 
 MIN_NOISE_OVER_C = 0.2  # least noise_multiplier above 0
-# Least delta per composed step of a privacy-loss distribution: ten times the possible rounding error.
+# Least delta per composed step of a privacy-loss distribution: ten times what `accounting.event.pld_epsilon` takes
+# off for rounding, which is about ten times the rounding error that was measured.
 MIN_DELTA_PER_STEP = 1e-14
 LARGEST_NUMBER = 1e100  # largest noise multiplier: float64 has no squares of much larger numbers
 MIN_LABEL_EPSILON = 1e-3  # least target_label_epsilon above 0
@@ -142,9 +143,10 @@ class Photonic(Mechanism):
 
     def kind(self, trial: Trial) -> str:
         """Return `label` if every layer's error gets noise, so that the label epsilon is finite; else an empty text."""
-        if trial.physical:  # the device's noise is on projections; the output layer's error is one only if joint
+        if trial.physical:  # the device's noise is on what it projects: with `joint_release` also the output's error
             return "label" if self.joint_release else ""
-        has_noise = self.target_label_epsilon or self.sigma
+        has_noise = bool(self.target_label_epsilon or self.sigma)
+        # In back-propagation noise enters once, at the output's error, from which every layer's error follows.
         on_every_layer = self.output_noise or trial.parts.feedback.exact
         return "label" if has_noise and on_every_layer else ""
 

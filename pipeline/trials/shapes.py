@@ -103,7 +103,10 @@ def dense_shapes(sizes: Sequence[int]) -> tuple[DenseShape, ...]:
 
 
 def conv_shapes(image: tuple[int, int, int], channels: Sequence[int], kernel: int) -> tuple[ConvShape, ...]:
-    """Return a convolution for each number of filters in `channels`, the first of `image` (channels, rows, columns)."""
+    """Return a convolution for each number of filters in `channels`.
+
+    The first takes `image` (channels, rows, columns), each other the pooled output of the one before it.
+    """
     shapes = []
     for filters in channels:
         shapes.append(ConvShape(*image, filters, kernel))

@@ -72,9 +72,9 @@ def signal_steps(trial: Trial) -> tuple[float, ...]:
 
 
 def steps(trial: Trial, bound: float, deviation: float) -> list[Steps]:
-    """Return the steps of every layer, for contributions of norm <= `bound` and noise of this standard deviation.
+    """Return b, s and a (see the module) of every layer, for contributions of norm <= `bound`.
 
-    Both have one unit, in which contributions' steps come out. A deviation of 0 stands for no noise.
+    `deviation` is that of the noise on their sum, in the unit of `bound`, which a has too; 0 without noise.
     """
     sizes = trial.layer_sizes
     unit = deviation or bound  # a contribution's step is a power of two times the noise, so that noise lies on its grid
@@ -93,6 +93,7 @@ def steps(trial: Trial, bound: float, deviation: float) -> list[Steps]:
         # Bounds on the norms of a record's signal, over `bound`, and of its input h. Without separate bounds the whole
         # contribution is clipped to `bound`, and so the signal to that over ||(h, 1)||.
         signal_bound, input_bound = bounds[layer - 1] if bounds else (1 / math.hypot(norm, 1), math.inf)
+        # H keeps its length: where ||h|| exceeds its bound, the signal is shortened in its place.
         largest_norm = bound * signal_bound * min(1.0, input_bound / norm)
         largest_component = largest_norm * min(1.0, PEAK_OVER_RMS / math.sqrt(width))
         contribution_step = unit * power_of_two(largest_component / (LARGEST * unit))

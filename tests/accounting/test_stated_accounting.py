@@ -29,8 +29,8 @@ from pipeline.accounting.certified import certified_epsilons, one_step, with_noi
 from pipeline.accounting.curves import gdp_eps
 from pipeline.accounting.dp_events import hashable
 from pipeline.accounting.evaluations import check_evaluations, selected_epsilon
-from pipeline.accounting.event import NEIGHBOURS, PrivacyEvent, composed_epsilon
-from pipeline.accounting.selected import selected_by_composition
+from pipeline.accounting.event import NEIGHBOURS, PrivacyEvent, UnsupportedAccounting, composed_epsilon
+from pipeline.accounting.selected import selected_by_composition, selected_by_random_stopping
 from pipeline.experiment.stopping import Selection
 from pipeline.sweep.trainers import check_trainers
 from pipeline.trials.fields import ConfigError, UserError
@@ -118,6 +118,13 @@ def test_pure_mechanisms_cost_their_epsilon_under_either_relation(event, least, 
     (PoissonSampledDpEvent(0.1, LaplaceDpEvent(2.0)), set())])
 def test_accountants_of_replace_one(event, taken):
     assert set(values(event, "replace-one")) == taken
+
+
+def test_random_stopping_refuses_a_candidate_without_a_known_renyi_divergence():
+    event = PrivacyEvent(hashable(DiscreteLaplaceDpEvent(0.5, 1)), 1, 1, "add/remove")
+    assert event.accountants == ("pld",)
+    with pytest.raises(UnsupportedAccounting, match="needs candidates whose Renyi divergence is known, got "):
+        selected_by_random_stopping([event], 1e-5, mean=2)
 
 
 @pytest.mark.parametrize(("q", "z"), [(0.3, 2.0), (64 / 1293, 0.6)])
