@@ -18,7 +18,7 @@ from analysis.text import NO_VALUE
 from pipeline.trials.camera import camera_of
 
 if TYPE_CHECKING:
-    from pipeline.auditing.device import Characterisation, Quantity
+    from pipeline.auditing.device import Characterisation
 
 SUSPICIOUS = 5.0  # standard errors from the value of an ideal device
 SHOWN = 2000  # points in the scatter plot
@@ -27,16 +27,12 @@ SHOWN = 2000  # points in the scatter plot
 def table(measured: Characterisation) -> pd.DataFrame:
     """Return one row per measured quantity, with columns quantity, value, standard_error, ideal and z.
 
-    z is the distance of value and ideal in standard errors.
+    z is the distance of value and ideal in standard errors; NaN without an error.
     """
-    rows = [{"quantity": quantity.name, "value": quantity.value, "standard_error": quantity.error,
-             "ideal": quantity.ideal, "z": _z(quantity)} for quantity in measured.quantities]
-    return pd.DataFrame(rows)
-
-
-def _z(quantity: Quantity) -> float:
-    """Return the distance of a quantity from that of an ideal device, in standard errors; NaN without an error."""
-    return (quantity.value - quantity.ideal) / quantity.error if quantity.error > 0 else math.nan
+    rows = [(quantity.name, quantity.value, quantity.error, quantity.ideal,
+             (quantity.value - quantity.ideal) / quantity.error if quantity.error > 0 else math.nan)
+            for quantity in measured.quantities]
+    return pd.DataFrame(rows, columns=["quantity", "value", "standard_error", "ideal", "z"])
 
 
 def as_text(measured: Characterisation) -> str:
@@ -44,7 +40,8 @@ def as_text(measured: Characterisation) -> str:
     rows = list(table(measured).itertuples(index=False))
     matrix = "known" if measured.known else "estimated from as many batches before"
     quantities = Table.of(["quantity", "value", "standard error", "ideal", "z"],
-                          [[name, *map(_cell, numbers)] for name, *numbers in rows])
+                          [[name, *(NO_VALUE if math.isnan(number) else f"{number:.4g}" for number in numbers)]
+                           for name, *numbers in rows])
     parts: list[str | Table] = [
         f"# Projector `{measured.trial.projector}`",
         f"{measured.repeats} batches of {measured.records} ternary errors with one +1 and one -1, on {measured.pixels} "
@@ -59,10 +56,6 @@ def as_text(measured: Characterisation) -> str:
     suspicious = ", ".join(row.quantity for row in rows if abs(row.z) > SUSPICIOUS) or "nothing"
     parts += [f"More than {SUSPICIOUS:g} standard errors from an ideal device: {suspicious}.", "![](device.svg)"]
     return markdown(*parts)
-
-
-def _cell(value: float) -> str:
-    return NO_VALUE if math.isnan(value) else f"{value:.4g}"
 
 
 def figure(measured: Characterisation) -> Figure:

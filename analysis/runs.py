@@ -14,7 +14,16 @@ import pandas as pd
 from pipeline.accounting.certified import with_noise
 from pipeline.experiment.experiment import Experiment
 from pipeline.experiment.factors import differing
-from pipeline.tracking.artifacts import DONE, DRAWS, EARLIER, TrackedRun, is_setting, missing_extension, param_value
+from pipeline.tracking.artifacts import (
+    CALIBRATED,
+    DONE,
+    DRAWS,
+    EARLIER,
+    TrackedRun,
+    is_setting,
+    missing_extension,
+    param_value,
+)
 from pipeline.tracking.reader import Reader
 from pipeline.trials.config import TrialConfig, settings
 from pipeline.trials.datasets import DATASET_LABELS as DATASET_LABELS
@@ -55,17 +64,24 @@ def load_runs(store: Reader, trials: Sequence[TrialConfig] | None = None, source
 
 def frame_of(runs: Sequence[TrackedRun], trials: Sequence[TrialConfig] | None = None, source: object = "FILE"
              ) -> pd.DataFrame:
-    """Return a sweep's runs, one row per trial.
+    """Return a sweep's runs, one row per trial, with the columns of `analysis.load_runs`.
 
-    Columns: trial_key, status, run_id, every setting (empty if it does not apply to the trial), `setting`
-    ('non-private', sigma as text, 'label_epsilon=3', 'epsilon=3' or 'z=1.1'), `trial` (the `TrialConfig` with its
-    recorded noise; None if it cannot be composed here, see `trials_of`), the latest value of every metric by its MLflow
-    name, the tags `privacy.*`, `optics.*` and git_commit. Accuracies are fractions. With `trials`, only these are
-    returned, in this order; all must have ended (`MissingTrials`). A trial must not have two runs (`DuplicateTrials`).
-    `source` is the experiment file, for the message.
+    `trial` is the `TrialConfig` with its recorded noise; None if it cannot be composed here, see `trials_of`. With
+    `trials`, only these are returned, in this order; all must have ended (`MissingTrials`). A trial must not have two
+    runs (`DuplicateTrials`). `source` is the experiment file, for the message.
     """
     if trials is not None:
-        runs = _runs_of(runs, trials, source)
+        configs = {config.trial_key: config for config in trials}
+        runs = [run for run in runs if run.trial_key in configs]
+        ended = {run.trial_key for run in runs if run.status in DONE}
+        missing = [config for key, config in configs.items() if key not in ended]
+        if missing:
+            names = ", ".join(f"{run_name(config)} ({config.trial_key})" for config in missing[:5])
+            names += f" and {len(missing) - 5} more" if len(missing) > 5 else ""
+            raise MissingTrials(f"{len(ended)} of {len(configs)} trials are finished; missing: {names} "
+                                f"(run `photonic sweep {source}`)")
+        ranks = {key: rank for rank, key in enumerate(configs)}
+        runs = sorted(runs, key=lambda run: ranks[run.trial_key])
     duplicates = [key for key, count in Counter(run.trial_key for run in runs).items() if count > 1]
     if duplicates:
         ids = ", ".join(run.run_id for run in runs if run.trial_key in duplicates)
@@ -75,21 +91,6 @@ def frame_of(runs: Sequence[TrackedRun], trials: Sequence[TrialConfig] | None = 
     frame = pd.DataFrame([row_of(run) for run in runs])
     other_columns = [name for name in sorted(frame.columns) if name not in first_columns]
     return frame.reindex(columns=first_columns + other_columns)
-
-
-def _runs_of(runs: Sequence[TrackedRun], trials: Sequence[TrialConfig], source: object) -> list[TrackedRun]:
-    """Return the runs of these trials, in their order; arguments and errors as in `frame_of`."""
-    configs = {config.trial_key: config for config in trials}
-    runs = [run for run in runs if run.trial_key in configs]
-    ended = {run.trial_key for run in runs if run.status in DONE}
-    missing = [config for key, config in configs.items() if key not in ended]
-    if missing:
-        names = ", ".join(f"{run_name(config)} ({config.trial_key})" for config in missing[:5])
-        names += f" and {len(missing) - 5} more" if len(missing) > 5 else ""
-        raise MissingTrials(f"{len(ended)} of {len(configs)} trials are finished; missing: {names} "
-                            f"(run `photonic sweep {source}`)")
-    ranks = {key: rank for rank, key in enumerate(configs)}
-    return sorted(runs, key=lambda run: ranks[run.trial_key])
 
 
 def setting_names() -> list[str]:
@@ -134,10 +135,9 @@ def with_trials(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def trials_of(runs: pd.DataFrame) -> list[TrialConfig]:
-    """Return the trials of runs, with the noise that they were trained with.
+    """Return the trials of runs, with the noise that they were trained with: the column `trial`, else their settings.
 
-    They are the column `trial`. A frame without it, for example from `runs.csv`, has their settings as columns. A run
-    whose trial cannot be composed here is refused (`ReportError`); nothing may leave it out in silence.
+    A run whose trial cannot be composed here is refused (`ReportError`); nothing may leave it out in silence.
     """
     if TRIAL not in runs:
         return [_trial_of(row) for row in runs.to_dict("records")]
@@ -159,14 +159,12 @@ def such(runs: pd.DataFrame, question: Callable[[TrialConfig], Any]) -> pd.DataF
 
 
 def _trial_of(row: Mapping[str, Any]) -> TrialConfig:
-    """Return the trial of a row of settings; errors as in `trials_of`.
-
-    A data frame has other number types, for example floats for integers. Beside a target epsilon, `runs.csv` has the
-    calibrated noise.
-    """
+    """Return the trial of a row of settings; errors as in `trials_of`."""
+    # A data frame has other number types, for example floats for integers.
     kinds: dict[str, Any] = {name: type(SETTINGS[name].default) for name in setting_names()}
     kinds |= dict.fromkeys(_tuples(), _tuple)
     values = {name: kind(row[name]) for name, kind in kinds.items() if not is_missing(row.get(name))}
+    # Beside a target epsilon, `runs.csv` has the calibrated noise.
     noise = {level: values.pop(level) for level, target in NOISE.items() if values.get(target) and values.get(level)}
     try:
         trial = TrialConfig.from_mapping(values)
@@ -243,8 +241,7 @@ def noise_sources(runs: pd.DataFrame) -> pd.Series:
 
 def by_noise(settings: Sequence[str]) -> list[str]:
     """Return distinct noise settings, sorted: non-private, sigmas, targets (certified, label), noise multipliers."""
-    def sort_key(setting: str) -> tuple[bool, str, float]:
-        """Return (whether it has a value, its name, its value); a sigma has no name."""
+    def sort_key(setting: str) -> tuple[bool, str, float]:  # whether it has a value, its name (a sigma has none), value
         if setting in ("", NON_PRIVATE, STATED):
             return False, "", 0.0  # first
         name, _, number = setting.rpartition("=")
@@ -299,20 +296,6 @@ def require_seeds_alone(runs: pd.DataFrame, place: str, which: str) -> None:
         raise MixedTrials(f"{place}: only the seed may differ between trials that {which}, got {values}")
 
 
-def _noise_in_place_of_targets(run: TrackedRun) -> dict[str, float]:
-    """Return noise settings that replace a trial's target epsilon, if it cost more because noise was drawn repeatedly.
-
-    They are the calibrated noise, and 0 for the target. For a trial with one draw, nothing is replaced.
-    """
-    if int(run.tags.get(DRAWS, 1)) == 1:
-        return {}
-    replaced: dict[str, float] = {}
-    for noise, target in (("noise_multiplier", "target_epsilon"), ("sigma", "target_label_epsilon")):
-        if f"calibrated.{noise}" in run.tags:
-            replaced |= {noise: float(run.tags[f"calibrated.{noise}"]), target: 0.0}
-    return replaced
-
-
 def earlier_epochs(runs: pd.DataFrame) -> dict[str, int]:
     """Return trial_key -> epochs released by earlier draws of its secret noise, for trials with such draws."""
     if EARLIER not in runs:
@@ -328,7 +311,11 @@ def row_of(run: TrackedRun) -> dict[str, Any]:
     fields = {name: float("nan") if name in numbers else None for name in setting_names()} | params
     known = run.trial.canonical() if run.trial else {name: 0 if name in numbers else None for name in fields} | params
     mechanism = PARTS["mechanism"].get(known["mechanism"], Mechanism)  # an extension's may not be imported
-    setting = mechanism.noise_setting(known | _noise_in_place_of_targets(run)).removeprefix("sigma=")
+    if int(run.tags.get(DRAWS, 1)) > 1:  # noise that was drawn repeatedly cost more than its target
+        for level, target in NOISE.items():
+            if (tag := f"{CALIBRATED}{level}") in run.tags:
+                known = known | {level: float(run.tags[tag]), target: 0.0}
+    setting = mechanism.noise_setting(known).removeprefix("sigma=")
     tags = {name: text for name, text in run.tags.items()
             if name.startswith(("privacy.", "optics.")) or name == "git_commit"}
     identity = {"trial_key": run.trial_key, "status": run.status, "run_id": run.run_id}

@@ -31,13 +31,10 @@ class MeanInterval(NamedTuple):
 
 
 def mean_interval(values: Sequence[float], confidence: float = 0.95) -> MeanInterval:
-    """Return the mean over seeds with Student's t interval: mean +- t_{n-1} s/sqrt(n).
+    """Return the mean over seeds with Student's t interval: mean +- t_{n-1} s/sqrt(n); values must be finite, n >= 1.
 
     For normal values its coverage is exact for any n. A percentile bootstrap of two or three values covers the true
     mean half or three quarters of the time.
-
-    Raises:
-        ValueError: for no value, or one that is not finite.
     """
     sample = np.asarray(values, dtype=float)
     if sample.ndim != 1 or sample.size == 0 or not np.isfinite(sample).all():
@@ -53,11 +50,7 @@ def bootstrap_interval(values: Sequence[float], confidence: float = 0.95, resamp
     """Return the mean over seeds with the interval of the percentile bootstrap (Efron 1979).
 
     The interval has quantiles of means of n values drawn with replacement. Up to n = 5 all n^n draws are enumerated;
-    above, a fixed set of `resamples` draws. It assumes no distribution. But for n = 2 or 3 it is the range of the
-    values, which covers the mean of normal values half or three quarters of the time: use `mean_interval` there.
-
-    Raises:
-        ValueError: as `mean_interval`.
+    above, a fixed set of `resamples` draws. It assumes no distribution; for n = 2 or 3 use `mean_interval`.
     """
     mean, _, _, n = mean_interval(values)
     if n == 1:
@@ -71,9 +64,6 @@ def welch_interval(a: Sequence[float], b: Sequence[float], confidence: float = 0
     """Return the difference of the means of two independent samples, b - a, with Welch's t interval (Welch 1947).
 
     n is the smaller sample's; low and high are NaN if a sample has one value.
-
-    Raises:
-        ValueError: as `mean_interval`.
     """
     mean_a, mean_b = mean_interval(a), mean_interval(b)
     with warnings.catch_warnings(action="ignore", category=RuntimeWarning):  # for equal values or a single one
@@ -84,13 +74,9 @@ def welch_interval(a: Sequence[float], b: Sequence[float], confidence: float = 0
 def accuracy_error(values: Sequence[float], level: float, records: int) -> float:
     """Return the standard error of a mean accuracy over seeds with common test records: sqrt(s^2/n + p(1 - p)/records).
 
-    s is the standard deviation over seeds. All seeds share the sampling error of the test records, so s does not
-    contain it; it is p(1 - p)/records, the variance of a share p.
-
-    Args:
-        values: accuracies of n seeds, fractions; with fewer than two, s^2/n is left out.
-        level: p, the accuracy for this error, a fraction.
-        records: number of test records.
+    s is the standard deviation of the values of n seeds, fractions; with fewer than two, s^2/n is left out. All seeds
+    share the sampling error of the test records, so s does not contain it; it is p(1 - p)/records, the variance of a
+    share p, the `level`.
     """
     seed_variance = np.var(values, ddof=1) / len(values) if len(values) > 1 else 0.0
     sampling_variance = level * (1 - level) / records
@@ -98,29 +84,16 @@ def accuracy_error(values: Sequence[float], level: float, records: int) -> float
 
 
 def difference_of(a: pd.Series, b: pd.Series) -> tuple[MeanInterval, str]:
-    """Return mean(b) - mean(a) with its 95% t interval, and the method: paired for equal seeds, else Welch's.
-
-    Args:
-        a, b: values, with seeds as their index.
-    """
+    """Return mean(b) - mean(a) with its 95% t interval, and its method: paired for an equal index, else Welch's."""
     if sorted(a.index) == sorted(b.index) and a.index.is_unique:
         return mean_interval(b - a), PAIRED
     return welch_interval(a, b), WELCH
 
 
 def summarize(values: Sequence[float], minimum: float = -np.inf, maximum: float = np.inf) -> dict[str, float]:
-    """Return the columns of a mean in tidy tables: `SUMMARY`.
+    """Return the columns of a mean in tidy tables, `SUMMARY`: mean, n, 95% t interval and 95% bootstrap interval.
 
-    They are the mean, the 95% t interval (`half_width`, `low`, `high`), the 95% bootstrap interval (`bootstrap_low`,
-    `bootstrap_high`) and n.
-
-    Args:
-        values: the values.
-        minimum, maximum: range of the quantity. `low` and `high` are clipped to it, which loses no coverage;
-            `half_width` is not changed.
-
-    Raises:
-        ValueError: as `mean_interval`.
+    `low` and `high` are clipped to the range of the quantity, which loses no coverage; `half_width` is not changed.
     """
     t_interval, bootstrap = mean_interval(values), bootstrap_interval(values)
     low, high = np.clip([t_interval.low, t_interval.high], minimum, maximum).tolist()

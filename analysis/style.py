@@ -14,11 +14,11 @@ import numpy as np
 import pandas as pd
 import seaborn as sns
 from matplotlib import font_manager, rc_context
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 from matplotlib.gridspec import GridSpec
-from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
 from matplotlib.ticker import NullLocator
 from matplotlib.transforms import ScaledTranslation
@@ -42,9 +42,9 @@ class _Looks(dict[str, Any]):  # Any: a matplotlib colour, marker or line
         return self.spare[extension_number % len(self.spare)]
 
 
-_COLORS = sns.color_palette("colorblind")
-PALETTE = _Looks({"softmax": _COLORS[7], "bp": _COLORS[0], "dfa": _COLORS[2], "tdfa": _COLORS[4], "pdfa": _COLORS[3],
-                  "hybrid": _COLORS[1]}, [*_COLORS[5:7], *_COLORS[8:]])
+COLORS = sns.color_palette("colorblind")
+PALETTE = _Looks({"softmax": COLORS[7], "bp": COLORS[0], "dfa": COLORS[2], "tdfa": COLORS[4], "pdfa": COLORS[3],
+                  "hybrid": COLORS[1]}, [*COLORS[5:7], *COLORS[8:]])
 # Colour is never the only difference. In learning curves, as in the papers, a dashed line is a trial without privacy.
 MARKERS = _Looks({"softmax": "p", "bp": "o", "dfa": "s", "tdfa": "D", "pdfa": "^", "hybrid": "v"}, "PX<>h")
 LINES = _Looks({"softmax": (0, (3, 1, 1, 1)), "bp": "-", "dfa": (0, (6, 1.5)), "tdfa": (0, (6, 1.5, 1, 1.5)),
@@ -60,19 +60,12 @@ _NO_DATE: dict[str, dict[str, None]] = {"svg": {"Date": None}, "pdf": {"Creation
 
 @dataclass(frozen=True)
 class Files:
-    """How figures are written.
+    """How figures are written."""
 
-    Attributes:
-        formats: of `FORMATS`; a page has the SVG, which is always among the files.
-        width: of every figure in inches, with legends below; 0 for its own width, with legends beside.
-        font: family; empty for that of matplotlib.
-        labels: names of algorithms in place of their own.
-    """
-
-    formats: tuple[str, ...] = ("svg", "pdf", "png")
-    width: float = 0.0
-    font: str = ""
-    labels: Mapping[str, str] = field(default_factory=dict)
+    formats: tuple[str, ...] = ("svg", "pdf", "png")  # of `FORMATS`; the SVG, which a page has, is always written
+    width: float = 0.0  # of every figure in inches, with legends below; 0 for its own width, with legends beside
+    font: str = ""  # family; empty for that of matplotlib
+    labels: Mapping[str, str] = field(default_factory=dict)  # names of algorithms in place of their own
 
     def __post_init__(self) -> None:
         refuse(unknown := [name for name in self.formats if name not in FORMATS], "--format",
@@ -101,38 +94,38 @@ def written_as(files: Files) -> Iterator[None]:
 
 @contextmanager
 def theme() -> Iterator[None]:
-    """Apply the style of all figures: ticks, and paper-sized text that stays text in SVG and PDF."""
+    """Apply the style of all figures: no frame, and paper-sized text that stays text in SVG and PDF."""
     output: dict[Any, Any] = {
+        "axes.spines.right": False, "axes.spines.top": False, "legend.frameon": False,
         "svg.fonttype": "none", "pdf.fonttype": 42,  # text, not outlines
         "svg.hashsalt": "photonic",  # equal figures get equal files
         "savefig.dpi": 300, **({"font.family": _files.font} if _files.font else {})}
-    with rc_context({**sns.axes_style("ticks"), **sns.plotting_context("paper"), "legend.frameon": False, **output}):
+    with rc_context({**sns.axes_style("ticks"), **sns.plotting_context("paper"), **output}):
         yield
 
 
 def panels(count: int, per_row: int, width: float, height: float, beside: tuple[float, float] = (0.0, 0.0),
-           **shared: Any) -> tuple[Figure, list[Axes]]:
+           between: float | None = None, **shared: Any) -> tuple[Figure, list[Axes]]:
     """Return a new figure and its `count` axes, row by row.
 
-    Sizes are in inches; `beside` is what legends and labels add to the figure's width and height. `shared` has
-    arguments of `Figure.subplots`.
+    Sizes are in inches; `beside` is what legends and labels add to the figure's width and height, and `between` the
+    margin of a column, if not matplotlib's. `shared` has arguments of `Figure.subplots`.
     """
     columns = min(per_row, count)
     rows = math.ceil(count / columns)
     extra_width, extra_height = beside
     figure = Figure(figsize=(width * columns + extra_width, height * rows + extra_height), layout="constrained")
+    if between is not None:
+        figure.set_layout_engine("constrained", w_pad=between)
     axes = list(figure.subplots(rows, columns, squeeze=False, **shared).flat)
     for ax in axes[count:]:
         ax.remove()
     return figure, axes[:count]
 
 
-def widen_columns(figure: Figure) -> None:
-    """Widen the space between the columns of a figure with constrained layout."""
-    engine = figure.get_layout_engine()
-    if not isinstance(engine, ConstrainedLayoutEngine):
-        raise TypeError(f"layout: must be constrained, got {engine!r}")
-    engine.set(w_pad=0.1)
+def legend(figure: Figure, entries: Sequence[Artist], title: str = "") -> None:
+    """Add the legend of a figure, to the right of its panels."""
+    figure.legend(handles=entries, title=title, loc="outside right center", alignment="left")
 
 
 def draw(figure: Figure) -> dict[str, bytes]:
@@ -181,17 +174,19 @@ def present(table: pd.DataFrame) -> list[str]:
     return [algorithm for algorithm in ALGORITHM_LABELS if algorithm in set(table["algorithm"])]
 
 
-def curve(ax: Axes, points: pd.DataFrame, x: str, algorithm: str, shift: float, *,
+def curve(ax: Axes, points: pd.DataFrame, x: str, algorithm: str, shift: float, *, side: str = "",
           hollow: pd.Series | None = None, **line_properties: Any) -> None:
     """Plot means over column `x`, with both intervals of `analysis.statistics.summarize` as bars if n > 1.
 
     The curve is shifted to the right, by points of 1/72 inch, as bars at one x must not cover each other. `hollow`
     tells for every row whether its marker is hollow. Imported results have no algorithm, and their whole look in
-    `line_properties`.
+    `line_properties`. Of two experiments in one figure, `side` names that of the curve.
     """
     points = points.sort_values(x)
     shifted = ax.transData + ScaledTranslation(shift / 72, 0, ax.figure.dpi_scale_trans)
     algorithm_look = look(algorithm) if algorithm else {}
+    if side:
+        algorithm_look["label"] = f"{algorithm_look['label']}, {side}"
     (line,) = ax.plot(points[x], points["mean"], zorder=3, transform=shifted, **{**algorithm_look, **line_properties})
     label = str(line.get_label())
     marker_texts = pd.Series([_marker_text(row, x, label) for row in points.to_dict("records")], points.index,
@@ -233,6 +228,12 @@ def shifts(table: pd.DataFrame) -> dict[str, float]:
     return {algorithm: SHIFT * (index - middle) for index, algorithm in enumerate(algorithms)}
 
 
+def curves(ax: Axes, points: pd.DataFrame, x: str, **line_properties: Any) -> None:
+    """Plot a `curve` for each algorithm, shifted by up to `SHIFT` points, so that bars do not overlap."""
+    for algorithm, shift in shifts(points).items():
+        curve(ax, points[points["algorithm"] == algorithm], x, algorithm, shift, **line_properties)
+
+
 def handles(table: pd.DataFrame) -> list[Line2D]:
     """Return legend entries, one per algorithm of a table."""
     return [Line2D([], [], **look(algorithm)) for algorithm in present(table)]
@@ -248,7 +249,12 @@ def log_axis(ax: Axes, values: Sequence[float]) -> None:
     """Make the x axis logarithmic, with ticks at the values."""
     ax.set_xscale("log")
     ticks = _spaced_ticks(values)
-    ax.set_xticks(ticks, [_tick(tick) for tick in ticks])
+    labels = [f"{tick:g}" for tick in ticks]
+    for place, tick in enumerate(ticks):
+        if tick >= LARGE_TICK:  # `2 × 10^6` in place of `2e+06`
+            digits, exponent = f"{tick:.1e}".split("e")
+            labels[place] = rf"${float(digits):g} \times 10^{{{int(exponent)}}}$"
+    ax.set_xticks(ticks, labels)
     ax.xaxis.set_minor_locator(NullLocator())
 
 
@@ -262,14 +268,6 @@ def within(ax: Axes, low: float, high: float) -> None:
     if top - bottom < 2 * margin:
         bottom, top = bottom - margin, top + margin
     ax.set_ylim(max(bottom, low - margin), min(top, high + margin))
-
-
-def _tick(value: float) -> str:
-    r"""Return a tick's text: `0.5`, `1024`, or `$2 \times 10^{6}$` for a large value."""
-    if value < LARGE_TICK:
-        return f"{value:g}"
-    digits, exponent = f"{value:.1e}".split("e")
-    return rf"${float(digits):g} \times 10^{{{int(exponent)}}}$"
 
 
 def _spaced_ticks(values: Sequence[float]) -> list[float]:

@@ -7,10 +7,13 @@ from numbers import Real
 
 import pandas as pd
 
-from analysis.runs import ALGORITHM_LABELS, setting_label
+from analysis.runs import ALGORITHM_LABELS, noise_sources, setting_label
 from analysis.runs import NO_VALUE as NO_VALUE
 from analysis.runs import value_text as value_text
+from pipeline.accounting.label import RELATION as LABEL_RELATION
+from pipeline.accounting.noise import standing
 from pipeline.trials.config import TrialConfig
+from pipeline.trials.kinds import GUARANTEED
 from pipeline.trials.naming import counted
 
 BARS = "with 95% intervals"  # thick bootstrap, thin t, as legends state
@@ -45,22 +48,31 @@ def best_of(max_choices: int) -> str:
     return "" if max_choices == 1 else f", best of up to {max_choices} settings by validation"
 
 
-def epsilon_text(kind: str, relations: Iterable[str], samplers: Iterable[str], deltas: Iterable[float],
-                 guarantee_standing: str) -> str:
+def epsilon_text(kind: str, runs: pd.DataFrame, points: pd.DataFrame | None = None) -> str:
+    """Return an epsilon with the assumptions of the runs that have it (`under_assumptions`).
+
+    Relation, sampler and delta are those of the points, if points are shown in place of the runs.
+    """
+    if points is None:
+        relation = LABEL_RELATION if kind == "label" else runs.get("privacy.relation", "not tracked")
+        points = runs.assign(relation=relation)
+    guarantee_standing = standing(noise_sources(runs).dropna()) if kind in GUARANTEED else ""
+    return under_assumptions(kind, points["relation"], points["sampler"], points["delta"], guarantee_standing)
+
+
+def under_assumptions(kind: str, relations: Iterable[str], samplers: Iterable[str], deltas: Iterable[float],
+                      guarantee_standing: str) -> str:
     """Return an epsilon with its assumptions, as `certified ε (simulated; add/remove, poisson, δ = 1e-05)`.
 
-    Relations, samplers and deltas are those of every trial with it. The standing is from `accounting.noise.standing`,
-    and empty for a kind that guarantees nothing.
+    The standing is from `accounting.noise.standing`, and empty for a kind that guarantees nothing.
     """
     limits = [PROTECTED[kind]] if kind in PROTECTED else []
     if guarantee_standing not in ("", "certified"):
         limits.append(guarantee_standing)
     relation, sampler = (" or ".join(sorted(set(names))) for names in (relations, samplers))
     delta = " or ".join(f"{delta:g}" for delta in sorted(set(deltas)))
-    assumptions = f"{relation}, {sampler}, δ = {delta}"
-    if limits:
-        assumptions = f"{', '.join(limits)}; {assumptions}"
-    return f"{kind} ε ({assumptions})"
+    before = f"{', '.join(limits)}; " if limits else ""
+    return f"{kind} ε ({before}{relation}, {sampler}, δ = {delta})"
 
 
 def level_text(name: str, level: object) -> str:

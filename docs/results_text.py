@@ -19,20 +19,11 @@ import committed
 import pandas as pd
 from committed import file_of, folder_of, runs_of
 
-from analysis.exhibits import (
-    catalogue,
-    figure2,
-    heatmaps,
-    leekifer,
-    light,
-    main_effects,
-    parallel_coordinates,
-    selection,
-    sweeps,
-)
+from analysis.exhibits import catalogue, heatmaps, main_effects, parallel_coordinates, selection, sweeps
 from analysis.exhibits.exhibit import Exhibit
 from analysis.exhibits.frontier import exhibit as frontier
 from analysis.exhibits.frontier import slices
+from analysis.papers import figure2, leekifer, light
 from analysis.runs import noise_sources, read_runs
 from pipeline.accounting import Epsilon
 from pipeline.accounting.event import UnsupportedAccounting

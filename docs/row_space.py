@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from analysis.exhibits.row_space import plot
+from analysis.papers.row_space import plot
 from analysis.style import theme
 from pipeline.auditing.row_space import row_space_audit
 from pipeline.learning.data import load

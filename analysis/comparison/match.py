@@ -25,7 +25,6 @@ from analysis.runs import (
 from analysis.statistics import PAIRED, WELCH, difference_of
 from analysis.text import NO_VALUE, n_seeds, value_text
 from pipeline.experiment.experiment import Experiment
-from pipeline.trials.config import TrialConfig
 from pipeline.trials.kinds import GUARANTEED
 from pipeline.trials.naming import counted
 
@@ -47,21 +46,16 @@ class Side:
 class Comparison:
     """Differences of B from A.
 
-    Attributes:
-        a, b: the two experiments.
-        table: a row per metric and pair of settings: `algorithm_a`, `algorithm_b`, `setting_a`, `setting_b`, the
-            fields `shown`, metric, a_mean, b_mean, difference, low, high, n_a, n_b, interval; accuracies in percent.
-        shown: further fields that distinguish the matched settings.
-        differs: field -> its values in A and in B, for fields without a common value.
-        unmatched: numbers of trials of A and of B without a counterpart.
+    `table` has a row per metric and pair of settings: `algorithm_a`, `algorithm_b`, `setting_a`, `setting_b`, the
+    fields `shown`, metric, a_mean, b_mean, difference, low, high, n_a, n_b, interval; accuracies in percent.
     """
 
     a: Side
     b: Side
     table: pd.DataFrame
-    shown: tuple[str, ...]
-    differs: dict[str, tuple[str, str]]
-    unmatched: tuple[int, int]
+    shown: tuple[str, ...]  # further fields that distinguish the matched settings
+    differs: dict[str, tuple[str, str]]  # field -> its values in A and in B, for fields without a common value
+    unmatched: tuple[int, int]  # numbers of trials of A and of B without a counterpart
 
 
 def compare(a: Side, b: Side) -> Comparison:
@@ -77,14 +71,17 @@ def compare(a: Side, b: Side) -> Comparison:
     differs: dict[str, tuple[str, str]] = {}
     matched_a: set[str] = set()  # trial keys
     matched_b: set[str] = set()
+    fields = [name for name in setting_names() if name != "seed"]
     for is_private in (False, True):
-        runs_a, runs_b = (side.runs[ask(side.runs, _is_private) == is_private] for side in (a, b))
+        runs_a, runs_b = (side.runs[ask(side.runs, lambda trial: trial.parts.mechanism.private) == is_private]
+                          for side in (a, b))
         if runs_a.empty or runs_b.empty:
             continue
-        settings_a, settings_b = _settings(runs_a), _settings(runs_b)
+        settings_a, settings_b = (runs[fields].map(_comparable) for runs in (runs_a, runs_b))
         different = [name for name in settings_a if not set(settings_a[name]) & set(settings_b[name])]
         shared = [name for name in settings_a if name not in different]
-        groups_a, groups_b = _groups(runs_a, settings_a[shared]), _groups(runs_b, settings_b[shared])
+        groups_a, groups_b = (dict(list(runs.groupby([settings[name] for name in shared], sort=False)))
+                              for runs, settings in ((runs_a, settings_a), (runs_b, settings_b)))
         matches = [values for values in groups_a if values in groups_b]
         for values in matches:
             group_a, group_b = groups_a[values], groups_b[values]
@@ -105,20 +102,6 @@ def compare(a: Side, b: Side) -> Comparison:
              "low", "high", "n_a", "n_b", "interval"]
     unmatched = len(a.runs) - len(matched_a), len(b.runs) - len(matched_b)
     return Comparison(a, b, table[order], shown, differs, unmatched)
-
-
-def _is_private(trial: TrialConfig) -> bool:
-    return trial.parts.mechanism.private
-
-
-def _settings(runs: pd.DataFrame) -> pd.DataFrame:
-    """Return each run's settings except the seed, as values that can be compared (`_comparable`)."""
-    return runs[[name for name in setting_names() if name != "seed"]].map(_comparable)
-
-
-def _groups(runs: pd.DataFrame, settings: pd.DataFrame) -> dict[Any, pd.DataFrame]:
-    """Return groups of runs, by their values in the columns of `settings`, which has a row per run."""
-    return dict(list(runs.groupby([settings[name] for name in settings], sort=False)))
 
 
 def overlay(comparison: Comparison) -> list[tuple[pd.DataFrame, pd.DataFrame]]:

@@ -5,11 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
-import seaborn as sns
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from analysis import style
@@ -22,9 +19,8 @@ from analysis.report.overview import abridged
 from analysis.report.page import Page, render
 from analysis.report.report import Report
 from analysis.report.statements import epsilons, notes, state
-from analysis.runs import ALGORITHM_LABELS, ReportError, load_runs, noise_sources
+from analysis.runs import ReportError, common_value, load_runs
 from analysis.text import BARS, epsilon_text, means_text, value_text
-from pipeline.accounting.noise import standing
 from pipeline.experiment.experiment import Experiment
 from pipeline.tracking.reader import Reader
 from pipeline.trials.naming import counted
@@ -86,7 +82,7 @@ def plot(comparison: Comparison) -> Figure:
         ax.set_yticks(range(len(rows)), names)
         ax.set_ylim(len(rows) - 0.4, -0.6)  # the first row is at the top
         ax.set_xlabel(f"Test accuracy, {comparison.b.label} less {comparison.a.label} (points)")
-        sns.despine(ax=ax, left=True)
+        ax.spines["left"].set_visible(False)
         ax.tick_params(axis="y", length=0)
     return figure
 
@@ -97,26 +93,17 @@ def plot_overlay(comparison: Comparison, frontiers: Sequence[tuple[pd.DataFrame,
     A's curves are solid, and B's are dashed with open markers.
     """
     with style.theme():
-        figure = Figure(figsize=(6 * len(frontiers), 3.8), layout="constrained")
-        panels = figure.subplots(1, len(frontiers), squeeze=False)[0]
-        for (a, b), ax in zip(frontiers, panels, strict=True):
-            kind, relation, delta = (a[name].iloc[0] for name in ("kind", "relation", "delta"))  # B has the same ones
-            _plot_curves(a, ax, comparison.a.label, linestyle="-")
-            _plot_curves(b, ax, comparison.b.label, linestyle="--", markerfacecolor="white")
+        figure, axes = style.panels(len(frontiers), len(frontiers), width=6, height=3.8)
+        for (a, b), ax in zip(frontiers, axes, strict=True):
+            kind, relation, delta = (common_value(a[name]) for name in ("kind", "relation", "delta"))  # B has the same
+            style.curves(ax, a, "epsilon", side=comparison.a.label, linestyle="-")
+            style.curves(ax, b, "epsilon", side=comparison.b.label, linestyle="--", markerfacecolor="white")
             ax.set_title(f"{kind} ε: {relation}, δ = {delta:g}")
             ax.legend(loc="center left", bbox_to_anchor=(1.01, 0.5))
             style.log_axis(ax, pd.concat([a, b])["epsilon"])
             style.within(ax, 0, 100)
             ax.set(xlabel=f"ε ({kind}, {relation})", ylabel="Test accuracy (%)")
-            sns.despine(ax=ax)
     return figure
-
-
-def _plot_curves(points: pd.DataFrame, ax: Axes, label: str, **line: Any) -> None:
-    """Plot a curve of accuracy over epsilon for each algorithm, named by algorithm and label."""
-    for algorithm, shift in style.shifts(points).items():
-        style.curve(ax, points[points["algorithm"] == algorithm], "epsilon", algorithm, shift,
-                    label=f"{ALGORITHM_LABELS[algorithm]}, {label}", **line)
 
 
 def draw_overlay(comparison: Comparison, frontiers: Sequence[tuple[pd.DataFrame, pd.DataFrame]]) -> Exhibit:
@@ -125,20 +112,13 @@ def draw_overlay(comparison: Comparison, frontiers: Sequence[tuple[pd.DataFrame,
     tables, captions = [], []
     for a, b in frontiers:
         tables += [points.assign(experiment=side.label) for points, side in zip((a, b), sides, strict=True)]
-        noise = pd.concat([_sources(side.runs, a) for side in sides])
-        epsilon = epsilon_text(a["kind"].iloc[0], a["relation"], [*a["sampler"], *b["sampler"]], a["delta"],
-                               standing(noise))
+        kind = common_value(a["kind"])
+        runs = pd.concat([side.runs[on_axis(side.runs, kind).notna()] for side in sides])
+        epsilon = epsilon_text(kind, runs, pd.concat([a, b]))
         captions.append(f"Test accuracy (%) against {epsilon}: {comparison.a.label} solid, {comparison.b.label} dashed "
                         f"and open; {means_text(pd.concat([a['n'], b['n']]), BARS)}.")
     return Exhibit("frontiers", "Accuracy against ε, overlaid", Texts(tuple(captions)),
                    tidy([pd.concat(tables)], ["experiment"]), plot_overlay(comparison, frontiers))
-
-
-def _sources(runs: pd.DataFrame, points: pd.DataFrame) -> pd.Series:
-    """Return the noise sources of the runs that have an epsilon of the kind and formula of a frontier's points."""
-    first = points.iloc[0]
-    epsilons_of_runs = on_axis(runs, first["kind"], first["formula"])
-    return noise_sources(runs[epsilons_of_runs.notna()]).dropna()
 
 
 def _page(comparison: Comparison, exhibits: Sequence[Exhibit], headline: Sequence[str] = ()) -> Page:
@@ -164,6 +144,5 @@ def _labels(a: Experiment, b: Experiment, runs: Sequence[pd.DataFrame]) -> tuple
 
 def _commits(runs: pd.DataFrame) -> list[str]:
     """Return the distinct commits of the runs, abridged; empty if they were not recorded."""
-    if "git_commit" not in runs:
-        return []
-    return [abridged(commit) for commit in runs["git_commit"].dropna().unique()]
+    commits = runs["git_commit"].dropna().unique() if "git_commit" in runs else ()
+    return [abridged(commit) for commit in commits]

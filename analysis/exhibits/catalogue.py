@@ -20,8 +20,10 @@ if TYPE_CHECKING:
 
 Draw = TypeVar("Draw", bound=Callable[..., "Exhibit"])
 
-MODULES = ("figure2", "frontier.exhibit", "frontier.slices", "heatmaps", "leekifer", "light", "main_effects", "means",
-           "parallel_coordinates", "sweeps", "table1", "table1_light", "training_time")  # they register exhibits
+MODULES = (  # they register exhibits
+    "exhibits.frontier.exhibit", "exhibits.frontier.slices", "exhibits.heatmaps", "exhibits.main_effects",
+    "exhibits.means", "exhibits.parallel_coordinates", "exhibits.sweeps", "exhibits.training_time", "papers.figure2",
+    "papers.leekifer", "papers.light", "papers.table1", "papers.table1_light")
 DRAWS: dict[str, Callable[..., Exhibit]] = {}
 
 
@@ -46,7 +48,6 @@ def exhibit(*names: str, needs: Callable[[Sequence[TrialConfig]], str] | None = 
         ...     return Exhibit.of_means("last_losses", "Losses", "Training loss of every trial", runs[["train/loss"]])
     """
     def register(function: Draw) -> Draw:
-        """Register the function, and return it unchanged."""
         for name in names:
             if (other := DRAWS.get(name)) and other.__module__ != function.__module__:
                 raise ConfigError("exhibit", "must have a name of its own", f"'{name}', which {other.__module__} has")
@@ -60,7 +61,7 @@ def draw(name: str, experiment: Experiment | None, runs: pd.DataFrame, store: Re
          results: pd.DataFrame | None = None) -> Exhibit:
     """Draw an exhibit of an experiment. `ReportError` says what the runs lack for it."""
     for module in MODULES:
-        import_module(f"analysis.exhibits.{module}")
+        import_module(f"analysis.{module}")
     available = {"name": name, "experiment": experiment, "store": store, "results": results}
     function = DRAWS.get(name, DRAWS["batch_size_sweep"])  # which draws `by_<setting>` too
     wanted = inspect.signature(function).parameters.keys() & available

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pandas as pd
 
 from analysis.exhibits.metrics import METRICS
-from analysis.runs import ask, require_accuracy, setting_names, trials_of
+from analysis.runs import ALGORITHM_LABELS, ask, by_noise, require_accuracy, setting_names, trials_of
 from analysis.statistics import SUMMARY
 from analysis.statistics import summarize as summary
 from analysis.text import settings_text
@@ -92,3 +92,14 @@ def averaged(runs: pd.DataFrame, by: Sequence[str], value: str, carry: Sequence[
                      **{name: cell[name].iloc[0] for name in carry},
                      **{name: cell[name].max(skipna=False) for name in largest}})
     return pd.DataFrame(rows, columns=[*by, "metric", *SUMMARY, *carry, *largest])
+
+
+def ordered(table: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
+    """Return a table sorted by these columns: algorithms as in all figures, noise as in `by_noise`, others by value."""
+    def rank(column: pd.Series) -> pd.Series:
+        if column.name not in ("algorithm", "setting"):
+            return column
+        order = list(ALGORITHM_LABELS) if column.name == "algorithm" else by_noise(column)
+        return column.map({value: number for number, value in enumerate(order)})
+
+    return table.sort_values(list(by), key=rank, kind="stable", ignore_index=True)

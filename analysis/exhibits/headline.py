@@ -31,13 +31,9 @@ def compose(runs: pd.DataFrame, experiment: Experiment, choice: Choice | None = 
     """Return the headline of a report, sentences on test accuracy: the answer, the cost of choosing, and doubts.
 
     For each data set and kind of epsilon with a guarantee, they name the algorithm with the highest mean at each
-    epsilon. At up to three epsilons (fewer if there are many doubts) they give the lead over the next algorithm, with
-    its 95% t interval over seeds (`analysis.statistics.difference_of`). They also give the selected epsilon, which
-    covers the choice among settings. Then follow the price of the best trial, and a sentence for each check that fires
-    (`doubts.checks`). A comparison that fails a check gets no verdict.
-
-    If the trials of a kind make no frontier (several relations or deltas, or no score to choose by), a sentence tells
-    this.
+    epsilon. At up to three epsilons (fewer if there are many doubts) they give the lead over the next algorithm and the
+    selected epsilon, which covers the choice among settings. Then follow the price of the best trial, and a sentence
+    for each check that fires (`doubts.checks`). A comparison that fails a check gets no verdict.
     """
     evidence = Evidence.of(runs, experiment)
     doubts = examine(evidence)
@@ -97,15 +93,13 @@ def _answer(evidence: Evidence, *, dataset: str, kind: str, place: str, max_lead
                 f"ε = {best['epsilon']:.3g}{_cost(points[:1], dataset, evidence)}."]
     winners: dict[str, list[str]] = {}  # algorithm -> epsilons at which its mean is the highest
     for epsilon, group in compared.items():
-        best = group.iloc[0]
-        winners.setdefault(_label(best), []).append(f"{epsilon:.3g}")
+        winners.setdefault(_label(group.iloc[0]), []).append(f"{epsilon:.3g}")
     names = "; ".join(f"{name} at {', '.join(epsilons)}" for name, epsilons in winners.items())
     choices = points["choices"].max()
     chosen = f", each at the best of up to {choices} settings by validation" if choices > 1 else ""
-    sentences = [f"Highest mean test accuracy{place} by {kind_text}{chosen}: {names}."]
-    for epsilon in _representative(sorted(compared), max_leads):
-        sentences.append(_lead(compared[epsilon], epsilon, point_runs, evidence))
-    return sentences
+    return [f"Highest mean test accuracy{place} by {kind_text}{chosen}: {names}.",
+            *(_lead(compared[epsilon], epsilon, point_runs, evidence)
+              for epsilon in _representative(sorted(compared), max_leads))]
 
 
 def _representative(epsilons: list[float], limit: int) -> list[float]:
@@ -120,8 +114,7 @@ def _lead(group: pd.DataFrame, epsilon: float, point_runs: pd.DataFrame, evidenc
     """Return the sentence on the lead of the best algorithm over the next one, at one epsilon.
 
     Example: `At certified ε ≤ 3 (nothing was chosen): BP 85.69 ± 0.26%, ahead of DFA by 0.49 points (95% interval −0.10
-    to +1.10, n = 3 seeds, paired by seed; within what seeds explain).` `group` has the points at this epsilon, the best
-    mean first, and `point_runs` the runs that they average.
+    to +1.10, n = 3 seeds, paired by seed; within what seeds explain).` The points of `group` are sorted by their mean.
     """
     best_two = group.drop_duplicates("algorithm")[:2]
     first, second = best_two.to_dict("records")

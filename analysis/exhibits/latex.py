@@ -52,14 +52,9 @@ def _numbers(text: str) -> str:
     r"""Return escaped LaTeX text with `84.20 ± 0.31` and `σ = 0.05` as one formula each, and signs in math mode."""
     text = text.replace("$-$", "-")  # minus signs, which `_plain` escaped: one form of the sign is enough below
     text = re.sub(rf"(-?{NUMBER}) \$\\pm\$ ({NUMBER})", r"$\1 \\pm \2$", text)  # mean and half width
-    text = re.sub(rf"\$(\\[a-z]+)\$ (?:(=)|\$(\\leq)\$) ({NUMBER})(?![\w.])", _relation, text)  # symbol = number
+    text = re.sub(rf"\$(\\[a-z]+)\$ (?:(=)|\$(\\leq)\$) ({NUMBER})(?![\w.])",
+                  lambda match: f"${match[1]} {match[2] or match[3]} {match[4]}$", text)  # symbol = number
     return re.sub(rf"(?<![\w.,$-])([-+])(?={NUMBER}(?!\w))", r"$\1$", text)  # signs of other numbers
-
-
-def _relation(match: re.Match[str]) -> str:
-    r"""Return symbol, sign and number as one formula: `$\sigma = 0.05$`."""
-    symbol, equal, leq, number = match.groups()
-    return f"${symbol} {equal or leq} {number}$"
 
 
 def _tabular(table: Table) -> str:

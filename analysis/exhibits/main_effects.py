@@ -7,7 +7,6 @@ from itertools import combinations
 
 import numpy as np
 import pandas as pd
-import seaborn as sns
 from matplotlib.figure import Figure
 
 from analysis import style
@@ -37,11 +36,9 @@ def tabulate(runs: pd.DataFrame) -> pd.DataFrame:
     """Return test accuracy by level of every factor: `COLUMNS`, the factor that explains most first.
 
     For a factor with levels l, n_l trials and mean a_l, `explained` is sum_l n_l (a_l - a)^2 over the sum of squares of
-    all trials (eta squared of an analysis of variance), in [0, 1]. In a balanced grid the following parts add up to 1:
-    factors, pairs of factors (`a × b`: the joint part beyond each factor), `more interactions` (differences between
-    settings that no pair explains), and `seeds` (trials of one setting). Only factors have levels and means. If the
-    grid is balanced only with a mechanism, other trials are left out. A grid that is not balanced, or of fewer than two
-    factors, is refused.
+    all trials (eta squared of an analysis of variance), in [0, 1]. In a balanced grid these parts add up to 1: factors,
+    pairs of factors (`a × b`: the joint part beyond each factor), `more interactions` and `seeds`. If the grid is
+    balanced only with a mechanism, other trials are left out.
     """
     balanced_rows = balanced(trials_of(runs))  # numbers of the rows that make a balanced grid
     if not balanced_rows:
@@ -96,7 +93,6 @@ def plot(table: pd.DataFrame) -> Figure:
             ax.margins(x=0.15)
             share = rows[0]["explained"]  # the same in all rows of a factor
             ax.set_title(f"{name}: < 1%" if share < 0.005 else f"{name}: {share:.0%}")  # instead of a rounded 0%
-            sns.despine(ax=ax)
         for ax in axes[::PER_ROW]:
             ax.set_ylabel("Mean test accuracy (%)")
     return figure
@@ -105,8 +101,7 @@ def plot(table: pd.DataFrame) -> Figure:
 def texts(table: pd.DataFrame, n_trials: int) -> Texts:
     """Return a caption, and a table of the variance that each factor, pair of factors and other part explains.
 
-    A factor also has its level with the best mean accuracy, and the range of the means of its levels. `n_trials` counts
-    the trials that `tabulate` left out, too.
+    `n_trials` counts the trials that `tabulate` left out, too.
     """
     rows = []
     for name, part in table.groupby("factor", sort=False):

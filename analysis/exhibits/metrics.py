@@ -16,26 +16,16 @@ from pipeline.trials.naming import counted
 
 @dataclass(frozen=True)
 class Metric:
-    """A number per trial.
+    """A number per trial."""
 
-    Attributes:
-        name: name in tables and file names.
-        label: label of axes, with the unit.
-        phrase: name in sentences.
-        low, high: its range.
-        digits: decimals in tables.
-        key: MLflow's key, a fraction; empty for alignment, which is a mean over keys.
-        meaning: a definition, if the phrase needs one.
-    """
-
-    name: str
-    label: str
-    phrase: str
-    low: float
+    name: str  # in tables and file names
+    label: str  # of axes, with the unit
+    phrase: str  # in sentences
+    low: float  # of its range
     high: float
-    digits: int
-    key: str = ""
-    meaning: str = ""
+    digits: int  # decimals in tables
+    key: str = ""  # MLflow's, of a fraction; empty for alignment, which is a mean over keys
+    meaning: str = ""  # a definition, if the phrase needs one
 
     @property
     def factor(self) -> int:

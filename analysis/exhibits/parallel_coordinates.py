@@ -56,7 +56,8 @@ def plot(table: pd.DataFrame) -> Figure:
         figure = Figure(figsize=(1.5 * len(names) + 2.2, 3.6), layout="constrained")
         ax = figure.subplots()
         for x, name in enumerate(names):
-            level_heights = _level_heights(table[name])
+            levels = sorted(table[name].unique(), key=level_order)  # evenly spaced, from 0 to 1
+            level_heights = {level: index / max(len(levels) - 1, 1) for index, level in enumerate(levels)}
             heights.append(_line_heights(table, name, level_heights))
             ax.vlines(x, -0.1, 1.1, color="0.8", linewidth=0.8, zorder=0)
             for level, height in level_heights.items():
@@ -77,12 +78,6 @@ def plot(table: pd.DataFrame) -> Figure:
             spine.set_visible(False)
         ax.set_title(f"{len(table)} settings, mean over {style.seeds(table['n'], '').strip()}", fontsize="medium")
     return figure
-
-
-def _level_heights(values: pd.Series) -> dict[object, float]:
-    """Return the height of each level of a factor on its axis, evenly spaced from 0 to 1."""
-    levels = sorted(values.unique(), key=level_order)
-    return {level: index / max(len(levels) - 1, 1) for index, level in enumerate(levels)}
 
 
 def _line_heights(table: pd.DataFrame, name: str, level_heights: dict[object, float]) -> pd.Series:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import numpy as np
 import pandas as pd
-import seaborn as sns
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from analysis import style
 from analysis.exhibits.exhibit import Exhibit, Texts
 from analysis.exhibits.selection import SCORE, standing_of
 from analysis.exhibits.table import Table
 from analysis.runs import ReportError
-from analysis.style import look, theme
 from analysis.text import NO_VALUE
 from pipeline.accounting.budget import Filter, restored_filter, scope
 from pipeline.accounting.epsilon import Epsilon
@@ -43,15 +43,14 @@ def draw(experiment: Experiment, runs: pd.DataFrame, store: Reader) -> Exhibit:
     """Make the exhibit of suggestions in order, with scores and, under a budget, the epsilon spent."""
     privacy_filter = _privacy_filter(store) if experiment.plan.budget else None
     rows = table(experiment, runs, store, privacy_filter)
-    columns = ("number", "trial", "status", "epochs", "validation %", "ε spent")
-    header = [column for column in columns if column in rows.columns]  # without a budget there is no ε
-    values = rows[header].astype(object).where(rows[header].notna(), NO_VALUE)
-    cells = [[_text(name, value) for name, value in row.items()] for row in values.to_dict("records")]
-    suggestions = Table.of(header, cells, text_columns=(1, 2))  # trial and status
+    formats = {"number": "", "trial": "", "status": "", "epochs": "", "validation %": ".2f", "ε spent": ".4g"}
+    header = [column for column in formats if column in rows.columns]  # without a budget there is no ε
+    cells = [[format(row[name], formats[name]) if pd.notna(row[name]) else NO_VALUE for name in header]
+             for row in rows.to_dict("records")]
     notes = (*_notes(experiment, rows, privacy_filter), *scope(experiment.name, experiment.plan, store.certified))
-    return Exhibit("search", title="What the search asked for",
-                   texts=Texts((caption(experiment, privacy_filter), suggestions), notes=notes), rows=rows,
-                   figure=plot(rows, privacy_filter))
+    return Exhibit("search", title="What the search asked for", rows=rows, figure=plot(rows, privacy_filter),
+                   texts=Texts((caption(experiment, privacy_filter), Table.of(header, cells, text_columns=(1, 2))),
+                               notes=notes))
 
 
 def table(experiment: Experiment, runs: pd.DataFrame, store: Reader, privacy_filter: Filter | None) -> pd.DataFrame:
@@ -63,9 +62,11 @@ def table(experiment: Experiment, runs: pd.DataFrame, store: Reader, privacy_fil
     """
     runs_by_key = runs.set_index("trial_key")
     releases = store.released()
+    epochs: Counter[str] = Counter()  # trial key -> released epochs: the largest number of its runs
     releases_by_key: dict[str, list[Release]] = {}
     for release in releases:
         releases_by_key.setdefault(release.trial.trial_key, []).append(release)
+        epochs[release.trial.trial_key] = max(epochs[release.trial.trial_key], release.epochs)
     suggestions = store.suggestions()
     suggested_keys = {suggestion.trial.trial_key for suggestion in suggestions}
     # Trials of earlier files that this search did not suggest have spent their epsilon before it began.
@@ -80,17 +81,12 @@ def table(experiment: Experiment, runs: pd.DataFrame, store: Reader, privacy_fil
         row = {"number": number, "trial": run_name(trial, experiment.varied), "trial_key": key,
                "algorithm": trial.algorithm, "status": "passed over", "epochs": 0, "validation %": np.nan}
         if is_trained:
-            row |= {"status": runs_by_key.loc[key, "status"], "epochs": _epochs(releases, key),
+            row |= {"status": runs_by_key.loc[key, "status"], "epochs": epochs[key],
                     "validation %": 100 * runs_by_key.loc[key, SCORE]}
         if privacy_filter:
             row["ε spent"] = privacy_filter.epsilon(privacy_filter.spent(counted_releases))
         rows.append(row)
     return pd.DataFrame(rows)
-
-
-def _epochs(releases: list[Release], key: str) -> int:
-    """Return the number of released epochs of the trial `key`: the largest of its runs."""
-    return max((release.epochs for release in releases if release.trial.trial_key == key), default=0)
 
 
 def caption(experiment: Experiment, privacy_filter: Filter | None) -> str:
@@ -125,43 +121,23 @@ def _notes(experiment: Experiment, rows: pd.DataFrame, privacy_filter: Filter | 
 
 def plot(rows: pd.DataFrame, privacy_filter: Filter | None) -> Figure:
     """Plot scores by suggestion and, under a budget, the epsilon spent below; 7.2 inches wide."""
-    with theme():
-        figure = Figure(figsize=(7.2, 4.8 if privacy_filter else 2.8), layout="constrained")
-        axes = figure.subplots(2 if privacy_filter else 1, 1, sharex=True, squeeze=False)[:, 0]
-        scores(rows, axes[0])
+    with style.theme():
+        figure, axes = style.panels(2 if privacy_filter else 1, per_row=1, width=7.2,
+                                    height=2.4 if privacy_filter else 2.8, sharex=True)
+        trained = rows[rows["validation %"].notna()]
+        for algorithm, group in trained.groupby("algorithm", sort=False):
+            markers_only = {**style.look(algorithm), "linestyle": "none"}
+            axes[0].plot(group["number"], group["validation %"], **markers_only)
+        axes[0].step(trained["number"], trained["validation %"].cummax(), where="post", color=GREY, linewidth=1)
+        axes[0].set_ylabel("Validation accuracy (%)")
+        axes[0].legend()
         if privacy_filter:
-            epsilon_spent(rows, privacy_filter.budget.epsilon, axes[1])
+            budget = privacy_filter.budget.epsilon
+            axes[1].step([0, *rows["number"]], [0, *rows["ε spent"]], where="post", color=GREY)
+            axes[1].axhline(budget, color="0", linestyle=(0, (4, 2)), linewidth=1)
+            axes[1].annotate(f"budget {budget:g}", (1, budget), xycoords=("axes fraction", "data"), ha="right",
+                             va="bottom")
+            axes[1].set(ylabel="ε spent", ylim=(0, 1.15 * budget))
         axes[-1].set_xlabel("Suggestion")
         axes[-1].xaxis.set_major_locator(MaxNLocator(integer=True))
     return figure
-
-
-def scores(rows: pd.DataFrame, ax: Axes) -> Axes:
-    """Plot validation accuracy in % by suggestion, and the best so far."""
-    trained = rows[rows["validation %"].notna()]
-    for algorithm, group in trained.groupby("algorithm", sort=False):
-        markers_only = {**look(algorithm), "linestyle": "none"}
-        ax.plot(group["number"], group["validation %"], **markers_only)
-    ax.step(trained["number"], trained["validation %"].cummax(), where="post", color=GREY, linewidth=1)
-    ax.set_ylabel("Validation accuracy (%)")
-    ax.legend()
-    sns.despine(ax=ax)
-    return ax
-
-
-def epsilon_spent(rows: pd.DataFrame, budget: float, ax: Axes) -> Axes:
-    """Plot the epsilon that was spent up to each suggestion, as steps from 0, with a line at the budget."""
-    ax.step([0, *rows["number"]], [0, *rows["ε spent"]], where="post", color=GREY)
-    ax.axhline(budget, color="0", linestyle=(0, (4, 2)), linewidth=1)
-    ax.annotate(f"budget {budget:g}", (1, budget), xycoords=("axes fraction", "data"), ha="right", va="bottom")
-    ax.set(ylabel="ε spent", ylim=(0, 1.15 * budget))
-    sns.despine(ax=ax)
-    return ax
-
-
-def _text(name: str, value: object) -> str:
-    """Return the text of a cell in the column `name`; accuracies have two decimals, epsilons four digits."""
-    number_format = {"validation %": ".2f", "ε spent": ".4g"}.get(name)
-    if number_format and isinstance(value, float):  # a cell without a value has a dash
-        return format(value, number_format)
-    return str(value)

@@ -10,7 +10,7 @@ import pandas as pd
 from analysis.exhibits.exhibit import Exhibit, Texts
 from analysis.exhibits.table import Table
 from analysis.runs import earlier_epochs, require_accuracy, trials_of
-from analysis.text import NO_VALUE, epsilon_text
+from analysis.text import NO_VALUE, under_assumptions
 from pipeline.accounting import Epsilon, account
 from pipeline.accounting.certified import event_of, with_noise
 from pipeline.accounting.evaluations import holds_out, scores_are_covered, selected_epsilon
@@ -33,35 +33,21 @@ SCORES_COVERED = ("Covered as well: the scores. Validation accuracy is released 
 
 @dataclass(frozen=True)
 class Choice:
-    """The best certified trial by validation accuracy at the last epoch, and its two prices.
-
-    Attributes:
-        name, trial_key: name and key of the trial.
-        validation, test: accuracies at the last epoch, fractions; test accuracy is not used for the choice.
-        alone: certified epsilon of the trial, as if it were the only one.
-        selected: epsilon that covers the choice; None if there is none, with the `reason`.
-        reason: why no epsilon covers the choice.
-        trials: number of certified trials; None for random stopping, which keeps the number secret.
-        unscored: how many of them hold no record out, and so were not compared.
-        others: number of trials in the file without a certified epsilon.
-        noise: sentences on the noise source of all compared trials, and its consequences.
-        standing: standing of the guarantee with this noise, from `standing_of`.
-        scores: a sentence on whether an epsilon covers the scores.
-    """
+    """The best certified trial by validation accuracy at the last epoch, and its two prices."""
 
     name: str
     trial_key: str
-    validation: float
-    test: float
-    alone: Epsilon
-    selected: Epsilon | None
-    reason: str
-    trials: int | None
-    others: int
-    noise: str
-    standing: str
-    scores: str = SCORES
-    unscored: int = 0
+    validation: float  # accuracy at the last epoch, a fraction
+    test: float  # the same, which is not used for the choice
+    alone: Epsilon  # certified, of the trial as if it were the only one
+    selected: Epsilon | None  # that covers the choice; None if there is none
+    reason: str  # why there is none
+    trials: int | None  # certified ones; None for random stopping, which keeps the number secret
+    others: int  # trials of the file without a certified epsilon
+    noise: str  # sentences on the noise source of all compared trials, and its consequences
+    standing: str  # of the guarantee with this noise, from `standing_of`
+    scores: str = SCORES  # whether an epsilon covers the scores
+    unscored: int = 0  # certified trials that hold no record out, and so were not compared
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -167,14 +153,25 @@ def draw(choice: Choice) -> Exhibit:
 
 
 def texts(choice: Choice) -> Texts:
-    """Return a caption, a table of one row, and notes on its price."""
+    """Return a caption, a table of one row, and notes: what the price covers, and what it does not cover."""
     epsilon = choice.selected
     header = ["best trial by validation", "validation %", "test %",
               f"selected ε ({epsilon.variant.replace('_', ' ')})" if epsilon else "selected ε", f"ε: {ALONE}"]
-    price = f"{epsilon.value:.4g}" if epsilon else NO_VALUE
-    row = [choice.name, f"{100 * choice.validation:.2f}", f"{100 * choice.test:.2f}", price,
-           f"{choice.alone.value:.4g}"]
-    return Texts((caption(choice), Table.of(header, [row])), notes=tuple(_notes(choice)))
+    row = [choice.name, f"{100 * choice.validation:.2f}", f"{100 * choice.test:.2f}",
+           f"{epsilon.value:.4g}" if epsilon else NO_VALUE, f"{choice.alone.value:.4g}"]
+    notes = ["Test accuracy had no part in the choice."]
+    if epsilon is None:
+        notes.append(f"No ε covers the choice: {choice.reason}.")
+    else:
+        notes += [_covered(choice, epsilon), choice.scores]
+        if choice.unscored:
+            them = "it" if choice.unscored == 1 else "them"
+            notes.append(f"{counted(choice.unscored, 'trial')} held no record out, so that no score compared {them}; "
+                         f"selected ε covers {them} too.")
+    if choice.others:
+        notes.append(f"{choice.others} further trials of the file have no certified ε; they were not candidates, and "
+                     "no number here covers their publication.")
+    return Texts((caption(choice), Table.of(header, [row])), notes=tuple(notes))
 
 
 def caption(choice: Choice) -> str:
@@ -183,27 +180,10 @@ def caption(choice: Choice) -> str:
     number = "" if choice.trials is None else f"{choice.trials - choice.unscored} "
     epsilon = choice.selected or choice.alone
     guarantee_kind = guarantee_of(choice)
-    price = epsilon_text("selected" if choice.selected else guarantee_kind, [epsilon.relation], [epsilon.sampler],
-                         [epsilon.delta], choice.standing)
+    price = under_assumptions("selected" if choice.selected else guarantee_kind, [epsilon.relation],
+                              [epsilon.sampler], [epsilon.delta], choice.standing)
     return (f"The best of {number}{guarantee_kind} trials by validation accuracy at the last epoch (n = 1); {price}. "
             "The last column does not hold for the best of several.")
-
-
-def _notes(choice: Choice) -> list[str]:
-    """Return notes: what the price covers, and what it does not cover."""
-    sentences = ["Test accuracy had no part in the choice."]
-    if choice.selected is None:
-        sentences.append(f"No ε covers the choice: {choice.reason}.")
-    else:
-        sentences += [_covered(choice, choice.selected), choice.scores]
-        if choice.unscored:
-            them = "it" if choice.unscored == 1 else "them"
-            sentences.append(f"{counted(choice.unscored, 'trial')} held no record out, so that no score compared "
-                             f"{them}; selected ε covers {them} too.")
-    if choice.others:
-        sentences.append(f"{choice.others} further trials of the file have no certified ε; they were not candidates, "
-                         "and no number here covers their publication.")
-    return sentences
 
 
 def summary_sentence(choice: Choice) -> str:

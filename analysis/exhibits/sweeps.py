@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pandas as pd
-import seaborn as sns
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from analysis import style
@@ -12,10 +12,9 @@ from analysis.exhibits.catalogue import exhibit
 from analysis.exhibits.envelope import cells
 from analysis.exhibits.exhibit import Exhibit
 from analysis.exhibits.metrics import METRICS
-from analysis.runs import NON_PRIVATE, ReportError, by_noise, noise_sources, setting_label, trials_of
+from analysis.runs import NON_PRIVATE, ReportError, by_noise, setting_label, trials_of
 from analysis.text import BARS, epsilon_text, means_text
 from pipeline.accounting.label import RELATION as LABEL_RELATION
-from pipeline.accounting.noise import standing
 from pipeline.experiment.exhibits import NOISE, SWEPT, swept, without_alignment
 
 # By setting: its name at an axis, in titles and in captions; others have the name of the setting in all three.
@@ -34,39 +33,26 @@ def draw(runs: pd.DataFrame, *, name: str) -> Exhibit:
     """Make the exhibit of the setting that its name has; errors as in `tabulate`."""
     field = swept(name)
     table = tabulate(runs, field)
-    _, title, against = _labels(field)
+    _, title, against = LABELS.get(field, (field,) * 3)
     alignment = " and alignment" if "alignment" in set(table["metric"]) else ""
     of_layers = f"{alignment} of the hidden layers" if alignment else ""
     rows = "" if field in NOISE else ", a row for each noise"
-    return Exhibit.of_means(
-        name, title=f"Accuracy{alignment} by {title}", rows=table, figure=plot(table, field),
-        caption=f"Test accuracy{of_layers} against {against}{rows}: {means_text(table['n'], BARS)}",
-        notes=target_notes(runs, table))
-
-
-def _labels(field: str) -> tuple[str, str, str]:
-    return LABELS.get(field, (field, field, field))
-
-
-def target_notes(runs: pd.DataFrame, table: pd.DataFrame) -> list[str]:
-    """Return a sentence for every kind of target epsilon in the table: relation, sampler, delta, and its standing."""
-    sentences = []
+    notes = []
     for target, kind in TARGETS.items():
-        rows = table[table["setting"].str.startswith(f"{target}=")]
-        if len(rows):
-            trials = runs[runs["setting"].isin(rows["setting"])]
-            epsilon = epsilon_text(kind, rows["relation"], rows["sampler"], rows["delta"],
-                                   standing(noise_sources(trials)))
-            sentences.append(f"Targets are of {epsilon}.")
-    return sentences
+        points = table[table["setting"].str.startswith(f"{target}=")]
+        if len(points):
+            of_target = runs[runs["setting"].isin(points["setting"])]
+            notes.append(f"Targets are of {epsilon_text(kind, of_target, points)}.")
+    return Exhibit.of_means(
+        name, title=f"Accuracy{alignment} by {title}", rows=table, figure=plot(table, field), notes=notes,
+        caption=f"Test accuracy{of_layers} against {against}{rows}: {means_text(table['n'], BARS)}")
 
 
 def tabulate(runs: pd.DataFrame, field: str) -> pd.DataFrame:
-    """Return accuracy and, if all trials measure it, alignment at the last epoch along a setting, over seeds.
+    """Return `cells` of accuracy and, if all trials measure it, of alignment, by algorithm, noise and a setting.
 
-    Columns: algorithm, setting (the noise; empty along a setting of the noise), the field, metric and `SUMMARY`,
-    relation, sampler, delta, and `chosen` and `choices` (`envelope.cells`). Trials without the field are left out.
-    There must be trials that have it; other errors as in `cells`.
+    The column `setting`, the noise, is empty along a setting of the noise. Trials without the field are left out; there
+    must be trials that have it.
     """
     swept_runs = runs.dropna(subset=field)
     if swept_runs.empty:
@@ -83,33 +69,22 @@ def tabulate(runs: pd.DataFrame, field: str) -> pd.DataFrame:
 
 def plot(table: pd.DataFrame, field: str) -> Figure:
     """Plot a row per noise setting, accuracy on the left and alignment on the right, 3.6 x 2.9 inches each."""
-    shown, settings = list(dict.fromkeys(table["metric"])), by_noise(table["setting"])
+    metrics, settings = list(dict.fromkeys(table["metric"])), by_noise(table["setting"])
+    is_log = table[field].min() > 0 and table[field].max() >= LOG_RATIO * table[field].min()
     with style.theme():
-        figure = Figure(figsize=(3.6 * len(shown) + 1.6, 2.9 * len(settings)), layout="constrained")
-        style.widen_columns(figure)
-        axes = figure.subplots(len(settings), len(shown), squeeze=False, sharex=True, sharey="col")
-        for setting, row in zip(settings, axes, strict=True):
-            for metric, ax in zip(shown, row, strict=True):
-                panel(table[(table["setting"] == setting) & (table["metric"] == metric)], field, ax)
-                ax.set_ylabel(METRICS[metric].label)
-                if table[field].min() > 0 and table[field].max() >= LOG_RATIO * table[field].min():
-                    style.log_axis(ax, table[field])
-        for metric, ax in zip(shown, axes[-1], strict=True):
-            ax.set_xlabel(_labels(field)[0])
+        figure, axes = style.panels(len(metrics) * len(settings), len(metrics), width=3.6, height=2.9,
+                                    beside=(1.6, 0.0), between=0.1, sharex=True, sharey="col")
+        for (setting, metric), ax in zip(product(settings, metrics), axes, strict=True):
+            points = table[(table["setting"] == setting) & (table["metric"] == metric)]
+            style.curves(ax, points, field)
+            ax.set(title=noise_title(points), ylabel=METRICS[metric].label)
+            if is_log:
+                style.log_axis(ax, table[field])
+        for metric, ax in zip(metrics, axes[-len(metrics):], strict=True):
+            ax.set_xlabel(LABELS.get(field, (field,))[0])
             style.within(ax, METRICS[metric].low, METRICS[metric].high)  # panels of a column share the axis
-        figure.legend(handles=style.handles(table), loc="outside right center", alignment="left",
-                      title=style.seeds(table["n"]))
+        style.legend(figure, style.handles(table), style.seeds(table["n"]))
     return figure
-
-
-def panel(points: pd.DataFrame, field: str, ax: Axes) -> Axes:
-    """Plot one metric along the field at one noise setting, from rows of `tabulate`; the title has the guarantee."""
-    for algorithm, shift in style.shifts(points).items():
-        curve_points = points[points["algorithm"] == algorithm]
-        style.curve(ax, curve_points, x=field, algorithm=algorithm, shift=shift)
-    ax.set_title(noise_title(points))
-    sns.despine(ax=ax)
-    return ax
 
 
 def noise_title(points: pd.DataFrame) -> str:

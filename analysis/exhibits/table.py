@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
+
+from analysis.runs import ALGORITHM_LABELS, NO_VALUE
 
 
 class Cell(NamedTuple):
@@ -30,13 +32,22 @@ class Table:
         return cls(tuple(header), tuple(tuple(map(Cell, row)) for row in rows), numeric)
 
 
+    @property
+    def markdown(self) -> str:
+        """The table in Markdown: header, a rule that aligns numbers to the right, and rows."""
+        rule = ["---:" if is_numeric else "---" for is_numeric in self.numeric]
+        rows = [self.header, rule, *([cell.text for cell in row] for row in self.rows)]
+        return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def by_algorithm(columns: Iterable[str], cells: Mapping[tuple[str, str], str]) -> Table:
+    """Return the table of cells by (algorithm, column), with a dash for each that is missing."""
+    columns, algorithms = list(columns), {algorithm for algorithm, _ in cells}
+    rows = [[label, *(cells.get((algorithm, column), NO_VALUE) for column in columns)]
+            for algorithm, label in ALGORITHM_LABELS.items() if algorithm in algorithms]
+    return Table.of(["", *columns], rows)
+
+
 def markdown(*parts: str | Table) -> str:
     """Return paragraphs and tables as Markdown, in order, separated by blank lines."""
-    return "\n\n".join(part if isinstance(part, str) else _markdown_table(part) for part in parts) + "\n"
-
-
-def _markdown_table(table: Table) -> str:
-    """Return a table in Markdown: header, a rule that aligns numbers to the right, and rows."""
-    rule = ["---:" if is_numeric else "---" for is_numeric in table.numeric]
-    rows = [table.header, rule, *([cell.text for cell in row] for row in table.rows)]
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    return "\n\n".join(part if isinstance(part, str) else part.markdown for part in parts) + "\n"

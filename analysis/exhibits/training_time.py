@@ -7,22 +7,19 @@ machine: compare only trials of one sweep.
 from __future__ import annotations
 
 import pandas as pd
-import seaborn as sns
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from analysis import style
 from analysis.exhibits.catalogue import exhibit
+from analysis.exhibits.epochs import ACCURACIES, BAND, MissingSeries, accuracy_by_epoch, by_epoch, plot_band
 from analysis.exhibits.exhibit import Exhibit
-from analysis.exhibits.figure2 import MissingSeries, by_epoch
 from analysis.exhibits.metrics import METRICS
 from analysis.runs import by_noise, common_value, load_history, require_replicates, setting_label
 from analysis.statistics import SUMMARY
-from analysis.style import handles, look, panels, present, seeds, theme
 from analysis.text import means_text
 from pipeline.tracking.reader import Reader
-from pipeline.trials.records import ACCURACY, CLOCK
+from pipeline.trials.records import CLOCK
 
-ACCURACIES = (ACCURACY, "test/accuracy")  # the first that all trials have by epoch is used
 CURVES = ["algorithm", "setting"]
 
 
@@ -38,62 +35,45 @@ def draw(runs: pd.DataFrame, store: Reader) -> Exhibit:
 
 
 def tabulate(runs: pd.DataFrame, store: Reader) -> pd.DataFrame:
-    """Return accuracy after every epoch, over seeds.
+    """Return accuracy (`SUMMARY`, percent) and mean seconds since the start of training, over seeds, by epoch.
 
-    Columns: algorithm, setting, epoch, seconds (since the start of training, mean over seeds), accuracy_of
-    (`validation` or `test`), and `SUMMARY` in percent. A trial that diverged keeps its last accuracy and time. Trials
-    of one curve may differ only in their seed (`MixedTrials`), and all need time and accuracy of every epoch
+    Trials of one curve may differ only in their seed (`MixedTrials`), and all need time and accuracy of every epoch
     (`MissingSeries`).
     """
     require_replicates(runs)
     clock = load_history(store, runs, CLOCK)
-    metric, accuracy = _accuracy_history(runs, store, clock)
-    split, _ = metric.split("/")  # validation or test
+
+    def is_complete(history: pd.DataFrame) -> bool:
+        timed = history.merge(clock[["trial_key", "epoch"]], on=["trial_key", "epoch"])  # epochs with both values
+        return set(timed["trial_key"]) == set(runs["trial_key"]) and len(timed) == len(clock)
+
+    accuracy = accuracy_by_epoch(runs, store, is_complete)
+    if accuracy is None:
+        raise MissingSeries(f"training_time: needs {CLOCK}, and {' or '.join(ACCURACIES)}, of all trials by epoch")
     rows = []
     for (algorithm, setting), cell in accuracy.groupby(CURVES, sort=False):
         epoch_seconds = clock[clock["trial_key"].isin(cell["trial_key"])]
         by_trial = epoch_seconds.pivot(index="epoch", columns="trial_key", values="value")
-        seconds = by_trial.cumsum().ffill().mean(axis=1)  # since the start of training, by epoch
-        table = by_epoch(cell, METRICS["accuracy"])
-        rows.append(table.assign(algorithm=algorithm, setting=setting, seconds=table["epoch"].map(seconds),
-                                 accuracy_of=split))
+        seconds = by_trial.cumsum().ffill().mean(axis=1)  # by epoch; a diverged trial keeps its last time
+        means = by_epoch(cell, METRICS["accuracy"])
+        rows.append(means.assign(algorithm=algorithm, setting=setting, seconds=means["epoch"].map(seconds),
+                                 accuracy_of=common_value(cell["accuracy_of"])))
     return pd.concat(rows)[[*CURVES, "epoch", "seconds", "accuracy_of", *SUMMARY]]
-
-
-def _accuracy_history(runs: pd.DataFrame, store: Reader, clock: pd.DataFrame) -> tuple[str, pd.DataFrame]:
-    """Return (metric, its history): the first of `ACCURACIES` that every trial has for every epoch with a time."""
-    for metric in ACCURACIES:
-        accuracy = load_history(store, runs, metric)
-        timed = accuracy.merge(clock[["trial_key", "epoch"]], on=["trial_key", "epoch"])  # epochs with both values
-        if set(timed["trial_key"]) == set(runs["trial_key"]) and len(timed) == len(clock):
-            return metric, accuracy
-    raise MissingSeries(f"training_time: needs {CLOCK}, and {' or '.join(ACCURACIES)}, of all trials by epoch")
 
 
 def plot(table: pd.DataFrame) -> Figure:
     """Plot the table of `tabulate`: a panel for each noise, 3 x 2.8 inches, all on the same scales."""
     settings = by_noise(table["setting"])
     split = common_value(table["accuracy_of"])  # validation or test
-    with theme():
-        figure, axes = panels(len(settings), per_row=3, width=3.0, height=2.8, beside=(1.6, 0.0), sharex=True,
-                              sharey=True)
+    with style.theme():
+        figure, axes = style.panels(len(settings), per_row=3, width=3.0, height=2.8, beside=(1.6, 0.0), sharex=True,
+                                    sharey=True)
         for setting, ax in zip(settings, axes, strict=True):
-            panel(table[table["setting"] == setting], ax)
+            points = table[table["setting"] == setting]
+            for algorithm in style.present(points):
+                plot_band(ax, points[points["algorithm"] == algorithm], "seconds", **style.look(algorithm))
+            ax.set_xlim(left=0)
             ax.set(title=setting_label(setting), xlabel="Seconds of training",
                    ylabel=f"{split.capitalize()} accuracy (%)")
-        title = seeds(table.groupby(CURVES)["n"].max(), "mean, 95% bootstrap band")
-        figure.legend(handles=handles(table), title=title, loc="outside right center", alignment="left")
+        style.legend(figure, style.handles(table), style.seeds(table.groupby(CURVES)["n"].max(), BAND))
     return figure
-
-
-def panel(table: pd.DataFrame, ax: Axes) -> Axes:
-    """Plot accuracy over seconds at one noise, a curve for each algorithm."""
-    for algorithm in present(table):
-        points = table[table["algorithm"] == algorithm]
-        (line,) = ax.plot(points["seconds"], points["mean"], **look(algorithm))
-        if (points["n"] > 1).any():
-            ax.fill_between(points["seconds"], points["bootstrap_low"], points["bootstrap_high"],
-                            color=line.get_color(), alpha=0.12, linewidth=0)
-    ax.set_xlim(left=0)
-    sns.despine(ax=ax)
-    return ax

@@ -61,10 +61,19 @@ def compose(experiment: Experiment, runs: pd.DataFrame, tracked: Sequence[Tracke
     if not experiment.plan.publishes_all:
         return dataclasses.replace(page, notice=SECRET)
     links = [address(store, run_id) for run_id in runs["run_id"]]
-    facts = [*_facts(runs, tracked), *_settings_origin(experiment, runs), *page.facts]
+    begin, end = _span(tracked)
+    statuses = ", ".join(f"{count} {status}" for status, count in Counter(runs["status"]).items())
+    datasets = ", ".join(DATASET_LABELS[name] for name in runs["dataset"].unique())
+    facts = [("Trials", statuses), ("Data", datasets), ("Began (UTC)", f"{begin:%Y-%m-%d %H:%M}"),
+             ("First start to last end", duration((end - begin).total_seconds())),
+             *_settings_origin(experiment, runs), *page.facts]
+    grid = [("algorithm", ", ".join(ALGORITHM_LABELS[algorithm] for algorithm in runs["algorithm"].unique())),
+            ("noise", ", ".join(map(setting_label, by_noise(runs["setting"])))),
+            *((name, _values(runs[name])) for name in (*_varied(experiment, runs), "seed"))]
     source = [Download(file_name(experiment), experiment.text.encode())] if experiment.text else []
     return dataclasses.replace(
-        page, facts=facts, grid=_grid(experiment, runs), settings=_settings(runs),
+        page, facts=facts, grid=grid,
+        settings=[(name, _values(runs[name].dropna())) for name in setting_names() if runs[name].notna().any()],
         trials=trials(experiment, runs, links), trials_note=_trials_note(runs, links), runs_link=runs_address(store),
         trials_data=Download("runs.csv", data), problems=_problems(experiment, runs, store),
         commands=commands(experiment, tracked), source=source)
@@ -97,83 +106,62 @@ def trials(experiment: Experiment, runs: pd.DataFrame, links: Sequence[str] = ()
     """Return the columns of the table of trials, one row per trial.
 
     They show the varied settings, accuracies and alignments at the last epoch, the smallest epsilon of each kind, and
-    guarantees if any trial has an epsilon. Hidden columns have the other settings, for filters. `links` are the
-    addresses of the trials' runs, if they have any.
+    guarantees if any trial has an epsilon. Hidden columns have other settings, for filters. `links` are the addresses
+    of the trials' runs, if they have any.
     """
-    settings = by_noise(runs["setting"])  # noise settings, in the order by which the column sorts
+    noise = by_noise(runs["setting"])  # the order by which the column sorts
     named_settings = (*_varied(experiment, runs), "seed")
-    kinds = kinds_of(runs)
     columns = [Column("algorithm", [Cell(ALGORITHM_LABELS.get(name, name)) for name in runs["algorithm"]]),
-               Column("noise", [Cell(setting_label(setting), settings.index(setting)) for setting in runs["setting"]])]
-    columns += [_setting_column(name, runs[name]) for name in named_settings]
-    columns += [*_metric_columns(runs), *_epsilon_columns(runs, kinds)]
+               Column("noise", [Cell(setting_label(setting), noise.index(setting)) for setting in runs["setting"]]),
+               *(_setting_column(name, runs[name]) for name in named_settings)]
+    for name, heading in HEADINGS.items():
+        if name in runs.columns:
+            filter_names = (heading.removesuffix(" %").replace(" ", "_"), name)
+            columns.append(_number_column(heading, 100 * runs[name], "{:.2f}".format, filter_names, True))
+    for name in runs.columns:
+        if name.startswith("alignment/") and runs[name].notna().any():
+            layer = name.removeprefix("alignment/")
+            measured = runs.loc[runs[name].notna(), TRIAL].dropna()
+            heading = f"cos {layer_name(int(layer.rpartition('_')[2]), list(measured))}"
+            columns.append(_number_column(heading, runs[name], "{:.3f}".format, (layer, name), True))
+    kinds = kinds_of(runs)
+    for kind in kinds:
+        # In filters, `epsilon` and `ε` stand for the kinds that guarantee something, or for all kinds if none does.
+        short_forms = ("epsilon", "ε") if kind in GUARANTEED or not set(kinds) & set(GUARANTEED) else ()
+        remark = "" if KINDS[kind].holds else " (no guarantee)"
+        columns.append(_number_column(f"ε {kind}{remark}", tightest(runs, kind), short,
+                                      (*short_forms, kind, f"epsilon/{kind}")))
     if kinds:
         columns.append(Column("guarantee", list(map(Cell, guarantees(runs)))))
     if (runs["status"] != "finished").any():
         columns.append(Column("status", list(map(Cell, runs["status"]))))
     columns.append(Column("trial", list(map(Cell, runs["trial_key"])), ("trial_key",), links=links))
-    return columns + _hidden_columns(runs, named_settings)
-
-
-def _metric_columns(runs: pd.DataFrame) -> list[Column]:
-    """Return the columns of accuracies, in %, and of the alignments of layers."""
-    columns = []
-    for name, heading in HEADINGS.items():
-        if name in runs.columns:
-            filter_names = (heading.removesuffix(" %").replace(" ", "_"), name)
-            columns.append(Column(heading, [_number(100 * value, "{:.2f}".format) for value in runs[name]],
-                                  filter_names, numeric=True, largest_first=True))
-    for name in runs.columns:
-        if name.startswith("alignment/") and runs[name].notna().any():
-            layer = name.removeprefix("alignment/")
-            measured = runs.loc[runs[name].notna(), TRIAL].dropna()
-            columns.append(Column(f"cos {layer_name(int(layer.rpartition('_')[2]), list(measured))}",
-                                  [_number(value, "{:.3f}".format) for value in runs[name]], (layer, name),
-                                  numeric=True, largest_first=True))
+    for name in setting_names():
+        if name in named_settings:
+            continue
+        # Settings of the noise have a hidden column also if they are the same for all trials.
+        values, is_noise = runs[name], name in NOISE or name in NOISE.values()
+        if name in NOISE:
+            values = values.mask(runs[NOISE[name]] > 0)  # the target sets it
+        elif is_noise:
+            values = values.where(values > 0)  # 0 for no target
+        if values.map(value_text).nunique() > 1 or (is_noise and values.notna().any()):
+            columns.append(_setting_column(name, values, shown=False))
     return columns
 
 
-def _epsilon_columns(runs: pd.DataFrame, kinds: Sequence[str]) -> list[Column]:
-    """Return one column for each kind of epsilon, with every trial's smallest one.
-
-    In filters, `epsilon` and `ε` stand for the kinds that guarantee something, or for all kinds if none does.
-    """
-    any_guaranteed = bool(set(kinds) & set(GUARANTEED))
-    columns = []
-    for kind in kinds:
-        short_forms = ("epsilon", "ε") if kind in GUARANTEED or not any_guaranteed else ()
-        remark = "" if KINDS[kind].holds else " (no guarantee)"
-        columns.append(Column(f"ε {kind}{remark}", [_number(value, short) for value in tightest(runs, kind)],
-                              (*short_forms, kind, f"epsilon/{kind}"), numeric=True))
-    return columns
+def _number_column(heading: str, values: pd.Series, text: Callable[[float], str], filter_names: tuple[str, ...],
+                   largest_first: bool = False) -> Column:
+    """Return a column of numbers, formatted by `text`; a dash for nan."""
+    cells = [Cell(NO_VALUE) if math.isnan(value) else Cell(text(value), value) for value in values]
+    return Column(heading, cells, filter_names, numeric=True, largest_first=largest_first)
 
 
 def _setting_column(name: str, values: pd.Series, shown: bool = True) -> Column:
     """Return the column of a setting, as text; a dash where it does not apply to a trial."""
     filter_names = ("sigma", "σ") if name == "sigma" else ()
-    is_numeric = values.dropna().map(_is_number).all()
+    is_numeric = all(isinstance(value, int | float) and not isinstance(value, bool) for value in values.dropna())
     return Column(name, [Cell(value_text(value)) for value in values], filter_names, numeric=is_numeric, shown=shown)
-
-
-def _hidden_columns(runs: pd.DataFrame, shown: Sequence[str]) -> list[Column]:
-    """Return hidden columns, for filters: the settings that differ between trials and have no shown column.
-
-    Settings of the noise (a level or a target epsilon) also have one if they are the same for all trials.
-    """
-    columns = []
-    for name in setting_names():
-        if name in shown:
-            continue
-        values = runs[name]
-        is_level, is_target = name in NOISE, name in NOISE.values()
-        if is_level:
-            values = values.mask(runs[NOISE[name]] > 0)  # the target sets it
-        elif is_target:
-            values = values.where(values > 0)  # 0 for no target
-        differs = values.map(value_text).nunique() > 1
-        if differs or ((is_level or is_target) and values.notna().any()):
-            columns.append(_setting_column(name, values, shown=False))
-    return columns
 
 
 def commands(experiment: Experiment, tracked: Sequence[TrackedRun]) -> list[str]:
@@ -208,15 +196,6 @@ def abridged(commit: str) -> str:
     return re.sub("([0-9a-f]{10})[0-9a-f]{30}", r"\1", commit)
 
 
-def _facts(runs: pd.DataFrame, tracked: Sequence[TrackedRun]) -> list[tuple[str, str]]:
-    """Return the facts at the head of a page, as (name, value): trials by status, data sets, begin and duration."""
-    begin, end = _span(tracked)
-    statuses = ", ".join(f"{count} {status}" for status, count in Counter(runs["status"]).items())
-    datasets = ", ".join(DATASET_LABELS[name] for name in runs["dataset"].unique())
-    return [("Trials", statuses), ("Data", datasets), ("Began (UTC)", f"{begin:%Y-%m-%d %H:%M}"),
-            ("First start to last end", duration((end - begin).total_seconds()))]
-
-
 def _settings_origin(experiment: Experiment, runs: pd.DataFrame) -> list[tuple[str, str]]:
     """Return facts, as (name, value), on the origin of the settings: the preset, and the runs that chose them.
 
@@ -239,28 +218,14 @@ def _span(tracked: Sequence[TrackedRun]) -> tuple[datetime, datetime]:
 
 
 def _varied(experiment: Experiment, runs: pd.DataFrame) -> list[str]:
-    """Return the fields that tell trials apart, beside algorithm, noise and seed: mechanism and data set come first.
+    """Return the fields that tell trials apart, beside algorithm, noise and seed.
 
-    These two are listed if the runs have several, where the mechanism `none` does not count. The other fields are those
-    that the experiment varies.
+    Mechanism (`none` aside) and data set come first, if the runs have several, then those that the experiment varies.
     """
     others = [name for name in experiment.varied if name not in ("mechanism", "dataset")]
     mechanism = ["mechanism"] if len(set(runs["mechanism"]) - {"none"}) > 1 else []
     dataset = ["dataset"] if runs["dataset"].nunique() > 1 else []
     return [*mechanism, *dataset, *others]
-
-
-def _grid(experiment: Experiment, runs: pd.DataFrame) -> list[tuple[str, str]]:
-    """Return (field, its values as text) for algorithm, noise, the other varied fields and the seed."""
-    algorithms = ", ".join(ALGORITHM_LABELS[algorithm] for algorithm in runs["algorithm"].unique())
-    noise = ", ".join(setting_label(setting) for setting in by_noise(runs["setting"]))
-    fields = [*_varied(experiment, runs), "seed"]
-    return [("algorithm", algorithms), ("noise", noise), *((name, _values(runs[name])) for name in fields)]
-
-
-def _settings(runs: pd.DataFrame) -> list[tuple[str, str]]:
-    """Return (field, its values as text) for every field that applies to any trial."""
-    return [(name, _values(runs[name].dropna())) for name in setting_names() if runs[name].notna().any()]
 
 
 def _trials_note(runs: pd.DataFrame, links: Sequence[str]) -> str:
@@ -310,12 +275,3 @@ def file_name(experiment: Experiment) -> str:
 
 def _values(column: pd.Series) -> str:
     return ", ".join(value_text(value) for value in column.unique())
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _number(value: float, text: Callable[[float], str]) -> Cell:
-    """Return the cell of a number, formatted by `text`; a dash for nan."""
-    return Cell(NO_VALUE) if math.isnan(value) else Cell(text(value), value)

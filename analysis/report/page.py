@@ -9,7 +9,8 @@ import base64
 import hashlib
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import NamedTuple
 from xml.etree import ElementTree
@@ -54,25 +55,15 @@ class Download:
 
 
 class Column(NamedTuple):
-    """A column of the table of trials.
-
-    Attributes:
-        heading: its heading.
-        cells: one cell per trial.
-        names: further names for filters, the usual one first; several columns may share a name.
-        numeric: whether its values are numbers.
-        largest_first: whether the first click on its heading sorts the largest value first.
-        shown: whether it is visible; otherwise it is only for filters.
-        links: address of each cell's link; empty for none.
-    """
+    """A column of the table of trials."""
 
     heading: str
-    cells: Sequence[Cell]
-    names: Sequence[str] = ()
+    cells: Sequence[Cell]  # one per trial
+    names: Sequence[str] = ()  # further names for filters, the usual one first; several columns may share a name
     numeric: bool = False
-    largest_first: bool = False
-    shown: bool = True
-    links: Sequence[str] = ()
+    largest_first: bool = False  # the first click on its heading sorts the largest value first
+    shown: bool = True  # otherwise it is only for filters
+    links: Sequence[str] = ()  # address of each cell's link; empty for none
 
 
 class Statement(NamedTuple):
@@ -89,47 +80,29 @@ class Statement(NamedTuple):
 
 @dataclass(frozen=True)
 class Page:
-    """The content of a page; empty parts are left out.
-
-    Attributes:
-        title: its title.
-        what: kind of page, shown above the title.
-        notice: a sentence that a reader must not miss, above all others.
-        headline: sentences with the main results; they come first.
-        description: the question of the experiment.
-        facts: (name, value) pairs on the runs.
-        grid, settings: (field, values) of the varied settings, and of all settings.
-        exhibits: the exhibits, in order.
-        left_out: (exhibit, reason) of exhibits that are not drawn.
-        privacy: kinds of epsilon in words; `epsilons` has the numbers, `notes` their assumptions.
-        trials: columns of the table to sort and filter; `trials_note` explains it, `runs_link` leads to the runs in
-            MLflow, and `trials_data` is its file.
-        problems: sentences on diverged or failed trials.
-        commands: shell commands that repeat everything; `versions` has the software versions.
-        source: the experiment file.
-    """
+    """The content of a page; empty parts are left out."""
 
     title: str
-    what: str
-    notice: str = ""
-    headline: Sequence[str] = ()
-    description: str = ""
-    facts: Sequence[tuple[str, str]] = ()
-    grid: Sequence[tuple[str, str]] = ()
-    settings: Sequence[tuple[str, str]] = ()
-    exhibits: Sequence[Exhibit] = ()
-    left_out: Sequence[tuple[str, str]] = ()
-    privacy: Sequence[Statement] = ()
-    epsilons: Table | None = None
-    notes: Sequence[str] = ()
-    trials: Sequence[Column] = ()
+    what: str  # kind of page, shown above the title
+    notice: str = ""  # a sentence that a reader must not miss, above all others
+    headline: Sequence[str] = ()  # sentences with the main results; they come first
+    description: str = ""  # the question of the experiment
+    facts: Sequence[tuple[str, str]] = ()  # (name, value) on the runs
+    grid: Sequence[tuple[str, str]] = ()  # (field, values) of the varied settings
+    settings: Sequence[tuple[str, str]] = ()  # the same of all settings
+    exhibits: Sequence[Exhibit] = ()  # in order
+    left_out: Sequence[tuple[str, str]] = ()  # (exhibit, reason) of exhibits that are not drawn
+    privacy: Sequence[Statement] = ()  # kinds of epsilon in words
+    epsilons: Table | None = None  # their numbers
+    notes: Sequence[str] = ()  # their assumptions
+    trials: Sequence[Column] = ()  # the table to sort and filter
     trials_note: str = ""
-    runs_link: str = ""
-    trials_data: Download | None = None
-    problems: Sequence[str] = ()
-    commands: Sequence[str] = ()
-    versions: Sequence[str] = ()
-    source: Sequence[Download] = field(default=())
+    runs_link: str = ""  # to the runs in MLflow
+    trials_data: Download | None = None  # the file of the table
+    problems: Sequence[str] = ()  # sentences on diverged or failed trials
+    commands: Sequence[str] = ()  # for the shell, which repeat everything
+    versions: Sequence[str] = ()  # of the software
+    source: Sequence[Download] = ()  # the experiment file
 
     @property
     def lead(self) -> list[Exhibit]:
@@ -150,14 +123,8 @@ class Page:
 
         The first part has at least one sentence, and as many as fit into `MOST_WORDS_ABOVE` words with the notice.
         """
-        n_words = len(self.notice.split())
-        n_above = 0
-        for sentence in self.headline:
-            n_words += len(sentence.split())
-            if n_words > MOST_WORDS_ABOVE:
-                break
-            n_above += 1
-        n_above = max(1, n_above)
+        n_words = accumulate(len(text.split()) for text in (self.notice, *self.headline))  # up to and with each
+        n_above = max(1, sum(count <= MOST_WORDS_ABOVE for count in n_words) - 1)  # without the notice
         return self.headline[:n_above], self.headline[n_above:]
 
 
@@ -167,18 +134,15 @@ def render(page: Page) -> str:
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     environment = Environment(loader=FileSystemLoader(TEMPLATE), autoescape=True, undefined=StrictUndefined,
                               trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
-    environment.filters.update(inline=_inline, marked=_marked, breaking=_breaking, downloads=downloads,
-                               drawing=drawing, algorithms=algorithms)
+    environment.filters.update(
+        inline=_inline, marked=_marked, downloads=downloads, drawing=drawing, algorithms=algorithms,
+        breaking=lambda text: Markup("_<wbr>").join(text.split("_")))  # lines may break after underscores
     palette = {name: to_hex(PALETTE[name]) for name in ALGORITHM_LABELS}
+    # The usual name of each column of the table of trials, once.
+    filter_names = list(dict.fromkeys([*column.names, column.heading][0] for column in page.trials))
     return environment.get_template("page.html").render(
         page=page, styles=Markup(styles), script=Markup(script), script_digest=digest, palette=palette,
-        labels=ALGORITHM_LABELS, is_table=lambda part: isinstance(part, Table), filter_names=_filter_names)
-
-
-def _filter_names(columns: Sequence[Column]) -> list[str]:
-    """Return the names by which a reader can filter the table of trials: the usual name of each column, once."""
-    names = [column.names[0] if column.names else column.heading for column in columns]
-    return list(dict.fromkeys(names))
+        labels=ALGORITHM_LABELS, is_table=lambda part: isinstance(part, Table), filter_names=filter_names)
 
 
 def downloads(exhibit: Exhibit) -> list[Download]:
@@ -238,11 +202,6 @@ def _inline(text: str) -> Markup:
         is_code = index % 2 == 1
         parts.append(Markup("<code>{}</code>").format(part) if is_code else escape(part))
     return Markup("").join(parts)
-
-
-def _breaking(text: Markup) -> Markup:
-    """Allow line breaks after underscores."""
-    return Markup("_<wbr>").join(text.split("_"))
 
 
 def _marked(text: str) -> Markup:

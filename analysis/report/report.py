@@ -30,27 +30,16 @@ Result = TypeVar("Result")
 
 
 class Report(NamedTuple):
-    """The result of a report.
+    """The result of a report."""
 
-    Attributes:
-        files: in the order of writing.
-        exhibits: in the order of the page.
-        headline: the best algorithm at each epsilon (`analysis.exhibits.headline`); for random stopping the best trial.
-        left_out: (exhibit, reason) of exhibits that do not fit, lack data or failed; empty for random stopping.
-        lacking: those of them that fit, but lack data or failed.
-        notice: progress of an unfinished sweep; empty for a finished one.
-        not_logged: why the store of a finished sweep did not take the files; empty if it did.
-        raised: exhibits that are left out because drawing them raised an error, which is a fault of the exhibit.
-    """
-
-    files: list[Path]
-    exhibits: list[Exhibit]
-    headline: list[str]
-    left_out: list[tuple[str, str]]
-    lacking: list[str]
-    notice: str = ""
-    not_logged: str = ""
-    raised: Sequence[str] = ()
+    files: list[Path]  # in the order of writing
+    exhibits: list[Exhibit]  # in the order of the page
+    headline: list[str]  # from `analysis.exhibits.headline`; for random stopping on the best trial
+    left_out: list[tuple[str, str]]  # (exhibit, reason) of those that do not fit, lack data or failed; none if secret
+    lacking: list[str]  # those of them that fit, but lack data or failed
+    notice: str = ""  # progress of an unfinished sweep; empty for a finished one
+    not_logged: str = ""  # why the store of a finished sweep did not take the files; empty if it did
+    raised: Sequence[str] = ()  # exhibits that are left out because drawing them raised an error: a fault of theirs
 
 
 def write(experiment: Experiment, store: Store, out: Path | None = None, where: str = "") -> Report:
@@ -61,11 +50,6 @@ def write(experiment: Experiment, store: Store, out: Path | None = None, where: 
     description, if it can be written. The folder is `reports/<name>` by default. `where` is the name of a slice
     (`experiment.sliced`), in a folder of its own; it reports no best trial, because choosing it would use the other
     trials.
-
-    Files: `runs.csv` (one row per trial), those of the exhibits, a copy of the experiment file, `manifest.json`
-    (commit, versions, commands and digests of the data), and `index.html`, one page with everything. `selection.csv`
-    and `.md` have the best trial and the privacy cost of choosing it, if trials are certified and have validation
-    accuracy.
 
     Refused are a sweep without a complete setting, a search or random stopping that is not complete (`MissingTrials`),
     imported results that no exhibit shows (`ReportError`), and another budget than the sweep began with
@@ -123,7 +107,13 @@ def write(experiment: Experiment, store: Store, out: Path | None = None, where: 
         exhibits.append(selection.draw(choice))
     if experiment.plan.asks and not where:
         exhibits.insert(0, search.draw(experiment, runs, store))
-    contents = _files(experiment, runs, exhibits, results, is_slice=bool(where))
+    contents = {"runs.csv": to_csv(csv_of(runs)).encode()}
+    for exhibit in exhibits:
+        contents |= exhibit.files
+    for name, imported in () if results is None else results.groupby("imported", sort=False):
+        contents[file_of_import(name)] = to_csv(imported.drop(columns="imported")).encode()
+    if experiment.public_text and not where:
+        contents[file_name(experiment)] = experiment.public_text.encode()
     public_runs = shown(experiment, runs, choice)
     public_keys = set(public_runs["trial_key"])
     tracked = [run for run in stored if run.trial_key in public_keys]
@@ -166,21 +156,3 @@ def _headline(experiment: Experiment, runs: pd.DataFrame, choice: Choice | None)
     if not experiment.plan.publishes_all:
         return [selection.summary_sentence(choice)] if choice else []
     return headline.compose(runs, experiment, choice)
-
-
-def _files(experiment: Experiment, runs: pd.DataFrame, exhibits: Sequence[Exhibit], results: pd.DataFrame | None,
-           is_slice: bool) -> dict[str, bytes]:
-    """Return the contents of a report's files by name, except the manifest and the page.
-
-    They are the trials, the exhibits, imported results and, except for a slice, the experiment file if it may be
-    published.
-    """
-    contents = {"runs.csv": to_csv(csv_of(runs)).encode()}
-    for exhibit in exhibits:
-        contents |= exhibit.files
-    if results is not None:
-        for name, imported in results.groupby("imported", sort=False):
-            contents[file_of_import(name)] = to_csv(imported.drop(columns="imported")).encode()
-    if experiment.public_text and not is_slice:
-        contents[file_name(experiment)] = experiment.public_text.encode()
-    return contents

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from analysis.exhibits.selection import Choice
-from analysis.exhibits.table import Cell, Table
+from analysis.exhibits.table import Table
 from analysis.report.page import Statement
 from analysis.runs import noise_sources
 from pipeline.accounting.label import RELATION as LABEL_RELATION
@@ -98,26 +97,6 @@ def _neighbours(relations: Iterable[str]) -> str:
     return f"Neighbours differ in {' or '.join(differences)}. " if differences else ""
 
 
-class _EpsilonRow(NamedTuple):
-    """A row of the table of epsilons, with the smallest and largest value of its trials."""
-
-    kind: str
-    accountant: str
-    smallest: float
-    largest: float
-    guarantee: str
-    relation: str
-    sampler: str
-    delta: float
-    n_trials: int
-
-    def cells(self) -> tuple[Cell, ...]:
-        """Return the cells of the row; both values become one."""
-        texts = (self.kind, self.accountant.replace("_", " "), _range(self.smallest, self.largest), self.guarantee,
-                 self.relation, self.sampler, f"{self.delta:g}", str(self.n_trials))
-        return tuple(map(Cell, texts))
-
-
 def epsilons(runs: pd.DataFrame, choice: Choice | None = None) -> Table | None:
     """Return the table of epsilons; None if there are none.
 
@@ -125,29 +104,28 @@ def epsilons(runs: pd.DataFrame, choice: Choice | None = None) -> Table | None:
     trials at their last epoch.
     """
     rows = []
+
+    def add(kind: str, accountant: str, values: Sequence[float], *others: str) -> None:
+        """Add a row of the smallest and the largest value, which become one if they look the same."""
+        ends = dict.fromkeys(short(value) for value in (min(values), max(values)))
+        rows.append((kind, accountant.replace("_", " "), " to ".join(ends), *others, str(len(values))))
+
     if choice and choice.selected and choice.selected.is_finite:
         selected = choice.selected
-        rows.append(_EpsilonRow(selected.kind, selected.variant, selected.value, selected.value, choice.standing,
-                                selected.relation, selected.sampler, selected.delta, n_trials=1))
-
-    def strength_and_name(column: str) -> tuple[int, str]:
-        kind = column.split("/")[1]
-        return list(KINDS).index(kind), column
-
-    for column in sorted(_epsilons(runs), key=strength_and_name):
+        add(selected.kind, selected.variant, [selected.value], choice.standing, selected.relation, selected.sampler,
+            f"{selected.delta:g}")
+    for column in sorted(_epsilons(runs), key=lambda column: (list(KINDS).index(column.split("/")[1]), column)):
         kind, _, variant = column.removeprefix("epsilon/").partition("/")
         logged = runs[runs[column].notna()]
         tracked = logged.reindex(columns=["privacy.relation"])["privacy.relation"]
         relations = pd.Series([_relation(kind, relation) for relation in tracked], logged.index, dtype=object)
         keys = [_guarantees_of(kind, logged), relations, "sampler", "delta"]
         for (guarantee, relation, sampler, delta), group in logged.groupby(keys, dropna=False):
-            rows.append(_EpsilonRow(kind, variant, group[column].min(), group[column].max(), guarantee, relation,
-                                    sampler, delta, len(group)))
+            add(kind, variant, list(group[column]), guarantee, relation, sampler, f"{delta:g}")
     if not rows:
         return None
     header = ("kind", "accountant or formula", "ε", "guarantee", "neighbouring relation", "sampler", "δ", "trials")
-    is_numeric = (False, False, True, False, False, False, True, True)
-    return Table(header, tuple(row.cells() for row in rows), is_numeric)
+    return Table.of(header, rows, text_columns=(0, 1, 3, 4, 5))
 
 
 def notes(runs: pd.DataFrame) -> list[str]:
@@ -181,12 +159,6 @@ def _relation(kind: str, relation: object) -> str:
     if kind == "audited" and relation == "none":
         return AUDIT_RELATION
     return relation
-
-
-def _range(low: float, high: float) -> str:
-    """Return a range of epsilons as text, `0.5 to 3`; one number if both look the same."""
-    low_text, high_text = short(low), short(high)
-    return low_text if low_text == high_text else f"{low_text} to {high_text}"
 
 
 def short(value: float) -> str:

@@ -12,14 +12,13 @@ import numpy as np
 import pandas as pd
 import pytest
 from matplotlib.colors import to_rgb
-from matplotlib.figure import Figure
 from mlflow.tracking import MlflowClient
 from stored import changed, records, stored
 
 from analysis import style
-from analysis.exhibits import figure2, paper, table1
 from analysis.exhibits.catalogue import DRAWS, MODULES
 from analysis.exhibits.exhibit import to_csv
+from analysis.papers import figure2, table1
 from analysis.report.report import write
 from analysis.runs import DuplicateTrials, MissingTrials, MixedTrials, by_noise, load_history, load_runs
 from analysis.statistics import mean_interval
@@ -73,7 +72,7 @@ def fill(root, name, trials, diverged=()):
 @pytest.fixture(scope="module", autouse=True)
 def surroundings():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(paper.SETTING, "epochs", EPOCHS)  # the grid here is the paper's, but for its epochs
+        patch.setitem(table1.SETTING, "epochs", EPOCHS)  # the grid here is the paper's, but for its epochs
         yield
 
 
@@ -269,9 +268,8 @@ def lines_of(ax):
 
 def test_an_accuracy_panel(histories):
     expected = {s if s == "non-private" else f"σ = {s}" for s in SETTINGS}
-    bp = figure2.accuracy_axes(histories[0], "bp", Figure().subplots(), SETTINGS)
+    bp, _, _, ax, _ = figure2.plot(*histories).axes
     assert set(lines_of(bp)) == expected | {"σ = 0.2 diverged"} and bp.get_title() == "BP"
-    ax = figure2.accuracy_axes(histories[0], "pdfa", Figure().subplots(), SETTINGS)
     lines = lines_of(ax)
     assert set(lines) == expected
     line = lines["σ = 0.1"]
@@ -286,7 +284,7 @@ def test_an_accuracy_panel(histories):
 
 
 def test_the_alignment_panel(histories):
-    lines = lines_of(figure2.alignment_axes(histories[1], Figure().subplots(), SETTINGS, "layer 2"))
+    lines = lines_of(figure2.plot(*histories).axes[-1])
     assert list(lines) == ["non-private", *(f"σ = {s}" for s in SETTINGS[1:])]
     assert lines["σ = 0.2"].get_ydata() == pytest.approx([0.31, 0.32, 0.33])
 
@@ -339,7 +337,7 @@ def test_figures_are_drawn_as_text_and_reproducibly(histories):
 
 def test_every_exhibit_of_an_experiment_file_can_be_drawn():
     for module in MODULES:
-        import_module(f"analysis.exhibits.{module}")
+        import_module(f"analysis.{module}")
     assert DRAWS.keys() == NEEDS.keys()
 
 

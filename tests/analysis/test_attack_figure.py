@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from analysis.exhibits.row_space import ZERO, plot, residual_histogram
+from analysis.papers.row_space import ZERO, plot, residual_histogram
 
 RNG = np.random.default_rng(0)
 FAR = RNG.uniform(0.2, 0.6, 1000)

@@ -206,7 +206,8 @@ def test_overlaid_frontiers_say_where_the_noise_of_both_sides_comes_from(sides, 
 
 def test_two_sweeps_by_name(root, tmp_path, capsys):
     one = root / "one"
-    assert main(["report", "a", "faster", "--mlruns", str(one), "--out", str(tmp_path / "c")]) == 0
+    assert main(["report", "a", "faster", "--mlruns", str(one), "--out", str(tmp_path / "c"),
+                 "--format", "svg"]) == 0
     names = {path.name for path in (tmp_path / "c").iterdir()}
     assert names == {*(f"{stem}.{kind}" for stem in ("comparison", "frontiers")
                        for kind in ("csv", "md", "svg", "pdf", "png")),

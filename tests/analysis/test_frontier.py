@@ -74,6 +74,10 @@ def records_of(config):
     return records(config, metrics, {"privacy.relation": relation})
 
 
+def texts_of(points, runs, **options):
+    return exhibit.texts(points, runs, frontiers.hypervolumes(points, runs), **options)
+
+
 @pytest.fixture(scope="module")
 def store(tmp_path_factory):
     return stored(tmp_path_factory.mktemp("store"), "both", (*GRID, *LABEL, PLAIN), records_of)
@@ -141,8 +145,8 @@ def test_label_targets_are_points_named_by_their_target(tmp_path):
     runs = load_runs(store, trials)
     points = frontiers.frontier(runs, "label")
     assert points["setting"].tolist() == ["label_epsilon=0.5", "label_epsilon=3"]
-    assert "|  | ε ≤ 0.5 | ε ≤ 3 |" in exhibit.texts([points], runs).markdown
-    assert "PDFA (label ε ≤ 3, label ε ≤ 0.5)" in exhibit.texts([points], runs.assign(status="diverged")).markdown
+    assert "|  | ε ≤ 0.5 | ε ≤ 3 |" in texts_of([points], runs).markdown
+    assert "PDFA (label ε ≤ 3, label ε ≤ 0.5)" in texts_of([points], runs.assign(status="diverged")).markdown
     mixed = frontiers.frontier(load_runs(store), "label")  # settings that go with the noise level, and no choice
     assert mixed["chosen"].tolist() == ["joint_release True", "", "joint_release True"]
     assert mixed["choices"].tolist() == [1, 1, 1]
@@ -205,7 +209,7 @@ def test_trials_without_alignment_are_left_out_and_counted(runs):
     lost.loc[0, "alignment/layer_1"] = math.nan
     points = frontiers.frontier(lost, "certified", "alignment")
     assert points["n"].tolist() == [1] + [2] * 11
-    assert "1 of 24 trials have no measured alignment and are left out." in exhibit.texts([points], lost).notes
+    assert "1 of 24 trials have no measured alignment and are left out." in texts_of([points], lost).notes
     with pytest.raises(ReportError, match="alignment: measured in none of 24 trials"):
         frontiers.frontier(lost.drop(columns="alignment/layer_2"), "certified", "alignment")
 
@@ -244,7 +248,7 @@ def test_hypervolumes_share_a_documented_reference(runs):
     above = [51 + 10 * math.log10(epsilon) - 10 for epsilon in TARGETS]  # bp: mean accuracy less that of chance
     expected = np.dot(above, np.log([3, 8 / 3, 10 / 8]))
     assert certified.loc["bp", "hypervolume"] == pytest.approx(expected) == certified.loc["all", "hypervolume"]
-    assert "(ε = 10, 10), in units of the metric times nats" in exhibit.texts(frontiers.frontiers(runs), runs).markdown
+    assert "(ε = 10, 10), in units of the metric times nats" in texts_of(frontiers.frontiers(runs), runs).markdown
 
 
 # texts
@@ -265,15 +269,15 @@ def test_captions_say_what_is_plotted_and_how_to_read_its_epsilon(runs):
 
 def test_notes_say_what_a_reader_may_ask(runs):
     points = frontiers.frontiers(runs)
-    notes = exhibit.texts(points, runs).notes
+    notes = texts_of(points, runs).notes
     assert ("certified ε: Without a finite certified ε and left out: PDFA (σ = 0, σ = 10, σ = 20), "
             "BP (non-private).") in notes
     assert any("TDFA (ε ≤ 1, ε ≤ 3, ε ≤ 8), PDFA (4 settings)" in note for note in notes)
     assert not any("Diverged" in note or "budget" in note for note in notes)
-    (covered,) = set(exhibit.texts(points, runs, budget=Budget(8, 1e-5)).notes) - set(notes)
+    (covered,) = set(texts_of(points, runs, budget=Budget(8, 1e-5)).notes) - set(notes)
     assert covered.startswith("certified ε: The sweep's budget, ε = 8 at δ = 1e-05, covers all of these trials")
     diverged = runs.assign(status=["diverged"] + ["finished"] * (len(runs) - 1))
-    assert "Diverged trials count with the weights they ended with: BP (ε ≤ 1)." in exhibit.texts(
+    assert "Diverged trials count with the weights they ended with: BP (ε ≤ 1)." in texts_of(
         [frontiers.frontier(runs, "certified")], diverged).notes
 
 

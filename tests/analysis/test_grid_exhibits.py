@@ -37,6 +37,10 @@ from pipeline.trials.trainer import trainer
 EPSILONS, NORMS, BATCHES = (1.0, 3.0), (0.5, 2.0), (64, 128)
 
 
+def texts_of(points, runs, **options):
+    return exhibit.texts(points, runs, frontiers.hypervolumes(points, runs), **options)
+
+
 def trial(algorithm="bp", epsilon=1.0, norm=0.5, batch=64, seed=0, **other):
     return TrialConfig(**{"dataset": "digits", "hidden": (8,), "algorithm": algorithm, "mechanism": "per_example",
                           "sampler": "poisson", "target_epsilon": epsilon, "clipping_norm": norm, "batch_size": batch,
@@ -98,7 +102,7 @@ def test_without_a_choice_nothing_is_chosen_and_validation_is_not_asked_for():
     runs = tracked([c for c in GRID if c.clipping_norm == 2 and c.batch_size == 64], **{"validation/accuracy": None})
     points = frontiers.frontier(runs)
     assert set(points["chosen"]) == {""} and set(points["choices"]) == {1}
-    assert "best of" not in exhibit.texts([points], runs).markdown
+    assert "best of" not in texts_of([points], runs).markdown
     with pytest.raises(ReportError, match="validation/accuracy: missing for 8 of 8"):
         frontiers.frontier(tracked(GRID, **{"validation/accuracy": None}))
 
@@ -141,7 +145,7 @@ def test_the_price_is_of_all_that_was_compared_seeds_included(monkeypatch):
     for (algorithm, setting), trials in compared.items():
         assert list(trials) == [c for c in GRID
                                 if (c.algorithm, f"epsilon={c.target_epsilon:g}") == (algorithm, setting)]
-    text = exhibit.texts(frontiers.frontiers(runs), runs).markdown
+    text = texts_of(frontiers.frontiers(runs), runs).markdown
     assert "| DFA | ε ≤ 3 | b: clipping_norm 2, batch_size 64 | 4 | 309 |" in text
     assert "best of up to 4 settings by validation" in text and "selected ε composes all trials" in text
 
@@ -176,7 +180,7 @@ def test_letters_are_of_choices_alone_and_explained_beside_the_figure_only_where
     points = frontiers.frontiers(tracked(GRID))
     declared = [frame.assign(choices=1) for frame in points]
     assert not frontier_figure.plot(declared).axes[0].texts
-    text = exhibit.texts(declared, tracked(GRID)).markdown
+    text = texts_of(declared, tracked(GRID)).markdown
     assert "each trained with one of them" in text and "| DFA | ε ≤ 3 | clipping_norm 2, batch_size 64 |" in text
     many = pd.concat([points[0].iloc[[0]].assign(chosen=f"batch_size {n}", epsilon=float(n)) for n in range(1, 10)])
     figure = frontier_figure.plot([many])
@@ -309,7 +313,7 @@ def test_captions_of_frontiers_have_at_most_forty_words(metric, kind, formula):
     runs[f"epsilon/{kind}/{formula or 'pld'}"] = runs["epsilon/certified/pld"]
     points = frontiers.frontier(runs, kind, metric, formula)
     points = points.assign(selected_epsilon=12.3, choices=12, n=[1, *points["n"][1:]])
-    found = captions(exhibit.texts([points], runs))
+    found = captions(texts_of([points], runs))
     assert len(found) == 3 and "best of up to 12 settings" in found[0] and "n = 1 to 2 seeds" in found[0]
     assert max(len(caption.split()) for caption in found) <= MAX_WORDS, found
 

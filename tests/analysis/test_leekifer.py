@@ -13,9 +13,9 @@ from matplotlib.figure import Figure
 from stored import changed, records, stored
 
 from analysis import svg
-from analysis.exhibits.figure2 import MissingSeries
-from analysis.exhibits.leekifer import number as number_text
-from analysis.exhibits.leekifer import plot, reading_of, tabulate, texts
+from analysis.exhibits.epochs import MissingSeries
+from analysis.papers.leekifer import number as number_text
+from analysis.papers.leekifer import plot, reading_of, tabulate, texts
 from analysis.runs import MixedTrials, load_runs
 from pipeline.accounting import account
 from pipeline.accounting.certified import event_of

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 from stored import run_of
 
-from analysis.exhibits import light, table1_light
+from analysis.papers import light, table1_light
 from analysis.runs import ReportError
 from pipeline.experiment.exhibits import mismatch
 from pipeline.experiment.experiment import load_experiment
@@ -114,7 +114,7 @@ def test_light_stands_below_the_sigma_that_it_amounts_to():
     table = table1_light.tabulate(tracked([*GAUSSIAN, *MATCHED]))
     assert list(table["sigma"]) == [0.1, 0.2, 0.1, 0.2] and table["paper"].isna().all()
     assert list(table["photons"].dropna()) == [t.photons for t in MATCHED]
-    caption, grid = table1_light.texts(table, tracked([*GAUSSIAN, *MATCHED])).body
+    caption, grid = table1_light.draw(tracked([*GAUSSIAN, *MATCHED])).texts.body
     cells = {row[0].text: [cell.text for cell in row[1:]] for row in grid.rows}
     assert cells["photons per pixel and exposure"] == [f"{t.photons:.3g}" for t in MATCHED]
     assert cells["Gaussian, test %"] == ["85.00", "85.00"] and cells["Gaussian, label ε"] == ["–", "–"]

@@ -6,6 +6,7 @@ import itertools
 
 import numpy as np
 import pytest
+from matplotlib.colors import to_rgb
 
 from analysis.style import MARKERS, PALETTE
 
@@ -19,7 +20,7 @@ XYZ = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1
 
 
 def linear(color):
-    color = np.asarray(color, float)
+    color = np.asarray(to_rgb(color))
     return np.where(color <= 0.04045, color / 12.92, ((color + 0.055) / 1.055) ** 2.4)
 
 

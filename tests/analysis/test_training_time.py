@@ -9,8 +9,8 @@ from stored import records, stored
 
 from analysis.exhibits import training_time
 from analysis.exhibits.catalogue import draw
+from analysis.exhibits.epochs import MissingSeries
 from analysis.exhibits.exhibit import MAX_WORDS
-from analysis.exhibits.figure2 import MissingSeries
 from analysis.runs import load_runs
 from pipeline.experiment.exhibits import fitting, mismatch
 from pipeline.experiment.experiment import parse_experiment

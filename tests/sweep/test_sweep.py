@@ -533,9 +533,10 @@ def test_a_command_composes_each_trial_once_and_asks_preset_and_unused_settings_
     counts: Counter[str] = Counter()
 
     def counting(name, call):
-        return lambda *arguments: counts.update([name]) or call(*arguments)
+        return lambda *arguments, **settings: counts.update([name]) or call(*arguments, **settings)
 
-    monkeypatch.setattr(TrialConfig, "_compose", counting("composed", TrialConfig._compose))
+    # With its checks; `pruned` takes the parts of checked settings.
+    monkeypatch.setattr(TrialConfig, "__init__", counting("composed", TrialConfig.__init__))
     monkeypatch.setattr(TrialConfig.ignored, "func", counting("looked for unused settings", TrialConfig.ignored.func))
     for module in (grid_module, preset):
         monkeypatch.setattr(module, "recommend", counting("asked the preset", preset.recommend))

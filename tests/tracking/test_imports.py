@@ -241,9 +241,8 @@ def reports(root):
     """Folders of the sweep's report without and with the import."""
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(root)
-        patch.setattr("analysis.style.FORMATS", ("svg",))
         for words in (["--out", "without"], ["--with", "papers", "--out", "with"]):
-            assert main(["report", "mine.yaml", "--mlruns", ".", *words]) == 0
+            assert main(["report", "mine.yaml", "--mlruns", ".", "--format", "svg", *words]) == 0
     return root / "without", root / "with"
 
 

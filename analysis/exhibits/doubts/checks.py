@@ -27,17 +27,11 @@ MOST_NAMED = 3  # largest number of curves, and of settings of a curve, in a sen
 
 
 class Doubt(NamedTuple):
-    """The finding of a check.
+    """The finding of a check."""
 
-    Attributes:
-        check: name of the check.
-        points: the affected points, by their `evidence.KEY`.
-        sentence: the problem, its place, and the remedy.
-    """
-
-    check: str
-    points: frozenset[Key]
-    sentence: str
+    check: str  # its name
+    points: frozenset[Key]  # that it affects
+    sentence: str  # the problem, its place, and the remedy
 
     def names(self) -> str:
         """Return the affected algorithms: `DFA`, `BP and DFA`."""
@@ -53,10 +47,12 @@ def chance(evidence: Evidence) -> Doubt | None:
     """
     at_chance, chance_texts = [], {}  # points; data set -> its accuracy of chance
     for row in evidence.rows:
-        chance_accuracy = _chance(row["dataset"])
-        if row["mean"] <= chance_accuracy + ERRORS * _error(row):
+        spec = DATASETS[row["dataset"]]
+        level = spec.majority or 1 / spec.n_classes
+        error = accuracy_error([value / 100 for value in row["values"]], level, spec.n_test)
+        if row["mean"] <= 100 * level + ERRORS * (100 * error):
             at_chance.append(row["key"])
-            chance_texts[row["dataset"]] = f"{chance_accuracy:.3g}%"
+            chance_texts[row["dataset"]] = f"{100 * level:.3g}%"
     return _doubt("chance", at_chance, evidence, lambda where: (
         f"{where}: test accuracy within {ERRORS} standard errors of chance ({', '.join(chance_texts.values())}), so "
         "nothing was learnt; change learning_rate or feedback_std, or train more epochs."))
@@ -205,24 +201,8 @@ def against(evidence: Evidence, dataset: str, kind: str, rows: Sequence[Mapping[
     return reasons, unknown_origin
 
 
-def _chance(dataset: str) -> float:
-    """Return the accuracy of chance in percent."""
-    spec = DATASETS[dataset]
-    return 100 * (spec.majority or 1 / spec.n_classes)
-
-
-def _error(row: Mapping[str, Any]) -> float:
-    """Return the standard error of a point at chance, in percent."""
-    chance_fraction, n_test = _chance(row["dataset"]) / 100, DATASETS[row["dataset"]].n_test
-    return 100 * accuracy_error([value / 100 for value in row["values"]], chance_fraction, n_test)
-
-
 def _at_end(value: float, ends: tuple[float, float], field: Field[Any], domain: Domain | None) -> bool:
-    """Whether a value is at an end of its grid, or of a search's range, that could be extended.
-
-    An end that is the smallest or largest allowed value of the setting cannot be extended. `ends` are those of the grid
-    or the range. `domain` is the range in a search; None for a grid.
-    """
+    """Whether a value is at an end, of its grid or of a search's range `domain`, that the setting lets be extended."""
     scale = math.log if domain and domain.kind == "loguniform" else float
     low, high = map(scale, ends)
     margin = NEAR_END * (high - low) if domain else 0.0
@@ -238,9 +218,7 @@ def _doubt(check: str, points: Iterable[Key], evidence: Evidence, sentence_at: C
     `sentence_at` makes the sentence from the place of the points in words.
     """
     points = frozenset(points)
-    if not points:
-        return None
-    return Doubt(check, points, sentence_at(_where(points, evidence)))
+    return Doubt(check, points, sentence_at(_where(points, evidence))) if points else None
 
 
 def _where(points: frozenset[Key], evidence: Evidence) -> str:
@@ -257,8 +235,8 @@ def _where(points: frozenset[Key], evidence: Evidence) -> str:
         if len(affected) == len(curve) > 1:
             levels = "every noise" if kind == NO_FRONTIER else "every ε"
         dataset_text = f" on {DATASET_LABELS[dataset]}" if has_several_datasets else ""
-        rank = list(ALGORITHM_LABELS).index(algorithm)
-        places.append((rank, f"{ALGORITHM_LABELS[algorithm]}{dataset_text} at {levels}"))
+        places.append((list(ALGORITHM_LABELS).index(algorithm),
+                       f"{ALGORITHM_LABELS[algorithm]}{dataset_text} at {levels}"))
     return _listed([place for _, place in sorted(places)], "; ")
 
 

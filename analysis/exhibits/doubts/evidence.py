@@ -27,18 +27,14 @@ NO_FRONTIER = ""  # kind of runs on no frontier: each of their settings is a poi
 class Evidence:
     """The shown and tried runs of a report.
 
-    Attributes:
-        shown: the runs of the points, with the columns `KEY`, `epsilon`, `value` (test accuracy in percent), `chosen`
-            and `choices` of `frontier.choice.choose`. `algorithm` is the method of a curve (`naming.method`).
-        tried: all candidate runs of guaranteed kinds, with the columns `KEY` and `epsilon`.
-        experiment: the experiment.
-        refused: (data set, kind) -> why there is no frontier.
+    `shown` has the runs of the points, with the columns `KEY`, `epsilon`, `value` (test accuracy in percent), `chosen`
+    and `choices` of `frontier.choice.choose`. `algorithm` is the method of a curve (`naming.method`).
     """
 
     shown: pd.DataFrame
-    tried: pd.DataFrame
+    tried: pd.DataFrame  # all candidate runs of guaranteed kinds, with the columns `KEY` and `epsilon`
     experiment: Experiment
-    refused: Mapping[tuple[str, str], str]
+    refused: Mapping[tuple[str, str], str]  # (data set, kind) -> why there is no frontier
 
     @classmethod
     def of(cls, runs: pd.DataFrame, experiment: Experiment) -> Evidence:

@@ -23,6 +23,8 @@ from pipeline.trials.config import TrialConfig
 from pipeline.trials.kinds import COMPOSABLE
 from pipeline.trials.naming import method, setting_key
 
+PRICE = "selected_epsilon"  # column of points that were chosen among several settings
+
 
 def is_target(setting: str) -> bool:
     """Whether a noise setting is a target epsilon: `epsilon=3`, `label_epsilon=3`."""
@@ -75,7 +77,7 @@ def choose(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def price(points: pd.DataFrame, tried: pd.DataFrame) -> pd.DataFrame:
-    """Return points of a frontier with a column `selected_epsilon`: the privacy cost of a point and its choice.
+    """Return points with a column `selected_epsilon`: the privacy cost of a point and its choice.
 
     It is the certified epsilon of all trials compared for a point, seeds included, by composition. Without a choice it
     is the point's own epsilon. It is empty if no price is proved, as for label epsilons. `tried` are the `candidates`
@@ -90,15 +92,12 @@ def price(points: pd.DataFrame, tried: pd.DataFrame) -> pd.DataFrame:
             with contextlib.suppress(UnsupportedAccounting):  # no price is proved
                 cost = _composed(tuple(trials_of(compared)), tuple(earlier_epochs(compared).items()))
         costs.append(cost)
-    return points.assign(selected_epsilon=costs)
+    return points.assign(**{PRICE: costs})
 
 
 @lru_cache(maxsize=1024)
 def _composed(trials: tuple[TrialConfig, ...], earlier: tuple[tuple[str, int], ...]) -> float:
-    """Return the epsilon of all compared trials together, cached for all exhibits of a report: it takes seconds.
-
-    `earlier` has (trial_key, epochs released by earlier draws of the trial's secret noise).
-    """
+    """Return the epsilon of all compared trials together, cached for all exhibits of a report: it takes seconds."""
     return selected_epsilon(trials, Selection(), dict(earlier)).value
 
 
@@ -116,13 +115,16 @@ def letters(points: pd.DataFrame) -> dict[str, str]:
     return marks
 
 
-def table(points: pd.DataFrame, epsilons: Sequence[str], letter_of: Mapping[str, str]) -> Table:
-    """Return a table of the settings of every point; after a choice, also the number of settings and its price."""
-    has_choice = points["choices"].max() > 1
-    has_price = "selected_epsilon" in points
-    header = ["algorithm", "ε"]
-    header += ["chosen", "of settings"] if has_choice else ["settings"]
-    header += ["selected ε"] if has_price else []
+def table(points: pd.DataFrame, epsilons: Sequence[str], letter_of: Mapping[str, str]) -> tuple[str, Table]:
+    """Return a caption and the settings of every point; after a choice, also the number of settings and its price."""
+    has_choice, has_price = points["choices"].max() > 1, PRICE in points
+    caption = ("What was chosen at every point, by mean validation accuracy over seeds" if has_choice else
+               "Settings that differ between the points of a curve, each trained with one of them")
+    if has_price:
+        caption += ("; selected ε composes all trials that were compared for it, seeds included. Scores without noise "
+                    "and the choice among algorithms are not covered")
+    header = ["algorithm", "ε", *(["chosen", "of settings"] if has_choice else ["settings"]),
+              *(["selected ε"] if has_price else [])]
     rows = []
     for epsilon, point in zip(epsilons, points.itertuples(), strict=True):
         mark = f"{letter_of[point.chosen]}: " if point.chosen in letter_of else ""
@@ -133,4 +135,4 @@ def table(points: pd.DataFrame, epsilons: Sequence[str], letter_of: Mapping[str,
             is_proved = np.isfinite(point.selected_epsilon)
             cells.append(f"{point.selected_epsilon:.3g}" if is_proved else NO_VALUE)
         rows.append(cells)
-    return Table.of(header, rows, text_columns=(0, 1, 2))
+    return f"{caption}.", Table.of(header, rows, text_columns=(0, 1, 2))

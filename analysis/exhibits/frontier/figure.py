@@ -9,7 +9,6 @@ from types import MappingProxyType
 from typing import Any
 
 import pandas as pd
-import seaborn as sns
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -46,14 +45,20 @@ def plot(points: Sequence[pd.DataFrame], references: Sequence[Reference] = (),
     marks_of_figure: dict[Reference, str] = {}
     certified = imported.certified_points(points)
     with style.theme():
-        figure, axes = style.panels(len(points), per_row=2, width=4.2, height=3.8, beside=(1.8, 0.0))
-        style.widen_columns(figure)
+        figure, axes = style.panels(len(points), per_row=2, width=4.2, height=3.8, beside=(1.8, 0.0), between=0.1)
         for frame, ax in zip(points, axes, strict=True):
-            marks = _marks(frame, references)
-            imported_points = others if frame is certified else imported.NONE
-            _panel(frame, ax, letters, marks, imported_points)
+            # A published result has the same marker in all panels.
+            marks = {reference: MARKS[references.index(reference) % len(MARKS)]
+                     for reference in comparable(frame, references)}
+            _panel(frame, ax, letters, marks, others if frame is certified else imported.NONE)
             marks_of_figure |= marks
-        legend(figure, together, letters=letters, marks=marks_of_figure, others=others)
+        entries = legend_entries(together, letters)
+        for reference, mark in marks_of_figure.items():
+            source = without_formulas(fill(reference.source, LEGEND_WIDTH))
+            label = f"{source}:\n{reference.accuracy:g}% at ε = {reference.epsilon:g}"
+            entries.append(Line2D([], [], marker=mark, **PUBLISHED, label=label))
+        entries += imported.legend_entries(others, LEGEND_WIDTH)
+        style.legend(figure, entries, style.seeds(together["n"]))
     return figure
 
 
@@ -80,42 +85,24 @@ def frontier_axes(points: pd.DataFrame, ax: Axes) -> Axes:
     letters = choice.letters(points)
     _panel(points, ax, letters)
     legend_title = f"{short_title(points)}\n{style.seeds(points['n'])}"
-    ax.legend(handles=_legend_entries(points, letters), title=legend_title, loc="center left",
+    ax.legend(handles=legend_entries(points, letters), title=legend_title, loc="center left",
               bbox_to_anchor=(1.01, 0.5), alignment="left")
     return ax
 
 
-def draw_curves(points: pd.DataFrame, ax: Axes, letters: Mapping[str, str] | None = None) -> None:
+def draw_curves(points: pd.DataFrame, ax: Axes, letters: Mapping[str, str]) -> None:
     """Draw curves and intervals of the points of one kind; the axis gets its ticks later.
 
     `letters` has the letter beside the points of chosen settings, by their text.
     """
-    letters = letters or {}
+    style.curves(ax, points, "epsilon", hollow=~points["on_front"])
     for algorithm, shift in style.shifts(points).items():
-        curve = points[points["algorithm"] == algorithm]
-        style.curve(ax, curve, x="epsilon", algorithm=algorithm, shift=shift, hollow=~curve["on_front"])
         above = ax.transData + ScaledTranslation(shift / 72, 4 / 72, ax.figure.dpi_scale_trans)  # 4 points higher
+        curve = points[points["algorithm"] == algorithm]
         for point in curve[curve["chosen"].isin(letters)].itertuples():
             letter = ax.text(point.epsilon, point.mean, letters[point.chosen], color=style.PALETTE[algorithm],
                              fontsize="x-small", ha="center", va="bottom", zorder=5, transform=above)
             svg.tag(letter, algorithm)
-
-
-def legend(figure: Figure, points: pd.DataFrame, head: str = "", letters: Mapping[str, str] | None = None,
-           marks: Mapping[Reference, str] = NO_MARKS, others: pd.DataFrame = imported.NONE) -> None:
-    """Add the legend of a figure, to the right of its panels.
-
-    `head` is the first line of its title. `letters` and `marks` are by settings and published results.
-    """
-    seeds = style.seeds(points["n"])
-    legend_title = f"{head}\n{seeds}" if head else seeds
-    handles = _legend_entries(points, letters)
-    for reference, mark in marks.items():
-        source = without_formulas(fill(reference.source, LEGEND_WIDTH))
-        label = f"{source}:\n{reference.accuracy:g}% at ε = {reference.epsilon:g}"
-        handles.append(Line2D([], [], marker=mark, **PUBLISHED, label=label))
-    handles += imported.legend_entries(others, LEGEND_WIDTH)
-    figure.legend(handles=handles, title=legend_title, loc="outside right center", alignment="left")
 
 
 def comparable(points: pd.DataFrame, references: Sequence[Reference]) -> list[Reference]:
@@ -124,11 +111,6 @@ def comparable(points: pd.DataFrame, references: Sequence[Reference]) -> list[Re
     if first["kind"] != "certified" or first["metric"] != "accuracy":
         return []
     return [reference for reference in references if math.isclose(reference.delta, first["delta"])]
-
-
-def _marks(points: pd.DataFrame, references: Sequence[Reference]) -> dict[Reference, str]:
-    """Return the markers of a panel's published results; a result has the same marker in all panels."""
-    return {reference: MARKS[references.index(reference) % len(MARKS)] for reference in comparable(points, references)}
 
 
 def _panel(points: pd.DataFrame, ax: Axes, letters: Mapping[str, str],
@@ -160,7 +142,7 @@ def _panel(points: pd.DataFrame, ax: Axes, letters: Mapping[str, str],
     ax.set_title(title(points))
     kind, relation = common_value(points["kind"]), common_value(points["relation"])
     ax.set(xlabel=f"ε ({kind}, {relation})", ylabel=metric.label)
-    sns.despine(ax=ax)
+    ax.spines[["top", "right"]].set_visible(False)  # of axes that a user made, too
 
 
 def front(points: pd.DataFrame, ax: Axes) -> None:
@@ -169,27 +151,23 @@ def front(points: pd.DataFrame, ax: Axes) -> None:
     left, right = ax.get_xlim()
     bottom, top = ax.get_ylim()
     # Steps: each mean holds up to the next epsilon, the last one up to the right end of the axis.
-    epsilons = [*best["epsilon"], right]
-    last_mean = best["mean"].iloc[-1]
-    means = [*best["mean"], last_mean]
+    epsilons, means = [*best["epsilon"], right], [*best["mean"], best["mean"].iloc[-1]]
     ax.fill_between(epsilons, means, bottom, step="post", zorder=0, **FRONT)
     ax.set(xlim=(left, right), ylim=(bottom, top))  # filling would have changed them
 
 
-def _legend_entries(points: pd.DataFrame, letters: Mapping[str, str] | None) -> list[Artist]:
+def legend_entries(points: pd.DataFrame, letters: Mapping[str, str]) -> list[Artist]:
     """Return a frontier's legend entries: algorithms, Pareto front, beaten points, and letters of chosen settings.
 
     Many letters get one entry that refers to the table.
     """
-    letters = letters or {}
-    handles: list[Artist] = [*style.handles(points), Patch(label="below the Pareto\nfront of all", **FRONT)]
+    entries: list[Artist] = [*style.handles(points), Patch(label="below the Pareto\nfront of all", **FRONT)]
     if not points["on_front"].all():
-        handles.append(Line2D([], [], color="black", linestyle="none", marker="o", markersize=4.5,
+        entries.append(Line2D([], [], color="black", linestyle="none", marker="o", markersize=4.5,
                               markerfacecolor="white", label="beaten by its own\nat a smaller ε"))
     if len(letters) > MOST_LETTERS:
-        handles.append(Patch(alpha=0, label="letters: settings,\nsee the table"))
-        return handles
+        return [*entries, Patch(alpha=0, label="letters: settings,\nsee the table")]
     for settings, letter in letters.items():
-        handles.append(Line2D([], [], color="black", linestyle="none", marker=rf"$\mathrm{{{letter}}}$",
+        entries.append(Line2D([], [], color="black", linestyle="none", marker=rf"$\mathrm{{{letter}}}$",
                               markersize=4.5, markeredgewidth=0, label=without_formulas(settings.replace(", ", ",\n"))))
-    return handles
+    return entries

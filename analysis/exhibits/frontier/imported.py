@@ -6,7 +6,7 @@ The frontier's Pareto front, areas, choices and prices do not use them.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from textwrap import fill
 from typing import Any
@@ -38,11 +38,8 @@ def load(store: Reader, names: Sequence[str]) -> pd.DataFrame:
     Columns: the fields of `pipeline.tracking.imports.Result`, and `imported`, the name under which it was imported.
     Errors as in `Reader.imported`.
     """
-    rows = []
-    for name in names:
-        rows += [{"imported": name, **asdict(result)} for result in store.imported(name)]
-    results = pd.DataFrame(rows)
-    return results.astype({"seed": "Int64"})  # integers, with missing values
+    rows = [{"imported": name, **asdict(result)} for name in names for result in store.imported(name)]
+    return pd.DataFrame(rows).astype({"seed": "Int64"})  # integers, with missing values
 
 
 def file_name(name: str) -> str:
@@ -51,43 +48,37 @@ def file_name(name: str) -> str:
 
 
 def against(results: pd.DataFrame, points: Sequence[pd.DataFrame], dataset: str) -> pd.DataFrame:
-    """Return the points of imported results, by method and epsilon, with the columns of `frontier`.
+    """Return the points of imported results, by method and epsilon, with the columns of `frontier` and four more.
 
-    There are four more columns: `imported`, `has_seeds` (whether its source states the seeds), `source` (all sources of
-    a point), and `reason`, why the point is not comparable with the certified points; empty if it is comparable.
+    These are `imported`, `has_seeds` (whether its source states the seeds), `source` (all sources of a point), and
+    `reason`, why it is not comparable with the certified points of the sweep; empty if data set, relation and delta are
+    equal.
     """
     certified = certified_points(points)
     if results.empty or certified is None:
         return NONE
-    any_certified = certified.iloc[0]  # all certified points have one relation and delta
+    relation, delta = common_value(certified["relation"]), common_value(certified["delta"])  # of all certified points
     metric = METRICS["accuracy"]
     rows = []
     for values, cell in results.groupby(BY, sort=False):
         identity = dict(zip(BY, values, strict=True))
+        reason = ""
+        if identity["dataset"] != dataset:
+            reason = f"on {DATASET_LABELS[identity['dataset']]}"
+        elif identity["relation"] != relation:
+            reason = f"relation {identity['relation']}"
+        elif not math.isclose(identity["delta"], delta):
+            reason = f"δ = {identity['delta']:g}"
         sources = dict.fromkeys(cell["source"])  # each once
         rows.append({"algorithm": identity["method"], "metric": metric.name, "kind": KIND, "choices": 1, **identity,
                      **metric.summarize(cell["accuracy"] * metric.factor), "has_seeds": cell["seed"].notna().all(),
-                     "source": "; ".join(sources), "reason": _reason(identity, any_certified, dataset)})
+                     "source": "; ".join(sources), "reason": reason})
     return pd.DataFrame(rows).sort_values(["imported", "algorithm", "epsilon"], ignore_index=True)
 
 
 def certified_points(points: Sequence[pd.DataFrame]) -> pd.DataFrame | None:
     """Return the frame with certified points, which imported results are compared with; None if there is none."""
     return next((frame for frame in points if common_value(frame["kind"]) in COMPOSABLE), None)
-
-
-def _reason(point: Mapping[str, Any], certified: pd.Series, dataset: str) -> str:
-    """Return why an imported point cannot be compared with the sweep's certified points; empty if it can.
-
-    Data set, neighbouring relation and delta must be equal.
-    """
-    if point["dataset"] != dataset:
-        return f"on {DATASET_LABELS[point['dataset']]}"
-    if point["relation"] != certified["relation"]:
-        return f"relation {point['relation']}"
-    if not math.isclose(point["delta"], certified["delta"]):
-        return f"δ = {point['delta']:g}"
-    return ""
 
 
 def comparable(points: pd.DataFrame) -> pd.DataFrame:
@@ -126,12 +117,8 @@ def _by_method(points: pd.DataFrame) -> list[tuple[str, str, pd.DataFrame]]:
 def _seeds_text(points: pd.DataFrame) -> str:
     """Return the number of seeds of imported points: `n = 3 seeds`, `as published` for points without, or both."""
     with_seeds = points[points["has_seeds"]]
-    counts = []
-    if len(with_seeds):
-        counts.append(n_seeds(with_seeds["n"]))
-    if len(with_seeds) < len(points):
-        counts.append("as published")
-    return " or ".join(counts)
+    counts = [n_seeds(with_seeds["n"])] if len(with_seeds) else []
+    return " or ".join([*counts, "as published"] if len(with_seeds) < len(points) else counts)
 
 
 def table(points: pd.DataFrame) -> list[str | Table]:

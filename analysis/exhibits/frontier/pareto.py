@@ -10,14 +10,7 @@ import numpy as np
 def pareto_front(epsilon: Sequence[float], value: Sequence[float]) -> np.ndarray:
     """Return whether each point is on the Pareto front: no other point is at least as good in both and better in one.
 
-    Args:
-        epsilon, value: [n]; equal points are both on the front, or both not.
-
-    Returns:
-        [n] bool.
-
-    Raises:
-        ValueError: unless both are finite and of one length, and every epsilon > 0.
+    Equal points are both on the front, or both not.
     """
     epsilons, values = _points(epsilon, value)
     # Row i, column j: point j against point i.
@@ -32,13 +25,6 @@ def hypervolume(epsilon: Sequence[float], value: Sequence[float], reference_epsi
 
     It is the integral of max(0, best value at epsilon' <= epsilon, minus reference_value) d(ln epsilon) up to
     reference_epsilon, in units of the value times nats. Larger is better; it is 0 if no point beats the reference.
-
-    Args:
-        epsilon, value: [n].
-        reference_epsilon, reference_value: the reference point.
-
-    Raises:
-        ValueError: as `pareto_front`, also for the reference.
     """
     epsilons, values = _points(epsilon, value)
     _points([reference_epsilon], [reference_value])
@@ -58,11 +44,7 @@ def reference_epsilon(epsilon: Sequence[float]) -> float:
 
 
 def _points(epsilon: Sequence[float], value: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
-    """Return epsilons and values as arrays [n] of floats.
-
-    Raises:
-        ValueError: if their lengths differ, a number is not finite, or an epsilon is not positive.
-    """
+    """Return epsilons and values as arrays [n] of finite floats, all epsilons > 0 (`ValueError`)."""
     epsilons, values = np.asarray(epsilon, dtype=float), np.asarray(value, dtype=float)
     if epsilons.ndim != 1 or epsilons.shape != values.shape:
         raise ValueError(f"value: must have one per epsilon, got shapes {epsilons.shape} and {values.shape}")

@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.exhibits.envelope import averaged
+from analysis.exhibits.envelope import averaged, ordered
 from analysis.exhibits.frontier import choice
+from analysis.exhibits.frontier.choice import PRICE as PRICE
 from analysis.exhibits.frontier.pareto import hypervolume, pareto_front, reference_epsilon
 from analysis.exhibits.metrics import METRICS
-from analysis.runs import ALGORITHM_LABELS, ReportError, common_value, require_one, with_trials
+from analysis.runs import ReportError, common_value, require_one, with_trials
 from analysis.statistics import SUMMARY
 from pipeline.accounting.label import RELATION as LABEL_RELATION
 from pipeline.trials.kinds import GUARANTEED, KINDS
@@ -20,7 +21,6 @@ from pipeline.trials.kinds import GUARANTEED, KINDS
 FRONTIER_KINDS = tuple(name for name, kind in KINDS.items() if kind.noise)
 COLUMNS = ["algorithm", "epsilon", "metric", *SUMMARY, "kind", "formula", "relation", "sampler", "delta", "setting",
            "chosen", "choices", "on_front", "on_overall_front"]
-PRICE = "selected_epsilon"  # column of points that were chosen among several settings
 VOLUME_COLUMNS = ["kind", "formula", "metric", "algorithm", "hypervolume", "points", "reference_epsilon",
                   "reference_value"]
 ALL = "all"  # algorithms together
@@ -71,12 +71,7 @@ def summarized(runs: pd.DataFrame, kind: str, metric: str = "accuracy", formula:
     carry = ("relation", "sampler", "delta", "chosen", "choices")
     points = averaged(runs, ["algorithm", "setting", "point"], metric, carry, ["epsilon"])
     points = points.assign(kind=kind, formula=formula)
-    ranks = {algorithm: rank for rank, algorithm in enumerate(ALGORITHM_LABELS)}
-
-    def sort_key(column: pd.Series) -> pd.Series:
-        return column.map(ranks) if column.name == "algorithm" else column
-
-    points = points.sort_values(["algorithm", "epsilon"], ignore_index=True, key=sort_key)
+    points = ordered(points, ["algorithm", "epsilon"])
     compared = points.assign(epsilon=compared_epsilon(points))  # with targets in place of epsilons just below them
     fronts = [pareto_front(curve["epsilon"], curve["mean"]) for _, curve in compared.groupby("algorithm", sort=False)]
     on_front = np.concatenate(fronts)  # in the order of the points, which are sorted by algorithm
@@ -172,15 +167,12 @@ def hypervolumes(points: Sequence[pd.DataFrame], runs: pd.DataFrame) -> pd.DataF
     """
     rows = []
     for frame in points:
-        first = frame.iloc[0]  # points of a frame have one kind, formula and metric
-        metric_floor = METRICS[first["metric"]].floor(common_value(runs["dataset"]))
-        reference = (reference_epsilon(frame["epsilon"]), metric_floor)  # the reference point (epsilon, metric)
-        curves = {ALL: frame, **dict(list(frame.groupby("algorithm", sort=False)))}
-        volumes = {algorithm: hypervolume(curve["epsilon"], curve["mean"], *reference)
-                   for algorithm, curve in curves.items()}
-        for algorithm in sorted(volumes, key=lambda algorithm: -volumes[algorithm]):
-            rows.append((first["kind"], first["formula"], first["metric"], algorithm, volumes[algorithm],
-                         len(curves[algorithm]), *reference))  # as `VOLUME_COLUMNS`
+        kind, formula, metric = (common_value(frame[name]) for name in ("kind", "formula", "metric"))
+        reference = reference_epsilon(frame["epsilon"]), METRICS[metric].floor(common_value(runs["dataset"]))
+        curves = [(ALL, frame), *frame.groupby("algorithm", sort=False)]
+        of_kind = [(kind, formula, metric, algorithm, hypervolume(curve["epsilon"], curve["mean"], *reference),
+                    len(curve), *reference) for algorithm, curve in curves]  # as `VOLUME_COLUMNS`
+        rows += sorted(of_kind, key=lambda row: -row[VOLUME_COLUMNS.index("hypervolume")])
     return pd.DataFrame(rows, columns=VOLUME_COLUMNS)
 
 

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from itertools import product
 
 import pandas as pd
-import seaborn as sns
 from matplotlib.figure import Figure
 
 from analysis import style
 from analysis.exhibits.catalogue import exhibit
 from analysis.exhibits.exhibit import Exhibit
-from analysis.exhibits.frontier.figure import draw_curves, front, legend
+from analysis.exhibits.frontier.figure import draw_curves, front, legend_entries
 from analysis.exhibits.frontier.points import compared_epsilon, frontier, on_axis, short_title
 from analysis.exhibits.metrics import METRICS
-from analysis.runs import DATASET_LABELS, ReportError, common_value, noise_sources, trials_of
+from analysis.runs import DATASET_LABELS, ReportError, common_value, trials_of
 from analysis.text import epsilon_text, level_order, level_text, means_text, without_formulas
-from pipeline.accounting.noise import standing
 from pipeline.experiment.exhibits import panel_fields
 from pipeline.trials.kinds import GUARANTEED
 
@@ -30,9 +27,7 @@ def draw(runs: pd.DataFrame) -> Exhibit:
     """Make the exhibit of small multiples; errors as in `tabulate`."""
     points = tabulate(runs)
     kind = common_value(points["kind"])
-    with_epsilon = runs[on_axis(runs, kind).notna()]
-    epsilon = epsilon_text(kind, points["relation"], points["sampler"], points["delta"],
-                           standing(noise_sources(with_epsilon)))
+    epsilon = epsilon_text(kind, runs[on_axis(runs, kind).notna()], points)
     caption = (f"Test accuracy (%) against {epsilon}, a panel for every value of one or two more settings: "
                f"{means_text(points['n'])}")
     return Exhibit.of_means("frontier_slices", title="Accuracy against ε by further settings", caption=caption,
@@ -41,11 +36,10 @@ def draw(runs: pd.DataFrame) -> Exhibit:
 
 
 def tabulate(runs: pd.DataFrame) -> pd.DataFrame:
-    """Return the frontiers of all panels in one table: the columns of `frontier`, after those of the panel fields.
+    """Return the frontiers of all panels in one table, with the columns of `frontier` after those of `panel_fields`.
 
-    The panel fields, from `fit.panel_fields`, are the one or two settings that separate the panels. Epsilon is of the
-    first guaranteed kind that the runs have. There must be a guaranteed epsilon and a varied field; other errors as in
-    `frontier`.
+    Epsilon is of the first guaranteed kind that the runs have. There must be a guaranteed epsilon and a varied field;
+    other errors as in `frontier`.
     """
     kind = next((kind for kind in GUARANTEED if on_axis(runs, kind).notna().any()), None)
     if kind is None:
@@ -67,43 +61,29 @@ def plot(points: pd.DataFrame) -> Figure:
     If there are two fields, values of the second are the rows. The columns before `algorithm` are the fields.
     """
     fields = list(points.columns[:points.columns.get_loc("algorithm")])
-    first_values, *second_values = [sorted(points[name].unique(), key=level_order) for name in fields]
-    if second_values:  # row by row, from left to right
-        per_row = len(first_values)
-        panels = [dict(zip(fields, (first, second), strict=True)) for second in second_values[0]
-                  for first in first_values]
-    else:
-        per_row = PER_ROW
-        panels = [{fields[0]: first} for first in first_values]
+    levels = [sorted(points[name].unique(), key=level_order) for name in fields]
+    per_row = len(levels[0]) if len(fields) > 1 else PER_ROW
+    panels = [values[::-1] for values in product(*reversed(levels))]  # row by row: the first field changes fastest
     metric = METRICS["accuracy"]
     with style.theme():
         figure, axes = style.panels(len(panels), per_row, width=2.6, height=2.3, beside=(2.2, 0.5), sharex=True,
                                     sharey=True)
         drawn = []  # (points, axes) of every panel with points
         for values, ax in zip(panels, axes, strict=True):
-            is_in_panel = (points[list(values)] == list(values.values())).all(axis=1)
-            panel_points = points[is_in_panel]
-            ax.set_title(without_formulas(panel_title(values)), fontsize="medium")
-            sns.despine(ax=ax)
+            panel_points = points[(points[fields] == list(values)).all(axis=1)]
+            title = ", ".join(DATASET_LABELS[value] if name == "dataset" else f"{name} {level_text(name, value)}"
+                              for name, value in zip(fields, values, strict=True))
+            ax.set_title(without_formulas(title), fontsize="medium")
             if not panel_points.empty:
-                draw_curves(panel_points, ax)
+                draw_curves(panel_points, ax, {})
                 drawn.append((panel_points, ax))
         style.log_axis(axes[0], compared_epsilon(points))
         axes[0].set_xlim(points["epsilon"].min() / MARGIN, points["epsilon"].max() * MARGIN)
         style.within(axes[0], metric.low, metric.high)
         for panel_points, ax in drawn:  # panels share their limits, which are known only now
             front(panel_points, ax)
-        any_point = points.iloc[0]  # all have one kind, relation and delta
-        epsilon = f"ε ({any_point['kind']}, {any_point['relation']}, δ = {any_point['delta']:g})"
-        figure.supxlabel(epsilon, fontsize="medium")
+        kind, relation, delta = (common_value(points[name]) for name in ("kind", "relation", "delta"))
+        figure.supxlabel(f"ε ({kind}, {relation}, δ = {delta:g})", fontsize="medium")
         figure.supylabel(metric.label, fontsize="medium")
-        legend(figure, points, head=short_title(points))
+        style.legend(figure, legend_entries(points, {}), f"{short_title(points)}\n{style.seeds(points['n'])}")
     return figure
-
-
-def panel_title(values: Mapping[str, Any]) -> str:
-    """Return a panel's title, as `batch_size 256, clipping_norm 1`; data sets have their label."""
-    parts = []
-    for name, value in values.items():
-        parts.append(DATASET_LABELS[value] if name == "dataset" else f"{name} {level_text(name, value)}")
-    return ", ".join(parts)

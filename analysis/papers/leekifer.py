@@ -6,17 +6,18 @@ There is a panel per noise, with the paper's epsilon on its top axis and every c
 from __future__ import annotations
 
 import math
+from itertools import product
 
 import numpy as np
 import pandas as pd
-import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from analysis import style
 from analysis.exhibits.catalogue import exhibit
+from analysis.exhibits.epochs import ACCURACIES, MissingSeries, accuracy_by_epoch
 from analysis.exhibits.exhibit import Exhibit, Texts
-from analysis.exhibits.figure2 import MissingSeries
 from analysis.exhibits.table import Table
 from analysis.runs import (
     ALGORITHM_LABELS,
@@ -28,8 +29,7 @@ from analysis.runs import (
     noise_sources,
     require_replicates,
 )
-from analysis.style import look, seeds, theme
-from analysis.text import NO_VALUE, epsilon_text, means_text
+from analysis.text import NO_VALUE, means_text, under_assumptions
 from pipeline.accounting.noise import standing
 from pipeline.experiment.exhibits import READINGS, update_sigma
 from pipeline.tracking.reader import Reader
@@ -42,7 +42,6 @@ CURVES = ["dataset", "algorithm", "reading", "sigma"]
 STYLES = ("-", (0, (5, 1.5)), (0, (1.5, 1)), (0, (5, 1.5, 1, 1.5)), (0, (9, 2)))  # of readings, in turn
 TICKS = 4  # ticks of epsilon
 MARKERS = 12  # some markers along a curve
-ACCURACIES = ("validation/accuracy", "test/accuracy")  # the first that all trials have by epoch is used
 
 
 @exhibit("leekifer")
@@ -54,19 +53,20 @@ def draw(runs: pd.DataFrame, store: Reader) -> Exhibit:
 
 
 def tabulate(runs: pd.DataFrame, store: Reader) -> pd.DataFrame:
-    """Return accuracy by epoch, a row per trial and epoch.
+    """Return accuracy (%) and epsilons by epoch, a row per trial and epoch.
 
-    Columns: dataset, algorithm, reading (from `reading_of`), sigma, seed, delta, noise (its source), epoch, accuracy
-    (%), accuracy_of, epsilon_published, epsilon_tight. sigma is the standard deviation of the noise on each coordinate
-    of the mean update (Algorithm 1). Without privacy it is 0, and `noise` and the epsilons are empty. The epsilons are
-    for the largest contribution of a record under the reading. Trials of one curve may differ only in their seed
-    (`MixedTrials`). Every trial needs accuracy of several epochs, and a private one an epsilon of the published
-    accounting (`MissingSeries`).
+    sigma is the standard deviation of the noise on each coordinate of the mean update (Algorithm 1). Without privacy it
+    is 0, and `noise` and the epsilons are empty. The epsilons are for the largest contribution of a record under the
+    reading. Trials of one curve may differ only in their seed (`MixedTrials`). Every trial needs accuracy of several
+    epochs, and a private one an epsilon of the published accounting (`MissingSeries`).
     """
     runs = runs.assign(reading=reading_of(runs))
     for _, dataset_runs in runs.groupby("dataset"):
         require_replicates(dataset_runs, ["reading"])
-    by_epoch = _accuracy_by_epoch(runs, store)
+    by_epoch = accuracy_by_epoch(runs, store, lambda history: history["epoch"].nunique() > 1)
+    if by_epoch is None:
+        raise MissingSeries(f"leekifer: needs {' or '.join(ACCURACIES)} of every trial by epoch")
+    by_epoch = by_epoch.assign(accuracy=100 * by_epoch["value"])[["trial_key", "epoch", "accuracy", "accuracy_of"]]
     for column, metrics in (("epsilon_published", (PUBLISHED,)), ("epsilon_tight", TIGHT)):
         histories = [load_history(store, runs, metric)[["trial_key", "epoch", "value"]] for metric in metrics]
         # The first metric that a trial has is kept.
@@ -82,26 +82,11 @@ def tabulate(runs: pd.DataFrame, store: Reader) -> pd.DataFrame:
     return table.drop(columns="trial_key").sort_values([*CURVES, "seed", "epoch"], ignore_index=True)
 
 
-def _accuracy_by_epoch(runs: pd.DataFrame, store: Reader) -> pd.DataFrame:
-    """Return the first of `ACCURACIES` that all trials have: columns trial_key, epoch, accuracy (%), accuracy_of.
-
-    There must be one, of several epochs (`MissingSeries`).
-    """
-    for metric in ACCURACIES:
-        history = load_history(store, runs, metric)
-        if set(history["trial_key"]) == set(runs["trial_key"]):
-            if history["epoch"].nunique() < 2:
-                break
-            history = history.assign(accuracy=100 * history["value"], accuracy_of=metric.partition("/")[0])
-            return history[["trial_key", "epoch", "accuracy", "accuracy_of"]]
-    raise MissingSeries(f"leekifer: needs {' or '.join(ACCURACIES)} of every trial by epoch")
-
-
 def reading_of(runs: pd.DataFrame) -> pd.Series:
-    """Return each run's reading of Lee and Kifer's algorithm as text, for example `bounding scale`.
+    """Return each run's reading of Lee and Kifer's algorithm as text, for example `bounding scale`; empty for defaults.
 
-    It names the fields of `READINGS` that vary within an algorithm, if they are not default, and is empty if there are
-    none. If activations vary, all are named, as the paper's is not the default.
+    It names the fields of `READINGS` that vary within an algorithm. If activations vary, all are named, as the paper's
+    is not the default.
     """
     parts_by_run: list[list[str]] = [[] for _ in range(len(runs))]
     for field in settings():
@@ -123,25 +108,22 @@ def plot(table: pd.DataFrame) -> Figure:
     sigmas = sorted(sigma for sigma in table["sigma"].unique() if sigma > 0)
     if not sigmas:
         raise MissingSeries("leekifer: needs private trials, found none")
-    split = common_value(table["accuracy_of"])  # validation or test
-    with theme():
-        figure = Figure(figsize=(4.2 * len(sigmas), 4.4 * len(datasets)), layout="constrained")
-        axes = figure.subplots(len(datasets), len(sigmas), squeeze=False, sharey="row")
-        for dataset, row in zip(datasets, axes, strict=True):
-            for sigma, ax in zip(sigmas, row, strict=True):
-                # Trials without privacy (sigma 0) are in every panel, for comparison.
-                panel(table[(table["dataset"] == dataset) & table["sigma"].isin([0, sigma])], ax)
-                ax.set_title(f"{DATASET_LABELS[dataset]}, σ = {sigma:.3g}")
-            row[0].set_ylabel(f"{split.capitalize()} accuracy (%)")
+    with style.theme():
+        figure, axes = style.panels(len(datasets) * len(sigmas), len(sigmas), width=4.2, height=4.4, sharey="row")
+        for (dataset, sigma), ax in zip(product(datasets, sigmas), axes, strict=True):
+            # Trials without privacy (sigma 0) are in every panel, for comparison.
+            panel(table[(table["dataset"] == dataset) & table["sigma"].isin([0, sigma])], ax)
+            ax.set_title(f"{DATASET_LABELS[dataset]}, σ = {sigma:.3g}")
+        for ax in axes[::len(sigmas)]:
+            ax.set_ylabel(f"{common_value(table['accuracy_of']).capitalize()} accuracy (%)")
     return figure
 
 
-def panel(table: pd.DataFrame, ax: Axes) -> Axes:
-    """Plot accuracy by epoch at one sigma, non-private references dashed.
+def panel(table: pd.DataFrame, ax: Axes) -> None:
+    """Plot accuracy by epoch of one data set at one sigma, non-private references (sigma 0) dashed.
 
     The top axis has the published epsilon of every epoch, the smallest of all curves. The legend has every curve's
-    tight epsilon after its last epoch. The table has the rows of one data set, at one sigma and without privacy (sigma
-    0).
+    tight epsilon after its last epoch.
     """
     readings = ["", *sorted(set(table["reading"]) - {""})]  # an empty one comes first
     for (algorithm, reading, sigma), cell in table.groupby(["algorithm", "reading", "sigma"]):
@@ -151,12 +133,11 @@ def panel(table: pd.DataFrame, ax: Axes) -> Axes:
             last_epoch = cell[cell["epoch"] == cell["epoch"].max()]
             label += f": ε = {number(last_epoch['epsilon_tight'].max())}"
         linestyle = STYLES[readings.index(reading) % len(STYLES)] if sigma else "--"
-        color, marker = look(algorithm)["color"], look(algorithm)["marker"]
-        ax.plot(by_epoch.index, by_epoch["mean"], color=color, marker=marker, markersize=3, markeredgewidth=0,
-                markevery=max(1, len(by_epoch) // MARKERS), linestyle=linestyle, label=label)
+        color = style.PALETTE[algorithm]
+        ax.plot(by_epoch.index, by_epoch["mean"], color=color, marker=style.look(algorithm)["marker"], markersize=3,
+                markeredgewidth=0, markevery=max(1, len(by_epoch) // MARKERS), linestyle=linestyle, label=label)
         if cell["seed"].nunique() > 1:
-            ax.fill_between(by_epoch.index, by_epoch["min"], by_epoch["max"], color=color, alpha=0.15,
-                            linewidth=0)
+            ax.fill_between(by_epoch.index, by_epoch["min"], by_epoch["max"], color=color, alpha=0.15, linewidth=0)
     ax.xaxis.set_major_locator(MaxNLocator(nbins=TICKS + 1, integer=True))
     ax.set_xlabel("Epoch")
     published = table.dropna(subset="epsilon_published").groupby("epoch")["epsilon_published"].min()
@@ -164,11 +145,10 @@ def panel(table: pd.DataFrame, ax: Axes) -> Axes:
     ticks = published.iloc[np.unique(places)]
     top = ax.secondary_xaxis("top")
     top.set_xticks(ticks.index, [f"{epsilon:.2f}" for epsilon in ticks])
-    top.set_xlabel(f"ε as printed: replace-one, without replacement,\nδ = {deltas(table)}, published conversion")
+    deltas = " or ".join(f"{value:g}" for value in sorted(table.loc[table["sigma"] > 0, "delta"].unique()))
+    top.set_xlabel(f"ε as printed: replace-one, without replacement,\nδ = {deltas}, published conversion")
     ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), fontsize="small",
-              title=seeds(table.groupby(CURVES)["seed"].nunique(), "mean, min–max"))
-    sns.despine(ax=ax)
-    return ax
+              title=style.seeds(table.groupby(CURVES)["seed"].nunique(), "mean, min–max"))
 
 
 def method(algorithm: str, sigma: float, reading: str = "") -> str:
@@ -191,12 +171,6 @@ def number(epsilon: float) -> str:
     return f"{epsilon:.2e}"
 
 
-def deltas(table: pd.DataFrame) -> str:
-    """Return the distinct values of delta of the private trials as text: `1e-05`, or `1e-05 or 1e-06`."""
-    values = table.loc[table["sigma"] > 0, "delta"].unique()
-    return " or ".join(f"{value:g}" for value in sorted(values))
-
-
 def texts(table: pd.DataFrame) -> Texts:
     """Return a caption, and a table of accuracy after the last epoch with both epsilons; the best method first."""
     last = table[table["epoch"] == table.groupby(CURVES)["epoch"].transform("max")]
@@ -211,8 +185,8 @@ def texts(table: pd.DataFrame) -> Texts:
     for row in cells.itertuples():
         rows.append([DATASET_LABELS[row.dataset], f"{row.sigma:.3g}", method(row.algorithm, row.sigma, row.reading),
                      f"{row.accuracy:.2f}", f"{row.n}", f"{row.epochs}", number(row.published), number(row.tight)])
-    epsilon = epsilon_text("certified", [relation_of("without_replacement")], ["without_replacement"],
-                           trials["delta"], standing(trials["noise"]))
+    epsilon = under_assumptions("certified", [relation_of("without_replacement")], ["without_replacement"],
+                                trials["delta"], standing(trials["noise"]))
     caption = (f"{split.capitalize()} accuracy (%) by epoch and, in the table, after the last: "
                f"{means_text(cells['n'], 'from least to greatest')}; {epsilon}, `published` by Lee & Kifer's "
                "accounting, `tight` by the tightest.")

@@ -7,8 +7,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
-import seaborn as sns
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.typing import LineStyleType
@@ -19,11 +17,10 @@ from analysis.exhibits.envelope import cells
 from analysis.exhibits.exhibit import Exhibit, Texts
 from analysis.exhibits.frontier.points import tightest
 from analysis.exhibits.metrics import METRICS
-from analysis.runs import NON_PRIVATE, ReportError, common_value, noise_sources, such, trials_of
+from analysis.runs import NON_PRIVATE, ReportError, common_value, such, trials_of
 from analysis.statistics import SUMMARY
 from analysis.text import BARS, epsilon_text, means_text
 from pipeline.accounting.label import RELATION
-from pipeline.accounting.noise import standing
 from pipeline.trials.camera import SETTINGS, camera_of
 
 TITLES = {"light": "Accuracy and label ε by photons", "effective_sigma": "Effective sigma by photons"}
@@ -48,16 +45,17 @@ def draw(runs: pd.DataFrame, *, name: str) -> Exhibit:
         texts = Texts((SIGMA_CAPTION,), notes=tuple(_sigma_notes(table)))
         return Exhibit(name, title=TITLES[name], texts=texts, rows=table[columns], figure=plot_sigma(table))
     noiseless = runs.loc[runs["setting"] == NON_PRIVATE]  # without the photonic mechanism
-    return Exhibit.of_means(name, title=TITLES[name], caption=caption(table), rows=table,
-                            figure=plot(table, noiseless), notes=_notes(table, runs, noiseless))
+    caption = ("Test accuracy and, below, label ε (largest over seeds) of PDFA on the physical optical processor "
+               f"against photo-electrons per pixel and exposure: {means_text(table['n'], BARS)}")
+    return Exhibit.of_means(name, title=TITLES[name], caption=caption, rows=table, figure=plot(table, noiseless),
+                            notes=_notes(table, runs, noiseless))
 
 
 def tabulate(runs: pd.DataFrame) -> pd.DataFrame:
     """Return a row for every camera and light, from trials with projector `opu_physical` and the photonic mechanism.
 
-    Columns: test accuracy over seeds (`SUMMARY`, percent), `epsilon` (label; the largest over seeds, empty if
-    infinite), the tracked `effective_sigma` with its parts `shot_sigma` and `floor_sigma`, and `chosen` and `choices`
-    (`envelope.cells`). There must be such trials; other errors as in `cells`.
+    Accuracies are in percent; label epsilon is the largest over seeds, empty if infinite. There must be such trials;
+    other errors as in `cells`.
     """
     physical_runs = such(runs, lambda trial: trial.physical and trial.parts.mechanism.optical)
     if physical_runs.empty:
@@ -71,20 +69,15 @@ def tabulate(runs: pd.DataFrame) -> pd.DataFrame:
     return cells(physical_runs, ["algorithm", *SETTINGS, "photons"], "accuracy", carry, ["epsilon"])[COLUMNS]
 
 
-def labels(runs: pd.DataFrame) -> pd.Series:
+def labels(runs: pd.DataFrame) -> list[str]:
     """Return each run's camera in words, by settings that differ between cameras: `read noise 0.9 e, 16 bits`.
 
     It is `ideal camera` if these settings are 0, and empty if there is only one camera.
     """
     varied = [name for name in SETTINGS if runs[name].nunique() > 1]
-
-    def label(run: pd.Series) -> str:
-        parts = [NAMES[name].format(run[name]) for name in varied if run[name]]
-        if varied and not parts:
-            return "ideal camera"
-        return ", ".join(parts)
-
-    return pd.Series([label(run) for _, run in runs.iterrows()], index=runs.index, dtype=str)
+    of_none = "ideal camera" if varied else ""
+    return [", ".join(NAMES[name].format(run[name]) for name in varied if run[name]) or of_none
+            for run in runs.to_dict("records")]
 
 
 class Light(NamedTuple):
@@ -110,35 +103,19 @@ def light_for(points: pd.DataFrame, epsilon: float) -> Light:
     return Light(float(photons), photons_below, photons_above)
 
 
-def caption(table: pd.DataFrame) -> str:
-    """Return the caption: quantity, n and interval."""
-    return ("Test accuracy and, below, label ε (largest over seeds) of PDFA on the physical optical processor against "
-            f"photo-electrons per pixel and exposure: {means_text(table['n'], BARS)}")
-
-
 def _notes(table: pd.DataFrame, runs: pd.DataFrame, noiseless: pd.DataFrame) -> list[str]:
     """Return notes on the camera, the light for the target epsilon, and the assumptions of epsilon."""
-    with_epsilon = runs[tightest(runs, "label").notna()]
-    epsilon = epsilon_text("label", table["relation"], table["sampler"], table["delta"],
-                           standing(noise_sources(with_epsilon)))
-    notes = [f"Reference and all mirrors are on{_common_settings(table)}."]
+    common = [NAMES[name].format(common_value(table[name])) for name in SETTINGS
+              if table[name].nunique() == 1 and common_value(table[name])]  # of all cameras
+    notes = [f"Reference and all mirrors are on, with {', '.join(common)}."]
     if len(noiseless):
         mean = METRICS["accuracy"].of(noiseless).mean()
         notes.append(f"Grey: the mean without noise and photonic mechanism, {mean:.1f}%.")
     notes += _target_notes(table)
+    epsilon = epsilon_text("label", runs[tightest(runs, "label").notna()], table)
     notes.append(f"The lower panel is of {epsilon}, which follows from counted photons: read noise, full well and ADC "
                  "come after the counts, and change accuracy alone.")
     return notes
-
-
-def _common_settings(table: pd.DataFrame) -> str:
-    """Return the nonzero settings that all cameras share: `, with reference ratio 2, 0.1 dark counts`."""
-    common = []
-    for name in SETTINGS:
-        first_value = table[name].iloc[0]
-        if table[name].nunique() == 1 and first_value:
-            common.append(NAMES[name].format(first_value))
-    return f", with {', '.join(common)}"
 
 
 def _target_notes(table: pd.DataFrame) -> list[str]:
@@ -200,43 +177,37 @@ def _sigma_notes(table: pd.DataFrame) -> list[str]:
 def plot(table: pd.DataFrame, noiseless: pd.DataFrame) -> Figure:
     """Plot accuracy and, below, label epsilon against photons, 4.6 x 2.5 inches each, a curve for each camera.
 
-    A line marks the mean accuracy of trials without a mechanism, if there are any.
+    A line marks the mean accuracy of trials without a mechanism, if there are any, and dotted ones label epsilon
+    `TARGET` and its light.
     """
     with style.theme():
         figure, (upper, lower) = style.panels(2, per_row=1, width=4.6, height=2.5, beside=(2.0, 0.0), sharex=True)
         middle = (table["camera"].nunique() - 1) / 2
+        handles = []
         for number, (look, _, points) in enumerate(_cameras(table)):
             shift = style.SHIFT * (number - middle)  # bars of several cameras at one light must not cover each other
             style.curve(upper, points, x="photons", algorithm=common_value(points["algorithm"]), shift=shift, **look)
             lower.plot(points["photons"], points["epsilon"], **look)
+            handles.append(Line2D([], [], **look))
         if not noiseless.empty:
             upper.axhline(METRICS["accuracy"].of(noiseless).mean(), color="0.5", linewidth=0.9, zorder=1)
-        _mark_target(upper, lower, table)
+            handles.append(Line2D([], [], color="0.5", linewidth=0.9, label="no noise"))
+        dotted: dict[str, Any] = {"color": "0.3", "linewidth": 0.8, "linestyle": ":", "zorder": 1}
+        lights = _target_lights(table)
+        for light in lights:
+            for ax in (upper, lower):
+                ax.axvline(light.photons, **dotted)
+            lower.annotate(f"ε = {TARGET:g} at {light.photons:.2g} photons", (light.photons, TARGET), (6, -4),
+                           textcoords="offset points", va="top", fontsize="small")
+        if lights:
+            lower.axhline(TARGET, **dotted)
         style.log_axis(lower, table["photons"])
         delta = common_value(table["delta"])
         lower.set(yscale="log", xlabel="Photo-electrons per pixel and exposure", ylabel=f"Label ε (δ = {delta:g})")
         upper.set_ylabel(METRICS["accuracy"].label)
         style.within(upper, 0, 100)
-        for ax in (upper, lower):
-            sns.despine(ax=ax)
-        handles = [Line2D([], [], **look) for look, *_ in _cameras(table)]
-        if not noiseless.empty:
-            handles.append(Line2D([], [], color="0.5", linewidth=0.9, label="no noise"))
-        figure.legend(handles=handles, loc="outside right center", alignment="left", title=style.seeds(table["n"]))
+        style.legend(figure, handles, style.seeds(table["n"]))
     return figure
-
-
-def _mark_target(upper: Axes, lower: Axes, table: pd.DataFrame) -> None:
-    """Mark the label epsilon `TARGET` and its light in both panels."""
-    dotted: dict[str, Any] = {"color": "0.3", "linewidth": 0.8, "linestyle": ":", "zorder": 1}
-    lights = _target_lights(table)
-    for light in lights:
-        for ax in (upper, lower):
-            ax.axvline(light.photons, **dotted)
-        lower.annotate(f"ε = {TARGET:g} at {light.photons:.2g} photons", (light.photons, TARGET), (6, -4),
-                       textcoords="offset points", va="top", fontsize="small")
-    if lights:
-        lower.axhline(TARGET, **dotted)
 
 
 def plot_sigma(table: pd.DataFrame) -> Figure:
@@ -262,8 +233,7 @@ def plot_sigma(table: pd.DataFrame) -> Figure:
         style.log_axis(ax, [*table["photons"], *filter(None, table["full_well"])])
         ax.set(yscale="log", xlabel="Photo-electrons per pixel and exposure", ylabel="Effective σ (units of B)")
         ax.set_ylim(bottom=table["shot_sigma"].min() / 10)  # a floor below this does not matter
-        sns.despine(ax=ax)
-        figure.legend(handles=handles, loc="outside right center", alignment="left")
+        style.legend(figure, handles)
     return figure
 
 

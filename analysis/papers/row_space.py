@@ -5,18 +5,19 @@ The attack is `pipeline.auditing.row_space.row_space_audit`; `docs/row_space.py`
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
-import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
-from analysis.style import theme
+from analysis import style
 from pipeline.accounting.audited import auc
 
 Residuals = tuple[np.ndarray, np.ndarray]
 
-MEMBERS, NON_MEMBERS = sns.color_palette("colorblind")[3], sns.color_palette("colorblind")[0]
+MEMBERS, NON_MEMBERS = style.COLORS[3], style.COLORS[0]
 BINS = 40
 LOG_RANGE = 100  # the axis is logarithmic if members are this many times closer than non-members
 ZERO = 1e-7  # place of residuals 0 on a logarithmic axis; the attack reports 0 for rounding errors
@@ -29,9 +30,8 @@ def plot(panels: dict[str, Residuals]) -> Figure:
     """
     if not panels:
         raise ValueError("panels: must be at least one, got none")
-    with theme():
-        figure = Figure(figsize=(4.5 * len(panels), 3), layout="constrained")
-        (axes,) = figure.subplots(1, len(panels), squeeze=False)
+    with style.theme():
+        figure, axes = style.panels(len(panels), len(panels), width=4.5, height=3)
         for ax, (title, (members, non_members)) in zip(axes, panels.items(), strict=True):
             residual_histogram(members, non_members, ax).set_title(title)
     return figure
@@ -52,8 +52,9 @@ def residual_histogram(members: np.ndarray, non_members: np.ndarray, ax: Axes) -
     else:
         plotted = {"non-members": non_members, "members": members}
         bins = np.linspace(min(members.min(), non_members.min()), max(members.max(), non_members.max()), BINS + 1)
-    styles = {"non-members": {"histtype": "stepfilled", "color": NON_MEMBERS, "alpha": 0.5},
-              "members": {"histtype": "step", "color": MEMBERS, "linewidth": 1.5}}
+    styles: dict[str, dict[str, Any]] = {
+        "non-members": {"histtype": "stepfilled", "color": NON_MEMBERS, "alpha": 0.5},
+        "members": {"histtype": "step", "color": MEMBERS, "linewidth": 1.5}}
     for name, values in plotted.items():
         percent = np.full(len(values), 100 / len(values))  # share of one record
         ax.hist(values, bins=bins.tolist(), weights=percent, label=f"{name} (n = {len(values):,})", **styles[name])
@@ -66,7 +67,6 @@ def residual_histogram(members: np.ndarray, non_members: np.ndarray, ax: Axes) -
     score = auc(-members, -non_members)  # negated: members have the smaller residuals
     ax.legend(title=f"AUC {score:.3f}", alignment="left", loc="upper center" if is_log else "upper right")
     ax.set(xlabel="Residual ‖h − Ph‖ / ‖h‖ (share of the norm)", ylabel="Share of records (%)")
-    sns.despine(ax=ax)
     return ax
 
 

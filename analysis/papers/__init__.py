@@ -1,0 +1,1 @@
+"""Exhibits of papers, registered as those of a plugin would be."""

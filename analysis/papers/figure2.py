@@ -1,0 +1,115 @@
+"""Figure 2 of Ohana et al. 2021: learning curves, and alignment, by noise."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib import colormaps
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
+
+from analysis import style
+from analysis.exhibits.catalogue import exhibit
+from analysis.exhibits.epochs import BAND, MissingSeries, by_epoch, plot_band
+from analysis.exhibits.exhibit import Exhibit
+from analysis.exhibits.metrics import METRICS, Metric, layer_name
+from analysis.runs import (
+    ALGORITHM_LABELS,
+    NON_PRIVATE,
+    by_noise,
+    load_history,
+    require_replicates,
+    setting_label,
+    such,
+    trials_of,
+)
+from analysis.statistics import SUMMARY
+from analysis.text import means_text
+from pipeline.tracking.reader import Reader
+
+LAYER = 2  # layer of the shown alignment, as in the paper
+ALIGNMENT = f"alignment/layer_{LAYER}"
+ACCURACY, COSINE = METRICS["accuracy"], METRICS["alignment"]
+CAPTION = ("Validation accuracy by epoch, a panel for each algorithm, dashed without privacy and brighter with more "
+           "noise; last, alignment of PDFA's {} (Figure 2 of Ohana et al. 2021): {}")
+
+
+@exhibit("figure2")
+def draw(runs: pd.DataFrame, store: Reader) -> Exhibit:
+    """Make the exhibit of runs with histories in the store, in which a curve's trials differ only in their seed."""
+    require_replicates(runs)
+    accuracy = load_history(store, runs, "validation/accuracy")
+    optical_runs = such(runs, lambda trial: trial.parts.feedback.optical)
+    alignment, layer = load_history(store, optical_runs, ALIGNMENT), layer_name(LAYER, trials_of(optical_runs))
+    table = tabulate(accuracy, alignment)
+    caption = CAPTION.format(layer, means_text(table["n"], "with 95% bootstrap bands"))
+    return Exhibit.of_means("figure2", title="Learning curves and alignment", caption=caption, rows=table,
+                            figure=plot(accuracy, alignment, layer))
+
+
+def tabulate(accuracy: pd.DataFrame, alignment: pd.DataFrame) -> pd.DataFrame:
+    """Return the plotted data: panel (`accuracy` in percent, or `alignment`), algorithm, setting, epoch, `SUMMARY`."""
+    tables = []
+    for metric, history in ((ACCURACY, accuracy), (COSINE, alignment)):
+        for (algorithm, setting), cell in history.groupby(["algorithm", "setting"], sort=False):
+            tables.append(by_epoch(cell, metric).assign(panel=metric.name, algorithm=algorithm, setting=setting))
+    return pd.concat(tables)[["panel", "algorithm", "setting", "epoch", *SUMMARY]]
+
+
+def plot(accuracy: pd.DataFrame, alignment: pd.DataFrame, layer: str = f"layer {LAYER}") -> Figure:
+    """Plot accuracies, a panel for each algorithm on one scale, and the alignment of a layer of pdfa trials."""
+    if accuracy.empty:
+        raise MissingSeries("figure2: needs validation/accuracy, found none")
+    if alignment.empty:
+        raise MissingSeries(f"figure2: needs {ALIGNMENT} of pdfa trials, found none (pdfa trials with "
+                            "alignment_batches >= 1 measure it)")
+    algorithms = style.present(accuracy)
+    settings = by_noise([*accuracy["setting"], *alignment["setting"]])
+    looks = _looks(settings)
+    with style.theme():
+        figure, axes = style.panels(len(algorithms) + 1, per_row=3, width=2.7, height=2.6, beside=(1.9, 0.0))
+        for algorithm, ax in zip(algorithms, axes, strict=False):
+            panel(accuracy[accuracy["algorithm"] == algorithm], ACCURACY, ax, looks)
+            ax.set(title=ALGORITHM_LABELS[algorithm], ylabel="Validation accuracy (%)")
+            ax.sharey(axes[0])
+        panel(alignment, COSINE, axes[-1], looks)
+        axes[-1].set(title=f"PDFA, {layer}", ylabel="Alignment (cosine)")
+        entries = [Line2D([], [], **look) for look in looks.values()]
+        if (accuracy["status"] == "diverged").any() or (alignment["status"] == "diverged").any():
+            entries.append(Line2D([], [], color="black", marker="x", linestyle="none", label="diverged"))
+        n_seeds = accuracy.groupby(["algorithm", "setting"])["seed"].nunique()
+        style.legend(figure, entries, style.seeds(n_seeds, BAND))
+    return figure
+
+
+def _looks(settings: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Return colour, line and label of every setting: black and dashed without privacy, brighter with more noise."""
+    noisy_settings = [setting for setting in settings if setting != NON_PRIVATE]
+    shades = colormaps["viridis"](np.linspace(0, 0.9, len(noisy_settings)))  # up to 0.9: beyond, too pale on white
+    colors = {NON_PRIVATE: "black", **dict(zip(noisy_settings, shades, strict=True))}
+    return {setting: {"color": colors[setting], "linestyle": "--" if setting == NON_PRIVATE else "-",
+                      "label": setting_label(setting)} for setting in settings}
+
+
+def panel(history: pd.DataFrame, metric: Metric, ax: Axes, looks: dict[str, dict[str, Any]]) -> Axes:
+    """Plot the means of one algorithm by epoch, a curve for each setting of `looks` that it has.
+
+    A cross marks the end of a diverged trial.
+    """
+    for setting, look in looks.items():
+        cell = history[history["setting"] == setting]
+        if cell.empty:
+            continue
+        plot_band(ax, by_epoch(cell, metric), "epoch", **look, linewidth=1.1, markersize=2.5, markeredgewidth=0,
+                  marker=style.MARKERS[cell["algorithm"].iloc[0]])
+        last_points = cell[cell["status"] == "diverged"].sort_values("epoch").groupby("trial_key").last()
+        ax.plot(last_points["epoch"], last_points["value"] * metric.factor, "x", color=look["color"],
+                label=f"{look['label']} diverged")
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+    ax.set_xlabel("Epoch")
+    return ax
