@@ -343,7 +343,9 @@ def _ui(options: Namespace) -> int:
     from pipeline.tracking.store import Store
     from pipeline.tracking.ui import serve
 
-    return serve(Store(root=options.mlruns), options.port, options.host)
+    store = Store(root=options.mlruns)
+    _print_lines(store.relocate())
+    return serve(store, options.port, options.host)
 
 
 COMMANDS: dict[str, Callable[[Namespace], int]] = {
