@@ -130,6 +130,7 @@ def run_sweep(experiment: Experiment, *, root: Path = Path("mlruns"), tracking_u
                 sweep.progress.say(line)
             with (sweep.progress,
                   running_ray(sweep.possible, experiment.resources, address, workers, sweep.progress,
+                              sweep.folder.ray_log,
                               lambda: sweep.prepare_here(digests, data_folder, trainer)) as watch):
                 checkpoints = sweep.open_checkpoints()
                 packs_at_once, trainer = sweep.prepare_nodes(checkpoints, digests, data_folder, trainer,
