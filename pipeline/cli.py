@@ -53,11 +53,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("interrupted; run the same command again to go on", file=sys.stderr)
         return INTERRUPTED
     except OSError as error:
-        is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)  # a disk, or a quota
+        is_full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.ENOMEM)  # a disk, a quota, or memory
         if not is_full and error.filename is None:
             raise
         hint = "; make room and run the same command again to go on" if is_full else ""
         print(f"error: {error}{hint}", file=sys.stderr)
+        return REFUSED
+    except MemoryError:
+        print("error: out of memory; make room and run the same command again to go on", file=sys.stderr)
         return REFUSED
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -351,7 +354,9 @@ def _ui(options: Namespace) -> int:
     from pipeline.tracking.store import Store
     from pipeline.tracking.ui import serve
 
-    return serve(Store(root=options.mlruns), options.port, options.host)
+    store = Store(root=options.mlruns)
+    _print_lines(store.relocate())
+    return serve(store, options.port, options.host)
 
 
 COMMANDS: dict[str, Callable[[Namespace], int]] = {

@@ -132,7 +132,7 @@ def write(experiment: Experiment, store: Store, out: Path | None = None, where: 
             store.log_report(paths, where)
             if sentences and not where:
                 store.describe(experiment.description, "\n".join(f"- {sentence}" for sentence in sentences))
-        except TrackingError as error:  # a store that can be read and not written, or was moved
+        except TrackingError as error:  # a store that can be read and not written
             not_logged = str(error)
     return Report(paths, exhibits, sentences, left_out, lacking, notice, not_logged, raised)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import signal
 import tempfile
 import threading
 import time
@@ -41,7 +42,6 @@ CLIENT = "ray://"  # prefix of Ray Client's addresses, for machines outside the 
 CONNECT_SECONDS = 90.0  # longest wait for a connection; Ray's own patience with a silent server is 60 s
 LOG_SECONDS = 2.0  # longest delay of a line that the head prints
 AWAY = "unless it comes back, this ends; the same command goes on"
-NODE_LOST = ("has been marked dead", "Raylet is terminated")  # texts in Ray's messages
 MOST_NODES = 64  # nodes in the tracking store at most, because its texts have a maximum length
 # Asking for a resource that only the head offers puts a task there.
 HEAD = {"node:__internal_head__": 0.001}
@@ -224,16 +224,22 @@ def on_loopback() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def lost_nodes_told_once() -> Iterator[None]:
-    """Suppress Ray's stack traces about lost nodes within the context; `Watch` prints a line for each node."""
-    original = ray_worker.print_to_stdstream
+def messages_in(log: Path, say: Callable[[str], None]) -> Iterator[None]:
+    """Append Ray's own messages to a file within the context, and say so once.
 
-    def print_unless_node_lost(data: Mapping[str, Any], *options: Any, **named: Any) -> None:
-        is_about_lost_node = any(text in line for line in data["lines"] for text in NODE_LOST)
-        if not is_about_lost_node:
-            original(data, *options, **named)
+    They are on workers killed for memory, lost nodes and resources that no node has; Ray prints them to the terminal.
+    """
+    original, said = ray_worker.print_to_stdstream, threading.Event()
 
-    ray_worker.print_to_stdstream = print_unless_node_lost
+    def write(data: Mapping[str, Any], *options: Any, **named: Any) -> None:
+        now = time.strftime("%Y-%m-%d %H:%M:%S")
+        with open(log, "a", encoding="utf-8") as file:
+            file.writelines(f"{now} {line}\n" for line in data["lines"])
+        if not said.is_set():
+            said.set()
+            say(f"Ray's own messages are in {log}")
+
+    ray_worker.print_to_stdstream = write
     try:
         yield
     finally:
@@ -243,11 +249,12 @@ def lost_nodes_told_once() -> Iterator[None]:
 @contextlib.contextmanager
 def running_ray(trials: Sequence[TrialConfig], resources: Resources, address: str,  # `local`, `auto` or `host:port`
                 workers: int | None, progress: SweepProgress | None = None,  # workers: cores
-                prepare: Callable[[], object] = lambda: None) -> Iterator[Watch]:
+                log: Path = Path(os.devnull), prepare: Callable[[], object] = lambda: None) -> Iterator[Watch]:
     """Provide Ray within the context, with a watch of its nodes.
 
-    It is the caller's Ray, a cluster's, or a Ray that is started for these trials and then stopped. `prepare` prepares
-    this machine; without a cluster it is called before Ray is started.
+    It is the caller's Ray, a cluster's, or a Ray that is started for these trials and then stopped. Unless it is the
+    caller's, its messages go to `log`. `prepare` prepares this machine; without a cluster it is called before Ray is
+    started.
     """
     if workers is not None and (address != "local" or ray.is_initialized()):
         raise ConfigError(f"workers: {WORKERS_OF_CLUSTER}, got {workers}; leave it out")
@@ -258,6 +265,7 @@ def running_ray(trials: Sequence[TrialConfig], resources: Resources, address: st
         with Watch(others, progress.say) as watch:
             yield watch
         return
+    handler = signal.getsignal(signal.SIGTERM)
     quietly: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
     if address != "local":
         if address == "auto":
@@ -281,9 +289,10 @@ def running_ray(trials: Sequence[TrialConfig], resources: Resources, address: st
         with on_loopback():
             start(lambda: ray.init(address, num_cpus=workers, resources=opus, include_dashboard=False, **quietly),
                   progress.say)
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, handler)  # Ray has put its own there, which aborts with a stack trace
     try:
-        with (lost_nodes_told_once() if address != "local" else contextlib.nullcontext(),
-              Watch(others, progress.say) as watch):
+        with messages_in(log, progress.say), Watch(others, progress.say) as watch:
             yield watch
     finally:
         ray.shutdown()

@@ -3,6 +3,7 @@
     <private>/checkpoints/<sweep>/    weights, and epochs that are not published yet
     <private>/failures/<sweep>.log    tracebacks of trials with secret noise
     <private>/ray/                    Ray Tune's files, while it runs
+    <private>/ray.log                 Ray's own messages
     <private>/digests.json            digests of private files, by their public names in the store
 
 It is as private as the data. By default it is `<root>/private`, outside the folders that `photonic ui` serves.
@@ -42,7 +43,7 @@ class PrivateFolder:
         self._root = Path(root).absolute()
         given = folder or os.environ.get(VARIABLE) or self._root / "private"
         self.path = Path(given).expanduser().absolute()
-        self.ray, self._digests = self.path / "ray", self.path / "digests.json"
+        self.ray, self.ray_log, self._digests = (self.path / name for name in ("ray", "ray.log", "digests.json"))
         self._old = self._root / "checkpoints"  # of an earlier version
 
     def make(self, sweep: str, secure: bool, served: Collection[Path] = ()) -> None:

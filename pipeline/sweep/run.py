@@ -121,6 +121,8 @@ def run_sweep(experiment: Experiment, *, root: Path = Path("mlruns"), tracking_u
         lease = Lease(store, experiment.name)
         lease.wait_until_free()
         sweep = Sweep(experiment, plugins, store, lease, root, private, quiet)
+        for line in store.relocate():
+            sweep.progress.say(line)
         changed_trainers = check_trainers(sweep.runs, (*experiment.possible, *sweep.rounds.trials))
         if sweep.missing:
             digests = sweep.check_missing()
@@ -128,6 +130,7 @@ def run_sweep(experiment: Experiment, *, root: Path = Path("mlruns"), tracking_u
                 sweep.progress.say(line)
             with (sweep.progress,
                   running_ray(sweep.possible, experiment.resources, address, workers, sweep.progress,
+                              sweep.folder.ray_log,
                               lambda: sweep.prepare_here(digests, data_folder, trainer)) as watch):
                 checkpoints = sweep.open_checkpoints()
                 packs_at_once, trainer = sweep.prepare_nodes(checkpoints, digests, data_folder, trainer,
@@ -135,7 +138,7 @@ def run_sweep(experiment: Experiment, *, root: Path = Path("mlruns"), tracking_u
                 sweep.lease.require_as_found(sweep.done)
                 sweep.train_rounds(trainer, packs_at_once, checkpoints, commit or git_commit(), idle_seconds, redraw,
                                    watch)
-        elif sweep.plan.asks and store.is_open and not store.misplaced():
+        elif sweep.plan.asks and store.is_open:
             store.log_suggestions(sweep.rounds.suggestions)  # an earlier driver may have died before this
     sweep.result.wall_seconds = time.monotonic() - begin
     sweep.progress.say(sweep.result.summary(sweep.failure_log))
@@ -172,8 +175,7 @@ class Sweep:
         return done_of(self.runs)
 
     def check_missing(self) -> Mapping[str, str]:
-        """Check store and missing trials before anything expensive starts, and make the private folder."""
-        self.store.require_in_place()
+        """Check the missing trials before anything expensive starts, and make the private folder."""
         self.experiment.check(self.missing, lambda trial: check_evaluations([trial]))
         uses_files = any(trial.parts.features.of_file for trial in self.possible)
         published = published_digests(self.runs) if uses_files else ()

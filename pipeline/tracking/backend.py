@@ -14,7 +14,6 @@ import os
 import re
 import secrets
 import sqlite3
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -328,20 +327,27 @@ def write(client: Any, run_id: str, points: Sequence[tuple[str, float, int]] = (
         metrics, run_params, run_tags = metrics[MAX_METRICS:], run_params[MAX_PARAMS:], run_tags[MAX_TAGS:]
 
 
-def log_files(client: Any, info: Any, write_to: Callable[[Path], None]) -> None:
-    """Store the files that `write_to` writes to a folder as artifacts of the run with RunInfo `info`.
+def local_folder(uri: str) -> Path | None:
+    """Return the folder of this host at an address of artifacts; None for an address on a server."""
+    parts = urlsplit(uri)
+    return Path(url2pathname(parts.path)) if parts.scheme in ("file", "") else None
 
-    If MLflow would only copy them to this host's disk, they are written there directly.
+
+def relocate(uri: str, new_places: Mapping[str, str]) -> None:
+    """Replace addresses of sweeps' artifacts, old -> new, and those of all their runs, in one transaction.
+
+    MLflow has no call for it.
     """
-    uri = urlsplit(info.artifact_uri)
-    if uri.scheme == "file":
-        folder = Path(url2pathname(uri.path))
-        folder.mkdir(parents=True, exist_ok=True)
-        write_to(folder)
-    else:
-        with tempfile.TemporaryDirectory() as scratch:
-            write_to(Path(scratch))
-            client.log_artifacts(info.run_id, scratch)
+    from sqlalchemy import create_engine, text
+    from sqlalchemy.pool import NullPool
+
+    with create_engine(uri, poolclass=NullPool).begin() as database:
+        for old, new in new_places.items():
+            database.execute(text("UPDATE experiments SET artifact_location = :new WHERE artifact_location = :old"),
+                             {"old": old, "new": new})
+            database.execute(text("UPDATE runs SET artifact_uri = :new || substr(artifact_uri, length(:old) + 1) "
+                                  "WHERE substr(artifact_uri, 1, length(:old) + 1) = :old || '/'"),
+                             {"old": old, "new": new})
 
 
 def require_finite(name: str, value: float, place: str) -> None:

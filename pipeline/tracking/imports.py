@@ -176,12 +176,13 @@ def import_tag(results: Sequence[Result]) -> str:
     return f"{digest({'results': sorted(map(repr, results))})} {len(results)}"
 
 
-def save(client: Any, experiment_id: str, results: Sequence[Result], text: str, replace: bool) -> tuple[int, int]:
+def save(client: Any, experiment_id: str, results: Sequence[Result], replace: bool,
+         keep_file: Callable[[str], None]) -> tuple[int, int]:
     """Write results to an experiment; return the numbers of added and of deleted results.
 
     Existing results stay, so this completes an interrupted import. A run that was not closed has no result. Results
     that are not in the file are deleted with `replace`, and refused without, as is an experiment that is no import
-    (`TrackingError`). The parent run keeps the text of the file.
+    (`TrackingError`). `keep_file` stores the file as an artifact of the parent run, whose id it takes.
     """
     experiment, tag = client.get_experiment(experiment_id), import_tag(results)
     if IMPORTED not in experiment.tags:
@@ -209,7 +210,7 @@ def save(client: Any, experiment_id: str, results: Sequence[Result], text: str, 
             tags = {IMPORTED: experiment.name, NOTE: f"{NOTE_TEXT}."}
             parent_ids = [client.create_run(experiment_id, run_name=experiment.name, tags=tags).info.run_id]
         parent_id = parent_ids[0]
-        client.log_text(parent_id, text, "results.csv")
+        keep_file(parent_id)
         for run_id in surplus_ids:
             client.delete_run(run_id)
         for result in results:

@@ -13,8 +13,6 @@ import tempfile
 from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
-from urllib.request import url2pathname
 
 import numpy as np
 from safetensors.numpy import load
@@ -47,6 +45,7 @@ from pipeline.tracking.backend import (
     find_experiment,
     find_trial,
     is_set_up,
+    local_folder,
     redacted,
     reports_errors,
     search,
@@ -105,31 +104,32 @@ class Reader:
     @reports_errors
     def artifact_folders(self) -> list[Path]:
         """Return the folders of this host with the store's artifacts; every reader of its runs can see them."""
-        locations = (urlsplit(experiment.artifact_location) for experiment in self._client.search_experiments())
-        return [Path(url2pathname(uri.path)) for uri in locations if uri.scheme in ("file", "")]
+        recorded = [local_folder(experiment.artifact_location) for experiment in self._client.search_experiments()]
+        return [folder for place in recorded if place for folder in (self._beside(place), place) if folder]
 
-    @reports_errors
-    def misplaced(self, experiment_id: str | None = None) -> str:
-        """Return why files of a sweep would be written outside this store, which was moved or copied; else nothing.
+    def _beside(self, recorded: Path) -> Path | None:
+        """Return the folder of a sweep's artifacts beside the database; None if they do not belong there.
 
-        MLflow keeps the absolute path of a sweep's files. By default it is the open sweep, if any.
+        MLflow records `<root>/artifacts/<sweep>` as an absolute path. If the store was moved or copied, that root is
+        another folder than the database's.
         """
-        experiment_id = experiment_id or self._experiment_id
-        if experiment_id is None or self.shared:
-            return ""
-        location = urlsplit(self._client.get_experiment(experiment_id).artifact_location)
-        folder = Path(url2pathname(location.path)).parent
-        is_own = folder.resolve() == (self.root / "artifacts").resolve()
-        if is_own or location.scheme != "file" or folder.name != "artifacts":
-            return ""
-        return (f"tracking store {redacted(self.uri)}: was moved or copied, and its files would be written to "
-                f"{folder}; move it back, or make the old path lead here (`mkdir -p {folder.parent.parent}; "
-                f"ln -s {self.root} {folder.parent}`)")
+        if self._database is None or recorded.parent.name != "artifacts":
+            return None
+        folder = self._database.absolute().parent / "artifacts" / recorded.name
+        # A database that several folders share may have its artifacts in another folder.
+        return folder if not self.shared or folder.exists() else None
 
-    def require_in_place(self, experiment_id: str | None = None) -> None:
-        """Refuse to write files of a sweep outside this store; argument as in `misplaced`. `TrackingError` says why."""
-        if reason := self.misplaced(experiment_id):
-            raise TrackingError(reason)
+    def _folders(self, run: Any) -> list[Path]:
+        """Return the folders of this host for the artifacts of MLflow's run; none if a server keeps them.
+
+        New artifacts belong in the first.
+        """
+        recorded = local_folder(run.info.artifact_uri)
+        if recorded is None:
+            return []
+        sweep, below = recorded.parents[1], recorded.parts[-2:]  # MLflow adds `<run>/artifacts`
+        beside = self._beside(sweep)
+        return [beside.joinpath(*below), recorded] if beside else [recorded]
 
     @property
     def shared(self) -> bool:
@@ -191,7 +191,7 @@ class Reader:
         The store must have it (`TrackingError`).
         """
         text = self._text(EXPERIMENT)
-        if text is None:
+        if not text:
             raise TrackingError(f"tracking store {redacted(self.uri)}: the sweep has no experiment file (random "
                                 "stopping keeps its seed secret, and older versions kept none); name the file itself")
         return text
@@ -280,14 +280,20 @@ class Reader:
         """Return the results imported under a name; errors as in `imports.results_of`. No sweep need be open."""
         return results_of(self._client, self.uri, name)
 
-    def _text(self, name: str) -> str | None:
-        """Return the text of an artifact of the parent run; None if it is missing."""
-        file_names = {file.path for file in self._client.list_artifacts(self._parent())}
-        if name not in file_names:
+    def _text(self, name: str) -> str:
+        """Return the text of an artifact of the parent run; empty if it is missing."""
+        return (self._file(self._parent(), name) or b"").decode("utf-8")
+
+    def _file(self, run_id: str, name: str) -> bytes | None:
+        """Return the content of a run's artifact; None if it is missing."""
+        folders = self._folders(self._client.get_run(run_id))
+        if folders:
+            paths = [folder / name for folder in folders]
+            return next((path.read_bytes() for path in paths if path.exists()), None)
+        if name not in {file.path for file in self._client.list_artifacts(run_id)}:
             return None
         with tempfile.TemporaryDirectory() as folder:
-            path = self._client.download_artifacts(self._parent(), name, folder)
-            return Path(path).read_text(encoding="utf-8")
+            return Path(self._client.download_artifacts(run_id, name, folder)).read_bytes()
 
     @reports_errors
     def runs(self) -> list[TrackedRun]:
@@ -311,8 +317,10 @@ class Reader:
         """Return the content of a trial's artifact. The trial must have ended, and have the file (`TrackingError`)."""
         if run.status not in DONE:
             raise TrackingError(f"trial {run.trial_key}: must have ended to have weights, is {run.status}")
-        with tempfile.TemporaryDirectory() as folder:
-            return Path(self._client.download_artifacts(run.run_id, name, folder)).read_bytes()
+        content = self._file(run.run_id, name)
+        if content is None:
+            raise TrackingError(f"tracking store {redacted(self.uri)}: {name} of trial {run.trial_key} is missing")
+        return content
 
     @property
     def experiment_id(self) -> str:

@@ -11,7 +11,10 @@ MLflow server (MLFLOW_TRACKING_URI).
 from __future__ import annotations
 
 import json
+import os
 import re
+import shutil
+import tempfile
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -42,9 +45,10 @@ from pipeline.tracking.backend import (
     connect,
     find_experiment,
     ignoring_error,
-    log_files,
+    local_folder,
     new_points,
     redacted,
+    relocate,
     reports_errors,
     require_finite,
     resume,
@@ -103,7 +107,7 @@ class Store(Reader):
         self._create, self._lock = create, FileLock(Path(root).absolute() / ".tracking.lock")
         super().__init__(uri, root)
         self.driver = f"{uuid.uuid4().hex}@{self.place}"
-        self._trials: dict[str, tuple[TrialConfig, Any]] = {}  # started trial_key -> (settings, MLflow's RunInfo)
+        self._trials: dict[str, tuple[TrialConfig, Any]] = {}  # started trial_key -> (settings, MLflow's run)
         self._logged: dict[str, dict[tuple[str, int], float]] = {}  # started trial_key -> (metric, epoch) -> value
         self._params: dict[str, set[str]] = {}  # started trial_key -> names of its run's params
         self._listing = Listing(self.root)
@@ -130,7 +134,6 @@ class Store(Reader):
         """
         with self._lock:
             self._experiment_id = find_experiment(self._client, name) or self._create_experiment(name)
-            self.require_in_place()
             parent = self._find_parent()
             if parent is None:
                 self._client.create_run(self._experiment_id, run_name=name, tags={"sweep": name})
@@ -178,8 +181,33 @@ class Store(Reader):
         with self._lock:
             experiment_id = (find_experiment(self._client, name, imports=True)
                              or self._create_experiment(name, {IMPORTED: import_tag(results)}))
-            self.require_in_place(experiment_id)
-            return save(self._client, experiment_id, results, text, replace)
+            return save(self._client, experiment_id, results, replace,
+                        lambda run_id: self._log_text(run_id, "results.csv", text))
+
+    @reports_errors
+    def relocate(self) -> list[str]:
+        """Record where a moved store's artifacts lie now, for MLflow's page; return a line if it was moved or copied.
+
+        A recorded folder of a store that still exists stays recorded: this store may be a copy of it, or both may be
+        one folder that other hosts have there.
+        """
+        new_places, lines = {}, set()
+        with self._lock:
+            for experiment in self._client.search_experiments():
+                recorded = local_folder(experiment.artifact_location)
+                beside = self._beside(recorded) if recorded else None
+                if recorded is None or beside in (None, recorded):
+                    continue
+                old_root = recorded.parents[1]
+                if not os.path.exists(old_root):  # also a folder of another user, which cannot be seen
+                    new_places[experiment.artifact_location] = beside.as_uri()
+                    lines.add(f"the store was moved from {old_root}: MLflow's page finds its artifacts here again")
+                elif not old_root.samefile(beside.parents[1]):
+                    lines.add(f"the store is a copy of {old_root}: new artifacts are written here, and MLflow's page "
+                              "shows only those of that folder, as long as it exists")
+            if new_places:
+                relocate(self.uri, new_places)
+        return sorted(lines)
 
     @reports_errors
     def describe(self, description: str, headline: str = "") -> None:
@@ -240,7 +268,7 @@ class Store(Reader):
         params = {setting: param_text(value) for setting, value in config.canonical().items()}
         changed_tags = {tag: text for tag, text in tags.items() if run.data.tags.get(tag) != text}
         write(self._client, run_id, params=self._new_params(key, params), tags=changed_tags)
-        self._trials[key] = (config, run.info)
+        self._trials[key] = (config, run)
         return run_id
 
     @reports_errors
@@ -276,8 +304,8 @@ class Store(Reader):
 
     def _run_id(self, key: str) -> str:
         """Return MLflow's id of a started trial's run."""
-        _, run_info = self._trials[key]
-        return run_info.run_id
+        _, run = self._trials[key]
+        return run.info.run_id
 
     def _new_params(self, key: str, params: Mapping[str, str]) -> dict[str, str]:
         """Return the params that a started trial's run does not have yet, and note that it has them."""
@@ -311,11 +339,11 @@ class Store(Reader):
 
     def _finish(self, key: str, outcome: Outcome) -> None:
         """Store a trial's artifacts and its final status, which marks it as done."""
-        config, info = self._trials[key]
-        log_files(self._client, info, lambda folder: write_artifacts(folder, config, outcome))
-        self._client.set_terminated(info.run_id, "FINISHED")
+        config, run = self._trials[key]
+        self._log_files(run, lambda folder: write_artifacts(folder, config, outcome))
+        self._client.set_terminated(run.info.run_id, "FINISHED")
         # The tag comes last: a trial counts as done only when everything is stored.
-        self._client.set_tag(info.run_id, "status", outcome.status)
+        self._client.set_tag(run.info.run_id, "status", outcome.status)
         self._logged[key], self._params[key] = {}, set()  # a done trial gets no more writes
 
     @reports_errors
@@ -375,27 +403,23 @@ class Store(Reader):
     @reports_errors
     def log_audit(self, run_id: str, metrics: Mapping[str, float], tags: Mapping[str, str], file: Path) -> None:
         """Write the results of attacks on a trial: metrics at step 0, tags, and a file in the artifact `audit/`."""
-        self.require_in_place(self._client.get_run(run_id).info.experiment_id)
         write(self._client, run_id, [(name, value, 0) for name, value in metrics.items()], tags=tags)
-        self._client.log_artifact(run_id, str(file), artifact_path="audit")
+        self._log_copies(run_id, [file], "audit")
 
     @reports_errors
     def log_report(self, files: Iterable[Path], part: str = "") -> None:
         """Write files as artifacts `report/`, or `report/<part>/`, of the parent run."""
-        self.require_in_place()
-        folder = f"report/{part}" if part else "report"
-        for path in files:
-            self._client.log_artifact(self._parent(), str(path), artifact_path=folder)
+        self._log_copies(self._parent(), files, f"report/{part}" if part else "report")
 
     @reports_errors
     def log_experiment(self, text: str) -> None:
         """Write the text of the experiment file to the parent run."""
-        self._client.log_text(self._parent(), text, EXPERIMENT)
+        self._log_text(self._parent(), EXPERIMENT, text)
 
     @reports_errors
     def log_suggestions(self, suggestions: Sequence[Suggestion]) -> None:
         """Write the suggestions of the open sweep's search to the parent run."""
-        self._client.log_text(self._parent(), suggestions_text(suggestions), SUGGESTIONS)
+        self._log_text(self._parent(), SUGGESTIONS, suggestions_text(suggestions))
 
     @reports_errors
     def log_sweep(self, metrics: Mapping[str, float], tags: Mapping[str, str], step: int = 0) -> None:
@@ -408,6 +432,34 @@ class Store(Reader):
         for name, value in metrics.items():
             require_finite(name, value, "the sweep")
         write(self._client, self._parent(), [(name, float(value), step) for name, value in metrics.items()], tags=tags)
+
+    def _log_text(self, run_id: str, name: str, text: str) -> None:
+        """Write a text as an artifact of a run."""
+        self._log_files(self._client.get_run(run_id),
+                        lambda folder: (folder / name).write_text(text, encoding="utf-8"))
+
+    def _log_copies(self, run_id: str, files: Iterable[Path], name: str) -> None:
+        """Copy files to the artifact folder `name` of a run."""
+
+        def copy_to(folder: Path) -> None:
+            (folder / name).mkdir(parents=True, exist_ok=True)
+            for file in files:
+                shutil.copy(file, folder / name)
+
+        self._log_files(self._client.get_run(run_id), copy_to)
+
+    def _log_files(self, run: Any, write_to: Callable[[Path], object]) -> None:
+        """Store the files that `write_to` writes to a folder as artifacts of MLflow's run.
+
+        MLflow itself would write to the folder that it recorded, from which the store may have been moved.
+        """
+        if folders := self._folders(run):
+            folders[0].mkdir(parents=True, exist_ok=True)
+            write_to(folders[0])
+        else:
+            with tempfile.TemporaryDirectory() as scratch:
+                write_to(Path(scratch))
+                self._client.log_artifacts(run.info.run_id, scratch)
 
     def _without_empty(self, runs: Sequence[Any]) -> list[Any]:
         """Delete the empty runs of one trial, unless all are empty, and return the other runs.

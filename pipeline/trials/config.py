@@ -227,6 +227,7 @@ class TrialConfig:
         trial._compose({name: self._flat[name] for name in self._used})  # settings that were checked, so not again
         if all(type(mine) is type(its) for mine, its in zip(self.parts, trial.parts, strict=True)):
             trial.__dict__["_used"] = self._used  # the same, and grids have thousands of trials
+        trial.__dict__["ignored"] = ()
         return trial
 
     @functools.cached_property

@@ -1,12 +1,14 @@
 """The command line as a user meets it: real processes, their output and their exit codes."""
 
 import dataclasses
+import errno
 import json
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pandas as pd
@@ -324,15 +326,18 @@ def test_audit_refuses_what_does_not_exist(tmp_path, capsys, arguments, message)
     assert output(capsys, "audit", str(file), *arguments, code=2).startswith(f"error: {message}")
 
 
-def test_an_error_for_people_is_printed_in_one_line(capsys, monkeypatch):
-    class Refused(UserError, RuntimeError):
-        """Of a module that the command line does not know."""
+class Refused(UserError, RuntimeError):
+    """Of a module that the command line does not know."""
 
-    def refuse(path, changes):
-        raise Refused("sigma: must be >= 0")
 
-    monkeypatch.setattr("pipeline.sweep.target.load_experiment", refuse)
-    assert main(["account", "x.yaml"]) == 2 and capsys.readouterr().err == "error: sigma: must be >= 0\n"
+@pytest.mark.parametrize(("error", "says"), [
+    (Refused("sigma: must be >= 0"), "sigma: must be >= 0"),
+    (MemoryError(), "out of memory; make room and run the same command again to go on"),
+    (OSError(errno.ENOMEM, "Cannot allocate memory"),
+     f"[Errno {errno.ENOMEM}] Cannot allocate memory; make room and run the same command again to go on")])
+def test_an_error_for_people_is_printed_in_one_line(capsys, monkeypatch, error, says):
+    monkeypatch.setattr("pipeline.sweep.target.load_experiment", Mock(side_effect=error))
+    assert main(["account", "x.yaml"]) == 2 and capsys.readouterr().err == f"error: {says}\n"
     assert issubclass(ConfigError, ValueError) and issubclass(TrackingError, RuntimeError), "what they were before"
 
 

@@ -62,11 +62,12 @@ def process(script: str, cwd: Path) -> subprocess.Popen:
 
 
 @pytest.mark.slow
-def test_ctrl_c_says_what_it_waits_for_and_waits_for_no_epoch(tmp_path):
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM"])
+def test_ctrl_c_and_sigterm_say_what_they_wait_for_and_wait_for_no_epoch(tmp_path, how):
     (tmp_path / "long.yaml").write_text(FILE)
     command = process(LONG.format(tests=str(ROOT / "tests" / "tools"), folder=str(tmp_path)), tmp_path)
     wait_for(lambda: (tmp_path / "training").exists() or command.poll() is not None)
-    os.killpg(command.pid, signal.SIGINT)
+    os.killpg(command.pid, how) if how == signal.SIGINT else command.terminate()
     _, err = command.communicate(timeout=120)
     assert command.returncode == 130, err
     lines = err.splitlines()
@@ -79,14 +80,19 @@ def test_ctrl_c_says_what_it_waits_for_and_waits_for_no_epoch(tmp_path):
     assert store._client.get_run(store._parent()).info.status == "KILLED"
 
 
-@pytest.mark.parametrize(("seconds", "signals", "why"), [(300, 2, "by a second Ctrl-C"), (0.2, 1, "after 0.2 s")])
-def test_what_does_not_stop_is_ended(tmp_path, seconds, signals, why):
+@pytest.mark.parametrize(("seconds", "signals", "code", "why"), [
+    (300, (signal.SIGINT, signal.SIGINT), 130, "ended by a second Ctrl-C"),
+    (300, (signal.SIGINT, signal.SIGTERM), 130, "ended by a second SIGTERM"),
+    (0.2, (signal.SIGTERM,), 130, "ended after 0.2 s"),
+    (300, (signal.SIGKILL,), -signal.SIGKILL, "killed, perhaps for lack of memory")])
+def test_what_does_not_stop_is_ended_and_a_last_line_says_so(tmp_path, seconds, signals, code, why):
     command = process(STUBBORN.format(seconds=seconds), tmp_path)
-    for _ in range(signals):
+    for number in signals:
         assert command.stdout.readline() == "ready\n"
-        os.kill(command.pid, signal.SIGINT)
+        os.kill(command.pid, number)
     _out, err = command.communicate(timeout=60)
-    assert (command.returncode, err.splitlines()[-1]) == (130, f"ended {why}; run the same command again to go on")
+    assert (command.returncode, err.splitlines()[-1]) == (code, f"{why}; run the same command again to go on")
+    assert err.count("run the same command again") == 1
 
 
 @pytest.mark.slow

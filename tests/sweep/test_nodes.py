@@ -186,11 +186,10 @@ def test_a_worker_is_not_overdue_while_the_driver_does_not_listen(clock):
     assert found == ["waits for the driver"]
 
 
-def test_what_ray_prints_of_lost_nodes_is_left_out_and_all_else_is_not(monkeypatch):
-    printed = []
-    monkeypatch.setattr(ray_worker, "print_to_stdstream", lambda data, ignore_prefix: printed.extend(data["lines"]))
-    messages = iter(["The node with node id: 1 has been marked dead because ...", "Raylet is terminated. ...\n  stack",
-                     "1 worker was killed due to memory pressure"])
+def test_what_ray_prints_is_in_a_log_and_one_line_names_it(capsys, tmp_path):
+    said, texts = [], ["The node with node id: 1 has been marked dead because ...",
+                       "1 worker was killed due to memory pressure"]
+    messages = iter(texts)
     over = threading.Event()
 
     def poll():
@@ -201,6 +200,8 @@ def test_what_ray_prints_of_lost_nodes_is_left_out_and_all_else_is_not(monkeypat
 
     ray_process = SimpleNamespace(gcs_error_subscriber=SimpleNamespace(subscribe=lambda: None, poll=poll),
                                   current_job_id=ray.JobID.nil())
-    with cluster.lost_nodes_told_once():
+    with cluster.messages_in(tmp_path / "ray.log", said.append):
         ray_worker.listen_error_messages(ray_process, over)
-    assert printed == ["1 worker was killed due to memory pressure"]
+    lines = (tmp_path / "ray.log").read_text().splitlines()
+    assert [line.split(" ", 2)[2] for line in lines] == texts
+    assert said == [f"Ray's own messages are in {tmp_path / 'ray.log'}"] and capsys.readouterr() == ("", "")

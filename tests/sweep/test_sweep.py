@@ -21,10 +21,13 @@ import pytest
 import sweep_stub
 from fault_tools import once
 from in_process import without_ray
+from mlflow.tracking import MlflowClient
 from ray import cloudpickle
 from rich.console import Console
 from sweep_stub import experiment, grid
 
+from analysis import load_runs
+from pipeline import load_dataset, load_model
 from pipeline.accounting.calibration import calibrate
 from pipeline.accounting.certified import with_noise
 from pipeline.cli import main
@@ -227,19 +230,40 @@ def test_what_happens_to_a_pack_happens_to_it_alone_and_then_what_failed_or_is_n
     assert Counter(r.trial_key for r in tracked(tmp_path)[1]) == Counter(t.trial_key for t in wider)
 
 
-def test_a_moved_store_trains_nothing_and_knows_what_is_finished(tmp_path, in_process, monkeypatch):
-    old, new = tmp_path / "old", tmp_path / "new"
-    old.mkdir()
-    run(old, grid(("dfa",), 1))
-    old.rename(new)
-    again = run(new, grid(("dfa",), 1))
-    assert (again.skipped, again.finished) == (1, 0)
-    with monkeypatch.context() as patch, pytest.raises(TrackingError, match=f"was moved .* to {old}/runs/artifacts; "):
-        patch.setattr(sweep, "running_ray", lambda *a: pytest.fail("Ray was started for nothing"))
-        run(new, grid(("dfa",), 2))
-    assert not old.exists()
-    old.symlink_to(new)  # as the message says
-    assert run(new, grid(("dfa",), 2)).finished == 1 and len(list(new.rglob("*.safetensors"))) == 2
+MOVED = """
+name: moved
+base: {dataset: digits, hidden: [8], epochs: 1, batch_size: 64, seed: 0}
+"""
+
+
+def test_a_store_that_was_packed_and_unpacked_elsewhere_goes_on_there(tmp_path, in_process, monkeypatch, only_svg,
+                                                                      capsys):
+    old, new, away = tmp_path / "old", tmp_path / "new", tmp_path / "away"
+    for folder in (old, new):
+        folder.mkdir()
+        (folder / "moved.yaml").write_text(MOVED)
+    monkeypatch.chdir(old)
+    assert main(["sweep", "moved.yaml"]) == 0
+    subprocess.run(["tar", "-czf", tmp_path / "mlruns.tgz", "mlruns"], check=True)
+    monkeypatch.chdir(new)
+    subprocess.run(["tar", "-xzf", tmp_path / "mlruns.tgz"], check=True)
+    old.rename(away)
+    (run,) = load_runs("moved").to_dict("records")
+    assert load_model(run)(load_dataset("digits").test_x).shape == (360, 10)
+    assert main(["export", run["run_id"]]) == 0 and main(["report", "moved.yaml"]) == 0
+    assert "logged to the sweep's MLflow run" in capsys.readouterr().out
+    moved = f"the store was moved from {old / 'mlruns'}: MLflow's page finds its artifacts here again"
+    monkeypatch.setattr("pipeline.tracking.ui.serve", lambda *a: 0)
+    assert main(["ui"]) == 0 and capsys.readouterr().out == f"{moved}\n"
+    client = MlflowClient(f"sqlite:///{new / 'mlruns' / 'mlflow.db'}")
+    assert "weights.safetensors" in [file.path for file in client.list_artifacts(run["run_id"])]
+    new.rename(tmp_path / "newer")
+    monkeypatch.chdir(tmp_path / "newer")
+    Path("moved.yaml").write_text(MOVED.replace("seed: 0}", "}\ngrid: {seed: {range: [0, 11]}}"))
+    assert main(["sweep", "moved.yaml"]) == 0
+    assert moved.replace(str(old), str(new)) in capsys.readouterr().err
+    assert len(list(Path("mlruns/artifacts").rglob("*.safetensors"))) == 11
+    assert not old.exists() and not new.exists()
 
 
 def test_a_trial_whose_run_is_deleted_while_others_train_is_left_to_the_next_sweep(tmp_path, in_process, monkeypatch,
@@ -250,7 +274,7 @@ def test_a_trial_whose_run_is_deleted_while_others_train_is_left_to_the_next_swe
     def deletes_the_first(store, key, outcome):
         finish(store, key, outcome)
         if key == trials[0].trial_key:
-            store._client.delete_run(store._trials[key][1].run_id)
+            store._client.delete_run(store._run_id(key))
 
     with monkeypatch.context() as patch:
         patch.setattr(Store, "_finish", deletes_the_first)

@@ -16,18 +16,18 @@ import analysis
 from pipeline.cli import main
 from pipeline.sweep import status
 from pipeline.tracking import Reader, Store, TrackingError
+from pipeline.tracking.imports import read_results
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.records import EpochRecord, Outcome
 
 DONE, RUNNING = (TrialConfig(dataset="digits", algorithm="bp", batch_size=64, epochs=2, seed=seed) for seed in (0, 1))
 # Every public name that a reader has; whoever adds one says here that it only reads.
 READS = {"artifact", "artifact_folders", "as_swept", "attach", "budget", "certified", "decisions", "done",
-         "experiment", "experiment_id", "find", "has_begun", "history", "holder", "imported", "is_open", "misplaced",
-         "nodes", "of", "planned", "released", "require_in_place", "runs", "shared", "suggestions", "sweeps", "tags",
-         "trial", "weights"}
+         "experiment", "experiment_id", "find", "has_begun", "history", "holder", "imported", "is_open", "nodes",
+         "of", "planned", "released", "runs", "shared", "suggestions", "sweeps", "tags", "trial", "weights"}
 WRITES = {"be_patient", "beat", "begin_draw", "check", "close_sweep", "describe", "fail", "give_up", "import_results",
           "log", "log_audit", "log_experiment", "log_report", "log_suggestions", "log_sweep", "note_nodes",
-          "open_sweep", "start"}
+          "open_sweep", "relocate", "start"}
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +65,6 @@ def every_method(root):
         reader.attach("nowhere")
     reader.attach("sweep")
     assert reader.planned() == 2 and reader.experiment() == "name: sweep\n" and not reader.shared
-    assert reader.misplaced() == ""
     assert reader.done() == {DONE.trial_key: "finished"} and reader.holder()[0].endswith(f"@{reader.place}")
     run = reader.trial(DONE.trial_key)
     assert run in reader.runs() and reader.history(run.run_id, "test/accuracy") == [(1, 0.5), (2, 0.6)]
@@ -112,8 +111,8 @@ def test_a_reader_calls_nothing_of_mlflow_that_writes(root):
     for read in (reader.planned, reader.holder, reader.experiment, reader.runs, reader.done):
         read()
     reader.history(reader.trial(DONE.trial_key).run_id, "test/accuracy")
-    assert guard.called == {"search_experiments", "get_experiment_by_name", "search_runs", "get_run", "list_artifacts",
-                            "download_artifacts", "get_metric_history"}
+    assert guard.called == {"search_experiments", "get_experiment_by_name", "search_runs", "get_run",
+                            "get_metric_history"}
 
 
 @pytest.mark.parametrize("tables", ["", "CREATE TABLE experiments (name TEXT)"], ids=["no tables", "no experiment"])
@@ -167,16 +166,73 @@ def written_results(folder):
     return file
 
 
-def test_nothing_is_written_outside_a_store_that_was_moved_or_copied(copy, root, tmp_path):
-    before, store = digests(root), Store(root=copy)
-    for write in (lambda: store.open_sweep("sweep"), lambda: store.log_report([]),
-                  lambda: store.log_audit(store.trial(DONE.trial_key).run_id, {}, {}, tmp_path / "none")):
-        store.attach("sweep")
-        with pytest.raises(TrackingError, match=f"was moved or copied, .* {root}/artifacts; .*; ln -s {copy} {root}`"):
-            write()
-    assert store.done() == {DONE.trial_key: "finished"} and digests(root) == before
+def recorded(root):
+    """The addresses of artifacts in a database."""
+    with contextlib.closing(sqlite3.connect(root / "mlflow.db")) as connection:
+        return {uri for uri, in connection.execute("SELECT artifact_location FROM experiments WHERE name != 'Default' "
+                                                   "UNION SELECT artifact_uri FROM runs")}
+
+
+def write_everything(store, folder):
+    """Write every kind of artifact to a store of the fixture."""
+    (folder / "file.txt").write_text("of a report, or of an audit")
+    store.open_sweep("sweep")
+    store.log_experiment("name: changed\n")
+    store.log_suggestions([])
+    store.log_report([folder / "file.txt"])
+    store.log_audit(store.trial(DONE.trial_key).run_id, {}, {}, folder / "file.txt")
+    results, text = read_results(written_results(folder))
+    store.import_results("imported", results, text)
+    store.start(RUNNING)
+    store.log([EpochRecord(RUNNING.trial_key, 2, {}, outcome=Outcome("finished", {"b": np.ones(1, np.float32)}, ()))])
+
+
+@pytest.mark.parametrize("by_uri", [False, True], ids=["folder", "URI"])
+def test_a_copy_reads_and_writes_its_own_artifacts_and_leaves_the_other_store_as_it_is(copy, root, tmp_path, by_uri):
+    before, addresses = digests(root), recorded(copy)
+    store = Store(f"sqlite:///{copy / 'mlflow.db'}", tmp_path / "elsewhere") if by_uri else Store(root=copy)
+    (line,) = store.relocate()
+    assert line.startswith(f"the store is a copy of {root}: ")
+    write_everything(store, tmp_path)
+    assert store.experiment() == "name: changed\n" and list(store.weights(store.trial(RUNNING.trial_key))) == ["b"]
+    names = sorted(path.name for path in (copy / "artifacts").rglob("*") if path.is_file())
+    if by_uri:  # a new experiment has its artifacts in the folder that `Store` names
+        names += [path.name for path in (tmp_path / "elsewhere" / "artifacts").rglob("*.csv")]
+    assert sorted(names) == sorted(["experiment.yaml", "search.json", "file.txt", "file.txt", "results.csv",
+                                    *2 * ["weights.safetensors", "config.json", "per_class.csv"]])
+    assert addresses < recorded(copy) and digests(root) == before
+
+
+@pytest.mark.parametrize("by_uri", [False, True], ids=["folder", "URI"])
+def test_a_moved_store_records_its_new_place_once(copy, root, tmp_path, by_uri):
+    new = tmp_path / "new place"  # which an address has as new%20place
+    copy.rename(new)
+    gone = tmp_path / "gone"  # in the place of `root`, which other tests need
+    with contextlib.closing(sqlite3.connect(new / "mlflow.db")) as connection, connection:
+        for table, column in (("experiments", "artifact_location"), ("runs", "artifact_uri")):
+            connection.execute(f"UPDATE {table} SET {column} = replace({column}, ?, ?)", [root.as_uri(), gone.as_uri()])
+    addresses = recorded(new)
+    reader = Reader(f"sqlite:///{new / 'mlflow.db'}") if by_uri else Reader(root=new)
+    reader.attach("sweep")
+    assert reader.experiment() == "name: sweep\n" and reader.weights(reader.trial(DONE.trial_key))
+    store = Store(reader.uri, tmp_path / "elsewhere") if by_uri else Store(root=new)
+    write_everything(store, tmp_path)
+    (line,) = store.relocate()
+    assert line.startswith(f"the store was moved from {gone}: ") and store.relocate() == []
+    assert recorded(new) >= {uri.replace(gone.as_uri(), new.as_uri()) for uri in addresses}
+    assert not any(uri.startswith(gone.as_uri()) for uri in recorded(new)) and not gone.exists()
+
+
+def test_a_store_by_another_path_is_in_its_place(root, tmp_path):
+    addresses = recorded(root)
     (tmp_path / "link").symlink_to(root)
-    Store(root=tmp_path / "link").open_sweep("sweep")  # the same folder by another path
+    assert Store(root=tmp_path / "link").relocate() == [] and recorded(root) == addresses
+
+
+def test_a_copy_of_the_database_alone_reads_the_artifacts_that_it_records(copy, root):
+    shutil.rmtree(copy / "artifacts")
+    reader = Reader(root=copy)
+    assert reader.weights(reader.trial(DONE.trial_key)) and not (copy / "artifacts").exists()
 
 
 def test_a_reader_creates_no_folder(tmp_path):
