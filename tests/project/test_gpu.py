@@ -38,7 +38,7 @@ class Refusing:
 sys.meta_path.insert(0, Refusing)
 find = importlib.util.find_spec
 importlib.util.find_spec = lambda name, package=None: find(name, package) if name.split(".")[0] in allowed else None
-for name in ("ray", "mlflow", "pandas", "matplotlib", "sklearn", "requests", "cryptography", "opacus"):
+for name in ("ray", "mlflow", "pandas", "seaborn", "matplotlib", "sklearn", "requests", "cryptography", "opacus"):
     try:
         __import__(name)
     except ModuleNotFoundError:
