@@ -102,7 +102,8 @@ def read_runs(path: Path) -> pd.DataFrame:
     """Return the runs in the `runs.csv` of a report, as `frame_of` gives them; errors as in `trials_of`."""
     runs = pd.read_csv(path, dtype={"setting": str})
     runs = runs.reindex(columns=[*runs, *(name for name in setting_names() if name not in runs)])  # added since
-    return with_trials(runs.assign(**{name: runs[name].map(_tuple, na_action="ignore") for name in _tuples()}))
+    lists = {name: runs[name].map(_tuple, na_action="ignore") for name in _tuples()}
+    return with_trials(runs.assign(**lists).copy())  # the copy has its columns in one piece, as pandas asks for
 
 
 def csv_of(runs: pd.DataFrame) -> pd.DataFrame:

@@ -52,6 +52,11 @@ class Exhibit:
         rows: the tidy data, rounded as in the file.
         figure: the figure, if there is one.
         others: further text files by name.
+
+    Example:
+        >>> runs = load_runs("example")
+        >>> Exhibit.of_means("tests", "Test accuracy", "Of every trial", runs[["algorithm", "test/accuracy"]]).title
+        'Test accuracy'
     """
 
     name: str

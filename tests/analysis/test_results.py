@@ -21,6 +21,7 @@ from committed import RESULTS, file_of, folder_of, manifests, runs_of, written
 from latex_tools import check_all
 
 from analysis.exhibits.exhibit import MAX_WORDS
+from analysis.statistics import mean_interval, plus_minus
 from pipeline.experiment import experiment as of_files
 from pipeline.trials.fields import ConfigError
 from pipeline.trials.promises import check_promises
@@ -117,6 +118,18 @@ def test_the_page_of_a_study_has_the_captions_and_tables_that_the_code_writes_of
     exhibits = results_text.names(name)
     text = "\n".join(results_text.markdown(name, exhibit) for exhibit in exhibits)
     assert exhibits and written(name) == text, "`python docs/results_text.py` writes it anew"
+
+
+def test_the_page_of_networks_has_the_means_of_its_trials():
+    runs, page = pd.read_csv(runs_of("networks")), (ROOT / "docs" / "networks.md").read_text(encoding="utf-8")
+    reads = runs["output_reads"].fillna("mean").where(runs["network"] == "small_transformer", "")
+    for (network, read, epsilon), part in runs.groupby(["network", reads, "target_epsilon"]):
+        means = []
+        for algorithm in ("bp", "dfa", "hybrid", "tdfa"):
+            accuracies = 100 * part.loc[part["algorithm"] == algorithm, "test/accuracy"]
+            found = mean_interval(accuracies) if len(accuracies) else None
+            means.append(plus_minus(found.mean, half_width=found.half_width) if found else "–")
+        assert f" | {epsilon:g} | {' | '.join(means)} |" in page, (network, read)
 
 
 def test_a_report_is_taken_over_as_it_was_written(tmp_path, monkeypatch):

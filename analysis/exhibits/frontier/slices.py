@@ -14,7 +14,7 @@ from analysis.exhibits.frontier.figure import draw_curves, front, legend_entries
 from analysis.exhibits.frontier.points import compared_epsilon, frontier, on_axis, short_title
 from analysis.exhibits.metrics import METRICS
 from analysis.runs import DATASET_LABELS, ReportError, common_value, trials_of
-from analysis.text import epsilon_text, level_order, level_text, means_text, without_formulas
+from analysis.text import NO_VALUE, epsilon_text, level_order, level_text, means_text, without_formulas
 from pipeline.experiment.exhibits import panel_fields
 from pipeline.trials.kinds import GUARANTEED
 
@@ -49,7 +49,8 @@ def tabulate(runs: pd.DataFrame) -> pd.DataFrame:
     if not fields:
         raise ReportError("frontier_slices: needs a setting besides algorithm, noise and seed that varies, found none")
     frames = []
-    for values, panel in runs.groupby(list(fields), dropna=False):
+    without = {name: NO_VALUE for name in fields if runs[name].isna().any()}  # where a setting does not apply
+    for values, panel in runs.fillna(without).groupby(list(fields)):
         frames.append(frontier(panel, kind).assign(**dict(zip(fields, values, strict=True))))
     points = pd.concat(frames, ignore_index=True)
     return points[[*fields, *(name for name in points if name not in fields)]]
@@ -58,12 +59,16 @@ def tabulate(runs: pd.DataFrame) -> pd.DataFrame:
 def plot(points: pd.DataFrame) -> Figure:
     """Plot small multiples of a frontier, a panel per value of the first field.
 
-    If there are two fields, values of the second are the rows. The columns before `algorithm` are the fields.
+    If there are two fields that apply to all points, values of the second are the rows. The columns before `algorithm`
+    are the fields.
     """
     fields = list(points.columns[:points.columns.get_loc("algorithm")])
     levels = [sorted(points[name].unique(), key=level_order) for name in fields]
     per_row = len(levels[0]) if len(fields) > 1 else PER_ROW
     panels = [values[::-1] for values in product(*reversed(levels))]  # row by row: the first field changes fastest
+    if any(NO_VALUE in values for values in panels):
+        with_points = set(points[fields].itertuples(index=False, name=None))
+        panels, per_row = [values for values in panels if values in with_points], PER_ROW
     metric = METRICS["accuracy"]
     with style.theme():
         figure, axes = style.panels(len(panels), per_row, width=2.6, height=2.3, beside=(2.2, 0.5), sharex=True,
@@ -72,7 +77,7 @@ def plot(points: pd.DataFrame) -> Figure:
         for values, ax in zip(panels, axes, strict=True):
             panel_points = points[(points[fields] == list(values)).all(axis=1)]
             title = ", ".join(DATASET_LABELS[value] if name == "dataset" else f"{name} {level_text(name, value)}"
-                              for name, value in zip(fields, values, strict=True))
+                              for name, value in zip(fields, values, strict=True) if value != NO_VALUE)
             ax.set_title(without_formulas(title), fontsize="medium")
             if not panel_points.empty:
                 draw_curves(panel_points, ax, {})
