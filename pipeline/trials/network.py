@@ -179,10 +179,10 @@ def network(name: str, *, version: int, settings: Mapping[str, Field[Any] | None
 
     Example:
         >>> import torch
-        >>> @network("small", version=1, settings={"width": setting(8, "units of the hidden layer", low=1)})
+        >>> @network("small", version=1, settings={"units": setting(8, "units of the hidden layer", low=1)})
         ... def small(trial, shape, n_classes):
-        ...     hidden = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.LazyLinear(trial.width), torch.nn.Tanh())
-        ...     return torch.nn.Sequential(hidden, torch.nn.Linear(trial.width, n_classes))
+        ...     hidden = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.LazyLinear(trial.units), torch.nn.Tanh())
+        ...     return torch.nn.Sequential(hidden, torch.nn.Linear(trial.units, n_classes))
         >>> trial = TrialConfig(dataset="digits", network="small", algorithm="dfa", mechanism="per_example",
         ...                     noise_multiplier=1)
         >>> trial.layer_sizes

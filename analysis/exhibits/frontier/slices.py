@@ -49,8 +49,9 @@ def tabulate(runs: pd.DataFrame) -> pd.DataFrame:
     if not fields:
         raise ReportError("frontier_slices: needs a setting besides algorithm, noise and seed that varies, found none")
     frames = []
-    without = {name: NO_VALUE for name in fields if runs[name].isna().any()}  # where a setting does not apply
-    for values, panel in runs.fillna(without).groupby(list(fields)):
+    # A dash where a setting does not apply
+    levels = {name: runs[name].astype(object).where(runs[name].notna(), NO_VALUE) for name in fields}
+    for values, panel in runs.groupby([levels[name] for name in fields]):
         frames.append(frontier(panel, kind).assign(**dict(zip(fields, values, strict=True))))
     points = pd.concat(frames, ignore_index=True)
     return points[[*fields, *(name for name in points if name not in fields)]]
