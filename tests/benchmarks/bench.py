@@ -41,6 +41,7 @@ from steps import HandWritten, floor, opacus_step, records, training_of, trainin
 from pipeline.accounting import account, curves
 from pipeline.accounting import event as gaussian
 from pipeline.experiment.experiment import load_experiment
+from pipeline.experiment.plan import Grid
 from pipeline.learning.feedback.projection import SimulatedOpuProjector
 from pipeline.learning.run import train
 from pipeline.sweep.run import run_sweep
@@ -248,7 +249,7 @@ def table1_sweep(size: Size) -> tuple[str, dict[str, float]]:
     trials = tuple(dataclasses.replace(t, **settings) for t in experiment.trials[: size.trials])
     workers, cpu = os.cpu_count() or 1, time.process_time()
     with tempfile.TemporaryDirectory() as folder:
-        result = run_sweep(dataclasses.replace(experiment, trials=trials), root=Path(folder), workers=workers,
+        result = run_sweep(dataclasses.replace(experiment, plan=Grid(trials)), root=Path(folder), workers=workers,
                            quiet=True)
     if result.finished != len(trials):
         raise RuntimeError(f"the sweep finished {result.finished} of {len(trials)} trials: {result.failed}")

@@ -34,6 +34,7 @@ from ray import cloudpickle
 from ray.cluster_utils import Cluster
 
 from pipeline.experiment.experiment import load_experiment
+from pipeline.experiment.plan import Grid
 from pipeline.sweep import lock
 from pipeline.sweep.checkpoints import Checkpoints
 from pipeline.sweep.lock import Lease, SweepRunning
@@ -126,7 +127,7 @@ def test_opu_node_lost_and_another_added(tmp_path, new_database, experiment, sai
     cluster = Cluster(initialize_head=True, shutdown_at_exit=False,
                       head_node_args={"num_cpus": 1, "include_dashboard": False})
     others = tuple(dataclasses.replace(trial, algorithm="dfa", projector="") for trial in experiment.trials)
-    experiment = dataclasses.replace(experiment, trials=experiment.trials + others)
+    experiment = dataclasses.replace(experiment, plan=Grid(experiment.trials + others))
     checkpoint = Checkpoints(tmp_path / "private" / "checkpoints" / "faults", 0).path(Pack(experiment.trials[:2]))
     try:
         ray.init(cluster.address, logging_level="ERROR", log_to_driver=False)
