@@ -212,7 +212,7 @@ class TrialConfig:
 
     def canonical(self) -> dict[str, Any]:
         """Return {name: JSON value} of the settings that affect this trial's result, sorted by name: its identity."""
-        return {name: value for name, value in self._used.items() if SETTINGS[name].metadata["identity"]}
+        return dict(self._canonical)
 
     def used(self) -> dict[str, Any]:
         """Return {name: JSON value} of the settings that this trial uses, sorted by name: `canonical()` and paths."""
@@ -239,6 +239,10 @@ class TrialConfig:
         """
         return tuple(name for name, value in self.given if name not in self._used and not (
             value == SETTINGS[name].default and (not value or any(declares(part, name) for part in self.parts))))
+
+    @functools.cached_property
+    def _canonical(self) -> dict[str, Any]:
+        return {name: value for name, value in self._used.items() if SETTINGS[name].metadata["identity"]}
 
     @functools.cached_property
     def _used(self) -> dict[str, Any]:
