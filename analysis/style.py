@@ -71,9 +71,10 @@ class Files:
         refuse(unknown := [name for name in self.formats if name not in FORMATS], "--format",
                f"must be one of {', '.join(FORMATS)}", ", ".join(unknown))
         refuse(not (self.width == 0 or 1 <= self.width <= 50), "--width", "must be 1 to 50 inches", f"{self.width:g}")
-        installed = sorted(font_manager.get_font_names())
-        refuse(self.font and self.font not in installed, "--font",
-               f"must be a font of this machine ({', '.join(installed)})", f"'{self.font}'")
+        if self.font:
+            installed = sorted(font_manager.get_font_names())
+            refuse(self.font not in installed, "--font", f"must be a font of this machine ({', '.join(installed)})",
+                   f"'{self.font}'")
 
 
 _files = Files()

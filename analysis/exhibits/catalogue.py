@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, TypeVar
 
 from pipeline.experiment.exhibits import NEEDS
-from pipeline.trials.fields import ConfigError
+from pipeline.trials.fields import refuse
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 Draw = TypeVar("Draw", bound=Callable[..., "Exhibit"])
 
-MODULES = (  # they register exhibits
+OURS = tuple(f"analysis.{module}" for module in (  # they register exhibits
     "exhibits.frontier.exhibit", "exhibits.frontier.slices", "exhibits.heatmaps", "exhibits.main_effects",
     "exhibits.means", "exhibits.parallel_coordinates", "exhibits.sweeps", "exhibits.training_time", "papers.figure2",
-    "papers.leekifer", "papers.light", "papers.table1", "papers.table1_light")
+    "papers.leekifer", "papers.light", "papers.table1", "papers.table1_light"))
 DRAWS: dict[str, Callable[..., Exhibit]] = {}
 
 
@@ -49,8 +49,10 @@ def exhibit(*names: str, needs: Callable[[Sequence[TrialConfig]], str] | None = 
     """
     def register(function: Draw) -> Draw:
         for name in names:
-            if (other := DRAWS.get(name)) and other.__module__ != function.__module__:
-                raise ConfigError("exhibit", "must have a name of its own", f"'{name}', which {other.__module__} has")
+            # Those of this package have needs before their modules are imported, and register drawings.
+            owner = DRAWS[name].__module__ if name in DRAWS else "analysis" if name in NEEDS else function.__module__
+            refuse(function.__module__ not in (owner, *OURS), "exhibit", "must have a name of its own",
+                   f"'{name}', which {owner} has")
             DRAWS[name] = function
             NEEDS.setdefault(name, needs or (lambda trials: ""))
         return function
@@ -60,8 +62,8 @@ def exhibit(*names: str, needs: Callable[[Sequence[TrialConfig]], str] | None = 
 def draw(name: str, experiment: Experiment | None, runs: pd.DataFrame, store: Reader | None,
          results: pd.DataFrame | None = None) -> Exhibit:
     """Draw an exhibit of an experiment. `ReportError` says what the runs lack for it."""
-    for module in MODULES:
-        import_module(f"analysis.{module}")
+    for module in OURS:
+        import_module(module)
     available = {"name": name, "experiment": experiment, "store": store, "results": results}
     function = DRAWS.get(name, DRAWS["batch_size_sweep"])  # which draws `by_<setting>` too
     wanted = inspect.signature(function).parameters.keys() & available

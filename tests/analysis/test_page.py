@@ -289,6 +289,11 @@ def test_an_exhibit_of_a_plugin_is_drawn_and_one_that_raises_is_left_out(tmp_pat
     assert table[["algorithm", "setting", "mean", "n"]].values.tolist() == [["dfa", "epsilon=3", 0.3, 2]]
     with pytest.raises(ConfigError, match="exhibit: must have a name of its own, got 'frontier', which analysis"):
         catalogue.exhibit("frontier")(len)
+    monkeypatch.setattr(catalogue, "DRAWS", {})  # as before anything was drawn
+    with pytest.raises(ConfigError, match="exhibit: must have a name of its own, got 'table1', which analysis has"):
+        catalogue.exhibit("table1")(len)
+    monkeypatch.undo()
+    monkeypatch.chdir(tmp_path)
     Path("mine.yaml").write_text(Path("mine.yaml").read_text().replace("[0, 1]", "[0]"))
     with pytest.raises(ConfigError, match="report: alignment_by_noise needs two trials or more, got .*; leave it out"):
         load_experiment("mine.yaml")
