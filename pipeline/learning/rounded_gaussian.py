@@ -31,7 +31,6 @@ CHUNK = 2**14  # draws at a time: they fit a cache
 CELL_BITS, OFFSET_BITS, COIN_BITS = 11, 35, 28  # j; v, whose last bit rounds it; the coin
 FRACTION_BITS = 64 - CELL_BITS  # they choose between a table entry and its alias
 MORE_BITS = 256
-WIDTH_BITS = 34  # a cell is h 2^40 steps wide
 _LOG_H = -6
 _SURE = 2**COIN_BITS - 2 ** (COIN_BITS + 2 * _LOG_H - 1) - 1
 # 140 decimal digits: 465 bits. Use this context's methods: operators round to the thread's 28 digits.

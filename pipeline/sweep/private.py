@@ -89,4 +89,3 @@ class PrivateFolder:
             temporary.write_text(json.dumps(digests, indent=1))
             temporary.replace(self._digests)
         return {name: digests[name] for name, _, _ in files}
-

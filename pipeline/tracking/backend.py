@@ -333,7 +333,7 @@ def local_folder(uri: str) -> Path | None:
     return Path(url2pathname(parts.path)) if parts.scheme in ("file", "") else None
 
 
-def relocate(uri: str, new_places: Mapping[str, str]) -> None:
+def replace_locations(uri: str, new_places: Mapping[str, str]) -> None:
     """Replace addresses of sweeps' artifacts, old -> new, and those of all their runs, in one transaction.
 
     MLflow has no call for it.

@@ -48,7 +48,7 @@ from pipeline.tracking.backend import (
     local_folder,
     new_points,
     redacted,
-    relocate,
+    replace_locations,
     reports_errors,
     require_finite,
     resume,
@@ -206,7 +206,7 @@ class Store(Reader):
                     lines.add(f"the store is a copy of {old_root}: new artifacts are written here, and MLflow's page "
                               "shows only those of that folder, as long as it exists")
             if new_places:
-                relocate(self.uri, new_places)
+                replace_locations(self.uri, new_places)
         return sorted(lines)
 
     @reports_errors

@@ -392,4 +392,3 @@ def test_what_fails_with_secret_noise_says_its_kind_and_the_private_folder_why(t
     assert "the sum is" in (tmp_path / "mlruns" / "private" / "failures" / "fails.log").read_text()
     assert run.tags["privacy.lost_epochs"] == "2", "that it failed may depend on what was drawn"
     assert [release.epochs for release in store.released()] == [2] and config_of(run).secure
-

@@ -126,4 +126,3 @@ def _without_frontier(runs: pd.DataFrame) -> pd.DataFrame:
     runs = runs[accuracy.notna()]
     return runs.assign(algorithm=ask(runs, method), point=ask(runs, setting_key), kind=NO_FRONTIER,
                        epsilon=float("nan"), value=100 * runs.get("test/accuracy", 0.0), chosen="", choices=1)
-

@@ -20,7 +20,6 @@ from pipeline.learning.randomness import Noise, StepGenerators
 from pipeline.trials.camera import Camera
 from pipeline.trials.streams import transmission
 
-EXPOSURES = 4  # per record
 BLOCK = 16  # torch's block of normal draws on a CPU; it draws a last, partial block again
 
 
