@@ -142,7 +142,7 @@ class Recorder:
         self._progress.say(f"a worker died; starting again: {self._names(pack)}")
 
     def begin_draw(self, pack: Pack, draw: Draw) -> bool:
-        """Whether a worker may draw secret noise, or resume a draw; if so its charge is stored, else the pack failed."""
+        """Whether a worker may draw secret noise, or resume; if so the charge is stored, else the pack failed."""
         self.start(pack)
         left = self.left(pack.trials)
         reason, refused = self._draws.refusal(left, draw)
