@@ -89,7 +89,7 @@ class _OneStep:
 
 def enter_opacus() -> None:
     """Enter `audited_opacus`: the shipped trainer's own function, of which a step is a run of one step."""
-    load_plugins(["trainers.opacus_cnn"], Path(__file__).parent.parent / "experiments")
+    load_plugins(["opacus_cnn"], Path(__file__).parent.parent / "experiments" / "trainers")
     shipped = cast(type[Trainer], PARTS["trainer"]["opacus_cnn"])
     opacus = sys.modules[shipped.works.__module__]
 

@@ -32,6 +32,7 @@ from pipeline.experiment.experiment import Experiment, load_experiment
 
 DRAWN = (figure2, frontier, heatmaps, leekifer, light, main_effects, parallel_coordinates, slices, sweeps)
 MEASURED = ("figure2", "leekifer", "selection")  # exhibits whose data are kept: of epochs, or of a long composition
+NOT_KEPT = ("frontier_worst_class.svg",)  # figures that no page quotes; their tables are on the pages of the studies
 
 
 def names(sweep: str) -> list[str]:
@@ -119,7 +120,7 @@ def take(report: Path) -> None:
     folder.mkdir(exist_ok=True)
     runs_of(sweep).write_bytes((report / "runs.csv").read_bytes())
     for path in (*report.glob("*.svg"), *(report / f"{name}.csv" for name in MEASURED)):
-        if path.is_file():
+        if path.is_file() and path.name not in NOT_KEPT:
             (folder / f"{sweep}-{path.name}").write_bytes(path.read_bytes())
     enter(sweep, manifest)
     page = folder / "README.md"

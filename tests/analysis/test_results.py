@@ -19,6 +19,7 @@ import results_text
 import tuning
 from committed import RESULTS, file_of, folder_of, manifests, runs_of, written
 from latex_tools import check_all
+from registries import forgotten_plugins
 
 from analysis.exhibits.exhibit import MAX_WORDS
 from analysis.statistics import mean_interval, plus_minus
@@ -34,10 +35,12 @@ each = pytest.mark.parametrize("name", NAMES)
 load_experiment = functools.cache(of_files.load_experiment)
 
 
-@pytest.fixture(autouse=True)
-def files_are_parsed_once(monkeypatch):
-    for module in (doubts, results_text):
-        monkeypatch.setattr(module, "load_experiment", load_experiment)
+@pytest.fixture(autouse=True, scope="module")
+def files_are_parsed_once():
+    with forgotten_plugins(), pytest.MonkeyPatch.context() as monkeypatch:
+        for module in (doubts, results_text):
+            monkeypatch.setattr(module, "load_experiment", load_experiment)
+        yield
 
 
 def tables(text):

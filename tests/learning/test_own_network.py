@@ -24,14 +24,14 @@ from pipeline.trials.promises import check_promises
 
 CPU = torch.device("cpu")
 FOLDER = Path(__file__).parents[1] / "data"
-SHIPPED = FOLDER.parents[1] / "experiments"
+SHIPPED = FOLDER.parents[1] / "experiments" / "networks"
 
 
 @pytest.fixture(autouse=True, scope="module")
 def networks():
     with forgotten_plugins():
         load_plugins(["some_networks"], FOLDER)
-        load_plugins(["networks.tempered_cnn", "networks.small_transformer"], SHIPPED)
+        load_plugins(["tempered_cnn", "small_transformer"], SHIPPED)
         yield
 
 

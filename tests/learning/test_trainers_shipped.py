@@ -37,10 +37,9 @@ OWN = {"opacus_cnn": dict(tempered_kernel=4, tempered_stride=1, learning_rate=2.
 
 @pytest.fixture(autouse=True)
 def modules(extensions):
-    """By name; a dot in a plugin's name is a folder."""
-    names = [f"trainers.{name}" for name in NAMES]
-    load_plugins(names, Path(__file__).parents[2] / "experiments")
-    return {name: importlib.import_module(f"trainers.{name}") for name in NAMES}
+    """By name."""
+    load_plugins(NAMES, Path(__file__).parents[2] / "experiments" / "trainers")
+    return {name: importlib.import_module(name) for name in NAMES}
 
 
 def trial_of(name, **settings):
@@ -239,10 +238,10 @@ def test_tanh_is_a_tempered_sigmoid(modules):
 def test_a_sweep_tells_of_an_edited_trainer_where_its_runs_have_a_digest():
     def told(tag):
         run = SimpleNamespace(trial_key="", params={"trainer": "ghost", "trainer_version": "1"},
-                              tags={"plugin.trainers.ghost": tag})
+                              tags={"plugin.ghost": tag})
         return check_trainers([run], [trial_of("ghost")])
 
-    assert told(LOADED["trainers.ghost"]) == told("not recorded") == []  # of trials with noisy metrics
+    assert told(LOADED["ghost"]) == told("not recorded") == []  # of trials with noisy metrics
     (line,) = told("0" * 16)
     assert line.startswith("trainer 'ghost': its file was another")
 
