@@ -12,8 +12,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from pipeline.experiment.yaml_text import located, parse_yaml
+from pipeline.trials import table
 from pipeline.trials.fields import ConfigError
 
+DECLARATION = ".yaml"  # ends the name of a plugin that is no module, and declares a table
 LOADED: dict[str, str] = {}  # of loaded plugins: name -> 16 hexadecimal digits of its source's SHA-256
 
 
@@ -42,9 +45,30 @@ def load_plugins(names: Sequence[str], folder: Path) -> None:
     for name in names:
         if name in LOADED:  # a reload could record a newer digest than that of the code that runs
             continue
-        try:
-            source = importlib.import_module(name).__file__
-            LOADED[name] = hashlib.sha256(Path(source or "").read_bytes()).hexdigest()[:16]
-        except Exception as error:  # a module may raise anything when it is imported
-            raise ConfigError(f"plugins: '{name}' cannot be imported ({type(error).__name__}: {error}); it must be a "
-                              f"module in {folder.absolute()}, or one that is installed") from error
+        if name.endswith(DECLARATION):
+            source = str(folder / name)
+            _enter_table(folder / name)
+        else:
+            source = _import(name, folder)
+        LOADED[name] = hashlib.sha256(Path(source).read_bytes()).hexdigest()[:16]
+
+
+def _import(name: str, folder: Path) -> str:
+    """Import a module with extensions; return its file."""
+    try:
+        return importlib.import_module(name).__file__ or ""
+    except Exception as error:  # a module may raise anything when it is imported
+        raise ConfigError(f"plugins: '{name}' cannot be imported ({type(error).__name__}: {error}); it must be a "
+                          f"module in {folder.absolute()}, or one that is installed") from error
+
+
+def _enter_table(path: Path) -> None:
+    """Register the data set that a file declares (`pipeline.trials.table`)."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeError) as error:
+        raise ConfigError(f"plugins: '{path.name}' cannot be read ({error}); it must be the declaration of a table in "
+                          f"{path.parent.absolute()}") from error
+    content = parse_yaml(text, path)
+    with located(path, content):
+        table.enter(content, path)

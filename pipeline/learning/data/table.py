@@ -1,0 +1,113 @@
+"""Records of a declared table (`pipeline.trials.table`): each row by itself, by rules that look at no other row."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from pipeline.learning.data.download import DataError
+from pipeline.learning.data.readers import Arrays
+from pipeline.trials.datasets import DatasetSpec
+from pipeline.trials.table import LEVELS, Column, TableSpec
+
+MISSING = ("", "na", "n/a", "nan", "null", "none", "?")  # cells without a value, in small letters
+PARQUET = (".parquet", ".pq")
+HEADER_LINES = 1  # so that messages count lines as a text editor does
+
+
+def read(spec: DatasetSpec, folder: Path | None) -> tuple[Arrays, Arrays]:
+    """Return training and test records: x uint8 [n, inputs], y uint8 or int64 [n]; the file is that of the spec."""
+    if not isinstance(spec, TableSpec):
+        raise TypeError(f"spec: must be a TableSpec, got {spec!r}")
+    rows = _rows(spec.file, spec)
+    kind, *rule = spec.test
+    if kind == "file":
+        parts = [rows, _rows(Path(rule[0]), spec)]
+    elif kind == "column":
+        name, value = rule
+        _require(rows, [name], spec.file)
+        is_test = rows[name] == value
+        parts = [rows[~is_test], rows[is_test]]
+    else:
+        order = np.random.default_rng(int(rule[1])).permutation(len(rows))
+        parts = [rows.iloc[np.sort(places)] for places in np.split(order, [min(spec.n_train, len(rows))])]
+    files = (spec.file, Path(rule[0]) if kind == "file" else spec.file)
+    for split, part, n, file in zip(("train", "test"), parts, (spec.n_train, spec.n_test), files, strict=True):
+        if len(part) != n:
+            raise DataError(f"{file}: must have {n} {split} records, as records.{split} declares, got {len(part)}")
+    train, test = (_encoded(part, spec, file) for part, file in zip(parts, files, strict=True))
+    for split, (_, labels) in (("training", train), ("test", test)):
+        if absent := [name for number, name in enumerate(spec.classes) if number not in labels]:
+            raise DataError(f"{spec.file}: every class must have {split} records, got none of {', '.join(absent)}")
+    return train, test
+
+
+def _rows(file: Path, spec: TableSpec) -> pd.DataFrame:
+    """Return a file's cells as text without spaces around them, by line; missing ones are empty."""
+    if not file.is_file():
+        raise DataError(f"{file}: must be the file of the table, found none")
+    try:
+        if file.suffix in PARQUET:
+            rows = pd.read_parquet(file).astype(object)
+            rows = rows.where(rows.notna(), "").map(
+                lambda value: f"{value:.15g}" if isinstance(value, float) else str(value))  # 1.0 is the category 1
+        else:
+            rows = pd.read_csv(file, header=None, sep=spec.separator, dtype=str, keep_default_na=False,
+                               encoding="utf-8-sig", skip_blank_lines=False)
+            rows = rows.set_axis(rows.iloc[0].str.strip(), axis=1).iloc[HEADER_LINES:]
+    except (ValueError, OSError, ImportError) as error:  # pandas' errors of parsing are ValueErrors
+        raise DataError(f"{file}: cannot be read as a table ({type(error).__name__}: {str(error).strip()})") from error
+    names = list(rows.columns)
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise DataError(f"{file}: columns must have different names, got {', '.join(twice)} more than once")
+    if len(names) == 1 and (found := next((mark for mark in ";\t|," if mark in names[0]), "")):
+        raise DataError(f"{file}: cells must be separated by {spec.separator!r}, got {names[0]!r}; declare separator: "
+                        f"{found!r}")
+    _require(rows, [spec.label, *(column.name for column in spec.columns)], file)
+    rows.index = pd.RangeIndex(HEADER_LINES + 1, HEADER_LINES + 1 + len(rows))
+    rows = rows.map(str.strip)
+    return rows.mask(rows.map(lambda cell: cell.lower() in MISSING), "")
+
+
+def _require(rows: pd.DataFrame, names: list[str], file: Path) -> None:
+    """Refuse a table without these columns."""
+    for name in names:
+        if name not in rows:
+            raise DataError(f"{file}: must have the declared column {name!r}, its columns are {', '.join(rows)}")
+
+
+def _encoded(rows: pd.DataFrame, spec: TableSpec, file: Path) -> Arrays:
+    """Return x uint8 [n, inputs] and y [n] of rows: every input and label depends on its own row and on `spec`."""
+    numbers = {name: number for number, name in enumerate(spec.classes)}
+    y = rows[spec.label].map(numbers)
+    if y.isna().any():
+        line = y.isna().idxmax()
+        raise DataError(f"{file}, line {line}, column {spec.label!r}: must be one of {', '.join(spec.classes)}, got "
+                        f"{rows[spec.label][line]!r}")
+    x = [_inputs(rows[column.name], column, spec, file) for column in spec.columns]
+    return np.concatenate(x, axis=1), y.to_numpy(np.int64)
+
+
+def _inputs(cells: pd.Series, column: Column, spec: TableSpec, file: Path) -> np.ndarray:
+    """Return a column's inputs, uint8 [n, width]: a number's place in its range, or one category of all as `LEVELS`.
+
+    A missing number is in the middle of the range; a missing category is one of all others, unless it is declared.
+    """
+    if column.values:
+        places = {value: place for place, value in enumerate(column.values)}
+        chosen = cells.map(places).fillna(len(places)).to_numpy(np.int64)
+        return (LEVELS * np.eye(column.width)[chosen]).astype(np.uint8)
+    texts = cells if spec.decimal == "." else cells.str.replace(".", "x").str.replace(spec.decimal, ".")
+    values = pd.to_numeric(texts.mask(cells == "", "nan"), errors="coerce")
+    if (wrong := values.isna() & (cells != "")).any():
+        line = wrong.idxmax()
+        raise DataError(f"{file}, line {line}, column {column.name!r}: must be a number, got {cells[line]!r}; declare "
+                        "decimal: ',' for decimal commas, and values: [...] for a category")
+    low, high = column.low, column.high
+    values = values.clip(low, high)
+    if column.is_log:
+        low, high, values = np.log(low), np.log(high), np.log(values)
+    share = ((values - low) / (high - low)).fillna(0.5)
+    return (LEVELS * share).round().to_numpy(np.uint8)[:, None]

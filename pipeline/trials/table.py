@@ -1,0 +1,169 @@
+"""A table as a data set: a file declares its columns, classes and test records, and nothing is learnt from the records.
+
+    dataset: patients                            # its public name; trials say `dataset: patients`
+    data_file: patients.csv                      # CSV, also compressed, or Parquet; relative to the declaration
+    label: outcome                               # column of the class
+    classes: [well, ill]
+    columns:
+      age: {range: [0, 120]}                     # a number; smaller and larger ones are clamped
+      income: {range: [1e3, 1e6], scale: log}
+      ward: {values: [north, south]}             # a category; all others share an input of their own
+    records: {train: 455, test: 114}
+    test: {share: 0.2, seed: 0}                  # or {column: part, value: test}, or {file: test.csv}
+    confirmed: true
+
+All of it but files and number formats is part of a trial's identity, and must be public: no epsilon covers a range, a
+category or a class that was read from private records. Path and digest of the records are in no key.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from pipeline.trials.condition import Trial
+from pipeline.trials.datasets import DATASETS, Data, DatasetSpec
+from pipeline.trials.fields import accepted, check_whole, digest, is_number, is_whole, refuse
+from pipeline.trials.part import part, setting
+
+OPEN = ("separator", "decimal")  # entries that may be left out
+ENTRIES = ("dataset", "data_file", "label", "classes", "columns", "records", "test", "confirmed", *OPEN)
+NOT_PUBLIC = ("data_file", "confirmed", *OPEN)  # entries that do not belong to a trial's identity
+LEVELS = 255  # a column's range has steps of 1/255
+READER = "pipeline.learning.data.table:read"
+
+
+@dataclass(frozen=True)
+class Column:
+    """A declared column: a number in a range, or a category."""
+
+    name: str
+    low: float = 0.0
+    high: float = 1.0
+    is_log: bool = False  # whether steps of a number are equal ratios
+    values: tuple[str, ...] = ()  # of a category; empty for a number
+
+    @property
+    def width(self) -> int:
+        """Return the number of inputs: one for a number; one for each category, and one for all others."""
+        return len(self.values) + 1 if self.values else 1
+
+
+@dataclass(frozen=True)
+class TableSpec(DatasetSpec):
+    """Public facts about a table, and where it is."""
+
+    columns: tuple[Column, ...] = ()
+    label: str = ""
+    classes: tuple[str, ...] = ()
+    file: Path = Path()
+    test: tuple[str, ...] = ()  # `share`, share, seed; `column`, name, value; or `file`, path
+    separator: str = ","
+    decimal: str = "."
+
+
+class Table(Data):
+    """A trial's records from a table."""
+
+    table: str = setting("", "digest of what a table's file declares; by default that of the file that is loaded")
+    declared: ClassVar[str] = ""  # digest of the declaration that is loaded
+
+    def settled(self, trial: Trial) -> dict[str, Any]:
+        """Return the digest of the declaration, if it was left open."""
+        return {} if self.table else {"table": self.declared}
+
+    def check(self, trial: Trial) -> None:
+        """Refuse trials of another declaration, beside what `Data` refuses."""
+        refuse(self.table not in ("", self.declared), "table", f"must be {self.declared}, which {self.source} declares",
+               self.table, "the file was another when the trial was tracked: restore it, or give the table a new name")
+        super().check(trial)
+
+
+def enter(content: Any, path: Path) -> None:
+    """Register the data set that a file declares, under its name; errors name the entry."""
+    refuse(not isinstance(content, Mapping), "table", f"must be a mapping with {', '.join(ENTRIES)}", repr(content))
+    for entry in content:
+        refuse(entry not in ENTRIES, entry, "must be no entry of a table", repr(content[entry]),
+               accepted(entry, ENTRIES, "entries"))
+    for entry in ENTRIES:
+        refuse(entry not in content and entry not in OPEN, entry, "must be declared", "nothing")
+    refuse(content["confirmed"] is not True, "confirmed", "must be true", repr(content["confirmed"]),
+           "what was read from the records is a leak: put in ranges, values and classes that are public without them")
+    name, columns = str(content["dataset"]), _columns(content["columns"])
+    classes = _texts("classes", content["classes"])
+    refuse(len(classes) < 2, "classes", "must be at least two", ", ".join(classes))
+    refuse(content["label"] in [column.name for column in columns], "label", "must be no column of `columns`",
+           content["label"])
+    records = content["records"]
+    refuse(not isinstance(records, Mapping) or records.keys() != {"train", "test"}, "records",
+           "must be {train: N, test: N}", repr(records))
+    for split in ("train", "test"):
+        check_whole(f"records.{split}", records[split], 1)
+    width = sum(column.width for column in columns)
+    spec = TableSpec(
+        records["train"], records["test"], (1, 1, width), len(classes), mean=(0.5,), std=(0.5,), scale=float(LEVELS),
+        published=True, columns=columns, label=str(content["label"]), classes=classes,
+        file=path.parent / str(content["data_file"]), test=_test(content["test"], path.parent, records),
+        separator=content.get("separator", ","), decimal=content.get("decimal", "."))
+    refuse(name in DATASETS and not (isinstance(DATASETS[name], TableSpec) and DATASETS[name] == spec), "dataset",
+           "must be a name that no other data set has", repr(name))
+    public = {entry: value for entry, value in content.items() if entry not in NOT_PUBLIC}
+    if "file" in public["test"]:
+        public["test"] = "file"  # its path belongs to no identity
+    part("dataset", name)(type(name, (Table,), {"spec": spec, "label": "", "works": READER, "source": path.name,
+                                                     "declared": digest(public)}))
+
+
+def _columns(content: Any) -> tuple[Column, ...]:
+    """Return the declared columns."""
+    refuse(not isinstance(content, Mapping) or not content, "columns", "must be a mapping of columns",
+           repr(content), "such as {age: {range: [0, 120]}, ward: {values: [north, south]}}")
+    columns = []
+    for name, rules in content.items():
+        place = f"columns.{name}"
+        kinds = rules.keys() if isinstance(rules, Mapping) else set()
+        refuse(kinds not in ({"range"}, {"range", "scale"}, {"values"}), place,
+               "must be {range: [low, high]}, {range: [low, high], scale: log} or {values: [...]}", repr(rules))
+        if "values" in kinds:
+            columns.append(Column(name, values=_texts(f"{place}.values", rules["values"])))
+            continue
+        ends, scale = rules["range"], rules.get("scale", "linear")
+        refuse(scale not in ("linear", "log"), f"{place}.scale", "must be linear or log", repr(scale))
+        is_range = (isinstance(ends, list) and len(ends) == 2 and all(map(is_number, ends))
+                    and -math.inf < ends[0] < ends[1] < math.inf)
+        refuse(not is_range, f"{place}.range", "must be two numbers, the smaller first", repr(ends))
+        refuse(scale == "log" and ends[0] <= 0, f"{place}.range", "must be > 0 with scale log", repr(ends))
+        columns.append(Column(name, float(ends[0]), float(ends[1]), scale == "log"))
+    return tuple(columns)
+
+
+def _texts(place: str, values: Any) -> tuple[str, ...]:
+    """Return a list of distinct categories as text, as the table has them."""
+    refuse(not isinstance(values, list) or not values, place, "must be a list of texts or numbers", repr(values))
+    for value in values:
+        refuse(not isinstance(value, str) and not is_number(value), place, "must be texts or numbers", repr(value),
+               "YAML reads yes, no, on and off as true and false: put them in quotes")
+    texts = tuple(str(value).strip() for value in values)
+    refuse(len(set(texts)) < len(texts), place, "must differ from each other", ", ".join(texts))
+    return texts
+
+
+def _test(content: Any, folder: Path, records: Mapping[str, int]) -> tuple[str, ...]:
+    """Return how test records are told from training records: the field `TableSpec.test`."""
+    entries = content if isinstance(content, Mapping) else {}
+    if entries.keys() == {"share", "seed"}:
+        share, n = entries["share"], records["train"] + records["test"]
+        refuse(not is_number(share) or not 0 < share < 1, "test.share", "must be between 0 and 1", repr(share))
+        refuse(not is_whole(entries["seed"], 0), "test.seed", "must be a whole number >= 0", repr(entries["seed"]))
+        refuse(round(share * n) != records["test"], "records.test", f"must be {round(share * n)}, {share} of {n}",
+               records["test"])
+        return "share", str(share), str(entries["seed"])
+    if entries.keys() == {"column", "value"}:
+        return "column", str(entries["column"]), str(entries["value"])
+    refuse(entries.keys() != {"file"}, "test", "must be {share: 0.2, seed: 0}, {column: NAME, value: VALUE} or {file: "
+           "PATH}", repr(content))
+    return "file", str(folder / str(entries["file"]))
+

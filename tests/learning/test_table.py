@@ -1,0 +1,178 @@
+"""A table as a data set: what is declared, how rows become records, and what is refused."""
+
+import gzip
+import pickle
+
+import numpy as np
+import pandas as pd
+import pytest
+import yaml
+from registries import forgotten_plugins
+
+from pipeline.accounting import account
+from pipeline.experiment.experiment import load_experiment
+from pipeline.experiment.plugins import load_plugins
+from pipeline.learning.data.dataset import DataError, load
+from pipeline.learning.run import train
+from pipeline.trials.config import TrialConfig
+from pipeline.trials.fields import ConfigError
+from pipeline.trials.packs import Pack
+from pipeline.trials.part import PARTS
+
+CSV = """age, income,ward,outcome,part
+0,1000,north,well,a
+120,1e6,south,ill,b
+-7,10,west,well,b
+60,,,ill,a
+"""
+DECLARED = {"dataset": "patients", "data_file": "patients.csv", "label": "outcome", "classes": ["well", "ill"],
+            "columns": {"age": {"range": [0, 120]}, "income": {"range": [1e3, 1e6], "scale": "log"},
+                        "ward": {"values": ["north", "south"]}},
+            "records": {"train": 2, "test": 2}, "test": {"column": "part", "value": "b"}, "confirmed": True}
+TRIAL = dict(dataset="patients", mechanism="per_example", noise_multiplier=1.0, batch_size=2, hidden=(4,),
+             validation_fraction=0.0, sampler="poisson")
+
+
+@pytest.fixture(autouse=True)
+def own():
+    with forgotten_plugins():
+        yield
+
+
+def declare(folder, csv=CSV, **changes):
+    (folder / "patients.csv").write_text(csv, encoding="utf-8")
+    content = {name: value for name, value in {**DECLARED, **changes}.items() if value is not None}
+    (folder / "patients.yaml").write_text(yaml.safe_dump(content), encoding="utf-8")
+    load_plugins(["patients.yaml"], folder)
+
+
+def test_a_row_becomes_a_record_by_what_is_declared(tmp_path):
+    declare(tmp_path)
+    data = load("patients")
+    #                                  age, log income, north, south, all others
+    assert data.train_x.tolist() == [[0, 0, 255, 0, 0], [128, 128, 0, 0, 255]]  # missing: the middle, and all others
+    assert data.test_x.tolist() == [[255, 255, 0, 255, 0], [0, 0, 0, 0, 255]]  # beyond the range: clamped
+    assert (data.train_y.tolist(), data.test_y.tolist()) == ([0, 1], [1, 0])
+
+
+@pytest.mark.parametrize("text", [
+    CSV.replace("\n", "\r\n"), "\ufeff" + CSV, CSV.replace("0,1000", '"0","1000"'), CSV.replace("60,,,", "60,NA,?,")])
+def test_other_ways_to_write_the_same_csv_give_the_same_records(tmp_path, text):
+    declare(tmp_path, text)
+    assert load("patients").train_x.tolist() == [[0, 0, 255, 0, 0], [128, 128, 0, 0, 255]]
+
+
+@pytest.mark.parametrize(("name", "changes"), [
+    ("semicolons.csv", {"separator": ";", "decimal": ","}), ("patients.csv.gz", {}), ("patients.parquet", {})])
+def test_other_formats_give_the_same_records(tmp_path, name, changes):
+    plain = CSV.replace("60,,,", "60,,,").replace("60,", "60.0,")
+    if name.endswith("gz"):
+        (tmp_path / name).write_bytes(gzip.compress(plain.encode()))
+    elif name.endswith("parquet"):
+        frame = pd.read_csv(tmp_path / "p.csv" if (tmp_path / "p.csv").write_text(plain) else "", skipinitialspace=True)
+        frame.to_parquet(tmp_path / name)
+    else:
+        (tmp_path / name).write_text(plain.replace(",", ";").replace("60.0", "60,0"))
+    declare(tmp_path, data_file=name, **changes)
+    assert load("patients").train_x.tolist() == [[0, 0, 255, 0, 0], [128, 128, 0, 0, 255]]
+
+
+def test_a_seed_draws_the_test_records(tmp_path):
+    declare(tmp_path, test={"share": 0.5, "seed": 3})
+    test = np.sort(np.random.default_rng(3).permutation(4)[2:])
+    assert load("patients").test_x[:, 0].tolist() == [[0, 255, 0, 128][row] for row in test]
+
+
+def test_a_second_file_has_the_test_records(tmp_path):
+    lines = CSV.splitlines(keepends=True)
+    (tmp_path / "test.csv").write_text("".join([lines[0], *lines[2:4]]))
+    declare(tmp_path, "".join([lines[0], lines[1], lines[4]]), test={"file": "test.csv"})
+    assert load("patients").test_x[:, 0].tolist() == [255, 0]
+
+
+def test_the_key_has_what_is_declared_and_not_where_the_file_is(tmp_path):
+    def key(name, **changes):
+        folder = tmp_path / name
+        folder.mkdir()
+        with forgotten_plugins():
+            declare(folder, **changes)
+            return TrialConfig(**TRIAL).trial_key
+
+    same = key("a")
+    assert same == key("b", separator=",", csv=CSV + "1,1,north,well,c\n")
+    (tmp_path / "c").mkdir()
+    others = {key("d", records={"train": 3, "test": 2}), key("e", classes=["ill", "well"]),
+              key("f", columns={**DECLARED["columns"], "age": {"range": [0, 121]}}),
+              key("g", test={"share": 0.5, "seed": 0})}
+    assert len(others | {same}) == 5
+
+
+def test_a_trial_of_another_declaration_is_refused(tmp_path):
+    declare(tmp_path)
+    trial = pickle.loads(pickle.dumps(TrialConfig(**TRIAL)))
+    assert trial.canonical()["table"] == PARTS["dataset"]["patients"].declared
+    with pytest.raises(ConfigError, match=r"table: must be \w{16}, which patients.yaml declares, got 0{16}; the file"):
+        TrialConfig(**TRIAL, table="0" * 16)
+
+
+def test_a_table_is_trained_with_a_certified_epsilon(tmp_path):
+    declare(tmp_path)
+    (tmp_path / "e.yaml").write_text(yaml.safe_dump(
+        {"name": "e", "plugins": ["patients.yaml"], "base": {**TRIAL, "hidden": [4]}, "grid": {"seed": [0, 1]}}))
+    trials = load_experiment(tmp_path / "e.yaml").trials
+    (*_, records) = train(Pack(trials), load("patients"))
+    assert [record.outcome.status for record in records] == ["finished"] * 2
+    assert records[0].metrics["epsilon/certified/pld"] == account(trials[0], trials[0].epochs)[0].value > 0
+
+
+@pytest.mark.parametrize(("changes", "message"), [
+    ({"confirmed": None}, r"confirmed: must be declared, got nothing"),
+    ({"confirmed": False}, r"confirmed: must be true, got False; what was read from the records is a leak"),
+    ({"color": 1}, r"color: must be no entry of a table, got 1; entries are dataset, data_file"),
+    ({"classes": ["well"]}, r"classes: must be at least two, got well"),
+    ({"classes": [True, False]}, r"classes: must be texts or numbers, got True; YAML reads yes, no"),
+    ({"classes": ["a", "a"]}, r"classes: must differ from each other, got a, a"),
+    ({"columns": {}}, r"columns: must be a mapping of columns, got \{\}"),
+    ({"columns": {"age": [0, 120]}}, r"columns.age: must be \{range: \[low, high\]\}.*got \[0, 120\].*line 5"),
+    ({"columns": {"age": {"range": [120, 0]}}}, r"columns.age.range: must be two numbers, the smaller first"),
+    ({"columns": {"age": {"range": [0, 1], "scale": "log"}}}, r"columns.age.range: must be > 0 with scale log"),
+    ({"columns": {"age": {"range": [0, 1], "scale": "ln"}}}, r"columns.age.scale: must be linear or log, got 'ln'"),
+    ({"label": "age"}, r"label: must be no column of `columns`, got age"),
+    ({"records": 4}, r"records: must be \{train: N, test: N\}, got 4"),
+    ({"records": {"train": 0, "test": 4}}, r"records.train: must be a whole number >= 1, got 0"),
+    ({"test": {"share": 0.25, "seed": 0}}, r"records.test: must be 1, 0.25 of 4, got 2"),
+    ({"test": {"share": 2, "seed": 0}}, r"test.share: must be between 0 and 1, got 2"),
+    ({"test": "last"}, r"test: must be \{share: 0.2, seed: 0\}, \{column"),
+    ({"dataset": "mnist"}, r"dataset: must be a name that no other data set has, got 'mnist'"),
+    ({"dataset": "My Table"}, r"dataset: must be small letters, digits and '_'")])
+def test_declarations_that_are_refused(tmp_path, changes, message):
+    with pytest.raises(ConfigError, match=message) as error:
+        declare(tmp_path, **changes)
+    assert str(tmp_path / "patients.yaml") in str(error.value)
+
+
+@pytest.mark.parametrize(("csv", "message"), [
+    (CSV.replace(",", ";"), r"cells must be separated by ',', got 'age; income.*declare separator: ';'"),
+    (CSV.replace("60,", '"60,5",'), r"line 5, column 'age': must be a number, got '60,5'; declare decimal"),
+    (CSV.replace(" income", "age"), r"columns must have different names, got age more than once"),
+    (CSV.replace("ward", "room"), r"must have the declared column 'ward', its columns are age, income, room"),
+    (CSV.replace("part", "parts"), r"must have the declared column 'part'"),
+    (CSV.replace("south,ill", "south,"), r"line 3, column 'outcome': must be one of well, ill, got ''"),
+    (CSV.replace("south,ill", "south,Ill"), r"line 3, column 'outcome': must be one of well, ill, got 'Ill'"),
+    (CSV.replace("south,ill", "south,well"), r"every class must have test records, got none of ill"),
+    (CSV + "1,1,north,well,a\n", r"must have 2 train records, as records.train declares, got 3"),
+    (CSV + "1,1,north,well,a,9\n", r"cannot be read as a table \(ParserError"), ("", r"cannot be read as a table")])
+def test_tables_that_are_refused(tmp_path, csv, message):
+    declare(tmp_path, csv)
+    with pytest.raises(DataError, match=message) as error:
+        load("patients")
+    assert not any(word in error.value.public for word in ("patients", "60", "ill"))
+
+
+def test_a_missing_declaration_and_a_missing_table_are_named(tmp_path):
+    with pytest.raises(ConfigError, match=r"plugins: 'patients.yaml' cannot be read .*; it must be the declaration"):
+        load_plugins(["patients.yaml"], tmp_path)
+    declare(tmp_path)
+    (tmp_path / "patients.csv").unlink()
+    with pytest.raises(DataError, match=r"patients.csv: must be the file of the table, found none"):
+        load("patients")
