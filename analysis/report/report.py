@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeVar
 
 import pandas as pd
 
-from analysis.exhibits import catalogue, headline, search, selection
+from analysis.exhibits import catalogue, headline, search, search_space, selection
 from analysis.exhibits.exhibit import Exhibit, save, to_csv
 from analysis.exhibits.frontier.imported import SHOWN_BY, load
 from analysis.exhibits.frontier.imported import file_name as file_of_import
@@ -21,6 +21,7 @@ from analysis.runs import MissingTrials, ReportError, csv_of, frame_of, searched
 from pipeline.accounting.budget import require_unchanged
 from pipeline.experiment.exhibits import undrawn
 from pipeline.experiment.experiment import Experiment
+from pipeline.experiment.search import Search
 from pipeline.tracking.artifacts import DONE
 from pipeline.tracking.backend import TrackingError
 from pipeline.tracking.store import Store
@@ -105,8 +106,10 @@ def write(experiment: Experiment, store: Store, out: Path | None = None, where: 
         choice = attempt("selection", _choice, experiment, runs, store)
     if choice:
         exhibits.append(selection.draw(choice))
-    if experiment.plan.asks and not where:
+    if isinstance(experiment.plan, Search) and not where:
         exhibits.insert(0, search.draw(experiment, runs, store))
+        if of_settings := attempt("search_space", search_space.draw, experiment.plan, runs):
+            exhibits.insert(1, of_settings)
     contents = {"runs.csv": to_csv(csv_of(runs)).encode()}
     for exhibit in exhibits:
         contents |= exhibit.files

@@ -24,7 +24,7 @@ class Halving:
     """
 
     rule: str  # `asha`
-    grace: int  # epochs of every trial before the first rung
+    grace: int = 1  # epochs of every trial before the first rung
     factor: int = 3  # one in `factor` trials is promoted at a rung
 
     def __post_init__(self) -> None:

@@ -42,6 +42,17 @@ def swept(tmp_path_factory):
     return experiment, store, search
 
 
+def test_the_report_says_which_setting_of_the_search_matters(swept, tmp_path):
+    experiment, store, _ = swept
+    report = write(experiment, store, tmp_path)
+    assert [exhibit.name for exhibit in report.exhibits][:2] == ["search", "search_space"]
+    rows = pd.read_csv(tmp_path / "search_space.csv")
+    shares = rows.groupby("setting")["importance"].first()
+    assert set(shares.index) == set(experiment.plan.space) and shares.sum() == pytest.approx(1)
+    assert shares.idxmax() == "learning_rate", "on which alone the scores of these trials depend"
+    assert f"learning_rate: {shares['learning_rate']:.0%}" in (tmp_path / "search_space.svg").read_text()
+
+
 def test_status_says_how_far_search_and_budget_are(swept):
     experiment, store, search = swept
     for known in (experiment, None):
