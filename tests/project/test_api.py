@@ -6,6 +6,8 @@ import dataclasses
 import json
 import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -51,6 +53,21 @@ def test_every_name_stands_in_what_is_said_of_its_package():
     """That each is there, test_architecture.py says, and that it is documented, test_examples.py."""
     for package in (pipeline, analysis):
         assert not [name for name in package.__all__ if name not in package.__doc__]
+
+
+@pytest.mark.parametrize(("first", "printed"), [
+    ("import photonic", "10 True"),
+    ("import analysis, photonic", r"ImportError: photonic: its package 'analysis' cannot be loaded.*, got .*import "
+     "photonic first, or rename that folder")])
+def test_photonic_has_all_names_beside_folders_that_have_the_names_of_the_packages(tmp_path, first, printed):
+    for name in ("pipeline", "analysis"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").touch()
+    code = f"import sys; sys.path.append({str(ROOT)!r}); {first}; import pipeline, analysis; print(" \
+        "photonic.TrialConfig(epochs=10).epochs, {*pipeline.__all__, *analysis.__all__} == {*photonic.__all__})"
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True,
+                          env={**os.environ, "PYTHONPATH": ""})
+    assert re.search(printed, done.stdout + done.stderr)
 
 
 # trials in this process

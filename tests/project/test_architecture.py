@@ -95,7 +95,7 @@ def test_experiments_use_the_public_faces_alone(path):
 
 
 @pytest.mark.parametrize(("code", "others"), [
-    ("import pipeline, analysis", ("dp_accounting", "yaml")),
+    ("import pipeline, analysis, photonic", ("dp_accounting", "yaml")),
     ("import pipeline.trials, pipeline.experiment, pipeline.learning, pipeline.sweep, pipeline.accounting, "
      "pipeline.tracking, pipeline.auditing, analysis.exhibits", ()),
     ("from pipeline.cli import main; from pipeline.experiment.experiment import load_experiment; main(['fields']); "

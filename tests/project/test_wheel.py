@@ -29,7 +29,7 @@ def site(tmp_path_factory):
     source, folder = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("site")
     for package in ("pipeline", "analysis"):
         shutil.copytree(ROOT / package, source / package, ignore=shutil.ignore_patterns("results", "__pycache__"))
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
+    for name in ("photonic.py", "pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source)
     (source / "analysis" / "results").mkdir()
     (source / "analysis" / "results" / "tiny.csv").write_text("n\n3\n")
@@ -52,7 +52,7 @@ def test_the_wheel_has_every_module_and_the_template(site):
     expected = {path for path in files(ROOT) if path.parts[:2] != ("analysis", "results")}
     assert files(site) == expected and any(path.suffix == ".html" for path in expected)
     assert {Path("pipeline/py.typed"), Path("analysis/py.typed")} <= files(site)
-    assert not (site / "analysis" / "results").exists()
+    assert not (site / "analysis" / "results").exists() and (site / "photonic.py").is_file()
 
 
 def test_the_version_is_that_of_the_tag_or_without_git_that_of_the_citation(tmp_path):

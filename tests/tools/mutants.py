@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).parents[2]
 FILE = ROOT / "tests" / "data" / "mutants.json"
-COPIED = ("pipeline", "analysis", "experiments", "docs", "tests", "pyproject.toml", "README.md")
+COPIED = ("pipeline", "analysis", "experiments", "docs", "tests", "photonic.py", "pyproject.toml", "README.md")
 LEFT_OUT = shutil.ignore_patterns("__pycache__", ".*")
 PASSED, FAILED = 0, 1  # exit codes of pytest; with all others a test says nothing
 
