@@ -26,6 +26,7 @@ from analysis.report.statements import epsilons, guarantees, imported, kinds_of,
 from analysis.report.unfinished import Progress
 from analysis.runs import ALGORITHM_LABELS, DATASET_LABELS, NOISE, TRIAL, by_noise, setting_label, setting_names
 from analysis.text import NO_VALUE, value_text
+from pipeline.accounting.certified import without_amplification
 from pipeline.experiment.experiment import Experiment
 from pipeline.tracking.artifacts import TrackedRun
 from pipeline.tracking.reader import Reader
@@ -57,7 +58,7 @@ def compose(experiment: Experiment, runs: pd.DataFrame, tracked: Sequence[Tracke
     page = Page(title=experiment.name, what="Experiment report", notice=notice, headline=headline,
                 description=experiment.description, facts=[("Commit", commits)], exhibits=exhibits, left_out=left_out,
                 privacy=[*state(runs, choice), *imported(experiment)], epsilons=epsilons(runs, choice),
-                notes=notes(runs), versions=versions(tracked))
+                notes=[*notes(runs), *without_amplification(experiment.possible)], versions=versions(tracked))
     if not experiment.plan.publishes_all:
         return dataclasses.replace(page, notice=SECRET)
     links = [address(store, run_id) for run_id in runs["run_id"]]

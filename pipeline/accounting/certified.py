@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import traceback
+from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
 
@@ -122,6 +123,24 @@ def calibrated_noise(config: TrialConfig) -> dict[str, float]:
                       "target_label_epsilon": "sigma"}
     return {name: float(getattr(with_noise(config), name)) for target, name in noise_settings.items()
             if config.canonical().get(target)}
+
+
+def without_amplification(trials: Iterable[TrialConfig]) -> list[str]:
+    """Return a line on the noise that Poisson sampling would save the first trial with a target but shuffled batches.
+    """
+    for trial in trials:
+        if trial.parts.sampler.amplified or not trial.parts.mechanism.composed or not trial.target_epsilon:
+            continue
+        try:
+            sampled = calibrated_noise(TrialConfig(trial.given, sampler="poisson"))
+        except ConfigError:  # some settings allow no Poisson batches
+            continue
+        for name, noise in calibrated_noise(trial).items():
+            if sampled[name] < noise:
+                return [f"sampler: {trial.sampler} batches amplify nothing: for epsilon {trial.target_epsilon:g}, {name} "
+                        f"is {noise:.4g}; with `sampler: poisson` (add/remove, batches of random size) it is "
+                        f"{sampled[name]:.4g}"]
+    return []
 
 
 def calibrated(config: TrialConfig) -> dict[str, str]:

@@ -15,6 +15,7 @@ from pathlib import Path
 import torch
 
 from pipeline.accounting.budget import budget_lines, make_filter
+from pipeline.accounting.certified import without_amplification
 from pipeline.accounting.evaluations import check_evaluations
 from pipeline.accounting.overview import aligned
 from pipeline.accounting.statement import bound_lines, price_lines
@@ -125,6 +126,7 @@ def as_lines(run: DryRun) -> Iterator[str]:
     if experiment.ignored:
         yield f"ignored: {experiment.ignored}"
     yield from experiment.advice
+    yield from without_amplification(experiment.possible)
     yield from bound_lines(experiment.trials)
     yield from _prices(experiment)
     yield from experiment.plan.lines()

@@ -2,13 +2,14 @@
 
 import dataclasses
 import os
+import re
 
 import pytest
 import torch
 from flat import train
 
 from pipeline.accounting import account, privacy_tags
-from pipeline.accounting.certified import certified_epsilons, event_of, with_noise
+from pipeline.accounting.certified import certified_epsilons, event_of, with_noise, without_amplification
 from pipeline.auditing.release import audit_release
 from pipeline.auditing.row_space import row_space_audit
 from pipeline.learning.data.dataset import load
@@ -52,6 +53,17 @@ def test_a_target_epsilon_is_met_from_below_and_within_one_percent(sampler):
     assert 0.99 * 3 <= value <= 3
     assert with_noise(config).noise_multiplier > 0 and with_noise(BASE) == BASE
     assert certified_epsilons(config, 1)[0].value < value
+
+
+def test_shuffled_batches_are_told_what_they_cost():
+    settings = dict(dataset="fashion_mnist", mechanism="per_example", target_epsilon=8, batch_size=2048, epochs=20)
+    noise, sampled = (with_noise(TrialConfig(**settings, sampler=sampler)).noise_multiplier
+                      for sampler in ("shuffled", "poisson"))
+    (line,) = without_amplification([TrialConfig(dataset="digits"), TrialConfig(**settings)])
+    assert noise > 6 * sampled and re.search(
+        rf"for epsilon 8, noise_multiplier is {noise:.4g}; with `sampler: poisson` .* it is {sampled:.4g}", line)
+    assert not without_amplification([TrialConfig(**settings, sampler="poisson"),
+                                      TrialConfig(**{**settings, "target_epsilon": 0, "noise_multiplier": 1})])
 
 
 def test_training_logs_the_certified_epsilon_of_every_epoch_and_its_labels(digits):
