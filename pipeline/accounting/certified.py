@@ -137,8 +137,8 @@ def without_amplification(trials: Iterable[TrialConfig]) -> list[str]:
             continue
         for name, noise in calibrated_noise(trial).items():
             if sampled[name] < noise:
-                return [f"sampler: {trial.sampler} batches amplify nothing: for epsilon {trial.target_epsilon:g}, {name} "
-                        f"is {noise:.4g}; with `sampler: poisson` (add/remove, batches of random size) it is "
+                return [f"sampler: {trial.sampler} batches amplify nothing: for epsilon {trial.target_epsilon:g}, "
+                        f"{name} is {noise:.4g}; with `sampler: poisson` (add/remove, batches of random size) it is "
                         f"{sampled[name]:.4g}"]
     return []
 
