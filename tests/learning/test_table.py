@@ -13,6 +13,7 @@ from pipeline.accounting import account
 from pipeline.experiment.experiment import load_experiment
 from pipeline.experiment.plugins import load_plugins
 from pipeline.learning.data.dataset import DataError, load
+from pipeline.learning.data.table import proposal
 from pipeline.learning.run import train
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.fields import ConfigError
@@ -123,6 +124,23 @@ def test_a_table_is_trained_with_a_certified_epsilon(tmp_path):
     (*_, records) = train(Pack(trials), load("patients"))
     assert [record.outcome.status for record in records] == ["finished"] * 2
     assert records[0].metrics["epsilon/certified/pld"] == account(trials[0], trials[0].epochs)[0].value > 0
+
+
+def test_a_proposal_is_refused_until_it_is_confirmed_and_then_the_table_is_read(tmp_path):
+    csv = "".join(CSV.splitlines(keepends=True)[:1] + CSV.splitlines(keepends=True)[1:] * 5).replace("north", "no")
+    (tmp_path / "My patients.csv").write_text(csv)
+    text = proposal(tmp_path / "My patients.csv", "outcome", "photonic init")
+    (tmp_path / "p.yaml").write_text(text)
+    with pytest.raises(ConfigError, match="confirmed: must be true, got False; what was read from the records"):
+        load_plugins(["p.yaml"], tmp_path)
+    (tmp_path / "p.yaml").write_text(text.replace("confirmed: false", "confirmed: true"))
+    load_plugins(["p.yaml"], tmp_path)
+    spec = load("my_patients").spec
+    assert (spec.n_train, spec.n_test, spec.classes) == (16, 4, ("ill", "well"))
+    assert [(column.name, column.low, column.high, column.values) for column in spec.columns] == [
+        ("age", -7, 120, ()), ("income", 10, 1e6, ()), ("ward", 0, 1, ("no", "south", "west")),
+        ("part", 0, 1, ("a", "b"))]
+    assert text.count("# read from the records") == 5
 
 
 @pytest.mark.parametrize(("changes", "message"), [

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
+import re
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import yaml
 
 from pipeline.learning.data.download import DataError
 from pipeline.learning.data.readers import Arrays
@@ -15,6 +18,8 @@ from pipeline.trials.table import LEVELS, Column, TableSpec
 MISSING = ("", "na", "n/a", "nan", "null", "none", "?")  # cells without a value, in small letters
 PARQUET = (".parquet", ".pq")
 HEADER_LINES = 1  # so that messages count lines as a text editor does
+TEST_SHARE = 0.2  # of a proposal
+MOST_CATEGORIES = 20  # of a column with values, in a proposal
 
 
 def read(spec: DatasetSpec, folder: Path | None) -> tuple[Arrays, Arrays]:
@@ -111,3 +116,35 @@ def _inputs(cells: pd.Series, column: Column, spec: TableSpec, file: Path) -> np
         low, high, values = np.log(low), np.log(high), np.log(values)
     share = ((values - low) / (high - low)).fillna(0.5)
     return (LEVELS * share).round().to_numpy(np.uint8)[:, None]
+
+
+def proposal(file: Path, label: str, command: str) -> str:
+    """Return a declaration of a table (`pipeline.trials.table`) that is to be confirmed, as it is read from records.
+
+    Columns of numbers get the range of their records, columns of few different texts these as values. `command` stands
+    in its first line.
+    """
+    rows = _rows(file, TableSpec(1, 1, (1, 1, 1), 2, (0.5,), (0.5,), label=label))
+    n, n_test = len(rows), round(TEST_SHARE * len(rows))
+    lines = [f"# By `{command}`: ranges, values and classes were READ FROM THE RECORDS, and no epsilon covers them.",
+             "# Put in what is public without the records; then say `confirmed: true`, before which no sweep begins.",
+             f"dataset: {re.sub('[^a-z0-9]+', '_', file.name.partition('.')[0].lower()).strip('_')}",
+             f"data_file: {_yaml(file.name)}", f"label: {_yaml(label)}",
+             f"classes: {_yaml(sorted(set(rows[label]) - {''}))}  # read from the records", "columns:"]
+    for name in rows.columns.drop(label):
+        cells = rows[name][rows[name] != ""]
+        values, numbers = sorted(set(cells)), pd.to_numeric(cells, errors="coerce")
+        if numbers.notna().all() and len(values) > 2:
+            lines.append(f"  {_yaml(name)}: {{range: [{numbers.min():g}, {numbers.max():g}]}}  # read from the records")
+        elif 1 < len(values) <= MOST_CATEGORIES:
+            lines.append(f"  {_yaml(name)}: {{values: {_yaml(values)}}}  # read from the records")
+        else:
+            lines.append(f"  # {_yaml(name)} is left out: it has {len(values)} different texts")
+    return "\n".join([*lines, f"records: {{train: {n - n_test}, test: {n_test}}}",
+                      f"test: {{share: {TEST_SHARE}, seed: 0}}  # drawn by a public seed", "confirmed: false", ""])
+
+
+def _yaml(value: object) -> str:
+    """Return a text, or a list of texts, as one line of YAML; what it would read as a number or as true is quoted."""
+    text = yaml.safe_dump(value, default_flow_style=True, width=math.inf, allow_unicode=True)
+    return text.removesuffix("...\n").strip()
