@@ -1,7 +1,8 @@
 """What a sweep costs as it grows: steps by width, batch size and trials per pack; tracking; many trials.
 
-`PYTHONPATH=. python tests/benchmarks/scaling.py` prints the tables of docs/scaling.md. Times are CPU seconds of one
-thread and medians over rounds in which all have their turn, so that a machine that others use tells the same.
+`PYTHONPATH=. python tests/benchmarks/scaling.py` prints the tables of analysis/results/scaling/README.md. Times are CPU
+seconds of one thread and medians over rounds in which all have their turn, so that a machine that others use tells the
+same.
 """
 
 from __future__ import annotations

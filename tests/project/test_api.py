@@ -246,8 +246,7 @@ def test_histories_and_frontiers_are_of_runs_and_frontiers_of_certified_epsilons
 
 
 def test_a_sweep_whose_workers_need_plugins(workplace, one_core, extensions):
-    page = "".join((ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8") for name in
-                   ("extending", "add_mechanism", "add_data"))
+    page = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
     codes = re.findall(r"^```python\n(.*?)^```\n", page, re.DOTALL | re.MULTILINE)
     names = ("feedback_alignment", "sparse_feedback", "signum", "per_layer", "digits_parity", "fourier")
     folder = workplace / "elsewhere_than_cwd"

@@ -11,7 +11,7 @@ import pytest
 from pipeline import load_experiment, recommended
 
 ROOT = Path(__file__).parents[2]
-PAGES = ("choosing", "housekeeping", "own_data", "two_machines")
+PAGES = ("choosing", "housekeeping", "own_data", "cluster")
 TEXT = {name: (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8") for name in PAGES}
 
 

@@ -85,7 +85,7 @@ def load(name: str, folder: str | os.PathLike[str] | None = None, device: str | 
 
 
 def register_dataset(name: str, spec: DatasetSpec, read: Reader, *, label: str = "") -> None:
-    """Add a data set: `dataset: <name>` is accepted after this call (docs/add_data.md).
+    """Add a data set: `dataset: <name>` is accepted after this call (docs/extending.md).
 
     Args:
         name: value of the setting `dataset`.

@@ -92,7 +92,7 @@ FILE = Map(_identity, 4096, is_cached=False)  # it is a file already
 def register_features(name: str, function: Callable[[torch.Tensor, TrialConfig], torch.Tensor], *,
                       shape: Callable[[TrialConfig], tuple[int, ...]] | tuple[int, ...], public_because: str,
                       settings: Sequence[str] | Mapping[str, Field[Any] | None] = (), groups: int = 0) -> None:
-    """Add a feature map of single records: `features: <name>` is accepted after this call (docs/add_data.md).
+    """Add a feature map of single records: `features: <name>` is accepted after this call (docs/extending.md).
 
     Args:
         name: value of the setting `features`.

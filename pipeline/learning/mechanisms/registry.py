@@ -51,7 +51,7 @@ def noise_deviation(trial: TrialConfig) -> float:
 def register_mechanism(name: str, mechanism: type[Mechanism], *,
                        settings: Sequence[str] | Mapping[str, Field[Any] | None] = (), guarantee: str = "",
                        rounding: float | None = None) -> None:
-    """Add a mechanism: `mechanism: <name>` is accepted after this call (docs/add_mechanism.md).
+    """Add a mechanism: `mechanism: <name>` is accepted after this call (docs/extending.md).
 
     Args:
         name: value of the setting `mechanism`.
