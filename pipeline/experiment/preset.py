@@ -34,6 +34,7 @@ ANY = "any"  # data set or features of rows for what has no row of its own
 DEPENDS = ("dataset", "features", "mechanism", "algorithm", "hidden", "network", "validation_fraction", "train_records")
 OF_ANY_NETWORK = ("sampler", "batch_size", "epochs", "clipping_norm")  # what is recommended for a user's network, too
 DIGITS = 2  # of a number that is computed from others
+MOST_NAMED = 3  # rows in a message
 
 
 class Recommendation(NamedTuple):
@@ -98,10 +99,15 @@ def recommend(version: str, given: Mapping[str, Any]) -> Recommendation:
                 and row["dataset"] in (ANY, trial["dataset"]) and row["features"] in (ANY, trial["features"])), None)
     if row is None or parts_of("network", Network)[trial["network"]].convolutional:
         settings = ", ".join(f"{name} {trial[name]}" for name in ("dataset", "features", "mechanism", "network"))
-        known = "; ".join(f"{row['mechanism']} on {row['features']} of {row['dataset']} ({', '.join(row['methods'])})"
-                          for row in rows)
-        raise ConfigError(f"preset: {version} has no settings for {method_name} with {settings}; it has settings for "
-                          f"{known}")
+        def likeness(row: Mapping[str, Any]) -> int:
+            """Return how much of a row is the trial's; the mechanism counts most, as it decides what is private."""
+            return (4 * (row["mechanism"] == trial["mechanism"]) + (method_name in row["methods"])
+                    + sum(row[name] in (ANY, trial[name]) for name in ("dataset", "features")))
+
+        nearest = {f"{row['mechanism']} on {row['features']} of {row['dataset']} ({', '.join(row['methods'])})": None
+                   for row in sorted(rows, key=likeness, reverse=True)}
+        raise ConfigError(f"preset: {version} has no settings for {method_name} with {settings}; the nearest that it "
+                          f"has are for {'; '.join(list(nearest)[:MOST_NAMED])}")
     target = parts_of("mechanism", Mechanism)[trial["mechanism"]].target  # name of the setting with the target epsilon
     epsilon = given.get(target) if target else None
     if target and not (is_number(epsilon) and epsilon > 0):
