@@ -88,8 +88,9 @@ def test_a_number_lies_between_those_of_the_epsilons_around_it_and_other_values_
     ({"target_epsilon": None}, r"target_epsilon: must be > 0 with a preset, .* got None"),
     ({"target_epsilon": 0}, r"target_epsilon: must be > 0 with a preset, .* got 0"),
     ({"target_epsilon": "3"}, r"target_epsilon: must be > 0 with a preset, .* got '3'"),
-    ({"network": "convnet"}, r"preset: recommended-3 has no settings for dfa with .* network convnet; the nearest that it has are for"),
-    ({"mechanism": "component"}, r"preset: .*mechanism component.*; the nearest that it has are for per_example on pixels of fashion_mnist"),
+    ({"network": "convnet"}, r"preset: recommended-3 has no settings for dfa with .* network convnet; the nearest"),
+    ({"mechanism": "component"},
+     r"preset: .*mechanism component.*; the nearest that it has are for per_example on pixels of fashion_mnist"),
     ({"algorithm": "hybrid"}, r"preset: recommended-3 has no settings for hybrid with"),
     ({"dataset": "fmnist"}, r"dataset: must be one of .*fashion_mnist"),
     ({"hidden": 5}, r"hidden: must be a list of whole numbers, got 5")])
