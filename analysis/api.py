@@ -65,11 +65,12 @@ def load_runs(experiment: str | Path | Experiment, store: Reader | str | Path = 
     return runs
 
 
-def load_history(runs: pd.DataFrame, metric: str, store: Reader | str | Path = "mlruns") -> pd.DataFrame:
+def load_history(runs: pd.DataFrame | str | Path | Experiment, metric: str, store: Reader | str | Path = "mlruns"
+                 ) -> pd.DataFrame:
     """Load one metric by epoch: columns trial_key, epoch, value, algorithm, setting, seed, status; a row per epoch.
 
     Args:
-        runs: from `load_runs`; trials without the metric have no rows.
+        runs: from `load_runs`, or what it takes; trials without the metric have no rows.
         metric: its name, for example `validation/accuracy` or `alignment/layer_2`.
         store: as in `load_runs`.
 
@@ -79,10 +80,11 @@ def load_history(runs: pd.DataFrame, metric: str, store: Reader | str | Path = "
         0      1    0.4
         1      2    0.8
     """
-    return tracked.load_history(Reader.of(store), runs, metric)
+    store = Reader.of(store)
+    return tracked.load_history(store, runs if isinstance(runs, pd.DataFrame) else load_runs(runs, store), metric)
 
 
-def best(runs: pd.DataFrame, epsilon: float, kind: str = "certified") -> pd.Series:
+def best(runs: pd.DataFrame | str | Path | Experiment, epsilon: float, kind: str = "certified") -> pd.Series:
     """Return the row of the best trial with at most this epsilon, with three more entries.
 
     Settings are compared by mean validation accuracy over seeds; the result is the winner's run with the highest one.
@@ -94,7 +96,7 @@ def best(runs: pd.DataFrame, epsilon: float, kind: str = "certified") -> pd.Seri
         compared           number of compared trials
 
     Args:
-        runs: from `load_runs`, of a fixed grid; trials that have not ended are left out.
+        runs: from `load_runs`, or what it takes, of a fixed grid; trials that have not ended are left out.
         epsilon: > 0.
         kind: 'certified' or 'label'; only a choice among certified trials has a known price.
 
@@ -107,6 +109,8 @@ def best(runs: pd.DataFrame, epsilon: float, kind: str = "certified") -> pd.Seri
         >>> best(load_runs("example"), epsilon=3)[["algorithm", "setting", "epsilon", "compared"]].to_dict()
         {'algorithm': 'bp', 'setting': 'epsilon=1', 'epsilon': 1.0, 'compared': 2}
     """
+    if not isinstance(runs, pd.DataFrame):
+        runs = load_runs(runs)
     if kind not in GUARANTEED:
         raise ReportError(f"kind: must be one of {', '.join(GUARANTEED)}, got {kind!r}")
     if isinstance(epsilon, bool) or not isinstance(epsilon, int | float):

@@ -240,6 +240,9 @@ def test_runs_by_name_and_by_experiment(example, workplace):
 def test_histories_and_frontiers_are_of_runs_and_frontiers_of_certified_epsilons_unless_told(example):
     runs = load_runs("example")
     epochs = load_history(runs, "validation/accuracy").groupby("trial_key")["epoch"]
+    pd.testing.assert_frame_equal(load_history("example", "validation/accuracy"),
+                                  load_history(runs, "validation/accuracy"))
+    assert best("example", 3).equals(best(runs, 3))
     assert epochs.apply(list).tolist() == [[1, 2, 3]] * 4
     pd.testing.assert_frame_equal(frontier(runs), frontier(runs, "certified"))
     assert set(frontier(runs)["kind"]) == {"certified"}
