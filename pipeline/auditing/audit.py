@@ -17,7 +17,7 @@ from pipeline.auditing.row_space import RowSpaceAudit, row_space_audit
 from pipeline.auditing.step import audit_step
 from pipeline.experiment.experiment import Experiment
 from pipeline.learning.data.dataset import Dataset, load
-from pipeline.learning.handed import TrainerError, TrainerFailed
+from pipeline.learning.own_code import TrainerError, TrainerFailed
 from pipeline.learning.run import prepare
 from pipeline.trials.config import ConfigError, TrialConfig
 from pipeline.trials.naming import run_name

@@ -12,12 +12,12 @@ from pipeline.learning.feedback.algorithms import DirectFeedback, Feedback
 from pipeline.learning.feedback.projection import GaussianProjector
 from pipeline.learning.integers.contributions import IntegerSum
 from pipeline.learning.integers.inputs import IntegerInputs
-from pipeline.learning.integers.loss import IntegerLoss
-from pipeline.learning.integers.network import IntegerNetwork
+from pipeline.learning.integers.network import IntegerLoss, IntegerNetwork
 from pipeline.learning.integers.products import kernel, power_of_two_above
 from pipeline.learning.mechanisms.gaussian import GaussianMechanism
 from pipeline.learning.randomness import RoundedNoise
 from pipeline.learning.training import Training
+from pipeline.trials.config import TrialConfig
 from pipeline.trials.feedback import is_centered
 from pipeline.trials.steps import GRID_BITS
 
@@ -43,8 +43,9 @@ class IntegerTraining(Training):
     mechanism: GaussianMechanism
     truncated: list[float]  # by trial, share of public test records with contributions truncated to 0 at the start
 
-    def _network(self, seeds: Sequence[int]) -> IntegerNetwork:
-        return IntegerNetwork(self.pack.shared, seeds, self.device)
+    @staticmethod
+    def network(config: TrialConfig, seeds: Sequence[int], device: torch.device) -> IntegerNetwork:
+        return IntegerNetwork(config, seeds, device)
 
     def _loss(self) -> IntegerLoss:
         return IntegerLoss(self.pack.shared, self.device)

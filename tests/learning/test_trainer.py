@@ -33,9 +33,9 @@ from pipeline.cli import main
 from pipeline.experiment.experiment import parse_experiment
 from pipeline.experiment.stopping import Selection
 from pipeline.learning.data.dataset import load
-from pipeline.learning.global_state import GlobalRandomness, torch_settings
-from pipeline.learning.handed import TrainerError, TrainerFailed, packed_state, unpacked_state
+from pipeline.learning.handed import packed_state, unpacked_state
 from pipeline.learning.harness import Harness
+from pipeline.learning.own_code import GlobalRandomness, TrainerError, TrainerFailed, torch_settings
 from pipeline.sweep.checkpoints import Checkpoints
 from pipeline.sweep.worker import epochs, one_line, prepare, train_pack
 from pipeline.tracking.reader import Reader
