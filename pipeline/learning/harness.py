@@ -29,7 +29,6 @@ from pipeline.trials.trainer import check_packages
 
 LOGIT_TOLERANCE = 1e-3  # largest change of a logit with its batch, relative to the largest logit: allows for rounding
 N_COMPARED = 16  # test records with compared logits
-N_TRIED = 3 * ROWS_AT_ONCE // 2  # test records on which a function of rows is tried: a chunk, and half of another
 
 
 class Harness(Run):
@@ -48,8 +47,9 @@ class Harness(Run):
         self.randomness = GlobalRandomness(self.config.seed, device)
         self.contributions: Contributions | None = None
         if self.trainer.parameters:
-            self.contributions = Contributions(self.config, self.records[0], self._fetch, self._test_records(N_TRIED),
-                                               self.randomness)
+            inputs, labels = self._tried_records(ROWS_AT_ONCE)
+            self.contributions = Contributions(self.config, self.records[0], self._fetch,
+                                               (inputs.view(-1, *self.shape), labels), self.randomness)
         self.context = TrialContext(self.config, self.contributions)
         self.epochs_generator: GeneratorType[Any, Any, Any] | None = None  # of the trainer, which yields its epochs
         self.yielded: Epoch | None = None
@@ -66,11 +66,6 @@ class Harness(Run):
             indices = indices[self.train_inputs.usable[indices]]
         labels = self.canaries.labels[0] if self.canaries else self.data.train_y
         return self.train_inputs.batch(indices).view(-1, *self.shape), labels[indices]
-
-    def _test_records(self, n: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return n test records [n, *shape] and their labels [n], from the first on; a small test set is repeated."""
-        indices = torch.arange(n, device=self.device) % len(self.data.test_y)
-        return self.test_inputs.batch(indices).view(-1, *self.shape), self.data.test_y[indices]
 
     def close(self) -> None:
         """End the trainer's generator."""

@@ -12,9 +12,10 @@ from pipeline.learning.data.features import compute
 from pipeline.learning.data.inputs import Inputs
 from pipeline.learning.evaluation import EVALUATION_BATCH, Net
 from pipeline.learning.modules import ModuleNet
-from pipeline.learning.network.network import Network
 from pipeline.learning.own_network import initial_module
+from pipeline.learning.training import FloatingPoint
 from pipeline.trials.config import ConfigError, TrialConfig
+from pipeline.trials.packs import Pack
 
 
 def check_known_network(config: TrialConfig) -> None:
@@ -39,7 +40,7 @@ class TrainedModel(torch.nn.Module):
     def __init__(self, config: TrialConfig, weights: Mapping[str, np.ndarray]) -> None:
         super().__init__()
         self.config = config
-        self._network = self._network_on(torch.device("cpu"))
+        self._network = _arithmetic(config, torch.device("cpu")).network()
         expected = {}
         for number, shape in enumerate(config.layers, start=1):
             expected[f"layer_{number}.weight"] = tuple(shape.weight_shape)
@@ -62,14 +63,10 @@ class TrainedModel(torch.nn.Module):
             logits[~inputs.usable] = torch.nan
         return logits
 
-    def _network_on(self, device: torch.device) -> Network:
-        """Make the network, with other weights, in the trial's arithmetic."""
-        return self.config.parts.arithmetic.load().network(self.config, [self.config.seed], device)
-
     def _current_network(self, device: torch.device) -> Net:
         """Return the network on a device, with the module's present weights."""
         if self._network.parameters.flat.device != device:
-            self._network = self._network_on(device)
+            self._network = _arithmetic(self.config, device).network()
         net = self._network
         # The module's weights may have changed since the last call: copy them into a network of one trial.
         net.parameters = net.blank_parameters(1, device)
@@ -94,7 +91,7 @@ class TrainedModel(torch.nn.Module):
         data = Dataset(spec, flat, no_labels, flat, no_labels)
         if not config.parts.features.raw:
             (flat,) = compute([flat], data, config)
-        return config.parts.arithmetic.load().inputs(flat, config, data)
+        return _arithmetic(config, flat.device).inputs(flat, config, data)
 
 
 class TrainedModule(TrainedModel):
@@ -114,3 +111,7 @@ def _check_shapes(weights: Mapping[str, np.ndarray], expected: Mapping[str, tupl
     shapes = {name: tuple(array.shape) for name, array in weights.items()}
     if shapes != expected:
         raise ConfigError(f"weights: must be {expected}, got {shapes}")
+
+
+def _arithmetic(config: TrialConfig, device: torch.device) -> FloatingPoint:
+    return config.parts.arithmetic.load()(Pack((config,)), device)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -88,13 +89,11 @@ class ModuleTraining(Training):
         super().__init__(pack, data, device, rungs)
         (self.config,) = pack.trials
         self.size = own(self.config).records_at_once
-        places = torch.arange(3 * self.size // 2, device=device) % len(data.test_y)
-        self._tried = self.test_inputs.batch(places), data.test_y[places]
+        self._tried = self._tried_records(self.size)
         self._n_tries = 0  # that are left in this epoch
 
-    @staticmethod
-    def network(config: TrialConfig, seeds: Sequence[int], device: torch.device) -> ModuleNet:
-        return ModuleNet(config, initial_module(config).to(device))
+    def _network(self) -> Any:
+        return ModuleNet(self.pack.shared, initial_module(self.pack.shared).to(self.device))
 
     def _train_epoch(self) -> tuple[Tensor, Tensor]:
         self._n_tries = TRIED_BATCHES if self.config.secure else 0

@@ -55,18 +55,14 @@ class GlobalRandomness:
             self.state, self._settings = self._global_state(), torch_settings()
 
     def _global_state(self) -> dict[str, Any]:
-        numpy_state: Any = np.random.get_state()  # a tuple by default, though NumPy's types allow a dict
-        name, keys, *rest = numpy_state
-        return {"torch": torch.get_rng_state(), "python": random.getstate(), "numpy": [name, keys.tolist(), *rest],
+        return {"torch": torch.get_rng_state(), "python": random.getstate(), "numpy": np.random.get_state(),
                 "cuda": torch.cuda.get_rng_state(self._device) if self._device.type == "cuda" else None}
 
     def set_global(self, state: Mapping[str, Any]) -> None:
         """Set the global generators of torch, Python and NumPy to these states, by library."""
         torch.set_rng_state(state["torch"])
-        version, keys, gauss = state["python"]
-        random.setstate((version, tuple(keys), gauss))
-        name, keys, *rest = state["numpy"]
-        np.random.set_state((name, np.array(keys, dtype=np.uint32), *rest))
+        random.setstate(state["python"])
+        np.random.set_state(state["numpy"])  # from a checkpoint its array is a tensor, which NumPy takes, too
         if state["cuda"] is not None:
             torch.cuda.set_rng_state(state["cuda"], self._device)
 

@@ -219,6 +219,11 @@ class Run(ABC):
             check_metrics(metrics)
         return EpochRecord(trial.trial_key, self.epoch, metrics, tags, outcome)
 
+    def _tried_records(self, size: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return inputs [n, n_0] and labels [n] of the first 1.5 chunks of `size` test records, repeated if needed."""
+        places = torch.arange(3 * size // 2, device=self.device) % len(self.data.test_y)
+        return self.test_inputs.batch(places), self.data.test_y[places]
+
     def _canary_logits(self) -> torch.Tensor:
         """Return the logits of the canaries of all trials [R, k, classes], of which there must be some."""
         assert self.canaries

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ import torch
 
 from pipeline.accounting.certified import with_noise
 from pipeline.learning.data.dataset import Dataset
+from pipeline.learning.data.inputs import Inputs
 from pipeline.learning.data.sampling import ABSENT, BatchSampler
 from pipeline.learning.feedback.algorithms import BackPropagation, Feedback
 from pipeline.learning.feedback.losses import Loss
@@ -21,8 +22,32 @@ from pipeline.learning.network.network import Network, Parameters, make_network,
 from pipeline.learning.optimizer import MovingAverage, Optimizer, learning_rate
 from pipeline.learning.randomness import Noise
 from pipeline.learning.run import Run, tensors_of
-from pipeline.trials.config import TrialConfig
 from pipeline.trials.packs import Pack
+
+
+class FloatingPoint:
+    """The parts of a training that depend on its arithmetic: here float32, or bfloat16 for factors of products."""
+
+    inputs: type[Inputs] = Inputs
+
+    def __init__(self, pack: Pack, device: torch.device) -> None:
+        self.pack, self.device = pack, device
+
+    def network(self) -> Network:
+        return make_network(self.pack.shared, [trial.seed for trial in self.pack.trials], self.device)
+
+    def loss(self) -> Loss:
+        return self.pack.shared.parts.loss.load()(self.pack.shared)
+
+    def feedback(self, net: Network) -> Feedback:
+        return self.pack.shared.parts.feedback.load()(self.pack, net, self.device)
+
+    def begin(self, training: Training) -> None:
+        """Look at public records before the first epoch."""
+
+    def tags(self, r: int) -> dict[str, str]:
+        """Return tags for the first epoch of trial r: how it is computed."""
+        return {}
 
 
 class Training(Run):
@@ -32,14 +57,16 @@ class Training(Run):
 
     def __init__(self, pack: Pack, data: Dataset, device: torch.device, rungs: Collection[int] = ()) -> None:
         """Build what a step needs; mechanisms get the trials with the noise that a target epsilon requires."""
-        super().__init__(pack, data, device, rungs)
         shared, trials = pack.shared, pack.trials
+        self.arithmetic: FloatingPoint = shared.parts.arithmetic.load()(pack, device)
+        self.inputs = self.arithmetic.inputs  # of which `Run` makes some
+        super().__init__(pack, data, device, rungs)
         seeds = [t.seed for t in trials]
         self.sampler = BatchSampler(shared.sampler, self.records, seeds, shared.batch_size, shared.steps_per_epoch,
                                     device, secure=shared.secure)
-        self.net = self.network(shared, seeds, device)
-        self.loss = self._loss()
-        self.feedback = self._feedback()
+        self.net = self._network()
+        self.loss = self.arithmetic.loss()
+        self.feedback = self.arithmetic.feedback(self.net)
         start_output(self.net, shared, self.feedback.matrices)
         self.mechanism = make_mechanism(Pack(tuple(with_noise(t) for t in trials)), self.net, device,
                                         self.feedback.matrices)
@@ -51,16 +78,8 @@ class Training(Run):
         self.untrained_losses = self._canary_losses()
         self._measured = 0  # batches on which alignment was measured
 
-    @staticmethod
-    def network(config: TrialConfig, seeds: Sequence[int], device: torch.device) -> Any:
-        """Make the networks that are trained, one for each seed; `config` has the settings that they share."""
-        return make_network(config, seeds, device)
-
-    def _loss(self) -> Loss:
-        return self.pack.shared.parts.loss.load()(self.pack.shared)
-
-    def _feedback(self) -> Feedback:
-        return self.pack.shared.parts.feedback.load()(self.pack, self.net, self.device)
+    def _network(self) -> Network:
+        return self.arithmetic.network()
 
     def noise_sources(self) -> list[Noise]:
         return [*self.mechanism.noise_sources(), *self.evaluation.noise_sources(), *self.feedback.noise_sources()]
@@ -85,6 +104,9 @@ class Training(Run):
             self.average.mean.copy_(torch.from_numpy(arrays["average"]))
             self.average.steps = values["average_steps"]
 
+    def _tags(self, r: int) -> dict[str, str]:
+        return self.arithmetic.tags(r)
+
     def _evaluated(self) -> contextlib.AbstractContextManager[Any]:
         return self.average.applied() if self.average else contextlib.nullcontext()
 
@@ -99,6 +121,8 @@ class Training(Run):
     def _train_epoch(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Return mean training loss [R] and mean alignment [R, L] on the CPU; alignment is nan if not measured."""
         shared = self.pack.shared
+        if self.epoch == 0:
+            self.arithmetic.begin(self)
         self._measured = self.epoch * shared.alignment_batches
         batches = self.sampler.epoch()
         n_measured = min(shared.alignment_batches, len(batches))

@@ -28,7 +28,7 @@ class Network(Part):
 
     convolutional: ClassVar[bool] = False  # whether layers share weights over positions
     own: ClassVar[bool] = False  # whether it is a user's module
-    runs: ClassVar[str] = ""  # `module:attribute` of the `pipeline.learning.run.Run` that trains it; by arithmetic
+    runs: ClassVar[str] = "pipeline.learning.training:Training"  # `module:attribute` of the `Run` that trains it
     hidden: tuple[int, ...] = setting((512, 512), "widths of the hidden fully connected layers")
     activation: str = setting("tanh", "activation phi of the hidden fully connected layers", choices=ACTIVATIONS)
     input_norm: float = setting(

@@ -70,8 +70,7 @@ class BuiltIn(Trainer):
     built_in = True
 
     def run(self, trial: Trial) -> str:
-        """Return that of a user's network, else of the arithmetic."""
-        return trial.parts.network.runs or trial.parts.arithmetic.works
+        return trial.parts.network.runs
 
     def layers(self, trial: Trial) -> tuple[LayerShape, ...]:
         return trial.parts.network.layers(trial.parts.features.shape(trial), trial.parts.data.spec.n_classes)

@@ -6,10 +6,11 @@ import math
 import numpy as np
 import pytest
 import torch
+from mlp import Mlp
 from scipy import stats
 
 from pipeline.learning.mechanisms.photonic import Photonic, offset_and_clip
-from pipeline.learning.network.network import Mlp, Parameters
+from pipeline.learning.network.network import Parameters
 from pipeline.trials.config import TrialConfig
 
 CPU = torch.device("cpu")

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import weakref
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, Self
@@ -28,7 +27,7 @@ from pipeline.trials.streams import integer_seed
 CENTERING_EXPOSURES = 64  # of a real OPU, over which the mean of B is averaged
 
 
-class Projector(ABC):
+class Projector:
     """Maps e to B e. Replica r has its own B_r, and its result does not depend on the other replicas.
 
     Args:
@@ -39,9 +38,11 @@ class Projector(ABC):
 
     Attributes:
         matrices: B [R, n_classes, n_out_total]; None if it is not known, as for a real device.
+        takes_ternary: whether errors must be ternary. The first is checked, on a CPU: elsewhere the host would wait.
     """
 
     matrices: Tensor | None = None
+    takes_ternary = False
 
     def __init__(self, n_classes: int, n_out_total: int, seeds: Sequence[int], std: float,
                  device: torch.device | str = "cpu") -> None:
@@ -58,15 +59,20 @@ class Projector(ABC):
         self.n_replicas = len(seeds)
         self.std = std
         self.device = torch.device(device)
+        self._check_next = self.takes_ternary and self.device.type == "cpu"
 
     def project(self, e: Tensor) -> Tensor:
         """Project output errors e [R, m, n_classes] to [R, m, n_out_total], float32; an OPU's must be ternary."""
         if e.ndim != 3 or e.shape[0] != self.n_replicas or e.shape[2] != self.n_classes:
             raise ValueError(f"e: must have shape [{self.n_replicas}, m, {self.n_classes}], got {list(e.shape)}")
+        if self._check_next:
+            check_ternary(e)
+            self._check_next = False
         return self._project(e)
 
-    @abstractmethod
-    def _project(self, e: Tensor) -> Tensor: ...
+    def _project(self, e: Tensor) -> Tensor:
+        assert self.matrices is not None  # a projector whose matrix is not known overrides this
+        return matmul(e, self.matrices)
 
     def center(self) -> None:
         """Subtract from B its mean over classes: then B 1 = 0, and B e does not depend on the sum of e."""
@@ -85,7 +91,7 @@ class Projector(ABC):
         """Return every noise source, always in the same order."""
         return []
 
-    def close(self) -> None:  # noqa: B027  (most projectors hold nothing that needs closing)
+    def close(self) -> None:
         """Release resources; may be called more than once."""
 
     def __enter__(self) -> Self:
@@ -108,9 +114,6 @@ class GaussianProjector(Projector):
                  for seed in seeds]
         self.matrices = (std * torch.stack(drawn)).to(self.device)
 
-    def _project(self, e: Tensor) -> Tensor:
-        return matmul(e, self.matrices)
-
 
 def check_ternary(e: Tensor) -> None:
     """Refuse an error with values other than -1, 0 and 1."""
@@ -124,26 +127,17 @@ class SimulatedOpuProjector(Projector):
 
     The device draws the real part with standard deviation 1/sqrt(n_classes), so it is multiplied by
     std * sqrt(n_classes). The simulation is linear and without noise, so B e+ - B e- = B e is one product.
-
-    Only the first input is checked to be ternary, and only on the CPU: elsewhere the check would make the host wait for
-    the device.
     """
 
+    takes_ternary = True
     matrices: Tensor
 
     def __init__(self, n_classes: int, n_out_total: int, seeds: Sequence[int], std: float,
                  device: torch.device | str = "cpu") -> None:
         super().__init__(n_classes, n_out_total, seeds, std, device)
-        self._check_next = self.device.type == "cpu"
         real = np.stack([simulated_device(n_classes, n_out_total, seed, linear=True).random_matrix.real
                          for seed in seeds])
         self.matrices = (std * math.sqrt(n_classes) * torch.from_numpy(real)).to(self.device)
-
-    def _project(self, e: Tensor) -> Tensor:
-        if self._check_next:
-            check_ternary(e)
-            self._check_next = False
-        return matmul(e, self.matrices)
 
 
 class HardwareOpuProjector(Projector):
