@@ -6,9 +6,9 @@
 
 The public numbers of a schedule are the same for all three: rate q = m/N, expected batch m, floor(N/m) steps an epoch.
 
-Secure trials draw from integers of 64 secret bits, one for every place of a record: exactly with
-these laws, and poisson with a rate that is m/N rounded down to 64 bits. Which places a batch takes, and in which order,
-does not depend on what the records are, or whether a place has one.
+Secure trials draw from integers of 64 secret bits, one for every place of a record: exactly with these laws, and
+poisson with a rate that is m/N rounded down to 64 bits. Which places a batch takes, and in which order, does not depend
+on what the records are, or whether a place has one.
 """
 
 from __future__ import annotations
