@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,7 +18,7 @@ from pipeline.auditing.row_space import RowSpaceAudit, row_space_audit
 from pipeline.auditing.step import audit_step
 from pipeline.experiment.experiment import Experiment
 from pipeline.learning.data.dataset import Dataset, load
-from pipeline.learning.handed import TrainerError, TrainerFailed
+from pipeline.learning.own_code import TrainerError, TrainerFailed
 from pipeline.learning.run import prepare
 from pipeline.trials.config import ConfigError, TrialConfig
 from pipeline.trials.naming import run_name
@@ -180,11 +181,8 @@ def _step_finding(name: str, trial: TrialConfig, data: Dataset) -> Finding:
 
 def _low_order_bit_findings(name: str, trial: TrialConfig, data: Dataset) -> Iterator[Finding]:
     """Yield the findings of the low-order-bit attack, measured and certified mu, for each view of the attacker."""
-    training = prepare(Pack((trial,)), data, data.train_x.device)
-    try:
+    with contextlib.closing(prepare(Pack((trial,)), data, data.train_x.device)) as training:
         results = low_order_bit_audit(training, BIT_RUNS)
-    finally:
-        training.close()
     for result in results:
         audited = dataclasses.replace(one_step(trial)[1], value=result.epsilon_lower, kind="audited",
                                       variant="low_order_bits", note="lower bound with 95% confidence")
@@ -208,11 +206,6 @@ def _row_space_verdict(attack: RowSpaceAudit) -> str:
     if abs(attack.auc - 0.5) <= BLIND_DEVIATIONS * deviation:
         return "blind"
     return "finds its members" if attack.auc >= FINDS_AUC else "sees a little"
-
-
-def publishable(found: Sequence[Finding]) -> list[Finding]:
-    """Return the findings that may be logged; findings from private records only if the trial logs such values."""
-    return [finding for finding in found if finding.public]
 
 
 def tracked(found: Sequence[Finding]) -> tuple[dict[str, float], dict[str, str]]:

@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from pipeline.auditing.audit import Finding, audit_experiment, audit_trial, publishable, table, tracked
+from pipeline.auditing.audit import Finding, audit_experiment, audit_trial, table, tracked
 from pipeline.experiment.experiment import load_experiment
 from pipeline.tracking.artifacts import config_of
 from pipeline.tracking.store import Store
@@ -54,7 +54,7 @@ def audit_run(run: str, data_folder: Path | None, steps: int, store_folder: Path
 
 def _publishable(findings: Sequence[Finding]) -> list[Finding]:
     """Return the findings that may be logged, and print a note if some are left out."""
-    public = publishable(findings)
+    public = [finding for finding in findings if finding.public]
     if len(public) < len(findings):
         print(f"logged: {len(public)} of {len(findings)} rows; the others are computed from private records of trials "
               "whose private_metrics are not plain, and no epsilon covers them")

@@ -7,6 +7,7 @@ there are fewer records than inputs, any other activation generically does not.
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 
 import numpy as np
@@ -101,9 +102,8 @@ def row_space_audit(config: TrialConfig, data: Dataset, layer: int = 1, steps: i
         raise ValueError("validation_fraction: must be > 0, as the attack needs records that were held out, got 0.0")
     if not 1 <= steps <= config.steps_per_epoch:
         raise ValueError(f"steps: must be at least 1 and at most the {config.steps_per_epoch} of an epoch, got {steps}")
-    training = prepare(Pack((config,)), data, data.train_x.device)
     members, non_members = [], []
-    try:
+    with contextlib.closing(prepare(Pack((config,)), data, data.train_x.device)) as training:
         for indices in training.sampler.epoch()[:steps]:
             batch_records = indices[indices != ABSENT].unsqueeze(0)  # some places of a batch may have no record
             batch = _activations(training, batch_records, layer)
@@ -114,8 +114,6 @@ def row_space_audit(config: TrialConfig, data: Dataset, layer: int = 1, steps: i
             residuals = row_space_membership(update, torch.cat([batch, held_out]), max_rank=len(batch)).cpu().numpy()
             members.append(residuals[: len(batch)])
             non_members.append(residuals[len(batch):])
-    finally:
-        training.close()
     return RowSpaceAudit(np.concatenate(members), np.concatenate(non_members))
 
 

@@ -64,6 +64,9 @@ class Evaluation:
                 self.noise = GaussianNoise([t.seed for t in trials], deviations, (1,), torch.device("cpu"),
                                            stream="evaluation")
 
+    def noise_sources(self) -> list[GaussianNoise | RoundedNoise]:
+        return [self.noise] if self.noise else []
+
     def count(self, net: Net, part: str) -> torch.Tensor:
         """Return the number of records and of correct records per class: [R, 2, n_classes], int64, on the CPU.
 

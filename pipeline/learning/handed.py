@@ -2,49 +2,33 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
-from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
 from pipeline.learning.data.sampling import ABSENT, BatchSampler
-from pipeline.learning.global_state import GlobalRandomness
 from pipeline.learning.mechanisms import make_mechanism
 from pipeline.learning.network.layers import make_layer
 from pipeline.learning.network.network import Network
+from pipeline.learning.own_code import (
+    TRIED_BATCHES,
+    GlobalRandomness,
+    RowsFunction,
+    TrainerError,
+    array_of,
+    check_rows,
+    in_chunks,
+    rows_are_separate,
+)
 from pipeline.learning.randomness import Noise, torch_generator
 from pipeline.trials.config import TrialConfig
-from pipeline.trials.fields import UserError
 from pipeline.trials.packs import Pack
 from pipeline.trials.shapes import dense_shapes, n_parameters
 
-TRIED_BATCHES = 2  # of every epoch, with whose weights the function is tried: zeros at the start may hide a fault
 ROWS_AT_ONCE = 64  # records in one call of the function that `TrialContext.rows` is given
-RowsFunction = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]  # records and labels to rows
-STORABLE = ("bool", "int", "uint", "float", "complex64")  # types of NumPy that a file of weights has, by prefix
-
-
-class TrainerError(UserError, RuntimeError):
-    """A trainer did or yielded something that cannot be used; `place` is its file and line.
-
-    The part `public` of the message may be shown for any trial; values in `got` may depend on private records.
-    """
-
-    place = ""
-
-    def __init__(self, public: str, got: str = "") -> None:
-        super().__init__(f"{public}, got {got}" if got else public)
-        self.public, self.got = public, got
-
-
-class TrainerFailed(RuntimeError):
-    """A trainer raised an exception; `place` is the last line of its file in the traceback."""
-
-    place = ""
 
 
 @dataclass(frozen=True)
@@ -225,7 +209,7 @@ class Contributions:
         if self._batch is None:
             raise TrainerError("release: once for each batch, got it without one")
         n, d = len(self._batch[0]), mean.shape[1]
-        _check_rows(rows, n, d, "release")
+        check_rows(rows, n, d, "release")
         if not self._is_separate or self._computed is None or not _same_bits(rows, self._computed):
             self.rounded_rows = True
         self._computed = None  # a batch's rows are no rows of the next
@@ -244,66 +228,9 @@ class Contributions:
         self.n_released = 0
 
 
-def filled(size: int, *parts: torch.Tensor) -> list[torch.Tensor]:
-    """Return the parts of at most `size` records, in new memory, with zeros for records that are missing."""
-    # `cat` takes new memory, also for a full chunk: kernels may depend on how memory is aligned.
-    return [torch.cat([part, part.new_zeros(size - len(part), *part.shape[1:])]) for part in parts]
-
-
-def in_chunks(function: RowsFunction, size: int, d: int, records: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """Return the rows [n, d] of records, computed `size` at a time; zeros fill the last chunk."""
-    kept = torch.empty(len(records), d, device=records.device)  # the function may write all rows to the same memory
-    for begin in range(0, len(records), size):
-        parts = [part[begin:begin + size] for part in (records, labels)]
-        rows = function(*filled(size, *parts))
-        _check_rows(rows, size, d, "rows")
-        kept[begin:begin + size] = rows[:len(parts[0])]
-    return kept
-
-
-def rows_are_separate(function: RowsFunction, size: int, d: int, records: torch.Tensor, labels: torch.Tensor) -> bool:
-    """Whether rows of 1.5 chunks of test records keep their bits if neighbours are permuted, missing or replaced."""
-    half, indices = size // 2, torch.arange(size, device=records.device)
-    with_others = torch.cat([indices[:half], indices[half:] + half])
-
-    def bits(indices: torch.Tensor) -> list[bytes]:  # digests, as rows may be long
-        rows = in_chunks(function, size, d, records[indices], labels[indices]).detach().cpu().numpy()
-        return [hashlib.blake2b(row.tobytes()).digest() for row in rows]
-
-    expected = bits(indices)
-    return (bits(indices.flip(0))[::-1] == expected and bits(indices[:half]) == expected[:half]
-            and bits(with_others)[:half] == expected[:half])
-
-
 def _same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
     is_alike = one.dtype == other.dtype and one.shape == other.shape
     return is_alike and torch.equal(*(x.detach().contiguous().view(torch.uint8) for x in (one, other)))
-
-
-def _check_rows(rows: Any, n: int, d: int, what: str) -> None:
-    """Refuse what are no rows [n, d] of floating-point numbers; `what` names it in the message."""
-    if not isinstance(rows, torch.Tensor) or not rows.is_floating_point() or rows.shape != (n, d):
-        got = f"{rows.dtype} {list(rows.shape)}" if isinstance(rows, torch.Tensor) else f"a {type(rows).__name__}"
-        raise TrainerError(f"{what}: must be floating point [n, {d}], a row for each of the batch's n records",
-                           f"{got} for {n} records")
-
-
-def has_batch_statistics(module: torch.nn.Module) -> bool:
-    """Whether a layer keeps or takes statistics of whole batches of private records."""
-    return isinstance(module, _BatchNorm) or (isinstance(module, _NormBase) and module.track_running_stats)
-
-
-def array_of(value: Any) -> np.ndarray:
-    """Return a tensor as a dense array, types such as bfloat16 as float32; a `TypeError` if no file can hold it."""
-    if not isinstance(value, torch.Tensor) or value.is_meta or value.is_quantized or value.is_nested:
-        raise TypeError(type(value).__name__)
-    dense = value.detach().to_dense().cpu()
-    if dense.is_floating_point() and dense.element_size() <= 2 and dense.dtype != torch.float16:  # NumPy lacks it
-        dense = dense.float()
-    array = dense.numpy()
-    if not array.dtype.name.startswith(STORABLE):
-        raise TypeError(array.dtype.name)
-    return array
 
 
 def packed_state(value: Any, tensors: dict[str, torch.Tensor]) -> Any:

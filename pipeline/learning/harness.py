@@ -17,23 +17,11 @@ import numpy as np
 import torch
 
 from pipeline.accounting.certified import with_noise
-from pipeline.learning.canary_scores import CanaryScores
+from pipeline.learning.canaries import CanaryScores
 from pipeline.learning.data.dataset import Dataset
 from pipeline.learning.data.sampling import ABSENT
-from pipeline.learning.evaluation import EVALUATION_BATCH
-from pipeline.learning.global_state import GlobalRandomness
-from pipeline.learning.handed import (
-    ROWS_AT_ONCE,
-    Contributions,
-    Epoch,
-    TrainerError,
-    TrainerFailed,
-    TrialContext,
-    array_of,
-    has_batch_statistics,
-    packed_state,
-    unpacked_state,
-)
+from pipeline.learning.handed import ROWS_AT_ONCE, Contributions, Epoch, TrialContext, packed_state, unpacked_state
+from pipeline.learning.own_code import GlobalRandomness, TrainerError, TrainerFailed, array_of, has_batch_statistics
 from pipeline.learning.randomness import Noise
 from pipeline.learning.run import Run
 from pipeline.trials.packs import Pack
@@ -41,7 +29,6 @@ from pipeline.trials.trainer import check_packages
 
 LOGIT_TOLERANCE = 1e-3  # largest change of a logit with its batch, relative to the largest logit: allows for rounding
 N_COMPARED = 16  # test records with compared logits
-N_TRIED = 3 * ROWS_AT_ONCE // 2  # test records on which a function of rows is tried: a chunk, and half of another
 
 
 class Harness(Run):
@@ -60,8 +47,9 @@ class Harness(Run):
         self.randomness = GlobalRandomness(self.config.seed, device)
         self.contributions: Contributions | None = None
         if self.trainer.parameters:
-            self.contributions = Contributions(self.config, self.records[0], self._fetch, self._test_records(N_TRIED),
-                                               self.randomness)
+            inputs, labels = self._tried_records(ROWS_AT_ONCE)
+            self.contributions = Contributions(self.config, self.records[0], self._fetch,
+                                               (inputs.view(-1, *self.shape), labels), self.randomness)
         self.context = TrialContext(self.config, self.contributions)
         self.epochs_generator: GeneratorType[Any, Any, Any] | None = None  # of the trainer, which yields its epochs
         self.yielded: Epoch | None = None
@@ -69,6 +57,8 @@ class Harness(Run):
         if self.canaries:
             self.canary_scores = CanaryScores(self.canaries, data, self.train_inputs, self.test_inputs)
         self.net = self  # `Evaluation` calls `forward`
+        self._line = 0  # of the trainer's file, reached last; 0 if unknown
+        self._update_length = 0  # of the first `release_step`; 0 before it
 
     def _fetch(self, indices: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the records [n, *shape] and labels [n] at these indices, without records of unusable features."""
@@ -76,11 +66,6 @@ class Harness(Run):
             indices = indices[self.train_inputs.usable[indices]]
         labels = self.canaries.labels[0] if self.canaries else self.data.train_y
         return self.train_inputs.batch(indices).view(-1, *self.shape), labels[indices]
-
-    def _test_records(self, n: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return n test records [n, *shape] and their labels [n], from the first on; a small test set is repeated."""
-        indices = torch.arange(n, device=self.device) % len(self.data.test_y)
-        return self.test_inputs.batch(indices).view(-1, *self.shape), self.data.test_y[indices]
 
     def close(self) -> None:
         """End the trainer's generator."""
@@ -99,13 +84,10 @@ class Harness(Run):
         return self.yielded is not None and self.yielded.state is not None
 
     def noise_sources(self) -> list[Noise]:
-        """Return every noise source, always in the same order."""
-        sources = self.contributions.noise_sources() if self.contributions else []
-        if self.evaluation.noise:
-            sources = [*sources, self.evaluation.noise]
-        return sources
+        released = self.contributions.noise_sources() if self.contributions else []
+        return [*released, *self.evaluation.noise_sources()]
 
-    def capture(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    def _state(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
         """Return the last yielded state and the states of all generators; secret noise has none."""
         generators = [[stream, device, generator.get_state()]
                       for (stream, device), generator in self.context.generators.items()]
@@ -113,22 +95,18 @@ class Harness(Run):
         tensors: dict[str, torch.Tensor] = {}
         with self._line_in_errors():
             packed = packed_state(content, tensors)
-        for k, source in enumerate(self.noise_sources()):
-            tensors |= {f"noise_{k}.{name}": value for name, value in source.state().items()}
         if self.canary_scores:
             tensors["canaries"] = torch.from_numpy(self.canary_scores.total)
-        sampler = self.contributions.sampler.state() if self.contributions else []
-        arrays = {name: array_of(value).copy() for name, value in tensors.items()}
-        return arrays, {"epoch": self.epoch, "active": self.active, "sampler": sampler, "trainer": packed}
+        return tensors, {"sampler": self.contributions.sampler.state() if self.contributions else [], "trainer": packed}
 
-    def restore(self, arrays: Mapping[str, np.ndarray], values: Mapping[str, Any]) -> None:
+    def _restore(self, arrays: Mapping[str, np.ndarray], values: Mapping[str, Any]) -> None:
         """Load a checkpoint, before the first epoch of a process that resumes the trial.
 
         The generators are restored later: when the trainer first reads `epochs_left`. Until then it draws initial
         weights and the like, and must draw the same ones as in the first process.
         """
         trainer_state = unpacked_state(values["trainer"], arrays)
-        self.context.state = trainer_state["state"]
+        self.context.state, self.context.epochs_done = trainer_state["state"], self.epoch
 
         def restore_generators() -> None:
             self.randomness.set_global(trainer_state["global"])  # the generators of Python, NumPy and torch
@@ -136,16 +114,10 @@ class Harness(Run):
                 self.context.generator(stream, device).set_state(generator_state)
 
         self.context.restore_generators = restore_generators
-        for k, source in enumerate(self.noise_sources()):
-            prefix = f"noise_{k}."  # as `capture` names the arrays of this noise source
-            source.restore({name.removeprefix(prefix): torch.from_numpy(array)
-                            for name, array in arrays.items() if name.startswith(prefix)})
         if self.canary_scores:
             self.canary_scores.total = arrays["canaries"].copy()
         if self.contributions:
             self.contributions.sampler.restore(values["sampler"])
-        self.epoch = self.context.epochs_done = values["epoch"]
-        self.active = list(values["active"])
 
     def _train_epoch(self) -> Mapping[str, float]:
         """Get the next model from the trainer's generator, check and score it; return its metrics."""
@@ -157,25 +129,21 @@ class Harness(Run):
         self.yielded = yielded if isinstance(yielded, Epoch) else Epoch(yielded)
         self._check_model(self.yielded.model)
         number, n_epochs = self.epoch + 1, self.config.epochs
-        if number > n_epochs / 2:  # later models remember the canaries best
-            self._score_canaries()
+        if self.canary_scores and number > n_epochs / 2:  # later models remember the canaries best
+            logits = self._canary_logits()
+            self._check_finite(logits)  # with canaries, `private_metrics` is plain
+            self.canary_scores.add(logits)
         if self.contributions:
             with self._line_in_errors():
                 self.contributions.end_epoch()
         if self.context.restore_generators:  # still set: reading `trial.epochs_left` removes it
             raise self._error("resumes from a state but never reads `trial.epochs_left`, which restores the generators")
         if number == n_epochs:
-            self._end(self.epochs_generator)
+            if self.contributions:
+                self.contributions.is_finished = True  # no accountant would cover further batches
+            if self._next(self.epochs_generator) is not None:
+                raise self._error(f"yields more than once for each of {n_epochs} epochs; must end after the last")
         return self._public_metrics(self.yielded.metrics)
-
-    def _score_canaries(self) -> None:
-        """Add the last yielded model's logits of the canaries, if there are any, to their scores."""
-        if self.canary_scores is None or self.canaries is None:
-            return
-        chunks = self.canaries.indices.split(EVALUATION_BATCH, dim=1)
-        logits = torch.cat([self.forward(self.train_inputs.batch(indices))[1] for indices in chunks], dim=1)
-        self._check_finite(logits)  # with canaries, `private_metrics` is plain
-        self.canary_scores.add(logits)
 
     def _start_trainer(self) -> GeneratorType[Any, Any, Any]:
         """Return the trainer's generator before its first step; a certified trainer gets no records here."""
@@ -192,13 +160,6 @@ class Harness(Run):
         if self.yielded is None:
             raise RuntimeError(f"trainer '{self.trainer.name}' has not yielded anything yet")
         return self.yielded
-
-    def _end(self, generator: GeneratorType[Any, Any, Any]) -> None:
-        """Let the trainer's generator end. It gets no further batches, as no accountant would cover them."""
-        if self.contributions:
-            self.contributions.is_finished = True
-        if self._next(generator) is not None:
-            raise self._error(f"yields more than once for each of {self.config.epochs} epochs; must end after the last")
 
     def _next(self, generator: GeneratorType[Any, Any, Any]) -> Any:
         """Return the next value that the trainer's generator yields; None at its end."""
@@ -238,9 +199,6 @@ class Harness(Run):
         self._update_length = len(update)
         return update.detach()
 
-    _line = 0  # of the trainer's file, reached last; 0 if unknown
-    _update_length = 0
-
     def _error(self, text: str, got: str = "") -> TrainerError:
         """Return an error about the trainer, with its name and the place in its file; `got` may be private."""
         line = self._line or self.trainer.works.__code__.co_firstlineno
@@ -269,20 +227,15 @@ class Harness(Run):
         """Check that the model that the trainer just yielded is a finite function of one record at a time."""
         if not callable(model):
             raise self._error("yields no model, which maps records to logits", f"a {type(model).__name__}")
-        if isinstance(model, torch.nn.Module):
-            self._check_normalisation(model)
+        for name, layer in model.named_modules() if isinstance(model, torch.nn.Module) else ():
+            if has_batch_statistics(layer):  # no noise protects them
+                raise self._error(f"yields a module whose layer '{name}' ({type(layer).__name__}) has statistics of "
+                                  "whole batches of private records; use GroupNorm or LayerNorm")
         self._check_records_are_separate()
         parameters = dict(self._module.named_parameters()) if self._module else {}
         for name, values in self._weights(0).items():  # a buffer may be infinite, as causal masks are
             if name in parameters and not np.isfinite(values).all():
                 raise self._error(f"yields nan: parameter '{name}' is not finite")
-
-    def _check_normalisation(self, model: torch.nn.Module) -> None:
-        """Refuse layers that keep statistics of whole batches, such as batch normalisation: no noise protects them."""
-        for name, module in model.named_modules():
-            if has_batch_statistics(module):
-                raise self._error(f"yields a module whose layer '{name}' ({type(module).__name__}) has statistics of "
-                                  "whole batches of private records; use GroupNorm or LayerNorm")
 
     def _check_records_are_separate(self) -> None:
         """Refuse a model with logits that depend on the other records of the batch, measured on a few test records.

@@ -11,11 +11,11 @@ from pipeline.learning.data.dataset import Dataset
 from pipeline.learning.data.features import compute
 from pipeline.learning.data.inputs import Inputs
 from pipeline.learning.evaluation import EVALUATION_BATCH, Net
-from pipeline.learning.integers.inputs import IntegerInputs
-from pipeline.learning.integers.network import IntegerNetwork
-from pipeline.learning.modules import ModuleNet, initial_module
-from pipeline.learning.network.network import Network, make_network
+from pipeline.learning.modules import ModuleNet
+from pipeline.learning.own_network import initial_module
+from pipeline.learning.training import FloatingPoint
 from pipeline.trials.config import ConfigError, TrialConfig
+from pipeline.trials.packs import Pack
 
 
 def check_known_network(config: TrialConfig) -> None:
@@ -40,14 +40,12 @@ class TrainedModel(torch.nn.Module):
     def __init__(self, config: TrialConfig, weights: Mapping[str, np.ndarray]) -> None:
         super().__init__()
         self.config = config
-        self._network = _network(config, torch.device("cpu"))
+        self._network = _arithmetic(config, torch.device("cpu")).network()
         expected = {}
         for number, shape in enumerate(config.layers, start=1):
             expected[f"layer_{number}.weight"] = tuple(shape.weight_shape)
             expected[f"layer_{number}.bias"] = tuple(shape.weight_shape[:1])
-        shapes = {name: tuple(array.shape) for name, array in weights.items()}
-        if shapes != expected:
-            raise ConfigError(f"weights: must be {expected}, got {shapes}")
+        _check_shapes(weights, expected)
         for number in range(1, len(config.layers) + 1):
             layer = torch.nn.Module()
             for part in ("weight", "bias"):
@@ -68,7 +66,7 @@ class TrainedModel(torch.nn.Module):
     def _current_network(self, device: torch.device) -> Net:
         """Return the network on a device, with the module's present weights."""
         if self._network.parameters.flat.device != device:
-            self._network = _network(self.config, device)
+            self._network = _arithmetic(self.config, device).network()
         net = self._network
         # The module's weights may have changed since the last call: copy them into a network of one trial.
         net.parameters = net.blank_parameters(1, device)
@@ -93,8 +91,7 @@ class TrainedModel(torch.nn.Module):
         data = Dataset(spec, flat, no_labels, flat, no_labels)
         if not config.parts.features.raw:
             (flat,) = compute([flat], data, config)
-        inputs = IntegerInputs if config.exact else Inputs
-        return inputs(flat, config, data)
+        return _arithmetic(config, flat.device).inputs(flat, config, data)
 
 
 class TrainedModule(TrainedModel):
@@ -103,16 +100,18 @@ class TrainedModule(TrainedModel):
     def __init__(self, config: TrialConfig, weights: Mapping[str, np.ndarray]) -> None:
         torch.nn.Module.__init__(self)
         self.config, self.network = config, initial_module(config)
-        shapes = {name: tuple(array.shape) for name, array in weights.items()}
-        expected = {name: tuple(value.shape) for name, value in self.network.state_dict().items()}
-        if shapes != expected:
-            raise ConfigError(f"weights: must be {expected}, got {shapes}")
+        _check_shapes(weights, {name: tuple(value.shape) for name, value in self.network.state_dict().items()})
         self.network.load_state_dict({name: torch.from_numpy(np.array(array)) for name, array in weights.items()})
 
     def _current_network(self, device: torch.device) -> Net:
         return ModuleNet(self.config, self.network)
 
 
-def _network(config: TrialConfig, device: torch.device) -> Network:
-    """Make the network in the trial's arithmetic."""
-    return (IntegerNetwork if config.exact else make_network)(config, [config.seed], device)
+def _check_shapes(weights: Mapping[str, np.ndarray], expected: Mapping[str, tuple[int, ...]]) -> None:
+    shapes = {name: tuple(array.shape) for name, array in weights.items()}
+    if shapes != expected:
+        raise ConfigError(f"weights: must be {expected}, got {shapes}")
+
+
+def _arithmetic(config: TrialConfig, device: torch.device) -> FloatingPoint:
+    return config.parts.arithmetic.load()(Pack((config,)), device)

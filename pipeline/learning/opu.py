@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import warnings
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -51,3 +52,17 @@ def open_host_opu(n_components: int) -> Any:
     """Return the host's opened OPU of lightonml, with `fit1d`, `transform`, `linear_transform` and `close`."""
     check_opu()
     return import_lightonml().OPU(n_components=n_components, open_at_init=True, disable_pbar=True)
+
+
+def open_fitted(n_features: int, n_components: int, open_opu: Callable[[int], Any] | None = None) -> Any:
+    """Return an OPU that is opened, by default the host's, and set to inputs of `n_features` bits.
+
+    `open_opu` opens one of n_components. It is closed again if setting it fails: only one process can hold it.
+    """
+    opu = (open_opu or open_host_opu)(n_components)
+    try:
+        opu.fit1d(n_features=n_features)
+    except BaseException:
+        opu.close()
+        raise
+    return opu

@@ -18,10 +18,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import torch
 
-from pipeline.trials.streams import STREAMS, integer_seed, sequence
-
-__all__ = ["STREAMS", "GaussianNoise", "Noise", "RoundedNoise", "StepGenerators", "integer_seed", "numpy_generator",
-           "secret_integers", "torch_generator"]
+from pipeline.trials.streams import sequence
 
 
 def numpy_generator(seed: int, stream: str) -> np.random.Generator:

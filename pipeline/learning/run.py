@@ -7,8 +7,8 @@ import dataclasses
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from typing import Any, Protocol, overload
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,72 +21,26 @@ from pipeline.learning.data.dataset import Dataset
 from pipeline.learning.data.features import features
 from pipeline.learning.data.inputs import Inputs
 from pipeline.learning.data.sampling import split
-from pipeline.learning.evaluation import Evaluation, Net, worst_class
+from pipeline.learning.evaluation import EVALUATION_BATCH, Evaluation, Net, worst_class
+from pipeline.learning.own_code import array_of
+from pipeline.learning.randomness import Noise
 from pipeline.trials.camera import camera_of
-from pipeline.trials.config import TrialConfig
 from pipeline.trials.disclosure import check_metrics
 from pipeline.trials.packs import Pack
 from pipeline.trials.part import load
-from pipeline.trials.records import DESCRIPTION, ClassAccuracy, Draw, EpochRecord, Outcome
+from pipeline.trials.records import DESCRIPTION, ClassAccuracy, EpochRecord, Outcome
 
 
-class Keeper(Protocol):
-    """Hooks between the epochs of a training; `sweep.worker` uses them for checkpoints."""
-
-    def resume(self, training: Run) -> Iterable[list[EpochRecord] | Draw]:
-        """Restore a new training from a checkpoint; yield the epochs to report again, in case they were lost.
-
-        Or yield a `Draw`, which the reader permits by asking for the next item.
-        """
-
-    def keep(self, training: Run, records: list[EpochRecord]) -> Iterable[list[EpochRecord]]:
-        """Keep an epoch's records; yield the epochs that may be reported now."""
-
-    def end(self) -> None:
-        """Note that the reader has received all records."""
-
-
-class _KeepsNothing:
-    """The `Keeper` without checkpoints: reports every epoch at once."""
-
-    def resume(self, training: Run) -> Iterable[list[EpochRecord] | Draw]:
-        return ()
-
-    def keep(self, training: Run, records: list[EpochRecord]) -> Iterable[list[EpochRecord]]:
-        return [records]
-
-    def end(self) -> None:
-        pass
-
-
-@overload
-def train(pack: Pack, data: Dataset, device: torch.device | str = "cpu", keeper: None = None,
-          rungs: Collection[int] = ()) -> Iterator[list[EpochRecord]]: ...
-
-
-@overload
-def train(pack: Pack, data: Dataset, device: torch.device | str, keeper: Keeper,
-          rungs: Collection[int] = ()) -> Iterator[list[EpochRecord] | Draw]: ...
-
-
-def train(pack: Pack, data: Dataset, device: torch.device | str = "cpu", keeper: Keeper | None = None,
-          rungs: Collection[int] = ()) -> Iterator[list[EpochRecord]] | Iterator[list[EpochRecord] | Draw]:
+def train(pack: Pack, data: Dataset, device: torch.device | str = "cpu",
+          rungs: Collection[int] = ()) -> Iterator[list[EpochRecord]]:
     """Train every trial of a pack; yield the records of each epoch, one for each trial that was active at its start.
 
     A trial's last record has its outcome. A trial with weights that are not finite ends as `diverged`; the others
     continue. On `rungs`, epochs after which a trial may be stopped, records hold the outcome that it would then have.
-    With a `keeper`, which writes checkpoints and resumes from them, first come the epochs that it reports again, or a
-    `Draw` of new secret noise, which asking for the next item permits.
     """
-    keeper = keeper or _KeepsNothing()
-    training = prepare(pack, data, torch.device(device), rungs)
-    try:
-        yield from keeper.resume(training)
+    with contextlib.closing(prepare(pack, data, torch.device(device), rungs)) as training:
         while not training.ended:
-            yield from keeper.keep(training, training.run_epoch())
-        keeper.end()
-    finally:
-        training.close()
+            yield training.run_epoch()
 
 
 def prepare(pack: Pack, data: Dataset, device: torch.device, rungs: Collection[int] = ()) -> Any:
@@ -131,12 +85,35 @@ class Run(ABC):
         return True
 
     @abstractmethod
-    def capture(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-        """Return the state between two epochs as (arrays, JSON values); copies."""
+    def noise_sources(self) -> list[Noise]:
+        """Return every noise source, always in the same order."""
 
-    @abstractmethod
+    def capture(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        """Return the state between two epochs, as copied arrays and JSON values.
+
+        A restored run gives the same bits as an uninterrupted one, on the same device and with the same pack. Generator
+        states of secure trials are not captured: such trials resume with fresh noise and fresh batches.
+        """
+        tensors, values = self._state()
+        for k, source in enumerate(self.noise_sources()):
+            tensors |= {f"noise_{k}.{name}": value for name, value in source.state().items()}
+        arrays = {name: array_of(value).copy() for name, value in tensors.items()}
+        return arrays, {"epoch": self.epoch, "active": self.active, **values}
+
     def restore(self, arrays: Mapping[str, np.ndarray], values: Mapping[str, Any]) -> None:
         """Restore the state that `capture` returned; this run is new and has the same pack."""
+        for k, source in enumerate(self.noise_sources()):
+            source.restore(tensors_of(arrays, f"noise_{k}"))
+        self.epoch, self.active = values["epoch"], list(values["active"])
+        self._restore(arrays, values)
+
+    @abstractmethod
+    def _state(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+        """Return what `capture` adds to noise sources, `epoch` and `active`: tensors, and JSON values."""
+
+    @abstractmethod
+    def _restore(self, arrays: Mapping[str, np.ndarray], values: Mapping[str, Any]) -> None:
+        """Restore what `_state` returned."""
 
     @abstractmethod
     def close(self) -> None:
@@ -159,44 +136,36 @@ class Run(ABC):
         is_finite = self._finite()  # from the released weights; the loss on private records decides nothing
         is_last, on_rung = self.epoch == self.pack.shared.epochs, self.epoch in self.rungs
         ending = [r for r in self.active if is_last or not is_finite[r]]
-        records: list[EpochRecord] = []
+        followed = self.evaluation.followed
+        parts = [followed] if followed else []
+        if (ending or on_rung) and followed != "test":
+            parts.append("test")
+        records = []
         with self._evaluated():
-            counts = self._counts(with_test=bool(ending) or on_rung)
+            counts = {part: self.evaluation.count(self.net, part) for part in parts}
             accuracies = {part: self.evaluation.accuracy(part, part_counts) for part, part_counts in counts.items()}
             scores = self._canary_scores() if is_last and self.canaries else None
             seconds = (time.perf_counter() - start_time) / len(self.pack.trials)
             for r in self.active:
-                metrics = {"time/epoch_seconds": seconds} | self._metrics(r, trained) | self._followed(r, accuracies)
-                if r not in ending and not on_rung:
-                    records.append(self._record(r, metrics, self.epoch))
+                metrics = {"time/epoch_seconds": seconds} | self._metrics(r, trained)
+                if followed:
+                    metrics[f"{followed}/accuracy"] = accuracies[followed][r]
+                tested = metrics
+                if r in ending or on_rung:
+                    tested = metrics | {"test/accuracy": accuracies["test"][r],
+                                        "test/worst_class_accuracy": worst_class(counts["test"][r])}
+                if r in ending:
+                    outcome = self._outcome(r, "finished" if is_finite[r] else "diverged", counts)
+                    audited = scores[r] if scores is not None and is_finite[r] else None
+                    records.append(self._record(r, tested, outcome, audited))
                     continue
-                tested = metrics | {"test/accuracy": accuracies["test"][r],
-                                    "test/worst_class_accuracy": worst_class(counts["test"][r])}
-                if r not in ending:
-                    if_stopped = self._final_record(r, tested, "stopped", counts)
-                    record = self._record(r, metrics, self.epoch)
-                    records.append(dataclasses.replace(record, if_stopped=if_stopped))
-                elif is_finite[r]:
-                    records.append(self._final_record(r, tested, "finished", counts, scores))
-                else:
-                    records.append(self._final_record(r, tested, "diverged", counts))
+                record = self._record(r, metrics)
+                if on_rung:
+                    if_stopped = self._record(r, tested, self._outcome(r, "stopped", counts))
+                    record = dataclasses.replace(record, if_stopped=if_stopped)
+                records.append(record)
         self.active = [r for r in self.active if r not in ending]
         return records
-
-    def _final_record(self, r: int, metrics: Mapping[str, float], status: str, counts: dict[str, torch.Tensor],
-                      scores: np.ndarray | None = None) -> EpochRecord:
-        """Return the last record of trial r, with its outcome and the epsilon of all planned epochs.
-
-        The decision to end early used released values, so an early end costs as much as all epochs.
-        """
-        return self._record(r, metrics, self.pack.shared.epochs, self._outcome(r, status, counts), scores)
-
-    def _counts(self, with_test: bool) -> dict[str, torch.Tensor]:
-        """Return `Evaluation.count` by part of the data: the followed part, if any, and the test records if asked."""
-        parts = [self.evaluation.followed] if self.evaluation.followed else []
-        if with_test and "test" not in parts:
-            parts.append("test")
-        return {part: self.evaluation.count(self.net, part) for part in parts}
 
     @abstractmethod
     def _train_epoch(self) -> Any:
@@ -225,29 +194,41 @@ class Run(ABC):
     def _evaluated(self) -> contextlib.AbstractContextManager[Any]:
         return contextlib.nullcontext()
 
-    def _followed(self, r: int, accuracies: Mapping[str, list[float]]) -> dict[str, float]:
-        """Return the accuracy of trial r that every epoch reports, by metric name; empty if there is none."""
-        followed = self.evaluation.followed
-        return {f"{followed}/accuracy": accuracies[followed][r]} if followed else {}
+    def _record(self, r: int, measured: Mapping[str, float], outcome: Outcome | None = None,
+                scores: np.ndarray | None = None) -> EpochRecord:  # of trial r's canaries [k], for their audit
+        """Return the record of trial r. With an outcome its epsilons are of all planned epochs, else of those done.
 
-    def _record(self, r: int, measured: Mapping[str, float], n_charged: int, outcome: Outcome | None = None,
-                scores: np.ndarray | None = None) -> EpochRecord:
-        """Return the record of trial r, with epsilons of `n_charged` epochs; canaries are audited by `scores`."""
+        The decision to end early used released values, so an early end costs as much as all epochs.
+        """
         trial, tags = self.pack.trials[r], {}
         if self.epoch == 1:
             device = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else "cpu"
-            tags = {**privacy_tags(trial), **calibrated(trial), **_optical_tags(trial), **self._tags(r),
-                    DESCRIPTION: describe(trial), "device": device}
+            tags = {**privacy_tags(trial), **calibrated(trial), **self._tags(r), DESCRIPTION: describe(trial),
+                    "device": device}
+            if trial.physical:  # noise on one component of a projection
+                tags["optics.effective_sigma"] = repr(camera_of(trial).effective_sigma)
         if trial.secure and self.rounded_rows:
             tags = with_rounded_rows({**privacy_tags(trial), **tags})
-        metrics = dict(measured) | {e.metric_name: e.value for e in account(trial, n_charged)}
+        epsilons = account(trial, trial.epochs if outcome else self.epoch)
+        metrics = dict(measured) | {e.metric_name: e.value for e in epsilons}
         if scores is not None and self.canaries:
-            epsilon, metrics["audit/canary_auc"] = self.canaries.audit(r, scores[r])
+            epsilon, metrics["audit/canary_auc"] = self.canaries.audit(r, scores)
             metrics[epsilon.metric_name] = epsilon.value
         metrics = {name: value for name, value in metrics.items() if math.isfinite(value)}
         if trial.disclosure != "plain":
             check_metrics(metrics)
         return EpochRecord(trial.trial_key, self.epoch, metrics, tags, outcome)
+
+    def _tried_records(self, size: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return inputs [n, n_0] and labels [n] of the first 1.5 chunks of `size` test records, repeated if needed."""
+        places = torch.arange(3 * size // 2, device=self.device) % len(self.data.test_y)
+        return self.test_inputs.batch(places), self.data.test_y[places]
+
+    def _canary_logits(self) -> torch.Tensor:
+        """Return the logits of the canaries of all trials [R, k, classes], of which there must be some."""
+        assert self.canaries
+        chunks = self.canaries.indices.split(EVALUATION_BATCH, dim=1)
+        return torch.cat([self.net.forward(self.train_inputs.batch(chunk))[1] for chunk in chunks], dim=1)
 
     def _outcome(self, r: int, status: str, counts: dict[str, torch.Tensor]) -> Outcome:
         """Return trial r's outcome: status, weights, and accuracies by class, from counts [R, 2, classes] by part."""
@@ -263,8 +244,8 @@ class Run(ABC):
         return Outcome(status, weights, tuple(per_class))
 
 
-def _optical_tags(trial: TrialConfig) -> dict[str, str]:
-    """Return the effective sigma of a physical device: its noise on one component of a projection."""
-    if not trial.physical:
-        return {}
-    return {"optics.effective_sigma": repr(camera_of(trial).effective_sigma)}
+def tensors_of(arrays: Mapping[str, np.ndarray], prefix: str) -> dict[str, torch.Tensor]:
+    """Return the arrays named `<prefix>.<name>` as tensors, by `<name>`."""
+    prefix += "."
+    return {name.removeprefix(prefix): torch.from_numpy(array) for name, array in arrays.items()
+            if name.startswith(prefix)}

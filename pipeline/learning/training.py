@@ -4,25 +4,50 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
 import torch
 
 from pipeline.accounting.certified import with_noise
-from pipeline.learning.alignment import cosines, true_gradient
 from pipeline.learning.data.dataset import Dataset
+from pipeline.learning.data.inputs import Inputs
 from pipeline.learning.data.sampling import ABSENT, BatchSampler
-from pipeline.learning.evaluation import EVALUATION_BATCH
-from pipeline.learning.feedback.algorithms import Feedback
+from pipeline.learning.feedback.algorithms import BackPropagation, Feedback
 from pipeline.learning.feedback.losses import Loss
 from pipeline.learning.mechanisms import make_mechanism
-from pipeline.learning.network.network import Network, make_network, start_output
+from pipeline.learning.mechanisms.base import mean_outer_products
+from pipeline.learning.network.network import Network, Parameters, make_network, start_output
 from pipeline.learning.optimizer import MovingAverage, Optimizer, learning_rate
 from pipeline.learning.randomness import Noise
-from pipeline.learning.run import Run
+from pipeline.learning.run import Run, tensors_of
 from pipeline.trials.packs import Pack
+
+
+class FloatingPoint:
+    """The parts of a training that depend on its arithmetic: here float32, or bfloat16 for factors of products."""
+
+    inputs: type[Inputs] = Inputs
+
+    def __init__(self, pack: Pack, device: torch.device) -> None:
+        self.pack, self.device = pack, device
+
+    def network(self) -> Network:
+        return make_network(self.pack.shared, [trial.seed for trial in self.pack.trials], self.device)
+
+    def loss(self) -> Loss:
+        return self.pack.shared.parts.loss.load()(self.pack.shared)
+
+    def feedback(self, net: Network) -> Feedback:
+        return self.pack.shared.parts.feedback.load()(self.pack, net, self.device)
+
+    def begin(self, training: Training) -> None:
+        """Look at public records before the first epoch."""
+
+    def tags(self, r: int) -> dict[str, str]:
+        """Return tags for the first epoch of trial r: how it is computed."""
+        return {}
 
 
 class Training(Run):
@@ -32,14 +57,16 @@ class Training(Run):
 
     def __init__(self, pack: Pack, data: Dataset, device: torch.device, rungs: Collection[int] = ()) -> None:
         """Build what a step needs; mechanisms get the trials with the noise that a target epsilon requires."""
-        super().__init__(pack, data, device, rungs)
         shared, trials = pack.shared, pack.trials
+        self.arithmetic: FloatingPoint = shared.parts.arithmetic.load()(pack, device)
+        self.inputs = self.arithmetic.inputs  # of which `Run` makes some
+        super().__init__(pack, data, device, rungs)
         seeds = [t.seed for t in trials]
         self.sampler = BatchSampler(shared.sampler, self.records, seeds, shared.batch_size, shared.steps_per_epoch,
                                     device, secure=shared.secure)
-        self.net = self._network(seeds)
-        self.loss = self._loss()
-        self.feedback = self._feedback()
+        self.net = self._network()
+        self.loss = self.arithmetic.loss()
+        self.feedback = self.arithmetic.feedback(self.net)
         start_output(self.net, shared, self.feedback.matrices)
         self.mechanism = make_mechanism(Pack(tuple(with_noise(t) for t in trials)), self.net, device,
                                         self.feedback.matrices)
@@ -51,50 +78,34 @@ class Training(Run):
         self.untrained_losses = self._canary_losses()
         self._measured = 0  # batches on which alignment was measured
 
-    def _network(self, seeds: Sequence[int]) -> Network:
-        return make_network(self.pack.shared, seeds, self.device)
-
-    def _loss(self) -> Loss:
-        return self.pack.shared.parts.loss.load()(self.pack.shared)
-
-    def _feedback(self) -> Feedback:
-        return self.pack.shared.parts.feedback.load()(self.pack, self.net, self.device)
+    def _network(self) -> Network:
+        return self.arithmetic.network()
 
     def noise_sources(self) -> list[Noise]:
-        """Return every noise source, always in the same order."""
-        evaluation_noise = [self.evaluation.noise] if self.evaluation.noise else []
-        return [*self.mechanism.noise_sources(), *evaluation_noise, *self.feedback.noise_sources()]
+        return [*self.mechanism.noise_sources(), *self.evaluation.noise_sources(), *self.feedback.noise_sources()]
 
     def close(self) -> None:
         self.feedback.close()
 
-    def capture(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-        """Return the state between two epochs, as copied arrays and JSON values.
-
-        The rest follows from the trials: split, initial weights, feedback matrices, canaries. A restored training gives
-        the same bits as an uninterrupted one, on the same device and with the same pack. Generator states of secure
-        trials are not captured: such trials resume with fresh noise and fresh batches.
-        """
+    def _state(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+        """Return what does not follow from the trials, as split, initial weights, feedback matrices and canaries do."""
         tensors = {"weights": self.net.parameters.flat}
         tensors |= {f"optimizer.{name}": value for name, value in self.optimizer.state.items()}
-        values = {"epoch": self.epoch, "active": self.active, "sampler": self.sampler.state()}
+        values: dict[str, Any] = {"sampler": self.sampler.state()}
         if self.average:
             tensors["average"], values["average_steps"] = self.average.mean, self.average.steps
-        for k, source in enumerate(self.noise_sources()):
-            tensors |= {f"noise_{k}.{name}": value for name, value in source.state().items()}
-        return {name: value.detach().cpu().numpy().copy() for name, value in tensors.items()}, values
+        return tensors, values
 
-    def restore(self, arrays: Mapping[str, np.ndarray], values: Mapping[str, Any]) -> None:
-        tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
-        self.net.parameters.flat.copy_(tensors["weights"])
-        self.optimizer.restore(_named(tensors, "optimizer"))
+    def _restore(self, arrays: Mapping[str, np.ndarray], values: Mapping[str, Any]) -> None:
+        self.net.parameters.flat.copy_(torch.from_numpy(arrays["weights"]))
+        self.optimizer.restore(tensors_of(arrays, "optimizer"))
         self.sampler.restore(values["sampler"])
         if self.average:
-            self.average.mean.copy_(tensors["average"])
+            self.average.mean.copy_(torch.from_numpy(arrays["average"]))
             self.average.steps = values["average_steps"]
-        for k, source in enumerate(self.noise_sources()):
-            source.restore(_named(tensors, f"noise_{k}"))
-        self.epoch, self.active = values["epoch"], list(values["active"])
+
+    def _tags(self, r: int) -> dict[str, str]:
+        return self.arithmetic.tags(r)
 
     def _evaluated(self) -> contextlib.AbstractContextManager[Any]:
         return self.average.applied() if self.average else contextlib.nullcontext()
@@ -110,6 +121,8 @@ class Training(Run):
     def _train_epoch(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Return mean training loss [R] and mean alignment [R, L] on the CPU; alignment is nan if not measured."""
         shared = self.pack.shared
+        if self.epoch == 0:
+            self.arithmetic.begin(self)
         self._measured = self.epoch * shared.alignment_batches
         batches = self.sampler.epoch()
         n_measured = min(shared.alignment_batches, len(batches))
@@ -150,10 +163,14 @@ class Training(Run):
         if measure_alignment and not on_test_records:
             true_gradient(self.net, error, activations, self.gradient)
         self.mechanism.update(self.deltas(error, activations, present), activations, self.update)
+        return loss, self._take_step(measure_alignment)
+
+    def _take_step(self, measure_alignment: bool) -> torch.Tensor | None:
+        """Move the weights by `update`; return its alignment with `gradient` [R, L], if measured."""
         self.optimizer.step()
         if self.average:
             self.average.update()
-        return loss, cosines(self.update, self.gradient) if measure_alignment else None
+        return cosines(self.update, self.gradient) if measure_alignment else None
 
     def _gradient_on_test_records(self) -> None:
         """Write the true gradient on the next m test records; it is public, like the test set and the iterate."""
@@ -181,9 +198,7 @@ class Training(Run):
         """Return the losses of the canaries' wrong labels at the current weights [R, k]; k = 0 without canaries."""
         if not self.canaries:
             return torch.empty(len(self.pack.trials), 0)
-        logits = [self.net.forward(self.train_inputs.batch(chunk))[1]
-                  for chunk in self.canaries.indices.split(EVALUATION_BATCH, dim=1)]
-        return self.canaries.losses(torch.cat(logits, dim=1))
+        return self.canaries.losses(self._canary_logits())
 
     def _canary_scores(self) -> np.ndarray:
         """Return how much training lowered the loss of each canary's wrong label [R, k]; higher for members."""
@@ -202,7 +217,19 @@ class Training(Run):
         return weights
 
 
-def _named(tensors: Mapping[str, torch.Tensor], prefix: str) -> dict[str, torch.Tensor]:
-    """Return the tensors named `<prefix>.<name>`, by `<name>`."""
-    prefix += "."
-    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+def true_gradient(net: Network, error: torch.Tensor, activations: list[torch.Tensor], out: Parameters) -> None:
+    """Write the gradient of the batch's mean loss to `out`: back-propagation without clipping or noise."""
+    bp = BackPropagation()
+    deltas = bp.deltas(bp.signals(error), net, activations, net.derivative)
+    mean_outer_products(net, deltas, activations, error.shape[1], out)
+
+
+def cosines(update: Parameters, gradient: Parameters) -> torch.Tensor:
+    """Return the cosine between update and gradient per layer [R, L], over weights and biases; nan if one is zero."""
+    layers = zip(update.layers, gradient.layers, strict=True)
+    return torch.stack([_dot(u, g) / (_dot(u, u) * _dot(g, g)).sqrt() for u, g in layers], dim=1)
+
+
+def _dot(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """Return row-wise dot products [R, n], [R, n] -> [R], one at a time: a row's bits must not depend on R."""
+    return torch.stack([torch.dot(x, y) for x, y in zip(a, b, strict=True)])

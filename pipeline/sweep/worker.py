@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import itertools
@@ -84,7 +85,7 @@ def prepare_elsewhere(plugins: Plugins, trials: Sequence[TrialConfig], data_fold
 def train_pack(pack: Pack, *, device: str, threads: int, data_folder: Path | None, checkpoints: Checkpoints,
                stop: Halving | None = None, digests: Mapping[str, str] = MappingProxyType({})
                ) -> Iterator[list[EpochRecord] | Draw]:
-    """Train a pack with `pipeline.learning.run.train` on its data set, with checkpoints: the default trainer.
+    """Train a pack on its data set, with checkpoints: the default trainer.
 
     It yields the records of one epoch. If the pack had a checkpoint, one epoch's records have a tag `checkpoint` that
     tells whether it was used. A secure pack first yields a `Draw`: the caller charges it before asking for more. A node
@@ -92,19 +93,24 @@ def train_pack(pack: Pack, *, device: str, threads: int, data_folder: Path | Non
     """
     import torch  # imported here: the driver needs no torch
 
+    from pipeline.learning import run
     from pipeline.learning.data.features import check_file
-    from pipeline.learning.run import train
 
     torch.set_num_threads(threads)
     if pack.shared.feature_name:
         check_file(pack.shared, digests)
     data = _dataset(pack.shared.dataset, data_folder, device)
     rungs = stop.rungs(pack.shared.epochs) if stop and len(pack.trials) == 1 else ()  # a pack ends as a whole
-    return train(pack, data, device, CheckpointKeeper(pack, device, checkpoints), rungs)
+    keeper = CheckpointKeeper(pack, device, checkpoints)
+    with contextlib.closing(run.prepare(pack, data, torch.device(device), rungs)) as training:
+        yield from keeper.resume(training)
+        while not training.ended:
+            yield from keeper.keep(training, training.run_epoch())
+        keeper.end()
 
 
 class CheckpointKeeper:
-    """The `pipeline.learning.run.Keeper` of sweeps: resumes from the pack's checkpoint, and saves new ones.
+    """Resumes a pack's training from its checkpoint, and saves new ones between its epochs.
 
     Records from before the checkpoint are sent again, in case they were lost on the way. Records of secure trials are
     held back until a checkpoint contains them, the last ones until a checkpoint contains the end. A lost epoch cannot
@@ -162,7 +168,7 @@ class CheckpointKeeper:
         return released
 
     def end(self) -> None:
-        """Remove the pack's checkpoint: it is no longer needed."""
+        """Remove the pack's checkpoint, once the reader has received all records."""
         self._checkpoints.remove(self._pack)
 
     def _save(self, training: Run) -> bool:

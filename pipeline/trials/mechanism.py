@@ -94,7 +94,7 @@ class NoMechanism(Mechanism):
     """The plain mean over the batch."""
 
     private = False
-    works = "pipeline.learning.mechanisms.none:NoMechanism"
+    works = "pipeline.learning.mechanisms.base:NoMechanism"
 
     @classmethod
     def noise_setting(cls, fields: Mapping[str, Any]) -> str:

@@ -1,6 +1,6 @@
 """Networks: fully connected layers, with or without convolutions before them, or a module of the user.
 
-The blocks of feedback in a user's module are its children. `pipeline.learning.modules` computes with them, and is
+The blocks of feedback in a user's module are its children. `pipeline.learning.own_network` builds it, and is
 imported only when a trial has one.
 """
 
@@ -28,7 +28,7 @@ class Network(Part):
 
     convolutional: ClassVar[bool] = False  # whether layers share weights over positions
     own: ClassVar[bool] = False  # whether it is a user's module
-    runs: ClassVar[str] = ""  # `module:attribute` of the `pipeline.learning.run.Run` that trains it; by arithmetic
+    runs: ClassVar[str] = "pipeline.learning.training:Training"  # `module:attribute` of the `Run` that trains it
     hidden: tuple[int, ...] = setting((512, 512), "widths of the hidden fully connected layers")
     activation: str = setting("tanh", "activation phi of the hidden fully connected layers", choices=ACTIVATIONS)
     input_norm: float = setting(
@@ -137,7 +137,7 @@ class Own(Part):
 
     def layers(self, shape: tuple[int, ...], n_classes: int) -> tuple[LayerShape, ...]:
         """Return the shapes of the module's blocks for features of this shape; the module is built for it."""
-        blocks: tuple[LayerShape, ...] = load("pipeline.learning.modules:described")(self, shape, n_classes).blocks
+        blocks: tuple[LayerShape, ...] = load("pipeline.learning.own_network:described")(self, shape, n_classes).blocks
         return blocks
 
     def check(self, trial: Trial) -> None:
@@ -157,7 +157,7 @@ class Own(Part):
                "error is projected", f"{n_blocks} in '{self.name}' with algorithm '{trial.algorithm}'", "use 'bp'")
         refuse(feedback.convolutional and self.shared_blocks > n_blocks - 2, "shared_blocks", "must leave a block for "
                f"feedback and the output block, of {n_blocks} in all", self.shared_blocks)
-        load("pipeline.learning.modules:check_trainable")(trial)
+        load("pipeline.learning.own_network:check_trainable")(trial)
 
 
 def network(name: str, *, version: int, settings: Mapping[str, Field[Any] | None] | None = None,

@@ -59,7 +59,7 @@ class Shuffled(Sampler):
 
     counted = full = True
     amplified = False
-    works = "pipeline.learning.data.sampling:SHUFFLED"
+    works = "pipeline.learning.data.sampling:shuffled"
     accountants = ("gdp",)
     part_in_step = "a record takes part once per epoch, no amplification"
 
@@ -73,7 +73,7 @@ class WithoutReplacement(Sampler):
     """Every step draws m distinct records afresh: a record takes part in each step with rate m/N."""
 
     counted = full = True
-    works = "pipeline.learning.data.sampling:WITHOUT_REPLACEMENT"
+    works = "pipeline.learning.data.sampling:without_replacement"
     accountants = ("pld", "rdp/improved", "rdp/classic")
     losses = "pipeline.accounting.curves:without_replacement_losses"
     rate_names = ("N", "m")
@@ -91,7 +91,7 @@ class Poisson(Sampler):
 
     relation, independent = "add/remove", True
     min_noise = 0.1  # least noise of a privacy-loss distribution
-    works = "pipeline.learning.data.sampling:POISSON"
+    works = "pipeline.learning.data.sampling:poisson"
     accountants = ("pld",)
     losses = "pipeline.accounting.curves:poisson_losses"
     rate_names = ("sampling_rate",)

@@ -70,8 +70,7 @@ class BuiltIn(Trainer):
     built_in = True
 
     def run(self, trial: Trial) -> str:
-        """Return that of a user's network, else of the arithmetic."""
-        return trial.parts.network.runs or trial.parts.arithmetic.works
+        return trial.parts.network.runs
 
     def layers(self, trial: Trial) -> tuple[LayerShape, ...]:
         return trial.parts.network.layers(trial.parts.features.shape(trial), trial.parts.data.spec.n_classes)
@@ -211,7 +210,7 @@ def trainer(name: str, *, version: int, event: Callable[[Any], Any] | None = Non
     """Register a generator function as a trainer: `trainer: <name>` is accepted from then on (docs/trainers.md).
 
     A stated one is called as `train(trial, records, labels, device)`, a certified one as `train(trial, device)`;
-    `trial` is a `pipeline.learning.harness.TrialContext`. Both yield after each of `trial.epochs` epochs.
+    `trial` is a `pipeline.learning.handed.TrialContext`. Both yield after each of `trial.epochs` epochs.
 
     Args:
         version: from 1; part of its trials' identity. Raise it when results change.

@@ -7,6 +7,7 @@ import re
 import pytest
 import torch
 from flat import train
+from mlp import Mlp
 
 from pipeline.accounting import account, privacy_tags
 from pipeline.accounting.certified import certified_epsilons, event_of, with_noise, without_amplification
@@ -14,7 +15,6 @@ from pipeline.auditing.release import audit_release
 from pipeline.auditing.row_space import row_space_audit
 from pipeline.learning.data.dataset import load
 from pipeline.learning.mechanisms import make_mechanism
-from pipeline.learning.network.network import Mlp
 from pipeline.learning.training import Training
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.packs import Pack

@@ -1,5 +1,6 @@
 """The low-order-bit attack finds noise of 31 and of 24 bits, in updates and in weights, and no rounded Gaussian."""
 
+import contextlib
 import dataclasses
 import math
 
@@ -11,7 +12,7 @@ from box_muller import box_muller_31_bits, with_box_muller_noise
 from pipeline.accounting.finite_precision import STEPS_PER_SIGMA
 from pipeline.auditing.low_order_bits import LATTICES, lattice_score, low_order_bit_audit
 from pipeline.learning import rounded_gaussian
-from pipeline.learning.run import prepare
+from pipeline.learning.training import Training
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.packs import Pack
 
@@ -21,11 +22,8 @@ WIDE = TrialConfig(dataset="digits", hidden=(1024, 512), algorithm="dfa", mechan
 
 
 def attacked(config, data, runs, change=lambda training: training):
-    training = change(prepare(Pack((config,)), data, CPU))
-    try:
+    with contextlib.closing(change(Training(Pack((config,)), data, CPU))) as training:  # in any arithmetic
         return low_order_bit_audit(training, runs)
-    finally:
-        training.close()
 
 
 def test_noise_of_31_bits_is_found_with_few_runs_in_updates_and_in_weights(digits):

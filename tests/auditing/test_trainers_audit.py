@@ -22,7 +22,7 @@ from pipeline.auditing.audit import findings
 from pipeline.auditing.release import audit_release
 from pipeline.auditing.step import audit_step
 from pipeline.cli import main
-from pipeline.learning.canary_scores import CanaryScores
+from pipeline.learning.canaries import CanaryScores
 from pipeline.learning.handed import Epoch
 from pipeline.learning.harness import Harness
 from pipeline.tracking.store import Store

@@ -36,13 +36,14 @@ from pathlib import Path
 
 import torch
 from rounds import keep_freed_memory, machine, quotient, take_turns
+from simulated_opu import opened
 from steps import HandWritten, floor, opacus_step, records, training_of, training_step, with_features
 
 from pipeline.accounting import account, curves
 from pipeline.accounting import event as gaussian
 from pipeline.experiment.experiment import load_experiment
 from pipeline.experiment.plan import Grid
-from pipeline.learning.feedback.projection import SimulatedOpuProjector
+from pipeline.learning.feedback.projection import HardwareOpuProjector, SimulatedOpuProjector
 from pipeline.learning.run import train
 from pipeline.sweep.run import run_sweep
 from pipeline.tracking.store import Store
@@ -214,9 +215,9 @@ def accounting_seconds(size: Size) -> Iterator[tuple[str, float]]:
 def projection_ratio(size: Size) -> Iterator[tuple[str, float]]:
     """What it saves to project in torch what lightonml's simulated device would."""
     e = torch.randint(-1, 2, (1, 256, 10), generator=torch.Generator().manual_seed(0)).float()
-    with SimulatedOpuProjector(10, 1024, [1], 1.0) as projector:
-        times = take_turns({"ours": lambda: projector.project(e),
-                            "lightonml": lambda: projector.project_through_lightonml(e)},
+    ours = SimulatedOpuProjector(10, 1024, [1], 1.0)
+    with HardwareOpuProjector(10, 1024, [1], 1.0, open_opu=lambda n: opened(10, n, 1, linear=True)) as lightonml:
+        times = take_turns({"ours": lambda: ours.project(e), "lightonml": lambda: lightonml.project(e)},
                            size.rounds, size.visit_seconds)
     yield "opu_simulated_speedup_over_lightonml", quotient(times, "lightonml", "ours")
 

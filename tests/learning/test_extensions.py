@@ -26,8 +26,8 @@ from pipeline.experiment.plugins import LOADED, load_plugins
 from pipeline.learning.data.dataset import DataError, load, register_dataset
 from pipeline.learning.feedback.algorithms import BackPropagation, register_feedback
 from pipeline.learning.mechanisms import contribution_bound, register_mechanism
+from pipeline.learning.mechanisms.base import NoMechanism
 from pipeline.learning.mechanisms.gaussian import PerExample
-from pipeline.learning.mechanisms.none import NoMechanism
 from pipeline.sweep.checkpoints import CheckpointError, Checkpoints
 from pipeline.tracking.artifacts import TrackedRun, config_of, param_text
 from pipeline.trials import loss, mechanism, sampler
@@ -173,7 +173,7 @@ def test_a_path_has_a_curve_of_its_own():
     (lambda: register_feedback("mine", Mine, settings={"x": setting(1.0, "", high=0)}), "x: must be <= 0, got 1.0"),
     (lambda: register_feedback("mine", Mine, projectors=("lens",)), "projectors: must be some of none, .*, got lens"),
     (lambda: register_feedback("mine", Mine, projectors=()), "projectors: must be some of none, .*, got none"),
-    (lambda: register_mechanism("none", Halved), "mechanism: 'none' is taken by .*mechanisms.none.NoMechanism"),
+    (lambda: register_mechanism("none", Halved), "mechanism: 'none' is taken by .*mechanisms.base.NoMechanism"),
     (lambda: register_mechanism("mine", NoMechanism, guarantee="?"), "guarantee: needs a GaussianMechanism"),
     (lambda: register_mechanism("mine", OwnUpdate, guarantee="?"), "guarantee: .* inherits `update`.*, got OwnUpdate"),
     (lambda: register_mechanism("mine", Halved, settings=("target_epsilon",)), "settings: target_epsilon needs a guar"),

@@ -16,15 +16,17 @@ import pytest
 import torch
 from flat import train
 from safetensors.torch import save_file
+from simulated_opu import opened
 
 from pipeline.accounting import privacy_tags
 from pipeline.experiment.experiment import parse_experiment
+from pipeline.learning import opu as opus
 from pipeline.learning.data import features as maps
 from pipeline.learning.data import optical
 from pipeline.learning.data.dataset import DataError, Dataset, load
 from pipeline.learning.data.dead_leaves import LEAST_SHARE, REFERENCES, dead_leaves
 from pipeline.learning.data.maps import register_features
-from pipeline.learning.opu import OpuUnavailable, import_lightonml, simulated_device
+from pipeline.learning.opu import OpuUnavailable, import_lightonml
 from pipeline.sweep.checkpoints import Checkpoints
 from pipeline.sweep.dry_run import as_lines, estimate_seconds, preview
 from pipeline.sweep.progress import SweepProgress
@@ -45,13 +47,6 @@ PRIVATE = dict(mechanism="per_example", noise_multiplier=0.5)
 
 
 # An OPU.
-
-def opened(n_bits, width, seed=0):
-    """The real OPU class on lightonml's simulated device, with intensities, in place of the optics."""
-    device = simulated_device(n_bits, width, seed, linear=False)
-    return import_lightonml().OPU(n_components=width, opu_device=device, max_n_features=n_bits, disable_pbar=True,
-                                  open_at_init=True)
-
 
 @pytest.mark.parametrize(("thresholds", "scale"), [(1, 255.0), (4, 255.0), (3, 16.0), (15, 16.0)])
 def test_pixels_become_the_bits_of_lightonmls_encoder(thresholds, scale):
@@ -119,7 +114,7 @@ class Held:
 
 def test_a_real_opu_maps_each_record_once_and_is_given_back(cached, monkeypatch):
     devices = []
-    monkeypatch.setattr(optical, "open_host_opu", lambda n: devices.append(Held(opened(192, n, 7))) or devices[-1])
+    monkeypatch.setattr(opus, "open_host_opu", lambda n: devices.append(Held(opened(192, n, 7))) or devices[-1])
     hardware = changed(OPTICAL, optical_device="hardware")
     found = maps.features(cached, hardware)
     expected = maps.features(cached, changed(OPTICAL, optical_seed=7))
@@ -132,7 +127,7 @@ def test_a_real_opu_maps_each_record_once_and_is_given_back(cached, monkeypatch)
 @pytest.mark.parametrize("fail", ["fit1d", "transform"])
 def test_a_real_opu_that_fails_is_given_back_and_the_cache_is_not_blamed(cached, monkeypatch, tmp_path, fail):
     device = Held(opened(192, 48), fail)
-    monkeypatch.setattr(optical, "open_host_opu", lambda n: device)
+    monkeypatch.setattr(opus, "open_host_opu", lambda n: device)
     with pytest.raises(OSError, match=fail):
         maps.features(cached, changed(OPTICAL, optical_device="hardware"))
     assert not device.open and not list(tmp_path.rglob("*.safetensors"))

@@ -6,10 +6,11 @@ import math
 import numpy as np
 import pytest
 import torch
+from mlp import Mlp
 
 from pipeline.learning.feedback.losses import CrossEntropy
 from pipeline.learning.mechanisms import contribution_bound, make_mechanism
-from pipeline.learning.network.network import Mlp, make_network
+from pipeline.learning.network.network import make_network
 from pipeline.learning.training import Training
 from pipeline.trials.config import ConfigError, TrialConfig
 from pipeline.trials.packs import Pack

@@ -8,6 +8,7 @@ import itertools
 import numpy as np
 import pytest
 import torch
+from mlp import Mlp
 from scipy import stats
 
 from pipeline.accounting.curves import gdp_eps
@@ -16,7 +17,6 @@ from pipeline.auditing.two_point import gaussian_log_ratio, two_point_step_audit
 from pipeline.learning.data.dataset import load
 from pipeline.learning.feedback.losses import CrossEntropy
 from pipeline.learning.mechanisms import make_mechanism
-from pipeline.learning.network.network import Mlp
 from pipeline.learning.training import Training
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.packs import Pack

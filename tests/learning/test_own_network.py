@@ -13,8 +13,8 @@ from pipeline.auditing.audit import findings
 from pipeline.cli import main
 from pipeline.experiment.plugins import LOADED, load_plugins
 from pipeline.experiment.preset import recommend
-from pipeline.learning.handed import filled, rows_are_separate
 from pipeline.learning.model import TrainedModule
+from pipeline.learning.own_code import filled, rows_are_separate
 from pipeline.learning.run import prepare
 from pipeline.sweep.trainers import check_trainers
 from pipeline.tracking.reader import Reader
@@ -85,7 +85,7 @@ def sums(training, records, labels):
     mechanism.integers.total = 0.0
     for x, y in zip(records.flatten(1).split(training.size), labels.split(training.size), strict=True):
         x, y, present = filled(training.size, x, y, torch.ones(len(x)))
-        passed, error, _ = training._passed(x, y, present)
+        passed, error, _ = training._passed(training.net.blocks, x, y, present)
         training._add(passed.parts(training._signals(error)), present.bool()[:, None])
     total, mechanism.integers.total = mechanism.integers.total, 0.0
     return total * mechanism.integers.unit * mechanism.integers.scale

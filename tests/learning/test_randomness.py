@@ -6,7 +6,8 @@ import torch
 from scipy import stats
 
 from pipeline.learning.data.sampling import BatchSampler
-from pipeline.learning.randomness import STREAMS, GaussianNoise, integer_seed, torch_generator
+from pipeline.learning.randomness import GaussianNoise, torch_generator
+from pipeline.trials.streams import STREAMS, integer_seed
 
 CPU = torch.device("cpu")
 

@@ -13,7 +13,7 @@ from scipy import stats
 
 from pipeline.learning import rounded_gaussian
 from pipeline.learning.data import sampling
-from pipeline.learning.data.sampling import ABSENT, POISSON, SHUFFLED, BatchSampler
+from pipeline.learning.data.sampling import ABSENT, BatchSampler, poisson, shuffled
 from pipeline.learning.randomness import RoundedNoise, secret_integers
 from pipeline.learning.run import prepare
 from pipeline.trials.config import TrialConfig
@@ -66,20 +66,20 @@ def test_secret_integers_are_never_the_same_and_of_64_fair_bits():
 
 def test_secret_poisson_batches_take_records_independently_and_at_most_at_the_rate(monkeypatch):
     n, m, steps = 50, 7, 4_000
-    drawn = POISSON.secret(n, steps, m)
+    drawn = poisson(None, n, steps, m)
     sizes = (drawn != ABSENT).sum(axis=1)
     assert abs(sizes.mean() - m) < 6 * (m * (1 - m / n) / steps) ** 0.5
     assert sizes.var() == pytest.approx(m * (1 - m / n), rel=0.15)
     rate = 2**64 * m // n
     monkeypatch.setattr(sampling, "secret_integers", lambda n: np.array([rate - 1, rate] * (n // 2), np.uint64))
-    edge = POISSON.secret(n, 1, m)[0]
+    edge = poisson(None, n, 1, m)[0]
     assert edge[edge != ABSENT].tolist() == list(range(0, n, 2)), "below m/N of 2^64, and not at it"
-    assert (POISSON.secret(n, 3, n) == np.arange(n)).all()
+    assert (poisson(None, n, 3, n) == np.arange(n)).all()
     assert all((np.diff(batch[batch != ABSENT]) > 0).all() for batch in drawn), "no place twice, in order"
 
 
 def test_orders_of_the_secret_permutation_are_equally_likely():
-    orders = [tuple(SHUFFLED.secret(3, 1, 3)[0]) for _ in range(3_000)]
+    orders = [tuple(shuffled(None, 3, 1, 3)[0]) for _ in range(3_000)]
     counts = [orders.count(order) for order in itertools.permutations(range(3))]
     assert sum(counts) == 3_000 and stats.chisquare(counts).pvalue > 1e-6
 
@@ -87,7 +87,7 @@ def test_orders_of_the_secret_permutation_are_equally_likely():
 def test_ties_are_drawn_anew(monkeypatch):
     answers = [np.array([1, 5, 5], np.uint64), np.array([2, 9, 4], np.uint64)]
     monkeypatch.setattr(sampling, "secret_integers", lambda n: answers.pop(0))
-    assert SHUFFLED.secret(3, 1, 3).tolist() == [[0, 2, 1]] and not answers
+    assert shuffled(None, 3, 1, 3).tolist() == [[0, 2, 1]] and not answers
 
 
 @EVERY

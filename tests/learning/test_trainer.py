@@ -33,9 +33,9 @@ from pipeline.cli import main
 from pipeline.experiment.experiment import parse_experiment
 from pipeline.experiment.stopping import Selection
 from pipeline.learning.data.dataset import load
-from pipeline.learning.global_state import GlobalRandomness, torch_settings
-from pipeline.learning.handed import TrainerError, TrainerFailed, packed_state, unpacked_state
+from pipeline.learning.handed import packed_state, unpacked_state
 from pipeline.learning.harness import Harness
+from pipeline.learning.own_code import GlobalRandomness, TrainerError, TrainerFailed, torch_settings
 from pipeline.sweep.checkpoints import Checkpoints
 from pipeline.sweep.worker import epochs, one_line, prepare, train_pack
 from pipeline.tracking.reader import Reader
@@ -377,7 +377,8 @@ def test_bits_of_a_row_depend_on_no_neighbour(widths):
         yield
 
     run = secure_run("sized")
-    records, labels = run._test_records(150)
+    inputs, labels = run._tried_records(100)
+    records = inputs.view(150, 1, 8, 8)
     expected = run.context.rows(function, records, labels)
     assert expected.shape == (150, n_parameters)
     torch.testing.assert_close(expected[64:128], function(records[64:128], labels[64:128]))

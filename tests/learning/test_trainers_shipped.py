@@ -19,8 +19,9 @@ from pipeline import train as trained
 from pipeline.accounting.certified import with_noise
 from pipeline.experiment.plugins import LOADED, load_plugins
 from pipeline.learning.data.dataset import load
-from pipeline.learning.handed import TrainerError, TrainerFailed, TrialContext
+from pipeline.learning.handed import TrialContext
 from pipeline.learning.harness import Harness
+from pipeline.learning.own_code import TrainerError, TrainerFailed
 from pipeline.sweep.trainers import check_trainers
 from pipeline.trials.fields import ConfigError
 from pipeline.trials.packs import Pack

@@ -8,7 +8,7 @@ from commands import load
 from pipeline import Experiment, account, run_sweep, train
 from pipeline.experiment.experiment import parse_experiment
 from pipeline.learning.mechanisms import register_mechanism
-from pipeline.learning.mechanisms.none import NoMechanism
+from pipeline.learning.mechanisms.base import NoMechanism
 from pipeline.trials.config import ConfigError, TrialConfig
 
 

@@ -207,18 +207,16 @@ def _read(path: Path) -> dict[str, torch.Tensor] | None:
     """
     if not path.exists():
         return None
+    damage = "its content has another SHA-256 than was written"
     try:
         with safe_open(path, "pt") as file:
             features = {name: file.get_tensor(name) for name in ("train", "test")}
-            expected = (file.metadata() or {}).get("sha256")
+            if (file.metadata() or {}).get("sha256") == _checksum(features):
+                return features
     except SafetensorError as error:
-        print(f"{path.parent}: a file is damaged ({error}); computed anew", file=sys.stderr)
-        return None
-    if expected != _checksum(features):
-        print(f"{path.parent}: a file is damaged (its content has another SHA-256 than was written); computed anew",
-              file=sys.stderr)
-        return None
-    return features
+        damage = str(error)
+    print(f"{path.parent}: a file is damaged ({damage}); computed anew", file=sys.stderr)
+    return None
 
 
 def _checksum(features: dict[str, torch.Tensor]) -> str:

@@ -11,12 +11,11 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import numpy as np
 import torch
 
-from pipeline.learning.opu import open_host_opu, simulated_device
+from pipeline.learning.opu import open_fitted, simulated_device
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.datasets import DatasetSpec
 
@@ -48,40 +47,20 @@ class SimulatedOptics:
         return field[:, :self.width] + field[:, self.width:]
 
 
-class HardwareOptics:
-    """What the camera of an OPU sees, 0..255: |x R|^2 times its exposure, for an R of its own, with its noise.
-
-    `open_opu` opens an OPU of a width, with the methods `fit1d`, `transform` and `close`; by default the host's.
-    """
-
-    def __init__(self, n_bits: int, width: int, open_opu: Callable[[int], Any] | None = None) -> None:
-        """Open the device for records of `n_bits` bits; close it again if this fails."""
-        self.opu = (open_opu or open_host_opu)(width)
-        try:
-            self.opu.fit1d(n_features=n_bits)
-        except BaseException:
-            self.opu.close()
-            raise
-
-    def __call__(self, bits: torch.Tensor) -> torch.Tensor:
-        """Return intensities [n, width], float32, of bits [n, n_bits], on the device of the bits."""
-        intensities = np.asarray(self.opu.transform(bits.cpu().numpy()), dtype=np.float32)
-        return torch.from_numpy(intensities).to(bits.device)
-
-    def close(self) -> None:
-        """Release the device, as only one process can use it."""
-        self.opu.close()
-
-
 @contextlib.contextmanager
 def optical(spec: DatasetSpec, config: TrialConfig, device: torch.device
             ) -> Iterator[Callable[[torch.Tensor], torch.Tensor]]:
     """Yield the map of uint8 records [n, n_features] to float32 [n, optical_width]; a real OPU is held meanwhile."""
     n_bits = config.optical_thresholds * spec.n_features
     with contextlib.ExitStack() as device_lease:
-        optics: HardwareOptics | SimulatedOptics
+        intensities: Callable[[torch.Tensor], torch.Tensor]
         if config.optical_device == "hardware":
-            optics = device_lease.enter_context(contextlib.closing(HardwareOptics(n_bits, config.optical_width)))
+            opu = device_lease.enter_context(contextlib.closing(open_fitted(n_bits, config.optical_width)))
+
+            def intensities(bits: torch.Tensor) -> torch.Tensor:
+                """Return what the camera sees, 0..255: |R x|^2 times its exposure, for an R of its own, with noise."""
+                seen = np.asarray(opu.transform(bits.cpu().numpy()), dtype=np.float32)
+                return torch.from_numpy(seen).to(bits.device)
         else:
-            optics = SimulatedOptics(n_bits, config.optical_width, config.optical_seed, device)
-        yield lambda records: optics(encoded(records, config.optical_thresholds, spec.scale))
+            intensities = SimulatedOptics(n_bits, config.optical_width, config.optical_seed, device)
+        yield lambda records: intensities(encoded(records, config.optical_thresholds, spec.scale))

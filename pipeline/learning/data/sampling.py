@@ -6,22 +6,28 @@
 
 The public numbers of a schedule are the same for all three: rate q = m/N, expected batch m, floor(N/m) steps an epoch.
 
-Secure trials draw from integers of 64 secret bits, one for every place of a record: exactly with
-these laws, and poisson with a rate that is m/N rounded down to 64 bits. Which places a batch takes, and in which order,
-does not depend on what the records are, or whether a place has one.
+Secure trials draw from integers of 64 secret bits, one for every place of a record: exactly with these laws, and
+poisson with a rate that is m/N rounded down to 64 bits. Which places a batch takes, and in which order, does not depend
+on what the records are, or whether a place has one.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 
 from pipeline.learning.randomness import numpy_generator, secret_integers
 from pipeline.trials.part import PARTS
+
+ABSENT = -1  # padding, where a batch is smaller than its tensor
+
+# From a generator, or None for the operating system's secret bits, and from n, steps and m, to the batches of an epoch:
+# places of records [steps, width], padded with `ABSENT`.
+DrawPlaces = Callable[[np.random.Generator | None, int, int, int], np.ndarray]
 
 
 def split(n_records: int, n_validation: int, seed: int, used: int | None = None) -> tuple[np.ndarray, np.ndarray]:
@@ -30,38 +36,36 @@ def split(n_records: int, n_validation: int, seed: int, used: int | None = None)
     return order[n_validation:], order[:n_validation]
 
 
-def _shuffled(rng: np.random.Generator, n: int, steps: int, m: int) -> np.ndarray:
+def shuffled(rng: np.random.Generator | None, n: int, steps: int, m: int) -> np.ndarray:
     """Return the batches of an epoch [steps, m]: a permutation of n records, cut into batches of m."""
-    return rng.permutation(n)[: steps * m].reshape(steps, m)
+    order = _secret_order(n) if rng is None else rng.permutation(n)
+    return order[: steps * m].reshape(steps, m)
 
 
-def _without_replacement(rng: np.random.Generator, n: int, steps: int, m: int) -> np.ndarray:
+def without_replacement(rng: np.random.Generator | None, n: int, steps: int, m: int) -> np.ndarray:
     """Return the batches of an epoch [steps, m]: each has m of the n records, drawn independently of other batches."""
+    if rng is None:
+        return np.stack([np.sort(_secret_order(n)[:m]) for _ in range(steps)])
     return np.stack([rng.choice(n, m, replace=False, shuffle=False) for _ in range(steps)])
 
 
-def _poisson(rng: np.random.Generator, n: int, steps: int, m: int) -> np.ndarray:
+def poisson(rng: np.random.Generator | None, n: int, steps: int, m: int) -> np.ndarray:
     """Return the batches of an epoch [steps, capacity], padded with `ABSENT`: each has every record with rate m/n.
 
     The capacity is six standard deviations above m. A larger batch, about once in 10^9 steps, enlarges it: no record is
     ever left out.
     """
-    sizes = rng.binomial(n, m / n, steps)
-    return _padded(n, m, [rng.choice(n, size, replace=False, shuffle=False) for size in sizes])
-
-
-def _padded(n: int, m: int, batches: Sequence[np.ndarray]) -> np.ndarray:
-    """Return batches of unequal sizes as one array [steps, capacity], padded with `ABSENT`; m is the expected size."""
-    capacity = max(_capacity(n, m), *map(len, batches))
+    if rng is not None:
+        sizes = rng.binomial(n, m / n, steps)
+        batches = [rng.choice(n, size, replace=False, shuffle=False) for size in sizes]
+    elif m == n:  # 2^64 m/n has no 64 bits
+        batches = [np.arange(n)] * steps
+    else:
+        below = np.uint64(2**64 * m // n)
+        batches = [np.flatnonzero(secret_integers(n) < below) for _ in range(steps)]
+    capacity = min(n, math.ceil((m + 6 * math.sqrt(m * (1 - m / n)) + 8) / 16) * 16)  # a multiple of 16, or n
+    capacity = max(capacity, *map(len, batches))
     return np.stack([np.pad(batch, (0, capacity - len(batch)), constant_values=ABSENT) for batch in batches])
-
-
-def _capacity(n: int, m: int) -> int:
-    """Return about m plus six standard deviations of a Poisson batch's size, as a multiple of 16, at most n."""
-    return min(n, math.ceil((m + 6 * math.sqrt(m * (1 - m / n)) + 8) / 16) * 16)
-
-
-ABSENT = -1  # padding, where a batch is smaller than its tensor
 
 
 def _secret_order(n: int) -> np.ndarray:
@@ -76,37 +80,6 @@ def _secret_order(n: int) -> np.ndarray:
             return order
 
 
-def _secret_shuffled(n: int, steps: int, m: int) -> np.ndarray:
-    return _secret_order(n)[: steps * m].reshape(steps, m)
-
-
-def _secret_without_replacement(n: int, steps: int, m: int) -> np.ndarray:
-    return np.stack([np.sort(_secret_order(n)[:m]) for _ in range(steps)])
-
-
-def _secret_poisson(n: int, steps: int, m: int) -> np.ndarray:
-    """Return the batches of an epoch [steps, capacity] as `_poisson` does, from secret integers of 64 bits."""
-    if m == n:  # 2^64 m/n has no 64 bits
-        return _padded(n, m, [np.arange(n)] * steps)
-    below = np.uint64(2**64 * m // n)
-    return _padded(n, m, [np.flatnonzero(secret_integers(n) < below) for _ in range(steps)])
-
-
-class Sampler(NamedTuple):
-    """How the batches of an epoch are drawn: places of records [steps, width], padded with `ABSENT`.
-
-    `by_seed` takes a generator and (n, steps, m); `secret` takes (n, steps, m), and draws from the operating system.
-    """
-
-    by_seed: Callable[[np.random.Generator, int, int, int], np.ndarray]
-    secret: Callable[[int, int, int], np.ndarray]
-
-
-SHUFFLED = Sampler(_shuffled, _secret_shuffled)
-WITHOUT_REPLACEMENT = Sampler(_without_replacement, _secret_without_replacement)
-POISSON = Sampler(_poisson, _secret_poisson)
-
-
 class BatchSampler:
     """Batches of R trials, each from its `sampling` stream or, with `secure`, from the operating system, unrecorded."""
 
@@ -114,7 +87,7 @@ class BatchSampler:
                  records: Sequence[np.ndarray],  # per trial, the indices of its training records [N]
                  seeds: Sequence[int], batch_size: int,  # m; for poisson its expectation
                  steps: int, device: torch.device, secure: bool = False) -> None:  # steps per epoch
-        self.sampler: Sampler = PARTS["sampler"][name].load()
+        self.draw_places: DrawPlaces = PARTS["sampler"][name].load()
         self.records = list(records)
         self.generators = [None if secure else numpy_generator(seed, "sampling") for seed in seeds]
         self.batch_size, self.steps, self.device = batch_size, steps, device
@@ -123,8 +96,7 @@ class BatchSampler:
         """Return the record indices of the next epoch's batches [steps, R, m], int64, padded with `ABSENT`."""
         trial_batches = []
         for records, rng in zip(self.records, self.generators, strict=True):
-            n, steps, m = len(records), self.steps, self.batch_size
-            places = self.sampler.by_seed(rng, n, steps, m) if rng else self.sampler.secret(n, steps, m)
+            places = self.draw_places(rng, len(records), self.steps, self.batch_size)
             trial_batches.append(np.where(places == ABSENT, ABSENT, records[places]))
         width = max(batches.shape[1] for batches in trial_batches)
         padded = [np.pad(batches, ((0, 0), (0, width - batches.shape[1])), constant_values=ABSENT)

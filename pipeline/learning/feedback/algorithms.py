@@ -138,7 +138,7 @@ def direct_feedback(pack: Pack, net: Network, device: torch.device) -> DirectFee
     if is_centered(shared):
         projector.center()
     norm = shared.parts.mechanism.feedback_norm
-    if norm and not shared.exact:  # `IntegerTraining` normalises bit-exactly
+    if norm and not shared.exact:  # `IntegerArithmetic` normalises bit-exactly
         projector.normalize(widths, norm)
     threshold = None
     if shared.parts.feedback.ternary:

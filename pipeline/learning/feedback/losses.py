@@ -16,16 +16,11 @@ class Loss(ABC):
         self.config = config
 
     @abstractmethod
-    def of_records(self, logits: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return error and loss of every record.
+    def of_records(self, logits: torch.Tensor, labels: torch.Tensor  # z^L [R, m, n_L]; [R, m, 1], int64
+                   ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the error e [R, m, n_L] and the loss [R, m, 1] of every record.
 
-        Args:
-            logits: z^L [R, m, n_L].
-            labels: [R, m, 1], int64.
-
-        Returns:
-            e [R, m, n_L], the gradient of each record's loss at z^L: p - q with p = softmax(z^L) and q on the simplex.
-            The losses [R, m, 1].
+        e is the gradient of the loss at z^L: softmax(z^L) - q, with q on the simplex.
         """
 
     def targets(self, labels: torch.Tensor, classes: int) -> torch.Tensor:

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pipeline.learning.feedback.projection import Projector, check_ternary
+from pipeline.learning.feedback.projection import Projector
 from pipeline.learning.network.layers import matmul
 from pipeline.learning.randomness import Noise, StepGenerators
 from pipeline.trials.camera import Camera
@@ -31,6 +31,7 @@ class PhysicalOpuProjector(Projector):
     this holds only on a CPU: batches are padded to the longest of the pack, and a GPU draws in another order.
     """
 
+    takes_ternary = True
     matrices: Tensor
 
     def __init__(self, n_classes: int, n_out_total: int, seeds: Sequence[int], std: float,
@@ -50,12 +51,8 @@ class PhysicalOpuProjector(Projector):
         self._reference, self._phi, self._dark = (
             torch.tensor([getattr(camera, name) for camera in cameras], device=self.device).view(-1, 1, 1, 1)
             for name in ("reference", "photons_per_unit", "dark_counts"))
-        self._check_next = self.device.type == "cpu"  # elsewhere the host would wait for the device
 
     def _project(self, e: Tensor) -> Tensor:
-        if self._check_next:
-            check_ternary(e)
-            self._check_next = False
         return self.retrieve(self.expose(self.expected_counts(e)))
 
     def expected_counts(self, e: Tensor) -> Tensor:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import weakref
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, Self
@@ -19,15 +18,16 @@ import torch
 from torch import Tensor
 
 from pipeline.learning.network.layers import matmul
-from pipeline.learning.opu import import_lightonml, open_host_opu, simulated_device
-from pipeline.learning.randomness import Noise, integer_seed
+from pipeline.learning.opu import open_fitted, simulated_device
+from pipeline.learning.randomness import Noise
 from pipeline.trials.camera import camera_of
 from pipeline.trials.config import TrialConfig
+from pipeline.trials.streams import integer_seed
 
 CENTERING_EXPOSURES = 64  # of a real OPU, over which the mean of B is averaged
 
 
-class Projector(ABC):
+class Projector:
     """Maps e to B e. Replica r has its own B_r, and its result does not depend on the other replicas.
 
     Args:
@@ -38,9 +38,11 @@ class Projector(ABC):
 
     Attributes:
         matrices: B [R, n_classes, n_out_total]; None if it is not known, as for a real device.
+        takes_ternary: whether errors must be ternary. The first is checked, on a CPU: elsewhere the host would wait.
     """
 
     matrices: Tensor | None = None
+    takes_ternary = False
 
     def __init__(self, n_classes: int, n_out_total: int, seeds: Sequence[int], std: float,
                  device: torch.device | str = "cpu") -> None:
@@ -57,15 +59,20 @@ class Projector(ABC):
         self.n_replicas = len(seeds)
         self.std = std
         self.device = torch.device(device)
+        self._check_next = self.takes_ternary and self.device.type == "cpu"
 
     def project(self, e: Tensor) -> Tensor:
         """Project output errors e [R, m, n_classes] to [R, m, n_out_total], float32; an OPU's must be ternary."""
         if e.ndim != 3 or e.shape[0] != self.n_replicas or e.shape[2] != self.n_classes:
             raise ValueError(f"e: must have shape [{self.n_replicas}, m, {self.n_classes}], got {list(e.shape)}")
+        if self._check_next:
+            check_ternary(e)
+            self._check_next = False
         return self._project(e)
 
-    @abstractmethod
-    def _project(self, e: Tensor) -> Tensor: ...
+    def _project(self, e: Tensor) -> Tensor:
+        assert self.matrices is not None  # a projector whose matrix is not known overrides this
+        return matmul(e, self.matrices)
 
     def center(self) -> None:
         """Subtract from B its mean over classes: then B 1 = 0, and B e does not depend on the sum of e."""
@@ -84,7 +91,7 @@ class Projector(ABC):
         """Return every noise source, always in the same order."""
         return []
 
-    def close(self) -> None:  # noqa: B027  (most projectors hold nothing that needs closing)
+    def close(self) -> None:
         """Release resources; may be called more than once."""
 
     def __enter__(self) -> Self:
@@ -107,9 +114,6 @@ class GaussianProjector(Projector):
                  for seed in seeds]
         self.matrices = (std * torch.stack(drawn)).to(self.device)
 
-    def _project(self, e: Tensor) -> Tensor:
-        return matmul(e, self.matrices)
-
 
 def check_ternary(e: Tensor) -> None:
     """Refuse an error with values other than -1, 0 and 1."""
@@ -118,67 +122,22 @@ def check_ternary(e: Tensor) -> None:
         raise ValueError(f"e: an OPU projects -1, 0 and 1 only, got {others[0].item():g} (ternarize the error first)")
 
 
-def _binary_parts(e: Tensor) -> tuple[np.ndarray, np.ndarray]:
-    """Return (e+, e-), uint8 and binary, with e = e+ - e-: an OPU displays binary patterns."""
-    return (e == 1).to(torch.uint8).numpy(), (e == -1).to(torch.uint8).numpy()
-
-
 class SimulatedOpuProjector(Projector):
     """B_r is the real part of the matrix of lightonml's `SimulatedOpuDevice`, built from seed r.
 
     The device draws the real part with standard deviation 1/sqrt(n_classes), so it is multiplied by
     std * sqrt(n_classes). The simulation is linear and without noise, so B e+ - B e- = B e is one product.
-
-    With `validate` every input must be ternary. By default only the first is checked, and only on the CPU: elsewhere
-    the check would make the host wait for the device.
     """
 
+    takes_ternary = True
     matrices: Tensor
 
     def __init__(self, n_classes: int, n_out_total: int, seeds: Sequence[int], std: float,
-                 device: torch.device | str = "cpu", *, validate: bool = False) -> None:
+                 device: torch.device | str = "cpu") -> None:
         super().__init__(n_classes, n_out_total, seeds, std, device)
-        self._validate = validate
-        self._check_next = validate or self.device.type == "cpu"
-        self._factor = std * math.sqrt(n_classes)
-        self._devices = [simulated_device(n_classes, n_out_total, seed, linear=True) for seed in seeds]
-        self._opus: list[Any] = []
-        real = np.stack([simulated.random_matrix.real for simulated in self._devices])
-        self.matrices = (self._factor * torch.from_numpy(real)).to(self.device)
-
-    def _project(self, e: Tensor) -> Tensor:
-        if self._check_next:
-            check_ternary(e)
-            self._check_next = self._validate
-        return matmul(e, self.matrices)
-
-    def project_through_lightonml(self, e: Tensor) -> Tensor:
-        """Project e+ and e- with lightonml's OPU on its simulated device: the reference for `project`."""
-        check_ternary(e)
-        if not self._opus:
-            self._opus = [self._simulated_opu(simulated) for simulated in self._devices]
-        results = []
-        for opu, trial_errors in zip(self._opus, e.cpu(), strict=True):
-            plus, minus = _binary_parts(trial_errors)
-            results.append(_linear(opu, plus) - _linear(opu, minus))
-        return (self._factor * torch.from_numpy(np.stack(results))).to(self.device)
-
-    def _simulated_opu(self, simulated: Any) -> Any:
-        """Return lightonml's OPU (optical processing unit) around a simulated device, ready to project."""
-        lightonml = import_lightonml()
-        # With a size other than the matrix's, lightonml silently builds another matrix from seed 0.
-        opu = lightonml.OPU(n_components=self.n_out_total, opu_device=simulated, max_n_features=self.n_classes,
-                            open_at_init=True, disable_pbar=True, rescale=lightonml.types.OutputRescaling.none)
-        opu.fit1d(n_features=self.n_classes)
-        return opu
-
-    def close(self) -> None:
-        while self._opus:
-            self._opus.pop().close()
-
-
-def _linear(opu: Any, binary: np.ndarray) -> np.ndarray:
-    return np.asarray(opu.linear_transform(binary), dtype=np.float32)
+        real = np.stack([simulated_device(n_classes, n_out_total, seed, linear=True).random_matrix.real
+                         for seed in seeds])
+        self.matrices = (std * math.sqrt(n_classes) * torch.from_numpy(real)).to(self.device)
 
 
 class HardwareOpuProjector(Projector):
@@ -197,13 +156,8 @@ class HardwareOpuProjector(Projector):
                  device: torch.device | str = "cpu", *, open_opu: Callable[[int], Any] | None = None) -> None:
         super().__init__(n_classes, n_out_total, seeds, std, device)
         self._mean: Tensor | None = None  # mean of B over classes [n_out_total], in the device's units, from `center`
-        self._opu = (open_opu or open_host_opu)(n_out_total)
+        self._opu = open_fitted(n_classes, n_out_total, open_opu)
         self._finalizer = weakref.finalize(self, self._opu.close)
-        try:
-            self._opu.fit1d(n_features=n_classes)
-        except BaseException:
-            self.close()
-            raise
 
     def _project(self, e: Tensor) -> Tensor:
         """Return the measured B e: a device projects only bits, so B (e = 1) - B (e = -1)."""
@@ -213,8 +167,7 @@ class HardwareOpuProjector(Projector):
         # be projected as 0.
         rows = e.reshape(-1, self.n_classes).cpu()
         check_ternary(rows)
-        plus, minus = _binary_parts(rows)
-        projected = torch.from_numpy(_linear(self._opu, plus) - _linear(self._opu, minus))
+        projected = self._measured(rows == 1) - self._measured(rows == -1)
         if self._mean is not None:
             projected -= rows.sum(dim=1, keepdim=True) * self._mean
         factor = self.std * math.sqrt(self.n_classes)
@@ -222,8 +175,13 @@ class HardwareOpuProjector(Projector):
 
     def center(self) -> None:
         """Measure the mean of B over classes, the projection of all ones; it is subtracted from now on."""
-        ones = np.ones((CENTERING_EXPOSURES, self.n_classes), dtype=np.uint8)
-        self._mean = torch.from_numpy(_linear(self._opu, ones)).mean(dim=0) / self.n_classes
+        ones = torch.ones(CENTERING_EXPOSURES, self.n_classes, dtype=torch.bool)
+        self._mean = self._measured(ones).mean(dim=0) / self.n_classes
+
+    def _measured(self, patterns: Tensor) -> Tensor:
+        """Return the device's projections [rows, n_out_total], float32, of binary patterns [rows, n_classes]."""
+        projections = self._opu.linear_transform(patterns.to(torch.uint8).numpy())
+        return torch.from_numpy(np.asarray(projections, dtype=np.float32))
 
     def close(self) -> None:
         self._finalizer()

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
-import numpy as np
 import torch
 
 from pipeline.learning.data.dataset import Dataset
@@ -93,8 +91,3 @@ class IntegerInputs(Inputs):
         indices = records.view(len(records), n_channels, -1).int()
         indices += starts.view(-1, 1)
         return table.to(records.device).flatten().index_select(0, indices.flatten()).view(records.shape)
-
-
-def function_table(values: Sequence[float], device: torch.device) -> torch.Tensor:
-    """Return a table of float64 numbers that Python computed, not a kernel."""
-    return torch.from_numpy(np.array(values)).to(device)

@@ -1,4 +1,4 @@
-"""Networks with exact forward and backward products: a record's outputs do not depend on its batch.
+"""Networks with exact forward and backward products, and their losses: a record's outputs do not depend on its batch.
 
     z = (H W_q^T) b w + bias,   W_q = round(W/w),   h = table(z)
 
@@ -12,18 +12,29 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 
-from pipeline.learning.integers.inputs import function_table
+from pipeline.learning.feedback.losses import Loss
 from pipeline.learning.integers.products import combine_digits, product, quantised, signals, split_digits
 from pipeline.learning.network.layers import Dense
 from pipeline.learning.network.network import Network, Parameters
 from pipeline.learning.rows import Rows
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.shapes import DenseShape, dense_shapes
-from pipeline.trials.steps import BACK_STEP, BASE, HIDDEN_STEPS, LARGEST, LARGEST_FIRST, LARGEST_SECOND
+from pipeline.trials.steps import (
+    BACK_STEP,
+    BASE,
+    ERROR_BITS,
+    EXPONENTIAL_BITS,
+    HIDDEN_STEPS,
+    LARGEST,
+    LARGEST_FIRST,
+    LARGEST_SECOND,
+)
 
 ENTRIES, REACH = 4096, 8.0  # entries of a table of phi; its range is -REACH <= z <= REACH
+PER_UNIT, BELOW = 512, 32  # entries of the table of exp per unit of z, and its range below the largest z
 
 
 class IntegerDense(Dense):
@@ -137,3 +148,34 @@ class IntegerNetwork(Network):
 
 def _sigmoid(z: float) -> float:
     return 1 / (1 + math.exp(-z))
+
+
+class IntegerLoss(Loss):
+    """Error and loss of a `Loss` that defines `targets`."""
+
+    def __init__(self, config: TrialConfig, device: torch.device) -> None:
+        """Compute the table of exp(-k/`PER_UNIT`), in steps of 2^-`EXPONENTIAL_BITS`."""
+        super().__init__(config)
+        self.float_loss = config.parts.loss.load()(config)  # defines the targets
+        exponentials = [round(2**EXPONENTIAL_BITS * math.exp(-k / PER_UNIT)) for k in range(BELOW * PER_UNIT)]
+        self.table = function_table(exponentials, device)
+
+    def of_records(self, logits: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the error e = p - q [R, m, n_L] and the loss -sum q log p [R, m, 1] of every record, float32.
+
+        p is softmax(logits), with exponentials from a table, so that no bit of e depends on the processor; the loss is
+        only reported. q is the target distribution of the label. e is rounded to `ERROR_BITS` bits.
+        """
+        below_largest = logits.amax(dim=-1, keepdim=True) - logits
+        steps = (below_largest * PER_UNIT).nan_to_num_(0.0)  # inf - inf is nan, and counts as the largest
+        indices = steps.round_().clamp_(0, len(self.table) - 1).to(torch.int32)
+        exponentials = self.table.index_select(0, indices.flatten()).view(logits.shape)
+        p = exponentials / exponentials.sum(dim=-1, keepdim=True)
+        q = self.float_loss.targets(labels.squeeze(-1), logits.shape[-1])
+        losses = -(q * p.clamp(min=2.0**-EXPONENTIAL_BITS).log()).sum(dim=-1, keepdim=True)
+        errors = (p - q).mul_(2**ERROR_BITS).round_().mul_(2.0**-ERROR_BITS)
+        return errors.float(), losses.float()
+
+def function_table(values: Sequence[float], device: torch.device) -> torch.Tensor:
+    """Return a table of float64 numbers that Python computed, not a kernel."""
+    return torch.from_numpy(np.array(values)).to(device)

@@ -71,3 +71,10 @@ def mean_outer_products(net: Network, deltas: Sequence[torch.Tensor], activation
                         batch_size: int, out: Parameters) -> None:
     """Write the result of `sum_outer_products`, divided by the batch size m, to `out`."""
     sum_outer_products(net, [delta / batch_size for delta in deltas], activations, out)
+
+
+class NoMechanism(Mechanism):
+    """Applies the plain mean of the records' updates (Ohana et al. Eq. 3 and 4). No privacy."""
+
+    def update(self, deltas: list[torch.Tensor], activations: list[torch.Tensor], out: Parameters) -> None:
+        mean_outer_products(self.net, deltas, activations, self.batch_size, out)

@@ -92,12 +92,10 @@ class Photonic(Mechanism):
 
     def clipped(self, activations: list[torch.Tensor]) -> list[torch.Tensor]:
         """Return clip_c(offset_nu(h^{l-1})) for every layer's input [R, m, n_{l-1}] (Eq. 9)."""
-        return [self._clip(h, *bounds) for h, bounds in zip(activations, self.clips, strict=True)]
-
-    def _clip(self, h: torch.Tensor, nu: Bound, c: Bound) -> torch.Tensor:
+        bounded = zip(activations, self.clips, strict=True)
         if self.floor or self.offsets:
-            return offset_and_clip(h, nu, c, self.floor)
-        return clip(h, c)
+            return [offset_and_clip(h, nu, c, self.floor) for h, (nu, c) in bounded]
+        return [clip(h, c) for h, (_, c) in bounded]
 
 
 def _common(*bounds: torch.Tensor) -> tuple[Bound, ...]:

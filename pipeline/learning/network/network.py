@@ -148,15 +148,6 @@ def start_bound(shape: LayerShape, init: str) -> float:
     return math.sqrt(6 / ((inputs + outputs) * kernel_size))
 
 
-class Mlp(Network):
-    """R fully connected networks of sizes (n_0, ..., n_L), with one activation (`Network`)."""
-
-    def __init__(self, sizes: Sequence[int], activation: str, seeds: Sequence[int],
-                 device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32,
-                 precision: torch.dtype | None = None) -> None:
-        super().__init__(dense_shapes(sizes), [activation] * (len(sizes) - 2), seeds, device, dtype, precision)
-
-
 def make_network(config: TrialConfig, seeds: Sequence[int], device: torch.device | str = "cpu") -> Network:
     """Make the network of a trial's settings, for R seeds."""
     convolutions = len(config.layers) - len(config.hidden) - 1

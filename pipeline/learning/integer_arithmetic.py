@@ -1,10 +1,9 @@
-"""Train a pack in integer arithmetic."""
+"""The parts of a training in integer arithmetic."""
 
 from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Sequence
 
 import torch
 
@@ -12,12 +11,12 @@ from pipeline.learning.feedback.algorithms import DirectFeedback, Feedback
 from pipeline.learning.feedback.projection import GaussianProjector
 from pipeline.learning.integers.contributions import IntegerSum
 from pipeline.learning.integers.inputs import IntegerInputs
-from pipeline.learning.integers.loss import IntegerLoss
-from pipeline.learning.integers.network import IntegerNetwork
+from pipeline.learning.integers.network import IntegerLoss, IntegerNetwork
 from pipeline.learning.integers.products import kernel, power_of_two_above
 from pipeline.learning.mechanisms.gaussian import GaussianMechanism
+from pipeline.learning.network.network import Network
 from pipeline.learning.randomness import RoundedNoise
-from pipeline.learning.training import Training
+from pipeline.learning.training import FloatingPoint, Training
 from pipeline.trials.feedback import is_centered
 from pipeline.trials.steps import GRID_BITS
 
@@ -32,29 +31,29 @@ def _rounded(x: float) -> float:
     return math.ldexp(round(mantissa * 2**16), exponent - 16)
 
 
-class IntegerTraining(Training):
-    """`Training` with exact sums over records.
+class IntegerArithmetic(FloatingPoint):
+    """Integers, with exact sums over records.
 
     Weights have the same bits for any number of threads and in any pack. With the same inputs, they also have the same
     bits for any of the processor's kernels.
     """
 
     inputs = IntegerInputs
-    mechanism: GaussianMechanism
+    kernel: str  # of the large products
     truncated: list[float]  # by trial, share of public test records with contributions truncated to 0 at the start
 
-    def _network(self, seeds: Sequence[int]) -> IntegerNetwork:
-        return IntegerNetwork(self.pack.shared, seeds, self.device)
+    def network(self) -> IntegerNetwork:
+        return IntegerNetwork(self.pack.shared, [trial.seed for trial in self.pack.trials], self.device)
 
-    def _loss(self) -> IntegerLoss:
+    def loss(self) -> IntegerLoss:
         return IntegerLoss(self.pack.shared, self.device)
 
-    def _feedback(self) -> Feedback:
+    def feedback(self, net: Network) -> Feedback:
         """Make the feedback path, with matrices B of `MATRIX_BITS` bits: float32 products with errors are then exact.
 
         B is drawn from the rounded Gaussian, as torch's normal draws differ between processors.
         """
-        feedback = super()._feedback()
+        feedback = super().feedback(net)
         if not isinstance(feedback, DirectFeedback) or feedback.matrices is None:
             return feedback
         if isinstance(feedback.projector, GaussianProjector):
@@ -72,30 +71,24 @@ class IntegerTraining(Training):
             matrix.div_(step).round_().mul_(step)
         return feedback
 
-    def _train_epoch(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Train an epoch; before the first, warn if rounding to integers loses many contributions."""
-        if self.epoch == 0:
-            self.truncated = self._truncated()
-            for trial, bound, share in zip(self.pack.trials, self.mechanism.bounds, self.truncated, strict=True):
-                if share > WARNING_SHARE:
-                    print(f"warning: clipping norm C = {bound:g}: {share:.0%} of {N_CHECKED:,} test records contribute "
-                          f"nothing to trial {trial.trial_key} in integers, as their contributions are far shorter; "
-                          "lower it, or use arithmetic 'float32'", file=sys.stderr)
-        return super()._train_epoch()
-
-    def _truncated(self) -> list[float]:
-        """Return the share of the first `N_CHECKED` test records, which are public, with a contribution of zero."""
-        places = torch.arange(min(N_CHECKED, len(self.data.test_y)), device=self.device)
-        places = places.expand(len(self.pack.trials), -1)
-        activations, logits = self.net.forward(self.test_inputs.batch(places))
-        error, _ = self.loss(logits, self.data.test_y[places])
-        deltas = self.feedback.deltas(self.feedback.signals(error), self.net, activations, self.net.derivative)
-        assert isinstance(self.mechanism.integers, IntegerSum)
-        contributions = self.mechanism.integers.contributions(self.mechanism.layer_factors, deltas, activations)
+    def begin(self, training: Training) -> None:
+        """Warn if rounding to integers loses many contributions of the first `N_CHECKED` test records."""
+        mechanism, data = training.mechanism, training.data
+        assert isinstance(mechanism, GaussianMechanism) and isinstance(mechanism.integers, IntegerSum)
+        places = torch.arange(min(N_CHECKED, len(data.test_y)), device=self.device).expand(len(self.pack.trials), -1)
+        activations, logits = training.net.forward(training.test_inputs.batch(places))
+        error, _ = training.loss(logits, data.test_y[places])
+        signals = training.feedback.signals(error)  # without noise
+        deltas = training.feedback.deltas(signals, training.net, activations, training.net.derivative)
+        contributions = mechanism.integers.contributions(mechanism.layer_factors, deltas, activations)
         is_zero = [(weights == 0).all(dim=-1) for weights, _ in contributions]  # per layer [R, m]
-        share = torch.stack(is_zero).all(dim=0).double().mean(dim=1)
-        return share.tolist()
+        self.truncated = torch.stack(is_zero).all(dim=0).double().mean(dim=1).tolist()
+        self.kernel = kernel(self.device, training.net.sizes, self.pack.shared.batch_size)
+        for trial, bound, share in zip(self.pack.trials, mechanism.bounds, self.truncated, strict=True):
+            if share > WARNING_SHARE:
+                print(f"warning: clipping norm C = {bound:g}: {share:.0%} of {N_CHECKED:,} test records contribute "
+                      f"nothing to trial {trial.trial_key} in integers, as their contributions are far shorter; "
+                      "lower it, or use arithmetic 'float32'", file=sys.stderr)
 
-    def _tags(self, r: int) -> dict[str, str]:
-        return {"arithmetic.kernel": kernel(self.device, self.net.sizes, self.pack.shared.batch_size),
-                "arithmetic.truncated_to_zero": f"{self.truncated[r]:.4g}"}
+    def tags(self, r: int) -> dict[str, str]:
+        return {"arithmetic.kernel": self.kernel, "arithmetic.truncated_to_zero": f"{self.truncated[r]:.4g}"}
