@@ -16,15 +16,15 @@ class Command(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Read the words after the command's name."""
-        takes_value = {option: not isinstance(parameter, click.Option) or not parameter.is_flag
-                       for parameter in self.get_params(ctx) for option in parameter.opts}
+        takes_value = {name: not parameter.is_flag for parameter in self.get_params(ctx)
+                       if isinstance(parameter, click.Option) for name in parameter.opts}
         for n, word in enumerate(args):
-            name, sign, value = word.partition("=")
-            meant = [option for option in takes_value if option.startswith(name)]
-            if word.startswith("--") and name not in takes_value and len(meant) == 1:
+            beginning, sign, value = word.partition("=")
+            meant = [name for name in takes_value if name.startswith(beginning)]
+            if word.startswith("--") and beginning not in ("--", *takes_value) and len(meant) == 1:
                 args[n] = f"{meant[0]}{sign}{value}"
         for option, following in pairwise(args):
-            if takes_value.get(option) and following in takes_value and following.startswith("-"):
+            if takes_value.get(option) and following in takes_value:
                 raise click.BadOptionUsage(option, f"Option '{option}' requires an argument, got {following}.", ctx)
         return super().parse_args(ctx, args)
 

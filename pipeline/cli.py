@@ -228,8 +228,7 @@ def report(target: str, other: str | None, changes: tuple[str, ...], mlruns: Pat
     from pipeline.tracking.store import Store
 
     if mlruns_b and not other:
-        raise ConfigError("--mlruns-b: is the store of a second experiment, and only one was given, got "
-                          f"{mlruns_b}")
+        raise ConfigError(f"--mlruns-b: is the store of a second experiment, and only one was given, got {mlruns_b}")
     experiment = find_experiment(target, _assignments("--set", changes), mlruns)
     store = Reader(root=mlruns)
     experiment = _with_suggestions(experiment, store)

@@ -456,6 +456,9 @@ def test_wrong_words_are_refused_with_what_is_accepted(capsys, line, says):
 
 
 def test_help_is_printed_and_options_may_be_shortened(tmp_path, capsys):
+    none = "--mlruns", str(tmp_path / "none")
+    unknown = output(capsys, "account", "target", "--json", *none, code=2)
+    assert unknown.startswith("error: target: must be an experiment file or the name of a sweep; ")
     for name in photonic_group.commands:
         assert output(capsys, name, "-h") == output(capsys, name, "--help") != ""
     file = written(tmp_path / "e.yaml", "base: {dataset: digits, batch_size: 64, epochs: 9}\n")
