@@ -82,7 +82,7 @@ def _errors() -> tuple[type[Exception], ...]:
     from sqlalchemy.exc import SQLAlchemyError
 
     # OSError: a folder is not writable; ImportError: a database's driver is not installed.
-    return MlflowException, RequestException, SQLAlchemyError, OSError, ImportError
+    return MlflowException, RequestException, SQLAlchemyError, sqlite3.Error, OSError, ImportError
 
 
 @contextlib.contextmanager

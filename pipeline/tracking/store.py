@@ -281,7 +281,7 @@ class Store(Reader):
             started.logged.update(new)
             for record in group:
                 if record.outcome:
-                    self._finish(started, record.outcome)
+                    self._finish(key, record.outcome)
 
     def _resume(self, key: str, run_id: str) -> Any:
         """Mark a trial's unfinished run as running again, and return MLflow's run as it was before."""
@@ -322,9 +322,9 @@ class Store(Reader):
             raise ValueError(f"status: must be one of {', '.join(DONE)}, got '{record.outcome.status}' "
                              f"(trial {record.trial_key})")
 
-    def _finish(self, started: Started, outcome: Outcome) -> None:
+    def _finish(self, key: str, outcome: Outcome) -> None:
         """Store a trial's artifacts and its final status, which marks it as done."""
-        run_id = started.run.info.run_id
+        started, run_id = self._started[key], self._run_id(key)
         self._log_files(started.run, lambda folder: write_artifacts(folder, started.config, outcome))
         self._client.set_terminated(run_id, "FINISHED")
         # The tag comes last: a trial counts as done only when everything is stored.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import dataclasses
 import errno
@@ -676,6 +677,9 @@ def test_what_cannot_be_written_or_is_not_there_is_named(tmp_path):
         Store(root=tmp_path / "file" / "mlruns")
     with pytest.raises(TrackingError, match=r"store postgresql://\*\*\*@127.0.0.1:1/x: "):  # no driver, or no server
         Store("postgresql://u:pw@127.0.0.1:1/x", root=tmp_path / "other")
+    (tmp_path / "linked.db").symlink_to(tmp_path / "nowhere" / "mlflow.db")
+    with pytest.raises(TrackingError, match=r"store sqlite:///.*linked.db: unable to open database file"):
+        backend.connect(f"sqlite:///{tmp_path / 'linked.db'}", contextlib.nullcontext())
     with pytest.raises(TrackingError, match="does not exist"):
         Store(root=tmp_path / "typo", create=False)
     with pytest.raises(TrackingError, match="does not exist"):
