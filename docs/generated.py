@@ -6,7 +6,6 @@ copied to `files/` of the site; a target that does not exist is a warning, which
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import inspect
 import logging
@@ -21,7 +20,7 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
-from pipeline.arguments import make_parser
+from pipeline.cli import photonic
 from pipeline.trials import part
 from pipeline.trials.config import settings
 from pipeline.trials.fields import SYNONYMS
@@ -95,24 +94,17 @@ def _meaning(field: Field[Any]) -> str:
 
 def commands_page() -> str:
     """Every command of the command line, with its options."""
-    parser = make_parser()
-    (commands,) = (action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
     lines = ["# Commands", "", "Every command of `photonic` with its options, as `photonic COMMAND --help` prints "
              "them.", ""]
-    helps = {action.dest: action.help for action in commands._choices_actions}
-    rows = [[f"[`{name}`](#{name})", cell(helps[name])] for name in commands.choices]
-    lines += table("command, does", rows)
-    for name, sub in commands.choices.items():
-        formatter = sub._get_formatter()
-        usage = sub.format_usage().removeprefix("usage: ").strip()
-        lines += [f"## {name}", "", f"{_sentence(helps[name] or '')}", "", "```text", usage, "```", ""]
-        rows = []
-        for action in sub._actions:
-            names = ", ".join(f"`{option}`" for option in action.option_strings) or f"`{action.metavar or action.dest}`"
-            value = f" {cell(action.metavar)}" if action.option_strings and action.metavar else ""
-            choices = f" ({', '.join(f'`{choice}`' for choice in action.choices)})" if action.choices else ""
-            rows.append([names + value, cell(formatter._expand_help(action) if action.help else "") + choices])
-        lines += table("argument, meaning", rows)
+    lines += table("command, does", [[f"[`{name}`](#{name})", cell(command.get_short_help_str())]
+                                     for name, command in photonic.commands.items()])
+    program = photonic.make_context("photonic", [], resilient_parsing=True)
+    for name, command in photonic.commands.items():
+        context = command.make_context(name, [], program, resilient_parsing=True)
+        usage = command.get_usage(context).removeprefix("Usage: ")
+        lines += [f"## {name}", "", cell(inspect.cleandoc(command.help or "")), "", "```text", usage, "```", ""]
+        rows = [parameter.get_help_record(context) for parameter in command.get_params(context)]
+        lines += table("argument, meaning", [[cell(f"`{row[0]}`"), cell(row[1])] for row in rows if row])
     return "\n".join(lines)
 
 

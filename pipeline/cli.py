@@ -1,4 +1,4 @@
-"""The commands of `photonic`: their actions and exit codes."""
+"""The commands of `photonic`: their options, actions and exit codes."""
 
 from __future__ import annotations
 
@@ -10,12 +10,24 @@ import os
 import re
 import sys
 import time
-from argparse import Namespace
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.arguments import completion, make_parser
+import click
+
+from pipeline.arguments import (
+    PORT,
+    TARGET,
+    Commands,
+    completion_script,
+    port_number,
+    with_changes,
+    with_data,
+    with_private,
+    with_store,
+    with_target,
+)
 from pipeline.experiment.experiment import Experiment, check_name, load_experiment, sliced
 from pipeline.experiment.yaml_text import parse_yaml
 from pipeline.sweep.target import find_experiment
@@ -38,14 +50,26 @@ TRIAL_KEY_OR_RUN_ID = "[0-9a-f]{16}|[0-9a-f]{32}"
 CLEAR_SCREEN = "\x1b[2J\x1b[H"  # terminal codes: erase everything, and move the cursor to the top left
 
 
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="photonic-dfa", message="photonic %(version)s")
+def photonic() -> None:
+    """Sweeps for private training with direct feedback alignment."""
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # an encoding without ε, as on Windows, ends no command
     os.environ["MPLBACKEND"] = "Agg"  # figures are files, also where a notebook's backend is inherited
-    options = make_parser().parse_args(arguments)
     try:
-        return COMMANDS[options.command](options)
+        # Not by click's own `main`, whose exit codes of a closed output and an interruption are others.
+        with photonic.make_context("photonic", list(sys.argv[1:] if arguments is None else arguments)) as context:
+            return photonic.invoke(context)
+    except click.UsageError as error:
+        error.show()
+        return REFUSED
+    except click.exceptions.Exit as ended:  # after --help or --version
+        return ended.exit_code
     except BrokenPipeError:  # the reader of the output, `head` for example, has closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
@@ -67,75 +91,104 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return REFUSED
 
 
-def _init(options: Namespace) -> int:
-    """Write a first experiment file from options and answers; return exit code 0."""
+@photonic.command()
+@click.argument("file", type=Path, metavar="FILE", help="to write, for example mine.yaml")
+@click.option("--dataset", metavar="NAME", help="data set (default: fashion_mnist)")
+@click.option("--features", metavar="NAME", help="pixels, or a public map of records such as patches (default: pixels)")
+@click.option("--private", metavar="WHAT", help="records (features and labels), labels, or nothing (default: records)")
+@click.option("--epsilon", "epsilons", metavar="E,E,...", help="epsilons to train at (default: 1,3,8)")
+@click.option("--minutes", metavar="N", help="that training may take here; decides how many algorithms are compared "
+              "(default: 10)")
+def init(file: Path, **given: str | None) -> int:
+    """Write a first experiment file that trains; what no option says is asked, where a person can answer, and else as
+    by default."""
     from pipeline.sweep import first_file
 
     def no_answer(question: str) -> str:
         return ""  # takes the default
 
-    ask = input if sys.stdin.isatty() else no_answer
-    answers = first_file.read_answers(vars(options), ask)
-    return _print_lines(first_file.write(options.file, answers))
+    answers = first_file.read_answers(given, input if sys.stdin.isatty() else no_answer)
+    return _print_lines(first_file.write(file, answers))
 
 
-def _sweep(options: Namespace) -> int:
-    """Train the experiment's trials or, with `--dry-run`, print the plan; return the exit code.
+@photonic.command()
+@with_target
+@with_changes
+@with_store
+@click.option("--dry-run", is_flag=True, help="print an estimate, packs and resources, and end")
+@click.option("--json", "as_json", is_flag=True, help="with --dry-run: as JSON, with every trial, for scripts")
+@click.option("--workers", type=int, metavar="N", help="cores to use on this machine (default: all)")
+@click.option("--address", metavar="ADDRESS", help="Ray cluster: 'auto' or 'host:port' where this machine is part of "
+              "it, 'ray://host:10001' from outside (default: RAY_ADDRESS, else a local one is started)")
+@click.option("--checkpoint-seconds", type=float, metavar="S", help="least time between two checkpoints of a pack "
+              "(default: resources.checkpoint_seconds, 30)")
+@click.option("--redraw", is_flag=True, help="draw secret noise anew where a checkpoint cannot be used, which releases "
+              "the records once more; epsilon composes all draws (a search with a budget decides that itself)")
+@with_private
+@with_data
+def sweep(target: str, changes: tuple[str, ...], mlruns: Path, dry_run: bool, as_json: bool, workers: int | None,
+          address: str | None, checkpoint_seconds: float | None, redraw: bool, private: Path | None,
+          data: Path | None) -> int:
+    """Train the trials of an experiment that are not done yet.
 
-    It is 1 if a trial failed, and `INTERRUPTED` if trials remain. The options `--workers` and `--checkpoint-seconds`
-    replace what the file says.
+    The exit code is 1 if a trial failed, and 130 if trials remain.
     """
-    experiment = _experiment(options)
-    if options.workers is not None and options.workers < 1:
-        raise ConfigError(f"--workers: must be at least 1, got {options.workers}")
-    if options.checkpoint_seconds is not None:
-        resources = dataclasses.replace(experiment.resources, checkpoint_seconds=options.checkpoint_seconds)
+    experiment = find_experiment(target, _assignments("--set", changes), mlruns)
+    if workers is not None and workers < 1:
+        raise ConfigError(f"--workers: must be at least 1, got {workers}")
+    if checkpoint_seconds is not None:
+        resources = dataclasses.replace(experiment.resources, checkpoint_seconds=checkpoint_seconds)
         experiment = dataclasses.replace(experiment, resources=resources)
-    if options.dry_run:
-        from pipeline.sweep import dry_run
+    if dry_run:
+        from pipeline.sweep import dry_run as preview
 
-        plan = dry_run.preview(experiment, options.workers, options.mlruns)
-        return _print_lines([dry_run.as_json(plan)] if options.json else dry_run.as_lines(plan))
-    if options.json:
+        plan = preview.preview(experiment, workers, mlruns)
+        return _print_lines([preview.as_json(plan)] if as_json else preview.as_lines(plan))
+    if as_json:
         raise ConfigError("--json: is what --dry-run prints, got it without")
     from pipeline.sweep.run import run_sweep
 
     with quick_interrupt():
-        result = run_sweep(experiment, root=options.mlruns, data_folder=options.data, address=options.address,
-                           workers=options.workers, redraw=options.redraw, private=options.private)
+        result = run_sweep(experiment, root=mlruns, data_folder=data, address=address, workers=workers, redraw=redraw,
+                           private=private)
     if result.remaining:
         return INTERRUPTED
     return 1 if result.failed else 0
 
 
-def _status(options: Namespace) -> int:
-    """Print the progress of one sweep or, without a target, of all sweeps of the store; return exit code 0.
-
-    With `--watch`, print again every `WATCH_SECONDS` while a sweep is running; Ctrl-C ends it.
-    """
-    from pipeline.sweep import status
+@photonic.command()
+@click.argument("target", required=False, metavar="[FILE|NAME]", help="experiment file, or the name of a sweep in the "
+                "store (default: all experiments in the store, as far as it knows them)")
+@with_changes
+@with_store
+@with_private
+@click.option("--watch", is_flag=True, help="look again every 5 s, as long as a sweep runs")
+@click.option("--json", "as_json", is_flag=True, help="as JSON, for scripts")
+def status(target: str | None, changes: tuple[str, ...], mlruns: Path, private: Path | None, watch: bool,
+           as_json: bool) -> int:
+    """Which trials are done, running, failed, diverged or missing, and why."""
+    from pipeline.sweep import status as sweep_status
     from pipeline.tracking.reader import Reader
 
-    if options.json and options.watch:
+    if as_json and watch:
         raise ConfigError("--json: is printed once, got it with --watch")
-    if options.set and not options.target:
-        raise ConfigError(f"--set: changes what FILE says, got none with {' '.join(options.set)}")
-    experiment = _experiment(options) if options.target else None
-    store = Reader(root=options.mlruns)
-    set_options = [word for change in options.set for word in ("--set", change)]
+    if changes and not target:
+        raise ConfigError(f"--set: changes what FILE says, got none with {' '.join(changes)}")
+    experiment = find_experiment(target, _assignments("--set", changes), mlruns) if target else None
+    store = Reader(root=mlruns)
+    words = [target, *(word for change in changes for word in ("--set", change))] if target else []
 
     def print_states() -> bool:
         """Print the state of every sweep; return whether any sweep is running."""
         names = [experiment.name] if experiment else store.sweeps()
-        states = [status.read(store, name, experiment, (options.target, *set_options), options.private)
-                  for name in names]
-        text = status.as_json(states) if options.json else status.as_text(states)
-        if options.watch and sys.stdout.isatty():
+        states = [sweep_status.read(store, name, experiment, words, private) for name in names]
+        text = sweep_status.as_json(states) if as_json else sweep_status.as_text(states)
+        if watch and sys.stdout.isatty():
             print(CLEAR_SCREEN, end="")
         print(text, flush=True)
         return any(state.running for state in states)
 
-    if not options.watch:
+    if not watch:
         print_states()
         return 0
     with contextlib.suppress(KeyboardInterrupt):
@@ -144,97 +197,75 @@ def _status(options: Namespace) -> int:
     return 0
 
 
-def _experiment(options: Namespace) -> Experiment:
-    """Return the experiment that the options name, with the changes of `--set`."""
-    return find_experiment(options.target, _assignments("--set", options.set), options.mlruns)
-
-
-def _report(options: Namespace) -> int:
-    """Write the report of an experiment, or the comparison of two; print its main results and files.
+@photonic.command()
+@with_target
+@click.argument("other", required=False, metavar="[FILE|NAME]", help="another, to compare it with")
+@with_changes
+@with_store
+@click.option("--mlruns-b", type=Path, metavar="DIR", help="folder of the tracking store of the second, for example of "
+              "another commit's checkout")
+@click.option("--out", type=Path, metavar="DIR", help="folder to write (default: reports/<name> or "
+              "reports/<name>-and-<name>)")
+@click.option("--with", "imports", multiple=True, metavar="NAME", help="mark imported results in the frontier; may be "
+              "repeated")
+@click.option("--where", multiple=True, metavar="FIELD=VALUE", help="only trials with this value, or one of [A, B]; "
+              "may be repeated; has its own folder")
+@click.option("--width", type=float, default=0.0, metavar="INCHES", help="width of every figure, with text of "
+              "unchanged size and legends below, for example 3.25")
+@click.option("--font", default="", metavar="FAMILY", help="font of figures, for example 'DejaVu Serif'")
+@click.option("--format", "formats", default="svg,pdf,png", metavar="A,B", show_default=True,
+              help="formats of figures: svg, pdf, png, eps")
+def report(target: str, other: str | None, changes: tuple[str, ...], mlruns: Path, mlruns_b: Path | None,
+           out: Path | None, imports: tuple[str, ...], where: tuple[str, ...], width: float, font: str,
+           formats: str) -> int:
+    """Page, tables and figures of a swept experiment, or of how two differ.
 
     The exit code is 1 if drawing an exhibit raised an error.
     """
+    from analysis.report import report as single
     from analysis.style import Files, written_as
     from pipeline.tracking.reader import Reader
+    from pipeline.tracking.store import Store
 
-    if options.mlruns_b and not options.other:
-        raise ConfigError("--mlruns-b: is the store of a second experiment, and only one was given, got "
-                          f"{options.mlruns_b}")
-    experiment = _experiment(options)
-    store = Reader(root=options.mlruns)
+    if mlruns_b and not other:
+        raise ConfigError(f"--mlruns-b: is the store of a second experiment, and only one was given, got {mlruns_b}")
+    experiment = find_experiment(target, _assignments("--set", changes), mlruns)
+    store = Reader(root=mlruns)
     experiment = _with_suggestions(experiment, store)
-    with written_as(Files(tuple(options.format.split(",")), options.width, options.font, experiment.labels)):
-        report = _compare(experiment, store, options) if options.other else _report_of(experiment, options)
-    lines = [report.notice] if report.notice else []
-    lines += report.headline
-    *files, page = report.files
-    is_logged = not (options.other or report.notice or report.not_logged)  # no comparison, nor an unfinished sweep
+    with written_as(Files(tuple(formats.split(",")), width, font, experiment.labels)):
+        if other:
+            for option, values in (("--set", changes), ("--where", where), ("--with", imports)):
+                if values:
+                    raise ConfigError(f"{option}: is of one experiment, got it with two: {' '.join(values)}")
+            found = _compare(experiment, store, other, mlruns_b, out)
+        else:
+            experiment = sliced(experiment, _assignments("--where", where)) if where else experiment
+            experiment = dataclasses.replace(experiment, imports=tuple(dict.fromkeys(imports)))
+            found = single.write(experiment, Store(root=mlruns, create=False), out, ",".join(where))
+    lines = [found.notice] if found.notice else []
+    lines += found.headline
+    *files, page = found.files
+    is_logged = not (other or found.notice or found.not_logged)  # no comparison, nor an unfinished sweep
     logged = ", and logged to the sweep's MLflow run" if is_logged else ""
     lines += [f"page: {page}", f"beside it{logged}: {', '.join(_grouped_by_stem(files))}"]
-    lines += [f"not logged: {report.not_logged}"] if report.not_logged else []
-    if report.lacking:
-        lines.append(f"left out, for reasons that the page has: {', '.join(report.lacking)}")
+    lines += [f"not logged: {found.not_logged}"] if found.not_logged else []
+    if found.lacking:
+        lines.append(f"left out, for reasons that the page has: {', '.join(found.lacking)}")
     _print_lines(lines)
-    if not report.raised:
+    if not found.raised:
         return 0
-    print(f"error: drawing {', '.join(report.raised)} failed; the page has the reasons, and all else", file=sys.stderr)
+    print(f"error: drawing {', '.join(found.raised)} failed; the page has the reasons, and all else", file=sys.stderr)
     return 1
 
 
-def _report_of(experiment: Experiment, options: Namespace) -> Report:
-    """Write and return the report of one experiment, or of its trials that `--where` selects."""
-    from analysis.report.report import write
-    from pipeline.tracking.store import Store
-
-    if options.where:
-        experiment = sliced(experiment, _assignments("--where", options.where))
-    experiment = dataclasses.replace(experiment, imports=tuple(dict.fromkeys(options.imports)))
-    return write(experiment, Store(root=options.mlruns, create=False), options.out, ",".join(options.where))
-
-
-def _compare(experiment: Experiment, store: Reader, options: Namespace) -> Report:
-    """Write and return the comparison of an experiment with the one that the options name.
-
-    Raises:
-        ConfigError: with `--set`, `--where` or `--with`, which could be meant for either experiment.
-    """
+def _compare(experiment: Experiment, store: Reader, other_target: str, folder: Path | None, out: Path | None) -> Report:
+    """Write and return the comparison of an experiment with another, of a store in `folder` or of the same store."""
     from analysis.comparison import report
     from pipeline.tracking.reader import Reader
 
-    for option, values in (("--set", options.set), ("--where", options.where), ("--with", options.imports)):
-        if values:
-            raise ConfigError(f"{option}: is of one experiment, got it with two: {' '.join(values)}")
-    folder = options.mlruns_b
     other_store = Reader(f"sqlite:///{folder.absolute() / 'mlflow.db'}", folder) if folder else store
-    other = find_experiment(options.other, {}, other_store)
-    return report.write(experiment, _with_suggestions(other, other_store), store, other_store, options.out)
-
-
-def _grouped_by_stem(files: Iterable[Path]) -> list[str]:
-    """Return file names grouped by stem, for example `runs.csv`, `frontier.csv .md .svg`."""
-    groups: dict[str, str] = {}
-    for path in files:
-        groups[path.stem] = f"{groups[path.stem]} {path.suffix}" if path.stem in groups else path.name
-    return list(groups.values())
-
-
-def _assignments(option: str, texts: Sequence[str]) -> dict[str, object]:
-    """Return the `FIELD=VALUE` pairs of a repeated option as field -> value, with values as in an experiment file.
-
-    Args:
-        option: its name, for messages.
-        texts: one for each time that it is given.
-
-    Raises:
-        ConfigError: for a malformed pair, or a field that is given twice.
-    """
-    values: dict[str, object] = {}
-    for text in texts:
-        field, sign, value = text.partition("=")
-        if not sign or not field or field in values:
-            raise ConfigError(f"{option}: must be FIELD=VALUE, once for each field, got {text!r}")
-        values[field] = parse_yaml(value, option)
-    return values
+    other = find_experiment(other_target, {}, other_store)
+    return report.write(experiment, _with_suggestions(other, other_store), store, other_store, out)
 
 
 def _with_suggestions(experiment: Experiment, store: Reader) -> Experiment:
@@ -247,25 +278,23 @@ def _with_suggestions(experiment: Experiment, store: Reader) -> Experiment:
     return searched(store, experiment)
 
 
-def _account(options: Namespace) -> int:
-    """Print every epsilon of an experiment, or evaluate a file of reference cases; return the exit code.
+def _grouped_by_stem(files: Iterable[Path]) -> list[str]:
+    """Return file names grouped by stem, for example `runs.csv`, `frontier.csv .md .svg`."""
+    groups: dict[str, str] = {}
+    for path in files:
+        groups[path.stem] = f"{groups[path.stem]} {path.suffix}" if path.stem in groups else path.name
+    return list(groups.values())
 
-    It is 1 if a reference case was missed.
-    """
-    if (options.target is None) == (options.check is None):
-        raise ConfigError("account: takes either FILE or --check CASES")
-    if options.check:
-        from pipeline.accounting import check
 
-        results = check.evaluate(options.check)
-        print(check.as_text(results))
-        return 0 if all(result.ok for result in results) else 1
-    from pipeline.accounting import overview
-
-    experiment = _experiment(options)
-    if options.json:
-        return _print_lines([overview.as_json(experiment, options.by_epoch)])
-    return _print_lines(overview.as_lines(experiment, options.by_epoch))
+def _assignments(option: str, texts: Sequence[str]) -> dict[str, object]:
+    """Return the `FIELD=VALUE` pairs of a repeated option as field -> value, with values as in an experiment file."""
+    values: dict[str, object] = {}
+    for text in texts:
+        field, sign, value = text.partition("=")
+        if not sign or not field or field in values:
+            raise ConfigError(f"{option}: must be FIELD=VALUE, once for each field, got {text!r}")
+        values[field] = parse_yaml(value, option)
+    return values
 
 
 def _print_lines(lines: Iterable[str]) -> int:
@@ -275,31 +304,70 @@ def _print_lines(lines: Iterable[str]) -> int:
     return 0
 
 
-def _audit(options: Namespace) -> int:
-    """Attack the trials of an experiment file, or one tracked trial by its key or run id; return the exit code.
+@photonic.command()
+@click.argument("target", required=False, metavar="[FILE|NAME]", help=TARGET)
+@with_changes
+@with_store
+@click.option("--check", type=Path, metavar="CASES", help="evaluate reference cases; exit 1 on a miss")
+@click.option("--by-epoch", is_flag=True, help="every epsilon after every epoch, as a table")
+@click.option("--json", "as_json", is_flag=True, help="as JSON, for scripts")
+def account(target: str | None, changes: tuple[str, ...], mlruns: Path, check: Path | None, by_epoch: bool,
+            as_json: bool) -> int:
+    """The epsilon of an experiment's trials, and of the best."""
+    if check and target is None:
+        from pipeline.accounting import check as reference
 
-    It is 1 if an attack exceeds a certified or stated epsilon.
+        results = reference.evaluate(check)
+        print(reference.as_text(results))
+        return 0 if all(result.ok for result in results) else 1
+    if check or target is None:
+        raise ConfigError("account: takes either FILE or --check CASES")
+    from pipeline.accounting import overview
+
+    experiment = find_experiment(target, _assignments("--set", changes), mlruns)
+    lines = [overview.as_json(experiment, by_epoch)] if as_json else overview.as_lines(experiment, by_epoch)
+    return _print_lines(lines)
+
+
+@photonic.command()
+@click.argument("target", metavar="FILE|RUN", help="experiment file, or the trial_key or MLflow run id of a tracked "
+                "trial, to which what is found is logged")
+@with_data
+@click.option("--trial", type=int, metavar="N", help="only the N-th, from 1, seeds apart (default: all)")
+@click.option("--steps", type=int, default=1, metavar="K", show_default=True,
+              help="steps of training whose updates are attacked")
+@click.option("--mlruns", type=Path, metavar="DIR", help="tracking store of RUN (default: mlruns); with FILE, also log "
+              "the table to its sweep there")
+def audit(target: str, data: Path | None, trial: int | None, steps: int, mlruns: Path | None) -> int:
+    """Attack an experiment's trials: what is seen, beside what is claimed or certified.
+
+    The exit code is 1 if an attack exceeds a certified or stated epsilon.
     """
     from pipeline.auditing.command import audit_file, audit_run
 
-    is_run = re.fullmatch(TRIAL_KEY_OR_RUN_ID, options.target) and not Path(options.target).exists()
-    if is_run:
-        if options.trial is not None:
-            raise ConfigError(f"--trial: selects a trial of FILE, and a run is one, got {options.trial}")
-        findings = audit_run(options.target, options.data, options.steps, options.mlruns or Path("mlruns"))
+    if re.fullmatch(TRIAL_KEY_OR_RUN_ID, target) and not Path(target).exists():
+        if trial is not None:
+            raise ConfigError(f"--trial: selects a trial of FILE, and a run is one, got {trial}")
+        findings = audit_run(target, data, steps, mlruns or Path("mlruns"))
     else:
-        findings = audit_file(options.target, options.trial, options.data, options.steps, options.mlruns)
+        findings = audit_file(target, trial, data, steps, mlruns)
     return 1 if any(finding.exceeds for finding in findings) else 0
 
 
-def _import(options: Namespace) -> int:
-    """Add results from a file to an experiment of the store, and print how many were added and deleted."""
+@photonic.command("import")
+@click.argument("file", type=Path, metavar="FILE", help="CSV with the columns dataset, method, epsilon, delta, "
+                "relation, seed (or empty), accuracy (a fraction) and source")
+@click.option("--as", "name", required=True, metavar="NAME", help="name of their experiment")
+@click.option("--replace", is_flag=True, help="put them in the place of other results of that name")
+@with_store
+def import_(file: Path, name: str, replace: bool, mlruns: Path) -> int:
+    """Take in results that others trained, to show them on frontiers (report --with)."""
     from pipeline.tracking.imports import read_results
     from pipeline.tracking.store import Store
 
-    check_name("--as", options.name)
-    results, text = read_results(options.file)
-    added, deleted = Store(root=options.mlruns).import_results(options.name, results, text, options.replace)
+    check_name("--as", name)
+    results, text = read_results(file)
+    added, deleted = Store(root=mlruns).import_results(name, results, text, replace)
     changes = []
     if added:
         changes.append(f"{counted(added, 'result')} imported")
@@ -307,41 +375,50 @@ def _import(options: Namespace) -> int:
         changes.append(f"{deleted} deleted")
     if not changes:
         changes.append(f"nothing to do, it has all {len(results)} results")
-    return _print_lines([f"{options.name}: {', '.join(changes)}",
-                         f"to show them: photonic report FILE --with {options.name}"])
+    return _print_lines([f"{name}: {', '.join(changes)}", f"to show them: photonic report FILE --with {name}"])
 
 
-def _export(options: Namespace) -> int:
-    """Write the files of one trained trial to a folder, and print their names; return exit code 0."""
+@photonic.command()
+@click.argument("run", metavar="RUN", help="trial_key or MLflow run id of a trial that has ended")
+@with_store
+@click.option("--out", type=Path, metavar="DIR", help="folder to make (default: exports/<trial_key>)")
+def export(run: str, mlruns: Path, out: Path | None) -> int:
+    """Write a trial's weights, settings, metrics and the tags of its epsilon to a new folder."""
     from pipeline.tracking.export import export
     from pipeline.tracking.reader import Reader
 
-    files = export(Reader(root=options.mlruns), options.run, options.out)
-    return _print_lines(["written:", *(f"  {file}" for file in files)])
+    return _print_lines(["written:", *(f"  {file}" for file in export(Reader(root=mlruns), run, out))])
 
 
-def _device(options: Namespace) -> int:
-    """Measure a projector's matrix and noise, write the results, and print them; return exit code 0."""
-    changes = _assignments("--set", options.set)
-    trial = TrialConfig.from_mapping({"algorithm": "pdfa", "projector": options.projector, **changes})
+@photonic.command()
+@click.argument("projector", metavar="PROJECTOR", help="opu_simulated, opu_physical or opu_hardware")
+@click.option("--set", "changes", multiple=True, metavar="FIELD=VALUE", help="a setting of the trial whose projector "
+              "it is, such as photons; may be repeated")
+@click.option("--repeats", type=int, default=64, metavar="N", show_default=True, help="batches")
+@click.option("--records", type=int, default=32, metavar="M", show_default=True, help="errors per batch")
+@click.option("--out", type=Path, default=Path("reports/device"), metavar="DIR", show_default=True,
+              help="folder to write")
+def device(projector: str, changes: tuple[str, ...], repeats: int, records: int, out: Path) -> int:
+    """Measure a projector: gain, noise, bias, correlations, crosstalk, drift, in a report."""
+    trial = TrialConfig.from_mapping({"algorithm": "pdfa", "projector": projector, **_assignments("--set", changes)})
     check_used([trial])
     from pipeline.auditing.device import characterise
 
-    device = characterise(trial, options.repeats, options.records)
+    measured = characterise(trial, repeats, records)
     from analysis.device import as_text, write
 
-    files = write(device, options.out)
-    print(as_text(device))
+    files = write(measured, out)
+    print(as_text(measured))
     return _print_lines(["written:", *(f"  {file}" for file in files)])
 
 
-def _fields(options: Namespace) -> int:
-    """Print all settings with default, meaning and choices; return exit code 0.
-
-    A file is loaded first, because its plugins may add settings.
-    """
-    if options.file:
-        load_experiment(options.file)  # also loads its plugins
+@photonic.command()
+@click.argument("file", type=Path, required=False, metavar="[FILE]", help="experiment file, to show the settings of "
+                "its plugins too")
+def fields(file: Path | None) -> int:
+    """The settings of a trial, with their defaults."""
+    if file:
+        load_experiment(file)  # also loads its plugins, which may add settings
     for f in settings():
         default = list(f.default) if isinstance(f.default, tuple) else f.default
         choices = f" ({', '.join(f.metadata['choices'])})" if f.metadata["choices"] else ""
@@ -349,20 +426,26 @@ def _fields(options: Namespace) -> int:
     return 0
 
 
-def _ui(options: Namespace) -> int:
-    """Serve MLflow's web page of the store until it is interrupted; return the exit code."""
+@photonic.command()
+@with_store
+@click.option("--port", type=port_number, default=PORT, metavar="PORT", show_default=True, help="of the page")
+@click.option("--host", default="127.0.0.1", metavar="HOST", help="interface to listen on (default: 127.0.0.1, which "
+              "only this machine reaches; there is no log-in)")
+def ui(mlruns: Path, port: int, host: str) -> int:
+    """Browse the runs in MLflow's web page."""
     from pipeline.tracking.store import Store
     from pipeline.tracking.ui import serve
 
-    store = Store(root=options.mlruns)
+    store = Store(root=mlruns)
     _print_lines(store.relocate())
-    return serve(store, options.port, options.host)
+    return serve(store, port, host)
 
 
-COMMANDS: dict[str, Callable[[Namespace], int]] = {
-    "init": _init, "sweep": _sweep, "status": _status, "report": _report, "account": _account, "audit": _audit,
-    "import": _import, "export": _export, "device": _device, "fields": _fields, "ui": _ui,
-    "completion": lambda options: _print_lines([completion(make_parser(), options.shell)])}
+@photonic.command()
+@click.argument("shell", type=click.Choice(("bash", "zsh")))
+def completion(shell: str) -> int:
+    """A script for a shell: source <(photonic completion bash)"""
+    return _print_lines([completion_script(photonic, shell)])
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from safetensors.numpy import save_file
 
 from pipeline.trials.config import ConfigError, TrialConfig
 from pipeline.trials.part import PARTS, SETTINGS
-from pipeline.trials.records import Outcome
+from pipeline.trials.records import CLOCK, Outcome
 
 STATUSES = ("running", "finished", "diverged", "stopped", "failed", "interrupted")
 DONE = ("finished", "diverged", "stopped")  # statuses of trials that need no more training
@@ -56,13 +56,20 @@ class TrackedRun:
 
     @cached_property
     def trial(self) -> TrialConfig | None:
-        """The trial, with the calibrated noise that the run records; None for one that cannot be composed here.
-
-        Its extension is not imported, or another version tracked it. `config_of` says why, and refuses it.
-        """
+        """The trial, with the calibrated noise that the run records; None where `config_of` refuses it."""
         with contextlib.suppress(ConfigError):
             return _composed(self)
         return None
+
+
+def tracked(run: Any) -> TrackedRun:
+    """Return MLflow's run of a trial as plain data."""
+    tags = dict(run.data.tags)
+    # A run has the latest point of each metric. Every epoch logs CLOCK; the public API does not have its step.
+    last_epoch = next((metric.step for metric in run.data._metric_objs if metric.key == CLOCK), 0)
+    return TrackedRun(run_id=run.info.run_id, trial_key=tags["trial_key"], params=dict(run.data.params),
+                      metrics=dict(run.data.metrics), tags=tags, status=tags.get("status", "running"),
+                      start_ms=run.info.start_time, end_ms=run.info.end_time, epoch=last_epoch)
 
 
 @dataclass(frozen=True)
@@ -81,10 +88,7 @@ def suggestions_text(suggestions: Sequence[Suggestion]) -> str:
 
 
 def decisions_of(text: str) -> list[tuple[str, bool]]:
-    """Return (trial_key, whether it was allowed to start) of suggestions in JSON, without reading their settings.
-
-    A truncated or damaged text gives an empty list.
-    """
+    """Return (trial_key, whether it was allowed to start) of suggestions in JSON; none of a damaged text."""
     try:
         return [(entry["trial_key"], entry["started"]) for entry in json.loads(text)]
     except (ValueError, TypeError, KeyError):
@@ -98,20 +102,15 @@ def started(suggestions: Iterable[Suggestion]) -> tuple[TrialConfig, ...]:
 
 
 def suggestions_of(text: str) -> list[Suggestion]:
-    """Return the suggestions in a text from `suggestions_text`.
-
-    Their settings must still be valid for a trial (`ConfigError`).
-    """
+    """Return the suggestions in a text from `suggestions_text`; settings that are no longer valid: `ConfigError`."""
     return [Suggestion(TrialConfig.from_mapping(entry["settings"]), entry["started"]) for entry in json.loads(text)]
 
 
 def param_text(value: Any) -> str:
-    """Return a param's text in MLflow: a text unchanged, an integral number without a point, anything else as JSON.
-
-    Earlier versions wrote `3.0`; their runs keep it.
-    """
+    """Return a param's text in MLflow: a text unchanged, an integral number without a point, anything else as JSON."""
     if isinstance(value, str):
         return value
+    # Earlier versions wrote `3.0`; their runs keep it.
     if isinstance(value, float) and value.is_integer() and abs(value) < MAX_EXACT_INTEGER:
         value = int(value)
     return json.dumps(value)
@@ -129,10 +128,9 @@ def param_value(name: str, text: str) -> Any:
 
 
 def config_of(run: TrackedRun) -> TrialConfig:
-    """Return the trial of a tracked run, for all that a table of results cannot do without it.
+    """Return the trial of a tracked run; `ConfigError` says why there is none.
 
-    `ConfigError` says why there is none: the params do not, or no longer, fit the trial_key, or an extension is not
-    imported.
+    The params do not, or no longer, fit the trial_key, or an extension is not imported.
     """
     return run.trial or _composed(run)
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.tracking.artifacts import IMPORTED, param_text
-from pipeline.tracking.backend import TrackingError, find_experiment, redacted, search, write
+from pipeline.tracking.backend import Client, TrackingError
 from pipeline.trials.datasets import DATASETS
 from pipeline.trials.fields import UserError, accepted, digest
 from pipeline.trials.sampler import RELATIONS
@@ -58,11 +58,9 @@ class Result:
 
 
 def read_results(path: Path) -> tuple[list[Result], str]:
-    """Return the results of a CSV file, and its text. The file has a column for each field of `Result`, in any order.
+    """Return the results of a CSV file with a column for each field of `Result`, in any order, and the file's text.
 
-    Raises:
-        UserError: for a file that cannot be read, wrong columns, no result, a wrong cell, a repeated result, or a
-            result without a seed beside others of its point. Rows count from 1, as in a spreadsheet.
+    A file that is no table of results is refused (`UserError`). Rows count from 1, as in a spreadsheet.
     """
     try:
         text = path.read_bytes().decode("utf-8-sig")
@@ -107,11 +105,7 @@ def _result(place: str, names: Sequence[str], row: Sequence[str]) -> Result:
 
 
 def _check_seed(place: str, seed: int | None, row_by_seed: Mapping[int | None, int]) -> None:
-    """Refuse a seed that an earlier row of the same point has, and a row without a seed beside other rows.
-
-    `row_by_seed` has the numbers of the rows before it with the same data set, method, epsilon, delta and relation; a
-    row without a seed has None.
-    """
+    """Refuse a seed that one of the earlier rows of the same point has, and a row without a seed beside others."""
     seed_text = "none" if seed is None else str(seed)
     if seed in row_by_seed:
         raise UserError(f"{place}, column seed: must differ from that of row {row_by_seed[seed]}, as data set, method, "
@@ -176,7 +170,7 @@ def import_tag(results: Sequence[Result]) -> str:
     return f"{digest({'results': sorted(map(repr, results))})} {len(results)}"
 
 
-def save(client: Any, experiment_id: str, results: Sequence[Result], replace: bool,
+def save(client: Client, experiment_id: str, results: Sequence[Result], replace: bool,
          keep_file: Callable[[str], None]) -> tuple[int, int]:
     """Write results to an experiment; return the numbers of added and of deleted results.
 
@@ -194,7 +188,7 @@ def save(client: Any, experiment_id: str, results: Sequence[Result], replace: bo
         client.set_experiment_tag(experiment_id, IMPORTED, tag)
     expected = set(results)
     parent_ids, stored, surplus_ids = [], set(), []
-    for run in search(client, [experiment_id]):
+    for run in client.search([experiment_id]):
         is_parent = PARENT not in run.data.tags
         if is_parent:
             parent_ids.append(run.info.run_id)
@@ -220,7 +214,7 @@ def save(client: Any, experiment_id: str, results: Sequence[Result], replace: bo
     return len(results) - len(stored), len(surplus_ids)
 
 
-def _write(client: Any, experiment_id: str, parent_id: str, name: str, result: Result) -> None:
+def _write(client: Client, experiment_id: str, parent_id: str, name: str, result: Result) -> None:
     """Write a nested run; it counts once it is closed."""
     params = asdict(result)
     metrics = [(ACCURACY, params.pop("accuracy"), 0), (EPSILON, params.pop("epsilon"), 0)]
@@ -229,7 +223,7 @@ def _write(client: Any, experiment_id: str, parent_id: str, name: str, result: R
             "privacy.delta": f"{result.delta:g}", "privacy.notes": f"{NOTE_TEXT} ({result.source})"}
     run_name = f"{result.method[:MAX_NAME_LENGTH - 50]} eps{result.epsilon:g}{seed}"  # the end takes less than 50
     run = client.create_run(experiment_id, run_name=run_name, tags=tags)
-    write(client, run.info.run_id, metrics,
+    client.write(run.info.run_id, metrics,
           params={key: param_text(value) for key, value in params.items() if value is not None})
     client.set_terminated(run.info.run_id, "FINISHED")
 
@@ -245,22 +239,18 @@ def _stored(run: Any) -> Result | None:
                   source=params["source"])
 
 
-def results_of(client: Any, uri: str, name: str) -> list[Result]:
-    """Return the results imported under a name, oldest first.
-
-    There must be such results, all of their file (`TrackingError`).
-    """
-    experiment_id = find_experiment(client, name, imports=True)
+def results_of(client: Client, name: str) -> list[Result]:
+    """Return the results imported under a name, oldest first; all of their file must be there (`TrackingError`)."""
+    experiment_id = client.find_experiment(name, imports=True)
     tags = client.get_experiment(experiment_id).tags if experiment_id else {}
     if experiment_id is None or IMPORTED not in tags:
         names = ", ".join(experiment.name for experiment in client.search_experiments() if IMPORTED in experiment.tags)
-        raise TrackingError(f"tracking store {redacted(uri)}: no imported results named '{name}' (`photonic import "
-                            f"FILE --as {name}`); it has {names or 'none'}")
-    stored = [_stored(run) for run in search(client, [experiment_id]) if PARENT in run.data.tags]
+        raise client.refusal(f"no imported results named '{name}' (`photonic import FILE --as {name}`); it has "
+                             f"{names or 'none'}")
+    stored = [_stored(run) for run in client.search([experiment_id]) if PARENT in run.data.tags]
     results = [result for result in stored if result]  # without runs that were not closed
     _, planned_text = tags[IMPORTED].split()  # digest and number, as `import_tag` wrote them
     planned = int(planned_text)
     if len(results) != planned:
-        raise TrackingError(f"tracking store {redacted(uri)}: '{name}' has {len(results)} of the {planned} results of "
-                            "its file; import it again")
+        raise client.refusal(f"'{name}' has {len(results)} of the {planned} results of its file; import it again")
     return results

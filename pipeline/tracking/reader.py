@@ -36,29 +36,29 @@ from pipeline.tracking.artifacts import (
     started,
     suggestions_of,
     total_costs,
+    tracked,
 )
 from pipeline.tracking.backend import (
+    Client,
     NoStore,
     TrackingError,
     connect,
     database,
-    find_experiment,
-    find_trial,
     is_set_up,
     local_folder,
     redacted,
-    reports_errors,
-    search,
-    tracked,
+    reporting_errors,
 )
 from pipeline.tracking.imports import Result, results_of
 from pipeline.trials.records import Release
+
+PARENTS = "tags.sweep LIKE '%'"  # MLflow's filter for parent runs of sweeps
 
 
 class Reader:
     """An existing tracking store, for reading only: no method writes to it.
 
-    `find` or `attach` opens one sweep at a time:
+    `attach` opens one sweep at a time; `find` does so too, if it is there:
 
         reader = Reader(root=Path("mlruns"))
         reader.attach("quickstart")
@@ -68,21 +68,17 @@ class Reader:
         uri: address of the store; by default MLFLOW_TRACKING_URI, else the SQLite database `<root>/mlflow.db`.
         root: local folder of the database.
 
-    Attributes:
-        place: `<host>:<root>`, this host and folder.
-
     Raises:
         TrackingError: if the store cannot be opened or reached, or the database is missing or empty.
     """
 
     def __init__(self, uri: str | None = None, root: Path = Path("mlruns")) -> None:
-        """Open the store at `uri`, or find it by the environment variable or the folder `root`; creates nothing."""
         self.root = Path(root).absolute()
         self.uri = uri or os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{self.root / 'mlflow.db'}"
-        self.place = f"{socket.gethostname()}:{self.root}"
-        self._database = database(self.uri)
-        self._experiment_id: str | None = None
-        self._parent_id: str | None = None
+        self.place = f"{socket.gethostname()}:{self.root}"  # of this reader or writer
+        self._database = database(self.uri)  # None for a server
+        self._experiment_id: str | None = None  # of the open sweep
+        self._parent_id: str | None = None  # of the open sweep; None also for one whose parent run was deleted
         self._client = self._open()
 
     @classmethod
@@ -93,26 +89,23 @@ class Reader:
         is_uri = isinstance(store, str) and "://" in store
         return cls(str(store)) if is_uri else cls(root=Path(store))
 
-    @reports_errors
-    def _open(self) -> Any:
-        """Return MLflow's client of an existing store; MLflow itself would set up a missing database."""
-        if self._database is not None and not is_set_up(self._database):
-            state = "is empty" if self._database.exists() else "does not exist"
-            raise NoStore(f"tracking store {redacted(self.uri)}: {state} (run the sweep first)")
+    def _open(self) -> Client:
+        """Return the client of an existing store; MLflow itself would set up a missing database."""
+        with reporting_errors(self.uri):
+            if self._database is not None and not is_set_up(self._database):
+                state = "is empty" if self._database.exists() else "does not exist"
+                raise NoStore(f"tracking store {redacted(self.uri)}: {state} (run the sweep first)")
         return connect(self.uri, lock=None)  # without a lock, nothing is created
 
-    @reports_errors
     def artifact_folders(self) -> list[Path]:
         """Return the folders of this host with the store's artifacts; every reader of its runs can see them."""
         recorded = [local_folder(experiment.artifact_location) for experiment in self._client.search_experiments()]
-        return [folder for place in recorded if place for folder in (self._beside(place), place) if folder]
+        with reporting_errors(self.uri):
+            return [folder for place in recorded if place for folder in (self._beside(place), place) if folder]
 
     def _beside(self, recorded: Path) -> Path | None:
-        """Return the folder of a sweep's artifacts beside the database; None if they do not belong there.
-
-        MLflow records `<root>/artifacts/<sweep>` as an absolute path. If the store was moved or copied, that root is
-        another folder than the database's.
-        """
+        """Return the folder of a sweep's artifacts beside the database; None if they do not belong there."""
+        # MLflow records `<root>/artifacts/<sweep>`. The root of a moved or copied store is not the database's folder.
         if self._database is None or recorded.parent.name != "artifacts":
             return None
         folder = self._database.absolute().parent / "artifacts" / recorded.name
@@ -120,9 +113,7 @@ class Reader:
         return folder if not self.shared or folder.exists() else None
 
     def _folders(self, run: Any) -> list[Path]:
-        """Return the folders of this host for the artifacts of MLflow's run; none if a server keeps them.
-
-        New artifacts belong in the first.
+        """Return this host's folders for artifacts of MLflow's run, that of new ones first; none if a server has them.
         """
         recorded = local_folder(run.info.artifact_uri)
         if recorded is None:
@@ -136,30 +127,25 @@ class Reader:
         """Whether other folders and hosts may use the store too."""
         return self._database != self.root / "mlflow.db"
 
-    @reports_errors
     def sweeps(self) -> list[str]:
-        """Return the names of all sweeps in the store, oldest first."""
+        """Return the names of all sweeps in the store, oldest first; the open sweep stays open."""
         experiments = sorted(self._client.search_experiments(), key=lambda experiment: experiment.creation_time)
-        names = [experiment.name for experiment in experiments if IMPORTED not in experiment.tags]
-        return [name for name in names if self.find(name)]
+        names = {each.experiment_id: each.name for each in experiments if IMPORTED not in each.tags}
+        begun = {parent.info.experiment_id for parent in self._client.search(list(names), PARENTS)}
+        return [name for experiment_id, name in names.items() if experiment_id in begun]
 
-    @reports_errors
     def find(self, name: str) -> bool:
-        """Open the sweep `name` for reading; return whether it exists. Creates nothing and changes no status.
-
-        A name of imported results is refused (`TrackingError`).
-        """
-        self._experiment_id = find_experiment(self._client, name)
-        parent = self._find_parent() if self._experiment_id else None
+        """Open the sweep `name`; return whether it exists. A name of imported results is refused (`TrackingError`)."""
+        self._experiment_id = self._client.find_experiment(name)
+        parent = next(self._parents(), None) if self._experiment_id else None
         self._parent_id = parent.info.run_id if parent else None
         return parent is not None
 
     def attach(self, name: str) -> None:
-        """Open the sweep `name` for reading. The store must have it (`TrackingError`)."""
+        """Open the sweep `name`, which the store must have (`TrackingError`)."""
         if not self.find(name):
-            raise TrackingError(f"tracking store {redacted(self.uri)}: no sweep named '{name}' (run the sweep first)")
+            raise self._client.refusal(f"no sweep named '{name}' (run the sweep first)")
 
-    @reports_errors
     def planned(self) -> int | None:
         """Return the number of planned trials of the open sweep's last run; None if not known."""
         if not self._parent_id:
@@ -168,7 +154,6 @@ class Reader:
         text = data.tags.get("latest.trials", data.params.get("trials"))
         return int(text) if text else None
 
-    @reports_errors
     def holder(self) -> tuple[str, str] | None:
         """Return (driver, its last heartbeat) of the open sweep; None if the sweep was closed."""
         run = self._client.get_run(self._parent())
@@ -177,31 +162,24 @@ class Reader:
             return None
         return tags["driver"], tags.get("driver.beat", "")
 
-    @reports_errors
     def nodes(self, driver: str) -> list[dict[str, Any]] | None:
         """Return a driver's last record of the cluster's nodes; None if it has written none."""
         tags = self._client.get_run(self._parent()).data.tags
         record = json.loads(tags.get("driver.nodes", "{}"))
         return record["nodes"] if record.get("driver") == driver else None
 
-    @reports_errors
     def experiment(self) -> str:
-        """Return the text of the open sweep's experiment file, from its last run.
-
-        The store must have it (`TrackingError`).
-        """
+        """Return the text of the open sweep's experiment file when it last ran; errors where none was kept."""
         text = self._text(EXPERIMENT)
         if not text:
-            raise TrackingError(f"tracking store {redacted(self.uri)}: the sweep has no experiment file (random "
-                                "stopping keeps its seed secret, and older versions kept none); name the file itself")
+            raise self._client.refusal("the sweep has no experiment file (random stopping keeps its seed secret, and "
+                                       "older versions kept none); name the file itself")
         return text
 
-    @reports_errors
     def suggestions(self) -> list[Suggestion]:
         """Return all suggestions of the open sweep's search so far, in order."""
         return suggestions_of(self._text(SUGGESTIONS) or "[]")
 
-    @reports_errors
     def decisions(self) -> list[tuple[str, bool]]:
         """Return (trial_key, whether it was allowed to start) of the open sweep's suggestions, in order."""
         return decisions_of(self._text(SUGGESTIONS) or "[]")
@@ -220,12 +198,10 @@ class Reader:
         """Return the open sweep's experiment; a search with its trials so far."""
         return with_trials(experiment, started(self.suggestions())) if experiment.plan.asks else experiment
 
-    @reports_errors
     def tags(self) -> dict[str, str]:
         """Return the tags of MLflow's experiment of the open sweep."""
-        return dict(self._client.get_experiment(self._experiment()).tags)
+        return dict(self._client.get_experiment(self.experiment_id).tags)
 
-    @reports_errors
     def budget(self) -> list[float] | None:
         """Return the open sweep's budget as it began (`accounting.budget.Filter.initial_state`); None without one."""
         text = self.tags().get(BUDGET)
@@ -233,16 +209,18 @@ class Reader:
             text = self._client.get_run(self._parent()).data.tags.get(BUDGET)
         return json.loads(text) if text else None
 
-    @reports_errors
     def released(self, trial_key: str = "", exclude: Collection[str] = ()) -> list[Release]:
-        """Return what every run of the open sweep has released, oldest first.
+        """Return what every run of the open sweep has released, oldest first; errors as in `config_of`.
 
-        Runs in MLflow's trash are included, and runs with a draw that has released nothing yet. `exclude` has
-        trial_keys to leave out. Errors as in `config_of`.
+        Runs in MLflow's trash are included, and runs with a draw that has released nothing yet.
+
+        Args:
+            trial_key: the only trial to return; empty for all.
+            exclude: trial_keys to leave out.
         """
         condition = f"tags.trial_key = '{trial_key}'" if trial_key else ""
         releases = []
-        for mlflow_run in search(self._client, [self._experiment()], condition, deleted=True):
+        for mlflow_run in self._client.search([self.experiment_id], condition, deleted=True):
             key = mlflow_run.data.tags.get("trial_key")
             if key is None or key in exclude:
                 continue
@@ -255,16 +233,14 @@ class Reader:
                                         earlier=earlier))
         return releases
 
-    @reports_errors
     def certified(self, dataset: str, relation: str) -> dict[str, tuple[float, float]]:
         """Return sweep -> (epsilon, delta), for sweeps of the store with certified trials on a data set.
 
-        The budget's values are returned, if the sweep has a budget. Otherwise they are sums over all these trials, with
-        runs in MLflow's trash.
+        It is the sweep's budget or, without one, the sum over all these trials, with runs in MLflow's trash.
         """
         experiments = {experiment.experiment_id: experiment for experiment in self._client.search_experiments()}
         runs: dict[str, list[TrackedRun]] = {}  # by MLflow's id of their experiment
-        for run in search(self._client, list(experiments), f"params.dataset = '{dataset}'", deleted=True):
+        for run in self._client.search(list(experiments), f"params.dataset = '{dataset}'", deleted=True):
             tags = run.data.tags
             if tags.get("privacy.certified", "false") != "false" and tags.get("privacy.relation") == relation:
                 runs.setdefault(run.info.experiment_id, []).append(tracked(run))
@@ -275,10 +251,9 @@ class Reader:
             costs[experiment.name] = tuple(json.loads(budget)[:2]) if budget else total_costs(sweep_runs)
         return costs
 
-    @reports_errors
     def imported(self, name: str) -> list[Result]:
-        """Return the results imported under a name; errors as in `imports.results_of`. No sweep need be open."""
-        return results_of(self._client, self.uri, name)
+        """Return the results imported under a name; errors as in `imports.results_of`."""
+        return results_of(self._client, name)
 
     def _text(self, name: str) -> str:
         """Return the text of an artifact of the parent run; empty if it is missing."""
@@ -286,52 +261,59 @@ class Reader:
 
     def _file(self, run_id: str, name: str) -> bytes | None:
         """Return the content of a run's artifact; None if it is missing."""
-        folders = self._folders(self._client.get_run(run_id))
-        if folders:
-            paths = [folder / name for folder in folders]
-            return next((path.read_bytes() for path in paths if path.exists()), None)
-        if name not in {file.path for file in self._client.list_artifacts(run_id)}:
-            return None
-        with tempfile.TemporaryDirectory() as folder:
-            return Path(self._client.download_artifacts(run_id, name, folder)).read_bytes()
+        run = self._client.get_run(run_id)
+        with reporting_errors(self.uri):
+            if folders := self._folders(run):
+                paths = [folder / name for folder in folders]
+                return next((path.read_bytes() for path in paths if path.exists()), None)
+            if name not in {file.path for file in self._client.list_artifacts(run_id)}:
+                return None
+            with tempfile.TemporaryDirectory() as scratch:
+                return Path(self._client.download_artifacts(run_id, name, scratch)).read_bytes()
 
-    @reports_errors
     def runs(self) -> list[TrackedRun]:
         """Return all trials of the open sweep, oldest first."""
         return [tracked(run) for run in self._search() if "trial_key" in run.data.tags]
 
-    @reports_errors
     def trial(self, name: str) -> TrackedRun:
-        """Return a trial in any sweep, by MLflow run id or by trial_key.
-
-        There must be exactly one (`TrackingError`).
-        """
-        return tracked(find_trial(self._client, self.uri, name))
+        """Return the one trial of the store, in any sweep, with this MLflow run id or trial_key."""
+        field = {16: "tags.trial_key", 32: "attributes.run_id"}.get(len(name))  # by the number of hexadecimal digits
+        if field is None or not name.isalnum():
+            raise TrackingError(f"'{name}': must be a trial_key or a run id, 16 or 32 hexadecimal digits")
+        experiments = [experiment.experiment_id for experiment in self._client.search_experiments()]
+        found = self._client.search(experiments, f"{field} = '{name}'")
+        runs = [tracked(run) for run in found if "trial_key" in run.data.tags]
+        if not runs:
+            raise self._client.refusal(f"no trial has the trial_key or run id '{name}'")
+        if len(runs) > 1:
+            run_ids = [run.run_id for run in runs]
+            raise TrackingError(f"trial {name} has {len(runs)} runs: {', '.join(run_ids)}; name one of them")
+        return runs[0]
 
     def weights(self, run: TrackedRun) -> dict[str, np.ndarray]:
         """Return the final weights of a trial, by name; errors as in `artifact`."""
         return load(self.artifact(run, WEIGHTS))
 
-    @reports_errors
     def artifact(self, run: TrackedRun, name: str) -> bytes:
         """Return the content of a trial's artifact. The trial must have ended, and have the file (`TrackingError`)."""
         if run.status not in DONE:
             raise TrackingError(f"trial {run.trial_key}: must have ended to have weights, is {run.status}")
         content = self._file(run.run_id, name)
         if content is None:
-            raise TrackingError(f"tracking store {redacted(self.uri)}: {name} of trial {run.trial_key} is missing")
+            raise self._client.refusal(f"{name} of trial {run.trial_key} is missing")
         return content
 
     @property
     def experiment_id(self) -> str:
         """MLflow's id of the experiment of the open sweep."""
-        return self._experiment()
+        if self._experiment_id is None:
+            raise TrackingError("no sweep is open: attach to one first")
+        return self._experiment_id
 
     def done(self) -> dict[str, str]:
         """Return trial_key -> status of trials that need no more training (finished, diverged or stopped)."""
         return done_of(self.runs())
 
-    @reports_errors
     def history(self, run_id: str, key: str) -> list[tuple[int, float]]:
         """Return (epoch, value) of one metric, by epoch; the later value if an epoch was trained twice."""
         points = sorted(self._client.get_metric_history(run_id, key), key=lambda point: (point.step, point.timestamp))
@@ -340,21 +322,14 @@ class Reader:
 
     def _search(self, condition: str = "") -> Iterator[Any]:
         """Yield all matching runs of the open sweep, oldest first."""
-        return search(self._client, [self._experiment()], condition)
-
-    def _find_parent(self) -> Any | None:
-        return next(self._parents(), None)
+        return self._client.search([self.experiment_id], condition)
 
     def _parents(self) -> Iterator[Any]:
-        return self._search("tags.sweep LIKE '%'")
-
-    def _experiment(self) -> str:
-        if self._experiment_id is None:
-            raise TrackingError("no sweep is open: attach to one first")
-        return self._experiment_id
+        """Yield MLflow's parent runs of the open sweep: one, unless several processes have just created it."""
+        return self._search(PARENTS)
 
     def _parent(self) -> str:
-        self._experiment()
+        """Return MLflow's id of the open sweep's parent run."""
         if self._parent_id is None:
-            raise TrackingError(f"tracking store {redacted(self.uri)}: the open sweep has no parent run any more")
+            raise self._client.refusal(f"the open sweep (experiment {self.experiment_id}) has no parent run any more")
         return self._parent_id

@@ -10,13 +10,15 @@ MLflow server (MLFLOW_TRACKING_URI).
 
 from __future__ import annotations
 
+import contextlib
 import json
+import math
 import os
 import re
 import shutil
 import tempfile
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,28 +38,22 @@ from pipeline.tracking.artifacts import (
     is_setting,
     param_text,
     suggestions_text,
+    tracked,
     write_artifacts,
 )
 from pipeline.tracking.backend import (
     MAX_TAG_LENGTH,
-    Listing,
+    Client,
     TrackingError,
     connect,
-    find_experiment,
     ignoring_error,
     local_folder,
-    new_points,
-    redacted,
     replace_locations,
-    reports_errors,
-    require_finite,
-    resume,
-    tracked,
-    write,
+    reporting_errors,
 )
 from pipeline.tracking.imports import Result, import_tag, save
-from pipeline.tracking.patience import PatientClient
 from pipeline.tracking.reader import Reader
+from pipeline.tracking.runs import Listing, Started
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.disclosure import check_metrics
 from pipeline.trials.fields import UserError
@@ -95,35 +91,34 @@ class Store(Reader):
             of one host from creating the same database, experiment or run at once.
         create: whether to create a missing database.
 
-    Attributes:
-        driver: name of this writer, `<random>@<place>`: a tag of the runs that it starts or resumes.
-
     Raises:
         TrackingError: if the store cannot be opened or reached.
     """
 
     def __init__(self, uri: str | None = None, root: Path = Path("mlruns"), *, create: bool = True) -> None:
-        """Open the store for writing, under a new name of this driver; the class has the arguments."""
         self._create, self._lock = create, FileLock(Path(root).absolute() / ".tracking.lock")
         super().__init__(uri, root)
-        self.driver = f"{uuid.uuid4().hex}@{self.place}"
-        self._trials: dict[str, tuple[TrialConfig, Any]] = {}  # started trial_key -> (settings, MLflow's run)
-        self._logged: dict[str, dict[tuple[str, int], float]] = {}  # started trial_key -> (metric, epoch) -> value
-        self._params: dict[str, set[str]] = {}  # started trial_key -> names of its run's params
+        self.driver = f"{uuid.uuid4().hex}@{self.place}"  # this writer's name: a tag of runs that it starts or resumes
+        self._started: dict[str, Started] = {}  # by trial_key
         self._listing = Listing(self.root)
 
-    @reports_errors
-    def _open(self) -> Any:
+    def _open(self) -> Client:
         if not self._create:
             return super()._open()
-        self.root.mkdir(parents=True, exist_ok=True)
+        with reporting_errors(self.uri):
+            self.root.mkdir(parents=True, exist_ok=True)
         return connect(self.uri, self._lock)
 
-    def be_patient(self, seconds: float, say: Callable[[str], None]) -> None:
-        """Wait, from now on, up to `seconds` for an unreachable store (see `PatientClient`)."""
-        self._client = PatientClient(self._client, seconds, say)
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Hold the store's lock; errors of its file, and of all in the block, name the store."""
+        with reporting_errors(self.uri), self._lock:
+            yield
 
-    @reports_errors
+    def be_patient(self, seconds: float, say: Callable[[str], None]) -> None:
+        """Wait, from now on, up to `seconds` for an unreachable store, as `Client.be_patient`."""
+        self._client.be_patient(seconds, say)
+
     def open_sweep(self, name: str, description: str = "", params: Mapping[str, Any] | None = None,
                    tags: Mapping[str, str] | None = None, contents: Mapping[str, str] | None = None) -> None:
         """Open, or reopen, the sweep `name`: one MLflow experiment, with tags `contents`, and one parent run.
@@ -132,9 +127,9 @@ class Store(Reader):
         tag `latest.<param>` has the new one. `contents` are tags of the experiment. An experiment of that name in
         MLflow's trash is refused (`TrackingError`).
         """
-        with self._lock:
-            self._experiment_id = find_experiment(self._client, name) or self._create_experiment(name)
-            parent = self._find_parent()
+        with self._locked():
+            self._experiment_id = self._client.find_experiment(name) or self._create_experiment(name)
+            parent = next(self._parents(), None)
             if parent is None:
                 self._client.create_run(self._experiment_id, run_name=name, tags={"sweep": name})
                 parent, *others = self._parents()  # several processes may create one at once; all keep the first
@@ -150,41 +145,32 @@ class Store(Reader):
             has_changed = logged_params.get(param, text) != text
             if has_changed or tag in parent.data.tags:
                 latest_tags[tag] = text
-        write(self._client, self._parent_id, params=new_params,
-              tags={**(tags or {}), **latest_tags, "driver": self.driver})
+        all_tags = {**(tags or {}), **latest_tags, "driver": self.driver}
+        self._client.write(self._parent_id, params=new_params, tags=all_tags)
         for key, text in {**_KIND, **(contents or {})}.items():
             self._client.set_experiment_tag(self._experiment_id, key, text)
         self.describe(description or f"Sweep `{name}`.")
         self._client.update_run(self._parent_id, status="RUNNING")
 
     def _create_experiment(self, name: str, tags: Mapping[str, str] | None = None) -> str:
-        """Create an MLflow experiment, unless it exists already; return its id.
-
-        An experiment of imported results has tags, one of a sweep none.
-        """
+        """Create an MLflow experiment, with tags if it has imported results, unless it is there; return its id."""
         folder = self.root / "artifacts" / re.sub(r"[^\w.-]", "_", name)
         location = folder.as_uri() if self._database else None  # a server chooses its own
         with ignoring_error("RESOURCE_ALREADY_EXISTS"):  # created by another host, or by a call with a lost answer
             self._client.create_experiment(name, artifact_location=location, tags=tags)
-        created = find_experiment(self._client, name, imports=bool(tags))
+        created = self._client.find_experiment(name, imports=bool(tags))
         if created is None:
-            raise TrackingError(f"tracking store {redacted(self.uri)}: experiment '{name}' was created and is not "
-                                "there")
+            raise self._client.refusal(f"experiment '{name}' was created and is not there")
         return created
 
-    @reports_errors
     def import_results(self, name: str, results: Sequence[Result], text: str, replace: bool = False) -> tuple[int, int]:
-        """Write imported results as an experiment of their own; arguments, result and errors as in `imports.save`.
-
-        The open sweep stays open.
-        """
-        with self._lock:
-            experiment_id = (find_experiment(self._client, name, imports=True)
+        """Write imported results as an experiment of their own; arguments, result and errors as in `imports.save`."""
+        with self._locked():
+            experiment_id = (self._client.find_experiment(name, imports=True)
                              or self._create_experiment(name, {IMPORTED: import_tag(results)}))
             return save(self._client, experiment_id, results, replace,
                         lambda run_id: self._log_text(run_id, "results.csv", text))
 
-    @reports_errors
     def relocate(self) -> list[str]:
         """Record where a moved store's artifacts lie now, for MLflow's page; return a line if it was moved or copied.
 
@@ -192,7 +178,7 @@ class Store(Reader):
         one folder that other hosts have there.
         """
         new_places, lines = {}, set()
-        with self._lock:
+        with self._locked():
             for experiment in self._client.search_experiments():
                 recorded = local_folder(experiment.artifact_location)
                 beside = self._beside(recorded) if recorded else None
@@ -209,7 +195,6 @@ class Store(Reader):
                 replace_locations(self.uri, new_places)
         return sorted(lines)
 
-    @reports_errors
     def describe(self, description: str, headline: str = "") -> None:
         """Set the sweep's description on MLflow's page, for parent run and experiment: Markdown, the headline first."""
 
@@ -217,27 +202,23 @@ class Store(Reader):
             return f"{to_ascii(headline)}\n\n{to_ascii(text)}".strip()[:MAX_TAG_LENGTH]
 
         self._client.set_tag(self._parent(), _NOTE, note(_PARENT_NOTE.format(description=description)))
-        self._client.set_experiment_tag(self._experiment(), _NOTE, note(description))
+        self._client.set_experiment_tag(self.experiment_id, _NOTE, note(description))
 
-    @reports_errors
     def beat(self, count: int) -> None:
         """Write a heartbeat of the open sweep's driver."""
         self._client.set_tag(self._parent(), "driver.beat", str(count))
 
-    @reports_errors
     def note_nodes(self, nodes: Sequence[Mapping[str, Any]]) -> None:
         """Write the driver's view of the nodes, for `Reader.nodes`."""
         self._client.set_tag(self._parent(), "driver.nodes", json.dumps({"driver": self.driver, "nodes": nodes}))
 
     def runs(self) -> list[TrackedRun]:
-        """Return all trials of the open sweep, as `Reader.runs`; in a database, those that start then need no search.
-        """
+        """Return all trials of the open sweep, oldest first; in a database, those that start then need no search."""
         if self._database is None:
             return super().runs()
-        with self._lock:
-            return self._listing.read(self._experiment(), super().runs)
+        with self._locked():
+            return self._listing.read(self.experiment_id, super().runs)
 
-    @reports_errors
     def start(self, config: TrialConfig, tags: Mapping[str, str] | None = None, name: str | None = None) -> str:
         """Start a trial, or resume its unfinished run, and return the MLflow run id.
 
@@ -245,33 +226,32 @@ class Store(Reader):
         refused (`TrackingError`).
         """
         key, tags = config.trial_key, {**(tags or {}), "driver": self.driver, "status": "running"}
-        with self._lock:
+        with self._locked():
             if self._database is None:  # a server: other hosts may have created runs
                 runs = self._without_empty(list(self._search(f"tags.trial_key = '{key}'")))
                 run_ids = [run.info.run_id for run in runs]
             else:
-                run_ids = self._listing.runs_of(key, self._experiment(), super().runs)
+                run_ids = self._listing.runs_of(key, self.experiment_id, super().runs)
             if len(run_ids) > 1:
                 raise TrackingError(f"trial {key} has {len(run_ids)} runs: {', '.join(run_ids)}; delete all but one")
             if run_ids:
-                run = resume(self._client, key, run_ids[0])
+                run = self._resume(key, run_ids[0])
             else:
                 identity = {"trial_key": key, "mlflow.parentRunId": self._parent(), **tags}
-                run = self._client.create_run(self._experiment(), run_name=name or short_name(config), tags=identity)
+                run = self._client.create_run(self.experiment_id, run_name=name or short_name(config), tags=identity)
                 run_ids.append(run.info.run_id)  # also in the listing, whose list this is
         run_id = run.info.run_id
-        self._logged[key] = {(metric, epoch): value for metric in run.data.metrics
-                             for epoch, value in self.history(run_id, metric)}
+        logged = {(metric, epoch): value for metric in run.data.metrics
+                  for epoch, value in self.history(run_id, metric)}
+        started = Started(config, run, logged, set(run.data.params))
         # A resumed run may lack params: its process may have ended between creating the run and this line.
         # Existing params stay: earlier versions wrote numbers in another form, and MLflow changes no param.
-        self._params[key] = set(run.data.params)
-        params = {setting: param_text(value) for setting, value in config.canonical().items()}
+        params = started.new_params({setting: param_text(value) for setting, value in config.canonical().items()})
         changed_tags = {tag: text for tag, text in tags.items() if run.data.tags.get(tag) != text}
-        write(self._client, run_id, params=self._new_params(key, params), tags=changed_tags)
-        self._trials[key] = (config, run)
+        self._client.write(run_id, params=params, tags=changed_tags)
+        self._started[key] = started
         return run_id
 
-    @reports_errors
     def log(self, records: Iterable[EpochRecord]) -> None:
         """Write records of started trials, and close trials with an outcome. May be repeated after an error.
 
@@ -285,7 +265,8 @@ class Store(Reader):
             self.check(record)
             groups.setdefault(record.trial_key, []).append(record)
         for key, group in groups.items():
-            new = new_points(group, self._logged[key])
+            started = self._started[key]
+            new = started.new_points(group)
             # The clock is written first: if the call then fails, the epoch still counts as released.
             points = sorted([(name, value, epoch) for (name, epoch), value in new.items()],
                             key=lambda point: point[0] != CLOCK)
@@ -296,22 +277,26 @@ class Store(Reader):
             calibrated = {name: f"{float(text):.6g}" for name, text in tags.items() if not is_setting(name)}
             if DESCRIPTION in tags:
                 tags[_NOTE] = tags.pop(DESCRIPTION)
-            write(self._client, self._run_id(key), points, params=self._new_params(key, calibrated), tags=tags)
-            self._logged[key].update(new)
+            self._client.write(self._run_id(key), points, params=started.new_params(calibrated), tags=tags)
+            started.logged.update(new)
             for record in group:
                 if record.outcome:
                     self._finish(key, record.outcome)
 
+    def _resume(self, key: str, run_id: str) -> Any:
+        """Mark a trial's unfinished run as running again, and return MLflow's run as it was before."""
+        run = self._client.get_run(run_id)
+        if run.data.tags.get("status") in DONE:
+            raise TrackingError(f"trial {key} is {run.data.tags['status']} already, run {run_id}")
+        if "failure" in run.data.tags:
+            with ignoring_error("RESOURCE_DOES_NOT_EXIST"):  # deleted by a call with a lost answer
+                self._client.delete_tag(run_id, "failure")
+        self._client.update_run(run_id, status="RUNNING")
+        return run
+
     def _run_id(self, key: str) -> str:
         """Return MLflow's id of a started trial's run."""
-        _, run = self._trials[key]
-        return run.info.run_id
-
-    def _new_params(self, key: str, params: Mapping[str, str]) -> dict[str, str]:
-        """Return the params that a started trial's run does not have yet, and note that it has them."""
-        new = {name: text for name, text in params.items() if name not in self._params[key]}
-        self._params[key] |= new.keys()
-        return new
+        return self._started[key].run.info.run_id
 
     def check(self, record: EpochRecord) -> None:
         """Check that `log` would accept the record.
@@ -320,13 +305,13 @@ class Store(Reader):
         `OtherNoise` for an epoch of a secure trial that was published with other values.
         """
         key = record.trial_key
-        if key not in self._trials:
+        if key not in self._started:
             raise TrackingError(f"trial {key} was not started, got its epoch {record.epoch}")
-        (config, _), logged = self._trials[key], self._logged[key]
+        config, logged = self._started[key].config, self._started[key].logged
         if config.disclosure != "plain":
             check_metrics(record.metrics)
         for name, value in record.metrics.items():
-            require_finite(name, value, f"trial {key}, epoch {record.epoch}")
+            _require_finite(name, value, f"trial {key}, epoch {record.epoch}")
             known = logged.get((name, record.epoch), value)
             depends_on_noise = not name.startswith(WITHOUT_NOISE)
             if config.draws_fresh_noise and known != value and depends_on_noise:
@@ -339,49 +324,38 @@ class Store(Reader):
 
     def _finish(self, key: str, outcome: Outcome) -> None:
         """Store a trial's artifacts and its final status, which marks it as done."""
-        config, run = self._trials[key]
-        self._log_files(run, lambda folder: write_artifacts(folder, config, outcome))
-        self._client.set_terminated(run.info.run_id, "FINISHED")
+        started, run_id = self._started[key], self._run_id(key)
+        self._log_files(started.run, lambda folder: write_artifacts(folder, started.config, outcome))
+        self._client.set_terminated(run_id, "FINISHED")
         # The tag comes last: a trial counts as done only when everything is stored.
-        self._client.set_tag(run.info.run_id, "status", outcome.status)
-        self._logged[key], self._params[key] = {}, set()  # a done trial gets no more writes
+        self._client.set_tag(run_id, "status", outcome.status)
+        started.logged, started.params = {}, set()  # a done trial gets no more writes
 
-    @reports_errors
     def begin_draw(self, trial_key: str, name: str, earlier: Sequence[int]) -> None:
-        """Begin the draw `name` of a started trial with secret noise: its later epochs belong to this draw.
-
-        `earlier` has the released epochs of each earlier draw.
-        """
+        """Begin the draw `name` of a started trial's noise, after draws that released `earlier` epochs each."""
         tags = {DRAW: name, DRAWS: str(len(earlier) + 1), EARLIER: str(sum(earlier))}
-        write(self._client, self._run_id(trial_key), tags=tags)
+        self._client.write(self._run_id(trial_key), tags=tags)
 
-    @reports_errors
     def give_up(self, trial_key: str) -> None:
-        """Move the run of a started trial to MLflow's trash, because another draw of its noise begins.
-
-        The run's releases still count. The trial can start again.
-        """
+        """Move a started trial's run to MLflow's trash, where its releases still count; the trial can start again."""
         run_id = self._run_id(trial_key)
-        del self._trials[trial_key], self._logged[trial_key]
+        del self._started[trial_key]
         self._client.delete_run(run_id)
         self._listing.forget(trial_key)
 
-    @reports_errors
     def fail(self, trial_key: str, reason: str, tags: Mapping[str, str] | None = None) -> None:
         """Mark a started trial as failed; the next sweep resumes its run. Only the end of a long reason is kept."""
-        if trial_key not in self._trials:
+        if trial_key not in self._started:
             raise TrackingError(f"trial {trial_key} was not started, and cannot fail")
         run_id = self._run_id(trial_key)
-        write(self._client, run_id, tags={"status": "failed", "failure": reason[-MAX_TAG_LENGTH:], **(tags or {})})
+        self._client.write(run_id, tags={"status": "failed", "failure": reason[-MAX_TAG_LENGTH:], **(tags or {})})
         self._client.set_terminated(run_id, "FAILED")
 
-    @reports_errors
     def close_sweep(self, status: str) -> list[TrackedRun]:
-        """Close the parent run and return the sweep's trials in their final state.
+        """Close the parent run as FINISHED, FAILED or KILLED, and return the sweep's trials in their final state.
 
         The parent run gets tags `trials.<status>` with the number of trials in each status. Trials that this process
-        has started and not ended become `interrupted`. MLflow's `status` of the parent run is FINISHED, FAILED or
-        KILLED.
+        has started and not ended become `interrupted`.
         """
         if status not in ("FINISHED", "FAILED", "KILLED"):
             raise ValueError(f"status: must be one of FINISHED, FAILED, KILLED, got '{status}'")
@@ -391,47 +365,42 @@ class Store(Reader):
                 runs_by_key.setdefault(mlflow_run.data.tags["trial_key"], []).append(mlflow_run)
         runs = [tracked(mlflow_run) for group in runs_by_key.values() for mlflow_run in self._without_empty(group)]
         for run in runs:
-            if run.status == "running" and run.trial_key in self._trials:
-                write(self._client, run.run_id, tags={"status": "interrupted"})
+            if run.status == "running" and run.trial_key in self._started:
+                self._client.write(run.run_id, tags={"status": "interrupted"})
                 self._client.set_terminated(run.run_id, "KILLED")
                 run.status = "interrupted"
         statuses = [run.status for run in runs]
-        write(self._client, self._parent(), tags={f"trials.{name}": str(statuses.count(name)) for name in STATUSES})
+        self._client.write(self._parent(), tags={f"trials.{name}": str(statuses.count(name)) for name in STATUSES})
         self._client.set_terminated(self._parent(), status)
         return runs
 
-    @reports_errors
     def log_audit(self, run_id: str, metrics: Mapping[str, float], tags: Mapping[str, str], file: Path) -> None:
         """Write the results of attacks on a trial: metrics at step 0, tags, and a file in the artifact `audit/`."""
-        write(self._client, run_id, [(name, value, 0) for name, value in metrics.items()], tags=tags)
+        self._client.write(run_id, [(name, value, 0) for name, value in metrics.items()], tags=tags)
         self._log_copies(run_id, [file], "audit")
 
-    @reports_errors
     def log_report(self, files: Iterable[Path], part: str = "") -> None:
         """Write files as artifacts `report/`, or `report/<part>/`, of the parent run."""
         self._log_copies(self._parent(), files, f"report/{part}" if part else "report")
 
-    @reports_errors
     def log_experiment(self, text: str) -> None:
         """Write the text of the experiment file to the parent run."""
         self._log_text(self._parent(), EXPERIMENT, text)
 
-    @reports_errors
     def log_suggestions(self, suggestions: Sequence[Suggestion]) -> None:
         """Write the suggestions of the open sweep's search to the parent run."""
         self._log_text(self._parent(), SUGGESTIONS, suggestions_text(suggestions))
 
-    @reports_errors
     def log_sweep(self, metrics: Mapping[str, float], tags: Mapping[str, str], step: int = 0) -> None:
         """Write metrics and tags of the whole sweep to the parent run.
 
-        The step is 0 for a result of the whole sweep. A metric that is not finite, or no metric of sweeps
-        (`trials.disclosure`), is refused before anything is written (`ValueError`).
+        A metric that is not finite, or no metric of sweeps (`trials.disclosure`), is refused before anything is written
+        (`ValueError`).
         """
         check_metrics(metrics, of_sweep=True)
         for name, value in metrics.items():
-            require_finite(name, value, "the sweep")
-        write(self._client, self._parent(), [(name, float(value), step) for name, value in metrics.items()], tags=tags)
+            _require_finite(name, value, "the sweep")
+        self._client.write(self._parent(), [(name, float(value), step) for name, value in metrics.items()], tags=tags)
 
     def _log_text(self, run_id: str, name: str, text: str) -> None:
         """Write a text as an artifact of a run."""
@@ -449,23 +418,20 @@ class Store(Reader):
         self._log_files(self._client.get_run(run_id), copy_to)
 
     def _log_files(self, run: Any, write_to: Callable[[Path], object]) -> None:
-        """Store the files that `write_to` writes to a folder as artifacts of MLflow's run.
-
-        MLflow itself would write to the folder that it recorded, from which the store may have been moved.
-        """
-        if folders := self._folders(run):
-            folders[0].mkdir(parents=True, exist_ok=True)
-            write_to(folders[0])
-        else:
-            with tempfile.TemporaryDirectory() as scratch:
-                write_to(Path(scratch))
-                self._client.log_artifacts(run.info.run_id, scratch)
+        """Store the files that `write_to` writes to a folder as artifacts of MLflow's run."""
+        with reporting_errors(self.uri):
+            # MLflow itself would write to the folder that it recorded, from which the store may have been moved.
+            if folders := self._folders(run):
+                folders[0].mkdir(parents=True, exist_ok=True)
+                write_to(folders[0])
+            else:
+                with tempfile.TemporaryDirectory() as scratch:
+                    write_to(Path(scratch))
+                    self._client.log_artifacts(run.info.run_id, scratch)
 
     def _without_empty(self, runs: Sequence[Any]) -> list[Any]:
-        """Delete the empty runs of one trial, unless all are empty, and return the other runs.
-
-        If the answer of a call that creates a run is lost, the call is repeated, and an empty run is left.
-        """
+        """Delete the empty runs of one trial, unless all are empty, and return the other runs."""
+        # If the answer of a call that creates a run is lost, the call is repeated, and an empty run is left.
         with_params = [run for run in runs if run.data.params]
         if not with_params:
             return list(runs)
@@ -473,3 +439,9 @@ class Store(Reader):
             if not run.data.params:
                 self._client.delete_run(run.info.run_id)
         return with_params
+
+
+def _require_finite(name: str, value: float, place: str) -> None:
+    """Check that a metric is finite. MLflow would store infinity as 1.8e308. `place` is what has the metric."""
+    if not math.isfinite(value):
+        raise ValueError(f"{name}: must be finite, got {value} ({place}); log nothing and set a tag")

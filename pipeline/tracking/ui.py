@@ -24,21 +24,19 @@ TRAINING = "workflowType=machine_learning"  # selects this half of MLflow's page
 
 
 def address(store: Reader, run_id: str) -> str:
-    """Return the address (URL) of a run of the open sweep on MLflow's web page; empty if the store has no page.
-
-    The page of a server is the server itself. A local database has a page while `photonic ui` serves it.
-    """
+    """Return the address (URL) of a run of the open sweep on MLflow's web page; empty if the store has no page."""
     page = _page(store)
-    if not page:
-        return ""
-    return f"{page}/#/experiments/{store.experiment_id}/runs/{run_id}?{TRAINING}"
+    return f"{page}/#/experiments/{store.experiment_id}/runs/{run_id}?{TRAINING}" if page else ""
 
 
 def runs_address(store: Reader, page: str = "", chart: bool = False) -> str:
     """Return the address of all runs of the open sweep on MLflow's page, in the sweep's view; empty if it has no page.
 
-    A view is a stored choice of columns and charts, sorted by accuracy. Sweeps of earlier versions have none. `chart`
-    shows accuracy against epsilon instead of the table, for a sweep with a view.
+    A view is a stored choice of columns and charts, sorted by accuracy. Sweeps of earlier versions have none.
+
+    Args:
+        page: address of MLflow's page; empty for the store's own.
+        chart: show accuracy against epsilon instead of the table, for a sweep with a view.
     """
     page = page or _page(store)
     if not page:
@@ -52,11 +50,8 @@ def runs_address(store: Reader, page: str = "", chart: bool = False) -> str:
 
 
 def _page(store: Reader) -> str:
-    """Return the address of MLflow's page for a store, without a password; empty for a store without a page.
-
-    A local database is served by `photonic ui` on this machine; a server has its own page.
-    """
-    if store.uri.startswith("sqlite:"):
+    """Return the address of MLflow's page for a store, without a password; empty for a store without a page."""
+    if store.uri.startswith("sqlite:"):  # has a page while `photonic ui` serves it on this machine
         return f"http://{LOOPBACK[0]}:{PORT}"
     if store.uri.startswith(("http://", "https://")):
         parts = urlsplit(store.uri)
@@ -67,9 +62,8 @@ def _page(store: Reader) -> str:
 
 def runs_pages(store: Reader, page: str) -> list[str]:
     """Return lines for recent sweeps: the address of a sweep's runs and its name, and the address of its chart, if any.
-
-    MLflow's own list of experiments leads to pages for generative AI unless `Model training` is selected there.
     """
+    # MLflow's own list of experiments leads to pages for generative AI unless `Model training` is selected there.
     lines = []
     for name in reversed(store.sweeps()[-MAX_SWEEPS:]):
         store.attach(name)

@@ -104,7 +104,7 @@ def fill(uri: str, root: Path, experiment: Experiment, done: int) -> None:
                       for key, value in metrics(trial, epoch).items()]
             rows["SqlMetric"] += points
         rows["SqlLatestMetric"] += points
-    engine = store._client._tracking_client.store.engine
+    engine = store._client.mlflow._tracking_client.store.engine
     with engine.begin() as connection:
         for name, content in rows.items():
             connection.execute(sqlalchemy.insert(getattr(models, name).__table__), content)

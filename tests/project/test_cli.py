@@ -20,6 +20,7 @@ from pipeline.api import account
 from pipeline.auditing.release import audit_release
 from pipeline.auditing.row_space import row_space_audit
 from pipeline.cli import main
+from pipeline.cli import photonic as photonic_group
 from pipeline.experiment.experiment import load_experiment, parse_experiment
 from pipeline.learning.data.dataset import load
 from pipeline.sweep.recorder import SweepResult
@@ -435,10 +436,33 @@ def test_a_file_that_cannot_be_written_is_named_in_one_line(tmp_path, capsys):
 
 
 def test_version(capsys):
-    with pytest.raises(SystemExit) as ended:
-        main(["--version"])
-    assert ended.value.code == 0
-    assert re.fullmatch(r"photonic \d+\.\d+\.\d+(\.dev\d+(\+\S+)?)?\n", capsys.readouterr().out)
+    assert re.fullmatch(r"photonic \d+\.\d+\.\d+(\.dev\d+(\+\S+)?)?\n", output(capsys, "--version"))
+
+
+@pytest.mark.parametrize(("line", "says"), [
+    ("", "Usage: photonic [OPTIONS] COMMAND"),
+    ("swep e.yaml", "No such command 'swep'. Must be one of init, sweep, status, report, account, audit, import, "
+     "export, device, fields, ui, completion. Did you mean 'sweep'?"),
+    ("sweep", "Missing argument 'FILE|NAME'."), ("sweep a.yaml b.yaml", "Got unexpected extra argument (b.yaml)"),
+    ("sweep e.yaml --dry-rum", "No such option '--dry-rum'. Did you mean '--dry-run'?"),
+    ("sweep e.yaml --workers many", "Invalid value for '--workers': 'many' is not a valid integer."),
+    ("sweep e.yaml --workers", "Option '--workers' requires an argument."),
+    ("report e.yaml --out --where", "Option '--out' requires an argument, got --where."),
+    ("sweep e.yaml --mlr --json", "Option '--mlruns' requires an argument, got --json."),
+    ("import r.csv", "Missing option '--as'."), ("completion tcsh", "'tcsh' is not one of 'bash', 'zsh'."),
+    ("ui --port 0", "Invalid value for '--port': must be a whole number from 1 to 65535, got '0'")])
+def test_wrong_words_are_refused_with_what_is_accepted(capsys, line, says):
+    assert says in output(capsys, *line.split(), code=2)
+
+
+def test_help_is_printed_and_options_may_be_shortened(tmp_path, capsys):
+    none = "--mlruns", str(tmp_path / "none")
+    unknown = output(capsys, "account", "target", "--json", *none, code=2)
+    assert unknown.startswith("error: target: must be an experiment file or the name of a sweep; ")
+    for name in photonic_group.commands:
+        assert output(capsys, name, "-h") == output(capsys, name, "--help") != ""
+    file = written(tmp_path / "e.yaml", "base: {dataset: digits, batch_size: 64, epochs: 9}\n")
+    assert json.loads(output(capsys, "sweep", str(file), "--dry", "--js", "--work=1", "--set", "epochs=2"))["packs"]
 
 
 def test_set_changes_what_is_accounted_for_and_refuses_what_the_grid_has(tmp_path, capsys):

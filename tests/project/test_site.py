@@ -17,7 +17,7 @@ import pytest
 from browser import Browser, chromium
 from committed import RESULTS, WRITTEN, manifests, written
 
-from pipeline.arguments import make_parser
+from pipeline.cli import photonic
 from pipeline.experiment.experiment import parse_experiment
 from pipeline.trials.config import settings
 
@@ -96,7 +96,8 @@ def test_commands_of_the_pages_parse():
     found = list(commands())
     assert len(found) > 25
     for name, command in found:
-        assert make_parser().parse_args(shlex.split(command)[1:]), name
+        _, subcommand, *words = shlex.split(command)
+        assert photonic.commands[subcommand].make_context(subcommand, words), name
 
 
 @pytest.mark.parametrize(("name", "text"), [
@@ -137,11 +138,10 @@ def test_settings_and_commands_are_those_of_the_code(site):
     listed, commands = (text_of(site / f"{name}.html") for name in ("settings", "commands"))
     missing = [field.name for field in settings() if field.name not in listed]
     assert not missing, missing
-    parser = make_parser()
-    (names,) = (action.choices for action in parser._actions if isinstance(action.choices, dict))
-    for name, sub in names.items():
+    for name, command in photonic.commands.items():
         assert name in commands
-        assert all(option in commands for option in sub._option_string_actions)
+        assert all(option in commands for parameter in command.params for option in parameter.opts
+                   if option.startswith("-"))
 
 
 @pytest.mark.slow

@@ -17,7 +17,7 @@ import yaml
 from ray.autoscaler._private.util import prepare_config, validate_config
 from ray.scripts.scripts import cli as ray_cli
 
-from pipeline.arguments import make_parser
+from pipeline.cli import photonic
 from pipeline.experiment.experiment import load_experiment
 from pipeline.sweep.resources import ADVICE
 
@@ -38,10 +38,10 @@ def ray_options(command: str) -> dict:
     return found.make_context("ray", words).params
 
 
-def sweep_options(command: str):
-    words = shlex.split(command)
-    assert words[0] == "photonic", command
-    return make_parser().parse_args(words[1:])
+def sweep_options(command: str) -> dict:
+    program, subcommand, *words = shlex.split(command)
+    assert program == "photonic", command
+    return photonic.commands[subcommand].make_context(subcommand, words).params
 
 
 def opus(resources: str) -> float:
@@ -72,7 +72,7 @@ def test_rayjob_has_one_optical_group_and_a_command_that_parses():
     job = yaml.safe_load((FOLDER / "rayjob.yaml").read_text())
     assert (job["apiVersion"], job["kind"]) == ("ray.io/v1", "RayJob")
     options = sweep_options(job["spec"]["entrypoint"])
-    assert options.address == "auto" and load_experiment(ROOT / options.target).trials
+    assert options["address"] == "auto" and load_experiment(ROOT / options["target"]).trials
     cluster = job["spec"]["rayClusterSpec"]
     assert cluster["rayVersion"] == RAY_VERSION and cluster["authOptions"] == {"mode": "token"}
     groups = {group["groupName"]: group for group in cluster["workerGroupSpecs"]}
@@ -88,7 +88,7 @@ def test_rayjob_has_one_optical_group_and_a_command_that_parses():
         env = {entry["name"]: entry["value"] for entry in container["env"]}
         assert {mount["name"] for mount in container["volumeMounts"]} == {volume["name"] for volume in pod["volumes"]}
         assert all(any(path.startswith(folder) for folder in mounted)
-                   for path in (env["PHOTONIC_DATA"], str(options.mlruns)))
+                   for path in (env["PHOTONIC_DATA"], str(options["mlruns"])))
 
 
 def test_image_has_the_pinned_ray_and_all_that_is_installed():
@@ -172,8 +172,8 @@ def test_slurm_script_starts_the_nodes_and_then_the_sweep(submit, tmp_path):
                     for option in ("--head", "--address"))
     assert head["port"] == 24711 and opus(head["resources"]) == 1 and opus(worker["resources"]) == 0
     (sweep,) = (sweep_options(call) for call in calls if call.startswith("photonic "))
-    assert sweep.target == "experiments/ohana2021/table1.yaml" and sweep.address == worker["address"]
-    assert sweep.address == "127.0.0.1:24711", "a name would need a DNS that answers"
+    assert sweep["target"] == "experiments/ohana2021/table1.yaml" and sweep["address"] == worker["address"]
+    assert sweep["address"] == "127.0.0.1:24711", "a name would need a DNS that answers"
     (srun,) = (call for call in calls if call.startswith("srun --het-group=1 "))
     asked = re.findall(r"^#SBATCH .*--cpus-per-task=(\d+)", (FOLDER / "sweep.slurm").read_text(), re.MULTILINE)
     assert f" --cpus-per-task={asked[1]} " in srun, "srun does not take it from the second part"

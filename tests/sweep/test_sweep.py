@@ -44,7 +44,7 @@ from pipeline.sweep.resources import ResourceError, Watchdog, check_resources, s
 from pipeline.sweep.run import run_sweep
 from pipeline.sweep.tuning import PackOrder
 from pipeline.sweep.worker import epochs
-from pipeline.tracking import reader
+from pipeline.tracking.backend import Client
 from pipeline.tracking.store import Store, TrackingError
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.naming import duration
@@ -577,8 +577,8 @@ def test_a_command_composes_each_trial_once_and_asks_preset_and_unused_settings_
 
 def test_a_sweep_that_goes_on_lists_its_runs_once_before_the_first_step(tmp_path, in_process, monkeypatch):
     run(tmp_path, grid(("dfa",), 2))
-    listings, search = [], reader.search
-    monkeypatch.setattr(reader, "search", lambda *a, **k: listings.append(a[2]) or search(*a, **k))
+    listings, search = [], Client.search
+    monkeypatch.setattr(Client, "search", lambda *a, **k: listings.append(a[2]) or search(*a, **k))
     before_training = []
 
     def train(pack, **options):

@@ -15,8 +15,7 @@ from pipeline.accounting.budget import epoch_cost
 from pipeline.experiment.experiment import Experiment, parse_experiment
 from pipeline.sweep.search import Rounds
 from pipeline.sweep.tuning import make_searcher
-from pipeline.tracking.artifacts import config_of
-from pipeline.tracking.backend import tracked
+from pipeline.tracking.artifacts import config_of, tracked
 from pipeline.tracking.reader import Reader
 from pipeline.tracking.store import Store
 from pipeline.trials.config import TrialConfig

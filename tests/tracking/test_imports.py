@@ -14,7 +14,7 @@ from analysis.runs import ReportError, load_runs
 from pipeline.cli import main
 from pipeline.experiment.experiment import parse_experiment
 from pipeline.tracking import imports
-from pipeline.tracking.backend import TrackingError
+from pipeline.tracking.backend import Client, TrackingError
 from pipeline.tracking.imports import ACCURACY, CELLS, EPSILON, Result, read_results
 from pipeline.tracking.reader import Reader
 from pipeline.tracking.store import Store
@@ -189,9 +189,9 @@ def test_an_import_that_broke_off_is_not_shown_and_the_same_command_completes_it
             raise KeyboardInterrupt
         whole(client, run_id, points, params, tags)
 
-    whole = imports.write
+    whole = Client.write
     with monkeypatch.context() as patch:
-        patch.setattr(imports, "write", broken)
+        patch.setattr(Client, "write", broken)
         assert command(ROWS)[0] == 130
     store = Reader(root="mlruns")
     with pytest.raises(TrackingError, match="'papers' has 1 of the 6 results of its file; import it again"):

@@ -92,7 +92,7 @@ def test_a_reader_has_no_method_that_writes():
     public = {name for name in dir(Reader) if not name.startswith("_")}
     assert public == READS
     assert {name for name in dir(Store) if not name.startswith("_")} == READS | WRITES
-    assert not {"driver", "_lock", "_trials", "_finish", "_without_empty"} & {*dir(Reader), *vars(Reader)}
+    assert not {"driver", "_lock", "_started", "_finish", "_without_empty"} & {*dir(Reader), *vars(Reader)}
     assert set(inspect.signature(Reader).parameters) == {"uri", "root"}, "nothing that would create a store"
 
 
@@ -106,7 +106,7 @@ def test_a_reader_calls_nothing_of_mlflow_that_writes(root):
             return getattr(self.client, name)
 
     reader = Reader(root=root)
-    reader._client = guard = Guard(reader._client)
+    reader._client.mlflow = guard = Guard(reader._client.mlflow)
     reader.attach(reader.sweeps()[0])
     for read in (reader.planned, reader.holder, reader.experiment, reader.runs, reader.done):
         read()

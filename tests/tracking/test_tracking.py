@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import dataclasses
 import errno
@@ -35,7 +36,7 @@ from pipeline.experiment.plan import Grid
 from pipeline.sweep import lock
 from pipeline.sweep.lock import Lease, SweepRunning
 from pipeline.sweep.search import Rounds
-from pipeline.tracking import backend, patience
+from pipeline.tracking import backend
 from pipeline.tracking import reader as reading
 from pipeline.tracking import store as tracking
 from pipeline.tracking.artifacts import TrackedRun, config_of, total_costs
@@ -375,10 +376,16 @@ class Forgetful:
         return call
 
 
+def patient_client(mlflow, say):
+    client = backend.Client(mlflow, "sqlite:///there")
+    client.be_patient(60, say)
+    return client
+
+
 def test_calls_whose_answers_are_lost_are_made_again_and_write_nothing_twice(root, client, request, monkeypatch):
-    monkeypatch.setattr(patience, "PAUSE_SECONDS", 0)
+    monkeypatch.setattr(backend, "PAUSE_SECONDS", 0)
     store, said = Store(root=root), []
-    store._client = forgetful = Forgetful(store._client)
+    store._client.mlflow = forgetful = Forgetful(store._client.mlflow)
     store.be_patient(60, said.append)
     store.open_sweep(request.node.name, params={"n_trials": 1})
     run_id = store.start(PDFA)
@@ -401,11 +408,11 @@ def test_a_database_that_stays_locked_ends_the_patience(store, root, monkeypatch
     said = []
     store.start(PDFA)
     store.be_patient(0.5, said.append)
-    monkeypatch.setattr(patience, "PAUSE_SECONDS", 0.2)
+    monkeypatch.setattr(backend, "PAUSE_SECONDS", 0.2)
     with impatient_sqlite(), locked(root / "mlflow.db"):
         with pytest.raises(TrackingError, match="database is locked"):
             store.log([epoch(PDFA, 1)])
-        monkeypatch.setattr(patience.time, "sleep", lambda _: pytest.fail("nobody waits twice"))
+        monkeypatch.setattr(backend.time, "sleep", lambda _: pytest.fail("nobody waits twice"))
         with pytest.raises(TrackingError, match="database is locked"):
             store.close_sweep("FAILED")
     assert said == ["the tracking store cannot be reached; trying again for up to 0.5 s"]
@@ -414,8 +421,8 @@ def test_a_database_that_stays_locked_ends_the_patience(store, root, monkeypatch
 
 
 def test_one_call_that_hangs_is_told_of_again_and_again(monkeypatch):
-    monkeypatch.setattr(patience, "MESSAGE_SECONDS", 0.02)
-    monkeypatch.setattr(patience, "CHECK_SECONDS", 0.001, raising=False)
+    monkeypatch.setattr(backend, "MESSAGE_SECONDS", 0.02)
+    monkeypatch.setattr(backend, "CHECK_SECONDS", 0.001, raising=False)
     said, told_twice = [], threading.Event()
 
     def say(text):
@@ -423,7 +430,7 @@ def test_one_call_that_hangs_is_told_of_again_and_again(monkeypatch):
         if len(said) == 2:
             told_twice.set()
 
-    patient = patience.PatientClient(SimpleNamespace(get=lambda: told_twice.wait(10)), 60, say)
+    patient = patient_client(SimpleNamespace(get=lambda: told_twice.wait(10)), say)
     assert patient.get(), "the store was waited for without a second word"
     assert all(text.startswith("the tracking store has not answered for ") for text in said)
 
@@ -436,25 +443,25 @@ def test_one_call_that_hangs_is_told_of_again_and_again(monkeypatch):
     (MlflowException("denied", PERMISSION_DENIED), False), (MlflowException("x", INVALID_PARAMETER_VALUE), False),
     (OSError(errno.ENOSPC, "No space left on device"), False), (PermissionError("denied"), False)])
 def test_only_what_may_pass_is_tried_again(error, temporary, monkeypatch):
-    monkeypatch.setattr(patience, "PAUSE_SECONDS", 0)
+    monkeypatch.setattr(backend, "PAUSE_SECONDS", 0)
     client, said = SimpleNamespace(get=Mock(side_effect=[error, "answer"])), []
-    patient = patience.PatientClient(client, 60, said.append)
+    patient = patient_client(client, said.append)
     outer = MlflowException("API request failed")  # as MLflow wraps errors of the network
     outer.__context__ = error
-    assert patience.is_temporary(outer) == (temporary and not isinstance(error, MlflowException))
+    assert backend.is_temporary(outer) == (temporary and not isinstance(error, MlflowException))
     if temporary:
         assert patient.get(1, two=2) == "answer" and client.get.call_args_list == [call(1, two=2)] * 2
         return
-    with pytest.raises(type(error)):
+    with pytest.raises(TrackingError, match="tracking store sqlite:///there: ") as raised:
         patient.get()
-    assert client.get.call_count == 1 and not said
+    assert raised.value.__cause__ is error and client.get.call_count == 1 and not said
 
 
 @pytest.mark.parametrize("cut", [
     "", "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n",
     "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\n{\r\n"])
 def test_a_call_is_repeated_whose_server_died_within_its_answer(cut, monkeypatch):
-    monkeypatch.setattr(patience, "PAUSE_SECONDS", 0)
+    monkeypatch.setattr(backend, "PAUSE_SECONDS", 0)
     answers, requested = [cut, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}"], []
 
     def serve():
@@ -470,7 +477,7 @@ def test_a_call_is_repeated_whose_server_died_within_its_answer(cut, monkeypatch
         thread = threading.Thread(target=serve, daemon=True)
         thread.start()
         client = MlflowClient(f"http://127.0.0.1:{listener.getsockname()[1]}")
-        patience.PatientClient(client, 60, lambda _: None).log_batch("0" * 32, tags=[RunTag("a", "b")])
+        patient_client(client, lambda _: None).log_batch("0" * 32, tags=[RunTag("a", "b")])
         thread.join(60)
     assert len(requested) == 2 and requested[0] == requested[1]
 
@@ -519,15 +526,15 @@ def test_an_epoch_of_a_secure_trial_is_published_with_one_noise(store):
 
 
 def test_ctrl_c_ends_the_wait_for_a_store(monkeypatch):
-    monkeypatch.setattr(patience, "PAUSE_SECONDS", 5)
+    monkeypatch.setattr(backend, "PAUSE_SECONDS", 5)
     said = []
     client = SimpleNamespace(get=Mock(side_effect=requests.ConnectionError("refused")))
-    patient = patience.PatientClient(client, 60, said.append)
+    patient = patient_client(client, said.append)
     threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
     with pytest.raises(KeyboardInterrupt):
         patient.get()
     assert client.get.call_count == 1
-    with pytest.raises(requests.ConnectionError):
+    with pytest.raises(TrackingError, match="refused"):
         patient.get()
     assert client.get.call_count == 2, "closing the sweep does not wait again"
 
@@ -652,9 +659,10 @@ def test_no_command_shows_the_password_of_the_store(arguments, root, tmp_path, m
     Store(root=root).open_sweep("plain")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
     for module in (tracking, reading):
-        monkeypatch.setattr(module, "connect", lambda given, lock: real(f"sqlite:///{root / 'mlflow.db'}", lock))
+        monkeypatch.setattr(module, "connect", lambda given, lock: backend.Client(
+            real(f"sqlite:///{root / 'mlflow.db'}", lock).mlflow, given))
     if arguments == ["status"]:
-        monkeypatch.setattr(Reader, "sweeps", backend.reports_errors(Mock(side_effect=OSError(f"no route to {uri}/x"))))
+        monkeypatch.setattr(Reader, "sweeps", backend.reporting_errors(uri)(Mock(side_effect=OSError(f"{uri}/x"))))
     if arguments[0] == "audit":
         monkeypatch.setattr("pipeline.auditing.command.audit_experiment",
                             Mock(side_effect=AssertionError("the store is looked at first")))
@@ -669,11 +677,42 @@ def test_what_cannot_be_written_or_is_not_there_is_named(tmp_path):
         Store(root=tmp_path / "file" / "mlruns")
     with pytest.raises(TrackingError, match=r"store postgresql://\*\*\*@127.0.0.1:1/x: "):  # no driver, or no server
         Store("postgresql://u:pw@127.0.0.1:1/x", root=tmp_path / "other")
+    (tmp_path / "linked.db").symlink_to(tmp_path / "nowhere" / "mlflow.db")
+    with pytest.raises(TrackingError, match=r"store sqlite:///.*linked.db: unable to open database file"):
+        backend.connect(f"sqlite:///{tmp_path / 'linked.db'}", contextlib.nullcontext())
     with pytest.raises(TrackingError, match="does not exist"):
         Store(root=tmp_path / "typo", create=False)
     with pytest.raises(TrackingError, match="does not exist"):
         Reader(root=tmp_path / "typo")
     assert not (tmp_path / "typo").exists()
+
+
+@pytest.mark.parametrize(("blocked", "use"), [
+    ("artifacts/blocked", lambda store: store.log_experiment("name: x")),
+    (".tracking.lock", lambda store: store.start(PDFA)),
+    (".runs-{id}.mark", lambda store: store.runs()),
+    ("artifacts/blocked/{parent}/artifacts/experiment.yaml", lambda store: store.experiment()),
+    ("", lambda store: store.log_report([Path("none.md")]))])
+def test_files_that_cannot_be_read_or_written_are_errors_of_their_store(tmp_path, blocked, use):
+    store = Store(root=tmp_path)
+    store.open_sweep("blocked")
+    store.runs()
+    path = tmp_path / blocked.format(id=store.experiment_id, parent=store._parent())
+    if blocked == "artifacts/blocked":
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("in the place of a folder")
+    elif blocked:
+        path.unlink(missing_ok=True)
+        path.mkdir(parents=True)
+    with pytest.raises(TrackingError, match=r"tracking store sqlite:///.*mlflow.db: \[Errno") as error:
+        use(store)
+    assert isinstance(error.value.__cause__, OSError)
+
+
+def test_a_list_of_sweeps_leaves_the_open_one_open(store, root):
+    Store(root=root).open_sweep("last")
+    mine = store.experiment_id
+    assert store.sweeps()[-1] == "last" and store.experiment_id == mine
 
 
 def test_a_given_uri_goes_before_the_environment(root, monkeypatch):
