@@ -1,9 +1,12 @@
-"""Progress of a running sweep: one live line on a terminal, one line per ended trial elsewhere."""
+"""What a sweep tells: its progress, in a live line on a terminal and elsewhere a line per ended trial, and its result.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 
 from rich import progress as bars
 from rich.console import Console
@@ -14,6 +17,54 @@ from pipeline.trials.naming import computed_features, counted, duration, noise_s
 from pipeline.trials.records import EpochRecord, Outcome
 
 
+@dataclass
+class SweepResult:
+    """Result of a sweep: numbers of trials, those that this sweep trained by status."""
+
+    planned: int  # of the grid
+    skipped: int = 0  # done before
+    finished: int = 0
+    diverged: int = 0
+    stopped: int = 0
+    failed: dict[str, str] = field(default_factory=dict)  # trial_key -> reason in one line
+    passed_over: int = 0  # in a search, suggestions without a trial of their own
+    held_back: int = 0  # in a search, suggestions that wait until a failed trial is done
+    wall_seconds: float = 0.0
+    compute_seconds: float = 0.0  # of training alone, summed over packs
+
+    @property
+    def remaining(self) -> int:
+        """Number of trials that did not end, because the sweep was interrupted."""
+        no_trial = self.passed_over + self.held_back
+        return self.planned - no_trial - self.skipped - self.ended - len(self.failed)
+
+    @property
+    def ended(self) -> int:
+        """Number of trials that ended in this sweep."""
+        return self.finished + self.diverged + self.stopped
+
+    def summary(self, failure_log: Path) -> str:
+        """Return the result of a sweep as a line for people, with the file of tracebacks."""
+        if self.skipped + self.passed_over == self.planned:
+            if not self.skipped:
+                return f"nothing to do: none of {counted(self.planned, 'suggestion')} fits the budget"
+            done = "the trial is" if self.skipped == 1 else f"all {self.skipped} trials are"
+            return f"nothing to do: {done} done"
+        counts = {"done before": self.skipped, "finished": self.finished, "diverged": self.diverged,
+                  "stopped early": self.stopped, "failed": len(self.failed), "passed over": self.passed_over}
+        parts = [f"{count} {status}" for status, count in counts.items() if count]
+        ended = ", ".join(parts) if parts else "none ended"
+        text = (f"{counted(self.planned, 'trial')}: {ended}, in {duration(self.wall_seconds)} "
+                f"({duration(self.compute_seconds)} of training)")
+        if self.failed:
+            text += f"; tracebacks are in {failure_log}; run the same command again to try the failed trials again"
+        if self.held_back:
+            text += f", and then to ask for the {self.held_back} suggestions that depend on them"
+        if self.remaining:
+            text += f"; interrupted with {self.remaining} left: run the same command again to continue"
+        return text
+
+
 class SweepProgress:
     """Progress of a sweep, on stderr: stdout stays free for results. The bar is shown in the context only."""
 
@@ -21,7 +72,7 @@ class SweepProgress:
                  already_done: int = 0,  # trials of an earlier sweep; they count, but take no time
                  quiet: bool = False, console: Console | None = None, name: Callable[[TrialConfig], str] = run_name,
                  later: int = 0) -> None:  # trials that may come in later rounds
-        self._name_of, self._ended = name, already_done
+        self.name, self._ended = name, already_done  # name: of a trial in messages
         self._configs: dict[str, TrialConfig] = {}
         self._names: dict[str, str] = {}
         self._epochs_left_by_trial: dict[str, int] = {}
@@ -73,7 +124,7 @@ class SweepProgress:
         for trial in trials:
             key = trial.trial_key
             self._total_epochs += trial.epochs - (self._configs[key].epochs if key in self._configs else 0)
-            self._configs[key], self._names[key] = trial, self._name_of(trial)
+            self._configs[key], self._names[key] = trial, self.name(trial)
             self._set_left(key, trial.epochs)
             self._noise[key] = noise_setting(trial)
         self._total = self._ended + later + sum(left > 0 for left in self._epochs_left_by_trial.values())

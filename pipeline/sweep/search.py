@@ -9,14 +9,13 @@ now.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import replace
-from typing import Any, Protocol
+from collections.abc import Callable, Collection, Iterator
 
-from pipeline.accounting.budget import Filter, make_filter, require_unchanged
 from pipeline.experiment.plan import Plan
 from pipeline.experiment.search import Search
 from pipeline.experiment.sections import Halving
+from pipeline.sweep.ledger import apart, filter_of, released_by
+from pipeline.sweep.searchers import Searcher
 from pipeline.tracking.artifacts import (
     BUDGET,
     DONE,
@@ -28,20 +27,8 @@ from pipeline.tracking.artifacts import (
     started,
 )
 from pipeline.tracking.reader import Reader
-from pipeline.tracking.store import Store
-from pipeline.trials.config import ConfigError, TrialConfig
-from pipeline.trials.naming import counted
-from pipeline.trials.records import ACCURACY, EpochRecord, Release
-
-
-class Searcher(Protocol):
-    """Suggests settings (`pipeline.sweep.tuning.make_searcher`)."""
-
-    def ask(self) -> dict[str, Any]:
-        """Suggest a value for every setting of the space."""
-
-    def tell(self, number: int, score: float | None) -> None:
-        """Report the score of suggestion `number`, from 0; None if it has none."""
+from pipeline.trials.config import TrialConfig
+from pipeline.trials.records import ACCURACY, Release
 
 
 class Rounds:
@@ -128,7 +115,7 @@ class Rounds:
 
     def _suggest_round(self, search: Search, searcher: Searcher) -> None:
         """Add the next round's suggestions; a trial may start if all epochs of all trials so far fit the budget."""
-        planned, others = _apart(released_by(self._store)) if self.filter else ({}, [])
+        planned, others = apart(released_by(self._store)) if self.filter else ({}, [])
         for _ in range(min(search.round_size, self.later)):
             trial = search.trial(searcher.ask())
             starts = not self._passed_over(trial)
@@ -145,90 +132,3 @@ class Rounds:
             return True
         number = len(self.suggestions)  # place of the next suggestion
         return number < len(self._before) and self._before[number] == (trial.trial_key, False)
-
-
-def _apart(released: Iterable[Release]) -> tuple[dict[str, Release], list[Release]]:
-    """Return the releases of live runs, by trial_key, and of those deleted, or restored beside another of the trial."""
-    live: dict[str, Release] = {}
-    others = []
-    for release in released:
-        if release.deleted or release.trial.trial_key in live:
-            others.append(release)
-        else:
-            live[release.trial.trial_key] = release
-    return live, others
-
-
-class Odometer:
-    """Logs `epsilon/spent` of a sweep with a budget to its parent run; its step is the number of released epochs."""
-
-    def __init__(self, filter: Filter, store: Store) -> None:
-        self._filter, self._store = filter, store
-        self._live, self._others = _apart(released_by(store))
-
-    def read_again(self) -> None:
-        """Read all releases again, after a draw began or failed: the store then has runs or charges without epochs."""
-        live, self._others = _apart(released_by(self._store))
-        self._live = {key: Release(release.trial, 0) for key, release in self._live.items()} | live
-        self._log()
-
-    def begin(self, trials: Iterable[TrialConfig]) -> None:
-        """Count the trials of a new round as started, with no released epochs yet."""
-        for trial in trials:
-            self._live.setdefault(trial.trial_key, Release(trial, 0))
-        self._log()
-
-    def add(self, records: Iterable[EpochRecord]) -> None:
-        """Count epochs that the store has now, some perhaps for a second time; log epsilon if there are new ones."""
-        before = dict(self._live)
-        for record in records:
-            release = self._live[record.trial_key]
-            epochs = max(release.published, record.epoch) + release.lost
-            self._live[record.trial_key] = replace(release, epochs=epochs)
-        if self._live != before:
-            self._log()
-
-    def _log(self) -> None:
-        """Log the epsilon spent so far."""
-        released = [*self._others, *self._live.values()]
-        spent = self._filter.epsilon(self._filter.spent(released))
-        self._store.log_sweep({"epsilon/spent": spent}, {}, step=sum(release.epochs for release in released))
-
-
-def published_digests(runs: Iterable[TrackedRun]) -> set[str]:
-    """Return digests of feature files in a sweep's runs: an earlier version stored digests instead of names."""
-    return {run.params["feature_sha256"] for run in runs if "feature_sha256" in run.params}
-
-
-def released_by(store: Reader) -> list[Release]:
-    """Return the releases of the store's current sweep; empty if it never began."""
-    return store.released() if store.has_begun else []
-
-
-def filter_of(plan: Plan, store: Reader) -> Filter | None:
-    """Return the filter of a sweep with a budget, with the order from its beginning; None without a budget.
-
-    A budget is refused if it has changed, if it is overspent, or if it cannot cover trials in the store.
-    """
-    stored_budget = store.budget() if store.has_begun else None
-    if stored_budget:
-        require_unchanged(plan.budget, stored_budget)
-    if not plan.budget:
-        return None
-    released = released_by(store)
-    if released and not stored_budget:
-        raise ConfigError(f"budget: must be there from the beginning, but {counted(len(released), 'trial')} of the "
-                          f"sweep began without one, got {plan.budget}; give the experiment another name")
-    for name in ("dataset", "sampler", "delta", "noise"):
-        allowed = {getattr(corner, name) for corner in plan.possible}
-        for trial in (release.trial for release in released):
-            if getattr(trial, name) not in allowed:
-                raise ConfigError(f"{name}: must be that of all trials under a budget, got {getattr(trial, name)} of "
-                                  f"trial {trial.trial_key}, which the sweep has; give the experiment another name")
-    order = int(stored_budget[2]) if stored_budget else None  # Renyi order, fixed when the sweep began
-    filter = make_filter(plan, order)
-    if not filter.admits(released):
-        spent = filter.epsilon(filter.spent(released))
-        raise ConfigError(f"budget: of {plan.budget}, {spent:.4g} was spent, so that nothing covers the sweep "
-                          "any more; give the experiment another name")
-    return filter

@@ -14,7 +14,8 @@ from typing import Any
 from pipeline.accounting.noise import standing
 from pipeline.experiment.experiment import Experiment
 from pipeline.sweep.checkpoints import Checkpoints
-from pipeline.sweep.lock import BEAT_SECONDS, MISSED_BEATS, local_driver, place, remote_lease
+from pipeline.sweep.clock import SECONDS
+from pipeline.sweep.lock import MISSED_BEATS, local_driver, place, remote_lease
 from pipeline.sweep.private import PrivateFolder
 from pipeline.tracking.artifacts import DONE, STATUSES, TrackedRun
 from pipeline.tracking.reader import Reader
@@ -22,6 +23,7 @@ from pipeline.trials.config import ConfigError
 from pipeline.trials.naming import counted, run_name
 from pipeline.trials.promises import sums_in_floating_point
 
+BEAT_SECONDS = SECONDS["heartbeat"]
 SHOWN = ("diverged", "failed", "interrupted", "running", "missing")  # trials with these statuses get a line each
 MOST_LINES = 20  # per status
 DEFAULT_COMMAND = ["photonic", "sweep", "FILE"]  # if no file was named

@@ -21,7 +21,7 @@ from pipeline.experiment.plugins import LOADED, load_plugins
 from pipeline.learning.data.dataset import load
 from pipeline.learning.handed import TrainerError, TrainerFailed, TrialContext
 from pipeline.learning.harness import Harness
-from pipeline.sweep.trainers import check_trainers
+from pipeline.sweep.checks import check_trainers
 from pipeline.trials.fields import ConfigError
 from pipeline.trials.packs import Pack
 

@@ -22,7 +22,7 @@ from pipeline.auditing.row_space import row_space_audit
 from pipeline.cli import main
 from pipeline.experiment.experiment import load_experiment, parse_experiment
 from pipeline.learning.data.dataset import load
-from pipeline.sweep.recorder import SweepResult
+from pipeline.sweep.progress import SweepResult
 from pipeline.tracking.artifacts import TrackedRun, config_of, param_text
 from pipeline.tracking.store import Store, TrackingError
 from pipeline.trials.config import ConfigError, TrialConfig
