@@ -12,7 +12,7 @@ import signal
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, TypeVar
@@ -31,8 +31,7 @@ from pipeline.sweep.nodes import LOST_SECONDS, Node, Watch, alive, called, check
 from pipeline.sweep.prepare import Sweep
 from pipeline.sweep.progress import SweepProgress
 from pipeline.sweep.worker import one_line, prepare_elsewhere
-from pipeline.trials.config import ConfigError, TrialConfig
-from pipeline.trials.packs import Resources
+from pipeline.trials.config import ConfigError
 
 Result = TypeVar("Result")
 
@@ -96,7 +95,7 @@ def on_head(function: Callable[..., Result], address: str, **arguments: Any) -> 
         raise ConfigError(f"MLFLOW_TRACKING_URI: must name a tracking server that the cluster reaches, because address "
                           f"'{address}' drives the sweep from there, got none")
     check_address(address.removeprefix(CLIENT))
-    say = SweepProgress((), quiet=arguments["quiet"]).say
+    say = SweepProgress(arguments["quiet"]).say
     _connect(address, say)
     tracking = {name: value for name, value in os.environ.items() if name.startswith("MLFLOW_TRACKING_")}
     there: Any = ray.remote(num_cpus=0, resources=HEAD, max_retries=0)(_at_home).options(name=function.__name__)
@@ -246,15 +245,15 @@ def messages_in(log: Path, say: Callable[[str], None]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def running_ray(trials: Sequence[TrialConfig], resources: Resources, address: str,  # `local`, `auto` or `host:port`
-                workers: int | None, *, progress: SweepProgress, clock: Clock, log: Path,  # workers: cores
+def running_ray(sweep: Sweep, address: str, workers: int | None,  # address: `local`, `auto` or `host:port`
                 prepare: Callable[[], object]) -> Iterator[Watch]:
     """Provide Ray within the context, with a watch of its nodes.
 
-    It is the caller's Ray, a cluster's, or a Ray that is started for these trials and then stopped. Unless it is the
-    caller's, its messages go to `log`. `prepare` prepares this machine, before Ray is started; on a cluster it is not
-    called.
+    It is the caller's Ray, a cluster's, or a Ray that is started for this sweep, with `workers` cores, and then
+    stopped. Unless it is the caller's, its messages go to a log. `prepare` prepares this machine, before Ray is
+    started; on a cluster it is not called.
     """
+    trials, progress, clock = sweep.possible, sweep.progress, sweep.clock
     if workers is not None and (address != "local" or ray.is_initialized()):
         raise ConfigError(f"workers: {WORKERS_OF_CLUSTER}, got {workers}; leave it out")
     if ray.is_initialized():
@@ -276,7 +275,7 @@ def running_ray(trials: Sequence[TrialConfig], resources: Resources, address: st
         except ConnectionError as error:
             raise ResourceError(f"address: no Ray cluster at '{address}' ({one_line(error)})") from None
     else:
-        check_machine(trials, resources, local_offer(workers))
+        check_machine(trials, sweep.experiment.resources, local_offer(workers))
         prepare()
         opus: dict[str, float] = {"OPU": 1} if any(trial.needs_opu for trial in trials) else {}
         progress.phase("starting Ray")
@@ -286,7 +285,7 @@ def running_ray(trials: Sequence[TrialConfig], resources: Resources, address: st
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, handler)  # Ray has put its own there, which aborts with a stack trace
     try:
-        with messages_in(log, progress.say), Watch(others, progress.say, clock) as watch:
+        with messages_in(sweep.folder.ray_log, progress.say), Watch(others, progress.say, clock) as watch:
             yield watch
     finally:
         ray.shutdown()

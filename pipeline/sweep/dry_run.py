@@ -76,7 +76,7 @@ def _with_drawn_trials(experiment: Experiment) -> Experiment:
     """Return a search with random trials from its space, as many as fit its budget; other experiments unchanged."""
     if not isinstance(experiment.plan, Search):
         return experiment
-    from pipeline.sweep.searchers import make_searcher  # imported here: Ray takes seconds
+    from pipeline.sweep.search import make_searcher  # imported here: Ray takes seconds
 
     search = dataclasses.replace(experiment.plan, algorithm="random")
     searcher = make_searcher(search)

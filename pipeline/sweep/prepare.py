@@ -15,7 +15,6 @@ from pipeline.sweep.lock import Lease
 from pipeline.sweep.private import PrivateFolder
 from pipeline.sweep.progress import SweepProgress, SweepResult
 from pipeline.sweep.search import Rounds
-from pipeline.sweep.searchers import make_searcher
 from pipeline.sweep.worker import Plugins
 from pipeline.tracking.artifacts import done_of
 from pipeline.tracking.store import Store
@@ -58,29 +57,33 @@ class Sweep:
         """The file for errors of trials."""
         return self.folder.root / "failures" / f"{self.experiment.name}.log"
 
+    @property
+    def private_log(self) -> Path:
+        """The file for errors that may tell of records."""
+        return self.folder.path / "failures" / f"{self.experiment.name}.log"
+
 
 def plugins_of(experiment: Experiment) -> Plugins:
     """Return the names of an experiment's plugins, and the folder of its file."""
     return experiment.plugins, experiment.source.absolute().parent
 
 
-def prepare(experiment: Experiment, store: Store, clock: Clock, folder: PrivateFolder, data_folder: Path | None,
+def prepare(experiment: Experiment, store: Store, clock: Clock, folder: PrivateFolder, *, data_folder: Path | None,
             quiet: bool) -> Sweep:
     """Prepare the driver of a sweep once no other host runs it; the private folder is made if trials are missing."""
     lease = Lease(store, experiment.name, clock)
     lease.wait_until_free()
     plan = experiment.plan
-    progress = SweepProgress((), quiet=quiet, name=functools.partial(run_name, also=experiment.varied))
+    progress = SweepProgress(quiet, functools.partial(run_name, also=experiment.varied))
     if store.find(experiment.name):
         progress.phase("reading the trials that the tracking store has")
     runs = store.runs() if store.has_begun else []
     # The store becomes patient only after its first answer, so that a wrong address fails at once.
     store.be_patient(experiment.resources.store_patience_seconds, progress.say)
-    rounds = Rounds(plan, store, make_searcher)
+    rounds = Rounds(plan, store)
     missing = rounds.next(runs)
     result = SweepResult(plan.planned, skipped=rounds.n_done, passed_over=rounds.passed_over)
-    progress.skip(result.skipped)
-    progress.add(missing, rounds.later)
+    progress.add(missing, rounds.later, result.skipped)
     for line in store.relocate():
         progress.say(line)
     changed_trainers = check_trainers(runs, (*experiment.possible, *rounds.trials))

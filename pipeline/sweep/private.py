@@ -68,10 +68,6 @@ class PrivateFolder:
         own, old = self.path / "checkpoints" / sweep, self._old / sweep
         return old if old.exists() and not own.exists() else own
 
-    def failure_log(self, sweep: str) -> Path:
-        """Return the file for tracebacks of a sweep's secure trials."""
-        return self.path / "failures" / f"{sweep}.log"
-
     def feature_digests(self, trials: Iterable[TrialConfig]) -> dict[str, str]:
         """Return the SHA-256 of every named feature file, by name; new ones are stored here permanently."""
         files = {(trial.feature_name, trial.feature_file, trial.dataset) for trial in trials

@@ -68,11 +68,10 @@ class SweepResult:
 class SweepProgress:
     """Progress of a sweep, on stderr: stdout stays free for results. The bar is shown in the context only."""
 
-    def __init__(self, trials: Sequence[TrialConfig],  # of the first round
-                 already_done: int = 0,  # trials of an earlier sweep; they count, but take no time
-                 quiet: bool = False, console: Console | None = None, name: Callable[[TrialConfig], str] = run_name,
-                 later: int = 0) -> None:  # trials that may come in later rounds
-        self.name, self._ended = name, already_done  # name: of a trial in messages
+    def __init__(self, quiet: bool = False, name: Callable[[TrialConfig], str] = run_name,  # of a trial in messages
+                 console: Console | None = None) -> None:
+        self.name = name
+        self._ended = 0  # trials, with those of an earlier sweep
         self._configs: dict[str, TrialConfig] = {}
         self._names: dict[str, str] = {}
         self._epochs_left_by_trial: dict[str, int] = {}
@@ -88,7 +87,7 @@ class SweepProgress:
             _text("best", Column(no_wrap=True, overflow="ellipsis", ratio=1)), bars.TimeElapsedColumn(),
             console=self._console, disable=not self._console.is_terminal, expand=True)
         self._task = self._bar.add_task("", total=0, trials="", eta="", best="")
-        self.add(trials, later)
+        self.add(())
 
     def __enter__(self) -> SweepProgress:
         self._refresh()
@@ -115,12 +114,9 @@ class SweepProgress:
             text += f"; first features are computed, or read from the cache: {', '.join(features)}"
         self.phase(text)
 
-    def skip(self, already_done: int) -> None:
-        """Count trials that were done before."""
+    def add(self, trials: Sequence[TrialConfig], later: int = 0, already_done: int = 0) -> None:
+        """Add the trials of the next round; `later` ones may come in the rounds after it, and others are done."""
         self._ended += already_done
-
-    def add(self, trials: Sequence[TrialConfig], later: int) -> None:
-        """Add the trials of the next round; `later` ones may come in the rounds after it."""
         for trial in trials:
             key = trial.trial_key
             self._total_epochs += trial.epochs - (self._configs[key].epochs if key in self._configs else 0)

@@ -221,8 +221,7 @@ class Recorder:
         # The failure becomes visible only now, after the store has its charge.
         logs = [(self._sweep.failure_log, text)]
         if pack.shared.hides_errors:
-            name = self._sweep.experiment.name
-            logs = [(self._sweep.failure_log, reason), (self._sweep.folder.failure_log(name), text)]
+            logs = [(self._sweep.failure_log, reason), (self._sweep.private_log, text)]
         with contextlib.suppress(OSError):  # a full disk; the store has the reason
             mode = "a" if self._result.failed else "w"
             for path, content in logs:

@@ -100,7 +100,7 @@ def run_sweep(experiment: Experiment, *, root: Path = Path("mlruns"), tracking_u
         (4, 4, 0)
     """
     begin = time.monotonic()
-    load_plugins(*plugins_of(experiment))  # plugins define trials; on a cluster's head too, which gets them by name
+    load_plugins(*plugins_of(experiment))  # plugins define trials; the head of a cluster gets the experiment pickled
     check_used(experiment.possible)
     address = address or os.environ.get("RAY_ADDRESS") or "local"
     if address.startswith(CLIENT):
@@ -116,12 +116,9 @@ def run_sweep(experiment: Experiment, *, root: Path = Path("mlruns"), tracking_u
     root = Path(root).absolute()
     store = Store(tracking_uri, root)
     with sweeping(root, experiment.name, store.driver):
-        sweep = prepare(experiment, store, clock, PrivateFolder(root, private), data_folder, quiet)
+        sweep = prepare(experiment, store, clock, PrivateFolder(root, private), data_folder=data_folder, quiet=quiet)
         if sweep.missing:
-            with (sweep.progress,
-                  running_ray(sweep.possible, experiment.resources, address, workers, progress=sweep.progress,
-                              clock=clock, log=sweep.folder.ray_log,
-                              prepare=lambda: prepare_here(sweep, trainer)) as watch):
+            with sweep.progress, running_ray(sweep, address, workers, lambda: prepare_here(sweep, trainer)) as watch:
                 checkpoints = open_checkpoints(sweep)
                 trainer = prepare_cluster(sweep, checkpoints, trainer, address == "local", watch)
                 sweep.lease.require_as_found(sweep.done)

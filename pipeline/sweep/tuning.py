@@ -26,9 +26,10 @@ from pipeline.sweep.nodes import Watch
 from pipeline.sweep.prepare import Sweep
 from pipeline.sweep.recorder import Recorder
 from pipeline.sweep.worker import Plugins, Trainer, epochs
-from pipeline.trials.packs import Pack, Resources
+from pipeline.trials.packs import Pack
 from pipeline.trials.records import ACCURACY, Draw, EpochRecord
 
+TUNE_NAMES = {"CPU": "cpu", "GPU": "gpu"}  # of resources
 MAX_WORKER_DEATHS = 2  # per pack; an exception in training is not retried
 
 
@@ -40,10 +41,14 @@ def fit(driver: Driver, at_once: int, trainer: Trainer, rungs: Rungs | None = No
     raised here. Ctrl-C kills workers at once; records that were not sent are trained again.
     """
     sweep, packs = driver.sweep, driver.packs
-    resources = sweep.experiment.resources  # alone in the lambda, as Ray pickles what it closes over
+    resources = sweep.experiment.resources
+
+    def amounts(config: dict[str, Any]) -> Any:  # Ray pickles what it closes over; it accepts a dict, its types do not
+        amounts = bundle(resources, packs[config["pack"]].needs_opu)
+        return {TUNE_NAMES.get(name, name): amount for name, amount in amounts.items()}
+
     trainable = tune.with_resources(
-        tune.with_parameters(PackTrainable, packs=packs, trainer=trainer, plugins=sweep.plugins, code=PROGRAM),
-        lambda config: _resources(packs[config["pack"]], resources))
+        tune.with_parameters(PackTrainable, packs=packs, trainer=trainer, plugins=sweep.plugins, code=PROGRAM), amounts)
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # the recorder reports failures, once
     sweep.folder.ray.mkdir(parents=True, exist_ok=True)
     order = PackOrder(at_once, driver, rungs)
@@ -65,13 +70,6 @@ def fit(driver: Driver, at_once: int, trainer: Trainer, rungs: Rungs | None = No
         except KeyboardInterrupt:
             order.kill_workers()
             raise
-
-
-def _resources(pack: Pack, resources: Resources) -> Any:
-    """Return a pack's resources by Tune's names, which has `cpu` for `CPU`. (Ray accepts a dict, its types do not.)"""
-    names = {"CPU": "cpu", "GPU": "gpu"}
-    amounts = bundle(resources, pack.needs_opu)
-    return {names.get(name, name): amount for name, amount in amounts.items()}
 
 
 class Rungs:

@@ -121,7 +121,7 @@ class Ready(Exception):
 def until_it_trains(uri: str, root: Path, experiment: Experiment) -> float:
     """CPU seconds of `photonic sweep` up to the first pack, without Ray."""
     @contextlib.contextmanager
-    def no_ray(*arguments: object, **more: object) -> Iterator[None]:
+    def no_ray(*arguments: object) -> Iterator[None]:
         yield
 
     def trains(*arguments: object) -> None:
@@ -141,7 +141,7 @@ def per_trial(uri: str, root: Path, experiment: Experiment, trials: list[TrialCo
     """Median CPU seconds of the driver for a trial, from its start to its end, in a store that has all others."""
     store = Store(uri, root)
     store.open_sweep(experiment.name)
-    sweep = prepare(experiment, store, Clock(), PrivateFolder(root), None, quiet=True)
+    sweep = prepare(experiment, store, Clock(), PrivateFolder(root), data_folder=None, quiet=True)
     taking = Recorder(sweep, Ledger(store, None), {})
     taking.start(Pack((trials[0],)))  # lists the runs, once for a sweep
     spent = []

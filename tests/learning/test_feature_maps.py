@@ -196,7 +196,7 @@ def test_a_dry_run_tells_of_maps(tmp_path):
     assert ("features: scattering of digits, computed before training or read from the cache, once for each setting, "
             "and not in the estimate") in lines
     trials = parse_experiment(text, tmp_path / "e.yaml").trials
-    progress, phases = SweepProgress((), quiet=True), []
+    progress, phases = SweepProgress(quiet=True), []
     progress.phase = phases.append
     progress.training(trials, 2, 1)
     assert phases == ["training 2 trials in 2 packs, 1 at a time; first features are computed, or read from the cache: "

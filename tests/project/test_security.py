@@ -61,7 +61,7 @@ def root(tmp_path_factory):
 def track(file: Path, root: Path) -> Store:
     """Sweep a file as `photonic sweep` does, in this process and with a checkpoint after every epoch."""
     experiment, store = load_experiment(file), Store(root=root)
-    sweep = prepare(experiment, store, Clock(), PrivateFolder(root), None, quiet=True)
+    sweep = prepare(experiment, store, Clock(), PrivateFolder(root), data_folder=None, quiet=True)
     trainer = functools.partial(train_pack, device="cpu", threads=1, data_folder=None,
                                 checkpoints=Kept(root / "checkpoints", 0))
     with recorded(sweep, "0123abcd"):
@@ -257,17 +257,16 @@ def test_ui_stays_on_loopback_unless_told_and_then_warns(root, monkeypatch, caps
 
 
 LISTENING = """
-import os, sys
+import sys
 from pathlib import Path
+from prepared import prepared
 from pipeline.experiment.experiment import load_experiment
-from pipeline.sweep.clock import Clock
-from pipeline.sweep.progress import SweepProgress
 from pipeline.sweep.run import running_ray
 import psutil  # Ray brings it
 
-experiment = load_experiment(sys.argv[1])
-with running_ray(experiment.trials, experiment.resources, "local", 1, progress=SweepProgress((), quiet=True),
-                 clock=Clock(), log=Path(os.devnull), prepare=lambda: None):
+sweep = prepared(load_experiment(sys.argv[1]).trials, Path.cwd())
+sweep.folder.path.mkdir()
+with running_ray(sweep, "local", 1, lambda: None):
     family = [psutil.Process(), *psutil.Process().children(recursive=True)]
     sockets = [c for p in family for c in p.net_connections("tcp") if c.status == "LISTEN"]
     print(len(sockets) > 3, {c.laddr.ip.removeprefix("::ffff:") for c in sockets})
@@ -280,5 +279,5 @@ def test_ray_of_a_sweep_on_this_machine_listens_on_loopback_only(tmp_path):
     file = tmp_path / "plain.yaml"
     file.write_text("base: {dataset: digits, hidden: [8], batch_size: 64, epochs: 1}\n")
     done = subprocess.run([sys.executable, "-c", LISTENING, file], cwd=tmp_path, text=True, capture_output=True,
-                          env={**environment, "PYTHONPATH": str(ROOT)})
+                          env={**environment, "PYTHONPATH": f"{ROOT}:{ROOT / 'tests' / 'tools'}"})
     assert done.stdout == "True {'127.0.0.1'}\n", done.stdout + done.stderr

@@ -90,7 +90,7 @@ def test_all_trials_once_and_then_nothing(tmp_path, two_cores, monkeypatch):
     assert (tmp_path / "worker.cwd").read_text() == str(Path.cwd())
 
     with monkeypatch.context() as patch:
-        patch.setattr(sweep, "running_ray", lambda *a, **k: pytest.fail("Ray was started for nothing"))
+        patch.setattr(sweep, "running_ray", lambda *a: pytest.fail("Ray was started for nothing"))
         again = run(tmp_path, trials)
     assert (again.planned, again.skipped, again.finished, again.remaining) == (8, 8, 0, 0)
 
@@ -535,7 +535,8 @@ def test_progress_is_a_line_per_ended_trial_where_there_is_no_terminal(monkeypat
     monkeypatch.setattr(progress_module, "time", clock := SimpleNamespace(now=0.0, monotonic=lambda: clock.now))
     text = io.StringIO()
     good, bad = grid(("pdfa",), 2, mechanism="photonic", sigma=0.1)
-    progress = SweepProgress((good, bad), already_done=3, console=Console(file=text, highlight=False, width=40))
+    progress = SweepProgress(console=Console(file=text, highlight=False, width=40))
+    progress.add((good, bad), already_done=3)
     with progress:
         progress.phase("training 2 trials in 1 pack, 1 at a time")
         progress.start(good)
@@ -560,7 +561,8 @@ def test_progress_on_a_terminal_is_one_line_with_the_best_trial():
     private = dict(mechanism="per_example", sampler="poisson", batch_size=64, epochs=100)
     trials = grid(("dfa", "bp"), 50, target_epsilon=3.0, **private) + grid(("dfa",), 1, target_epsilon=8.0, **private)
     good, worse, other = trials[0], trials[50], trials[-1]
-    with SweepProgress(trials, console=Console(file=text, force_terminal=True, width=80)) as progress:
+    with SweepProgress(console=Console(file=text, force_terminal=True, width=80)) as progress:
+        progress.add(trials)
         progress.phase("looking for data sets")
         progress.start(good)
         for trial, accuracy in ((good, 0.75), (other, 0.875), (worse, 0.5)):

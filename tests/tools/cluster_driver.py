@@ -59,8 +59,8 @@ def prepare(address: str, home: Path, data: str = "") -> None:
     trials = [dataclasses.replace(TRIALS[0], dataset="mnist")]
     library, folder = home / "modules" / "safetensors.py", home / "data"
     sweep = prepared(trials, home)
-    with running_ray(trials, Resources(), address, None, progress=sweep.progress, clock=sweep.clock,
-                     log=Path(os.devnull), prepare=lambda: None) as watch:
+    sweep.folder.path.mkdir(exist_ok=True)
+    with running_ray(sweep, address, None, lambda: None) as watch:
         for change in (lambda: library.write_text('raise ModuleNotFoundError("No module named \'safetensors\'")'),
                        library.unlink, lambda: data and folder.symlink_to(data)):
             change()

@@ -19,7 +19,10 @@ def prepared(trials: Sequence[TrialConfig], root: Path, resources: Resources | N
     """All trials are missing; `given` are attributes of the sweep."""
     experiment = Experiment("stub", "", tuple(trials), resources or Resources(), (), Path("stub.yaml"))
     attributes = dict(
-        experiment=experiment, store=None, lease=None, clock=Clock(), progress=SweepProgress(trials, quiet=True),
+        experiment=experiment, store=None, lease=None, clock=Clock(), progress=SweepProgress(quiet=True),
         folder=PrivateFolder(root), rounds=None, done={}, missing=list(trials), result=SweepResult(len(trials)),
         data_folder=None, digests={})
-    return Sweep(**{**attributes, **given})
+    sweep = Sweep(**{**attributes, **given})
+    if isinstance(sweep.progress, SweepProgress):
+        sweep.progress.add(trials)
+    return sweep
