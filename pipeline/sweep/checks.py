@@ -57,7 +57,7 @@ def fits(node: Bundle, asked: Bundle) -> bool:
 
 def check_resources(trials: Iterable[TrialConfig], resources: Resources, nodes: Sequence[Bundle]) -> None:
     """Check that some node offers the resources of each kind of pack."""
-    who = {config.needs_opu: config.algorithm for config in trials}
+    who = {trial.needs_opu: trial.algorithm for trial in trials}
     for needs_opu, algorithm in sorted(who.items()):
         asked = bundle(resources, needs_opu)
         if any(fits(node, asked) for node in nodes):

@@ -33,16 +33,12 @@ class Sweep:
     progress: SweepProgress
     folder: PrivateFolder
     rounds: Rounds
-    done: Mapping[str, str]  # trial_key -> status of trials that needed no more training at first
     missing: Sequence[TrialConfig]  # trials of the first round that are not done
+    possible: Sequence[TrialConfig]  # all that may be trained; a search's corners stand for those not asked for yet
+    done: Mapping[str, str]  # trial_key -> status of trials that needed no more training at first
     result: SweepResult
     data_folder: Path | None  # on every node; None for each node's own
     digests: Mapping[str, str]  # of feature files, by their public names
-
-    @property
-    def possible(self) -> Sequence[TrialConfig]:
-        """All trials that may be trained; those of a search that have not been asked for are its corners."""
-        return self.experiment.possible if self.experiment.plan.asks else self.missing
 
     @property
     def plugins(self) -> Plugins:
@@ -87,14 +83,14 @@ def prepare(experiment: Experiment, store: Store, clock: Clock, folder: PrivateF
     for line in store.relocate():
         progress.say(line)
     changed_trainers = check_trainers(runs, (*experiment.possible, *rounds.trials))
+    possible = plan.possible if plan.asks else missing
     digests: Mapping[str, str] = {}
     if missing:
-        possible = plan.possible if plan.asks else missing
         uses_files = any(trial.parts.features.of_file for trial in possible)
         check_trials(experiment, missing, possible, published_digests(runs) if uses_files else ())
         folder.make(experiment.name, any(trial.hides_errors for trial in possible), store.artifact_folders())
         digests = folder.feature_digests(possible)
         for line in (*scope(experiment.name, plan, store.certified), *changed_trainers):
             progress.say(line)
-    return Sweep(experiment, store, lease, clock, progress, folder, rounds, done_of(runs), missing, result, data_folder,
-                 digests)
+    return Sweep(experiment, store, lease, clock, progress, folder, rounds, missing=missing, possible=possible,
+                 done=done_of(runs), result=result, data_folder=data_folder, digests=digests)

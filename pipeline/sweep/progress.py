@@ -72,11 +72,9 @@ class SweepProgress:
                  console: Console | None = None) -> None:
         self.name = name
         self._ended = 0  # trials, with those of an earlier sweep
-        self._configs: dict[str, TrialConfig] = {}
-        self._names: dict[str, str] = {}
+        self._trials: dict[str, TrialConfig] = {}  # by trial_key, as the others
         self._epochs_left_by_trial: dict[str, int] = {}
         self._total_epochs, self._epochs_left = 0, 0  # of all trials; kept, because trials may be many
-        self._noise: dict[str, str] = {}
         self._started: dict[str, float] = {}
         self._best: dict[str, tuple[float, str]] = {}  # (accuracy, algorithm) by noise setting
         self._latest_noise = ""  # noise setting of the latest epoch's trial
@@ -119,17 +117,16 @@ class SweepProgress:
         self._ended += already_done
         for trial in trials:
             key = trial.trial_key
-            self._total_epochs += trial.epochs - (self._configs[key].epochs if key in self._configs else 0)
-            self._configs[key], self._names[key] = trial, self.name(trial)
+            self._total_epochs += trial.epochs - (self._trials[key].epochs if key in self._trials else 0)
+            self._trials[key] = trial
             self._set_left(key, trial.epochs)
-            self._noise[key] = noise_setting(trial)
         self._total = self._ended + later + sum(left > 0 for left in self._epochs_left_by_trial.values())
-        self._later_epochs = later * self._total_epochs / max(1, len(self._configs))
+        self._later_epochs = later * self._total_epochs / max(1, len(self._trials))
         self._bar.update(self._task, total=self._total_epochs + self._later_epochs)
 
-    def start(self, config: TrialConfig) -> None:
+    def start(self, trial: TrialConfig) -> None:
         """Note that a trial starts to train."""
-        self._started[config.trial_key] = time.monotonic()
+        self._started[trial.trial_key] = time.monotonic()
         if len(self._started) == 1:
             self._begin = time.monotonic()  # the estimate must not include the start of Ray
 
@@ -138,11 +135,11 @@ class SweepProgress:
         key = record.trial_key
         accuracy = record.metrics.get("validation/accuracy")
         if accuracy is not None:
-            self._latest_noise = self._noise[key]
-            best = accuracy, self._configs[key].algorithm
+            self._latest_noise = noise_setting(self._trials[key])
+            best = accuracy, self._trials[key].algorithm
             before = self._best.get(self._latest_noise, best)
             self._best[self._latest_noise] = max(best, before, key=lambda pair: pair[0])
-        self._set_left(key, self._configs[key].epochs - record.epoch)
+        self._set_left(key, self._trials[key].epochs - record.epoch)
         if record.outcome:
             self._end(key, _result(record, record.outcome))
         self._refresh()
@@ -167,7 +164,7 @@ class SweepProgress:
         self._set_left(key, 0)
         if always or not self._console.is_terminal:
             seconds = time.monotonic() - self._started.get(key, self._begin)
-            self.say(f"[{self._ended}/{self._total}] {self._names[key]}: {text}, {seconds:.0f} s")
+            self.say(f"[{self._ended}/{self._total}] {self.name(self._trials[key])}: {text}, {seconds:.0f} s")
 
     def _refresh(self) -> None:
         """Show the current counts, the best accuracy at the latest trial's noise, and the estimated time left."""

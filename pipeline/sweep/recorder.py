@@ -68,16 +68,16 @@ class Recorder:
     def start(self, pack: Pack) -> None:
         """Note that a worker starts a pack, for the first time or again after a worker died."""
         self._sweep.clock.restart("write", of=pack)
-        for config in pack.trials:
-            if config.trial_key not in self._started and config.trial_key not in self._ended:
-                name = short_name(config, also=self._sweep.experiment.varied)
-                self._store.start(config, tags=self._public_tags(config), name=name)
-                self._started.add(config.trial_key)
-                self._progress.start(config)
+        for trial in pack.trials:
+            if trial.trial_key not in self._started and trial.trial_key not in self._ended:
+                name = short_name(trial, also=self._sweep.experiment.varied)
+                self._store.start(trial, tags=self._public_tags(trial), name=name)
+                self._started.add(trial.trial_key)
+                self._progress.start(trial)
 
-    def _public_tags(self, config: TrialConfig) -> dict[str, str]:
+    def _public_tags(self, trial: TrialConfig) -> dict[str, str]:
         """Return a trial's tags; digests of plugins, which may contain records, only if its metrics are plain."""
-        if config.disclosure == "plain":
+        if trial.disclosure == "plain":
             return dict(self._tags)
         return {name: NOT_RECORDED if name.startswith("plugin.") else text for name, text in self._tags.items()}
 
@@ -93,11 +93,11 @@ class Recorder:
 
     def left(self, trials: Iterable[TrialConfig]) -> list[TrialConfig]:
         """Return the trials that have not ended."""
-        return [config for config in trials if config.trial_key not in self._ended]
+        return [trial for trial in trials if trial.trial_key not in self._ended]
 
     def not_deleted(self, missing: Sequence[TrialConfig]) -> list[TrialConfig]:
         """Return the missing trials that have not ended in this sweep; report the others, whose runs were deleted."""
-        deleted = [config for config in missing if config.trial_key in self._ended]
+        deleted = [trial for trial in missing if trial.trial_key in self._ended]
         if deleted:
             names = ", ".join(map(self._progress.name, deleted))
             self._progress.say(f"deleted while the sweep ran: {names}; run the same command again to train what is "
@@ -117,24 +117,24 @@ class Recorder:
         if refusal:
             self._fail(pack, refusal.reason, "", {key: {REFUSED: refusal.reason} for key in refusal.over_budget})
             return False
-        for config in left:
-            key, before = config.trial_key, self._ledger.before(config, draw)
-            if self._ledger.is_live(config, draw):
+        for trial in left:
+            key, before = trial.trial_key, self._ledger.before(trial, draw)
+            if self._ledger.is_live(trial, draw):
                 self._store.give_up(key)
                 self._started.discard(key)
                 self.start(pack)
             self._store.begin_draw(key, draw.name, before)
             self._earlier_draws[key] = before
             if before and not draw.epoch:
-                self._progress.say(f"drawn anew, for the {len(before) + 1}. time: {self._progress.name(config)}")
+                self._progress.say(f"drawn anew, for the {len(before) + 1}. time: {self._progress.name(trial)}")
         self._ledger.read_again()
         return True
 
     def record(self, pack: Pack, records: Iterable[EpochRecord], seconds: float) -> None:
         """Record epochs of a pack; some may be repeated. `seconds` is the training time of these epochs."""
         self._result.compute_seconds += seconds
-        configs = {config.trial_key: config for config in pack.trials}
-        records = [self._composed(configs[r.trial_key], r) for r in records if r.trial_key not in self._ended]
+        trials = {trial.trial_key: trial for trial in pack.trials}
+        records = [self._composed(trials[r.trial_key], r) for r in records if r.trial_key not in self._ended]
         if not records:
             return
         for note in dict.fromkeys(r.tags["checkpoint"] for r in records if "checkpoint" in r.tags):
@@ -173,21 +173,21 @@ class Recorder:
         self._store.log(records)
         self._ledger.add(records)
 
-    def _composed(self, config: TrialConfig, record: EpochRecord) -> EpochRecord:
+    def _composed(self, trial: TrialConfig, record: EpochRecord) -> EpochRecord:
         """Return an epoch's record with the epsilon of all draws of secret noise of its trial, composed."""
         earlier_draws = self._earlier_draws.get(record.trial_key)  # released epochs of each
         if not earlier_draws:
             return record
         earlier = sum(earlier_draws)
-        epochs = config.epochs if record.outcome else record.epoch  # an early end is visible, and so costs all epochs
+        epochs = trial.epochs if record.outcome else record.epoch  # an early end is visible, and so costs all epochs
         metrics = {name: value for name, value in record.metrics.items() if not name.startswith("epsilon/")}
-        metrics |= {e.metric_name: e.value for e in account(config, earlier + epochs) if e.is_finite}
+        metrics |= {e.metric_name: e.value for e in account(trial, earlier + epochs) if e.is_finite}
         tags = dict(record.tags)
         if tags.get("privacy.notes"):
             tags["privacy.notes"] += f"; {DRAWN.format(number=len(earlier_draws) + 1, earlier=earlier)}"
         if DESCRIPTION in tags:
-            tags[DESCRIPTION] = describe(config, earlier)
-        if_stopped = record.if_stopped and self._composed(config, record.if_stopped)
+            tags[DESCRIPTION] = describe(trial, earlier)
+        if_stopped = record.if_stopped and self._composed(trial, record.if_stopped)
         return replace(record, metrics=metrics, tags=tags, if_stopped=if_stopped)
 
     def fail(self, pack: Pack, reason: str, text: str) -> None:
@@ -196,8 +196,8 @@ class Recorder:
         A trial with secret noise is charged for all its epochs, as the failure itself may tell of their noise: the tag
         `LOST` has the number of epochs that it never published.
         """
-        with_secret_noise = [config for config in self.left(pack.trials) if config.trial_key in self._earlier_draws]
-        tags = {config.trial_key: {LOST: str(self._ledger.lost(config))} for config in with_secret_noise}
+        with_secret_noise = [trial for trial in self.left(pack.trials) if trial.trial_key in self._earlier_draws]
+        tags = {trial.trial_key: {LOST: str(self._ledger.lost(trial))} for trial in with_secret_noise}
         self._fail(pack, reason, text, tags)
 
     def died(self, pack: Pack, reason: str, text: str) -> None:
@@ -214,8 +214,8 @@ class Recorder:
         self._write(pack)
         left = self.left(pack.trials)
         names = self._names(pack)
-        for config in left:
-            self._store.fail(config.trial_key, reason, tags.get(config.trial_key))
+        for trial in left:
+            self._store.fail(trial.trial_key, reason, tags.get(trial.trial_key))
         if tags:
             self._ledger.read_again()
         # The failure becomes visible only now, after the store has its charge.
@@ -229,11 +229,11 @@ class Recorder:
                     path.parent.mkdir(parents=True, exist_ok=True)
                     with path.open(mode, encoding="utf-8") as log:
                         log.write(f"{names}\n{content}\n")
-        for config in left:
-            self._ended.add(config.trial_key)
-            self._result.failed[config.trial_key] = reason
-            self._progress.fail(config.trial_key, reason)
+        for trial in left:
+            self._ended.add(trial.trial_key)
+            self._result.failed[trial.trial_key] = reason
+            self._progress.fail(trial.trial_key, reason)
 
     def _names(self, pack: Pack) -> str:
         """Return the names of the pack's trials that have not ended."""
-        return ", ".join(self._progress.name(config) for config in self.left(pack.trials))
+        return ", ".join(self._progress.name(trial) for trial in self.left(pack.trials))

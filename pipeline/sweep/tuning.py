@@ -193,7 +193,7 @@ class Driver(tune.Callback):
         self.error: Exception | None = None
         self.live: Callable[[], Iterable[Any]] = tuple  # trials of Tune that have not ended; set by `PackOrder`
         self.kill: Callable[[Any], None]  # kills the worker of a trial; set by `PackOrder`
-        sweep.clock.restart("idle", "warning")
+        sweep.clock.restart("idle", "warning")  # a round begins, and its packs wait for workers
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Tune pickles its callbacks for `Tuner.restore`, which is unused here; a store cannot be pickled.

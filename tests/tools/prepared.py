@@ -20,8 +20,8 @@ def prepared(trials: Sequence[TrialConfig], root: Path, resources: Resources | N
     experiment = Experiment("stub", "", tuple(trials), resources or Resources(), (), Path("stub.yaml"))
     attributes = dict(
         experiment=experiment, store=None, lease=None, clock=Clock(), progress=SweepProgress(quiet=True),
-        folder=PrivateFolder(root), rounds=None, done={}, missing=list(trials), result=SweepResult(len(trials)),
-        data_folder=None, digests={})
+        folder=PrivateFolder(root), rounds=None, missing=list(trials), possible=trials, done={},
+        result=SweepResult(len(trials)), data_folder=None, digests={})
     sweep = Sweep(**{**attributes, **given})
     if isinstance(sweep.progress, SweepProgress):
         sweep.progress.add(trials)
