@@ -86,9 +86,9 @@ def local_offer(workers: int | None) -> dict[str, float]:
     return {"CPU": workers or os.cpu_count() or 1, "OPU": 1, "GPU": math.inf}
 
 
-def slots(asked: Bundle, offered: Bundle) -> int:
-    """Return the number of packs of one bundle that a cluster can train at the same time, at least 1."""
-    return max(1, int(min(offered.get(name, 0) / amount for name, amount in asked.items())))
+def slots(resources: Resources, offered: Bundle) -> int:
+    """Return the number of packs without an OPU that a cluster can train at the same time, at least 1."""
+    return max(1, int(min(offered.get(name, 0) / amount for name, amount in bundle(resources, False).items())))
 
 
 def check_trainers(runs: Iterable[TrackedRun], trials: Iterable[TrialConfig]) -> list[str]:

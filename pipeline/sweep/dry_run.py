@@ -49,7 +49,7 @@ def preview(experiment: Experiment, workers: int | None, root: Path = Path("mlru
     experiment = _with_drawn_trials(experiment)
     requested, offer = experiment.resources, {**local_offer(workers), "GPU": torch.cuda.device_count()}
     check_machine(experiment.trials, requested, offer)
-    at_once = slots(bundle(requested, False), offer)
+    at_once = slots(requested, offer)
     packs = plan(experiment.trials, requested, at_once)
     seconds = estimate_seconds(packs, at_once, opus=1, threads=max(1, int(requested.cpu)),
                                device="cuda" if requested.gpu else "cpu")

@@ -23,7 +23,7 @@ from pipeline.experiment.experiment import Experiment
 from pipeline.experiment.plugins import LOADED, load_plugins
 from pipeline.package import ROOT
 from pipeline.sweep.checkpoints import Checkpoints
-from pipeline.sweep.checks import ResourceError, bundle, check_resources, check_trials, slots
+from pipeline.sweep.checks import ResourceError, check_resources, check_trials, slots
 from pipeline.sweep.clock import SECONDS, Clock
 from pipeline.sweep.cluster import (
     CLIENT,
@@ -172,7 +172,7 @@ def train_rounds(sweep: Sweep, recorder: Recorder, trainer: Trainer, checkpoints
     """Train and record the missing trials, round by round, until no trial is missing or Ctrl-C."""
     rounds, lease, progress, resources = sweep.rounds, sweep.lease, sweep.progress, sweep.experiment.resources
     missing, done, stop = sweep.missing, sweep.done, sweep.experiment.plan.stop
-    packs_at_once = slots(bundle(resources, False), cluster_resources())
+    packs_at_once = slots(resources, cluster_resources())
     rungs = Rungs(stop, rounds.scores(stop)) if stop else None
     with afterwards(lease, recorder.write_all):
         while missing:

@@ -43,12 +43,12 @@ def fit(driver: Driver, at_once: int, trainer: Trainer, rungs: Rungs | None = No
     sweep, packs = driver.sweep, driver.packs
     resources = sweep.experiment.resources
 
-    def amounts(config: dict[str, Any]) -> Any:  # Ray pickles what it closes over; it accepts a dict, its types do not
+    def of_pack(config: dict[str, Any]) -> Any:  # Ray pickles what it closes over; it accepts a dict, its types do not
         amounts = bundle(resources, packs[config["pack"]].needs_opu)
         return {TUNE_NAMES.get(name, name): amount for name, amount in amounts.items()}
 
     trainable = tune.with_resources(
-        tune.with_parameters(PackTrainable, packs=packs, trainer=trainer, plugins=sweep.plugins, code=PROGRAM), amounts)
+        tune.with_parameters(PackTrainable, packs=packs, trainer=trainer, plugins=sweep.plugins, code=PROGRAM), of_pack)
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # the recorder reports failures, once
     sweep.folder.ray.mkdir(parents=True, exist_ok=True)
     order = PackOrder(at_once, driver, rungs)

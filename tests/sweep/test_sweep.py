@@ -389,7 +389,7 @@ def test_resources_must_be_together_on_one_node():
         check_resources(grid(), Resources(cpu=2), nodes)
     with pytest.raises(ResourceError, match=r"CPU: 9 for .* lower resources.cpu"):
         check_resources(grid(("dfa",), 1), Resources(cpu=9), nodes)
-    assert slots({"CPU": 2, "GPU": 0.25}, {"CPU": 9, "GPU": 1}) == 4
+    assert slots(Resources(cpu=2, gpu=0.25), {"CPU": 9, "GPU": 1}) == 4
 
 
 def test_freed_worker_leaves_alone_the_packs_for_which_workers_are_starting():
