@@ -202,7 +202,7 @@ def certified_epsilons(config: TrialConfig, epochs_done: int) -> list[Epsilon]:
 def stated_of(config: TrialConfig) -> str:
     """Return a clause with the event that a trainer states for a trial; `config` has its calibrated noise.
 
-    Tracked notes begin with it, and `sweep.trainers` compares them: another wording would refuse begun sweeps.
+    Tracked notes begin with it, and `sweep.checks` compares them: another wording would refuse begun sweeps.
     """
     trainer = config.parts.trainer
     return f"of every {trainer.per} trainer '{trainer.name}' states {trainer.stated_event(config)}"

@@ -11,7 +11,7 @@
       seed: 1
       max_concurrent: 4                    # suggestions of one round, asked for before any of its results is known
 
-Ranges have the names of Ray Tune, whose searchers draw from them (`pipeline.sweep.tuning`). Suggestions depend only on
+Ranges have the names of Ray Tune, whose searchers draw from them (`pipeline.sweep.search`). Suggestions depend only on
 the seed and on the results of earlier rounds: not on the order in which trials end, nor on the machine. With `stop`,
 results of stopped trials also depend on which trial reached a rung first.
 

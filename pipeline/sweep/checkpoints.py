@@ -158,15 +158,15 @@ class Checkpoints:
         secret noise stays until another draw replaces it or nothing is left to train (`ended`): the software that wrote
         it may be restored, and another draw costs epsilon.
         """
-        configs = {trial.trial_key: trial for trial in trials}
-        secret = {key for key, trial in configs.items() if trial.draws_fresh_noise and key not in done}
+        by_key = {trial.trial_key: trial for trial in trials}
+        secret = {key for key, trial in by_key.items() if trial.draws_fresh_noise and key not in done}
         if ended:
             secret = set()
         packs = []
         packed: set[str] = set()  # trial_keys in `packs`
         for checkpoint in self.found():
             keys, problem = set(checkpoint.trial_keys), checkpoint.problem
-            if not problem and not keys <= configs.keys():
+            if not problem and not keys <= by_key.keys():
                 problem = "trials of its pack are no longer in the experiment"
             if not problem and keys & packed:
                 problem = "another one has trials of its pack"
@@ -179,7 +179,7 @@ class Checkpoints:
             elif keys <= set(done):
                 checkpoint.path.unlink(missing_ok=True)
             else:
-                packs.append(Pack(tuple(configs[key] for key in checkpoint.trial_keys)))
+                packs.append(Pack(tuple(by_key[key] for key in checkpoint.trial_keys)))
                 packed |= keys
         for path in self.folder.glob(f"*{UNFINISHED}"):
             path.unlink(missing_ok=True)

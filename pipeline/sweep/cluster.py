@@ -12,10 +12,9 @@ import signal
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, TypeVar
 
 import ray
@@ -26,14 +25,13 @@ from ray.util import client
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from pipeline.package import ROOT
-from pipeline.sweep.address import check_address
-from pipeline.sweep.checkpoints import Checkpoints
-from pipeline.sweep.nodes import LOST_SECONDS, Node, Watch, alive, called, ended, others
+from pipeline.sweep.checks import ADVICE, ResourceError, bundle, check_machine, check_resources, fits, local_offer
+from pipeline.sweep.clock import Clock
+from pipeline.sweep.nodes import LOST_SECONDS, Node, Watch, alive, called, check_address, ended, others
+from pipeline.sweep.prepare import Sweep
 from pipeline.sweep.progress import SweepProgress
-from pipeline.sweep.resources import ADVICE, ResourceError, bundle, check_resources, fits, local_offer
-from pipeline.sweep.worker import Plugins, one_line, prepare_elsewhere
-from pipeline.trials.config import ConfigError, TrialConfig
-from pipeline.trials.packs import Resources
+from pipeline.sweep.worker import one_line, prepare_elsewhere
+from pipeline.trials.config import ConfigError
 
 Result = TypeVar("Result")
 
@@ -52,14 +50,13 @@ def code() -> dict[str, Any]:
     return {"py_modules": [str(ROOT)], "excludes": ["__pycache__"]}
 
 
-def prepare_nodes(trials: Sequence[TrialConfig], resources: Resources, data_folder: Path | None,
-                  checkpoints: Checkpoints, local: bool, watch: Watch,
-                  digests: Mapping[str, str] = MappingProxyType({}), plugins: Plugins = ((), Path())) -> None:
-    """Prepare every node for the packs that it may get: see `pipeline.sweep.worker.prepare`.
+def prepare_nodes(sweep: Sweep, local: bool, watch: Watch) -> None:
+    """Prepare every node for the packs that it may get: see `pipeline.sweep.worker.prepare_node`.
 
     With `local` this process's own node is prepared already, by `running_ray`. If a node is lost meanwhile,
     the sweep continues when the other nodes are enough. An error names the node.
     """
+    trials, resources = sweep.possible, sweep.experiment.resources
     own_node = ray.get_runtime_context().get_node_id() if local else ""
     names: dict[str, str] = {}  # by node id
     tasks: dict[str, Any] = {}
@@ -70,7 +67,8 @@ def prepare_nodes(trials: Sequence[TrialConfig], resources: Resources, data_fold
             on_node = NodeAffinitySchedulingStrategy(node_id, soft=False)
             task = ray.remote(num_cpus=0, max_retries=0)(prepare_elsewhere).options(scheduling_strategy=on_node)
             names[node_id] = called(node)
-            tasks[node_id] = task.remote(plugins, fitting, data_folder, checkpoints, digests)
+            tasks[node_id] = task.remote(sweep.plugins, fitting, sweep.data_folder, sweep.checkpoint_folder,
+                                         sweep.digests)
     for node_id, task in ended(tasks, watch):
         try:
             if task:
@@ -97,13 +95,13 @@ def on_head(function: Callable[..., Result], address: str, **arguments: Any) -> 
         raise ConfigError(f"MLFLOW_TRACKING_URI: must name a tracking server that the cluster reaches, because address "
                           f"'{address}' drives the sweep from there, got none")
     check_address(address.removeprefix(CLIENT))
-    say = SweepProgress((), quiet=arguments["quiet"]).say
+    say = SweepProgress(arguments["quiet"]).say
     _connect(address, say)
     tracking = {name: value for name, value in os.environ.items() if name.startswith("MLFLOW_TRACKING_")}
     there: Any = ray.remote(num_cpus=0, resources=HEAD, max_retries=0)(_at_home).options(name=function.__name__)
     task = there.remote(function, tracking, arguments)
     head = Node(f"at {address}", address.removeprefix(CLIENT))
-    with Watch(lambda: {"head": head}, say, AWAY) as watch:
+    with Watch(lambda: {"head": head}, say, Clock(), AWAY) as watch:
         answer = _in_thread(lambda: ray.get(task))
         try:
             while not answer.done():
@@ -247,22 +245,21 @@ def messages_in(log: Path, say: Callable[[str], None]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def running_ray(trials: Sequence[TrialConfig], resources: Resources, address: str,  # `local`, `auto` or `host:port`
-                workers: int | None, progress: SweepProgress | None = None,  # workers: cores
-                log: Path = Path(os.devnull), prepare: Callable[[], object] = lambda: None) -> Iterator[Watch]:
+def running_ray(sweep: Sweep, address: str, workers: int | None,  # address: `local`, `auto` or `host:port`
+                prepare: Callable[[], object]) -> Iterator[Watch]:
     """Provide Ray within the context, with a watch of its nodes.
 
-    It is the caller's Ray, a cluster's, or a Ray that is started for these trials and then stopped. Unless it is the
-    caller's, its messages go to `log`. `prepare` prepares this machine; without a cluster it is called before Ray is
-    started.
+    It is the caller's Ray, a cluster's, or a Ray that is started for this sweep, with `workers` cores, and then
+    stopped. Unless it is the caller's, its messages go to a log. `prepare` prepares this machine, before Ray is
+    started; on a cluster it is not called.
     """
+    trials, progress, clock = sweep.possible, sweep.progress, sweep.clock
     if workers is not None and (address != "local" or ray.is_initialized()):
         raise ConfigError(f"workers: {WORKERS_OF_CLUSTER}, got {workers}; leave it out")
-    progress = progress or SweepProgress((), quiet=True)
     if ray.is_initialized():
         if address == "local":
             prepare()
-        with Watch(others, progress.say) as watch:
+        with Watch(others, progress.say, clock) as watch:
             yield watch
         return
     handler = signal.getsignal(signal.SIGTERM)
@@ -278,11 +275,7 @@ def running_ray(trials: Sequence[TrialConfig], resources: Resources, address: st
         except ConnectionError as error:
             raise ResourceError(f"address: no Ray cluster at '{address}' ({one_line(error)})") from None
     else:
-        check_resources(trials, resources, [local_offer(workers)])
-        if any(trial.on_hardware for trial in trials):
-            from pipeline.learning.opu import check_opu
-
-            check_opu()
+        check_machine(trials, sweep.experiment.resources, local_offer(workers))
         prepare()
         opus: dict[str, float] = {"OPU": 1} if any(trial.needs_opu for trial in trials) else {}
         progress.phase("starting Ray")
@@ -292,7 +285,7 @@ def running_ray(trials: Sequence[TrialConfig], resources: Resources, address: st
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, handler)  # Ray has put its own there, which aborts with a stack trace
     try:
-        with messages_in(log, progress.say), Watch(others, progress.say) as watch:
+        with messages_in(sweep.folder.ray_log, progress.say), Watch(others, progress.say, clock) as watch:
             yield watch
     finally:
         ray.shutdown()

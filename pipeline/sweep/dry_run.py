@@ -16,21 +16,18 @@ import torch
 
 from pipeline.accounting.budget import budget_lines, make_filter
 from pipeline.accounting.certified import without_amplification
-from pipeline.accounting.evaluations import check_evaluations
 from pipeline.accounting.overview import aligned
 from pipeline.accounting.statement import bound_lines, price_lines
 from pipeline.experiment.experiment import Experiment, with_trials
 from pipeline.experiment.search import Search
 from pipeline.learning.data.dataset import Dataset
 from pipeline.learning.evaluation import EVALUATION_BATCH
-from pipeline.learning.opu import check_opu
 from pipeline.learning.run import prepare
-from pipeline.sweep.resources import bundle, check_resources, local_offer, slots
+from pipeline.sweep.checks import bundle, check_machine, check_trials, local_offer, published_digests, slots
 from pipeline.trials.config import TrialConfig, settings
 from pipeline.trials.fields import plain
 from pipeline.trials.naming import computed_features, counted, duration
 from pipeline.trials.packs import Pack, plan
-from pipeline.trials.promises import check_promises
 from pipeline.trials.records import Release
 
 TIMED_STEPS = 5
@@ -49,14 +46,11 @@ class DryRun:
 def preview(experiment: Experiment, workers: int | None, root: Path = Path("mlruns")) -> DryRun:
     """Return what a sweep would do on this machine; it trains a few steps on random records, to estimate the time."""
     published = _check_begun_sweep(experiment, root)
-    experiment.check(experiment.possible, lambda trial: check_promises([trial], published))
-    experiment.check(experiment.possible, lambda trial: check_evaluations([trial]))
+    check_trials(experiment, experiment.possible, experiment.possible, published)
     experiment = _with_drawn_trials(experiment)
     requested, offer = experiment.resources, {**local_offer(workers), "GPU": torch.cuda.device_count()}
-    check_resources(experiment.trials, requested, [offer])
-    if any(trial.on_hardware for trial in experiment.trials):
-        check_opu()
-    at_once = slots(bundle(requested, False), offer)
+    check_machine(experiment.trials, requested, offer)
+    at_once = slots(requested, offer)
     packs = plan(experiment.trials, requested, at_once)
     seconds = estimate_seconds(packs, at_once, opus=1, threads=max(1, int(requested.cpu)),
                                device="cuda" if requested.gpu else "cpu")
@@ -67,7 +61,7 @@ def _check_begun_sweep(experiment: Experiment, root: Path) -> set[str]:
     """Check that a sweep's budget still admits trials; return digests of feature files in its earlier runs, if any."""
     if not experiment.plan.asks and not any(trial.parts.features.of_file for trial in experiment.trials):
         return set()
-    from pipeline.sweep.search import filter_of, published_digests  # imported here: MLflow takes a second
+    from pipeline.sweep.ledger import filter_of  # imported here: MLflow takes a second
     from pipeline.tracking.backend import NoStore
     from pipeline.tracking.reader import Reader
 
@@ -83,7 +77,7 @@ def _with_drawn_trials(experiment: Experiment) -> Experiment:
     """Return a search with random trials from its space, as many as fit its budget; other experiments unchanged."""
     if not isinstance(experiment.plan, Search):
         return experiment
-    from pipeline.sweep.tuning import make_searcher  # imported here: Ray takes seconds
+    from pipeline.sweep.search import make_searcher  # imported here: Ray takes seconds
 
     search = dataclasses.replace(experiment.plan, algorithm="random")
     searcher = make_searcher(search)

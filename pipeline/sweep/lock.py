@@ -15,13 +15,13 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
+from pipeline.sweep.clock import Clock
 from pipeline.tracking.artifacts import TrackedRun, done_of
 from pipeline.tracking.reader import Reader
 from pipeline.tracking.store import Store
 from pipeline.trials.fields import UserError
 
 PATIENCE = 5.0  # seconds; a killed sweep may need a moment to end
-BEAT_SECONDS = 5.0  # time between two heartbeats in a shared store
 MISSED_BEATS = 6  # a driver counts as dead after this many missed heartbeats
 SETTLING_SECONDS = 1.0  # time in which all concurrent drivers have written their names
 
@@ -97,18 +97,19 @@ class Lease:
     the sweep's file lock.
     """
 
-    def __init__(self, store: Store, name: str) -> None:
-        self._store, self._name = store, name
-        self._beats, self._last_beat = 0, time.monotonic()
+    def __init__(self, store: Store, name: str, clock: Clock) -> None:
+        self._store, self._name, self._clock, self._beats = store, name, clock, 0
+        clock.restart("heartbeat")
 
     def wait_until_free(self) -> None:
         """Return when no other host runs the sweep: at once, or when its driver has missed `MISSED_BEATS` heartbeats.
 
         A driver whose heartbeat changes is alive: an error.
         """
-        begin, first = time.monotonic(), remote_lease(self._store, self._name)
-        while first is not None and time.monotonic() - begin < MISSED_BEATS * BEAT_SECONDS:
-            time.sleep(BEAT_SECONDS / 5)
+        interval = self._clock.seconds["heartbeat"]
+        begin, first = self._clock.now(), remote_lease(self._store, self._name)
+        while first is not None and self._clock.now() - begin < MISSED_BEATS * interval:
+            time.sleep(interval / 5)
             current = remote_lease(self._store, self._name)
             if current is None:
                 return
@@ -142,14 +143,14 @@ class Lease:
 
     def beat(self, nodes: Callable[[], Sequence[Mapping[str, Any]]] = tuple) -> None:
         """Send a heartbeat if one is due, with each node's used resources; an error if another driver took over."""
-        if time.monotonic() - self._last_beat < BEAT_SECONDS:
+        if not self._clock.is_due("heartbeat"):
             return
         self.require_own()
         if self._store.shared:
             self._beats += 1
             self._store.beat(self._beats)
         self._store.note_nodes(nodes())
-        self._last_beat = time.monotonic()
+        self._clock.restart("heartbeat")
 
     def require_own(self) -> None:
         """Check before a write that this driver still holds the sweep."""

@@ -1,4 +1,4 @@
-"""Watch the nodes of a cluster: a thread that probes them and reports silent ones, and waits for their tasks.
+"""Nodes of a cluster: whether its head answers, which ones are silent, and waiting for their tasks and workers.
 
 Ray declares a node dead after about a minute of silence, without a message before that. A task on a dead node may never
 return.
@@ -7,23 +7,29 @@ return.
 from __future__ import annotations
 
 import math
+import os
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import grpc
 import ray
 
+from pipeline.sweep.checks import ResourceError
+from pipeline.sweep.clock import Clock
+
 ASK_SECONDS = 5.0  # time between two probes of a node, and the timeout of one
 TELL_SECONDS = 10.0  # silence before it is reported
 REPEAT_SECONDS = 25.0  # time until a report is repeated
-ANSWER_SECONDS = 20.0  # least time for a worker to send a result again after its node was silent
-DEAF_SECONDS = 5.0  # after this time without reading results, a driver may have missed some
 LOST_SECONDS = 120.0  # silence after which a node counts as lost here, even if Ray has not declared it dead
 QUESTION = "/grpc.health.v1.Health/Check"  # the probe of Ray's own head
+# Requests for a head's two ports, cluster and Ray Client; neither answers without its token.
+TOKEN_QUESTIONS = ("/ray.rpc.NodeInfoGcsService/CheckAlive", "/ray.rpc.RayletDriver/ClusterInfo")
 
 
 @dataclass(frozen=True)
@@ -32,6 +38,7 @@ class Node:
 
     name: str  # in messages, `worker-2 (10.0.0.12)`
     address: str  # host:port of its raylet, or of another gRPC server on it
+
     def answers(self) -> bool:
         """Whether a gRPC server answers at the address; a request for a token counts as an answer."""
         with grpc.insecure_channel(self.address, [("grpc.enable_http_proxy", 0)]) as channel:
@@ -45,18 +52,22 @@ class Node:
 class Watch:
     """A context with a thread that probes nodes, and reports silent, returned and removed nodes.
 
+    It also finds workers with results that were lost while a node was silent: Ray waits for these results forever.
     `nodes` is called repeatedly, and may block if the head does not answer: silent nodes are reported before the call.
     """
 
-    def __init__(self, nodes: Callable[[], Mapping[str, Node]], say: Callable[[str], None],
+    def __init__(self, nodes: Callable[[], Mapping[str, Node]], say: Callable[[str], None], clock: Clock,
                  then: str = "unless it comes back, its packs start again elsewhere once Ray has given it up, in about "
                              "a minute") -> None:
-        self.returned = 0.0  # `time.monotonic` when a silent node last answered again; 0 for never
-        self._nodes, self.say, self._then = nodes, say, then
+        self._nodes, self.say, self._clock, self._then = nodes, say, clock, then
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
-        self._answered: dict[str, float] = {}  # `time.monotonic` of a node's last answer
-        self._told: dict[str, float] = {}  # time of the last report of a silent node
+        # Times of the clock. Only the thread writes these, and only the driver's loop writes `_heard` below.
+        self._answered: dict[str, float] = {}  # last answer, by node
+        self._told: dict[str, float] = {}  # last report, by silent node
+        self._returned = -math.inf  # when a silent node last answered again
+        self._heard: dict[str, float] = {}  # last result, by worker
+        self._slowest = 0.0  # seconds of the slowest result
 
     def __enter__(self) -> Watch:
         self._thread.start()
@@ -68,15 +79,13 @@ class Watch:
 
     def lost(self, node: str) -> bool:
         """Whether a node has been silent for `LOST_SECONDS`: nobody need wait for it, even if Ray does."""
-        return time.monotonic() - self._answered.get(node, time.monotonic()) > LOST_SECONDS
+        now = self._clock.now()
+        return now - self._answered.get(node, now) > LOST_SECONDS
 
     def _run(self) -> None:
-        """Probe all known nodes, report silent and removed ones, and look for new ones, until the watch ends.
-
-        It is the thread's function. Nodes are probed in parallel, since each silent one takes `ASK_SECONDS`.
-        """
+        """Probe all known nodes, report silent and removed ones, and look for new ones, until the watch ends."""
         known: dict[str, Node] = {}
-        with ThreadPoolExecutor(16) as pool:
+        with ThreadPoolExecutor(16) as pool:  # each silent node takes `ASK_SECONDS`
             while not self._over.is_set():
                 answers = list(pool.map(lambda node: node.answers(), known.values()))
                 if not self._over.is_set():  # probes may take a while
@@ -92,51 +101,39 @@ class Watch:
                     del self._answered[key]
                 known = dict(present)
                 for key in known:
-                    self._answered.setdefault(key, time.monotonic())
+                    self._answered.setdefault(key, self._clock.now())
                 self._over.wait(ASK_SECONDS)
 
     def _note_probe(self, node_id: str, node: Node, answers: bool) -> None:
-        now = time.monotonic()
+        now = self._clock.now()
         silence = now - self._answered[node_id]
-        since_report = now - self._told.get(node_id, -math.inf)
         if answers:
             self._answered[node_id] = now
             if self._told.pop(node_id, None):
-                self.returned = now
+                self._returned = now
                 self.say(f"node {node.name} answers again, after {silence:.0f} s")
-        elif silence > TELL_SECONDS and since_report > REPEAT_SECONDS:
+        elif silence > TELL_SECONDS and now - self._told.get(node_id, -math.inf) > REPEAT_SECONDS:
             effect = "" if node_id in self._told else f"; {self._then}"  # in the first report only
             self._told[node_id] = now
             self.say(f"node {node.name} has not answered for {silence:.0f} s{effect}")
 
-
-class Overdue:
-    """Finds workers with results that were lost while a node was silent: Ray waits for these results forever."""
-
-    def __init__(self, returned: Callable[[], float]) -> None:
-        self._returned, self._heard, self._slowest = returned, dict[Any, float](), 0.0
-        self._asked = self._listens = 0.0  # last call of `among`; start of the current series of calls
-
-    def note_result(self, worker: Any, seconds: float = 0.0) -> None:
+    def note_result(self, worker: str, seconds: float = 0.0) -> None:
         """Note that a worker started, or sent a result that took this many seconds."""
-        self._heard[worker] = time.monotonic()
+        self._heard[worker] = self._clock.now()
         self._slowest = max(self._slowest, seconds)
 
-    def among(self, working: Iterable[Any]) -> list[Any]:
+    def overdue(self, working: Iterable[str]) -> list[str]:
         """Return the working workers that have sent nothing since a node returned, although they had enough time.
 
-        Enough is three times the slowest result, and at least `ANSWER_SECONDS`. Call this often: after a pause, for
+        Enough is three times the slowest result, and at least the time to answer. Call this often: after a pause, for
         example to wait for the tracking store, the driver may have missed results, and the time starts again.
         """
-        now = time.monotonic()
-        returned = self._returned()
-        if now - self._asked > DEAF_SECONDS:
-            self._listens = now
-        self._asked = now
-        if not returned:  # no node was silent
-            return []
-        waited = now - max(returned, self._listens)
-        if waited < max(ANSWER_SECONDS, 3 * self._slowest):
+        if self._clock.is_due("listening"):
+            self._clock.restart("answer")
+        self._clock.restart("listening")
+        returned = self._returned  # read once, as the thread may change it
+        waited = min(self._clock.elapsed("answer"), self._clock.now() - returned)
+        if returned == -math.inf or waited < max(self._clock.seconds["answer"], 3 * self._slowest):
             return []
         return [worker for worker in working if self._heard.get(worker, returned) < returned]
 
@@ -174,3 +171,54 @@ def ended(tasks: Mapping[str, Any], watch: Watch) -> Iterator[tuple[str, Any]]:
         if waiting and time.monotonic() - reported > REPEAT_SECONDS:
             reported = time.monotonic()
             watch.say(f"waiting for {', '.join(names[node_id] for node_id in waiting)}")
+
+
+def check_address(address: str, found: bool = False) -> None:
+    """Check that a cluster answers at `host:port`, and that Ray has its token; else raise `ResourceError`.
+
+    An address without a port (`auto`, if no cluster was found) is left to Ray. If Ray has `found` the cluster itself,
+    it sends a token unless RAY_AUTH_MODE forbids it.
+    """
+    host, separator, port = address.rpartition(":")
+    if not separator:
+        return
+    try:
+        socket.create_connection((host, int(port)), timeout=ASK_SECONDS).close()
+    except (OSError, ValueError) as error:
+        raise ResourceError(f"address: no Ray cluster answers at '{address}' ({error}); start one with "
+                            "`ray start --head`, or leave --address out to use this machine alone") from None
+    if not _refuses(address, ""):
+        return
+    token, source = own_token()
+    if not token:
+        raise ResourceError(f"address: the Ray cluster at '{address}' asks for a token, and there is none; set "
+                            "RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN to the token of its head, or write that to "
+                            f"{source} (RAY_AUTH_TOKEN_PATH names another file)")
+    if _refuses(address, token):
+        raise ResourceError(f"address: the Ray cluster at '{address}' asks for another token than that in {source}; "
+                            "its own is in ~/.ray/auth_token on its head, if it was not set there")
+    mode = os.environ.get("RAY_AUTH_MODE", "token" if found else "")
+    if mode.lower() != "token":
+        raise ResourceError(f"address: the Ray cluster at '{address}' asks for a token; Ray hands in that of {source} "
+                            f"with RAY_AUTH_MODE=token only, got '{mode}'; set it")
+
+
+def own_token() -> tuple[str, str]:
+    """Return (the token that Ray finds here, empty for none; the place where it is, or should be)."""
+    if token := os.environ.get("RAY_AUTH_TOKEN", "").strip():
+        return token, "RAY_AUTH_TOKEN"
+    file = Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or Path.home() / ".ray" / "auth_token")
+    return (file.read_text(encoding="utf-8").strip() if file.is_file() else ""), str(file)
+
+
+def _refuses(address: str, token: str) -> bool:
+    """Whether the server refuses this token; with an empty token, whether it refuses requests without one."""
+    with grpc.insecure_channel(address) as channel:
+        for question in TOKEN_QUESTIONS:
+            try:
+                channel.unary_unary(question)(b"", timeout=ASK_SECONDS,
+                                              metadata=[("authorization", f"Bearer {token}")] if token else [])
+            except grpc.RpcError as error:
+                if error.code() == grpc.StatusCode.UNAUTHENTICATED:
+                    return True
+    return False

@@ -40,15 +40,15 @@ class PrivateFolder:
     """The private folder's paths, by default PHOTONIC_PRIVATE, else `<root>/private`; only `make` creates anything."""
 
     def __init__(self, root: Path, folder: Path | None = None) -> None:
-        self._root = Path(root).absolute()
-        given = folder or os.environ.get(VARIABLE) or self._root / "private"
+        self.root = Path(root).absolute()
+        given = folder or os.environ.get(VARIABLE) or self.root / "private"
         self.path = Path(given).expanduser().absolute()
         self.ray, self.ray_log, self._digests = (self.path / name for name in ("ray", "ray.log", "digests.json"))
-        self._old = self._root / "checkpoints"  # of an earlier version
+        self._old = self.root / "checkpoints"  # of an earlier version
 
     def make(self, sweep: str, secure: bool, served: Collection[Path] = ()) -> None:
         """Create the folder, for its owner only and seen by no other; move an earlier version's checkpoints to it."""
-        for other in {self._root / name for name in SERVED} | {Path(path).absolute() for path in served}:
+        for other in {self.root / name for name in SERVED} | {Path(path).absolute() for path in served}:
             if self.path.resolve().is_relative_to(other.resolve()):
                 raise ConfigError(f"private folder: must lie outside {other}, which others are shown, got {self.path}; "
                                   f"name another by --private or {VARIABLE}")
@@ -67,10 +67,6 @@ class PrivateFolder:
         """Return the folder of a sweep's checkpoints: an earlier version's folder until `make` has moved it."""
         own, old = self.path / "checkpoints" / sweep, self._old / sweep
         return old if old.exists() and not own.exists() else own
-
-    def failure_log(self, sweep: str) -> Path:
-        """Return the file for tracebacks of a sweep's secure trials."""
-        return self.path / "failures" / f"{sweep}.log"
 
     def feature_digests(self, trials: Iterable[TrialConfig]) -> dict[str, str]:
         """Return the SHA-256 of every named feature file, by name; new ones are stored here permanently."""

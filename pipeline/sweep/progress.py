@@ -1,9 +1,12 @@
-"""Progress of a running sweep: one live line on a terminal, one line per ended trial elsewhere."""
+"""What a sweep tells: its progress, in a live line on a terminal and elsewhere a line per ended trial, and its result.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 
 from rich import progress as bars
 from rich.console import Console
@@ -14,19 +17,64 @@ from pipeline.trials.naming import computed_features, counted, duration, noise_s
 from pipeline.trials.records import EpochRecord, Outcome
 
 
+@dataclass
+class SweepResult:
+    """Result of a sweep: numbers of trials, those that this sweep trained by status."""
+
+    planned: int  # of the grid
+    skipped: int = 0  # done before
+    finished: int = 0
+    diverged: int = 0
+    stopped: int = 0
+    failed: dict[str, str] = field(default_factory=dict)  # trial_key -> reason in one line
+    passed_over: int = 0  # in a search, suggestions without a trial of their own
+    held_back: int = 0  # in a search, suggestions that wait until a failed trial is done
+    wall_seconds: float = 0.0
+    compute_seconds: float = 0.0  # of training alone, summed over packs
+
+    @property
+    def remaining(self) -> int:
+        """Number of trials that did not end, because the sweep was interrupted."""
+        no_trial = self.passed_over + self.held_back
+        return self.planned - no_trial - self.skipped - self.ended - len(self.failed)
+
+    @property
+    def ended(self) -> int:
+        """Number of trials that ended in this sweep."""
+        return self.finished + self.diverged + self.stopped
+
+    def summary(self, failure_log: Path) -> str:
+        """Return the result of a sweep as a line for people, with the file of tracebacks."""
+        if self.skipped + self.passed_over == self.planned:
+            if not self.skipped:
+                return f"nothing to do: none of {counted(self.planned, 'suggestion')} fits the budget"
+            done = "the trial is" if self.skipped == 1 else f"all {self.skipped} trials are"
+            return f"nothing to do: {done} done"
+        counts = {"done before": self.skipped, "finished": self.finished, "diverged": self.diverged,
+                  "stopped early": self.stopped, "failed": len(self.failed), "passed over": self.passed_over}
+        parts = [f"{count} {status}" for status, count in counts.items() if count]
+        ended = ", ".join(parts) if parts else "none ended"
+        text = (f"{counted(self.planned, 'trial')}: {ended}, in {duration(self.wall_seconds)} "
+                f"({duration(self.compute_seconds)} of training)")
+        if self.failed:
+            text += f"; tracebacks are in {failure_log}; run the same command again to try the failed trials again"
+        if self.held_back:
+            text += f", and then to ask for the {self.held_back} suggestions that depend on them"
+        if self.remaining:
+            text += f"; interrupted with {self.remaining} left: run the same command again to continue"
+        return text
+
+
 class SweepProgress:
     """Progress of a sweep, on stderr: stdout stays free for results. The bar is shown in the context only."""
 
-    def __init__(self, trials: Sequence[TrialConfig],  # of the first round
-                 already_done: int = 0,  # trials of an earlier sweep; they count, but take no time
-                 quiet: bool = False, console: Console | None = None, name: Callable[[TrialConfig], str] = run_name,
-                 later: int = 0) -> None:  # trials that may come in later rounds
-        self._name_of, self._ended = name, already_done
-        self._configs: dict[str, TrialConfig] = {}
-        self._names: dict[str, str] = {}
+    def __init__(self, quiet: bool = False, name: Callable[[TrialConfig], str] = run_name,  # of a trial in messages
+                 console: Console | None = None) -> None:
+        self.name = name
+        self._ended = 0  # trials, with those of an earlier sweep
+        self._trials: dict[str, TrialConfig] = {}  # by trial_key, as the others
         self._epochs_left_by_trial: dict[str, int] = {}
         self._total_epochs, self._epochs_left = 0, 0  # of all trials; kept, because trials may be many
-        self._noise: dict[str, str] = {}
         self._started: dict[str, float] = {}
         self._best: dict[str, tuple[float, str]] = {}  # (accuracy, algorithm) by noise setting
         self._latest_noise = ""  # noise setting of the latest epoch's trial
@@ -37,7 +85,7 @@ class SweepProgress:
             _text("best", Column(no_wrap=True, overflow="ellipsis", ratio=1)), bars.TimeElapsedColumn(),
             console=self._console, disable=not self._console.is_terminal, expand=True)
         self._task = self._bar.add_task("", total=0, trials="", eta="", best="")
-        self.add(trials, later)
+        self.add(())
 
     def __enter__(self) -> SweepProgress:
         self._refresh()
@@ -64,25 +112,21 @@ class SweepProgress:
             text += f"; first features are computed, or read from the cache: {', '.join(features)}"
         self.phase(text)
 
-    def skip(self, already_done: int) -> None:
-        """Count trials that were done before."""
+    def add(self, trials: Sequence[TrialConfig], later: int = 0, already_done: int = 0) -> None:
+        """Add the trials of the next round; `later` ones may come in the rounds after it, and others are done."""
         self._ended += already_done
-
-    def add(self, trials: Sequence[TrialConfig], later: int) -> None:
-        """Add the trials of the next round; `later` ones may come in the rounds after it."""
         for trial in trials:
             key = trial.trial_key
-            self._total_epochs += trial.epochs - (self._configs[key].epochs if key in self._configs else 0)
-            self._configs[key], self._names[key] = trial, self._name_of(trial)
+            self._total_epochs += trial.epochs - (self._trials[key].epochs if key in self._trials else 0)
+            self._trials[key] = trial
             self._set_left(key, trial.epochs)
-            self._noise[key] = noise_setting(trial)
         self._total = self._ended + later + sum(left > 0 for left in self._epochs_left_by_trial.values())
-        self._later_epochs = later * self._total_epochs / max(1, len(self._configs))
+        self._later_epochs = later * self._total_epochs / max(1, len(self._trials))
         self._bar.update(self._task, total=self._total_epochs + self._later_epochs)
 
-    def start(self, config: TrialConfig) -> None:
+    def start(self, trial: TrialConfig) -> None:
         """Note that a trial starts to train."""
-        self._started[config.trial_key] = time.monotonic()
+        self._started[trial.trial_key] = time.monotonic()
         if len(self._started) == 1:
             self._begin = time.monotonic()  # the estimate must not include the start of Ray
 
@@ -91,11 +135,11 @@ class SweepProgress:
         key = record.trial_key
         accuracy = record.metrics.get("validation/accuracy")
         if accuracy is not None:
-            self._latest_noise = self._noise[key]
-            best = accuracy, self._configs[key].algorithm
+            self._latest_noise = noise_setting(self._trials[key])
+            best = accuracy, self._trials[key].algorithm
             before = self._best.get(self._latest_noise, best)
             self._best[self._latest_noise] = max(best, before, key=lambda pair: pair[0])
-        self._set_left(key, self._configs[key].epochs - record.epoch)
+        self._set_left(key, self._trials[key].epochs - record.epoch)
         if record.outcome:
             self._end(key, _result(record, record.outcome))
         self._refresh()
@@ -120,7 +164,7 @@ class SweepProgress:
         self._set_left(key, 0)
         if always or not self._console.is_terminal:
             seconds = time.monotonic() - self._started.get(key, self._begin)
-            self.say(f"[{self._ended}/{self._total}] {self._names[key]}: {text}, {seconds:.0f} s")
+            self.say(f"[{self._ended}/{self._total}] {self.name(self._trials[key])}: {text}, {seconds:.0f} s")
 
     def _refresh(self) -> None:
         """Show the current counts, the best accuracy at the latest trial's noise, and the estimated time left."""

@@ -1,139 +1,107 @@
-"""The only writer of a sweep: passes the workers' records to the tracking store, the progress and the result."""
+"""The only writer of a sweep: it passes the workers' records to the tracking store, the progress and the result.
+
+The order of writes is a promise: a driver that dies at any moment finds in the store all that anybody saw. Each line
+has a test, which is test_order_of_writes.py::test_each_write_comes_before_what_depends_on_it if no other is named.
+Lines 1 to 4 and 12 are kept by `pipeline.sweep.run`, and the rest here.
+
+1. A sweep's parent run has its budget before a trial begins.
+2. A round's suggestions are stored before one of its trials begins.
+3. A driver confirms that it holds the sweep before it writes to a trial.
+   test_tracking.py::test_of_drivers_that_begin_at_the_same_time_on_two_hosts_one_goes_on
+4. It looks at least every heartbeat, and before its last writes, whether it still holds the sweep.
+   test_sweep.py::test_a_driver_that_stood_still_looks_whose_the_sweep_is_before_it_writes
+5. A trial's run is begun before its first step.
+6. A draw of secret noise is charged before noise is drawn.
+7. An epoch with secret noise is stored before anybody sees it, and its time, by which epochs are counted, comes first.
+   test_redraws.py::test_what_is_shown_is_in_the_store_before, test_redraws.py::test_the_clock_is_written_first
+8. A score that decides who is promoted is stored before the decision takes effect.
+   test_sweep.py::test_where_scores_decide_epochs_are_written_as_they_come
+9. The last epoch of a trial is stored before its checkpoint is removed.
+10. The charge of a failure is stored before the failure is told.
+    test_redraws.py::test_a_failure_is_paid_for_before_it_is_seen
+11. The epochs that a pack has sent are stored before its failure.
+    test_sweep.py::test_a_pack_that_fails_keeps_the_epochs_that_waited
+12. All sent epochs are stored before the sweep is closed, after Ctrl-C too.
+    test_order_of_writes.py::test_what_waits_is_written_before_the_sweep_is_closed
+"""
 
 from __future__ import annotations
 
 import contextlib
-import platform
-import subprocess
-import time
 import traceback
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from importlib.metadata import version
-from pathlib import Path
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from pipeline.accounting import account, describe
-from pipeline.package import ROOT
-from pipeline.sweep.draws import Draws
-from pipeline.sweep.progress import SweepProgress
-from pipeline.sweep.search import Odometer
+from pipeline.sweep.checks import NOT_RECORDED
+from pipeline.sweep.ledger import Ledger
+from pipeline.sweep.prepare import Sweep
 from pipeline.sweep.worker import one_line, public_line
 from pipeline.tracking.artifacts import LOST, REFUSED
-from pipeline.tracking.store import Store
 from pipeline.trials.config import TrialConfig
-from pipeline.trials.naming import counted, duration, run_name, short_name
+from pipeline.trials.naming import short_name
 from pipeline.trials.packs import Pack
 from pipeline.trials.records import DESCRIPTION, Draw, EpochRecord
 
-WRITE_SECONDS = 1.0
-NOT_RECORDED = "not recorded"
 DRAWN = ("this is draw {number} of its noise, as {earlier} epochs of earlier draws were released; epsilon composes all "
          "of them")
-
-
-@dataclass
-class SweepResult:
-    """Result of a sweep: numbers of trials, those that this sweep trained by status."""
-
-    planned: int  # of the grid
-    skipped: int = 0  # done before
-    finished: int = 0
-    diverged: int = 0
-    stopped: int = 0
-    failed: dict[str, str] = field(default_factory=dict)  # trial_key -> reason in one line
-    passed_over: int = 0  # in a search, suggestions without a trial of their own
-    held_back: int = 0  # in a search, suggestions that wait until a failed trial is done
-    wall_seconds: float = 0.0
-    compute_seconds: float = 0.0  # of training alone, summed over packs
-
-    @property
-    def remaining(self) -> int:
-        """Number of trials that did not end, because the sweep was interrupted."""
-        no_trial = self.passed_over + self.held_back
-        return self.planned - no_trial - self.skipped - self.ended - len(self.failed)
-
-    @property
-    def ended(self) -> int:
-        """Number of trials that ended in this sweep."""
-        return self.finished + self.diverged + self.stopped
-
-    def summary(self, failure_log: Path) -> str:
-        """Return the result of a sweep as a line for people, with the file of tracebacks."""
-        if self.skipped + self.passed_over == self.planned:
-            if not self.skipped:
-                return f"nothing to do: none of {counted(self.planned, 'suggestion')} fits the budget"
-            done = "the trial is" if self.skipped == 1 else f"all {self.skipped} trials are"
-            return f"nothing to do: {done} done"
-        counts = {"done before": self.skipped, "finished": self.finished, "diverged": self.diverged,
-                  "stopped early": self.stopped, "failed": len(self.failed), "passed over": self.passed_over}
-        parts = [f"{count} {status}" for status, count in counts.items() if count]
-        ended = ", ".join(parts) if parts else "none ended"
-        text = (f"{counted(self.planned, 'trial')}: {ended}, in {duration(self.wall_seconds)} "
-                f"({duration(self.compute_seconds)} of training)")
-        if self.failed:
-            text += f"; tracebacks are in {failure_log}; run the same command again to try the failed trials again"
-        if self.held_back:
-            text += f", and then to ask for the {self.held_back} suggestions that depend on them"
-        if self.remaining:
-            text += f"; interrupted with {self.remaining} left: run the same command again to continue"
-        return text
 
 
 class Recorder:
     """Writes every epoch of every trial to the store; the store takes each once, even if workers repeat them.
 
-    MLflow takes as long for one epoch as for many. So a pack's epochs are collected, and written `wait` seconds after
-    the last write for the pack. An epoch with the end of a trial is written at once. If this process is killed,
+    MLflow takes as long for one epoch as for many. So a pack's epochs are collected, and written some time after the
+    last write for the pack. An epoch with the end of a trial is written at once. If this process is killed,
     collected epochs are sent or trained again when the sweep resumes. Epochs with secret noise are written at once:
     nobody sees an epoch that the store does not have, so the store knows all releases.
     """
 
-    def __init__(self, store: Store, progress: SweepProgress, result: SweepResult,
-                 failure_log: Path,  # for the tracebacks of failed packs, created on the first failure
-                 tags: Mapping[str, str],  # of every trial
-                 name: Callable[[TrialConfig], str] = run_name,  # of a trial in messages
-                 done: Iterable[str] = (),  # trial_keys of trials that were done before; later records are ignored
-                 short: Callable[[TrialConfig], str] = short_name,  # of a trial in the store
-                 odometer: Odometer | None = None,  # gets the written epochs, in a sweep with a budget
-                 # 0 if scores decide which trials are promoted: the store never has a score's effect without the score
-                 wait: float = WRITE_SECONDS, draws: Draws | None = None,
-                 private_log: Path | None = None) -> None:  # for tracebacks with numbers that noise protects
-        self._store, self._progress, self._result = store, progress, result
-        self._failure_log, self._tags, self._name, self._short = failure_log, tags, name, short
-        self._odometer, self._wait = odometer, wait
-        self._draws = draws or Draws(store, None, False, lambda: ())  # by default no second draw
-        self._private_log = private_log or failure_log
+    def __init__(self, sweep: Sweep, ledger: Ledger, tags: Mapping[str, str]) -> None:  # tags: of every trial
+        self._sweep, self._ledger, self._tags = sweep, ledger, tags
+        self._store, self._progress, self._result = sweep.store, sweep.progress, sweep.result
+        self._round: Sequence[TrialConfig] = ()
         self._earlier_draws: dict[str, list[int]] = {}  # trials with a permitted draw: epochs of each earlier draw
         self._started: set[str] = set()
-        self._ended: set[str] = set(done)
+        self._ended = set(sweep.done)  # trial_keys; later records of these trials are ignored
         self._waiting: dict[Pack, list[EpochRecord]] = {}
-        self._written: dict[Pack, float] = {}  # time of the last write for a pack
 
     def start(self, pack: Pack) -> None:
         """Note that a worker starts a pack, for the first time or again after a worker died."""
-        self._written[pack] = time.monotonic()
-        for config in pack.trials:
-            if config.trial_key not in self._started and config.trial_key not in self._ended:
-                self._store.start(config, tags=self._public_tags(config), name=self._short(config))
-                self._started.add(config.trial_key)
-                self._progress.start(config)
+        self._sweep.clock.restart("write", of=pack)
+        for trial in pack.trials:
+            if trial.trial_key not in self._started and trial.trial_key not in self._ended:
+                name = short_name(trial, also=self._sweep.experiment.varied)
+                self._store.start(trial, tags=self._public_tags(trial), name=name)
+                self._started.add(trial.trial_key)
+                self._progress.start(trial)
 
-    def _public_tags(self, config: TrialConfig) -> dict[str, str]:
+    def _public_tags(self, trial: TrialConfig) -> dict[str, str]:
         """Return a trial's tags; digests of plugins, which may contain records, only if its metrics are plain."""
-        if config.disclosure == "plain":
+        if trial.disclosure == "plain":
             return dict(self._tags)
         return {name: NOT_RECORDED if name.startswith("plugin.") else text for name, text in self._tags.items()}
 
+    def begin_round(self, trials: Sequence[TrialConfig]) -> None:
+        """Count the trials of a round as started in the sweep's budget."""
+        self._round = trials
+        self._ledger.begin(trials)
+
+    @property
+    def unfinished(self) -> list[TrialConfig]:
+        """Trials of the current round that have not ended."""
+        return self.left(self._round)
+
     def left(self, trials: Iterable[TrialConfig]) -> list[TrialConfig]:
         """Return the trials that have not ended."""
-        return [config for config in trials if config.trial_key not in self._ended]
+        return [trial for trial in trials if trial.trial_key not in self._ended]
 
     def not_deleted(self, missing: Sequence[TrialConfig]) -> list[TrialConfig]:
         """Return the missing trials that have not ended in this sweep; report the others, whose runs were deleted."""
-        deleted = [config for config in missing if config.trial_key in self._ended]
+        deleted = [trial for trial in missing if trial.trial_key in self._ended]
         if deleted:
-            self._progress.say(f"deleted while the sweep ran: {', '.join(map(self._name, deleted))}; run the same "
-                               "command again to train what is missing")
+            names = ", ".join(map(self._progress.name, deleted))
+            self._progress.say(f"deleted while the sweep ran: {names}; run the same command again to train what is "
+                               "missing")
         return self.left(missing)
 
     def restart(self, pack: Pack) -> None:
@@ -145,29 +113,28 @@ class Recorder:
         """Whether a worker may draw secret noise, or resume; if so the charge is stored, else the pack failed."""
         self.start(pack)
         left = self.left(pack.trials)
-        reason, refused = self._draws.refusal(left, draw)
-        if reason:
-            self._fail(pack, reason, "", {key: {REFUSED: reason} for key in refused})
+        refusal = self._ledger.refusal(left, draw, self.unfinished)
+        if refusal:
+            self._fail(pack, refusal.reason, "", {key: {REFUSED: refusal.reason} for key in refusal.over_budget})
             return False
-        for config in left:
-            key, before = config.trial_key, self._draws.before(config, draw)
-            if self._draws.is_live(config, draw):
+        for trial in left:
+            key, before = trial.trial_key, self._ledger.before(trial, draw)
+            if self._ledger.is_live(trial, draw):
                 self._store.give_up(key)
                 self._started.discard(key)
                 self.start(pack)
             self._store.begin_draw(key, draw.name, before)
             self._earlier_draws[key] = before
             if before and not draw.epoch:
-                self._progress.say(f"drawn anew, for the {len(before) + 1}. time: {self._name(config)}")
-        if self._odometer:
-            self._odometer.read_again()
+                self._progress.say(f"drawn anew, for the {len(before) + 1}. time: {self._progress.name(trial)}")
+        self._ledger.read_again()
         return True
 
     def record(self, pack: Pack, records: Iterable[EpochRecord], seconds: float) -> None:
         """Record epochs of a pack; some may be repeated. `seconds` is the training time of these epochs."""
         self._result.compute_seconds += seconds
-        configs = {config.trial_key: config for config in pack.trials}
-        records = [self._composed(configs[r.trial_key], r) for r in records if r.trial_key not in self._ended]
+        trials = {trial.trial_key: trial for trial in pack.trials}
+        records = [self._composed(trials[r.trial_key], r) for r in records if r.trial_key not in self._ended]
         if not records:
             return
         for note in dict.fromkeys(r.tags["checkpoint"] for r in records if "checkpoint" in r.tags):
@@ -191,9 +158,8 @@ class Recorder:
             self._progress.record(record)
 
     def write_due(self) -> None:
-        """Write the epochs of packs without a write for `wait` seconds."""
-        now = time.monotonic()
-        for pack in [p for p in self._waiting if now - self._written[p] >= self._wait]:
+        """Write the epochs of packs without a write for some time."""
+        for pack in [pack for pack in self._waiting if self._sweep.clock.is_due("write", of=pack)]:
             self._write(pack)
 
     def write_all(self) -> None:
@@ -202,27 +168,26 @@ class Recorder:
 
     def _write(self, pack: Pack) -> None:
         """Write the collected epochs of a pack to the store, and charge them to the budget."""
-        self._written[pack] = time.monotonic()
+        self._sweep.clock.restart("write", of=pack)
         records = self._waiting.pop(pack, ())
         self._store.log(records)
-        if self._odometer:
-            self._odometer.add(records)
+        self._ledger.add(records)
 
-    def _composed(self, config: TrialConfig, record: EpochRecord) -> EpochRecord:
+    def _composed(self, trial: TrialConfig, record: EpochRecord) -> EpochRecord:
         """Return an epoch's record with the epsilon of all draws of secret noise of its trial, composed."""
         earlier_draws = self._earlier_draws.get(record.trial_key)  # released epochs of each
         if not earlier_draws:
             return record
         earlier = sum(earlier_draws)
-        epochs = config.epochs if record.outcome else record.epoch  # an early end is visible, and so costs all epochs
+        epochs = trial.epochs if record.outcome else record.epoch  # an early end is visible, and so costs all epochs
         metrics = {name: value for name, value in record.metrics.items() if not name.startswith("epsilon/")}
-        metrics |= {e.metric_name: e.value for e in account(config, earlier + epochs) if e.is_finite}
+        metrics |= {e.metric_name: e.value for e in account(trial, earlier + epochs) if e.is_finite}
         tags = dict(record.tags)
         if tags.get("privacy.notes"):
             tags["privacy.notes"] += f"; {DRAWN.format(number=len(earlier_draws) + 1, earlier=earlier)}"
         if DESCRIPTION in tags:
-            tags[DESCRIPTION] = describe(config, earlier)
-        if_stopped = record.if_stopped and self._composed(config, record.if_stopped)
+            tags[DESCRIPTION] = describe(trial, earlier)
+        if_stopped = record.if_stopped and self._composed(trial, record.if_stopped)
         return replace(record, metrics=metrics, tags=tags, if_stopped=if_stopped)
 
     def fail(self, pack: Pack, reason: str, text: str) -> None:
@@ -231,8 +196,8 @@ class Recorder:
         A trial with secret noise is charged for all its epochs, as the failure itself may tell of their noise: the tag
         `LOST` has the number of epochs that it never published.
         """
-        with_secret_noise = [config for config in self.left(pack.trials) if config.trial_key in self._earlier_draws]
-        tags = {config.trial_key: {LOST: str(self._draws.lost(config))} for config in with_secret_noise}
+        with_secret_noise = [trial for trial in self.left(pack.trials) if trial.trial_key in self._earlier_draws]
+        tags = {trial.trial_key: {LOST: str(self._ledger.lost(trial))} for trial in with_secret_noise}
         self._fail(pack, reason, text, tags)
 
     def died(self, pack: Pack, reason: str, text: str) -> None:
@@ -249,14 +214,14 @@ class Recorder:
         self._write(pack)
         left = self.left(pack.trials)
         names = self._names(pack)
-        for config in left:
-            self._store.fail(config.trial_key, reason, tags.get(config.trial_key))
-        if self._odometer and tags:
-            self._odometer.read_again()
+        for trial in left:
+            self._store.fail(trial.trial_key, reason, tags.get(trial.trial_key))
+        if tags:
+            self._ledger.read_again()
         # The failure becomes visible only now, after the store has its charge.
-        logs = [(self._failure_log, text)]
+        logs = [(self._sweep.failure_log, text)]
         if pack.shared.hides_errors:
-            logs = [(self._failure_log, reason), (self._private_log, text)]
+            logs = [(self._sweep.failure_log, reason), (self._sweep.private_log, text)]
         with contextlib.suppress(OSError):  # a full disk; the store has the reason
             mode = "a" if self._result.failed else "w"
             for path, content in logs:
@@ -264,27 +229,11 @@ class Recorder:
                     path.parent.mkdir(parents=True, exist_ok=True)
                     with path.open(mode, encoding="utf-8") as log:
                         log.write(f"{names}\n{content}\n")
-        for config in left:
-            self._ended.add(config.trial_key)
-            self._result.failed[config.trial_key] = reason
-            self._progress.fail(config.trial_key, reason)
+        for trial in left:
+            self._ended.add(trial.trial_key)
+            self._result.failed[trial.trial_key] = reason
+            self._progress.fail(trial.trial_key, reason)
 
     def _names(self, pack: Pack) -> str:
         """Return the names of the pack's trials that have not ended."""
-        return ", ".join(self._name(config) for config in self.left(pack.trials))
-
-
-def git_commit() -> str:
-    """Return the commit of this code, with `-dirty` if files have changed; `unknown` outside a repository."""
-    command = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
-    try:
-        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True,
-                              check=True).stdout.strip()
-    except (OSError, subprocess.CalledProcessError):
-        return "unknown"
-
-
-def versions() -> str:
-    """Return the installed versions, as `python 3.11.7, torch 2.13.0, ray 2.60.0, mlflow 3.17.2`."""
-    packages = (f"{name} {version(name)}" for name in ("torch", "ray", "mlflow"))
-    return ", ".join([f"python {platform.python_version()}", *packages])
+        return ", ".join(self._progress.name(trial) for trial in self.left(pack.trials))

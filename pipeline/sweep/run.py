@@ -1,9 +1,8 @@
 """Train all trials of an experiment that the tracking store does not have yet, in parallel with Ray Tune.
 
-Only `cluster` and `tuning` import Ray. Workers send `EpochRecord`s to this process, the driver, which is the only
-writer of the tracking store. Resuming does not use Ray: a sweep trains the trials of the grid, or of a search's
-suggestions, that the store does not have. Packs with a checkpoint stay together and resume from it. So the same command
-resumes a sweep.
+Workers send `EpochRecord`s to this process, the driver, which is the only writer of the tracking store. Resuming does
+not use Ray: a sweep trains the trials of the grid, or of a search's suggestions, that the store does not have. Packs
+with a checkpoint stay together and resume from it. So the same command resumes a sweep.
 """
 
 from __future__ import annotations
@@ -12,16 +11,20 @@ import contextlib
 import dataclasses
 import functools
 import os
+import platform
+import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Sequence
+from importlib.metadata import version
 from pathlib import Path
 
-from pipeline.accounting.budget import scope
 from pipeline.accounting.certified import calibrated_noise
-from pipeline.accounting.evaluations import check_evaluations
 from pipeline.experiment.experiment import Experiment
 from pipeline.experiment.plugins import LOADED, load_plugins
+from pipeline.package import ROOT
 from pipeline.sweep.checkpoints import Checkpoints
+from pipeline.sweep.checks import ResourceError, check_resources, check_trials, slots
+from pipeline.sweep.clock import SECONDS, Clock
 from pipeline.sweep.cluster import (
     CLIENT,
     WORKERS_OF_CLUSTER,
@@ -31,36 +34,29 @@ from pipeline.sweep.cluster import (
     prepare_nodes,
     running_ray,
 )
-from pipeline.sweep.draws import Draws, known
+from pipeline.sweep.ledger import Ledger, known
 from pipeline.sweep.lock import Lease, SweepRunning, sweeping
-from pipeline.sweep.nodes import Overdue, Watch
-from pipeline.sweep.outcome import closed, contents
+from pipeline.sweep.nodes import Watch
+from pipeline.sweep.outcome import closed, contents, shared_view
+from pipeline.sweep.prepare import Sweep, plugins_of, prepare
 from pipeline.sweep.private import PrivateFolder
-from pipeline.sweep.progress import SweepProgress
-from pipeline.sweep.recorder import WRITE_SECONDS, Recorder, SweepResult, git_commit, versions
-from pipeline.sweep.resources import ResourceError, Watchdog, bundle, check_resources, slots
-from pipeline.sweep.search import Odometer, Rounds, published_digests
-from pipeline.sweep.trainers import check_trainers
-from pipeline.sweep.tuning import Driver, Rungs, fit, make_searcher
-from pipeline.sweep.view import shared_view
-from pipeline.sweep.worker import Plugins, Trainer, prepare, train_pack
-from pipeline.tracking.artifacts import done_of
+from pipeline.sweep.progress import SweepResult
+from pipeline.sweep.recorder import Recorder
+from pipeline.sweep.tuning import Driver, Rungs, fit
+from pipeline.sweep.worker import Trainer, prepare_node, train_pack
+from pipeline.tracking.artifacts import TrackedRun, done_of
 from pipeline.tracking.backend import TrackingError
 from pipeline.tracking.store import Store
 from pipeline.trials.config import ConfigError, TrialConfig
-from pipeline.trials.naming import run_name, short_name
 from pipeline.trials.packs import Pack, plan
-from pipeline.trials.promises import check_promises
 from pipeline.trials.unused import check_used
 
 __all__ = ["ResourceError", "SweepResult", "run_sweep"]
 
-IDLE_SECONDS = 60.0  # time without a running pack, before the cluster's resources are checked again
-
 
 def run_sweep(experiment: Experiment, *, root: Path = Path("mlruns"), tracking_uri: str | None = None,
               data_folder: Path | None = None, address: str | None = None, workers: int | None = None,
-              trainer: Trainer | None = None, quiet: bool = False, idle_seconds: float = IDLE_SECONDS,
+              trainer: Trainer | None = None, quiet: bool = False, idle_seconds: float = SECONDS["idle"],
               commit: str | None = None, redraw: bool = False, private: Path | None = None) -> SweepResult:
     """Train the trials of `experiment` that are not done, and track them. Call it again to resume or to retry.
 
@@ -80,7 +76,7 @@ def run_sweep(experiment: Experiment, *, root: Path = Path("mlruns"), tracking_u
         idle_seconds: time without a running pack before the resources are checked again.
         commit: commit of this code; by default the commit of its repository.
         redraw: for trials without a budget and without a usable checkpoint, draw secret noise again. This releases
-            their records once more (`pipeline.sweep.draws`). With a budget, the budget decides.
+            their records once more (`pipeline.sweep.ledger`). With a budget, the budget decides.
         private: folder of checkpoints and other data as private as the records, on every node (see
             `pipeline.sweep.private`).
 
@@ -93,7 +89,7 @@ def run_sweep(experiment: Experiment, *, root: Path = Path("mlruns"), tracking_u
         TrackingError: the tracking store failed. Its content stays, and the next sweep resumes from it.
         SweepRunning: another process is running this sweep.
         ConfigError: `workers` together with a cluster, an unusable address, a setting that no trial uses
-            (`pipeline.trials.unused`), a budget that cannot be kept (`pipeline.sweep.search.filter_of`), a trial that
+            (`pipeline.trials.unused`), a budget that cannot be kept (`pipeline.sweep.ledger.filter_of`), a trial that
             breaks the assumptions of its epsilon (`pipeline.trials.promises`), or a private folder that others can
             read.
         DataError: a data set is not available, which is found before training.
@@ -104,8 +100,7 @@ def run_sweep(experiment: Experiment, *, root: Path = Path("mlruns"), tracking_u
         (4, 4, 0)
     """
     begin = time.monotonic()
-    plugins = experiment.plugins, experiment.source.absolute().parent
-    load_plugins(*plugins)  # plugins define trials; on a cluster's head too, which receives the experiment pickled
+    load_plugins(*plugins_of(experiment))  # plugins define trials; the head of a cluster gets the experiment pickled
     check_used(experiment.possible)
     address = address or os.environ.get("RAY_ADDRESS") or "local"
     if address.startswith(CLIENT):
@@ -115,158 +110,102 @@ def run_sweep(experiment: Experiment, *, root: Path = Path("mlruns"), tracking_u
         return on_head(run_sweep, address, experiment=experiment, root=root, tracking_uri=tracking_uri,
                        data_folder=data_folder, trainer=trainer, quiet=quiet, idle_seconds=idle_seconds,
                        commit=commit or git_commit(), redraw=redraw, private=private)
+    # If scores decide who is promoted, epochs are written at once: the store never has an effect without its score.
+    write_seconds = 0.0 if experiment.plan.stop else SECONDS["write"]
+    clock = Clock({**SECONDS, "idle": idle_seconds, "write": write_seconds})
     root = Path(root).absolute()
     store = Store(tracking_uri, root)
     with sweeping(root, experiment.name, store.driver):
-        lease = Lease(store, experiment.name)
-        lease.wait_until_free()
-        sweep = Sweep(experiment, plugins, store, lease, root, private, quiet)
-        for line in store.relocate():
-            sweep.progress.say(line)
-        changed_trainers = check_trainers(sweep.runs, (*experiment.possible, *sweep.rounds.trials))
+        sweep = prepare(experiment, store, clock, PrivateFolder(root, private), data_folder=data_folder, quiet=quiet)
         if sweep.missing:
-            digests = sweep.check_missing()
-            for line in (*scope(experiment.name, sweep.plan, store.certified), *changed_trainers):
-                sweep.progress.say(line)
-            with (sweep.progress,
-                  running_ray(sweep.possible, experiment.resources, address, workers, sweep.progress,
-                              sweep.folder.ray_log,
-                              lambda: sweep.prepare_here(digests, data_folder, trainer)) as watch):
-                checkpoints = sweep.open_checkpoints()
-                packs_at_once, trainer = sweep.prepare_nodes(checkpoints, digests, data_folder, trainer,
-                                                             address == "local", watch)
+            with sweep.progress, running_ray(sweep, address, workers, lambda: prepare_here(sweep, trainer)) as watch:
+                checkpoints = open_checkpoints(sweep)
+                trainer = prepare_cluster(sweep, checkpoints, trainer, address == "local", watch)
                 sweep.lease.require_as_found(sweep.done)
-                sweep.train_rounds(trainer, packs_at_once, checkpoints, commit or git_commit(), idle_seconds, redraw,
-                                   watch)
-        elif sweep.plan.asks and store.is_open:
+                commit = commit or git_commit()
+                # After Ctrl-C, `result.remaining` tells the caller.
+                with contextlib.suppress(KeyboardInterrupt), recorded(sweep, commit):
+                    ledger = Ledger(store, sweep.rounds.filter, redraw)
+                    recorder = Recorder(sweep, ledger, trial_tags(experiment, commit))
+                    train_rounds(sweep, recorder, trainer, checkpoints, watch)
+        elif experiment.plan.asks and store.is_open:
             store.log_suggestions(sweep.rounds.suggestions)  # an earlier driver may have died before this
     sweep.result.wall_seconds = time.monotonic() - begin
     sweep.progress.say(sweep.result.summary(sweep.failure_log))
     return sweep.result
 
 
-class Sweep:
-    """A sweep in this process, the driver: its trials, and the objects that its phases share."""
+def say_data_sets(sweep: Sweep) -> None:
+    """Show which data sets are looked for."""
+    sweep.progress.phase(f"looking for data sets: {', '.join(sorted({t.dataset for t in sweep.possible}))}")
 
-    def __init__(self, experiment: Experiment, plugins: Plugins, store: Store, lease: Lease, root: Path,
-                 private: Path | None, quiet: bool) -> None:
-        """Find the sweep's missing trials, after no other driver holds it."""
-        self.experiment, self.plugins, self.store, self.lease = experiment, plugins, store, lease
-        self.plan = experiment.plan
-        self.failure_log = root / "failures" / f"{experiment.name}.log"  # for errors of trials
-        self.folder = PrivateFolder(root, private)
-        self.name = functools.partial(run_name, also=experiment.varied)  # of a trial in messages
-        self.progress = SweepProgress((), quiet=quiet, name=self.name)
-        if store.find(experiment.name):
-            self.progress.phase("reading the trials that the tracking store has")
-        self.runs = store.runs() if store.has_begun else []  # as they were listed last
-        # The store becomes patient only after its first answer, so that a wrong address fails at once.
-        store.be_patient(experiment.resources.store_patience_seconds, self.progress.say)
-        self.rounds = Rounds(self.plan, store, make_searcher)
-        self.missing = self.rounds.next(self.runs)  # trials of this round that are not done
-        self.possible = self.plan.possible if self.plan.asks else self.missing  # all trials that may be trained
-        self.result = SweepResult(self.plan.planned, skipped=self.rounds.n_done, passed_over=self.rounds.passed_over)
-        self.progress.skip(self.result.skipped)
-        self.progress.add(self.missing, self.rounds.later)
 
-    @property
-    def done(self) -> dict[str, str]:
-        """Return trial_key -> status of trials that need no more training."""
-        return done_of(self.runs)
+def prepare_here(sweep: Sweep, trainer: Trainer | None) -> None:
+    """Prepare this machine before Ray starts; a trainer of the caller has its own data."""
+    say_data_sets(sweep)
+    if trainer is None:
+        prepare_node(sweep.possible, sweep.data_folder, sweep.checkpoint_folder, sweep.digests)
 
-    def check_missing(self) -> Mapping[str, str]:
-        """Check the missing trials before anything expensive starts, and make the private folder."""
-        self.experiment.check(self.missing, lambda trial: check_evaluations([trial]))
-        uses_files = any(trial.parts.features.of_file for trial in self.possible)
-        published = published_digests(self.runs) if uses_files else ()
-        self.experiment.check(self.possible, lambda trial: check_promises([trial], published))
-        self.folder.make(self.experiment.name, any(trial.hides_errors for trial in self.possible),
-                         self.store.artifact_folders())
-        return self.folder.feature_digests(self.possible)
 
-    def open_checkpoints(self) -> Checkpoints:
-        """Return the sweep's checkpoints, with the state of trials that have released secret noise."""
-        released = known(self.store, self.done) if any(trial.draws_fresh_noise for trial in self.possible) else {}
-        return Checkpoints(self.folder.checkpoints(self.experiment.name),
-                           self.experiment.resources.checkpoint_seconds, released)
+def open_checkpoints(sweep: Sweep) -> Checkpoints:
+    """Return the sweep's checkpoints, with the state of trials that have released secret noise."""
+    released = known(sweep.store, sweep.done) if any(trial.draws_fresh_noise for trial in sweep.possible) else {}
+    return Checkpoints(sweep.checkpoint_folder, sweep.experiment.resources.checkpoint_seconds, released)
 
-    def say_data_sets(self) -> None:
-        """Show which data sets are looked for."""
-        self.progress.phase(f"looking for data sets: {', '.join(sorted({t.dataset for t in self.possible}))}")
 
-    def prepare_here(self, digests: Mapping[str, str], data_folder: Path | None, trainer: Trainer | None) -> None:
-        """Prepare this machine; arguments as in `prepare_nodes`."""
-        self.say_data_sets()
-        if trainer is None:
-            folder = self.folder.checkpoints(self.experiment.name)
-            prepare(self.possible, data_folder, Checkpoints(folder, 0.0), digests)
+def prepare_cluster(sweep: Sweep, checkpoints: Checkpoints, trainer: Trainer | None, local: bool, watch: Watch
+                    ) -> Trainer:  # local: without a cluster, so that `prepare_here` has prepared this machine
+    """Check and prepare all nodes; return the trainer of packs, by default `train_pack`."""
+    resources = sweep.experiment.resources
+    check_resources(sweep.possible, resources, node_resources())
+    if not local:
+        say_data_sets(sweep)
+    if trainer:
+        return trainer
+    prepare_nodes(sweep, local, watch)
+    return functools.partial(train_pack, device="cuda" if resources.gpu else "cpu", threads=max(1, int(resources.cpu)),
+                             data_folder=sweep.data_folder, checkpoints=checkpoints, stop=sweep.experiment.plan.stop,
+                             digests=sweep.digests)
 
-    def prepare_nodes(self, checkpoints: Checkpoints, digests: Mapping[str, str], data_folder: Path | None,
-                      trainer: Trainer | None, local: bool, watch: Watch) -> tuple[int, Trainer]:
-        """Check and prepare all nodes; return the number of packs that train at the same time, and their trainer."""
-        resources = self.experiment.resources
-        check_resources(self.possible, resources, node_resources())
-        if not local:
-            self.say_data_sets()
-        if trainer is None:
-            prepare_nodes(self.possible, resources, data_folder, checkpoints, local, watch, digests, self.plugins)
-            trainer = functools.partial(train_pack, device="cuda" if resources.gpu else "cpu",
-                                        threads=max(1, int(resources.cpu)), data_folder=data_folder,
-                                        checkpoints=checkpoints, stop=self.plan.stop, digests=digests)
-        return slots(bundle(resources, False), cluster_resources()), trainer
 
-    def train_rounds(self, trainer: Trainer, packs_at_once: int, checkpoints: Checkpoints, commit: str,
-                     idle_seconds: float, redraw: bool, watch: Watch) -> None:
-        """Train and record the missing trials, round by round, until no trial is missing or Ctrl-C."""
-        experiment, store, rounds, stop = self.experiment, self.store, self.rounds, self.plan.stop
-        tags = {"git_commit": commit, "versions": versions(),
-                **{f"plugin.{name}": LOADED[name] for name in experiment.plugins}}
-        with (contextlib.suppress(KeyboardInterrupt),  # `result.remaining` tells the caller
-              recorded(store, self.lease, experiment, rounds, self.result, commit)):
-            odometer = Odometer(rounds.filter, store) if rounds.filter else None
-            draws = Draws(store, rounds.filter, redraw, lambda: recorder.left(self.missing))
-            recorder = Recorder(store, self.progress, self.result, self.failure_log, tags, self.name, self.done,
-                                functools.partial(short_name, also=experiment.varied), odometer,
-                                0.0 if stop else WRITE_SECONDS, draws,
-                                self.folder.failure_log(experiment.name))
-            watchdog = Watchdog(
-                lambda: check_resources(recorder.left(self.missing), experiment.resources, node_resources()),
-                idle_seconds, self.progress.say)
-            rungs = Rungs(stop, rounds.scores(stop)) if stop else None
-            overdue = Overdue(lambda: watch.returned)
-            with afterwards(self.lease, recorder.write_all):
-                while self.missing:
-                    self.lease.require_own()
-                    if odometer:
-                        odometer.begin(self.missing)
-                    resumed = checkpoints.resumable(rounds.trials, self.done, self.progress.say)
-                    resumed += checkpoints.drawn_anew(self.missing, resumed)
-                    packs = [with_calibrated_noise(pack) for pack in
-                             plan(self.missing, experiment.resources, packs_at_once, resumed)]
-                    self.progress.training(self.missing, len(packs), packs_at_once)
-                    driver = Driver(packs, recorder, watchdog, self.lease, overdue)
-                    fit(packs, packs_at_once, experiment.resources, trainer, self.plugins, driver, self.folder.ray,
-                        rungs)
-                    self.lease.require_own()
-                    recorder.write_all()
-                    self.runs = self.lease.runs()
-                    self.missing = recorder.not_deleted(self._next_round())
-                # Stopped trials leave their checkpoints behind.
-                checkpoints.resumable(rounds.trials, self.done, self.progress.say, ended=not self.result.failed)
+def train_rounds(sweep: Sweep, recorder: Recorder, trainer: Trainer, checkpoints: Checkpoints, watch: Watch) -> None:
+    """Train and record the missing trials, round by round, until no trial is missing or Ctrl-C."""
+    rounds, lease, progress, resources = sweep.rounds, sweep.lease, sweep.progress, sweep.experiment.resources
+    missing, done, stop = sweep.missing, sweep.done, sweep.experiment.plan.stop
+    packs_at_once = slots(resources, cluster_resources())
+    rungs = Rungs(stop, rounds.scores(stop)) if stop else None
+    with afterwards(lease, recorder.write_all):
+        while missing:
+            lease.require_own()
+            recorder.begin_round(missing)
+            resumed = checkpoints.resumable(rounds.trials, done, progress.say)
+            resumed += checkpoints.drawn_anew(missing, resumed)
+            packs = [with_calibrated_noise(pack) for pack in plan(missing, resources, packs_at_once, resumed)]
+            progress.training(missing, len(packs), packs_at_once)
+            fit(Driver(sweep, packs, recorder, watch), packs_at_once, trainer, rungs)
+            lease.require_own()
+            recorder.write_all()
+            runs = lease.runs()
+            done = done_of(runs)
+            missing = recorder.not_deleted(next_round(sweep, runs))
+        # Stopped trials leave their checkpoints behind.
+        checkpoints.resumable(rounds.trials, done, progress.say, ended=not sweep.result.failed)
 
-    def _next_round(self) -> list[TrialConfig]:
-        """Return the trials of the next round; none if trials failed, as a search depends on their scores."""
-        if self.result.failed:
-            self.result.held_back = self.rounds.later
-            return []
-        missing = self.rounds.next(self.runs)
-        self.result.passed_over = self.rounds.passed_over
-        self.result.skipped = max(self.result.skipped, self.rounds.n_done - self.result.ended)
-        if self.plan.asks:
-            self.experiment.check(missing, lambda trial: check_evaluations([trial]))
-            self.store.log_suggestions(self.rounds.suggestions)
-            self.progress.add(missing, self.rounds.later)
-        return missing
+
+def next_round(sweep: Sweep, runs: Sequence[TrackedRun]) -> list[TrialConfig]:
+    """Return the trials of the next round; none if trials failed, as a search depends on their scores."""
+    rounds, result = sweep.rounds, sweep.result
+    if result.failed:
+        result.held_back = rounds.later
+        return []
+    missing = rounds.next(runs)
+    result.passed_over = rounds.passed_over
+    result.skipped = max(result.skipped, rounds.n_done - result.ended)
+    if sweep.experiment.plan.asks:
+        check_trials(sweep.experiment, missing)
+        sweep.store.log_suggestions(rounds.suggestions)
+        sweep.progress.add(missing, rounds.later)
+    return missing
 
 
 def with_calibrated_noise(pack: Pack) -> Pack:
@@ -275,9 +214,9 @@ def with_calibrated_noise(pack: Pack) -> Pack:
 
 
 @contextlib.contextmanager
-def recorded(store: Store, lease: Lease, experiment: Experiment, rounds: Rounds, result: SweepResult,
-             commit: str) -> Iterator[None]:
+def recorded(sweep: Sweep, commit: str) -> Iterator[None]:
     """Open the sweep's parent run for the context, and close it with the sweep's status."""
+    experiment, store, rounds = sweep.experiment, sweep.store, sweep.rounds
     status = "FAILED"
     tags = {**contents(experiment.possible), **shared_view(experiment.possible, experiment.varied), **rounds.tags}
     store.open_sweep(experiment.name, experiment.description, params={"trials": experiment.planned},
@@ -286,13 +225,13 @@ def recorded(store: Store, lease: Lease, experiment: Experiment, rounds: Rounds,
         store.log_experiment(experiment.public_text)
     if experiment.plan.asks:
         store.log_suggestions(rounds.suggestions)
-    with afterwards(lease, lambda: closed(store, rounds.plan, experiment.description, status)):
+    with afterwards(sweep.lease, lambda: closed(store, rounds.plan, experiment.description, status)):
         try:
-            lease.confirm()
+            sweep.lease.confirm()
             yield
-            if result.remaining:
+            if sweep.result.remaining:
                 status = "KILLED"
-            elif not result.failed:
+            elif not sweep.result.failed:
                 status = "FINISHED"
         except KeyboardInterrupt:
             status = "KILLED"
@@ -321,3 +260,21 @@ def afterwards(lease: Lease, write: Callable[[], object]) -> Iterator[None]:
         end()
         raise
     end()
+
+
+def trial_tags(experiment: Experiment, commit: str) -> dict[str, str]:
+    """Return the tags of every trial: its code, the installed versions, and its plugins."""
+    names = ("torch", "ray", "mlflow")
+    versions = ", ".join([f"python {platform.python_version()}", *(f"{name} {version(name)}" for name in names)])
+    return {"git_commit": commit, "versions": versions,
+            **{f"plugin.{name}": LOADED[name] for name in experiment.plugins}}
+
+
+def git_commit() -> str:
+    """Return the commit of this code, with `-dirty` if files have changed; `unknown` outside a repository."""
+    command = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    try:
+        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True,
+                              check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"

@@ -1,22 +1,24 @@
-"""The trials of a search, round by round, within its budget.
+"""The trials of a search, round by round, within its budget; and its searchers, from Ray Tune.
 
 A round is a set of suggestions made together. When all its trials have ended, the searcher gets their scores, in the
 order of the suggestions, and suggests the next round. So a search that runs again suggests the same trials, and finds
 the finished ones in the store. A suggestion that did not fit the budget then is passed over again, even if it would fit
-now.
+now. Like `pipeline.sweep.cluster`, this is imported after `pipeline.sweep` has set Ray's environment variables.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterator
 from typing import Any, Protocol
 
-from pipeline.accounting.budget import Filter, make_filter, require_unchanged
+import numpy as np
+from ray import tune
+
 from pipeline.experiment.plan import Plan
-from pipeline.experiment.search import Search
+from pipeline.experiment.search import Domain, Search
 from pipeline.experiment.sections import Halving
+from pipeline.sweep.ledger import apart, filter_of, released_by
 from pipeline.tracking.artifacts import (
     BUDGET,
     DONE,
@@ -28,14 +30,12 @@ from pipeline.tracking.artifacts import (
     started,
 )
 from pipeline.tracking.reader import Reader
-from pipeline.tracking.store import Store
-from pipeline.trials.config import ConfigError, TrialConfig
-from pipeline.trials.naming import counted
-from pipeline.trials.records import ACCURACY, EpochRecord, Release
+from pipeline.trials.config import TrialConfig
+from pipeline.trials.records import ACCURACY, Release
 
 
 class Searcher(Protocol):
-    """Suggests settings (`pipeline.sweep.tuning.make_searcher`)."""
+    """Suggests settings, and learns from their scores."""
 
     def ask(self) -> dict[str, Any]:
         """Suggest a value for every setting of the space."""
@@ -44,10 +44,72 @@ class Searcher(Protocol):
         """Report the score of suggestion `number`, from 0; None if it has none."""
 
 
+def make_searcher(search: Search) -> Searcher:
+    """Make the searcher that a search names."""
+    makers: dict[str, Callable[[Search], Searcher]] = {"random": RandomSearcher, "optuna": OptunaSearcher}
+    return makers[search.algorithm](search)
+
+
+class RandomSearcher:
+    """Draws every suggestion independently."""
+
+    def __init__(self, search: Search) -> None:
+        self._space, self._generator = search.space, np.random.default_rng(search.seed)
+
+    def ask(self) -> dict[str, Any]:
+        return {name: chosen(domain, tune_domain(domain).sample(random_state=self._generator))
+                for name, domain in self._space.items()}
+
+    def tell(self, number: int, score: float | None) -> None:
+        pass
+
+
+class OptunaSearcher:
+    """Optuna's tree-structured Parzen estimator; a round's trials without a score count as bad (constant liar)."""
+
+    def __init__(self, search: Search) -> None:
+        """Make the sampler with the search's seed; libraries are imported here, as few sweeps need them."""
+        import optuna  # imported here, as few sweeps need it
+        from ray.tune.search.optuna import OptunaSearch
+
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        space = OptunaSearch.convert_search_space({name: tune_domain(domain) for name, domain in search.space.items()})
+        sampler = optuna.samplers.TPESampler(seed=search.seed, constant_liar=True)
+        self._search = search
+        self._n_suggestions = 0
+        self._searcher = OptunaSearch(space, metric=search.metric, mode="max", sampler=sampler)
+
+    def ask(self) -> dict[str, Any]:
+        """Return Optuna's next suggestion, a value for every setting of the search space."""
+        values = self._searcher.suggest(str(self._n_suggestions))
+        self._n_suggestions += 1
+        if not isinstance(values, dict):
+            raise RuntimeError(f"Optuna must suggest settings for trial {self._n_suggestions} of the search, got "
+                               f"{values!r}")
+        return {name: chosen(domain, values[name]) for name, domain in self._search.space.items()}
+
+    def tell(self, number: int, score: float | None) -> None:
+        result = None if score is None else {self._search.metric: score}
+        self._searcher.on_trial_complete(str(number), result, error=score is None)
+
+
+def tune_domain(domain: Domain) -> Any:
+    """Return a setting's possible values as a domain of Ray Tune; a choice becomes its index, as it may be a list."""
+    if domain.kind == "choice":
+        return tune.choice(range(len(domain.values)))
+    kinds = {"uniform": tune.uniform, "loguniform": tune.loguniform, "randint": tune.randint}
+    return kinds[domain.kind](*domain.values)
+
+
+def chosen(domain: Domain, value: Any) -> Any:
+    """Return the setting for a value of `tune_domain`."""
+    return domain.values[value] if domain.kind == "choice" else domain.tidy(value)
+
+
 class Rounds:
     """The rounds of a sweep. Without a search, its trials are one round."""
 
-    def __init__(self, plan: Plan, store: Reader, make: Callable[[Search], Searcher]) -> None:  # of a search
+    def __init__(self, plan: Plan, store: Reader, make: Callable[[Search], Searcher] = make_searcher) -> None:
         """Restore from the store the filter of the budget, if the plan has one, and what was passed over before."""
         self._plan, self._store, self.filter = plan, store, filter_of(plan, store)
         self._asking = (plan, make(plan)) if isinstance(plan, Search) else None
@@ -128,7 +190,7 @@ class Rounds:
 
     def _suggest_round(self, search: Search, searcher: Searcher) -> None:
         """Add the next round's suggestions; a trial may start if all epochs of all trials so far fit the budget."""
-        planned, others = _apart(released_by(self._store)) if self.filter else ({}, [])
+        planned, others = apart(released_by(self._store)) if self.filter else ({}, [])
         for _ in range(min(search.round_size, self.later)):
             trial = search.trial(searcher.ask())
             starts = not self._passed_over(trial)
@@ -145,90 +207,3 @@ class Rounds:
             return True
         number = len(self.suggestions)  # place of the next suggestion
         return number < len(self._before) and self._before[number] == (trial.trial_key, False)
-
-
-def _apart(released: Iterable[Release]) -> tuple[dict[str, Release], list[Release]]:
-    """Return the releases of live runs, by trial_key, and of those deleted, or restored beside another of the trial."""
-    live: dict[str, Release] = {}
-    others = []
-    for release in released:
-        if release.deleted or release.trial.trial_key in live:
-            others.append(release)
-        else:
-            live[release.trial.trial_key] = release
-    return live, others
-
-
-class Odometer:
-    """Logs `epsilon/spent` of a sweep with a budget to its parent run; its step is the number of released epochs."""
-
-    def __init__(self, filter: Filter, store: Store) -> None:
-        self._filter, self._store = filter, store
-        self._live, self._others = _apart(released_by(store))
-
-    def read_again(self) -> None:
-        """Read all releases again, after a draw began or failed: the store then has runs or charges without epochs."""
-        live, self._others = _apart(released_by(self._store))
-        self._live = {key: Release(release.trial, 0) for key, release in self._live.items()} | live
-        self._log()
-
-    def begin(self, trials: Iterable[TrialConfig]) -> None:
-        """Count the trials of a new round as started, with no released epochs yet."""
-        for trial in trials:
-            self._live.setdefault(trial.trial_key, Release(trial, 0))
-        self._log()
-
-    def add(self, records: Iterable[EpochRecord]) -> None:
-        """Count epochs that the store has now, some perhaps for a second time; log epsilon if there are new ones."""
-        before = dict(self._live)
-        for record in records:
-            release = self._live[record.trial_key]
-            epochs = max(release.published, record.epoch) + release.lost
-            self._live[record.trial_key] = replace(release, epochs=epochs)
-        if self._live != before:
-            self._log()
-
-    def _log(self) -> None:
-        """Log the epsilon spent so far."""
-        released = [*self._others, *self._live.values()]
-        spent = self._filter.epsilon(self._filter.spent(released))
-        self._store.log_sweep({"epsilon/spent": spent}, {}, step=sum(release.epochs for release in released))
-
-
-def published_digests(runs: Iterable[TrackedRun]) -> set[str]:
-    """Return digests of feature files in a sweep's runs: an earlier version stored digests instead of names."""
-    return {run.params["feature_sha256"] for run in runs if "feature_sha256" in run.params}
-
-
-def released_by(store: Reader) -> list[Release]:
-    """Return the releases of the store's current sweep; empty if it never began."""
-    return store.released() if store.has_begun else []
-
-
-def filter_of(plan: Plan, store: Reader) -> Filter | None:
-    """Return the filter of a sweep with a budget, with the order from its beginning; None without a budget.
-
-    A budget is refused if it has changed, if it is overspent, or if it cannot cover trials in the store.
-    """
-    stored_budget = store.budget() if store.has_begun else None
-    if stored_budget:
-        require_unchanged(plan.budget, stored_budget)
-    if not plan.budget:
-        return None
-    released = released_by(store)
-    if released and not stored_budget:
-        raise ConfigError(f"budget: must be there from the beginning, but {counted(len(released), 'trial')} of the "
-                          f"sweep began without one, got {plan.budget}; give the experiment another name")
-    for name in ("dataset", "sampler", "delta", "noise"):
-        allowed = {getattr(corner, name) for corner in plan.possible}
-        for trial in (release.trial for release in released):
-            if getattr(trial, name) not in allowed:
-                raise ConfigError(f"{name}: must be that of all trials under a budget, got {getattr(trial, name)} of "
-                                  f"trial {trial.trial_key}, which the sweep has; give the experiment another name")
-    order = int(stored_budget[2]) if stored_budget else None  # Renyi order, fixed when the sweep began
-    filter = make_filter(plan, order)
-    if not filter.admits(released):
-        spent = filter.epsilon(filter.spent(released))
-        raise ConfigError(f"budget: of {plan.budget}, {spent:.4g} was spent, so that nothing covers the sweep "
-                          "any more; give the experiment another name")
-    return filter

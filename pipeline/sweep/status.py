@@ -14,7 +14,8 @@ from typing import Any
 from pipeline.accounting.noise import standing
 from pipeline.experiment.experiment import Experiment
 from pipeline.sweep.checkpoints import Checkpoints
-from pipeline.sweep.lock import BEAT_SECONDS, MISSED_BEATS, local_driver, place, remote_lease
+from pipeline.sweep.clock import SECONDS
+from pipeline.sweep.lock import MISSED_BEATS, local_driver, place, remote_lease
 from pipeline.sweep.private import PrivateFolder
 from pipeline.tracking.artifacts import DONE, STATUSES, TrackedRun
 from pipeline.tracking.reader import Reader
@@ -22,6 +23,7 @@ from pipeline.trials.config import ConfigError
 from pipeline.trials.naming import counted, run_name
 from pipeline.trials.promises import sums_in_floating_point
 
+BEAT_SECONDS = SECONDS["heartbeat"]
 SHOWN = ("diverged", "failed", "interrupted", "running", "missing")  # trials with these statuses get a line each
 MOST_LINES = 20  # per status
 DEFAULT_COMMAND = ["photonic", "sweep", "FILE"]  # if no file was named
@@ -82,13 +84,17 @@ def read(store: Reader, name: str, experiment: Experiment | None = None, words: 
               for key in checkpoint.trial_keys}
     stopped = False
     if experiment:
-        trials = _planned(experiment, runs, driver, epochs)
+        varied = experiment.varied
+        trials = [_state(runs[trial.trial_key], run_name(trial, varied), driver, epochs) if trial.trial_key in runs else
+                  TrialState(trial.trial_key, run_name(trial, varied), "missing", 0, trial.epochs,
+                             epochs.get(trial.trial_key, 0))
+                  for trial in experiment.trials]
         # suggestions that a search has not asked for yet
         unknown = n_open = experiment.planned - len(decisions) if experiment.plan.asks else 0
         command = ["photonic", "sweep", *(words or [str(experiment.source)])]
-        not_done = [t for t in experiment.trials if t.trial_key not in runs or runs[t.trial_key].status not in DONE]
         # secret noise on sums in floating point is refused since its guarantee does not hold: such trials never train
-        stopped = any(sums_in_floating_point(trial) for trial in not_done)
+        stopped = any(sums_in_floating_point(trial) for trial, state in zip(experiment.trials, trials, strict=True)
+                      if state.status not in DONE)
     else:
         trials = [_state(run, run.tags.get("mlflow.runName", run.trial_key), driver, epochs)
                   for run in runs.values()]
@@ -104,23 +110,6 @@ def read(store: Reader, name: str, experiment: Experiment | None = None, words: 
                       search=_search(decisions, max(0, n_open)) if decisions else "",
                       budget=_budget(store) if exists else None,
                       nodes=store.nodes(driver) if driver and exists else None, stopped=stopped)
-
-
-def _planned(
-    experiment: Experiment,
-    runs: Mapping[str, TrackedRun],  # by trial_key
-    driver: str,  # that runs the sweep now; empty for none
-    checkpoints: Mapping[str, int],  # trial_key -> epoch of its checkpoint
-) -> list[TrialState]:
-    """Return the state of every trial of the experiment; trials without a run are `missing`."""
-    states = []
-    for trial in experiment.trials:
-        key, name = trial.trial_key, run_name(trial, experiment.varied)
-        if key in runs:
-            states.append(_state(runs[key], name, driver, checkpoints))
-        else:
-            states.append(TrialState(key, name, "missing", 0, trial.epochs, checkpoints.get(key, 0)))
-    return states
 
 
 def _search(decisions: Sequence[tuple[str, bool]], n_open: int) -> str:
@@ -173,16 +162,6 @@ def _state(run: TrackedRun, name: str, driver: str, checkpoints: Mapping[str, in
     return TrialState(run.trial_key, name, status, epoch, epochs, checkpoint, reason)
 
 
-def _resources_in_use(node: Mapping[str, Any]) -> str:
-    """Return the resources of a node, resource -> [used, total], as text: `CPU 2 of 4 in use`."""
-    texts = []
-    for name, amount in node.items():
-        if name != "node":
-            used, total = amount
-            texts.append(f"{name} {used:g} of {total:g} in use")
-    return ", ".join(texts) or "nothing that packs take"
-
-
 def as_json(states: Sequence[SweepState]) -> str:
     """Return the states as JSON for scripts: a list of sweeps, with all their trials."""
     return json.dumps([{**dataclasses.asdict(state), "counts": state.counts} for state in states], indent=2)
@@ -207,7 +186,9 @@ def _text(state: SweepState) -> str:
                      "takes over")
     if state.running:
         for node in state.nodes or ():
-            lines.append(f"  node {node['node']}: {_resources_in_use(node)}")
+            in_use = ", ".join(f"{name} {amounts[0]:g} of {amounts[1]:g} in use" for name, amounts in node.items()
+                               if name != "node")
+            lines.append(f"  node {node['node']}: {in_use or 'nothing that packs take'}")
         if not state.nodes:
             lines.append(f"  nodes: unknown; the driver notes them every {BEAT_SECONDS:g} s while packs train")
     if state.search:

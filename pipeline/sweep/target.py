@@ -43,7 +43,7 @@ def _check_feature_files(experiment: Experiment, store: Reader) -> None:
     trials = {trial.feature_sha256: trial for trial in experiment.possible if trial.feature_sha256}
     if not trials:
         return
-    from pipeline.sweep.search import published_digests
+    from pipeline.sweep.checks import published_digests
 
     swept_digests = published_digests(store.runs())
     if not swept_digests:

@@ -13,44 +13,46 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import ray
 from ray import tune
 from ray.tune.schedulers import ASHAScheduler, FIFOScheduler
 
 from pipeline.experiment.plugins import load_plugins
-from pipeline.experiment.search import Domain, Search
 from pipeline.experiment.sections import Halving
 from pipeline.sweep.checkpoints import PROGRAM
-from pipeline.sweep.cluster import in_use
-from pipeline.sweep.lock import Lease
-from pipeline.sweep.nodes import Overdue
+from pipeline.sweep.checks import ResourceError, bundle, check_resources
+from pipeline.sweep.cluster import in_use, node_resources
+from pipeline.sweep.nodes import Watch
+from pipeline.sweep.prepare import Sweep
 from pipeline.sweep.recorder import Recorder
-from pipeline.sweep.resources import Watchdog, bundle
-from pipeline.sweep.search import Searcher
 from pipeline.sweep.worker import Plugins, Trainer, epochs
-from pipeline.trials.packs import Pack, Resources
+from pipeline.trials.packs import Pack
 from pipeline.trials.records import ACCURACY, Draw, EpochRecord
 
+TUNE_NAMES = {"CPU": "cpu", "GPU": "gpu"}  # of resources
 MAX_WORKER_DEATHS = 2  # per pack; an exception in training is not retried
 
 
-def fit(packs: Sequence[Pack], at_once: int, resources: Resources, trainer: Trainer,
-        plugins: Plugins, driver: Driver, folder: Path, rungs: Rungs | None = None) -> None:
-    """Train all packs with Ray Tune, `at_once` at a time, in its temporary `folder`; `driver` gets their records.
+def fit(driver: Driver, at_once: int, trainer: Trainer, rungs: Rungs | None = None) -> None:
+    """Train all packs of `driver` with Ray Tune, `at_once` at a time.
 
     A pack is a set of trials that train together in one worker. For Tune it is one trial, and an epoch is one step.
-    With `rungs`, which decide the trials that stop early, packs have one trial each. An exception of the driver's
-    recorder, lease or watchdog is raised here. Ctrl-C kills workers at once; records that were not sent are trained
-    again.
+    With `rungs`, which decide the trials that stop early, packs have one trial each. An exception of the driver is
+    raised here. Ctrl-C kills workers at once; records that were not sent are trained again.
     """
+    sweep, packs = driver.sweep, driver.packs
+    resources = sweep.experiment.resources
+
+    def of_pack(config: dict[str, Any]) -> Any:  # Ray pickles what it closes over; it accepts a dict, its types do not
+        amounts = bundle(resources, packs[config["pack"]].needs_opu)
+        return {TUNE_NAMES.get(name, name): amount for name, amount in amounts.items()}
+
     trainable = tune.with_resources(
-        tune.with_parameters(PackTrainable, packs=packs, trainer=trainer, plugins=plugins, code=PROGRAM),
-        lambda config: _resources(packs[config["pack"]], resources))
+        tune.with_parameters(PackTrainable, packs=packs, trainer=trainer, plugins=sweep.plugins, code=PROGRAM), of_pack)
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # the recorder reports failures, once
-    folder.mkdir(parents=True, exist_ok=True)
+    sweep.folder.ray.mkdir(parents=True, exist_ok=True)
     order = PackOrder(at_once, driver, rungs)
-    with tempfile.TemporaryDirectory(dir=folder, ignore_cleanup_errors=True) as storage:
+    with tempfile.TemporaryDirectory(dir=sweep.folder.ray, ignore_cleanup_errors=True) as storage:
         tuner = tune.Tuner(
             trainable,
             param_space={"pack": tune.grid_search(list(range(len(packs))))},
@@ -68,75 +70,6 @@ def fit(packs: Sequence[Pack], at_once: int, resources: Resources, trainer: Trai
         except KeyboardInterrupt:
             order.kill_workers()
             raise
-
-
-def _resources(pack: Pack, resources: Resources) -> Any:
-    """Return a pack's resources by Tune's names, which has `cpu` for `CPU`. (Ray accepts a dict, its types do not.)"""
-    names = {"CPU": "cpu", "GPU": "gpu"}
-    amounts = bundle(resources, pack.needs_opu)
-    return {names.get(name, name): amount for name, amount in amounts.items()}
-
-
-def make_searcher(search: Search) -> Searcher:
-    """Make the searcher of a search, from Ray Tune's own domains and searchers."""
-    makers: dict[str, Callable[[Search], Searcher]] = {"random": RandomSearcher, "optuna": OptunaSearcher}
-    return makers[search.algorithm](search)
-
-
-class RandomSearcher:
-    """Draws every suggestion independently."""
-
-    def __init__(self, search: Search) -> None:
-        self._space, self._generator = search.space, np.random.default_rng(search.seed)
-
-    def ask(self) -> dict[str, Any]:
-        return {name: chosen(domain, tune_domain(domain).sample(random_state=self._generator))
-                for name, domain in self._space.items()}
-
-    def tell(self, number: int, score: float | None) -> None:
-        pass
-
-
-class OptunaSearcher:
-    """Optuna's tree-structured Parzen estimator; a round's trials without a score count as bad (constant liar)."""
-
-    def __init__(self, search: Search) -> None:
-        """Make the sampler with the search's seed; libraries are imported here, as few sweeps need them."""
-        import optuna  # imported here, as few sweeps need it
-        from ray.tune.search.optuna import OptunaSearch
-
-        optuna.logging.set_verbosity(optuna.logging.WARNING)
-        space = OptunaSearch.convert_search_space({name: tune_domain(domain) for name, domain in search.space.items()})
-        sampler = optuna.samplers.TPESampler(seed=search.seed, constant_liar=True)
-        self._search = search
-        self._n_suggestions = 0
-        self._searcher = OptunaSearch(space, metric=search.metric, mode="max", sampler=sampler)
-
-    def ask(self) -> dict[str, Any]:
-        """Return Optuna's next suggestion, a value for every setting of the search space."""
-        values = self._searcher.suggest(str(self._n_suggestions))
-        self._n_suggestions += 1
-        if not isinstance(values, dict):
-            raise RuntimeError(f"Optuna must suggest settings for trial {self._n_suggestions} of the search, got "
-                               f"{values!r}")
-        return {name: chosen(domain, values[name]) for name, domain in self._search.space.items()}
-
-    def tell(self, number: int, score: float | None) -> None:
-        result = None if score is None else {self._search.metric: score}
-        self._searcher.on_trial_complete(str(number), result, error=score is None)
-
-
-def tune_domain(domain: Domain) -> Any:
-    """Return a setting's possible values as a domain of Ray Tune; a choice becomes its index, as it may be a list."""
-    if domain.kind == "choice":
-        return tune.choice(range(len(domain.values)))
-    kinds = {"uniform": tune.uniform, "loguniform": tune.loguniform, "randint": tune.randint}
-    return kinds[domain.kind](*domain.values)
-
-
-def chosen(domain: Domain, value: Any) -> Any:
-    """Return the setting for a value of `tune_domain`."""
-    return domain.values[value] if domain.kind == "choice" else domain.tidy(value)
 
 
 class Rungs:
@@ -253,29 +186,28 @@ class PackOrder(FIFOScheduler):
 
 
 class Driver(tune.Callback):
-    """Handles Ray Tune's events in the driver: passes the workers' records to the recorder."""
+    """Handles Ray Tune's events in the driver: passes the workers' records to the recorder, and watches the time."""
 
-    def __init__(self, packs: Sequence[Pack], recorder: Recorder, watchdog: Watchdog, lease: Lease,  # by Tune's number
-                 overdue: Overdue) -> None:
-        self._packs, self._recorder, self._watchdog, self._lease = packs, recorder, watchdog, lease
-        self._overdue = overdue
+    def __init__(self, sweep: Sweep, packs: Sequence[Pack], recorder: Recorder, watch: Watch) -> None:
+        self.sweep, self.packs, self._recorder, self._watch = sweep, packs, recorder, watch  # packs: by Tune's number
         self.error: Exception | None = None
         self.live: Callable[[], Iterable[Any]] = tuple  # trials of Tune that have not ended; set by `PackOrder`
         self.kill: Callable[[Any], None]  # kills the worker of a trial; set by `PackOrder`
+        sweep.clock.restart("idle", "warning")  # a round begins, and its packs wait for workers
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Tune pickles its callbacks for `Tuner.restore`, which is unused here; a store cannot be pickled.
         return tune.Callback, ()
 
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        self._overdue.note_result(trial.trial_id)
+        self._watch.note_result(trial.trial_id)
         with self._writing():
             self._recorder.start(self._pack(trial))
 
     def on_trial_result(self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any],
                         **info: Any) -> None:
         """Pass a worker's records to the recorder, and its error if training failed."""
-        self._overdue.note_result(trial.trial_id, result["time_this_iter_s"])
+        self._watch.note_result(trial.trial_id, result["time_this_iter_s"])
         records = result.pop("records")  # otherwise Tune would keep and snapshot the weights in them
         with self._writing():
             if result["done"]:  # the scheduler has stopped the trial
@@ -302,7 +234,7 @@ class Driver(tune.Callback):
     def _writing(self) -> Iterator[None]:
         """Check the lease before a write to the store in the context, and keep the error if one is raised."""
         try:
-            self._lease.beat(in_use)  # another driver may have taken over while this process was suspended
+            self.sweep.lease.beat(in_use)  # another driver may have taken over while this process was suspended
             yield
         except Exception as error:
             self.error = error
@@ -313,10 +245,27 @@ class Driver(tune.Callback):
         with self._writing():
             self._recorder.write_due()
             live = {trial.trial_id: trial for trial in self.live()}
-            self._watchdog.look([trial.status for trial in live.values()])
-            for lost in self._overdue.among(key for key, trial in live.items() if trial.status == "RUNNING"):
-                self._overdue.note_result(lost)
+            self._check_resources([trial.status for trial in live.values()])
+            for lost in self._watch.overdue(key for key, trial in live.items() if trial.status == "RUNNING"):
+                self._watch.note_result(lost)
                 self.kill(live[lost])
 
+    def _check_resources(self, statuses: Sequence[str]) -> None:
+        """Check the cluster once packs have waited for long without a running one; until then, say what is lacking."""
+        clock = self.sweep.clock
+        if "RUNNING" in statuses or "PENDING" not in statuses:
+            clock.restart("idle", "warning")
+            return
+        has_waited = clock.is_due("idle")
+        if not (has_waited or clock.is_due("warning")):
+            return
+        try:
+            check_resources(self._recorder.unfinished, self.sweep.experiment.resources, node_resources())
+        except ResourceError as error:
+            if has_waited:
+                raise
+            self.sweep.progress.say(f"{error}; waiting for {clock.seconds['idle'] - clock.elapsed('idle'):.0f} s more")
+        clock.restart("warning", *(["idle"] if has_waited else []))
+
     def _pack(self, trial: Any) -> Pack:
-        return self._packs[trial.config["pack"]]
+        return self.packs[trial.config["pack"]]

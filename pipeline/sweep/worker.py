@@ -56,8 +56,8 @@ def epochs(pack: Pack, trainer: Trainer) -> Iterator[dict[str, Any]]:
         yield {"records": [], "error": reason, "traceback": traceback.format_exc()}
 
 
-def prepare(trials: Sequence[TrialConfig], data_folder: Path | None, checkpoints: Checkpoints,
-            digests: Mapping[str, str] = MappingProxyType({})) -> None:  # of feature files, by their public names
+def prepare_node(trials: Sequence[TrialConfig], data_folder: Path | None, checkpoints: Path,  # their folder
+                 digests: Mapping[str, str] = MappingProxyType({})) -> None:  # of feature files, by their public names
     """Prepare a node for trials, before several workers look at once for packages, data, features and checkpoints."""
     from pipeline.learning.data.dataset import load
     from pipeline.learning.data.features import check_file, features
@@ -70,16 +70,16 @@ def prepare(trials: Sequence[TrialConfig], data_folder: Path | None, checkpoints
             check_file(trial, digests)
             if trial.disclosure == "plain":  # otherwise no record may decide whether a trial fails
                 features(datasets[trial.dataset], trial)
-    make_private(checkpoints.folder)
+    make_private(checkpoints)
 
 
 def prepare_elsewhere(plugins: Plugins, trials: Sequence[TrialConfig], data_folder: Path | None,
-                      checkpoints: Checkpoints, digests: Mapping[str, str]) -> None:
-    """Call `prepare` on a node other than the driver's; its installed libraries are not known."""
+                      checkpoints: Path, digests: Mapping[str, str]) -> None:
+    """Call `prepare_node` on a node other than the driver's; its installed libraries are not known."""
     import pipeline.learning.training  # noqa: F401  imports all libraries of training
 
     load_plugins(*plugins)  # first, as plugins define trials
-    prepare(trials, data_folder, checkpoints, digests)
+    prepare_node(trials, data_folder, checkpoints, digests)
 
 
 def train_pack(pack: Pack, *, device: str, threads: int, data_folder: Path | None, checkpoints: Checkpoints,
@@ -89,7 +89,7 @@ def train_pack(pack: Pack, *, device: str, threads: int, data_folder: Path | Non
 
     It yields the records of one epoch. If the pack had a checkpoint, one epoch's records have a tag `checkpoint` that
     tells whether it was used. A secure pack first yields a `Draw`: the caller charges it before asking for more. A node
-    that joined after the others were prepared needs `digests`, as in `prepare`.
+    that joined after the others were prepared needs `digests`, as in `prepare_node`.
     """
     import torch  # imported here: the driver needs no torch
 

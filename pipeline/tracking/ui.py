@@ -18,7 +18,7 @@ from pipeline.tracking.reader import Reader
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 END_SECONDS = 5.0  # the server's time to close open connections
 MAX_SWEEPS = 5  # sweeps with a line when the page is served
-VIEW = "mlflow.sharedViewState.photonic"  # tag of an experiment with the view of its runs (`sweep.view`)
+VIEW = "mlflow.sharedViewState.photonic"  # tag of an experiment with the view of its runs (`sweep.outcome`)
 DEFAULT_VIEW = "orderByKey=metrics.%60test%2Faccuracy%60&orderByAsc=false"  # of earlier versions' sweeps, without VIEW
 TRAINING = "workflowType=machine_learning"  # selects this half of MLflow's page, whatever was chosen last
 

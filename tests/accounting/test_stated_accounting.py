@@ -32,7 +32,7 @@ from pipeline.accounting.evaluations import check_evaluations, selected_epsilon
 from pipeline.accounting.event import NEIGHBOURS, PrivacyEvent, UnsupportedAccounting, composed_epsilon
 from pipeline.accounting.selected import selected_by_composition, selected_by_random_stopping
 from pipeline.experiment.stopping import Selection
-from pipeline.sweep.trainers import check_trainers
+from pipeline.sweep.checks import check_trainers
 from pipeline.trials.fields import ConfigError, UserError
 from pipeline.trials.part import PARTS
 

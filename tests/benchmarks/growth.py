@@ -28,11 +28,13 @@ import analysis.report.report
 from analysis.runs import load_runs
 from pipeline.experiment.experiment import Experiment, parse_experiment
 from pipeline.sweep import run, status
+from pipeline.sweep.clock import Clock
 from pipeline.sweep.dry_run import as_lines, preview
-from pipeline.sweep.outcome import contents
-from pipeline.sweep.progress import SweepProgress
-from pipeline.sweep.recorder import Recorder, SweepResult
-from pipeline.sweep.view import shared_view
+from pipeline.sweep.ledger import Ledger
+from pipeline.sweep.outcome import contents, shared_view
+from pipeline.sweep.prepare import prepare
+from pipeline.sweep.private import PrivateFolder
+from pipeline.sweep.recorder import Recorder
 from pipeline.tracking.artifacts import param_text
 from pipeline.tracking.reader import Reader
 from pipeline.tracking.store import Store
@@ -139,8 +141,8 @@ def per_trial(uri: str, root: Path, experiment: Experiment, trials: list[TrialCo
     """Median CPU seconds of the driver for a trial, from its start to its end, in a store that has all others."""
     store = Store(uri, root)
     store.open_sweep(experiment.name)
-    progress = SweepProgress(experiment.trials, quiet=True)
-    taking = Recorder(store, progress, SweepResult(len(experiment.trials)), root / "failures.log", {}, short=short_name)
+    sweep = prepare(experiment, store, Clock(), PrivateFolder(root), data_folder=None, quiet=True)
+    taking = Recorder(sweep, Ledger(store, None), {})
     taking.start(Pack((trials[0],)))  # lists the runs, once for a sweep
     spent = []
     for trial in trials[1:]:

@@ -27,10 +27,9 @@ from pipeline.learning.data.dataset import DataError, Dataset, load
 from pipeline.learning.data.dead_leaves import LEAST_SHARE, REFERENCES, dead_leaves
 from pipeline.learning.data.maps import register_features
 from pipeline.learning.opu import OpuUnavailable, import_lightonml
-from pipeline.sweep.checkpoints import Checkpoints
 from pipeline.sweep.dry_run import as_lines, estimate_seconds, preview
 from pipeline.sweep.progress import SweepProgress
-from pipeline.sweep.worker import prepare
+from pipeline.sweep.worker import prepare_node
 from pipeline.tracking.artifacts import TrackedRun, config_of, param_text
 from pipeline.trials import feature_file
 from pipeline.trials.config import ConfigError, TrialConfig
@@ -192,7 +191,7 @@ def test_a_dry_run_tells_of_maps(tmp_path):
     assert ("features: scattering of digits, computed before training or read from the cache, once for each setting, "
             "and not in the estimate") in lines
     trials = parse_experiment(text, tmp_path / "e.yaml").trials
-    progress, phases = SweepProgress((), quiet=True), []
+    progress, phases = SweepProgress(quiet=True), []
     progress.phase = phases.append
     progress.training(trials, 2, 1)
     assert phases == ["training 2 trials in 2 packs, 1 at a time; first features are computed, or read from the cache: "
@@ -272,16 +271,16 @@ def test_a_path_is_relative_to_the_experiment_file(file, tmp_path, monkeypatch):
 
 
 def test_a_node_with_another_file_is_refused_with_both_digests(file, tmp_path, cached):
-    trial, checkpoints = of(file), Checkpoints(tmp_path / "checkpoints", 0)
-    prepare([trial], None, checkpoints)
+    trial, checkpoints = of(file), tmp_path / "checkpoints"
+    prepare_node([trial], None, checkpoints)
     save_file(rows(d=32), file)
     said = rf"^feature_file: {file} must have SHA-256 {trial.feature_sha256} and width 32, got [0-9a-f]{{64}} and 32$"
-    for look in (lambda: prepare([trial], None, checkpoints), lambda: maps.features(cached, trial)):
+    for look in (lambda: prepare_node([trial], None, checkpoints), lambda: maps.features(cached, trial)):
         with pytest.raises(DataError, match=said):
             look()
     file.unlink()
     with pytest.raises(DataError, match=f"^feature_file: {file} cannot be read"):
-        prepare([trial], None, checkpoints)
+        prepare_node([trial], None, checkpoints)
     assert changed(trial, seed=1).feature_sha256 == trial.feature_sha256  # planned where the file is not
 
 

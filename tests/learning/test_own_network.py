@@ -16,7 +16,7 @@ from pipeline.experiment.preset import recommend
 from pipeline.learning.model import TrainedModule
 from pipeline.learning.own_code import filled, rows_are_separate
 from pipeline.learning.run import prepare
-from pipeline.sweep.trainers import check_trainers
+from pipeline.sweep.checks import check_trainers
 from pipeline.tracking.reader import Reader
 from pipeline.trials.packs import Pack
 from pipeline.trials.part import PARTS

@@ -37,7 +37,7 @@ from pipeline.learning.handed import packed_state, unpacked_state
 from pipeline.learning.harness import Harness
 from pipeline.learning.own_code import GlobalRandomness, TrainerError, TrainerFailed, torch_settings
 from pipeline.sweep.checkpoints import Checkpoints
-from pipeline.sweep.worker import epochs, one_line, prepare, train_pack
+from pipeline.sweep.worker import epochs, one_line, prepare_node, train_pack
 from pipeline.tracking.reader import Reader
 from pipeline.trials.config import ConfigError, TrialConfig
 from pipeline.trials.packs import Pack
@@ -592,7 +592,7 @@ def test_packages_that_are_missing_are_told_before_training(tmp_path):
 
     trial = TrialConfig(**SMALL, trainer="needy")
     with pytest.raises(ConfigError, match="trainer: 'needy' needs the package 'no_such_package', .* not installed on"):
-        prepare([trial], None, Checkpoints(tmp_path, 0.0))
+        prepare_node([trial], None, tmp_path)
     with pytest.raises(ConfigError, match="no_such_package"):
         last(trial)
 
@@ -784,7 +784,7 @@ def test_a_sweep_of_trainers_tracks_fails_alone_reports_and_tells_of_edits(tmp_p
     table = Path("reports/mine/frontier.csv").read_text()
     assert "mine," in table and "softmax," in table and "stated" not in {line.split(",")[9] for line in table.split()}
     from pipeline.experiment.plugins import LOADED
-    from pipeline.sweep.trainers import check_trainers
+    from pipeline.sweep.checks import check_trainers
 
     assert check_trainers(reader.runs(), done.trials) == []
     with monkeypatch.context() as patch:

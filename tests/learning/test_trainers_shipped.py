@@ -22,7 +22,7 @@ from pipeline.learning.data.dataset import load
 from pipeline.learning.handed import TrialContext
 from pipeline.learning.harness import Harness
 from pipeline.learning.own_code import TrainerError, TrainerFailed
-from pipeline.sweep.trainers import check_trainers
+from pipeline.sweep.checks import check_trainers
 from pipeline.trials.fields import ConfigError
 from pipeline.trials.packs import Pack
 

@@ -23,7 +23,7 @@ from pipeline.cli import main
 from pipeline.cli import photonic as photonic_group
 from pipeline.experiment.experiment import load_experiment, parse_experiment
 from pipeline.learning.data.dataset import load
-from pipeline.sweep.recorder import SweepResult
+from pipeline.sweep.progress import SweepResult
 from pipeline.tracking.artifacts import TrackedRun, config_of, param_text
 from pipeline.tracking.store import Store, TrackingError
 from pipeline.trials.config import ConfigError, TrialConfig

@@ -24,11 +24,12 @@ from pipeline.cli import main
 from pipeline.experiment.experiment import load_experiment
 from pipeline.learning import rounded_gaussian
 from pipeline.sweep.checkpoints import Checkpoints
-from pipeline.sweep.lock import Lease
-from pipeline.sweep.progress import SweepProgress
-from pipeline.sweep.recorder import Recorder, SweepResult
+from pipeline.sweep.clock import Clock
+from pipeline.sweep.ledger import Ledger
+from pipeline.sweep.prepare import prepare
+from pipeline.sweep.private import PrivateFolder
+from pipeline.sweep.recorder import Recorder
 from pipeline.sweep.run import recorded
-from pipeline.sweep.search import Rounds
 from pipeline.sweep.worker import _dataset, epochs, train_pack
 from pipeline.tracking.store import Store
 from pipeline.trials.config import ConfigError, TrialConfig
@@ -59,13 +60,12 @@ def root(tmp_path_factory):
 
 def track(file: Path, root: Path) -> Store:
     """Sweep a file as `photonic sweep` does, in this process and with a checkpoint after every epoch."""
-    experiment, store, result = load_experiment(file), Store(root=root), SweepResult(0)
-    progress = SweepProgress(experiment.trials, 0, quiet=True)
+    experiment, store = load_experiment(file), Store(root=root)
+    sweep = prepare(experiment, store, Clock(), PrivateFolder(root), data_folder=None, quiet=True)
     trainer = functools.partial(train_pack, device="cpu", threads=1, data_folder=None,
                                 checkpoints=Kept(root / "checkpoints", 0))
-    rounds = Rounds(experiment.plan, store, None)
-    with recorded(store, Lease(store, experiment.name), experiment, rounds, result, "0123abcd"):
-        recorder = Recorder(store, progress, result, root / "failures.log", {})
+    with recorded(sweep, "0123abcd"):
+        recorder = Recorder(sweep, Ledger(store, None), {})
         for pack in plan(experiment.trials, experiment.resources, 1):
             recorder.start(pack)
             for epoch in epochs(pack, trainer):
@@ -258,12 +258,15 @@ def test_ui_stays_on_loopback_unless_told_and_then_warns(root, monkeypatch, caps
 
 LISTENING = """
 import sys
+from pathlib import Path
+from prepared import prepared
 from pipeline.experiment.experiment import load_experiment
 from pipeline.sweep.run import running_ray
 import psutil  # Ray brings it
 
-experiment = load_experiment(sys.argv[1])
-with running_ray(experiment.trials, experiment.resources, "local", 1):
+sweep = prepared(load_experiment(sys.argv[1]).trials, Path.cwd())
+sweep.folder.path.mkdir()
+with running_ray(sweep, "local", 1, lambda: None):
     family = [psutil.Process(), *psutil.Process().children(recursive=True)]
     sockets = [c for p in family for c in p.net_connections("tcp") if c.status == "LISTEN"]
     print(len(sockets) > 3, {c.laddr.ip.removeprefix("::ffff:") for c in sockets})
@@ -276,5 +279,5 @@ def test_ray_of_a_sweep_on_this_machine_listens_on_loopback_only(tmp_path):
     file = tmp_path / "plain.yaml"
     file.write_text("base: {dataset: digits, hidden: [8], batch_size: 64, epochs: 1}\n")
     done = subprocess.run([sys.executable, "-c", LISTENING, file], cwd=tmp_path, text=True, capture_output=True,
-                          env={**environment, "PYTHONPATH": str(ROOT)})
+                          env={**environment, "PYTHONPATH": f"{ROOT}:{ROOT / 'tests' / 'tools'}"})
     assert done.stdout == "True {'127.0.0.1'}\n", done.stdout + done.stderr

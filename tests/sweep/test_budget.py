@@ -17,7 +17,8 @@ from search_tools import by_hand, parse, records, rounds, train
 
 from pipeline.accounting.budget import budget_lines, epoch_cost, make_filter
 from pipeline.accounting.evaluations import evaluation_noise
-from pipeline.sweep.search import Odometer, Rounds, filter_of, released_by
+from pipeline.sweep.ledger import Ledger, filter_of, released_by
+from pipeline.sweep.search import Rounds
 from pipeline.tracking.store import Store
 from pipeline.trials.config import ConfigError
 from pipeline.trials.records import Release
@@ -141,26 +142,26 @@ def test_the_odometer_never_goes_down_whatever_is_deleted_or_trained_again(secur
     experiment, store = budgeted(*([SECURE] if secure else [])), Store(root=tmp_path)
     search = rounds(experiment, store)
     first, second, *_ = search.next(())
-    odometer = Odometer(search.filter, store)
-    odometer.begin([first, second])
+    ledger = Ledger(store, search.filter)
+    ledger.begin([first, second])
     for trial in (first, second):
         store.start(trial)
         for record in records(trial, 2):
             store.log([record])
-            odometer.add([record])
-            odometer.add([record])  # handed in twice
+            ledger.add([record])
+            ledger.add([record])  # handed in twice
     spent = search.filter.spent(released_by(store))
     (run,) = (run for run in store.runs() if run.trial_key == first.trial_key)
     store._client.delete_run(run.run_id)
     assert search.filter.spent(released_by(store)) == spent == by_hand(store, search.filter.order)
     again = Store(root=tmp_path)
     assert rounds(experiment, again).next(())[0] == first, "what is asked for stays as it was"
-    odometer = Odometer(search.filter, again)
-    odometer.begin([first])
+    ledger = Ledger(again, search.filter)
+    ledger.begin([first])
     again.start(first)
     for record in records(first, 2):
         again.log([record])
-        odometer.add([record])
+        ledger.add([record])
     final = search.filter.spent(released_by(again))
     assert final == by_hand(again, search.filter.order)
     assert (final > spent) if secure else (final == spent)

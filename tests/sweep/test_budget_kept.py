@@ -13,7 +13,7 @@ from pipeline.accounting import account
 from pipeline.accounting.budget import scope
 from pipeline.sweep import dry_run
 from pipeline.sweep.dry_run import preview
-from pipeline.sweep.search import Odometer, filter_of, released_by
+from pipeline.sweep.ledger import Ledger, filter_of, released_by
 from pipeline.tracking.store import Store
 from pipeline.trials.config import ConfigError
 from pipeline.trials.records import Release
@@ -153,9 +153,9 @@ def test_a_run_that_is_restored_beside_another_of_its_trial_is_paid_for_and_the_
     store = Store(root=tmp_path)
     search = rounds(experiment, store, asks)
     train(store, search.next(store.runs()))
-    Odometer(search.filter, store).begin([])
+    Ledger(store, search.filter).begin([])
     store._client.restore_run(run.run_id)
-    Odometer(search.filter, store).begin([])
+    Ledger(store, search.filter).begin([])
     history = store._client.get_metric_history(store._parent(), "epsilon/spent")
     assert {point.value for point in history} == {spent(search, store)}
 

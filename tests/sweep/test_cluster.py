@@ -13,9 +13,8 @@ from fault_tools import Damage, damage
 from ray_nodes import Nodes, free_port
 
 from pipeline.learning.data.dataset import DataError
-from pipeline.sweep.recorder import git_commit
-from pipeline.sweep.resources import ResourceError
-from pipeline.sweep.run import run_sweep
+from pipeline.sweep.checks import ResourceError
+from pipeline.sweep.run import git_commit, run_sweep
 from pipeline.sweep.worker import _dataset
 from pipeline.tracking.store import Store
 from pipeline.trials.config import ConfigError

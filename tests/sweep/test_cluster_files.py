@@ -19,7 +19,7 @@ from ray.scripts.scripts import cli as ray_cli
 
 from pipeline.cli import photonic
 from pipeline.experiment.experiment import load_experiment
-from pipeline.sweep.resources import ADVICE
+from pipeline.sweep.checks import ADVICE
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "experiments" / "cluster"

@@ -18,6 +18,7 @@ from ray import cloudpickle
 from pipeline.cli import main
 from pipeline.experiment.experiment import Experiment, load_experiment
 from pipeline.sweep.checkpoints import Checkpoints
+from pipeline.sweep.clock import SECONDS
 from pipeline.sweep.lock import SweepRunning, sweeping
 from pipeline.sweep.run import run_sweep
 from pipeline.tracking.store import Store, TrackingError
@@ -67,7 +68,7 @@ def test_checkpoint_ahead_of_the_log_and_a_trial_that_is_done_already(tmp_path, 
         resumed = {key for found in checkpoints.found() for key in found.trial_keys}
         with monkeypatch.context() as patch:
             patch.setattr(Store, name, function)
-            patch.setattr("pipeline.sweep.run.WRITE_SECONDS", 0)
+            patch.setattr("pipeline.sweep.run.SECONDS", {**SECONDS, "write": 0})
             with pytest.raises(TrackingError, match=says):
                 run(tmp_path)
     assert sum(line.startswith("resumed from epoch 2") for line in said) >= 1

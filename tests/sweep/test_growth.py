@@ -125,7 +125,8 @@ def test_an_epoch_moves_the_progress_on_by_as_many_calls_whatever_the_number_of_
     made = {}
     for n in (10, 1000):
         trials = grid(("dfa",), n)
-        progress = SweepProgress(trials, quiet=True)
+        progress = SweepProgress(quiet=True)
+        progress.add(trials)
         progress.start(trials[0])
         record = EpochRecord(trials[0].trial_key, 1, {"validation/accuracy": 0.5})
         progress.record(record)

@@ -19,8 +19,8 @@ from fault_tools import environment, wait_for
 from ray._private.utils import validate_socket_filepath
 
 from pipeline.sweep import cluster
-from pipeline.sweep.address import check_address
-from pipeline.sweep.resources import ResourceError
+from pipeline.sweep.checks import ResourceError
+from pipeline.sweep.nodes import check_address
 from pipeline.tracking.store import Store
 
 ROOT = Path(__file__).parents[2]

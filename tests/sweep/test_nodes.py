@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import re
 import socket
 import threading
@@ -13,13 +14,14 @@ import grpc
 import pytest
 import ray
 from fault_tools import wait_for
+from prepared import prepared
 from ray._private import worker as ray_worker
 
 from pipeline.sweep import cluster, nodes
-from pipeline.sweep.nodes import Node, Overdue, Watch, ended
-from pipeline.sweep.resources import ResourceError
+from pipeline.sweep.checks import ResourceError
+from pipeline.sweep.clock import Clock
+from pipeline.sweep.nodes import Node, Watch, ended
 from pipeline.trials.config import TrialConfig
-from pipeline.trials.packs import Resources
 
 NODES = ["1" * 56, "2" * 56, "3" * 56]  # ids, as Ray has them
 
@@ -32,10 +34,18 @@ def soon(monkeypatch):
 
 
 @pytest.fixture
-def clock(monkeypatch):
-    clock = SimpleNamespace(now=100.0)
-    monkeypatch.setattr(nodes, "time", SimpleNamespace(monotonic=lambda: clock.now))
-    return clock
+def watch():
+    """A watch without a thread, of a node that came back at `back`, on a clock that stands still but where it is set.
+    """
+    class Still(Watch):
+        now, back = 100.0, -math.inf
+
+        def overdue(self, working):
+            self._returned = self.back
+            return super().overdue(working)
+
+    watch = Still(dict, print, Clock(now=lambda: watch.now))
+    return watch
 
 
 class Worker(Node):
@@ -50,7 +60,7 @@ class Worker(Node):
 def test_a_node_that_does_not_answer_is_named_again_and_again_until_it_answers_or_is_given_up(soon, monkeypatch):
     there, said = {"2": Worker("n2", ""), "3": Worker("n3", "")}, []
     monkeypatch.setattr(Worker, "silent", {"n3"})
-    with Watch(lambda: dict(there), said.append) as watch:
+    with Watch(lambda: dict(there), said.append, Clock()) as watch:
         wait_for(lambda: len(said) > 1)
         assert re.fullmatch(r"node n3 has not answered for \d+ s; unless it comes back, its packs .*", said[0])
         assert re.fullmatch(r"node n3 has not answered for \d+ s", said[1])
@@ -106,27 +116,27 @@ def test_a_task_is_waited_for_as_long_as_its_node_lives(soon, three, monkeypatch
 
 
 def test_a_node_lost_while_it_is_prepared_is_done_without_if_others_can_train(three, monkeypatch, tmp_path):
-    trials, said = [TrialConfig(dataset="digits")], []
+    sweep, said = prepared([TrialConfig(dataset="digits")], tmp_path), []
     watch = SimpleNamespace(lost=lambda node: node == NODES[2], say=said.append)
     remote = SimpleNamespace(options=lambda **_: SimpleNamespace(remote=lambda *_: three.tasks[next(order)]))
     order = iter(NODES)
     monkeypatch.setattr(cluster, "ray", SimpleNamespace(
         remote=lambda **_: lambda function: remote, get=three.results.__getitem__, nodes=lambda: three.there))
-    cluster.prepare_nodes(trials, Resources(), None, None, False, watch)
+    cluster.prepare_nodes(sweep, False, watch)
     assert said == ["node n3 (host) was lost while it was prepared; going on without it"]
     order = iter(NODES[2:])
     three.there[:] = three.there[2:]
     monkeypatch.setattr(nodes, "alive", lambda: [])
     with pytest.raises(ResourceError, match="no node offers CPU: 1"):
         monkeypatch.setattr(cluster, "node_resources", lambda: [])
-        cluster.prepare_nodes(trials, Resources(), None, None, False, watch)
+        cluster.prepare_nodes(sweep, False, watch)
 
 
 def test_a_sweep_through_a_head_that_stays_away_ends_with_an_error(monkeypatch, tmp_path):
     gone = threading.Event()
     monkeypatch.setattr(cluster, "check_address", lambda address: None)
     monkeypatch.setattr(cluster, "LOG_SECONDS", 0)
-    monkeypatch.setattr(cluster, "Watch", lambda *_: Watch(lambda: {}, print))
+    monkeypatch.setattr(cluster, "Watch", lambda *_: Watch(lambda: {}, print, Clock()))
     monkeypatch.setattr(Watch, "lost", lambda self, node: True)
     task = SimpleNamespace(options=lambda **_: SimpleNamespace(remote=lambda *_: "task"))
     monkeypatch.setattr(cluster, "ray", SimpleNamespace(
@@ -153,36 +163,34 @@ def test_head_whose_server_for_this_client_dies_is_asked_three_times(monkeypatch
     assert said == [f"{message}; asking again"] * 2
 
 
-def test_a_worker_whose_answer_was_lost_with_the_link_is_found_once_it_had_time_to_answer(clock):
-    back = SimpleNamespace(at=0.0)
-    overdue = Overdue(lambda: back.at)
-    overdue.note_result("lost")
-    overdue.note_result("slow", 10.0)
+def test_a_worker_whose_answer_was_lost_with_the_link_is_found_once_it_had_time_to_answer(watch):
+    watch.note_result("lost")
+    watch.note_result("slow", 10.0)
 
     def at(now, workers=("lost", "slow")):
-        while clock.now < now:
-            clock.now += 1.0
-            found = overdue.among(workers)
+        while watch.now < now:
+            watch.now += 1.0
+            found = watch.overdue(workers)
         return found
 
     assert at(1000.0) == [], "no node was ever missed: an epoch may take its time"
-    back.at = 1000.0
+    watch.back = 1000.0
     assert at(1029.0) == [], "an epoch takes 10 s"
-    overdue.note_result("slow", 12.0)
+    watch.note_result("slow", 12.0)
     assert at(1035.0) == [], "of 12 s"
     assert at(1037.0, ["lost", "slow", "started since"]) == ["lost"]
 
 
-def test_a_worker_is_not_overdue_while_the_driver_does_not_listen(clock):
-    overdue = Overdue(lambda: 1000.0)
-    overdue.note_result("waits for the driver")
-    clock.now = 1001.0
-    assert overdue.among(["waits for the driver"]) == []
-    clock.now = 1100.0  # it waited for the tracking store
-    assert overdue.among(["waits for the driver"]) == [], "what it sent may be here, unread"
+def test_a_worker_is_not_overdue_while_the_driver_does_not_listen(watch):
+    watch.back = 1000.0
+    watch.note_result("waits for the driver")
+    watch.now = 1001.0
+    assert watch.overdue(["waits for the driver"]) == []
+    watch.now = 1100.0  # it waited for the tracking store
+    assert watch.overdue(["waits for the driver"]) == [], "what it sent may be here, unread"
     for _ in range(21):
-        clock.now += 1.0
-        found = overdue.among(["waits for the driver"])
+        watch.now += 1.0
+        found = watch.overdue(["waits for the driver"])
     assert found == ["waits for the driver"]
 
 

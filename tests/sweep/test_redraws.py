@@ -8,6 +8,7 @@ import sqlite3
 
 import fault_trainer
 import pytest
+from prepared import prepared
 from ray import cloudpickle
 from redraw_tools import attack
 from search_tools import FILE, parse, records, rounds
@@ -18,11 +19,9 @@ from pipeline.accounting.evaluations import selected_epsilon
 from pipeline.experiment.experiment import load_experiment
 from pipeline.experiment.stopping import Selection
 from pipeline.sweep.checkpoints import Checkpoints, PublishedState
-from pipeline.sweep.draws import Draws, known
-from pipeline.sweep.progress import SweepProgress
-from pipeline.sweep.recorder import Recorder, SweepResult
+from pipeline.sweep.ledger import Ledger, known
+from pipeline.sweep.recorder import Recorder
 from pipeline.sweep.run import run_sweep
-from pipeline.sweep.search import Odometer
 from pipeline.sweep.worker import public_line
 from pipeline.tracking.reader import Reader
 from pipeline.tracking.store import Store
@@ -43,14 +42,10 @@ class Sweep:
         self.store = Store(root=root)
         self.search = rounds(self.experiment, self.store)
         self.trials = self.search.next(self.store.runs())
-        self.result = SweepResult(len(self.trials))
-        filter = self.search.filter
-        self.odometer = Odometer(filter, self.store) if filter else None
-        if filter:
-            self.odometer.begin(self.trials)
-        self.draws = Draws(self.store, filter, redraw, lambda: self.recorder.left(self.trials))
-        self.recorder = Recorder(self.store, SweepProgress(self.trials, quiet=True), self.result, root / "failures.log",
-                                 {}, odometer=self.odometer, draws=self.draws)
+        sweep = prepared(self.trials, root, store=self.store)
+        self.result = sweep.result
+        self.recorder = Recorder(sweep, Ledger(self.store, self.search.filter, redraw), {})
+        self.recorder.begin_round(self.trials)
 
     def ask(self, trial, draw):
         return self.recorder.begin_draw(Pack((trial,)), draw)

@@ -12,7 +12,7 @@ from search_tools import parse, rounds, score, train
 
 from pipeline.sweep import run as sweep
 from pipeline.sweep.run import run_sweep
-from pipeline.sweep.tuning import make_searcher
+from pipeline.sweep.search import make_searcher
 from pipeline.tracking.store import Store
 from pipeline.trials.config import ConfigError
 

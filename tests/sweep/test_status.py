@@ -13,8 +13,9 @@ from pipeline.experiment.experiment import load_experiment
 from pipeline.experiment.plugins import LOADED
 from pipeline.sweep import lock, run
 from pipeline.sweep.checkpoints import Checkpoint, Checkpoints
+from pipeline.sweep.clock import Clock
 from pipeline.sweep.lock import sweeping
-from pipeline.sweep.recorder import SweepResult
+from pipeline.sweep.progress import SweepResult
 from pipeline.tracking.store import Store
 from pipeline.trials.packs import Pack
 from pipeline.trials.part import PARTS
@@ -148,8 +149,7 @@ def test_what_is_in_use_of_each_node_is_shown_as_its_driver_noted_it(mixed, tmp_
     file, _, _driver = mixed
     store = Store(root=tmp_path / "mlruns")
     store.open_sweep("mixed")
-    lease = lock.Lease(store, "mixed")
-    lease._last_beat -= lock.BEAT_SECONDS
+    lease = lock.Lease(store, "mixed", Clock({"heartbeat": 0.0}))
     lease.beat(lambda: [{"node": "a", "CPU": [1.0, 8.0], "GPU": [0.75, 4.0]},
                         {"node": "b", "CPU": [0, 2], "OPU": [1, 1]}])
     with sweeping(tmp_path / "mlruns", "mixed", store.driver):

@@ -35,10 +35,10 @@ from ray.cluster_utils import Cluster
 
 from pipeline.experiment.experiment import load_experiment
 from pipeline.experiment.plan import Grid
-from pipeline.sweep import lock
 from pipeline.sweep.checkpoints import Checkpoints
+from pipeline.sweep.checks import ResourceError
+from pipeline.sweep.clock import SECONDS, Clock
 from pipeline.sweep.lock import Lease, SweepRunning
-from pipeline.sweep.resources import ResourceError
 from pipeline.sweep.run import run_sweep
 from pipeline.tracking.store import Store, TrackingError
 from pipeline.trials.packs import Pack
@@ -227,12 +227,13 @@ def test_disk_of_store_and_checkpoints_full(tmp_path, new_database, two_cores, e
 
 def test_drivers_on_other_hosts_and_on_this_one(tmp_path, two_cores, server, file, experiment, said, monkeypatch):
     """A host that shares only the server left the sweep open. Now it is ours, and others are refused, that one too."""
-    monkeypatch.setattr(lock, "BEAT_SECONDS", 0.1)
+    soon = {**SECONDS, "heartbeat": 0.1}
+    monkeypatch.setattr("pipeline.sweep.run.SECONDS", soon)
     ended, trials, answers = tmp_path / "ended", changed(experiment, "hosts"), {}
     copy = tmp_path / "hosts.yaml"
     copy.write_text(file.read_text().replace("faults", "hosts"))
     gone = Store(server.uri, tmp_path / "gone")
-    asleep = Lease(gone, "hosts")
+    asleep = Lease(gone, "hosts", Clock(soon))
     gone.open_sweep("hosts", params={"trials": 2})
     asleep.confirm()
     for trial in trials.trials:

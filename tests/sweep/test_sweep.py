@@ -11,7 +11,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,6 +21,7 @@ import sweep_stub
 from fault_tools import once
 from in_process import without_ray
 from mlflow.tracking import MlflowClient
+from prepared import prepared
 from ray import cloudpickle
 from rich.console import Console
 from sweep_stub import experiment, grid
@@ -33,14 +33,16 @@ from pipeline.accounting.certified import with_noise
 from pipeline.cli import main
 from pipeline.experiment import grid as grid_module
 from pipeline.experiment import preset
-from pipeline.sweep import cluster, recorder, tuning, worker
+from pipeline.sweep import cluster, tuning, worker
 from pipeline.sweep import progress as progress_module
 from pipeline.sweep import run as sweep
-from pipeline.sweep.checkpoints import Checkpoints
+from pipeline.sweep.checks import ResourceError, check_resources, slots
+from pipeline.sweep.clock import SECONDS, Clock
+from pipeline.sweep.ledger import Ledger
 from pipeline.sweep.lock import SweepRunning
-from pipeline.sweep.nodes import Overdue, Watch, others
+from pipeline.sweep.nodes import Watch, others
 from pipeline.sweep.progress import SweepProgress
-from pipeline.sweep.resources import ResourceError, Watchdog, check_resources, slots
+from pipeline.sweep.recorder import Recorder
 from pipeline.sweep.run import run_sweep
 from pipeline.sweep.tuning import PackOrder
 from pipeline.sweep.worker import epochs
@@ -160,14 +162,15 @@ def test_a_sweep_that_another_driver_took_over_is_not_written_to(error):
             raise error
 
 
-def test_a_driver_that_stood_still_looks_whose_the_sweep_is_before_it_writes():
+def test_a_driver_that_stood_still_looks_whose_the_sweep_is_before_it_writes(tmp_path):
     """At its first event, whichever that is: what waited must not reach the store."""
     def lost(nodes):
         raise SweepRunning("another took it over")
 
     recorder = SimpleNamespace(**{name: lambda *a, **k: pytest.fail("written") for name in (
         "start", "record", "restart", "fail", "write_due")})
-    driver = tuning.Driver([None], recorder, None, SimpleNamespace(beat=lost), Overdue(lambda: 0.0))
+    sweep = prepared(grid(("dfa",), 1), tmp_path, lease=SimpleNamespace(beat=lost))
+    driver = tuning.Driver(sweep, [None], recorder, Watch(dict, print, sweep.clock))
     trial = SimpleNamespace(config={"pack": 0}, trial_id="0")
     for event in (lambda: driver.on_step_end(0, []), lambda: driver.on_trial_start(0, [], trial),
                   lambda: driver.on_trial_result(0, [], trial, {"records": [], "done": False, "time_this_iter_s": 1.0}),
@@ -180,11 +183,11 @@ def test_a_driver_that_stood_still_looks_whose_the_sweep_is_before_it_writes():
 
 def test_on_a_cluster_this_node_is_asked_too(tmp_path, two_cores, monkeypatch):
     """Its workers have the environment that Ray was started with, and not that of the driver."""
-    monkeypatch.setattr(worker, "prepare", lambda *_: pytest.fail("asked in the driver"))
-    checkpoints = Checkpoints(tmp_path / "checkpoints", 30)
-    with Watch(others, print) as watch:
-        cluster.prepare_nodes(grid(("dfa",), 1), Resources(), None, checkpoints, False, watch)
-    assert checkpoints.folder.is_dir()
+    monkeypatch.setattr(worker, "prepare_node", lambda *_: pytest.fail("asked in the driver"))
+    found = prepared(grid(("dfa",), 1), tmp_path)
+    with Watch(others, print, found.clock) as watch:
+        cluster.prepare_nodes(found, False, watch)
+    assert found.checkpoint_folder.is_dir()
 
 
 @pytest.mark.parametrize(("resources", "says"), [
@@ -386,7 +389,7 @@ def test_resources_must_be_together_on_one_node():
         check_resources(grid(), Resources(cpu=2), nodes)
     with pytest.raises(ResourceError, match=r"CPU: 9 for .* lower resources.cpu"):
         check_resources(grid(("dfa",), 1), Resources(cpu=9), nodes)
-    assert slots({"CPU": 2, "GPU": 0.25}, {"CPU": 9, "GPU": 1}) == 4
+    assert slots(Resources(cpu=2, gpu=0.25), {"CPU": 9, "GPU": 1}) == 4
 
 
 def test_freed_worker_leaves_alone_the_packs_for_which_workers_are_starting():
@@ -402,35 +405,53 @@ def test_freed_worker_leaves_alone_the_packs_for_which_workers_are_starting():
     assert order.choose_trial_to_run(controller).name == "d"
 
 
-def test_watchdog_checks_only_after_idling():
-    checks = []
-    dog = Watchdog(lambda: checks.append(1), idle_seconds=0.05, say=checks.append)
-    dog.look(["PENDING"])
-    time.sleep(0.06)
-    dog.look(["RUNNING", "PENDING"])
-    dog.look(["PENDING"])
-    assert checks == []
-    time.sleep(0.06)
-    dog.look(["PENDING", "TERMINATED"])
-    assert checks == [1]
+@pytest.fixture
+def idle(tmp_path, monkeypatch, said):
+    """A driver on a clock that stands still, whose trial finds a node only if `there`; `at` is a step of Tune's loop
+    with packs of these states."""
+    found = SimpleNamespace(now=0.0, there=[], said=said)
+    trials = grid(("dfa",), 1)
+    sweep = prepared(trials, tmp_path, clock=Clock(now=lambda: found.now),
+                     lease=SimpleNamespace(beat=lambda nodes: None))
+    recorder = Recorder(sweep, Ledger(None, None), {})
+    recorder.begin_round(trials)
+    driver = tuning.Driver(sweep, [Pack(trials)], recorder, Watch(dict, print, sweep.clock))
+    monkeypatch.setattr(tuning, "node_resources", lambda: found.there)
+
+    def at(now, *states):
+        found.now = now
+        driver.live = lambda: [SimpleNamespace(trial_id=str(number), status=state)
+                               for number, state in enumerate(states)]
+        driver.on_step_end(0, [])
+
+    found.at = at
+    return found
 
 
-def test_watchdog_says_what_is_lacking_while_it_waits(monkeypatch):
-    def check():
-        raise ResourceError("no node offers CPU: 1")
+def test_resources_are_checked_again_only_after_packs_have_waited_without_a_running_one(idle):
+    idle.at(0, "PENDING")
+    idle.at(61, "RUNNING", "PENDING")
+    idle.at(120, "TERMINATED")
+    idle.at(120, "PENDING")
+    idle.at(139, "PENDING")
+    assert not idle.said, "and not yet warned"
+    with pytest.raises(ResourceError, match="no node offers CPU: 1 for dfa"):
+        idle.at(181, "PENDING", "TERMINATED")
+    idle.there = [{"CPU": 1}]
+    idle.at(182, "PENDING")
+    idle.there = []
+    idle.at(200, "PENDING")
+    assert not idle.said, "the time to wait begins again"
 
-    said = []
-    dog = Watchdog(check, idle_seconds=60, say=said.append)
-    dog.look(["PENDING"])
-    assert said == []
-    monkeypatch.setattr("pipeline.sweep.resources.SAY_SECONDS", 0.0)
-    time.sleep(0.001)
-    dog.look(["RUNNING", "PENDING"])
-    dog.look(["TERMINATED"])
-    assert said == []
-    time.sleep(0.001)
-    dog.look(["PENDING"])
-    assert len(said) == 1 and said[0].startswith("no node offers CPU: 1; waiting for ")
+
+def test_what_is_lacking_is_said_while_packs_wait(idle):
+    idle.at(19, "PENDING")
+    assert not idle.said
+    idle.at(25, "PENDING")
+    idle.at(30, "PENDING")
+    idle.at(46, "PENDING")
+    assert len(idle.said) == 2 and idle.said[0].startswith("resources: no node offers CPU: 1 for dfa; ")
+    assert [line.rpartition("; ")[2] for line in idle.said] == ["waiting for 35 s more", "waiting for 14 s more"]
 
 
 def test_epochs_reports_a_trainer_that_stops_early():
@@ -441,15 +462,14 @@ def test_epochs_reports_a_trainer_that_stops_early():
     assert key in results[1]["error"] and "without an outcome" in results[1]["error"]
 
 
-def test_epochs_wait_for_each_other_but_not_for_long_and_not_at_the_end(tmp_path, monkeypatch):
+def test_epochs_wait_for_each_other_but_not_for_long_and_not_at_the_end(tmp_path):
     """What the store gets, and when: the clock stands still but where it is set."""
     pack, clock, written = Pack(grid(("dfa",), 1, epochs=9)), [0.0], []
     (key,) = (trial.trial_key for trial in pack.trials)
     store = SimpleNamespace(start=lambda *a, **k: None, check=lambda record: None, fail=lambda *a: None,
                             log=lambda records: written.append([record.epoch for record in records]))
-    monkeypatch.setattr(recorder.time, "monotonic", lambda: clock[0])
-    result = recorder.SweepResult(1)
-    taking = recorder.Recorder(store, SweepProgress(pack.trials, quiet=True), result, tmp_path / "log", {})
+    sweep = prepared(pack.trials, tmp_path, store=store, clock=Clock(now=lambda: clock[0]))
+    taking = Recorder(sweep, Ledger(store, None), {})
 
     def hand_in(*epochs, outcome=None):
         taking.record(pack, [EpochRecord(key, epoch, {}, {}, outcome) for epoch in epochs], 1.0)
@@ -457,14 +477,14 @@ def test_epochs_wait_for_each_other_but_not_for_long_and_not_at_the_end(tmp_path
     taking.start(pack)
     hand_in(1)
     assert written == []
-    clock[0] += recorder.WRITE_SECONDS
+    clock[0] += SECONDS["write"]
     taking.write_due()
     assert written == [[1]]
     hand_in(2)
     hand_in(3)
     taking.write_due()
     assert written == [[1]]
-    clock[0] += recorder.WRITE_SECONDS
+    clock[0] += SECONDS["write"]
     taking.write_due()
     assert written == [[1], [2, 3]]
     hand_in(4)
@@ -472,17 +492,17 @@ def test_epochs_wait_for_each_other_but_not_for_long_and_not_at_the_end(tmp_path
     assert written == [[1], [2, 3], [4]]
     hand_in(5)
     hand_in(6, outcome=Outcome("finished", {}, ()))
-    assert written == [[1], [2, 3], [4], [5, 6]] and result.finished == 1
+    assert written == [[1], [2, 3], [4], [5, 6]] and sweep.result.finished == 1
 
 
-def test_where_scores_decide_epochs_are_written_as_they_come(tmp_path, monkeypatch):
+def test_where_scores_decide_epochs_are_written_as_they_come(tmp_path):
     """What followed from a score is never there without it."""
     packs, written = [Pack((trial,)) for trial in grid(("dfa",), 2)], []
     store = SimpleNamespace(start=lambda *a, **k: None, check=lambda record: None,
                             log=lambda records: written.extend((r.trial_key, r.epoch) for r in records))
-    monkeypatch.setattr(recorder.time, "monotonic", lambda: 0.0)
-    progress = SimpleNamespace(record=lambda record: None, start=lambda config: None)
-    taking = recorder.Recorder(store, progress, recorder.SweepResult(2), tmp_path / "log", {}, wait=0.0)
+    clock = Clock({**SECONDS, "write": 0.0}, now=lambda: 0.0)  # as a sweep with `stop` makes it
+    sweep = prepared([pack.shared for pack in packs], tmp_path, store=store, clock=clock)
+    taking = Recorder(sweep, Ledger(store, None), {})
     came = [(pack, pack.shared.trial_key, epoch) for pack, epoch in (
         (packs[0], 1), (packs[1], 1), (packs[1], 2), (packs[0], 2))]
     for pack in packs:
@@ -503,19 +523,20 @@ def test_a_pack_that_fails_keeps_the_epochs_that_waited(tmp_path):
     store = SimpleNamespace(start=lambda *a, **k: None, check=check,
                             fail=lambda key, reason, tags: events.append(reason[:25]),
                             log=lambda records: events.append([record.epoch for record in records]))
-    result = recorder.SweepResult(1)
-    taking = recorder.Recorder(store, SweepProgress(pack.trials, quiet=True), result, tmp_path / "log", {})
+    sweep = prepared(pack.trials, tmp_path, store=store)
+    taking = Recorder(sweep, Ledger(store, None), {})
     taking.start(pack)
     for number, metrics in ((1, {}), (2, {}), (3, {"loss": 1.0})):
         taking.record(pack, [EpochRecord(key, number, metrics)], 1.0)
-    assert events == [[1, 2], "ValueError: loss: must be"] and key in result.failed
+    assert events == [[1, 2], "ValueError: loss: must be"] and key in sweep.result.failed
 
 
 def test_progress_is_a_line_per_ended_trial_where_there_is_no_terminal(monkeypatch):
     monkeypatch.setattr(progress_module, "time", clock := SimpleNamespace(now=0.0, monotonic=lambda: clock.now))
     text = io.StringIO()
     good, bad = grid(("pdfa",), 2, mechanism="photonic", sigma=0.1)
-    progress = SweepProgress((good, bad), already_done=3, console=Console(file=text, highlight=False, width=40))
+    progress = SweepProgress(console=Console(file=text, highlight=False, width=40))
+    progress.add((good, bad), already_done=3)
     with progress:
         progress.phase("training 2 trials in 1 pack, 1 at a time")
         progress.start(good)
@@ -540,7 +561,8 @@ def test_progress_on_a_terminal_is_one_line_with_the_best_trial():
     private = dict(mechanism="per_example", sampler="poisson", batch_size=64, epochs=100)
     trials = grid(("dfa", "bp"), 50, target_epsilon=3.0, **private) + grid(("dfa",), 1, target_epsilon=8.0, **private)
     good, worse, other = trials[0], trials[50], trials[-1]
-    with SweepProgress(trials, console=Console(file=text, force_terminal=True, width=80)) as progress:
+    with SweepProgress(console=Console(file=text, force_terminal=True, width=80)) as progress:
+        progress.add(trials)
         progress.phase("looking for data sets")
         progress.start(good)
         for trial, accuracy in ((good, 0.75), (other, 0.875), (worse, 0.5)):
@@ -592,15 +614,11 @@ def test_a_sweep_that_goes_on_lists_its_runs_once_before_the_first_step(tmp_path
 
 
 @pytest.mark.parametrize("local", [True, False])
-def test_data_sets_are_announced_once_on_this_machine_and_on_a_cluster(local):
-    found = object.__new__(sweep.Sweep)
-    found.experiment, found.possible = experiment(grid(("dfa",), 1)), grid(("dfa",), 1)
+def test_data_sets_are_announced_once_on_this_machine_and_on_a_cluster(local, tmp_path, monkeypatch):
     phases = []
-    found.progress = SimpleNamespace(phase=phases.append)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sweep, "cluster_resources", lambda: {"CPU": 2})
-        patch.setattr(sweep, "node_resources", lambda: [{"CPU": 2}])
-        if local:
-            found.prepare_here({}, None, trainer=print)
-        found.prepare_nodes(None, {}, None, print, local, None)
+    found = prepared(grid(("dfa",), 1), tmp_path, progress=SimpleNamespace(phase=phases.append))
+    monkeypatch.setattr(sweep, "node_resources", lambda: [{"CPU": 2}])
+    if local:
+        sweep.prepare_here(found, trainer=print)
+    sweep.prepare_cluster(found, None, print, local, None)
     assert phases == ["looking for data sets: digits"]

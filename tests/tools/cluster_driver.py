@@ -11,11 +11,13 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from prepared import prepared
+
 from pipeline.experiment.experiment import Experiment, load_experiment
 from pipeline.sweep import cluster
 from pipeline.sweep.checkpoints import Checkpoints
+from pipeline.sweep.checks import ResourceError
 from pipeline.sweep.cluster import prepare_nodes, running_ray
-from pipeline.sweep.resources import ResourceError
 from pipeline.sweep.run import run_sweep
 from pipeline.sweep.worker import train_pack
 from pipeline.trials.config import TrialConfig
@@ -56,12 +58,14 @@ def prepare(address: str, home: Path, data: str = "") -> None:
     """What `prepare_nodes` says of the node with an OPU: without a library, without data, with both (if there are)."""
     trials = [dataclasses.replace(TRIALS[0], dataset="mnist")]
     library, folder = home / "modules" / "safetensors.py", home / "data"
-    with running_ray(trials, Resources(), address, None) as watch:
+    sweep = prepared(trials, home)
+    sweep.folder.path.mkdir(exist_ok=True)
+    with running_ray(sweep, address, None, lambda: None) as watch:
         for change in (lambda: library.write_text('raise ModuleNotFoundError("No module named \'safetensors\'")'),
                        library.unlink, lambda: data and folder.symlink_to(data)):
             change()
             try:
-                prepare_nodes(trials, Resources(), None, Checkpoints(home / "checkpoints", 30), False, watch)
+                prepare_nodes(sweep, False, watch)
                 print("ready")
             except ResourceError as error:
                 print(error)

@@ -10,14 +10,17 @@ import pytest
 import torch
 
 from pipeline.sweep import run, tuning
+from pipeline.sweep.clock import Clock
+from pipeline.sweep.nodes import Watch
 
 
-def fit(packs, at_once, resources, trainer, plugins, driver, folder, rungs=None):
+def fit(driver, at_once, trainer, rungs=None):
     """In the place of `pipeline.sweep.tuning.fit`, with its own worker, callback and scheduler."""
     order = tuning.PackOrder(at_once, driver, rungs)
-    for number in range(len(packs)):
+    for number in range(len(driver.packs)):
         trainable = object.__new__(tuning.PackTrainable)
-        trainable.setup({"pack": number}, packs=packs, trainer=trainer, plugins=plugins, code=tuning.PROGRAM)
+        trainable.setup({"pack": number}, packs=driver.packs, trainer=trainer, plugins=driver.sweep.plugins,
+                        code=tuning.PROGRAM)
         trial, done = SimpleNamespace(config={"pack": number}, trial_id=f"{number:05}", status="RUNNING"), False
         driver.on_trial_start(0, [], trial)
         while not done:
@@ -34,11 +37,12 @@ def without_ray():
     node, threads = {"CPU": 2, "OPU": 1}, torch.get_num_threads()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(run, "running_ray",
-                      lambda *a: a[-1]() or contextlib.nullcontext(SimpleNamespace(returned=0.0)))
+                      lambda *a: a[-1]() or contextlib.nullcontext(Watch(dict, print, Clock())))
         patch.setattr(run, "node_resources", lambda: [node])
         patch.setattr(run, "cluster_resources", lambda: node)
         patch.setattr(run, "prepare_nodes", lambda *a: None)
         patch.setattr(tuning, "in_use", tuple)
+        patch.setattr(tuning, "node_resources", lambda: [node])
         patch.setattr(run, "fit", fit)
         yield
     torch.set_num_threads(threads)

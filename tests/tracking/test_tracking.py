@@ -34,6 +34,7 @@ from pipeline.accounting.certified import calibrated, with_noise
 from pipeline.cli import main
 from pipeline.experiment.plan import Grid
 from pipeline.sweep import lock
+from pipeline.sweep.clock import Clock
 from pipeline.sweep.lock import Lease, SweepRunning
 from pipeline.sweep.search import Rounds
 from pipeline.tracking import backend
@@ -485,7 +486,7 @@ def test_a_call_is_repeated_whose_server_died_within_its_answer(cut, monkeypatch
 def test_of_drivers_that_begin_at_the_same_time_on_two_hosts_one_goes_on(root, tmp_path, request, monkeypatch):
     monkeypatch.setattr(lock, "SETTLING_SECONDS", 0)
     stores = [Store(f"sqlite:///{root / 'mlflow.db'}", tmp_path / host) for host in ("first", "second")]
-    leases = [Lease(store, request.node.name) for store in stores]
+    leases = [Lease(store, request.node.name, Clock()) for store in stores]
     for store, lease in zip(stores, leases, strict=True):
         lease.wait_until_free() if store is stores[0] else None
         store.open_sweep(request.node.name)
@@ -497,7 +498,7 @@ def test_of_drivers_that_begin_at_the_same_time_on_two_hosts_one_goes_on(root, t
 def test_a_driver_whose_sweep_another_has_trained_since_it_looked_ends(root, tmp_path, request, monkeypatch):
     monkeypatch.setattr(lock, "MISSED_BEATS", 0)
     mine, theirs = (Store(f"sqlite:///{root / 'mlflow.db'}", tmp_path / host) for host in ("mine", "theirs"))
-    lease = Lease(mine, request.node.name)
+    lease = Lease(mine, request.node.name, Clock())
     lease.require_as_found({})  # nobody has begun
     theirs.open_sweep(request.node.name)
     lease.require_as_found({})  # and what is abandoned is free

@@ -17,7 +17,7 @@ from search_tools import train
 
 from pipeline.cli import main
 from pipeline.experiment.experiment import parse_experiment
-from pipeline.sweep.view import shared_view
+from pipeline.sweep.outcome import shared_view
 from pipeline.tracking.store import Store
 from pipeline.tracking.ui import VIEW
 from pipeline.trials.naming import short_name

@@ -1,0 +1,96 @@
+"""Prepare a sweep: find its missing trials in the store, and check them before anything expensive starts."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pipeline.accounting.budget import scope
+from pipeline.experiment.experiment import Experiment
+from pipeline.sweep.checks import check_trainers, check_trials, published_digests
+from pipeline.sweep.clock import Clock
+from pipeline.sweep.lock import Lease
+from pipeline.sweep.private import PrivateFolder
+from pipeline.sweep.progress import SweepProgress, SweepResult
+from pipeline.sweep.search import Rounds
+from pipeline.sweep.worker import Plugins
+from pipeline.tracking.artifacts import done_of
+from pipeline.tracking.store import Store
+from pipeline.trials.config import TrialConfig
+from pipeline.trials.naming import run_name
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """What the phases of a sweep share, prepared once: its trials, and the objects of its driver."""
+
+    experiment: Experiment
+    store: Store
+    lease: Lease
+    clock: Clock
+    progress: SweepProgress
+    folder: PrivateFolder
+    rounds: Rounds
+    missing: Sequence[TrialConfig]  # trials of the first round that are not done
+    possible: Sequence[TrialConfig]  # all that may be trained; a search's corners stand for those not asked for yet
+    done: Mapping[str, str]  # trial_key -> status of trials that needed no more training at first
+    result: SweepResult
+    data_folder: Path | None  # on every node; None for each node's own
+    digests: Mapping[str, str]  # of feature files, by their public names
+
+    @property
+    def plugins(self) -> Plugins:
+        return plugins_of(self.experiment)
+
+    @property
+    def checkpoint_folder(self) -> Path:
+        return self.folder.checkpoints(self.experiment.name)
+
+    @property
+    def failure_log(self) -> Path:
+        """The file for errors of trials."""
+        return self.folder.root / "failures" / f"{self.experiment.name}.log"
+
+    @property
+    def private_log(self) -> Path:
+        """The file for errors that may tell of records."""
+        return self.folder.path / "failures" / f"{self.experiment.name}.log"
+
+
+def plugins_of(experiment: Experiment) -> Plugins:
+    """Return the names of an experiment's plugins, and the folder of its file."""
+    return experiment.plugins, experiment.source.absolute().parent
+
+
+def prepare(experiment: Experiment, store: Store, clock: Clock, folder: PrivateFolder, *, data_folder: Path | None,
+            quiet: bool) -> Sweep:
+    """Prepare the driver of a sweep once no other host runs it; the private folder is made if trials are missing."""
+    lease = Lease(store, experiment.name, clock)
+    lease.wait_until_free()
+    plan = experiment.plan
+    progress = SweepProgress(quiet, functools.partial(run_name, also=experiment.varied))
+    if store.find(experiment.name):
+        progress.phase("reading the trials that the tracking store has")
+    runs = store.runs() if store.has_begun else []
+    # The store becomes patient only after its first answer, so that a wrong address fails at once.
+    store.be_patient(experiment.resources.store_patience_seconds, progress.say)
+    rounds = Rounds(plan, store)
+    missing = rounds.next(runs)
+    result = SweepResult(plan.planned, skipped=rounds.n_done, passed_over=rounds.passed_over)
+    progress.add(missing, rounds.later, result.skipped)
+    for line in store.relocate():
+        progress.say(line)
+    changed_trainers = check_trainers(runs, (*experiment.possible, *rounds.trials))
+    possible = plan.possible if plan.asks else missing
+    digests: Mapping[str, str] = {}
+    if missing:
+        uses_files = any(trial.parts.features.of_file for trial in possible)
+        check_trials(experiment, missing, possible, published_digests(runs) if uses_files else ())
+        folder.make(experiment.name, any(trial.hides_errors for trial in possible), store.artifact_folders())
+        digests = folder.feature_digests(possible)
+        for line in (*scope(experiment.name, plan, store.certified), *changed_trainers):
+            progress.say(line)
+    return Sweep(experiment, store, lease, clock, progress, folder, rounds, missing=missing, possible=possible,
+                 done=done_of(runs), result=result, data_folder=data_folder, digests=digests)
