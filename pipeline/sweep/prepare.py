@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline.accounting.budget import scope
+from pipeline.accounting.certified import without_amplification
 from pipeline.experiment.experiment import Experiment
 from pipeline.sweep.checks import check_trainers, check_trials, published_digests
 from pipeline.sweep.clock import Clock
@@ -90,7 +91,8 @@ def prepare(experiment: Experiment, store: Store, clock: Clock, folder: PrivateF
         check_trials(experiment, missing, possible, published_digests(runs) if uses_files else ())
         folder.make(experiment.name, any(trial.hides_errors for trial in possible), store.artifact_folders())
         digests = folder.feature_digests(possible)
-        for line in (*scope(experiment.name, plan, store.certified), *changed_trainers):
+        lines = (*scope(experiment.name, plan, store.certified), *without_amplification(possible), *changed_trainers)
+        for line in lines:
             progress.say(line)
     return Sweep(experiment, store, lease, clock, progress, folder, rounds, missing=missing, possible=possible,
                  done=done_of(runs), result=result, data_folder=data_folder, digests=digests)
