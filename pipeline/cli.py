@@ -99,10 +99,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
 @click.option("--epsilon", "epsilons", metavar="E,E,...", help="epsilons to train at (default: 1,3,8)")
 @click.option("--minutes", metavar="N", help="that training may take here; decides how many algorithms are compared "
               "(default: 10)")
-def init(file: Path, **given: str | None) -> int:
+@click.option("--csv", type=Path, metavar="TABLE", help="your own table (CSV or Parquet): also writes a declaration of "
+              "its columns, which you confirm")
+@click.option("--label", metavar="COLUMN", help="with --csv: the column of the class")
+def init(file: Path, csv: Path | None, label: str | None, **given: str | None) -> int:
     """Write a first experiment file that trains; what no option says is asked, where a person can answer, and else as
     by default."""
     from pipeline.sweep import first_file
+
+    if (csv is None) != (label is None) or (csv and any(given.values())):
+        raise ConfigError("--csv: must go with --label, and with no other option, got other ones")
+    if csv and label:
+        return _print_lines(first_file.write_for_table(file, csv, label))
 
     def no_answer(question: str) -> str:
         return ""  # takes the default

@@ -12,6 +12,7 @@ from typing import Any
 from pipeline.experiment.experiment import Experiment, check_name, parse_experiment
 from pipeline.experiment.preset import VERSIONS
 from pipeline.experiment.yaml_text import parse_yaml
+from pipeline.learning.data.table import name_of, proposal
 from pipeline.sweep.dry_run import preview
 from pipeline.trials.datasets import DATASET_LABELS, DATASETS
 from pipeline.trials.features import Features
@@ -36,6 +37,18 @@ COMMENTS = {
     "target_epsilon": "certified epsilon of each trial at delta 1e-5; it sets the noise",
     "target_label_epsilon": "label epsilon of each trial at delta 1e-5; it sets the noise",
 }
+
+FOR_TABLE = """\
+# Written by `{command}`: first confirm what {table} declares.
+name: {name}
+plugins: [{table}]
+preset: {preset}
+base: {{dataset: {dataset}, mechanism: per_example, arithmetic: integer, hidden: [32]}}
+grid:
+  algorithm: [bp, dfa]
+  target_epsilon: [1, 3, 8]
+  seed: {{range: [0, 3]}}
+"""
 
 
 def computed() -> list[str]:
@@ -110,8 +123,8 @@ def as_option(value: Any) -> str:
     return value if isinstance(value, str) else f"{value:g}"
 
 
-def write(path: Path, answers: Answers) -> Iterator[str]:
-    """Write the file, and yield lines for people: its trials, the estimated time, and the next commands."""
+def check_new(path: Path) -> None:
+    """Refuse an experiment file that is there, or cannot be written."""
     if path.suffix not in (".yaml", ".yml"):
         raise ConfigError(f"{path}: must end in .yaml")
     check_name(f"{path}: its name without {path.suffix}", path.stem)
@@ -119,6 +132,26 @@ def write(path: Path, answers: Answers) -> Iterator[str]:
         raise ConfigError(f"{path}: must be in a folder that is there")
     if path.exists():
         raise ConfigError(f"{path}: is there already; name another file, or remove it")
+
+
+def write_for_table(path: Path, csv: Path, label: str) -> Iterator[str]:
+    """Write the file and, beside it, a declaration of the table that is to be confirmed; yield lines for people."""
+    check_new(path)
+    declaration = path.with_name(f"{name_of(csv)}_table.yaml")
+    refuse(declaration.exists(), str(declaration), "must not be there already", "a file",
+           "it may be confirmed: name another folder, or remove it")
+    command = shlex.join(["photonic", "init", str(path), "--csv", str(csv), "--label", label])
+    declaration.write_text(proposal(csv, label, path.parent, command), encoding="utf-8")
+    path.write_text(FOR_TABLE.format(command=command, table=declaration.name, name=path.stem, preset=VERSIONS[-1],
+                                     dataset=name_of(csv)), encoding="utf-8")
+    yield f"{declaration}: ranges, values and classes as the records have them, which is a leak"
+    yield "confirm:  put in what is public without the records, and `confirmed: true`; no sweep begins before"
+    yield f"train:    `photonic sweep {path} --dry-run`, then `photonic sweep {path}`"
+
+
+def write(path: Path, answers: Answers) -> Iterator[str]:
+    """Write the file, and yield lines for people: its trials, the estimated time, and the next commands."""
+    check_new(path)
     experiment, seconds = fitting(path, answers)
     path.write_text(experiment.text, encoding="utf-8")
     yield (f"{path}: {counted(len(experiment.trials), 'trial')}, {duration(seconds)} of training on this machine (an "

@@ -10,10 +10,10 @@ import yaml
 from registries import forgotten_plugins
 
 from pipeline.accounting import account
+from pipeline.cli import main
 from pipeline.experiment.experiment import load_experiment
 from pipeline.experiment.plugins import load_plugins
 from pipeline.learning.data.dataset import DataError, load
-from pipeline.learning.data.table import proposal
 from pipeline.learning.run import train
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.fields import ConfigError
@@ -126,15 +126,19 @@ def test_a_table_is_trained_with_a_certified_epsilon(tmp_path):
     assert records[0].metrics["epsilon/certified/pld"] == account(trials[0], trials[0].epochs)[0].value > 0
 
 
-def test_a_proposal_is_refused_until_it_is_confirmed_and_then_the_table_is_read(tmp_path):
+def test_a_proposal_is_refused_until_it_is_confirmed_and_then_the_table_is_read(tmp_path, capsys):
     csv = "".join(CSV.splitlines(keepends=True)[:1] + CSV.splitlines(keepends=True)[1:] * 5).replace("north", "no")
     (tmp_path / "My patients.csv").write_text(csv)
-    text = proposal(tmp_path / "My patients.csv", "outcome", "photonic init")
-    (tmp_path / "p.yaml").write_text(text)
+    words = ["init", str(tmp_path / "e.yaml"), "--csv", str(tmp_path / "My patients.csv"), "--label", "outcome"]
+    assert main(words) == 0 and "which is a leak" in capsys.readouterr().out
+    assert main(words) == 2 and "e.yaml: is there already" in capsys.readouterr().err
+    assert main([*words, "--epsilon", "3"]) == 2 and "--csv: must go with --label" in capsys.readouterr().err
     with pytest.raises(ConfigError, match="confirmed: must be true, got False; what was read from the records"):
-        load_plugins(["p.yaml"], tmp_path)
-    (tmp_path / "p.yaml").write_text(text.replace("confirmed: false", "confirmed: true"))
-    load_plugins(["p.yaml"], tmp_path)
+        load_experiment(tmp_path / "e.yaml")
+    file = tmp_path / "my_patients_table.yaml"
+    text = file.read_text()
+    file.write_text(text.replace("confirmed: false", "confirmed: true"))
+    assert len(load_experiment(tmp_path / "e.yaml").trials) == 18
     spec = load("my_patients").spec
     assert (spec.n_train, spec.n_test, spec.classes) == (16, 4, ("ill", "well"))
     assert [(column.name, column.low, column.high, column.values) for column in spec.columns] == [

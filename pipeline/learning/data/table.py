@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 from pathlib import Path
 
@@ -118,8 +119,14 @@ def _inputs(cells: pd.Series, column: Column, spec: TableSpec, file: Path) -> np
     return (LEVELS * share).round().to_numpy(np.uint8)[:, None]
 
 
-def proposal(file: Path, label: str, command: str) -> str:
-    """Return a declaration of a table (`pipeline.trials.table`) that is to be confirmed, as it is read from records.
+def name_of(file: Path) -> str:
+    """Return the name of a data set for a file: `my_patients` for `My patients.csv`."""
+    name = re.sub("[^a-z0-9]+", "_", file.name.partition(".")[0].lower()).strip("_")
+    return name if name[:1].isalpha() else f"table_{name}".rstrip("_")
+
+
+def proposal(file: Path, label: str, folder: Path, command: str) -> str:
+    """Return a declaration of a table (`pipeline.trials.table`) for a folder, to be confirmed: it is read from records.
 
     Columns of numbers get the range of their records, columns of few different texts these as values. `command` stands
     in its first line.
@@ -128,8 +135,8 @@ def proposal(file: Path, label: str, command: str) -> str:
     n, n_test = len(rows), round(TEST_SHARE * len(rows))
     lines = [f"# By `{command}`: ranges, values and classes were READ FROM THE RECORDS, and no epsilon covers them.",
              "# Put in what is public without the records; then say `confirmed: true`, before which no sweep begins.",
-             f"dataset: {re.sub('[^a-z0-9]+', '_', file.name.partition('.')[0].lower()).strip('_')}",
-             f"data_file: {_yaml(file.name)}", f"label: {_yaml(label)}",
+             f"dataset: {name_of(file)}", f"data_file: {_yaml(os.path.relpath(file, folder))}",
+             f"label: {_yaml(label)}",
              f"classes: {_yaml(sorted(set(rows[label]) - {''}))}  # read from the records", "columns:"]
     for name in rows.columns.drop(label):
         cells = rows[name][rows[name] != ""]
