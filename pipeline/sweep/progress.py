@@ -1,4 +1,7 @@
-"""What a sweep tells: its progress, in a live line on a terminal and elsewhere a line per ended trial, and its result.
+"""What a sweep tells: its progress and its result.
+
+On a terminal, progress is a bar and a line for each trial that trains; elsewhere a line per ended trial, and one of
+progress every half minute at most.
 """
 
 from __future__ import annotations
@@ -14,7 +17,10 @@ from rich.table import Column
 
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.naming import computed_features, counted, duration, noise_setting, run_name
-from pipeline.trials.records import EpochRecord, Outcome
+from pipeline.trials.records import ACCURACY, EpochRecord, Outcome
+
+LINE_SECONDS = 30.0  # least time between two lines of progress, where there is no terminal
+MOST_LIVE = 8  # trials with a line of their own on a terminal
 
 
 @dataclass
@@ -78,7 +84,8 @@ class SweepProgress:
         self._started: dict[str, float] = {}
         self._best: dict[str, tuple[float, str]] = {}  # (accuracy, algorithm) by noise setting
         self._latest_noise = ""  # noise setting of the latest epoch's trial
-        self._begin = time.monotonic()
+        self._begin = self._spoke = time.monotonic()  # when training began, and when a line was printed last
+        self._live: dict[str, bars.TaskID] = {}  # lines of trials that train, by trial_key
         self._console = console or Console(stderr=True, highlight=False, quiet=quiet)
         self._bar = bars.Progress(
             bars.BarColumn(bar_width=6), _text("trials"), _text("eta"),
@@ -96,7 +103,8 @@ class SweepProgress:
         self._bar.stop()
 
     def say(self, text: str) -> None:
-        """Print a line of text, above the live line if there is one."""
+        """Print a line of text, above the live lines if there are any."""
+        self._spoke = time.monotonic()
         self._bar.console.print(text, markup=False, soft_wrap=True)
 
     def phase(self, text: str) -> None:
@@ -133,7 +141,7 @@ class SweepProgress:
     def record(self, record: EpochRecord) -> None:
         """Count an epoch of a trial."""
         key = record.trial_key
-        accuracy = record.metrics.get("validation/accuracy")
+        accuracy = record.metrics.get(ACCURACY)
         if accuracy is not None:
             self._latest_noise = noise_setting(self._trials[key])
             best = accuracy, self._trials[key].algorithm
@@ -142,7 +150,23 @@ class SweepProgress:
         self._set_left(key, self._trials[key].epochs - record.epoch)
         if record.outcome:
             self._end(key, _result(record, record.outcome))
+        else:
+            self._show(record)
         self._refresh()
+        if not self._console.is_terminal and time.monotonic() - self._spoke >= LINE_SECONDS:
+            done = self._total_epochs - self._epochs_left
+            self.say(f"{done} of {self._total_epochs + self._later_epochs:.0f} epochs, {self._ended}/{self._total} "
+                     f"trials, {duration(self.eta_seconds() or 0.0)} left")
+
+    def _show(self, record: EpochRecord) -> None:
+        """Show the epoch of a trial that trains, and its validation accuracy if that is tracked, in its line."""
+        key, trial = record.trial_key, self._trials[record.trial_key]
+        if key not in self._live:
+            if len(self._live) == MOST_LIVE:
+                return
+            self._live[key] = self._bar.add_task("", total=trial.epochs, trials="", eta="", best=self.name(trial))
+        self._bar.update(self._live[key], completed=record.epoch, trials=f"{record.epoch}/{trial.epochs} epochs",
+                         eta=f"{record.metrics[ACCURACY]:.1%}" if ACCURACY in record.metrics else "")
 
     def fail(self, trial_key: str, reason: str) -> None:
         """Report that a trial failed, in a line of its own, on a terminal too."""
@@ -159,8 +183,10 @@ class SweepProgress:
         self._epochs_left_by_trial[key] = epochs
 
     def _end(self, key: str, text: str, always: bool = False) -> None:
-        """Count a trial that has ended and, without a live line or `always`, print how it ended."""
+        """Count a trial that has ended and, without live lines or `always`, print how it ended."""
         self._ended += 1
+        if key in self._live:
+            self._bar.remove_task(self._live.pop(key))
         self._set_left(key, 0)
         if always or not self._console.is_terminal:
             seconds = time.monotonic() - self._started.get(key, self._begin)
@@ -169,7 +195,7 @@ class SweepProgress:
     def _refresh(self) -> None:
         """Show the current counts, the best accuracy at the latest trial's noise, and the estimated time left."""
         eta = self.eta_seconds()
-        best = self._bar.tasks[self._task].fields["best"]
+        best = self._bar.tasks[0].fields["best"]  # the first task is that of the whole sweep
         if self._latest_noise:  # accuracies with different noise have different guarantees, so they are not compared
             accuracy, algorithm = self._best[self._latest_noise]
             best = f"best at {self._latest_noise}: {accuracy:.1%} {algorithm}"

@@ -544,19 +544,22 @@ def test_progress_is_a_line_per_ended_trial_where_there_is_no_terminal(monkeypat
         progress.record(EpochRecord(good.trial_key, 1, {"validation/accuracy": 0.5}))
         clock.now = 7.0
         assert progress.eta_seconds() == 3 * 7.0
+        progress.record(EpochRecord(good.trial_key, 1, {"validation/accuracy": 0.5}))  # no line yet
+        for clock.now in (30.0, 31.0):  # one line in half a minute
+            progress.record(EpochRecord(good.trial_key, 1, {"validation/accuracy": 0.5}))
         clock.now = 0.0
         metrics = {"validation/accuracy": 0.839, "test/accuracy": 0.831}
         progress.record(EpochRecord(good.trial_key, 2, metrics, {}, Outcome("finished", {}, ())))
         progress.fail(bad.trial_key, "RuntimeError: no")
     assert text.getvalue().splitlines() == [
-        "training 2 trials in 1 pack, 1 at a time",
+        "training 2 trials in 1 pack, 1 at a time", "1 of 4 epochs, 3/5 trials, 90 s left",
         "[4/5] pdfa sigma=0.1 seed=0: validation 83.9%, test 83.1%, 0 s",
         "[5/5] pdfa sigma=0.1 seed=1: failed: RuntimeError: no, 0 s"]
     assert progress.eta_seconds() == 0
     assert [duration(s) for s in (24.2, 150, 7500)] == ["24 s", "2 min", "2 h 05 min"]
 
 
-def test_progress_on_a_terminal_is_one_line_with_the_best_trial():
+def test_progress_on_a_terminal_is_a_bar_with_the_best_trial_and_a_line_for_each_that_trains():
     text = io.StringIO()
     private = dict(mechanism="per_example", sampler="poisson", batch_size=64, epochs=100)
     trials = grid(("dfa", "bp"), 50, target_epsilon=3.0, **private) + grid(("dfa",), 1, target_epsilon=8.0, **private)
@@ -570,6 +573,8 @@ def test_progress_on_a_terminal_is_one_line_with_the_best_trial():
             progress.record(EpochRecord(trial.trial_key, 1, {"validation/accuracy": accuracy}))
     shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text.getvalue()).splitlines()
     last = [line for line in shown if "best" in line][-1]
+    assert all(re.search(rf"1/100 epochs {accuracy}% +{trial.algorithm} epsilon", line) for line, (trial, accuracy) in
+               zip(shown[-3:], ((good, "75.0"), (other, "87.5"), (worse, "50.0")), strict=True))
     assert any("looking for data sets" in line for line in shown) and "looking" not in last
     assert len(last) <= 80 and "0/101 trials" in last and "left" in last
     assert "best at epsilon=3: 75.0% dfa" in last, "of trials under another epsilon the accuracy is no better one"
