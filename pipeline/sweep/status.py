@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import shlex
+import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,12 +21,13 @@ from pipeline.sweep.private import PrivateFolder
 from pipeline.tracking.artifacts import DONE, STATUSES, TrackedRun
 from pipeline.tracking.reader import Reader
 from pipeline.trials.config import ConfigError
-from pipeline.trials.naming import counted, run_name
+from pipeline.trials.naming import counted, duration, run_name
 from pipeline.trials.promises import sums_in_floating_point
 
 BEAT_SECONDS = SECONDS["heartbeat"]
 SHOWN = ("diverged", "failed", "interrupted", "running", "missing")  # trials with these statuses get a line each
 MOST_LINES = 20  # per status
+WORDS = {"missing": "waiting"}  # for people: a trial that has not begun is no error
 DEFAULT_COMMAND = ["photonic", "sweep", "FILE"]  # if no file was named
 
 
@@ -57,6 +59,7 @@ class SweepState:
     search: str = ""  # progress of a search; empty for a grid
     budget: dict[str, Any] | None = None  # as `_budget` returns it
     nodes: list[dict[str, Any]] | None = None  # of a running sweep: each with used and total CPU, GPU, OPU, if known
+    left_seconds: float | None = None  # of a running sweep, about, from its driver's epochs; None before the first
     stopped: bool = False  # whether trials are left that train no more: their secret noise is in floating point
 
     @property
@@ -109,7 +112,19 @@ def read(store: Reader, name: str, experiment: Experiment | None = None, words: 
                       go_on=shlex.join(command) if can_resume else "", elsewhere=elsewhere, beat=beat,
                       search=_search(decisions, max(0, n_open)) if decisions else "",
                       budget=_budget(store) if exists else None,
-                      nodes=store.nodes(driver) if driver and exists else None, stopped=stopped)
+                      nodes=store.nodes(driver) if driver and exists else None, stopped=stopped,
+                      left_seconds=_left_seconds([run for run in runs.values() if run.tags.get("driver") == driver],
+                                                 trials, unknown) if driver else None)
+
+
+def _left_seconds(runs: Sequence[TrackedRun], trials: Sequence[TrialState], unknown: int) -> float | None:
+    """Return about how long a driver still trains, from its runs; trials of unknown settings count as the mean."""
+    done = sum(run.epoch for run in runs)
+    if not done:
+        return None
+    left: float = sum(trial.epochs - trial.epoch for trial in trials if trial.status not in DONE)
+    left += unknown * sum(trial.epochs for trial in trials) / len(trials)
+    return (time.time() - min(run.start_ms for run in runs) / 1000) * left / done
 
 
 def _search(decisions: Sequence[tuple[str, bool]], n_open: int) -> str:
@@ -174,12 +189,14 @@ def as_text(states: Sequence[SweepState]) -> str:
 
 def _text(state: SweepState) -> str:
     """Return the state of one sweep as lines of text: trials by status, nodes, search, budget, then single trials."""
-    counts = [f"{count} {status}" for status, count in state.counts.items() if count and status != "done"]
+    counts = [f"{count} {WORDS.get(status, status)}" for status, count in state.counts.items()
+              if count and status != "done"]
     total = len(state.trials) + state.unknown
     where = "not running here"
     if state.running:
         where = f"running on {state.elsewhere}" if state.elsewhere else "running"
-    lines = [f"{state.name}: {counted(total, 'trial')}: {', '.join(counts) or 'none'}; {where}"]
+    left = "" if state.left_seconds is None else f", about {duration(state.left_seconds)} left"
+    lines = [f"{state.name}: {counted(total, 'trial')}: {', '.join(counts) or 'none'}; {where}{left}"]
     if state.elsewhere:
         lines.append(f"  last sign of life in the store: {state.beat or 'none yet'}; one is due every "
                      f"{BEAT_SECONDS:g} s, and after {MISSED_BEATS * BEAT_SECONDS:g} s without one `photonic sweep` "
@@ -200,14 +217,15 @@ def _text(state: SweepState) -> str:
                      f"{state.budget['standing']}")
     more = []
     for status in SHOWN:
+        word = WORDS.get(status, status)
         shown = [trial for trial in state.trials if trial.status == status]
         for trial in shown[:MOST_LINES]:
             epoch = f", epoch {trial.epoch} of {trial.epochs}" if trial.epoch else ""
             checkpoint = f", checkpoint of epoch {trial.checkpoint}" if trial.checkpoint else ""
             reason = f": {trial.reason}" if trial.reason else ""
-            lines.append(f"  {status:<11} {trial.name} ({trial.trial_key}){epoch}{checkpoint}{reason}")
+            lines.append(f"  {word:<11} {trial.name} ({trial.trial_key}){epoch}{checkpoint}{reason}")
         if len(shown) > MOST_LINES:
-            more.append(f"  {status:<11} {len(shown) - MOST_LINES} more, which --json lists")
+            more.append(f"  {word:<11} {len(shown) - MOST_LINES} more, which --json lists")
     lines += more
     lines += [f"  checkpoint that cannot be used: {text}" for text in state.refused]
     if state.stopped:

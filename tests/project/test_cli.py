@@ -509,7 +509,7 @@ def test_sweep_status_and_account_take_the_name_of_a_sweep(tmp_path, capsys, mon
     changed = parse_experiment(NAMED, Path("named.yaml"), changes={"epochs": 3})
     assert {t["trial_key"] for p in plan["packs"] for t in p["trials"]} == {t.trial_key for t in changed.trials}
     lines = output(capsys, "status", "named").splitlines()
-    assert lines[0] == "named: 2 trials: 1 interrupted, 1 missing; not running here"
+    assert lines[0] == "named: 2 trials: 1 interrupted, 1 waiting; not running here"
     assert f"seed=1 ({experiment.trials[1].trial_key})" in lines[2] and lines[-1] == "  to go on: photonic sweep named"
     assert main(["account", "named", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["settings"][0]["trial_keys"] == [t.trial_key for t in experiment.trials]
@@ -522,7 +522,7 @@ def test_sweep_status_and_account_take_the_name_of_a_sweep(tmp_path, capsys, mon
 def test_a_sweep_that_was_renamed_is_found_by_its_new_name(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     swept(tmp_path, NAMED.replace("named", "before"))
-    assert output(capsys, "status", "named").startswith("named: 2 trials: 1 interrupted, 1 missing")
+    assert output(capsys, "status", "named").startswith("named: 2 trials: 1 interrupted, 1 waiting")
 
 
 @pytest.mark.parametrize("command", [["sweep"], ["status"], ["account"], ["report"]])
@@ -562,7 +562,7 @@ def test_a_relative_path_of_a_stored_text_leads_to_the_same_features_or_is_refus
     of_sweep.open_sweep("named")
     of_sweep.log_experiment(text)
     of_sweep.start(experiment.trials[0])
-    assert main(["status", "named", *store]) == 0 and "1 interrupted, 1 missing" in capsys.readouterr().out
+    assert main(["status", "named", *store]) == 0 and "1 interrupted, 1 waiting" in capsys.readouterr().out
     monkeypatch.chdir(tmp_path / "there")
     assert main(["sweep", "named", "--dry-run", *store]) == 2
     assert "feature_file: must be a file with which 'named' was swept, got " in capsys.readouterr().err

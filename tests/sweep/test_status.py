@@ -12,6 +12,7 @@ from pipeline.cli import main
 from pipeline.experiment.experiment import load_experiment
 from pipeline.experiment.plugins import LOADED
 from pipeline.sweep import lock, run
+from pipeline.sweep import status as sweep_status
 from pipeline.sweep.checkpoints import Checkpoint, Checkpoints
 from pipeline.sweep.clock import Clock
 from pipeline.sweep.lock import sweeping
@@ -71,12 +72,12 @@ def test_every_trial_has_a_status_an_epoch_and_a_reason(mixed, tmp_path, capsys)
     before = sorted(path for path in tmp_path.rglob("*") if path.suffix not in (".db-wal", ".db-shm"))
     text = status(capsys, tmp_path, file)
     assert text.splitlines() == [
-        "mixed: 6 trials: 1 finished, 1 diverged, 1 failed, 2 interrupted, 1 missing; not running here",
+        "mixed: 6 trials: 1 finished, 1 diverged, 1 failed, 2 interrupted, 1 waiting; not running here",
         f"  diverged    dfa non-private seed=1 ({keys[1]}), epoch 2 of 4: a weight stopped being finite",
         f"  failed      dfa non-private seed=2 ({keys[2]}), epoch 1 of 4: ValueError: no (somewhere.py:3)",
         f"  interrupted dfa non-private seed=3 ({keys[3]}), epoch 2 of 4, checkpoint of epoch 2",
         f"  interrupted dfa non-private seed=4 ({keys[4]}), epoch 1 of 4: no process on this host runs its sweep",
-        f"  missing     dfa non-private seed=5 ({keys[5]})",
+        f"  waiting     dfa non-private seed=5 ({keys[5]})",
         text.splitlines()[-2],
         f"  to go on: photonic sweep {file}",
     ]
@@ -106,7 +107,7 @@ def test_what_an_earlier_sweep_left_open_is_not_running(mixed, tmp_path, capsys)
     _, experiment, _ = mixed
     with sweeping(tmp_path / "mlruns", "mixed", "another driver"):
         text = status(capsys, tmp_path)
-    assert text.splitlines()[0].endswith("2 interrupted, 1 missing; running")
+    assert text.splitlines()[0].endswith("2 interrupted, 1 waiting; running")
     assert (f"interrupted dfa non-private s4 ({experiment.trials[4].trial_key}), epoch 1 of 4: its sweep ended, "
             "and the one that runs now has not come to it") in text
 
@@ -122,8 +123,14 @@ def test_of_a_driver_elsewhere_the_shared_store_tells(mixed, tmp_path, capsys, m
         return capsys.readouterr().out
 
     first, second, third, *lines = here().splitlines()
-    assert first == ("mixed: 6 trials: 1 running, 1 finished, 1 diverged, 1 failed, 1 interrupted, 1 missing; "
-                     f"running on {place}")
+    head, _, left = first.partition(", about ")
+    assert head == ("mixed: 6 trials: 1 running, 1 finished, 1 diverged, 1 failed, 1 interrupted, 1 waiting; "
+                    f"running on {place}")
+    store = Store(root=tmp_path / "mlruns")
+    store.attach("mixed")
+    began = min(run.start_ms for run in store.runs() if run.tags["driver"] == driver) / 1000
+    monkeypatch.setattr(sweep_status.time, "time", lambda: began + 8)  # in which it trained 4 + 2 + 1 + 1 epochs
+    assert json.loads(here("--json"))[0]["left_seconds"] == pytest.approx(3 + 3 + 2 + 4) and left.endswith(" left")
     assert second == ("  last sign of life in the store: none yet; one is due every 5 s, and after 30 s without one "
                       "`photonic sweep` takes over")
     assert third == "  nodes: unknown; the driver notes them every 5 s while packs train"
@@ -253,7 +260,7 @@ def test_sweeps_of_absent_plugins_are_shown_as_far_as_the_store_tells(mixed, tmp
     text = status(capsys, tmp_path)
     assert "mixed: 6 trials: 1 finished" in text
     line, *rest = text.partition("\n\n")[2].splitlines()
-    assert line == "mine: 3 trials: 1 interrupted, 2 missing; not running here"
+    assert line == "mine: 3 trials: 1 interrupted, 2 waiting; not running here"
     assert rest[0] == "  search: 2 of 3 suggestions asked for"
     assert rest[1].startswith("  budget: epsilon an unknown part of 4 spent at delta 1e-05, not known from the store "
                               "without its experiment file (run ") and "dataset 'mine' is an extension's" in rest[1]
