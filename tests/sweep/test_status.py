@@ -219,7 +219,7 @@ def test_watch_looks_again_as_long_as_the_sweep_runs(mixed, tmp_path, capsys, mo
     monkeypatch.setattr(cli.time, "sleep", wait)
     sweep.__enter__()
     text = status(capsys, tmp_path, file, "--watch")
-    heads = [line.rpartition("; ")[2] for line in text.splitlines() if line.startswith("mixed: ")]
+    heads = [line.rpartition("; ")[2].partition(", about")[0] for line in text.splitlines() if "mixed: " in line]
     assert heads == ["running", "running", "not running here"] and looks == [5.0, 5.0]
     assert main(["status", str(file), "--watch", "--json"]) == 2
     assert capsys.readouterr().err == "error: --json: is printed once, got it with --watch\n"
