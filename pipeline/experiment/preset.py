@@ -25,11 +25,14 @@ from pipeline.trials.mechanism import Mechanism
 from pipeline.trials.naming import method, method_of
 from pipeline.trials.network import Network
 from pipeline.trials.part import SETTINGS, parts_of
+from pipeline.trials.table import TableSpec
 
 BUILT_IN_TRAINER = SETTINGS["trainer"].default
-VERSIONS = ("recommended-1", "recommended-2", "recommended-3")  # append only: trials are named by what a version says
+# Append only: trials are named by what a version says.
+VERSIONS = ("recommended-1", "recommended-2", "recommended-3", "recommended-4")
 NEWEST = "recommended"  # in a file: the last of them
 ANY = "any"  # data set or features of rows for what has no row of its own
+TABLE = "table"  # data set of rows for every table that a file declares
 # Settings on which it depends what is recommended, beside the target epsilon.
 DEPENDS = ("dataset", "features", "mechanism", "algorithm", "hidden", "network", "validation_fraction", "train_records")
 OF_ANY_NETWORK = ("sampler", "batch_size", "epochs", "clipping_norm")  # what is recommended for a user's network, too
@@ -95,10 +98,16 @@ def recommend(version: str, given: Mapping[str, Any]) -> Recommendation:
         if name in given:
             check(SETTINGS[name], trial[name])
     method_name, rows = method_of(trial["algorithm"], trial["network"], trial["hidden"]), _rows(version)
+    spec = DATASETS[trial["dataset"]]
+    datasets = (ANY, trial["dataset"], *([TABLE] if isinstance(spec, TableSpec) else []))
+    target = parts_of("mechanism", Mechanism)[trial["mechanism"]].target  # name of the setting with the target epsilon
+    epsilon = given.get(target) if target else None
     row = next((row for row in rows if row["mechanism"] == trial["mechanism"] and method_name in row["methods"]
-                and row["dataset"] in (ANY, trial["dataset"]) and row["features"] in (ANY, trial["features"])), None)
+                and row["dataset"] in datasets and row["features"] in (ANY, trial["features"])
+                and not (row.get("without_target") and epsilon)), None)
     if row is None or parts_of("network", Network)[trial["network"]].convolutional:
         settings = ", ".join(f"{name} {trial[name]}" for name in ("dataset", "features", "mechanism", "network"))
+
         def likeness(row: Mapping[str, Any]) -> int:
             """Return how much of a row is the trial's; the mechanism counts most, as it decides what is private."""
             return (4 * (row["mechanism"] == trial["mechanism"]) + (method_name in row["methods"])
@@ -108,15 +117,15 @@ def recommend(version: str, given: Mapping[str, Any]) -> Recommendation:
                    for row in sorted(rows, key=likeness, reverse=True)}
         raise ConfigError(f"preset: {version} has no settings for {method_name} with {settings}; the nearest that it "
                           f"has are for {'; '.join(list(nearest)[:MOST_NAMED])}")
-    target = parts_of("mechanism", Mechanism)[trial["mechanism"]].target  # name of the setting with the target epsilon
-    epsilon = given.get(target) if target else None
-    if target and not (is_number(epsilon) and epsilon > 0):
+    if target and not row.get("without_target") and not (is_number(epsilon) and epsilon > 0):
         raise ConfigError(f"{target}: must be > 0 with a preset, which chooses settings by it, got {epsilon!r}")
     tuned = {**row["shared"], **row["methods"][method_name]}
     values = {name: _interpolated(value, epsilon) for name, value in tuned.items()}
+    records, _ = spec.split_sizes(trial["validation_fraction"], trial["train_records"])
     if "records" in row:
-        records, _ = DATASETS[trial["dataset"]].split_sizes(trial["validation_fraction"], trial["train_records"])
         values |= _scaled(values, row["records"], records)
+    elif "batch_share" in row:
+        values["batch_size"] = 2 ** round(math.log2(max(1.0, row["batch_share"] * records)))
     if parts_of("network", Network)[trial["network"]].own:
         values = {name: value for name, value in values.items() if name in OF_ANY_NETWORK}
     return Recommendation(values, row["source"])

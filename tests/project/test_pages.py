@@ -39,7 +39,7 @@ def test_a_table_trains_with_the_preset_and_its_model_predicts(patients):
     from pipeline.learning.model import TrainedModel
 
     experiment = load_experiment("experiment.yaml")
-    assert len(experiment.trials) == 18 and "not tuned on this" in experiment.advice[0]
+    assert len(experiment.trials) == 18 and "five public tables" in experiment.advice[0]
     (trial,) = (t for t in experiment.trials if (t.algorithm, t.target_epsilon, t.seed) == ("dfa", 8, 0))
     *_, last = train(trial)
     assert last.metrics["test/accuracy"] > 0.8
