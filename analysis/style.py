@@ -26,6 +26,7 @@ from matplotlib.transforms import ScaledTranslation
 from analysis import svg
 from analysis.runs import ALGORITHM_LABELS
 from analysis.text import n_seeds
+from pipeline.trials.feedback import COLOURS
 from pipeline.trials.fields import refuse
 from pipeline.trials.trainer import is_stated
 
@@ -43,8 +44,7 @@ class _Looks(dict[str, Any]):  # Any: a matplotlib colour, marker or line
 
 
 COLORS = sns.color_palette("colorblind")
-PALETTE = _Looks({"softmax": COLORS[7], "bp": COLORS[0], "dfa": COLORS[2], "tdfa": COLORS[4], "pdfa": COLORS[3],
-                  "hybrid": COLORS[1]}, [*COLORS[5:7], *COLORS[8:]])
+PALETTE = _Looks(COLOURS, [*COLORS[5:7], *COLORS[8:]])
 # Colour is never the only difference. In learning curves, as in the papers, a dashed line is a trial without privacy.
 MARKERS = _Looks({"softmax": "p", "bp": "o", "dfa": "s", "tdfa": "D", "pdfa": "^", "hybrid": "v"}, "PX<>h")
 LINES = _Looks({"softmax": (0, (3, 1, 1, 1)), "bp": "-", "dfa": (0, (6, 1.5)), "tdfa": (0, (6, 1.5, 1, 1.5)),

@@ -39,12 +39,15 @@ from pipeline.sweep.prepare import Sweep
 from pipeline.sweep.worker import one_line, public_line
 from pipeline.tracking.artifacts import LOST, REFUSED
 from pipeline.trials.config import TrialConfig
-from pipeline.trials.naming import short_name
+from pipeline.trials.feedback import COLOURS
+from pipeline.trials.naming import method, short_name
 from pipeline.trials.packs import Pack
 from pipeline.trials.records import DESCRIPTION, Draw, EpochRecord
 
 DRAWN = ("this is draw {number} of its noise, as {earlier} epochs of earlier draws were released; epsilon composes all "
          "of them")
+
+RUN_COLOUR = "mlflow.runColor"  # tag that MLflow's page reads
 
 
 class Recorder:
@@ -77,9 +80,11 @@ class Recorder:
 
     def _public_tags(self, trial: TrialConfig) -> dict[str, str]:
         """Return a trial's tags; digests of plugins, which may contain records, only if its metrics are plain."""
+        colour = {RUN_COLOUR: COLOURS[name]} if (name := method(trial)) in COLOURS else {}
         if trial.disclosure == "plain":
-            return dict(self._tags)
-        return {name: NOT_RECORDED if name.startswith("plugin.") else text for name, text in self._tags.items()}
+            return {**self._tags, **colour}
+        hidden = {name: NOT_RECORDED if name.startswith("plugin.") else text for name, text in self._tags.items()}
+        return {**hidden, **colour}
 
     def begin_round(self, trials: Sequence[TrialConfig]) -> None:
         """Count the trials of a round as started in the sweep's budget."""

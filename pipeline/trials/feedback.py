@@ -189,3 +189,6 @@ def is_centered(trial: Trial) -> bool:
 
 # In tables and figures; `softmax` is the method of networks without hidden layers on frontiers (`naming.method`).
 LABELS = View("algorithm", "label", softmax="Softmax regression")
+# Of methods in figures and on MLflow's page, from seaborn's palette `colorblind`; extensions have others.
+COLOURS = {"softmax": "#949494", "bp": "#0173b2", "dfa": "#029e73", "tdfa": "#cc78bc", "pdfa": "#d55e00",
+           "hybrid": "#de8f05"}

@@ -113,10 +113,11 @@ def test_noise_is_calibrated_once_for_all_trials_workers_and_commands(tmp_path, 
     assert result.finished == len(trials) == 48
     noise = {number for file in tmp_path.glob("noise-*") for number in json.loads(file.read_text())}
     assert noise == {with_noise(trial).noise_multiplier for trial in trials} and len(noise) == 6
-    assert search.call_count == 6 == len(list((cache / "noise").iterdir()))
+    n = 6 + 1  # one more for what Poisson batches would save
+    assert search.call_count == n == len(list((cache / "noise").iterdir()))
 
     with_noise.cache_clear()
-    assert {with_noise(trial).noise_multiplier for trial in trials} == noise and search.call_count == 6
+    assert {with_noise(trial).noise_multiplier for trial in trials} == noise and search.call_count == n
 
 
 def test_a_worker_of_another_program_trains_nothing(tmp_path, two_cores, monkeypatch):
