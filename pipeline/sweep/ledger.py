@@ -109,7 +109,7 @@ class Ledger:
 
         They are the lost epochs of its earlier attempts, and all unpublished ones: a failure may tell of their noise.
         """
-        # `Store.begin_draw` noted the draw in a live run, so there is one; the last is the newest.
+        # The last live run is the newest: `Store.begin_draw` has noted the failed draw in it.
         live = [release for release in self._store.released(trial.trial_key) if not release.deleted][-1]
         return live.lost + trial.epochs - live.published
 
