@@ -18,9 +18,9 @@ from pipeline.learning.mechanisms.registry import FP32_PRODUCTS
 from pipeline.trials.fields import UserError
 from pipeline.trials.streams import sequence
 
-TRIED_BATCHES = 2  # of every epoch, with whose weights the function is tried: zeros at the start may hide a fault
-STORABLE = ("bool", "int", "uint", "float", "complex64")  # types of NumPy that a file of weights has, by prefix
-RowsFunction = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]  # records and labels to rows
+TRIED_BATCHES = 2  # per epoch on which the function of rows is tried: the first weights, if 0, may hide a fault
+STORABLE = ("bool", "int", "uint", "float", "complex64")  # prefixes of NumPy's types that a file of weights can hold
+RowsFunction = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]  # maps records and labels to rows
 
 
 class TrainerError(UserError, RuntimeError):
@@ -97,6 +97,7 @@ class GlobalRandomness:
 
 
 def _attribute(owner: Any, name: str) -> tuple[Callable[[], Any], Callable[[Any], None]]:
+    """Return functions that get and set an attribute of `owner`."""
     return partial(getattr, owner, name), partial(setattr, owner, name)
 
 
@@ -119,7 +120,7 @@ def torch_settings() -> list[Any]:
 
 
 def _set_torch(values: Sequence[Any]) -> None:
-    """Set those of torch's settings that have other values."""
+    """Set torch's settings, in the order of `SETTINGS`, to these values."""
     for value, (get, set_value) in zip(values, SETTINGS, strict=True):
         if get() != value:
             set_value(value)
@@ -157,7 +158,7 @@ def rows_are_separate(function: RowsFunction, size: int, d: int, records: torch.
 
 
 def check_rows(rows: Any, n: int, d: int, what: str) -> None:
-    """Refuse what are no rows [n, d] of floating-point numbers; `what` names it in the message."""
+    """Refuse rows that are not a floating-point tensor [n, d]; `what` names them in the message."""
     if not isinstance(rows, torch.Tensor) or not rows.is_floating_point() or rows.shape != (n, d):
         got = f"{rows.dtype} {list(rows.shape)}" if isinstance(rows, torch.Tensor) else f"a {type(rows).__name__}"
         raise TrainerError(f"{what}: must be floating point [n, {d}], a row for each of the batch's n records",

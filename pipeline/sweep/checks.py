@@ -19,7 +19,7 @@ from pipeline.trials.packs import Resources
 from pipeline.trials.promises import check_promises
 
 Bundle = Mapping[str, float]  # resource -> amount, in Ray's names: CPU, GPU, OPU
-NOT_RECORDED = "not recorded"  # in place of a plugin's digest, of trials whose records it may tell of
+NOT_RECORDED = "not recorded"  # replaces a plugin's digest, which may tell of records, if metrics are not plain
 
 ADVICE = {
     "OPU": "lower resources.opu, start a node with --resources='{\"OPU\": 1}', or leave out the trials that take one",
@@ -57,8 +57,8 @@ def fits(node: Bundle, asked: Bundle) -> bool:
 
 def check_resources(trials: Iterable[TrialConfig], resources: Resources, nodes: Sequence[Bundle]) -> None:
     """Check that some node offers the resources of each kind of pack."""
-    who = {trial.needs_opu: trial.algorithm for trial in trials}
-    for needs_opu, algorithm in sorted(who.items()):
+    algorithms = {trial.needs_opu: trial.algorithm for trial in trials}  # one for each kind of pack, for the message
+    for needs_opu, algorithm in sorted(algorithms.items()):
         asked = bundle(resources, needs_opu)
         if any(fits(node, asked) for node in nodes):
             continue
@@ -69,6 +69,7 @@ def check_resources(trials: Iterable[TrialConfig], resources: Resources, nodes: 
 
 
 def _text(names: Iterable[str], amounts: Bundle) -> str:
+    """Return the amounts of these resources in words, except infinite ones, which are unknown (`local_offer`)."""
     return ", ".join(f"{name}: {amounts.get(name, 0):g}" for name in sorted(names) if amounts.get(name) != math.inf)
 
 
@@ -76,7 +77,7 @@ def check_machine(trials: Sequence[TrialConfig], resources: Resources, offer: Bu
     """Check that this machine offers the resources of each kind of pack, and a real OPU if trials need one."""
     check_resources(trials, resources, [offer])
     if any(trial.on_hardware for trial in trials):
-        from pipeline.learning.opu import check_opu
+        from pipeline.learning.opu import check_opu  # imported here: few sweeps need it
 
         check_opu()
 

@@ -9,7 +9,7 @@ tests/sweep, and those of `pipeline.sweep.recorder` hold too:
    test_order_of_writes.py::test_each_write_comes_before_what_depends_on_it
 3. A draw resumes only from a checkpoint of the trial's latest draw that has all published epochs.
    test_redraws.py::test_a_checkpoint_of_an_earlier_draw_or_behind_what_was_published_is_not_gone_on_with
-4. A draw that another one replaces costs all epochs of its trial, and without a release nothing.
+4. A draw that another one replaces costs all epochs of its trial if it released any, and else nothing.
    test_redraws.py::test_without_a_budget_nothing_is_drawn_anew_unless_it_is_asked_for
 5. A failed draw costs all of its epochs, because the failure may depend on the noise. It costs them again if it resumes
    from its checkpoint with fresh noise (docs/privacy.md, section 10).
@@ -90,8 +90,8 @@ class Ledger:
     def before(self, trial: TrialConfig, draw: Draw) -> list[int]:
         """Return the epochs that epsilon must count besides those that this draw of the trial's noise has published.
 
-        One entry is for every other draw with a release. It counts with all of the trial's epochs, because its end may
-        depend on the release. The last entry is for lost epochs, of failed attempts of this draw, if there are any.
+        Each other draw with a release has one entry. It counts with all of the trial's epochs, because its end may
+        depend on the release. If failed attempts of this draw have lost epochs, their number is the last entry.
         """
         released = self._store.released(trial.trial_key)
         others = epochs_by_draw(release for release in released if release.draw != draw.name)
@@ -105,7 +105,11 @@ class Ledger:
                    for release in self._store.released(trial.trial_key))
 
     def lost(self, trial: TrialConfig) -> int:
-        """Return the unpublished epochs of a trial's failed draw, which counts to its end: all its noise may show."""
+        """Return the number of epochs that a trial's draw has lost, now that it has failed.
+
+        They are the lost epochs of its earlier attempts, and all unpublished ones: a failure may tell of their noise.
+        """
+        # The last live run is the newest: `Store.begin_draw` has noted the failed draw in it.
         live = [release for release in self._store.released(trial.trial_key) if not release.deleted][-1]
         return live.lost + trial.epochs - live.published
 
@@ -175,7 +179,7 @@ def released_by(store: Reader) -> list[Release]:
 
 
 def apart(released: Iterable[Release]) -> tuple[dict[str, Release], list[Release]]:
-    """Return the releases of live runs, by trial_key, and of those deleted, or restored beside another of the trial."""
+    """Return each trial's live release, by trial_key, and all others: of runs deleted, or restored beside another."""
     live: dict[str, Release] = {}
     others = []
     for release in released:

@@ -140,27 +140,27 @@ def _n_passed_over(decisions: Sequence[tuple[str, bool]]) -> int:
 
 
 def _budget(store: Reader) -> dict[str, Any] | None:
-    """Return a sweep's budget: `epsilon`, `delta`, and `standing`, which is `simulated` with noise from a seed.
+    """Return a sweep's budget: `epsilon`, `delta`, the epsilon `spent`, and `standing` in words; None without a budget.
 
-    `spent` is None if trials need an extension that is not imported. Without a budget there is nothing to return.
+    `standing` is `simulated` with noise from a seed. `spent` is None if trials need an extension that is not imported.
     """
     initial_state = store.budget()
     if not initial_state:
         return None
     from pipeline.accounting.budget import restored_filter  # imported here: few sweeps need it, and it takes a second
 
-    filter = restored_filter(initial_state)
-    budget = {"epsilon": filter.budget.epsilon, "delta": filter.budget.delta}
+    privacy_filter = restored_filter(initial_state)
+    budget = {"epsilon": privacy_filter.budget.epsilon, "delta": privacy_filter.budget.delta}
     try:
         released = store.released()
-    except ConfigError as error:  # of an extension that is not imported here
+    except ConfigError as error:  # a trial uses an extension that is not imported here
         return {**budget, "spent": None, "standing": f"not known from the store without its experiment file ({error})"}
-    return {**budget, "spent": filter.epsilon(filter.spent(released)),
+    return {**budget, "spent": privacy_filter.epsilon(privacy_filter.spent(released)),
             "standing": standing(release.trial.noise for release in released)}
 
 
 def _state(run: TrackedRun, name: str, driver: str, checkpoints: Mapping[str, int]) -> TrialState:
-    """Return the state of a trial from its run in the store; those of another driver than that of now do not run."""
+    """Return the state of a trial from its run in the store; only the present driver's runs can be `running`."""
     epochs = int(run.params["epochs"]) if "epochs" in run.params else 0
     epoch = epochs if run.status == "finished" else run.epoch
     checkpoint = 0 if run.status in DONE else checkpoints.get(run.trial_key, 0)

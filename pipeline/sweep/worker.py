@@ -128,10 +128,10 @@ class CheckpointKeeper:
         self._draw = ""  # name of the draw of a secure pack
 
     def resume(self, training: Run) -> Iterator[list[EpochRecord] | Draw]:
-        """Restore the pack's checkpoint, if it can be used, and yield the records of its epochs.
+        """Restore the pack's checkpoint, if it can be used, and yield the records of its epochs, epoch by epoch.
 
         If trials have secret noise, a `Draw` comes first: a request to draw noise, new or from the checkpoint's epoch
-        on. The driver charges it before it asks for the next item.
+        on. The driver charges this draw before it asks for the next item.
         """
         saved, refused = None, ""
         try:
@@ -142,12 +142,12 @@ class CheckpointKeeper:
         if self._pack.shared.draws_fresh_noise:
             self._draw = saved.draw if saved else secrets.token_hex(4)
             yield Draw(self._draw, saved.values["epoch"] if saved else 0, refused)
-            if refused:  # the driver has given this checkpoint up
+            if refused:  # the driver has charged a new draw, which never uses this checkpoint
                 self._checkpoints.remove(self._pack)
         if not saved:
             return
         training.restore(saved.arrays, saved.values)
-        self._history = list(saved.records)
+        self._history = list(saved.records)  # by epoch in ascending order, and of at least one epoch
         by_epoch = [list(records) for _, records in itertools.groupby(self._history, key=lambda record: record.epoch)]
         yield from by_epoch[:-1]
         yield _noted(by_epoch[-1], f"resumed from epoch {training.epoch}")

@@ -62,7 +62,7 @@ def redacted(text: str) -> str:
 def reporting_errors(uri: str) -> Iterator[None]:
     """Turn errors of MLflow, its database, the network and files into `TrackingError`, which names the store at `uri`.
 
-    A client does so in each call. The context is for what reads or writes a store's files without it.
+    A client uses this context in each call. Code that reads or writes a store's files without a client needs it too.
     """
     try:
         yield
@@ -157,7 +157,7 @@ class Client:
     def find_experiment(self, name: str, imports: bool = False) -> str | None:
         """Return the id of an experiment, None if there is none; refuse a deleted one.
 
-        One of imported results is no sweep, and refused without `imports`.
+        An experiment with imported results is no sweep, so it is refused without `imports`.
         """
         experiment = self.get_experiment_by_name(name)
         if experiment is not None and experiment.lifecycle_stage != "active":

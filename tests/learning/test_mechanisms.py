@@ -76,7 +76,7 @@ def test_bounds_that_the_accounting_relies_on_hold():
     activations, signals = random_step(net)
     for v in mechanism.perturb(signals):
         assert torch.linalg.vector_norm(v, dim=-1).max() <= config.tau_f * (1 + 1e-6)
-    for clipped, (nu, c) in zip(mechanism.clipped(activations), mechanism.clips, strict=True):
+    for clipped, (nu, c) in zip(mechanism.clipped(activations), mechanism.input_bounds, strict=True):
         assert clipped.abs().min() >= nu and clipped.abs().max() <= c
         assert config.tau_h_min <= torch.linalg.vector_norm(clipped, dim=-1).min() * (1 + 1e-6)
         assert torch.linalg.vector_norm(clipped, dim=-1).max() <= config.tau_h * (1 + 1e-6)

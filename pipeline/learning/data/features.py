@@ -1,8 +1,8 @@
 """Features of all records of a data set: computed once per setting, kept in the cache, and shared by all processes.
 
 A feature map is a function of one record alone, and no private record has a part in choosing it, so that it costs no
-privacy. Whatever is computed over records would have to be private, and paid for: nothing here is. What channels are
-standardised and decorrelated by comes from synthetic images.
+privacy. A statistic of several records would cost privacy: none is computed here. The statistics that standardise and
+decorrelate channels come from synthetic images.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from pipeline.trials.config import TrialConfig
 from pipeline.trials.feature_file import FeatureFile, file_of
 from pipeline.trials.fields import ConfigError
 
-VERSION = 1  # of what is computed; a cache of another is not read
+VERSION = 1  # of the computation; files of another version are not read
 LEAST_VARIANCE = 1e-5  # added to the variance of a group: equal values become zeros
 REPORT_INTERVAL = 10_000  # records per line of progress
 
@@ -58,9 +58,9 @@ def features(data: Dataset, config: TrialConfig) -> tuple[torch.Tensor, torch.Te
 
 
 def _require_finite(part: torch.Tensor, config: TrialConfig) -> None:
-    """Refuse features [N, n_0] that are not `representable`, in a trial without privacy, naming the first record.
+    """Refuse features [N, n_0] that are not `representable`, naming the first record; only with plain metrics.
 
-    In a private trial such a record contributes nothing instead: an error about it would reveal the record.
+    In other trials such a record contributes nothing: an error about it would reveal the record.
     """
     usable = representable(part, config)
     if not usable.all():
@@ -185,7 +185,7 @@ def _cached(data: Dataset, config: TrialConfig) -> tuple[torch.Tensor, torch.Ten
     """Return features of training and test records from the cache; one process computes missing ones, others wait."""
     path = cache_folder() / "features" / f"{_digest(data, config)}.safetensors"
     device = data.train_x.device
-    with contextlib.ExitStack() as lock:
+    with contextlib.ExitStack() as lock:  # held to the end; only errors of the cache are named after its file
         with write_errors_named(path):
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)  # as private as the records
             lock.enter_context(FileLock(f"{path}.lock"))

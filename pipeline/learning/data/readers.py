@@ -1,8 +1,8 @@
 """Readers of the formats that data sets come in: idx files, CIFAR-10's binary version, SVHN's MATLAB files,
 scikit-learn's digits.
 
-Every reader goes from the public facts of a data set and the folder that the user gave to verified arrays; where no
-folder was given it downloads into the cache.
+A reader takes the public facts of a data set and the folder that the user gave, and returns checked arrays. Without a
+folder it downloads into the cache.
 """
 
 from __future__ import annotations
@@ -154,19 +154,23 @@ def _read_idx(path: Path, shape: tuple[int, ...], digest: str) -> np.ndarray:
 
 
 def cifar10(spec: DatasetSpec, folder: Path | None) -> tuple[Arrays, Arrays]:
-    """Return training and test records of CIFAR-10's binary version; the cache keeps an archive unpacked, for speed."""
+    """Return training and test records of CIFAR-10's binary version.
+
+    They come from the first of these: the given unpacked folder, the cache's, the given archive, a download.
+    An archive takes seconds to decompress, so the cache keeps it unpacked.
+    """
     unpacked = cache_folder() / CIFAR_FOLDER / CIFAR_UNPACKED
-    source = None if folder is None else _locate(folder, CIFAR_PATHS)
-    if source is not None and source.is_dir():
-        return _cifar10_arrays(source, spec, _read_members(source, spec))
-    if unpacked.is_dir():  # verified like any other source, so it cannot differ from the archive
+    given = None if folder is None else _locate(folder, CIFAR_PATHS)
+    if given is not None and given.is_dir():
+        return _cifar10_arrays(given, spec, _read_members(given, spec))
+    if unpacked.is_dir():  # before a given archive, from which it cannot differ: both have the digests of `DIGESTS`
         return _cifar10_arrays(unpacked, spec, read_cached(unpacked, lambda path: _read_members(path, spec)))
-    if source is not None:
-        members = _read_archive(source, spec)
+    if given is not None:
+        archive, members = given, _read_archive(given, spec)
     else:
-        source = cache_folder() / CIFAR_FOLDER / CIFAR_ARCHIVE
-        members = fetch(f"{BASE_URLS['cifar10']}{CIFAR_ARCHIVE}", source, lambda path: _read_archive(path, spec))
-    arrays = _cifar10_arrays(source, spec, members)
+        archive = cache_folder() / CIFAR_FOLDER / CIFAR_ARCHIVE
+        members = fetch(f"{BASE_URLS['cifar10']}{CIFAR_ARCHIVE}", archive, lambda path: _read_archive(path, spec))
+    arrays = _cifar10_arrays(archive, spec, members)
     _keep_unpacked(members, unpacked)
     return arrays
 

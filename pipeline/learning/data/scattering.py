@@ -1,7 +1,7 @@
 """Scattering coefficients of images (Bruna and Mallat 2013; in private learning Tramer and Boneh 2021): averages of
-moduli of wavelet transforms, which tell nothing of any image but their own.
+moduli of wavelet transforms. An image's coefficients depend on this image alone.
 
-Morlet wavelets and the low-pass are those of kymatio 0.3 (Andreux et al. 2020), whose coefficients they give to 1e-5.
+Filters are defined as in kymatio 0.3 (Andreux et al. 2020), and the coefficients agree with kymatio's to 1e-5.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch.fft import fft2, ifft2
 
 from pipeline.trials.features import padded_size
 
-PI = 3.1415  # in the norm of kymatio's filters; with more digits coefficients would be larger by 3e-5
+PI = 3.1415  # in the norm of kymatio's filters; with more digits each filter would be smaller, by the share 3e-5
 WIDTH, FREQUENCY = 0.8, 0.75 * math.pi  # of the finest wavelet: sigma, and xi
 PERIODS = range(-2, 3)  # copies of a filter that are added up, so that it is periodic
 CHUNK_IMAGES = {"cpu": 24, "cuda": 1024}  # at a time; on a CPU their transforms stay in its cache
@@ -33,6 +33,7 @@ def scattering(images: torch.Tensor, scales: int = 2, angles: int = 8) -> torch.
 
 
 def _coefficients(images: torch.Tensor, scales: int, angles: int) -> torch.Tensor:
+    """Return the coefficients of one chunk of images; `scattering` describes them and their order."""
     size = images.shape[-1]
     padded = padded_size(size, scales)
     before = (padded - size) // 2
@@ -67,9 +68,9 @@ def _modulus(spectrum: torch.Tensor,  # of the image [..., size, size]
 
 
 def _average(images: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-    """Return averages [..., q, q] of images [..., s, s], as one product with weights [s^2, q^2]."""
-    size = math.isqrt(weights.shape[1])
-    return (images.flatten(-2) @ weights).unflatten(-1, (size, size))
+    """Return weighted averages [..., q, q] of images [..., s, s]; weights [s^2, q^2] have a column for each average."""
+    q = math.isqrt(weights.shape[1])
+    return (images.flatten(-2) @ weights).unflatten(-1, (q, q))
 
 
 @lru_cache(maxsize=8)

@@ -21,7 +21,7 @@ from pipeline.trials.steps import BASE, LARGEST_FIRST, LARGEST_SECOND, LARGEST_S
 
 FLOAT32_TERMS = 2**24 // (LARGEST_FIRST * LARGEST_SECOND)
 FLOAT32_ROWS = 512
-LARGEST_WEIGHT = 2.0**100  # replaces infinity and whatever is larger
+LARGEST_FLOAT = 2.0**100  # replaces larger numbers, and infinity
 TIMED_SHAPE, TIMED_ROUNDS = (256, 512, 64), 3  # products by which int8 and float32 are compared
 CUDA_ROWS, CUDA_MULTIPLE = 17, 8  # `_int_mm` on a GPU: least number of rows; divisor of terms and columns
 
@@ -62,7 +62,7 @@ def int8_is_faster(device: torch.device, rows_first: bool = True, rows_second: b
 @functools.cache
 def int8_is_exact(device: torch.device, m: int, k: int, n: int, rows_first: bool = True, rows_second: bool = True
                   ) -> bool:
-    """Return whether int8 products are correct, by a test; arguments as those of `by_int8`."""
+    """Return whether int8 products are correct, by a test; `by_int8` explains the arguments."""
     if min(m, k, n) < 2:  # `_int_mm` misreads the strides of a single row or column
         return False
     # Odd and unequal entries, the largest included, with both signs. All terms of a sum have one sign, for large sums.
@@ -110,8 +110,8 @@ def _by_int8(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 def _by_float32(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """Return the product a [m, k] @ b [k, n] of int8 matrices as int32 [m, n], from float32 products.
 
-    Each has so few terms that its sums stay below 2^24, where float32 is exact, and so few rows that what is converted
-    stays in the processor's cache.
+    Each has so few terms that its sums stay below 2^24, where float32 is exact, and so few rows that their float32
+    copies stay in the processor's cache.
     """
     total = torch.zeros(a.shape[0], b.shape[1], dtype=torch.int32, device=a.device)
     for first, second in zip(a.split(FLOAT32_TERMS, dim=1), b.split(FLOAT32_TERMS), strict=True):
@@ -146,13 +146,16 @@ def power_of_two_above(x: torch.Tensor) -> torch.Tensor:
     return torch.where(x > 0, x / mantissa, 1.0)  # exact
 
 
-def quantised(weight: torch.Tensor, largest: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Quantise a tensor: return integers in [-largest, largest], float32, and their step, a power of two."""
-    weight = weight.nan_to_num(0.0).clamp_(-LARGEST_WEIGHT, LARGEST_WEIGHT)  # for a trial that diverged
-    minimum, maximum = torch.aminmax(weight)
-    largest_weight = torch.maximum(-minimum, maximum).clamp(min=1 / LARGEST_WEIGHT)
-    step = power_of_two_above(largest_weight) / largest
-    return weight.mul_(1 / step).round_(), step
+def quantised(x: torch.Tensor, largest: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return a tensor as integers in [-largest, largest], float32, and their step.
+
+    `largest` is a power of two, and so the step is one, too: x is divided by it exactly, and then rounded.
+    """
+    x = x.nan_to_num(0.0).clamp_(-LARGEST_FLOAT, LARGEST_FLOAT)  # a copy, and finite even in a trial that diverged
+    minimum, maximum = torch.aminmax(x)
+    magnitude = torch.maximum(-minimum, maximum).clamp(min=1 / LARGEST_FLOAT)  # so that 1/step is finite
+    step = power_of_two_above(magnitude) / largest
+    return x.mul_(1 / step).round_(), step
 
 
 def signals(delta: torch.Tensor, step: torch.Tensor | float) -> torch.Tensor:

@@ -204,12 +204,12 @@ def only_finite(deltas: list[torch.Tensor],
 
 
 class PerExample(GaussianMechanism):
-    """u_i <- min(1, C/||u_i||) u_i."""
+    """u_i <- min(1, C/||u_i||) u_i, DP-SGD of Abadi et al. (2016)."""
 
     def __init__(self, trials: Sequence[TrialConfig], net: Network, device: torch.device,
                  matrices: torch.Tensor | None = None) -> None:
         super().__init__(trials, net, device, matrices)
-        self.clipping_norm = column(trials, "clipping_norm", device)
+        self.clipping_norm = column(trials, "clipping_norm", device)  # C [R, 1, 1]
 
     @staticmethod
     def bound(trial: TrialConfig) -> float:

@@ -56,14 +56,14 @@ class Photonic(Mechanism):
 
     def __init__(self, trials: Sequence[TrialConfig], net: Network, device: torch.device,
                  matrices: torch.Tensor | None = None) -> None:
-        """Make the bounds and the noise; tau_h bounds a layer's n activations: each is clipped to tau_h/sqrt(n)."""
+        """Make the bounds nu and c of every layer's input (Eq. 9), and the noise."""
         shared = trials[0]
         super().__init__(trials, net, device, matrices)
         self.gamma_min = column(trials, "gamma_min", device) if any(t.gamma_min for t in trials) else None
-        self.floor = shared.activation_floor
+        self.has_floor = shared.activation_floor
         low, high = (column(trials, field, device) for field in ("tau_h_min", "tau_h"))
-        self.clips = [_common(low / math.sqrt(n), high / math.sqrt(n)) for n in net.sizes[:-1]]
-        self.offsets = any(t.tau_h_min for t in trials)
+        self.input_bounds = [_common(low / math.sqrt(n), high / math.sqrt(n)) for n in net.sizes[:-1]]  # (nu, c)
+        self.has_offsets = any(t.tau_h_min for t in trials)
         # BP carries one signal, the error; DFA one for every layer, the output layer's error last.
         widths = net.sizes[-1:] if shared.parts.feedback.exact else net.sizes[1:]
         if not shared.output_noise and not shared.parts.feedback.exact:
@@ -92,9 +92,9 @@ class Photonic(Mechanism):
 
     def clipped(self, activations: list[torch.Tensor]) -> list[torch.Tensor]:
         """Return clip_c(offset_nu(h^{l-1})) for every layer's input [R, m, n_{l-1}] (Eq. 9)."""
-        bounded = zip(activations, self.clips, strict=True)
-        if self.floor or self.offsets:
-            return [offset_and_clip(h, nu, c, self.floor) for h, (nu, c) in bounded]
+        bounded = zip(activations, self.input_bounds, strict=True)
+        if self.has_floor or self.has_offsets:
+            return [offset_and_clip(h, nu, c, self.has_floor) for h, (nu, c) in bounded]
         return [clip(h, c) for h, (_, c) in bounded]
 
 
