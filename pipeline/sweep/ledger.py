@@ -29,6 +29,7 @@ from typing import NamedTuple
 from pipeline.accounting.budget import Filter, epochs_by_draw, make_filter, require_unchanged
 from pipeline.experiment.plan import Plan
 from pipeline.sweep.checkpoints import PublishedState
+from pipeline.tracking.backend import TrackingError
 from pipeline.tracking.reader import Reader
 from pipeline.tracking.store import Store
 from pipeline.trials.config import ConfigError, TrialConfig
@@ -110,8 +111,11 @@ class Ledger:
         They are the lost epochs of its earlier attempts, and all unpublished ones: a failure may tell of their noise.
         """
         # The last live run is the newest: `Store.begin_draw` has noted the failed draw in it.
-        live = [release for release in self._store.released(trial.trial_key) if not release.deleted][-1]
-        return live.lost + trial.epochs - live.published
+        live = [release for release in self._store.released(trial.trial_key) if not release.deleted]
+        if not live:  # nothing was told of the failure, and another draw counts the deleted one with all of its epochs
+            raise TrackingError(f"trial {trial.trial_key}: its run was deleted while it trained, and cannot note that "
+                                "it failed; restore the run, or run the same command again")
+        return live[-1].lost + trial.epochs - live[-1].published
 
     def refusal(self, trials: Sequence[TrialConfig], draw: Draw,  # trials: those of the pack that have not ended
                 unfinished: Iterable[TrialConfig]) -> Refusal | None:  # of the round: each may run to its last epoch

@@ -23,6 +23,7 @@ from pipeline.sweep.ledger import Ledger, known
 from pipeline.sweep.recorder import Recorder
 from pipeline.sweep.run import run_sweep
 from pipeline.sweep.worker import public_line
+from pipeline.tracking.backend import TrackingError
 from pipeline.tracking.reader import Reader
 from pipeline.tracking.store import Store
 from pipeline.trials.packs import Pack
@@ -211,6 +212,17 @@ def test_the_odometer_counts_what_a_failed_attempt_lost_beside_what_is_published
     again.hand_in(trial, 2)
     assert [release.epochs for release in again.store.released(trial.trial_key)] == [3]
     assert again.store._client.get_run(again.store._parent()).data.metrics["epsilon/spent"] == again.spent
+
+
+def test_a_failure_of_a_trial_whose_run_was_deleted_is_an_error_of_the_store_and_the_next_draw_costs_all(tmp_path):
+    sweep = Sweep(tmp_path, epsilon=1.4)
+    trial = sweep.trials[0]
+    sweep.ask(trial, OLD), sweep.hand_in(trial, 1)
+    sweep.store._client.delete_run(sweep.run(trial).run_id)
+    with pytest.raises(TrackingError, match=f"trial {trial.trial_key}: its run was deleted while it trained"):
+        sweep.recorder.fail(Pack((trial,)), "RuntimeError", "a text")
+    again = Sweep(tmp_path, epsilon=1.4)
+    assert again.recorder._ledger.before(trial, Draw("another")) == [trial.epochs]
 
 
 def test_without_a_budget_a_draw_that_failed_goes_on_if_that_is_asked_for_and_composes_what_was_lost(tmp_path):
