@@ -48,6 +48,7 @@ from pipeline.tracking.artifacts import TrackedRun, done_of
 from pipeline.tracking.backend import TrackingError
 from pipeline.tracking.store import Store
 from pipeline.trials.config import ConfigError, TrialConfig
+from pipeline.trials.naming import counted
 from pipeline.trials.packs import Pack, plan
 from pipeline.trials.unused import check_used
 
@@ -157,7 +158,11 @@ def prepare_cluster(sweep: Sweep, checkpoints: Checkpoints, trainer: Trainer | N
                     ) -> Trainer:  # local: without a cluster, so that `prepare_here` has prepared this machine
     """Check and prepare all nodes; return the trainer of packs, by default `train_pack`."""
     resources = sweep.experiment.resources
-    check_resources(sweep.possible, resources, node_resources())
+    nodes = node_resources()
+    check_resources(sweep.possible, resources, nodes)
+    if (n_gpus := int(sum(node.get("GPU", 0) for node in nodes))) and not resources.gpu:
+        sweep.progress.say(f"{counted(n_gpus, 'GPU')} of the nodes train nothing: `resources: {{gpu: 1}}` in the file "
+                           "gives each pack one, a fraction lets packs share one")
     if not local:
         say_data_sets(sweep)
     if trainer:

@@ -393,6 +393,12 @@ def test_resources_must_be_together_on_one_node():
     assert slots(Resources(cpu=2, gpu=0.25), {"CPU": 9, "GPU": 1}) == 4
 
 
+def test_gpus_that_nothing_uses_are_named(tmp_path, in_process, said, monkeypatch):
+    monkeypatch.setattr(sweep, "node_resources", lambda: [{"CPU": 2, "GPU": 1}, {"CPU": 2, "GPU": 3}])
+    run(tmp_path, grid(("dfa",), 1))
+    assert [line for line in said if line.startswith("4 GPUs of the nodes train nothing: `resources: {gpu: 1}` in")]
+
+
 def test_freed_worker_leaves_alone_the_packs_for_which_workers_are_starting():
     trials = [SimpleNamespace(name=name, status=status, placement_group_factory=kind, config={"pack": ord(name)})
               for name, status, kind in [("a", "RUNNING", "cpu"), ("b", "PENDING", "opu"), ("c", "PENDING", "cpu"),
