@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import io
 import math
 
 import numpy as np
 import pandas as pd
 import pytest
-from committed import file_of
 from matplotlib.collections import LineCollection
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
@@ -16,14 +14,11 @@ from stored import changed, run_of
 
 from analysis import style
 from analysis.exhibits import heatmaps, metrics, sweeps
-from analysis.exhibits.catalogue import draw
 from analysis.exhibits.metrics import METRICS
 from analysis.runs import ReportError
 from analysis.statistics import SUMMARY, bootstrap_interval, mean_interval, plus_minus, summarize
 from pipeline.experiment.exhibits import mismatch
-from pipeline.experiment.experiment import load_experiment
 from pipeline.trials.config import TrialConfig
-from pipeline.trials.part import PARTS
 
 pytestmark = pytest.mark.usefixtures("only_svg")
 
@@ -249,20 +244,6 @@ def test_what_fits(exhibit, trials):
 
 # what all have in common
 
-def test_every_algorithm_has_a_colour_marker_and_line_of_its_own():
-    looks = [style.look(algorithm) for algorithm in PARTS["algorithm"]]
-    for part in ("color", "marker", "linestyle", "label"):
-        assert len({str(look[part]) for look in looks}) == len(PARTS["algorithm"]), part
-
-
-def test_a_figure_lies_beside_its_tidy_data():
-    exhibit = draw("alignment_heatmap", None, tracked(GRID), None)
-    data, text, figure = exhibit.files.values()
-    assert list(exhibit.files) == [f"alignment_heatmap.{extension}" for extension in ("csv", "md", "svg")]
-    table = pd.read_csv(io.BytesIO(data))
-    assert len(table) == 12 and set(SUMMARY) <= set(table.columns)
-    assert text.decode() == exhibit.markdown and exhibit.texts.body[0] in exhibit.markdown and b"<text" in figure
-
 
 def test_large_values_get_ticks_that_fit():
     ax = Figure().subplots()
@@ -277,10 +258,3 @@ def test_alignment_counts_convolutions_as_hidden_layers():
 
 
 # the files that are shipped
-
-@pytest.mark.parametrize(("name", "exhibits"), [
-    ("alignment_heatmap", ("alignment_heatmap", "accuracy_heatmap", "tau_h_sweep")), ("tau_h", ("tau_h_sweep",)),
-    *((name, ("batch_size_sweep",)) for name in ("batch_size", "certified_batch_size")),
-    ("certified_clipping_norm", ("clipping_norm_sweep",))])
-def test_the_files_of_sweeps_report_them(name, exhibits):
-    assert load_experiment(file_of(name)).report == exhibits

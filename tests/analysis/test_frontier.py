@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +15,6 @@ from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 from stored import changed, records, stored
 
-from analysis.exhibits.exhibit import to_csv
 from analysis.exhibits.frontier import exhibit
 from analysis.exhibits.frontier import figure as frontier_figure
 from analysis.exhibits.frontier import points as frontiers
@@ -252,19 +250,6 @@ def test_hypervolumes_share_a_documented_reference(runs):
 
 
 # texts
-
-def test_tables(runs):
-    points = frontiers.frontiers(runs)
-    table = pd.read_csv(io.StringIO(to_csv(exhibit.tidy(points))))
-    assert list(table.columns) == frontiers.COLUMNS and table["kind"].tolist() == ["certified"] * 12 + ["label"] * 2
-
-
-def test_captions_say_what_is_plotted_and_how_to_read_its_epsilon(runs):
-    certified, label = (exhibit.caption(points, runs) for points in frontiers.frontiers(runs))
-    assert certified == ("Test accuracy (%) on scikit-learn's digits against certified ε (simulated; add/remove, "
-                         "poisson, δ = 1e-05): mean over n = 2 seeds ± 95% t interval.")
-    assert label.endswith("against label ε (labels only, simulated; replace-one label, shuffled, δ = 1e-05): one seed "
-                          "each (n = 1).")
 
 
 def test_notes_say_what_a_reader_may_ask(runs):
