@@ -146,14 +146,17 @@ def test_a_missing_cell_is_marked_and_a_trial_without_alignment_left_out():
     assert "n = 1 to 2 seeds" in figure.get_supxlabel()
 
 
-def test_heat_maps_refuse_what_they_cannot_show():
+def test_what_heat_maps_and_sweeps_cannot_show_is_refused():
     runs = tracked(GRID)
-    with pytest.raises(ReportError, match="validation/accuracy: missing"):  # by which one of two rates would be chosen
-        heatmaps.tabulate(changed(runs, learning_rate=pd.Series([0.1, *[0.2] * (len(runs) - 1)])), "accuracy")
-    with pytest.raises(ReportError, match="accuracy_heatmap: needs trials with mechanism photonic"):
-        heatmaps.tabulate(tracked(CERTIFIED), "accuracy")
-    with pytest.raises(ReportError, match="alignment: measured in none of 24 trials"):
-        heatmaps.tabulate(runs.drop(columns="alignment/layer_1"), "alignment")
+    several = changed(runs, learning_rate=pd.Series([0.1, *[0.2] * (len(runs) - 1)]))  # one of two would be chosen
+    for tabulate, frame, of, message in (
+            (heatmaps.tabulate, several, "accuracy", "validation/accuracy: missing"),
+            (heatmaps.tabulate, tracked(CERTIFIED), "accuracy", "needs trials with mechanism photonic"),
+            (heatmaps.tabulate, runs.drop(columns="alignment/layer_1"), "alignment", "measured in none of 24 trials"),
+            (sweeps.tabulate, runs, "clipping_norm", "clipping_norm: needs trials that have it, found none"),
+            (sweeps.tabulate, runs, "batch_size", "validation/accuracy: missing")):
+        with pytest.raises(ReportError, match=message):
+            tabulate(frame, of)
 
 
 # sweeps
@@ -190,13 +193,6 @@ def test_a_certified_sweep_says_what_its_noise_guarantees():
     label = grid(target_label_epsilon=[3.0], tau_h=TAUS)
     title = sweeps.noise_title(sweeps.tabulate(tracked(label), "tau_h"))
     assert title == "label (features public) ε ≤ 3, replace-one label, δ = 1e-05"
-
-
-def test_sweeps_refuse_what_they_cannot_show():
-    with pytest.raises(ReportError, match="clipping_norm: needs trials that have it, found none"):
-        sweeps.tabulate(tracked(GRID), "clipping_norm")
-    with pytest.raises(ReportError, match="validation/accuracy: missing"):
-        sweeps.tabulate(tracked(GRID), "batch_size")
 
 
 # refusals before anything is trained

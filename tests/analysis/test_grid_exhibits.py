@@ -295,8 +295,7 @@ def captions(texts):
 
 
 @pytest.mark.parametrize(("metric", "kind", "formula"), [
-    ("accuracy", "certified", ""), ("worst_class", "label", ""), ("accuracy", "claimed", "saturating/iterations"),
-    ("alignment", "claimed", "saturating/iterations"), ("worst_class", "claimed", "saturating/iterations")])
+    ("accuracy", "certified", ""), ("worst_class", "claimed", "saturating/iterations")])
 def test_captions_of_frontiers_have_at_most_forty_words(metric, kind, formula):
     runs = crowded()
     runs[f"epsilon/{kind}/{formula or 'pld'}"] = runs["epsilon/certified/pld"]

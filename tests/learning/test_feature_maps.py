@@ -460,20 +460,3 @@ def test_what_an_extension_gives_is_checked(cached, function, message):
     register_features("tiles", function, **OF_TILES)
     with pytest.raises(DataError, match="^features: " + message):
         maps.compute([cached.train_x[:9]], cached, TrialConfig(**SMALL, features="tiles"))
-
-
-@pytest.mark.usefixtures("extensions")
-@pytest.mark.parametrize(("name", "values", "message"), [
-    ("tiles", {"public_because": " "}, "public_because: must say in one line why 'tiles' is a public map"),
-    ("tiles", {"settings": ("tile",)}, "settings: must be fields of a trial, got 'tile'"),
-    ("scattering", {}, "features: 'scattering' is taken by .*maps.SCATTERING, got .*tiles; choose another name"),
-    ("pixels", {}, "features: 'pixels' is taken by"),
-    ("My tiles", {}, "features: must be small letters, digits and '_', .* got 'My tiles'")])
-def test_maps_that_cannot_be_registered(name, values, message):
-    before = dict(PARTS["features"])
-    with pytest.raises(ConfigError, match="^" + message):
-        register_features(name, tiles, **OF_TILES | values)
-    assert before == PARTS["features"]
-    known = "pixels, scattering, patches, encoder, optical, file"
-    with pytest.raises(ConfigError, match=f"features: must be one of {known}, got 'tiles'"):
-        TrialConfig(features="tiles")
