@@ -126,14 +126,18 @@ def test_monotone_in_noise_steps_and_delta(event):
     assert event.value(1e-7) > event.value(1e-5) > event.value(1e-3)
 
 
-@pytest.mark.parametrize("event, accountant, message", [
-    (SHUFFLED, "pld", "'pld': not proved for sampler shuffled with relation replace-one, only gdp"),
-    (SHUFFLED, "rdp/classic", "not proved for sampler shuffled with relation replace-one, only gdp"),
-    (POISSON, "gdp", "'gdp': not proved for sampler poisson with relation add/remove, only pld"),
-    (FIXED, "gdp", "only pld, rdp/improved, rdp/classic")])
-def test_other_accountants_are_refused(event, accountant, message):
-    with pytest.raises(UnsupportedAccounting, match=message):
-        event.value(1e-5, accountant)
+@pytest.mark.parametrize(("event", "arguments", "message"), [
+    (SHUFFLED, (1e-5, "pld"), "'pld': not proved for sampler shuffled with relation replace-one, only gdp"),
+    (SHUFFLED, (1e-5, "rdp/classic"), "not proved for sampler shuffled with relation replace-one, only gdp"),
+    (POISSON, (1e-5, "gdp"), "'gdp': not proved for sampler poisson with relation add/remove, only pld"),
+    (FIXED, (1e-5, "gdp"), "only pld, rdp/improved, rdp/classic"),
+    (SHUFFLED, (0.0,), "delta: must be > 0 and < 1, got 0"),
+    (changed(SHUFFLED, noise_multiplier=None), (1e-5,), "noise_multiplier: not set"),
+    (changed(POISSON, noise_multiplier=0.01), (1e-5,), "noise_multiplier: must be at least 0.1")])
+def test_what_has_no_epsilon_is_refused(event, arguments, message):
+    error = UnsupportedAccounting if "only" in message else ValueError
+    with pytest.raises(error, match=message):
+        event.value(*arguments)
 
 
 @pytest.mark.parametrize("event, change, message", [
@@ -148,17 +152,6 @@ def test_other_accountants_are_refused(event, accountant, message):
 def test_events_refuse(event, change, message):
     with pytest.raises(ValueError, match=message):
         changed(event, **change)
-
-
-def test_arguments_are_refused():
-    with pytest.raises(ValueError, match="delta: must be > 0 and < 1, got 0"):
-        SHUFFLED.value(0.0)
-    with pytest.raises(ValueError, match="noise_multiplier: not set"):
-        changed(SHUFFLED, noise_multiplier=None).value(1e-5)
-    with pytest.raises(ValueError, match="noise_multiplier: must be at least 0.1"):
-        changed(POISSON, noise_multiplier=0.01).value(1e-5)
-    with pytest.raises(ValueError, match="no sampling rate"):
-        _ = SHUFFLED.q
 
 
 def test_calibration_refuses():
@@ -253,6 +246,8 @@ def test_every_sampler_has_one_relation_and_accountants_for_it():
     assert all(cls.accountants for cls in PARTS["sampler"].values())
     assert {event.sampler: event.relation for event in ALL} == {name: relation_of(name) for name in PARTS["sampler"]}
     assert {relation_of(sampler) for sampler in PARTS["sampler"]} == set(RELATIONS)
+    with pytest.raises(ValueError, match="no sampling rate"):
+        _ = SHUFFLED.q
 
 
 def test_the_least_noise_over_c_is_the_least_over_every_sensitivity():
