@@ -14,7 +14,7 @@ from pipeline.tracking import backend, store
 
 # Files that take longest, the longest first: two processes that take file by file then end at the same time.
 LONGEST = ("test_sweep", "test_api", "test_certified", "test_cli", "test_tracking", "test_convnet", "test_data",
-           "test_analysis", "test_docs", "test_gpu", "test_accounting_gaussian", "test_comparison", "test_disclosure",
+           "test_analysis", "test_docs", "test_accounting_gaussian", "test_comparison", "test_disclosure",
            "test_checkpoints", "test_features", "test_page", "test_exhibits", "test_projection", "test_fixed_point",
            "test_attacks", "test_low_order_bits", "test_accounting_check", "test_canaries", "test_frontier",
            "test_cluster_files", "test_golden", "test_shipped", "test_accounting_selection", "test_grid_exhibits")

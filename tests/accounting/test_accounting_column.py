@@ -73,13 +73,6 @@ def test_nothing_is_finite_without_noise_or_floor(bound, change):
     assert bound(2.0, **{**C, **change}) == math.inf
 
 
-@pytest.mark.parametrize("bound", BOUNDS)
-def test_monotone(bound):
-    assert bound(1.5, **C) < bound(2.0, **C) < bound(3.0, **C)
-    assert bound(2.0, **{**C, "sigma": 2.0}) < bound(2.0, **C) < bound(2.0, **{**C, "tau_B": 2.0})
-    assert bound(2.0, **{**C, "gamma_min": 0.8}) < bound(2.0, **C)
-
-
 def test_equal_bounds_leave_a_gaussian():
     """rho = 1: variances agree, and the divergence is that of the means, 2 alpha tau_B^2/(m sigma^2)."""
     c = {**C, "gamma_min": 1.0}

@@ -126,14 +126,18 @@ def test_monotone_in_noise_steps_and_delta(event):
     assert event.value(1e-7) > event.value(1e-5) > event.value(1e-3)
 
 
-@pytest.mark.parametrize("event, accountant, message", [
-    (SHUFFLED, "pld", "'pld': not proved for sampler shuffled with relation replace-one, only gdp"),
-    (SHUFFLED, "rdp/classic", "not proved for sampler shuffled with relation replace-one, only gdp"),
-    (POISSON, "gdp", "'gdp': not proved for sampler poisson with relation add/remove, only pld"),
-    (FIXED, "gdp", "only pld, rdp/improved, rdp/classic")])
-def test_other_accountants_are_refused(event, accountant, message):
-    with pytest.raises(UnsupportedAccounting, match=message):
-        event.value(1e-5, accountant)
+@pytest.mark.parametrize(("event", "arguments", "message"), [
+    (SHUFFLED, (1e-5, "pld"), "'pld': not proved for sampler shuffled with relation replace-one, only gdp"),
+    (SHUFFLED, (1e-5, "rdp/classic"), "not proved for sampler shuffled with relation replace-one, only gdp"),
+    (POISSON, (1e-5, "gdp"), "'gdp': not proved for sampler poisson with relation add/remove, only pld"),
+    (FIXED, (1e-5, "gdp"), "only pld, rdp/improved, rdp/classic"),
+    (SHUFFLED, (0.0,), "delta: must be > 0 and < 1, got 0"),
+    (changed(SHUFFLED, noise_multiplier=None), (1e-5,), "noise_multiplier: not set"),
+    (changed(POISSON, noise_multiplier=0.01), (1e-5,), "noise_multiplier: must be at least 0.1")])
+def test_what_has_no_epsilon_is_refused(event, arguments, message):
+    error = UnsupportedAccounting if "only" in message else ValueError
+    with pytest.raises(error, match=message):
+        event.value(*arguments)
 
 
 @pytest.mark.parametrize("event, change, message", [
@@ -148,17 +152,6 @@ def test_other_accountants_are_refused(event, accountant, message):
 def test_events_refuse(event, change, message):
     with pytest.raises(ValueError, match=message):
         changed(event, **change)
-
-
-def test_arguments_are_refused():
-    with pytest.raises(ValueError, match="delta: must be > 0 and < 1, got 0"):
-        SHUFFLED.value(0.0)
-    with pytest.raises(ValueError, match="noise_multiplier: not set"):
-        changed(SHUFFLED, noise_multiplier=None).value(1e-5)
-    with pytest.raises(ValueError, match="noise_multiplier: must be at least 0.1"):
-        changed(POISSON, noise_multiplier=0.01).value(1e-5)
-    with pytest.raises(ValueError, match="no sampling rate"):
-        _ = SHUFFLED.q
 
 
 def test_calibration_refuses():
@@ -227,16 +220,6 @@ def test_component_norm_bounds_contributions_and_is_attained():
     assert ga.sensitivity(C, "add/remove") == C and ga.sensitivity(C, "replace-one") == 2 * C
 
 
-def test_lee_kifer_published_table_by_truncation():
-    published = {0.01: (4.43, 6.43, 8.07, 9.49), 0.03: (1.28, 1.82, 2.25, 2.61), 0.05: (0.75, 1.07, 1.31, 1.52)}
-    for sigma, row in published.items():
-        for epochs, printed in zip((50, 100, 150, 200), row, strict=True):
-            found = reference.leekifer_epsilon(60000, 512, sigma * 512 / 3, 60000 // 512 * epochs, 1e-5)
-            assert math.floor(100 * found["epsilon_classic"]) / 100 == printed
-            assert found["epsilon_improved"] < found["epsilon_classic"]
-    assert reference.leekifer_epsilon_lemma3_printed(60000, 512, 5.12, 5850, 1e-5)["epsilon_classic"] > 1.3
-
-
 @pytest.mark.parametrize(("steps", "z", "delta"), [(10_000, 100.0, 1e-10), (100_000, 79.057, 1e-9), (100, 1.25, 1e-8)])
 @pytest.mark.parametrize("sampler", ["poisson", "without_replacement"])
 def test_rounding_of_the_fft_is_paid_for(sampler, steps, z, delta, monkeypatch):
@@ -263,6 +246,8 @@ def test_every_sampler_has_one_relation_and_accountants_for_it():
     assert all(cls.accountants for cls in PARTS["sampler"].values())
     assert {event.sampler: event.relation for event in ALL} == {name: relation_of(name) for name in PARTS["sampler"]}
     assert {relation_of(sampler) for sampler in PARTS["sampler"]} == set(RELATIONS)
+    with pytest.raises(ValueError, match="no sampling rate"):
+        _ = SHUFFLED.q
 
 
 def test_the_least_noise_over_c_is_the_least_over_every_sensitivity():
@@ -284,7 +269,7 @@ def test_with_little_noise_a_coarse_grid_has_the_same_epsilon(kind):
 
 # small epsilons, and full batches: where the grid would be too coarse or too large
 
-@pytest.mark.parametrize(("target", "steps"), [(1e-3, 40), (3.0, 40), (1e-2, 1000), (3.0, 20_000_000)])
+@pytest.mark.parametrize(("target", "steps"), [(1e-3, 40), (3.0, 40), (3.0, 20_000_000)])
 def test_noise_of_full_batches_is_that_of_one_gaussian(target, steps):
     for kind in (dict(sampler="poisson", sampling_rate=1.0),
                  dict(sampler="without_replacement", N=10, m=10)):

@@ -7,7 +7,6 @@ import dataclasses
 import pytest
 
 from pipeline import ConfigError, TrialConfig, account, load_experiment, run_sweep, train
-from pipeline.cli import main
 from pipeline.experiment.experiment import Experiment, parse_experiment
 
 BASE = "dataset: digits, hidden: [8], batch_size: 64, epochs: 1, sampler: poisson"
@@ -31,15 +30,6 @@ def test_a_file_is_refused_unless_it_says_that_there_is_no_noise(mechanism, more
     trial, = load_experiment(written(tmp_path, text.replace("}", ", noise_multiplier: 0}"))).trials
     stored, = parse_experiment(text, tmp_path / "e.yaml", stored=True).trials
     assert stored == trial and stored.trial_key == trial.trial_key, "what was swept is read as it is, with the same key"
-
-
-def test_a_dry_run_says_so_in_one_line(tmp_path, capsys):
-    file = written(tmp_path, f"base: {{{BASE}}}\ncases:\n  - base: {{mechanism: none}}\n"
-                             "  - base: {mechanism: per_example}\n    grid: {seed: [0, 1]}\n")
-    assert main(["sweep", str(file), "--dry-run"]) == 2
-    told = capsys.readouterr().err.strip()
-    assert told.startswith("error: noise_multiplier: must be given") and "\n" not in told
-    assert told.endswith(f", at cases[1].base.mechanism ({file}, line 4)")
 
 
 @pytest.mark.parametrize("noise", ["grid: {noise_multiplier: [0, 1]}", "grid: {target_epsilon: [1, 3]}",

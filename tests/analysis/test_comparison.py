@@ -236,8 +236,3 @@ def test_one_experiment_at_two_commits_is_named_by_them(sides):
     assert _labels(a.experiment, a.experiment, [old, a.runs]) == ("a at 4444444444", "a at 1111111111")
     assert _labels(a.experiment, a.experiment, [mixed, a.runs]) == ("a (A)", "a (B)")
     assert _labels(a.experiment, sides["more"].experiment, [old, a.runs]) == ("a", "more")
-
-
-def test_a_sweep_is_reported_by_its_name_alone(root, tmp_path):
-    assert main(["report", "a", "--mlruns", str(root / "one"), "--out", str(tmp_path)]) == 0
-    assert len(pd.read_csv(tmp_path / "runs.csv")) == 12 and "a.yaml" in (tmp_path / "index.html").read_text("utf-8")

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import io
 import math
 
 import numpy as np
 import pandas as pd
 import pytest
-from committed import file_of
 from matplotlib.collections import LineCollection
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
@@ -16,14 +14,11 @@ from stored import changed, run_of
 
 from analysis import style
 from analysis.exhibits import heatmaps, metrics, sweeps
-from analysis.exhibits.catalogue import draw
 from analysis.exhibits.metrics import METRICS
 from analysis.runs import ReportError
 from analysis.statistics import SUMMARY, bootstrap_interval, mean_interval, plus_minus, summarize
 from pipeline.experiment.exhibits import mismatch
-from pipeline.experiment.experiment import load_experiment
 from pipeline.trials.config import TrialConfig
-from pipeline.trials.part import PARTS
 
 pytestmark = pytest.mark.usefixtures("only_svg")
 
@@ -151,14 +146,17 @@ def test_a_missing_cell_is_marked_and_a_trial_without_alignment_left_out():
     assert "n = 1 to 2 seeds" in figure.get_supxlabel()
 
 
-def test_heat_maps_refuse_what_they_cannot_show():
+def test_what_heat_maps_and_sweeps_cannot_show_is_refused():
     runs = tracked(GRID)
-    with pytest.raises(ReportError, match="validation/accuracy: missing"):  # by which one of two rates would be chosen
-        heatmaps.tabulate(changed(runs, learning_rate=pd.Series([0.1, *[0.2] * (len(runs) - 1)])), "accuracy")
-    with pytest.raises(ReportError, match="accuracy_heatmap: needs trials with mechanism photonic"):
-        heatmaps.tabulate(tracked(CERTIFIED), "accuracy")
-    with pytest.raises(ReportError, match="alignment: measured in none of 24 trials"):
-        heatmaps.tabulate(runs.drop(columns="alignment/layer_1"), "alignment")
+    several = changed(runs, learning_rate=pd.Series([0.1, *[0.2] * (len(runs) - 1)]))  # one of two would be chosen
+    for tabulate, frame, of, message in (
+            (heatmaps.tabulate, several, "accuracy", "validation/accuracy: missing"),
+            (heatmaps.tabulate, tracked(CERTIFIED), "accuracy", "needs trials with mechanism photonic"),
+            (heatmaps.tabulate, runs.drop(columns="alignment/layer_1"), "alignment", "measured in none of 24 trials"),
+            (sweeps.tabulate, runs, "clipping_norm", "clipping_norm: needs trials that have it, found none"),
+            (sweeps.tabulate, runs, "batch_size", "validation/accuracy: missing")):
+        with pytest.raises(ReportError, match=message):
+            tabulate(frame, of)
 
 
 # sweeps
@@ -195,13 +193,6 @@ def test_a_certified_sweep_says_what_its_noise_guarantees():
     label = grid(target_label_epsilon=[3.0], tau_h=TAUS)
     title = sweeps.noise_title(sweeps.tabulate(tracked(label), "tau_h"))
     assert title == "label (features public) ε ≤ 3, replace-one label, δ = 1e-05"
-
-
-def test_sweeps_refuse_what_they_cannot_show():
-    with pytest.raises(ReportError, match="clipping_norm: needs trials that have it, found none"):
-        sweeps.tabulate(tracked(GRID), "clipping_norm")
-    with pytest.raises(ReportError, match="validation/accuracy: missing"):
-        sweeps.tabulate(tracked(GRID), "batch_size")
 
 
 # refusals before anything is trained
@@ -249,20 +240,6 @@ def test_what_fits(exhibit, trials):
 
 # what all have in common
 
-def test_every_algorithm_has_a_colour_marker_and_line_of_its_own():
-    looks = [style.look(algorithm) for algorithm in PARTS["algorithm"]]
-    for part in ("color", "marker", "linestyle", "label"):
-        assert len({str(look[part]) for look in looks}) == len(PARTS["algorithm"]), part
-
-
-def test_a_figure_lies_beside_its_tidy_data():
-    exhibit = draw("alignment_heatmap", None, tracked(GRID), None)
-    data, text, figure = exhibit.files.values()
-    assert list(exhibit.files) == [f"alignment_heatmap.{extension}" for extension in ("csv", "md", "svg")]
-    table = pd.read_csv(io.BytesIO(data))
-    assert len(table) == 12 and set(SUMMARY) <= set(table.columns)
-    assert text.decode() == exhibit.markdown and exhibit.texts.body[0] in exhibit.markdown and b"<text" in figure
-
 
 def test_large_values_get_ticks_that_fit():
     ax = Figure().subplots()
@@ -277,10 +254,3 @@ def test_alignment_counts_convolutions_as_hidden_layers():
 
 
 # the files that are shipped
-
-@pytest.mark.parametrize(("name", "exhibits"), [
-    ("alignment_heatmap", ("alignment_heatmap", "accuracy_heatmap", "tau_h_sweep")), ("tau_h", ("tau_h_sweep",)),
-    *((name, ("batch_size_sweep",)) for name in ("batch_size", "certified_batch_size")),
-    ("certified_clipping_norm", ("clipping_norm_sweep",))])
-def test_the_files_of_sweeps_report_them(name, exhibits):
-    assert load_experiment(file_of(name)).report == exhibits

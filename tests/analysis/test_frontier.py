@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +15,6 @@ from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 from stored import changed, records, stored
 
-from analysis.exhibits.exhibit import to_csv
 from analysis.exhibits.frontier import exhibit
 from analysis.exhibits.frontier import figure as frontier_figure
 from analysis.exhibits.frontier import points as frontiers
@@ -136,6 +134,8 @@ def test_label_points_have_the_relation_of_labels_and_no_claimed_epsilon(runs):
     assert set(points["relation"]) == {"replace-one label"} and set(points["n"]) == {1}
     assert points[["low", "high", "bootstrap_low", "bootstrap_high"]].isna().all().all()
     assert [set(p["kind"]) for p in frontiers.frontiers(runs)] == [{"certified"}, {"label"}]
+    with pytest.raises(ReportError, match="with a finite epsilon/certified or epsilon/stated or epsilon/label"):
+        frontiers.frontiers(runs[runs["mechanism"] == "none"])
 
 
 def test_label_targets_are_points_named_by_their_target(tmp_path):
@@ -158,11 +158,6 @@ def test_seeds_that_cost_differently_share_the_largest_epsilon(runs):
     assert frontiers.frontier(early, "certified")["epsilon"].iloc[0] == 1.0
 
 
-def test_kinds_that_have_no_frontier_are_refused(runs):
-    with pytest.raises(ReportError, match="kind: must be one of certified, stated, label, claimed, got 'audited'"):
-        frontiers.frontier(runs, "audited")
-
-
 @pytest.mark.parametrize(("change", "message"), [
     ({"delta": 1e-6}, r"delta: must be the same for all points of one frontier, got 1e-05, 1e-06"),
     ({"privacy.relation": "replace-one"}, r"relation: must be the same .* got add/remove, replace-one"),
@@ -173,16 +168,6 @@ def test_what_may_not_be_mixed(runs, change, message):
         mixed.loc[(mixed["algorithm"] == "bp") & (mixed["setting"] == "epsilon=1"), name] = value
     with pytest.raises(MixedTrials, match=message):
         frontiers.frontier(mixed, "certified")
-
-
-def test_missing_points_and_accuracies_are_named(runs):
-    with pytest.raises(ReportError, match="needs trials with a finite epsilon/label, found none"):
-        frontiers.frontier(runs[runs["mechanism"] == "per_example"], "label")
-    kinds = "epsilon/certified or epsilon/stated or epsilon/label"
-    with pytest.raises(ReportError, match=f"needs trials with a finite {kinds}"):
-        frontiers.frontiers(runs[runs["mechanism"] == "none"])
-    with pytest.raises(ReportError, match="test/accuracy: missing for 24 of 24 trials"):
-        frontiers.frontier(runs.drop(columns="test/accuracy"), "certified")
 
 
 def test_settings_sort_by_what_they_set():
@@ -200,8 +185,6 @@ def test_worst_class_and_alignment_have_frontiers_of_their_own(runs):
     assert alignment["mean"].to_numpy() == pytest.approx((accuracy["mean"] / 100 + 0.2) / 2)
     ax = frontier_figure.frontier_axes(worst, Figure().subplots())
     assert ax.get_ylabel() == "Test accuracy of the worst class (%)"
-    with pytest.raises(ReportError, match="test/worst_class_accuracy: missing for 24 of 24"):
-        frontiers.frontier(runs.drop(columns="test/worst_class_accuracy"), "certified", "worst_class")
 
 
 def test_trials_without_alignment_are_left_out_and_counted(runs):
@@ -210,8 +193,6 @@ def test_trials_without_alignment_are_left_out_and_counted(runs):
     points = frontiers.frontier(lost, "certified", "alignment")
     assert points["n"].tolist() == [1] + [2] * 11
     assert "1 of 24 trials have no measured alignment and are left out." in texts_of([points], lost).notes
-    with pytest.raises(ReportError, match="alignment: measured in none of 24 trials"):
-        frontiers.frontier(lost.drop(columns="alignment/layer_2"), "certified", "alignment")
 
 
 def test_a_claimed_epsilon_has_a_panel_for_each_formula_and_says_that_it_is_no_guarantee(runs):
@@ -223,8 +204,6 @@ def test_a_claimed_epsilon_has_a_panel_for_each_formula_and_says_that_it_is_no_g
     assert ax.get_legend().get_title().get_text().startswith("claimed ε: no guarantee\n")
     assert "against claimed ε (no guarantee; replace-one, shuffled, δ = 1e-05), formula saturating/epochs: " in (
         exhibit.caption(saturating, runs))
-    with pytest.raises(ReportError, match="formula: must be one on an axis"):
-        frontier_figure.frontier_axes(pd.concat([saturating, second]), Figure().subplots())
 
 
 def test_points_say_on_which_front_they_are(runs):
@@ -252,19 +231,6 @@ def test_hypervolumes_share_a_documented_reference(runs):
 
 
 # texts
-
-def test_tables(runs):
-    points = frontiers.frontiers(runs)
-    table = pd.read_csv(io.StringIO(to_csv(exhibit.tidy(points))))
-    assert list(table.columns) == frontiers.COLUMNS and table["kind"].tolist() == ["certified"] * 12 + ["label"] * 2
-
-
-def test_captions_say_what_is_plotted_and_how_to_read_its_epsilon(runs):
-    certified, label = (exhibit.caption(points, runs) for points in frontiers.frontiers(runs))
-    assert certified == ("Test accuracy (%) on scikit-learn's digits against certified ε (simulated; add/remove, "
-                         "poisson, δ = 1e-05): mean over n = 2 seeds ± 95% t interval.")
-    assert label.endswith("against label ε (labels only, simulated; replace-one label, shuffled, δ = 1e-05): one seed "
-                          "each (n = 1).")
 
 
 def test_notes_say_what_a_reader_may_ask(runs):
@@ -371,19 +337,27 @@ def test_no_accuracy_beyond_100_and_no_crowded_labels(runs):
     assert [tick.get_text() for tick in ax.get_xticklabels()] == ["1", "10"]
 
 
-def test_an_axis_has_one_kind(runs):
-    points = frontiers.frontiers(runs)
-    for frame, message in ((pd.concat(points), "kind: must be one on an axis, got certified, label"),
-                           (points[1].assign(delta=[1e-5, 1e-6]), "delta: must be one"),
-                           (points[1].assign(epsilon=0.0), "epsilon > 0"), (points[1][:0], "epsilon > 0")):
+@pytest.mark.parametrize(("kept", "wanted", "message"), [
+    (lambda runs: runs, ["audited"], "kind: must be one of certified, stated, label, claimed, got 'audited'"),
+    (lambda runs: runs[runs["mechanism"] == "per_example"], ["label"], "a finite epsilon/label, found none"),
+    (lambda runs: runs.drop(columns="test/accuracy"), ["certified"], "test/accuracy: missing for 24 of 24 trials"),
+    (lambda runs: runs.drop(columns="test/worst_class_accuracy"), ["certified", "worst_class"], "missing for 24 of 24"),
+    (lambda runs: runs.drop(columns="alignment/layer_2"), ["certified", "alignment"], "measured in none of 24 trials")])
+def test_what_has_no_frontier_is_refused(runs, kept, wanted, message):
+    with pytest.raises(ReportError, match=message):
+        frontiers.frontier(kept(runs), *wanted)
+
+
+def test_what_an_axis_cannot_show_is_refused(runs):
+    certified, label = frontiers.frontiers(runs)
+    strange = certified.replace({"algorithm": {"dfa": "mine", "bp": "yours"}})
+    for frame, message in ((pd.concat([certified, label]), "kind: must be one on an axis, got certified, label"),
+                           (pd.concat(frontiers.frontiers(runs, kinds=("claimed",))), "formula: must be one on an"),
+                           (label.assign(delta=[1e-5, 1e-6]), "delta: must be one"),
+                           (label.assign(epsilon=0.0), "epsilon > 0"), (label[:0], "epsilon > 0"),
+                           (strange, "algorithm: must be one of softmax, bp, dfa, .*, got yours, mine; import")):
         with pytest.raises(ReportError, match=message):
             frontier_figure.frontier_axes(frame, Figure().subplots())
-
-
-def test_an_axis_refuses_algorithms_that_it_cannot_draw(runs):
-    points = frontiers.frontier(runs).replace({"algorithm": {"dfa": "mine", "bp": "yours"}})
-    with pytest.raises(ReportError, match=r"algorithm: must be one of softmax, bp, dfa, .*, got yours, mine; import"):
-        frontier_figure.frontier_axes(points, Figure().subplots())
 
 
 def test_report(store, tmp_path):

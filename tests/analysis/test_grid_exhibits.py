@@ -16,7 +16,7 @@ from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
 from latex_tools import check_all
 from stored import changed, run_of
 
-from analysis.exhibits import envelope, headline, main_effects, means, parallel_coordinates
+from analysis.exhibits import envelope, headline, main_effects, parallel_coordinates
 from analysis.exhibits.catalogue import draw
 from analysis.exhibits.exhibit import ENVELOPE, MAX_WORDS
 from analysis.exhibits.frontier import choice, exhibit, slices
@@ -277,17 +277,6 @@ def test_every_setting_is_a_line():
     assert ticks == ["algorithm", "noise", "batch_size", "clipping_norm", "test accuracy (%)"]
 
 
-def test_every_setting_has_a_mean():
-    runs = tracked(GRID)
-    table = means.tabulate(runs)
-    assert len(table) == 16 and list(table.columns[:5]) == ["algorithm", "noise", "batch_size", "clipping_norm", "n"]
-    first = table.iloc[0]
-    assert (first["noise"], first["batch_size"]) == ("epsilon=1", 64)
-    assert first["validation/accuracy/mean"] == pytest.approx(62.5)
-    for _, cell in table.groupby("noise"):
-        assert cell["validation/accuracy/mean"].is_monotonic_decreasing
-
-
 # what captions may take
 
 def crowded():
@@ -306,8 +295,7 @@ def captions(texts):
 
 
 @pytest.mark.parametrize(("metric", "kind", "formula"), [
-    ("accuracy", "certified", ""), ("worst_class", "label", ""), ("accuracy", "claimed", "saturating/iterations"),
-    ("alignment", "claimed", "saturating/iterations"), ("worst_class", "claimed", "saturating/iterations")])
+    ("accuracy", "certified", ""), ("worst_class", "claimed", "saturating/iterations")])
 def test_captions_of_frontiers_have_at_most_forty_words(metric, kind, formula):
     runs = crowded()
     runs[f"epsilon/{kind}/{formula or 'pld'}"] = runs["epsilon/certified/pld"]

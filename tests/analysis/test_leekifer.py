@@ -133,17 +133,6 @@ def test_every_marker_of_a_long_curve_can_be_read():
     assert text.count("title>a\n") == 8 and "28" in text
 
 
-@pytest.mark.parametrize(("secure", "says"), [
-    ({"bp", "dfa"}, "certified ε (replace-one, without_replacement, δ = 1e-05)"),
-    ({"dfa"}, "certified ε (partly simulated; replace-one, ")])
-def test_the_caption_says_where_the_noise_of_the_private_trials_comes_from(store, secure, says):
-    runs = load_runs(store, TRIALS)
-    private = runs["algorithm"].isin(secure) & (runs["mechanism"] != "none")
-    runs = pd.concat([changed(runs[private], noise="secure"), runs[~private]])
-    text = texts(tabulate(runs, store)).markdown
-    assert says in text and ("simulate" in text) == (secure != {"bp", "dfa"})
-
-
 def test_misfits_are_named():
     assert mismatch("leekifer", TRIALS) == ""
     assert "there are none" in mismatch("leekifer", [PLAIN])

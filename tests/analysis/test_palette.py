@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from matplotlib.colors import to_rgb
 
-from analysis.style import MARKERS, PALETTE
+from analysis.style import MARKERS, PALETTE, look
+from pipeline.trials.part import PARTS
 
 MACHADO = {  # Machado, Oliveira & Fernandes 2009, severity 1.0, in linear RGB
     "none": np.eye(3),
@@ -48,6 +49,11 @@ def least_difference(colors, vision):
 def test_algorithms_are_told_apart_with_any_colour_vision_and_without(vision):
     assert least_difference(PALETTE.values(), vision) > 10
     assert len(set(MARKERS.values())) == len(MARKERS) == len(PALETTE)
+
+
+def test_every_algorithm_has_a_colour_marker_line_and_label_of_its_own():
+    for part in ("color", "marker", "linestyle", "label"):
+        assert len({str(look(algorithm)[part]) for algorithm in PARTS["algorithm"]}) == len(PARTS["algorithm"]), part
 
 
 def test_a_palette_of_red_and_green_would_be_noticed():

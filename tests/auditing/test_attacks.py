@@ -26,18 +26,13 @@ needs_fashion = pytest.mark.skipif(not os.environ.get("PHOTONIC_DATA"),
 
 # --- scores
 
-def test_auc_closed_forms():
-    assert auc([3, 4], [1, 2]) == 1 and auc([1, 2], [3, 4]) == 0
-    assert auc([1, 1], [1, 1, 1]) == 0.5
-    assert auc([2, 1], [1, 0]) == (1 + 1 + 0.5 + 1) / 4
-    assert auc([np.inf], [-np.inf, np.inf]) == 0.75
-
 
 def test_auc_is_the_share_of_pairs():
     rng = np.random.default_rng(0)
     members, others = rng.integers(0, 8, 40), rng.integers(0, 7, 60)
     pairs = (members[:, None] > others) + 0.5 * (members[:, None] == others)
     assert auc(members, others) == pytest.approx(pairs.mean(), rel=1e-12)
+    assert auc([np.inf], [-np.inf, np.inf]) == 0.75
 
 
 def test_tpr_at_fpr():
@@ -187,14 +182,6 @@ class Step:
         return (self.release(j) - self.base)[OUTPUT] @ self.canary[OUTPUT]
 
 
-def photonic_row_space(rng, j):
-    """Signals clipped, noise added after: sum_i (delta_i + g_i) h_i^T. The statistic is the canary's residual."""
-    h = np.vstack([np.eye(8, 20), np.full((1, 20), 20**-0.5)])[: 8 + j]
-    delta = np.full((len(h), 12), 12**-0.5)
-    update = (delta + rng.normal(size=delta.shape)).T @ h
-    return -row_space_membership(torch.from_numpy(update), torch.full((1, 20), 1.0, dtype=torch.float64)).item()
-
-
 def test_two_point_audit_of_a_step_that_keeps_its_claim():
     for seed in range(5):
         step = Step(seed)
@@ -217,12 +204,6 @@ def test_two_point_audit_catches_an_output_layer_without_noise():
     audit = two_point_step_audit(step.output_layer, DELTA, TRIALS)
     assert (audit.false_positives, audit.false_negatives) == (0, 0)
     assert audit.epsilon_lower == pytest.approx(6.28, abs=0.01) and audit.epsilon_lower > 2 * CLAIMED
-
-
-def test_two_point_audit_catches_noise_whose_covariance_is_data():
-    rng = np.random.default_rng(0)
-    audit = two_point_step_audit(lambda j: photonic_row_space(rng, j), DELTA, 1000)
-    assert (audit.false_positives, audit.false_negatives) == (0, 0) and audit.epsilon_lower > 2 * CLAIMED
 
 
 def test_two_point_audit_of_a_step_that_releases_nothing_of_the_input():
@@ -284,17 +265,6 @@ def test_one_run_audit_catches_half_the_noise():
 def test_one_run_audit_catches_an_output_layer_without_noise():
     audit = one_run_audit(*canary_run(0, bare=10_000), GUESSES, RUN_DELTA)
     assert audit.right == GUESSES and audit.epsilon_lower > 5 * RUN_CLAIMED
-
-
-def test_one_run_audit_catches_noise_whose_covariance_is_data():
-    """200 canaries, about half of them in a batch of a layer with 300 inputs and 150 outputs."""
-    rng = np.random.default_rng(0)
-    included, h = rng.random(200) < 0.5, rng.normal(size=(200, 300)) / 300**0.5
-    delta = rng.normal(size=(200, 150)) / 150**0.5
-    update = ((delta + rng.normal(size=delta.shape) / RUN_MU)[included].T @ h[included])
-    scores = -row_space_membership(torch.from_numpy(update), torch.from_numpy(h)).numpy()
-    audit = one_run_audit(included, scores, 100, RUN_DELTA)
-    assert audit.right == 100 and audit.epsilon_lower > 3 * RUN_CLAIMED
 
 
 def test_one_run_audit_guesses_the_extremes():

@@ -144,7 +144,8 @@ def test_number_candidate_and_seed_are_independent_uniform_draws():
      r"validation_fraction: must be > 0, as the best trial is chosen by"),
     ("selection: {rule: composition}\ncases: [{base: {mechanism: none}}]", r"selection.rule: 'composition' needs"),
     (STOP + "cases: [{base: {seed: 0}}]", r"cases\[0\].base.seed: every trial of random stopping gets .* got 0"),
-    (STOP + "cases: [{base: {epochs: 1}}, {grid: {seed: [0, 1]}}]", r"cases\[1\].grid.seed: every trial .* got")])
+    (STOP + "cases: [{base: {epochs: 1}}, {grid: {seed: [0, 1]}}]", r"cases\[1\].grid.seed: every trial .* got"),
+    (STOP + "grid: {seed: [0, 1]}", r"grid.seed: every trial of random stopping gets a seed of its own")])
 def test_refused_with_field_value_and_remedy(tmp_path, text, message):
     with pytest.raises(ConfigError, match="^" + message) as raised:
         load(tmp_path, BASE + text)
@@ -154,8 +155,3 @@ def test_refused_with_field_value_and_remedy(tmp_path, text, message):
 def test_a_secure_file_with_a_seed_of_its_own_is_accepted(tmp_path):
     text = BASE.replace("{", "{noise: secure, arithmetic: integer, ") + STOP.replace("seed: 3", f"seed: {2**128 + 5}")
     assert all(trial.secure for trial in load(tmp_path, text).trials)
-
-
-def test_a_seed_in_a_grid_is_refused_at_the_top(tmp_path):
-    with pytest.raises(ConfigError, match=r"^grid.seed: every trial of random stopping gets a seed of its own"):
-        load(tmp_path, BASE + STOP + "grid: {seed: [0, 1]}")

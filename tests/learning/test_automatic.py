@@ -9,7 +9,7 @@ from test_feedback_space import parts as batch_of
 from pipeline import account
 from pipeline.auditing import audit_release
 from pipeline.experiment.preset import recommended
-from pipeline.learning.mechanisms import contribution_bound, noise_deviation
+from pipeline.learning.mechanisms import noise_deviation
 from pipeline.trials.config import ConfigError, TrialConfig
 
 CPU, M, C, GAMMA = torch.device("cpu"), 32, 0.5, 0.01
@@ -45,17 +45,6 @@ def test_a_contribution_is_c_u_over_its_norm_plus_gamma(name, gamma, digits):
             torch.testing.assert_close(found, C * u / (u.norm() + gamma), rtol=2e-4, atol=1e-7)
 
 
-@pytest.mark.parametrize("name", TRIALS)
-def test_no_contribution_is_longer_than_c_and_long_ones_come_close(name, digits):
-    training, deltas, activations = batch_of(TRIALS[name], digits)
-    assert training.mechanism.bounds == [contribution_bound(TRIALS[name])] == [C]
-    for size in (1e-6, 1.0, 1e6):
-        lengths = [contribution(training.mechanism, deltas, activations, i, size).norm().item() for i in range(6)]
-        assert 0 < max(lengths) <= C * (1 + 1e-5)
-        assert size < 1e6 or min(lengths) > 0.999 * C
-        assert size > 1e-6 or max(lengths) < 0.1 * C, "gamma keeps records apart that are short"
-
-
 def test_lengths_in_integers_are_those_of_the_closed_form_less_what_is_truncated(digits):
     training, deltas, activations = batch_of(SECURE, digits)
     squares = sum(d.square().sum(dim=-1) * (h.real().square().sum(dim=-1) + 1)
@@ -78,19 +67,10 @@ def test_it_is_accounted_for_as_per_example_whatever_gamma(changes):
     assert len({t.trial_key for t in (automatic, per_example, dataclasses.replace(automatic, clipping_gamma=2.0))}) == 3
 
 
-@pytest.mark.parametrize("changes", [{"denoise": True}, {"matmul_precision": "integer"}])
-def test_an_audit_of_one_release_comes_close_to_what_is_certified_and_stays_below(changes):
-    audit = audit_release(dataclasses.replace(TRIAL, **changes), trials=1000, delta=0.01)
+def test_an_audit_of_one_release_comes_close_to_what_is_certified_and_stays_below():
+    audit = audit_release(dataclasses.replace(TRIAL, matmul_precision="integer"), trials=1000, delta=0.01)
     assert 0.35 < audit.mu_lower <= audit.mu == 1 and not audit.exceeds
     assert abs(audit.auc - 0.7602) < 0.05  # Phi(mu/sqrt 2), of all that is released
-
-
-@pytest.mark.parametrize(("changes", "message"), [
-    ({"clipping_gamma": 0.0}, "clipping_gamma: must be >= 1e-06"),
-    ({"denoise": True, "algorithm": "bp", "projector": ""}, "denoise: must be false with bp")])
-def test_what_cannot_be_run_is_refused(changes, message):
-    with pytest.raises(ConfigError, match=f"^{message}"):
-        dataclasses.replace(TRIAL, **changes)
 
 
 def test_no_preset_has_settings_for_it():

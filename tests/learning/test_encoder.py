@@ -124,16 +124,6 @@ def test_they_may_stand_beside_patches(cached):
         dataclasses.replace(both, patch_pools=3)
 
 
-@pytest.mark.parametrize(("change", "message"), [
-    ({"encoder_pools": 3}, "encoder_pools: must be at most the 2 places in a row of the encoder's third layer for "
-                           "images of digits, got 3"),
-    ({"encoder_pools": 0}, "encoder_pools: must be >= 1, got 0"),
-    ({"feature_groups": 5}, "feature_groups: must divide the 288 channels of the features, got 5")])
-def test_refusals(change, message):
-    with pytest.raises(ConfigError, match=message):
-        dataclasses.replace(TRIAL, **change)
-
-
 JOINT = dataclasses.replace(TRIAL, features="patches", patch_filters=6, patch_size=3, patch_pools=3,
                             patch_beside="encoder", encoder_pools=2, beside_weight=0.5, feature_power=0.5,
                             feature_decorrelation=1.0)

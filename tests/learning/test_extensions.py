@@ -24,6 +24,7 @@ from pipeline.experiment.exhibits import mismatch
 from pipeline.experiment.experiment import Experiment, load_experiment, parse_experiment
 from pipeline.experiment.plugins import LOADED, load_plugins
 from pipeline.learning.data.dataset import DataError, load, register_dataset
+from pipeline.learning.data.maps import register_features
 from pipeline.learning.feedback.algorithms import BackPropagation, register_feedback
 from pipeline.learning.mechanisms import contribution_bound, register_mechanism
 from pipeline.learning.mechanisms.base import NoMechanism
@@ -177,6 +178,9 @@ def test_a_path_has_a_curve_of_its_own():
     (lambda: register_mechanism("mine", NoMechanism, guarantee="?"), "guarantee: needs a GaussianMechanism"),
     (lambda: register_mechanism("mine", OwnUpdate, guarantee="?"), "guarantee: .* inherits `update`.*, got OwnUpdate"),
     (lambda: register_mechanism("mine", Halved, settings=("target_epsilon",)), "settings: target_epsilon needs a guar"),
+    (lambda: register_features("mine", len, shape=(1,), public_because=" "), "public_because: must say in one line"),
+    (lambda: register_features("pixels", len, shape=(1,), public_because="?"), "features: 'pixels' is taken by"),
+    (lambda: register_features("scattering", len, shape=(1,), public_because="?"), "features: 'scattering' is taken"),
     (lambda: register_dataset("digits", DATASETS["mnist"], print), "dataset: 'digits' is taken by .*data.readers.digi"),
     (lambda: register_dataset("mine", DatasetSpec(9, 9, (3, 2), 1, (0,), (1,)), print), "dataset: 'mine' must have at"),
 ])

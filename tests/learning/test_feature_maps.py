@@ -161,22 +161,6 @@ def test_settings_of_the_optics_are_the_trials_identity():
     assert OPTICAL.feature_groups == 1
 
 
-@pytest.mark.parametrize(("values", "message"), [
-    ({"optical_width": 0}, "optical_width: must be >= 1, got 0"),
-    ({"optical_width": 100_001}, "optical_width: must be <= 100000, got 100001"),
-    ({"optical_thresholds": 17}, "optical_thresholds: must be at most the 16 steps of a pixel of digits, got 17"),
-    ({"optical_device": "lens"}, "optical_device: must be one of simulated, hardware, got 'lens'"),
-    ({"optical_seed": 2**32}, "optical_seed: must be <= "),
-    ({"feature_groups": 5}, "feature_groups: must divide the 48 channels of the features, got 5"),
-    ({"feature_groups": 48}, "feature_groups: leaves groups of one value, .* got 48"),
-    ({"network": "convnet", "algorithm": "bp", "projector": ""}, "network: convolutions take images .*, and records of "
-     r"features 'optical' have the shape \(48,\), got 'convnet'; use 'mlp'"),
-    ({"optical_device": "hardware", "noise": "secure", **PRIVATE}, "optical_device: nobody has shown that a real OPU")])
-def test_optics_that_are_refused(values, message):
-    with pytest.raises(ConfigError, match=message):
-        changed(OPTICAL, **values)
-
-
 def test_what_is_public_of_optical_features_is_said():
     notes = privacy_tags(changed(OPTICAL, **PRIVATE))["privacy.notes"]
     assert "inputs are optical random features |R x|^2 of pixels compared with 3 thresholds, a map of each" in notes
@@ -451,18 +435,6 @@ def test_flat_features_of_an_extension_are_decorrelated_over_synthetic_images(ca
 
 
 @pytest.mark.usefixtures("extensions")
-def test_notes_of_an_extension_say_what_is_done_to_its_features_and_no_more():
-    both = dict(feature_mirrored=True, feature_reference="dead_leaves")
-    said = []
-    for settings in ({}, {"feature_mirrored": None, "feature_reference": None}):
-        register_features("tiles", tiles, **OF_TILES | {"settings": OF_TILES["settings"] | settings})
-        said.append(privacy_tags(changed(TrialConfig(**SMALL, features="tiles"), **PRIVATE, **both))["privacy.notes"])
-    assert "features 'tiles', a map of each record" in said[0] and "leaves" not in said[0]
-    assert ("'tiles' of a record and its mirror image, standardised over synthetic images of dead leaves, a map of each"
-            in said[1])
-
-
-@pytest.mark.usefixtures("extensions")
 def test_a_cache_of_an_extension_is_that_of_its_code_and_a_notebook_has_none(cached, tmp_path):
     paths, function = [], "def tiles(records, trial): return records.flatten(1)[:, :16] * {}"
     for version in (1, 2):
@@ -487,20 +459,3 @@ def test_what_an_extension_gives_is_checked(cached, function, message):
     register_features("tiles", function, **OF_TILES)
     with pytest.raises(DataError, match="^features: " + message):
         maps.compute([cached.train_x[:9]], cached, TrialConfig(**SMALL, features="tiles"))
-
-
-@pytest.mark.usefixtures("extensions")
-@pytest.mark.parametrize(("name", "values", "message"), [
-    ("tiles", {"public_because": " "}, "public_because: must say in one line why 'tiles' is a public map"),
-    ("tiles", {"settings": ("tile",)}, "settings: must be fields of a trial, got 'tile'"),
-    ("scattering", {}, "features: 'scattering' is taken by .*maps.SCATTERING, got .*tiles; choose another name"),
-    ("pixels", {}, "features: 'pixels' is taken by"),
-    ("My tiles", {}, "features: must be small letters, digits and '_', .* got 'My tiles'")])
-def test_maps_that_cannot_be_registered(name, values, message):
-    before = dict(PARTS["features"])
-    with pytest.raises(ConfigError, match="^" + message):
-        register_features(name, tiles, **OF_TILES | values)
-    assert before == PARTS["features"]
-    known = "pixels, scattering, patches, encoder, optical, file"
-    with pytest.raises(ConfigError, match=f"features: must be one of {known}, got 'tiles'"):
-        TrialConfig(features="tiles")

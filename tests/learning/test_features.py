@@ -17,7 +17,7 @@ from pipeline.learning.data.dead_leaves import REFERENCES, dead_leaves
 from pipeline.learning.data.scattering import scattering
 from pipeline.learning.training import Training
 from pipeline.sweep.dry_run import estimate_seconds
-from pipeline.trials.config import ConfigError, TrialConfig
+from pipeline.trials.config import TrialConfig
 from pipeline.trials.packs import Pack
 
 # Images of Fashion-MNIST and CIFAR-10, and their coefficients by kymatio 0.3 (`Scattering2D`, float32).
@@ -158,15 +158,3 @@ def test_the_notes_say_that_features_are_public_and_the_key_has_them():
 def test_an_estimate_computes_no_features(monkeypatch):
     monkeypatch.setattr(computing, "scattering", None)
     assert estimate_seconds([Pack((TRIAL,))], 1, 0, 1, "cpu") > 0
-
-
-@pytest.mark.parametrize(("change", "message"), [
-    ({"scattering_scales": 4}, r"scattering_scales: averages over 2\^J pixels, of which images of digits have 8"),
-    ({"feature_groups": 2}, "feature_groups: must divide the 9 channels of the features, got 2"),
-    ({"feature_reference": "faces"}, "feature_reference: must be one of none, dead_leaves, got 'faces'"),
-    ({"features": "fourier"}, "features: must be one of pixels, scattering, patches, encoder, optical, file, got "
-                              "'fourier'"),
-    ({"hidden": ()}, r"hidden: without hidden layers .* got \[\] with algorithm 'dfa'")])
-def test_refusals(change, message):
-    with pytest.raises(ConfigError, match=message):
-        dataclasses.replace(TRIAL, **change)

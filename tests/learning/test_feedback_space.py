@@ -11,7 +11,7 @@ from pipeline.learning.mechanisms.feedback_space import FeedbackSpace
 from pipeline.learning.randomness import GaussianNoise
 from pipeline.learning.rows import Rows
 from pipeline.learning.run import prepare
-from pipeline.trials.config import ConfigError, TrialConfig
+from pipeline.trials.config import TrialConfig
 from pipeline.trials.packs import Pack
 
 CPU, M, HIDDEN = torch.device("cpu"), 32, (24, 16)
@@ -156,15 +156,6 @@ def test_an_audit_of_one_release_finds_no_more_than_is_certified_and_does_where_
     found = audit_release(dataclasses.replace(DFA, hidden=(16,), batch_size=16), 1000, 1e-5)
     assert found.exceeds == broken
     assert found.mu_lower > 0.4 * found.mu
-
-
-@pytest.mark.parametrize(("changes", "message"), [
-    ({"algorithm": "bp", "projector": ""}, "denoise: must be false with bp"),
-    ({"algorithm": "pdfa", "projector": "opu_hardware"}, "denoise: needs the feedback matrix B, which is not known"),
-    ({"network": "convnet"}, "denoise: puts signals of fully connected layers .* use algorithm 'hybrid'")])
-def test_what_has_no_known_feedback_space_is_refused(changes, message):
-    with pytest.raises(ConfigError, match=message):
-        dataclasses.replace(DFA, **changes)
 
 
 def test_matrices_are_needed(digits):

@@ -8,29 +8,17 @@ import pytest
 import torch
 from mlp import Mlp
 
-from pipeline.learning.feedback.losses import CrossEntropy
-from pipeline.learning.mechanisms import contribution_bound, make_mechanism
+from pipeline.learning.mechanisms import make_mechanism
 from pipeline.learning.network.network import make_network
 from pipeline.learning.training import Training
 from pipeline.trials.config import ConfigError, TrialConfig
 from pipeline.trials.packs import Pack
-
-output_error = CrossEntropy(TrialConfig())
 
 CPU = torch.device("cpu")
 SIZES, M = (64, 6, 8, 10), 32
 DPSGD = TrialConfig(dataset="digits", hidden=(6, 8), batch_size=M, algorithm="bp", mechanism="per_example",
                     clipping_norm=0.5, epochs=2, learning_rate=0.1)
 LEE_KIFER = dataclasses.replace(DPSGD, algorithm="dfa", projector="", mechanism="component", tau_e=0.4, tau_h=2.0)
-
-
-def test_component_bound_is_the_papers_sensitivity():
-    equal = dataclasses.replace(LEE_KIFER, feedback_norm=1.0)
-    # Delta <= 2 gamma beta tau_e sqrt((1 + tau_h^2) L)/m for the mean, replace-one; gamma = beta = 1 for all L layers.
-    paper = 2 * 1 * 1 * 0.4 * math.sqrt((1 + 2.0**2) * 3) / M
-    assert 2 * contribution_bound(equal) / M == pytest.approx(paper)
-    assert contribution_bound(dataclasses.replace(equal, activation="sigmoid")) == pytest.approx(
-        0.4 * math.sqrt((2 / 16 + 1) * 5))
 
 
 def test_component_clipping_is_algorithm_1_written_out(digits):

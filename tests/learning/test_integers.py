@@ -341,23 +341,6 @@ def test_a_trial_goes_on_with_the_same_bits(digits):
     assert torch.equal(whole.net.parameters.flat, second.net.parameters.flat)
 
 
-@pytest.mark.parametrize(("changes", "message"), [
-    ({"mechanism": "none", "noise_multiplier": 0.0}, "arithmetic: 'integer' does not go with mechanism 'none': .*; "
-     "use mechanism 'per_example' or 'automatic' or 'component', or arithmetic 'float32'"),
-    ({"network": "convnet", "channels": (4,), "kernel": 3}, "arithmetic: 'integer' does not go with network 'convnet'"),
-    ({"algorithm": "pdfa", "projector": "opu_physical"}, "arithmetic: 'integer' does not go with projector 'opu_phys"),
-    ({"noise_multiplier": 1e7}, "noise_multiplier: must be at most .* with arithmetic 'integer', or the grid"),
-    ({"clipping_norm": 1e-320}, "clipping_norm: must be at least 1e-290 with arithmetic .*, got 9.9.*e-321"),
-    ({"input_norm": 1e160}, "input_norm: must be 0, or at least 1e-06 and at most 1e.06 with arithmetic 'integer'"),
-    ({"arithmetic": "int8"}, "arithmetic: must be one of float32, bfloat16, integer, got 'int8'"),
-    ({"features": "optical", "feature_groups": 0}, "input_norm: must be > 0 with arithmetic 'integer' and features"),
-    ({"matmul_precision": "float32"}, "arithmetic: is another name of matmul_precision; give it once")])
-def test_what_integers_are_not_for_is_refused(changes, message):
-    given = {"arithmetic": "integer"} | {k: v for k, v in BASE.given if k != "matmul_precision"}
-    with pytest.raises(ConfigError, match=f"^{message}"):
-        TrialConfig(**{**given, **changes})
-
-
 def test_more_classes_than_the_softmax_sums_exactly_are_refused(extensions):
     for n_classes in (steps_of.MOST_CLASSES, steps_of.MOST_CLASSES + 1):
         enter(f"classes_{n_classes}", DatasetSpec(20_000, 10, (4,), n_classes, (0.0,), (1.0,)), None)
@@ -427,14 +410,6 @@ def test_contributions_that_vanish_are_said(digits, capsys):
     [record] = train(TrialConfig(BASE.given, epochs=1), digits)
     assert float(record.tags["arithmetic.truncated_to_zero"]) < 0.01 and not capsys.readouterr().err
     assert record.tags["arithmetic.kernel"] == products.kernel(CPU, BASE.layer_sizes, BASE.batch_size)
-
-
-def test_a_record_without_features_and_weights_that_are_not_finite_contribute_nothing_wrong(digits):
-    training = made(BASE, digits)
-    training.net.parameters.flat[0, 5] = float("nan")
-    training.net.parameters.flat[0, 6] = float("inf")
-    squares = norms_over_c(training, *contributions(training, torch.arange(20).view(1, -1)))
-    assert max(squares) <= 1
 
 
 def test_secure_and_seeded_trials_differ_in_keys_alone(digits):

@@ -203,11 +203,6 @@ def test_the_preset_leaves_the_step_size_of_a_network_open():
     assert set(recommend("recommended-3", settings).settings) == {"sampler", "batch_size", "epochs", "clipping_norm"}
 
 
-def test_blocks_may_share_parameters_under_back_propagation(digits):
-    last = [*train(own("faulty_tied", algorithm="bp", epochs=1), digits)][-1]
-    assert last.outcome.status == "finished"
-
-
 @pytest.mark.parametrize(("settings", "words"), [
     (dict(mechanism="component"), "mechanism: must be 'none' or 'per_example' or 'automatic' with network"),
     (dict(mechanism="photonic", sampler="shuffled"), "mechanism: must be 'none' or 'per_example'"),

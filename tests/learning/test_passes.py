@@ -30,6 +30,7 @@ CASES = {f"{algorithm} {mechanism} {precision}": {**BASE, **settings, "algorithm
          for precision in (("float32",) if mechanism == "per_example" else ("float32", "bfloat16"))}
 LARGE = 64 * 48  # elements: of the smallest activation of a layer; what is smaller is no pass
 ONLY_WRITTEN = ("copy_", "fill_", "zero_", "normal_", "uniform_")
+WAITING = ("_local_scalar_dense", "nonzero", "masked_select", "_unique2")  # the host must know the result, or its shape
 GATHERED = ("index_select", "index", "gather")  # of their first input as many elements are read as result
 
 
@@ -39,15 +40,17 @@ class Traffic(TorchDispatchMode):
     Attributes:
         bytes: read and written.
         passes: tensors of at least `LARGE` elements that were read or written.
+        waits: names of operations for which the host waits, which no CUDA graph can hold.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self.bytes = self.passes = 0
+        self.bytes, self.passes, self.waits = 0, 0, []
 
     def __torch_dispatch__(self, operation, types, arguments=(), keywords=None):
         result = operation(*arguments, **(keywords or {}))
         name, slots = operation.overloadpacket.__name__, operation._schema.arguments
+        self.waits += [name] if name in WAITING else []
         if operation.is_view or "empty" in name:
             return result
         by_name = [(slot, keywords[slot.name]) for slot in slots if slot.name in (keywords or {})]
@@ -79,6 +82,8 @@ def traffic(case, change=lambda training: None):
     with Traffic() as seen:
         training.step(second)
     training.close()
+    # A look at all factors, which `gaussian.py` takes on a CPU alone.
+    assert not seen.waits or TrialConfig(**CASES[case]).mechanism == "per_example"
     return {"bytes": seen.bytes, "passes": seen.passes}
 
 
@@ -103,17 +108,6 @@ def test_one_copy_more_of_a_large_tensor_is_seen(case, recorded):
         training.deltas = lambda *tensors: [delta.clone() for delta in deltas(*tensors)]
 
     assert len(exceeds(traffic(case, copy_deltas), recorded[case])) == 2
-
-
-def test_what_is_counted_is_what_is_read_and_written():
-    a, b, row = torch.ones(64, 48), torch.ones(64, 48), torch.ones(48)
-    for call, moved in ((lambda: a + b, 3), (lambda: a.add_(row), 2), (lambda: a.copy_(b), 2), (lambda: a.zero_(), 1),
-                        (lambda: a.view(-1).t(), 0), (lambda: torch.add(a, b, out=b), 3), (lambda: a.double(), 3),
-                        (lambda: torch.ones(640, 48).index_select(0, torch.arange(64)), 12),
-                        (lambda: a[0].expand(64, 48).clone(), 1)):
-        with Traffic() as seen:
-            call()
-        assert round(seen.bytes / a.nbytes) == moved
 
 
 if __name__ == "__main__":

@@ -104,17 +104,6 @@ def test_filters_are_patches_of_dead_leaves_whitened_by_their_covariance():
         filters(1, size, 1001, size)
 
 
-def test_channels_are_standardised_over_synthetic_images(cached):
-    trial = dataclasses.replace(TRIAL, feature_groups=0)
-    leaves = (dead_leaves(REFERENCES, 1, 8) * 16).round().to(torch.uint8).flatten(1)
-    (found,) = maps.compute((leaves,), cached, trial)
-    channels = found.float().view(REFERENCES, 24, -1)
-    assert channels.mean((0, 2)).abs().max() < 1e-2
-    torch.testing.assert_close(channels.std((0, 2)), torch.ones(24), atol=2e-2, rtol=0)
-    grouped = maps.features(cached, TRIAL)[1].float()
-    assert grouped.mean(1).abs().max() < 1e-2 and (grouped.std(1) - 1).abs().max() < 2e-2
-
-
 def test_a_threshold_that_nothing_reaches_is_refused(cached):
     with pytest.raises(DataError, match="most of the 24 channels are constant on synthetic images, .* lower patch_"):
         maps.compute((cached.train_x[:20],), cached, dataclasses.replace(TRIAL, patch_threshold=100.0))
@@ -214,21 +203,3 @@ def test_the_notes_say_why_they_are_public_and_the_key_has_every_setting():
     both = privacy_tags(dataclasses.replace(private, feature_power=0.5, feature_mirrored=True))["privacy.notes"]
     assert "responses (to the power 0.5) of a record and its mirror image to patches of synthetic images" in both
     assert "patch_filters" not in TrialConfig(features="scattering").canonical()
-
-
-@pytest.mark.parametrize(("change", "message"), [
-    ({"patch_size": 9}, "patch_size: must be at most the 8 rows of images of digits, got 9"),
-    ({"patch_pools": 7}, "patch_pools: must be at most the 6 places in a row of patches of size 3 in images of digits, "
-                         r"got 7; smaller patches \(patch_size\) have more"),
-    ({"patch_filters": 0}, "patch_filters: must be >= 1, got 0"),
-    ({"patch_size": 17}, "patch_size: must be <= 16, got 17"),
-    ({"patch_filters": 5556, "patch_pools": 3}, r"patch_filters: with 3 x 3 pools \(patch_pools\) must give at most "
-                                                "100,000 features of a record, got 5,556, which give 100,008"),
-    ({"patch_threshold": -1.0}, r"patch_threshold: must be >= 0, got -1"),
-    ({"feature_power": 0.0}, "feature_power: must be > 0, got 0"),
-    ({"feature_decorrelation": 1.5}, "feature_decorrelation: must be <= 1, got 1.5"),
-    ({"feature_power": 5.0}, "feature_power: must be <= 4, got 5"),
-    ({"feature_groups": 5}, "feature_groups: must divide the 24 channels of the features, got 5")])
-def test_refusals(change, message):
-    with pytest.raises(ConfigError, match=message):
-        dataclasses.replace(TRIAL, **change)

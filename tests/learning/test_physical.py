@@ -164,22 +164,6 @@ def test_cameras_are_checked(wrong, message):
         projector(IDEAL).project(torch.full((1, 1, 10), 0.5))
 
 
-@pytest.mark.parametrize("wrong, message", [
-    (dict(sigma=0.1, mechanism="photonic"), r"sigma: must be 0 with projector 'opu_physical', .*, got 0.1"),
-    (dict(target_label_epsilon=3, mechanism="photonic", joint_release=True), r"target_label_epsilon: must be 0 .*3.0"),
-    (dict(mechanism="photonic"), r"output_noise: the device's noise .* got true .*; use false, or joint_release true"),
-    (dict(mechanism="photonic", joint_release=True, noise="secure"), r"noise: its proof covers .* 'secure'"),
-    (dict(mechanism="per_example", noise_multiplier=1, noise="secure"), r"noise: its proof covers .* 'secure'"),
-    (dict(mechanism="component"), r"mechanism: component clipping sets .* got projector 'opu_physical'"),
-    (dict(adc_bits=8), r"adc_bits: needs full_well > 0, .*, got 8 with full_well 0"),
-    (dict(photons=0), r"photons: must be > 0, got 0"),
-    (dict(algorithm="tdfa"), r"projector: tdfa takes 'gaussian', got 'opu_physical'")])
-def test_what_does_not_go_together_is_refused_in_one_line(wrong, message):
-    with pytest.raises(ConfigError, match=message) as error:
-        TrialConfig(**{**PHYSICAL, **wrong})
-    assert "\n" not in str(error.value)
-
-
 def test_a_field_of_the_camera_that_nothing_uses_is_refused(tmp_path):
     (tmp_path / "e.yaml").write_text("base: {algorithm: dfa, adc_bits: 8}")
     with pytest.raises(ConfigError, match="adc_bits: is not used with algorithm 'dfa', got 8; use algorithm 'pdfa' "

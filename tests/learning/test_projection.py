@@ -199,13 +199,6 @@ def test_hardware_projects_the_two_binary_parts():
     torch.testing.assert_close(p, e @ effective, rtol=1e-5, atol=1e-5)
 
 
-def test_hardware_drives_lightonmls_own_opu():
-    e = ternary(2, 6, 10)
-    with HardwareOpuProjector(10, 32, [1, 2], 0.5, open_opu=lambda n: opened(10, n, 9, linear=True)) as hardware:
-        simulated = SimulatedOpuProjector(10, 32, [9, 9], 0.5).project(e)
-        torch.testing.assert_close(hardware.project(e) * 10**0.5, simulated, rtol=1e-5, atol=1e-5)
-
-
 @pytest.mark.parametrize(("fail", "raised", "says"), [
     ("", None, None), ("", KeyboardInterrupt, None), ("linear_transform", OSError, "shutter"),
     ("fit1d", OSError, "fit1d")])

@@ -148,7 +148,7 @@ def test_noise_is_measured_by_the_stated_norm_and_epsilon_by_what_a_record_contr
         1.7 * stated / contribution_bound(trial) / 2)
 
 
-@pytest.mark.parametrize("name", ["off", "published", "scale", "raw, apart", "per_example, convnet"])
+@pytest.mark.parametrize("name", ["off", "scale", "raw, apart"])
 def test_an_audit_of_a_step_stays_below_what_is_certified_and_comes_close(name):
     trial = BOUNDED[name]
     trial = dataclasses.replace(trial, sampler="poisson", noise_multiplier=sensitivity_ratio(trial))
@@ -280,16 +280,6 @@ def test_a_target_epsilon_is_met_by_the_true_bound(reading, sampler):
     assert 0.98 * 3 < value <= 3
     clipped = with_noise(dataclasses.replace(DENSE, sampler=sampler, target_epsilon=3)).noise_multiplier
     assert with_noise(trial).noise_multiplier == pytest.approx(clipped * sensitivity_ratio(trial))
-
-
-def test_what_cannot_be_accounted_for_is_refused():
-    with pytest.raises(ConfigError, match=r"noise_multiplier: must be at least 1.41 with sampler 'poisson' where a "
-                                          r"record contributes up to 14.14 times .*, got 1.28"):
-        dataclasses.replace(FIGURE4, error_clip=False, sampler="poisson", noise_multiplier=1.28)
-    with pytest.raises(ConfigError, match="noise_multiplier: must be at least 1.41 with sampler 'shuffled'"):
-        dataclasses.replace(FIGURE4, error_clip=False, sampler="shuffled", tau_e=0.01, noise_multiplier=1.28)
-    with pytest.raises(ConfigError, match="target_norm: must be > 0.03897"):
-        dataclasses.replace(FIGURE4, tau_h_rule="published", target_norm=0.03)
 
 
 @readings

@@ -2,7 +2,6 @@
 
 import dataclasses
 import itertools
-import logging
 import random
 
 import numpy as np
@@ -11,7 +10,6 @@ import torch
 from flat import train
 from scipy import stats
 
-from pipeline.learning import rounded_gaussian
 from pipeline.learning.data import sampling
 from pipeline.learning.data.sampling import ABSENT, BatchSampler, poisson, shuffled
 from pipeline.learning.randomness import RoundedNoise, secret_integers
@@ -144,17 +142,3 @@ def test_no_generator_is_left_to_be_read(trial, digits):
         training.step(training.sampler.epoch()[0])
         assert bool(generators(training)) == expected
         training.close()
-
-
-@EVERY
-def test_no_key_or_seed_is_in_any_record_tag_or_log(trial, digits, monkeypatch, caplog, capfd):
-    keys, aes = [], rounded_gaussian.AES
-    monkeypatch.setattr(rounded_gaussian, "AES", lambda key: keys.append(key) or aes(key))
-    with caplog.at_level(logging.DEBUG):
-        records = list(train(Pack((trial,)), digits))
-    written = "".join([repr(records), str(trial.canonical()), caplog.text, *capfd.readouterr()])
-    assert len(keys) >= trial.epochs * trial.steps_per_epoch
-    for secret in (int.from_bytes(key) for key in keys):
-        assert str(secret) not in written and f"{secret:x}" not in written
-    arrays = b"".join(w.tobytes() for w in records[-1].outcome.weights.values())
-    assert not any(key[:8] in arrays for key in keys)

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from scipy.io import savemat
 
-from pipeline import TrialConfig, train
 from pipeline.learning.data import dataset as data
 from pipeline.learning.data import readers
 from pipeline.learning.data.dataset import DataError
@@ -88,10 +87,3 @@ def test_files_that_cannot_be_read_are_refused(made_up, tmp_path, spoil):
     path.unlink()
     with pytest.raises(DataError, match="expected one of SVHN/train_32x32.mat, train_32x32.mat, found none"):
         data.load("svhn", tmp_path)
-
-
-def test_a_trial_trains_on_it(made_up, tmp_path, monkeypatch):
-    monkeypatch.setenv("PHOTONIC_DATA", str(write(tmp_path, made_up)))
-    records = [*train(TrialConfig(dataset="svhn", network="convnet", channels=(4,), kernel=3, hidden=(8,), epochs=1,
-                                  algorithm="hybrid", batch_size=16))]
-    assert 0 <= records[-1].metrics["test/accuracy"] <= 1

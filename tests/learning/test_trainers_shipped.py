@@ -244,7 +244,7 @@ def test_a_sweep_tells_of_an_edited_trainer_where_its_runs_have_a_digest():
 
     assert told(LOADED["ghost"]) == told("not recorded") == []  # of trials with noisy metrics
     (line,) = told("0" * 16)
-    assert line.startswith("trainer 'ghost': its file was another")
+    assert line.startswith("trainer 'ghost': its file was another") and "raise the version" in line
 
 
 def test_an_epsilon_that_covers_a_stated_trial_says_so():

@@ -54,7 +54,12 @@ from pipeline.trials.config import ConfigError, TrialConfig
     ("base: {tau_h: 2}\ncases: [{base: {mechanism: photonic, tau_h: 1}}, {}]", r"tau_h: .* 'none', .*, at base.tau_h"),
     ("base: {epochs: 2}\ncases: [{base: {epochs: 1}}, {grid: {epochs: [3]}}]",
      r"epochs: is overridden by every case, got 2; leave it out, at base.epochs"),
-    ("grid: {epochs: [2, 3]}\ncases: [{base: {epochs: 1}}]", r"epochs: is overridden by every case, got \[2, 3\]; ")])
+    ("grid: {epochs: [2, 3]}\ncases: [{base: {epochs: 1}}]", r"epochs: is overridden by every case, got \[2, 3\]; "),
+    ("grid: {algorithm: [bp, tdfa], threshold: [0.1, 0.2]}",
+     r"grid\[algorithm=bp, threshold=0.2\]: the same trial as grid\[algorithm=bp, threshold=0.1\].*; threshold: is not "
+     r"used with algorithm 'bp'.*by `cases`"),
+    ("base: {dataset: mnist}\ngrid: {features: [pixels, patches], feature_mirrored: [false, true]}",
+     r".*; feature_mirrored: is not used with features 'pixels', got True; use ")])
 def test_refused_with_what_to_use_instead(tmp_path, text, message):
     with pytest.raises(ConfigError, match="^" + message) as raised:
         load(tmp_path, text)
@@ -73,14 +78,6 @@ def test_refused_with_what_to_use_instead(tmp_path, text, message):
     "grid: {averaging: [0, 0.9]}"])
 def test_neutral_values_and_fields_that_one_trial_uses_are_fine(tmp_path, text):
     assert load(tmp_path, text).trials
-
-
-def test_an_axis_that_some_trials_ignore_still_makes_the_same_trial_twice(tmp_path):
-    with pytest.raises(ConfigError, match=r"grid\[algorithm=bp, threshold=0.2\]: the same trial as grid\[algorithm=bp, "
-                                          r"threshold=0.1\].*; threshold: is not used with algorithm 'bp'.*by `cases`"):
-        load(tmp_path, "grid: {algorithm: [bp, tdfa], threshold: [0.1, 0.2]}")
-    with pytest.raises(ConfigError, match="; feature_mirrored: is not used with features 'pixels', got True; use "):
-        load(tmp_path, "base: {dataset: mnist}\ngrid: {features: [pixels, patches], feature_mirrored: [false, true]}")
 
 
 def test_a_stored_file_has_been_swept_and_is_still_read():
