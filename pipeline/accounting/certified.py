@@ -27,6 +27,7 @@ from pipeline.trials.mechanism import MIN_NOISE_OVER_C
 from pipeline.trials.part import names_with
 from pipeline.trials.trainer import STEP
 
+WORTH_SAYING = 0.9  # share of the noise, from which on a saving is not worth a line
 IN_THE_BATCH = "none (the record is in the batch)"  # sampler of one step, for an attacker who knows that
 
 
@@ -126,7 +127,9 @@ def calibrated_noise(config: TrialConfig) -> dict[str, float]:
 
 
 def without_amplification(trials: Iterable[TrialConfig]) -> list[str]:
-    """Return a line on the noise that Poisson sampling would save the first trial with a target but shuffled batches.
+    """Return a line on the noise that sampling would save the first trial with a target but shuffled batches.
+
+    Noise under replace-one is twice that under add/remove; only what is saved beyond that is named.
     """
     for trial in trials:
         if trial.parts.sampler.amplified or not trial.parts.mechanism.composed or not trial.target_epsilon:
@@ -136,10 +139,10 @@ def without_amplification(trials: Iterable[TrialConfig]) -> list[str]:
         except ConfigError:  # some settings allow no Poisson batches
             continue
         for name, noise in calibrated_noise(trial).items():
-            if sampled[name] < noise:
+            if 2 * sampled[name] < WORTH_SAYING * noise:
                 return [f"sampler: {trial.sampler} batches amplify nothing: for epsilon {trial.target_epsilon:g}, "
-                        f"{name} is {noise:.4g}; with `sampler: poisson` (add/remove, batches of random size) it is "
-                        f"{sampled[name]:.4g}"]
+                        f"{name} is {noise:.4g}; with `sampler: poisson` (batches of random size; add/remove, which "
+                        f"alone halves it) it is {sampled[name]:.4g}"]
     return []
 
 

@@ -43,27 +43,24 @@ def load_plugins(names: Sequence[str], folder: Path) -> None:
         sys.path.append(str(folder.absolute()))
     importlib.invalidate_caches()  # a file may have just been written
     for name in names:
-        if name in LOADED:  # a reload could record a newer digest than that of the code that runs
-            continue
-        if name.endswith(DECLARATION):
-            source = str(folder / name)
-            _enter_table(folder / name)
-        else:
-            source = _import(name, folder)
-        LOADED[name] = hashlib.sha256(Path(source).read_bytes()).hexdigest()[:16]
+        if name.endswith(DECLARATION):  # read again: another one of the name is refused
+            LOADED[name] = _enter_table(folder / name)
+        elif name not in LOADED:  # a reload could record a newer digest than that of the code that runs
+            LOADED[name] = _import(name, folder)
 
 
 def _import(name: str, folder: Path) -> str:
-    """Import a module with extensions; return its file."""
+    """Import a module with extensions; return the digest of its file."""
     try:
-        return importlib.import_module(name).__file__ or ""
+        file = importlib.import_module(name).__file__ or ""
+        return hashlib.sha256(Path(file).read_bytes()).hexdigest()[:16]
     except Exception as error:  # a module may raise anything when it is imported
         raise ConfigError(f"plugins: '{name}' cannot be imported ({type(error).__name__}: {error}); it must be a "
                           f"module in {folder.absolute()}, or one that is installed") from error
 
 
-def _enter_table(path: Path) -> None:
-    """Register the data set that a file declares (`pipeline.trials.table`)."""
+def _enter_table(path: Path) -> str:
+    """Register the data set that a file declares (`pipeline.trials.table`); return the digest of what it declares."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeError) as error:
@@ -71,4 +68,4 @@ def _enter_table(path: Path) -> None:
                           f"{path.parent.absolute()}") from error
     content = parse_yaml(text, path)
     with located(path, content):
-        table.enter(content, path)
+        return table.enter(content, path)

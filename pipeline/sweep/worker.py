@@ -66,6 +66,7 @@ def prepare_node(trials: Sequence[TrialConfig], data_folder: Path | None, checkp
         check_packages(trial)
     datasets = {name: load(name, data_folder) for name in sorted({trial.dataset for trial in trials})}
     for trial in trials:
+        trial.parts.data.check(trial)  # as in `train_pack`
         if trial.parts.features.of_file:
             check_file(trial, digests)
             if trial.disclosure == "plain":  # otherwise no record may decide whether a trial fails
@@ -97,6 +98,8 @@ def train_pack(pack: Pack, *, device: str, threads: int, data_folder: Path | Non
     from pipeline.learning.data.features import check_file
 
     torch.set_num_threads(threads)
+    for trial in pack.trials:  # not checked since another process composed them: a table's file may be another here
+        trial.parts.data.check(trial)
     if pack.shared.feature_name:
         check_file(pack.shared, digests)
     data = _dataset(pack.shared.dataset, data_folder, device)

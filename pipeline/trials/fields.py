@@ -25,6 +25,7 @@ class UserError(Exception):
     """
 
     at: str = ""  # place of the setting in a file, if it is known (`pipeline.experiment.yaml_text.Place`)
+    of_record: bool = False  # whether the message shows a private record, which a screen must not of secure trials
 
     @property
     def field(self) -> str:

@@ -82,8 +82,8 @@ class Table(Data):
         super().check(trial)
 
 
-def enter(content: Any, path: Path) -> None:
-    """Register the data set that a file declares, under its name; errors name the entry."""
+def enter(content: Any, path: Path) -> str:
+    """Register the data set that a file declares, under its name; return the digest of what is public of it."""
     refuse(not isinstance(content, Mapping), "table", f"must be a mapping with {', '.join(ENTRIES)}", repr(content))
     for entry in content:
         refuse(entry not in ENTRIES, entry, "must be no entry of a table", repr(content[entry]),
@@ -95,6 +95,11 @@ def enter(content: Any, path: Path) -> None:
     name, columns = str(content["dataset"]), _columns(content["columns"])
     classes = _texts("classes", content["classes"])
     refuse(len(classes) < 2, "classes", "must be at least two", ", ".join(classes))
+    for entry in ("data_file", "label", *(entry for entry in OPEN if entry in content)):
+        refuse(not isinstance(content[entry], str), entry, "must be text", repr(content[entry]), "in quotes it is text")
+    separator, decimal = content.get("separator", ","), content.get("decimal", ".")
+    refuse(len(separator) != 1, "separator", "must be one character", repr(separator))
+    refuse(decimal not in (".", ","), "decimal", "must be '.' or ','", repr(decimal))
     refuse(content["label"] in [column.name for column in columns], "label", "must be no column of `columns`",
            content["label"])
     records = content["records"]
@@ -102,19 +107,22 @@ def enter(content: Any, path: Path) -> None:
            "must be {train: N, test: N}", repr(records))
     for split in ("train", "test"):
         check_whole(f"records.{split}", records[split], 1)
-    width = sum(column.width for column in columns)
+    width, folder = sum(column.width for column in columns), path.absolute().parent
     spec = TableSpec(
         records["train"], records["test"], (1, 1, width), len(classes), mean=(0.5,), std=(0.5,), scale=float(LEVELS),
-        published=True, columns=columns, label=str(content["label"]), classes=classes,
-        file=path.parent / str(content["data_file"]), test=_test(content["test"], path.parent, records),
-        separator=content.get("separator", ","), decimal=content.get("decimal", "."))
-    refuse(name in DATASETS and not (isinstance(DATASETS[name], TableSpec) and DATASETS[name] == spec), "dataset",
-           "must be a name that no other data set has", repr(name))
+        published=True, columns=columns, label=content["label"], classes=classes,
+        file=folder / content["data_file"], test=_test(content["test"], folder, records),
+        separator=separator, decimal=decimal)
+    refuse(DATASETS.get(name, spec) != spec, "dataset", "must be a name that no other data set has in this process",
+           repr(name), "after an edit of the file start again, as what was declared before may be at work")
     public = {entry: value for entry, value in content.items() if entry not in NOT_PUBLIC}
+    public["columns"] = list(content["columns"].items())  # in their order, which is that of the inputs
     if "file" in public["test"]:
         public["test"] = "file"  # its path belongs to no identity
+    declared = digest(public)
     part("dataset", name)(type(name, (Table,), {"spec": spec, "label": "", "works": READER, "source": path.name,
-                                                     "declared": digest(public)}))
+                                                     "declared": declared}))
+    return declared
 
 
 def _columns(content: Any) -> tuple[Column, ...]:
@@ -144,7 +152,8 @@ def _texts(place: str, values: Any) -> tuple[str, ...]:
     """Return a list of distinct categories as text, as the table has them."""
     refuse(not isinstance(values, list) or not values, place, "must be a list of texts or numbers", repr(values))
     for value in values:
-        refuse(not isinstance(value, str) and not is_number(value), place, "must be texts or numbers", repr(value),
+        refuse(not isinstance(value, str) and not (is_number(value) and math.isfinite(value)), place,
+               "must be texts or numbers", repr(value),
                "YAML reads yes, no, on and off as true and false: put them in quotes")
     texts = tuple(str(value).strip() for value in values)
     refuse(len(set(texts)) < len(texts), place, "must differ from each other", ", ".join(texts))
@@ -162,7 +171,8 @@ def _test(content: Any, folder: Path, records: Mapping[str, int]) -> tuple[str, 
                records["test"])
         return "share", str(share), str(entries["seed"])
     if entries.keys() == {"column", "value"}:
-        return "column", str(entries["column"]), str(entries["value"])
+        refuse(not isinstance(entries["column"], str), "test.column", "must be text", repr(entries["column"]))
+        return "column", entries["column"], *_texts("test.value", [entries["value"]])
     refuse(entries.keys() != {"file"}, "test", "must be {share: 0.2, seed: 0}, {column: NAME, value: VALUE} or {file: "
            "PATH}", repr(content))
     return "file", str(folder / str(entries["file"]))

@@ -61,7 +61,8 @@ def test_shuffled_batches_are_told_what_they_cost():
     (line,) = without_amplification([TrialConfig(dataset="digits"), TrialConfig(**settings)])
     assert noise > 6 * sampled and re.search(
         rf"for epsilon 8, noise_multiplier is {noise:.4g}; with `sampler: poisson` .* it is {sampled:.4g}", line)
-    assert not without_amplification([TrialConfig(**settings, sampler="poisson"),
+    whole = TrialConfig(**settings | {"batch_size": 54_000, "epochs": 1})  # all is of the relation
+    assert not without_amplification([whole, TrialConfig(**settings, sampler="poisson"),
                                       TrialConfig(**{**settings, "target_epsilon": 0, "noise_multiplier": 1})])
 
 

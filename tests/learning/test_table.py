@@ -12,9 +12,10 @@ from registries import forgotten_plugins
 from pipeline.accounting import account
 from pipeline.cli import main
 from pipeline.experiment.experiment import load_experiment
-from pipeline.experiment.plugins import load_plugins
+from pipeline.experiment.plugins import LOADED, load_plugins
 from pipeline.learning.data.dataset import DataError, load
 from pipeline.learning.run import train
+from pipeline.sweep.worker import prepare_node
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.fields import ConfigError
 from pipeline.trials.packs import Pack
@@ -165,7 +166,12 @@ def test_a_proposal_is_refused_until_it_is_confirmed_and_then_the_table_is_read(
     ({"test": {"share": 0.25, "seed": 0}}, r"records.test: must be 1, 0.25 of 4, got 2"),
     ({"test": {"share": 2, "seed": 0}}, r"test.share: must be between 0 and 1, got 2"),
     ({"test": "last"}, r"test: must be \{share: 0.2, seed: 0\}, \{column"),
-    ({"dataset": "mnist"}, r"dataset: must be a name that no other data set has, got 'mnist'"),
+    ({"dataset": "mnist"}, r"dataset: must be a name that no other data set has in this process, got 'mnist'"),
+    ({"label": 1}, r"label: must be text, got 1; in quotes it is text"),
+    ({"separator": None, "decimal": ";"}, r"decimal: must be '.' or ',', got ';'"),
+    ({"separator": ",,"}, r"separator: must be one character, got ',,'"),
+    ({"classes": ["well", float("nan")]}, r"classes: must be texts or numbers, got nan"),
+    ({"test": {"column": "part", "value": True}}, r"test.value: must be texts or numbers, got True"),
     ({"dataset": "My Table"}, r"dataset: must be small letters, digits and '_'")])
 def test_declarations_that_are_refused(tmp_path, changes, message):
     with pytest.raises(ConfigError, match=message) as error:
@@ -189,6 +195,58 @@ def test_tables_that_are_refused(tmp_path, csv, message):
     with pytest.raises(DataError, match=message) as error:
         load("patients")
     assert not any(word in error.value.public for word in ("patients", "60", "ill"))
+
+
+def test_a_missing_cell_of_parquet_changes_no_other_record(tmp_path):
+    frame = pd.DataFrame({"age": [1, 2, 10**18 + 1, 10**18 + 2], "outcome": ["well", "ill"] * 2, "part": list("aabb")})
+    changes = dict(data_file="p.parquet", test={"column": "part", "value": "b"},
+                   columns={"age": {"values": [2, 10**18 + 1, 10**18 + 2]}})
+    frame.to_parquet(tmp_path / "p.parquet")
+    declare(tmp_path, **changes, classes=["well", "ill"], records={"train": 2, "test": 2})
+    whole = load("patients").test_x
+    frame.astype({"age": "Int64"}).assign(age=lambda table: table["age"].where(table.index != 0)).to_parquet(
+        tmp_path / "p.parquet")
+    assert load("patients").test_x.tolist() == whole.tolist() == [[0, 255, 0, 0], [0, 0, 255, 0]]
+
+
+def test_the_order_of_columns_is_of_the_identity_and_a_comment_is_not(tmp_path):
+    columns, digests = DECLARED["columns"], []
+    for number, (order, comment) in enumerate([(list(columns), ""), (list(columns)[::-1], ""), (list(columns), "# a")]):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        with forgotten_plugins():
+            text = yaml.safe_dump({**DECLARED, "columns": {name: columns[name] for name in order}}, sort_keys=False)
+            (folder / "patients.yaml").write_text(text + comment)
+            load_plugins(["patients.yaml"], folder)
+            assert LOADED["patients.yaml"] == PARTS["dataset"]["patients"].declared
+            digests.append(LOADED["patients.yaml"])
+    assert digests[0] == digests[2] != digests[1]
+
+
+def test_another_file_of_the_name_is_refused_in_one_process_and_by_a_worker(tmp_path):
+    (tmp_path / "other").mkdir()
+    declare(tmp_path)
+    trial = pickle.dumps(TrialConfig(**TRIAL))
+    with pytest.raises(ConfigError, match="dataset: must be a name that no other .* after an edit of the file start"):
+        declare(tmp_path / "other")
+    with forgotten_plugins():
+        for registry in (PARTS["dataset"], LOADED):  # as in another process
+            registry.clear()
+        declare(tmp_path, columns={"age": {"range": [0, 100]}})
+        with pytest.raises(ConfigError, match=r"table: must be \w{16}, which patients.yaml declares, got \w{16}"):
+            prepare_node([pickle.loads(trial)], None, tmp_path / "checkpoints")
+
+
+def test_a_record_of_secure_trials_is_named_in_the_private_folder_alone(tmp_path, monkeypatch, capsys):
+    declare(tmp_path, CSV.replace("60,", "secret,"))
+    base = {**TRIAL, "hidden": [4], "noise": "secure", "arithmetic": "integer", "batch_size": 1}
+    (tmp_path / "e.yaml").write_text(yaml.safe_dump({"name": "e", "plugins": ["patients.yaml"], "base": base}))
+    monkeypatch.chdir(tmp_path)
+    assert main(["sweep", "e.yaml"]) == 2
+    said = "".join(capsys.readouterr())
+    assert "error: a record of the data set cannot be used" in said and "secret" not in said
+    assert "line 5, column 'age': must be a number, got 'secret'" in (
+        tmp_path / "mlruns" / "private" / "failures" / "e.log").read_text()
 
 
 def test_a_missing_declaration_and_a_missing_table_are_named(tmp_path):

@@ -29,9 +29,9 @@ class DataError(UserError):
     It may hold paths and digests of private records: a trial that keeps its errors private shows `public` instead.
     """
 
-    def __init__(self, message: str, public: str = UNREAD) -> None:
+    def __init__(self, message: str, public: str = UNREAD, of_record: bool = False) -> None:
         super().__init__(message)
-        self.public = public
+        self.public, self.of_record = public, of_record
 
 
 def read_cached(path: Path, read: Callable[[Path], Content]) -> Content:

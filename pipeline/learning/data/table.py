@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
+import json
 import os
 import re
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
-import yaml
 
 from pipeline.learning.data.download import DataError
 from pipeline.learning.data.readers import Arrays
@@ -46,17 +45,19 @@ def read(spec: DatasetSpec, folder: Path | None) -> tuple[Arrays, Arrays]:
     train, test = (_encoded(part, spec, file) for part, file in zip(parts, files, strict=True))
     for split, (_, labels) in (("training", train), ("test", test)):
         if absent := [name for number, name in enumerate(spec.classes) if number not in labels]:
-            raise DataError(f"{spec.file}: every class must have {split} records, got none of {', '.join(absent)}")
+            raise DataError(f"{spec.file}: every class must have {split} records, got none of {', '.join(absent)}",
+                            of_record=True)
     return train, test
 
 
 def _rows(file: Path, spec: TableSpec) -> pd.DataFrame:
-    """Return a file's cells as text without spaces around them, by line; missing ones are empty."""
+    """Return a file's cells as text without spaces around them, by line; missing ones of a Parquet file are empty."""
     if not file.is_file():
         raise DataError(f"{file}: must be the file of the table, found none")
     try:
         if file.suffix in PARQUET:
-            rows = pd.read_parquet(file).astype(object)
+            # By arrow's types: in pandas' own, one missing cell makes floats of all whole numbers in its column.
+            rows = pd.read_parquet(file, dtype_backend="pyarrow").astype(object)
             rows = rows.where(rows.notna(), "").map(
                 lambda value: f"{value:.15g}" if isinstance(value, float) else str(value))  # 1.0 is the category 1
         else:
@@ -73,8 +74,7 @@ def _rows(file: Path, spec: TableSpec) -> pd.DataFrame:
                         f"{found!r}")
     _require(rows, [spec.label, *(column.name for column in spec.columns)], file)
     rows.index = pd.RangeIndex(HEADER_LINES + 1, HEADER_LINES + 1 + len(rows))
-    rows = rows.map(str.strip)
-    return rows.mask(rows.map(lambda cell: cell.lower() in MISSING), "")
+    return rows.map(str.strip)
 
 
 def _require(rows: pd.DataFrame, names: list[str], file: Path) -> None:
@@ -91,7 +91,7 @@ def _encoded(rows: pd.DataFrame, spec: TableSpec, file: Path) -> Arrays:
     if y.isna().any():
         line = y.isna().idxmax()
         raise DataError(f"{file}, line {line}, column {spec.label!r}: must be one of {', '.join(spec.classes)}, got "
-                        f"{rows[spec.label][line]!r}")
+                        f"{rows[spec.label][line]!r}", of_record=True)
     x = [_inputs(rows[column.name], column, spec, file) for column in spec.columns]
     return np.concatenate(x, axis=1), y.to_numpy(np.int64)
 
@@ -99,18 +99,20 @@ def _encoded(rows: pd.DataFrame, spec: TableSpec, file: Path) -> Arrays:
 def _inputs(cells: pd.Series, column: Column, spec: TableSpec, file: Path) -> np.ndarray:
     """Return a column's inputs, uint8 [n, width]: a number's place in its range, or one category of all as `LEVELS`.
 
-    A missing number is in the middle of the range; a missing category is one of all others, unless it is declared.
+    A missing number is in the middle of the range; a category that is not declared, or missing, is one of all others.
     """
     if column.values:
         places = {value: place for place, value in enumerate(column.values)}
         chosen = cells.map(places).fillna(len(places)).to_numpy(np.int64)
         return (LEVELS * np.eye(column.width)[chosen]).astype(np.uint8)
-    texts = cells if spec.decimal == "." else cells.str.replace(".", "x").str.replace(spec.decimal, ".")
-    values = pd.to_numeric(texts.mask(cells == "", "nan"), errors="coerce")
-    if (wrong := values.isna() & (cells != "")).any():
+    texts, missing = cells, cells.str.lower().isin(MISSING)
+    if spec.decimal != "." and file.suffix not in PARQUET:
+        texts = cells.str.replace(".", "x").str.replace(spec.decimal, ".")
+    values = pd.to_numeric(texts.mask(missing, "nan"), errors="coerce")
+    if (wrong := values.isna() & ~missing).any():
         line = wrong.idxmax()
         raise DataError(f"{file}, line {line}, column {column.name!r}: must be a number, got {cells[line]!r}; declare "
-                        "decimal: ',' for decimal commas, and values: [...] for a category")
+                        "decimal: ',' for decimal commas, and values: [...] for a category", of_record=True)
     low, high = column.low, column.high
     values = values.clip(low, high)
     if column.is_log:
@@ -139,10 +141,12 @@ def proposal(file: Path, label: str, folder: Path, command: str) -> str:
              f"label: {_yaml(label)}",
              f"classes: {_yaml(sorted(set(rows[label]) - {''}))}  # read from the records", "columns:"]
     for name in rows.columns.drop(label):
-        cells = rows[name][rows[name] != ""]
-        values, numbers = sorted(set(cells)), pd.to_numeric(cells, errors="coerce")
-        if numbers.notna().all() and len(values) > 2:
-            lines.append(f"  {_yaml(name)}: {{range: [{numbers.min():g}, {numbers.max():g}]}}  # read from the records")
+        values = sorted(set(rows[name]) - {""})
+        numbers = pd.to_numeric(rows[name][~rows[name].str.lower().isin(MISSING)], errors="coerce")
+        finite = numbers[np.isfinite(numbers)]
+        if numbers.notna().all() and finite.nunique() > 2:
+            lines.append(f"  {_yaml(name)}: {{range: [{float(finite.min())!r}, {float(finite.max())!r}]}}"
+                         "  # read from the records")
         elif 1 < len(values) <= MOST_CATEGORIES:
             lines.append(f"  {_yaml(name)}: {{values: {_yaml(values)}}}  # read from the records")
         else:
@@ -152,6 +156,5 @@ def proposal(file: Path, label: str, folder: Path, command: str) -> str:
 
 
 def _yaml(value: object) -> str:
-    """Return a text, or a list of texts, as one line of YAML; what it would read as a number or as true is quoted."""
-    text = yaml.safe_dump(value, default_flow_style=True, width=math.inf, allow_unicode=True)
-    return text.removesuffix("...\n").strip()
+    """Return a text, or a list of texts, as one line of YAML, in quotes."""
+    return json.dumps(value, ensure_ascii=False)
