@@ -27,7 +27,7 @@ def test_text_is_set_as_it_was_meant(text, written):
 
 
 @pytest.mark.skipif(shutil.which("pdflatex") is None, reason="pdflatex is not installed")
-def test_pdflatex_sets_a_table_of_every_exhibit_in_floats_of_the_user(tmp_path):
+def test_pdflatex_sets_a_table_of_every_exhibit_in_floats_of_the_user(tmp_path, extensions):
     floats = []
     for name, sweep in {name: sweep for sweep, name in results_text.everything()}.items():  # one of every kind
         for file, content in results_text.exhibit(sweep, name).files.items():

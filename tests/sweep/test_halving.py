@@ -164,7 +164,6 @@ def test_a_stopped_trial_costs_what_it_released_and_a_resumed_search_asks_for_th
     (("rule: asha", "rule: median"), "stop.rule: must be one of asha, got 'median'"),
     (("grace: 1", "grace: 0"), "stop.grace: must be a whole number >= 1, got 0"),
     (("grace: 1", "grace: 5"), "stop.grace: must be less than the 5 epochs of a trial, or none is ever stopped, got 5"),
-    (("grace: 1, ", ""), "stop: needs grace, got"),
     (("factor: 2", "factor: 1"), "stop.factor: must be a whole number >= 2, got 1"),
     (("factor: 2", "brackets: 2"), "stop.brackets: unknown entry"),
     (("{cpu: 1}", "{cpu: 1, pack_size: 4}"), "resources.pack_size: must be 1 with `stop`, .*got 4; leave it out")])
