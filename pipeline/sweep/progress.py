@@ -150,7 +150,7 @@ class SweepProgress:
         self._set_left(key, self._trials[key].epochs - record.epoch)
         if record.outcome:
             self._end(key, _result(record, record.outcome))
-        else:
+        elif self._console.is_terminal:
             self._show(record)
         self._refresh()
         if not self._console.is_terminal and time.monotonic() - self._spoke >= LINE_SECONDS:
