@@ -131,19 +131,18 @@ def without_amplification(trials: Iterable[TrialConfig]) -> list[str]:
 
     Noise under replace-one is twice that under add/remove; only what is saved beyond that is named.
     """
-    for trial in trials:
-        if trial.parts.sampler.amplified or not trial.parts.mechanism.composed or not trial.target_epsilon:
-            continue
-        try:
-            sampled = calibrated_noise(TrialConfig(trial.given, sampler="poisson"))
-        except ConfigError:  # some settings allow no Poisson batches
-            continue
-        for name, noise in calibrated_noise(trial).items():
-            if 2 * sampled[name] < WORTH_SAYING * noise:
-                return [f"sampler: {trial.sampler} batches amplify nothing: for epsilon {trial.target_epsilon:g}, "
-                        f"{name} is {noise:.4g}; with `sampler: poisson` (batches of random size; add/remove, which "
-                        f"alone halves it) it is {sampled[name]:.4g}"]
-    return []
+    trial = next((trial for trial in trials if trial.target_epsilon and trial.parts.mechanism.composed
+                  and not trial.parts.sampler.amplified), None)
+    if trial is None:
+        return []
+    try:
+        sampled = calibrated_noise(TrialConfig(trial.given, sampler="poisson"))
+    except ConfigError:  # some settings allow no Poisson batches
+        return []
+    return [f"sampler: {trial.sampler} batches amplify nothing: for epsilon {trial.target_epsilon:g}, {name} is "
+            f"{noise:.4g}; with `sampler: poisson` (batches of random size; add/remove, which alone halves it) it is "
+            f"{sampled[name]:.4g}" for name, noise in calibrated_noise(trial).items()
+            if 2 * sampled[name] < WORTH_SAYING * noise]
 
 
 def calibrated(config: TrialConfig) -> dict[str, str]:

@@ -17,7 +17,7 @@ from pipeline.trials import table
 from pipeline.trials.fields import ConfigError
 
 DECLARATION = ".yaml"  # ends the name of a plugin that is no module, and declares a table
-LOADED: dict[str, str] = {}  # of loaded plugins: name -> 16 hexadecimal digits of its source's SHA-256
+LOADED: dict[str, str] = {}  # of loaded plugins: name -> digest of its source, or of what a table's file declares
 
 
 def read_plugins(top: Mapping[str, Any], folder: Path, stored: bool) -> tuple[str, ...]:
@@ -36,8 +36,8 @@ def read_plugins(top: Mapping[str, Any], folder: Path, stored: bool) -> tuple[st
 def load_plugins(names: Sequence[str], folder: Path) -> None:
     """Import plugins, modules with extensions, each once in a process; record their digests in `LOADED`.
 
-    A name is without `.py`; a dot separates folders. Modules that are not installed must be in the file's folder; other
-    hosts of a cluster need them at the same path, or installed.
+    A name that ends in .yaml is of a table's declaration. A module's is without `.py`, and a dot separates folders.
+    What is not installed must be in the file's folder; other hosts of a cluster need it at the same path, or installed.
     """
     if names and str(folder.absolute()) not in sys.path:
         sys.path.append(str(folder.absolute()))

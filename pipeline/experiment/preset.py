@@ -107,16 +107,8 @@ def recommend(version: str, given: Mapping[str, Any]) -> Recommendation:
                 and not (row.get("without_target") and epsilon)), None)
     if row is None or parts_of("network", Network)[trial["network"]].convolutional:
         settings = ", ".join(f"{name} {trial[name]}" for name in ("dataset", "features", "mechanism", "network"))
-
-        def likeness(row: Mapping[str, Any]) -> int:
-            """Return how much of a row is the trial's; the mechanism counts most, as it decides what is private."""
-            return (4 * (row["mechanism"] == trial["mechanism"]) + (method_name in row["methods"])
-                    + sum(row[name] in (ANY, trial[name]) for name in ("dataset", "features")))
-
-        nearest = {f"{row['mechanism']} on {row['features']} of {row['dataset']} ({', '.join(row['methods'])})": None
-                   for row in sorted(rows, key=likeness, reverse=True)}
         raise ConfigError(f"preset: {version} has no settings for {method_name} with {settings}; the nearest that it "
-                          f"has are for {'; '.join(list(nearest)[:MOST_NAMED])}")
+                          f"has are for {'; '.join(_nearest(rows, trial, method_name))}")
     if target and not row.get("without_target") and not (is_number(epsilon) and epsilon > 0):
         raise ConfigError(f"{target}: must be > 0 with a preset, which chooses settings by it, got {epsilon!r}")
     tuned = {**row["shared"], **row["methods"][method_name]}
@@ -129,6 +121,19 @@ def recommend(version: str, given: Mapping[str, Any]) -> Recommendation:
     if parts_of("network", Network)[trial["network"]].own:
         values = {name: value for name, value in values.items() if name in OF_ANY_NETWORK}
     return Recommendation(values, row["source"])
+
+
+def _nearest(rows: Iterable[Mapping[str, Any]], trial: Mapping[str, Any], method_name: str) -> list[str]:
+    """Return what the `MOST_NAMED` rows are for that are most like a trial, the most similar first."""
+    def likeness(row: Mapping[str, Any]) -> int:
+        """Return how much of a row is the trial's; the mechanism counts most, as it decides what is private."""
+        return (4 * (row["mechanism"] == trial["mechanism"]) + (method_name in row["methods"])
+                + sum(row[name] in (ANY, trial[name]) for name in ("dataset", "features")))
+
+    ranked = sorted(rows, key=likeness, reverse=True)
+    texts = dict.fromkeys(f"{row['mechanism']} on {row['features']} of {row['dataset']} ({', '.join(row['methods'])})"
+                          for row in ranked)  # each once
+    return list(texts)[:MOST_NAMED]
 
 
 def _scaled(values: Mapping[str, Any], tuned_records: int, records: int) -> dict[str, Any]:

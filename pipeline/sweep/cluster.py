@@ -68,7 +68,7 @@ def prepare_nodes(sweep: Sweep, local: bool, watch: Watch) -> None:
             task = ray.remote(num_cpus=0, max_retries=0)(prepare_elsewhere).options(scheduling_strategy=on_node)
             names[node_id] = called(node)
             tasks[node_id] = task.remote(sweep.plugins, fitting, sweep.data_folder, sweep.checkpoint_folder,
-                                         sweep.digests)
+                                         sweep.private_log, sweep.digests)
     for node_id, task in ended(tasks, watch):
         try:
             if task:

@@ -81,10 +81,9 @@ class Recorder:
     def _public_tags(self, trial: TrialConfig) -> dict[str, str]:
         """Return a trial's tags; digests of plugins, which may contain records, only if its metrics are plain."""
         colour = {RUN_COLOUR: COLOURS[name]} if (name := method(trial)) in COLOURS else {}
-        if trial.disclosure == "plain":
-            return {**self._tags, **colour}
-        hidden = {name: NOT_RECORDED if name.startswith("plugin.") else text for name, text in self._tags.items()}
-        return {**hidden, **colour}
+        hidden = {} if trial.disclosure == "plain" else {
+            name: NOT_RECORDED for name in self._tags if name.startswith("plugin.")}
+        return {**self._tags, **hidden, **colour}
 
     def begin_round(self, trials: Sequence[TrialConfig]) -> None:
         """Count the trials of a round as started in the sweep's budget."""

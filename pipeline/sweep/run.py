@@ -48,7 +48,6 @@ from pipeline.tracking.artifacts import TrackedRun, done_of
 from pipeline.tracking.backend import TrackingError
 from pipeline.tracking.store import Store
 from pipeline.trials.config import ConfigError, TrialConfig
-from pipeline.trials.fields import UserError
 from pipeline.trials.naming import counted
 from pipeline.trials.packs import Pack, plan
 from pipeline.trials.unused import check_used
@@ -146,14 +145,7 @@ def prepare_here(sweep: Sweep, trainer: Trainer | None) -> None:
     """Prepare this machine before Ray starts; a trainer of the caller has its own data."""
     say_data_sets(sweep)
     if trainer is None:
-        try:
-            prepare_node(sweep.possible, sweep.data_folder, sweep.checkpoint_folder, sweep.digests)
-        except UserError as error:
-            if not error.of_record or not any(trial.hides_errors for trial in sweep.possible):
-                raise
-            sweep.private_log.parent.mkdir(parents=True, exist_ok=True)
-            sweep.private_log.write_text(f"{error}\n", encoding="utf-8")
-            raise UserError(f"a record of the data set cannot be used; {sweep.private_log} says which") from None
+        prepare_node(sweep.possible, sweep.data_folder, sweep.checkpoint_folder, sweep.private_log, sweep.digests)
 
 
 def open_checkpoints(sweep: Sweep) -> Checkpoints:

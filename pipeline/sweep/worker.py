@@ -57,6 +57,7 @@ def epochs(pack: Pack, trainer: Trainer) -> Iterator[dict[str, Any]]:
 
 
 def prepare_node(trials: Sequence[TrialConfig], data_folder: Path | None, checkpoints: Path,  # their folder
+                 private_log: Path,  # for an error that shows a record
                  digests: Mapping[str, str] = MappingProxyType({})) -> None:  # of feature files, by their public names
     """Prepare a node for trials, before several workers look at once for packages, data, features and checkpoints."""
     from pipeline.learning.data.dataset import load
@@ -64,7 +65,14 @@ def prepare_node(trials: Sequence[TrialConfig], data_folder: Path | None, checkp
 
     for trial in {trial.trainer: trial for trial in trials}.values():
         check_packages(trial)
-    datasets = {name: load(name, data_folder) for name in sorted({trial.dataset for trial in trials})}
+    try:
+        datasets = {name: load(name, data_folder) for name in sorted({trial.dataset for trial in trials})}
+    except UserError as error:
+        if not error.of_record or not any(trial.hides_errors for trial in trials):
+            raise
+        make_private(private_log.parent)
+        private_log.write_text(f"{error}\n", encoding="utf-8")
+        raise UserError(f"a record of the data set cannot be used; {private_log} says which") from None
     for trial in trials:
         trial.parts.data.check(trial)  # as in `train_pack`
         if trial.parts.features.of_file:
@@ -75,12 +83,12 @@ def prepare_node(trials: Sequence[TrialConfig], data_folder: Path | None, checkp
 
 
 def prepare_elsewhere(plugins: Plugins, trials: Sequence[TrialConfig], data_folder: Path | None,
-                      checkpoints: Path, digests: Mapping[str, str]) -> None:
+                      checkpoints: Path, private_log: Path, digests: Mapping[str, str]) -> None:
     """Call `prepare_node` on a node other than the driver's; its installed libraries are not known."""
     import pipeline.learning.training  # noqa: F401  imports all libraries of training
 
     load_plugins(*plugins)  # first, as plugins define trials
-    prepare_node(trials, data_folder, checkpoints, digests)
+    prepare_node(trials, data_folder, checkpoints, private_log, digests)
 
 
 def train_pack(pack: Pack, *, device: str, threads: int, data_folder: Path | None, checkpoints: Checkpoints,

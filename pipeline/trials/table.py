@@ -60,7 +60,7 @@ class TableSpec(DatasetSpec):
     label: str = ""
     classes: tuple[str, ...] = ()
     file: Path = Path()
-    test: tuple[str, ...] = ()  # `share`, share, seed; `column`, name, value; or `file`, path
+    test: tuple[str, ...] = ()  # `seed`, a seed; `column`, name, value; or `file`, path
     separator: str = ","
     decimal: str = "."
 
@@ -169,7 +169,7 @@ def _test(content: Any, folder: Path, records: Mapping[str, int]) -> tuple[str, 
         refuse(not is_whole(entries["seed"], 0), "test.seed", "must be a whole number >= 0", repr(entries["seed"]))
         refuse(round(share * n) != records["test"], "records.test", f"must be {round(share * n)}, {share} of {n}",
                records["test"])
-        return "share", str(share), str(entries["seed"])
+        return "seed", str(entries["seed"])
     if entries.keys() == {"column", "value"}:
         refuse(not isinstance(entries["column"], str), "test.column", "must be text", repr(entries["column"]))
         return "column", entries["column"], *_texts("test.value", [entries["value"]])

@@ -256,15 +256,16 @@ def test_a_path_is_relative_to_the_experiment_file(file, tmp_path, monkeypatch):
 
 def test_a_node_with_another_file_is_refused_with_both_digests(file, tmp_path, cached):
     trial, checkpoints = of(file), tmp_path / "checkpoints"
-    prepare_node([trial], None, checkpoints)
+    prepare_node([trial], None, checkpoints, checkpoints / "log")
     save_file(rows(d=32), file)
     said = rf"^feature_file: {file} must have SHA-256 {trial.feature_sha256} and width 32, got [0-9a-f]{{64}} and 32$"
-    for look in (lambda: prepare_node([trial], None, checkpoints), lambda: maps.features(cached, trial)):
+    for look in (lambda: prepare_node([trial], None, checkpoints, checkpoints / "log"),
+                 lambda: maps.features(cached, trial)):
         with pytest.raises(DataError, match=said):
             look()
     file.unlink()
     with pytest.raises(DataError, match=f"^feature_file: {file} cannot be read"):
-        prepare_node([trial], None, checkpoints)
+        prepare_node([trial], None, checkpoints, checkpoints / "log")
     assert changed(trial, seed=1).feature_sha256 == trial.feature_sha256  # planned where the file is not
 
 

@@ -234,7 +234,7 @@ def test_another_file_of_the_name_is_refused_in_one_process_and_by_a_worker(tmp_
             registry.clear()
         declare(tmp_path, columns={"age": {"range": [0, 100]}})
         with pytest.raises(ConfigError, match=r"table: must be \w{16}, which patients.yaml declares, got \w{16}"):
-            prepare_node([pickle.loads(trial)], None, tmp_path / "checkpoints")
+            prepare_node([pickle.loads(trial)], None, tmp_path / "checkpoints", tmp_path / "log")
 
 
 def test_a_record_of_secure_trials_is_named_in_the_private_folder_alone(tmp_path, monkeypatch, capsys):

@@ -593,7 +593,7 @@ def test_packages_that_are_missing_are_told_before_training(tmp_path):
 
     trial = TrialConfig(**SMALL, trainer="needy")
     with pytest.raises(ConfigError, match="trainer: 'needy' needs the package 'no_such_package', .* not installed on"):
-        prepare_node([trial], None, tmp_path)
+        prepare_node([trial], None, tmp_path, tmp_path / "log")
     with pytest.raises(ConfigError, match="no_such_package"):
         last(trial)
 

@@ -36,7 +36,7 @@ def read(spec: DatasetSpec, folder: Path | None) -> tuple[Arrays, Arrays]:
         is_test = rows[name] == value
         parts = [rows[~is_test], rows[is_test]]
     else:
-        order = np.random.default_rng(int(rule[1])).permutation(len(rows))
+        order = np.random.default_rng(int(rule[0])).permutation(len(rows))
         parts = [rows.iloc[np.sort(places)] for places in np.split(order, [min(spec.n_train, len(rows))])]
     files = (spec.file, Path(rule[0]) if kind == "file" else spec.file)
     for split, part, n, file in zip(("train", "test"), parts, (spec.n_train, spec.n_test), files, strict=True):
