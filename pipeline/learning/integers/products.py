@@ -98,13 +98,14 @@ def kernel(device: torch.device, sizes: Sequence[int], m: int) -> str:
 
 
 def _by_int8(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """Return a [m, k] @ b [k, n], int8, as int32; a GPU's kernel needs certain sizes, and gets zeros for padding."""
+    """Return a [m, k] @ b [k, n], int8, as int32; a GPU's kernel needs certain sizes and terms side by side."""
     if a.device.type != "cuda":
         return torch._int_mm(a, b)
     m, n = a.shape[0], b.shape[1]
     more_terms, more_columns = (-size % CUDA_MULTIPLE for size in b.shape)
     a = F.pad(a, (0, more_terms, 0, max(0, CUDA_ROWS - m)))  # zeros at the left, right, top and bottom
-    return torch._int_mm(a, F.pad(b, (0, more_columns, 0, more_terms)))[:m, :n]
+    by_column = F.pad(b.t(), (0, more_terms, 0, more_columns))
+    return torch._int_mm(a.contiguous(), by_column.contiguous().t())[:m, :n]
 
 
 def _by_float32(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
