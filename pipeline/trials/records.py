@@ -5,9 +5,12 @@ Plain data without torch, MLflow or Ray, so that every package can use it.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
+
+from pipeline.trials.naming import duration
 
 if TYPE_CHECKING:
     import numpy as np
@@ -83,3 +86,28 @@ class Draw:
     name: str  # random; it distinguishes draws and reveals nothing about the noise
     epoch: int = 0  # of the checkpoint from which this draw would resume; 0 for a new draw
     reason: str = ""  # for a new draw, why the checkpoint is not used; empty without a checkpoint
+
+
+@dataclass
+class Computing:
+    """How far a worker is with a data set's features, which it computes before its first epoch."""
+
+    features: str  # for people, `scattering of mnist`
+    total: int  # records to map; with maps side by side, a record counts once for each
+    done: int = 0
+    began: float = field(default_factory=time.monotonic)  # on the worker's clock
+    seconds: float = 0.0  # from the begin to the last record that is done
+
+    def add(self, n: int) -> None:
+        """Count n more records as done."""
+        self.done += n
+        self.seconds = time.monotonic() - self.began
+
+    @property
+    def seconds_left(self) -> float:
+        """Return the estimated seconds left; at least one record must be done."""
+        return self.seconds * (self.total - self.done) / self.done
+
+    def __str__(self) -> str:
+        """Return this for people: `scattering of mnist: 34%, 3 min left`."""
+        return f"{self.features}: {self.done / self.total:.0%}, {duration(self.seconds_left)} left"
