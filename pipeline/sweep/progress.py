@@ -142,13 +142,11 @@ class SweepProgress:
         """Show how far features are that a worker computes: in a live line, or in one every half minute."""
         if self._epochs_left == self._total_epochs:
             self._begin = time.monotonic()  # as in `start`
-        name, share = features.features, features.done / features.total
-        if not self._console.is_terminal:
-            self._say_if_due(str(features))
-        elif share < 1:
-            self._show(name, name, share, f"{share:.0%}", f"{duration(features.seconds_left)} left,")
-        elif name in self._live:
-            self._bar.remove_task(self._live.pop(name))
+        self._say_if_due(str(features))
+        if features.done < features.total:
+            self._show(features.features, str(features), features.done / features.total)
+        elif features.features in self._live:
+            self._bar.remove_task(self._live.pop(features.features))
 
     def record(self, record: EpochRecord) -> None:
         """Count an epoch of a trial."""
@@ -162,7 +160,7 @@ class SweepProgress:
         self._set_left(key, self._trials[key].epochs - record.epoch)
         if record.outcome:
             self._end(key, _result(record, record.outcome))
-        elif self._console.is_terminal:
+        else:
             trial = self._trials[key]
             self._show(key, self.name(trial), record.epoch / trial.epochs, f"{record.epoch}/{trial.epochs} epochs",
                        "" if accuracy is None else f"{accuracy:.1%}")
@@ -171,13 +169,13 @@ class SweepProgress:
         self._say_if_due(f"{done} of {self._total_epochs + self._later_epochs:.0f} epochs, {self._ended}/{self._total} "
                          f"trials, {duration(self.eta_seconds() or 0.0)} left")
 
-    def _show(self, key: str, name: str, share: float, count: str, note: str) -> None:
-        """Show what is done of a trial or of features, by `key`, in a live line; the text `note` follows the count."""
+    def _show(self, key: str, name: str, share: float, count: str = "", note: str = "") -> None:
+        """Show on a terminal what is done of a trial or of features, by `key`, in a live line."""
         if key not in self._live:
-            if len(self._live) == MOST_LIVE:
+            if len(self._live) == MOST_LIVE or not self._console.is_terminal:
                 return
-            self._live[key] = self._bar.add_task("", total=1, trials="", eta="", best=name)
-        self._bar.update(self._live[key], completed=share, trials=count, eta=note)
+            self._live[key] = self._bar.add_task("", total=1, trials="", eta="", best="")
+        self._bar.update(self._live[key], completed=share, trials=count, eta=note, best=name)
 
     def _say_if_due(self, text: str) -> None:
         """Print a line where there is no terminal, if none was printed for `LINE_SECONDS`."""

@@ -31,7 +31,6 @@ if TYPE_CHECKING:  # workers import torch only when they train
 
 Plugins = tuple[Sequence[str], Path]  # names of modules, and their folder
 Trainer = Callable[[Pack], Iterator[list[EpochRecord] | Draw | Computing]]
-FEATURES_SECONDS = 2.0  # least time between two reports of features that are computed
 
 
 def epochs(pack: Pack, trainer: Trainer) -> Iterator[dict[str, Any]]:
@@ -45,11 +44,8 @@ def epochs(pack: Pack, trainer: Trainer) -> Iterator[dict[str, Any]]:
     try:
         # A request for the next item confirms the last one: after the last epoch the trainer may remove its checkpoint.
         for item in trainer(pack):
-            if isinstance(item, Draw):
-                yield {"records": [], "draw": item}
-                continue
-            if isinstance(item, Computing):
-                yield {"records": [], "features": item}
+            if isinstance(item, Draw | Computing):
+                yield {"records": [], "draw" if isinstance(item, Draw) else "features": item}
                 continue
             live -= {record.trial_key for record in item if record.outcome}
             yield {"records": item}
@@ -116,12 +112,7 @@ def train_pack(pack: Pack, *, device: str, threads: int, data_folder: Path | Non
     if pack.shared.feature_name:
         check_file(pack.shared, digests)
     data = _dataset(pack.shared.dataset, data_folder, device)
-    reported = 0.0  # seconds since the begin
-    for computing in steps(data, pack.shared):
-        is_end = computing.done == computing.total  # which ends a line that was shown
-        if computing.seconds - reported >= FEATURES_SECONDS or (reported and is_end):
-            reported = computing.seconds
-            yield computing
+    yield from steps(data, pack.shared)
     rungs = stop.rungs(pack.shared.epochs) if stop and len(pack.trials) == 1 else ()  # a pack ends as a whole
     keeper = CheckpointKeeper(pack, device, checkpoints)
     with contextlib.closing(run.prepare(pack, data, torch.device(device), rungs)) as training:

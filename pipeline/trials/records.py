@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 CLOCK = "time/epoch_seconds"  # every epoch has this metric
 ACCURACY = "validation/accuracy"  # settings are chosen by this metric
+REPORTS = 50  # most reports on how far features are
 DESCRIPTION = "description"  # tag with a trial's description in Markdown
 
 
@@ -98,16 +99,13 @@ class Computing:
     began: float = field(default_factory=time.monotonic)  # on the worker's clock
     seconds: float = 0.0  # from the begin to the last record that is done
 
-    def add(self, n: int) -> None:
-        """Count n more records as done."""
-        self.done += n
+    def add(self, n: int) -> bool:
+        """Count n more records as done; return whether that is a report: `REPORTS` are made at most."""
+        before, self.done = self.done, self.done + n
         self.seconds = time.monotonic() - self.began
-
-    @property
-    def seconds_left(self) -> float:
-        """Return the estimated seconds left; at least one record must be done."""
-        return self.seconds * (self.total - self.done) / self.done
+        return before * REPORTS // self.total < self.done * REPORTS // self.total
 
     def __str__(self) -> str:
-        """Return this for people: `scattering of mnist: 34%, 3 min left`."""
-        return f"{self.features}: {self.done / self.total:.0%}, {duration(self.seconds_left)} left"
+        """Return this for people, `scattering of mnist: 34%, 3 min left`; at least one record must be done."""
+        seconds_left = self.seconds * (self.total - self.done) / self.done
+        return f"{self.features}: {self.done / self.total:.0%}, {duration(seconds_left)} left"

@@ -35,9 +35,9 @@ from pipeline.trials.records import Computing
 
 VERSION = 1  # of the computation; files of another version are not read
 LEAST_VARIANCE = 1e-5  # added to the variance of a group: equal values become zeros
-REPORT_SECONDS = 30.0  # least time between two lines of progress
+SILENT_SECONDS = 5.0  # what takes less time prints no line of progress
 
-Steps = Generator[Computing, None, list[torch.Tensor]]  # yields after each chunk of records; returns features by part
+Steps = Generator[Computing, None, list[torch.Tensor]]  # yields how far it is; returns features by part
 
 
 def features(data: Dataset, config: TrialConfig) -> tuple[torch.Tensor, torch.Tensor]:
@@ -48,10 +48,8 @@ def features(data: Dataset, config: TrialConfig) -> tuple[torch.Tensor, torch.Te
     """
     if config.parts.features.raw:
         return data.train_x, data.test_x
-    spoke = 0.0  # seconds since the begin
     for computing in steps(data, config):
-        if computing.seconds - spoke >= REPORT_SECONDS:
-            spoke = computing.seconds
+        if computing.seconds >= SILENT_SECONDS:
             print(computing, file=sys.stderr)
     mapped = data.mapped[_key(config)]
     if config.disclosure == "plain":
@@ -61,7 +59,7 @@ def features(data: Dataset, config: TrialConfig) -> tuple[torch.Tensor, torch.Te
 
 
 def steps(data: Dataset, config: TrialConfig) -> Iterator[Computing]:
-    """Put a trial's features into `data.mapped`, if it has any; yield after each chunk that is computed for them."""
+    """Put a trial's features into `data.mapped`, if it has any; yield how far they are, if they are computed."""
     if config.parts.features.raw or (key := _key(config)) in data.mapped:
         return
     is_cached = config.parts.features.load().is_cached
@@ -93,15 +91,15 @@ def compute(parts: Sequence[torch.Tensor],  # each [n, n_features]: uint8 pixels
             data: Dataset, config: TrialConfig) -> list[torch.Tensor]:
     """Return the features of each part, bfloat16 [n, n_0]; all are NaN for a record with one that is not finite."""
     computing = _compute(parts, data, config)
-    while True:
-        try:
+    try:
+        while True:
             next(computing)
-        except StopIteration as end:
-            return list(end.value)
+    except StopIteration as end:
+        return list(end.value)
 
 
 def _compute(parts: Sequence[torch.Tensor], data: Dataset, config: TrialConfig) -> Steps:
-    """Compute as `compute` says, and yield after each chunk."""
+    """Compute as `compute` says."""
     blocks = config.parts.features.blocks(config) or [(1.0, config)]
     progress = Computing(f"{config.features} of {config.dataset}", len(blocks) * sum(map(len, parts)))
     by_map = []
@@ -114,7 +112,7 @@ def _compute(parts: Sequence[torch.Tensor], data: Dataset, config: TrialConfig) 
 
 
 def _one_map(parts: Sequence[torch.Tensor], data: Dataset, config: TrialConfig, progress: Computing) -> Steps:
-    """Compute the features of a map that stands alone, and yield after each chunk."""
+    """Compute the features of a map that stands alone."""
     settings, device = config.parts.features, data.train_x.device
     feature_map, width = settings.load(), math.prod(settings.shape(config))
     with feature_map.open_map(data.spec, config, device) as apply:
@@ -126,16 +124,14 @@ def _one_map(parts: Sequence[torch.Tensor], data: Dataset, config: TrialConfig, 
             apply = _averaged_with_mirror(apply, data.spec.shape)
         if settings.feature_decorrelation:
             apply = decorrelated(apply, data.spec, device, feature_map.chunk_size, settings.feature_decorrelation)
-        mapped = []
-        for records in parts:
-            features = torch.empty(len(records), width, dtype=torch.bfloat16, device=records.device)
-            for begin in range(0, len(records), feature_map.chunk_size):
+        features = [torch.empty(len(part), width, dtype=torch.bfloat16, device=part.device) for part in parts]
+        for part, mapped in zip(parts, features, strict=True):
+            for begin in range(0, len(part), feature_map.chunk_size):
                 chunk = slice(begin, begin + feature_map.chunk_size)
-                _map_chunk(records[chunk], features[chunk], apply, config)
-                progress.add(len(features[chunk]))
-                yield progress
-            mapped.append(features)
-        return mapped
+                _map_chunk(part[chunk], mapped[chunk], apply, config)
+                if progress.add(len(part[chunk])):
+                    yield progress
+        return features
 
 
 def _side_by_side(blocks: Sequence[torch.Tensor],  # by map [n, width]; NaN for an unusable record
@@ -170,11 +166,10 @@ def _averaged_with_mirror(apply: Apply, shape: tuple[int, ...]) -> Apply:  # sha
 
 def _map_chunk(records: torch.Tensor, features: torch.Tensor, apply: Apply, config: TrialConfig) -> None:
     """Compute the features of some records [n, n_features], check them, and write them to `features` [n, n_0]."""
-    shape = config.parts.features.shape(config)
-    computed = apply(records)
-    if computed.shape != (len(records), *shape) or not computed.is_floating_point():
-        raise DataError(f"features: '{config.features}' must give floating point numbers of shape "
-                        f"{(len(records), *shape)}, got {computed.dtype} of shape {tuple(computed.shape)}")
+    computed, shape = apply(records), (len(records), *config.parts.features.shape(config))
+    if computed.shape != shape or not computed.is_floating_point():
+        raise DataError(f"features: '{config.features}' must give floating point numbers of shape {shape}, got "
+                        f"{computed.dtype} of shape {tuple(computed.shape)}")
     if config.feature_groups:
         computed = torch.nn.functional.group_norm(computed.float(), config.feature_groups, eps=LEAST_VARIANCE)
     features.copy_(computed.flatten(1))
