@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import json
 import math
 import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -24,6 +27,7 @@ from pipeline.learning.data.dataset import Dataset
 from pipeline.learning.evaluation import EVALUATION_BATCH
 from pipeline.learning.run import prepare
 from pipeline.sweep.checks import bundle, check_machine, check_trials, local_offer, published_digests, slots
+from pipeline.tracking.artifacts import TrackedRun, done_of
 from pipeline.trials.config import TrialConfig, settings
 from pipeline.trials.fields import plain
 from pipeline.trials.naming import computed_features, counted, duration
@@ -31,6 +35,8 @@ from pipeline.trials.packs import Pack, plan
 from pipeline.trials.records import Release
 
 TIMED_STEPS = 5
+# Start and end of a sweep (driver, store, Ray, workers), in starts of a process that imports torch, measured.
+START_PROCESSES = 12
 
 
 @dataclass(frozen=True)
@@ -38,29 +44,34 @@ class DryRun:
     """What `photonic sweep` would do on this machine."""
 
     experiment: Experiment  # a search has trials drawn at random from its space, as many as fit its budget
-    seconds: float  # estimate for all training, without start-up and tracking
+    seconds: float  # estimate for all packs, with start and end
     at_once: int  # packs that train at the same time
-    packs: tuple[Pack, ...]  # all, in the order of their start
+    packs: tuple[Pack, ...]  # of the trials that are not done, in the order of their start
+    done: int = 0  # trials that the store has
 
 
-def preview(experiment: Experiment, workers: int | None, root: Path = Path("mlruns")) -> DryRun:
-    """Return what a sweep would do on this machine; it trains a few steps on random records, to estimate the time."""
-    published = _check_begun_sweep(experiment, root)
-    check_trials(experiment, experiment.possible, experiment.possible, published)
+def preview(experiment: Experiment, workers: int | None, root: Path | None = Path("mlruns")) -> DryRun:
+    """Return what a sweep would do on this machine with the trials of a grid that are not done in the store at `root`.
+
+    None asks no store. A few steps on random records estimate the time.
+    """
+    runs = _begun_runs(experiment, root) if root else []
+    done = set() if experiment.plan.asks else {*done_of(runs)} & {trial.trial_key for trial in experiment.trials}
+    possible = [trial for trial in experiment.possible if trial.trial_key not in done]
+    check_trials(experiment, possible, possible, published_digests(runs))
     experiment = _with_drawn_trials(experiment)
+    missing = [trial for trial in experiment.trials if trial.trial_key not in done]
     requested, offer = experiment.resources, {**local_offer(workers), "GPU": torch.cuda.device_count()}
-    check_machine(experiment.trials, requested, offer)
+    check_machine(missing, requested, offer)
     at_once = slots(requested, offer)
-    packs = plan(experiment.trials, requested, at_once)
+    packs = plan(missing, requested, at_once)
     seconds = estimate_seconds(packs, at_once, opus=1, threads=max(1, int(requested.cpu)),
-                               device="cuda" if requested.gpu else "cpu")
-    return DryRun(experiment, seconds, at_once, tuple(packs))
+                               device="cuda" if requested.gpu else "cpu") if packs else 0.0
+    return DryRun(experiment, seconds, at_once, tuple(packs), len(done))
 
 
-def _check_begun_sweep(experiment: Experiment, root: Path) -> set[str]:
-    """Check that a sweep's budget still admits trials; return digests of feature files in its earlier runs, if any."""
-    if not experiment.plan.asks and not any(trial.parts.features.of_file for trial in experiment.trials):
-        return set()
+def _begun_runs(experiment: Experiment, root: Path) -> list[TrackedRun]:
+    """Return the runs of a sweep that has begun, whose budget must still admit trials; none if it has not begun."""
     from pipeline.sweep.ledger import filter_of  # imported here: MLflow takes a second
     from pipeline.tracking.backend import NoStore
     from pipeline.tracking.reader import Reader
@@ -69,8 +80,8 @@ def _check_begun_sweep(experiment: Experiment, root: Path) -> set[str]:
         store = Reader(root=root)
         store.find(experiment.name)
         filter_of(experiment.plan, store)
-        return published_digests(store.runs() if store.has_begun else ())
-    return set()
+        return store.runs() if store.has_begun else []
+    return []
 
 
 def _with_drawn_trials(experiment: Experiment) -> Experiment:
@@ -98,7 +109,7 @@ def as_json(run: DryRun) -> str:
         trials = [{"trial_key": trial.trial_key, **_varied_settings(trial, varied)} for trial in pack.trials]
         packs.append({"resources": bundle(experiment.resources, pack.needs_opu), "trials": trials})
     return json.dumps({
-        "experiment": experiment.name, "estimated_seconds": run.seconds, "packs_at_once": run.at_once,
+        "experiment": experiment.name, "estimated_seconds": run.seconds, "packs_at_once": run.at_once, "done": run.done,
         "packs": packs, "ignored": experiment.ignored, "preset": list(experiment.advice),
         "best": list(_prices(experiment)), "search": [*experiment.plan.lines(), *budget_lines(experiment)],
         "epsilons": list(bound_lines(experiment.trials))}, indent=2)
@@ -107,10 +118,11 @@ def as_json(run: DryRun) -> str:
 def as_lines(run: DryRun) -> Iterator[str]:
     """Yield a dry run as lines for people: the estimated time, the packs, remarks, and the privacy cost."""
     experiment, varied = run.experiment, _varied(run.experiment)
-    yield (f"{experiment.name}: {duration(run.seconds)} of training on this machine as busy as it is now (an "
-           "estimate), and start-up; data sets were not looked for")
-    yield (f"{counted(len(experiment.trials), 'trial')} in {counted(len(run.packs), 'pack')}, "
-           f"{counted(run.at_once, 'pack')} at a time")
+    yield (f"{experiment.name}: {duration(run.seconds)} on this machine as busy as it is now (an estimate); data sets "
+           "were not looked for")
+    trials = counted(len(experiment.trials), "trial")
+    trials += f", {run.done} done and {len(experiment.trials) - run.done} new," if run.done else ""
+    yield f"{trials} in {counted(len(run.packs), 'pack')}, {counted(run.at_once, 'pack')} at a time"
     yield from aligned(_pack_rows(run, varied))
     if maps := computed_features(experiment.trials):
         yield (f"features: {', '.join(maps)}, computed before training or read from the cache, once for each setting, "
@@ -171,44 +183,52 @@ def _settings(trials: Iterable[TrialConfig], varied: Iterable[str]) -> str:
 
 
 def estimate_seconds(packs: Sequence[Pack], workers: int, opus: int, threads: int, device: str) -> float:
-    """Return the estimated seconds of training for all packs, `workers` at a time; OPUs are timed as simulated."""
+    """Return the estimated seconds of a sweep of these packs, `workers` at a time; OPUs are timed as simulated."""
     torch.set_num_threads(threads)
-    steps: dict[tuple[str, int], float] = {}  # (pack_key, trials) -> seconds of a step
-    seconds = opu_seconds = 0.0  # of all packs one after the other, and of the packs that need an OPU
+    epochs: dict[tuple[str, int], float] = {}  # (pack_key, trials) -> seconds of an epoch
+    busy, opu_seconds = [0.0] * workers, 0.0  # seconds of each worker, and of all packs that need an OPU
     for pack in packs:
         if not pack.shared.parts.trainer.built_in:  # times of users' trainers are unknown
             continue
         kind = pack.shared.pack_key, len(pack.trials)
-        if kind not in steps:
-            steps[kind] = _step_seconds(pack, torch.device(device))
-        trial = pack.shared
-        _, n_validation = trial.split_sizes
-        n_evaluated = trial.epochs * n_validation + trial.parts.data.spec.n_test
-        # Evaluation is a forward pass, about a third of a step (forward, feedback, update).
-        evaluation_steps = n_evaluated / trial.batch_size / 3
-        pack_seconds = steps[kind] * (trial.epochs * trial.steps_per_epoch + evaluation_steps)
-        seconds += pack_seconds
+        if kind not in epochs:
+            epochs[kind] = _epoch_seconds(pack, torch.device(device))
+        pack_seconds = epochs[kind] * pack.shared.epochs
+        busy[busy.index(min(busy))] += pack_seconds  # the first worker that is free takes it
         if pack.needs_opu:
             opu_seconds += pack_seconds
     # The slower of two limits: all workers are busy, or all OPUs are.
-    return max(seconds / workers, opu_seconds / min(workers, max(1, opus)))
+    return START_PROCESSES * _process_seconds() + max(*busy, opu_seconds / min(workers, max(1, opus)))
 
 
-def _step_seconds(pack: Pack, device: torch.device) -> float:
-    """Return the median seconds of `TIMED_STEPS` steps of a pack on random records; OPUs are simulated."""
+@functools.cache
+def _process_seconds() -> float:
+    """Return the seconds in which a process starts and imports torch, as every worker does."""
+    began = time.perf_counter()
+    subprocess.run([sys.executable, "-c", "import torch"], check=True)
+    return time.perf_counter() - began
+
+
+def _epoch_seconds(pack: Pack, device: torch.device) -> float:
+    """Return the estimated seconds of an epoch of a pack, from a few steps on random records; OPUs are simulated."""
     if pack.shared.parts.projector.hardware:
         pack = Pack(tuple(TrialConfig(trial.given, projector="opu_simulated") for trial in pack.trials))
     training = prepare(pack, _made_up(pack, device), device)
     try:
-        indices = training.sampler.epoch()
-        training.step(indices[0])  # not timed: it allocates memory and loads kernels
+        batches = list(training.sampler.epoch())[:TIMED_STEPS]
+        training.sampler.epoch = lambda: batches
+        training.run_epoch()  # not timed: it allocates memory and loads kernels
+        training.active = list(range(len(pack.trials)))  # of one epoch, or diverged on random records
+        began = time.perf_counter()
+        training.run_epoch()
+        epoch_seconds = time.perf_counter() - began
         seconds = []
-        for k in range(TIMED_STEPS):
+        for batch in batches:
             began = time.perf_counter()
-            loss, _ = training.step(indices[(k + 1) % len(indices)])
+            loss, _ = training.step(batch)
             loss.sum().item()  # waits for the device
             seconds.append(time.perf_counter() - began)
-        return statistics.median(seconds)
+        return epoch_seconds + statistics.median(seconds) * (pack.shared.steps_per_epoch - len(batches))
     finally:
         training.close()
 

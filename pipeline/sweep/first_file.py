@@ -154,8 +154,8 @@ def write(path: Path, answers: Answers) -> Iterator[str]:
     check_new(path)
     experiment, seconds = fitting(path, answers)
     path.write_text(experiment.text, encoding="utf-8")
-    yield (f"{path}: {counted(len(experiment.trials), 'trial')}, {duration(seconds)} of training on this machine (an "
-           f"estimate; {answers.minutes:g} min at most were asked for)")
+    yield (f"{path}: {counted(len(experiment.trials), 'trial')}, {duration(seconds)} on this machine (an estimate; "
+           f"{answers.minutes:g} min at most were asked for)")
     if seconds > 60 * answers.minutes:
         yield "longer than asked for: remove epsilons, or sweep with `--workers N` on more cores"
     if answers.features in computed():
@@ -167,7 +167,7 @@ def write(path: Path, answers: Answers) -> Iterator[str]:
 def fitting(path: Path, answers: Answers, seconds_of: Callable[[Experiment], float] | None = None
             ) -> tuple[Experiment, float]:
     """Return the experiment with the most algorithms that fits the time, else the fewest, and its estimated seconds."""
-    seconds_of = seconds_of or (lambda experiment: preview(experiment, None).seconds)
+    seconds_of = seconds_of or (lambda experiment: preview(experiment, None, root=None).seconds)
     *more, fewest = SETS.get(answers.private, SETS["records"])
     for algorithms in more:
         experiment = _parsed(path, answers, algorithms)

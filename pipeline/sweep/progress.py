@@ -17,10 +17,10 @@ from rich.table import Column
 
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.naming import computed_features, counted, duration, noise_setting, run_name
-from pipeline.trials.records import ACCURACY, EpochRecord, Outcome
+from pipeline.trials.records import ACCURACY, Computing, EpochRecord, Outcome
 
 LINE_SECONDS = 30.0  # least time between two lines of progress, where there is no terminal
-MOST_LIVE = 8  # trials with a line of their own on a terminal
+MOST_LIVE = 8  # trials and features with a line of their own on a terminal
 
 
 @dataclass
@@ -85,7 +85,7 @@ class SweepProgress:
         self._best: dict[str, tuple[float, str]] = {}  # (accuracy, algorithm) by noise setting
         self._latest_noise = ""  # noise setting of the latest epoch's trial
         self._begin = self._spoke = time.monotonic()  # when training began, and when a line was printed last
-        self._live: dict[str, bars.TaskID] = {}  # lines of trials that train, by trial_key
+        self._live: dict[str, bars.TaskID] = {}  # lines by trial_key of trials that train, by name of features
         self._console = console or Console(stderr=True, highlight=False, quiet=quiet)
         self._bar = bars.Progress(
             bars.BarColumn(bar_width=6), _text("trials"), _text("eta"),
@@ -136,7 +136,17 @@ class SweepProgress:
         """Note that a trial starts to train."""
         self._started[trial.trial_key] = time.monotonic()
         if len(self._started) == 1:
-            self._begin = time.monotonic()  # the estimate must not include the start of Ray
+            self._begin = self._spoke = time.monotonic()  # the estimate must not include the start of Ray
+
+    def computing(self, features: Computing) -> None:
+        """Show how far features are that a worker computes: in a live line, or in one every half minute."""
+        if self._epochs_left == self._total_epochs:
+            self._begin = time.monotonic()  # as in `start`
+        self._say_if_due(str(features))
+        if features.done < features.total:
+            self._show(features.features, str(features), features.done / features.total)
+        elif features.features in self._live:
+            self._bar.remove_task(self._live.pop(features.features))
 
     def record(self, record: EpochRecord) -> None:
         """Count an epoch of a trial."""
@@ -150,23 +160,27 @@ class SweepProgress:
         self._set_left(key, self._trials[key].epochs - record.epoch)
         if record.outcome:
             self._end(key, _result(record, record.outcome))
-        elif self._console.is_terminal:
-            self._show(record)
+        else:
+            trial = self._trials[key]
+            self._show(key, self.name(trial), record.epoch / trial.epochs, f"{record.epoch}/{trial.epochs} epochs",
+                       "" if accuracy is None else f"{accuracy:.1%}")
         self._refresh()
-        if not self._console.is_terminal and time.monotonic() - self._spoke >= LINE_SECONDS:
-            done = self._total_epochs - self._epochs_left
-            self.say(f"{done} of {self._total_epochs + self._later_epochs:.0f} epochs, {self._ended}/{self._total} "
-                     f"trials, {duration(self.eta_seconds() or 0.0)} left")
+        done = self._total_epochs - self._epochs_left
+        self._say_if_due(f"{done} of {self._total_epochs + self._later_epochs:.0f} epochs, {self._ended}/{self._total} "
+                         f"trials, {duration(self.eta_seconds() or 0.0)} left")
 
-    def _show(self, record: EpochRecord) -> None:
-        """Show the epoch of a trial that trains, and its validation accuracy if that is tracked, in its line."""
-        key, trial = record.trial_key, self._trials[record.trial_key]
+    def _show(self, key: str, name: str, share: float, count: str = "", note: str = "") -> None:
+        """Show on a terminal what is done of a trial or of features, by `key`, in a live line."""
         if key not in self._live:
-            if len(self._live) == MOST_LIVE:
+            if len(self._live) == MOST_LIVE or not self._console.is_terminal:
                 return
-            self._live[key] = self._bar.add_task("", total=trial.epochs, trials="", eta="", best=self.name(trial))
-        self._bar.update(self._live[key], completed=record.epoch, trials=f"{record.epoch}/{trial.epochs} epochs",
-                         eta=f"{record.metrics[ACCURACY]:.1%}" if ACCURACY in record.metrics else "")
+            self._live[key] = self._bar.add_task("", total=1, trials="", eta="", best="")
+        self._bar.update(self._live[key], completed=share, trials=count, eta=note, best=name)
+
+    def _say_if_due(self, text: str) -> None:
+        """Print a line where there is no terminal, if none was printed for `LINE_SECONDS`."""
+        if not self._console.is_terminal and time.monotonic() - self._spoke >= LINE_SECONDS:
+            self.say(text)
 
     def fail(self, trial_key: str, reason: str) -> None:
         """Report that a trial failed, in a line of its own, on a terminal too."""

@@ -206,13 +206,15 @@ class Driver(tune.Callback):
 
     def on_trial_result(self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any],
                         **info: Any) -> None:
-        """Pass a worker's records to the recorder, and its error if training failed."""
+        """Pass a worker's records to the recorder, its error if training failed, and its features to the progress."""
         self._watch.note_result(trial.trial_id, result["time_this_iter_s"])
         records = result.pop("records")  # otherwise Tune would keep and snapshot the weights in them
         with self._writing():
             if result["done"]:  # the scheduler has stopped the trial
                 records = [record.if_stopped or record for record in records]
             self._recorder.record(self._pack(trial), records, result["time_this_iter_s"])
+            if "features" in result:
+                self.sweep.progress.computing(result["features"])
             if "error" in result:
                 self._recorder.fail(self._pack(trial), result["error"], result["traceback"])
 

@@ -22,7 +22,7 @@ from pipeline.sweep.private import make_private
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.fields import UserError
 from pipeline.trials.packs import Pack
-from pipeline.trials.records import Draw, EpochRecord
+from pipeline.trials.records import Computing, Draw, EpochRecord
 from pipeline.trials.trainer import check_packages
 
 if TYPE_CHECKING:  # workers import torch only when they train
@@ -30,22 +30,22 @@ if TYPE_CHECKING:  # workers import torch only when they train
     from pipeline.learning.run import Run
 
 Plugins = tuple[Sequence[str], Path]  # names of modules, and their folder
-Trainer = Callable[[Pack], Iterator[list[EpochRecord] | Draw]]
+Trainer = Callable[[Pack], Iterator[list[EpochRecord] | Draw | Computing]]
 
 
 def epochs(pack: Pack, trainer: Trainer) -> Iterator[dict[str, Any]]:
     """Train a pack, and yield a result for Ray Tune after every epoch.
 
     A result is `{"records": [a record for each trial that had not ended]}`. It may also have `draw`, a request to draw
-    secret noise, which the caller grants when it asks for the next result. An exception in training becomes the last
-    result, with `error` and `traceback`.
+    secret noise, which the caller grants when it asks for the next result, or `features`, how far they are computed.
+    An exception in training becomes the last result, with `error` and `traceback`.
     """
     live = {trial.trial_key for trial in pack.trials}
     try:
         # A request for the next item confirms the last one: after the last epoch the trainer may remove its checkpoint.
         for item in trainer(pack):
-            if isinstance(item, Draw):
-                yield {"records": [], "draw": item}
+            if isinstance(item, Draw | Computing):
+                yield {"records": [], "draw" if isinstance(item, Draw) else "features": item}
                 continue
             live -= {record.trial_key for record in item if record.outcome}
             yield {"records": item}
@@ -93,17 +93,18 @@ def prepare_elsewhere(plugins: Plugins, trials: Sequence[TrialConfig], data_fold
 
 def train_pack(pack: Pack, *, device: str, threads: int, data_folder: Path | None, checkpoints: Checkpoints,
                stop: Halving | None = None, digests: Mapping[str, str] = MappingProxyType({})
-               ) -> Iterator[list[EpochRecord] | Draw]:
+               ) -> Iterator[list[EpochRecord] | Draw | Computing]:
     """Train a pack on its data set, with checkpoints: the default trainer.
 
-    It yields the records of one epoch. If the pack had a checkpoint, one epoch's records have a tag `checkpoint` that
-    tells whether it was used. A secure pack first yields a `Draw`: the caller charges it before asking for more. A node
-    that joined after the others were prepared needs `digests`, as in `prepare_node`.
+    It yields how far features are, if it computes them, and then the records of one epoch after the other. If the pack
+    had a checkpoint, one epoch's records have a tag `checkpoint` that tells whether it was used. A secure pack yields a
+    `Draw` before its records: the caller charges it before asking for more. A node that joined after the others were
+    prepared needs `digests`, as in `prepare_node`.
     """
     import torch  # imported here: the driver needs no torch
 
     from pipeline.learning import run
-    from pipeline.learning.data.features import check_file
+    from pipeline.learning.data.features import check_file, steps
 
     torch.set_num_threads(threads)
     for trial in pack.trials:  # not checked since another process composed them: a table's file may be another here
@@ -111,6 +112,7 @@ def train_pack(pack: Pack, *, device: str, threads: int, data_folder: Path | Non
     if pack.shared.feature_name:
         check_file(pack.shared, digests)
     data = _dataset(pack.shared.dataset, data_folder, device)
+    yield from steps(data, pack.shared)
     rungs = stop.rungs(pack.shared.epochs) if stop and len(pack.trials) == 1 else ()  # a pack ends as a whole
     keeper = CheckpointKeeper(pack, device, checkpoints)
     with contextlib.closing(run.prepare(pack, data, torch.device(device), rungs)) as training:

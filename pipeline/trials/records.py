@@ -5,9 +5,12 @@ Plain data without torch, MLflow or Ray, so that every package can use it.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
+
+from pipeline.trials.naming import duration
 
 if TYPE_CHECKING:
     import numpy as np
@@ -16,6 +19,7 @@ if TYPE_CHECKING:
 
 CLOCK = "time/epoch_seconds"  # every epoch has this metric
 ACCURACY = "validation/accuracy"  # settings are chosen by this metric
+REPORTS = 50  # most reports on how far features are
 DESCRIPTION = "description"  # tag with a trial's description in Markdown
 
 
@@ -83,3 +87,25 @@ class Draw:
     name: str  # random; it distinguishes draws and reveals nothing about the noise
     epoch: int = 0  # of the checkpoint from which this draw would resume; 0 for a new draw
     reason: str = ""  # for a new draw, why the checkpoint is not used; empty without a checkpoint
+
+
+@dataclass
+class Computing:
+    """How far a worker is with a data set's features, which it computes before its first epoch."""
+
+    features: str  # for people, `scattering of mnist`
+    total: int  # records to map; with maps side by side, a record counts once for each
+    done: int = 0
+    began: float = field(default_factory=time.monotonic)  # on the worker's clock
+    seconds: float = 0.0  # from the begin to the last record that is done
+
+    def add(self, n: int) -> bool:
+        """Count n more records as done; return whether that is a report: `REPORTS` are made at most."""
+        before, self.done = self.done, self.done + n
+        self.seconds = time.monotonic() - self.began
+        return before * REPORTS // self.total < self.done * REPORTS // self.total
+
+    def __str__(self) -> str:
+        """Return this for people, `scattering of mnist: 34%, 3 min left`; at least one record must be done."""
+        seconds_left = self.seconds * (self.total - self.done) / self.done
+        return f"{self.features}: {self.done / self.total:.0%}, {duration(seconds_left)} left"

@@ -83,15 +83,16 @@ SlurmdParameters=config_overrides
 MpiDefault=none
 ReturnToService=2
 KillWait=10
-NodeName=n1 NodeAddr={n1} CPUs=16 RealMemory=4000 Feature=opu
-NodeName=n2 NodeAddr={n2} CPUs=16 RealMemory=4000
-NodeName=n3 NodeAddr={n3} CPUs=16 RealMemory=4000
+GresTypes=gpu
+NodeName=n1 NodeAddr={n1} CPUs=16 RealMemory=4000 Gres=gpu:2
+NodeName=n2 NodeAddr={n2} CPUs=16 RealMemory=4000 Gres=gpu:2
+NodeName=n3 NodeAddr={n3} CPUs=16 RealMemory=4000 Gres=gpu:2
 PartitionName=all Nodes=n[1-3] Default=YES MaxTime=INFINITE State=UP
 """
 
 
 def slurm(lab: Laboratory) -> dict[str, str]:
-    """A Slurm of the three hosts, with its controller on n1; its nodes claim the cores that sweep.slurm asks for.
+    """A Slurm of the three hosts, with its controller on n1; its nodes claim cores, and GPUs that are empty files.
 
     Returns:
         The environment in which its commands find it.
@@ -100,6 +101,10 @@ def slurm(lab: Laboratory) -> dict[str, str]:
     (folder / "state").mkdir(parents=True)
     addresses = {name: lab[name].address for name in WORKERS}
     (folder / "slurm.conf").write_text(SLURM.format(head=lab["n1"].address, folder=folder, **addresses))
+    devices = [folder / f"gpu{number}" for number in range(2)]
+    for device in devices:
+        device.touch()
+    (folder / "gres.conf").write_text("".join(f"Name=gpu File={device}\n" for device in devices))
     (folder / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n")
     (folder / "munge.key").write_bytes(secrets.token_bytes(128))
     (folder / "munge.key").chmod(0o400)

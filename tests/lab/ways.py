@@ -37,11 +37,12 @@ class Way:
         return self.found == Damage(self.found.trials)
 
 
-def way(lab: Laboratory, name: str, start: Callable[[Path], Program]) -> Way:
+def way(lab: Laboratory, name: str, start: Callable[[Path], Program], server: str | None = TRACKING) -> Way:
     """Sweep, and compare.
 
     Args:
         start: starts the sweep of a file.
+        server: the tracking server that has the runs; None for the driver's mlruns.
 
     Raises:
         LabError: it failed.
@@ -51,7 +52,7 @@ def way(lab: Laboratory, name: str, start: Callable[[Path], Program]) -> Way:
     program = start(file)
     if code := program.wait():
         raise LabError(f"{name}: {program.name} ended with {code}:\n{program.text}")
-    found = damage(lab.folder / "reader", load_experiment(file), TRACKING)
+    found = damage(lab.folder / ("reader" if server else "shared/mlruns"), load_experiment(file), server)
     return Way(name, time.monotonic() - began, found, program.text)
 
 
@@ -96,17 +97,22 @@ def by_ray_up(lab: Laboratory) -> Iterator[Way]:
 
 
 def by_slurm(lab: Laboratory) -> Iterator[Way]:
-    """A Slurm job; and one that is cancelled while it trains, after which nothing may be left of it."""
+    """A Slurm job with GPUs and the OPU on its second node; and one without, that is cancelled while it trains.
+
+    Nothing may be left of that one. No job has a tracking server.
+    """
     lab.restart()
     environment, head = slurm(lab), lab["n1"]
 
-    def submit(file: Path, *wait: str) -> Program:
-        return head.start("sbatch", "--parsable", *wait, f"--output=/srv/shared/{file.stem}.log",
-                          FILES / "sweep.slurm", file, cwd=ROOT, MLFLOW_TRACKING_URI=TRACKING, **environment,
-                          **data(lab))
+    def submit(file: Path, *options: str, **more: str) -> Program:
+        return head.start("sbatch", "--parsable", "--nodes=3", *options, f"--output=/srv/shared/{file.stem}.log",
+                          FILES / "sweep.slurm", file, cwd=ROOT, **environment, **data(lab), **more)
 
-    done = way(lab, "slurm", lambda file: submit(file, "--wait"))
-    yield dataclasses.replace(done, log=(lab.folder / "shared" / "slurm.log").read_text())
+    done = way(lab, "slurm", lambda file: submit(file, "--wait", "--gpus-per-node=2", OPU_NODE="n2"), None)
+    log = (lab.folder / "shared" / "slurm.log").read_text()
+    if "6 GPUs of the nodes train nothing" not in log:
+        raise LabError(f"slurm: Ray was not told of the six GPUs:\n{log}")
+    yield dataclasses.replace(done, log=log)
     job = submit(experiment(lab, "slurm-cancelled"))
     job.wait()
     log = lab.folder / "shared" / "slurm-cancelled.log"
@@ -114,7 +120,7 @@ def by_slurm(lab: Laboratory) -> Iterator[Way]:
     head.run("scancel", job.text.strip(), **environment)
     until(lambda: not head.run("squeue", "-h", **environment).strip(), "the job to end")
     until(lambda: not any(_ray(lab, name) for name in WORKERS), "Ray to end with its job", 60)
-    yield way(lab, "slurm-cancelled", lambda file: submit(file, "--wait"))  # and it goes on
+    yield way(lab, "slurm-cancelled", lambda file: submit(file, "--wait"), None)  # and it goes on
 
 
 def _ray(lab: Laboratory, name: str) -> str:

@@ -104,9 +104,12 @@ def test_dead_leaves_are_images_of_many_scales_and_always_the_same():
 def test_features_are_computed_once_and_a_damaged_cache_anew(cached, tmp_path, monkeypatch, capsys):
     calls = []
     monkeypatch.setattr(computing, "scattering", lambda *a: calls.append(a) or scattering(*a))
+    reports = [(report.features, report.done, report.total) for report in maps.steps(cached, TRIAL)]
+    assert reports[0] == ("scattering of digits", 64, 1797) and reports[-1][1:] == (1797, 1797), "test records too"
     first = maps.features(cached, TRIAL)
     n = len(calls)
     assert n > 0 and maps.features(cached, TRIAL) is first and len(calls) == n
+    assert not list(maps.steps(cached, TRIAL)) and not list(maps.steps(load("digits"), TRIAL))
     again = maps.features(load("digits"), TRIAL)
     assert len(calls) == n and all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
     (file,) = (tmp_path / "cache" / "features").glob("*.safetensors")

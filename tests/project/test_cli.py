@@ -82,7 +82,7 @@ def test_sweep_then_again_then_wider_then_report(tmp_path):
 
 def test_dry_run_shows_packs_resources_and_an_estimate(tmp_path, capsys):
     first, second, *rows = output(capsys, "sweep", str(QUICKSTART), "--dry-run", "--workers", "2").splitlines()
-    assert re.match(r"quickstart: .+ of training on this machine .*\(an estimate\)", first)
+    assert re.match(r"quickstart: .+ on this machine .*\(an estimate\)", first)
     assert second.startswith("48 trials in ")
     rows, preset = rows[:-5], rows[-5:]
     assert all(line.startswith("recommended-1 sets, for ") for line in preset)

@@ -79,7 +79,10 @@ def test_rayjob_has_one_optical_group_and_a_command_that_parses():
     # KubeRay puts the value into a shell's command line as it stands, quotes included.
     (resources,) = shlex.split(groups["optical"]["rayStartParams"]["resources"])
     assert opus(resources) == 1 and "nodeSelector" in groups["optical"]["template"]["spec"]
-    assert "resources" not in groups["plain"]["rayStartParams"]
+    assert not any("resources" in groups[name]["rayStartParams"] for name in ("plain", "gpu"))
+    assert (groups["gpu"]["minReplicas"], groups["gpu"]["maxReplicas"]) == (0, 0), "who has none leaves it as it is"
+    (container,) = groups["gpu"]["template"]["spec"]["containers"]
+    assert container["resources"]["limits"]["nvidia.com/gpu"] == 1
     assert cluster["headGroupSpec"]["rayStartParams"] == {"num-cpus": "0"}, "the head only drives"
     for group in (cluster["headGroupSpec"], *groups.values()):
         pod = group["template"]["spec"]
@@ -115,7 +118,7 @@ if [ "$(basename "$0") $1 $2" = "ray start --head" ]; then
 fi
 [ "$(basename "$0")" = srun ] || exit 0
 while [[ $1 == --* ]]; do shift; done
-"$@"
+SLURMD_NODENAME=n2 "$@"
 sleep "$SRUN_SECONDS" & pid=$!
 trap 'kill $pid' TERM
 echo $$ > "$CALLS.srun"
@@ -147,6 +150,7 @@ def submit(tmp_path):
     (stubs / "python").symlink_to(sys.executable)
     (tmp_path / "ray.py").write_text(RAY)
     environment = {"PATH": os.environ["PATH"], "CALLS": str(tmp_path / "calls"), "SLURM_JOB_ID": "4711",
+                   "SLURM_JOB_NUM_NODES": "3", "SLURM_CPUS_ON_NODE": "8", "SLURMD_NODENAME": "n1",
                    "PYTHONPATH": str(tmp_path), "FIRST": "1", "JOINING": "3", "SRUN_SECONDS": "60",
                    "HEAD_SECONDS": "60"}
 
@@ -162,21 +166,29 @@ def submit(tmp_path):
     return run
 
 
-def test_slurm_script_starts_the_nodes_and_then_the_sweep(submit, tmp_path):
-    assert "usage: sbatch" in submit().stderr
-    assert "MLFLOW_TRACKING_URI: must be" in submit("file.yaml").stderr and not (tmp_path / "calls").exists()
-    done = submit("experiments/ohana2021/table1.yaml", MLFLOW_TRACKING_URI="http://tracking:5000")
+@pytest.mark.parametrize(("given", "gpus", "opu_on_head"), [
+    ({}, 0, 1), ({"SLURM_GPUS_ON_NODE": "4"}, 4, 1), ({"OPU_NODE": "n2"}, 0, 0)])
+def test_slurm_script_starts_the_nodes_and_then_the_sweep(given, gpus, opu_on_head, submit, tmp_path):
+    assert "usage: sbatch" in submit().stderr and not (tmp_path / "calls").exists()
+    done = submit("experiments/ohana2021/table1.yaml", **given)
     assert done.returncode == 0, done.stderr
     calls = (tmp_path / "calls").read_text().splitlines()
     head, worker = (ray_options(next(call for call in calls if call.startswith(f"ray start {option}")))
                     for option in ("--head", "--address"))
-    assert head["port"] == 24711 and opus(head["resources"]) == 1 and opus(worker["resources"]) == 0
+    assert head["port"] == 24711 and (head["num_cpus"], head["num_gpus"]) == (8, gpus)
+    assert (worker["num_cpus"], worker["num_gpus"]) == (8, gpus)
+    assert (opus(head["resources"]), opus(worker["resources"])) == (opu_on_head, 1 - opu_on_head)
     (sweep,) = (sweep_options(call) for call in calls if call.startswith("photonic "))
     assert sweep["target"] == "experiments/ohana2021/table1.yaml" and sweep["address"] == worker["address"]
     assert sweep["address"] == "127.0.0.1:24711", "a name would need a DNS that answers"
-    (srun,) = (call for call in calls if call.startswith("srun --het-group=1 "))
-    asked = re.findall(r"^#SBATCH .*--cpus-per-task=(\d+)", (FOLDER / "sweep.slurm").read_text(), re.MULTILINE)
-    assert f" --cpus-per-task={asked[1]} " in srun, "srun does not take it from the second part"
+    (srun,) = (call for call in calls if call.startswith("srun "))
+    assert srun.startswith("srun --nodes=2 --ntasks=2 --exclude=n1 --whole ")
+
+
+def test_slurm_script_on_one_node_starts_no_others(submit, tmp_path):
+    assert submit("mine.yaml", SLURM_JOB_NUM_NODES="1").returncode == 0
+    calls = (tmp_path / "calls").read_text().splitlines()
+    assert [call.split()[0] for call in calls if not call.startswith("data ")] == ["ray", "photonic"]
 
 
 @pytest.mark.parametrize(("there", "given", "expected"), [
@@ -184,7 +196,7 @@ def test_slurm_script_starts_the_nodes_and_then_the_sweep(submit, tmp_path):
 def test_slurm_script_names_a_data_folder_only_if_there_is_one(there, given, expected, submit, tmp_path):
     if there:
         (tmp_path / "data").mkdir()
-    done = submit("experiments/ohana2021/table1.yaml", MLFLOW_TRACKING_URI="http://tracking:5000", FIRST="3", **given)
+    done = submit("experiments/ohana2021/table1.yaml", FIRST="3", **given)
     assert done.returncode == 0, done.stderr
     assert f"data {expected.format(folder=tmp_path)}" in (tmp_path / "calls").read_text().splitlines()
 
@@ -194,7 +206,7 @@ def test_slurm_script_names_a_data_folder_only_if_there_is_one(there, given, exp
     ({"HEAD_SECONDS": "-1"}, "Ray's head ended; its messages say why"),
     ({"JOINING": "1", "SRUN_SECONDS": "0"}, "srun ended when 1 of 3 nodes had joined; its messages say why")])
 def test_slurm_script_ends_if_a_node_does_not_join(settings, message, submit, tmp_path):
-    done = submit("experiments/ohana2021/table1.yaml", MLFLOW_TRACKING_URI="http://tracking:5000", **settings)
+    done = submit("experiments/ohana2021/table1.yaml", **settings)
     assert done.returncode == 1 and message in done.stderr, done.stderr
     assert not any(call.startswith("photonic ") for call in (tmp_path / "calls").read_text().splitlines())
 

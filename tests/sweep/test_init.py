@@ -63,7 +63,7 @@ def test_the_command_writes_a_file_that_loads_and_says_how_to_go_on(tmp_path, ca
     monkeypatch.chdir(tmp_path)
     assert main(["init", "mine.yaml", "--dataset", "digits", "--epsilon", "8", "--minutes", "30"]) == 0
     said = capsys.readouterr().out
-    assert re.match(r"mine.yaml: 12 trials, .* of training on this machine \(an estimate; 30 min at most were ", said)
+    assert re.match(r"mine.yaml: 12 trials, .* on this machine \(an estimate; 30 min at most were ", said)
     assert "`photonic sweep mine.yaml`, then `photonic report mine.yaml`" in said
     assert len(load_experiment("mine.yaml").trials) == 12
     assert main(["init", "mine.yaml"]) == 2

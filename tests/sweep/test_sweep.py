@@ -51,7 +51,7 @@ from pipeline.tracking.store import Store, TrackingError
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.naming import duration
 from pipeline.trials.packs import Pack, Resources
-from pipeline.trials.records import EpochRecord, Outcome
+from pipeline.trials.records import REPORTS, Computing, EpochRecord, Outcome
 
 cloudpickle.register_pickle_by_value(sweep_stub)  # workers cannot import from the folder of the tests
 
@@ -464,9 +464,31 @@ def test_what_is_lacking_is_said_while_packs_wait(idle):
 def test_epochs_reports_a_trainer_that_stops_early():
     pack = Pack(grid(("dfa",), 2))
     key, other = (t.trial_key for t in pack.trials)
-    results = list(epochs(pack, lambda pack: iter([[EpochRecord(key, 1, {}), EpochRecord(other, 1, {})]])))
+    report = Computing("scattering of digits", 10, 5)
+    records = [EpochRecord(key, 1, {}), EpochRecord(other, 1, {})]
+    first, *results = list(epochs(pack, lambda pack: iter([report, records])))
+    assert first == {"records": [], "features": report}
     assert [r.epoch for r in results[0]["records"]] == [1, 1]
     assert key in results[1]["error"] and "without an outcome" in results[1]["error"]
+
+
+def test_a_worker_tells_of_features_that_it_computes_and_the_driver_shows_it(cached, tmp_path):
+    (trial,) = grid(("bp",), 1, dataset="digits", features="scattering", scattering_scales=1, feature_groups=9,
+                    hidden=(4,), epochs=1)
+    results = list(epochs(Pack((trial,)), lambda pack: worker.train_pack(
+        pack, device="cpu", threads=1, data_folder=None, checkpoints=worker.Checkpoints(tmp_path, 1e9))))
+    *first, epoch = results
+    assert 20 < len(first) <= REPORTS and {result["features"].features for result in first} == {"scattering of digits"}
+    assert [record.epoch for record in epoch["records"]] == [1]
+    shown, recorded = [], []
+    sweep = prepared((trial,), tmp_path, lease=SimpleNamespace(beat=lambda nodes: None),
+                     progress=SimpleNamespace(computing=shown.append))
+    recorder = SimpleNamespace(record=lambda pack, records, seconds: recorded.extend(records))
+    driver = tuning.Driver(sweep, [Pack((trial,))], recorder, Watch(dict, print, sweep.clock))
+    for result in results:
+        driver.on_trial_result(0, [], SimpleNamespace(config={"pack": 0}, trial_id="0"),
+                               {**result, "done": False, "time_this_iter_s": 1.0})
+    assert shown == [result["features"] for result in first] and recorded == epoch["records"]
 
 
 def test_epochs_wait_for_each_other_but_not_for_long_and_not_at_the_end(tmp_path):
@@ -547,20 +569,28 @@ def test_progress_is_a_line_per_ended_trial_where_there_is_no_terminal(monkeypat
     with progress:
         progress.phase("training 2 trials in 1 pack, 1 at a time")
         progress.start(good)
+        computing = Computing("scattering of digits", 1797)
+        for clock.now in (29.0, 30.0, 59.0, 61.0):  # one line in half a minute
+            computing.add(300)
+            computing.seconds = clock.now
+            progress.computing(computing)
+        progress.start(bad)
+        clock.now = 61.0
         assert progress.eta_seconds() is None
         progress.record(EpochRecord(good.trial_key, 1, {"validation/accuracy": 0.5}))
-        clock.now = 7.0
+        clock.now = 68.0
         assert progress.eta_seconds() == 3 * 7.0
         progress.record(EpochRecord(good.trial_key, 1, {"validation/accuracy": 0.5}))  # no line yet
-        for clock.now in (30.0, 31.0):  # one line in half a minute
+        for clock.now in (91.0, 92.0):
             progress.record(EpochRecord(good.trial_key, 1, {"validation/accuracy": 0.5}))
-        clock.now = 0.0
+        clock.now = 61.0
         metrics = {"validation/accuracy": 0.839, "test/accuracy": 0.831}
         progress.record(EpochRecord(good.trial_key, 2, metrics, {}, Outcome("finished", {}, ())))
         progress.fail(bad.trial_key, "RuntimeError: no")
     assert text.getvalue().splitlines() == [
-        "training 2 trials in 1 pack, 1 at a time", "1 of 4 epochs, 3/5 trials, 90 s left",
-        "[4/5] pdfa sigma=0.1 seed=0: validation 83.9%, test 83.1%, 0 s",
+        "training 2 trials in 1 pack, 1 at a time", "scattering of digits: 33%, 60 s left",
+        "scattering of digits: 67%, 30 s left", "1 of 4 epochs, 3/5 trials, 90 s left",
+        "[4/5] pdfa sigma=0.1 seed=0: validation 83.9%, test 83.1%, 61 s",
         "[5/5] pdfa sigma=0.1 seed=1: failed: RuntimeError: no, 0 s"]
     assert progress.eta_seconds() == 0
     assert [duration(s) for s in (24.2, 150, 7500)] == ["24 s", "2 min", "2 h 05 min"]
@@ -573,8 +603,10 @@ def test_progress_on_a_terminal_is_a_bar_with_the_best_trial_and_a_line_for_each
     good, worse, other = trials[0], trials[50], trials[-1]
     with SweepProgress(console=Console(file=text, force_terminal=True, width=80)) as progress:
         progress.add(trials)
+        progress.computing(Computing("scattering of digits", 1797, 600, seconds=10.0))
         progress.phase("looking for data sets")
         progress.start(good)
+        progress.computing(Computing("scattering of digits", 1797, 1797, seconds=30.0))
         for trial, accuracy in ((good, 0.75), (other, 0.875), (worse, 0.5)):
             progress.start(trial)
             progress.record(EpochRecord(trial.trial_key, 1, {"validation/accuracy": accuracy}))
@@ -582,6 +614,8 @@ def test_progress_on_a_terminal_is_a_bar_with_the_best_trial_and_a_line_for_each
     last = [line for line in shown if "best" in line][-1]
     assert all(re.search(rf"1/100 epochs {accuracy}% +{trial.algorithm} epsilon", line) for line, (trial, accuracy) in
                zip(shown[-3:], ((good, "75.0"), (other, "87.5"), (worse, "50.0")), strict=True))
+    assert any("scattering of digits: 33%, 20 s left" in line for line in shown)
+    assert "scattering" not in "".join(shown[-4:]), "its line ends with it"
     assert any("looking for data sets" in line for line in shown) and "looking" not in last
     assert len(last) <= 80 and "0/101 trials" in last and "left" in last
     assert "best at epsilon=3: 75.0% dfa" in last, "of trials under another epsilon the accuracy is no better one"

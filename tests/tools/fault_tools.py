@@ -12,7 +12,6 @@ import socket
 import sqlite3
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 import urllib.request
@@ -25,7 +24,6 @@ import numpy as np
 import pytest
 import sqlalchemy
 from flat import train
-from safetensors.numpy import load_file
 
 from pipeline.experiment.experiment import Experiment
 from pipeline.learning.data.dataset import load
@@ -92,8 +90,7 @@ def damage(root: Path, experiment: Experiment, uri: str | None = None) -> Damage
                 last = max(expected)
                 found.difference = max([found.difference, *(abs(p.value - expected[last]) for p in points
                                                             if p.step == last)])
-        with tempfile.TemporaryDirectory() as folder:
-            weights = load_file(store._client.download_artifacts(run.run_id, "weights.safetensors", folder))
+        weights = store.weights(run)
         final = records[-1].outcome.weights
         if weights.keys() != final.keys() or not all(np.array_equal(weights[name], final[name]) for name in final):
             found.unequal.append(f"weights of {run.trial_key}")

@@ -13,7 +13,7 @@ import json
 import math
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
@@ -31,10 +31,13 @@ from pipeline.package import cache_folder
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.feature_file import FeatureFile, file_of
 from pipeline.trials.fields import ConfigError
+from pipeline.trials.records import Computing
 
 VERSION = 1  # of the computation; files of another version are not read
 LEAST_VARIANCE = 1e-5  # added to the variance of a group: equal values become zeros
-REPORT_INTERVAL = 10_000  # records per line of progress
+SILENT_SECONDS = 5.0  # what takes less time prints no line of progress
+
+Steps = Generator[Computing, None, list[torch.Tensor]]  # yields how far it is; returns features by part
 
 
 def features(data: Dataset, config: TrialConfig) -> tuple[torch.Tensor, torch.Tensor]:
@@ -45,16 +48,31 @@ def features(data: Dataset, config: TrialConfig) -> tuple[torch.Tensor, torch.Te
     """
     if config.parts.features.raw:
         return data.train_x, data.test_x
+    for computing in steps(data, config):
+        if computing.seconds >= SILENT_SECONDS:
+            print(computing, file=sys.stderr)
+    mapped = data.mapped[_key(config)]
+    if config.disclosure == "plain":
+        for part in mapped:
+            _require_finite(part, config)
+    return mapped
+
+
+def steps(data: Dataset, config: TrialConfig) -> Iterator[Computing]:
+    """Put a trial's features into `data.mapped`, if it has any; yield how far they are, if they are computed."""
+    if config.parts.features.raw or (key := _key(config)) in data.mapped:
+        return
+    is_cached = config.parts.features.load().is_cached
+    train, test = yield from (_cached if is_cached else _computed)(data, config)
+    data.mapped[key] = train, test
+
+
+def _key(config: TrialConfig) -> tuple[object, ...]:
+    """Return the key of a trial's features in `Dataset.mapped`."""
     key = config.parts.features.key(config)
     if config.feature_file:
         key = *key, _file_of(config).sha256  # a file's content may change under the same name
-    if key not in data.mapped:
-        is_cached = config.parts.features.load().is_cached
-        data.mapped[key] = _cached(data, config) if is_cached else _computed(data, config)
-    if config.disclosure == "plain":
-        for part in data.mapped[key]:
-            _require_finite(part, config)
-    return data.mapped[key]
+    return key
 
 
 def _require_finite(part: torch.Tensor, config: TrialConfig) -> None:
@@ -72,13 +90,31 @@ def _require_finite(part: torch.Tensor, config: TrialConfig) -> None:
 def compute(parts: Sequence[torch.Tensor],  # each [n, n_features]: uint8 pixels, or features from a file
             data: Dataset, config: TrialConfig) -> list[torch.Tensor]:
     """Return the features of each part, bfloat16 [n, n_0]; all are NaN for a record with one that is not finite."""
-    settings = config.parts.features
-    blocks = settings.blocks(config)
-    if blocks:
-        weights = [weight for weight, _ in blocks]
-        by_map = [compute(parts, data, block) for _, block in blocks]
-        return [_side_by_side(features, weights) for features in zip(*by_map, strict=True)]
-    feature_map, device = settings.load(), data.train_x.device
+    computing = _compute(parts, data, config)
+    try:
+        while True:
+            next(computing)
+    except StopIteration as end:
+        return list(end.value)
+
+
+def _compute(parts: Sequence[torch.Tensor], data: Dataset, config: TrialConfig) -> Steps:
+    """Compute as `compute` says."""
+    blocks = config.parts.features.blocks(config) or [(1.0, config)]
+    progress = Computing(f"{config.features} of {config.dataset}", len(blocks) * sum(map(len, parts)))
+    by_map = []
+    for _, alone in blocks:
+        by_map.append((yield from _one_map(parts, data, alone, progress)))
+    if len(by_map) == 1:
+        return by_map[0]
+    weights = [weight for weight, _ in blocks]
+    return [_side_by_side(features, weights) for features in zip(*by_map, strict=True)]
+
+
+def _one_map(parts: Sequence[torch.Tensor], data: Dataset, config: TrialConfig, progress: Computing) -> Steps:
+    """Compute the features of a map that stands alone."""
+    settings, device = config.parts.features, data.train_x.device
+    feature_map, width = settings.load(), math.prod(settings.shape(config))
     with feature_map.open_map(data.spec, config, device) as apply:
         if settings.feature_power != 1:
             apply = _with_power(apply, settings.feature_power)
@@ -88,7 +124,14 @@ def compute(parts: Sequence[torch.Tensor],  # each [n, n_features]: uint8 pixels
             apply = _averaged_with_mirror(apply, data.spec.shape)
         if settings.feature_decorrelation:
             apply = decorrelated(apply, data.spec, device, feature_map.chunk_size, settings.feature_decorrelation)
-        return [_mapped(records, apply, config) for records in parts]
+        features = [torch.empty(len(part), width, dtype=torch.bfloat16, device=part.device) for part in parts]
+        for part, mapped in zip(parts, features, strict=True):
+            for begin in range(0, len(part), feature_map.chunk_size):
+                chunk = slice(begin, begin + feature_map.chunk_size)
+                _map_chunk(part[chunk], mapped[chunk], apply, config)
+                if progress.add(len(part[chunk])):
+                    yield progress
+        return features
 
 
 def _side_by_side(blocks: Sequence[torch.Tensor],  # by map [n, width]; NaN for an unusable record
@@ -121,25 +164,16 @@ def _averaged_with_mirror(apply: Apply, shape: tuple[int, ...]) -> Apply:  # sha
     return average
 
 
-def _mapped(records: torch.Tensor, apply: Apply, config: TrialConfig) -> torch.Tensor:
-    """Return the features of records [n, n_features], bfloat16 [n, n_0], checked and computed chunk by chunk."""
-    shape, chunk_size = config.parts.features.shape(config), config.parts.features.load().chunk_size
-    features = torch.empty(len(records), math.prod(shape), dtype=torch.bfloat16, device=records.device)
-    for begin in range(0, len(records), chunk_size):
-        batch = records[begin:begin + chunk_size]
-        computed = apply(batch)
-        if computed.shape != (len(batch), *shape) or not computed.is_floating_point():
-            raise DataError(f"features: '{config.features}' must give floating point numbers of shape "
-                            f"{(len(batch), *shape)}, got {computed.dtype} of shape {tuple(computed.shape)}")
-        if config.feature_groups:
-            computed = torch.nn.functional.group_norm(computed.float(), config.feature_groups, eps=LEAST_VARIANCE)
-        rows = features[begin:begin + chunk_size]
-        rows.copy_(computed.flatten(1))
-        rows[~rows.isfinite().all(1)] = math.nan  # marks the whole record as unusable
-        end = begin + chunk_size
-        if begin // REPORT_INTERVAL < end // REPORT_INTERVAL and len(records) > REPORT_INTERVAL:
-            print(f"{config.features}: {min(end, len(records)):,} of {len(records):,} records", file=sys.stderr)
-    return features
+def _map_chunk(records: torch.Tensor, features: torch.Tensor, apply: Apply, config: TrialConfig) -> None:
+    """Compute the features of some records [n, n_features], check them, and write them to `features` [n, n_0]."""
+    computed, shape = apply(records), (len(records), *config.parts.features.shape(config))
+    if computed.shape != shape or not computed.is_floating_point():
+        raise DataError(f"features: '{config.features}' must give floating point numbers of shape {shape}, got "
+                        f"{computed.dtype} of shape {tuple(computed.shape)}")
+    if config.feature_groups:
+        computed = torch.nn.functional.group_norm(computed.float(), config.feature_groups, eps=LEAST_VARIANCE)
+    features.copy_(computed.flatten(1))
+    features[~features.isfinite().all(1)] = math.nan  # marks the whole record as unusable
 
 
 def check_file(config: TrialConfig, digests: Mapping[str, str] = MappingProxyType({})) -> None:
@@ -170,19 +204,18 @@ def _file_of(config: TrialConfig) -> FeatureFile:
         raise DataError(str(error)) from None
 
 
-def _computed(data: Dataset, config: TrialConfig) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return features of training and test records, computed now: from pixels, or from the rows of a file."""
+def _computed(data: Dataset, config: TrialConfig) -> Steps:
+    """Compute features of training and test records now: from pixels, or from the rows of a file."""
     records = [data.train_x, data.test_x]
     if config.parts.features.of_file:
         check_file(config)
         with safe_open(config.feature_file, "pt", str(data.train_x.device)) as file:
             records = [file.get_tensor("train"), file.get_tensor("test")]
-    train, test = compute(records, data, config)
-    return train, test
+    return (yield from _compute(records, data, config))
 
 
-def _cached(data: Dataset, config: TrialConfig) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return features of training and test records from the cache; one process computes missing ones, others wait."""
+def _cached(data: Dataset, config: TrialConfig) -> Steps:
+    """Read features of training and test records from the cache; one process computes missing ones, others wait."""
     path = cache_folder() / "features" / f"{_digest(data, config)}.safetensors"
     device = data.train_x.device
     with contextlib.ExitStack() as lock:  # held to the end; only errors of the cache are named after its file
@@ -191,13 +224,13 @@ def _cached(data: Dataset, config: TrialConfig) -> tuple[torch.Tensor, torch.Ten
             lock.enter_context(FileLock(f"{path}.lock"))
         features = _read(path)
         if features is None:
-            train, test = _computed(data, config)
+            train, test = yield from _computed(data, config)
             features = {"train": train.cpu(), "test": test.cpu()}
             with write_errors_named(path):
                 unfinished = path.with_suffix(".part")
                 save_file(features, unfinished, metadata={"sha256": _checksum(features)})
                 os.replace(unfinished, path)
-    return features["train"].to(device), features["test"].to(device)
+    return [features["train"].to(device), features["test"].to(device)]
 
 
 def _read(path: Path) -> dict[str, torch.Tensor] | None:
