@@ -24,6 +24,10 @@ from pipeline.learning.data.dataset import Dataset
 from pipeline.learning.evaluation import EVALUATION_BATCH
 from pipeline.learning.run import prepare
 from pipeline.sweep.checks import bundle, check_machine, check_trials, local_offer, published_digests, slots
+from pipeline.sweep.ledger import filter_of
+from pipeline.sweep.reuse import elsewhere, in_words
+from pipeline.tracking.backend import NoStore
+from pipeline.tracking.reader import Reader
 from pipeline.trials.config import TrialConfig, settings
 from pipeline.trials.fields import plain
 from pipeline.trials.naming import computed_features, counted, duration
@@ -41,6 +45,7 @@ class DryRun:
     seconds: float  # estimate for all training, without start-up and tracking
     at_once: int  # packs that train at the same time
     packs: tuple[Pack, ...]  # all, in the order of their start
+    taken_over: str = ""  # trials in no pack, by the sweep of `reuse` that has them; empty for none
 
 
 def preview(experiment: Experiment, workers: int | None, root: Path = Path("mlruns")) -> DryRun:
@@ -48,23 +53,22 @@ def preview(experiment: Experiment, workers: int | None, root: Path = Path("mlru
     published = _check_begun_sweep(experiment, root)
     check_trials(experiment, experiment.possible, experiment.possible, published)
     experiment = _with_drawn_trials(experiment)
+    others = elsewhere(experiment, Reader(root=root)) if experiment.reuse else {}
+    taken_over = in_words(others[trial.trial_key] for trial in experiment.trials if trial.trial_key in others)
+    trials = [trial for trial in experiment.trials if trial.trial_key not in others]
     requested, offer = experiment.resources, {**local_offer(workers), "GPU": torch.cuda.device_count()}
-    check_machine(experiment.trials, requested, offer)
+    check_machine(trials, requested, offer)
     at_once = slots(requested, offer)
-    packs = plan(experiment.trials, requested, at_once)
+    packs = plan(trials, requested, at_once)
     seconds = estimate_seconds(packs, at_once, opus=1, threads=max(1, int(requested.cpu)),
                                device="cuda" if requested.gpu else "cpu")
-    return DryRun(experiment, seconds, at_once, tuple(packs))
+    return DryRun(experiment, seconds, at_once, tuple(packs), taken_over)
 
 
 def _check_begun_sweep(experiment: Experiment, root: Path) -> set[str]:
     """Check that a sweep's budget still admits trials; return digests of feature files in its earlier runs, if any."""
     if not experiment.plan.asks and not any(trial.parts.features.of_file for trial in experiment.trials):
         return set()
-    from pipeline.sweep.ledger import filter_of  # imported here: MLflow takes a second
-    from pipeline.tracking.backend import NoStore
-    from pipeline.tracking.reader import Reader
-
     with contextlib.suppress(NoStore):
         store = Reader(root=root)
         store.find(experiment.name)
@@ -99,7 +103,7 @@ def as_json(run: DryRun) -> str:
         packs.append({"resources": bundle(experiment.resources, pack.needs_opu), "trials": trials})
     return json.dumps({
         "experiment": experiment.name, "estimated_seconds": run.seconds, "packs_at_once": run.at_once,
-        "packs": packs, "ignored": experiment.ignored, "preset": list(experiment.advice),
+        "packs": packs, "taken_over": run.taken_over, "ignored": experiment.ignored, "preset": list(experiment.advice),
         "best": list(_prices(experiment)), "search": [*experiment.plan.lines(), *budget_lines(experiment)],
         "epsilons": list(bound_lines(experiment.trials))}, indent=2)
 
@@ -109,9 +113,11 @@ def as_lines(run: DryRun) -> Iterator[str]:
     experiment, varied = run.experiment, _varied(run.experiment)
     yield (f"{experiment.name}: {duration(run.seconds)} of training on this machine as busy as it is now (an "
            "estimate), and start-up; data sets were not looked for")
-    yield (f"{counted(len(experiment.trials), 'trial')} in {counted(len(run.packs), 'pack')}, "
+    yield (f"{counted(sum(len(pack.trials) for pack in run.packs), 'trial')} in {counted(len(run.packs), 'pack')}, "
            f"{counted(run.at_once, 'pack')} at a time")
     yield from aligned(_pack_rows(run, varied))
+    if run.taken_over:
+        yield f"taken over, not trained again: {run.taken_over}"
     if maps := computed_features(experiment.trials):
         yield (f"features: {', '.join(maps)}, computed before training or read from the cache, once for each setting, "
                "and not in the estimate")
