@@ -16,6 +16,7 @@
     plugins: [my_feedback]                       # optional: modules of extensions, beside the file or installed
     references:                                  # optional: published results, marked in the frontier
       - {source: Tramer and Boneh 2021, epsilon: 3, delta: 1.0e-5, accuracy: 89.7}
+    reuse: [other]                               # optional: take over trials that other sweeps have trained
     chosen: {runs: 45, by: validation accuracy, seeds: [0]}      # optional: how settings were found; `seeds: 3`, if
                                                  # nobody noted which; or `{runs: 0, by: the settings of a paper}`
 
@@ -56,7 +57,7 @@ from pipeline.trials.promises import check_noise
 from pipeline.trials.unused import check_written, ignored
 
 ENTRIES = ("name", "description", "preset", "base", "grid", "cases", "resources", "report", "selection", "search",
-           "stop", "budget", "plugins", "references", "chosen")
+           "stop", "budget", "plugins", "references", "reuse", "chosen")
 MAX_NAME = 120  # characters: the folder of a comparison has two names, and a file system takes 255 bytes
 
 
@@ -73,6 +74,7 @@ class Experiment:
         text: the file's content.
         plugins: modules of extensions, which every worker imports (`pipeline.experiment.plugins`).
         references: published results of others, marked in a frontier.
+        reuse: names of other sweeps, whose trials are taken over in place of training them.
         ignored: which trials do not use which entries of the file, for people; empty if all entries are used.
         chosen: how settings were found, if the file states it.
         preset: version of the preset that sets the open settings; empty for none.
@@ -96,6 +98,7 @@ class Experiment:
     text: str = ""
     plugins: tuple[str, ...] = ()
     references: tuple[Reference, ...] = ()
+    reuse: tuple[str, ...] = ()
     ignored: str = ""
     chosen: Chosen | None = None
     preset: str = ""
@@ -247,10 +250,24 @@ def _experiment(top: Mapping[str, Any], path: Path, stored: bool) -> Experiment:
     return Experiment(
         name=name, description=str(top.get("description", "")).strip(), plan=plan, source=path, plugins=plugins,
         resources=resources, report=_exhibits(report, plan), labels=report.labels,
-        references=read_references(top), ignored=ignored(written),
+        references=read_references(top), reuse=_reuse(top, name, plan), ignored=ignored(written),
         places={trial.trial_key: places for trial, places in places_of.items()}, preset=preset,
         advice=advice(preset, (combination[1:] for combination in combinations)),
         chosen=read_as(Chosen, top["chosen"], "chosen") if "chosen" in top else None)
+
+
+def _reuse(top: Mapping[str, Any], own: str, plan: Plan) -> tuple[str, ...]:
+    """Return the names of other sweeps whose trials a file takes over; `own` is the name of its own sweep."""
+    names = top.get("reuse", [])
+    refuse(not isinstance(names, list) or not all(isinstance(name, str) for name in names), "reuse",
+           "must be a list of names of other sweeps", repr(names))
+    refuse(own in names, "reuse", "must name other sweeps, as no trial of its own is trained twice", repr(own),
+           "leave it out")
+    refuse(names and not plan.publishes_all, "reuse", "must not stand beside random stopping, whose price needs a "
+           "fresh draw of every trial", repr(names), "leave one of them out")
+    refuse(names and plan.stop, "reuse", "must not stand beside `stop`, which compares trials while they train",
+           repr(names), "leave one of them out")
+    return tuple(dict.fromkeys(names))
 
 
 def check_name(place: str, name: Any) -> None:

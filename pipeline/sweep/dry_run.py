@@ -46,8 +46,9 @@ class DryRun:
     experiment: Experiment  # a search has trials drawn at random from its space, as many as fit its budget
     seconds: float  # estimate for all packs, with start and end
     at_once: int  # packs that train at the same time
-    packs: tuple[Pack, ...]  # of the trials that are not done, in the order of their start
+    packs: tuple[Pack, ...]  # of the trials that are neither done nor taken over, in the order of their start
     done: int = 0  # trials that the store has
+    taken_over: str = ""  # how many trials other sweeps of the store have, by sweep; empty for none
 
 
 def preview(experiment: Experiment, workers: int | None, root: Path | None = Path("mlruns")) -> DryRun:
@@ -60,14 +61,21 @@ def preview(experiment: Experiment, workers: int | None, root: Path | None = Pat
     possible = [trial for trial in experiment.possible if trial.trial_key not in done]
     check_trials(experiment, possible, possible, published_digests(runs))
     experiment = _with_drawn_trials(experiment)
-    missing = [trial for trial in experiment.trials if trial.trial_key not in done]
+    new, others, taken_over = [trial for trial in experiment.trials if trial.trial_key not in done], {}, ""
+    if experiment.reuse and root:
+        from pipeline.sweep.reuse import elsewhere, in_words  # imported here, too
+        from pipeline.tracking.reader import Reader
+
+        others = elsewhere(experiment, Reader(root=root))
+        taken_over = in_words(others[trial.trial_key] for trial in new if trial.trial_key in others)
+    missing = [trial for trial in new if trial.trial_key not in others]
     requested, offer = experiment.resources, {**local_offer(workers), "GPU": torch.cuda.device_count()}
     check_machine(missing, requested, offer)
     at_once = slots(requested, offer)
     packs = plan(missing, requested, at_once)
     seconds = estimate_seconds(packs, at_once, opus=1, threads=max(1, int(requested.cpu)),
                                device="cuda" if requested.gpu else "cpu") if packs else 0.0
-    return DryRun(experiment, seconds, at_once, tuple(packs), len(done))
+    return DryRun(experiment, seconds, at_once, tuple(packs), len(done), taken_over)
 
 
 def _begun_runs(experiment: Experiment, root: Path) -> list[TrackedRun]:
@@ -110,7 +118,7 @@ def as_json(run: DryRun) -> str:
         packs.append({"resources": bundle(experiment.resources, pack.needs_opu), "trials": trials})
     return json.dumps({
         "experiment": experiment.name, "estimated_seconds": run.seconds, "packs_at_once": run.at_once, "done": run.done,
-        "packs": packs, "ignored": experiment.ignored, "preset": list(experiment.advice),
+        "taken_over": run.taken_over, "packs": packs, "ignored": experiment.ignored, "preset": list(experiment.advice),
         "best": list(_prices(experiment)), "search": [*experiment.plan.lines(), *budget_lines(experiment)],
         "epsilons": list(bound_lines(experiment.trials))}, indent=2)
 
@@ -120,10 +128,12 @@ def as_lines(run: DryRun) -> Iterator[str]:
     experiment, varied = run.experiment, _varied(run.experiment)
     yield (f"{experiment.name}: {duration(run.seconds)} on this machine as busy as it is now (an estimate); data sets "
            "were not looked for")
-    trials = counted(len(experiment.trials), "trial")
-    trials += f", {run.done} done and {len(experiment.trials) - run.done} new," if run.done else ""
+    trials, new = counted(len(experiment.trials), "trial"), sum(len(pack.trials) for pack in run.packs)
+    trials += f", {run.done} done and {new} new," if new < len(experiment.trials) else ""
     yield f"{trials} in {counted(len(run.packs), 'pack')}, {counted(run.at_once, 'pack')} at a time"
     yield from aligned(_pack_rows(run, varied))
+    if run.taken_over:
+        yield f"taken over, not trained again: {run.taken_over}"
     if maps := computed_features(experiment.trials):
         yield (f"features: {', '.join(maps)}, computed before training or read from the cache, once for each setting, "
                "and not in the estimate")

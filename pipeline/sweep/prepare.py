@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from pipeline.accounting.budget import scope
@@ -15,9 +15,10 @@ from pipeline.sweep.clock import Clock
 from pipeline.sweep.lock import Lease
 from pipeline.sweep.private import PrivateFolder
 from pipeline.sweep.progress import SweepProgress, SweepResult
+from pipeline.sweep.reuse import elsewhere
 from pipeline.sweep.search import Rounds
 from pipeline.sweep.worker import Plugins
-from pipeline.tracking.artifacts import done_of
+from pipeline.tracking.artifacts import TrackedRun, done_of
 from pipeline.tracking.store import Store
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.naming import run_name
@@ -34,12 +35,13 @@ class Sweep:
     progress: SweepProgress
     folder: PrivateFolder
     rounds: Rounds
-    missing: Sequence[TrialConfig]  # trials of the first round that are not done
+    missing: Sequence[TrialConfig]  # trials of the first round that are not done, with those to take over
     possible: Sequence[TrialConfig]  # all that may be trained; a search's corners stand for those not asked for yet
     done: Mapping[str, str]  # trial_key -> status of trials that needed no more training at first
     result: SweepResult
     data_folder: Path | None  # on every node; None for each node's own
     digests: Mapping[str, str]  # of feature files, by their public names
+    elsewhere: Mapping[str, TrackedRun] = field(default_factory=dict)  # by trial_key: trained by a sweep of `reuse`
 
     @property
     def plugins(self) -> Plugins:
@@ -78,21 +80,22 @@ def prepare(experiment: Experiment, store: Store, clock: Clock, folder: PrivateF
     # The store becomes patient only after its first answer, so that a wrong address fails at once.
     store.be_patient(experiment.resources.store_patience_seconds, progress.say)
     rounds = Rounds(plan, store)
-    missing = rounds.next(runs)
+    missing, others = rounds.next(runs), elsewhere(experiment, store)
+    to_train = [trial for trial in missing if trial.trial_key not in others]
     result = SweepResult(plan.planned, skipped=rounds.n_done, passed_over=rounds.passed_over)
-    progress.add(missing, rounds.later, result.skipped)
+    progress.add(to_train, rounds.later, result.skipped + len(missing) - len(to_train))
     for line in store.relocate():
         progress.say(line)
-    changed_trainers = check_trainers(runs, (*experiment.possible, *rounds.trials))
-    possible = plan.possible if plan.asks else missing
+    changed_trainers = check_trainers((*runs, *others.values()), (*experiment.possible, *rounds.trials))
+    possible = plan.possible if plan.asks else to_train
     digests: Mapping[str, str] = {}
     if missing:
         uses_files = any(trial.parts.features.of_file for trial in possible)
-        check_trials(experiment, missing, possible, published_digests(runs) if uses_files else ())
+        check_trials(experiment, to_train, possible, published_digests(runs) if uses_files else ())
         folder.make(experiment.name, any(trial.hides_errors for trial in possible), store.artifact_folders())
         digests = folder.feature_digests(possible)
         lines = (*scope(experiment.name, plan, store.certified), *without_amplification(possible), *changed_trainers)
         for line in lines:
             progress.say(line)
     return Sweep(experiment, store, lease, clock, progress, folder, rounds, missing=missing, possible=possible,
-                 done=done_of(runs), result=result, data_folder=data_folder, digests=digests)
+                 done=done_of(runs), result=result, data_folder=data_folder, digests=digests, elsewhere=others)

@@ -2,7 +2,7 @@
 
 The order of writes is a promise: a driver that dies at any moment finds in the store all that anybody saw. Each line
 has a test, which is test_order_of_writes.py::test_each_write_comes_before_what_depends_on_it if no other is named.
-Lines 1 to 4 and 12 are kept by `pipeline.sweep.run`, and the rest here.
+Lines 1 to 4 and 12 are kept by `pipeline.sweep.run`, line 13 by `pipeline.tracking.store`, and the rest here.
 
 1. A sweep's parent run has its budget before a trial begins.
 2. A round's suggestions are stored before one of its trials begins.
@@ -23,6 +23,8 @@ Lines 1 to 4 and 12 are kept by `pipeline.sweep.run`, and the rest here.
     test_sweep.py::test_a_pack_that_fails_keeps_the_epochs_that_waited
 12. All sent epochs are stored before the sweep is closed, after Ctrl-C too.
     test_order_of_writes.py::test_what_waits_is_written_before_the_sweep_is_closed
+13. What a trial of another sweep released is charged here before the trial counts as taken over.
+    test_reuse.py::test_a_driver_that_dies_while_it_takes_over_leaves_no_trial_half_taken
 """
 
 from __future__ import annotations
@@ -36,6 +38,7 @@ from pipeline.accounting import account, describe
 from pipeline.sweep.checks import NOT_RECORDED
 from pipeline.sweep.ledger import Ledger
 from pipeline.sweep.prepare import Sweep
+from pipeline.sweep.reuse import in_words
 from pipeline.sweep.worker import one_line, public_line
 from pipeline.tracking.artifacts import LOST, REFUSED
 from pipeline.trials.config import TrialConfig
@@ -89,6 +92,18 @@ class Recorder:
         """Count the trials of a round as started in the sweep's budget."""
         self._round = trials
         self._ledger.begin(trials)
+
+    def take_over(self, trials: Iterable[TrialConfig]) -> bool:
+        """Take over the trials that a sweep of `reuse` has trained, each once; return whether there were any."""
+        others = self._sweep.elsewhere
+        taken = {trial: others[trial.trial_key] for trial in self.left(trials) if trial.trial_key in others}
+        for trial, other in taken.items():
+            self._store.take_over(trial, other, short_name(trial, also=self._sweep.experiment.varied))
+            self._ended.add(trial.trial_key)
+        if taken:
+            self._ledger.read_again()
+            self._progress.say(f"taken over, not trained again: {in_words(taken.values())}")
+        return bool(taken)
 
     @property
     def unfinished(self) -> list[TrialConfig]:

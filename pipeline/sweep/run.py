@@ -118,6 +118,10 @@ def run_sweep(experiment: Experiment, *, root: Path = Path("mlruns"), tracking_u
     store = Store(tracking_uri, root)
     with sweeping(root, experiment.name, store.driver):
         sweep = prepare(experiment, store, clock, PrivateFolder(root, private), data_folder=data_folder, quiet=quiet)
+        if any(trial.trial_key in sweep.elsewhere for trial in sweep.missing):
+            with recorded(sweep, commit or git_commit()):
+                missing = left_to_train(sweep, Recorder(sweep, Ledger(store, sweep.rounds.filter), {}), sweep.missing)
+            sweep = dataclasses.replace(sweep, missing=missing, done=done_of(sweep.lease.runs()))
         if sweep.missing:
             with sweep.progress, running_ray(sweep, address, workers, lambda: prepare_here(sweep, trainer)) as watch:
                 checkpoints = open_checkpoints(sweep)
@@ -134,6 +138,13 @@ def run_sweep(experiment: Experiment, *, root: Path = Path("mlruns"), tracking_u
     sweep.result.wall_seconds = time.monotonic() - begin
     sweep.progress.say(sweep.result.summary(sweep.failure_log))
     return sweep.result
+
+
+def left_to_train(sweep: Sweep, recorder: Recorder, missing: Sequence[TrialConfig]) -> list[TrialConfig]:
+    """Take over missing trials, and those of the rounds that then follow; return the missing trials to train."""
+    while recorder.take_over(missing):
+        missing = next_round(sweep, sweep.lease.runs())
+    return recorder.not_deleted(missing)
 
 
 def say_data_sets(sweep: Sweep) -> None:
@@ -192,7 +203,7 @@ def train_rounds(sweep: Sweep, recorder: Recorder, trainer: Trainer, checkpoints
             recorder.write_all()
             runs = lease.runs()
             done = done_of(runs)
-            missing = recorder.not_deleted(next_round(sweep, runs))
+            missing = left_to_train(sweep, recorder, next_round(sweep, runs))
         # Stopped trials leave their checkpoints behind.
         checkpoints.resumable(rounds.trials, done, progress.say, ended=not sweep.result.failed)
 
@@ -209,7 +220,8 @@ def next_round(sweep: Sweep, runs: Sequence[TrackedRun]) -> list[TrialConfig]:
     if sweep.experiment.plan.asks:
         check_trials(sweep.experiment, missing)
         sweep.store.log_suggestions(rounds.suggestions)
-        sweep.progress.add(missing, rounds.later)
+        to_train = [trial for trial in missing if trial.trial_key not in sweep.elsewhere]
+        sweep.progress.add(to_train, rounds.later, len(missing) - len(to_train))
     return missing
 
 

@@ -18,6 +18,7 @@ from pipeline.sweep.checkpoints import Checkpoints
 from pipeline.sweep.clock import SECONDS
 from pipeline.sweep.lock import MISSED_BEATS, local_driver, place, remote_lease
 from pipeline.sweep.private import PrivateFolder
+from pipeline.sweep.reuse import in_words
 from pipeline.tracking.artifacts import DONE, STATUSES, TrackedRun
 from pipeline.tracking.reader import Reader
 from pipeline.trials.config import ConfigError
@@ -60,6 +61,7 @@ class SweepState:
     budget: dict[str, Any] | None = None  # as `_budget` returns it
     nodes: list[dict[str, Any]] | None = None  # of a running sweep: each with used and total CPU, GPU, OPU, if known
     left_seconds: float | None = None  # of a running sweep, about, from its driver's epochs; None before the first
+    taken_over: str = ""  # trials that were, by the sweep that trained them; empty for none
     stopped: bool = False  # whether trials are left that train no more: their secret noise is in floating point
 
     @property
@@ -113,6 +115,7 @@ def read(store: Reader, name: str, experiment: Experiment | None = None, words: 
                       search=_search(decisions, max(0, n_open)) if decisions else "",
                       budget=_budget(store) if exists else None,
                       nodes=store.nodes(driver) if driver and exists else None, stopped=stopped,
+                      taken_over=in_words(run for run in runs.values() if run.status in DONE),
                       left_seconds=_left_seconds([run for run in runs.values() if run.tags.get("driver") == driver],
                                                  trials, unknown) if driver else None)
 
@@ -215,6 +218,8 @@ def _text(state: SweepState) -> str:
         spent_text = "an unknown part" if spent is None else f"{spent:.4g}"
         lines.append(f"  budget: epsilon {spent_text} of {epsilon:g} spent at delta {delta:g}, "
                      f"{state.budget['standing']}")
+    if state.taken_over:
+        lines.append(f"  taken over: {state.taken_over}")
     more = []
     for status in SHOWN:
         word = WORDS.get(status, status)

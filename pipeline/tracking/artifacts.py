@@ -20,6 +20,7 @@ from pipeline.trials.records import CLOCK, Outcome
 
 STATUSES = ("running", "finished", "diverged", "stopped", "failed", "interrupted")
 DONE = ("finished", "diverged", "stopped")  # statuses of trials that need no more training
+BY_ITSELF = ("finished", "diverged")  # statuses of trials that ended whatever became of others
 EXPERIMENT = "experiment.yaml"  # artifact of a sweep's parent run: the experiment file of its last run
 IMPORTED = "imported"  # tag of imported results: of their experiment, parent run and runs
 BUDGET = "budget"  # tag of a sweep's experiment: the initial state of its privacy budget, as JSON
@@ -34,6 +35,9 @@ DRAWS = "privacy.draws"  # number of draws up to this one, including deleted run
 EARLIER = "privacy.earlier_epochs"  # number of epochs that all earlier draws have released
 LOST = "privacy.lost_epochs"  # unpublished epochs of failed attempts, which count as released
 REFUSED = "privacy.refused"  # why a budget did not admit another draw
+# Tags of a run that only points to the trial's run in another sweep (`reuse` of an experiment file).
+REUSED = "reused.run"  # MLflow's id of that run, which has the history and the files
+REUSED_FROM = "reused.sweep"  # the name of its sweep then
 
 
 @dataclass

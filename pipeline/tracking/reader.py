@@ -10,7 +10,8 @@ import json
 import os
 import socket
 import tempfile
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +21,15 @@ from safetensors.numpy import load
 from pipeline.experiment.experiment import Experiment, with_trials
 from pipeline.tracking.artifacts import (
     BUDGET,
+    BY_ITSELF,
     DONE,
     DRAW,
     EARLIER,
     EXPERIMENT,
     IMPORTED,
     LOST,
+    REUSED,
+    REUSED_FROM,
     SUGGESTIONS,
     WEIGHTS,
     Suggestion,
@@ -53,6 +57,7 @@ from pipeline.tracking.imports import Result, results_of
 from pipeline.trials.records import Release
 
 PARENTS = "tags.sweep LIKE '%'"  # MLflow's filter for parent runs of sweeps
+MOST_IDS = 500  # of runs in one filter of MLflow, whose parser has a limit
 
 
 class Reader:
@@ -176,6 +181,11 @@ class Reader:
                                        "older versions kept none); name the file itself")
         return text
 
+    @property
+    def keeps_experiment(self) -> bool:
+        """Whether the store has the open sweep's experiment file; of random stopping it has none."""
+        return bool(self._text(EXPERIMENT))
+
     def suggestions(self) -> list[Suggestion]:
         """Return all suggestions of the open sweep's search so far, in order."""
         return suggestions_of(self._text(SUGGESTIONS) or "[]")
@@ -236,11 +246,17 @@ class Reader:
     def certified(self, dataset: str, relation: str) -> dict[str, tuple[float, float]]:
         """Return sweep -> (epsilon, delta), for sweeps of the store with certified trials on a data set.
 
-        It is the sweep's budget or, without one, the sum over all these trials, with runs in MLflow's trash.
+        It is the sweep's budget or, without one, the sum over all these trials, with runs in MLflow's trash. A trial
+        that sweeps share by `reuse` counts once: in one with a budget, which covers it, else where it was trained.
         """
         experiments = {experiment.experiment_id: experiment for experiment in self._client.search_experiments()}
         runs: dict[str, list[TrackedRun]] = {}  # by MLflow's id of their experiment
-        for run in self._client.search(list(experiments), f"params.dataset = '{dataset}'", deleted=True):
+        counted: dict[str, Any] = {}  # MLflow's run that counts, by the id of the run that trained the trial
+        found = self._client.search(list(experiments), f"params.dataset = '{dataset}'", deleted=True)
+        # The sort is stable: among sweeps without a budget the oldest run comes first, which trained the trial.
+        for run in sorted(found, key=lambda run: BUDGET not in experiments[run.info.experiment_id].tags):
+            counted.setdefault(run.data.tags.get(REUSED, run.info.run_id), run)
+        for run in counted.values():
             tags = run.data.tags
             if tags.get("privacy.certified", "false") != "false" and tags.get("privacy.relation") == relation:
                 runs.setdefault(run.info.experiment_id, []).append(tracked(run))
@@ -273,7 +289,30 @@ class Reader:
 
     def runs(self) -> list[TrackedRun]:
         """Return all trials of the open sweep, oldest first."""
-        return [tracked(run) for run in self._search() if "trial_key" in run.data.tags]
+        return self._followed([tracked(run) for run in self._search() if "trial_key" in run.data.tags])
+
+    def _followed(self, runs: Sequence[TrackedRun]) -> list[TrackedRun]:
+        """Return the runs, each complete pointer (`REUSED`) replaced by its run; as failed if that was deleted."""
+        wanted = [run.tags[REUSED] for run in runs if REUSED in run.tags]
+        experiments = [experiment.experiment_id for experiment in self._client.search_experiments()] if wanted else []
+        targets: dict[str, TrackedRun] = {}  # by MLflow's id; of deleted runs none
+        for first in range(0, len(wanted), MOST_IDS):
+            ids = ", ".join(f"'{run_id}'" for run_id in wanted[first:first + MOST_IDS])
+            found = self._client.search(experiments, f"attributes.run_id IN ({ids})")
+            targets |= {run.info.run_id: tracked(run) for run in found}
+        followed = []
+        for run in runs:
+            if REUSED in run.tags and run.status in DONE:
+                origin = {tag: run.tags[tag] for tag in (REUSED, REUSED_FROM)}
+                target = targets.get(origin[REUSED])
+                if target and target.status in BY_ITSELF:
+                    run = replace(target, tags={**target.tags, **origin})
+                else:
+                    reason = (f"it was taken over from run {origin[REUSED]} of '{origin[REUSED_FROM]}', which was "
+                              "deleted; restore that run, or run this sweep again to train the trial here")
+                    run = replace(run, status="failed", metrics={}, epoch=0, tags={**run.tags, "failure": reason})
+            followed.append(run)
+        return followed
 
     def trial(self, name: str) -> TrackedRun:
         """Return the one trial of the store, in any sweep, with this MLflow run id or trial_key."""
@@ -282,7 +321,8 @@ class Reader:
             raise TrackingError(f"'{name}': must be a trial_key or a run id, 16 or 32 hexadecimal digits")
         experiments = [experiment.experiment_id for experiment in self._client.search_experiments()]
         found = self._client.search(experiments, f"{field} = '{name}'")
-        runs = [tracked(run) for run in found if "trial_key" in run.data.tags]
+        followed = self._followed([tracked(run) for run in found if "trial_key" in run.data.tags])
+        runs = list({run.run_id: run for run in followed}.values())  # a run and those that point to it are one
         if not runs:
             raise self._client.refusal(f"no trial has the trial_key or run id '{name}'")
         if len(runs) > 1:
@@ -297,7 +337,8 @@ class Reader:
     def artifact(self, run: TrackedRun, name: str) -> bytes:
         """Return the content of a trial's artifact. The trial must have ended, and have the file (`TrackingError`)."""
         if run.status not in DONE:
-            raise TrackingError(f"trial {run.trial_key}: must have ended to have weights, is {run.status}")
+            why = f"{run.status} {run.tags.get('failure', '')}".strip()
+            raise TrackingError(f"trial {run.trial_key}: must have ended to have weights, is {why}")
         content = self._file(run.run_id, name)
         if content is None:
             raise self._client.refusal(f"{name} of trial {run.trial_key} is missing")

@@ -31,6 +31,7 @@ from pipeline.tracking.artifacts import (
     EARLIER,
     EXPERIMENT,
     IMPORTED,
+    REUSED,
     STATUSES,
     SUGGESTIONS,
     Suggestion,
@@ -223,7 +224,7 @@ class Store(Reader):
         """Start a trial, or resume its unfinished run, and return the MLflow run id.
 
         The run is named by `short_name` unless `name` is given. A trial with a finished run, or with several, is
-        refused (`TrackingError`).
+        refused (`TrackingError`). A run that points to another sweep's goes to MLflow's trash, where it still counts.
         """
         key, tags = config.trial_key, {**(tags or {}), "driver": self.driver, "status": "running"}
         with self._locked():
@@ -234,12 +235,11 @@ class Store(Reader):
                 run_ids = self._listing.runs_of(key, self.experiment_id, super().runs)
             if len(run_ids) > 1:
                 raise TrackingError(f"trial {key} has {len(run_ids)} runs: {', '.join(run_ids)}; delete all but one")
-            if run_ids:
-                run = self._resume(key, run_ids[0])
-            else:
+            run = self._resume(key, run_ids[0]) if run_ids else None
+            if run is None:
                 identity = {"trial_key": key, "mlflow.parentRunId": self._parent(), **tags}
                 run = self._client.create_run(self.experiment_id, run_name=name or short_name(config), tags=identity)
-                run_ids.append(run.info.run_id)  # also in the listing, whose list this is
+                run_ids[:] = [run.info.run_id]  # also in the listing, whose list this is
         run_id = run.info.run_id
         logged = {(metric, epoch): value for metric in run.data.metrics
                   for epoch, value in self.history(run_id, metric)}
@@ -283,9 +283,24 @@ class Store(Reader):
                 if record.outcome:
                     self._finish(key, record.outcome)
 
+    def take_over(self, config: TrialConfig, other: TrackedRun, name: str) -> None:
+        """Add a trial's run that points to `other`, its run in another sweep, with params and last metrics of that."""
+        tags = {tag: text for tag, text in other.tags.items() if not tag.startswith("mlflow.")}  # of the run itself
+        run_id, started = self.start(config, tags, name), self._started[config.trial_key]
+        # Its epochs are written before it counts as done, so that nobody uses what a budget has not charged.
+        self._client.write(run_id, [(metric, value, other.epoch) for metric, value in other.metrics.items()],
+                           params=started.new_params(other.params))
+        self._end(config.trial_key, other.status)
+
     def _resume(self, key: str, run_id: str) -> Any:
-        """Mark a trial's unfinished run as running again, and return MLflow's run as it was before."""
+        """Mark a trial's unfinished run as running again, and return MLflow's run as it was before.
+
+        Return None after a run that points to another sweep's, which is incomplete or leads nowhere, was deleted.
+        """
         run = self._client.get_run(run_id)
+        if REUSED in run.data.tags:
+            self._client.delete_run(run_id)
+            return None
         if run.data.tags.get("status") in DONE:
             raise TrackingError(f"trial {key} is {run.data.tags['status']} already, run {run_id}")
         if "failure" in run.data.tags:
@@ -324,11 +339,16 @@ class Store(Reader):
 
     def _finish(self, key: str, outcome: Outcome) -> None:
         """Store a trial's artifacts and its final status, which marks it as done."""
-        started, run_id = self._started[key], self._run_id(key)
+        started = self._started[key]
         self._log_files(started.run, lambda folder: write_artifacts(folder, started.config, outcome))
+        self._end(key, outcome.status)
+
+    def _end(self, key: str, status: str) -> None:
+        """Mark a trial as done."""
+        started, run_id = self._started[key], self._run_id(key)
         self._client.set_terminated(run_id, "FINISHED")
         # The tag comes last: a trial counts as done only when everything is stored.
-        self._client.set_tag(run_id, "status", outcome.status)
+        self._client.set_tag(run_id, "status", status)
         started.logged, started.params = {}, set()  # a done trial gets no more writes
 
     def begin_draw(self, trial_key: str, name: str, earlier: Sequence[int]) -> None:

@@ -23,11 +23,12 @@ from pipeline.trials.records import EpochRecord, Outcome
 DONE, RUNNING = (TrialConfig(dataset="digits", algorithm="bp", batch_size=64, epochs=2, seed=seed) for seed in (0, 1))
 # Every public name that a reader has; whoever adds one says here that it only reads.
 READS = {"artifact", "artifact_folders", "as_swept", "attach", "budget", "certified", "decisions", "done",
-         "experiment", "experiment_id", "find", "has_begun", "history", "holder", "imported", "is_open", "nodes",
-         "of", "planned", "released", "runs", "shared", "suggestions", "sweeps", "tags", "trial", "weights"}
+         "experiment", "experiment_id", "find", "has_begun", "history", "holder", "imported", "is_open",
+         "keeps_experiment", "nodes", "of", "planned", "released", "runs", "shared", "suggestions", "sweeps", "tags",
+         "trial", "weights"}
 WRITES = {"be_patient", "beat", "begin_draw", "check", "close_sweep", "describe", "fail", "give_up", "import_results",
           "log", "log_audit", "log_experiment", "log_report", "log_suggestions", "log_sweep", "note_nodes",
-          "open_sweep", "relocate", "start"}
+          "open_sweep", "relocate", "start", "take_over"}
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,305 @@
+"""`reuse` in a file: trials that another sweep has trained are taken over, charged in full, and released once."""
+
+from __future__ import annotations
+
+import secrets
+import shutil
+from pathlib import Path
+
+import pytest
+from search_tools import parse, records, rounds
+
+from analysis import best, load_history, load_runs
+from analysis.exhibits.selection import choose
+from analysis.report import report
+from pipeline import load_model
+from pipeline.experiment.experiment import parse_experiment
+from pipeline.sweep import dry_run, status
+from pipeline.sweep.run import run_sweep
+from pipeline.tracking.backend import TrackingError
+from pipeline.tracking.export import export
+from pipeline.tracking.reader import Reader
+from pipeline.tracking.store import Store
+from pipeline.trials.config import ConfigError
+from pipeline.trials.records import ACCURACY, Draw
+
+FILE = """
+name: first
+base: {dataset: digits, hidden: [8], epochs: 2, batch_size: 256, algorithm: dfa, mechanism: per_example,
+       sampler: poisson, noise_multiplier: 5, private_metrics: noisy, alignment_batches: 0}
+grid: {seed: {range: [0, 2]}}
+report: [frontier]
+"""
+SECRET = "noise_multiplier: 5,", "noise_multiplier: 5, noise: secure, arithmetic: integer,"
+SEARCH = FILE.partition("grid")[0] + """
+search:
+  algorithm: ALGORITHM
+  trials: 3
+  space: {learning_rate: {choice: [0.5, 1.0]}, seed: {choice: [0, 1, 2]}}
+  seed: 3
+  max_concurrent: 1
+budget: {epsilon: 8, delta: 1.0e-5}
+"""
+
+
+def second(*changes, seeds=3, reuse="reuse: [first]"):
+    return parse(("name: first", f"name: second\n{reuse}"), ("[0, 2]", f"[0, {seeds}]"), *changes, text=FILE)
+
+
+class Trainer:
+    """In the place of training; knows which trials it was asked for."""
+
+    def __init__(self, status="finished"):
+        self.keys, self._status = [], status
+
+    def __call__(self, pack):
+        if pack.shared.secure:
+            yield Draw(secrets.token_hex(4))
+        self.keys += [trial.trial_key for trial in pack.trials]
+        for epoch in zip(*(records(trial, trial.epochs, self._status) for trial in pack.trials), strict=True):
+            yield list(epoch)
+
+
+def swept(experiment, root, status="finished", **options):
+    """Keys of the trials that a sweep trained."""
+    trainer = Trainer(status)
+    run_sweep(experiment, root=root, quiet=True, trainer=trainer, **options)
+    return trainer.keys
+
+
+def keys(experiment):
+    return [trial.trial_key for trial in experiment.trials]
+
+
+def pointers(store, name="second"):
+    """MLflow's runs of a sweep that point to another, in the trash too."""
+    store.attach(name)
+    return [run for run in store._client.search([store.experiment_id], deleted=True) if "reused.run" in run.data.tags]
+
+
+def spent(root, name):
+    return status.read(Reader(root=root), name).budget["spent"]
+
+
+def test_what_another_sweep_has_trained_is_read_as_if_it_were_trained_here(tmp_path, in_process, said, only_svg):
+    first, then = parse(text=FILE), second()
+    run_sweep(first, root=tmp_path / "a", quiet=True)
+    before = load_runs("first", tmp_path / "a")
+    result = run_sweep(then, root=tmp_path / "a", quiet=True)
+    assert (result.skipped, result.finished, result.remaining) == (2, 1, 0)
+    assert "taken over, not trained again: 2 trials of first" in said
+    root = Path(shutil.move(tmp_path / "a", tmp_path / "moved"))
+    assert load_runs("first", root).equals(before), "the other sweep is as it was"
+    runs = load_runs(then, root)
+    shared = ["trial_key", "run_id", ACCURACY, "test/accuracy", "epsilon/certified/pld", "privacy.notes"]
+    assert runs[shared][:2].equals(before[shared])
+    assert load_history(runs, ACCURACY, root)[:4].equals(load_history(before, ACCURACY, root))
+    row = best(runs, epsilon=100)
+    assert row["compared"] == 3 and row["selected_epsilon"] > best(before, epsilon=100)["selected_epsilon"]
+    for name in (runs.loc[0, "run_id"], keys(first)[0], pointers(Reader(root=root))[0].info.run_id):
+        weights = load_model(name, root).state_dict()
+        assert all(value.equal(load_model(before.loc[0], root).state_dict()[at]) for at, value in weights.items())
+    assert len(export(Reader(root=root), keys(first)[0], tmp_path / "exported")) == 4
+    found = report.write(then, Store(root=root), tmp_path / "report")
+    assert not found.notice and not found.raised
+    assert "taken over: 2 trials of first" in status.as_text([status.read(Reader(root=root), "second", then)])
+
+
+def test_nothing_is_trained_and_ray_is_not_started_where_all_is_taken_over(tmp_path, monkeypatch, in_process, said):
+    assert swept(parse(text=FILE), tmp_path) == keys(parse(text=FILE))
+    monkeypatch.setattr("pipeline.sweep.run.running_ray", None)
+    assert swept(second(seeds=2), tmp_path) == swept(second(seeds=2), tmp_path) == []
+    store = Reader(root=tmp_path)
+    assert len(pointers(store)) == 2 and status.read(store, "second").counts["done"] == 2
+    assert store._client.get_run(store._parent()).info.status == "FINISHED"
+    assert second(seeds=2).trials == second(seeds=2, reuse="").trials == parse(text=FILE).trials
+    third = parse(("name: first", "name: third\nreuse: [second]"), text=FILE)
+    assert swept(third, tmp_path) == [] and said[-2].endswith("2 trials of first"), "which trained them"
+
+
+def test_a_dry_run_estimates_what_is_left_to_train(tmp_path, monkeypatch, in_process):
+    swept(parse(text=FILE), tmp_path)
+    monkeypatch.setattr(dry_run, "estimate_seconds", lambda packs, *a, **k: sum(len(pack.trials) for pack in packs))
+    found = dry_run.preview(second(), 1, tmp_path)
+    assert found.seconds == 1 and len(found.experiment.trials) == 3
+    assert "taken over, not trained again: 2 trials of first" in dry_run.as_lines(found)
+    assert '"taken_over": "2 trials of first"' in dry_run.as_json(found)
+
+
+@pytest.mark.parametrize("end", ["stopped", "failed", "running"])
+def test_only_trials_that_ended_by_themselves_are_taken_over(end, tmp_path, in_process):
+    store = Store(root=tmp_path)
+    swept(parse(text=FILE), tmp_path, "diverged")
+    store.attach("first")
+    run = store.runs()[0]
+    store._client.set_tag(run.run_id, "status", end)
+    assert swept(second(seeds=2), tmp_path) == [run.trial_key]
+
+
+def test_what_the_sweep_has_begun_or_was_drawn_more_than_once_is_not_taken_over(tmp_path, in_process):
+    swept(parse(SECRET, text=FILE), tmp_path)
+    store = Store(root=tmp_path)
+    store.attach("first")
+    redrawn, begun = store.runs()
+    store._client.set_tag(redrawn.run_id, "privacy.earlier_epochs", "2")
+    store.open_sweep("second")
+    store.start(begun.trial)
+    store.begin_draw(begun.trial_key, "other", [])
+    store.log(records(begun.trial, 1))
+    store.fail(begun.trial_key, "no")
+    for live in (True, False):
+        if not live:
+            store._client.delete_run(store.runs()[0].run_id)
+        assert not dry_run.preview(second(SECRET, seeds=2), 1, tmp_path).taken_over
+
+
+@pytest.mark.parametrize(("algorithm", "secret"), [("random", False), ("optuna", True)])
+def test_a_search_is_charged_in_full_and_asks_for_what_it_would_have_asked_for(algorithm, secret, tmp_path, in_process):
+    text = SEARCH.replace("ALGORITHM", algorithm)
+    changes = [SECRET] * secret
+    alone = parse(("name: first", "name: alone"), *changes, text=text)
+    trained = swept(alone, tmp_path / "alone")
+    first = parse(("name: first", "name: first"), *changes, text=text)
+    assert swept(first, tmp_path) == trained and len(trained) > 1
+    again = parse(("name: first", "name: second\nreuse: [first]"), *changes, text=text)
+    assert swept(again, tmp_path) == []
+    assert spent(tmp_path, "second") == spent(tmp_path, "first") == spent(tmp_path / "alone", "alone") > 0
+    for run in pointers(Store(root=tmp_path)):
+        Store(root=tmp_path)._client.delete_run(run.info.run_id)
+    assert spent(tmp_path, "second") == spent(tmp_path, "first"), "what is deleted stays paid for"
+    assert swept(again, tmp_path) == [], "the same draws are no new releases"
+    assert spent(tmp_path, "second") == spent(tmp_path, "first")
+
+
+def test_a_trial_that_the_budget_does_not_admit_is_not_taken_over(tmp_path, in_process):
+    text = SEARCH.replace("ALGORITHM", "random")
+    swept(parse(text=text), tmp_path)
+    small = parse(("name: first", "name: second\nreuse: [first]"), ("epsilon: 8", "epsilon: 0.9"), text=text)
+    assert swept(small, tmp_path) == []
+    assert 0 < len(pointers(Reader(root=tmp_path))) < 3
+    assert spent(tmp_path, "second") < 0.9
+
+
+def test_selected_counts_what_is_taken_over_and_sums_over_sweeps_count_it_once(tmp_path, in_process):
+    swept(parse(text=FILE), tmp_path)
+    swept(second(), tmp_path)
+    own_file = parse(("name: first", "name: own"), ("[0, 2]", "[0, 3]"), text=FILE)
+    swept(own_file, tmp_path / "own")
+    taken, own = (choose(file, load_runs(file, root)) for file, root in ((second(), tmp_path),
+                                                                         (own_file, tmp_path / "own")))
+    assert taken.trials == own.trials == 3 and taken.selected.value == own.selected.value
+    sums, alone = (Reader(root=root).certified("digits", "add/remove") for root in (tmp_path, tmp_path / "own"))
+    assert sum(cost for cost, _ in sums.values()) == pytest.approx(alone["own"][0]) and len(sums) == 2
+    assert sums["first"][0] == pytest.approx(2 * sums["second"][0])
+
+
+def test_a_sum_over_sweeps_charges_what_a_budget_covers_to_the_budget(tmp_path, in_process):
+    text = SEARCH.replace("ALGORITHM", "random")
+    searched = parse(("name: first", "name: second\nreuse: [first]"), text=text)
+    trial = rounds(parse(text=text), Store(root=tmp_path / "asked")).next(())[0]
+    rate = f"dfa,\n       learning_rate: {trial.learning_rate}"
+    grid = parse(("algorithm: dfa", f"algorithm: {rate}"), ("[0, 2]", "[0, 3]"), text=FILE)
+    swept(grid, tmp_path)
+    alone = Reader(root=tmp_path).certified("digits", "add/remove")["first"][0]
+    swept(searched, tmp_path)
+    n_taken = len(pointers(Reader(root=tmp_path)))
+    sums = Reader(root=tmp_path).certified("digits", "add/remove")
+    assert n_taken >= 1 and sums["second"] == (8.0, 1e-5)
+    assert sums.get("first", (0.0,))[0] == pytest.approx(alone * (3 - n_taken) / 3)
+
+
+@pytest.mark.parametrize(("changes", "message"), [
+    ([("reuse: [first]", "reuse: first")], "reuse: must be a list of names of other sweeps, got 'first'"),
+    ([("reuse: [first]", "reuse: [1]")], r"reuse: must be a list of names of other sweeps, got \[1\]"),
+    ([("reuse: [first]", "reuse: [second]")], "reuse: must name other sweeps, as .* got 'second'.*leave it out"),
+    ([("report: [frontier]", "selection: {rule: random_stopping, mean: 2}"),
+      ("seed: {range: [0, 3]}", "learning_rate: [1]")],
+     r"reuse: must not stand beside random stopping, whose price needs a fresh draw .* \['first'\]; leave one of")])
+def test_what_cannot_be_taken_over_is_refused_in_the_file(changes, message):
+    text = FILE.replace("name: first", "name: second\nreuse: [first]").replace("[0, 2]", "[0, 3]")
+    with pytest.raises(ConfigError, match=message):
+        parse(*changes, text=text)
+
+
+def test_beside_stop_nothing_is_taken_over():
+    text = SEARCH.replace("ALGORITHM", "random") + "stop: {rule: asha}\nreuse: [other]\n"
+    with pytest.raises(ConfigError, match=r"reuse: must not stand beside `stop`, .* got \['other'\]"):
+        parse(text=text)
+
+
+def test_sweeps_that_are_not_there_or_may_not_be_published_are_refused(tmp_path, in_process):
+    with pytest.raises(TrackingError, match="run the sweep first"):
+        dry_run.preview(second(), 1, tmp_path / "nothing")
+    text = FILE.replace("grid: {seed: {range: [0, 2]}}", "").replace("report: [frontier]", "")
+    drawn = parse_experiment(text + "selection: {rule: random_stopping, mean: 2, seed: 1}", Path("drawn.yaml"))
+    swept(drawn, tmp_path)
+    unknown = "reuse: must name other sweeps of this store, first, halved, got '{}'; leave it out, or train that"
+    chosen = "reuse: must name sweeps with a file in the store and without `stop`: .* got '{}'; leave it out"
+    halved = SEARCH.replace("ALGORITHM", "random") + "stop: {rule: asha}"
+    swept(parse(("name: first", "name: halved"), text=halved), tmp_path)
+    for name, message in (("gone", unknown), ("first", chosen), ("halved", chosen)):
+        for refused in (swept, lambda experiment, root: dry_run.preview(experiment, 1, root)):
+            with pytest.raises(ConfigError, match=message.format(name)):
+                refused(second(reuse=f"reuse: [{name}]"), tmp_path)
+    assert Reader(root=tmp_path).sweeps() == ["first", "halved"], "nothing was written"
+
+
+@pytest.mark.parametrize("secret", [False, True])
+def test_where_the_source_is_deleted_the_reader_says_so_and_the_sweep_trains_the_trial(secret, tmp_path, in_process):
+    changes = [SECRET] * secret
+    swept(parse(*changes, text=FILE), tmp_path)
+    then = second(*changes, seeds=2)
+    swept(then, tmp_path)
+    store = Reader(root=tmp_path)
+    store.attach("first")
+    gone, kept = store.runs()
+    store._client.delete_run(gone.run_id)
+    store.attach("second")
+    by_key = {run.trial_key: run for run in store.runs()}
+    broken = by_key[gone.trial_key]
+    assert broken.status == "failed" and not broken.metrics and by_key[kept.trial_key].run_id == kept.run_id
+    says = f"taken over from run {gone.run_id} of 'first', which was deleted; restore that run"
+    assert says in status.as_text([status.read(store, "second", then)])
+    with pytest.raises(TrackingError, match=says):
+        load_model(gone.trial_key, tmp_path)
+    store._client.restore_run(gone.run_id)
+    assert swept(then, tmp_path) == []
+    store._client.delete_run(gone.run_id)
+    if secret:  # another draw is another release
+        assert "would need new noise" in run_sweep(then, root=tmp_path, quiet=True).failed[gone.trial_key]
+    else:
+        assert swept(then, tmp_path) == [gone.trial_key]
+        store.attach("second")
+        assert {run.status for run in store.runs()} == {"finished"} and len(pointers(store)) == 2
+
+
+@pytest.mark.parametrize("write", ["create_run", "write", "set_tag"])
+def test_a_driver_that_dies_while_it_takes_over_leaves_no_trial_half_taken(write, tmp_path, in_process, monkeypatch):
+    text = SEARCH.replace("ALGORITHM", "random")
+    swept(parse(text=text), tmp_path)
+    then = parse(("name: first", "name: second\nreuse: [first]"), text=text)
+    take_over = Store.take_over
+
+    def dies(self, config, other, name):
+        with monkeypatch.context() as patch:
+            method = getattr(self._client, write)
+
+            def last(*arguments, **named):
+                method(*arguments, **named)
+                raise KeyboardInterrupt
+
+            patch.setattr(self._client, write, last, raising=False)
+            take_over(self, config, other, name)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Store, "take_over", dies)
+        run_sweep(then, root=tmp_path, quiet=True)
+    store = Reader(root=tmp_path)
+    (run,) = pointers(store)
+    done = run.data.tags["status"] == "finished"
+    assert done == (write == "set_tag")
+    if done:
+        assert spent(tmp_path, "second") > 0, "it was charged before"
+    assert swept(then, tmp_path) == [] and spent(tmp_path, "second") == spent(tmp_path, "first")
+    n_trials = len({run.trial_key for run in store.runs()})
+    assert n_trials == len(store.runs()) == len(pointers(store)) - (not done), "what was half taken is in the trash"
