@@ -131,15 +131,20 @@ def _mapped(records: torch.Tensor, apply: Apply, config: TrialConfig) -> torch.T
         if computed.shape != (len(batch), *shape) or not computed.is_floating_point():
             raise DataError(f"features: '{config.features}' must give floating point numbers of shape "
                             f"{(len(batch), *shape)}, got {computed.dtype} of shape {tuple(computed.shape)}")
-        if config.feature_groups:
-            computed = torch.nn.functional.group_norm(computed.float(), config.feature_groups, eps=LEAST_VARIANCE)
         rows = features[begin:begin + chunk_size]
-        rows.copy_(computed.flatten(1))
+        rows.copy_(normalised(computed, config).flatten(1))
         rows[~rows.isfinite().all(1)] = math.nan  # marks the whole record as unusable
         end = begin + chunk_size
         if begin // REPORT_INTERVAL < end // REPORT_INTERVAL and len(records) > REPORT_INTERVAL:
             print(f"{config.features}: {min(end, len(records)):,} of {len(records):,} records", file=sys.stderr)
     return features
+
+
+def normalised(features: torch.Tensor, config: TrialConfig) -> torch.Tensor:
+    """Return features [n, *shape], normalised in the trial's groups; without groups they are unchanged."""
+    if not config.feature_groups:
+        return features
+    return torch.nn.functional.group_norm(features.float(), config.feature_groups, eps=LEAST_VARIANCE)
 
 
 def check_file(config: TrialConfig, digests: Mapping[str, str] = MappingProxyType({})) -> None:
