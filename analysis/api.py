@@ -12,17 +12,25 @@ from analysis import runs as tracked
 from analysis.exhibits.envelope import SCORE
 from analysis.exhibits.envelope import best as best_setting
 from analysis.exhibits.frontier.points import PRICE, tightest
-from analysis.runs import ReportError, earlier_epochs, require_accuracy, require_one, trials_of, with_trials
+from analysis.runs import (
+    ReportError,
+    Sweep,
+    earlier_epochs,
+    require_accuracy,
+    require_one,
+    runs_of,
+    trials_of,
+    with_trials,
+)
 from pipeline.accounting.evaluations import selected_epsilon
 from pipeline.accounting.event import UnsupportedAccounting
-from pipeline.experiment.experiment import Experiment, load_experiment
 from pipeline.experiment.stopping import Selection
 from pipeline.tracking.artifacts import DONE
 from pipeline.tracking.reader import Reader
 from pipeline.trials.kinds import GUARANTEED
 
 
-def load_runs(experiment: str | Path | Experiment, store: Reader | str | Path = "mlruns") -> pd.DataFrame:
+def load_runs(experiment: Sweep, store: Reader | str | Path = "mlruns") -> pd.DataFrame:
     """Load the trials of a sweep, one row each.
 
     Columns, in this order:
@@ -36,7 +44,8 @@ def load_runs(experiment: str | Path | Experiment, store: Reader | str | Path = 
 
     Args:
         experiment: name of the sweep, for all tracked trials of any status. Or an experiment, or its file (a path, or
-            text that ends in .yaml or .yml), for its trials in order; all of them must have ended.
+            text that ends in .yaml or .yml), for its trials in order; all of them must have ended. Runs as this
+            returns them are returned unchanged.
         store: folder of the tracking store (MLFLOW_TRACKING_URI overrides it), its URI, or a reader of it.
 
     Raises:
@@ -52,21 +61,10 @@ def load_runs(experiment: str | Path | Experiment, store: Reader | str | Path = 
         2       dfa  epsilon=1            0.7
         3       dfa  epsilon=8            0.8
     """
-    store = Reader.of(store)
-    if isinstance(experiment, Path) or (isinstance(experiment, str) and experiment.endswith((".yaml", ".yml"))):
-        experiment = load_experiment(experiment)
-    if isinstance(experiment, str):
-        store.attach(experiment)
-        runs = tracked.load_runs(store)
-    else:
-        store.attach(experiment.name)
-        runs = tracked.load_runs(store, tracked.searched(store, experiment).trials, experiment.source)
-    runs.attrs["searched"] = bool(store.decisions())  # composition is then no price of a choice
-    return runs
+    return runs_of(experiment, store)
 
 
-def load_history(runs: pd.DataFrame | str | Path | Experiment, metric: str, store: Reader | str | Path = "mlruns"
-                 ) -> pd.DataFrame:
+def load_history(runs: Sweep, metric: str, store: Reader | str | Path = "mlruns") -> pd.DataFrame:
     """Load one metric by epoch: columns trial_key, epoch, value, algorithm, setting, seed, status; a row per epoch.
 
     Args:
@@ -81,10 +79,10 @@ def load_history(runs: pd.DataFrame | str | Path | Experiment, metric: str, stor
         1      2    0.8
     """
     store = Reader.of(store)
-    return tracked.load_history(store, runs if isinstance(runs, pd.DataFrame) else load_runs(runs, store), metric)
+    return tracked.load_history(store, runs_of(runs, store), metric)
 
 
-def best(runs: pd.DataFrame | str | Path | Experiment, epsilon: float, kind: str = "certified") -> pd.Series:
+def best(runs: Sweep, epsilon: float, kind: str = "certified") -> pd.Series:
     """Return the row of the best trial with at most this epsilon, with three more entries.
 
     Settings are compared by mean validation accuracy over seeds; the result is the winner's run with the highest one.
@@ -109,8 +107,7 @@ def best(runs: pd.DataFrame | str | Path | Experiment, epsilon: float, kind: str
         >>> best(load_runs("example"), epsilon=3)[["algorithm", "setting", "epsilon", "compared"]].to_dict()
         {'algorithm': 'bp', 'setting': 'epsilon=1', 'epsilon': 1.0, 'compared': 2}
     """
-    if not isinstance(runs, pd.DataFrame):
-        runs = load_runs(runs)
+    runs = runs_of(runs)
     if kind not in GUARANTEED:
         raise ReportError(f"kind: must be one of {', '.join(GUARANTEED)}, got {kind!r}")
     if isinstance(epsilon, bool) or not isinstance(epsilon, int | float):

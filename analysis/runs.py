@@ -7,12 +7,12 @@ import math
 from collections import ChainMap, Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import pandas as pd
 
 from pipeline.accounting.certified import with_noise
-from pipeline.experiment.experiment import Experiment
+from pipeline.experiment.experiment import Experiment, load_experiment
 from pipeline.experiment.factors import differing
 from pipeline.tracking.artifacts import (
     CALIBRATED,
@@ -38,6 +38,7 @@ NON_PRIVATE = "non-private"
 STATED = "stated"  # a trainer states the epsilon, and no setting determines it
 NO_VALUE = "–"  # text of a cell without a value
 TRIAL = "trial"  # column of a run's `TrialConfig`
+Sweep: TypeAlias = str | Path | Experiment | pd.DataFrame  # a sweep by name, by file, as an experiment, or as its runs
 NOISE = {"sigma": "target_label_epsilon", "noise_multiplier": "target_epsilon"}  # level -> target that sets it
 
 
@@ -55,6 +56,23 @@ class DuplicateTrials(ReportError):
 
 class MixedTrials(ReportError):
     """Trials of one mean differ in more than their seed."""
+
+
+def runs_of(sweep: Sweep, store: Reader | str | Path = "mlruns") -> pd.DataFrame:
+    """Return a sweep's runs; a frame of runs is returned as it is. Arguments and errors of `analysis.load_runs`."""
+    if isinstance(sweep, pd.DataFrame):
+        return sweep
+    store = Reader.of(store)
+    if isinstance(sweep, Path) or (isinstance(sweep, str) and sweep.endswith((".yaml", ".yml"))):
+        sweep = load_experiment(sweep)
+    if isinstance(sweep, str):
+        store.attach(sweep)
+        runs = load_runs(store)
+    else:
+        store.attach(sweep.name)
+        runs = load_runs(store, searched(store, sweep).trials, sweep.source)
+    runs.attrs["searched"] = bool(store.decisions())  # composition is then no price of a choice
+    return runs
 
 
 def load_runs(store: Reader, trials: Sequence[TrialConfig] | None = None, source: object = "FILE") -> pd.DataFrame:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,7 +13,8 @@ from pipeline.accounting import Epsilon
 from pipeline.accounting import account as account_after
 from pipeline.accounting.evaluations import check_evaluations
 from pipeline.learning.data.dataset import Dataset, load
-from pipeline.learning.model import TrainedModel, TrainedModule, check_known_network
+from pipeline.learning.export import read
+from pipeline.learning.model import TrainedModel, model_of
 from pipeline.learning.run import train as train_pack
 from pipeline.tracking.artifacts import config_of
 from pipeline.tracking.reader import Reader
@@ -114,16 +116,18 @@ def account(trial: TrialConfig, epochs: int | None = None) -> list[Epsilon]:
     return account_after(trial, n_epochs)
 
 
-def load_model(run: str | Mapping[str, Any], store: Reader | str | os.PathLike[str] = "mlruns") -> TrainedModel:
+def load_model(run: str | os.PathLike[str] | Mapping[str, Any], store: Reader | str | os.PathLike[str] = "mlruns"
+               ) -> TrainedModel:
     """Return the trained network of a tracked trial, a `torch.nn.Module` from records to logits (`TrainedModel`).
 
     Args:
-        run: a row of `load_runs` (for example from `best`), or a trial's trial_key or MLflow run id.
+        run: a row of `load_runs` (for example from `best`), a trial's trial_key or MLflow run id, or a folder that
+            `photonic export` wrote, which needs no store.
         store: folder of the tracking store (MLFLOW_TRACKING_URI overrides it), its URI, or a reader of it.
 
     Raises:
         TrackingError: for a trial that does not exist or has not ended.
-        ConfigError: for a trial of an extension that is not imported, or of a user's trainer.
+        ConfigError: for a trial of an extension that is not imported, or of a user's trainer; for another folder.
 
     Example:
         >>> from analysis import best, load_runs
@@ -131,10 +135,9 @@ def load_model(run: str | Mapping[str, Any], store: Reader | str | os.PathLike[s
         >>> model(load_dataset("digits").test_x).shape
         torch.Size([360, 10])
     """
+    if isinstance(run, os.PathLike) or (isinstance(run, str) and os.path.isdir(run)):
+        return model_of(*read(Path(run)))
     reader = Reader.of(store)
     key_or_id = run if isinstance(run, str) else run["run_id"]
     tracked = reader.trial(key_or_id)
-    trial = config_of(tracked)
-    check_known_network(trial)
-    model = TrainedModule if trial.parts.network.own else TrainedModel
-    return model(trial, reader.weights(tracked))
+    return model_of(config_of(tracked), reader.weights(tracked))

@@ -391,11 +391,13 @@ def import_(file: Path, name: str, replace: bool, mlruns: Path) -> int:
 @with_store
 @click.option("--out", type=Path, metavar="DIR", help="folder to make (default: exports/<trial_key>)")
 def export(run: str, mlruns: Path, out: Path | None) -> int:
-    """Write a trial's weights, settings, metrics and the tags of its epsilon to a new folder."""
-    from pipeline.tracking.export import export
+    """Write a trial to a new folder, for anybody with torch: network, classes, settings, metrics, epsilons."""
+    from pipeline.learning.export import PROGRAM, export
     from pipeline.tracking.reader import Reader
 
-    return _print_lines(["written:", *(f"  {file}" for file in export(Reader(root=mlruns), run, out))])
+    exported = export(Reader(root=mlruns), run, out)
+    lacking = [f"without {PROGRAM}: {exported.no_program}"] if exported.no_program else []
+    return _print_lines(["written:", *(f"  {file}" for file in exported.files), *lacking])
 
 
 @photonic.command()

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pandas as pd
 
 from analysis.exhibits.metrics import METRICS
-from analysis.runs import ALGORITHM_LABELS, ask, by_noise, require_accuracy, setting_names, trials_of
+from analysis.runs import ALGORITHM_LABELS, Sweep, ask, by_noise, require_accuracy, runs_of, setting_names, trials_of
 from analysis.statistics import SUMMARY
 from analysis.statistics import summarize as summary
 from analysis.text import settings_text
@@ -46,14 +46,14 @@ def best(runs: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
     return runs[runs["key"] == best_key].drop(columns=["key", "score"])
 
 
-def cells(runs: pd.DataFrame, by: Sequence[str], value: str, carry: Sequence[str] = (),
+def cells(runs: Sweep, by: Sequence[str], value: str, carry: Sequence[str] = (),
           largest: Sequence[str] = ()) -> pd.DataFrame:
     """Return a row per cell, the runs with equal columns `by`: mean and intervals of a value over seeds.
 
     If several settings share a cell, that with the best mean validation accuracy represents it.
 
     Args:
-        runs: last epoch of every trial (`load_runs`).
+        runs: from `load_runs` (last epoch of every trial), or what it takes.
         by: columns of `runs`.
         value: `accuracy`, `worst_class` (percent of the test records), `alignment` (cosine, mean over hidden layers),
             or a column of numbers. Runs without the value are left out.
@@ -77,7 +77,7 @@ def cells(runs: pd.DataFrame, by: Sequence[str], value: str, carry: Sequence[str
         2       dfa  epsilon=1  70.0  1
         3       dfa  epsilon=8  80.0  1
     """
-    return averaged(best(runs, by), by, value, (*carry, "chosen", "choices"), largest)
+    return averaged(best(runs_of(runs), by), by, value, (*carry, "chosen", "choices"), largest)
 
 
 def averaged(runs: pd.DataFrame, by: Sequence[str], value: str, carry: Sequence[str] = (),

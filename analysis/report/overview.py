@@ -37,6 +37,9 @@ from pipeline.trials.records import CLOCK
 
 SECRET = ("Random stopping: only the best trial may be published. This page shows no other trial, and neither their "
           "number nor the experiment file, whose selection.seed tells it.")
+TO_SEND = ("A reviewer needs the folder of this page, which `{report}` writes. A trained network goes with it as the "
+           "folder that `.venv/bin/photonic export KEY` writes; KEY stands in the table of trials.")
+SECRET_TO_SEND = "A reviewer gets index.html alone; other files of this folder tell what must stay secret."
 
 
 def shown(experiment: Experiment, runs: pd.DataFrame, choice: Choice | None) -> pd.DataFrame:
@@ -60,7 +63,7 @@ def compose(experiment: Experiment, runs: pd.DataFrame, tracked: Sequence[Tracke
                 privacy=[*state(runs, choice), *imported(experiment)], epsilons=epsilons(runs, choice),
                 notes=[*notes(runs), *without_amplification(experiment.possible)], versions=versions(tracked))
     if not experiment.plan.publishes_all:
-        return dataclasses.replace(page, notice=SECRET)
+        return dataclasses.replace(page, notice=SECRET, to_send=SECRET_TO_SEND)
     links = [address(store, run_id) for run_id in runs["run_id"]]
     begin, end = _span(tracked)
     statuses = ", ".join(f"{count} {status}" for status, count in Counter(runs["status"]).items())
@@ -77,7 +80,8 @@ def compose(experiment: Experiment, runs: pd.DataFrame, tracked: Sequence[Tracke
         settings=[(name, _values(runs[name].dropna())) for name in setting_names() if runs[name].notna().any()],
         trials=trials(experiment, runs, links), trials_note=_trials_note(runs, links), runs_link=runs_address(store),
         trials_data=Download("runs.csv", data), problems=_problems(experiment, runs, store),
-        commands=commands(experiment, tracked), source=source)
+        commands=commands(experiment, tracked), to_send=TO_SEND.format(
+            report=commands(experiment, tracked)[-1]), source=source)
 
 
 def manifest(experiment: Experiment, runs: pd.DataFrame, tracked: Sequence[TrackedRun],

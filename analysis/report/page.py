@@ -101,6 +101,7 @@ class Page:
     trials_data: Download | None = None  # the file of the table
     problems: Sequence[str] = ()  # sentences on diverged or failed trials
     commands: Sequence[str] = ()  # for the shell, which repeat everything
+    to_send: str = ""  # which files a reviewer needs, and the command that makes them
     versions: Sequence[str] = ()  # of the software
     source: Sequence[Download] = ()  # the experiment file
 

@@ -14,16 +14,15 @@ from analysis.report.page import Statement
 from analysis.runs import noise_sources
 from pipeline.accounting.label import RELATION as LABEL_RELATION
 from pipeline.accounting.noise import noise_statement, sentence, standing
+from pipeline.accounting.statement import relation_of_kind
 from pipeline.experiment.experiment import Experiment
 from pipeline.trials.kinds import KINDS
 from pipeline.trials.naming import counted
-from pipeline.trials.sampler import relation_of
 
 NONE = "No guarantee: these trials log no ε of any kind ({count}). The notes say why."
 NO_GUARANTEE = "none"
 NEIGHBOURS = {"add/remove": "one record, added or removed", "replace-one": "one record, replaced",
               LABEL_RELATION: "the label of one record"}
-AUDIT_RELATION = relation_of("poisson")  # relation of canaries, for a trial without a relation of its own
 
 
 def kinds_of(runs: pd.DataFrame) -> list[str]:
@@ -118,7 +117,7 @@ def epsilons(runs: pd.DataFrame, choice: Choice | None = None) -> Table | None:
         kind, _, variant = column.removeprefix("epsilon/").partition("/")
         logged = runs[runs[column].notna()]
         tracked = logged.reindex(columns=["privacy.relation"])["privacy.relation"]
-        relations = pd.Series([_relation(kind, relation) for relation in tracked], logged.index, dtype=object)
+        relations = pd.Series([relation_of_kind(kind, relation) for relation in tracked], logged.index, dtype=object)
         keys = [_guarantees_of(kind, logged), relations, "sampler", "delta"]
         for (guarantee, relation, sampler, delta), group in logged.groupby(keys, dropna=False):
             add(kind, variant, list(group[column]), guarantee, relation, sampler, f"{delta:g}")
@@ -145,20 +144,6 @@ def _has(runs: pd.DataFrame, kind: str) -> pd.Series:
     """Return whether each run has logged an epsilon of this kind."""
     columns = [name for name in _epsilons(runs) if name.split("/")[1] == kind]
     return runs[columns].notna().any(axis=1)
-
-
-def _relation(kind: str, relation: object) -> str:
-    """Return the neighbouring relation under which an epsilon of this kind holds, as text.
-
-    An audit of a trial without a guarantee has the relation of the audit itself.
-    """
-    if kind == "label":
-        return LABEL_RELATION
-    if not isinstance(relation, str):
-        return "not tracked"
-    if kind == "audited" and relation == "none":
-        return AUDIT_RELATION
-    return relation
 
 
 def short(value: float) -> str:

@@ -13,6 +13,7 @@ from pipeline.accounting.epsilon import Epsilon
 from pipeline.accounting.evaluations import cover, is_noisy, selected_epsilon
 from pipeline.accounting.event import PrivacyEvent, UnsupportedAccounting
 from pipeline.accounting.finite_precision import DELTA_SHARE, optical_enlargement
+from pipeline.accounting.label import RELATION as LABEL_RELATION
 from pipeline.accounting.label import label_epsilons
 from pipeline.accounting.noise import choice_statement
 from pipeline.experiment.experiment import Experiment
@@ -20,6 +21,7 @@ from pipeline.experiment.stopping import Selection
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.kinds import KINDS
 from pipeline.trials.naming import composable, counted, guarantee, to_ascii
+from pipeline.trials.sampler import relation_of
 
 SECRET = "noise and batches come from the operating system's entropy, and nothing of it is recorded"
 RECORDED = "the noise comes from a recorded seed, and whoever knows that can subtract it"
@@ -70,6 +72,20 @@ def privacy_tags(config: TrialConfig) -> dict[str, str]:
         notes.append(_canary_audit(trial))
     return {"privacy.certified": certified, "privacy.relation": relation, "privacy.sampler": trial.sampler,
             "privacy.delta": delta, "privacy.notes": "; ".join(notes)}
+
+
+def relation_of_kind(kind: str, relation: object) -> str:
+    """Return the neighbouring relation of an epsilon of this kind, as text; `relation` is the tag `privacy.relation`.
+
+    An audit of a trial without a guarantee has the relation of the audit itself.
+    """
+    if kind == "label":
+        return LABEL_RELATION
+    if not isinstance(relation, str):
+        return "not tracked"
+    if kind == "audited" and relation == "none":
+        return relation_of("poisson")  # of canaries
+    return relation
 
 
 def with_rounded_rows(tags: Mapping[str, str]) -> dict[str, str]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import numpy as np
 import torch
 
 from pipeline.learning.data.dataset import Dataset
-from pipeline.learning.data.features import compute
+from pipeline.learning.data.features import compute, normalised
 from pipeline.learning.data.inputs import Inputs
 from pipeline.learning.evaluation import EVALUATION_BATCH, Net
 from pipeline.learning.modules import ModuleNet
@@ -16,6 +17,8 @@ from pipeline.learning.own_network import initial_module
 from pipeline.learning.training import FloatingPoint
 from pipeline.trials.config import ConfigError, TrialConfig
 from pipeline.trials.packs import Pack
+
+RECORDS = torch.export.Dim("n", min=1)  # a program's number of records
 
 
 def check_known_network(config: TrialConfig) -> None:
@@ -77,6 +80,23 @@ class TrainedModel(torch.nn.Module):
             bias[0].copy_(layer.get_parameter("bias"))
         return net
 
+    def program(self) -> torch.export.ExportedProgram:
+        """Return the network as a program of torch alone, from any number of records to logits, on the CPU.
+
+        It takes pixels, uint8 [n, n_features], or rows of the feature file, float32 [n, d]. It holds no other map of
+        records: with other features it takes these, float32 [n, n_0]. What `torch.export` raises says which operation
+        of a user's network has no form in such a program.
+        """
+        n_0 = math.prod(self.config.parts.features.shape(self.config))
+        records = torch.zeros(2, n_0, dtype=torch.uint8 if self.config.parts.features.raw else torch.float32)
+        with torch.no_grad():
+            program = torch.export.export(_Program(self, records), (records,), dynamic_shapes=({0: RECORDS},))
+        for node in program.graph.nodes:
+            node.meta.pop("stack_trace", None)  # it names folders of this machine
+        for name, tensor in program.constants.items():  # weights are views of one tensor, which files cannot share
+            program.constants[name] = tensor.clone(memory_format=torch.contiguous_format)
+        return program
+
     def _inputs(self, records: torch.Tensor) -> Inputs:
         """Return the network's inputs of raw records [n, ...], checked, after the trial's feature map and scaling."""
         config, spec, flat = self.config, self.config.parts.data.spec, records.flatten(1)
@@ -94,6 +114,25 @@ class TrainedModel(torch.nn.Module):
         return _arithmetic(config, flat.device).inputs(flat, config, data)
 
 
+class _Program(torch.nn.Module):
+    """What `TrainedModel.program` exports: the network after the input scaling, on the CPU."""
+
+    def __init__(self, model: TrainedModel, records: torch.Tensor) -> None:  # an example: pixels or features [n, n_0]
+        super().__init__()
+        self._config, device = model.config, torch.device("cpu")
+        no_labels = torch.zeros(len(records), dtype=torch.int64)
+        data = Dataset(self._config.parts.data.spec, records, no_labels, records, no_labels)
+        self._scaling = _arithmetic(self._config, device).inputs(records, self._config, data)
+        self._network = model._current_network(device)
+
+    def forward(self, records: torch.Tensor) -> torch.Tensor:
+        settings = self._config.parts.features
+        if settings.of_file:
+            records = normalised(records, self._config)
+        x = self._scaling.of(records if settings.raw else records.to(torch.bfloat16))  # as `features.compute` rounds
+        return self._network.forward(x)[1][0]
+
+
 class TrainedModule(TrainedModel):
     """The same of a user's network: `network` is the user's module with its trained weights."""
 
@@ -105,6 +144,12 @@ class TrainedModule(TrainedModel):
 
     def _current_network(self, device: torch.device) -> Net:
         return ModuleNet(self.config, self.network)
+
+
+def model_of(config: TrialConfig, weights: Mapping[str, np.ndarray]) -> TrainedModel:
+    """Return the network of a trial with these weights; a network that only its trainer knows is refused."""
+    check_known_network(config)
+    return (TrainedModule if config.parts.network.own else TrainedModel)(config, weights)
 
 
 def _check_shapes(weights: Mapping[str, np.ndarray], expected: Mapping[str, tuple[int, ...]]) -> None:

@@ -73,6 +73,8 @@ class ModuleNet:
     @torch.no_grad()
     def forward(self, x: Tensor) -> tuple[None, Tensor]:
         """Return (None, logits [1, m, n_classes]) of inputs x [1, m, n_0], for `Evaluation`."""
+        if torch.compiler.is_exporting():  # vmap would bind the program to the number of records
+            return None, self.module(x[0].view(-1, *self.shape))[None]
         with for_vmap():
             return None, vmap(lambda record: self.module(record[None])[0])(x[0].view(-1, *self.shape))[None]
 

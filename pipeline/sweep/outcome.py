@@ -8,19 +8,21 @@ when a link names it. A reader of the link sees the view at once, and can change
 from __future__ import annotations
 
 import json
-import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from pipeline.accounting import account
 from pipeline.experiment.factors import differing
 from pipeline.experiment.plan import Plan
 from pipeline.experiment.sections import Budget
 from pipeline.tracking.artifacts import STATUSES, TrackedRun
+from pipeline.tracking.backend import MAX_TAG_LENGTH
 from pipeline.tracking.store import Store
 from pipeline.tracking.ui import VIEW
 from pipeline.trials.config import TrialConfig
-from pipeline.trials.naming import counted, noise_setting, setting_key
+from pipeline.trials.kinds import GUARANTEED
+from pipeline.trials.naming import counted, noise_setting, setting_key, to_ascii
 from pipeline.trials.records import ACCURACY
 
 GUARANTEE = ("dataset", "mechanism", "sampler", "delta")  # trials that differ in these fields are not compared
@@ -45,9 +47,10 @@ def closed(store: Store, plan: Plan, description: str, status: str) -> None:
     runs = {run.trial_key: run for run in store.close_sweep(status)}
     if not plan.publishes_all:  # even their number is secret
         return
-    best = best_accuracies(plan.trials, runs)
+    settings = best_settings(plan.trials, runs)
+    best = {key: setting.accuracy for key, setting in settings.items()}
     metrics = {f"best/{algorithm}/{noise.replace('=', '_')}": accuracy for (algorithm, noise), accuracy in best.items()}
-    store.log_sweep(metrics, {})
+    store.log_sweep(metrics, best_tags(settings, plan.budget))
     counts = Counter(runs[trial.trial_key].status if trial.trial_key in runs else "missing"
                      for trial in plan.trials)
     counts_text = ", ".join(f"{counts[name]} {name}" for name in (*STATUSES, "missing") if counts[name])
@@ -55,8 +58,39 @@ def closed(store: Store, plan: Plan, description: str, status: str) -> None:
     store.describe(description, f"{headline(best, plan.budget)}\n\n{trials}: {counts_text}.".strip())
 
 
-def best_accuracies(trials: Sequence[TrialConfig], runs: Mapping[str, TrackedRun]) -> dict[tuple[str, str], float]:
-    """Return by (algorithm, noise) the validation accuracy of the best setting at the last epoch, a mean over seeds.
+class Best(NamedTuple):
+    """The best setting of an algorithm at one noise."""
+
+    accuracy: float  # validation accuracy at the last epoch, a mean over seeds
+    runs: list[TrackedRun]  # one per seed
+
+
+def best_tags(settings: Mapping[tuple[str, str], Best], budget: Budget | None) -> dict[str, str]:
+    """Return the parent run's tag `best.<algorithm>` for each algorithm: accuracy and epsilon of its best settings.
+
+    Tags are columns of MLflow's table; metrics of a parent run would be panels of charts without any trial. A budget
+    covers the choice, and the tag says so.
+    """
+    texts: dict[str, list[str]] = {}
+    for (algorithm, _), (accuracy, runs) in settings.items():
+        texts.setdefault(f"best.{algorithm}", []).append(f"{accuracy:.2%} at {_epsilon_in_words(runs)}")
+    covered = f"; the budget of epsilon {budget.epsilon:g} covers the choice" if budget else ""
+    return {tag: to_ascii("; ".join(of_algorithm) + covered)[:MAX_TAG_LENGTH] for tag, of_algorithm in texts.items()}
+
+
+def _epsilon_in_words(runs: Sequence[TrackedRun]) -> str:
+    """Return the epsilon of every seed's run, the largest, with its standing: `epsilon 2.99 (simulated)`."""
+    for kind in GUARANTEED:
+        logged = [[value for name, value in run.metrics.items() if name.startswith(f"epsilon/{kind}/")] for run in runs]
+        if all(logged):
+            standings = {run.tags.get("privacy.certified", "") for run in runs} if kind == "certified" else {""}
+            standing = "simulated" if "simulated" in standings else kind
+            return f"epsilon {max(map(min, logged)):.4g} ({standing})"
+    return "no epsilon"
+
+
+def best_settings(trials: Sequence[TrialConfig], runs: Mapping[str, TrackedRun]) -> dict[tuple[str, str], Best]:
+    """Return by (algorithm, noise) the best setting, by mean validation accuracy over seeds at the last epoch.
 
     A setting is all fields of a trial except the seed. It counts only if every seed is finished and has a validation
     accuracy. Trials that differ in data set or guarantee are not compared, and the key's noise then includes the
@@ -64,18 +98,20 @@ def best_accuracies(trials: Sequence[TrialConfig], runs: Mapping[str, TrackedRun
     """
     differing_fields = differing(trials, lambda trial: (trial.algorithm, noise_setting(trial)))
     not_compared = [name for name in GUARANTEE if name in differing_fields]
-    accuracies: dict[tuple[str, str, str], list[float | None]] = {}  # by algorithm, noise and setting; one per seed
+    finished: dict[tuple[str, str, str], list[TrackedRun | None]] = {}  # by algorithm, noise, setting; one per seed
     for trial in trials:
         run, fields = runs.get(trial.trial_key), trial.canonical()
         differences = [f"{name}={fields[name]}" for name in not_compared if name in fields]
         noise = " ".join([noise_setting(trial), *differences])
-        accuracy = run.metrics.get(ACCURACY) if run and run.status == "finished" else None
-        accuracies.setdefault((trial.algorithm, noise, setting_key(trial)), []).append(accuracy)
-    best: dict[tuple[str, str], float] = {}
-    for (algorithm, noise, _), values in accuracies.items():
-        known = [value for value in values if value is not None]
-        if len(known) == len(values):
-            best[algorithm, noise] = max(sum(known) / len(known), best.get((algorithm, noise), -math.inf))
+        scored = run if run and run.status == "finished" and ACCURACY in run.metrics else None
+        finished.setdefault((trial.algorithm, noise, setting_key(trial)), []).append(scored)
+    best: dict[tuple[str, str], Best] = {}
+    for (algorithm, noise, _), seeds in finished.items():
+        complete = [run for run in seeds if run]
+        if len(complete) < len(seeds):
+            continue
+        setting = Best(sum(run.metrics[ACCURACY] for run in complete) / len(complete), complete)
+        best[algorithm, noise] = max(best.get((algorithm, noise), setting), setting, key=lambda each: each.accuracy)
     return best
 
 

@@ -7,10 +7,13 @@ seconds, so it happens when a store is opened.
 from __future__ import annotations
 
 import contextlib
+import getpass
+import json
 import logging
 import os
 import re
 import sqlite3
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -42,6 +45,14 @@ _ENVIRONMENT = {  # MLflow reads these at import; the user's own values stay
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",  # seconds
 }
+
+
+def origin() -> dict[str, str]:
+    """Return the tags by which MLflow's page shows who began a run, and with which program; as MLflow, but no path."""
+    tags = {"mlflow.source.name": Path(sys.argv[0]).name or "python", "mlflow.source.type": "LOCAL"}
+    with contextlib.suppress(ImportError, KeyError, OSError):  # a container's user may have no name
+        tags["mlflow.user"] = getpass.getuser()
+    return tags
 
 
 class TrackingError(UserError, RuntimeError):
@@ -153,6 +164,14 @@ class Client:
         while metrics or run_params or run_tags:
             self.log_batch(run_id, metrics[:MAX_METRICS], run_params[:MAX_PARAMS], run_tags[:MAX_TAGS])
             metrics, run_params, run_tags = metrics[MAX_METRICS:], run_params[MAX_PARAMS:], run_tags[MAX_TAGS:]
+
+    def log_dataset(self, run_id: str, name: str) -> None:
+        """Log a data set to a run for MLflow's column of data sets: its name alone, no path and no digest of records.
+        """
+        from mlflow.entities import Dataset, DatasetInput, InputTag
+
+        dataset = Dataset(name, digest="not recorded", source_type="name", source=json.dumps({"name": name}))
+        self.log_inputs(run_id, [DatasetInput(dataset, [InputTag("mlflow.data.context", "training")])])
 
     def find_experiment(self, name: str, imports: bool = False) -> str | None:
         """Return the id of an experiment, None if there is none; refuse a deleted one.

@@ -49,12 +49,14 @@ from pipeline.tracking.backend import (
     connect,
     ignoring_error,
     local_folder,
+    origin,
     replace_locations,
     reporting_errors,
 )
 from pipeline.tracking.imports import Result, import_tag, save
 from pipeline.tracking.reader import Reader
 from pipeline.tracking.runs import Listing, Started
+from pipeline.tracking.ui import runs_address
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.disclosure import check_metrics
 from pipeline.trials.fields import UserError
@@ -132,7 +134,7 @@ class Store(Reader):
             self._experiment_id = self._client.find_experiment(name) or self._create_experiment(name)
             parent = next(self._parents(), None)
             if parent is None:
-                self._client.create_run(self._experiment_id, run_name=name, tags={"sweep": name})
+                self._client.create_run(self._experiment_id, run_name=name, tags={"sweep": name, **origin()})
                 parent, *others = self._parents()  # several processes may create one at once; all keep the first
                 for run in others:
                     self._client.delete_run(run.info.run_id)
@@ -148,6 +150,9 @@ class Store(Reader):
                 latest_tags[tag] = text
         all_tags = {**(tags or {}), **latest_tags, "driver": self.driver}
         self._client.write(self._parent_id, params=new_params, tags=all_tags)
+        if not logged_params:
+            for dataset in filter(None, (contents or {}).get("datasets", "").split(", ")):
+                self._client.log_dataset(self._parent_id, dataset)
         for key, text in {**_KIND, **(contents or {})}.items():
             self._client.set_experiment_tag(self._experiment_id, key, text)
         self.describe(description or f"Sweep `{name}`.")
@@ -199,8 +204,12 @@ class Store(Reader):
     def describe(self, description: str, headline: str = "") -> None:
         """Set the sweep's description on MLflow's page, for parent run and experiment: Markdown, the headline first."""
 
+        # MLflow's own table has the parent alone, as a collapsed row, and of a long description its first line: the way
+        # to all trials comes first. The address is relative, so that it holds on every host.
+        link = f"[All trials, the best first]({runs_address(self, page='.')})."
+
         def note(text: str) -> str:
-            return f"{to_ascii(headline)}\n\n{to_ascii(text)}".strip()[:MAX_TAG_LENGTH]
+            return "\n\n".join([f"{link} {to_ascii(headline)}".strip(), to_ascii(text)]).strip()[:MAX_TAG_LENGTH]
 
         self._client.set_tag(self._parent(), _NOTE, note(_PARENT_NOTE.format(description=description)))
         self._client.set_experiment_tag(self.experiment_id, _NOTE, note(description))
@@ -237,7 +246,7 @@ class Store(Reader):
                 raise TrackingError(f"trial {key} has {len(run_ids)} runs: {', '.join(run_ids)}; delete all but one")
             run = self._resume(key, run_ids[0]) if run_ids else None
             if run is None:
-                identity = {"trial_key": key, "mlflow.parentRunId": self._parent(), **tags}
+                identity = {"trial_key": key, "mlflow.parentRunId": self._parent(), **origin(), **tags}
                 run = self._client.create_run(self.experiment_id, run_name=name or short_name(config), tags=identity)
                 run_ids[:] = [run.info.run_id]  # also in the listing, whose list this is
         run_id = run.info.run_id
@@ -249,6 +258,8 @@ class Store(Reader):
         params = started.new_params({setting: param_text(value) for setting, value in config.canonical().items()})
         changed_tags = {tag: text for tag, text in tags.items() if run.data.tags.get(tag) != text}
         self._client.write(run_id, params=params, tags=changed_tags)
+        if not run.data.params:  # a new run: those of earlier versions have no data set
+            self._client.log_dataset(run_id, config.dataset)
         self._started[key] = started
         return run_id
 

@@ -32,6 +32,7 @@ class DatasetSpec:
     # The most frequent class's share of the test records, if public: the accuracy of the best constant answer. 0 if it
     # is unknown, or if classes are equally frequent.
     majority: float = 0.0
+    classes: tuple[str, ...] = ()  # names of the labels 0, 1, ...; empty where the numbers are the names
 
     @property
     def n_features(self) -> int:
@@ -74,12 +75,16 @@ def enter(name: str, spec: DatasetSpec, reader: Any, label: str = "") -> None:
 
 
 _READERS = "pipeline.learning.data.readers:"
-enter("fashion_mnist", DatasetSpec(60_000, 10_000, (1, 28, 28), 10, (0.2860,), (0.3530,), published=True),
+enter("fashion_mnist", DatasetSpec(
+    60_000, 10_000, (1, 28, 28), 10, (0.2860,), (0.3530,), published=True,
+    classes=("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")),
       _READERS + "fashion_mnist", "Fashion-MNIST")
 enter("mnist", DatasetSpec(60_000, 10_000, (1, 28, 28), 10, (0.1307,), (0.3081,), published=True, majority=0.1135),
       _READERS + "mnist", "MNIST")
-enter("cifar10", DatasetSpec(50_000, 10_000, (3, 32, 32), 10, (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616),
-                             published=True), _READERS + "cifar10", "CIFAR-10")
+enter("cifar10", DatasetSpec(
+    50_000, 10_000, (3, 32, 32), 10, (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616), published=True,
+    classes=("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")),
+      _READERS + "cifar10", "CIFAR-10")
 enter("digits", DatasetSpec(1_437, 360, (1, 8, 8), 10, (0.3053,), (0.3760,), scale=16.0, majority=47 / 360),
       _READERS + "digits", "scikit-learn's digits")
 enter("svhn", DatasetSpec(73_257, 26_032, (3, 32, 32), 10, (0.5,) * 3, (0.5,) * 3), _READERS + "svhn", "SVHN")

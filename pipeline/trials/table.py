@@ -58,7 +58,6 @@ class TableSpec(DatasetSpec):
 
     columns: tuple[Column, ...] = ()
     label: str = ""
-    classes: tuple[str, ...] = ()
     file: Path = Path()
     test: tuple[str, ...] = ()  # `seed`, a seed; `column`, name, value; or `file`, path
     separator: str = ","

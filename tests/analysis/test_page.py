@@ -161,6 +161,7 @@ def test_the_page_says_what_was_run_and_how_to_run_it_again(html):
     text = re.sub(r"<[^>]+>", " ", html)
     for fact in ("11 finished, 1 diverged", "0123456789-dirty", "scikit-learn&#39;s digits", f"git checkout {COMMIT}\n",
                  ".venv/bin/photonic sweep somewhere/hostile.yaml\n", f"Trained with {VERSIONS}.",
+                 "A reviewer needs the folder of this page, which  .venv/bin/photonic report somewhere/hostile.yaml ",
                  "files differed from the commit", "diverged after epoch 2 of 2",
                  "non-private, σ\u00a0=\u00a02, σ\u00a0=\u00a010"):
         assert fact in text, fact

@@ -107,6 +107,7 @@ def test_random_stopping_costs_what_its_candidates_do_and_its_report_does_not_te
     assert found[3, 1] == found[4, 1] and found[3, 2] == found[4, 2] != found[3, 1]
     assert not any("12345" in text for text in found[4, 2])
     assert "Random stopping: only the best trial" in found[4, 2][-1]
+    assert "A reviewer gets index.html alone" in found[4, 2][-1] and "A reviewer needs" not in found[4, 2][-1]
     assert not any("share noise" in text for text in found[4, 2]), "every drawn trial has a seed of its own"
     for fact in ("selected ε (random stopping)", "selected ε (simulated; ",
                  "selection.seed, which tells their number", "as private as the noise"):

@@ -22,7 +22,7 @@ from matplotlib.figure import Figure
 
 import analysis
 import pipeline
-from analysis import best, frontier, frontier_axes, load_history, load_runs
+from analysis import best, cells, frontier, frontier_axes, load_history, load_runs
 from analysis.runs import MissingTrials, MixedTrials, ReportError, setting_names
 from pipeline import (
     ConfigError,
@@ -240,9 +240,13 @@ def test_runs_by_name_and_by_experiment(example, workplace):
 def test_histories_and_frontiers_are_of_runs_and_frontiers_of_certified_epsilons_unless_told(example):
     runs = load_runs("example")
     epochs = load_history(runs, "validation/accuracy").groupby("trial_key")["epoch"]
-    pd.testing.assert_frame_equal(load_history("example", "validation/accuracy"),
-                                  load_history(runs, "validation/accuracy"))
-    assert best("example", 3).equals(best(runs, 3))
+    grid = Experiment("example", "", tuple(example["grid"]))
+    for takes in (load_runs, lambda sweep: load_history(sweep, "validation/accuracy"), frontier,
+                  lambda sweep: cells(sweep, ["algorithm", "setting"], "accuracy"),
+                  lambda sweep: best(sweep, 3).to_frame()):  # the file's path is as good as the experiment
+        by_trial = [takes(sweep).reset_index(drop=True) for sweep in (load_runs(grid), "example", grid)]
+        pd.testing.assert_frame_equal(by_trial[0], by_trial[2])
+        assert len(by_trial[0]) == len(by_trial[1])
     assert epochs.apply(list).tolist() == [[1, 2, 3]] * 4
     pd.testing.assert_frame_equal(frontier(runs), frontier(runs, "certified"))
     assert set(frontier(runs)["kind"]) == {"certified"}

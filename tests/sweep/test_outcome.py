@@ -7,8 +7,9 @@ import pytest
 
 from pipeline.accounting.certified import calibrated, with_noise
 from pipeline.experiment.plan import Grid, RandomStopping
+from pipeline.experiment.sections import Budget
 from pipeline.experiment.stopping import Selection
-from pipeline.sweep.outcome import best_accuracies, closed, contents, headline
+from pipeline.sweep.outcome import best_settings, best_tags, closed, contents, headline
 from pipeline.tracking.artifacts import TrackedRun
 from pipeline.trials.config import TrialConfig
 
@@ -32,7 +33,7 @@ def test_best_is_the_setting_with_the_highest_mean_over_all_its_seeds():
     low, high, broken, dfa = trials("bp"), trials("bp", 0.2), trials("bp", 0.3), trials("dfa")
     plan = Grid((*low, *high, *broken, *dfa))
     found = runs([(low, (0.9, 0.5)), (high, (0.8, 0.75)), (broken, (1.0, None)), (dfa, (0.75, 0.75))])
-    best = best_accuracies(plan.trials, found)
+    best = {key: setting.accuracy for key, setting in best_settings(plan.trials, found).items()}
     assert best == pytest.approx({("bp", "epsilon=3"): 0.775, ("dfa", "epsilon=3"): 0.75})
     lines = headline(best).splitlines()
     assert lines[0] == "Highest validation accuracy: bp at epsilon=3." and lines[-1] == "| epsilon=3 | 77.50 | 75.00 |"
@@ -40,14 +41,30 @@ def test_best_is_the_setting_with_the_highest_mean_over_all_its_seeds():
     closed(store, plan, "", "FAILED")
     store.close_sweep.assert_called_once_with("FAILED")
     assert store.log_sweep.call_args[0][0] == pytest.approx({"best/bp/epsilon_3": 0.775, "best/dfa/epsilon_3": 0.75})
+    assert store.log_sweep.call_args[0][1] == {"best.bp": "77.50% at no epsilon", "best.dfa": "75.00% at no epsilon"}
     assert store.describe.call_args[0][1].endswith("8 trials: 7 finished, 1 failed.")
     assert contents(plan.trials) == {"datasets": "digits", "algorithms": "bp, dfa", "mechanisms": "per_example"}
 
 
+def test_tags_of_the_best_have_the_largest_epsilon_of_their_seeds_and_what_covers_the_choice():
+    group, certified = trials("dfa"), "epsilon/certified/"
+    found = runs([(group, (0.8, 0.7))])
+    for run, epsilon in zip(found.values(), (2.9, 2.95), strict=True):
+        run.metrics |= {f"{certified}pld": epsilon, f"{certified}rdp": 3.5, "epsilon/claimed/first": 0.1}
+        run.tags["privacy.certified"] = "simulated"
+    best = best_settings(group, found)
+    assert best_tags(best, None) == {"best.dfa": "75.00% at epsilon 2.95 (simulated)"}
+    for run in found.values():
+        run.tags["privacy.certified"] = "true"
+    assert best_tags(best, Budget(4.0, 1e-5)) == {
+        "best.dfa": "75.00% at epsilon 2.95 (certified); the budget of epsilon 4 covers the choice"}
+
+
 def test_what_differs_in_its_guarantee_is_not_compared():
     one, other = trials("dfa"), trials("dfa", mechanism="component")
-    best = best_accuracies((*one, *other), runs([(one, (0.5, 0.5)), (other, (0.7, 0.7))]))
-    assert best == {("dfa", "epsilon=3 mechanism=per_example"): 0.5, ("dfa", "epsilon=3 mechanism=component"): 0.7}
+    best = best_settings((*one, *other), runs([(one, (0.5, 0.5)), (other, (0.7, 0.7))]))
+    assert {noise: setting.accuracy for (_, noise), setting in best.items()} == {
+        "epsilon=3 mechanism=per_example": 0.5, "epsilon=3 mechanism=component": 0.7}
 
 
 def test_of_random_stopping_nothing_is_told():
@@ -60,7 +77,7 @@ def test_without_validation_accuracy_there_is_no_best():
     group = trials("dfa")
     found = {key: dataclasses.replace(run, metrics={"test/accuracy": 1.0})
              for key, run in runs([(group, (0.5, 0.5))]).items()}
-    assert best_accuracies(group, found) == {} and headline({}) == ""
+    assert best_settings(group, found) == {} and headline({}) == ""
 
 
 def test_noise_that_a_target_sets_is_told_as_it_is_used():

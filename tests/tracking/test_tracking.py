@@ -6,6 +6,7 @@ import contextlib
 import csv
 import dataclasses
 import errno
+import getpass
 import json
 import math
 import os
@@ -43,7 +44,7 @@ from pipeline.tracking import store as tracking
 from pipeline.tracking.artifacts import TrackedRun, config_of, total_costs
 from pipeline.tracking.reader import Reader
 from pipeline.tracking.store import Store, TrackingError
-from pipeline.tracking.ui import VIEW, runs_pages
+from pipeline.tracking.ui import VIEW, runs_address, runs_pages
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.naming import run_name, short_name
 from pipeline.trials.records import DESCRIPTION, ClassAccuracy, EpochRecord, Outcome
@@ -117,7 +118,7 @@ def test_parent_run_is_described_and_reused(store, root, client, request):
     assert len(runs) == 1
     tags, params = runs[0].data.tags, runs[0].data.params
     assert tags["sweep"] == name and tags["git_commit"] == "abc"
-    assert tags["mlflow.note.content"].startswith("About **this** sweep.")
+    assert "\n\nAbout **this** sweep." in tags["mlflow.note.content"]
     assert "no guarantee" in tags["mlflow.note.content"]
     assert params == {"n_trials": "2", "added": "true"} and tags["latest.n_trials"] == "3"
 
@@ -158,13 +159,30 @@ def test_run_names():
 def test_the_experiment_says_what_it_is_and_what_came_of_it(store, client, request):
     store.open_sweep(request.node.name, "About **this** sweep.", contents={"datasets": "digits"})
     store.describe("About **this** sweep.", "BP is best.")
+    link = f"[All trials, the best first]({runs_address(store, page='.')})."
+    assert f"(./#/experiments/{store.experiment_id}/runs?workflowType=machine_learning&" in link
     tags = client.get_experiment_by_name(request.node.name).tags
     assert tags["mlflow.experimentKind"] == "custom_model_development" and tags["datasets"] == "digits"
-    assert tags["mlflow.note.content"] == "BP is best.\n\nAbout **this** sweep."
+    assert tags["mlflow.note.content"] == f"{link} BP is best.\n\nAbout **this** sweep."
     note = client.get_run(store._parent_id).data.tags["mlflow.note.content"]
-    assert note.startswith("BP is best.\n\nAbout **this** sweep.\n\nEach nested run is one trial")
+    assert note.startswith(f"{link} BP is best.\n\nAbout **this** sweep.\n\nEach nested run is one trial")
     store.describe("About **this** sweep.", "x" * 9000)  # more than MLflow takes
-    assert set(client.get_run(store._parent_id).data.tags["mlflow.note.content"]) == {"x"}
+    assert set(client.get_run(store._parent_id).data.tags["mlflow.note.content"].removeprefix(f"{link} ")) == {"x"}
+
+
+def test_mlflow_shows_who_began_a_run_with_which_program_and_data_set_but_no_path_and_no_digest(client, root):
+    store = Store(root=root)
+    store.open_sweep("origin", contents={"datasets": "digits, mnist"})
+    run_id = store.start(BP)
+    store.fail(BP.trial_key, "stopped")
+    assert store.start(BP) == run_id, "resumed, and logged once"
+    parent, trial = map(client.get_run, (store._parent_id, run_id))
+    for run, datasets in ((parent, ["digits", "mnist"]), (trial, ["digits"])):
+        assert run.info.user_id == run.data.tags["mlflow.user"] == getpass.getuser()
+        assert run.data.tags["mlflow.source.type"] == "LOCAL" and "/" not in run.data.tags["mlflow.source.name"]
+        logged = sorted((each.dataset.name, each.dataset.digest, each.dataset.source)
+                        for each in run.inputs.dataset_inputs)
+        assert logged == [(name, "not recorded", json.dumps({"name": name})) for name in datasets]
 
 
 def test_pages_of_sweeps_are_lists_of_runs(root, store):

@@ -13,7 +13,7 @@ from analysis.exhibits.frontier import choice
 from analysis.exhibits.frontier.choice import PRICE as PRICE
 from analysis.exhibits.frontier.pareto import hypervolume, pareto_front, reference_epsilon
 from analysis.exhibits.metrics import METRICS
-from analysis.runs import ReportError, common_value, require_one, with_trials
+from analysis.runs import ReportError, Sweep, common_value, require_one, runs_of, with_trials
 from analysis.statistics import SUMMARY
 from pipeline.accounting.label import RELATION as LABEL_RELATION
 from pipeline.trials.kinds import GUARANTEED, KINDS
@@ -26,7 +26,7 @@ VOLUME_COLUMNS = ["kind", "formula", "metric", "algorithm", "hypervolume", "poin
 ALL = "all"  # algorithms together
 
 
-def frontier(runs: pd.DataFrame, kind: str = "certified", metric: str = "accuracy", formula: str = "") -> pd.DataFrame:
+def frontier(runs: Sweep, kind: str = "certified", metric: str = "accuracy", formula: str = "") -> pd.DataFrame:
     """Return the points of one kind of epsilon: a metric at the last epoch, by algorithm and epsilon.
 
     There is one row per algorithm and noise setting, sorted by algorithm and epsilon. The columns `COLUMNS` have mean
@@ -40,7 +40,8 @@ def frontier(runs: pd.DataFrame, kind: str = "certified", metric: str = "accurac
     (`choice.price` does).
 
     Args:
-        runs: from `load_runs`; trials without a finite epsilon of this kind are left out (`caption` names them).
+        runs: from `load_runs`, or what it takes; trials without a finite epsilon of this kind are left out (`caption`
+            names them).
         kind: 'certified', which includes stated epsilons with the same relation and delta; 'stated' for all other
             stated ones; 'label'; or 'claimed', which has no guarantee. Other kinds have no frontier.
         metric: one of `METRICS`; a trial without it (see `Metric.of`) is left out.
@@ -60,7 +61,7 @@ def frontier(runs: pd.DataFrame, kind: str = "certified", metric: str = "accurac
         2       dfa      1.0  70.0  1             False
         3       dfa      8.0  80.0  1             False
     """
-    return summarized(choice.choose(tried_runs(runs, kind, formula)), kind, metric, formula)
+    return summarized(choice.choose(tried_runs(runs_of(runs), kind, formula)), kind, metric, formula)
 
 
 def summarized(runs: pd.DataFrame, kind: str, metric: str = "accuracy", formula: str = "") -> pd.DataFrame:

@@ -170,10 +170,15 @@ def _map_chunk(records: torch.Tensor, features: torch.Tensor, apply: Apply, conf
     if computed.shape != shape or not computed.is_floating_point():
         raise DataError(f"features: '{config.features}' must give floating point numbers of shape {shape}, got "
                         f"{computed.dtype} of shape {tuple(computed.shape)}")
-    if config.feature_groups:
-        computed = torch.nn.functional.group_norm(computed.float(), config.feature_groups, eps=LEAST_VARIANCE)
-    features.copy_(computed.flatten(1))
+    features.copy_(normalised(computed, config).flatten(1))
     features[~features.isfinite().all(1)] = math.nan  # marks the whole record as unusable
+
+
+def normalised(features: torch.Tensor, config: TrialConfig) -> torch.Tensor:
+    """Return features [n, *shape], normalised in the trial's groups; without groups they are unchanged."""
+    if not config.feature_groups:
+        return features
+    return torch.nn.functional.group_norm(features.float(), config.feature_groups, eps=LEAST_VARIANCE)
 
 
 def check_file(config: TrialConfig, digests: Mapping[str, str] = MappingProxyType({})) -> None:

@@ -68,7 +68,16 @@ class Inputs:
         out.copy_(self.records.index_select(0, places))
         if self.usable is not None:
             out[~self.usable[places]] = 0.0
+        self._scale(out)
+
+    def of(self, records: torch.Tensor) -> Activation:
+        """Return the inputs [1, n, n_0] of other records [n, n_0], each `representable`."""
+        return self._scale(records.to(torch.float32, copy=True))[None]
+
+    def _scale(self, x: torch.Tensor) -> torch.Tensor:
+        """Scale and normalise floats [n, n_0] in place, and return them."""
         if self.scaled:
-            torch.addcmul(self.shift, out, self.factor, out=out)
+            torch.addcmul(self.shift, x, self.factor, out=x)
         if self.norm:
-            out.mul_(self.norm / torch.linalg.vector_norm(out, dim=1, keepdim=True).clamp_(min=LEAST_NORM))
+            x.mul_(self.norm / torch.linalg.vector_norm(x, dim=1, keepdim=True).clamp_(min=LEAST_NORM))
+        return x

@@ -33,17 +33,26 @@ class IntegerInputs(Inputs):
         self._buffer = self.values[:0]
         self.squares = torch.empty(len(records), 1, dtype=torch.float64, device=records.device)
         n_rows = max(1, CHUNK_ELEMENTS[records.device.type] // records.shape[1])
-        table = self._pixel_table(int(data.spec.scale)) if self.scaled else None
+        self._table = self._pixel_table(int(data.spec.scale)) if self.scaled else None
         for start in range(0, len(records), n_rows):
             chunk = slice(start, start + n_rows)
-            x = records[chunk].float() if table is None else self._looked_up(table, records[chunk])
-            if self.usable is not None:
-                x[~self.usable[chunk]] = 0.0  # before anything is computed from it
-            if table is None:
-                x.div_(FINE)
-            self._round(x)
+            x = self._rounded(records[chunk], None if self.usable is None else self.usable[chunk])
             self.values[chunk].copy_(x)
             self.squares[chunk].copy_(exact_norm(x).square_().round_())
+
+    def of(self, records: torch.Tensor) -> Rows:
+        """Return the inputs of other records, pixels or bfloat16 features [n, n_0], each `representable`."""
+        return Rows(self._rounded(records).to(torch.int8)[None], self.step)
+
+    def _rounded(self, records: torch.Tensor, usable: torch.Tensor | None = None) -> torch.Tensor:
+        """Return records [n, n_0] in steps of `step`, float32; zeros for those that are not `usable` [n]."""
+        x = records.float() if self._table is None else self._looked_up(self._table, records)
+        if usable is not None:
+            x[~usable] = 0.0  # before anything is computed from it
+        if self._table is None:
+            x.div_(FINE)
+        self._round(x)
+        return x
 
     def _round(self, x: torch.Tensor) -> None:
         """Normalise features in steps of `FINE` [rows, n_features], if asked for, and round them to steps of `step`."""
@@ -88,6 +97,6 @@ class IntegerInputs(Inputs):
         """Return the table's values [channels, values] of all pixels of the records, uint8 [n, n_features]."""
         n_channels, n_values = table.shape
         starts = n_values * torch.arange(n_channels, dtype=torch.int32, device=records.device)  # in the flat table
-        indices = records.view(len(records), n_channels, -1).int()
+        indices = records.view(records.shape[0], n_channels, -1).int()
         indices += starts.view(-1, 1)
         return table.to(records.device).flatten().index_select(0, indices.flatten()).view(records.shape)
