@@ -14,10 +14,10 @@ from analysis.exhibits.selection import choose
 from analysis.report import report
 from pipeline import load_model
 from pipeline.experiment.experiment import parse_experiment
+from pipeline.learning.export import export
 from pipeline.sweep import dry_run, status
 from pipeline.sweep.run import run_sweep
 from pipeline.tracking.backend import TrackingError
-from pipeline.tracking.export import export
 from pipeline.tracking.reader import Reader
 from pipeline.tracking.store import Store
 from pipeline.trials.config import ConfigError
