@@ -49,8 +49,7 @@ def closed(store: Store, plan: Plan, description: str, status: str) -> None:
         return
     settings = best_settings(plan.trials, runs)
     best = {key: setting.accuracy for key, setting in settings.items()}
-    metrics = {f"best/{algorithm}/{noise.replace('=', '_')}": accuracy for (algorithm, noise), accuracy in best.items()}
-    store.log_sweep(metrics, best_tags(settings, plan.budget))
+    store.log_sweep({}, best_tags(settings, plan.budget))
     counts = Counter(runs[trial.trial_key].status if trial.trial_key in runs else "missing"
                      for trial in plan.trials)
     counts_text = ", ".join(f"{counts[name]} {name}" for name in (*STATUSES, "missing") if counts[name])

@@ -24,7 +24,6 @@ METRICS = {  # by prefix of the name
     "time/epoch_seconds": "the machine and the size of batches; what time tells is outside the guarantee",
 }
 SWEEP_METRICS = {  # for a whole sweep
-    "best/": "means of validation accuracies that its trials log, and so as well covered as those",
     "epsilon/selected/": "settings alone",
     "epsilon/stated/": "settings alone",
     "epsilon/spent": "settings of trials, and how many of their epochs were released",
