@@ -60,17 +60,18 @@ results: $(READY) ## the sweeps, tables and figures of analysis/results (some tw
 ui: $(READY) ## browse the runs in MLflow's web page, http://127.0.0.1:5000
 	@$(BIN)/photonic ui
 
-TESTS := -n $(or $(WORKERS),2) --dist loadfile --no-loadscope-reorder
+TESTS := -n $(or $(WORKERS),2) --dist loadfile --no-loadscope-reorder --durations 10
 test: $(READY) ## all tests but the slow ones
 	@$(BIN)/python -m pytest $(TESTS) -m "not slow and not nightly"
 
 test-slow: $(READY) ## the slow tests: sweeps through the command line, kills, clusters, servers
-	@$(BIN)/python -m pytest $(TESTS) -m slow --durations 10
+	@$(BIN)/python -m pytest $(TESTS) -m slow
 
 nightly: $(READY) ## what takes longest: random faults, all calibrations, benchmarks, mutants, PostgreSQL, the laboratory
 	@$(BIN)/python -m pytest -m nightly
 	@$(MAKE) --no-print-directory mutants
 	@$(MAKE) --no-print-directory lab SHORT=1 IF_POSSIBLE=1
+	@mkdir -p reports && git describe --always --dirty --abbrev=40 --exclude '*' > reports/nightly
 
 mutants: $(READY) ## makes the mistakes of tests/data/mutants.json, each in a copy, and runs the test that notices it
 	@$(BIN)/python tests/tools/mutants.py
@@ -105,6 +106,8 @@ release: $(READY) ## wheel and sdist of the version whose tag HEAD has, in dist/
 	@git describe --exact-match --tags --match 'v*' > /dev/null 2>&1 || \
 	  { echo "HEAD has no tag of a version: git tag -a v0.1.0 -m 'Version 0.1.0'"; exit 1; }
 	@test -z "$$(git status --porcelain)" || { echo "files differ from the tag: commit them or put them away"; exit 1; }
+	@test "$$(cat reports/nightly 2> /dev/null)" = "$$(git rev-parse HEAD)" || \
+	  { echo "make nightly has not passed on this commit: run it first"; exit 1; }
 	@rm -rf dist
 	@$(BIN)/python -m build --no-isolation --outdir dist .
 

@@ -13,11 +13,12 @@ from pipeline.learning.data import dead_leaves, load, patches
 from pipeline.tracking import backend, store
 
 # Files that take longest, the longest first: two processes that take file by file then end at the same time.
-LONGEST = ("test_sweep", "test_api", "test_certified", "test_cli", "test_tracking", "test_convnet", "test_data",
-           "test_analysis", "test_docs", "test_accounting_gaussian", "test_comparison", "test_disclosure",
-           "test_checkpoints", "test_features", "test_page", "test_exhibits", "test_projection", "test_fixed_point",
-           "test_attacks", "test_low_order_bits", "test_accounting_check", "test_canaries", "test_frontier",
-           "test_cluster_files", "test_golden", "test_shipped", "test_accounting_selection", "test_grid_exhibits")
+LONGEST = ("test_sweep", "test_tracking", "test_page", "test_integers", "test_trainers_audit", "test_api",
+           "test_trainer", "test_halving", "test_readings", "test_cli", "test_accounting_gaussian",
+           "test_random_bits", "test_feature_maps", "test_analysis", "test_certified", "test_results",
+           "test_own_network", "test_docs", "test_grid_exhibits", "test_unfinished", "test_comparison",
+           "test_shipped", "test_budget", "test_projection", "test_scripts", "test_redraws",
+           "test_trainers_shipped", "test_imports")
 
 
 def pytest_collection_modifyitems(items):
