@@ -17,7 +17,7 @@ import ray
 from ray import tune
 from ray.tune.schedulers import ASHAScheduler, FIFOScheduler
 
-from pipeline.experiment.plugins import load_plugins
+from pipeline.experiment.plugins import LOADED, load_plugins
 from pipeline.experiment.sections import Halving
 from pipeline.sweep.checkpoints import PROGRAM
 from pipeline.sweep.checks import ResourceError, bundle, check_resources
@@ -48,7 +48,8 @@ def fit(driver: Driver, at_once: int, trainer: Trainer, rungs: Rungs | None = No
         return {TUNE_NAMES.get(name, name): amount for name, amount in amounts.items()}
 
     trainable = tune.with_resources(
-        tune.with_parameters(PackTrainable, packs=packs, trainer=trainer, plugins=sweep.plugins, code=PROGRAM), of_pack)
+        tune.with_parameters(PackTrainable, packs=packs, trainer=trainer, plugins=sweep.plugins,
+                             code=program(sweep.plugins)), of_pack)
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # the recorder reports failures, once
     sweep.folder.ray.mkdir(parents=True, exist_ok=True)
     order = PackOrder(at_once, driver, rungs)
@@ -105,7 +106,7 @@ class PackTrainable(tune.Trainable):
         """Prepare a worker for `pack`, the index of its first; with another program than `code` it refuses to train."""
         load_plugins(*plugins)  # first, as plugins define trials
         self._packs = packs
-        self._trainer = trainer if code == PROGRAM else refuse_to_train
+        self._trainer = trainer if code == program(plugins) else refuse_to_train
         self.reset_config(config)
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
@@ -117,10 +118,17 @@ class PackTrainable(tune.Trainable):
         return next(self._epochs, {"records": [], "done": True})
 
 
+def program(plugins: Plugins) -> str:
+    """Return digests of what trains in this process: of the package's files, and of loaded plugins."""
+    names, _ = plugins
+    return ", ".join([PROGRAM, *(LOADED[name] for name in names)])
+
+
 def refuse_to_train(pack: Pack) -> Iterator[list[EpochRecord]]:
-    """Raise an error in place of training, in a worker that started after the package's files had changed."""
-    raise RuntimeError("the files of the package pipeline changed since the sweep began, and trials of one sweep must "
-                       "come from one program; run the same command again, which continues with the new one")
+    """Raise an error in place of training, in a worker that started after files of the driver's code had changed."""
+    raise RuntimeError("the files of the package pipeline, or of a plugin, changed since the sweep began or are others "
+                       "on this host, and trials of one sweep must come from one program; run the same command again, "
+                       "which continues with the new one (in a notebook, restart it first)")
 
 
 class PackOrder(FIFOScheduler):

@@ -33,6 +33,7 @@ from pipeline.accounting.certified import with_noise
 from pipeline.cli import main
 from pipeline.experiment import grid as grid_module
 from pipeline.experiment import preset
+from pipeline.experiment.plugins import LOADED, load_plugins
 from pipeline.sweep import cluster, tuning, worker
 from pipeline.sweep import progress as progress_module
 from pipeline.sweep import run as sweep
@@ -135,9 +136,24 @@ def test_a_worker_of_another_program_trains_nothing(tmp_path, two_cores, monkeyp
     outdated.setup({"pack": 0}, **handed)
     current.setup({"pack": 0}, **handed | {"code": tuning.PROGRAM})
     step = outdated.step()
-    assert not step["records"] and "the files of the package pipeline changed since the sweep began" in step["error"]
+    assert not step["records"] and "the files of the package pipeline, or of a plugin, changed since" in step["error"]
     step = current.step()
     assert [record.epoch for record in step["records"]] == [1] and "error" not in step
+
+
+def test_a_worker_with_another_file_of_a_plugin_trains_nothing(tmp_path, extensions):
+    """A worker that Ray starts after an edit, or on a host that has another file, imports that one."""
+    plugins, file = (["edited"], tmp_path), tmp_path / "edited.py"
+    file.write_text("STEP = 1\n")
+    load_plugins(*plugins)
+    code, refused = tuning.program(plugins), []
+    for text in "STEP = 1\n", "STEP = 2  # another program\n":
+        file.write_text(text)
+        del sys.modules["edited"], LOADED["edited"]  # as in a new process
+        worker = object.__new__(tuning.PackTrainable)
+        worker.setup({"pack": 0}, packs=[Pack((TrialConfig(),))], trainer=list, plugins=plugins, code=code)
+        refused.append(worker._trainer is tuning.refuse_to_train)
+    assert refused == [False, True]
 
 
 OWN = SimpleNamespace(require_own=lambda: None)
