@@ -382,7 +382,7 @@ def test_a_checkpoint_of_another_version_of_a_plugin_is_refused(tmp_path, monkey
     source.close()
     assert store.load(pack, "cpu").values["epoch"] == 1
     monkeypatch.setitem(LOADED, "a_plugin", "another")
-    with pytest.raises(CheckpointError, match=r"other software wrote it \(plugin a_plugin [0-9a-f]{16} and not anot"):
+    with pytest.raises(CheckpointError, match=r"other software wrote it \(another file of plugin a_plugin\)$"):
         store.load(pack, "cpu")
 
 
