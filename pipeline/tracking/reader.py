@@ -253,8 +253,10 @@ class Reader:
         runs: dict[str, list[TrackedRun]] = {}  # by MLflow's id of their experiment
         counted: dict[str, Any] = {}  # MLflow's run that counts, by the id of the run that trained the trial
         found = self._client.search(list(experiments), f"params.dataset = '{dataset}'", deleted=True)
-        # The sort is stable: among sweeps without a budget the oldest run comes first, which trained the trial.
-        for run in sorted(found, key=lambda run: BUDGET not in experiments[run.info.experiment_id].tags):
+        # The sort is stable: among sweeps without a budget the oldest run comes first, which trained the trial. A run
+        # without metrics comes last: a driver died while it took the trial over, so no budget has been charged.
+        for run in sorted(found, key=lambda run: (not run.data.metrics,
+                                                  BUDGET not in experiments[run.info.experiment_id].tags)):
             counted.setdefault(run.data.tags.get(REUSED, run.info.run_id), run)
         for run in counted.values():
             tags = run.data.tags

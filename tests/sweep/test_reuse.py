@@ -193,7 +193,7 @@ def test_selected_counts_what_is_taken_over_and_sums_over_sweeps_count_it_once(t
     assert sums["first"][0] == pytest.approx(2 * sums["second"][0])
 
 
-def test_a_sum_over_sweeps_charges_what_a_budget_covers_to_the_budget(tmp_path, in_process):
+def test_a_sum_over_sweeps_charges_what_a_budget_covers_to_the_budget(tmp_path, in_process, monkeypatch):
     text = SEARCH.replace("ALGORITHM", "random")
     searched = parse(("name: first", "name: second\nreuse: [first]"), text=text)
     trial = rounds(parse(text=text), Store(root=tmp_path / "asked")).next(())[0]
@@ -201,8 +201,19 @@ def test_a_sum_over_sweeps_charges_what_a_budget_covers_to_the_budget(tmp_path, 
     grid = parse(("algorithm: dfa", f"algorithm: {rate}"), ("[0, 2]", "[0, 3]"), text=FILE)
     swept(grid, tmp_path)
     alone = Reader(root=tmp_path).certified("digits", "add/remove")["first"][0]
+    start = Store.start
+
+    def dies(*arguments):
+        start(*arguments)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Store, "start", dies)
+        run_sweep(searched, root=tmp_path, quiet=True)
+    assert spent(tmp_path, "second") == 0
+    assert Reader(root=tmp_path).certified("digits", "add/remove")["first"][0] == alone, "what no budget was charged"
     swept(searched, tmp_path)
-    n_taken = len(pointers(Reader(root=tmp_path)))
+    n_taken = len(pointers(Reader(root=tmp_path))) - 1  # the half-taken one lies in the trash
     sums = Reader(root=tmp_path).certified("digits", "add/remove")
     assert n_taken >= 1 and sums["second"] == (8.0, 1e-5)
     assert sums.get("first", (0.0,))[0] == pytest.approx(alone * (3 - n_taken) / 3)
