@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pipeline.experiment.experiment import Experiment
 from pipeline.experiment.yaml_text import parse_yaml
 from pipeline.sweep.ledger import released_by
-from pipeline.tracking.artifacts import BY_ITSELF, DRAW, EARLIER, REUSED, REUSED_FROM, TrackedRun
+from pipeline.tracking.artifacts import BY_ITSELF, DRAW, EARLIER, REUSED, REUSED_FROM, TrackedRun, config_of
 from pipeline.tracking.reader import Reader
 from pipeline.trials.fields import refuse
 from pipeline.trials.naming import counted
@@ -42,9 +42,9 @@ def elsewhere(experiment: Experiment, store: Reader) -> dict[str, TrackedRun]:
     for begun in store.runs() if store.has_begun else ():
         if REUSED not in begun.tags:
             found.pop(begun.trial_key, None)
-    for release in released_by(store):  # in the trash, too: another draw of secret noise is another release
-        key = release.trial.trial_key
-        if key in found and release.draw != found[key].tags.get(DRAW, ""):
+    for release in released_by(store):  # in the trash, too: another draw, or noise of another size, is another release
+        key, noise = release.trial.trial_key, (release.draw, release.trial.recorded_noise)
+        if key in found and noise != (found[key].tags.get(DRAW, ""), config_of(found[key]).recorded_noise):
             del found[key]
     return found
 

@@ -99,7 +99,7 @@ def test_what_another_sweep_has_trained_is_read_as_if_it_were_trained_here(tmp_p
     for name in (runs.loc[0, "run_id"], keys(first)[0], pointers(Reader(root=root))[0].info.run_id):
         weights = load_model(name, root).state_dict()
         assert all(value.equal(load_model(before.loc[0], root).state_dict()[at]) for at, value in weights.items())
-    assert len(export(Reader(root=root), keys(first)[0], tmp_path / "exported")) == 4
+    assert not export(Reader(root=root), keys(first)[0], tmp_path / "exported").no_program
     found = report.write(then, Store(root=root), tmp_path / "report")
     assert not found.notice and not found.raised
     assert "taken over: 2 trials of first" in status.as_text([status.read(Reader(root=root), "second", then)])
@@ -217,6 +217,34 @@ def test_a_sum_over_sweeps_charges_what_a_budget_covers_to_the_budget(tmp_path, 
     sums = Reader(root=tmp_path).certified("digits", "add/remove")
     assert n_taken >= 1 and sums["second"] == (8.0, 1e-5)
     assert sums.get("first", (0.0,))[0] == pytest.approx(alone * (3 - n_taken) / 3)
+
+
+def test_a_budget_admits_what_is_taken_over_by_the_noise_that_its_run_records(tmp_path, in_process):
+    """Another version may have calibrated less noise."""
+    text = SEARCH.replace("ALGORITHM", "random").replace("noise_multiplier: 5", "target_epsilon: 2")
+    swept(parse(text=text), tmp_path)
+    store = Store(root=tmp_path)
+    store.attach("first")
+    for run in store.runs():
+        store._client.set_tag(run.run_id, "calibrated.noise_multiplier", "1.0")
+    then = parse(("name: first", "name: second\nreuse: [first]"), text=text)
+    assert swept(then, tmp_path) == [] and 0 < len(pointers(store)) < 3
+    assert 2 < spent(tmp_path, "second") <= 8
+    assert swept(then, tmp_path) == []
+
+
+def test_what_the_sweep_released_with_other_noise_than_the_source_is_not_taken_over(tmp_path, in_process):
+    swept(parse(text=FILE), tmp_path)
+    store = Store(root=tmp_path)
+    store.open_sweep("second")
+    trial = parse(text=FILE).trials[0]
+    store.start(trial)
+    store.log(records(trial, 1))
+    store.give_up(trial.trial_key)
+    assert dry_run.preview(second(), 1, tmp_path).taken_over == "2 trials of first", "the same noise from the same seed"
+    run = store.trial(trial.trial_key)
+    store._client.set_tag(run.run_id, "calibrated.noise_multiplier", "4.0")
+    assert dry_run.preview(second(), 1, tmp_path).taken_over == "1 trial of first"
 
 
 @pytest.mark.parametrize(("changes", "message"), [
