@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pipeline.experiment.experiment import Experiment
 from pipeline.experiment.yaml_text import parse_yaml
 from pipeline.sweep.ledger import released_by
-from pipeline.tracking.artifacts import BY_ITSELF, DRAW, EARLIER, REUSED, REUSED_FROM, TrackedRun, config_of
+from pipeline.tracking.artifacts import BY_ITSELF, BY_SCORES, DRAW, EARLIER, REUSED, REUSED_FROM, TrackedRun, config_of
 from pipeline.tracking.reader import Reader
 from pipeline.trials.fields import refuse
 from pipeline.trials.naming import counted
@@ -30,9 +30,11 @@ def elsewhere(experiment: Experiment, store: Reader) -> dict[str, TrackedRun]:
     for name in experiment.reuse:
         refuse(name not in known, "reuse", accepted, repr(name), "leave it out, or train that sweep first")
         others.attach(name)
-        chosen = not others.keeps_experiment or "stop" in parse_yaml(others.experiment(), name)  # by their own scores
-        refuse(chosen, "reuse", "must name sweeps with a file in the store and without `stop`: random stopping, which "
-               "keeps none, publishes its best trial alone, and `stop` ends trials by their scores", repr(name),
+        # The file is that of the last command; earlier versions have no tag.
+        chosen = (BY_SCORES in others.tags() or not others.keeps_experiment
+                  or "stop" in parse_yaml(others.experiment(), name))
+        refuse(chosen, "reuse", "must name sweeps with a file in the store, which never had `stop` or random stopping: "
+               "`stop` ends trials by their scores, and random stopping publishes its best trial alone", repr(name),
                "leave it out")
         for run in others.runs():
             if run.status in BY_ITSELF and not int(run.tags.get(EARLIER, 0)):

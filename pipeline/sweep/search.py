@@ -21,6 +21,7 @@ from pipeline.experiment.sections import Halving
 from pipeline.sweep.ledger import apart, filter_of, released_by
 from pipeline.tracking.artifacts import (
     BUDGET,
+    BY_SCORES,
     DONE,
     REFUSED,
     Suggestion,
@@ -154,8 +155,9 @@ class Rounds:
 
     @property
     def tags(self) -> dict[str, str]:
-        """Tags of the sweep: its budget, and the order of its filter."""
-        return {BUDGET: json.dumps(self.filter.initial_state)} if self.filter else {}
+        """Tags of the sweep: its budget with the order of its filter, and whether scores choose among its trials."""
+        chosen = {BY_SCORES: "true"} if self._plan.stop or not self._plan.publishes_all else {}
+        return chosen | ({BUDGET: json.dumps(self.filter.initial_state)} if self.filter else {})
 
     def next(self, runs: Collection[TrackedRun]) -> list[TrialConfig]:
         """Return the trials to train: the last round's that are not done, else the next round's; none at the end."""

@@ -273,7 +273,7 @@ def test_sweeps_that_are_not_there_or_may_not_be_published_are_refused(tmp_path,
     drawn = parse_experiment(text + "selection: {rule: random_stopping, mean: 2, seed: 1}", Path("drawn.yaml"))
     swept(drawn, tmp_path)
     unknown = "reuse: must name other sweeps of this store, first, halved, got '{}'; leave it out, or train that"
-    chosen = "reuse: must name sweeps with a file in the store and without `stop`: .* got '{}'; leave it out"
+    chosen = "reuse: must name sweeps with a file in the store, which never had .* got '{}'; leave it out"
     halved = SEARCH.replace("ALGORITHM", "random") + "stop: {rule: asha}"
     swept(parse(("name: first", "name: halved"), text=halved), tmp_path)
     for name, message in (("gone", unknown), ("first", chosen), ("halved", chosen)):
@@ -281,6 +281,12 @@ def test_sweeps_that_are_not_there_or_may_not_be_published_are_refused(tmp_path,
             with pytest.raises(ConfigError, match=message.format(name)):
                 refused(second(reuse=f"reuse: [{name}]"), tmp_path)
     assert Reader(root=tmp_path).sweeps() == ["first", "halved"], "nothing was written"
+    swept(parse(text=FILE), tmp_path)
+    swept(parse(("name: first", "name: halved"), ("trials: 3", "trials: 4"),
+                text=halved.replace("stop: {rule: asha}", "")), tmp_path)
+    for name in ("first", "halved"):
+        with pytest.raises(ConfigError, match=chosen.format(name)):
+            swept(second(reuse=f"reuse: [{name}]"), tmp_path)
 
 
 @pytest.mark.parametrize("secret", [False, True])
