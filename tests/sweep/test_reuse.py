@@ -307,6 +307,9 @@ def test_where_the_source_is_deleted_the_reader_says_so_and_the_sweep_trains_the
     assert says in status.as_text([status.read(store, "second", then)])
     with pytest.raises(TrackingError, match=says):
         load_model(gone.trial_key, tmp_path)
+    writer = Store(root=tmp_path)
+    writer.open_sweep("second")
+    assert sorted(run.status for run in writer.close_sweep("KILLED")) == ["failed", "finished"]
     store._client.restore_run(gone.run_id)
     assert swept(then, tmp_path) == []
     store._client.delete_run(gone.run_id)
