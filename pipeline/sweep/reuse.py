@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pipeline.experiment.experiment import Experiment
 from pipeline.experiment.yaml_text import parse_yaml
 from pipeline.sweep.ledger import released_by
-from pipeline.tracking.artifacts import BY_ITSELF, BY_SCORES, DRAW, EARLIER, REUSED, REUSED_FROM, TrackedRun, config_of
+from pipeline.tracking.artifacts import BY_ITSELF, BY_SCORES, DRAW, REUSED, REUSED_FROM, TrackedRun, config_of
 from pipeline.tracking.reader import Reader
 from pipeline.trials.fields import refuse
 from pipeline.trials.naming import counted
@@ -27,6 +27,7 @@ def elsewhere(experiment: Experiment, store: Reader) -> dict[str, TrackedRun]:
     known = [name for name in others.sweeps() if name != experiment.name]
     accepted = f"must name other sweeps of this store, {', '.join(known) or 'which has none'}"
     found: dict[str, TrackedRun] = {}  # the first sweep with a trial counts
+    redrawn = others.redrawn()  # who deletes and restores runs may have kept the better of two draws
     for name in experiment.reuse:
         refuse(name not in known, "reuse", accepted, repr(name), "leave it out, or train that sweep first")
         others.attach(name)
@@ -37,7 +38,7 @@ def elsewhere(experiment: Experiment, store: Reader) -> dict[str, TrackedRun]:
                "`stop` ends trials by their scores, and random stopping publishes its best trial alone", repr(name),
                "leave it out")
         for run in others.runs():
-            if run.status in BY_ITSELF and not int(run.tags.get(EARLIER, 0)):
+            if run.status in BY_ITSELF and run.trial_key not in redrawn:
                 run.tags = {REUSED: run.run_id, REUSED_FROM: name, **run.tags}  # a pointer has the origin already
                 found.setdefault(run.trial_key, run)
     store.find(experiment.name)

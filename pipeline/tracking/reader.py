@@ -243,6 +243,12 @@ class Reader:
                                         earlier=earlier))
         return releases
 
+    def redrawn(self) -> set[str]:
+        """Return the trial_keys of the store whose secret noise was drawn again after a release, in the trash too."""
+        experiments = [experiment.experiment_id for experiment in self._client.search_experiments()]
+        found = self._client.search(experiments, f"tags.`{EARLIER}` != '0'", deleted=True)
+        return {run.data.tags["trial_key"] for run in found}
+
     def certified(self, dataset: str, relation: str) -> dict[str, tuple[float, float]]:
         """Return sweep -> (epsilon, delta), for sweeps of the store with certified trials on a data set.
 

@@ -233,6 +233,19 @@ def test_a_budget_admits_what_is_taken_over_by_the_noise_that_its_run_records(tm
     assert swept(then, tmp_path) == []
 
 
+def test_a_draw_that_was_kept_among_several_is_not_taken_over(tmp_path, in_process):
+    swept(parse(SECRET, text=FILE), tmp_path)
+    store = Store(root=tmp_path)
+    store.attach("first")
+    kept, _ = store.runs()
+    store._client.delete_run(kept.run_id)
+    swept(parse(SECRET, text=FILE), tmp_path, redraw=True)
+    (other,) = [run for run in store.runs() if run.trial_key == kept.trial_key]
+    store._client.delete_run(other.run_id)
+    store._client.restore_run(kept.run_id)
+    assert dry_run.preview(second(SECRET), 1, tmp_path).taken_over == "1 trial of first"
+
+
 def test_what_the_sweep_released_with_other_noise_than_the_source_is_not_taken_over(tmp_path, in_process):
     swept(parse(text=FILE), tmp_path)
     store = Store(root=tmp_path)
