@@ -389,7 +389,7 @@ def import_(file: Path, name: str, replace: bool, mlruns: Path) -> int:
 @photonic.command()
 @click.argument("run", metavar="RUN", help="trial_key or MLflow run id of a trial that has ended")
 @with_store
-@click.option("--out", type=Path, metavar="DIR", help="folder to make (default: exports/<trial_key>)")
+@click.option("--out", type=Path, metavar="DIR", help="folder to make (default: exports/RUN)")
 def export(run: str, mlruns: Path, out: Path | None) -> int:
     """Write a trial to a new folder, for anybody with torch: network, classes, settings, metrics, epsilons."""
     from pipeline.learning.export import PROGRAM, export

@@ -117,7 +117,8 @@ def epsilons(runs: pd.DataFrame, choice: Choice | None = None) -> Table | None:
         kind, _, variant = column.removeprefix("epsilon/").partition("/")
         logged = runs[runs[column].notna()]
         tracked = logged.reindex(columns=["privacy.relation"])["privacy.relation"]
-        relations = pd.Series([relation_of_kind(kind, relation) for relation in tracked], logged.index, dtype=object)
+        relations = pd.Series([relation_of_kind(kind, variant, relation) for relation in tracked], logged.index,
+                              dtype=object)
         keys = [_guarantees_of(kind, logged), relations, "sampler", "delta"]
         for (guarantee, relation, sampler, delta), group in logged.groupby(keys, dropna=False):
             add(kind, variant, list(group[column]), guarantee, relation, sampler, f"{delta:g}")

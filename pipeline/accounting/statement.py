@@ -74,13 +74,16 @@ def privacy_tags(config: TrialConfig) -> dict[str, str]:
             "privacy.delta": delta, "privacy.notes": "; ".join(notes)}
 
 
-def relation_of_kind(kind: str, relation: object) -> str:
-    """Return the neighbouring relation of an epsilon of this kind, as text; `relation` is the tag `privacy.relation`.
+def relation_of_kind(kind: str, variant: str, relation: object) -> str:
+    """Return the neighbouring relation of such an epsilon, as text; `relation` is the tag `privacy.relation`.
 
-    An audit of a trial without a guarantee has the relation of the audit itself.
+    An epsilon of one column has that of its variant. An audit of a trial without a guarantee has the relation of the
+    audit itself.
     """
     if kind == "label":
         return LABEL_RELATION
+    if kind == "column":
+        return variant.replace("add-", "add/")  # a metric's name has no other slash
     if not isinstance(relation, str):
         return "not tracked"
     if kind == "audited" and relation == "none":

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from safetensors.torch import load as tensors_of
 
-from pipeline.accounting.statement import relation_of_kind
+from pipeline.accounting.statement import RECORDED, relation_of_kind
 from pipeline.learning.model import model_of
 from pipeline.tracking.artifacts import CONFIG, WEIGHTS, TrackedRun, config_of
 from pipeline.tracking.reader import Reader
@@ -66,11 +66,11 @@ def export(store: Reader, name: str, folder: Path | None = None) -> Exported:
     metric, epoch, value). `network.pt2` is the network as a program of torch, `classes.txt` has a class a line, and
     `README.md` says how to predict with both. `privacy.json` says what the epsilons mean. Without a program (a network
     that only its trainer knows, or one that torch cannot export) the README says so. The folder is
-    `exports/<trial_key>` by default, and must be new (`UserError`). The trial must have ended, and have all files
+    `exports/<name>` by default, and must be new (`UserError`). The trial must have ended, and have all files
     (`TrackingError`).
     """
     run = store.trial(name)
-    folder = folder or Path("exports", run.trial_key)
+    folder = folder or Path("exports", name)  # not a tag of the run, which may name another folder
     if folder.exists():
         raise UserError(f"--out: must be a folder that does not exist yet, got {folder}; nothing is overwritten")
     metric_rows: list[tuple[object, ...]] = [("metric", "epoch", "value")]
@@ -87,7 +87,8 @@ def export(store: Reader, name: str, folder: Path | None = None) -> Exported:
         contents[CLASSES] = "".join(f"{name}\n" for name in _classes(trial)).encode()
     except Exception as error:  # a user's network may hold anything, and torch's errors on it have many kinds
         no_program = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        predict = f"This folder has no program of the network: {no_program}. `{WEIGHTS}` has its weights by name."
+        told = no_program if isinstance(error, UserError) else type(error).__name__  # others' texts may name folders
+        predict = f"This folder has no program of the network: {told}. `{WEIGHTS}` has its weights by name."
     readme = README.format(key=run.trial_key, what=what, predict=predict, privacy=PRIVACY, weights=WEIGHTS,
                            config=CONFIG)
     contents["README.md"] = readme.encode()
@@ -126,13 +127,13 @@ def _privacy(run: TrackedRun) -> dict[str, Any]:
         if family == "epsilon" and kind in KINDS:
             epsilons.append({"epsilon": value, "kind": kind, "variant": variant,
                              "delta": float(run.params["delta"]) if "delta" in run.params else None,
-                             "relation": relation_of_kind(kind, tags.get("privacy.relation")),
+                             "relation": relation_of_kind(kind, variant, tags.get("privacy.relation")),
                              "meaning": KINDS[kind].meaning})
     not_covered = [clause for clause in tags.get("privacy.notes", "").split("; ") if NOT_COVERED in clause]
     not_covered = [clause.removeprefix(f"{NOT_COVERED}: ") for clause in not_covered]
     if any(epsilon["kind"] in GUARANTEED for epsilon in epsilons):
         not_covered.append("the choice of this trial among others")
-        if tags.get("privacy.certified") == "simulated":
+        if RECORDED in tags.get("privacy.notes", ""):  # also of a label epsilon, which is not `simulated`
             not_covered.append("the recorded seed: whoever knows it can subtract the noise")
     else:
         not_covered = ["everything: no epsilon here guarantees anything of this network"]

@@ -83,7 +83,7 @@ def _epsilon_in_words(runs: Sequence[TrackedRun]) -> str:
         logged = [[value for name, value in run.metrics.items() if name.startswith(f"epsilon/{kind}/")] for run in runs]
         if all(logged):
             standings = {run.tags.get("privacy.certified", "") for run in runs} if kind == "certified" else {""}
-            standing = "simulated" if "simulated" in standings else kind
+            standing = next((weaker for weaker in ("simulated", "up to rounding") if weaker in standings), kind)
             return f"epsilon {max(map(min, logged)):.4g} ({standing})"
     return "no epsilon"
 

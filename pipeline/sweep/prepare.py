@@ -79,8 +79,9 @@ def prepare(experiment: Experiment, store: Store, clock: Clock, folder: PrivateF
     runs = store.runs() if store.has_begun else []
     # The store becomes patient only after its first answer, so that a wrong address fails at once.
     store.be_patient(experiment.resources.store_patience_seconds, progress.say)
-    rounds = Rounds(plan, store)
-    missing, others = rounds.next(runs), elsewhere(experiment, store)
+    others = elsewhere(experiment, store)
+    rounds = Rounds(plan, store, elsewhere=others.values())
+    missing = rounds.next(runs)
     to_train = [trial for trial in missing if trial.trial_key not in others]
     result = SweepResult(plan.planned, skipped=rounds.n_done, passed_over=rounds.passed_over)
     progress.add(to_train, rounds.later, result.skipped + len(missing) - len(to_train))

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pipeline.experiment.experiment import Experiment
 from pipeline.experiment.yaml_text import parse_yaml
 from pipeline.sweep.ledger import released_by
-from pipeline.tracking.artifacts import BY_ITSELF, DRAW, EARLIER, REUSED, REUSED_FROM, TrackedRun
+from pipeline.tracking.artifacts import BY_ITSELF, BY_SCORES, DRAW, REUSED, REUSED_FROM, TrackedRun, config_of
 from pipeline.tracking.reader import Reader
 from pipeline.trials.fields import refuse
 from pipeline.trials.naming import counted
@@ -27,24 +27,27 @@ def elsewhere(experiment: Experiment, store: Reader) -> dict[str, TrackedRun]:
     known = [name for name in others.sweeps() if name != experiment.name]
     accepted = f"must name other sweeps of this store, {', '.join(known) or 'which has none'}"
     found: dict[str, TrackedRun] = {}  # the first sweep with a trial counts
+    redrawn = others.redrawn()  # who deletes and restores runs may have kept the better of two draws
     for name in experiment.reuse:
         refuse(name not in known, "reuse", accepted, repr(name), "leave it out, or train that sweep first")
         others.attach(name)
-        chosen = not others.keeps_experiment or "stop" in parse_yaml(others.experiment(), name)  # by their own scores
-        refuse(chosen, "reuse", "must name sweeps with a file in the store and without `stop`: random stopping, which "
-               "keeps none, publishes its best trial alone, and `stop` ends trials by their scores", repr(name),
+        # The file is that of the last command; earlier versions have no tag.
+        chosen = (BY_SCORES in others.tags() or not others.keeps_experiment
+                  or "stop" in parse_yaml(others.experiment(), name))
+        refuse(chosen, "reuse", "must name sweeps with a file in the store, which never had `stop` or random stopping: "
+               "`stop` ends trials by their scores, and random stopping publishes its best trial alone", repr(name),
                "leave it out")
         for run in others.runs():
-            if run.status in BY_ITSELF and not int(run.tags.get(EARLIER, 0)):
+            if run.status in BY_ITSELF and run.trial_key not in redrawn:
                 run.tags = {REUSED: run.run_id, REUSED_FROM: name, **run.tags}  # a pointer has the origin already
                 found.setdefault(run.trial_key, run)
     store.find(experiment.name)
     for begun in store.runs() if store.has_begun else ():
         if REUSED not in begun.tags:
             found.pop(begun.trial_key, None)
-    for release in released_by(store):  # in the trash, too: another draw of secret noise is another release
-        key = release.trial.trial_key
-        if key in found and release.draw != found[key].tags.get(DRAW, ""):
+    for release in released_by(store):  # in the trash, too: another draw, or noise of another size, is another release
+        key, noise = release.trial.trial_key, (release.draw, release.trial.recorded_noise)
+        if key in found and noise != (found[key].tags.get(DRAW, ""), config_of(found[key]).recorded_noise):
             del found[key]
     return found
 

@@ -21,6 +21,7 @@ from pipeline.experiment.sections import Halving
 from pipeline.sweep.ledger import apart, filter_of, released_by
 from pipeline.tracking.artifacts import (
     BUDGET,
+    BY_SCORES,
     DONE,
     REFUSED,
     Suggestion,
@@ -109,12 +110,14 @@ def chosen(domain: Domain, value: Any) -> Any:
 class Rounds:
     """The rounds of a sweep. Without a search, its trials are one round."""
 
-    def __init__(self, plan: Plan, store: Reader, make: Callable[[Search], Searcher] = make_searcher) -> None:
+    def __init__(self, plan: Plan, store: Reader, make: Callable[[Search], Searcher] = make_searcher,
+                 elsewhere: Collection[TrackedRun] = ()) -> None:  # runs that may be taken over, with their noise
         """Restore from the store the filter of the budget, if the plan has one, and what was passed over before."""
         self._plan, self._store, self.filter = plan, store, filter_of(plan, store)
         self._asking = (plan, make(plan)) if isinstance(plan, Search) else None
         self.suggestions = [] if plan.asks else [Suggestion(trial, True) for trial in plan.trials]
         self._before = store.decisions() if self.filter and store.is_open else []
+        self._elsewhere = elsewhere
         self._runs: dict[str, TrackedRun] = {}  # by trial_key
         self._done: dict[str, str] = {}  # trial_key -> status of trials that need no more training
         self._refused: set[str] = set()  # trial_keys
@@ -124,8 +127,11 @@ class Rounds:
     @property
     def trials(self) -> tuple[TrialConfig, ...]:
         """Trials that were allowed to start, each once; those that have begun with the noise that their runs record."""
-        noise = self._noise or {}
-        return tuple(trial.with_recorded_noise(noise.get(trial.trial_key, {})) for trial in started(self.suggestions))
+        return tuple(map(self._as_recorded, started(self.suggestions)))
+
+    def _as_recorded(self, trial: TrialConfig) -> TrialConfig:
+        """Return a trial with the noise that its run records, here or where it is taken over from, if it has one."""
+        return trial.with_recorded_noise((self._noise or {}).get(trial.trial_key, {}))
 
     @property
     def plan(self) -> Plan:
@@ -149,15 +155,16 @@ class Rounds:
 
     @property
     def tags(self) -> dict[str, str]:
-        """Tags of the sweep: its budget, and the order of its filter."""
-        return {BUDGET: json.dumps(self.filter.initial_state)} if self.filter else {}
+        """Tags of the sweep: its budget with the order of its filter, and whether scores choose among its trials."""
+        chosen = {BY_SCORES: "true"} if self._plan.stop or not self._plan.publishes_all else {}
+        return chosen | ({BUDGET: json.dumps(self.filter.initial_state)} if self.filter else {})
 
     def next(self, runs: Collection[TrackedRun]) -> list[TrialConfig]:
         """Return the trials to train: the last round's that are not done, else the next round's; none at the end."""
         self._runs = {run.trial_key: run for run in runs}
         self._done = done_of(runs)
         if self._noise is None:
-            self._noise = {key: recorded_noise(run) for key, run in self._runs.items()}
+            self._noise = {run.trial_key: recorded_noise(run) for run in (*self._elsewhere, *runs)}
             self._refused = {key for key, run in self._runs.items() if self.filter and REFUSED in run.tags}
         while True:
             missing = [trial for trial in self.trials if trial.trial_key not in self._done]
@@ -195,7 +202,7 @@ class Rounds:
             trial = search.trial(searcher.ask())
             starts = not self._passed_over(trial)
             if self.filter and starts and trial.trial_key not in self._done:  # done trials cost nothing more
-                release = planned.get(trial.trial_key, Release(trial, 0))
+                release = planned.get(trial.trial_key, Release(self._as_recorded(trial), 0))
                 with_it = {**planned, trial.trial_key: release.whole()}
                 starts = self.filter.admits([*with_it.values(), *others])
                 planned = with_it if starts else planned

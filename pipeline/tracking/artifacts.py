@@ -24,6 +24,7 @@ BY_ITSELF = ("finished", "diverged")  # statuses of trials that ended whatever b
 EXPERIMENT = "experiment.yaml"  # artifact of a sweep's parent run: the experiment file of its last run
 IMPORTED = "imported"  # tag of imported results: of their experiment, parent run and runs
 BUDGET = "budget"  # tag of a sweep's experiment: the initial state of its privacy budget, as JSON
+BY_SCORES = "chosen_by_scores"  # tag of a sweep's experiment that has ever had `stop` or random stopping
 WEIGHTS = "weights.safetensors"  # artifact of a trial
 CONFIG = "config.json"  # artifact of a trial: its canonical configuration
 SUGGESTIONS = "search.json"  # artifact of a sweep's parent run: the suggestions of its search

@@ -243,6 +243,12 @@ class Reader:
                                         earlier=earlier))
         return releases
 
+    def redrawn(self) -> set[str]:
+        """Return the trial_keys of the store whose secret noise was drawn again after a release, in the trash too."""
+        experiments = [experiment.experiment_id for experiment in self._client.search_experiments()]
+        found = self._client.search(experiments, f"tags.`{EARLIER}` != '0'", deleted=True)
+        return {run.data.tags["trial_key"] for run in found}
+
     def certified(self, dataset: str, relation: str) -> dict[str, tuple[float, float]]:
         """Return sweep -> (epsilon, delta), for sweeps of the store with certified trials on a data set.
 
@@ -253,8 +259,10 @@ class Reader:
         runs: dict[str, list[TrackedRun]] = {}  # by MLflow's id of their experiment
         counted: dict[str, Any] = {}  # MLflow's run that counts, by the id of the run that trained the trial
         found = self._client.search(list(experiments), f"params.dataset = '{dataset}'", deleted=True)
-        # The sort is stable: among sweeps without a budget the oldest run comes first, which trained the trial.
-        for run in sorted(found, key=lambda run: BUDGET not in experiments[run.info.experiment_id].tags):
+        # The sort is stable: among sweeps without a budget the oldest run comes first, which trained the trial. A run
+        # without metrics comes last: a driver died while it took the trial over, so no budget has been charged.
+        for run in sorted(found, key=lambda run: (not run.data.metrics,
+                                                  BUDGET not in experiments[run.info.experiment_id].tags)):
             counted.setdefault(run.data.tags.get(REUSED, run.info.run_id), run)
         for run in counted.values():
             tags = run.data.tags

@@ -394,7 +394,8 @@ class Store(Reader):
         for mlflow_run in self._search():
             if "trial_key" in mlflow_run.data.tags:
                 runs_by_key.setdefault(mlflow_run.data.tags["trial_key"], []).append(mlflow_run)
-        runs = [tracked(mlflow_run) for group in runs_by_key.values() for mlflow_run in self._without_empty(group)]
+        runs = self._followed([tracked(mlflow_run) for group in runs_by_key.values()
+                               for mlflow_run in self._without_empty(group)])
         for run in runs:
             if run.status == "running" and run.trial_key in self._started:
                 self._client.write(run.run_id, tags={"status": "interrupted"})

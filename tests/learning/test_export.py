@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from registries import forgotten_plugins
 from safetensors.numpy import load_file, save_file
 
 from pipeline import ConfigError, load_dataset, load_model, network, train
+from pipeline.accounting.statement import RECORDED
 from pipeline.cli import main
 from pipeline.experiment.plugins import load_plugins
 from pipeline.learning.data.features import features
@@ -30,7 +32,7 @@ DONE, RUNNING = (TrialConfig(dataset="digits", algorithm="bp", mechanism="per_ex
                              sampler="poisson", batch_size=64, hidden=(), seed=seed) for seed in (0, 1))
 WEIGHTS = {"layer_1.weight": np.arange(640, dtype=np.float32).reshape(10, 64), "layer_1.bias": np.ones(10, np.float32)}
 TAGS = {"privacy.certified": "simulated", "privacy.relation": "add/remove", "privacy.delta": "1e-05",
-        "privacy.notes": "noise multiplier 1; not covered: training loss"}
+        "privacy.notes": f"noise multiplier 1; simulated: {RECORDED}; not covered: training loss"}
 NAMES = ["README.md", "classes.txt", "config.json", "metrics.csv", "network.pt2", "privacy.json", "weights.safetensors"]
 ROOT = Path(__file__).parents[2]
 HANDED_ON = {
@@ -88,6 +90,24 @@ def test_files_hold_what_the_store_holds(store, tmp_path, by):
     assert told.pop("not_covered") == ["training loss", "the choice of this trial among others",
                                        "the recorded seed: whoever knows it can subtract the noise"]
     assert told == TAGS
+
+
+def test_a_label_epsilon_is_told_with_the_seed_of_its_noise_and_one_of_a_column_with_its_own_relation(tmp_path, sweep):
+    store, trial = sweep({"mechanism": "photonic", "algorithm": "pdfa", "sigma": 1.0, "hidden": (8,),
+                          "gamma_min": 0.25, "tau_h_min": 0.5, "activation_floor": True})
+    folder = export(store, trial.trial_key, tmp_path / "out").files[0].parent
+    told = json.loads((folder / "privacy.json").read_text())
+    relations = {f"{each['kind']}/{each['variant']}": each["relation"] for each in told["epsilons"]}
+    assert relations.items() >= {"label/gdp": "replace-one label", "column/add-remove": "add/remove",
+                                 "column/replace-one": "replace-one"}.items()
+    assert told["not_covered"][-1] == "the recorded seed: whoever knows it can subtract the noise"
+
+
+def test_no_tag_of_the_store_names_a_folder(store, tmp_path, monkeypatch):
+    run = store.trial(DONE.trial_key)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(store, "trial", lambda name: replace(run, trial_key="../evil"))
+    assert export(store, run.run_id).files[0].parent == Path("exports", run.run_id)
 
 
 @pytest.fixture
@@ -161,7 +181,7 @@ def test_a_network_that_torch_cannot_export_is_told_and_its_weights_are_written(
     reason = "Constraints violated (n)!"
     assert f"without network.pt2: {reason}" in capsys.readouterr().out
     readme = (tmp_path / "out" / "README.md").read_text()
-    assert f"This folder has no program of the network: {reason}" in readme and "```" not in readme
+    assert "This folder has no program of the network: UserError." in readme and "```" not in readme
     assert json.loads((tmp_path / "out" / "privacy.json").read_text())["not_covered"] == [
         "everything: no epsilon here guarantees anything of this network"]
     assert load_model(tmp_path / "out")(load_dataset("digits").test_x).shape == (360, 10)

@@ -54,6 +54,9 @@ def test_tags_of_the_best_have_the_largest_epsilon_of_their_seeds_and_what_cover
         run.tags["privacy.certified"] = "simulated"
     best = best_settings(group, found)
     assert best_tags(best, None) == {"best.dfa": "75.00% at epsilon 2.95 (simulated)"}
+    for run, standing in zip(found.values(), ("true", "up to rounding"), strict=True):
+        run.tags["privacy.certified"] = standing
+    assert best_tags(best, None) == {"best.dfa": "75.00% at epsilon 2.95 (up to rounding)"}
     for run in found.values():
         run.tags["privacy.certified"] = "true"
     assert best_tags(best, Budget(4.0, 1e-5)) == {

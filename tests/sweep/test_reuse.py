@@ -193,7 +193,7 @@ def test_selected_counts_what_is_taken_over_and_sums_over_sweeps_count_it_once(t
     assert sums["first"][0] == pytest.approx(2 * sums["second"][0])
 
 
-def test_a_sum_over_sweeps_charges_what_a_budget_covers_to_the_budget(tmp_path, in_process):
+def test_a_sum_over_sweeps_charges_what_a_budget_covers_to_the_budget(tmp_path, in_process, monkeypatch):
     text = SEARCH.replace("ALGORITHM", "random")
     searched = parse(("name: first", "name: second\nreuse: [first]"), text=text)
     trial = rounds(parse(text=text), Store(root=tmp_path / "asked")).next(())[0]
@@ -201,11 +201,63 @@ def test_a_sum_over_sweeps_charges_what_a_budget_covers_to_the_budget(tmp_path, 
     grid = parse(("algorithm: dfa", f"algorithm: {rate}"), ("[0, 2]", "[0, 3]"), text=FILE)
     swept(grid, tmp_path)
     alone = Reader(root=tmp_path).certified("digits", "add/remove")["first"][0]
+    start = Store.start
+
+    def dies(*arguments):
+        start(*arguments)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Store, "start", dies)
+        run_sweep(searched, root=tmp_path, quiet=True)
+    assert spent(tmp_path, "second") == 0
+    assert Reader(root=tmp_path).certified("digits", "add/remove")["first"][0] == alone, "what no budget was charged"
     swept(searched, tmp_path)
-    n_taken = len(pointers(Reader(root=tmp_path)))
+    n_taken = len(pointers(Reader(root=tmp_path))) - 1  # the half-taken one lies in the trash
     sums = Reader(root=tmp_path).certified("digits", "add/remove")
     assert n_taken >= 1 and sums["second"] == (8.0, 1e-5)
     assert sums.get("first", (0.0,))[0] == pytest.approx(alone * (3 - n_taken) / 3)
+
+
+def test_a_budget_admits_what_is_taken_over_by_the_noise_that_its_run_records(tmp_path, in_process):
+    """Another version may have calibrated less noise."""
+    text = SEARCH.replace("ALGORITHM", "random").replace("noise_multiplier: 5", "target_epsilon: 2")
+    swept(parse(text=text), tmp_path)
+    store = Store(root=tmp_path)
+    store.attach("first")
+    for run in store.runs():
+        store._client.set_tag(run.run_id, "calibrated.noise_multiplier", "1.0")
+    then = parse(("name: first", "name: second\nreuse: [first]"), text=text)
+    assert swept(then, tmp_path) == [] and 0 < len(pointers(store)) < 3
+    assert 2 < spent(tmp_path, "second") <= 8
+    assert swept(then, tmp_path) == []
+
+
+def test_a_draw_that_was_kept_among_several_is_not_taken_over(tmp_path, in_process):
+    swept(parse(SECRET, text=FILE), tmp_path)
+    store = Store(root=tmp_path)
+    store.attach("first")
+    kept, _ = store.runs()
+    store._client.delete_run(kept.run_id)
+    swept(parse(SECRET, text=FILE), tmp_path, redraw=True)
+    (other,) = [run for run in store.runs() if run.trial_key == kept.trial_key]
+    store._client.delete_run(other.run_id)
+    store._client.restore_run(kept.run_id)
+    assert dry_run.preview(second(SECRET), 1, tmp_path).taken_over == "1 trial of first"
+
+
+def test_what_the_sweep_released_with_other_noise_than_the_source_is_not_taken_over(tmp_path, in_process):
+    swept(parse(text=FILE), tmp_path)
+    store = Store(root=tmp_path)
+    store.open_sweep("second")
+    trial = parse(text=FILE).trials[0]
+    store.start(trial)
+    store.log(records(trial, 1))
+    store.give_up(trial.trial_key)
+    assert dry_run.preview(second(), 1, tmp_path).taken_over == "2 trials of first", "the same noise from the same seed"
+    run = store.trial(trial.trial_key)
+    store._client.set_tag(run.run_id, "calibrated.noise_multiplier", "4.0")
+    assert dry_run.preview(second(), 1, tmp_path).taken_over == "1 trial of first"
 
 
 @pytest.mark.parametrize(("changes", "message"), [
@@ -234,7 +286,7 @@ def test_sweeps_that_are_not_there_or_may_not_be_published_are_refused(tmp_path,
     drawn = parse_experiment(text + "selection: {rule: random_stopping, mean: 2, seed: 1}", Path("drawn.yaml"))
     swept(drawn, tmp_path)
     unknown = "reuse: must name other sweeps of this store, first, halved, got '{}'; leave it out, or train that"
-    chosen = "reuse: must name sweeps with a file in the store and without `stop`: .* got '{}'; leave it out"
+    chosen = "reuse: must name sweeps with a file in the store, which never had .* got '{}'; leave it out"
     halved = SEARCH.replace("ALGORITHM", "random") + "stop: {rule: asha}"
     swept(parse(("name: first", "name: halved"), text=halved), tmp_path)
     for name, message in (("gone", unknown), ("first", chosen), ("halved", chosen)):
@@ -242,6 +294,12 @@ def test_sweeps_that_are_not_there_or_may_not_be_published_are_refused(tmp_path,
             with pytest.raises(ConfigError, match=message.format(name)):
                 refused(second(reuse=f"reuse: [{name}]"), tmp_path)
     assert Reader(root=tmp_path).sweeps() == ["first", "halved"], "nothing was written"
+    swept(parse(text=FILE), tmp_path)
+    swept(parse(("name: first", "name: halved"), ("trials: 3", "trials: 4"),
+                text=halved.replace("stop: {rule: asha}", "")), tmp_path)
+    for name in ("first", "halved"):
+        with pytest.raises(ConfigError, match=chosen.format(name)):
+            swept(second(reuse=f"reuse: [{name}]"), tmp_path)
 
 
 @pytest.mark.parametrize("secret", [False, True])
@@ -262,6 +320,9 @@ def test_where_the_source_is_deleted_the_reader_says_so_and_the_sweep_trains_the
     assert says in status.as_text([status.read(store, "second", then)])
     with pytest.raises(TrackingError, match=says):
         load_model(gone.trial_key, tmp_path)
+    writer = Store(root=tmp_path)
+    writer.open_sweep("second")
+    assert sorted(run.status for run in writer.close_sweep("KILLED")) == ["failed", "finished"]
     store._client.restore_run(gone.run_id)
     assert swept(then, tmp_path) == []
     store._client.delete_run(gone.run_id)
