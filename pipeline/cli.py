@@ -107,8 +107,10 @@ def init(file: Path, csv: Path | None, label: str | None, **given: str | None) -
     by default."""
     from pipeline.sweep import first_file
 
-    if (csv is None) != (label is None) or (csv and any(given.values())):
-        raise ConfigError("--csv: must go with --label, and with no other option, got other ones")
+    if (csv is None) != (label is None):
+        raise ConfigError("--csv: must go with --label, got one without the other")
+    if csv and any(given.values()):
+        raise ConfigError("--csv: must go with --label and no other option, got others; edit the file that it writes")
     if csv and label:
         return _print_lines(first_file.write_for_table(file, csv, label))
 
@@ -388,13 +390,17 @@ def import_(file: Path, name: str, replace: bool, mlruns: Path) -> int:
 
 @photonic.command()
 @click.argument("run", metavar="RUN", help="trial_key or MLflow run id of a trial that has ended")
+@click.argument("file", type=Path, required=False, metavar="[FILE]", help="its experiment file, if that has plugins "
+                "(your own network or data)")
 @with_store
 @click.option("--out", type=Path, metavar="DIR", help="folder to make (default: exports/RUN)")
-def export(run: str, mlruns: Path, out: Path | None) -> int:
+def export(run: str, file: Path | None, mlruns: Path, out: Path | None) -> int:
     """Write a trial to a new folder, for anybody with torch: network, classes, settings, metrics, epsilons."""
     from pipeline.learning.export import PROGRAM, export
     from pipeline.tracking.reader import Reader
 
+    if file:
+        load_experiment(file)  # also loads its plugins, without which there is no program
     exported = export(Reader(root=mlruns), run, out)
     lacking = [f"without {PROGRAM}: {exported.no_program}"] if exported.no_program else []
     return _print_lines(["written:", *(f"  {file}" for file in exported.files), *lacking])

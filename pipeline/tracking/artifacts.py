@@ -159,8 +159,8 @@ def missing_extension(settings: Mapping[str, Any]) -> str:
     """Return the end of a message on settings that name a part of an extension that is not imported; else empty."""
     for slot, parts in PARTS.items():
         if isinstance(name := settings.get(slot), str) and name not in parts:
-            return (f"{slot} '{name}' is an extension's; import the module that registers it, or name that in "
-                    "`plugins` of the experiment file")
+            return (f"{slot} '{name}' is an extension's; import the module that registers it, or give the command the "
+                    "experiment file whose `plugins` name it")
     return ""
 
 

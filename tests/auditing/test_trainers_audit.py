@@ -306,7 +306,7 @@ def test_a_tracked_run_of_a_trainer_is_audited_where_it_is_entered_and_refused_e
     assert main(["audit", run_id, "--mlruns", str(tmp_path)]) == 2
     error = capsys.readouterr().err
     assert error == (f"error: run {run_id}: algorithm 'tracked' is an extension's; import the module that registers "
-                     "it, or name that in `plugins` of the experiment file\n")
+                     "it, or give the command the experiment file whose `plugins` name it\n")
 
 
 def test_canaries_of_a_trainer_need_neighbours_that_they_are():

@@ -35,6 +35,7 @@ TAGS = {"privacy.certified": "simulated", "privacy.relation": "add/remove", "pri
         "privacy.notes": f"noise multiplier 1; simulated: {RECORDED}; not covered: training loss"}
 NAMES = ["README.md", "classes.txt", "config.json", "metrics.csv", "network.pt2", "privacy.json", "weights.safetensors"]
 ROOT = Path(__file__).parents[2]
+DATA = ROOT / "tests/data"
 HANDED_ON = {
     "convnet": {"network": "convnet", "channels": (4,), "kernel": 3, "inputs": "standardized", "input_norm": 3.0},
     "own": {"network": "convolutions"}, "features": {"hidden": (8,), "features": "patches", "patch_pools": 2},
@@ -57,7 +58,7 @@ def root(tmp_path_factory):
 @pytest.fixture
 def networks():
     with forgotten_plugins():
-        load_plugins(["some_networks"], Path(__file__).parents[1] / "data")
+        load_plugins(["some_networks"], DATA)
         yield
 
 
@@ -165,6 +166,21 @@ def test_a_program_takes_the_rows_of_a_feature_file_as_they_are(tmp_path):
     *_, last = train(trial)
     model = model_of(trial, last.outcome.weights)
     assert torch.equal(model.program().module()(rows[:5]), model(rows[:5]))
+
+
+def test_the_experiment_file_loads_the_network_of_a_trial(tmp_path, sweep, capsys):
+    with forgotten_plugins():
+        load_plugins(["some_networks"], DATA)
+        _, trial = sweep(HANDED_ON["own"])
+    (tmp_path / "e.yaml").write_text(
+        "name: e\nplugins: [some_networks]\nbase: {dataset: digits, network: convolutions}\n")
+    (tmp_path / "some_networks.py").write_text((DATA / "some_networks.py").read_text())
+    words = ["export", trial.trial_key, "--mlruns", str(tmp_path)]
+    with forgotten_plugins():
+        assert main([*words, "--out", str(tmp_path / "without")]) == 0
+        assert "give the command the experiment file" in capsys.readouterr().out
+        assert main([*words, str(tmp_path / "e.yaml"), "--out", str(tmp_path / "with")]) == 0
+    assert [file.name for file in sorted((tmp_path / "with").iterdir())] == NAMES
 
 
 def test_a_network_that_torch_cannot_export_is_told_and_its_weights_are_written(tmp_path, networks, sweep, capsys):

@@ -133,7 +133,8 @@ def test_a_proposal_is_refused_until_it_is_confirmed_and_then_the_table_is_read(
     words = ["init", str(tmp_path / "e.yaml"), "--csv", str(tmp_path / "My patients.csv"), "--label", "outcome"]
     assert main(words) == 0 and "which is a leak" in capsys.readouterr().out
     assert main(words) == 2 and "e.yaml: is there already" in capsys.readouterr().err
-    assert main([*words, "--epsilon", "3"]) == 2 and "--csv: must go with --label" in capsys.readouterr().err
+    assert main([*words, "--epsilon", "3"]) == 2 and "no other option, got others" in capsys.readouterr().err
+    assert main(words[:-2]) == 2 and "--label, got one without the other" in capsys.readouterr().err
     with pytest.raises(ConfigError, match="confirmed: must be true, got False; what was read from the records"):
         load_experiment(tmp_path / "e.yaml")
     file = tmp_path / "my_patients_table.yaml"
