@@ -7,6 +7,7 @@ import sqlite3
 import objects
 import pytest
 import torch
+from hypothesis import HealthCheck, settings
 from registries import forgotten_plugins
 
 from pipeline.learning.data import dead_leaves, load, patches
@@ -18,6 +19,11 @@ LONGEST = ("test_sweep", "test_api", "test_certified", "test_cli", "test_trackin
            "test_checkpoints", "test_features", "test_page", "test_exhibits", "test_projection", "test_fixed_point",
            "test_attacks", "test_low_order_bits", "test_accounting_check", "test_canaries", "test_frontier",
            "test_cluster_files", "test_golden", "test_shipped", "test_accounting_selection", "test_grid_exhibits")
+
+# What hypothesis generates is the same in every run, and nothing of it is kept. Fixtures may be shared by examples.
+settings.register_profile("fixed", derandomize=True, database=None, deadline=None, max_examples=50,
+                          suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+settings.load_profile("fixed")
 
 
 def pytest_collection_modifyitems(items):
