@@ -7,6 +7,7 @@ import sqlite3
 import objects
 import pytest
 import torch
+from hypothesis import HealthCheck, settings
 from registries import forgotten_plugins
 
 from pipeline.learning.data import dead_leaves, load, patches
@@ -19,6 +20,11 @@ LONGEST = ("test_sweep", "test_tracking", "test_page", "test_integers", "test_tr
            "test_own_network", "test_docs", "test_grid_exhibits", "test_unfinished", "test_comparison",
            "test_shipped", "test_budget", "test_projection", "test_scripts", "test_redraws",
            "test_trainers_shipped", "test_imports")
+
+# What hypothesis generates is the same in every run, and nothing of it is kept. Fixtures may be shared by examples.
+settings.register_profile("fixed", derandomize=True, database=None, deadline=None, max_examples=50,
+                          suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+settings.load_profile("fixed")
 
 
 def pytest_collection_modifyitems(items):

@@ -109,6 +109,12 @@ def test_without_dark_counts_a_pixel_that_can_be_dark_tells_all_by_the_bound():
     assert least_intensity_bound(2.0, matrix, 0.0, 3) == math.inf
 
 
+def test_two_mirrors_that_switch_change_the_field_by_the_difference_of_their_pixels():
+    """Which is twice as large for opposite ones as for one alone; a divergence grows with the square."""
+    opposite, alone = (least_intensity_bound(2.0, np.array([[0.1], [other]]), 1e6, 1) for other in (-0.1, 0.0))
+    assert opposite == pytest.approx(4 * alone, rel=1e-3)
+
+
 def test_many_classes_take_the_bound(monkeypatch):
     exact = label_divergence(2.0, dataclasses.replace(TRIAL, seed=11))
     monkeypatch.setattr(module, "MOST_CLASSES", 9)

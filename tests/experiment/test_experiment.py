@@ -1,12 +1,18 @@
+import functools
 import re
 from pathlib import Path
 
 import pytest
+import yaml
 from commands import load
+from generated import ANYTHING, given_settings
+from hypothesis import given, reject
+from hypothesis import strategies as st
 
-from pipeline.experiment.experiment import Experiment, parse_experiment
+from pipeline.experiment.experiment import ENTRIES, Experiment, parse_experiment
+from pipeline.experiment.yaml_text import parse_yaml
 from pipeline.sweep.dry_run import preview
-from pipeline.trials.config import ConfigError
+from pipeline.trials.config import ConfigError, TrialConfig
 from pipeline.trials.naming import run_name
 
 pytestmark = pytest.mark.usefixtures("extensions")  # files with trainers enter them
@@ -28,20 +34,17 @@ cases:
 
 
 def test_ranges(tmp_path):
-    text = "base: {mechanism: photonic}\ngrid: {sigma: {linspace: [0, 1, 5]}, seed: {range: [4, 10, 3]}}"
+    text = "base: {mechanism: photonic}\ngrid: {sigma: {linspace: [0, 1, 5]}, seed: {range: [4, 1e1, 3]}}"
     huge = load(tmp_path, f"grid: {{learning_rate: {{logspace: [{10**99}, 1, 3]}}}}")
     assert [t.learning_rate for t in huge.trials] == [1e99, pytest.approx(3.16227766017e49), 1]
     trials = load(tmp_path, text).trials
     assert [t.sigma for t in trials[::2]] == [0, 0.25, 0.5, 0.75, 1] and {t.seed for t in trials} == {4, 7}
 
 
-@pytest.mark.parametrize("text", ["1e-5", "1E-5", "1.0e-5", "1.e-5", ".1e-4", "+1e-05", "0.1e-4", "100e-7",
-                                  ".00001", "0.000_01"])
-def test_powers_of_ten_are_numbers(tmp_path, text):
-    assert {t.delta for t in load(tmp_path, f"base: {{mechanism: photonic, delta: {text}}}").trials} == {1e-5}
-    grid = f"{{sigma: [{text}, 1e1], seed: {{range: [0, 1e0]}}}}"
-    trials = load(tmp_path, f"base: {{mechanism: photonic}}\ngrid: {grid}").trials
-    assert [t.sigma for t in trials] == [1e-5, 10.0]
+@given(st.from_regex(r"[-+]?(([0-9]{1,5}(_[0-9]{3})?\.[0-9]{0,5}|\.[0-9]{1,5})([eE][-+]?[0-9]{1,3})?"
+                     r"|[0-9]{1,5}[eE][-+]?[0-9]{1,3}|[1-9][0-9]{0,14})", fullmatch=True))
+def test_numbers_are_decimal_however_they_are_written(text):
+    assert parse_yaml(f"[{text}]", "e.yaml") == [float(text)]
 
 
 @pytest.mark.parametrize("text", ["'1e-5'", "1e", "e5", "1e-", "1e5x", "1-e5", "0100", "-007", "1:30", "1:30.5",
@@ -128,6 +131,50 @@ def test_refused_in_one_line_with_the_place(tmp_path, text, message):
     with pytest.raises(ConfigError, match="^" + message) as raised:
         load(tmp_path, text)
     assert "\n" not in str(raised.value)
+
+
+GOOD = """name: a
+base: {dataset: digits, mechanism: per_example, noise_multiplier: 1, batch_size: 64}
+grid: {seed: {range: [0, 2]}, learning_rate: {logspace: [0.1, 1, 2]}}
+cases: [{}, {base: {algorithm: bp}}]
+resources: {gpu: 0.5}
+report: [means]
+references: [{source: They 2021, epsilon: 3, delta: 1.0e-5, accuracy: 89.7}]
+chosen: {runs: 4, by: luck, seeds: [0]}
+"""
+CUTS = st.tuples(st.integers(0, len(GOOD)), st.integers(0, 6), st.text("{}[]:,&*!|>'\"-#%@? \n\t019ax.e_~", max_size=4))
+
+
+@given(st.dictionaries(st.sampled_from(ENTRIES), ANYTHING, min_size=1).map(yaml.safe_dump)
+       | st.lists(CUTS, min_size=1, max_size=4).map(lambda cuts: functools.reduce(
+           lambda text, cut: text[:cut[0]] + cut[2] + text[cut[0] + cut[1]:], cuts, GOOD)))
+def test_a_file_with_anything_in_it_is_read_or_refused_in_one_line(text):
+    try:
+        parse_experiment(text, Path("e.yaml"))
+    except ConfigError as error:
+        assert "\n" not in str(error)
+
+
+@given(given_settings({"algorithm", "hidden", "batch_size", "momentum", "init", "output_std", "activation"}),
+       st.lists(st.integers(0, 99), unique=True, min_size=1, max_size=2),
+       st.lists(st.floats(0.1, 9), unique=True, min_size=1, max_size=2), st.randoms(use_true_random=False))
+def test_trials_are_the_product_of_a_grid_and_are_read_again_from_the_text(base, seeds, rates, random):
+    def read(top, **changes):
+        return parse_experiment(yaml.safe_dump(top, sort_keys=False), Path("e.yaml"), changes=changes)
+
+    def turned(mapping):
+        return {key: mapping[key] for key in random.sample([*mapping], len(mapping))}
+
+    base, grid = {"dataset": "digits", "batch_size": 64, **base}, {"seed": seeds, "learning_rate": rates}
+    try:
+        experiment = read({"base": base, "grid": grid})
+    except ConfigError:
+        reject()
+    assert experiment.trials == tuple(TrialConfig(**base, seed=seed, learning_rate=rate)
+                                      for seed in seeds for rate in rates)
+    assert set(experiment.trials) == set(read(turned({"grid": turned(grid), "base": turned(base)})).trials)
+    for found in (experiment, read({"base": base, "grid": grid}, epochs=3, input_norm=0.1)):
+        assert parse_experiment(found.text, Path("e.yaml")) == found
 
 
 def test_a_silent_file_gets_the_exhibits_that_its_trials_fit(tmp_path):
