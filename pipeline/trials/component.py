@@ -96,7 +96,13 @@ class Component(Gaussian):
         self._check_target_norm(trial)
         # Accountants divide the noise multiplier by this ratio, and the result must reach the sampler's minimum. Zero
         # noise is accepted: such a trial has no epsilon.
-        ratio = sensitivity_ratio(trial)
+        try:
+            ratio = sensitivity_ratio(trial)
+        except ArithmeticError:  # a square is 0 or infinite
+            ratio = math.nan
+        refuse(math.isnan(ratio), "tau_e", "must give contributions whose squared norms are numbers", f"{self.tau_e!r} "
+               f"with feedback_norm {self.feedback_norm!r}, tau_h {self.tau_h!r} and target_norm {self.target_norm!r}",
+               "use norms between 1e-50 and 1e50")
         min_multiplier = trial.parts.sampler.min_noise * ratio
         refuse(ratio > 1 and 0 < self.noise_multiplier < min_multiplier, "noise_multiplier",
                f"must be at least {min_multiplier:.3g} with sampler '{trial.sampler}' where a record contributes up to "
