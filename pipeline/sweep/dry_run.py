@@ -129,7 +129,9 @@ def as_lines(run: DryRun) -> Iterator[str]:
     yield (f"{experiment.name}: {duration(run.seconds)} on this machine as busy as it is now (an estimate); data sets "
            "were not looked for")
     trials, new = counted(len(experiment.trials), "trial"), sum(len(pack.trials) for pack in run.packs)
-    trials += f", {run.done} done and {new} new," if new < len(experiment.trials) else ""
+    taken = len(experiment.trials) - run.done - new
+    if run.done or taken:
+        trials += f", {run.done} done{f', {taken} taken over' if taken else ''} and {new} new,"
     yield f"{trials} in {counted(len(run.packs), 'pack')}, {counted(run.at_once, 'pack')} at a time"
     yield from aligned(_pack_rows(run, varied))
     if run.taken_over:

@@ -97,7 +97,7 @@ class Component(Gaussian):
         # Accountants divide the noise multiplier by this ratio, and the result must reach the sampler's minimum. Zero
         # noise is accepted: such a trial has no epsilon.
         try:
-            ratio = sensitivity_ratio(trial)
+            ratio, _ = sensitivity_ratio(trial), activation_bounds(trial)
         except ArithmeticError:  # a square is 0 or infinite
             ratio = math.nan
         refuse(math.isnan(ratio), "tau_e", "must give contributions whose squared norms are numbers", f"{self.tau_e!r} "

@@ -149,6 +149,15 @@ def test_a_proposal_is_refused_until_it_is_confirmed_and_then_the_table_is_read(
     assert text.count("# read from the records") == 5
 
 
+def test_a_proposal_has_no_missing_value_and_needs_every_class(tmp_path, capsys):
+    table = tmp_path / "other.csv"
+    words = ["init", str(tmp_path / "e.yaml"), "--csv", str(table), "--label", "outcome"]
+    table.write_text("ward,outcome\nnorth,ill\nNA,\nsouth,well\n")
+    assert main(words) == 2 and "line 3, column 'outcome': must have a class, got none" in capsys.readouterr().err
+    table.write_text("ward,outcome\nnorth,ill\nNA,well\nsouth,well\n")
+    assert main(words) == 0 and 'values: ["north", "south"]' in (tmp_path / "other_table.yaml").read_text()
+
+
 @pytest.mark.parametrize(("changes", "message"), [
     ({"confirmed": None}, r"confirmed: must be declared, got nothing"),
     ({"confirmed": False}, r"confirmed: must be true, got False; what was read from the records is a leak"),

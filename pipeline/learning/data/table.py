@@ -134,15 +134,18 @@ def proposal(file: Path, label: str, folder: Path, command: str) -> str:
     in its first line.
     """
     rows = _rows(file, TableSpec(1, 1, (1, 1, 1), 2, (0.5,), (0.5,), label=label))
+    if (empty := rows[label] == "").any():
+        raise DataError(f"{file}, line {empty.idxmax()}, column {label!r}: must have a class, got none; give it "
+                        "one, or remove the record")
     n, n_test = len(rows), round(TEST_SHARE * len(rows))
     lines = [f"# By `{command}`: ranges, values and classes were READ FROM THE RECORDS, and no epsilon covers them.",
              "# Put in what is public without the records; then say `confirmed: true`, before which no sweep begins.",
              f"dataset: {name_of(file)}", f"data_file: {_yaml(os.path.relpath(file, folder))}",
              f"label: {_yaml(label)}",
-             f"classes: {_yaml(sorted(set(rows[label]) - {''}))}  # read from the records", "columns:"]
+             f"classes: {_yaml(sorted(set(rows[label])))}  # read from the records", "columns:"]
     for name in rows.columns.drop(label):
-        values = sorted(set(rows[name]) - {""})
-        numbers = pd.to_numeric(rows[name][~rows[name].str.lower().isin(MISSING)], errors="coerce")
+        there = rows[name][~rows[name].str.lower().isin(MISSING)]
+        values, numbers = sorted(set(there)), pd.to_numeric(there, errors="coerce")
         finite = numbers[np.isfinite(numbers)]
         if numbers.notna().all() and finite.nunique() > 2:
             lines.append(f"  {_yaml(name)}: {{range: [{float(finite.min())!r}, {float(finite.max())!r}]}}"
