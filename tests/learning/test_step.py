@@ -1,5 +1,6 @@
 """One whole training step, its data and its records, recomputed in numpy from the trial's named random streams."""
 
+import contextlib
 import dataclasses
 import itertools
 import math
@@ -14,7 +15,7 @@ from pipeline.learning import evaluation
 from pipeline.learning.data.sampling import split
 from pipeline.learning.randomness import torch_generator
 from pipeline.learning.training import Training
-from pipeline.trials.config import TrialConfig
+from pipeline.trials.config import ConfigError, TrialConfig, settings
 from pipeline.trials.packs import Pack
 from pipeline.trials.streams import integer_seed
 
@@ -168,3 +169,34 @@ def test_loss_is_the_mean_over_steps(digits):
     training.step = lambda *a, **k: (losses.append(result := step(*a, **k)), result)[1]
     record, = training.run_epoch()
     assert record.metrics["train/loss"] == pytest.approx(np.mean([loss.item() for loss, _ in losses]), rel=1e-5)
+
+
+def another(setting):
+    """A value that is not the default, or None for a setting whose values are not known here."""
+    default, choices = setting.default, setting.metadata.get("choices")
+    if choices or isinstance(default, bool):
+        return next((value for value in choices or (True, False) if value != default), None)
+    return type(default)(2 * default or 0.4) if isinstance(default, float) else None
+
+
+@pytest.mark.parametrize("mechanism", [{"mechanism": "none"}, {"mechanism": "photonic", "sigma": 0.1}, *(
+    {"mechanism": name, "noise_multiplier": 1.0} for name in ("component", "per_example", "automatic"))],
+    ids=lambda mechanism: mechanism["mechanism"])
+def test_settings_that_a_trial_does_not_use_move_neither_weights_nor_epsilons(mechanism, digits):
+    """They are in no key: another noise would be one that nothing accounts for."""
+    trial, unused = dataclasses.replace(BASE, **mechanism, algorithm="dfa"), {}
+    for setting in settings():
+        value = another(setting)
+        with contextlib.suppress(ConfigError):
+            if value is not None and TrialConfig(trial.given, **{setting.name: value}).trial_key == trial.trial_key:
+                unused[setting.name] = value
+    assert len(unused) > 15
+    weights, epsilons = [], []
+    for changes in ({}, *({name: value} for name, value in unused.items())):
+        changed = TrialConfig(trial.given, **changes)
+        training = Training(Pack((changed,)), digits, CPU)
+        training.step(training.sampler.epoch()[0])
+        weights.append(training.net.parameters.flat)
+        epsilons.append([epsilon.value for epsilon in account(changed, 1)])
+    moved = [name for name, found in zip(unused, weights[1:], strict=True) if not torch.equal(found, weights[0])]
+    assert not moved and all(found == epsilons[0] for found in epsilons)

@@ -49,7 +49,6 @@ from pipeline.trials.component import (
     error_bound,
     layer_bound,
     scales_to_bound,
-    sensitivity_ratio,
 )
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.promises import check_exact
@@ -121,9 +120,10 @@ class GaussianMechanism(Mechanism):
     def deviation(cls, trial: TrialConfig) -> float:
         """Return the standard deviation of the noise on each coordinate of the sum.
 
-        This is z C, divided by `trials.component.sensitivity_ratio` if noise is scaled to a smaller norm.
+        This is z C, divided by the mechanism's `sensitivity_ratio`, as accounting has it: above 1 if noise is scaled to
+        a smaller norm.
         """
-        return trial.noise_multiplier * cls.bound(trial) / sensitivity_ratio(trial)
+        return trial.noise_multiplier * cls.bound(trial) / trial.parts.mechanism.sensitivity_ratio(trial)
 
     def factor(self, norms: torch.Tensor) -> torch.Tensor:
         """Return the factors [R, m, 1] >= 0 that scale contributions of these norms [R, m, 1] to ||u_i|| <= C.
