@@ -126,6 +126,7 @@ def sweep(tmp_path):
     return trained
 
 
+@pytest.mark.slow
 def test_the_lines_of_the_readme_predict_as_the_model_does_without_this_package(tmp_path, networks, sweep):
     data = load_dataset("digits")
     images, expected = data.test_x.view(-1, 1, 8, 8), []

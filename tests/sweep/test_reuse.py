@@ -81,6 +81,7 @@ def spent(root, name):
     return status.read(Reader(root=root), name).budget["spent"]
 
 
+@pytest.mark.slow
 def test_what_another_sweep_has_trained_is_read_as_if_it_were_trained_here(tmp_path, in_process, said, only_svg):
     first, then = parse(text=FILE), second()
     run_sweep(first, root=tmp_path / "a", quiet=True)
@@ -233,6 +234,7 @@ def test_a_budget_admits_what_is_taken_over_by_the_noise_that_its_run_records(tm
     assert swept(then, tmp_path) == []
 
 
+@pytest.mark.slow
 def test_a_draw_that_was_kept_among_several_is_not_taken_over(tmp_path, in_process):
     swept(parse(SECRET, text=FILE), tmp_path)
     store = Store(root=tmp_path)
@@ -334,6 +336,7 @@ def test_where_the_source_is_deleted_the_reader_says_so_and_the_sweep_trains_the
         assert {run.status for run in store.runs()} == {"finished"} and len(pointers(store)) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("write", ["create_run", "write", "set_tag"])
 def test_a_driver_that_dies_while_it_takes_over_leaves_no_trial_half_taken(write, tmp_path, in_process, monkeypatch):
     text = SEARCH.replace("ALGORITHM", "random")

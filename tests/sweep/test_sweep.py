@@ -219,6 +219,7 @@ def test_resource_that_no_node_has_is_refused_at_once(tmp_path, two_cores, monke
         tracked(tmp_path)  # what was refused leaves no trace
 
 
+@pytest.mark.slow
 def test_what_happens_to_a_pack_happens_to_it_alone_and_then_what_failed_or_is_new_is_trained(tmp_path, two_cores):
     """A worker that is killed starts again, a diverged trial is a result; a trial that raises and one whose worker
     always dies have failed."""
