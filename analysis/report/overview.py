@@ -74,14 +74,14 @@ def compose(experiment: Experiment, runs: pd.DataFrame, tracked: Sequence[Tracke
     grid = [("algorithm", ", ".join(ALGORITHM_LABELS[algorithm] for algorithm in runs["algorithm"].unique())),
             ("noise", ", ".join(map(setting_label, by_noise(runs["setting"])))),
             *((name, _values(runs[name])) for name in (*_varied(experiment, runs), "seed"))]
+    repeat = commands(experiment, tracked)
     source = [Download(file_name(experiment), experiment.text.encode())] if experiment.text else []
     return dataclasses.replace(
         page, facts=facts, grid=grid,
         settings=[(name, _values(runs[name].dropna())) for name in setting_names() if runs[name].notna().any()],
         trials=trials(experiment, runs, links), trials_note=_trials_note(runs, links), runs_link=runs_address(store),
         trials_data=Download("runs.csv", data), problems=_problems(experiment, runs, store),
-        commands=commands(experiment, tracked), to_send=TO_SEND.format(
-            report=commands(experiment, tracked)[-1]), source=source)
+        commands=repeat, to_send=TO_SEND.format(report=repeat[-1]), source=source)
 
 
 def manifest(experiment: Experiment, runs: pd.DataFrame, tracked: Sequence[TrackedRun],

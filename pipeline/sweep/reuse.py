@@ -32,8 +32,8 @@ def elsewhere(experiment: Experiment, store: Reader) -> dict[str, TrackedRun]:
         refuse(name not in known, "reuse", accepted, repr(name), "leave it out, or train that sweep first")
         others.attach(name)
         # The file is that of the last command; earlier versions have no tag.
-        chosen = (BY_SCORES in others.tags() or not others.keeps_experiment
-                  or "stop" in parse_yaml(others.experiment(), name))
+        text = "" if BY_SCORES in others.tags() else others.kept_experiment()
+        chosen = not text or "stop" in parse_yaml(text, name)
         refuse(chosen, "reuse", "must name sweeps with a file in the store, which never had `stop` or random stopping: "
                "`stop` ends trials by their scores, and random stopping publishes its best trial alone", repr(name),
                "leave it out")

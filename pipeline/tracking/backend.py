@@ -77,6 +77,8 @@ def reporting_errors(uri: str) -> Iterator[None]:
     """
     try:
         yield
+    except TrackingError:
+        raise
     except _errors() as error:  # imported on the first error, as MLflow takes long to import
         # SQLAlchemy begins some messages with a line on the state of the session, before the reason.
         lines = [line for line in str(error).strip().splitlines() if not line.startswith("(raised as a result of")]

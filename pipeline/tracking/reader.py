@@ -175,16 +175,15 @@ class Reader:
 
     def experiment(self) -> str:
         """Return the text of the open sweep's experiment file when it last ran; errors where none was kept."""
-        text = self._text(EXPERIMENT)
+        text = self.kept_experiment()
         if not text:
             raise self._client.refusal("the sweep has no experiment file (random stopping keeps its seed secret, and "
                                        "older versions kept none); name the file itself")
         return text
 
-    @property
-    def keeps_experiment(self) -> bool:
-        """Whether the store has the open sweep's experiment file; of random stopping it has none."""
-        return bool(self._text(EXPERIMENT))
+    def kept_experiment(self) -> str:
+        """Return the text of the open sweep's experiment file; empty where none was kept, as of random stopping."""
+        return self._text(EXPERIMENT)
 
     def suggestions(self) -> list[Suggestion]:
         """Return all suggestions of the open sweep's search so far, in order."""

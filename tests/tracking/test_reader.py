@@ -24,7 +24,7 @@ DONE, RUNNING = (TrialConfig(dataset="digits", algorithm="bp", batch_size=64, ep
 # Every public name that a reader has; whoever adds one says here that it only reads.
 READS = {"artifact", "artifact_folders", "as_swept", "attach", "budget", "certified", "decisions", "done",
          "experiment", "experiment_id", "find", "has_begun", "history", "holder", "imported", "is_open",
-         "keeps_experiment", "nodes", "of", "planned", "redrawn", "released", "runs", "shared", "suggestions", "sweeps",
+         "kept_experiment", "nodes", "of", "planned", "redrawn", "released", "runs", "shared", "suggestions", "sweeps",
          "tags", "trial", "weights"}
 WRITES = {"be_patient", "beat", "begin_draw", "check", "close_sweep", "describe", "fail", "give_up", "import_results",
           "log", "log_audit", "log_experiment", "log_report", "log_suggestions", "log_sweep", "note_nodes",
