@@ -24,7 +24,7 @@ from dp_accounting.dp_event import (
 from scipy import stats
 
 from pipeline import TrialConfig, account, trainer
-from pipeline.accounting import certified, privacy_tags
+from pipeline.accounting import certified, overview, privacy_tags
 from pipeline.accounting.certified import certified_epsilons, one_step, with_noise
 from pipeline.accounting.curves import gdp_eps
 from pipeline.accounting.dp_events import hashable
@@ -250,3 +250,10 @@ def test_noise_of_a_trainer_is_calibrated_again_only_where_another_event_needs_a
 def test_a_target_beyond_all_noise_is_refused_with_the_epsilon_that_is_attained(trainers):
     with pytest.raises(ConfigError, match="target_epsilon: must be at most 2e.13, as no noise_multiplier in .* gives"):
         check_evaluations([TrialConfig(**DIGITS, trainer="all_records", target_epsilon=1e300)])
+
+
+@pytest.mark.parametrize(("names", "merged"), [
+    (["bp epsilon=1", "bp epsilon=3", "dfa epsilon=1", "dfa epsilon=3"], "bp, dfa epsilon=1, 3"),
+    (["bp epsilon=1", "dfa epsilon=3"], "bp epsilon=1; dfa epsilon=3"), (["bp", "dfa epsilon=3"], "bp; dfa epsilon=3")])
+def test_merged_names_of_settings_claim_no_other_setting(names, merged):
+    assert overview._merged_names(names) == merged

@@ -23,13 +23,16 @@ from pipeline.experiment.experiment import parse_experiment
 from pipeline.learning.data.dataset import load
 from pipeline.learning.integers import products
 from pipeline.learning.integers.inputs import IntegerInputs
+from pipeline.learning.integers.network import IntegerDense
 from pipeline.learning.model import TrainedModel
+from pipeline.learning.rows import Rows
 from pipeline.learning.run import prepare
 from pipeline.learning.run import train as train_pack
 from pipeline.trials import steps as steps_of
 from pipeline.trials.config import ConfigError
 from pipeline.trials.datasets import DatasetSpec, enter
 from pipeline.trials.packs import Pack
+from pipeline.trials.shapes import DenseShape
 from pipeline.trials.steps import GRID_BITS, LARGEST, grid_exponent, steps
 
 CPU = torch.device("cpu")
@@ -403,6 +406,21 @@ search: {algorithm: random, trials: 2, space: {learning_rate: {uniform: [0.1, 1]
     assert {trial.matmul_precision for trial in changed.possible} == {"float32"}
     with pytest.raises(ConfigError, match="must be a field that no grid, case or space sets, got one of search.space"):
         parse_experiment(choice, Path("FILE.yaml"), changes={"arithmetic": "float32"})
+
+
+def test_bounds_on_the_factors_of_component_clipping_are_over_c():
+    """Clipped factors at their bounds make a contribution of norm C; scaled ones share C equally among layers."""
+    given = dict(dataset="digits", algorithm="dfa", hidden=(24, 16), mechanism="component", noise_multiplier=1.0)
+    clipped, scaled = TrialConfig(**given, tau_e=0.3), TrialConfig(**given, bounding="scale", target_norm=0.5)
+    assert sum(delta**2 * (1 + h**2) for delta, h in clipped.parts.mechanism.factor_bounds(clipped)) == pytest.approx(1)
+    assert [delta for delta, _ in scaled.parts.mechanism.factor_bounds(scaled)] == pytest.approx([3**-0.5] * 3)
+
+
+def test_norms_of_contributions_are_those_of_what_the_integers_represent():
+    rows = Rows(torch.tensor([[[3, -4], [127, 0]]], dtype=torch.int8), 0.5)
+    found = IntegerDense(DenseShape(2, 2), fine=False).squared_norms(torch.tensor([[[1.0, 2.0], [0.5, 0.0]]]), rows)
+    expected = [5 * (25 * 0.25 + 1), 0.25 * (127**2 * 0.25 + 1)]
+    assert found.squeeze().tolist() == pytest.approx(expected, rel=1e-12)
 
 
 def test_steps_follow_c_and_the_noise_alone():

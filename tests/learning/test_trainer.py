@@ -29,6 +29,7 @@ from pipeline.accounting.certified import event_of, with_noise
 from pipeline.accounting.curves import ORDERS, gdp_eps
 from pipeline.accounting.evaluations import selected_epsilon
 from pipeline.accounting.event import PrivacyEvent
+from pipeline.accounting.overview import as_lines
 from pipeline.cli import main
 from pipeline.experiment.experiment import parse_experiment
 from pipeline.experiment.stopping import Selection
@@ -150,6 +151,8 @@ def test_events_are_accounted_for_by_every_accountant_that_takes_them():
     assert event == PrivacyEvent(LaplaceDpEvent(2.0), 3, 3, "add/remove")
     assert event.accountants == ("pld", "rdp/improved")
     by_name = {epsilon.variant: epsilon.value for epsilon in account(laplace)}
+    text = "base: {dataset: digits, batch_size: 64, epochs: 3, trainer: pure, scale: 2}"
+    assert any("scale = 2 " in line for line in as_lines(parse_experiment(text, Path("laplace.yaml"))))
     assert by_name["pld"] <= 1.5 + 1e-3 and by_name["pld"] <= by_name["rdp/improved"]
     pure = TrialConfig(**SMALL, trainer="answers")
     assert account(pure)[0].value == pytest.approx(3.0, rel=1e-3), "three times epsilon 1"
