@@ -213,3 +213,10 @@ def test_what_ray_prints_is_in_a_log_and_one_line_names_it(capsys, tmp_path):
     lines = (tmp_path / "ray.log").read_text().splitlines()
     assert [line.split(" ", 2)[2] for line in lines] == texts
     assert said == [f"Ray's own messages are in {tmp_path / 'ray.log'}"] and capsys.readouterr() == ("", "")
+
+
+def test_a_third_of_a_gpu_is_told_as_that(monkeypatch):
+    node = {"NodeID": "a", "NodeName": "host", "Resources": {"CPU": 4.0, "GPU": 1.0}}
+    monkeypatch.setattr(cluster, "alive", lambda: [node])
+    monkeypatch.setattr(cluster.state, "available_resources_per_node", lambda: {"a": {"CPU": 3.0, "GPU": 0.6667}})
+    assert cluster.in_use() == [{"node": "host", "CPU": [1, 4], "GPU": [0.333, 1]}]
