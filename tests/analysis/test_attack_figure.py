@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
-
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from analysis.papers.row_space import ZERO, plot, residual_histogram
+from analysis.papers.row_space import plot, residual_histogram
 
 RNG = np.random.default_rng(0)
 FAR = RNG.uniform(0.2, 0.6, 1000)
@@ -17,42 +15,6 @@ OVERLAP = RNG.uniform(0.2, 0.6, 50)
 
 def axes():
     return Figure().subplots()
-
-
-def share(ax, low, high, filled):
-    """Summed heights (%) of the filled (non-members) or outlined (members) histogram between two residuals."""
-    patch, = (p for p in ax.patches if bool(p.get_fill()) == filled)
-    xy = patch.get_xy()
-    tops = {(a[0], b[0]): a[1] for a, b in itertools.pairwise(xy) if a[1] == b[1] > 0 and b[0] > a[0]}
-    return sum(height for (left, right), height in tops.items() if low <= left and right <= high)
-
-
-def test_separated_members_stand_at_zero_of_a_logarithmic_axis():
-    ax = residual_histogram(np.zeros(20), FAR, axes())
-    assert ax.get_xscale() == "log"
-    labels = [label.get_text() for label in ax.get_xticklabels()]
-    assert labels[0] == "0" and ax.get_xticks()[0] == ZERO
-    assert share(ax, 0, 2 * ZERO, filled=False) == pytest.approx(100)
-    assert share(ax, 0, 0.1, filled=True) == 0
-    assert share(ax, 0.1, 1.1, filled=True) == pytest.approx(100)
-    filled, outlined = sorted(ax.patches, key=lambda patch: not patch.get_fill())
-    assert filled.get_facecolor()[:3] != outlined.get_edgecolor()[:3]
-
-
-def test_overlapping_residuals_have_a_linear_axis():
-    ax = residual_histogram(OVERLAP, FAR, axes())
-    assert ax.get_xscale() == "linear"
-    for filled in (True, False):
-        assert share(ax, 0.19, 0.61, filled) == pytest.approx(100)
-
-
-def test_labels_say_units_n_and_auc():
-    ax = residual_histogram(np.zeros(20), FAR, axes())
-    assert ax.get_xlabel() == "Residual ‖h − Ph‖ / ‖h‖ (share of the norm)"
-    assert ax.get_ylabel() == "Share of records (%)"
-    assert {t.get_text() for t in ax.get_legend().get_texts()} == {"members (n = 20)", "non-members (n = 1,000)"}
-    assert ax.get_legend().get_title().get_text() == "AUC 1.000"
-    assert residual_histogram(FAR, np.zeros(20), axes()).get_legend().get_title().get_text() == "AUC 0.000"
 
 
 def test_panels_side_by_side():

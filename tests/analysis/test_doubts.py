@@ -13,7 +13,7 @@ from test_grid_exhibits import tracked, trial
 
 from analysis.exhibits import headline
 from analysis.exhibits.doubts import checks
-from analysis.exhibits.doubts.evidence import KEY, Evidence
+from analysis.exhibits.doubts.evidence import Evidence
 from analysis.report import overview
 from analysis.statistics import accuracy_error
 from pipeline.experiment.experiment import Experiment, parse_experiment
@@ -137,11 +137,6 @@ def test_flat_is_small_and_within_what_seeds_explain(gain, apart, fires):
     assert ("flat" in found) == fires
 
 
-def test_epsilons_that_hardly_differ_need_not_differ_in_accuracy():
-    close = [trial("dfa", e, 2.0, seed=s) for e, s in product((2.0, 3.0), (0, 1))]
-    assert fired(close, lambda c: 0.7 + 0.01 * c.seed) == {}
-
-
 # edge
 
 def test_a_value_at_a_limit_of_its_setting_or_that_is_measured_under_is_no_edge():
@@ -230,14 +225,3 @@ def test_points_of_several_data_sets_and_without_a_frontier_are_named():
     assert len(evidence.points) == 12 and set(evidence.points["kind"]) == {""}
     assert evidence.points["compared_epsilon"].isna().all()
     assert checks.examine(evidence) == []
-
-
-def test_evidence_has_a_row_for_every_point_that_a_frontier_shows():
-    evidence = Evidence.of(swept(grid()), Experiment("sweep", "", tuple(grid()), chosen=STATED))
-    points = evidence.points
-    assert len(points) == 6 and set(points["settings"]) == {4} and set(points["n"]) == {3}
-    assert sorted(points["compared_epsilon"]) == [1, 1, 3, 3, 8, 8]
-    row = evidence.rows[0]
-    assert row["key"] == tuple(points.iloc[0][KEY]) and len(evidence.rivals(row["key"])) == 12
-    assert row["values"] == pytest.approx([100 * score(trial("bp", 1.0, seed=s)) for s in range(3)])
-    assert len(evidence.only("digits", "certified", ["bp"]).points) == 3

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from pathlib import Path
 from xml.etree import ElementTree
 
 import numpy as np
@@ -18,14 +17,10 @@ from stored import changed, records, stored
 from analysis.exhibits.frontier import exhibit
 from analysis.exhibits.frontier import figure as frontier_figure
 from analysis.exhibits.frontier import points as frontiers
-from analysis.report.report import write
-from analysis.runs import MixedTrials, ReportError, by_noise, csv_of, load_runs
-from pipeline.accounting.certified import with_noise
+from analysis.runs import MixedTrials, ReportError, csv_of, load_runs
 from pipeline.experiment.exhibits import mismatch
-from pipeline.experiment.experiment import Experiment
-from pipeline.experiment.sections import Budget, Reference
+from pipeline.experiment.sections import Reference
 from pipeline.trials.config import TrialConfig
-from pipeline.trials.packs import Resources
 
 pytestmark = pytest.mark.usefixtures("only_svg")
 
@@ -170,21 +165,7 @@ def test_what_may_not_be_mixed(runs, change, message):
         frontiers.frontier(mixed, "certified")
 
 
-def test_settings_sort_by_what_they_set():
-    assert by_noise(["z=1.1", "epsilon=10", "0.2", "epsilon=3", "non-private", "0.03"]) == [
-        "non-private", "0.03", "0.2", "epsilon=3", "epsilon=10", "z=1.1"]
-
-
 # other metrics, and the epsilon that guarantees nothing
-
-def test_worst_class_and_alignment_have_frontiers_of_their_own(runs):
-    accuracy, worst, alignment = (frontiers.frontier(runs, "certified", metric)
-                                  for metric in ("accuracy", "worst_class", "alignment"))
-    assert worst["mean"].to_numpy() == pytest.approx(accuracy["mean"] / 2)
-    # The mean of both hidden layers; the output layer, at 0.9, is left out.
-    assert alignment["mean"].to_numpy() == pytest.approx((accuracy["mean"] / 100 + 0.2) / 2)
-    ax = frontier_figure.frontier_axes(worst, Figure().subplots())
-    assert ax.get_ylabel() == "Test accuracy of the worst class (%)"
 
 
 def test_trials_without_alignment_are_left_out_and_counted(runs):
@@ -206,45 +187,7 @@ def test_a_claimed_epsilon_has_a_panel_for_each_formula_and_says_that_it_is_no_g
         exhibit.caption(saturating, runs))
 
 
-def test_points_say_on_which_front_they_are(runs):
-    points = frontiers.frontier(runs, "certified").set_index(["algorithm", "epsilon"])
-    assert points["on_front"].all()  # accuracy grows with epsilon
-    assert points.index[points["on_overall_front"]].tolist() == [("bp", 1.0), ("bp", 3.0), ("bp", 8.0)]
-    worse = runs.copy()
-    worse.loc[worse["setting"] == "epsilon=8", "test/accuracy"] = 0.01
-    points = frontiers.frontier(worse, "certified")
-    assert points["epsilon"][~points["on_front"]].tolist() == [8] * 4
-    ax = frontier_figure.frontier_axes(points, Figure().subplots())
-    hollow = [line for line in ax.lines if line.get_markerfacecolor() == "white"]
-    assert [line.get_xdata().tolist() for line in hollow] == [[8]] * 4
-
-
-def test_hypervolumes_share_a_documented_reference(runs):
-    table = frontiers.hypervolumes(frontiers.frontiers(runs), runs)
-    certified = table[table["kind"] == "certified"].set_index("algorithm")
-    assert certified.index.tolist()[:2] in (["all", "bp"], ["bp", "all"]) and certified.index[-1] == "pdfa"
-    assert set(certified["reference_epsilon"]) == {10} and set(certified["reference_value"]) == {10}
-    above = [51 + 10 * math.log10(epsilon) - 10 for epsilon in TARGETS]  # bp: mean accuracy less that of chance
-    expected = np.dot(above, np.log([3, 8 / 3, 10 / 8]))
-    assert certified.loc["bp", "hypervolume"] == pytest.approx(expected) == certified.loc["all", "hypervolume"]
-    assert "(ε = 10, 10), in units of the metric times nats" in texts_of(frontiers.frontiers(runs), runs).markdown
-
-
 # texts
-
-
-def test_notes_say_what_a_reader_may_ask(runs):
-    points = frontiers.frontiers(runs)
-    notes = texts_of(points, runs).notes
-    assert ("certified ε: Without a finite certified ε and left out: PDFA (σ = 0, σ = 10, σ = 20), "
-            "BP (non-private).") in notes
-    assert any("TDFA (ε ≤ 1, ε ≤ 3, ε ≤ 8), PDFA (4 settings)" in note for note in notes)
-    assert not any("Diverged" in note or "budget" in note for note in notes)
-    (covered,) = set(texts_of(points, runs, budget=Budget(8, 1e-5)).notes) - set(notes)
-    assert covered.startswith("certified ε: The sweep's budget, ε = 8 at δ = 1e-05, covers all of these trials")
-    diverged = runs.assign(status=["diverged"] + ["finished"] * (len(runs) - 1))
-    assert "Diverged trials count with the weights they ended with: BP (ε ≤ 1)." in texts_of(
-        [frontiers.frontier(runs, "certified")], diverged).notes
 
 
 @pytest.mark.parametrize("kind", ["certified", "label"])
@@ -285,20 +228,6 @@ def test_axes(runs):
         "certified ε: features and labels\nn = 2 seeds\nmean, 95% intervals:\nthick bootstrap, thin t")
 
 
-def test_two_kinds_are_two_panels_and_one_seed_has_no_bars(runs):
-    figure = frontier_figure.plot(frontiers.frontiers(runs))
-    left, right = figure.axes
-    assert left.get_xlabel() == "ε (certified, add/remove)" and right.get_xlabel() == "ε (label, replace-one label)"
-    (legend,) = figure.legends
-    assert legend.get_title().get_text() == "n = 1 to 2 seeds\nmean, 95% intervals:\nthick bootstrap, thin t"
-    assert not any(len(bars.get_segments()) for bars in right.collections if isinstance(bars, LineCollection))
-    figure.draw_without_rendering()
-    beside = legend.get_window_extent()
-    assert right.get_tightbbox().x1 <= beside.x0 and beside.x1 <= figure.bbox.width
-    for ax, other in ((left, right.get_tightbbox().x0), (right, beside.x0)):
-        assert ax.title.get_window_extent().x0 >= 0 and ax.title.get_window_extent().x1 <= other
-
-
 def test_published_results_are_marked_where_they_guarantee_the_same_and_said_as_printed(runs):
     ours, other = (Reference("They 2021, a model", 3.0, delta, 89.7) for delta in (1e-5, 1e-6))
     drawn = exhibit.draw(runs, name="frontier", references=[ours, other])
@@ -329,14 +258,6 @@ def test_what_a_source_is_called_is_no_formula_and_may_have_any_letters(runs):
     assert check_all(drawn.files) > 0
 
 
-def test_no_accuracy_beyond_100_and_no_crowded_labels(runs):
-    points = frontiers.frontier(runs, "certified").assign(high=140.0, low=-40.0)
-    assert frontier_figure.frontier_axes(points, Figure().subplots()).get_ylim() == (-2, 102)
-    close = points[:3].assign(epsilon=[1.0, 1.02, 10.0], setting=["z=3", "z=2.9", "z=1"])
-    ax = frontier_figure.frontier_axes(close, Figure().subplots())
-    assert [tick.get_text() for tick in ax.get_xticklabels()] == ["1", "10"]
-
-
 @pytest.mark.parametrize(("kept", "wanted", "message"), [
     (lambda runs: runs, ["audited"], "kind: must be one of certified, stated, label, claimed, got 'audited'"),
     (lambda runs: runs[runs["mechanism"] == "per_example"], ["label"], "a finite epsilon/label, found none"),
@@ -358,16 +279,3 @@ def test_what_an_axis_cannot_show_is_refused(runs):
                            (strange, "algorithm: must be one of softmax, bp, dfa, .*, got yours, mine; import")):
         with pytest.raises(ReportError, match=message):
             frontier_figure.frontier_axes(frame, Figure().subplots())
-
-
-def test_report(store, tmp_path):
-    few = GRID[0:1] + GRID[6:7]  # of one target: to find the noise for one takes seconds
-    experiment = Experiment("both", "", (*few, *LABEL, PLAIN), Resources(), ("frontier",), Path("some.yaml"))
-    files = write(experiment, store, tmp_path).files
-    assert [path.name for path in files] == ["runs.csv", "frontier.csv", "frontier.md", "frontier.tex",
-                                              *(f"frontier-{k}.tex" for k in (2, 3, 4)), "frontier_hypervolume.csv",
-                                              "frontier.svg", "selection.csv",
-                                              "selection.md", "selection.tex", "manifest.json", "index.html"]
-    assert all(path.stat().st_size > 200 for path in files)
-    table = pd.read_csv(files[0]).set_index("trial_key")
-    assert table.loc[GRID[0].trial_key, "noise_multiplier"] == with_noise(GRID[0]).noise_multiplier > 0

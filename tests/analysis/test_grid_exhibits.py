@@ -16,11 +16,10 @@ from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
 from latex_tools import check_all
 from stored import changed, run_of
 
-from analysis.exhibits import envelope, headline, main_effects, parallel_coordinates
+from analysis.exhibits import envelope, headline, main_effects
 from analysis.exhibits.catalogue import draw
 from analysis.exhibits.exhibit import ENVELOPE, MAX_WORDS
 from analysis.exhibits.frontier import choice, exhibit, slices
-from analysis.exhibits.frontier import figure as frontier_figure
 from analysis.exhibits.frontier import points as frontiers
 from analysis.runs import MixedTrials, ReportError, csv_of, read_runs, trials_of
 from pipeline.accounting.certified import with_noise
@@ -166,28 +165,6 @@ def test_runs_of_another_version_have_no_price():
         trials_of(tracked(GRID[:1]).assign(trial_key="0").drop(columns="trial"))
 
 
-def test_letters_beside_the_points_name_what_was_chosen():
-    points = frontiers.frontiers(tracked(GRID))
-    figure = frontier_figure.plot(points)
-    (ax,), (legend,) = figure.axes, figure.legends
-    assert [text.get_text() for text in ax.texts] == ["a", "b", "b", "b"]
-    labels = [text.get_text() for text in legend.get_texts()]
-    assert labels[-2:] == ["clipping_norm 0.5,\nbatch_size 64", "clipping_norm 2,\nbatch_size 64"]
-    assert [tick.get_text() for tick in ax.get_xticklabels()] == ["1", "3"]  # what was asked for, not 0.995
-
-
-def test_letters_are_of_choices_alone_and_explained_beside_the_figure_only_where_there_is_room():
-    points = frontiers.frontiers(tracked(GRID))
-    declared = [frame.assign(choices=1) for frame in points]
-    assert not frontier_figure.plot(declared).axes[0].texts
-    text = texts_of(declared, tracked(GRID)).markdown
-    assert "each trained with one of them" in text and "| DFA | ε ≤ 3 | clipping_norm 2, batch_size 64 |" in text
-    many = pd.concat([points[0].iloc[[0]].assign(chosen=f"batch_size {n}", epsilon=float(n)) for n in range(1, 10)])
-    figure = frontier_figure.plot([many])
-    assert [t.get_text() for t in figure.axes[0].texts] == list("abcdefghi")
-    assert figure.legends[0].get_texts()[-1].get_text() == "letters: settings,\nsee the table"
-
-
 def test_a_cell_keeps_one_setting_and_all_of_its_seeds():
     kept = envelope.best(tracked(GRID), ["algorithm", "setting", "batch_size"])
     assert len(kept) == 2 * 2 * 2 * 2 and set(kept["choices"]) == {2}
@@ -196,23 +173,6 @@ def test_a_cell_keeps_one_setting_and_all_of_its_seeds():
 
 
 # slices
-
-def test_slices_have_a_panel_for_every_value_and_the_envelope_within():
-    runs = tracked(GRID)
-    points = slices.tabulate(runs)
-    assert list(points.columns[:3]) == ["batch_size", "clipping_norm", "algorithm"] and len(points) == 4 * 4
-    cell = points[(points["batch_size"] == 128) & (points["clipping_norm"] == 0.5) & (points["algorithm"] == "dfa")
-                  & (points["setting"] == "epsilon=3")]
-    expected = 100 * np.mean([accuracy(trial("dfa", 3.0, 0.5, 128, seed)) for seed in (0, 1)])
-    assert cell["mean"].item() == pytest.approx(expected)
-    figure = slices.plot(points)
-    titles = [f"batch_size {m}, clipping_norm {c:g}" for c in NORMS for m in BATCHES]
-    assert [ax.get_title() for ax in figure.axes] == titles
-    assert all(len(ax.lines) == 4 for ax in figure.axes) and len(figure.legends) == 1
-    figure.draw_without_rendering()
-    for ax in figure.axes:  # no point is cut off
-        left, right = ax.get_xlim()
-        assert left < 0.995 and right > 3
 
 
 def test_data_sets_are_panels_and_not_mixed():
@@ -267,16 +227,6 @@ def test_effects_explain_the_variance_that_they_were_given():
         main_effects.tabulate(runs[1:])
 
 
-def test_every_setting_is_a_line():
-    table = parallel_coordinates.tabulate(tracked(GRID))
-    assert len(table) == 16 and table["mean"].is_monotonic_increasing and set(table["n"]) == {2}
-    figure = parallel_coordinates.plot(table)
-    (lines,) = figure.axes[0].collections[-1:]
-    assert len(lines.get_segments()) == 16 and all(len(segment) == 5 for segment in lines.get_segments())
-    ticks = [tick.get_text() for tick in figure.axes[0].get_xticklabels()]
-    assert ticks == ["algorithm", "noise", "batch_size", "clipping_norm", "test accuracy (%)"]
-
-
 # what captions may take
 
 def crowded():
@@ -292,18 +242,6 @@ def crowded():
 
 def captions(texts):
     return [part for part in (*texts.body, *texts.more) if isinstance(part, str)]
-
-
-@pytest.mark.parametrize(("metric", "kind", "formula"), [
-    ("accuracy", "certified", ""), ("worst_class", "claimed", "saturating/iterations")])
-def test_captions_of_frontiers_have_at_most_forty_words(metric, kind, formula):
-    runs = crowded()
-    runs[f"epsilon/{kind}/{formula or 'pld'}"] = runs["epsilon/certified/pld"]
-    points = frontiers.frontier(runs, kind, metric, formula)
-    points = points.assign(selected_epsilon=12.3, choices=12, n=[1, *points["n"][1:]])
-    found = captions(texts_of([points], runs))
-    assert len(found) == 3 and "best of up to 12 settings" in found[0] and "n = 1 to 2 seeds" in found[0]
-    assert max(len(caption.split()) for caption in found) <= MAX_WORDS, found
 
 
 def test_captions_of_grids_have_at_most_forty_words(monkeypatch, only_svg):
@@ -428,14 +366,6 @@ def test_seeds_that_differ_equally_by_a_record_or_two_prove_nothing():
     lines = said(runs.assign(**{"test/accuracy": level}), declared)
     assert "ahead of DFA by 0.28 points (95% interval +0.28 to +0.28" in lines[1]
     assert "within what seeds explain" in lines[1]
-
-
-def test_where_there_is_much_to_doubt_fewer_epsilons_are_told():
-    configs = [trial(algorithm, epsilon, 2.0) for algorithm, epsilon in product(("bp", "dfa"), (0.5, 1.0, 3.0, 8.0))]
-    told = [[line.split(" (")[0] for line in said(tracked(configs), configs, chosen=chosen) if "At certified" in line]
-            for chosen in (Chosen(1, "luck", 1), None)]
-    assert told[0] == [f"At certified ε ≤ {epsilon}" for epsilon in (0.5, 3, 8)]
-    assert told[1] == [f"At certified ε ≤ {epsilon}" for epsilon in (0.5, 3)]
 
 
 def test_a_headline_without_a_guarantee_or_a_frontier_says_so():

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import io
 import math
 from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
 import pytest
-from matplotlib.figure import Figure
 from stored import changed, records, stored
 
-from analysis import svg
 from analysis.exhibits.epochs import MissingSeries
 from analysis.papers.leekifer import number as number_text
 from analysis.papers.leekifer import plot, reading_of, tabulate, texts
@@ -84,21 +81,6 @@ def test_curves_have_the_accuracy_and_both_epsilons_of_every_epoch(store):
     assert table.loc[table["sigma"] > 0, "epsilon_published"].notna().all()
 
 
-def test_a_panel_per_sigma_with_the_published_epsilon_on_top(store):
-    table = tabulate(load_runs(store, TRIALS), store)
-    figure = plot(table)
-    figure.canvas.draw()
-    panels = [ax for ax in figure.axes if ax.get_title()]
-    assert [ax.get_title().rpartition("σ = ")[2] for ax in panels] == ["0.1", "0.2"]
-    tight = max(e.value for e in account(BP, 3) if e.variant == "pld")
-    labels = [{line.get_label() for line in panel.lines} for panel in panels]
-    assert labels[0] >= {f"DP-BP: ε = {tight:.2f}", f"DP-DFA: ε = {tight:.2f}", "BP, non-private"}
-    assert not any("DP-DFA" in label for label in labels[1])
-    top = panels[0].child_axes[0]
-    after_three = max(e.value for e in account(BP, 3) if e.variant == "rdp/classic")
-    assert top.get_xticks()[-1] == 3 and top.get_xticklabels()[-1].get_text() == f"{after_three:.2f}"
-
-
 def test_readings_have_curves_of_their_own_with_their_own_epsilon(tmp_path):
     readings = [replace(DFA, error_clip=False), replace(DFA, bounding="scale"), replace(DFA, init="glorot")]
     trials = [*TRIALS, *readings]
@@ -121,16 +103,6 @@ def test_a_reading_is_named_by_what_varies_and_is_not_the_default_and_by_every_a
     assert list(reading_of(runs)) == ["error_clip false", "", "error_clip false", ""]
     runs = pd.DataFrame([trial.values() for trial in (BP, DFA, replace(DFA, activation="sigmoid", bounding="scale"))])
     assert list(reading_of(runs)) == ["activation tanh", "activation tanh", "activation sigmoid, bounding scale"]
-
-
-def test_every_marker_of_a_long_curve_can_be_read():
-    """Only some of its points have one."""
-    figure = Figure()
-    figure.subplots().plot(range(30), range(30), marker="o", markevery=4, label="a")
-    names, drawn = svg.name(figure), io.BytesIO()
-    figure.savefig(drawn, format="svg")
-    text = svg.annotate(drawn.getvalue(), names).decode()
-    assert text.count("title>a\n") == 8 and "28" in text
 
 
 def test_misfits_are_named():

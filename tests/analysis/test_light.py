@@ -48,18 +48,6 @@ def tracked(trials, **metrics):
     return pd.DataFrame(rows)
 
 
-def test_a_row_for_every_camera_and_light():
-    table = light.tabulate(tracked([*IDEAL, *REAL, TrialConfig(dataset="digits", algorithm="pdfa")]))
-    assert len(table) == 6 and set(table["n"]) == {2}
-    assert set(table["camera"]) == {"ideal camera", "read noise 0.9 e, full well 30000 e, 16 bits"}
-    for row in table.itertuples():
-        trials = [t for t in (*IDEAL, *REAL) if (t.photons, t.read_noise) == (row.photons, row.read_noise)]
-        assert row.mean == pytest.approx(100 * np.mean([accuracy(t) for t in trials]))
-        assert row.epsilon == max(epsilon(t) for t in trials)
-        assert row.effective_sigma == pytest.approx(math.hypot(row.shot_sigma, row.floor_sigma))
-    assert set(light.tabulate(tracked(IDEAL))["camera"]) == {""}
-
-
 def test_the_light_that_an_epsilon_takes():
     table = light.tabulate(tracked(IDEAL))
     photons, low, high = light.light_for(table, 80.0)  # of the worst of two seeds, 40 photons^0.9
@@ -94,14 +82,6 @@ def test_both_figures_are_drawn():
     (ax,) = light.draw(runs, name="effective_sigma").figure.axes
     ends = [line.get_xdata()[-1] for line in ax.lines if len(line.get_xdata()) == light.POINTS]
     assert ends == pytest.approx([100.0] * 3 + [30_000.0] * 3)
-
-
-def test_among_other_settings_the_best_by_validation_stands_for_a_light():
-    other = [dataclasses.replace(trial, tau_h=3.0) for trial in IDEAL]
-    runs = pd.concat([tracked(IDEAL, **{"validation/accuracy": 0.5}), tracked(other, **{"validation/accuracy": 0.6})],
-                     ignore_index=True)
-    table = light.tabulate(runs)
-    assert set(table["choices"]) == {2} and set(table["chosen"]) == {"tau_h 3"}
 
 
 GAUSSIAN = [TrialConfig(dataset="digits", algorithm="pdfa", mechanism="photonic", joint_release=True, hidden=(32,),

@@ -54,7 +54,3 @@ def test_algorithms_are_told_apart_with_any_colour_vision_and_without(vision):
 def test_every_algorithm_has_a_colour_marker_line_and_label_of_its_own():
     for part in ("color", "marker", "linestyle", "label"):
         assert len({str(look(algorithm)[part]) for algorithm in PARTS["algorithm"]}) == len(PARTS["algorithm"]), part
-
-
-def test_a_palette_of_red_and_green_would_be_noticed():
-    assert least_difference([(0, 0.5, 0), (0.6, 0.2, 0)], "deuteranopia") < 10

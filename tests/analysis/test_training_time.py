@@ -2,7 +2,6 @@
 
 import dataclasses
 from itertools import product
-from pathlib import Path
 
 import pytest
 from stored import records, stored
@@ -12,8 +11,7 @@ from analysis.exhibits.catalogue import draw
 from analysis.exhibits.epochs import MissingSeries
 from analysis.exhibits.exhibit import MAX_WORDS
 from analysis.runs import load_runs
-from pipeline.experiment.exhibits import fitting, mismatch
-from pipeline.experiment.experiment import parse_experiment
+from pipeline.experiment.exhibits import mismatch
 from pipeline.trials.config import TrialConfig
 
 pytestmark = pytest.mark.usefixtures("only_svg")
@@ -64,17 +62,6 @@ def test_seconds_are_summed_over_epochs_and_averaged_over_seeds(store, tmp_path,
     assert len(caption.split()) <= MAX_WORDS
 
 
-def test_a_panel_for_each_noise_has_a_curve_for_each_algorithm(store):
-    table = training_time.tabulate(load_runs(store, GRID), store)
-    axes = training_time.plot(table).axes
-    assert [ax.get_title() for ax in axes] == ["ε ≤ 1", "ε ≤ 3"]
-    for ax in axes:
-        curves = {line.get_label(): line.get_xdata().tolist() for line in ax.lines}
-        assert set(curves) == {"BP", "DFA"} and all(x == sorted(x) for x in curves.values())
-        assert len(ax.collections) == 2, "bands over two seeds"
-    assert axes[1].lines[0].get_xdata().tolist() == pytest.approx([3, 9, 18])
-
-
 def test_runs_without_times_are_refused(tmp_path):
     store = filled(tmp_path, clock="time/other_seconds")
     with pytest.raises(MissingSeries, match="training_time: needs time/epoch_seconds, and validation/accuracy or test"):
@@ -89,9 +76,3 @@ def test_trials_that_it_does_not_fit_are_told_why(changes, reason):
     withheld = dataclasses.replace(BP, private_metrics="withheld", validation_fraction=0.0)
     assert mismatch("training_time", [withheld]) == ""
     assert reason in mismatch("training_time", [*GRID, dataclasses.replace(BP, **changes)])
-
-
-def test_only_a_file_that_lists_it_has_it():
-    assert "training_time" not in fitting(GRID)
-    text = "base: {dataset: digits}\ngrid: {algorithm: [bp, dfa]}\nreport: [training_time]"
-    assert parse_experiment(text, Path("e.yaml")).report == ("training_time",)

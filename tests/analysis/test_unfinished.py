@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from mlflow.tracking import MlflowClient
 from stored import records
 
 from analysis.report.report import write
@@ -85,17 +84,6 @@ def test_settings_with_all_of_their_seeds_are_shown_and_marked_and_the_store_sta
     assert manifest["unfinished"] == {
         "ended": 6, "shown": 6, "planned": 8, "which": "of settings that have all of their seeds"}
     assert parent(store) == before and before[0] == {} and before[2] == []
-
-
-@pytest.mark.parametrize("ended", [EXPERIMENT.trials, trials("bp")])
-def test_a_report_lists_the_runs_once(store, tmp_path, monkeypatch, ended):
-    train(store, ended)
-    conditions, search = [], MlflowClient.search_runs
-    monkeypatch.setattr(MlflowClient, "search_runs",
-                        lambda client, ids, condition, *a, **k: conditions.append(condition) or search(
-                            client, ids, condition, *a, **k))
-    write(EXPERIMENT, store, tmp_path / "out")
-    assert conditions == ["tags.sweep LIKE '%'", ""]  # the sweep's own run, and those of its trials
 
 
 def test_a_setting_that_lacks_a_seed_is_not_shown(store, tmp_path):

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import audit_trainers
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 from dp_accounting import GaussianDpEvent, LaplaceDpEvent, PoissonSampledDpEvent
@@ -326,16 +325,6 @@ def test_runs_that_large_batches_need_follow_from_how_often_they_are_drawn(n, ra
         needed = audit_trainers.runs_needed(n, rate, largest, steps)
         assert (1 - tau)**(steps * needed) == pytest.approx(1 - 0.95 + 0.05)
     assert audit_trainers.runs_needed(n, rate, n, 7) == np.inf
-
-
-def test_the_table_of_audits_counts_bounds_above_what_is_stated():
-    rows = pd.DataFrame([{"fault": fault, "audit": audit, "bound": bound, "stated": 0.5} for fault, audit, bounds in (
-        ("tenth", "canaries", [0.4, 0.6, 0.9]), ("tenth", "one step", [0.4]), ("drop", "canaries", [0.1]))
-        for bound in bounds])
-    assert audit_trainers.table(rows) == (
-        "| fault | canaries, stated 0.500 | found | one step, stated 0.500 | found |\n|---|---:|---:|---:|---:|\n"
-        "| a tenth of the noise | 0.60 (0.40 to 0.90) | 2 of 3 | 0.40 (0.40 to 0.40) | 0 of 1 |\n"
-        "| leaves out batches above 1.15 m | 0.10 (0.10 to 0.10) | 0 of 1 | - | - |\n")
 
 
 def test_the_docs_have_the_runs_as_calculated():

@@ -6,7 +6,7 @@ import pytest
 import yaml
 from commands import load
 from generated import ANYTHING, given_settings
-from hypothesis import given, reject
+from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
 from pipeline.experiment.experiment import ENTRIES, Experiment, parse_experiment
@@ -41,6 +41,7 @@ def test_ranges(tmp_path):
     assert [t.sigma for t in trials[::2]] == [0, 0.25, 0.5, 0.75, 1] and {t.seed for t in trials} == {4, 7}
 
 
+@settings(max_examples=20)
 @given(st.from_regex(r"[-+]?(([0-9]{1,5}(_[0-9]{3})?\.[0-9]{0,5}|\.[0-9]{1,5})([eE][-+]?[0-9]{1,3})?"
                      r"|[0-9]{1,5}[eE][-+]?[0-9]{1,3}|[1-9][0-9]{0,14})", fullmatch=True))
 def test_numbers_are_decimal_however_they_are_written(text):
@@ -110,7 +111,7 @@ def test_merge_keys_take_entries_over_and_own_entries_win(tmp_path):
     ("no: 1", r".*e.yaml: line 1, column 1: .* got 'no'$"), ("base: {seed: {{n}}}", r".*: .*, got a mapping$"),
     ("base: &a {tau_h: *a}", r".*e.yaml: line 1, column 7: not valid YAML: found unconstructable recursive node$"),
     (r'name: "\ud83d"', r".*e.yaml: not valid YAML: 'utf-16"),
-    ("base: !!int a", r".*e.yaml: not valid YAML: invalid literal"), ("[" * 9999, r".*e.yaml: not valid YAML: maximum"),
+    ("base: !!int a", r".*e.yaml: not valid YAML: invalid literal"), ("[" * 2000, r".*e.yaml: not valid YAML: maximum"),
     ("base: {epochs: 0100}", r"epochs: must be a whole number, got the text '0100'; write it without .*, line 1\)"),
     ("base: {optimizer: no}", r"optimizer: must be text, got False; in quotes it is text, at base.optimizer"),
     ("grid: {seed: {range: [0, 1_000_000_000]}}", r"grid.seed.range: must have at most 100000 values, got 1000000000"),
@@ -220,12 +221,6 @@ def test_certified_trials_make_a_frontier(tmp_path):
 def test_trials_without_a_frontier(tmp_path, text, message):
     with pytest.raises(ConfigError, match="^report: frontier " + message):
         load(tmp_path, text + "\nreport: [frontier]")
-
-
-@pytest.mark.parametrize("exhibit", ["table1", "figure2"])
-def test_exhibits_of_sigma_refuse_certified_trials(tmp_path, exhibit):
-    with pytest.raises(ConfigError, match=f"^report: {exhibit} has one cell .* target_epsilon, noise_multiplier"):
-        load(tmp_path, f"{CERTIFIED}{{{CURVES}}}\nreport: [{exhibit}]")
 
 
 PRIVATE = "base:\n  dataset: digits\n  mechanism: per_example\n  target_epsilon: 1\n"

@@ -16,7 +16,7 @@ from pipeline.experiment.stopping import GEOMETRIC, LOGARITHMIC, POISSON, Select
 from pipeline.trials.config import ConfigError, TrialConfig
 
 SHAPES = (LOGARITHMIC, 0.3, GEOMETRIC, 4.0, POISSON)
-N = 40_000
+N = 20_000
 
 
 def pmf(mean, shape, n=2000):

@@ -9,7 +9,6 @@ import math
 import pytest
 import torch
 import train as module
-from objects import SIDE, Objects
 from safetensors.torch import save_file
 from train import convolutions, encoder_weights, folded
 
@@ -21,20 +20,6 @@ from pipeline.trials.config import ConfigError, TrialConfig
 
 TRIAL = TrialConfig(dataset="digits", hidden=(16,), batch_size=64, epochs=20, input_norm=2.0, learning_rate=0.5,
                     features="encoder", encoder_pools=2)
-
-
-def test_objects_are_drawn_by_seed_and_differ_more_between_classes_than_within():
-    objects, others = Objects(2, 5, 20), Objects(2, 6, 20)
-    images, which = objects.batch(200)
-    assert images.shape == (200, 3, SIDE, SIDE) and 0 <= images.min() and images.max() <= 1
-    assert set(which.tolist()) == {0, 1} and images.std(0).min() > 0.05
-    again, same = Objects(2, 5, 20).batch(200)
-    assert torch.equal(again, images) and torch.equal(same, which)
-    assert not torch.equal(objects.batch(200)[0], images) and not torch.equal(others.batch(200)[0], images)
-    middle = images[..., 8:24, 8:24].mean((2, 3))
-    between = (middle[which == 0].mean(0) - middle[which == 1].mean(0)).square().sum()
-    by_chance = (middle[::2].mean(0) - middle[1::2].mean(0)).square().sum()
-    assert between > 4 * by_chance
 
 
 def test_seed_and_code_give_the_weights(monkeypatch):

@@ -16,7 +16,6 @@ from pipeline.learning.data.dataset import load
 from pipeline.learning.data.dead_leaves import REFERENCES, dead_leaves
 from pipeline.learning.data.scattering import scattering
 from pipeline.learning.training import Training
-from pipeline.sweep.dry_run import estimate_seconds
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.packs import Pack
 
@@ -156,8 +155,3 @@ def test_the_notes_say_that_features_are_public_and_the_key_has_them():
     assert "coefficients of a record and its mirror image, a map of" in privacy_tags(mirrored)["privacy.notes"]
     assert "feature_mirrored" not in fields and "feature_power" not in fields
     assert "feature_mirrored" not in TrialConfig(features="optical", feature_mirrored=True).canonical()
-
-
-def test_an_estimate_computes_no_features(monkeypatch):
-    monkeypatch.setattr(computing, "scattering", None)
-    assert estimate_seconds([Pack((TRIAL,))], 1, 0, 1, "cpu") > 0

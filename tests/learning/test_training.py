@@ -6,6 +6,7 @@ import pytest
 import torch
 from flat import train
 
+from pipeline import trainer
 from pipeline.accounting import account
 from pipeline.learning.data.inputs import Inputs
 from pipeline.learning.network.network import make_network, start_output
@@ -258,3 +259,66 @@ def test_a_certified_trial_that_diverges_costs_what_the_whole_run_would(digits):
     assert last.outcome.status == "diverged" and last.epoch < 6
     expected = {e.metric_name: e.value for e in account(trial, 6)}
     assert expected and all(last.metrics[name] == value for name, value in expected.items())
+
+
+# Poisson batches of no record, which a small sampling rate often draws
+
+def test_inputs_of_no_record_have_their_width(digits):
+    inputs = Training(Pack((TrialConfig(dataset="digits"),)), digits, torch.device("cpu")).train_inputs
+    assert inputs.batch(torch.zeros(2, 0, dtype=torch.int64)).shape == (2, 0, 64)
+
+
+def test_a_trainer_is_handed_empty_batches_and_releases_noise_for_them(digits, extensions):
+    sizes = []
+
+    @trainer("noise_only", version=1, per_record="rows are zeros", parameters=lambda trial: 10)
+    def noise_only(trial, device):
+        biases = torch.zeros(10)
+        for _ in trial.epochs_left:
+            for records, labels in trial.batches():
+                sizes.append(len(records))
+                assert records.shape == (len(labels), 1, 8, 8)
+                biases += trial.release(torch.zeros(len(records), 10))
+            yield lambda records, biases=biases: biases.expand(len(records), 10)
+
+    trial = TrialConfig(trainer="noise_only", dataset="digits", mechanism="per_example", sampler="poisson",
+                        batch_size=1, noise_multiplier=1.0, epochs=1)
+    (record,) = train(Pack((trial,)), digits)
+    assert record.outcome.status == "finished" and len(sizes) == trial.steps_per_epoch
+    assert 0.25 < sizes.count(0) / len(sizes) < 0.5  # exp(-1) of them
+
+
+# the optimizers of packs: torch's own, without what torch's classes bring along
+
+OF_TORCH = {
+    "sgd": lambda parameters: torch.optim.SGD([parameters], lr=0.1, momentum=0.9, fused=True),
+    "plain sgd": lambda parameters: torch.optim.SGD([parameters], lr=0.1, fused=True),
+    "nesterov": lambda parameters: torch.optim.SGD([parameters], lr=0.1, momentum=0.8, nesterov=True, fused=True),
+    "adam": lambda parameters: torch.optim.Adam([parameters], lr=0.1, fused=True),
+    "adamw": lambda parameters: torch.optim.AdamW([parameters], lr=0.1, weight_decay=0.3, fused=True),
+}
+SETTINGS = {"sgd": {"momentum": 0.9}, "plain sgd": {"momentum": 0.0}, "adam": {"optimizer": "adam"},
+            "nesterov": {"optimizer": "nesterov", "momentum": 0.8},
+            "adamw": {"optimizer": "adamw", "weight_decay": 0.3}}
+
+
+@pytest.mark.parametrize("name", OF_TORCH)
+def test_weights_have_the_bits_of_the_class_of_torch_as_the_step_size_falls_and_after_a_restoration(name):
+    config = TrialConfig(dataset="digits", learning_rate=0.1, **SETTINGS[name])
+    start = torch.randn(3, 1001, generator=torch.Generator().manual_seed(1))
+    ours, theirs, update = start.clone(), start.clone().requires_grad_(), torch.empty_like(start)
+    optimizer, reference = config.parts.optimizer.load()(config, ours, update), OF_TORCH[name](theirs)
+    for step in range(6):
+        if step == 3:
+            kept = {key: value.clone() for key, value in optimizer.state.items()}
+            optimizer = config.parts.optimizer.load()(config, ours, update)
+            optimizer.restore(kept)
+        update.normal_(generator=torch.Generator().manual_seed(10 + step))
+        theirs.grad = update.clone()
+        optimizer.learning_rate = reference.param_groups[0]["lr"] = 0.1 / (1 + step)
+        optimizer.step()
+        reference.step()
+        assert torch.equal(ours, theirs)
+    of_theirs = {key: value for key, value in reference.state_dict()["state"].get(0, {}).items() if value is not None}
+    assert optimizer.state.keys() == of_theirs.keys()
+    assert all(torch.equal(value, of_theirs[key]) for key, value in optimizer.state.items())

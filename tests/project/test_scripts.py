@@ -62,7 +62,8 @@ def test_the_best_pilot_is_trained_again_and_all_trials_are_paid_for(tmp_path, m
 
 def test_the_parts_of_every_total_are_within_it_and_every_rule_has_a_step_size_there():
     for dataset in pilots.FILES:
-        for total, rates in {1.0: (1.5, 1.2), 3.0: (4.0, 2.5), 8.0: (7.0, 4.5)}.items():
+        totals = {1.0: (1.5, 1.2), 3.0: (4.0, 2.5), 8.0: (7.0, 4.5)}
+        for total, rates in totals.items() if dataset == "cifar10" else [*totals.items()][:1]:
             last = pilots.last_settings(dataset, total)
             assert last["learning_rate"] == rates[dataset != "cifar10"]
             path, content = pilots.pilots_of(dataset, 0, total)

@@ -109,10 +109,6 @@ def test_experiments_of_the_pages_are_accepted(name, text):
     assert experiment.possible
 
 
-def test_words_are_counted_outside_code():
-    assert words("One 2 — |\n\n    no code\n\n```python\nnor = this\n```\n\n| three | --- |\n") == 3
-
-
 def test_what_is_loaded_from_elsewhere_is_nothing():
     text = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
     assert "https:" not in text and "http:" not in text and re.search(r"^  font: false", text, re.MULTILINE)

@@ -8,8 +8,6 @@ import pandas as pd
 import pytest
 
 from analysis import api
-from analysis.exhibits.exhibit import MAX_WORDS
-from analysis.exhibits.frontier import exhibit, imported
 from analysis.runs import ReportError, load_runs
 from pipeline.cli import main
 from pipeline.experiment.experiment import parse_experiment
@@ -281,24 +279,6 @@ def test_the_report_has_what_it_takes_to_import_them_again(reports, root):
     manifest = (reports[1] / "manifest.json").read_text()
     assert "photonic import imported-papers.csv --as papers" in manifest
     assert "photonic report mine.yaml --with papers" in manifest
-
-
-def test_they_have_marks_and_a_legend_of_their_own(root):
-    store = Reader(root=root)
-    store.attach("mine")
-    runs = load_runs(store)
-    drawn = exhibit.draw(runs, name="frontier", results=imported.load(store, ["papers"]))
-    (ax,) = drawn.figure.axes
-    (line,) = [line for line in ax.lines if line.get_color() == "black"]
-    assert line.get_xydata().round(4).tolist() == [[2.0, 82.0], [2.7, 86.1]] and line.get_marker() in imported.MARKS
-    assert line.get_linestyle() == "None"
-    labels = [text.get_text() for text in drawn.figure.legends[0].get_texts()]
-    assert labels[-1] == "imported: CNN \\$x_1\\$\n(n = 2 seeds or as published)"
-    assert [tick.get_text() for tick in ax.get_xticklabels()] == ["1", "3"]
-    assert all(len(part.split()) <= MAX_WORDS for part in drawn.texts.more if isinstance(part, str))
-    assert "CNN" in drawn.files["frontier.svg"].decode()
-    bare = exhibit.draw(runs, name="frontier")
-    assert "source" not in bare.rows and "black" not in [line.get_color() for line in bare.figure.axes[0].lines]
 
 
 @pytest.mark.parametrize(("words", "said"), [

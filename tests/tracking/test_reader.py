@@ -81,39 +81,12 @@ def test_reading_leaves_the_store_as_it_is(read, root):
     assert digests(root) == before
 
 
-def test_writing_is_seen(root):
-    before = digests(root)
-    store = Store(root=root, create=False)
-    store.attach("sweep")
-    store.beat(1)
-    assert digests(root) != before
-
-
 def test_a_reader_has_no_method_that_writes():
     public = {name for name in dir(Reader) if not name.startswith("_")}
     assert public == READS
     assert {name for name in dir(Store) if not name.startswith("_")} == READS | WRITES
     assert not {"driver", "_lock", "_started", "_finish", "_without_empty"} & {*dir(Reader), *vars(Reader)}
     assert set(inspect.signature(Reader).parameters) == {"uri", "root"}, "nothing that would create a store"
-
-
-def test_a_reader_calls_nothing_of_mlflow_that_writes(root):
-    class Guard:
-        def __init__(self, client):
-            self.client, self.called = client, set()
-
-        def __getattr__(self, name):
-            self.called.add(name)
-            return getattr(self.client, name)
-
-    reader = Reader(root=root)
-    reader._client.mlflow = guard = Guard(reader._client.mlflow)
-    reader.attach(reader.sweeps()[0])
-    for read in (reader.planned, reader.holder, reader.experiment, reader.runs, reader.done):
-        read()
-    reader.history(reader.trial(DONE.trial_key).run_id, "test/accuracy")
-    assert guard.called == {"search_experiments", "get_experiment_by_name", "search_runs", "get_run",
-                            "get_metric_history"}
 
 
 @pytest.mark.parametrize("tables", ["", "CREATE TABLE experiments (name TEXT)"], ids=["no tables", "no experiment"])
@@ -234,9 +207,3 @@ def test_a_copy_of_the_database_alone_reads_the_artifacts_that_it_records(copy, 
     shutil.rmtree(copy / "artifacts")
     reader = Reader(root=copy)
     assert reader.weights(reader.trial(DONE.trial_key)) and not (copy / "artifacts").exists()
-
-
-def test_a_reader_creates_no_folder(tmp_path):
-    with pytest.raises(TrackingError, match=r"mlflow.db: does not exist \(run the sweep first\)"):
-        Reader(root=tmp_path / "mlruns")
-    assert not any(tmp_path.iterdir())

@@ -44,10 +44,9 @@ from pipeline.tracking import store as tracking
 from pipeline.tracking.artifacts import TrackedRun, config_of, total_costs
 from pipeline.tracking.reader import Reader
 from pipeline.tracking.store import Store, TrackingError
-from pipeline.tracking.ui import VIEW, runs_address, runs_pages
+from pipeline.tracking.ui import runs_address
 from pipeline.trials.config import TrialConfig
-from pipeline.trials.naming import run_name, short_name
-from pipeline.trials.records import DESCRIPTION, ClassAccuracy, EpochRecord, Outcome
+from pipeline.trials.records import ClassAccuracy, EpochRecord, Outcome
 
 PROJECT = Path(__file__).parents[2]
 PDFA = TrialConfig(dataset="digits", algorithm="pdfa", mechanism="photonic", sigma=0.1, batch_size=64)
@@ -136,26 +135,6 @@ def test_trial_is_nested_and_has_its_configuration(store, client):
     assert store.done() == {}
 
 
-def test_the_description_that_training_hands_on_is_the_one_of_the_run(store, client):
-    run_id = store.start(BP)
-    store.log([EpochRecord(BP.trial_key, 1, {}, {DESCRIPTION: "**BP**, no guarantee", "device": "cpu"})])
-    tags = client.get_run(run_id).data.tags
-    assert tags["mlflow.note.content"] == "**BP**, no guarantee" and tags["device"] == "cpu"
-
-
-def test_run_names():
-    config = TrialConfig(algorithm="pdfa", mechanism="per_example", target_epsilon=3, sampler="poisson")
-    assert run_name(config) == "pdfa epsilon=3 seed=0"
-    config = TrialConfig(algorithm="dfa", mechanism="component", noise_multiplier=1.1, seed=2)
-    assert run_name(config) == "dfa z=1.1 seed=2"
-    assert run_name(BP) == "bp non-private seed=0"
-    quiet = TrialConfig(algorithm="dfa", mechanism="photonic", sigma=0.0, seed=3)
-    assert run_name(quiet) == "dfa sigma=0 seed=3"
-    assert short_name(quiet, ["hidden", "batch_size"]) == "dfa sigma0 hidden=[512, 512] m256 s3"
-    target = TrialConfig(algorithm="pdfa", mechanism="photonic", target_label_epsilon=3)
-    assert (short_name(BP), short_name(target)) == ("bp non-private s0", "pdfa label-eps3 s0")  # ASCII: see SYMBOLS
-
-
 def test_the_experiment_says_what_it_is_and_what_came_of_it(store, client, request):
     store.open_sweep(request.node.name, "About **this** sweep.", contents={"datasets": "digits"})
     store.describe("About **this** sweep.", "BP is best.")
@@ -183,19 +162,6 @@ def test_mlflow_shows_who_began_a_run_with_which_program_and_data_set_but_no_pat
         logged = sorted((each.dataset.name, each.dataset.digest, each.dataset.source)
                         for each in run.inputs.dataset_inputs)
         assert logged == [(name, "not recorded", json.dumps({"name": name})) for name in datasets]
-
-
-def test_pages_of_sweeps_are_lists_of_runs(root, store):
-    pages = runs_pages(Reader(root=root), "http://127.0.0.1:5000")
-    name, runs = "test_pages_of_sweeps_are_lists_of_runs", (
-        f"  http://127.0.0.1:5000/#/experiments/{store.experiment_id}/runs?workflowType=machine_learning&compareRunsMode")
-    assert pages[0] == f"{runs}=TABLE&orderByKey=metrics.%60test%2Faccuracy%60&orderByAsc=false  {name}"
-    store.open_sweep(name, contents={VIEW: '{"selectedColumns": []}'})
-    assert runs_pages(Reader(root=root), "http://127.0.0.1:5000")[0] == (
-        f"{runs}=TABLE&viewStateShareKey=photonic  {name}")
-    store.open_sweep(name, contents={VIEW: '{"compareRunCharts": [{}]}'})
-    assert runs_pages(Reader(root=root), "http://127.0.0.1:5000")[1] == (
-        f"{runs}=CHART&viewStateShareKey=photonic  {name}, accuracy against epsilon")
 
 
 def test_numbers_are_params_as_people_write_them_and_runs_taken_up_keep_theirs(store, root, client, request):
@@ -276,18 +242,6 @@ def test_an_epoch_stands_once_however_often_it_is_handed_in(store, root, client,
     later.log([epoch(2, 0.8, loss=0.75, accuracy=0.5)])  # trained otherwise: not hidden, and the later value counts
     assert later.history(run_id, "loss") == [(1, 1 / 3), (2, 0.75), (3, 0.25)]
     assert later.history(run_id, "accuracy") == [(2, 0.5)]
-
-
-def test_epochs_that_waited_for_each_other_are_written_at_once_and_each_stands_once(store, client, monkeypatch):
-    run_id, calls, log_batch = store.start(PDFA), [], store._client.log_batch
-    monkeypatch.setattr(store._client, "log_batch", lambda *a, **k: calls.append(a) or log_batch(*a, **k))
-    timed = [EpochRecord(PDFA.trial_key, 1, {"time/epoch_seconds": t, "loss": 0.5}) for t in (0.1, 0.2)]
-    store.log([*timed, epoch(PDFA, 2), epoch(PDFA, 3)])  # a worker died, and epoch 1 was handed in again
-    assert len(calls) == 1
-    points = {name: [(p.step, p.value) for p in client.get_metric_history(run_id, name)]
-              for name in ("time/epoch_seconds", "loss", "validation/accuracy")}
-    assert points == {"time/epoch_seconds": [(1, 0.1)], "loss": [(1, 0.5)],
-                      "validation/accuracy": [(2, 0.2), (3, 0.1 * 3)]}
 
 
 def test_runs_are_listed_once_until_another_process_creates_some(store, root, request, monkeypatch):
