@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import random
 import signal
@@ -10,13 +9,17 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from fault_tools import ROOT, assert_as_if_undisturbed, children, environment, locked
+from search_tools import by_hand
 
+from pipeline.accounting.budget import restored_filter
 from pipeline.experiment.experiment import load_experiment
+from pipeline.sweep import status
+from pipeline.tracking.reader import Reader
 
 FAULTS = {"worker SIGKILL": 6, "driver SIGKILL": 1, "driver SIGINT": 1, "database locked": 4, "worker SIGSTOP": 4,
           "driver SIGSTOP": 4}  # weights; what does not kill lasts for less than a second
@@ -54,36 +57,33 @@ def _written(path):
 
 
 class Chaos:
-    """One sweep, the command that runs it, and what is done to it.
+    """The sweep of an experiment file, the command that runs it, and what is done to it.
 
     Args:
-        root: of its store, with its experiment file `<name>.yaml`.
+        root: of its store, with its file `<name>.yaml`.
     """
 
-    def __init__(self, root: Path, name: str = "chaos") -> None:
+    def __init__(self, root: Path, name: str) -> None:
         self.root, self.name, self.log, self.starts = root, name, root / "output.txt", 0
         self.process: subprocess.Popen | None = None
 
     def start(self) -> None:
         self.starts += 1
+        script = DRIVER.format(tests=str(ROOT / "tests" / "tools"), root=str(self.root), name=self.name)
         with open(self.log, "a") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-c",
-                 DRIVER.format(tests=str(ROOT / "tests" / "tools"), root=str(self.root), name=self.name)], cwd=ROOT,
-                stdout=log, stderr=log, start_new_session=True, env=environment())
+            self.process = subprocess.Popen([sys.executable, "-c", script], cwd=ROOT, stdout=log, stderr=log,
+                                            start_new_session=True, env=environment())
 
     def wait_for_checkpoint(self) -> None:
         """Until a pack saves one, so that every fault meets a sweep that trains; a sweep that failed is run again."""
         since, deadline = time.time(), time.monotonic() + 300
-        while not any(_written(path) > since for path in self._checkpoints()):
+        folder = self.root / "private" / "checkpoints" / self.name
+        while not any(_written(path) > since for path in folder.glob("*.safetensors")):
             assert time.monotonic() < deadline, self.log.read_text()
             if self.process is None or self.process.poll() is not None:
                 assert self.process is None or self.process.returncode != 0, "the sweep ended before all faults"
                 self.start()
             time.sleep(0.02)
-
-    def _checkpoints(self) -> list[Path]:
-        return list((self.root / "private" / "checkpoints" / self.name).glob("*.safetensors"))
 
     def inject(self, fault: str, chance: random.Random) -> None:
         what, _, name = fault.partition(" ")
@@ -100,34 +100,6 @@ class Chaos:
         elif what == "driver":
             self.process.wait(timeout=120)
 
-    @contextlib.contextmanager
-    def running(self) -> Iterator[None]:
-        """While the block runs; no process is left behind."""
-        try:
-            yield
-        finally:
-            if self.process:
-                self.process.kill()
-                self.process.wait()
-
-    def finish(self, most: int) -> None:
-        """Run the command until all is done, `most` times in all."""
-        while self.process.wait(timeout=600) != 0:
-            assert self.starts < most, self.log.read_text()
-            self.start()
-
-    def endure(self, faults: list[str], chance: random.Random, after: Callable[[], object] = lambda: None) -> str:
-        """Run the command until all is done, with these faults on the way, each followed by `after`; what was injected,
-        in words."""
-        with self.running():
-            for fault in faults:
-                self.wait_for_checkpoint()
-                self.inject(fault, chance)
-                after()
-            self.finish(len(faults))
-        counts = ", ".join(f"{count} {fault}" for fault, count in sorted(Counter(faults).items()))
-        return f"{counts}; the same command {self.starts} times"
-
     def _worker(self, chance: random.Random) -> int:
         """A process that trains."""
         while not (workers := children(self.process.pid, "ray::PackTrainable")):
@@ -135,13 +107,83 @@ class Chaos:
             time.sleep(0.02)  # all are being started again
         return chance.choice(workers)
 
+    def endure(self, weights: dict[str, int], seed: int, count: int, after: Callable[[], object] = lambda: None) -> str:
+        """Run the command until all is done, with so many of these faults on the way, each followed by `after`; what
+        was injected, in words."""
+        chance = random.Random(seed)
+        faults = chance.choices(list(weights), list(weights.values()), k=count)
+        assert set(faults) == set(weights), "another seed would have all"
+        try:
+            for fault in faults:
+                self.wait_for_checkpoint()
+                self.inject(fault, chance)
+                after()
+            while self.process.wait(timeout=600) != 0:
+                assert self.starts < count, self.log.read_text()
+                self.start()
+        finally:
+            if self.process:
+                self.process.kill()
+                self.process.wait()
+        counts = ", ".join(f"{count} {fault}" for fault, count in sorted(Counter(faults).items()))
+        return f"{counts}; the same command {self.starts} times"
+
 
 @pytest.mark.nightly
 def test_twenty_faults(tmp_path):
     (tmp_path / "chaos.yaml").write_text(FILE)
-    chance, chaos = random.Random(SEED), Chaos(tmp_path)
-    faults = chance.choices(list(FAULTS), list(FAULTS.values()), k=COUNT)
-    assert set(faults) == set(FAULTS)
-    injected = chaos.endure(faults, chance)
+    chaos = Chaos(tmp_path, "chaos")
+    injected = chaos.endure(FAULTS, SEED, COUNT)
     assert "resumed from epoch " in chaos.log.read_text()
     assert_as_if_undisturbed(tmp_path, load_experiment(tmp_path / "chaos.yaml"), "twenty, drawn by a seed", injected)
+
+
+KILLS = {"worker SIGKILL": 7, "driver SIGKILL": 3}  # weights
+PAID = """
+name: paid
+base: {dataset: digits, hidden: [16, 16], batch_size: 128, epochs: 24, mechanism: per_example, sampler: shuffled,
+       noise_multiplier: 40, private_metrics: noisy, alignment_batches: 0}
+search:
+  algorithm: random
+  trials: 8
+  space: {learning_rate: {loguniform: [0.05, 5]}, clipping_norm: {uniform: [0.5, 4]}}
+  max_concurrent: 2
+budget: {epsilon: 2.4, delta: 1.0e-5}
+resources: {pack_size: 1}
+"""
+STOP = "stop: {rule: asha, grace: 1, factor: 4}\n"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stop", ["", STOP], ids=["all epochs", "stopped early"])
+def test_what_is_spent_is_what_was_released_whatever_is_killed(tmp_path, stop):
+    """It never goes down, and the store has it also after every kill."""
+    (tmp_path / "paid.yaml").write_text(PAID + stop)
+    values = []
+
+    def read():
+        store = Reader(root=tmp_path)
+        store.attach("paid")
+        filter = restored_filter(store.budget())
+        values.append(filter.epsilon(by_hand(store, filter.order)))
+        assert values[-1] <= status.read(store, "paid").budget["spent"], "what was released in between is counted"
+
+    injected = Chaos(tmp_path, "paid").endure(KILLS, 1, 5, after=read)
+    read()
+    assert values == sorted(values) and 0 < values[0] < values[-1] <= 2.4
+    store = Reader(root=tmp_path)
+    store.attach("paid")
+    filter, experiment = restored_filter(store.budget()), store.as_swept(load_experiment(tmp_path / "paid.yaml"))
+    whole = filter.epsilon(by_hand(store, filter.order))
+    assert whole == filter.epsilon(filter.spent(store.released())) == status.read(store, "paid").budget["spent"]
+    points = [point.value for point in sorted(store._client.get_metric_history(store._parent(), "epsilon/spent"),
+                                              key=lambda point: (point.step, point.timestamp))]
+    assert points == sorted(points) and points[-1] == whole, "what was logged as the sweep went"
+    epochs = {release.trial.trial_key: release.epochs for release in store.released()}
+    assert len(epochs) == len(store.released()) == len(experiment.trials)
+    if not stop:
+        assert set(epochs.values()) == {24} and len(epochs) < 8, "each epoch once, and the budget ended it"
+        assert_as_if_undisturbed(tmp_path, experiment, "five kills of a search with a budget", injected)
+    for run in store.runs():  # which trials are stopped depends on when they come to a rung
+        assert epochs[run.trial_key] in ((1, 4, 16) if run.status == "stopped" else (24,))
+    assert bool(stop) == ("stopped" in store.done().values())

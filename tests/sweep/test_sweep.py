@@ -327,53 +327,6 @@ def test_lost_tracking_store_ends_the_sweep_and_loses_nothing(tmp_path, two_core
     assert_tracked_once(tmp_path, trials)
 
 
-def test_workers_of_a_cluster_are_its_own_affair(tmp_path):
-    for address in ("ray://host:10001", "host:6379"):
-        with pytest.raises(ValueError, match="workers: .* got 2"):
-            run_sweep(experiment(grid()), root=tmp_path, quiet=True, address=address, workers=2)
-
-
-SCRIPT = """
-import functools, sys
-from pathlib import Path
-sys.path.insert(0, {tests!r})
-import sweep_stub
-from ray import cloudpickle
-from pipeline.sweep.run import run_sweep
-from sweep_stub import experiment, grid
-cloudpickle.register_pickle_by_value(sweep_stub)
-folder = Path({folder!r})
-result = run_sweep(experiment(grid(seeds=2)), root=folder / "runs", workers=1,
-                   trainer=functools.partial(sweep_stub.train, folder=folder, seconds=0.5))
-print("remaining", result.remaining)
-"""
-
-
-@pytest.mark.slow
-def test_interrupted_sweep_says_so_and_goes_on(tmp_path, two_cores):
-    environment = {k: v for k, v in os.environ.items() if k != "RAY_ADDRESS"}
-    script = SCRIPT.format(tests=str(Path(sweep_stub.__file__).parent), folder=str(tmp_path))
-    process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                               text=True, cwd=Path(__file__).parents[2], env=environment, start_new_session=True)
-    phases = [process.stderr.readline() for _ in range(3)]
-    assert phases[1] == "starting Ray\n" and phases[2].startswith("training 4 trials in "), phases
-    lines = [process.stderr.readline()]
-    assert lines[0].startswith("[1/4] "), lines[0] + process.stderr.read()
-    os.killpg(process.pid, signal.SIGINT)
-    out, err = process.communicate(timeout=30)
-    remaining = int(out.removeprefix("remaining "))
-    lines += err.splitlines()
-    assert 0 < remaining < 4
-    assert lines[-1].endswith(f"interrupted with {remaining} left: run the same command again to continue")
-    assert all(line.startswith("[") for line in lines[:-1]), "something else was written: " + err
-    store, _ = tracked(tmp_path)
-    assert store._client.get_run(store._parent()).info.status == "KILLED"
-
-    result = run(tmp_path, grid(seeds=2), ONE_WORKER)
-    assert (result.skipped, result.finished) == (4 - remaining, remaining)
-    assert_tracked_once(tmp_path, grid(seeds=2))
-
-
 def test_after_ctrl_c_a_sweep_says_what_is_left_and_a_ray_of_the_caller_is_free_again(tmp_path, two_cores, said):
     """As in a notebook: `run_sweep` returns, and the next one trains on the same cores."""
     trials = grid(("dfa",), 3)

@@ -215,7 +215,11 @@ def fill(disk: Path, done: Path) -> None:
 
 
 class Server:
-    """An MLflow server of its own, on this machine, which can be stopped and started again at the same address."""
+    """An MLflow server of its own on this machine, which can be stopped and started again at the same address.
+
+    Args:
+        folder: has its database, as a store's folder.
+    """
 
     def __init__(self, folder: Path) -> None:
         with socket.socket() as free:
@@ -226,7 +230,7 @@ class Server:
 
     def start(self) -> None:
         """Start it, and wait until it answers."""
-        store = ["--backend-store-uri", f"sqlite:///{self._folder / 'server.db'}",
+        store = ["--backend-store-uri", f"sqlite:///{self._folder / 'mlflow.db'}",
                  "--artifacts-destination", str(self._folder / "artifacts")]
         with open(self._folder / "server.log", "a") as log:
             self._process = subprocess.Popen(

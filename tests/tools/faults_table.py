@@ -13,7 +13,7 @@ from pathlib import Path
 
 from fault_tools import ROOT, ROWS
 
-TESTS = ("test_faults.py", "test_survival.py", "test_chaos.py")
+TESTS = ("test_faults.py", "test_chaos.py")
 HEAD = ("fault", "injected as", "trials", "lost", "duplicated", "final metrics differ by",
         "histories or weights that differ")
 
