@@ -558,3 +558,7 @@ def test_a_relative_path_of_a_stored_text_leads_to_the_same_features_or_is_refus
     monkeypatch.chdir(tmp_path / "nowhere")
     printed = output(capsys, "sweep", "named", "--dry-run", *store, code=2)
     assert "x.safetensors cannot be read (no such file)" in printed
+
+
+def test_version(capsys):
+    assert re.fullmatch(r"photonic \d+\.\d+\.\d+(\.dev\d+(\+\S+)?)?\n", output(capsys, "--version"))

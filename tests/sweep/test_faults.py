@@ -340,7 +340,10 @@ def test_the_same_command_goes_on_after_the_driver_was_killed_and_after_ctrl_c(t
         assert not state["running"] and state["counts"]["interrupted"] == 2 and state["counts"]["done"] == 0
         assert all(trial["checkpoint"] >= 2 and 1 <= trial["epoch"] < 40 for trial in state["trials"])
         reached = saved_epoch(root, "long")
-    assert err.splitlines()[-1].endswith("interrupted with 2 left: run the same command again to continue")
+    *lines, last = filter(None, err.splitlines())  # an empty one after what the terminal echoes
+    assert last.endswith("interrupted with 2 left: run the same command again to continue")
+    assert all(re.match("reading|looking|starting Ray|training|resumed|stopping", line) for line in lines), (
+        f"something else was written: {err}")
     _, err = (again := command()).communicate(timeout=120)
     assert again.returncode == 0 and "2 trials: 2 finished" in err, err
     (resumed,) = re.findall("^resumed from epoch .*", err, re.MULTILINE)

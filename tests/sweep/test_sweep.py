@@ -342,6 +342,12 @@ def test_after_ctrl_c_a_sweep_says_what_is_left_and_a_ray_of_the_caller_is_free_
     assert_tracked_once(tmp_path, trials)
 
 
+def test_workers_of_a_cluster_are_its_own_affair(tmp_path):
+    for address in ("ray://host:10001", "host:6379"):
+        with pytest.raises(ValueError, match="workers: .* got 2"):
+            run_sweep(experiment(grid()), root=tmp_path, quiet=True, address=address, workers=2)
+
+
 def test_a_data_set_that_is_not_there_is_refused_in_one_line(tmp_path, two_cores, monkeypatch, capfd):
     (tmp_path / "bad.yaml").write_text("base: {dataset: mnist}")
     monkeypatch.chdir(tmp_path)

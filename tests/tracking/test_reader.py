@@ -207,3 +207,11 @@ def test_a_copy_of_the_database_alone_reads_the_artifacts_that_it_records(copy, 
     shutil.rmtree(copy / "artifacts")
     reader = Reader(root=copy)
     assert reader.weights(reader.trial(DONE.trial_key)) and not (copy / "artifacts").exists()
+
+
+def test_writing_is_seen(root):
+    before = digests(root)
+    store = Store(root=root, create=False)
+    store.attach("sweep")
+    store.beat(1)
+    assert digests(root) != before
