@@ -19,7 +19,7 @@ from analysis.exhibits.frontier import figure as frontier_figure
 from analysis.exhibits.frontier import points as frontiers
 from analysis.runs import MixedTrials, ReportError, csv_of, load_runs
 from pipeline.experiment.exhibits import mismatch
-from pipeline.experiment.sections import Reference
+from pipeline.experiment.sections import Budget, Reference
 from pipeline.trials.config import TrialConfig
 
 pytestmark = pytest.mark.usefixtures("only_svg")
@@ -188,6 +188,20 @@ def test_a_claimed_epsilon_has_a_panel_for_each_formula_and_says_that_it_is_no_g
 
 
 # texts
+
+
+def test_notes_say_what_a_reader_may_ask(runs):
+    points = frontiers.frontiers(runs)
+    notes = texts_of(points, runs).notes
+    assert ("certified ε: Without a finite certified ε and left out: PDFA (σ = 0, σ = 10, σ = 20), "
+            "BP (non-private).") in notes
+    assert any("TDFA (ε ≤ 1, ε ≤ 3, ε ≤ 8), PDFA (4 settings)" in note for note in notes)
+    assert not any("Diverged" in note or "budget" in note for note in notes)
+    (covered,) = set(texts_of(points, runs, budget=Budget(8, 1e-5)).notes) - set(notes)
+    assert covered.startswith("certified ε: The sweep's budget, ε = 8 at δ = 1e-05, covers all of these trials")
+    diverged = runs.assign(status=["diverged"] + ["finished"] * (len(runs) - 1))
+    assert "Diverged trials count with the weights they ended with: BP (ε ≤ 1)." in texts_of(
+        [frontiers.frontier(runs, "certified")], diverged).notes
 
 
 @pytest.mark.parametrize("kind", ["certified", "label"])

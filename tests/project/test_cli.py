@@ -162,6 +162,11 @@ def test_account_calibrates_and_lists_epsilon_by_epoch(tmp_path, capsys):
     assert re.search(r"\n[12][.\d]* +certified gdp +replace-one +shuffled +1e-05 +z = [\d.]+ +3 +dfa epsilon=2", out)
 
 
+def test_fields_documents_every_setting(capsys):
+    out = output(capsys, "fields")
+    assert "sigma = 0.0\n    standard deviation of the optical noise" in out and "tau_h" in out
+
+
 AUDITED = """
 name: audited
 base: {dataset: digits, hidden: [24, 16], batch_size: 16, algorithm: dfa, sigma: 0.1}
