@@ -8,13 +8,16 @@ from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 
+import matplotlib
 import numpy as np
 import pandas as pd
 import pytest
 from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
 from mlflow.tracking import MlflowClient
 from stored import changed, records, stored
 
+from analysis import style
 from analysis.exhibits.catalogue import DRAWS, OURS
 from analysis.papers import figure2, table1
 from analysis.report.report import write
@@ -276,3 +279,13 @@ def test_report_refuses_what_it_cannot_show(grid_store, root, tmp_path):
         write(an_experiment("elsewhere", GRID), Store(root=root), tmp_path)
     report = write(an_experiment("grid", GRID[:14], ["figure2"]), grid_store, tmp_path)
     assert dict(report.left_out)["figure2"].startswith("needs alignment") and report.exhibits == []
+
+
+def test_figures_are_drawn_for_papers_and_leave_the_style_of_a_notebook_alone():
+    before, figure = dict(matplotlib.rcParams), Figure(figsize=(10, 3))
+    figure.subplots().set_xlabel("Validation accuracy (%)")
+    drawn = style.draw(figure)
+    assert list(drawn) == ["svg", "pdf", "png"] and ">Validation accuracy (%)</text>" in drawn["svg"].decode()
+    assert b"/Type3" not in drawn["pdf"] and drawn["pdf"].startswith(b"%PDF")
+    assert int.from_bytes(drawn["png"][16:20], "big") == 3000, "10 inches at 300 dpi"
+    assert drawn == style.draw(figure) and dict(matplotlib.rcParams) == before

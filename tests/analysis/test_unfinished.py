@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from mlflow.tracking import MlflowClient
 from stored import records
 
 from analysis.report.report import write
@@ -161,3 +162,13 @@ def test_a_report_is_written_where_the_store_does_not_take_it(store, tmp_path, c
     *_, page, beside, refused = capsys.readouterr().out.splitlines()
     assert page == "page: reports/part/index.html" and beside.startswith("beside it: runs.csv, ")
     assert re.search(r"^not logged: tracking store .*artifacts", refused) and "selection.csv" in beside
+
+
+def test_a_report_lists_the_runs_once(store, tmp_path, monkeypatch):
+    train(store, trials("bp"))
+    conditions, search = [], MlflowClient.search_runs
+    monkeypatch.setattr(MlflowClient, "search_runs",
+                        lambda client, ids, condition, *a, **k: conditions.append(condition) or search(
+                            client, ids, condition, *a, **k))
+    write(EXPERIMENT, store, tmp_path / "out")
+    assert conditions == ["tags.sweep LIKE '%'", ""]  # the sweep's own run, and those of its trials

@@ -363,3 +363,9 @@ def test_a_file_states_how_its_settings_were_found_and_no_trial_is_another_for_i
 def test_how_settings_were_found_must_be_stated_in_full(tmp_path, entry, message):
     with pytest.raises(ConfigError, match=message + r".* \(.*e.yaml, line 2\)"):
         load(tmp_path, f"base: {{dataset: digits}}\nchosen: {entry}")
+
+
+@pytest.mark.parametrize("exhibit", ["table1", "figure2"])
+def test_exhibits_of_sigma_refuse_certified_trials(tmp_path, exhibit):
+    with pytest.raises(ConfigError, match=f"^report: {exhibit} has one cell .* target_epsilon, noise_multiplier"):
+        load(tmp_path, f"{CERTIFIED}{{{CURVES}}}\nreport: [{exhibit}]")
