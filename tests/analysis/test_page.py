@@ -462,6 +462,29 @@ def test_the_table_is_filtered_while_one_types(opened):
     assert opened.run("document.getElementById('count').textContent") == "2 of 12 trials"
 
 
+def test_figures_are_there_with_text(opened):
+    figures = opened.run("""[...document.querySelectorAll("figure .drawing")].map((drawing) => {
+        const box = drawing.getBoundingClientRect(), card = drawing.closest(".card").getBoundingClientRect();
+        return [box.width, box.height, box.right <= card.right, drawing.querySelectorAll("text").length];
+    })""")
+    assert len(figures) == 2
+    for width, height, inside, texts in figures:
+        assert width > 300 and height > 200 and inside and texts > 10
+    assert opened.run("""document.querySelectorAll("[id]").length
+        === new Set([...document.querySelectorAll("[id]")].map((e) => e.id)).size""")
+
+
+def test_a_figure_can_be_taken_out_of_the_page(opened, files, tmp_path):
+    opened.call("Browser.setDownloadBehavior", behavior="allow", downloadPath=str(tmp_path))
+    for suffix in ("svg", "pdf"):
+        opened.run(f"document.querySelector('a[download=\"figure2.{suffix}\"]').click()")
+        end = time.monotonic() + 20
+        while not (tmp_path / f"figure2.{suffix}").exists() and time.monotonic() < end:
+            time.sleep(0.05)
+        written = next(path for path in files if path.name == f"figure2.{suffix}")
+        assert (tmp_path / f"figure2.{suffix}").read_bytes() == written.read_bytes()
+
+
 FILTERS = dict([
     ("", 12), ("bp", 6), ("pdfa", 6), ("dfa", 0), ("algorithm=PDFA", 6), ("algorithm!=pdfa", 6), ("seed=1", 6),
     ("seed=1 bp", 3), ("sigma<=2", 4), ("σ≤2", 4), ("sigma>0.5 seed=0", 4), ("mechanism=none", 4), ("diverged", 1),
