@@ -74,16 +74,6 @@ def test_the_parts_of_sigma_are_drawn_as_the_camera_has_them():
     assert light._crossing(light.tabulate(tracked(dataclasses.replace(t, dark_counts=0.0) for t in IDEAL))) == 0
 
 
-def test_both_figures_are_drawn():
-    runs = tracked([*IDEAL, *REAL, TrialConfig(dataset="digits", algorithm="pdfa")])
-    upper, lower = (exhibit := light.draw(runs, name="light")).figure.axes
-    assert upper.get_xlim() == lower.get_xlim() and lower.get_yscale() == lower.get_xscale() == "log"
-    assert len(exhibit.rows) == 6
-    (ax,) = light.draw(runs, name="effective_sigma").figure.axes
-    ends = [line.get_xdata()[-1] for line in ax.lines if len(line.get_xdata()) == light.POINTS]
-    assert ends == pytest.approx([100.0] * 3 + [30_000.0] * 3)
-
-
 GAUSSIAN = [TrialConfig(dataset="digits", algorithm="pdfa", mechanism="photonic", joint_release=True, hidden=(32,),
                         sigma=s, epochs=2) for s in (0.1, 0.2)]
 MATCHED = [dataclasses.replace(PHYSICAL, photons=round(camera_of(PHYSICAL).with_sigma(s).photons, 3))

@@ -97,11 +97,6 @@ def seeds(count):
     return [TrialConfig(dataset="digits", algorithm="bp", batch_size=64, seed=seed) for seed in range(count)]
 
 
-def artifact_folder(client, run_id):
-    uri = client.get_run(run_id).info.artifact_uri
-    return Path(client.download_artifacts(run_id, "")), uri
-
-
 def test_two_processes_create_one_database(created):
     _, processes = created
     assert (processes.returncode, processes.stderr) == (0, "")  # quiet: no migration log, no telemetry notice
@@ -214,17 +209,6 @@ def test_a_trial_that_has_begun_goes_on_with_the_noise_that_its_run_records(stor
         assert calibrated(same) == {f"calibrated.{name}": repr(value)}
 
 
-def test_an_unfinished_run_is_reused_across_stores(store, root, client, request):
-    first = store.start(PDFA)
-    store.log([epoch(PDFA, 1)])
-    other = Store(root=root)
-    other.open_sweep(request.node.name)
-    assert other.start(PDFA) == first == store.start(PDFA)
-    other.log([epoch(PDFA, 1, **{"validation/accuracy": 0.7}), epoch(PDFA, 2)])
-    assert len(other.runs()) == 1
-    assert other.history(first, "validation/accuracy") == [(1, 0.7), (2, 0.2)]
-
-
 def test_an_epoch_stands_once_however_often_it_is_handed_in(store, root, client, request):
     def epoch(number, seconds, **metrics):
         return EpochRecord(PDFA.trial_key, number, {"time/epoch_seconds": seconds, **metrics})
@@ -234,7 +218,7 @@ def test_an_epoch_stands_once_however_often_it_is_handed_in(store, root, client,
     store.log([epoch(1, 0.9, loss=1 / 3)])  # a worker died and trained it again
     later = Store(root=root)  # another process, after this one was killed
     later.open_sweep(request.node.name)
-    assert later.start(PDFA) == run_id
+    assert later.start(PDFA) == run_id == store.start(PDFA) and len(later.runs()) == 1
     later.log([epoch(1, 0.8, loss=1 / 3), epoch(2, 0.8, loss=0.5), epoch(3, 0.3, loss=0.25)])
     points = {name: [(p.step, p.value) for p in client.get_metric_history(run_id, name)]
               for name in ("loss", "time/epoch_seconds")}
@@ -278,7 +262,7 @@ def test_a_run_that_lost_its_params_gets_them(store, client):
     assert store.runs()[0].params["algorithm"] == "bp"
 
 
-def test_finished_trials_are_done_and_never_started_again(store, client):
+def test_finished_trials_are_done_and_never_started_again_and_their_artifacts_are_complete(store, root, client):
     run_id = store.start(PDFA)
     store.start(BP)
     record = EpochRecord(PDFA.trial_key, 2, {"test/accuracy": 0.75}, {"privacy.certified": "false"},
@@ -293,13 +277,8 @@ def test_finished_trials_are_done_and_never_started_again(store, client):
     assert run.tags["privacy.certified"] == "false" and run.status == "finished"
     assert run.end_ms >= run.start_ms > 0
     assert client.get_run(run_id).info.status == "FINISHED"
-
-
-def test_artifacts_are_complete(store, root, client):
-    run_id = store.start(PDFA)
-    store.log([epoch(PDFA, 1, Outcome("finished", WEIGHTS, PER_CLASS))])
-    folder, uri = artifact_folder(client, run_id)
-    assert (root / "artifacts") in folder.parents and uri.startswith("file://")
+    folder = Path(client.download_artifacts(run_id, ""))
+    assert (root / "artifacts") in folder.parents and client.get_run(run_id).info.artifact_uri.startswith("file://")
     weights = load_file(folder / "weights.safetensors")
     assert set(weights) == set(WEIGHTS)
     for name, expected in WEIGHTS.items():
@@ -311,20 +290,15 @@ def test_artifacts_are_complete(store, root, client):
     assert TrialConfig.from_mapping(config).trial_key == PDFA.trial_key
 
 
-@pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan])
-def test_a_metric_that_is_not_finite_is_refused_and_nothing_is_written(store, value):
-    store.start(PDFA)
-    with pytest.raises(ValueError, match=rf"epsilon/claimed: must be finite, got {value}.*epoch 2"):
-        store.log([epoch(PDFA, 1), epoch(PDFA, 2, **{"epsilon/claimed": value})])
-    assert store.runs()[0].metrics == {}
-
-
-def test_records_of_unknown_trials_and_statuses_are_refused(store):
+def test_what_may_not_be_logged_is_refused_and_nothing_of_it_is_written(store):
     with pytest.raises(TrackingError, match=f"{BP.trial_key} was not started"):
         store.log([epoch(BP, 1)])
     with pytest.raises(TrackingError, match="cannot fail"):
         store.fail(BP.trial_key, "reason")
     store.start(BP)
+    for value in (math.inf, -math.inf, math.nan):
+        with pytest.raises(ValueError, match=rf"epsilon/claimed: must be finite, got {value}.*epoch 2"):
+            store.log([epoch(BP, 1), epoch(BP, 2, **{"epsilon/claimed": value})])
     with pytest.raises(ValueError, match="status: must be one of finished, diverged, stopped, got 'done'"):
         store.log([epoch(BP, 1, Outcome("done", {}, ()))])
     with pytest.raises(ValueError, match="got 'OK'"):
@@ -555,13 +529,6 @@ def test_a_failed_trial_keeps_its_reason_and_is_taken_up_again(store, client):
     assert run.info.status == "RUNNING" and run.data.tags["status"] == "running" and "failure" not in run.data.tags
 
 
-def test_two_runs_of_one_trial_are_refused(store, client):
-    ids = {client.create_run(store._experiment_id, tags={"trial_key": BP.trial_key}).info.run_id for _ in range(2)}
-    with pytest.raises(TrackingError, match=f"{BP.trial_key} has 2 runs") as error:
-        store.start(BP)
-    assert all(run_id in str(error.value) for run_id in ids)
-
-
 def test_closing_counts_the_trials(store, client):
     first, second, third, fourth = seeds(4)
     for config in (first, second, third, fourth):
@@ -597,7 +564,11 @@ def test_attach_reads_and_takes_a_report_but_changes_nothing(store, root, client
     assert client.get_run(store._parent_id).info.status == "FINISHED"
 
 
-def test_a_deleted_experiment_is_named(store, root, client, request):
+def test_two_runs_of_one_trial_and_a_deleted_experiment_are_refused(store, root, client, request):
+    ids = {client.create_run(store._experiment_id, tags={"trial_key": BP.trial_key}).info.run_id for _ in range(2)}
+    with pytest.raises(TrackingError, match=f"{BP.trial_key} has 2 runs") as error:
+        store.start(BP)
+    assert all(run_id in str(error.value) for run_id in ids)
     client.delete_experiment(store._experiment_id)
     with pytest.raises(TrackingError, match="was deleted.*mlflow experiments restore"):
         Store(root=root).open_sweep(request.node.name)
@@ -682,15 +653,11 @@ def test_files_that_cannot_be_read_or_written_are_errors_of_their_store(tmp_path
     assert isinstance(error.value.__cause__, OSError)
 
 
-def test_a_list_of_sweeps_leaves_the_open_one_open(store, root):
-    Store(root=root).open_sweep("last")
+def test_a_given_uri_goes_first_and_a_list_of_sweeps_leaves_the_open_one_open(store, root, monkeypatch):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
+    Store(f"sqlite:///{root / 'mlflow.db'}", root=root).open_sweep("last")
     mine = store.experiment_id
     assert store.sweeps()[-1] == "last" and store.experiment_id == mine
-
-
-def test_a_given_uri_goes_before_the_environment(root, monkeypatch):
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
-    assert Store(f"sqlite:///{root / 'mlflow.db'}", root=root).uri.startswith("sqlite:///")
 
 
 def test_runs_of_one_trial_are_one_release_with_recorded_noise_and_as_many_with_secret_noise():
