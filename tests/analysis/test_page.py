@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import dataclasses
 import hashlib
 import json
 import re
@@ -15,7 +14,6 @@ import pandas as pd
 import pytest
 from browser import Browser, chromium
 from latex_tools import check
-from matplotlib.figure import Figure
 from stored import records, stored
 from test_palette import contrast, luminance
 
@@ -333,11 +331,6 @@ def test_a_trial_leads_to_its_run(store, experiment, html):
         assert address(there, "abc") == (f"{page}/#/experiments/7/runs/abc?{TRAINING}" if page else "")
 
 
-def test_pages_of_equal_runs_are_equal(store, experiment, files, tmp_path, only_svg):
-    again = write(dataclasses.replace(experiment, report=()), store, tmp_path / "a").files[-1].read_bytes()
-    assert again == write(dataclasses.replace(experiment, report=()), store, tmp_path / "b").files[-1].read_bytes()
-
-
 def test_ids_of_inlined_figures_are_unique_and_still_refer_to_their_own(files):
     svg = next(path for path in files if path.name == "figure2.svg").read_text(encoding="utf-8")
     both = pages.inline_svg(svg, "one", "A") + pages.inline_svg(svg, "two", "B")
@@ -594,15 +587,8 @@ def test_in_print_all_trials_are_there_and_no_buttons(browser, files):
     assert browser.run(f"{FOLDED}.length") > 5
 
 
-# one figure, its table, and the rest folded
 
 FOLDED = """[...document.querySelectorAll("details")].filter((d) => !d.open)"""
-
-
-def drawn(name, *body):
-    figure = Figure(figsize=(5.9, 3.7), layout="constrained")
-    figure.subplots().plot([1, 2])
-    return Exhibit(name, name, Texts(("A caption.", *body)), pd.DataFrame(), figure)
 
 
 def test_a_link_to_what_is_folded_opens_it(browser, files):
