@@ -9,6 +9,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pandas as pd
 import pytest
+from approved import approved
 from latex_tools import check_all
 from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
@@ -165,14 +166,6 @@ def test_what_may_not_be_mixed(runs, change, message):
         frontiers.frontier(mixed, "certified")
 
 
-def test_trials_without_alignment_are_left_out_and_counted(runs):
-    lost = runs.copy()
-    lost.loc[0, "alignment/layer_1"] = math.nan
-    points = frontiers.frontier(lost, "certified", "alignment")
-    assert points["n"].tolist() == [1] + [2] * 11
-    assert "1 of 24 trials have no measured alignment and are left out." in texts_of([points], lost).notes
-
-
 def test_a_claimed_epsilon_has_a_panel_for_each_formula_and_says_that_it_is_no_guarantee(runs):
     saturating, second = frontiers.frontiers(runs, kinds=("claimed",))
     assert saturating["epsilon"].tolist() == [200, 400] and second["epsilon"].tolist() == [0.001, 0.001]
@@ -180,41 +173,33 @@ def test_a_claimed_epsilon_has_a_panel_for_each_formula_and_says_that_it_is_no_g
     ax = frontier_figure.frontier_axes(saturating, Figure().subplots())
     assert ax.get_title().startswith("claimed ε: no guarantee, saturating formula, T = epochs\n")
     assert ax.get_legend().get_title().get_text().startswith("claimed ε: no guarantee\n")
-    assert "against claimed ε (no guarantee; replace-one, shuffled, δ = 1e-05), formula saturating/epochs: " in (
-        exhibit.caption(saturating, runs))
 
 
-def test_notes_say_what_a_reader_may_ask(runs):
-    points = frontiers.frontiers(runs)
-    notes = texts_of(points, runs).notes
-    assert ("certified ε: Without a finite certified ε and left out: PDFA (σ = 0, σ = 10, σ = 20), "
-            "BP (non-private).") in notes
-    assert any("TDFA (ε ≤ 1, ε ≤ 3, ε ≤ 8), PDFA (4 settings)" in note for note in notes)
-    assert not any("Diverged" in note or "budget" in note for note in notes)
-    (covered,) = set(texts_of(points, runs, budget=Budget(8, 1e-5)).notes) - set(notes)
-    assert covered.startswith("certified ε: The sweep's budget, ε = 8 at δ = 1e-05, covers all of these trials")
-    diverged = runs.assign(status=["diverged"] + ["finished"] * (len(runs) - 1))
-    assert "Diverged trials count with the weights they ended with: BP (ε ≤ 1)." in texts_of(
-        [frontiers.frontier(runs, "certified")], diverged).notes
+def secure(runs, which):
+    """The runs as if the noise of these were secret."""
+    return pd.concat([changed(runs[which], noise="secure"), runs[~which]]).loc[runs.index]
 
 
-@pytest.mark.parametrize("kind", ["certified", "label"])
-def test_captions_say_whether_the_noise_of_the_trials_that_are_shown_only_simulates(runs, kind):
-    points, protects = frontiers.frontier(runs, kind), "labels only, " if kind == "label" else ""
-    research = exhibit.caption(points, runs)
-    assert f"{kind} ε ({protects}simulated; " in research
-    for untracked in (runs.assign(noise=None), runs.drop(columns="noise")):
-        assert exhibit.caption(points, untracked) == research
-
-    def secure(which):
-        return pd.concat([changed(runs[which], noise="secure"), runs[~which]]).loc[runs.index]
-
-    shown = frontiers.tightest(runs, kind).notna()
-    text = exhibit.caption(points, secure(shown))
-    assert "simulated" not in text, "trials that are not shown have no say"
+def test_captions_tables_and_notes_say_what_a_reader_may_ask(runs):
+    certified, label = frontiers.frontiers(runs)
+    claimed, shown = frontiers.frontiers(runs, kinds=("claimed",))[0], frontiers.tightest(runs, "certified").notna()
     first = pd.Series(runs.index == runs.index[shown][0], runs.index)
-    text = exhibit.caption(points, secure(first))
-    assert f"{protects}partly simulated; " in text
+    lost = runs.copy()
+    lost.loc[0, "alignment/layer_1"] = math.nan
+    told = {
+        "both kinds": texts_of([certified, label], runs).markdown,
+        "with a budget": "\n".join(texts_of([certified, label], runs, budget=Budget(8, 1e-5)).notes),
+        "one diverged": "\n".join(texts_of([certified], runs.assign(
+            status=["diverged"] + ["finished"] * (len(runs) - 1))).notes),
+        "alignment, which one trial lacks": "\n".join(texts_of(
+            [frontiers.frontier(lost, "certified", "alignment")], lost).notes),
+        "claimed": exhibit.caption(claimed, runs), "noise of no run tracked": exhibit.caption(
+            certified, runs.drop(columns="noise")),
+        "secret noise of what is shown": exhibit.caption(certified, secure(runs, shown)),
+        "secret noise of one": exhibit.caption(certified, secure(runs, first)),
+        "label epsilons of secret noise": exhibit.caption(
+            label, secure(runs, frontiers.tightest(runs, "label").notna()))}
+    approved("frontier", "\n\n".join(f"# {name}\n{text}" for name, text in told.items()))
 
 
 # figure

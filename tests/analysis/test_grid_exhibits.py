@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pytest
+from approved import approved
 from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
 from latex_tools import check_all
 from stored import changed, run_of
@@ -262,58 +263,69 @@ def test_captions_of_grids_have_at_most_forty_words(monkeypatch, only_svg):
 
 # who is best
 
-def said(runs, configs=GRID, **entries):
+CHOSEN = Chosen(45, "validation accuracy", (0,))
+# Whose best settings lie inside of it, and a grid without a choice
+INNER = [trial(algorithm, epsilon, norm, seed=seed)
+         for algorithm, epsilon, norm, seed in product(("bp", "dfa"), EPSILONS, (0.1, 0.5, 2.0, 9.0), (0, 1))]
+DECLARED = [trial(algorithm, epsilon, 2.0, seed=seed)
+            for algorithm, epsilon, seed in product(("bp", "dfa"), (1.0, 8.0), (0, 1))]
+
+
+def seeds_apart():
+    """Seeds half a point apart, and other ones of DFA: Welch's half width is t_2 * 0.5 * sqrt(1/8 + 1/8)."""
+    others = [c if c.algorithm == "bp" else dataclasses.replace(c, seed=c.seed + 2) for c in INNER]
+    return tracked(others).assign(**{"test/accuracy": [accuracy(c) for c in INNER],
+                                     "validation/accuracy": [validation(c) for c in INNER]})
+
+
+def within_seeds():
+    runs = tracked(INNER)
+    dfa, seed = runs["algorithm"] == "dfa", runs["seed"]
+    level = 0.5 + 0.05 * seed + 0.01 * dfa + 0.02 * dfa * seed + 0.1 * (runs["target_epsilon"] == 3)
+    return runs.assign(**{"test/accuracy": level})
+
+
+def a_record_apart():
+    """Seeds that differ equally by a record or two prove nothing."""
+    runs = tracked(DECLARED)
+    level = 0.9 + 0.01 * runs["seed"] + np.where(runs["algorithm"] == "bp", 1 / 360, 0) + 0.002 * runs["target_epsilon"]
+    return runs.assign(**{"test/accuracy": level})
+
+
+def priced(kind="selected", **other):
+    """The best of the sweep, and what it costs."""
+    price = SimpleNamespace(value=9.876, kind=kind)
+    return SimpleNamespace(**{"selected": price, "trials": 8,
+                              "alone": SimpleNamespace(value=2.985, kind="certified"), **other})
+
+
+ONE_SEED = [c for c in DECLARED if c.seed == 0]
+FEWER = [c for c in INNER if c.algorithm == "bp" or c.clipping_norm < 9]
+PLAIN = [TrialConfig(dataset="digits", hidden=(8,), batch_size=64, algorithm=a, seed=s) for a in ("bp", "dfa")
+         for s in (0, 1)]
+HEADLINES = {
+    "the best of a grid": lambda: (tracked(INNER), INNER), "other seeds": lambda: (seeds_apart(), INNER),
+    "a difference within seeds": lambda: (within_seeds(), INNER),
+    "a record apart": lambda: (a_record_apart(), DECLARED),
+    "nothing chosen": lambda: (tracked(DECLARED), DECLARED),
+    "settings of unknown origin": lambda: (tracked(DECLARED), DECLARED, None),
+    "with the price of the best": lambda: (tracked(DECLARED), DECLARED, Chosen(1, "luck", 1), priced()),
+    "with a best that nothing covers": lambda: (tracked(DECLARED), DECLARED, CHOSEN, priced(
+        selected=None, reason="relation: must be one")),
+    "with the price of stated trials": lambda: (tracked(DECLARED), DECLARED, CHOSEN, priced("stated")),
+    "one seed": lambda: (tracked(ONE_SEED), ONE_SEED), "fewer settings": lambda: (tracked(FEWER), FEWER),
+    "no guarantee": lambda: (tracked(PLAIN), PLAIN),
+    "no frontier": lambda: (tracked(GRID, **{"validation/accuracy": None}), GRID)}
+
+
+def said(runs, configs, chosen=CHOSEN, best=None):
     """The headline of an experiment file that says how its settings were found."""
-    chosen = {"chosen": Chosen(45, "validation accuracy", (0,)), **entries}
-    return headline.compose(runs, Experiment("grid", "", tuple(configs), **chosen))
+    return headline.compose(runs, Experiment("grid", "", tuple(configs), chosen=chosen), best)
 
 
-@pytest.fixture
-def inner(monkeypatch):
-    """A grid whose best settings lie inside of it, and what choosing them costs: an epsilon of 7.154 for BP."""
+def test_the_headline_says_who_leads_what_choosing_cost_and_whether_seeds_could_have_done_it(monkeypatch):
     monkeypatch.setattr(choice, "_composed", lambda trials, earlier: 7.154 + (trials[0].algorithm == "dfa"))
-    return [trial(algorithm, epsilon, norm, seed=seed)
-            for algorithm, epsilon, norm, seed in product(("bp", "dfa"), EPSILONS, (0.1, 0.5, 2.0, 9.0), (0, 1))]
-
-
-def test_the_headline_says_who_leads_what_choosing_cost_and_whether_seeds_could_have_done_it(inner):
-    lines = said(tracked(inner), inner)
-    assert lines[0] == ("Highest mean test accuracy by certified ε (features and labels), each at the best of "
-                        "up to 4 settings by validation: BP at 1, 3.")
-    assert lines[2].startswith("At certified ε ≤ 3 (selected ε 7.15 and 8.15, which covers the choice): BP")
-    assert "ahead of DFA by 3.00 points (95% interval +3.00 to +3.00, n = 2 seeds, paired by seed; beyond" in lines[2]
-    assert lines[3] == ("Each ε is of one trial; the choice of the best was not paid for; no ε covers the 45 runs that "
-                        "chose the settings.")
-    assert len(lines) == 4
-    # Seeds half a point apart, and others: Welch's half width is t_2 * 0.5 * sqrt(1/8 + 1/8)
-    others = tracked([c if c.algorithm == "bp" else dataclasses.replace(c, seed=c.seed + 2) for c in inner])
-    others["test/accuracy"] = [accuracy(c) for c in inner]
-    others["validation/accuracy"] = [validation(c) for c in inner]
-    line = said(others, inner)[2]
-    assert "by 3.00 points (95% interval +1.48 to +4.52, n = 2 seeds, Welch; beyond" in line
-    close = tracked(inner)
-    dfa = close["algorithm"] == "dfa"
-    close["test/accuracy"] = 0.5 + 0.05 * close["seed"] + 0.01 * dfa + 0.02 * dfa * close["seed"]
-    close.loc[close["target_epsilon"] == 3, "test/accuracy"] += 0.1
-    assert "DFA 54.50" in (line := said(close, inner)[1]) and "within what seeds explain" in line
-
-
-def test_the_headline_says_that_nothing_was_chosen_and_what_the_best_of_the_sweep_costs():
-    declared = [c for c in GRID if c.clipping_norm == 2 and c.batch_size == 64]
-    lines = said(tracked(declared), declared)
-    assert lines[1].startswith("At certified ε ≤ 1 (nothing was chosen): BP") and "was not paid for" in lines[3]
-    price, alone = SimpleNamespace(value=9.876, kind="selected"), SimpleNamespace(value=2.985, kind="certified")
-    best = SimpleNamespace(selected=price, trials=8, alone=alone)
-    experiment = Experiment("grid", "", tuple(declared), chosen=Chosen(1, "luck", 1))
-    line = headline.compose(tracked(declared), experiment, best)[3]
-    assert line == ("Certified ε is of one trial; to publish the best of all 8 certified trials costs selected ε = "
-                    "9.88 in the place of 2.98; no ε covers the 1 run that chose the settings.")
-    refused = SimpleNamespace(selected=None, alone=alone, reason="relation: must be one")
-    line = headline.compose(tracked(declared), experiment, refused)[3]
-    assert "none covers the choice of the best: relation: must be one" in line
-    stated = SimpleNamespace(selected=SimpleNamespace(value=9.876, kind="stated"), trials=8, alone=alone)
-    line = headline.compose(tracked(declared), experiment, stated)[3]
-    assert line.startswith("Stated ε is of one trial; to publish the best of all 8 stated trials costs selected ε = ")
+    approved("headlines", "\n\n".join("\n".join([f"# {name}", *said(*case())]) for name, case in HEADLINES.items()))
 
 
 def test_a_choice_among_stated_settings_beside_certified_trials_has_a_price(extensions):
@@ -331,50 +343,12 @@ def test_a_choice_among_stated_settings_beside_certified_trials_has_a_price(exte
     assert any(line.startswith(f"At certified ε ≤ 3 (selected ε {price:.3g} and 2.9") for line in lines)
 
 
-def test_a_choice_that_composition_does_not_cover_is_said_to_have_no_price(inner, monkeypatch):
+def test_a_choice_that_composition_does_not_cover_is_said_to_have_no_price(monkeypatch):
     def unsupported(trials, earlier):
         raise UnsupportedAccounting("delta: must be one")
 
     monkeypatch.setattr(choice, "_composed", unsupported)
-    assert "At certified ε ≤ 1 (no ε covers the choice of settings): BP" in said(tracked(inner), inner)[1]
-
-
-def test_a_comparison_that_fails_a_check_has_no_verdict_and_the_doubt_comes_last(inner):
-    one = [trial(algorithm, epsilon, 2.0) for algorithm, epsilon in product(("bp", "dfa"), (1.0, 8.0))]
-    lines = said(tracked(one), one)
-    assert "(no verdict: one seed of BP and DFA)" in lines[1] and lines[-1].startswith("All points: one seed (n = 1)")
-    fewer = [c for c in inner if c.algorithm == "bp" or c.clipping_norm < 9]
-    lines = said(tracked(fewer), fewer)
-    assert "paired by seed; no verdict: DFA best at the end of a grid, fewer settings tried for DFA)" in lines[2]
-    assert not any("beyond what seeds" in line for line in lines)
-    assert ["widen the grid" in line for line in lines[-2:]] == [True, False]
-
-
-def test_of_settings_of_unknown_origin_the_verdict_says_that_they_may_explain_it():
-    declared = [trial(algorithm, epsilon, 2.0, seed=seed)
-                for algorithm, epsilon, seed in product(("bp", "dfa"), (1.0, 8.0), (0, 1))]
-    lines = said(tracked(declared), declared, chosen=None)
-    assert "paired by seed; seeds do not explain it, the settings may)" in lines[1]
-    assert lines[-1].startswith("Nothing says how the settings were found") and "no ε covers" not in lines[-2]
-
-
-def test_seeds_that_differ_equally_by_a_record_or_two_prove_nothing():
-    declared = [trial(algorithm, epsilon, 2.0, seed=seed)
-                for algorithm, epsilon, seed in product(("bp", "dfa"), (1.0, 8.0), (0, 1))]
-    runs = tracked(declared)
-    level = 0.9 + 0.01 * runs["seed"] + np.where(runs["algorithm"] == "bp", 1 / 360, 0) + 0.002 * runs["target_epsilon"]
-    lines = said(runs.assign(**{"test/accuracy": level}), declared)
-    assert "ahead of DFA by 0.28 points (95% interval +0.28 to +0.28" in lines[1]
-    assert "within what seeds explain" in lines[1]
-
-
-def test_a_headline_without_a_guarantee_or_a_frontier_says_so():
-    plain = [TrialConfig(dataset="digits", hidden=(8,), batch_size=64, algorithm=a, seed=seed)
-             for a in ("bp", "dfa") for seed in (0, 1)]
-    (line,) = said(tracked(plain), plain)
-    assert line.startswith("No trial has an ε that guarantees anything")
-    (line,) = said(tracked(GRID, **{"validation/accuracy": None}))
-    assert line.startswith("No frontier of certified ε: validation/accuracy: missing")
+    assert "At certified ε ≤ 1 (no ε covers the choice of settings): BP" in said(tracked(INNER), INNER)[1]
 
 
 def test_every_exhibit_is_drawn_or_left_out_with_a_reason():
