@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from approved import approved
 from mlflow.tracking import MlflowClient
 
 from analysis.exhibits import selection
@@ -69,21 +70,11 @@ def test_a_fixed_grid_is_composed_seeds_included_and_trials_without_a_guarantee_
     assert (row["validation/accuracy"], row["test/accuracy"]) == (0.7, 0.55)
     assert row["selected_epsilon"] == pytest.approx(gdp_eps(2 * MU, 1e-5)) and row["certified_trials"] == 4
     assert row["epsilon_had_it_been_the_only_one"] == pytest.approx(gdp_eps(MU, 1e-5))
-    text = files[2].read_text(encoding="utf-8")
-    for fact in ("best of 4 certified trials by validation accuracy at the last epoch", "Test accuracy had no part",
-                 "composes all 4 trials, seeds included", "Not covered: the scores",
-                 "1 further trials of the file have no certified ε", "selected ε (composition)",
-                 "price of this one trial, had it been the only one",
-                 "selected ε (simulated; replace-one, shuffled, δ = 1e-05)",
-                 f"| 70.00 | 55.00 | {gdp_eps(2 * MU, 1e-5):.4g} | {gdp_eps(MU, 1e-5):.4g} |"):
-        assert fact in text, fact
-    assert "nan" not in text
     logged = parent(store)
+    approved("selection_of_a_grid", files[2].read_text(encoding="utf-8") + logged.tags["privacy.notes"])
     assert logged.metrics["epsilon/selected/composition"] == pytest.approx(gdp_eps(2 * MU, 1e-5))
     assert {name: logged.tags[name] for name in ("privacy.relation", "privacy.sampler", "privacy.delta")} == {
         "privacy.relation": "replace-one", "privacy.sampler": "shuffled", "privacy.delta": "1e-05"}
-    for fact in ("all of 4 trials composed", "simulate the guarantee", "trials of one seed share noise"):
-        assert fact in logged.tags["privacy.notes"] and "\n" not in logged.tags["privacy.notes"], fact
     page = files[-1].read_text(encoding="utf-8")
     assert page.count("trials of one seed share noise") == page.count("Neighbours differ in one record, replaced.") == 1
     assert page.count("<small>simulated</small>") == 1  # of `selected`: these trials log no epsilon of their own
@@ -109,20 +100,17 @@ def test_random_stopping_costs_what_its_candidates_do_and_its_report_does_not_te
     assert "Random stopping: only the best trial" in found[4, 2][-1]
     assert "A reviewer gets index.html alone" in found[4, 2][-1] and "A reviewer needs" not in found[4, 2][-1]
     assert not any("share noise" in text for text in found[4, 2]), "every drawn trial has a seed of its own"
-    for fact in ("selected ε (random stopping)", "selected ε (simulated; ",
-                 "selection.seed, which tells their number", "as private as the noise"):
-        assert fact in found[4, 2][1], fact
+    approved("selection_of_random_stopping", found[4, 2][1])
     assert parent(store).metrics["epsilon/selected/random_stopping"] == selected_epsilon((BASE, louder), STOPPING).value
 
 
 def test_a_grid_that_nothing_covers_says_so_and_logs_no_number(store, tmp_path):
     before = dict(parent(store).metrics)
     files = write(experiment((*GRID, POISSON)), store, tmp_path).files
-    row, text = pd.read_csv(files[1]).iloc[0], files[2].read_text(encoding="utf-8")
+    row = pd.read_csv(files[1]).iloc[0]
     reason = "relation: must be one for all trials, got add/remove and replace-one"
     assert row["reason"] == reason and math.isnan(row["selected_epsilon"])
-    assert "certified ε (simulated; " in text and "share noise" not in text, "nothing was composed"
-    assert f"No ε covers the choice: {reason}." in text and "| 55.00 | – |" in text
+    approved("selection_that_nothing_covers", files[2].read_text(encoding="utf-8"))
     assert parent(store).metrics == before and reason in parent(store).tags["privacy.notes"]
 
 
@@ -160,9 +148,7 @@ def test_trial_that_holds_no_record_out_is_priced_but_not_compared(store):
     choice = selection.choose(experiment((*GRID[:3], last)), runs)
     assert (choice.trial_key, choice.trials, choice.unscored) == (GRID[2].trial_key, 4, 1)
     assert choice.selected.value == pytest.approx(selected_epsilon((*GRID[:3], last), Selection()).value)
-    text = "".join(selection.texts(choice).notes)
-    assert "The best of 3 certified trials" in selection.caption(choice) and "all 4 trials" in text
-    assert "1 trial held no record out, so that no score compared it; selected ε covers it too." in text
+    approved("selection_of_trials_that_hold_no_record_out", selection.texts(choice).markdown)
     with pytest.raises(ReportError, match="validation/accuracy: missing for 1 of 1 trials"):
         selection.choose(experiment([last]), runs)
 

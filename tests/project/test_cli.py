@@ -13,6 +13,7 @@ from unittest.mock import Mock
 import numpy as np
 import pandas as pd
 import pytest
+from approved import approved
 from commands import output, written
 from safetensors.numpy import save_file
 
@@ -123,41 +124,41 @@ def test_the_exit_code_of_the_process_is_that_of_the_command(tmp_path):
     assert refused.stderr.startswith("error: grid: is empty") and refused.stderr.count("\n") == 1
 
 
-def test_account_prints_assumptions_and_labelled_epsilons(tmp_path, capsys):
-    file = tmp_path / "e.yaml"
-    file.write_text("base: {mechanism: photonic, sigma: 0.1, gamma_min: 0.5, tau_h_min: 0.5, activation_floor: true}")
-    out = output(capsys, "account", str(file))
-    assert out.startswith("e: 1 setting, whatever the seed, of 1 trial\nepsilon ")
-    assert "\n  holds  sigma > 0: sigma = 0.1\n" in out and "\nclaimed: No guarantee" in out and "no guarantee" in out
-    assert re.search(r"\n[\d.e+]+ +claimed second/epochs +replace-one +shuffled +1e-05 +sigma = 0.1 +15 +dfa", out)
+SHARED = """
+base: {dataset: digits, batch_size: 64, epochs: 1, mechanism: per_example, sampler: poisson}
+grid: {algorithm: [bp, dfa], noise_multiplier: [1, 2], seed: [0, 1]}
+"""
+STOPPING = """
+name: stopping
+base: {dataset: digits, hidden: [16], batch_size: 64, epochs: 2, mechanism: per_example, sampler: shuffled,
+       noise_multiplier: 20}
+grid: {algorithm: [bp, dfa], learning_rate: [0.1, 0.2]}
+selection: {rule: random_stopping, mean: 4, seed: 2}
+"""
+PHOTONIC = "base: {mechanism: photonic, sigma: 0.1, gamma_min: 0.5, tau_h_min: 0.5, activation_floor: true}"
+CALIBRATED = """
+base: {dataset: digits, batch_size: 64, epochs: 3, mechanism: per_example, sampler: shuffled, target_epsilon: 2}
+"""
+MIXED = STOPPING.partition("grid:")[0] + "cases: [{}, {base: {sampler: poisson}}]"
+ACCOUNTED = {"photonic": (PHOTONIC,), "shared": (SHARED,), "calibrated": (CALIBRATED, "--by-epoch"),
+             "drawn": (STOPPING,), "mixed": (MIXED,)}
 
 
-def test_account_shows_what_settings_share_once(tmp_path, capsys):
-    file = tmp_path / "e.yaml"
-    file.write_text("base: {dataset: digits, batch_size: 64, epochs: 1, mechanism: per_example, sampler: poisson}\n"
-                    "grid: {algorithm: [bp, dfa], noise_multiplier: [1, 2], seed: [0, 1]}")
-    header, _, *rows = output(capsys, "account", str(file)).splitlines()
-    assert header == "e: 4 settings, whatever the seed, of 8 trials"
-    assert [re.split("  +", row)[-3:] for row in rows[:2]] == [[f"z = {z}", "1", f"bp, dfa z={z}"] for z in (1, 2)]
-    assert rows[2].startswith("certified: Features and labels ")
-    assert sum("operating system" in row or "recorded seed, and whoever" in row for row in rows) == 1
+def test_account_prints_epsilons_assumptions_and_what_the_best_of_the_grid_costs(tmp_path, capsys):
+    told = []
+    for name, (text, *options) in ACCOUNTED.items():
+        told.append(output(capsys, "account", str(written(tmp_path / f"{name}.yaml", text)), *options))
+    approved("account", "\n".join(told))
+    plan = output(capsys, "sweep", str(tmp_path / "drawn.yaml"), "--dry-run")
+    prices = [text[text.index("the best of the"):] for text in (plan, told[3])]
+    assert prices[0] == prices[1], "they are shown before anything is trained"
 
-    found = json.loads(output(capsys, "account", str(file), "--json"))
-    trials = load_experiment(file).trials
+    found = json.loads(output(capsys, "account", str(tmp_path / "shared.yaml"), "--json"))
+    trials = load_experiment(tmp_path / "shared.yaml").trials
     assert [key for s in found["settings"] for key in s["trial_keys"]] == [trial.trial_key for trial in trials]
     (epsilons,) = found["settings"][0]["epsilons"]
     assert epsilons[0]["value"] == account(trials[0])[0].value and epsilons[0]["kind"] == "certified"
     assert found["best"][0] == "the best of 8 certified trials"
-
-
-def test_account_calibrates_and_lists_epsilon_by_epoch(tmp_path, capsys):
-    file = tmp_path / "e.yaml"
-    file.write_text("base: {dataset: digits, batch_size: 64, epochs: 3, mechanism: per_example, sampler: shuffled, "
-                    "target_epsilon: 2}")
-    out = output(capsys, "account", str(file), "--by-epoch")
-    values = [float(line.rpartition(" ")[2]) for line in out.splitlines() if "after epoch" in line]
-    assert len(values) == 3 and values == sorted(values) and 1.98 <= values[-1] <= 2
-    assert re.search(r"\n[12][.\d]* +certified gdp +replace-one +shuffled +1e-05 +z = [\d.]+ +3 +dfa epsilon=2", out)
 
 
 AUDITED = """
@@ -317,15 +318,6 @@ def test_an_error_for_people_is_printed_in_one_line(capsys, monkeypatch, error, 
     assert issubclass(ConfigError, ValueError) and issubclass(TrackingError, RuntimeError), "what they were before"
 
 
-STOPPING = """
-name: stopping
-base: {dataset: digits, hidden: [16], batch_size: 64, epochs: 2, mechanism: per_example, sampler: shuffled,
-       noise_multiplier: 20}
-grid: {algorithm: [bp, dfa], learning_rate: [0.1, 0.2]}
-selection: {rule: random_stopping, mean: 4, seed: 2}
-"""
-
-
 @pytest.mark.slow
 def test_random_stopping_from_the_sweep_to_the_report(tmp_path):
     file = written(tmp_path / "stopping.yaml", STOPPING)
@@ -345,33 +337,6 @@ def test_random_stopping_from_the_sweep_to_the_report(tmp_path):
     assert parent.metrics["epsilon/selected/random_stopping"] == best["selected_epsilon"] > runs[
         "epsilon/certified/gdp"].max()
     assert "selection" not in str(parent.params) and parent.tags["privacy.relation"] == "replace-one"
-
-
-def test_prices_of_drawn_trials_are_shown_before_anything_is_trained(tmp_path, capsys):
-    file = written(tmp_path / "stopping.yaml", STOPPING)
-    trials = load_experiment(file).trials
-    prices = []
-    for arguments in (["sweep", str(file), "--dry-run"], ["account", str(file)]):
-        assert main(arguments) == 0
-        out = capsys.readouterr().out
-        prices.append(out[out.index("the best of the"):])
-    assert f"{len(trials)} drawn trials" in prices[0] and "selected random_stopping; delta = 1e-05" in prices[0]
-    assert "selected composition; delta" in prices[0] and prices[0] == prices[1]
-    assert prices[0].count("these trials simulate the guarantee") == 2 and "share noise" not in prices[0]
-    assert out.startswith("stopping: 4 settings, "), "every candidate is accounted for, drawn or not"
-
-
-@pytest.mark.parametrize(("grid", "says"), [
-    ("grid: {seed: [0, 1]}", "the best of 2 certified trials\n  epsilon = "),
-    ("grid: {learning_rate: [0.1, 0.2]}", "leaves out that trials of one seed share noise and batches"),
-    ("cases: [{}, {base: {sampler: poisson}}]", "no epsilon covers the choice: relation: must be one"),
-    ("grid: {seed: [0]}", None)])
-def test_account_ends_with_what_the_best_of_the_grid_costs(tmp_path, capsys, grid, says):
-    file = tmp_path / "grid.yaml"
-    base = STOPPING.partition("grid:")[0]
-    file.write_text(f"{base}{grid}\n")
-    out = output(capsys, "account", str(file))
-    assert says in out[out.rindex("Mironov"):] if says else "the best of" not in out
 
 
 def test_a_name_that_is_too_long_for_files_is_refused_by_every_command(tmp_path, capsys):
