@@ -85,6 +85,22 @@ def test_merge_keys_take_entries_over_and_own_entries_win(tmp_path):
         load(tmp_path, MERGED.replace("epochs: 2", "nose: 2"))
 
 
+CERTIFIED = "base: {mechanism: per_example, sampler: poisson}\ngrid: "
+CURVES = "algorithm: [bp, dfa], target_epsilon: [1, 3], seed: [0, 1]"
+NO_FRONTIER = [
+    ("grid: {algorithm: [bp, dfa]}", r"needs trials with a certified epsilon .* or a label epsilon .* there are none"),
+    (f"{CERTIFIED}{{noise_multiplier: [0]}}", r"needs trials with a certified epsilon"),
+    (f"{CERTIFIED}{{{CURVES}, clipping_norm: [1, 2], validation_fraction: [0]}}",
+     r"chooses by validation accuracy .* differing in clipping_norm, but not all trials log that"),
+    (f"{CERTIFIED}{{{CURVES}, clipping_norm: [1, 2], private_metrics: [withheld]}}", r"chooses by validation accuracy"),
+    ("base: {target_epsilon: 1, mechanism: per_example}\ngrid: {sampler: [poisson, shuffled]}",
+     r"needs one neighbouring relation"),
+    ("base: {target_epsilon: 1, mechanism: per_example}\ncases:\n  - base: {sampler: poisson, algorithm: bp}\n"
+     "  - base: {sampler: shuffled, algorithm: dfa}", r"needs one neighbouring relation"),
+    ("base: {target_epsilon: 1, mechanism: per_example}\ncases:\n  - base: {delta: 1.0e-6, algorithm: bp}\n"
+     "  - base: {algorithm: dfa}", r"needs one delta")]
+
+
 @pytest.mark.parametrize(("text", "message"), [
     ("base: {mechanism: photonic}\ngrid: {sigma: [0, 0.1, -0.1]}",
      r"sigma: must be >= 0, got -0.1, at grid.sigma\[2\] \(.*e.yaml, line 2\)"),
@@ -92,7 +108,6 @@ def test_merge_keys_take_entries_over_and_own_entries_win(tmp_path):
     ("grid: {sigma: []}", r"grid.sigma: the list is empty"),
     ("grid: {sigma: 0.1}", r"grid.sigma: must be a list of values or a range, got 0.1"),
     ("grid: {seed: {range: [0]}}", r"grid.seed.range: must be \[start, stop\]"),
-    ("grid: {seed: {range: [3, 1]}}", r"grid.seed: the list is empty"),
     ("grid: {sigma: {logspace: [0, 1, 3]}}", r"grid.sigma.logspace: needs low, high > 0"),
     ("grid: {sigma: {geomspace: [1, 2, 3]}}", r"grid.sigma: a range is one of range, linspace, logspace"),
     ("grid: {seed: [1, 2, 1]}", r"grid\[seed=1\]: the same trial as grid\[seed=1\]: .*seed=1"),
@@ -107,9 +122,7 @@ def test_merge_keys_take_entries_over_and_own_entries_win(tmp_path):
     ("base: {sigma: [0, 0.1]}", r"sigma: must be a finite number, got \[0, 0.1\]; several values go to grid"),
     ("grid: {seed: {range: [0, .inf]}}", r"grid.seed.range: must be"),
     ("base: {tau_h: 0,1}", r".*e.yaml: line 1, column 17: .*a key must be text, .* a point, not a comma, got '1'$"),
-    ("grid: {1: [0, 1]}", r".*e.yaml: line 1, column 8: not valid YAML: a key must be text, got '1'$"),
     ("no: 1", r".*e.yaml: line 1, column 1: .* got 'no'$"), ("base: {seed: {{n}}}", r".*: .*, got a mapping$"),
-    ("base: &a {tau_h: *a}", r".*e.yaml: line 1, column 7: not valid YAML: found unconstructable recursive node$"),
     (r'name: "\ud83d"', r".*e.yaml: not valid YAML: 'utf-16"),
     ("base: !!int a", r".*e.yaml: not valid YAML: invalid literal"), ("[" * 2000, r".*e.yaml: not valid YAML: maximum"),
     ("base: {epochs: 0100}", r"epochs: must be a whole number, got the text '0100'; write it without .*, line 1\)"),
@@ -121,13 +134,14 @@ def test_merge_keys_take_entries_over_and_own_entries_win(tmp_path):
      r"selection.mean: must have at most 100000 trials, got 1000000000; split the experiment"),
     ("search: {algorithm: random, trials: 1000000000, space: {tau_h: {uniform: [1, 2]}}}",
      r"search.trials: must have at most 100000 trials"),
-    ("grid: {sigma: {linspace: [0, .nan, 3]}}", r"grid.sigma.linspace: must be"),
     ("resources: {opu: 0}", r"resources.opu: must be > 0"),
     ("resources: {opu: 0.5}\nbase: {algorithm: pdfa, projector: opu_hardware}", r"resources.opu: must be at least 1"),
     ("grid: {tau_h: [1, 2]}\nbase: {mechanism: photonic}\nreport: [table1]", r"report: table1 has one cell .* tau_h"),
     ("report: [figure2]", r"report: figure2 shows the alignment of pdfa, but no trial"),
-    ("report: [[table1]]", r"report: must be a list of table1, .*, got \[\['table1'\]\]"),
-    ("report: [table9]", r"report: must be a list of table1, .*, or of by_SETTING for .*, got \['table9'\]")])
+    ("report: [table9]", r"report: must be a list of table1, .*, or of by_SETTING for .*, got \['table9'\]"),
+    *((f"{CERTIFIED}{{{CURVES}}}\nreport: [{name}]", f"report: {name} has one cell .* target_epsilon, noise_multiplier")
+      for name in ("table1", "figure2")),
+    *((f"{text}\nreport: [frontier]", f"report: frontier {message}") for text, message in NO_FRONTIER)])
 def test_refused_in_one_line_with_the_place(tmp_path, text, message):
     with pytest.raises(ConfigError, match="^" + message) as raised:
         load(tmp_path, text)
@@ -187,10 +201,6 @@ def test_a_silent_file_gets_the_exhibits_that_its_trials_fit(tmp_path):
     assert wide.varied == ("batch_size", "tau_h")
 
 
-CERTIFIED = "base: {mechanism: per_example, sampler: poisson}\ngrid: "
-CURVES = "algorithm: [bp, dfa], target_epsilon: [1, 3], seed: [0, 1]"
-
-
 def test_certified_trials_make_a_frontier(tmp_path):
     file = load(tmp_path, f"{CERTIFIED}{{{CURVES}}}")
     frontiers = ("frontier", "frontier_worst_class", "frontier_alignment")
@@ -206,30 +216,12 @@ def test_certified_trials_make_a_frontier(tmp_path):
     assert bare.report == ("table1", "means", "by_sigma")
 
 
-@pytest.mark.parametrize(("text", "message"), [
-    ("grid: {algorithm: [bp, dfa]}", r"needs trials with a certified epsilon .* or a label epsilon .* there are none"),
-    (f"{CERTIFIED}{{noise_multiplier: [0]}}", r"needs trials with a certified epsilon"),
-    (f"{CERTIFIED}{{{CURVES}, clipping_norm: [1, 2], validation_fraction: [0]}}",
-     r"chooses by validation accuracy .* differing in clipping_norm, but not all trials log that"),
-    (f"{CERTIFIED}{{{CURVES}, clipping_norm: [1, 2], private_metrics: [withheld]}}", r"chooses by validation accuracy"),
-    ("base: {target_epsilon: 1, mechanism: per_example}\ngrid: {sampler: [poisson, shuffled]}",
-     r"needs one neighbouring relation"),
-    ("base: {target_epsilon: 1, mechanism: per_example}\ncases:\n  - base: {sampler: poisson, algorithm: bp}\n"
-     "  - base: {sampler: shuffled, algorithm: dfa}", r"needs one neighbouring relation"),
-    ("base: {target_epsilon: 1, mechanism: per_example}\ncases:\n  - base: {delta: 1.0e-6, algorithm: bp}\n"
-     "  - base: {algorithm: dfa}", r"needs one delta")])
-def test_trials_without_a_frontier(tmp_path, text, message):
-    with pytest.raises(ConfigError, match="^report: frontier " + message):
-        load(tmp_path, text + "\nreport: [frontier]")
-
-
 PRIVATE = "base:\n  dataset: digits\n  mechanism: per_example\n  target_epsilon: 1\n"
 SPACE = "search:\n  algorithm: random\n  trials: 2\n  space:\n    "
 
 
 @pytest.mark.parametrize(("text", "says"), [
     ("name: a\nbase:\n  dataset: digits\n  nose: 1\n", r"nose: unknown .*\? It stands at base.nose \(a.yaml, line 4"),
-    ("cases:\n  - {}\n  - grid:\n      sgma: [1]\n", r"at cases\[1\].grid.sgma\[0\] \(a.yaml, line 4"),
     ("name: a\nbsae: {}\n", r"bsae: unknown entry; did you mean 'base'\? .* \(a.yaml, line 2"),
     ("name: a\nresources:\n  gpus: 1\n", r"resources.gpus: unknown entry; did you mean 'gpu'\? .* \(a.yaml, line 3"),
     ("name: a\nresources:\n  gpu: -1\n", r"resources.gpu: must be a number >= 0, got -1 \(a.yaml, line 3"),
@@ -238,8 +230,6 @@ SPACE = "search:\n  algorithm: random\n  trials: 2\n  space:\n    "
      r"sigma: must be >= 0, got -1.0, at cases\[1\].grid.sigma\[1\] \(a.yaml, line 7"),
     ("base: {mechanism: photonic}\ngrid:\n  sigma:\n    linspace: [-1, 1, 3]\n",
      r"sigma: must be >= 0, got -1.0, at grid.sigma\[0\] \(a.yaml, line 3"),
-    ("grid:\n  seed:\n    range: [0]\n", r"grid.seed.range: must be .* \(a.yaml, line 3"),
-    ("base:\n  arithmetic: int8\n", r"arithmetic: must be .*, at base.arithmetic \(a.yaml, line 2"),
     ("base:\n  seed: 1\n  arithmetic: integer\n  matmul_precision: integer\n",
      r"arithmetic: is another name of matmul_precision; .*, at base.matmul_precision \(a.yaml, line 4"),
     ("base: {dataset: digits, target_epsilon: 3, mechanism: per_example, train_records: 10}\npreset: recommended\n",
@@ -351,21 +341,11 @@ def test_a_file_states_how_its_settings_were_found_and_no_trial_is_another_for_i
     ("{runs: 45, by: luck, seeds: 1, when: 2021}", "chosen.when: unknown entry; .*accepted are runs, by, seeds"),
     ("{runs: 0, by: luck, seeds: 1}", "chosen.seeds: must be left out where no run was made, got 1"),
     ("{runs: -1, by: luck, seeds: 1}", "chosen.runs: must be a whole number >= 0, got -1"),
-    ("{runs: 4.5, by: luck, seeds: 1}", "chosen.runs: must be a whole number >= 0, got 4.5"),
     ("{runs: 45, by: ' ', seeds: 1}", "chosen.by: must say what the runs were compared by, .*, got ' '"),
-    ("{runs: 45, by: 3, seeds: 1}", "chosen.by: must say what the runs were compared by, .*, got 3"),
     ("{runs: 45, by: luck, seeds: []}", r"chosen.seeds: must be a list of different whole numbers >= 0, .*, got \[\]"),
     ("{runs: 45, by: luck, seeds: [1, 1]}", r"chosen.seeds: must be a list of different .*, got \[1, 1\]"),
-    ("{runs: 45, by: luck, seeds: [-1]}", r"chosen.seeds: must be a list of different .*, got \[-1\]"),
-    ("{runs: 45, by: luck, seeds: [true]}", r"chosen.seeds: must be a list of different .*, got \[True\]"),
     ("{runs: 45, by: luck, seeds: 0}", "chosen.seeds: must be a list of seeds, or a whole number >= 1 .*, got 0"),
     ("{runs: 45, by: luck, seeds: some}", "chosen.seeds: must be a list of seeds, or a whole .*, got 'some'")])
 def test_how_settings_were_found_must_be_stated_in_full(tmp_path, entry, message):
     with pytest.raises(ConfigError, match=message + r".* \(.*e.yaml, line 2\)"):
         load(tmp_path, f"base: {{dataset: digits}}\nchosen: {entry}")
-
-
-@pytest.mark.parametrize("exhibit", ["table1", "figure2"])
-def test_exhibits_of_sigma_refuse_certified_trials(tmp_path, exhibit):
-    with pytest.raises(ConfigError, match=f"^report: {exhibit} has one cell .* target_epsilon, noise_multiplier"):
-        load(tmp_path, f"{CERTIFIED}{{{CURVES}}}\nreport: [{exhibit}]")
