@@ -130,7 +130,7 @@ def test_an_exhibit_is_written_and_shown_with_the_same_caption_and_table():
     assert re.findall('download="([^"]+)"', html) == ["heat.csv", "heat.tex"]
 
 
-def test_downloads_are_the_files(files, html):
+def test_downloads_are_the_files_and_a_figures_data_hold_its_curves(files, html):
     links = dict(re.findall(r'download="([^"]+)" href="data:[\w/+]+(?:;charset=utf-8)?;base64,([^"]+)"', html))
     figures = {f"{stem}.{suffix}" for stem in ("figure2", "frontier") for suffix in ("svg", "pdf", "csv")}
     assert set(links) == {"runs.csv", "table1.csv", "table1.tex", "frontier.tex", "hostile.yaml", *figures}
@@ -139,9 +139,6 @@ def test_downloads_are_the_files(files, html):
         if path.name in links:
             assert base64.b64decode(links[path.name]) == path.read_bytes(), path.name
     assert base64.b64decode(links["hostile.yaml"]).decode() == FILE
-
-
-def test_a_figures_data_hold_its_curves(files):
     table = pd.read_csv(next(path for path in files if path.name == "figure2.csv"))
     assert set(table["panel"]) == {"accuracy", "alignment"}
     row = table[(table["panel"] == "accuracy") & (table["algorithm"] == "pdfa") & (table["setting"] == "2")
@@ -150,12 +147,9 @@ def test_a_figures_data_hold_its_curves(files):
     assert row[["mean", "n"]].to_numpy().tolist() == [pytest.approx([mean, 2])]
 
 
-def test_what_users_wrote_is_escaped(html):
+def test_the_page_says_what_was_run_and_how_to_run_it_again_and_escapes_what_users_wrote(html):
     assert "<script>window" not in html and "<img" not in html and "<b>the noise" not in html
     assert html.count("&lt;script&gt;window.hacked") == 3  # description, and twice in the file
-
-
-def test_the_page_says_what_was_run_and_how_to_run_it_again(html):
     text = re.sub(r"<[^>]+>", " ", html)
     for fact in ("11 finished, 1 diverged", "0123456789-dirty", "scikit-learn&#39;s digits", f"git checkout {COMMIT}\n",
                  ".venv/bin/photonic sweep somewhere/hostile.yaml\n", f"Trained with {VERSIONS}.",
@@ -197,23 +191,20 @@ def test_only_the_kinds_that_occur_are_explained_and_claimed_is_no_guarantee(sto
     assert "ε claimed (no guarantee)" in html
 
 
-def test_every_trial_says_what_it_guarantees(store, experiment):
+def test_every_trial_says_what_it_guarantees_and_a_filter_knows_every_setting_that_differs(store, experiment):
     runs = load_runs(store, experiment.trials)
-    (found,) = (column for column in trials(experiment, runs) if column.heading == "guarantee")
+    columns = {column.heading: column for column in trials(experiment, runs)}
+    found = columns["guarantee"]
     assert not found.numeric
     assert [cell.text for cell in found.cells] == [
         "none" if mechanism == "none" else "labels only, simulated" for mechanism in runs["mechanism"]]
     bare = runs[[name for name in runs if not name.startswith("epsilon/")]]
     assert "guarantee" not in {column.heading for column in trials(experiment, bare)}
-
-
-def test_a_filter_knows_every_setting_in_which_trials_differ(store, experiment):
-    found = {column.heading: column for column in trials(experiment, load_runs(store, experiment.trials))}
-    hidden = {name for name, column in found.items() if not column.shown}
-    assert {"algorithm", "sigma", "mechanism", "projector"} <= found.keys() and {"sigma", "mechanism"} <= hidden
+    hidden = {name for name, column in columns.items() if not column.shown}
+    assert {"algorithm", "sigma", "mechanism", "projector"} <= columns.keys() and {"sigma", "mechanism"} <= hidden
     assert not {"epochs", "target_epsilon", "seed"} & hidden
-    assert [cell.text for cell in found["sigma"].cells] == [NO_VALUE] * 4 + (["2"] * 2 + ["10"] * 2) * 2
-    assert found["sigma"].numeric and found["test %"].largest_first and not found["seed"].largest_first
+    assert [cell.text for cell in columns["sigma"].cells] == [NO_VALUE] * 4 + (["2"] * 2 + ["10"] * 2) * 2
+    assert columns["sigma"].numeric and columns["test %"].largest_first and not columns["seed"].largest_first
 
 
 def test_the_answer_stands_first_and_what_was_left_out_is_closed():
