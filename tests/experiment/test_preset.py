@@ -87,6 +87,9 @@ def test_a_number_lies_between_those_of_the_epsilons_around_it_and_other_values_
     assert [at(e)["denoise"] for e in (1, 4, 6)] == [True, True, False]
 
 
+OF_FILE = "preset: recommended\nbase: {dataset: digits, mechanism: per_example"
+
+
 @pytest.mark.parametrize(("changes", "message"), [
     ({"target_epsilon": None}, r"target_epsilon: must be > 0 with a preset, .* got None"),
     ({"target_epsilon": 0}, r"target_epsilon: must be > 0 with a preset, .* got 0"),
@@ -103,21 +106,17 @@ def test_what_has_no_recommendation_is_refused_with_what_has(changes, message):
         recommended(**given)
 
 
-def test_errors_name_the_line_and_the_preset():
-    names = "'recommended' or 'recommended-1' or 'recommended-2' or 'recommended-3' or 'recommended-4'"
-    with pytest.raises(ConfigError, match=rf"preset: must be {names}, got 'best' .*line 1"):
-        parsed("preset: best\nbase: {dataset: digits}\n")
-    with pytest.raises(ConfigError, match=r"batch_size: .*; give batch_size in the file, in place of what"):
-        parsed("preset: recommended\nbase: {dataset: fashion_mnist, mechanism: per_example, target_epsilon: 1, "
-               "algorithm: bp, train_records: 4000}\n")
-
-
-@pytest.mark.parametrize("name", ["target_epsilom", "learning_rat"])
-def test_a_misspelt_setting_is_named_before_anything_is_recommended(name):
-    with pytest.raises(ConfigError, match=rf"{name}: unknown field, got .*did you mean"):
-        parsed(f"preset: recommended\nbase: {{dataset: digits, mechanism: per_example, {name}: 3}}\n")
-    with pytest.raises(ConfigError, match=r"target_epsilon: must be > 0 with a preset, .* got None \(e.yaml"):
-        parsed("preset: recommended\nbase: {dataset: digits, mechanism: per_example}\n")
+@pytest.mark.parametrize(("text", "message"), [
+    ("preset: best\nbase: {dataset: digits}\n", "preset: must be 'recommended' or 'recommended-1' or 'recommended-2' "
+     "or 'recommended-3' or 'recommended-4', got 'best' .*line 1"),
+    (f"{OF_FILE}, target_epsilon: 1, algorithm: bp, train_records: 400}}\n",
+     r"batch_size: .*; give batch_size in the file, in place of what"),
+    (f"{OF_FILE}, target_epsilom: 3}}\n", "target_epsilom: unknown field, got .*did you mean"),
+    (f"{OF_FILE}, learning_rat: 3}}\n", "learning_rat: unknown field, got .*did you mean"),
+    (f"{OF_FILE}}}\n", r"target_epsilon: must be > 0 with a preset, .* got None \(e.yaml")])
+def test_errors_name_the_line_and_the_preset_and_a_misspelt_setting_before_anything_is_recommended(text, message):
+    with pytest.raises(ConfigError, match=message):
+        parsed(text)
 
 
 def test_the_text_that_the_store_keeps_names_the_version():

@@ -47,8 +47,6 @@ def without_time(records):
     return [(r.trial_key, r.epoch, {k: v for k, v in r.metrics.items() if k != "time/epoch_seconds"}) for r in records]
 
 
-# names
-
 def test_every_name_stands_in_what_is_said_of_its_package():
     """That each is there, test_architecture.py says, and that it is documented, test_examples.py."""
     for package in (pipeline, analysis):
@@ -69,8 +67,6 @@ def test_photonic_has_all_names_beside_folders_that_have_the_names_of_the_packag
                           env={**os.environ, "PYTHONPATH": ""})
     assert re.search(printed, done.stdout + done.stderr)
 
-
-# trials in this process
 
 def test_train_gives_what_a_pack_gives():
     data = load_dataset("digits")
@@ -106,8 +102,6 @@ def test_account_is_of_all_epochs_unless_told():
         with pytest.raises(ConfigError, match=f"^epochs: must be at least 1 and at most the 2 .*, got {epochs}"):
             account(trial, epochs)
 
-
-# sweeps
 
 @pytest.fixture(scope="module")
 def workplace(tmp_path_factory):
@@ -198,23 +192,11 @@ def test_a_model_predicts_as_its_trial_did(settings):
     trial = dataclasses.replace(TINY, epochs=1, **settings)
     *_, last = train(trial)
     data, model = load_dataset("digits"), TrainedModel(trial, last.outcome.weights)
+    with pytest.raises(ConfigError, match=r"^weights: must be \{'layer_"):  # of another network
+        TrainedModel(dataclasses.replace(trial, hidden=(24,)), last.outcome.weights)
     right = data.test_y[model(data.test_x).argmax(1) == data.test_y]
     assert torch.bincount(right, minlength=10).tolist() == [c.correct for c in last.outcome.per_class
                                                             if c.split == "test"]
-
-
-def test_weights_of_another_network_are_refused():
-    *_, last = train(TINY)
-    with pytest.raises(ConfigError, match=r"^weights: must be \{'layer_1.weight': \(16, 64\)"):
-        TrainedModel(dataclasses.replace(TINY, hidden=(16,)), last.outcome.weights)
-
-
-def test_a_sweep_tracks_what_train_gives(example):
-    trial = example["grid"][2]
-    row = load_runs("example").set_index("trial_key").loc[trial.trial_key]
-    last = list(train(trial))[-1].metrics
-    assert row["test/accuracy"] == last["test/accuracy"]
-    assert row["epsilon/certified/pld"] == last["epsilon/certified/pld"]
 
 
 def test_runs_by_name_and_by_experiment(example, workplace):

@@ -60,6 +60,7 @@ def test_the_best_pilot_is_trained_again_and_all_trials_are_paid_for(tmp_path, m
         pilots.row("digits", 1, 2.0, tmp_path / "mlruns")
 
 
+@pytest.mark.nightly
 def test_the_parts_of_every_total_are_within_it_and_every_rule_has_a_step_size_there():
     for dataset in pilots.FILES:
         totals = {1.0: (1.5, 1.2), 3.0: (4.0, 2.5), 8.0: (7.0, 4.5)}

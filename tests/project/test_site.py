@@ -39,12 +39,8 @@ def words(text: str) -> int:
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_a_page_is_short(name):
+def test_a_page_is_short_and_begins_with_its_answer(name):
     assert name in PROOFS or words(PAGES[name]) <= 1_200
-
-
-@pytest.mark.parametrize("name", PAGES)
-def test_a_page_begins_with_its_answer(name):
     title, answer, *_ = PAGES[name].split("\n\n")
     assert re.fullmatch("# .+", title) and re.match(r"[A-Z`*\[]", answer), answer
     assert not answer.startswith("```") and 8 <= words(answer) <= 80
@@ -62,15 +58,12 @@ def test_notes_of_a_result_are_short(path):
 
 
 @pytest.mark.parametrize("path", LINKING, ids=lambda path: str(path.relative_to(ROOT)))
-def test_links_lead_somewhere(path):
+def test_links_lead_somewhere_and_sentences_are_plain(path):
     """In the checkout; `make docs` holds those of the site, and headings."""
-    for target in re.findall(r"\]\((?![a-z]+:)([^)#\s]+)", CODE.sub("", path.read_text(encoding="utf-8"))):
+    text = CODE.sub("", path.read_text(encoding="utf-8"))
+    for target in re.findall(r"\]\((?![a-z]+:)([^)#\s]+)", text):
         assert target in GENERATED or (path.parent / target).exists(), target
-
-
-@pytest.mark.parametrize("path", LINKING, ids=lambda path: str(path.relative_to(ROOT)))
-def test_pages_are_in_plain_english(path):
-    text = " ".join(CODE.sub("", WRITTEN.sub("", path.read_text(encoding="utf-8"))).split())
+    text = " ".join(WRITTEN.sub("", text).split())
     assert path.stem in PROOFS or not re.findall(r"[^.]*\b(?:of which|but for|those which|of these)\b[^.]*", text)
 
 
@@ -130,7 +123,10 @@ def text_of(page: Path) -> str:
 
 
 @pytest.mark.slow
-def test_settings_and_commands_are_those_of_the_code(site):
+def test_settings_commands_and_public_names_are_those_of_the_code(site):
+    import analysis
+    import pipeline
+
     listed, commands = (text_of(site / f"{name}.html") for name in ("settings", "commands"))
     missing = [field.name for field in settings() if field.name not in listed]
     assert not missing, missing
@@ -138,13 +134,6 @@ def test_settings_and_commands_are_those_of_the_code(site):
         assert name in commands
         assert all(option in commands for parameter in command.params for option in parameter.opts
                    if option.startswith("-"))
-
-
-@pytest.mark.slow
-def test_the_reference_has_every_public_name(site):
-    import analysis
-    import pipeline
-
     page = (site / "reference.html").read_text(encoding="utf-8")
     for name in (*pipeline.__all__, *analysis.__all__):
         assert re.search(rf"<h3[^>]*>.*?{name}", page, re.DOTALL), name

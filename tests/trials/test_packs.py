@@ -12,6 +12,8 @@ def test_every_trial_is_in_exactly_one_pack_of_its_own_kind():
     keys = [t.trial_key for p in packs for t in p.trials]
     assert sorted(keys) == sorted(t.trial_key for t in TRIALS)
     assert all(len(p.trials) == 3 for p in packs), "6 trials under a limit of 4 make two packs of 3"
+    with pytest.raises(ValueError, match="one pack_key, got 2"):
+        Pack((TrialConfig(), TrialConfig(batch_size=128)))
 
 
 def test_packs_that_need_an_opu_come_first_and_long_before_short():
@@ -25,11 +27,6 @@ def test_default_size_leaves_work_for_every_worker_and_fits_caches():
     assert [default_pack_size(small, n, 2, False) for n in (1, 8, 28, 80, 10_000)] == [1, 1, 4, 10, 32]
     assert [default_pack_size(large, 28, 2, on_gpu) for on_gpu in (False, True)] == [2, 4]
     assert default_pack_size(TrialConfig(hidden=(4096, 4096)), 28, 2, False) == 1
-
-
-def test_a_pack_of_different_shapes_is_refused():
-    with pytest.raises(ValueError, match="one pack_key, got 2"):
-        Pack((TrialConfig(), TrialConfig(batch_size=128)))
 
 
 def test_packs_that_have_a_checkpoint_stay_as_they_are():
