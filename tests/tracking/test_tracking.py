@@ -1,4 +1,4 @@
-"""The tracking store, on a real SQLite MLflow store. One database for the module: creating one takes seconds."""
+"""The tracking store, on a real SQLite MLflow store, one for the module."""
 
 from __future__ import annotations
 
@@ -57,23 +57,8 @@ WEIGHTS = {"layer_1.weight": np.arange(6, dtype=np.float32).reshape(3, 2).T, "la
 
 
 @pytest.fixture(scope="module")
-def created(tmp_path_factory):
-    """The module's store, created by two processes at once, which part once they have imported: (root, what came of
-    them)."""
-    root = tmp_path_factory.mktemp("base") / "tracking store"  # a space in its name
-    code = ("import os, sys; from pathlib import Path; from pipeline.tracking.backend import _ENVIRONMENT; "
-            "os.environ.update(_ENVIRONMENT); import mlflow.tracking; from pipeline.tracking.store import Store; "
-            "child = os.fork(); "
-            "s = Store(root=Path(sys.argv[1])); s.open_sweep('both'); print(s._parent_id, flush=True); "
-            "sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) if child else 0)")
-    environment = {k: v for k, v in os.environ.items() if k != "MLFLOW_TRACKING_URI"}
-    return root, subprocess.run([sys.executable, "-c", code, str(root)], capture_output=True, text=True, timeout=120,
-                                env=environment, cwd=PROJECT)
-
-
-@pytest.fixture(scope="module")
-def root(created):
-    return created[0]
+def root(tmp_path_factory):
+    return tmp_path_factory.mktemp("base") / "tracking store"  # a space in its name
 
 
 @pytest.fixture
@@ -97,10 +82,19 @@ def seeds(count):
     return [TrialConfig(dataset="digits", algorithm="bp", batch_size=64, seed=seed) for seed in range(count)]
 
 
-def test_two_processes_create_one_database(created):
-    _, processes = created
-    assert (processes.returncode, processes.stderr) == (0, "")  # quiet: no migration log, no telemetry notice
-    one, other = processes.stdout.split()
+@pytest.mark.slow
+def test_two_processes_create_one_database(tmp_path):
+    """Which part once they have imported what takes long."""
+    code = ("import os, sys; from pathlib import Path; from pipeline.tracking.backend import _ENVIRONMENT; "
+            "os.environ.update(_ENVIRONMENT); import mlflow.tracking; from pipeline.tracking.store import Store; "
+            "child = os.fork(); "
+            "s = Store(root=Path(sys.argv[1])); s.open_sweep('both'); print(s._parent_id, flush=True); "
+            "sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) if child else 0)")
+    environment = {k: v for k, v in os.environ.items() if k != "MLFLOW_TRACKING_URI"}
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path / "a store")], capture_output=True, text=True,
+                          timeout=120, env=environment, cwd=PROJECT)
+    assert (done.returncode, done.stderr) == (0, "")  # quiet: no migration log, no telemetry notice
+    one, other = done.stdout.split()
     assert one == other and len(one) == 32
 
 
