@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 from collections import Counter
 from pathlib import Path
@@ -90,7 +91,10 @@ def test_head_that_hangs_when_it_starts_a_server_for_this_client_is_asked_again(
     done = nodes.python(DRIVER, "connect", f"ray://127.0.0.1:{nodes.client_port}", nodes.folder, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "did not start a server for this client (no answer for 10 s); asking again" in done.stderr
-    assert done.stdout == "plain auto\n" and not (nodes.folder / "hang").exists()
+    where, ended = done.stdout.splitlines()
+    assert where == "plain auto" and not (nodes.folder / "hang").exists()
+    assert re.match("address: the sweep on 'ray://.* ended .*; run the same command again to go on", ended)
+    assert (nodes.folder / "died").read_text() == "once\n", "Ray does not call again what died"
 
 
 @pytest.mark.slow

@@ -72,10 +72,22 @@ def prepare(address: str, home: Path, data: str = "") -> None:
 
 
 def connect(address: str, home: Path) -> None:
-    """Connect within seconds, and say on which node and for which address a function is called there."""
+    """Connect within seconds, and say on which node and for which address a function is called there.
+
+    Another function, whose process dies there, leaves a line in the file `died` of the head.
+    """
+    def dies(address, **_):
+        with (home / "died").open("a") as file:
+            file.write("once\n")
+        os._exit(1)
+
     cluster.CONNECT_SECONDS = 10.0
     print(cluster.on_head(lambda address, **_: f"{os.environ['NODE']} {address}", address, tracking_uri="none",
                           quiet=False))
+    try:
+        cluster.on_head(dies, address, tracking_uri="none", quiet=True)
+    except ResourceError as error:
+        print(error)
 
 
 def plugin(address: str, home: Path, file: str) -> None:
