@@ -40,6 +40,7 @@ search:
   max_concurrent: 1
 budget: {epsilon: 8, delta: 1.0e-5}
 """
+RANDOM = SEARCH.replace("ALGORITHM", "random").partition("alignment_batches: 0}")[2]
 
 
 def second(*changes, seeds=3, reuse="reuse: [first]"):
@@ -127,13 +128,14 @@ def test_a_dry_run_estimates_what_is_left_to_train(tmp_path, monkeypatch, in_pro
     assert '"taken_over": "2 trials of first"' in dry_run.as_json(found)
 
 
-@pytest.mark.parametrize("end", ["stopped", "failed", "running"])
-def test_only_trials_that_ended_by_themselves_are_taken_over(end, tmp_path, in_process):
+def test_only_trials_that_ended_by_themselves_are_taken_over(tmp_path, in_process):
     store = Store(root=tmp_path)
     swept(parse(text=FILE), tmp_path, "diverged")
     store.attach("first")
     run = store.runs()[0]
-    store._client.set_tag(run.run_id, "status", end)
+    for end in ("stopped", "failed", "running"):
+        store._client.set_tag(run.run_id, "status", end)
+        assert dry_run.preview(second(seeds=2), 1, tmp_path).taken_over == "1 trial of first"
     assert swept(second(seeds=2), tmp_path) == [run.trial_key]
 
 
@@ -268,17 +270,13 @@ def test_what_the_sweep_released_with_other_noise_than_the_source_is_not_taken_o
     ([("reuse: [first]", "reuse: [second]")], "reuse: must name other sweeps, as .* got 'second'.*leave it out"),
     ([("report: [frontier]", "selection: {rule: random_stopping, mean: 2}"),
       ("seed: {range: [0, 3]}", "learning_rate: [1]")],
-     r"reuse: must not stand beside random stopping, whose price needs a fresh draw .* \['first'\]; leave one of")])
+     r"reuse: must not stand beside random stopping, whose price needs a fresh draw .* \['first'\]; leave one of"),
+    ([("grid: {seed: {range: [0, 3]}}\nreport: [frontier]", RANDOM + "stop: {rule: asha}")],
+     r"reuse: must not stand beside `stop`, .* got \['first'\]")])
 def test_what_cannot_be_taken_over_is_refused_in_the_file(changes, message):
     text = FILE.replace("name: first", "name: second\nreuse: [first]").replace("[0, 2]", "[0, 3]")
     with pytest.raises(ConfigError, match=message):
         parse(*changes, text=text)
-
-
-def test_beside_stop_nothing_is_taken_over():
-    text = SEARCH.replace("ALGORITHM", "random") + "stop: {rule: asha}\nreuse: [other]\n"
-    with pytest.raises(ConfigError, match=r"reuse: must not stand beside `stop`, .* got \['other'\]"):
-        parse(text=text)
 
 
 def test_sweeps_that_are_not_there_or_may_not_be_published_are_refused(tmp_path, in_process):

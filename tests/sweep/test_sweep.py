@@ -342,12 +342,6 @@ def test_after_ctrl_c_a_sweep_says_what_is_left_and_a_ray_of_the_caller_is_free_
     assert_tracked_once(tmp_path, trials)
 
 
-def test_workers_of_a_cluster_are_its_own_affair(tmp_path):
-    for address in ("ray://host:10001", "host:6379"):
-        with pytest.raises(ValueError, match="workers: .* got 2"):
-            run_sweep(experiment(grid()), root=tmp_path, quiet=True, address=address, workers=2)
-
-
 def test_a_data_set_that_is_not_there_is_refused_in_one_line(tmp_path, two_cores, monkeypatch, capfd):
     (tmp_path / "bad.yaml").write_text("base: {dataset: mnist}")
     monkeypatch.chdir(tmp_path)
@@ -467,73 +461,73 @@ def test_a_worker_tells_of_features_that_it_computes_and_the_driver_shows_it(cac
     assert shown == [result["features"] for result in first] and recorded == epoch["records"]
 
 
+def recording(tmp_path, trials, check=None, **clock):
+    """(recorder of these trials' packs, all that it has the store do, the time that it goes by: a list of one)."""
+    packs, now, events = [Pack((trial,)) for trial in trials], [0.0], []
+    store = SimpleNamespace(start=lambda *a, **k: None, check=check or (lambda record: None),
+                            fail=lambda key, reason, tags: events.append(reason[:25]),
+                            log=lambda records: events.append([(r.trial_key, r.epoch) for r in records]))
+    sweep = prepared(trials, tmp_path, store=store, clock=Clock({**SECONDS, **clock}, now=lambda: now[0]))
+    taking = Recorder(sweep, Ledger(store, None), {})
+    for pack in packs:
+        taking.start(pack)
+
+    def hand_in(place, *epochs, outcome=None, **metrics):
+        taking.record(packs[place], [EpochRecord(trials[place].trial_key, epoch, metrics, {}, outcome)
+                                     for epoch in epochs], 1.0)
+
+    return taking, hand_in, events, now
+
+
 def test_epochs_wait_for_each_other_but_not_for_long_and_not_at_the_end(tmp_path):
     """What the store gets, and when: the clock stands still but where it is set."""
-    pack, clock, written = Pack(grid(("dfa",), 1, epochs=9)), [0.0], []
-    (key,) = (trial.trial_key for trial in pack.trials)
-    store = SimpleNamespace(start=lambda *a, **k: None, check=lambda record: None, fail=lambda *a: None,
-                            log=lambda records: written.append([record.epoch for record in records]))
-    sweep = prepared(pack.trials, tmp_path, store=store, clock=Clock(now=lambda: clock[0]))
-    taking = Recorder(sweep, Ledger(store, None), {})
+    trials = grid(("dfa",), 1, epochs=9)
+    taking, hand_in, events, now = recording(tmp_path, trials)
 
-    def hand_in(*epochs, outcome=None):
-        taking.record(pack, [EpochRecord(key, epoch, {}, {}, outcome) for epoch in epochs], 1.0)
+    def written():
+        return [[epoch for _, epoch in event] for event in events]
 
-    taking.start(pack)
-    hand_in(1)
-    assert written == []
-    clock[0] += SECONDS["write"]
+    hand_in(0, 1)
+    assert written() == []
+    now[0] += SECONDS["write"]
     taking.write_due()
-    assert written == [[1]]
-    hand_in(2)
-    hand_in(3)
+    assert written() == [[1]]
+    hand_in(0, 2)
+    hand_in(0, 3)
     taking.write_due()
-    assert written == [[1]]
-    clock[0] += SECONDS["write"]
+    assert written() == [[1]]
+    now[0] += SECONDS["write"]
     taking.write_due()
-    assert written == [[1], [2, 3]]
-    hand_in(4)
+    assert written() == [[1], [2, 3]]
+    hand_in(0, 4)
     taking.write_all()  # Ctrl-C
-    assert written == [[1], [2, 3], [4]]
-    hand_in(5)
-    hand_in(6, outcome=Outcome("finished", {}, ()))
-    assert written == [[1], [2, 3], [4], [5, 6]] and sweep.result.finished == 1
+    assert written() == [[1], [2, 3], [4]]
+    hand_in(0, 5)
+    hand_in(0, 6, outcome=Outcome("finished", {}, ()))
+    assert written() == [[1], [2, 3], [4], [5, 6]] and taking._result.finished == 1
 
 
 def test_where_scores_decide_epochs_are_written_as_they_come(tmp_path):
     """What followed from a score is never there without it."""
-    packs, written = [Pack((trial,)) for trial in grid(("dfa",), 2)], []
-    store = SimpleNamespace(start=lambda *a, **k: None, check=lambda record: None,
-                            log=lambda records: written.extend((r.trial_key, r.epoch) for r in records))
-    clock = Clock({**SECONDS, "write": 0.0}, now=lambda: 0.0)  # as a sweep with `stop` makes it
-    sweep = prepared([pack.shared for pack in packs], tmp_path, store=store, clock=clock)
-    taking = Recorder(sweep, Ledger(store, None), {})
-    came = [(pack, pack.shared.trial_key, epoch) for pack, epoch in (
-        (packs[0], 1), (packs[1], 1), (packs[1], 2), (packs[0], 2))]
-    for pack in packs:
-        taking.start(pack)
-    for place, (pack, key, epoch) in enumerate(came, start=1):
-        taking.record(pack, [EpochRecord(key, epoch, {})], 1.0)
-        assert written == [(key, epoch) for _, key, epoch in came[:place]]
+    trials = grid(("dfa",), 2)
+    _, hand_in, events, _ = recording(tmp_path, trials, write=0.0)  # as a sweep with `stop` makes it
+    for count, (place, epoch) in enumerate(((0, 1), (1, 1), (1, 2), (0, 2)), start=1):
+        hand_in(place, epoch)
+        assert events[-1] == [(trials[place].trial_key, epoch)] and len(events) == count
 
 
 def test_a_pack_that_fails_keeps_the_epochs_that_waited(tmp_path):
-    pack, events = Pack(grid(("dfa",), 1)), []
-    (key,) = (trial.trial_key for trial in pack.trials)
-
     def check(record):
         if record.metrics:
             raise ValueError("loss: must be finite")
 
-    store = SimpleNamespace(start=lambda *a, **k: None, check=check,
-                            fail=lambda key, reason, tags: events.append(reason[:25]),
-                            log=lambda records: events.append([record.epoch for record in records]))
-    sweep = prepared(pack.trials, tmp_path, store=store)
-    taking = Recorder(sweep, Ledger(store, None), {})
-    taking.start(pack)
-    for number, metrics in ((1, {}), (2, {}), (3, {"loss": 1.0})):
-        taking.record(pack, [EpochRecord(key, number, metrics)], 1.0)
-    assert events == [[1, 2], "ValueError: loss: must be"] and key in sweep.result.failed
+    trials = grid(("dfa",), 1)
+    taking, hand_in, events, _ = recording(tmp_path, trials, check)
+    hand_in(0, 1)
+    hand_in(0, 2)
+    hand_in(0, 3, loss=1.0)
+    key = trials[0].trial_key
+    assert events == [[(key, 1), (key, 2)], "ValueError: loss: must be"] and key in taking._result.failed
 
 
 def test_progress_is_a_line_per_ended_trial_where_there_is_no_terminal(monkeypatch):
