@@ -18,7 +18,6 @@ from dp_accounting import (
     PoissonSampledDpEvent,
     SelfComposedDpEvent,
     UnsupportedDpEvent,
-    ZCDpEvent,
 )
 from flat import train
 from safetensors.numpy import load_file, save_file
@@ -33,6 +32,7 @@ from pipeline.accounting.overview import as_lines
 from pipeline.cli import main
 from pipeline.experiment.experiment import parse_experiment
 from pipeline.experiment.stopping import Selection
+from pipeline.learning import run as learning
 from pipeline.learning.data.dataset import load
 from pipeline.learning.handed import packed_state, unpacked_state
 from pipeline.learning.harness import Harness
@@ -50,7 +50,7 @@ from pipeline.trials.trainer import trainer
 
 DATA = Path(__file__).parents[1] / "data"
 SMALL = dict(dataset="digits", batch_size=64, epochs=3)
-PLAIN = dict(**SMALL, trainer="plain", learning_rate=0.5, noise_multiplier=1.0)
+OURS = dict(mechanism="per_example", sampler="poisson", noise_multiplier=1.0)  # of trainers that hand in rows
 
 
 @pytest.fixture(autouse=True)
@@ -60,117 +60,108 @@ def trainers(extensions, monkeypatch):
     importlib.import_module("some_trainers")
 
 
-def of(keys, **settings):
-    return TrialConfig(**{**keys, **settings})
+def of(name="plain", **settings):
+    plain = dict(learning_rate=0.5, noise_multiplier=1.0) if name == "plain" else {}
+    return TrialConfig(**{**SMALL, "trainer": name, **plain, **settings})
 
 
 def last(trial):
     return [*train(Pack((trial,)), load("digits"))][-1]
 
 
+def harness(trial):
+    return Harness(Pack((trial,)), load("digits"), torch.device("cpu"))
+
+
+def from_digits(pack):
+    return learning.train(pack, load("digits"))
+
+
+def zeros(x):
+    return x.new_zeros(len(x), 10)
+
+
+def entered(works=None, name="mine", **settings):
+    """Register a trainer, which is idle where no function is given."""
+    def idle(trial, *handed):
+        for _ in range(trial.epochs):
+            yield zeros
+
+    trainer(name, **{"version": 1, **settings})(works or idle)
+
+
 # what a trial of a trainer is
 
 def test_name_version_and_settings_are_in_the_key_and_own_trials_keep_theirs():
     own = TrialConfig(dataset="digits")
-    trials = [of(PLAIN), of(PLAIN, learning_rate=0.4), of(PLAIN, trainer="by_globals"), of(PLAIN, trainer_version=2)]
+    trials = [of(), of(learning_rate=0.4), of(trainer="by_globals"), of(trainer_version=2)]
     assert len({trial.trial_key for trial in trials}) == 4 and "trainer" not in own.canonical()
-    for trial in trials:
-        assert TrialConfig(**trial.canonical()).trial_key == trial.trial_key
+    assert [TrialConfig(**trial.canonical()).trial_key for trial in trials] == [trial.trial_key for trial in trials]
     check_promises([trials[0]])
-    with pytest.raises(ConfigError, match="trainer_version: must be 1, .* 'plain' as it is loaded, got 2"):
-        check_promises([trials[3]])
+    for slot in ("network", "loss", "optimizer", "mechanism", "sampler"):
+        assert "by_trainer" not in list(PARTS[slot]) and "by_trainer" in PARTS[slot]
+        with pytest.raises(ConfigError, match=f"{slot}: 'by_trainer' is what trials of a trainer have"):
+            TrialConfig(dataset="digits", **{slot: "by_trainer"})
 
 
-@pytest.mark.parametrize(("settings", "message"), [
-    ({"algorithm": "bp"}, "algorithm: is the affair of trainer 'plain', got 'bp'"),
-    ({"mechanism": "per_example"}, "mechanism: is the affair of trainer 'plain'"),
-    ({"noise": "secure"}, "noise: nobody checked what trainer 'plain' states"),
-    ({"target_epsilon": 3.0}, "target_epsilon: sets noise_multiplier; give one of the two, got target_epsilon 3.0"),
-    ({"trainer": "rows"}, "mechanism: must be one of per_example, automatic with trainer 'rows', .* got 'none'"),
-    ({"trainer": "answers", "canaries": 30}, "canaries: are records that take part or not")])
-def test_what_does_not_go_with_a_trainer_is_refused(settings, message):
+def accounted(event):
+    entered(name="odd", event=event)
+    account(of("odd"))
+
+
+@pytest.mark.parametrize(("refused", "message"), [
+    (lambda: of(algorithm="bp"), "algorithm: is the affair of trainer 'plain', got 'bp'"),
+    (lambda: of(mechanism="per_example"), "mechanism: is the affair of trainer 'plain'"),
+    (lambda: of(noise="secure"), "noise: nobody checked what trainer 'plain' states"),
+    (lambda: of(target_epsilon=3.0), "target_epsilon: sets noise_multiplier; give one of the two, got target_"),
+    (lambda: of("rows"), "mechanism: must be one of per_example, automatic with trainer 'rows', .* got 'none'"),
+    (lambda: of("answers", canaries=30), "canaries: are records that take part or not"),
+    (lambda: TrialConfig(algorithm="plain"), "write `trainer: plain` and leave algorithm out"),
+    (lambda: check_promises([of(trainer_version=2)]), "trainer_version: must be 1, .* 'plain' as it is loaded, got 2"),
+    (lambda: check_promises([TrialConfig(**SMALL, trainer="plain")]), "noise_multiplier: must be given with trainer"),
+    (lambda: entered(version=0), "version: must be a whole number >= 1, got 0"),
+    (lambda: entered(per="run"), "per: must be one of step, epoch, got 'run'"),
+    (lambda: entered(relation="swap"), "relation: must be one of add/remove, replace-one, got 'swap'"),
+    (lambda: entered(randomness="os"), "randomness: must be one of seed, own, got 'os'"),
+    (lambda: entered(calibrates="noise_multiplier"), "event: must be given with calibrates"),
+    (lambda: entered(calibrates="batch_size", event=len), "calibrates: must be a setting with a number"),
+    (lambda: entered(per_record="so"), "per_record: needs `parameters`"),
+    (lambda: entered(parameters=len), "per_record: must say why"),
+    (lambda: entered(settings={"nope": None}), "settings: must be fields of a trial, got 'nope'"),
+    (lambda: entered(lambda *handed: None), "must be a generator function"),
+    (lambda: entered(name="bp"), "algorithm: 'bp' is taken"),
+    (lambda: accounted(lambda trial: 3), r"event: must be a dp_.*DpEvent, got 3 of trainer 'odd' \(test_trainer.py:\d"),
+    (lambda: accounted(lambda trial: UnsupportedDpEvent()), "event: no accountant takes UnsupportedDpEvent"),
+    (lambda: accounted(lambda trial: GaussianDpEvent(1 / 0)), r"of trainer 'odd' fails with ZeroDiv.*trainer.py:\d"),
+    (lambda: event_of(of(trainer_version=2), 1), "trainer_version: version 2 of trainer 'plain' states what")])
+def test_what_cannot_be_is_refused_before_training(refused, message):
     with pytest.raises(ConfigError, match=message):
-        of(PLAIN, **settings)
-
-
-@pytest.mark.parametrize("slot", ["network", "loss", "optimizer", "mechanism", "sampler"])
-def test_what_only_a_trainer_brings_along_is_neither_offered_nor_taken_without_one(slot):
-    assert "by_trainer" not in list(PARTS[slot]) and "by_trainer" in PARTS[slot]
-    with pytest.raises(ConfigError, match=f"{slot}: 'by_trainer' is what trials of a trainer have"):
-        TrialConfig(dataset="digits", **{slot: "by_trainer"})
-    with pytest.raises(ConfigError, match="write `trainer: plain` and leave algorithm out"):
-        TrialConfig(dataset="digits", algorithm="plain")
-
-
-@pytest.mark.parametrize(("settings", "message"), [
-    ({"version": 0}, "version: must be a whole number >= 1, got 0"),
-    ({"per": "run"}, "per: must be one of step, epoch, got 'run'"),
-    ({"relation": "swap"}, "relation: must be one of add/remove, replace-one, got 'swap'"),
-    ({"randomness": "os"}, "randomness: must be one of seed, own, got 'os'"),
-    ({"calibrates": "noise_multiplier"}, "event: must be given with calibrates"),
-    ({"calibrates": "batch_size", "event": len}, "calibrates: must be a setting with a number"),
-    ({"per_record": "so"}, "per_record: needs `parameters`"), ({"parameters": len}, "per_record: must say why"),
-    ({"settings": {"nope": None}}, "settings: must be fields of a trial, got 'nope'")])
-def test_a_wrong_registration_is_refused(settings, message):
-    with pytest.raises(ConfigError, match=message):
-        @trainer("another", **{"version": 1, **settings})
-        def another(trial, records, labels, device):
-            yield
-
-
-def test_a_function_that_yields_nothing_and_a_name_that_is_taken_are_refused():
-    with pytest.raises(ConfigError, match="must be a generator function"):
-        trainer("another", version=1)(lambda trial, records, labels, device: None)
-    with pytest.raises(ConfigError, match="algorithm: 'bp' is taken"):
-        @trainer("bp", version=1)
-        def bp(trial, records, labels, device):
-            yield
+        refused()
 
 
 # epsilon
 
-def test_poisson_batches_with_gaussian_noise_cost_what_they_cost_here():
-    own = dict(mechanism="per_example", sampler="poisson", algorithm="bp", hidden=())
-    stated, certified = (account(TrialConfig(**SMALL, noise_multiplier=1.0, **more))[0]
-                         for more in ({"trainer": "plain"}, own))
+def test_poisson_batches_with_gaussian_noise_cost_what_they_cost_here_and_a_target_sets_noise():
+    stated, certified = (account(trial)[0] for trial in (of(), TrialConfig(**SMALL, **OURS, algorithm="bp", hidden=())))
     assert stated.value == certified.value and (stated.kind, certified.kind) == ("stated", "certified")
     assert stated.metric_name == "epsilon/stated/pld" and "nobody here checked it" in stated.note
-
-
-def test_a_target_sets_what_the_trainer_is_calibrated_by():
-    for trial in (of(PLAIN, noise_multiplier=0.0, target_epsilon=2.0),
-                  TrialConfig(**SMALL, trainer="pure", target_epsilon=2.0)):
-        epsilons = [epsilon.value for epsilon in account(trial)]
-        assert 0.99 * 2 <= min(epsilons) <= 2
+    for trial in (of(noise_multiplier=0.0, target_epsilon=2.0), of("pure", target_epsilon=2.0)):
+        assert 0.99 * 2 <= min(epsilon.value for epsilon in account(trial)) <= 2
     assert with_noise(trial).scale == pytest.approx(3 / 2, rel=0.01), "three epochs of 1/scale each, at a tiny delta"
+    entered(name="bare")
+    assert account(of("bare")) == [] and privacy_tags(of("bare"))["privacy.certified"] == "false"
 
 
 def test_events_are_accounted_for_by_every_accountant_that_takes_them():
-    laplace = TrialConfig(**SMALL, trainer="pure", scale=2.0)
-    event = event_of(laplace, 3)
-    assert event == PrivacyEvent(LaplaceDpEvent(2.0), 3, 3, "add/remove")
-    assert event.accountants == ("pld", "rdp/improved")
+    laplace = of("pure", scale=2.0)
+    assert event_of(laplace, 3) == PrivacyEvent(LaplaceDpEvent(2.0), 3, 3, "add/remove")
+    assert event_of(laplace, 3).accountants == ("pld", "rdp/improved")
     by_name = {epsilon.variant: epsilon.value for epsilon in account(laplace)}
     text = "base: {dataset: digits, batch_size: 64, epochs: 3, trainer: pure, scale: 2}"
     assert any("scale = 2 " in line for line in as_lines(parse_experiment(text, Path("laplace.yaml"))))
     assert by_name["pld"] <= 1.5 + 1e-3 and by_name["pld"] <= by_name["rdp/improved"]
-    pure = TrialConfig(**SMALL, trainer="answers")
-    assert account(pure)[0].value == pytest.approx(3.0, rel=1e-3), "three times epsilon 1"
-    assert epoch_cost(of(PLAIN, private_metrics="noisy"), ORDERS[3]) > 0
-
-
-@pytest.mark.parametrize(("event", "message"), [
-    (lambda trial: 3, r"event: must be a dp_accounting.DpEvent, got 3 of trainer 'odd' \(test_trainer.py:\d+\)"),
-    (lambda trial: ZCDpEvent(math.nan), "event: rho must be a number >= 0 and .*, got nan of trainer 'odd'"),
-    (lambda trial: UnsupportedDpEvent(), "event: no accountant takes UnsupportedDpEvent"),
-    (lambda trial: GaussianDpEvent(1 / 0), r"event: of trainer 'odd' fails with ZeroDivision.*test_trainer.py:\d+")])
-def test_an_event_that_nothing_can_be_made_of_is_refused_before_training(event, message):
-    @trainer("odd", version=1, event=event)
-    def odd(trial, records, labels, device):
-        yield
-
-    with pytest.raises(ConfigError, match=message):
-        account(TrialConfig(**SMALL, trainer="odd"))
+    assert account(of("answers"))[0].value == pytest.approx(3.0, rel=1e-3), "three times epsilon 1"
+    assert epoch_cost(of(private_metrics="noisy"), ORDERS[3]) > 0
 
 
 def test_what_transforms_round_is_taken_from_delta_also_for_counts_within_an_event():
@@ -179,30 +170,12 @@ def test_what_transforms_round_is_taken_from_delta_also_for_counts_within_an_eve
     assert inside.value(1e-9, "pld") >= gdp_eps(1.0, 1e-9) and inside.value(1e-13, "pld") == math.inf
 
 
-def test_a_trial_of_another_version_is_not_accounted_for_by_the_one_that_is_loaded():
-    with pytest.raises(ConfigError, match="trainer_version: version 2 of trainer 'plain' states what its trials cost"):
-        event_of(of(PLAIN, trainer_version=2), 1)
-
-
-def test_without_an_event_or_noise_there_is_no_epsilon():
-    @trainer("bare", version=1)
-    def bare(trial, records, labels, device):
-        yield
-
-    trial = TrialConfig(**SMALL, trainer="bare")
-    assert account(trial) == [] and privacy_tags(trial)["privacy.certified"] == "false"
-    with pytest.raises(ConfigError, match="noise_multiplier: must be given with trainer 'plain'"):
-        check_promises([TrialConfig(**SMALL, trainer="plain")])
-
-
 def test_what_is_stated_makes_a_selection_stated_whatever_else_is_certified():
-    settings = dict(**SMALL, noise_multiplier=1.0, mechanism="per_example", sampler="poisson", trainer="rows")
-    certified = [TrialConfig(**settings, seed=seed) for seed in (0, 1)]
-    stated = TrialConfig(**SMALL, trainer="pure", scale=2.0)
-    one, both = (selected_epsilon(trials, Selection()) for trials in (certified, [*certified, stated]))
+    certified = [of("rows", **OURS, seed=seed) for seed in (0, 1)]
+    one, both, noop = (selected_epsilon([*certified, *more], Selection())
+                       for more in ([], [of("pure", scale=2.0)], [of("pure", scale=1e6)]))
     assert (one.kind, both.kind) == ("selected", "stated") and both.value > one.value
-    noop = TrialConfig(**SMALL, trainer="pure", scale=1e6)
-    assert selected_epsilon([*certified, noop], Selection()).value == pytest.approx(one.value, rel=0.02)
+    assert noop.value == pytest.approx(one.value, rel=0.02)
 
 
 # what it is handed
@@ -210,14 +183,12 @@ def test_what_is_stated_makes_a_selection_stated_whatever_else_is_certified():
 def test_a_trainer_sees_its_training_records_and_nothing_else():
     seen = {}
 
-    @trainer("watching", version=1)
     def watching(trial, records, labels, device):
         seen.update(records=records, labels=labels, rate=trial.sampling_rate)
-        for _ in range(trial.epochs):
-            yield lambda x: x.new_zeros(len(x), 10)
+        yield zeros
 
-    plain, audited = (Harness(Pack((TrialConfig(**SMALL, trainer="watching", **more),)), load("digits"),
-                              torch.device("cpu")) for more in ({}, {"canaries": 60, "delta": 1e-5}))
+    entered(watching)
+    plain, audited = harness(of("mine")), harness(of("mine", canaries=60, delta=1e-5))
     plain.run_epoch()
     data, own = load("digits"), torch.from_numpy(plain.records[0])
     assert seen["records"].shape == (len(own), 1, 8, 8) == (1293, 1, 8, 8)
@@ -231,7 +202,7 @@ def test_a_trainer_sees_its_training_records_and_nothing_else():
 
 
 def test_results_follow_from_the_seed_whatever_draws_in_between():
-    trials = [of(PLAIN, trainer=name, seed=seed) for name in ("plain", "by_globals") for seed in (0, 1)]
+    trials = [of(trainer=name, seed=seed) for name in ("plain", "by_globals") for seed in (0, 1)]
     first = [last(trial) for trial in trials]
     torch.manual_seed(7), random.seed(7), np.random.seed(7)
     runs = [train(Pack((trial,)), load("digits")) for trial in trials]
@@ -239,56 +210,35 @@ def test_results_follow_from_the_seed_whatever_draws_in_between():
     for one, other in zip(first, again, strict=True):
         assert all(np.array_equal(w, other.outcome.weights[name]) for name, w in one.outcome.weights.items())
     assert len({record.outcome.weights["1.weight"].tobytes() for record in first}) == 4
+    assert first[0].metrics["trainer/norm"] > 0
 
 
-def test_global_generators_are_independent_and_one_device_has_one_generator():
-    with GlobalRandomness(0, torch.device("cpu")).installed():
-        drawn = (torch.randint(0, 1024, (500,)).numpy(), np.random.randint(0, 1024, 500),
-                 np.array([random.randrange(1024) for _ in range(500)]))
-    for one, other in itertools.combinations(drawn, 2):
-        assert np.mean(one == other) < 0.02
-    context = Harness(Pack((of(PLAIN),)), load("digits"), torch.device("cpu")).context
-    assert context.generator("noise") is context.generator("noise", "cpu:0")
+def test_global_generators_are_independent_and_put_back():
+    def state():
+        return torch.get_rng_state().tolist(), random.getstate(), np.random.get_state()[1].tolist()
+
+    before, own, drawn = state(), GlobalRandomness(0, torch.device("cpu")), []
+    for _ in range(2):
+        with own.installed():
+            drawn += [torch.randint(0, 1024, (500,)).numpy(), np.random.randint(0, 1024, 500),
+                      np.array([random.randrange(1024) for _ in range(500)])]
+        assert state() == before
+    assert all(np.mean(one == other) < 0.02 for one, other in itertools.combinations(drawn, 2))
 
 
-def test_global_generators_are_put_back():
-    torch.manual_seed(1), random.seed(1), np.random.seed(1)
-    before = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist()
-    own = GlobalRandomness(0, torch.device("cpu"))
-    with own.installed():
-        drawn = torch.rand(1), random.random(), np.random.rand()
-    with own.installed():
-        assert (torch.rand(1), random.random(), np.random.rand()) != drawn
-    assert torch.equal(before[0], torch.get_rng_state()) and before[1:] == (
-        random.getstate(), np.random.get_state()[1].tolist())
-
-
-@pytest.mark.parametrize(("trial", "stream"), [(PLAIN, "evaluation"), (PLAIN, "split"), (PLAIN, "mine"),
-                                               ({**PLAIN, "trainer": "rows", "mechanism": "per_example"}, "release")])
-def test_a_trainer_draws_from_no_stream_that_the_noise_here_comes_from(trial, stream):
-    harness = Harness(Pack((TrialConfig(**trial),)), load("digits"), torch.device("cpu"))
+@pytest.mark.parametrize(("name", "stream"), [("plain", "evaluation"), ("plain", "split"), ("plain", "mine"),
+                                              ("rows", "release"), ("rows", "noise")])
+def test_a_trainer_draws_from_no_stream_that_the_noise_here_comes_from(name, stream):
+    context = harness(of(name, **OURS)).context if name == "rows" else harness(of()).context
+    assert context.generator("init") is context.generator("init", "cpu:0")
     with pytest.raises(TrainerError, match=f"generator: must be one of .*init, feedback, got '{stream}'"):
-        harness.context.generator(stream)
-
-
-def test_own_metrics_are_logged_and_withheld_where_nothing_says_why_not():
-    assert last(of(PLAIN)).metrics["trainer/norm"] > 0
-    shown = type(PARTS["trainer"]["plain"])("shown", (PARTS["trainer"]["plain"],), {"public": {"norm": "of weights"}})
-    PARTS["trainer"]["plain"], before = shown, PARTS["trainer"]["plain"]
-    shown.slot, shown.name = before.slot, before.name
-    assert last(of(PLAIN, private_metrics="noisy")).metrics["trainer/norm"] > 0
-    PARTS["trainer"]["plain"] = before
-    noisy = last(of(PLAIN, private_metrics="noisy"))
-    assert "trainer/norm" not in noisy.metrics and 0 < noisy.metrics["validation/accuracy"]
-    assert noisy.metrics["epsilon/stated/pld"] == account(of(PLAIN, private_metrics="noisy"))[0].value
+        context.generator(stream)
 
 
 def test_no_private_record_decides_whether_a_trial_fails():
     """A model gives nan for one validation record of class 0, and a metric that is not public is nan, too."""
     data = load("digits")
 
-    @trainer("strange", version=1, calibrates="noise_multiplier", public={"shown": "a test"},
-             event=lambda trial: GaussianDpEvent(trial.noise_multiplier))
     def strange(trial, records, labels, device):
         for _ in range(trial.epochs):
             yield Epoch(model, {"loss": math.nan, "shape": object(), "shown": 1.0})
@@ -296,14 +246,17 @@ def test_no_private_record_decides_whether_a_trial_fails():
     def model(x):
         return torch.where((x == alone).flatten(1).all(1)[:, None], math.nan, torch.eye(10)[0])
 
+    entered(strange, calibrates="noise_multiplier", public={"shown": "a test"},
+            event=lambda trial: GaussianDpEvent(trial.noise_multiplier))
     for disclosure in ("noisy", "withheld"):
-        run = Harness(Pack((TrialConfig(**SMALL, trainer="strange", noise_multiplier=9.0,
-                                        private_metrics=disclosure),)), data, torch.device("cpu"))
+        trial = of("mine", noise_multiplier=9.0, private_metrics=disclosure)
+        run = harness(trial)
         of_class_0 = run.validation[0][data.train_y[run.validation[0]] == 0]
         alone = run.train_inputs.batch(of_class_0[:1]).view(1, 1, 8, 8)
         (record,) = run.run_epoch()
         assert run.evaluation.count(run, "validation")[0, 1].tolist() == [len(of_class_0) - 1] + [0] * 9
         assert {name for name in record.metrics if name.startswith("trainer/")} == {"trainer/shown"}
+        assert ("validation/accuracy" in record.metrics) == (disclosure == "noisy")
     alone = run.test_inputs.batch(torch.tensor([0])).view(1, 1, 8, 8)
     with pytest.raises(TrainerError, match="logits of records are not finite"):
         run.run_epoch()
@@ -311,9 +264,9 @@ def test_no_private_record_decides_whether_a_trial_fails():
 
 # certified trainers
 
-@pytest.mark.parametrize("sampler", ["poisson", "shuffled", "without_replacement"])
+@pytest.mark.parametrize("sampler", ["poisson", "shuffled"])
 def test_contributions_train_as_this_packages_softmax_regression(sampler):
-    settings = dict(**SMALL, mechanism="per_example", sampler=sampler, noise_multiplier=1.0, learning_rate=0.5)
+    settings = {**SMALL, **OURS, "sampler": sampler, "learning_rate": 0.5}
     theirs = TrialConfig(**settings, trainer="rows")
     own = TrialConfig(**settings, algorithm="bp", hidden=(), momentum=0.0)
     assert [e.value for e in account(theirs)] == [e.value for e in account(own)]
@@ -321,44 +274,28 @@ def test_contributions_train_as_this_packages_softmax_regression(sampler):
     assert last(theirs).metrics["test/accuracy"] == pytest.approx(last(own).metrics["test/accuracy"], abs=0.06)
 
 
-def released(trial, rows):
-    """Updates of one batch after the other, where every record contributes `rows`."""
-    updates = []
+@pytest.mark.parametrize("noise", ["research", "secure"])
+def test_contributions_are_bounded_summed_and_released_with_the_noise_that_is_accounted_for(noise):
+    rows, updates = torch.zeros(650), []
+    rows[0] = 100.0
 
-    @trainer("fixed", version=1, parameters=lambda trial: 650, per_record="constant")
     def fixed(trial, device):
         for _ in range(trial.epochs):
             for x, _ in trial.batches():
                 updates.append((len(x), trial.release(rows.expand(len(x), -1))))
-            yield lambda x: x.new_zeros(len(x), 10)
+            yield zeros
 
-    last(TrialConfig(**trial, trainer="fixed"))
-    return [n for n, _ in updates], torch.stack([update for _, update in updates])
-
-
-@pytest.mark.parametrize("noise", ["research", "secure"])
-def test_contributions_are_bounded_summed_and_released_with_the_noise_that_is_accounted_for(noise):
-    settings = dict(dataset="digits", batch_size=64, epochs=6, mechanism="per_example", sampler="poisson", noise=noise,
-                    noise_multiplier=2.0, clipping_norm=0.5, delta=1e-5)
-    long = torch.zeros(650)
-    long[0] = 100.0
-    sizes, updates = released(settings, long)
-    assert len(updates) == 6 * 20 and len(set(sizes)) > 15
-    noise_free = torch.tensor(sizes) * 0.5 / 64
-    deviation = (updates * 64).double()
-    deviation[:, 0] -= noise_free * 64
+    entered(fixed, parameters=lambda trial: 650, per_record="constant")
+    trial = of("mine", **{**OURS, "noise_multiplier": 2.0}, epochs=6, noise=noise, clipping_norm=0.5, delta=1e-5)
+    last(trial)
+    sizes = torch.tensor([n for n, _ in updates])
+    assert len(updates) == 6 * 20 and len(sizes.unique()) > 15
+    deviation = torch.stack([update for _, update in updates]).double() * 64
+    deviation[:, 0] -= sizes * 0.5
     assert deviation.std().item() == pytest.approx(1.0, rel=0.01) and deviation.mean().abs() < 0.02
-    assert not math.isclose(deviation.std().item(), 0.9, rel_tol=0.05)
-    _, nothing = released({**settings, "epochs": 1}, torch.full((650,), math.nan))
-    assert torch.isfinite(nothing).all(), "a record that cannot be used contributes nothing"
-
-
-SECURE = dict(**SMALL, mechanism="per_example", sampler="poisson", noise_multiplier=2.0, noise="secure")
-
-
-def secure_run(trial, **settings):
-    return Harness(Pack((TrialConfig(**{**SECURE, "trainer": trial, **settings}),)), load("digits"),
-                   torch.device("cpu"))
+    rows[:] = math.nan
+    last(of("mine", **OURS, epochs=1, noise=noise))
+    assert torch.isfinite(updates[-1][1]).all(), "a record that cannot be used contributes nothing"
 
 
 @pytest.mark.parametrize("widths", [(64, 10), (64, 32, 10)])
@@ -375,12 +312,8 @@ def test_bits_of_a_row_depend_on_no_neighbour(widths):
         return torch.cat([part.flatten(1) for part in of_one(dict(model.named_parameters()), x, y).values()], 1)
 
     n_parameters = sum(parameter.numel() for parameter in model.parameters())
-
-    @trainer("sized", version=1, parameters=lambda trial: n_parameters, per_record="a test")
-    def sized(trial, device):
-        yield
-
-    run = secure_run("sized")
+    entered(parameters=lambda trial: n_parameters, per_record="a test")
+    run = harness(of("mine", **OURS, noise="secure"))
     inputs, labels = run._tried_records(100)
     records = inputs.view(150, 1, 8, 8)
     expected = run.context.rows(function, records, labels)
@@ -434,14 +367,15 @@ HANDED = {"rows": lambda trial, epoch, *batch: trial.rows(alone, *batch),
 
 @pytest.mark.parametrize("how", HANDED)
 def test_last_bits_of_rows_are_covered_where_they_come_from_rows_and_it_is_tagged(how):
-    @trainer("handing", version=1, parameters=lambda trial: 10, per_record="a test")
     def handing(trial, device):
         for epoch in range(trial.epochs):
             for batch in trial.batches():
                 trial.release(HANDED[how](trial, epoch, *batch))
-            yield lambda x: x.new_zeros(len(x), 10)
+            yield zeros
 
-    run = secure_run("handing", sampler="shuffled")
+    entered(handing, parameters=lambda trial: 10, per_record="a test")
+    settings = {**OURS, "sampler": "shuffled"}
+    run = harness(of("mine", **settings, noise="secure"))
     tags = [run.run_epoch()[0].tags for _ in range(3)]
     assert "if rows are those of trial.rows" in tags[0]["privacy.notes"]
     assert "whether the last bits of its rows are covered" in tags[0][DESCRIPTION]
@@ -452,8 +386,7 @@ def test_last_bits_of_rows_are_covered_where_they_come_from_rows_and_it_is_tagge
     for told, certified in zip(tags, covered, strict=True):
         assert ("last bits not covered" in told.get("privacy.notes", "")) == (certified == not_covered)
     if how == "own":
-        research = secure_run("handing", sampler="shuffled", noise="research")
-        assert research.run_epoch()[0].tags["privacy.certified"] == "simulated"
+        assert harness(of("mine", **settings)).run_epoch()[0].tags["privacy.certified"] == "simulated"
 
 
 @pytest.mark.parametrize(("misuse", "message"), [
@@ -476,19 +409,16 @@ def test_releases_that_are_not_accounted_for_are_refused(misuse, message):
         if misuse == "again":
             next(trial.batches())
 
-    kind = {} if misuse == "records" else dict(parameters=lambda trial: 650, per_record="so")
-
-    @trainer("misused", version=1, **kind)
     def misused(trial, *rest):
         for _ in range(trial.epochs if misuse == "late" else 1):
             use(trial)
-            yield lambda x: x.new_zeros(len(x), 10)
+            yield zeros
         use(trial)
 
-    trial = TrialConfig(**SMALL, trainer="misused", **({} if misuse == "records" else dict(
-        mechanism="per_example", sampler="poisson", noise_multiplier=1.0)))
+    kind, settings = ({}, {}) if misuse == "records" else (dict(parameters=lambda trial: 650, per_record="so"), OURS)
+    entered(misused, **kind)
     with pytest.raises(TrainerError, match=message) as raised:
-        last(trial)
+        last(of("mine", **settings))
     assert "test_trainer.py:" in raised.value.place
 
 
@@ -502,103 +432,72 @@ def test_releases_that_are_not_accounted_for_are_refused(misuse, message):
     "statistics": r"layer '1' \(BatchNorm1d\) has statistics of whole batches", "batch": "change by .* with the batch",
     "metric": "yields metric 'loss' that is no finite number, got nan",
     "metrics": "yields metrics that are no dict of numbers by name, got a float",
-}.items())
-def test_what_a_trainer_yields_is_refused_with_its_file_and_line(how, message):
-    with pytest.raises(TrainerError, match=f"trainer 'wrong' .*{message}") as raised:
-        last(TrialConfig(**SMALL, trainer="wrong", how=how))
-    line = one_line(raised.value)
-    number = int(line.rpartition("some_trainers.py:")[2].rstrip(")"))
-    assert (DATA / "some_trainers.py").read_text().splitlines()[number - 1].strip().startswith("yield")
+    "raise": ": ValueError: no batch today"}.items())
+def test_what_a_trainer_yields_or_raises_is_refused_with_its_line_and_no_line_of_a_library(how, message):
+    with pytest.raises((TrainerError, TrainerFailed), match=f"trainer 'wrong'.*{message}") as raised:
+        last(of("wrong", how=how))
+    number = int(one_line(raised.value).rpartition("(some_trainers.py:")[2].rstrip(")"))
+    line = (DATA / "some_trainers.py").read_text().splitlines()[number - 1].strip()
+    assert line.startswith("raise ValueError" if how == "raise" else "yield")
 
 
 def test_what_an_error_has_of_records_is_not_said_of_trials_that_withhold_it():
-    @trainer("telling", version=1, calibrates="noise_multiplier", public={"loss": "a test"},
-             event=lambda trial: GaussianDpEvent(trial.noise_multiplier))
     def telling(trial, records, labels, device):
         if trial.seed:
             raise ValueError(f"the first record is {records[0].sum()}")
-        yield Epoch(lambda x: x.new_zeros(len(x), 10), {"loss": torch.tensor(3.25)})
+        yield Epoch(zeros, {"loss": torch.tensor(3.25)})
 
-    for seed, public in ((0, "TrainerError: trainer 'telling' yields metric 'loss' that is no finite number (test_"),
+    entered(telling, calibrates="noise_multiplier", public={"loss": "a test"},
+            event=lambda trial: GaussianDpEvent(trial.noise_multiplier))
+    for seed, public in ((0, "TrainerError: trainer 'mine' yields metric 'loss' that is no finite number (test_"),
                          (1, "TrainerFailed (test_trainer.py:")):
         for disclosure, said in (("noisy", False), ("plain", True)):
-            trial = TrialConfig(**SMALL, trainer="telling", noise_multiplier=9.0, private_metrics=disclosure, seed=seed)
-            (result,) = epochs(Pack((trial,)), _packs)
+            trial = of("mine", noise_multiplier=9.0, private_metrics=disclosure, seed=seed)
+            (result,) = epochs(Pack((trial,)), from_digits)
             assert ("3.25" in result["error"] or "first record" in result["error"]) == said
             assert said or result["error"].startswith(public)
 
 
-def test_an_exception_names_the_trainers_line_and_no_line_of_a_library():
-    with pytest.raises(TrainerFailed, match="trainer 'wrong': ValueError: no batch today") as raised:
-        last(TrialConfig(**SMALL, trainer="wrong", how="raise"))
-    lines = (DATA / "some_trainers.py").read_text().splitlines()
-    number = next(n for n, text in enumerate(lines, 1) if "no batch today" in text)
-    assert one_line(raised.value) == (f"TrainerFailed: trainer 'wrong': ValueError: no batch today "
-                                      f"(some_trainers.py:{number})")
+def test_what_a_trainer_sets_for_all_of_torch_is_its_own_and_an_exit_ends_its_trial_alone():
+    before, seen, closed = torch_settings(), [], []
 
-
-def test_an_exit_ends_the_trial_alone_and_settings_of_torch_are_put_back():
-    @trainer("rude", version=1)
-    def rude(trial, records, labels, device):
-        torch.set_default_dtype(torch.float64)
-        torch.set_grad_enabled(False)
-        yield lambda x: x.new_zeros(len(x), 10)
-        assert torch.get_default_dtype() == torch.float64 and not torch.is_grad_enabled(), "it finds what it set"
-        sys.exit(0)
-
-    with pytest.raises(TrainerFailed, match="trainer 'rude': SystemExit: 0"):
-        last(TrialConfig(**SMALL, trainer="rude"))
-    assert torch.get_default_dtype() == torch.float32 and torch.is_grad_enabled()
-
-
-def test_what_a_trainer_sets_for_all_of_torch_is_its_own():
-    before, seen = torch_settings(), []
-
-    @trainer("setting", version=1)
     def setting_all(trial, records, labels, device):
         torch.use_deterministic_algorithms(True)
         torch.backends.cudnn.benchmark = True
         torch.backends.mkldnn.matmul.fp32_precision = "bf16"
         torch.set_default_device("meta")
-        with torch.autocast("cpu"), torch.no_grad():
-            within = torch_settings()
-            for _ in range(trial.epochs):
-                yield lambda x: seen.append(torch_settings() == within) or x.new_zeros(len(x), 10)
-                assert torch_settings() == within
-        assert sum(one != other for one, other in zip(within, before, strict=True)) == 6
-
-    after = [torch_settings() for _ in train(Pack((TrialConfig(**SMALL, trainer="setting"),)), load("digits"))]
-    assert after == [before] * 3
-    assert all(seen[:8]) and len(seen) > 8, "its models have them, too; the last one is evaluated after its end"
-
-
-def test_the_trainer_is_closed_where_it_stands():
-    closed = []
-
-    @trainer("closing", version=1)
-    def closing(trial, records, labels, device):
+        torch.set_default_dtype(torch.float64)
         try:
-            for _ in range(trial.epochs):
-                yield lambda x: x.new_zeros(len(x), 10)
+            with torch.autocast("cpu"), torch.no_grad():
+                within = torch_settings()
+                assert sum(one != other for one, other in zip(within, before, strict=True)) == 7
+                for _ in range(2):
+                    yield lambda x: seen.append(torch_settings() == within) or x.new_zeros(len(x), 10)
+                    assert torch_settings() == within, "it finds what it set"
+                sys.exit(0)
         finally:
             closed.append(True)
 
-    run = train(Pack((TrialConfig(**SMALL, trainer="closing"),)), load("digits"))
+    entered(setting_all)
+    run = train(Pack((of("mine"),)), load("digits"))
+    for _ in range(2):
+        next(run)
+        assert torch_settings() == before
+    assert all(seen) and seen and not closed
+    with pytest.raises(TrainerFailed, match="trainer 'mine': SystemExit: 0"):
+        next(run)
+    assert torch_settings() == before and closed
+    run = train(Pack((of("mine"),)), load("digits"))
     next(run)
     run.close()
-    assert closed == [True]
+    assert len(closed) == 2, "it is closed where it stands"
 
 
 def test_packages_that_are_missing_are_told_before_training(tmp_path):
-    @trainer("needy", version=1, requires=("no_such_package",))
-    def needy(trial, records, labels, device):
-        yield
-
-    trial = TrialConfig(**SMALL, trainer="needy")
-    with pytest.raises(ConfigError, match="trainer: 'needy' needs the package 'no_such_package', .* not installed on"):
-        prepare_node([trial], None, tmp_path, tmp_path / "log")
-    with pytest.raises(ConfigError, match="no_such_package"):
-        last(trial)
+    entered(requires=("no_such_package",))
+    for begin in (lambda: prepare_node([of("mine")], None, tmp_path, tmp_path / "log"), lambda: last(of("mine"))):
+        with pytest.raises(ConfigError, match="trainer: 'mine' needs the package 'no_such_package', .* not installed"):
+            begin()
 
 
 def test_a_module_gets_every_mode_back_that_its_trainer_gave_it():
@@ -606,7 +505,6 @@ def test_a_module_gets_every_mode_back_that_its_trainer_gave_it():
     model = torch.nn.Sequential(torch.nn.Flatten(), body, torch.nn.Sequential(body), head)  # a part of two modules
     seen = []
 
-    @trainer("frozen", version=1)
     def frozen(trial, records, labels, device):
         body.register_forward_hook(lambda *_: seen.append(any(module.training for module in model.modules())))
         model.train()
@@ -617,8 +515,9 @@ def test_a_module_gets_every_mode_back_that_its_trainer_gave_it():
         body[1].train()
         model.training = False
 
-    last(TrialConfig(**SMALL, trainer="frozen"))
-    assert not any(seen) and body[1].training and not model.training
+    entered(frozen)
+    last(of("mine"))
+    assert seen and not any(seen) and body[1].training and not model.training
 
 
 class Odd(torch.nn.Module):
@@ -666,20 +565,18 @@ def shared_and_transposed():
 
 
 @pytest.mark.parametrize("make", [
-    lambda: Odd(mask=torch.full((3, 3), -math.inf).triu(1)), lambda: Odd().bfloat16(), lambda: Odd().double(),
-    lambda: Odd(small=torch.ones(2).to(torch.float8_e4m3fn)), lambda: Odd(waves=torch.ones(2, dtype=torch.complex64)),
-    lambda: Odd(sparse=torch.eye(3).to_sparse()), shared_and_transposed, Partial, Wrapping,
-    lambda: Odd(image=torch.randn(2, 3, 4, 4).to(memory_format=torch.channels_last))])
+    lambda: Odd(mask=torch.full((3, 3), -math.inf).triu(1), small=torch.ones(2).to(torch.float8_e4m3fn),
+                waves=torch.ones(2, dtype=torch.complex64), sparse=torch.eye(3).to_sparse(),
+                image=torch.randn(2, 3, 4, 4).to(memory_format=torch.channels_last)),
+    lambda: Odd().bfloat16(), lambda: Odd().double(), shared_and_transposed, Partial, Wrapping])
 def test_weights_of_every_kind_are_stored_as_they_are(make, tmp_path):
-    torch.manual_seed(0)
     model = make()
 
-    @trainer("odd_kinds", version=1)
     def odd_kinds(trial, records, labels, device):
-        for _ in range(trial.epochs):
-            yield model
+        yield model
 
-    save_file(last(TrialConfig(**SMALL, trainer="odd_kinds")).outcome.weights, tmp_path / "weights.safetensors")
+    entered(odd_kinds)
+    save_file(last(of("mine", epochs=1)).outcome.weights, tmp_path / "weights.safetensors")
     stored = load_file(tmp_path / "weights.safetensors")
     assert stored.keys() == model.state_dict().keys()
     for name, value in model.state_dict().items():
@@ -693,12 +590,12 @@ def test_weights_of_every_kind_are_stored_as_they_are(make, tmp_path):
     (lambda: Odd(empty=torch.ones(2, device="meta")), "with 'empty' in its state, .* got Tensor"),
     (Extra, "with '_extra_state' in its state, .* yield a function of records in its place, .* got dict")])
 def test_what_no_file_of_weights_holds_is_refused(make, message):
-    @trainer("odd_kinds", version=1)
     def odd_kinds(trial, records, labels, device):
         yield make()
 
+    entered(odd_kinds)
     with pytest.raises(TrainerError, match=message):
-        last(TrialConfig(**SMALL, trainer="odd_kinds"))
+        last(of("mine"))
 
 
 # going on
@@ -719,10 +616,9 @@ def test_a_state_comes_back_as_it_was():
 
 @pytest.mark.parametrize(("settings", "kept"), [
     ({}, True), ({"trainer": "prelude"}, True), ({"trainer": "by_globals"}, False),
-    ({"trainer": "masked", "mechanism": "per_example", "sampler": "poisson"}, True),
-    ({"trainer": "rows", "mechanism": "per_example", "sampler": "poisson"}, False)])
+    ({"trainer": "masked", **OURS}, True), ({"trainer": "rows", **OURS}, False)])
 def test_a_trial_goes_on_from_its_state_with_the_same_bits_or_starts_again(tmp_path, settings, kept):
-    pack, checkpoints = Pack((of(PLAIN, **settings),)), Checkpoints(tmp_path, 0.0)
+    pack, checkpoints = Pack((of(**settings),)), Checkpoints(tmp_path, 0.0)
     options = dict(device="cpu", threads=1, data_folder=None, checkpoints=checkpoints)
     whole = [record for records in train_pack(pack, **options) for record in records]
     run = train_pack(pack, **options)
@@ -737,7 +633,7 @@ def test_a_trial_goes_on_from_its_state_with_the_same_bits_or_starts_again(tmp_p
 
 
 def test_a_trainer_that_draws_from_elsewhere_asks_before_it_draws_again(tmp_path):
-    pack = Pack((of(PLAIN, trainer="elsewhere"),))
+    pack = Pack((of(trainer="elsewhere"),))
     options = dict(device="cpu", threads=1, data_folder=None, checkpoints=Checkpoints(tmp_path, 0.0))
     assert "nothing of it is recorded here" in privacy_tags(pack.shared)["privacy.notes"]
     first, second = (next(train_pack(pack, **options)) for _ in range(2))
@@ -753,22 +649,23 @@ def test_a_sweep_of_trainers_tracks_fails_alone_reports_and_tells_of_edits(tmp_p
     kept = source.split('@trainer("by_globals"')[0] + '@trainer("wrong"' + source.split('@trainer("wrong"')[1]
     Path("mine.py").write_text(kept.replace('@trainer("plain"', '@trainer("mine"').replace('@trainer("wrong"',
                                                                                           '@trainer("bad"'))
-    text = """
+    failing = "      - base: {trainer: bad, how: raise}\n"
+    text = f"""
     name: mine
     plugins: [mine]
-    base: {dataset: digits, batch_size: 64, epochs: 2}
+    report: [frontier]
+    base: {{dataset: digits, batch_size: 64, epochs: 1}}
     cases:
-      - {base: {trainer: mine, target_epsilon: 4, learning_rate: 0.5}, grid: {seed: [0, 1]}}
-      - base: {trainer: bad, how: raise}
-      - base: {algorithm: bp, hidden: [], mechanism: per_example, sampler: poisson, noise_multiplier: 2}
-        grid: {seed: [0, 1]}
+      - {{base: {{trainer: mine, target_epsilon: 4, learning_rate: 0.5}}, grid: {{seed: [0, 1]}}}}
+{failing}\
+      - base: {{algorithm: bp, hidden: [], mechanism: per_example, sampler: poisson, noise_multiplier: 2}}
     """
     Path("mine.yaml").write_text(text)
     assert main(["sweep", "mine.yaml", "--dry-run"]) == 0
     assert "trainers: bad, mine, whose time is not in the estimate" in capsys.readouterr().out
     assert main(["sweep", "mine.yaml", "--workers", "1"]) == 1
     said = capsys.readouterr()
-    assert "4 finished, 1 failed" in said.out + said.err
+    assert "3 finished, 1 failed" in said.out + said.err
     reader = Reader(root=tmp_path / "mlruns")
     reader.attach("mine")
     runs = {run.params["trainer"]: run for run in reader.runs() if "trainer" in run.params}
@@ -779,14 +676,11 @@ def test_a_sweep_of_trainers_tracks_fails_alone_reports_and_tells_of_edits(tmp_p
     assert "no batch today (mine.py:" in runs["bad"].tags["failure"]
     with pytest.raises(ConfigError, match="trainer: 'mine' alone knows its network"):
         load_model(mine.run_id, reader)
-    done = parse_experiment(text.replace("      - base: {trainer: bad, how: raise}\n", ""), tmp_path / "mine.yaml")
-    Path("less.yaml").write_text(text.replace("      - base: {trainer: bad, how: raise}\n", ""))
-    assert len(done.trials) == 4
+    Path("less.yaml").write_text(text.replace(failing, ""))
+    done = parse_experiment(Path("less.yaml").read_text(), tmp_path / "mine.yaml")
     assert main(["report", "less.yaml"]) == 0
     page = Path("reports/mine/frontier.md").read_text()
     assert "With stars: ε is what the trainer states, accounted for here and checked by nobody (mine (stated))" in page
-    table = Path("reports/mine/frontier.csv").read_text()
-    assert "mine," in table and "softmax," in table and "stated" not in {line.split(",")[9] for line in table.split()}
     assert check_trainers(reader.runs(), done.trials) == []
     with monkeypatch.context() as patch:
         patch.setattr(PARTS["trainer"]["mine"], "event", staticmethod(
@@ -797,27 +691,13 @@ def test_a_sweep_of_trainers_tracks_fails_alone_reports_and_tells_of_edits(tmp_p
     with_noise.cache_clear()
 
 
-def test_a_stopped_generator_of_epochs_hands_out_the_failure_and_no_more():
-    (said,) = epochs(Pack((TrialConfig(**SMALL, trainer="wrong", how="none"),)),
-                     lambda pack: (records for records in _packs(pack)))
-    assert said["records"] == [] and "yields None" in said["error"] and "some_trainers.py:" in said["error"]
-
-
-def _packs(pack):
-    from pipeline.learning.run import train as of_pack
-
-    return of_pack(pack, load("digits"))
-
-
-def test_settings_of_a_trainer_stand_in_experiment_files(tmp_path):
-    text = "base: {dataset: digits, trainer: rows, mechanism: per_example, noise_multiplier: 1, arithmetic: integer}"
-    with pytest.raises(ConfigError, match="arithmetic: is not used with trainer 'rows', got integer"):
-        parse_experiment(text, tmp_path / "e.yaml")
-    rows = TrialConfig(**SMALL, trainer="rows", mechanism="per_example", noise_multiplier=1.0, arithmetic="integer")
-    epochs = [record.epoch for (record,) in _packs(Pack((rows,)))]
-    assert epochs == [1, 2, 3], "it trains in float32"
-    experiment = parse_experiment("base: {dataset: digits, trainer: pure, epochs: 1}\ngrid: {scale: [1, 2]}",
-                                  tmp_path / "e.yaml")
-    assert [trial.scale for trial in experiment.trials] == [1.0, 2.0]
-    with pytest.raises(ConfigError, match="scale: is not used with trainer 'built_in'.*use trainer 'pure'"):
-        parse_experiment("base: {dataset: digits, scale: 2}", tmp_path / "e.yaml")
+def test_settings_of_a_trainer_stand_in_experiment_files():
+    arithmetic = "{dataset: digits, trainer: rows, mechanism: per_example, noise_multiplier: 1, arithmetic: integer}"
+    for base, message in ((arithmetic, "arithmetic: is not used with trainer 'rows', got integer"),
+                          ("{dataset: digits, scale: 2}", "scale: is not used with trainer 'built_in'.*'pure'")):
+        with pytest.raises(ConfigError, match=message):
+            parse_experiment(f"base: {base}", Path("e.yaml"))
+    trial = of("rows", **OURS, arithmetic="integer")
+    assert [record.epoch for (record,) in from_digits(Pack((trial,)))] == [1, 2, 3], "it trains in float32"
+    text = "base: {dataset: digits, trainer: pure, epochs: 1}\ngrid: {scale: [1, 2]}"
+    assert [trial.scale for trial in parse_experiment(text, Path("e.yaml")).trials] == [1.0, 2.0]
