@@ -1,157 +1,400 @@
-"""Scattering features: equal to kymatio's, of one record alone, computed once, and trained on like pixels."""
+"""Maps of single records: scattering, and what all maps share: keys, notes, caches, powers, mirror images, groups."""
 
 from __future__ import annotations
 
-import dataclasses
+import hashlib
+import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from flat import train
+from mapped import ENCODER, JOINT, OPTICAL, PATCHES, PRIVATE, SCATTERING, SMALL, leaves, mapped, mirrored
+from scipy.linalg import fractional_matrix_power
 
 from pipeline.accounting import privacy_tags
+from pipeline.experiment.experiment import parse_experiment
 from pipeline.learning.data import features as maps
 from pipeline.learning.data import maps as computing
-from pipeline.learning.data.dataset import load
-from pipeline.learning.data.dead_leaves import REFERENCES, dead_leaves
+from pipeline.learning.data.dataset import DataError, Dataset, load
+from pipeline.learning.data.dead_leaves import LEAST_DEVIATION, LEAST_SHARE, REFERENCES, dead_leaves, standardised
+from pipeline.learning.data.encoder import WEIGHTS
+from pipeline.learning.data.maps import register_features
+from pipeline.learning.data.patches import Patches
 from pipeline.learning.data.scattering import scattering
-from pipeline.learning.training import Training
-from pipeline.trials.config import TrialConfig
+from pipeline.sweep.dry_run import as_lines, preview
+from pipeline.sweep.progress import SweepProgress
+from pipeline.trials.config import ConfigError, TrialConfig
+from pipeline.trials.datasets import DATASETS
+from pipeline.trials.fields import setting
 from pipeline.trials.packs import Pack
+from pipeline.trials.part import PARTS
+from pipeline.trials.unused import check_used
 
 # Images of Fashion-MNIST and CIFAR-10, and their coefficients by kymatio 0.3 (`Scattering2D`, float32).
-REFERENCE = np.load(Path(__file__).parents[1] / "data" / "scattering.npz")
-TRIAL = TrialConfig(dataset="digits", hidden=(16,), batch_size=64, epochs=2, features="scattering", scattering_scales=1,
-                    feature_groups=3, input_norm=2.0, learning_rate=0.5)
+REFERENCE = {name: torch.from_numpy(array) for name, array in np.load(
+    Path(__file__).parents[1] / "data" / "scattering.npz").items()}
+HARDWARE = replace(OPTICAL, optical_device="hardware")
+BESIDE = dict(scattering_scales=1, feature_power=1.0, feature_decorrelation=0.0)  # of scattering beside patches
+BOTH = replace(JOINT, patch_beside="encoder_and_scattering", **BESIDE)
 
+
+# scattering
 
 @pytest.mark.parametrize(("images", "expected", "scales"), [
     ("fashion_x", "fashion_J2_L8", 2), ("fashion_x", "fashion_J3_L8", 3), ("cifar_x", "cifar_J2_L8", 2)])
 def test_coefficients_are_kymatios(images, expected, scales):
-    x = torch.from_numpy(REFERENCE[images])
-    found = scattering(x.view(-1, *x.shape[-2:]), scales).view(REFERENCE[expected].shape)
-    assert (found - torch.from_numpy(REFERENCE[expected])).abs().max() < 1e-5
-    wrong = scattering(x.view(-1, *x.shape[-2:]) + 1e-3, scales).view(found.shape)
-    assert (wrong - torch.from_numpy(REFERENCE[expected])).abs().max() > 1e-4
+    x = REFERENCE[images].view(-1, *REFERENCE[images].shape[-2:])
+    errors = [(scattering(x + shift, scales).view_as(REFERENCE[expected]) - REFERENCE[expected]).abs().max()
+              for shift in (0, 1e-3)]
+    assert errors[0] < 1e-5 and errors[1] > 1e-4
 
 
-@pytest.mark.parametrize(("trial", "shape"), [
-    (TRIAL, (9, 4, 4)), (dataclasses.replace(TRIAL, scattering_scales=2, feature_groups=27), (81, 2, 2)),
-    (TrialConfig(features="scattering"), (81, 7, 7)), (TrialConfig(features="scattering", scattering_scales=3,
-                                                                   feature_groups=7), (217, 3, 3)),
-    (TrialConfig(dataset="cifar10", features="scattering"), (243, 8, 8)), (TrialConfig(), (1, 28, 28)),
-    (dataclasses.replace(TRIAL, features="patches", patch_filters=12, patch_size=3, patch_pools=2), (24, 2, 2)),
-    (TrialConfig(features="patches"), (128, 6, 6)),
-    (TrialConfig(dataset="cifar10", features="patches", patch_filters=400, patch_pools=3), (800, 3, 3))])
-def test_shapes_are_known_without_computing(trial, shape):
-    assert trial.parts.features.shape(trial) == shape and trial.layers[0].n_in == np.prod(shape)
-    if trial.dataset == "digits":
-        data = load("digits")
-        assert maps.compute([data.train_x[:3]], data, trial)[0].shape == (3, np.prod(shape))
+def test_scattering_takes_each_colour_by_itself():
+    pixels = (REFERENCE["cifar_x"] * 255).round().to(torch.uint8).flatten(1)
+    data = Dataset(DATASETS["cifar10"], pixels, torch.zeros(3), pixels, torch.zeros(3))
+    trial = TrialConfig(dataset="cifar10", features="scattering", feature_groups=0)
+    found, expected = mapped(data, trial, pixels), REFERENCE["cifar_J2_L8"]  # [image, colour, 81, 8, 8]
+    assert (found.view(expected.shape) - expected).abs().max() < 2**-8
+    assert (expected[:, 0] - expected[:, 1]).abs().max() > 0.05
+    of_mirrored = mapped(data, trial, pixels.view(3, 3, 32, 32).flip(3).flatten(1))  # colours keep their places
+    both = mapped(data, trial, pixels, feature_mirrored=True)
+    assert torch.allclose(both, (found + of_mirrored) / 2, atol=2**-8, rtol=2**-7)
+    groups = mapped(data, trial, pixels, feature_groups=3)  # one for each colour
+    assert groups.view(3, 3, -1).mean(-1).abs().max() < 1e-2
 
 
-def test_a_record_s_features_depend_on_no_other_record(cached):
-    (some,) = maps.compute([cached.train_x[:200]], cached, TRIAL)
-    alone = torch.cat(maps.compute([cached.train_x[k:k + 1] for k in (0, 70, 199)], cached, TRIAL))
-    assert torch.equal(some[[0, 70, 199]], alone)
-    groups = scattering(cached.train_x[:200].view(200, 8, 8) / 16, 1).view(200, 3, -1)
+def test_features_are_normalised_in_groups(cached):
+    records = cached.train_x[:200]
+    coefficients = scattering(records.view(200, 8, 8) / 16, 1)
+    groups = coefficients.view(200, 3, -1)
     mean, variance = groups.mean(-1, keepdim=True), groups.var(-1, correction=0, keepdim=True)
-    expected = ((groups - mean) / (variance + maps.LEAST_VARIANCE).sqrt()).flatten(1)
-    assert torch.allclose(some.float(), expected, rtol=2**-8, atol=1e-3)
-    plain = maps.compute([cached.train_x[:9]], cached, dataclasses.replace(TRIAL, feature_groups=0))[0].float()
-    expected = scattering(cached.train_x[:9].view(9, 8, 8) / 16, 1)
-    assert torch.allclose(plain, expected.flatten(1), rtol=2**-8)
-
-
-def test_channels_are_standardised_over_public_images(cached):
-    by_leaves = dataclasses.replace(TRIAL, feature_reference="dead_leaves", feature_groups=0)
-    images = dead_leaves(REFERENCES, 1, 8)
-    (found,) = maps.compute([(images * 16).round().to(torch.uint8).flatten(1)], cached, by_leaves)
-    found = found.double().view(-1, 9, 16)
-    assert found.mean((0, 2)).abs().max() < 5e-3 and (found.std((0, 2)) - 1).abs().max() < 5e-3
-    (of_digits,) = maps.compute([cached.train_x[:300]], cached, by_leaves)
-    assert of_digits.double().view(-1, 9, 16).mean((0, 2)).abs().max() > 0.3, "nothing is measured on the records"
-    assert dataclasses.replace(by_leaves, feature_groups=-1).canonical()["feature_groups"] == 1
-
-
-@pytest.mark.parametrize("name", ["scattering", "patches"])
-@pytest.mark.parametrize("reference", ["none", "dead_leaves"])
-def test_features_may_be_the_mean_of_those_of_an_image_and_of_its_mirror_image(cached, name, reference):
-    plain = dataclasses.replace(TRIAL, features=name, feature_reference=reference, feature_groups=0, patch_filters=6,
-                                patch_size=3, patch_pools=2)
-    both = dataclasses.replace(plain, feature_mirrored=True)
-    records = cached.train_x[:40]
-    mirrored = records.view(-1, 8, 8).flip(2).flatten(1)
-    (found,), (of_mirrored,) = maps.compute([records], cached, both), maps.compute([mirrored], cached, both)
-    assert torch.equal(found, of_mirrored), "left and right make no difference"
-    parts = maps.compute([records, mirrored], cached, plain)
-    assert not torch.allclose(*parts, atol=0.1)
-    torch.testing.assert_close(found.float(), (parts[0].float() + parts[1].float()) / 2, atol=2e-2, rtol=2**-6)
-    grouped = maps.compute([records], cached, dataclasses.replace(both, feature_groups=1))[0].float()
-    assert grouped.mean(1).abs().max() < 1e-2 and (grouped.std(1) - 1).abs().max() < 2e-2
+    expected = ((groups - mean) / (variance + maps.LEAST_VARIANCE).sqrt()).flatten(1).double()
+    assert torch.allclose(mapped(cached, SCATTERING, records), expected, rtol=2**-8, atol=1e-3)
+    plain = mapped(cached, SCATTERING, records, feature_groups=0)
+    assert torch.allclose(plain, coefficients.flatten(1).double(), rtol=2**-8)
 
 
 def test_dead_leaves_are_images_of_many_scales_and_always_the_same():
-    images = dead_leaves(200, 3, 32)
-    assert images.shape == (200, 3, 32, 32) and 0 <= images.min() and images.max() <= 1
-    assert torch.equal(images, dead_leaves(200, 3, 32)) and (images == 0.5).all(1).double().mean() < 0.01
+    images = dead_leaves(200, 3, 16)
+    assert images.shape == (200, 3, 16, 16) and 0 <= images.min() and images.max() <= 1
+    assert torch.equal(images, dead_leaves(200, 3, 16)) and (images == 0.5).all(1).double().mean() < 0.01
     power = torch.fft.rfft2(images - images.mean((2, 3), keepdim=True)).abs().square().mean((0, 1))[0, 1:]
-    slope = np.polyfit(np.log(np.arange(2, 13)), np.log(power[1:12].numpy()), 1)[0]
+    slope = np.polyfit(np.log(np.arange(2, 7)), np.log(power[1:6].numpy()), 1)[0]
     assert -3 < slope < -1.5, "as 1/f^2, like photographs"
+
+
+# what all maps share
+
+@pytest.mark.parametrize(("trial", "shape"), [
+    (SCATTERING, (9, 4, 4)), (replace(SCATTERING, scattering_scales=2, feature_groups=27), (81, 2, 2)),
+    (TrialConfig(features="scattering"), (81, 7, 7)),
+    (TrialConfig(features="scattering", scattering_scales=3, feature_groups=7), (217, 3, 3)),
+    (TrialConfig(dataset="cifar10", features="scattering"), (243, 8, 8)), (TrialConfig(), (1, 28, 28)),
+    (PATCHES, (24, 2, 2)), (TrialConfig(features="patches"), (128, 6, 6)),
+    (TrialConfig(dataset="cifar10", features="patches", patch_filters=400, patch_pools=3), (800, 3, 3)),
+    (ENCODER, (288, 2, 2)), (OPTICAL, (48,)), (replace(JOINT, patch_pools=2, beside_weight=0.0), (12 + 288, 2, 2)),
+    (JOINT, (12 * 9 + 288 * 4,))])
+def test_shapes_are_known_without_computing_and_features_are_of_one_record_alone(trial, shape, cached):
+    assert trial.parts.features.shape(trial) == shape and trial.layer_sizes[0] == np.prod(shape)
+    if trial.dataset == "digits":
+        some = mapped(cached, trial, cached.train_x[:50])
+        assert some.shape == (50, np.prod(shape))
+        alone = torch.cat([mapped(cached, trial, cached.train_x[k:k + 1]) for k in (0, 49)])
+        torch.testing.assert_close(some[[0, 49]], alone, atol=2e-2 if trial.features != "scattering" else 0, rtol=2**-6)
+
+
+@pytest.mark.parametrize(("trial", "changes"), [
+    (SCATTERING, [{"scattering_angles": 4, "feature_groups": 5}, {"feature_groups": 9}, {"features": "pixels"},
+                  {"feature_reference": "dead_leaves"}, {"feature_mirrored": True}, {"feature_power": 0.5},
+                  {"feature_reference": "dead_leaves", "feature_mirrored": True},
+                  {"feature_reference": "dead_leaves", "feature_decorrelation": 0.5}]),
+    (PATCHES, [{"patch_filters": 13}, {"patch_size": 4}, {"patch_threshold": 0.5}, {"patch_pools": 3},
+               {"feature_groups": 2}, {"features": "pixels"}, {"feature_mirrored": True}, {"feature_power": 0.5},
+               {"feature_power": 0.5, "feature_mirrored": True}, {"feature_decorrelation": 0.5},
+               {"feature_decorrelation": 0.25}, {"patch_beside": "encoder"},
+               {"patch_beside": "encoder", "feature_mirrored": True}]),
+    (ENCODER, [{"encoder_pools": 1}, {"feature_groups": 2}, {"feature_mirrored": True}, {"feature_power": 0.5},
+               {"feature_decorrelation": 0.5}, {"features": "patches", "patch_size": 3}]),
+    (JOINT, [{"beside_weight": 0.0, "patch_beside": "none"}, {"beside_weight": 0.0, "patch_pools": 2},
+             {"beside_weight": 0.7}, {"encoder_pools": 1}]),
+    (OPTICAL, [{"optical_width": 32}, {"optical_thresholds": 4}, {"optical_seed": 1}, {"feature_groups": 2},
+               {"optical_device": "hardware"}])], ids=["scattering", "patches", "encoder", "beside", "optical"])
+def test_every_setting_is_in_the_key_and_in_that_of_the_cache(trial, changes):
+    trials = [trial, *(replace(trial, **change) for change in changes)]
+    assert len({trial.trial_key for trial in trials}) == len(trials)
+    assert len({trial.parts.features.key(trial) for trial in trials}) == len(trials)
+    assert trial.parts.features.key(replace(trial, seed=3, hidden=(8,))) == trial.parts.features.key(trial)
+
+
+@pytest.mark.parametrize(("trial", "absent"), [
+    (TrialConfig(), {"features"}), (SCATTERING, {"inputs", "feature_mirrored", "feature_power", "patch_filters"}),
+    (PATCHES, {"feature_power", "feature_decorrelation", "patch_beside", "beside_weight", "encoder_pools"}),
+    (TrialConfig(features="optical", feature_power=0.5, feature_mirrored=True), {"feature_power", "feature_mirrored"}),
+    (replace(HARDWARE, optical_seed=1), {"optical_seed"})])
+def test_what_a_map_does_not_use_is_not_in_its_key(trial, absent):
+    assert not absent & trial.canonical().keys()
+
+
+def test_keys_and_caches_are_what_they_were():
+    trial = replace(SCATTERING, epochs=2)
+    assert trial.trial_key == "f5362aee056d6a03"
+    assert maps._digest(load("digits"), trial) == "0fbc59580171befe4941fbd8f9fdd9b3"
+    assert TrialConfig(features="scattering").canonical()["feature_groups"] == 27
+    assert replace(SCATTERING, feature_reference="dead_leaves", feature_groups=-1).feature_groups == 1
+    assert PATCHES == replace(PATCHES, feature_power=1.0) and PATCHES.trial_key == "76be12f79538b947"
+    assert PATCHES.parts.features.key(PATCHES) == ("patches", 12, 3, 1.0, 2, 1)
+    assert {"encoder_pools", "scattering_scales", "beside_weight"} < set(BOTH.canonical())
+    assert OPTICAL.feature_groups == ENCODER.feature_groups == 1
+    assert WEIGHTS.stat().st_size < 2_000_000
+    assert hashlib.sha256(WEIGHTS.read_bytes()).hexdigest() == (
+        "7d525202db0cfa93b051221603c3ebbaafc13219e9a87449119197fa247c300a")
+
+
+OF_LEAVES = "standardised over synthetic images of dead leaves"
+
+
+@pytest.mark.parametrize(("trial", "changes", "said"), [
+    (SCATTERING, {}, "scattering coefficients, a map of each record alone"),
+    (SCATTERING, {"feature_mirrored": True}, "coefficients of a record and its mirror image, a map of"),
+    (SCATTERING, {"feature_reference": "dead_leaves"}, f"{OF_LEAVES}, a map of"),
+    (SCATTERING, {"feature_reference": "dead_leaves", "feature_decorrelation": 0.5},
+     f"{OF_LEAVES}, channels decorrelated over these to the degree 0.5, a map of each"),
+    (PATCHES, {}, "patches of synthetic images of dead leaves, whitened and standardised over these, a map of each"),
+    (PATCHES, {"feature_decorrelation": 0.5},
+     "whitened and standardised over these, channels decorrelated over these to the degree 0.5, a map of each"),
+    (PATCHES, {"feature_power": 0.5, "feature_mirrored": True},
+     "responses (to the power 0.5) of a record and its mirror image to patches of synthetic images"),
+    (ENCODER, {}, "inputs are activations of convolutions trained to tell synthetic objects apart, standardised over "
+     "synthetic images of dead leaves, a map of each record alone that no private record had a part in"),
+    (PATCHES, {"patch_beside": "encoder"}, "standardised over these, beside activations of convolutions trained to "
+     "tell synthetic objects apart, a map of each record alone"),
+    (JOINT, {}, "trained to tell synthetic objects apart, of 0.5 times the norm, a map"),
+    (JOINT, {"patch_beside": "scattering", "beside_weight": 2.0, **BESIDE},
+     ", beside scattering coefficients, of 2 times the norm, a map"),
+    (BOTH, {}, "synthetic objects apart, beside scattering coefficients, each of 0.5 times the norm, a map"),
+    (OPTICAL, {}, "inputs are optical random features |R x|^2 of pixels compared with 3 thresholds, a map of each"),
+    (HARDWARE, {}, "presupposes that the device maps every record without crosstalk from others")])
+def test_the_notes_say_why_features_are_public(trial, changes, said):
+    notes = privacy_tags(replace(trial, **changes, **PRIVATE))["privacy.notes"]
+    assert said in notes and ("crosstalk" in notes) == (trial is HARDWARE)
+    assert said not in privacy_tags(TrialConfig(**SMALL, **PRIVATE))["privacy.notes"]
+
+
+NO_REFERENCE = ("feature_decorrelation: takes channels that are standardised .* got 0.5 with feature_reference 'none'; "
+                "use 'dead_leaves', or 0")
+
+
+@pytest.mark.parametrize(("trial", "changes", "message"), [
+    (SCATTERING, {"feature_decorrelation": 0.5}, NO_REFERENCE),
+    (PATCHES, {"patch_filters": 2049, "feature_decorrelation": 0.5},
+     "feature_decorrelation: takes at most 4,096 channels, got 0.5 with 4,098; "),
+    (PATCHES, {"patch_beside": "encoder", "patch_pools": 3},
+     "patch_pools: must be at most the 2 places in a row of the encoder's third"),
+    (JOINT, {"patch_beside": "scattering", "beside_weight": 0.0}, "beside_weight: must be > 0 for"),
+    (BOTH, {"beside_weight": 0.0}, "beside_weight: must be > 0 for scattering, which has pools of its own, got 0"),
+    (JOINT, {"feature_groups": 2}, "beside_weight: takes features that are normalised in one group"),
+    (HARDWARE, {"optical_seed": 1}, "optical_seed: is not used with optical_device 'hardware', got 1; use optic"),
+    (TrialConfig(), {"optical_width": 9}, "optical_width: is not used with features 'pixels', got 9; use features 'op"),
+])
+def test_settings_of_maps_that_are_refused(trial, changes, message):
+    with pytest.raises(ConfigError, match=message):
+        check_used([replace(trial, **changes)])
+
+
+def test_channels_are_standardised_over_public_images(cached):
+    by_leaves = replace(SCATTERING, feature_reference="dead_leaves", feature_groups=0)
+    found = mapped(cached, by_leaves, leaves()).view(-1, 9, 16)
+    assert found.mean((0, 2)).abs().max() < 5e-3 and (found.std((0, 2)) - 1).abs().max() < 5e-3
+    of_digits = mapped(cached, by_leaves, cached.train_x[:300]).view(-1, 9, 16)
+    assert of_digits.mean((0, 2)).abs().max() > 0.3, "nothing is measured on the records"
+    records = cached.train_x[:50]
+    assert torch.equal(mapped(cached, PATCHES, records), mapped(
+        cached, PATCHES, records, feature_reference="dead_leaves")), "patches have theirs anyway"
+    with pytest.raises(DataError, match="most of the 24 channels are constant on synthetic images, .* lower patch_"):
+        mapped(cached, PATCHES, records, patch_threshold=100.0)
+
+
+def test_a_channel_that_hardly_varies_on_synthetic_images_does_not_drown_the_others(cached):
+    def apply(records):
+        last = 0.0 if len(records) > 9 else 1.0  # of synthetic images, and of records
+        return records.float()[:, :9].view(-1, 9, 1) * torch.tensor([1.0] * 8 + [last]).view(9, 1)
+
+    found = standardised(apply, cached.spec, torch.device("cpu"), REFERENCES)(cached.train_x[:9])
+    deviations = leaves()[:, :8].double().std(0, correction=0).sort().values
+    torch.testing.assert_close(found[:, 8, 0].double(), cached.train_x[:9, 8] / (LEAST_DEVIATION * deviations[3]),
+                               rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("trial", [SCATTERING, replace(SCATTERING, feature_reference="dead_leaves"), PATCHES],
+                         ids=["scattering", "standardised", "patches"])
+def test_features_may_be_the_mean_of_those_of_an_image_and_of_its_mirror_image(cached, trial):
+    trial, records = replace(trial, feature_groups=0), cached.train_x[:40]
+    both = replace(trial, feature_mirrored=True)
+    found = mapped(cached, both, records)
+    assert torch.equal(found, mapped(cached, both, mirrored(records))), "left and right make no difference"
+    parts = [mapped(cached, trial, x) for x in (records, mirrored(records))]
+    assert not torch.allclose(*parts, atol=0.1)
+    torch.testing.assert_close(found, (parts[0] + parts[1]) / 2, atol=2e-2, rtol=2**-6)
+    grouped = mapped(cached, both, records, feature_groups=1)
+    assert grouped.mean(1).abs().max() < 1e-2 and (grouped.std(1) - 1).abs().max() < 2e-2
+
+
+@pytest.mark.parametrize("power", [0.5, 2.0])
+def test_responses_are_raised_to_a_power_before_channels_are_standardised(cached, power):
+    trial, records = replace(PATCHES, feature_power=power, feature_groups=0), cached.train_x[:50]
+    raised, reference = (Patches(1, 8, 12, 3, 1.0, 2)(images.view(-1, 1, 8, 8) / 16).double() ** power
+                         for images in (records, leaves()))
+    mean, deviation = (of(reference, (0, 2, 3), keepdim=True) for of in (torch.mean, torch.std))
+    found = mapped(cached, trial, records)
+    torch.testing.assert_close(found, ((raised - mean) / deviation).flatten(1), rtol=2**-7, atol=2e-3)
+    assert (found - mapped(cached, trial, records, feature_power=1.0)).abs().max() > 0.2
+    both = (found + mapped(cached, trial, mirrored(records))) / 2
+    torch.testing.assert_close(mapped(cached, trial, records, feature_mirrored=True), both, atol=2e-2, rtol=2**-6)
+
+
+@pytest.mark.parametrize(("mirror", "degree"), [(False, 0.5), (True, 1.0)])
+def test_channels_are_decorrelated_by_their_covariance_over_synthetic_images(cached, degree, mirror):
+    plain, records = replace(PATCHES, feature_groups=0, feature_mirrored=mirror), cached.train_x[:30]
+    trial = replace(plain, feature_decorrelation=degree)
+    reference, of_records, of_leaves, found = (mapped(cached, t, x).view(-1, 24, 4) for t in (plain, trial)
+                                               for x in (leaves(), records))
+    covariance, decorrelated = (np.cov(x.transpose(1, 2).reshape(-1, 24).T) for x in (reference, of_leaves))
+    regular = covariance / np.trace(covariance) * 24 + LEAST_SHARE * np.eye(24)
+    weights = torch.from_numpy(fractional_matrix_power(regular, -degree / 2))
+    expected = torch.einsum("ij,njk->nik", weights, of_records - reference.mean((0, 2))[:, None])
+    torch.testing.assert_close(found, expected, rtol=2**-5, atol=6e-2)
+    spread, before = np.linalg.eigvalsh(decorrelated), np.linalg.eigvalsh(covariance)
+    assert spread[-1] / spread[12] < 0.5 * before[-1] / before[12]
+    grouped = mapped(cached, trial, records, feature_groups=1)
+    assert grouped.mean(1).abs().max() < 1e-2 and (grouped.std(1) - 1).abs().max() < 3e-2
 
 
 def test_features_are_computed_once_and_a_damaged_cache_anew(cached, tmp_path, monkeypatch, capsys):
     calls = []
     monkeypatch.setattr(computing, "scattering", lambda *a: calls.append(a) or scattering(*a))
-    reports = [(report.features, report.done, report.total) for report in maps.steps(cached, TRIAL)]
+    reports = [(report.features, report.done, report.total) for report in maps.steps(cached, SCATTERING)]
     assert reports[0] == ("scattering of digits", 64, 1797) and reports[-1][1:] == (1797, 1797), "test records too"
-    first = maps.features(cached, TRIAL)
+    first = maps.features(cached, SCATTERING)
     n = len(calls)
-    assert n > 0 and maps.features(cached, TRIAL) is first and len(calls) == n
-    assert not list(maps.steps(cached, TRIAL)) and not list(maps.steps(load("digits"), TRIAL))
-    again = maps.features(load("digits"), TRIAL)
+    assert n > 0 and maps.features(cached, SCATTERING) is first and len(calls) == n
+    assert not list(maps.steps(cached, SCATTERING)) and not list(maps.steps(load("digits"), SCATTERING))
+    again = maps.features(load("digits"), SCATTERING)
     assert len(calls) == n and all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
     (file,) = (tmp_path / "cache" / "features").glob("*.safetensors")
     content = bytearray(file.read_bytes())
     content[-1] ^= 1
     for damaged in (bytes(content), bytes(content[:100])):
         file.write_bytes(damaged)
-        assert all(torch.equal(a, b) for a, b in zip(first, maps.features(load("digits"), TRIAL), strict=True))
+        assert all(torch.equal(a, b) for a, b in zip(first, maps.features(load("digits"), SCATTERING), strict=True))
         assert "computed anew" in capsys.readouterr().err
     assert len(calls) == 3 * n
-    maps.features(load("digits"), dataclasses.replace(TRIAL, feature_groups=9))
+    maps.features(load("digits"), replace(SCATTERING, feature_groups=9))
     assert len(calls) == 4 * n and len(list((tmp_path / "cache" / "features").glob("*.safetensors"))) == 2
 
 
-def test_without_hidden_layers_a_step_is_that_of_softmax_regression(cached):
-    trial = dataclasses.replace(TRIAL, algorithm="bp", projector="", hidden=(), momentum=0.0)
-    training = Training(Pack((trial,)), cached, torch.device("cpu"))
-    w, b = (part[0].clone() for part in (training.net.parameters.weights[0], training.net.parameters.biases[0]))
-    indices = torch.arange(64).view(1, 64)
-    x, y = training.train_inputs.batch(indices)[0], cached.train_y[:64]
-    torch.testing.assert_close(x.norm(dim=1), torch.full((64,), trial.input_norm))
-    error = torch.softmax(x @ w.T + b, dim=1) - torch.nn.functional.one_hot(y, 10)
-    training.step(indices)
-    assert torch.allclose(training.net.parameters.weights[0][0], w - 0.5 * error.T @ x / 64, atol=1e-6)
-    assert torch.allclose(training.net.parameters.biases[0][0], b - 0.5 * error.mean(0), atol=1e-6)
-    training.close()
+@pytest.mark.parametrize(("trial", "least"), [
+    (OPTICAL, 0.4), (SCATTERING, 0.5), (replace(PATCHES, epochs=8, learning_rate=1.0), 0.85),
+    (replace(ENCODER, feature_decorrelation=1.0, epochs=8, learning_rate=1.0), 0.85)],
+    ids=lambda value: getattr(value, "features", ""))
+def test_trials_learn_from_features(cached, trial, least):
+    trial = replace(trial, **PRIVATE, algorithm="dfa", sampler="poisson", private_metrics="withheld")
+    *_, other, last = train(Pack((replace(trial, seed=1), trial)), cached)
+    assert min(record.metrics["test/accuracy"] for record in (other, last)) > least
 
 
-def test_the_notes_say_that_features_are_public_and_the_key_has_them():
-    private = dataclasses.replace(TRIAL, mechanism="per_example", sampler="poisson", noise_multiplier=1.0)
-    assert "scattering coefficients, a map of each record alone" in privacy_tags(private)["privacy.notes"]
-    assert "scattering" not in privacy_tags(dataclasses.replace(private, features="pixels"))["privacy.notes"]
-    fields = TRIAL.canonical()
-    assert fields["features"] == "scattering" and fields["scattering_scales"] == 1 and "inputs" not in fields
-    assert "features" not in TrialConfig().canonical()
-    by_leaves = dataclasses.replace(private, feature_reference="dead_leaves")
-    assert "over synthetic images of dead leaves, a map of" in privacy_tags(by_leaves)["privacy.notes"]
-    changes = ({}, {"scattering_angles": 4, "feature_groups": 5}, {"feature_groups": 9}, {"features": "pixels"},
-               {"feature_reference": "dead_leaves"}, {"feature_mirrored": True},
-               {"feature_reference": "dead_leaves", "feature_mirrored": True}, {"feature_power": 0.5})
-    trials = [dataclasses.replace(TRIAL, **change) for change in changes]
-    assert len({trial.trial_key for trial in trials}) == len({trial.parts.features.key(trial) for trial in trials}) == 8
-    mirrored = dataclasses.replace(private, feature_mirrored=True)
-    assert "coefficients of a record and its mirror image, a map of" in privacy_tags(mirrored)["privacy.notes"]
-    assert "feature_mirrored" not in fields and "feature_power" not in fields
-    assert "feature_mirrored" not in TrialConfig(features="optical", feature_mirrored=True).canonical()
+def test_a_dry_run_and_a_sweep_tell_of_maps(tmp_path):
+    text = "base: {dataset: digits, hidden: [8]}\ngrid: {features: [pixels, scattering]}\nreport: []"
+    experiment = parse_experiment(text, tmp_path / "e.yaml")
+    assert ("features: scattering of digits, computed before training or read from the cache, once for each setting, "
+            "and not in the estimate") in list(as_lines(preview(experiment, 1)))
+    progress, phases = SweepProgress(quiet=True), []
+    progress.phase = phases.append
+    progress.training(experiment.trials, 2, 1)
+    assert phases == ["training 2 trials in 2 packs, 1 at a time; first features are computed, or read from the cache: "
+                      "scattering of digits"]
+
+
+# an extension's
+
+def tiles(records, trial):
+    """Means over squares of `tile` x `tile` pixels."""
+    return torch.nn.functional.avg_pool2d(records, trial.tile)
+
+
+OF_TILES = dict(shape=lambda c: (1, 8 // c.tile, 8 // c.tile), public_because="means of fixed squares",
+                settings={"tile": setting(2, "rows and columns of a square", low=1, high=8), "feature_mirrored": None,
+                          "feature_power": None})
+
+
+def test_an_extension_maps_records(cached, tmp_path, extensions):
+    register_features("tiles", tiles, **OF_TILES)
+    trial, records = TrialConfig(**SMALL, features="tiles"), cached.train_x[:9]
+    expected = records.view(9, 4, 2, 4, 2).double().mean((2, 4)) / 16
+    assert torch.allclose(mapped(cached, trial, records), expected.flatten(1), rtol=2**-8)
+    both = ((expected + expected.flip(2)) / 2).flatten(1)
+    assert torch.allclose(mapped(cached, trial, records, feature_mirrored=True), both, rtol=2**-8)
+    assert "tile" not in SCATTERING.canonical()
+    assert trial.layer_sizes[0] == 16 and trial.canonical()["tile"] == 2 and trial.canonical()["feature_groups"] == 0
+    changes = ({}, {"tile": 4}, {"feature_mirrored": True}, {"feature_power": 0.5})
+    assert len({replace(trial, **change).trial_key for change in changes}) == 4
+    plain, changed = (privacy_tags(replace(trial, **PRIVATE, **change))["privacy.notes"]
+                      for change in ({}, {"feature_mirrored": True, "feature_power": 0.5}))
+    assert plain.endswith("inputs are features 'tiles', a map of each record alone that no private record had a part "
+                          "in, which costs nothing, as the extension states: means of fixed squares")
+    assert "'tiles' (to the power 0.5) of a record and its mirror image, a map of each" in changed
+    assert list(train(Pack((trial,)), cached))[-1].metrics["test/accuracy"] > 0.4
+    maps.features(cached, replace(trial, tile=4))
+    assert len(list(tmp_path.rglob("features/*.safetensors"))) == 2
+
+
+def test_features_of_an_extension_keep_their_signs_when_raised_to_a_power(cached, extensions):
+    register_features("signed", lambda records, trial: records.flatten(1)[:, :16] - 0.5, shape=(16,),
+                      public_because="pixels", settings={"feature_power": None})
+    expected = cached.train_x[:9, :16].double() / 16 - 0.5
+    found = mapped(cached, TrialConfig(**SMALL, features="signed", feature_power=0.5), cached.train_x[:9])
+    torch.testing.assert_close(found, expected.sign() * expected.abs().sqrt(), rtol=2**-8, atol=1e-6)
+
+
+def test_flat_features_of_an_extension_are_decorrelated_over_synthetic_images(cached, extensions):
+    register_features("middle", lambda records, trial: records[:, :, 3:5].flatten(1), shape=(16,),
+                      public_because="pixels",
+                      settings=dict.fromkeys(("feature_reference", "feature_decorrelation")))
+    trial = TrialConfig(**SMALL, features="middle", feature_groups=0, feature_reference="dead_leaves")
+    before, after = (torch.cov(mapped(cached, trial, leaves(), feature_decorrelation=degree).T)
+                     for degree in (0.0, 1.0))
+    expected = torch.linalg.solve(before + LEAST_SHARE * torch.eye(16, dtype=torch.float64), before)  # S (S + r)^-1
+    torch.testing.assert_close(after, expected, atol=2e-2, rtol=0)
+
+
+def test_a_cache_of_an_extension_is_that_of_its_code_and_a_notebook_has_none(cached, tmp_path, extensions):
+    paths, function = [], "def tiles(records, trial): return records.flatten(1)[:, :16] * {}"
+    for version in (1, 2, "a cell"):
+        file = tmp_path / "version.py"  # as a module that was edited since
+        file.write_text(function.format(3) if version == "a cell" else function.format(version))
+        exec(compile(file.read_text(), version if version == "a cell" else str(file), "exec"),
+             space := {"__name__": "version"})
+        register_features("tiles", space["tiles"], **OF_TILES | {"shape": (16,)})
+        trial = TrialConfig(**SMALL, features="tiles")
+        if version != "a cell":
+            paths.append(maps._digest(cached, trial))
+            assert PARTS["features"]["tiles"].works.is_cached
+    maps.features(cached, trial)
+    assert paths[0] != paths[1] and not list(tmp_path.rglob("*.safetensors"))
+
+
+@pytest.mark.parametrize(("function", "message"), [
+    (lambda x, c: x.mean(0, keepdim=True), r"'tiles' must give floating point numbers of shape \(9, 1, 4, 4\), got"),
+    (lambda x, c: tiles(x, c).int(), r"'tiles' must give floating point numbers .*, got torch.int32 of shape")])
+def test_what_an_extension_gives_is_checked(cached, function, message, extensions):
+    register_features("tiles", function, **OF_TILES)
+    with pytest.raises(DataError, match="^features: " + message):
+        mapped(cached, TrialConfig(**SMALL, features="tiles"), cached.train_x[:9])
+
+
+def test_a_record_with_one_feature_that_is_not_finite_is_marked_as_a_whole():
+    unusable = torch.ones(2, 3), torch.tensor([[1.0, 1.0], [math.nan, 1.0]])
+    assert maps._side_by_side(unusable, [1.0, 2.0]).isfinite().all(1).tolist() == [True, False]
+    assert maps._side_by_side(unusable, [1.0, 2.0])[1].isnan().all()

@@ -1,14 +1,11 @@
 """Settings of trials that learning cannot keep, each refused in one line with its value and the remedy."""
 
 import pytest
+from mapped import ENCODER, OPTICAL, PATCHES, PRIVATE, SCATTERING
 from test_automatic import TRIAL as AUTOMATIC
-from test_encoder import TRIAL as ENCODER
-from test_feature_maps import OPTICAL, PRIVATE
-from test_features import TRIAL as SCATTERING
 from test_feedback_space import DFA as DENOISED
 from test_fixed_point import BASE as SECURE
 from test_integers import BASE
-from test_patches import TRIAL as PATCHES
 from test_physical import PHYSICAL
 from test_readings import FIGURE4
 

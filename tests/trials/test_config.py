@@ -154,7 +154,7 @@ def test_two_trials_have_one_key_where_what_differs_has_no_effect(one, change, s
 # Settings whose other values are in other tests; another projector for an algorithm that can run here does not exist.
 ELSEWHERE = {
     "above": {"network", "projector", "output_std", "feedback_centered", "smoothing", "weight_decay"},
-    "test_features, test_feature_maps, test_patches, test_encoder": {
+    "test_features, test_feature_maps, test_patches": {
         f.name for f in settings()
         if f.name.startswith(("feature", "scattering_", "patch_", "optical_", "encoder_", "beside_"))},
     "test_readings": {"bounding", "tau_h_rule", "conv_error", "conv_clip"},
