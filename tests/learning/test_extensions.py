@@ -72,33 +72,31 @@ class OwnUpdate(PerExample):
 
 # feedback
 
-def test_a_feedback_path_trains_as_what_it_is():
-    register_feedback("mine", Mine)
+OWN = {"sparsity": setting(0.5, "share of B that is 0", low=0, high=1, per_trial=True), "threshold": None}
+
+
+def test_a_feedback_path_trains_as_what_it_is_and_has_a_curve_of_its_own():
+    register_feedback("mine", Mine, label="Mine")
+    register_feedback("other", functools.partial(Mine))
     trials = [TrialConfig(**{**SMALL, "sampler": "shuffled"}, algorithm=a) for a in ("mine", "bp")]
     assert trials[0].projector == "none" and trials[0].trial_key != trials[1].trial_key
     mine, bp = (list(train(Pack((t,)), load("digits")))[-1].metrics for t in trials)
     assert mine["train/loss"] == bp["train/loss"] and mine["alignment/layer_1"] == pytest.approx(1)
+    looks = [(style.PALETTE[a], style.MARKERS[a]) for a in ("bp", "dfa", "tdfa", "pdfa", "hybrid", "mine", "other")]
+    assert len({look[0] for look in looks}) == len({look[1] for look in looks}) == 7
+    assert runs.ALGORITHM_LABELS["mine"] == "Mine" and runs.ALGORITHM_LABELS["other"] == "other"
 
 
-def test_settings_of_an_extension_are_part_of_its_identity_and_of_no_other():
+def test_a_setting_of_an_extension_is_one_like_any_other_and_part_of_no_other_identity():
+    before = TrialConfig(algorithm="bp").trial_key
     register_feedback("mine", Mine)
     plain = TrialConfig(algorithm="mine")
     assert dataclasses.replace(plain, threshold=0.3).trial_key == plain.trial_key
-    register_feedback("mine", Mine, settings=("threshold",))  # as in a cell that is run again
-    assert dataclasses.replace(plain, threshold=0.3).trial_key != TrialConfig(algorithm="mine").trial_key
-    assert "threshold" not in TrialConfig(algorithm="bp").canonical()
-
-
-OWN = {"sparsity": setting(0.5, "share of B that is 0", low=0, high=1, per_trial=True), "threshold": None}
-
-
-def test_a_setting_of_its_own_is_a_setting_like_any_other():
-    before = TrialConfig(algorithm="bp").trial_key
-    register_feedback("mine", Mine, settings=OWN)
+    register_feedback("mine", Mine, settings=OWN)  # as in a cell that is run again
     plain, sparse = TrialConfig(algorithm="mine"), TrialConfig(algorithm="mine", sparsity=1)
     assert (plain.sparsity, sparse.sparsity, sparse.canonical()["sparsity"]) == (0.5, 1.0, 1.0)
     assert plain.trial_key == TrialConfig.from_mapping({"algorithm": "mine", "sparsity": 0.5}).trial_key
-    assert plain.trial_key != sparse.trial_key and "threshold" in plain.canonical()
+    assert len({trial.trial_key for trial in (plain, sparse, dataclasses.replace(plain, threshold=0.3))}) == 3
     assert plain == dataclasses.replace(sparse, sparsity=0.5) != sparse and hash(plain) != hash(sparse)
     assert dataclasses.replace(sparse, seed=3).sparsity == pickle.loads(pickle.dumps(sparse)).sparsity == 1.0
     assert plain.pack_key == sparse.pack_key and [t.sparsity for t in Pack((plain, sparse)).trials] == [0.5, 1.0]
@@ -107,46 +105,33 @@ def test_a_setting_of_its_own_is_a_setting_like_any_other():
     assert config_of(TrackedRun("id", sparse.trial_key, params, {}, {}, "finished", 0, None)) == sparse
     with pytest.raises(AttributeError, match="no attribute 'density'"):
         sparse.density  # noqa: B018  (the attribute is asked for)
-
-
-def test_a_setting_that_is_the_same_for_a_pack_parts_packs():
     register_mechanism("mine", Halved, settings={"rank": setting(1, "columns that are kept", low=1)})
     assert TrialConfig(mechanism="mine").pack_key != TrialConfig(mechanism="mine", rank=2).pack_key
 
 
-@pytest.mark.parametrize(("base", "says"), [
-    ("algorithm: mine, sparsity: 2", "sparsity: must be <= 1, got 2.0, at base.sparsity"),
-    ("algorithm: mine, sparsity: much", "sparsity: must be a number, got the text 'much', at base.sparsity"),
-    ("algorithm: bp, sparsity: 0.25", "sparsity: is not used with algorithm 'bp', got 0.25; use algorithm 'mine'"),
-    ("algorithm: mine, sparse: 1", "sparse: unknown field, got 1; did you mean 'sparsity'")])
-def test_a_wrong_setting_of_its_own_is_refused_as_others_are(tmp_path, base, says):
+def test_a_sweep_over_a_setting_of_its_own_and_wrong_ones_are_refused_as_others_are():
     register_feedback("mine", Mine, settings=OWN)
-    with pytest.raises(ConfigError, match=says):
-        parse_experiment(f"base: {{dataset: digits, {base}}}", tmp_path / "some.yaml")
-
-
-def test_a_sweep_over_a_setting_of_its_own():
-    register_feedback("mine", Mine, settings=OWN)
-    text = "base: {dataset: digits}\ngrid: {algorithm: [bp, mine], sparsity: [0.1, 0.9], seed: [0, 1]}"
-    with pytest.raises(ConfigError, match="the same trial as"):
-        parse_experiment(text, Path("some.yaml"))
-    text = ("base: {dataset: digits}\n"
-            "cases: [{base: {algorithm: bp}}, {base: {algorithm: mine}, grid: {sparsity: [0, 1]}}]")
-    experiment = parse_experiment(text, Path("some.yaml"))
+    experiment = parse_experiment(
+        "base: {dataset: digits}\n"
+        "cases: [{base: {algorithm: bp}}, {base: {algorithm: mine}, grid: {sparsity: [0, 1]}}]", Path("some.yaml"))
     assert [run_name(trial, experiment.varied) for trial in experiment.trials] == [
         "bp non-private seed=0", "mine non-private sparsity=0.0 seed=0", "mine non-private sparsity=1.0 seed=0"]
-
-
-@pytest.mark.parametrize(("mechanism", "says"), [
-    ("per_example", r"mechanism: 'per_example' bounds .* which algorithm 'mine' does not state \(per_record of regis"),
-    ("component", "mechanism: 'component' bounds"), ("photonic", "mechanism: 'photonic' is described for 'bp' or")])
-def test_a_path_that_states_nothing_is_not_certified(mechanism, says):
-    register_feedback("mine", Mine)
-    with pytest.raises(ConfigError, match="^" + says):
-        TrialConfig(algorithm="mine", mechanism=mechanism)
+    for text, says in (
+            ("base: {algorithm: mine, sparsity: 2}", "sparsity: must be <= 1, got 2.0, at base.sparsity"),
+            ("base: {algorithm: mine, sparsity: much}", "sparsity: must be a number, got the text 'much', at base.spa"),
+            ("base: {algorithm: bp, sparsity: 0.25}", "sparsity: is not used with algorithm 'bp', got 0.25; use algor"),
+            ("base: {algorithm: mine, sparse: 1}", "sparse: unknown field, got 1; did you mean 'sparsity'"),
+            ("grid: {algorithm: [bp, mine], sparsity: [0.1, 0.9]}", "the same trial as")):
+        with pytest.raises(ConfigError, match=says):
+            parse_experiment(text, Path("some.yaml"))
 
 
 def test_a_path_that_states_why_is_certified_and_the_reason_stands_beside_the_number():
+    register_feedback("mine", Mine)
+    for name, says in (("per_example", r"'per_example' bounds .* which algorithm 'mine' does not state \(per_record"),
+                       ("component", "'component' bounds"), ("photonic", "'photonic' is described for 'bp' or")):
+        with pytest.raises(ConfigError, match=f"^mechanism: {says}"):
+            TrialConfig(algorithm="mine", mechanism=name)
     register_feedback("mine", Mine, per_record=WHY)
     trial = TrialConfig(**SMALL, algorithm="mine", mechanism="per_example", noise_multiplier=1.0)
     assert account(trial, 1) == account(dataclasses.replace(trial, algorithm="bp"), 1)
@@ -156,12 +141,8 @@ def test_a_path_that_states_why_is_certified_and_the_reason_stands_beside_the_nu
         dataclasses.replace(trial, mechanism="photonic", sampler="shuffled")
 
 
-def test_a_path_has_a_curve_of_its_own():
-    register_feedback("mine", Mine, label="Mine")
-    register_feedback("other", functools.partial(Mine))
-    looks = [(style.PALETTE[a], style.MARKERS[a]) for a in ("bp", "dfa", "tdfa", "pdfa", "hybrid", "mine", "other")]
-    assert len({look[0] for look in looks}) == len({look[1] for look in looks}) == 7
-    assert runs.ALGORITHM_LABELS["mine"] == "Mine" and runs.ALGORITHM_LABELS["other"] == "other"
+def entered(slot, name="mine", kind=Part, **attributes):
+    part(slot, name)(type("Mine", (kind,), attributes))
 
 
 @pytest.mark.parametrize(("call", "says"), [
@@ -183,6 +164,8 @@ def test_a_path_has_a_curve_of_its_own():
     (lambda: register_features("scattering", len, shape=(1,), public_because="?"), "features: 'scattering' is taken"),
     (lambda: register_dataset("digits", DATASETS["mnist"], print), "dataset: 'digits' is taken by .*data.readers.digi"),
     (lambda: register_dataset("mine", DatasetSpec(9, 9, (3, 2), 1, (0,), (1,)), print), "dataset: 'mine' must have at"),
+    (lambda: entered("optimiser"), "slot: must be one of dataset, features, .*, got 'optimiser'"),
+    (lambda: entered("optimizer", decay=0.1, __annotations__={"decay": float}), "settings: 'decay' must be what .*0.1"),
 ])
 def test_what_cannot_be_registered_changes_nothing(call, says):
     before = {slot: dict(of_slot) for slot, of_slot in PARTS.items()}, dict(SETTINGS)
@@ -193,7 +176,7 @@ def test_what_cannot_be_registered_changes_nothing(call, says):
         TrialConfig(algorithm="mine")
 
 
-# mechanisms
+# mechanisms and other parts
 
 def test_a_mechanism_without_a_guarantee_has_no_epsilon_anywhere():
     register_mechanism("mine", Halved, settings=("clipping_norm", "noise_multiplier"))
@@ -221,47 +204,28 @@ def test_a_mechanism_with_a_guarantee_is_certified_calibrated_and_audited():
     assert not audit_release(trial, 200, 1e-5).exceeds
     register_mechanism("mine", Halved)  # registered again, and without
     assert account(TrialConfig(**SMALL, mechanism="mine"), 1) == []
+    register_mechanism("broken", Broken, settings=("clipping_norm",), guarantee="it does not hold")
+    assert audit_release(dataclasses.replace(trial, mechanism="broken"), 600, 1e-5).exceeds
+    entered("mechanism", "loose", mechanism.PerExample, sensitivity_ratio=lambda self, trial: 2.0)
+    notes = privacy_tags(dataclasses.replace(trial, mechanism="loose"))["privacy.notes"]
+    assert "noise is measured by 0.7, a record contributes up to 2 times that" in notes
 
-
-def test_a_guarantee_that_does_not_hold_is_found_by_the_audit():
-    register_mechanism("broken", Broken, settings=("clipping_norm",), guarantee="it does not")
-    assert audit_release(TrialConfig(**SMALL, mechanism="broken", noise_multiplier=1.0), 600, 1e-5).exceeds
-
-
-# other parts
 
 def test_a_loss_or_a_sampler_that_states_nothing_is_not_certified():
-    part("loss", "mine")(type("MyLoss", (loss.Loss,), {"works": loss.CrossEntropy.works}))
-    part("sampler", "cyclic")(type("Cyclic", (sampler.Sampler,), {"works": sampler.Shuffled.works}))
+    entered("loss", "mine", loss.Loss, works=loss.CrossEntropy.works)
+    entered("sampler", "cyclic", sampler.Sampler, works=sampler.Shuffled.works)
     assert TrialConfig(loss="mine").trial_key != TrialConfig(sampler="cyclic").trial_key
-    with pytest.raises(ConfigError, match="^mechanism: 'per_example' bounds .* which loss 'mine' does not state"):
-        TrialConfig(loss="mine", mechanism="per_example")
-    with pytest.raises(ConfigError, match="^sampler: 'cyclic' states no accountant"):
-        TrialConfig(sampler="cyclic", mechanism="component")
-    with pytest.raises(ConfigError, match="^sampler: nothing is claimed or proved .* with cyclic batches"):
-        TrialConfig(sampler="cyclic", mechanism="photonic")
-    with pytest.raises(ConfigError, match="^canaries: need sampler 'poisson'"):
-        TrialConfig(sampler="cyclic", canaries=100)
-    part("loss", "mine")(type("MyLoss", (loss.Loss,), {"works": loss.CrossEntropy.works, "per_record": WHY}))
+    for settings, says in (
+            (dict(loss="mine", mechanism="per_example"), "mechanism: 'per_example' bounds .* which loss 'mine' does"),
+            (dict(sampler="cyclic", mechanism="component"), "sampler: 'cyclic' states no accountant"),
+            (dict(sampler="cyclic", mechanism="photonic"), "sampler: nothing is claimed or proved .* with cyclic b"),
+            (dict(sampler="cyclic", canaries=100), "canaries: need sampler 'poisson'")):
+        with pytest.raises(ConfigError, match=f"^{says}"):
+            TrialConfig(**settings)
+    entered("loss", "mine", loss.Loss, works=loss.CrossEntropy.works, per_record=WHY)
     stated = TrialConfig(loss="mine", mechanism="per_example", noise_multiplier=1)
     assert f"errors depend on one record each is stated by the extension 'mine': {WHY}" in (
         privacy_tags(stated)["privacy.notes"])
-
-
-def test_a_mechanism_with_noise_for_less_than_records_contribute_says_so():
-    part("mechanism", "loose")(type("Loose", (mechanism.PerExample,), {"sensitivity_ratio": lambda self, trial: 2.0}))
-    trial = TrialConfig(**SMALL, mechanism="loose", clipping_norm=0.7, noise_multiplier=1.0)
-    assert "noise is measured by 0.7, a record contributes up to 2 times that" in privacy_tags(trial)["privacy.notes"]
-
-
-def test_a_part_of_a_slot_that_does_not_exist_is_refused():
-    with pytest.raises(ConfigError, match="^slot: must be one of dataset, features, .*, got 'optimiser'"):
-        part("optimiser", "mine")(type("Mine", (Part,), {}))
-
-
-def test_a_part_whose_setting_is_no_setting_is_refused():
-    with pytest.raises(ConfigError, match="^settings: 'decay' must be what .*setting. makes, got 0.1"):
-        part("optimizer", "mine")(type("Mine", (Part,), {"__annotations__": {"decay": float}, "decay": 0.1}))
 
 
 # data sets
@@ -276,22 +240,18 @@ SPEC = DatasetSpec(30, 10, (4,), 2, (0.5,), (0.5,))
 DIGEST = "2ddea87e6d4b4c3bd4eb0a4e8c1d6dffad1a3fc4d1ef5b4f45b6a6d0d1a2c3b4"
 
 
-def test_a_data_set_trains():
+def test_a_data_set_trains_and_records_other_than_stated_are_refused():
     register_dataset("mine", SPEC, records)
     trial = TrialConfig(dataset="mine", hidden=(8,), batch_size=9, epochs=2)
     assert trial.layer_sizes == (4, 8, 2) and trial.split_sizes == (27, 3)
     assert [r.epoch for r in train(Pack((trial,)), load("mine"))] == [1, 2]
-
-
-@pytest.mark.parametrize(("spec", "options", "says"), [
-    (SPEC, {"rows": 29}, r"mine, train x: expected uint8 of shape \(30, 4\), got uint8 of shape \(29, 4\)"),
-    (SPEC, {"top": 2}, "mine, train: expected labels 0..1, got 2 in row 2"),
-    (dataclasses.replace(SPEC, sha256=DIGEST), {}, f"mine: expected content with SHA-256 {DIGEST}, got [0-9a-f]{{64}}"),
-])
-def test_records_other_than_stated_are_refused(spec, options, says):
-    register_dataset("mine", spec, functools.partial(records, **options))
-    with pytest.raises(DataError, match=says):
-        load("mine")
+    for number, (spec, options, says) in enumerate((
+            (SPEC, {"rows": 29}, r"train x: expected uint8 of shape \(30, 4\), got uint8 of shape \(29, 4\)"),
+            (SPEC, {"top": 2}, "train: expected labels 0..1, got 2 in row 2"),
+            (dataclasses.replace(SPEC, sha256=DIGEST), {}, f"content with SHA-256 {DIGEST}, got [0-9a-f]{{64}}"))):
+        register_dataset(f"other_{number}", spec, functools.partial(records, **options))
+        with pytest.raises(DataError, match=f"other_{number}.*{says}"):
+            load(f"other_{number}")
 
 
 @pytest.mark.parametrize("n_classes", [256, 300])
@@ -319,9 +279,10 @@ def test_a_label_that_is_no_class_is_refused_with_its_row(label, says):
 
 PLUGIN = """
 from pipeline.learning.feedback.algorithms import BackPropagation, register_feedback
+from pipeline.trials.fields import setting
 class Path(BackPropagation):
     def __init__(self, pack, net, device): pass
-register_feedback("from_a_plugin", Path)
+register_feedback("from_a_plugin", Path, settings={"gain": setting(2, "of it")})
 """
 
 
@@ -331,17 +292,12 @@ def write(folder, plugins="[a_plugin]", algorithm="from_a_plugin"):
     return folder / "some.yaml"
 
 
-def test_the_settings_of_a_plugin_are_listed_with_its_file(tmp_path, capsys):
+def test_a_file_loads_its_plugins_whose_settings_are_listed(tmp_path, capsys):
     file = write(tmp_path)
-    (tmp_path / "a_plugin.py").write_text("from pipeline.trials.fields import setting" + PLUGIN.replace(
-        "Path)\n", 'Path, settings={"gain": setting(2, "of it")})\n'))
     assert main(["fields"]) == 0 and "\ngain" not in capsys.readouterr().out
     assert main(["fields", str(file)]) == 0
     assert "\ngain = 2\n    of it; of algorithm 'from_a_plugin'\n" in capsys.readouterr().out
-
-
-def test_a_file_loads_its_plugins(tmp_path):
-    experiment = load_experiment(write(tmp_path))
+    experiment = load_experiment(file)
     assert experiment.plugins == ("a_plugin",) and experiment.trials[0].algorithm == "from_a_plugin"
     assert len(LOADED["a_plugin"]) == 16
     assert load_experiment(write(tmp_path)).trials == experiment.trials
@@ -356,20 +312,16 @@ def test_nothing_that_a_store_names_is_imported(tmp_path):
     assert parse_experiment(text, tmp_path / "some.yaml", stored=True).plugins == ("a_plugin",)
 
 
-@pytest.mark.parametrize(("plugins", "says"), [
-    ("[no_such_plugin]", "plugins: 'no_such_plugin' cannot be imported .ModuleNotFoundError: .* a module in"),
-    ("a_plugin", "plugins: must be a list of names of modules, got 'a_plugin'"),
-    ("[1]", "plugins: must be a list of names of modules, got .1."),
-    ("[]", "algorithm: must be one of bp, .*, got 'from_a_plugin', at base.algorithm")])
-def test_plugins_that_cannot_be_loaded_are_refused(tmp_path, plugins, says):
+@pytest.mark.parametrize(("plugins", "code", "says"), [
+    ("[no_such_plugin]", "", "plugins: 'no_such_plugin' cannot be imported .ModuleNotFoundError: .* a module in"),
+    ("a_plugin", "", "plugins: must be a list of names of modules, got 'a_plugin'"),
+    ("[1]", "", "plugins: must be a list of names of modules, got .1."),
+    ("[]", "", "algorithm: must be one of bp, .*, got 'from_a_plugin', at base.algorithm"),
+    ("[a_plugin]", "1 / 0", "plugins: 'a_plugin' cannot be imported .ZeroDivisionError: division by")])
+def test_plugins_that_cannot_be_loaded_are_refused(tmp_path, plugins, code, says):
+    path = write(tmp_path, plugins)
+    (tmp_path / "a_plugin.py").write_text(code)
     with pytest.raises(ConfigError, match=says):
-        load_experiment(write(tmp_path, plugins))
-
-
-def test_a_plugin_that_raises_is_refused_in_one_line(tmp_path):
-    path = write(tmp_path)
-    (tmp_path / "a_plugin.py").write_text("1 / 0")
-    with pytest.raises(ConfigError, match="plugins: 'a_plugin' cannot be imported .ZeroDivisionError: division by"):
         load_experiment(path)
 
 
