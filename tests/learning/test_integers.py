@@ -27,7 +27,6 @@ from pipeline.learning.integers.network import IntegerDense
 from pipeline.learning.model import TrainedModel
 from pipeline.learning.rows import Rows
 from pipeline.learning.run import prepare
-from pipeline.learning.run import train as train_pack
 from pipeline.trials import steps as steps_of
 from pipeline.trials.config import ConfigError
 from pipeline.trials.datasets import DatasetSpec, enter
@@ -99,7 +98,7 @@ def norms_over_c(training, of_weights, of_biases, inputs):
 
 
 @EVERY
-@pytest.mark.parametrize("clipping_norm", [1e-3, 0.7, 50.0])
+@pytest.mark.parametrize("clipping_norm", [1e-3, 50.0])
 def test_no_contribution_is_longer_than_c(trial, clipping_norm, digits):
     training = made(of_length(trial, clipping_norm), digits)
     training.net.parameters.flat.mul_(3.0)  # beyond where weights start
@@ -173,14 +172,18 @@ def test_seeded_noise_is_that_of_the_step_and_no_other_trials_or_streams(digits)
     assert {stream for stream, _ in keys} == {"release", "noise"}
 
 
+def trained(training):
+    """Parameters [trials, P] after an epoch."""
+    for batch in training.sampler.epoch():
+        training.step(batch)
+    return training.net.parameters.flat
+
+
 @EVERY
 def test_a_trial_in_a_pack_is_the_same_as_alone(trial, digits):
-    trial = dataclasses.replace(trial, epochs=1, train_records=320)
+    trial = dataclasses.replace(trial, epochs=1, train_records=160)
     another = TrialConfig(of_length(trial, 0.1).given, seed=7, noise_multiplier=4.0)
-    together = [list(records) for records in zip(*train_pack(Pack((another, trial)), digits), strict=True)][1]
-    alone = list(train(trial, digits))
-    for name, weight in alone[-1].outcome.weights.items():
-        assert np.array_equal(weight, together[-1].outcome.weights[name])
+    assert torch.equal(trained(made(another, digits, trial))[1], trained(made(trial, digits))[0])
 
 
 PROCESSORS = [("AVX512_CORE", "default", 1), ("AVX2", "avx2", 2), ("SSE41", "default", 2)]
@@ -202,13 +205,9 @@ for instructions, kernels, threads in PROCESSORS:
 @functools.cache
 def digests():
     """Of the weights of every trial after an epoch."""
-    found, data = [], load("digits")
-    for trial in TRIALS.values():
-        training = made(dataclasses.replace(trial, epochs=1, train_records=320), data)
-        for batch in training.sampler.epoch():
-            training.step(batch)
-        found.append(hashlib.sha256(training.net.parameters.flat.numpy().tobytes()).hexdigest()[:16])
-    return found
+    data = load("digits")
+    return [hashlib.sha256(trained(made(dataclasses.replace(trial, epochs=1, train_records=160), data)).numpy()
+                           .tobytes()).hexdigest()[:16] for trial in TRIALS.values()]
 
 
 @pytest.fixture(scope="module")
@@ -223,14 +222,10 @@ def elsewhere():
 
 @pytest.mark.parametrize("processor", PROCESSORS, ids=lambda processor: processor[0])
 def test_weights_have_the_same_bits_with_other_instructions_and_threads(processor, elsewhere):
-    *found, kernels, _ = elsewhere[processor]
+    *found, kernels, has_compiler = elsewhere[processor]
     assert found == digests() and kernels == processor[1]
-
-
-def test_training_does_not_import_the_compiler_of_torch(elsewhere):
-    """With any optimizer: importing it takes seconds."""
+    assert has_compiler == "False", "with no optimizer: importing torch's compiler takes seconds"
     assert {t.optimizer for t in TRIALS.values()} == {"sgd", "nesterov", "adam", "adamw"}
-    assert {found[-1] for found in elsewhere.values()} == {"False"}
 
 
 def test_products_are_exact_in_both_kernels_and_a_wrong_one_is_noticed(monkeypatch):
@@ -258,8 +253,7 @@ def test_products_are_exact_in_both_kernels_and_a_wrong_one_is_noticed(monkeypat
     products.int8_is_exact.cache_clear()
 
 
-@pytest.mark.parametrize("slow", ["_by_int8", "_by_float32"])
-@pytest.mark.parametrize("by_rows", [True, False])
+@pytest.mark.parametrize(("slow", "by_rows"), [("_by_int8", True), ("_by_float32", False)])
 def test_the_slower_kernel_is_not_used(slow, by_rows, monkeypatch):
     a, b = torch.ones(40, 30, dtype=torch.int8), torch.ones(30, 20, dtype=torch.int8)
     a, b = (a, b) if by_rows else (a.t().contiguous().t(), b.t().contiguous().t())
@@ -301,12 +295,11 @@ def test_products_on_a_gpu_are_exact_however_factors_are_stored(shape):
         assert torch.equal(products.product(*there).cpu(), products.product(a, b))
 
 
-@pytest.mark.parametrize("size", [0, 1, 63, 64, -64, -65, 8_192, -8_192, 127 * 128])
-def test_two_digits_make_a_number(size):
-    x = torch.tensor([[size, -size]], dtype=torch.int16)
+def test_two_digits_make_a_number():
+    x = torch.arange(-127 * 128, 127 * 128 + 1, dtype=torch.int16)[None]
     digits = products.split_digits(x)
     assert torch.equal(products.combine_digits(digits.to(torch.int32)), x.double()) and digits.abs().max() <= 127
-    assert abs(size) > LARGEST or digits.abs().max() <= 64
+    assert products.split_digits(x[x.abs() <= LARGEST][None]).abs().max() <= 64
 
 
 @pytest.mark.parametrize("changes", [{"inputs": "unit"}, {"inputs": "standardized"}, {"input_norm": 3.0}])
@@ -347,7 +340,7 @@ def test_the_network_learns_as_that_of_float32_does_without_noise(digits):
 
 
 def test_a_trial_goes_on_with_the_same_bits(digits):
-    trial = TRIALS["pdfa with optical noise"]
+    trial = dataclasses.replace(TRIALS["pdfa with optical noise"], train_records=160)
     whole, first, second = (made(trial, digits) for _ in range(3))
     for _ in range(2):
         whole.run_epoch()
@@ -357,28 +350,24 @@ def test_a_trial_goes_on_with_the_same_bits(digits):
     assert torch.equal(whole.net.parameters.flat, second.net.parameters.flat)
 
 
-def test_more_classes_than_the_softmax_sums_exactly_are_refused(extensions):
-    for n_classes in (steps_of.MOST_CLASSES, steps_of.MOST_CLASSES + 1):
-        enter(f"classes_{n_classes}", DatasetSpec(20_000, 10, (4,), n_classes, (0.0,), (1.0,)), None)
-    TrialConfig(BASE.given, dataset=f"classes_{steps_of.MOST_CLASSES}")
-    with pytest.raises(ConfigError, match="^dataset: must have at most 8192 classes with arithmetic 'integer'.* 8193"):
-        TrialConfig(BASE.given, dataset=f"classes_{steps_of.MOST_CLASSES + 1}")
-
-
 def test_the_name_in_files_is_arithmetic_and_in_keys_matmul_precision():
     assert BASE.canonical()["matmul_precision"] == BASE.arithmetic == "integer"
-    text = """
-name: integers
-base: {dataset: digits, mechanism: per_example, sampler: poisson, noise_multiplier: 1, feedback_std: 0.3}
-grid: {arithmetic: [float32, integer]}
-"""
-    experiment = parse_experiment(text, Path("FILE.yaml"))
-    assert [trial.matmul_precision for trial in experiment.trials] == ["float32", "integer"]
-    assert len({trial.trial_key for trial in experiment.trials}) == 2
-    lines = "\n".join(as_lines(parse_experiment(text.replace("[float32, integer]", "[integer]"), Path("FILE.yaml"))))
-    assert "layer 1: inputs 2^-6, learning signals" in lines
+    text = "base: {dataset: digits, mechanism: per_example, sampler: poisson, noise_multiplier: 1, feedback_std: 0.3}\n"
+    search = "search: {algorithm: random, trials: 2, space: {learning_rate: {uniform: [0.1, 1]}}}"
+    fixed = text.replace("base: {", "base: {arithmetic: integer, ")
+
+    def precisions(text, **changes):
+        experiment = parse_experiment(text, Path("FILE.yaml"), changes=changes or None)
+        return [trial.matmul_precision for trial in experiment.possible]
+
+    grid, choice = "grid: {arithmetic: [float32, integer]}", "space: {arithmetic: {choice: [integer]}, "
+    assert precisions(text + grid) == ["float32", "integer"]
+    assert set(precisions(fixed + search)) == set(precisions(text + search.replace("space: {", choice))) == {"integer"}
+    assert set(precisions(fixed + search, arithmetic="float32")) == {"float32"}
     with pytest.raises(ConfigError, match=r"arithmetic: must be one of .* at grid.arithmetic\[1\]"):
-        parse_experiment(text.replace("integer]", "whole]"), Path("FILE.yaml"))
+        precisions(text + grid.replace("integer]", "whole]"))
+    with pytest.raises(ConfigError, match="must be a field that no grid, case or space sets, got one of search.space"):
+        precisions(text + search.replace("space: {", choice), arithmetic="float32")
 
 
 def test_account_prints_the_steps_of_training_also_where_the_noise_is_of_a_smaller_norm():
@@ -389,23 +378,9 @@ def test_account_prints_the_steps_of_training_also_where_the_noise_is_of_a_small
     (trial,), lines = experiment.trials, "\n".join(as_lines(experiment))
     mechanism = prepare(Pack((trial,)), load("digits"), CPU).mechanism
     [of_trial], [bound] = mechanism.integers.steps, mechanism.bounds
-    assert trial.parts.mechanism.sensitivity_ratio(trial) > 10
+    assert trial.parts.mechanism.sensitivity_ratio(trial) > 10 and "layer 1: inputs 2^-6, learning signals" in lines
     for number, step in enumerate(of_trial, start=1):
         assert re.search(rf"layer {number}: .*, contributions {step.contribution / bound:.3g} C", lines)
-
-
-def test_a_search_and_a_changed_setting_know_that_name_too():
-    text = """
-base: {dataset: digits, mechanism: per_example, sampler: poisson, noise_multiplier: 1, arithmetic: integer}
-search: {algorithm: random, trials: 2, space: {learning_rate: {uniform: [0.1, 1]}}}
-"""
-    choice = text.replace(", arithmetic: integer", "").replace("space: {", "space: {arithmetic: {choice: [integer]}, ")
-    for experiment in (parse_experiment(text, Path("FILE.yaml")), parse_experiment(choice, Path("FILE.yaml"))):
-        assert {trial.matmul_precision for trial in experiment.possible} == {"integer"}
-    changed = parse_experiment(text, Path("FILE.yaml"), changes={"arithmetic": "float32"})
-    assert {trial.matmul_precision for trial in changed.possible} == {"float32"}
-    with pytest.raises(ConfigError, match="must be a field that no grid, case or space sets, got one of search.space"):
-        parse_experiment(choice, Path("FILE.yaml"), changes={"arithmetic": "float32"})
 
 
 def test_bounds_on_the_factors_of_component_clipping_are_over_c():
@@ -423,7 +398,7 @@ def test_norms_of_contributions_are_those_of_what_the_integers_represent():
     assert found.squeeze().tolist() == pytest.approx(expected, rel=1e-12)
 
 
-def test_steps_follow_c_and_the_noise_alone():
+def test_steps_follow_c_and_the_noise_alone_and_sums_of_the_softmax_are_exact(extensions):
     for step, twice in zip(steps(BASE, 1.0, 0.5), steps(BASE, 2.0, 1.0), strict=True):
         assert twice.contribution == 2 * step.contribution and twice[:2] == step[:2]
     for trial, z in ((BASE, 0.2), (BASE, 0.9), (BASE, 17.0), (TrialConfig(BASE.given, input_norm=1e6), 256.0)):
@@ -431,6 +406,11 @@ def test_steps_follow_c_and_the_noise_alone():
             assert grid_exponent(step, z) >= 0 and step.contribution * 2**GRID_BITS / z >= 1, "biases have no b"
     with pytest.raises(ConfigError, match="noise_multiplier: must be at most 256 with arithmetic 'integer'"):
         TrialConfig(BASE.given, input_norm=1e6, noise_multiplier=1000.0)
+    for n_classes in (steps_of.MOST_CLASSES, steps_of.MOST_CLASSES + 1):
+        enter(f"classes_{n_classes}", DatasetSpec(20_000, 10, (4,), n_classes, (0.0,), (1.0,)), None)
+    TrialConfig(BASE.given, dataset=f"classes_{steps_of.MOST_CLASSES}")
+    with pytest.raises(ConfigError, match="^dataset: must have at most 8192 classes with arithmetic 'integer'.* 8193"):
+        TrialConfig(BASE.given, dataset=f"classes_{steps_of.MOST_CLASSES + 1}")
 
 
 def test_contributions_that_vanish_are_said(digits, capsys):
@@ -466,7 +446,7 @@ def test_a_loaded_model_has_the_logits_by_which_the_trial_was_evaluated(digits):
         assert torch.equal(training.net.forward(training.test_inputs.batch(places))[1][0], model(digits.test_x))
 
 
-@pytest.mark.parametrize("size", [1e-4, 1.0, 300.0, 1e30])
+@pytest.mark.parametrize("size", [1e-4, 1e30])
 def test_a_file_of_features_of_any_size_keeps_its_directions(size, tmp_path, digits):
     path, generator = tmp_path / "features.safetensors", torch.Generator().manual_seed(1)
     parts = {name: torch.randn(n, 96, generator=generator) * size for name, n in (("train", 1437), ("test", 360))}
