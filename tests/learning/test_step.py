@@ -1,9 +1,9 @@
 """One whole training step, its data and its records, recomputed in numpy from the trial's named random streams."""
 
 import contextlib
-import dataclasses
 import itertools
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -23,7 +23,7 @@ CPU = torch.device("cpu")
 M, SIZES = 32, (64, 24, 16, 10)
 BASE = TrialConfig(dataset="digits", hidden=SIZES[1:3], batch_size=M, epochs=2, learning_rate=0.2, momentum=0.5)
 # Two trials that differ in everything in which trials of a pack may differ.
-PHOTONIC = [dataclasses.replace(BASE, algorithm="tdfa", mechanism="photonic", seed=k, sigma=s, tau_f=f, tau_h=h,
+PHOTONIC = [replace(BASE, algorithm="tdfa", mechanism="photonic", seed=k, sigma=s, tau_f=f, tau_h=h,
                                 tau_h_min=low, gamma_min=g, threshold=t)
             for k, s, f, h, low, g, t in [(3, 0.2, 0.8, 1.5, 0.3, 0.4, 0.1), (4, 0.1, 1.2, 0.9, 0.2, 0.7, 0.05)]]
 
@@ -113,7 +113,7 @@ def test_alignment_compares_the_applied_update_with_the_true_gradient(digits):
 
 def test_training_never_sees_validation_records_and_each_is_counted_where_it_belongs(digits, monkeypatch):
     monkeypatch.setattr(evaluation, "EVALUATION_BATCH", 100)  # several blocks, the last one smaller
-    trial = dataclasses.replace(BASE, algorithm="dfa", seed=5)
+    trial = replace(BASE, algorithm="dfa", seed=5)
     train_records, validation = split(1437, 144, 5)
     training = Training(Pack((trial,)), digits, CPU)
     seen = set()
@@ -134,41 +134,31 @@ def test_training_never_sees_validation_records_and_each_is_counted_where_it_bel
 
 
 def test_the_epsilon_of_an_epoch_is_that_of_the_epochs_done(digits):
-    trial = dataclasses.replace(PHOTONIC[0], activation="relu", activation_floor=True, delta=1e-6)
+    trial = replace(PHOTONIC[0], activation="relu", activation_floor=True, delta=1e-6)
     first, last = train(Pack((trial,)), digits)
     for record in (first, last):
         expected = {e.metric_name: e.value for e in account(trial, record.epoch) if e.is_finite}
         assert expected == {k: v for k, v in record.metrics.items() if k.startswith("epsilon/")}
     assert len(expected) == 10
-    other = {e.metric_name: e.value for e in account(dataclasses.replace(trial, delta=1e-3), 2)}
+    other = {e.metric_name: e.value for e in account(replace(trial, delta=1e-3), 2)}
     assert all(other[name] < expected[name] for name in expected)
 
 
-def test_divergence_in_the_last_step_of_the_last_epoch_is_seen(digits, monkeypatch):
-    training = Training(Pack((dataclasses.replace(BASE, epochs=1),)), digits, CPU)
-    step, total = training.step, training.pack.shared.steps_per_epoch
-    done = []
+def test_loss_is_the_mean_over_steps_and_divergence_in_the_last_one_is_seen(digits, monkeypatch):
+    training = Training(Pack((replace(BASE, epochs=1),)), digits, CPU)
+    step, total, losses = training.step, training.pack.shared.steps_per_epoch, []
 
     def poisoned(*arguments, **options):
-        result = step(*arguments, **options)
-        done.append(1)
-        if len(done) == total:
+        losses.append(result := step(*arguments, **options))
+        if len(losses) == total:
             training.net.parameters.biases[2][0, 0] = math.nan
         return result
 
     monkeypatch.setattr(training, "step", poisoned)
     record, = training.run_epoch()
-    assert record.outcome.status == "diverged" and math.isfinite(record.metrics["train/loss"])
-    assert record.metrics["test/accuracy"] == 0, "a record without a finite output is not classified right"
-
-
-def test_loss_is_the_mean_over_steps(digits):
-    training = Training(Pack((BASE,)), digits, CPU)
-    losses = []
-    step = training.step
-    training.step = lambda *a, **k: (losses.append(result := step(*a, **k)), result)[1]
-    record, = training.run_epoch()
     assert record.metrics["train/loss"] == pytest.approx(np.mean([loss.item() for loss, _ in losses]), rel=1e-5)
+    assert record.outcome.status == "diverged"
+    assert record.metrics["test/accuracy"] == 0, "a record without a finite output is not classified right"
 
 
 def another(setting):
@@ -184,7 +174,7 @@ def another(setting):
     ids=lambda mechanism: mechanism["mechanism"])
 def test_settings_that_a_trial_does_not_use_move_neither_weights_nor_epsilons(mechanism, digits):
     """They are in no key: another noise would be one that nothing accounts for."""
-    trial, unused = dataclasses.replace(BASE, **mechanism, algorithm="dfa"), {}
+    trial, unused = replace(BASE, **mechanism, algorithm="dfa"), {}
     for setting in settings():
         value = another(setting)
         with contextlib.suppress(ConfigError):
