@@ -9,7 +9,6 @@ import subprocess
 import sys
 from fractions import Fraction
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -23,15 +22,12 @@ from pipeline.experiment.experiment import parse_experiment
 from pipeline.learning.data.dataset import load
 from pipeline.learning.integers import products
 from pipeline.learning.integers.inputs import IntegerInputs
-from pipeline.learning.integers.network import IntegerDense
 from pipeline.learning.model import TrainedModel
-from pipeline.learning.rows import Rows
 from pipeline.learning.run import prepare
 from pipeline.trials import steps as steps_of
 from pipeline.trials.config import ConfigError
 from pipeline.trials.datasets import DatasetSpec, enter
 from pipeline.trials.packs import Pack
-from pipeline.trials.shapes import DenseShape
 from pipeline.trials.steps import GRID_BITS, LARGEST, grid_exponent, steps
 
 CPU = torch.device("cpu")
@@ -242,7 +238,8 @@ def test_products_are_exact_in_both_kernels_and_a_wrong_one_is_noticed(monkeypat
         return pairs.clamp(-16_000, 16_000).sum(-1, dtype=torch.int32)
     monkeypatch.setattr(torch, "_int_mm", saturating)
     products.int8_is_exact.cache_clear()
-    assert not products.int8_is_exact(CPU, 37, 5_000, 21) and products.kernel(CPU, (64, 24, 10), 30) == "float32"
+    assert not products.int8_is_exact(CPU, 37, 5_000, 21)
+    assert products.kernel(CPU, (64, 24, 10), 30) == "float32" and products.kernel(CPU, (64, 1, 10), 30) == "int8"
     assert torch.equal(products.product(a, b), expected)
     monkeypatch.undo()
     products.int8_is_exact.cache_clear()
@@ -251,24 +248,6 @@ def test_products_are_exact_in_both_kernels_and_a_wrong_one_is_noticed(monkeypat
     assert not products.int8_is_exact(CPU, 37, 5_001, 21) and products.int8_is_exact(CPU, 37, 501, 21)
     monkeypatch.setattr(torch, "_int_mm", int_mm)
     products.int8_is_exact.cache_clear()
-
-
-@pytest.mark.parametrize(("slow", "by_rows"), [("_by_int8", True), ("_by_float32", False)])
-def test_the_slower_kernel_is_not_used(slow, by_rows, monkeypatch):
-    a, b = torch.ones(40, 30, dtype=torch.int8), torch.ones(30, 20, dtype=torch.int8)
-    a, b = (a, b) if by_rows else (a.t().contiguous().t(), b.t().contiguous().t())
-    compute, calls = getattr(products, slow), []
-
-    def slowed(a, b):
-        calls.append(tuple(a.shape))
-        return compute(a, b)
-    monkeypatch.setattr(products, slow, slowed)
-    monkeypatch.setattr(products, "time", SimpleNamespace(perf_counter=lambda: len(calls)))  # only its calls take time
-    products.int8_is_faster.cache_clear()
-    for _ in range(2):
-        assert (products.product(a, b) == 30).all()
-    products.int8_is_faster.cache_clear()
-    assert calls == [products.TIMED_SHAPE[:2]] * products.TIMED_ROUNDS  # as it was timed, and never again
 
 
 @pytest.mark.parametrize("shape", [(1, 40, 9), (40, 1, 9), (40, 9, 1), (1, 1, 40), (16, 784, 1), (5, 3, 2)])
@@ -381,21 +360,6 @@ def test_account_prints_the_steps_of_training_also_where_the_noise_is_of_a_small
     assert trial.parts.mechanism.sensitivity_ratio(trial) > 10 and "layer 1: inputs 2^-6, learning signals" in lines
     for number, step in enumerate(of_trial, start=1):
         assert re.search(rf"layer {number}: .*, contributions {step.contribution / bound:.3g} C", lines)
-
-
-def test_bounds_on_the_factors_of_component_clipping_are_over_c():
-    """Clipped factors at their bounds make a contribution of norm C; scaled ones share C equally among layers."""
-    given = dict(dataset="digits", algorithm="dfa", hidden=(24, 16), mechanism="component", noise_multiplier=1.0)
-    clipped, scaled = TrialConfig(**given, tau_e=0.3), TrialConfig(**given, bounding="scale", target_norm=0.5)
-    assert sum(delta**2 * (1 + h**2) for delta, h in clipped.parts.mechanism.factor_bounds(clipped)) == pytest.approx(1)
-    assert [delta for delta, _ in scaled.parts.mechanism.factor_bounds(scaled)] == pytest.approx([3**-0.5] * 3)
-
-
-def test_norms_of_contributions_are_those_of_what_the_integers_represent():
-    rows = Rows(torch.tensor([[[3, -4], [127, 0]]], dtype=torch.int8), 0.5)
-    found = IntegerDense(DenseShape(2, 2), fine=False).squared_norms(torch.tensor([[[1.0, 2.0], [0.5, 0.0]]]), rows)
-    expected = [5 * (25 * 0.25 + 1), 0.25 * (127**2 * 0.25 + 1)]
-    assert found.squeeze().tolist() == pytest.approx(expected, rel=1e-12)
 
 
 def test_steps_follow_c_and_the_noise_alone_and_sums_of_the_softmax_are_exact(extensions):

@@ -8,18 +8,14 @@ import pytest
 import torch
 from registries import forgotten_plugins
 
-from pipeline import ConfigError, TrialConfig, account, load_model, train
+from pipeline import ConfigError, TrialConfig, account, train
 from pipeline.auditing.audit import findings
-from pipeline.cli import main
-from pipeline.experiment.plugins import LOADED, load_plugins
+from pipeline.experiment.plugins import load_plugins
 from pipeline.experiment.preset import recommend
 from pipeline.learning.model import TrainedModule
 from pipeline.learning.own_code import filled, rows_are_separate
 from pipeline.learning.run import prepare
-from pipeline.sweep.checks import check_trainers
-from pipeline.tracking.reader import Reader
 from pipeline.trials.packs import Pack
-from pipeline.trials.part import PARTS
 from pipeline.trials.promises import check_promises
 
 CPU = torch.device("cpu")
@@ -233,37 +229,3 @@ def test_rows_are_the_gradients_of_single_records(network, algorithm, digits):
         product = sum((output.flatten() @ signal.flatten()) for output, signal in zip(outputs, signals, strict=True))
         expected = torch.autograd.grad(product, trained)
         torch.testing.assert_close(row, torch.cat([part.flatten() for part in expected]), rtol=1e-4, atol=1e-5)
-
-
-def test_a_sweep_of_networks_is_tracked_audited_reported_and_loaded(tmp_path, monkeypatch, capsys, only_svg, in_process,
-                                                                   digits):
-    monkeypatch.chdir(tmp_path)
-    Path("mine.py").write_text((FOLDER / "some_networks.py").read_text().split("class Counts")[0])
-    Path("mine.yaml").write_text("""
-    name: mine
-    plugins: [mine]
-    base: {dataset: digits, batch_size: 64, epochs: 1, mechanism: per_example, sampler: poisson, target_epsilon: 4,
-           learning_rate: 0.5}
-    report: [frontier]
-    cases:
-      - {base: {network: perceptron, algorithm: bp}, grid: {seed: [0, 1]}}  # each is a pack of its own
-      - base: {network: convolutions, algorithm: hybrid, noise: secure}
-    """)
-    with forgotten_plugins():
-        for name in ("perceptron", "convolutions"):
-            del PARTS["network"][name]  # of this file; the sweep's plugin has them, too
-        assert main(["sweep", "mine.yaml", "--workers", "1"]) == 0
-        assert "3 finished" in capsys.readouterr().err
-        reader = Reader(root=tmp_path / "mlruns")
-        reader.attach("mine")
-        runs = reader.runs()
-        secure = next(run for run in runs if run.params["network"] == "convolutions")
-        assert secure.tags["privacy.certified"] == "true" and "calibrated.noise_multiplier" in secure.params
-        model = load_model(secure.run_id, reader)
-        accuracy = (model(digits.test_x).argmax(1) == digits.test_y).float().mean().item()
-        assert accuracy == pytest.approx(secure.metrics["test/accuracy"], abs=1e-6)
-        LOADED["mine"] = "0" * 16
-        (*_, line) = check_trainers(runs, [run.trial for run in runs])
-        assert "network '" in line and "its file was another" in line and "raise the version" in line
-        assert main(["report", "mine.yaml"]) == 0
-        assert "bp," in Path("reports/mine/frontier.csv").read_text()

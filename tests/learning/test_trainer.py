@@ -7,6 +7,7 @@ import itertools
 import math
 import random
 import sys
+from collections import OrderedDict
 from pathlib import Path
 
 import numpy as np
@@ -31,6 +32,7 @@ from pipeline.accounting.event import PrivacyEvent
 from pipeline.accounting.overview import as_lines
 from pipeline.cli import main
 from pipeline.experiment.experiment import parse_experiment
+from pipeline.experiment.plugins import LOADED
 from pipeline.experiment.stopping import Selection
 from pipeline.learning import run as learning
 from pipeline.learning.data.dataset import load
@@ -162,11 +164,8 @@ def test_events_are_accounted_for_by_every_accountant_that_takes_them():
     assert by_name["pld"] <= 1.5 + 1e-3 and by_name["pld"] <= by_name["rdp/improved"]
     assert account(of("answers"))[0].value == pytest.approx(3.0, rel=1e-3), "three times epsilon 1"
     assert epoch_cost(of(private_metrics="noisy"), ORDERS[3]) > 0
-
-
-def test_what_transforms_round_is_taken_from_delta_also_for_counts_within_an_event():
     repeated = SelfComposedDpEvent(PoissonSampledDpEvent(1.0, GaussianDpEvent(100.0)), 10**4)
-    inside = PrivacyEvent(repeated, 1, 1, "add/remove")
+    inside = PrivacyEvent(repeated, 1, 1, "add/remove")  # what transforms round is taken from delta there, too
     assert inside.value(1e-9, "pld") >= gdp_eps(1.0, 1e-9) and inside.value(1e-13, "pld") == math.inf
 
 
@@ -326,16 +325,8 @@ def test_bits_of_a_row_depend_on_no_neighbour(widths):
     assert run.context.rows(function, records[:0], labels[:0]).shape == (0, n_parameters)
 
 
-def mixed(x, y):
-    return x.flatten(1)[:, :10] - x.flatten(1)[:, :10].mean()
-
-
 def alone(x, y):
     return x.flatten(1)[:, :10] * (y[:, None] + 1)
-
-
-def noisy(x, y):
-    return alone(x, y) + torch.randn(len(x), 10)
 
 
 def hidden(trial):
@@ -352,8 +343,8 @@ def changed_unseen(rows):
 
 HANDED = {"rows": lambda trial, epoch, *batch: trial.rows(alone, *batch),
           "own": lambda trial, epoch, *batch: alone(*batch),
-          "mixed": lambda trial, epoch, *batch: trial.rows(mixed, *batch),
-          "random": lambda trial, epoch, *batch: trial.rows(noisy, *batch),
+          "mixed": lambda trial, epoch, *batch: trial.rows(lambda x, y: alone(x, y) - x.mean(), *batch),
+          "random": lambda trial, epoch, *batch: trial.rows(lambda x, y: alone(x, y) + torch.randn(len(x), 10), *batch),
           "in place": lambda trial, epoch, *batch: trial.rows(alone, *batch).add_(1),
           "data": lambda trial, epoch, *batch: changed_unseen(trial.rows(alone, *batch)),
           "hidden at first": lambda trial, epoch, *batch: trial.rows(hidden(trial), *batch),
@@ -520,55 +511,32 @@ def test_a_module_gets_every_mode_back_that_its_trainer_gave_it():
     assert seen and not any(seen) and body[1].training and not model.training
 
 
-class Odd(torch.nn.Module):
+def linear(kind=torch.nn.Sequential, **buffers):
     """A linear model with something else in its state."""
-
-    def __init__(self, **buffers):
-        super().__init__()
-        self.linear = torch.nn.Linear(64, 10)
-        for name, value in buffers.items():
-            self.register_buffer(name, value)
-
-    def forward(self, x):
-        return self.linear(x.flatten(1).to(self.linear.weight.dtype))
-
-
-class Extra(Odd):
-    def get_extra_state(self):
-        return {"version": 3}
-
-    def set_extra_state(self, state):
-        pass
-
-
-class Wrapping(torch.nn.Module):
-    """Its attribute has the name that Opacus gives to what it wraps."""
-
-    def __init__(self):
-        super().__init__()
-        self._module, self.scale = Odd(), torch.nn.Parameter(torch.ones(10))
-
-    def forward(self, x):
-        return self._module(x) * self.scale
-
-
-class Partial(Odd):
-    def state_dict(self, *args, **options):
-        return {"bias": super().state_dict(*args, **options)["linear.bias"]}
-
-
-def shared_and_transposed():
-    model = Odd()
-    model.again = model.linear
-    model.linear.weight = torch.nn.Parameter(torch.randn(64, 10).T)
+    model = kind(torch.nn.Flatten(), torch.nn.Linear(64, 10))
+    for name, value in buffers.items():
+        model.register_buffer(name, value)
     return model
 
 
+def shared_and_transposed():
+    first = torch.nn.Linear(64, 64)
+    first.weight = torch.nn.Parameter(torch.randn(64, 64).T)
+    return torch.nn.Sequential(torch.nn.Flatten(), first, first, torch.nn.Linear(64, 10))
+
+
+def of_kind(**methods):
+    """A class of models with methods of its own."""
+    return type("Kind", (torch.nn.Sequential,), methods)
+
+
 @pytest.mark.parametrize("make", [
-    lambda: Odd(mask=torch.full((3, 3), -math.inf).triu(1), small=torch.ones(2).to(torch.float8_e4m3fn),
-                waves=torch.ones(2, dtype=torch.complex64), sparse=torch.eye(3).to_sparse(),
-                image=torch.randn(2, 3, 4, 4).to(memory_format=torch.channels_last)),
-    lambda: Odd().bfloat16(), lambda: Odd().double(), shared_and_transposed, Partial, Wrapping])
+    lambda: linear(mask=torch.full((3, 3), -math.inf).triu(1), coarse=torch.ones(2, dtype=torch.bfloat16),
+                   fine=torch.ones(2).double(), small=torch.ones(2).to(torch.float8_e4m3fn),
+                   waves=torch.ones(2, dtype=torch.complex64), sparse=torch.eye(3).to_sparse(),
+                   image=torch.randn(2, 3, 4, 4).to(memory_format=torch.channels_last)),
+    shared_and_transposed, lambda: torch.nn.Sequential(OrderedDict(_module=linear())),  # as Opacus calls what it wraps
+    lambda: linear(of_kind(state_dict=lambda self, **options: {"bias": self[1].bias.detach()}))])
 def test_weights_of_every_kind_are_stored_as_they_are(make, tmp_path):
     model = make()
 
@@ -586,9 +554,10 @@ def test_weights_of_every_kind_are_stored_as_they_are(make, tmp_path):
 
 
 @pytest.mark.parametrize(("make", "message"), [
-    (lambda: Odd(wide=torch.ones(2, dtype=torch.complex128)), "with 'wide' in its state, .* got complex128"),
-    (lambda: Odd(empty=torch.ones(2, device="meta")), "with 'empty' in its state, .* got Tensor"),
-    (Extra, "with '_extra_state' in its state, .* yield a function of records in its place, .* got dict")])
+    (lambda: linear(wide=torch.ones(2, dtype=torch.complex128)), "with 'wide' in its state, .* got complex128"),
+    (lambda: linear(empty=torch.ones(2, device="meta")), "with 'empty' in its state, .* got Tensor"),
+    (lambda: linear(of_kind(get_extra_state=lambda self: {"version": 3})),
+     "with '_extra_state' in its state, .* yield a function of records in its place, .* got dict")])
 def test_what_no_file_of_weights_holds_is_refused(make, message):
     def odd_kinds(trial, records, labels, device):
         yield make()
@@ -642,52 +611,62 @@ def test_a_trainer_that_draws_from_elsewhere_asks_before_it_draws_again(tmp_path
 
 # in a sweep
 
-def test_a_sweep_of_trainers_tracks_fails_alone_reports_and_tells_of_edits(tmp_path, monkeypatch, capsys, only_svg,
-                                                                          in_process):
+def test_a_sweep_of_trainers_and_networks_tracks_fails_alone_reports_and_tells_of_edits(
+        tmp_path, monkeypatch, capsys, only_svg, in_process, digits):
     monkeypatch.chdir(tmp_path)
     source = (DATA / "some_trainers.py").read_text()
     kept = source.split('@trainer("by_globals"')[0] + '@trainer("wrong"' + source.split('@trainer("wrong"')[1]
-    Path("mine.py").write_text(kept.replace('@trainer("plain"', '@trainer("mine"').replace('@trainer("wrong"',
-                                                                                          '@trainer("bad"'))
-    failing = "      - base: {trainer: bad, how: raise}\n"
+    Path("mine.py").write_text(kept.replace('"plain"', '"mine"').replace('@trainer("wrong"', '@trainer("bad"'))
+    Path("nets.py").write_text((DATA / "some_networks.py").read_text().split("class Counts")[0])
+    failing = "  - base: {trainer: bad, how: raise}\n"
     text = f"""
-    name: mine
-    plugins: [mine]
-    report: [frontier]
-    base: {{dataset: digits, batch_size: 64, epochs: 1}}
-    cases:
-      - {{base: {{trainer: mine, target_epsilon: 4, learning_rate: 0.5}}, grid: {{seed: [0, 1]}}}}
+name: mine
+plugins: [mine, nets]
+report: [frontier]
+base: {{dataset: digits, batch_size: 64, epochs: 1, learning_rate: 0.5}}
+cases:
+  - base: {{trainer: mine, target_epsilon: 4}}
+    grid: {{seed: [0, 1]}}
 {failing}\
-      - base: {{algorithm: bp, hidden: [], mechanism: per_example, sampler: poisson, noise_multiplier: 2}}
-    """
+  - base: {{network: perceptron, algorithm: bp, mechanism: per_example, sampler: poisson, target_epsilon: 4}}
+    grid: {{seed: [0, 1]}}  # each is a pack of its own
+  - base: {{network: convolutions, algorithm: hybrid, mechanism: per_example, sampler: poisson, target_epsilon: 4,
+           noise: secure}}
+"""
     Path("mine.yaml").write_text(text)
     assert main(["sweep", "mine.yaml", "--dry-run"]) == 0
     assert "trainers: bad, mine, whose time is not in the estimate" in capsys.readouterr().out
     assert main(["sweep", "mine.yaml", "--workers", "1"]) == 1
     said = capsys.readouterr()
-    assert "3 finished, 1 failed" in said.out + said.err
+    assert "5 finished, 1 failed" in said.out + said.err
     reader = Reader(root=tmp_path / "mlruns")
     reader.attach("mine")
-    runs = {run.params["trainer"]: run for run in reader.runs() if "trainer" in run.params}
-    mine = runs["mine"]
+    runs = {run.params.get("trainer", run.params.get("network")): run for run in reader.runs()}
+    mine, secure = runs["mine"], runs["convolutions"]
     assert mine.tags["privacy.certified"] == "stated" and mine.params["calibrated.noise_multiplier"]
     assert mine.metrics["epsilon/stated/pld"] <= 4 and len(mine.tags["plugin.mine"]) == 16
     assert set(reader.weights(mine)) == {"1.weight", "1.bias"}
     assert "no batch today (mine.py:" in runs["bad"].tags["failure"]
     with pytest.raises(ConfigError, match="trainer: 'mine' alone knows its network"):
         load_model(mine.run_id, reader)
+    assert secure.tags["privacy.certified"] == "true" and "calibrated.noise_multiplier" in secure.params
+    right = load_model(secure.run_id, reader)(digits.test_x).argmax(1) == digits.test_y
+    assert right.float().mean().item() == pytest.approx(secure.metrics["test/accuracy"], abs=1e-6)
     Path("less.yaml").write_text(text.replace(failing, ""))
-    done = parse_experiment(Path("less.yaml").read_text(), tmp_path / "mine.yaml")
+    trials = parse_experiment(Path("less.yaml").read_text(), tmp_path / "mine.yaml").trials
     assert main(["report", "less.yaml"]) == 0
+    assert "bp," in Path("reports/mine/frontier.csv").read_text()
     page = Path("reports/mine/frontier.md").read_text()
     assert "With stars: ε is what the trainer states, accounted for here and checked by nobody (mine (stated))" in page
-    assert check_trainers(reader.runs(), done.trials) == []
-    with monkeypatch.context() as patch:
-        patch.setattr(PARTS["trainer"]["mine"], "event", staticmethod(
-            lambda trial: PoissonSampledDpEvent(trial.sampling_rate / 2, GaussianDpEvent(trial.noise_multiplier))))
-        with_noise.cache_clear()
-        with pytest.raises(ConfigError, match="event: of every step .*, and when trial .* was trained it was"):
-            check_trainers(reader.runs(), done.trials)
+    assert check_trainers(reader.runs(), trials) == []
+    monkeypatch.setitem(LOADED, "nets", "0" * 16)
+    (*_, line) = check_trainers(reader.runs(), trials)
+    assert "network '" in line and "its file was another" in line and "raise the version" in line
+    monkeypatch.setattr(PARTS["trainer"]["mine"], "event", staticmethod(
+        lambda trial: PoissonSampledDpEvent(trial.sampling_rate / 2, GaussianDpEvent(trial.noise_multiplier))))
+    with_noise.cache_clear()
+    with pytest.raises(ConfigError, match="event: of every step .*, and when trial .* was trained it was"):
+        check_trainers(reader.runs(), trials)
     with_noise.cache_clear()
 
 
