@@ -189,16 +189,19 @@ def test_a_file_is_read_again_where_it_may_have_changed(file, monkeypatch):
 
 def test_a_path_is_relative_to_the_experiment_file(file, tmp_path, monkeypatch):
     monkeypatch.chdir("/")
-    text = (f"base: {{dataset: digits, features: file, feature_source: '{SOURCE}'}}\n"
-            "grid: {feature_file: [f.safetensors]}\n")
-    (trial,) = parse_experiment(text, tmp_path / "some.yaml").trials
+
+    def parsed(names, experiment=tmp_path / "some.yaml"):
+        return parse_experiment(f"base: {{dataset: digits, features: file, feature_source: '{SOURCE}'}}\n"
+                                f"grid: {{feature_file: [{names}]}}\n", experiment).trials
+
+    (trial,) = parsed("f.safetensors")
     assert trial.feature_file == str(file) and trial.trial_key == TrialConfig(
         dataset="digits", features="file", feature_source=SOURCE, feature_file=str(file)).trial_key
     (tmp_path / "copy.safetensors").write_bytes(file.read_bytes())
     with pytest.raises(ConfigError, match="; feature_file: '.*f.safetensors' and '.*copy.safetensors' make no "):
-        parse_experiment(text.replace("f.safetensors]", "f.safetensors, copy.safetensors]"), tmp_path / "e.yaml")
+        parsed("f.safetensors, copy.safetensors")
     with pytest.raises(ConfigError, match="feature_file: /g.safetensors cannot be read .no such file.*, at grid.fea"):
-        parse_experiment(text.replace("[f.", "[g."), Path("some.yaml"))
+        parsed("g.safetensors", Path("some.yaml"))
     monkeypatch.chdir(tmp_path)
     assert of("f.safetensors").feature_file == str(file)
 

@@ -25,7 +25,6 @@ from pipeline.learning.data.maps import register_features
 from pipeline.learning.data.patches import Patches
 from pipeline.learning.data.scattering import scattering
 from pipeline.sweep.dry_run import as_lines, preview
-from pipeline.sweep.progress import SweepProgress
 from pipeline.trials.config import ConfigError, TrialConfig
 from pipeline.trials.datasets import DATASETS
 from pipeline.trials.fields import setting
@@ -305,16 +304,10 @@ def test_trials_learn_from_features(cached, trial, least):
     assert min(record.metrics["test/accuracy"] for record in (other, last)) > least
 
 
-def test_a_dry_run_and_a_sweep_tell_of_maps(tmp_path):
+def test_a_dry_run_tells_of_maps():
     text = "base: {dataset: digits, hidden: [8]}\ngrid: {features: [pixels, scattering]}\nreport: []"
-    experiment = parse_experiment(text, tmp_path / "e.yaml")
     assert ("features: scattering of digits, computed before training or read from the cache, once for each setting, "
-            "and not in the estimate") in list(as_lines(preview(experiment, 1)))
-    progress, phases = SweepProgress(quiet=True), []
-    progress.phase = phases.append
-    progress.training(experiment.trials, 2, 1)
-    assert phases == ["training 2 trials in 2 packs, 1 at a time; first features are computed, or read from the cache: "
-                      "scattering of digits"]
+            "and not in the estimate") in list(as_lines(preview(parse_experiment(text, Path("e.yaml")), 1)))
 
 
 # an extension's
@@ -350,21 +343,16 @@ def test_an_extension_maps_records(cached, tmp_path, extensions):
     assert len(list(tmp_path.rglob("features/*.safetensors"))) == 2
 
 
-def test_features_of_an_extension_keep_their_signs_when_raised_to_a_power(cached, extensions):
-    register_features("signed", lambda records, trial: records.flatten(1)[:, :16] - 0.5, shape=(16,),
-                      public_because="pixels", settings={"feature_power": None})
-    expected = cached.train_x[:9, :16].double() / 16 - 0.5
-    found = mapped(cached, TrialConfig(**SMALL, features="signed", feature_power=0.5), cached.train_x[:9])
-    torch.testing.assert_close(found, expected.sign() * expected.abs().sqrt(), rtol=2**-8, atol=1e-6)
-
-
-def test_flat_features_of_an_extension_are_decorrelated_over_synthetic_images(cached, extensions):
-    register_features("middle", lambda records, trial: records[:, :, 3:5].flatten(1), shape=(16,),
+def test_flat_features_of_an_extension_keep_their_signs_and_are_decorrelated(cached, extensions):
+    register_features("signed", lambda records, trial: records.flatten(1)[:, 24:40] - 0.5, shape=(16,),
                       public_because="pixels",
-                      settings=dict.fromkeys(("feature_reference", "feature_decorrelation")))
-    trial = TrialConfig(**SMALL, features="middle", feature_groups=0, feature_reference="dead_leaves")
-    before, after = (torch.cov(mapped(cached, trial, leaves(), feature_decorrelation=degree).T)
-                     for degree in (0.0, 1.0))
+                      settings=dict.fromkeys(("feature_power", "feature_reference", "feature_decorrelation")))
+    trial, records = TrialConfig(**SMALL, features="signed", feature_groups=0), cached.train_x[:9]
+    expected = records[:, 24:40].double() / 16 - 0.5
+    found = mapped(cached, trial, records, feature_power=0.5)
+    torch.testing.assert_close(found, expected.sign() * expected.abs().sqrt(), rtol=2**-8, atol=1e-6)
+    before, after = (torch.cov(mapped(cached, trial, leaves(), feature_reference="dead_leaves",
+                                      feature_decorrelation=degree).T) for degree in (0.0, 1.0))
     expected = torch.linalg.solve(before + LEAST_SHARE * torch.eye(16, dtype=torch.float64), before)  # S (S + r)^-1
     torch.testing.assert_close(after, expected, atol=2e-2, rtol=0)
 

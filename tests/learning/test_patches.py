@@ -11,9 +11,9 @@ from mapped import ENCODER, JOINT, PATCHES, mapped
 from safetensors.torch import save_file
 from train import convolutions, encoder_weights, folded
 
-from pipeline.learning.data import dead_leaves as leaves
 from pipeline.learning.data import patches
 from pipeline.learning.data.dataset import DataError
+from pipeline.learning.data.dead_leaves import dead_leaves
 from pipeline.learning.data.encoder import Encoder
 from pipeline.learning.data.patches import IMAGES, LEAST_CONTRAST, LEAST_VARIANCE, Patches, filters
 
@@ -83,7 +83,7 @@ def test_faint_patches_of_bright_images_have_the_contrast_that_they_have():
 def test_filters_are_patches_of_dead_leaves_whitened_by_their_covariance():
     size, side, n = 12, 4, 40
     weights, offsets = filters(1, size, n, side)
-    drawn = normalised(all_patches(leaves.dead_leaves(IMAGES, 1, size), side)).flatten(0, 1).double()
+    drawn = normalised(all_patches(dead_leaves(IMAGES, 1, size), side)).flatten(0, 1).double()
     mean, covariance = drawn.mean(0), torch.cov(drawn.T)
     z = drawn @ weights.flatten(1).T.double() + offsets
     assert z.mean(0).abs().max() < 0.05
@@ -170,11 +170,3 @@ def test_features_beside_patches_have_their_pools_and_their_weight(changes, alon
         ratio = part.norm(dim=1) / parts[0].norm(dim=1)
         torch.testing.assert_close(ratio, torch.full((20,), joint.beside_weight), rtol=0.01, atol=0)
     torch.testing.assert_close(together.square().mean(1), torch.ones(20), rtol=0.02, atol=0)
-
-
-def test_synthetic_images_are_drawn_once_for_all_maps(cached, monkeypatch):
-    draw, drawn = leaves.dead_leaves, []
-    monkeypatch.setattr(leaves, "dead_leaves", lambda n, *shape: drawn.append(n) or draw(n, *shape))
-    leaves._reference_records.cache_clear()
-    mapped(cached, JOINT, cached.train_x[:2], patch_beside="encoder_and_scattering", scattering_scales=1)
-    assert drawn == [leaves.REFERENCES]
