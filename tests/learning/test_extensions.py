@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import math
 import pickle
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -91,14 +91,14 @@ def test_a_setting_of_an_extension_is_one_like_any_other_and_part_of_no_other_id
     before = TrialConfig(algorithm="bp").trial_key
     register_feedback("mine", Mine)
     plain = TrialConfig(algorithm="mine")
-    assert dataclasses.replace(plain, threshold=0.3).trial_key == plain.trial_key
+    assert replace(plain, threshold=0.3).trial_key == plain.trial_key
     register_feedback("mine", Mine, settings=OWN)  # as in a cell that is run again
     plain, sparse = TrialConfig(algorithm="mine"), TrialConfig(algorithm="mine", sparsity=1)
     assert (plain.sparsity, sparse.sparsity, sparse.canonical()["sparsity"]) == (0.5, 1.0, 1.0)
     assert plain.trial_key == TrialConfig.from_mapping({"algorithm": "mine", "sparsity": 0.5}).trial_key
-    assert len({trial.trial_key for trial in (plain, sparse, dataclasses.replace(plain, threshold=0.3))}) == 3
-    assert plain == dataclasses.replace(sparse, sparsity=0.5) != sparse and hash(plain) != hash(sparse)
-    assert dataclasses.replace(sparse, seed=3).sparsity == pickle.loads(pickle.dumps(sparse)).sparsity == 1.0
+    assert len({trial.trial_key for trial in (plain, sparse, replace(plain, threshold=0.3))}) == 3
+    assert plain == replace(sparse, sparsity=0.5) != sparse and hash(plain) != hash(sparse)
+    assert replace(sparse, seed=3).sparsity == pickle.loads(pickle.dumps(sparse)).sparsity == 1.0
     assert plain.pack_key == sparse.pack_key and [t.sparsity for t in Pack((plain, sparse)).trials] == [0.5, 1.0]
     assert TrialConfig(algorithm="bp", sparsity=1).trial_key == TrialConfig(algorithm="bp").trial_key == before
     params = {name: param_text(value) for name, value in sparse.canonical().items()}
@@ -134,11 +134,11 @@ def test_a_path_that_states_why_is_certified_and_the_reason_stands_beside_the_nu
             TrialConfig(algorithm="mine", mechanism=name)
     register_feedback("mine", Mine, per_record=WHY)
     trial = TrialConfig(**SMALL, algorithm="mine", mechanism="per_example", noise_multiplier=1.0)
-    assert account(trial, 1) == account(dataclasses.replace(trial, algorithm="bp"), 1)
+    assert account(trial, 1) == account(replace(trial, algorithm="bp"), 1)
     assert privacy_tags(trial)["privacy.notes"].endswith(f"is stated by the extension 'mine': {WHY}")
-    assert "extension" not in privacy_tags(dataclasses.replace(trial, algorithm="bp"))["privacy.notes"]
+    assert "extension" not in privacy_tags(replace(trial, algorithm="bp"))["privacy.notes"]
     with pytest.raises(ConfigError, match="'photonic' is described for"):
-        dataclasses.replace(trial, mechanism="photonic", sampler="shuffled")
+        replace(trial, mechanism="photonic", sampler="shuffled")
 
 
 def entered(slot, name="mine", kind=Part, **attributes):
@@ -189,25 +189,25 @@ def test_a_mechanism_without_a_guarantee_has_no_epsilon_anywhere():
     assert composable([trial]) == [] and noise_setting(trial) == "mine=1"
     assert "mechanism mine does not have" in mismatch("table1", [trial]) and mismatch("frontier", [trial])
     with pytest.raises(ConfigError, match="^target_epsilon: mechanism 'mine' states no guarantee .*, got 3.0"):
-        dataclasses.replace(trial, target_epsilon=3)
+        replace(trial, target_epsilon=3)
 
 
 def test_a_mechanism_with_a_guarantee_is_certified_calibrated_and_audited():
     register_mechanism("mine", Halved, settings=("clipping_norm",), guarantee="half of C is less than C")
     trial = TrialConfig(**SMALL, mechanism="mine", clipping_norm=0.7, noise_multiplier=1.0)
     assert contribution_bound(trial) == 0.7
-    assert account(trial, 1) == account(dataclasses.replace(trial, mechanism="per_example"), 1) != []
+    assert account(trial, 1) == account(replace(trial, mechanism="per_example"), 1) != []
     assert "'mine': half of C is less than C" in privacy_tags(trial)["privacy.notes"]
     assert composable([trial]) == [trial] and noise_setting(trial) == "z=1"
-    aimed = dataclasses.replace(trial, noise_multiplier=0.0, target_epsilon=4.0)
+    aimed = replace(trial, noise_multiplier=0.0, target_epsilon=4.0)
     assert 3.9 < account(aimed, 1)[0].value <= 4.0
     assert not audit_release(trial, 200, 1e-5).exceeds
     register_mechanism("mine", Halved)  # registered again, and without
     assert account(TrialConfig(**SMALL, mechanism="mine"), 1) == []
     register_mechanism("broken", Broken, settings=("clipping_norm",), guarantee="it does not hold")
-    assert audit_release(dataclasses.replace(trial, mechanism="broken"), 600, 1e-5).exceeds
+    assert audit_release(replace(trial, mechanism="broken"), 600, 1e-5).exceeds
     entered("mechanism", "loose", mechanism.PerExample, sensitivity_ratio=lambda self, trial: 2.0)
-    notes = privacy_tags(dataclasses.replace(trial, mechanism="loose"))["privacy.notes"]
+    notes = privacy_tags(replace(trial, mechanism="loose"))["privacy.notes"]
     assert "noise is measured by 0.7, a record contributes up to 2 times that" in notes
 
 
@@ -248,18 +248,17 @@ def test_a_data_set_trains_and_records_other_than_stated_are_refused():
     for number, (spec, options, says) in enumerate((
             (SPEC, {"rows": 29}, r"train x: expected uint8 of shape \(30, 4\), got uint8 of shape \(29, 4\)"),
             (SPEC, {"top": 2}, "train: expected labels 0..1, got 2 in row 2"),
-            (dataclasses.replace(SPEC, sha256=DIGEST), {}, f"content with SHA-256 {DIGEST}, got [0-9a-f]{{64}}"))):
+            (replace(SPEC, sha256=DIGEST), {}, f"content with SHA-256 {DIGEST}, got [0-9a-f]{{64}}"))):
         register_dataset(f"other_{number}", spec, functools.partial(records, **options))
         with pytest.raises(DataError, match=f"other_{number}.*{says}"):
             load(f"other_{number}")
 
 
-@pytest.mark.parametrize("n_classes", [256, 300])
 @pytest.mark.parametrize("dtype", [np.int64, np.uint16, np.float32])
-def test_labels_of_any_numeric_type_stay_what_they_are(n_classes, dtype):
-    spec = DatasetSpec(600, 600, (1,), n_classes, (0.5,), (0.5,))
-    y = (np.arange(600) % n_classes).astype(dtype)
-    register_dataset("many", spec, lambda spec, folder: ((np.zeros((600, 1), np.uint8), y),) * 2)
+def test_labels_of_any_numeric_type_stay_what_they_are(dtype):
+    y = (np.arange(600) % 300).astype(dtype)
+    register_dataset("many", DatasetSpec(600, 600, (1,), 300, (0.5,), (0.5,)),
+                     lambda spec, folder: ((np.zeros((600, 1), np.uint8), y),) * 2)
     assert load("many").train_y.tolist() == y.astype(int).tolist()
 
 
@@ -269,7 +268,7 @@ def test_labels_of_any_numeric_type_stay_what_they_are(n_classes, dtype):
 def test_a_label_that_is_no_class_is_refused_with_its_row(label, says):
     y = np.zeros(30, float if isinstance(label, float | int) else np.asarray(label).dtype)
     y[7] = label
-    register_dataset("mine", dataclasses.replace(SPEC, n_classes=300), lambda spec, folder: (
+    register_dataset("mine", replace(SPEC, n_classes=300), lambda spec, folder: (
         (np.zeros((30, 4), np.uint8), y), (np.zeros((10, 4), np.uint8), y[:10])))
     with pytest.raises(DataError, match=f"^mine, train: expected labels 0..299.*{says}"):
         load("mine")

@@ -104,20 +104,16 @@ def test_no_record_moves_the_integer_sum_by_more_than_c(network, algorithm, digi
 
 @pytest.mark.parametrize(("network", "algorithm", "size"), [
     ("perceptron", "bp", 16), ("perceptron", "dfa", 64), ("convolutions", "bp", 64), ("convolutions", "dfa", 16)])
-def test_no_bit_of_a_row_depends_on_other_records(network, algorithm, size, digits):
+def test_no_bit_of_a_row_depends_on_other_records(network, algorithm, size, digits, monkeypatch):
     training = prepare(Pack((own(network, algorithm=algorithm, noise="secure", records_at_once=size),)), digits, CPU)
     d = training.update.row.shape[1]
     assert rows_are_separate(training._rows, size, d, *training._tried)
     assert not rows_are_separate(lambda x, y: training._rows(x, y) + x.mean(), size, d, *training._tried)
-
-
-def test_a_secure_trial_is_certified_and_one_whose_rows_mix_bits_is_not(digits, monkeypatch):
-    config = own(noise="secure", epochs=1, train_records=200, batch_size=20)
-    first = next(train(config, digits))
-    assert first.tags["privacy.certified"] == "true"
-    monkeypatch.setattr("pipeline.learning.modules.rows_are_separate", lambda *_: False)
-    first = next(train(config, digits))
-    assert first.tags["privacy.certified"] == "up to rounding"
+    if size == 16:
+        config = own(network, algorithm=algorithm, noise="secure", epochs=1, train_records=200, batch_size=20)
+        assert next(train(config, digits)).tags["privacy.certified"] == "true"
+        monkeypatch.setattr("pipeline.learning.modules.rows_are_separate", lambda *_: False)
+        assert next(train(config, digits)).tags["privacy.certified"] == "up to rounding"
 
 
 def test_a_resumed_trial_has_the_same_bits(digits):
@@ -172,26 +168,20 @@ def test_a_step_is_audited(digits):
     assert release.row[-1] == "below certified" and release.metrics["audit/one_step_mu"] > 0.3
 
 
-def test_another_version_and_long_rows_with_secret_noise_are_not_trained(monkeypatch):
-    with pytest.raises(ConfigError, match="network_version: must be 1, that of network 'perceptron' as it is loaded"):
-        check_promises([own(network_version=2)])
-    monkeypatch.setattr("pipeline.trials.promises.LONGEST_ROW", 1000)
-    check_promises([own()])
-    with pytest.raises(ConfigError, match="noise: 'secure' takes contributions of at most 1,000 numbers"):
-        check_promises([own(noise="secure")])
-
-
 @pytest.mark.parametrize(("settings", "words"), [
     (dict(mechanism="component"), "mechanism: must be 'none' or 'per_example' or 'automatic' with network"),
     (dict(mechanism="photonic", sampler="shuffled"), "mechanism: must be 'none' or 'per_example'"),
     (dict(algorithm="hybrid", shared_blocks=2), "shared_blocks: must leave a block for feedback and the output block"),
     (dict(denoise=True), "denoise: needs the columns of a layer's weights"),
     (dict(arithmetic="integer"), "arithmetic: 'integer' does not go with network 'perceptron'"),
-    (dict(arithmetic="bfloat16", mechanism="none", noise_multiplier=0.0), "arithmetic: must be 'float32' with")])
-def test_what_blocks_have_not_is_refused(settings, words):
-    with pytest.raises(ConfigError) as refused:
-        own(**settings)
-    assert str(refused.value).startswith(words)
+    (dict(arithmetic="bfloat16", mechanism="none", noise_multiplier=0.0), "arithmetic: must be 'float32' with"),
+    (dict(network_version=2), "network_version: must be 1, that of network 'perceptron' as it is loaded"),
+    (dict(noise="secure"), "noise: 'secure' takes contributions of at most 1,000 numbers")])
+def test_what_blocks_have_not_is_refused(settings, words, monkeypatch):
+    monkeypatch.setattr("pipeline.trials.promises.LONGEST_ROW", 1000)
+    check_promises([own()])
+    with pytest.raises(ConfigError, match=f"^{words}"):
+        check_promises([own(**settings)])
 
 
 def test_what_a_trial_of_a_network_is(digits):
