@@ -19,7 +19,7 @@ from pipeline.experiment.experiment import parse_experiment
 from pipeline.learning.data import features as maps
 from pipeline.learning.data import maps as computing
 from pipeline.learning.data.dataset import DataError, Dataset, load
-from pipeline.learning.data.dead_leaves import LEAST_DEVIATION, LEAST_SHARE, REFERENCES, dead_leaves, standardised
+from pipeline.learning.data.dead_leaves import LEAST_DEVIATION, LEAST_SHARE, REFERENCES, standardised
 from pipeline.learning.data.encoder import WEIGHTS
 from pipeline.learning.data.maps import register_features
 from pipeline.learning.data.patches import Patches
@@ -74,15 +74,6 @@ def test_features_are_normalised_in_groups(cached):
     assert torch.allclose(mapped(cached, SCATTERING, records), expected, rtol=2**-8, atol=1e-3)
     plain = mapped(cached, SCATTERING, records, feature_groups=0)
     assert torch.allclose(plain, coefficients.flatten(1).double(), rtol=2**-8)
-
-
-def test_dead_leaves_are_images_of_many_scales_and_always_the_same():
-    images = dead_leaves(200, 3, 16)
-    assert images.shape == (200, 3, 16, 16) and 0 <= images.min() and images.max() <= 1
-    assert torch.equal(images, dead_leaves(200, 3, 16)) and (images == 0.5).all(1).double().mean() < 0.01
-    power = torch.fft.rfft2(images - images.mean((2, 3), keepdim=True)).abs().square().mean((0, 1))[0, 1:]
-    slope = np.polyfit(np.log(np.arange(2, 7)), np.log(power[1:6].numpy()), 1)[0]
-    assert -3 < slope < -1.5, "as 1/f^2, like photographs"
 
 
 # what all maps share

@@ -295,6 +295,10 @@ def test_contributions_are_bounded_summed_and_released_with_the_noise_that_is_ac
     rows[:] = math.nan
     last(of("mine", **OURS, epochs=1, noise=noise))
     assert torch.isfinite(updates[-1][1]).all(), "a record that cannot be used contributes nothing"
+    del updates[:]
+    last(of("mine", **OURS, epochs=1, noise=noise, batch_size=1))
+    empty = [update for n, update in updates if not n]
+    assert 0.25 < len(empty) / len(updates) < 0.5 and torch.stack(empty).any(1).all(), "exp(-1) of them, with noise"
 
 
 @pytest.mark.parametrize("widths", [(64, 10), (64, 32, 10)])

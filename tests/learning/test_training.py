@@ -6,7 +6,6 @@ import pytest
 import torch
 from flat import train
 
-from pipeline import trainer
 from pipeline.accounting import account
 from pipeline.learning.data.inputs import Inputs
 from pipeline.learning.network.network import make_network, start_output
@@ -245,24 +244,6 @@ def test_a_certified_trial_that_diverges_costs_what_the_whole_run_would(digits):
     assert last.outcome.status == "diverged" and last.epoch < 6
     expected = {e.metric_name: e.value for e in account(trial, 6)}
     assert expected and all(last.metrics[name] == value for name, value in expected.items())
-
-
-def test_a_trainer_is_handed_empty_batches_and_releases_noise_for_them(digits, extensions):
-    sizes = []
-
-    @trainer("noise_only", version=1, per_record="rows are zeros", parameters=lambda trial: 10)
-    def noise_only(trial, device):
-        for records, labels in trial.batches():
-            sizes.append(len(records))
-            assert records.shape == (len(labels), 1, 8, 8)
-            assert trial.release(torch.zeros(len(records), 10)).all()
-        yield lambda records: records.new_zeros(len(records), 10)
-
-    trial = TrialConfig(trainer="noise_only", dataset="digits", mechanism="per_example", sampler="poisson",
-                        batch_size=1, noise_multiplier=1.0, epochs=1)
-    (record,) = train(Pack((trial,)), digits)
-    assert record.outcome.status == "finished" and len(sizes) == trial.steps_per_epoch
-    assert 0.25 < sizes.count(0) / len(sizes) < 0.5  # exp(-1) of them
 
 
 # the optimizers of packs: torch's own, without what torch's classes bring along
