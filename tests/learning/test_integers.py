@@ -13,6 +13,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from safetensors.torch import save_file
 from scipy import stats
 
@@ -94,14 +96,31 @@ def norms_over_c(training, of_weights, of_biases, inputs):
 
 
 @EVERY
-@pytest.mark.parametrize("clipping_norm", [1e-3, 50.0])
-def test_no_contribution_is_longer_than_c(trial, clipping_norm, digits):
-    training = made(of_length(trial, clipping_norm), digits)
+def test_contributions_are_as_long_as_they_may_be(trial, digits):
+    training = made(of_length(trial, 1e-3), digits)
     training.net.parameters.flat.mul_(3.0)  # beyond where weights start
     squares = norms_over_c(training, *contributions(training, torch.arange(40).view(1, -1)))
     assert max(squares) <= 1
-    if clipping_norm < 0.1 and (trial.mechanism != "component" or trial.bounding == "scale"):
-        assert max(squares) > Fraction(9, 10), "they are as long as they may be, apart from truncation"
+    if trial.mechanism != "component" or trial.bounding == "scale":
+        assert max(squares) > Fraction(9, 10), "apart from truncation"
+
+
+@given(st.sampled_from([*TRIALS.values()]), st.floats(-3, 2), st.floats(-1, 1),
+       st.lists(st.integers(0, 575), min_size=2, max_size=9))
+def test_sums_of_neighbouring_batches_differ_by_c_at_most(digits, trial, log_norm, log_scale, records):
+    """With and without the last record, whatever the norm C and the weights; records may stand in a batch twice."""
+    training = made(of_length(trial, 10**log_norm), digits)
+    training.net.parameters.flat.mul_(10**log_scale)
+    [of_trial], [bound] = training.mechanism.integers.steps, training.mechanism.bounds
+
+    def sums(batch):
+        layers = zip(*contributions(training, torch.tensor([batch])), of_trial, strict=True)
+        return [part for k, of_bias, h, step in layers for part in (
+            Fraction(step.contribution) * Fraction(step.input) * (k.T.astype(object) @ h.astype(object)),
+            Fraction(step.contribution) * of_bias.sum(axis=0).astype(object))]
+
+    apart = [((a - b)**2).sum() for a, b in zip(sums(records), sums(records[:-1]), strict=True)]
+    assert sum(apart) <= Fraction(bound) ** 2
 
 
 @EVERY
