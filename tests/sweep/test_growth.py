@@ -168,16 +168,3 @@ def test_load_runs_makes_calls_in_proportion_to_the_trials(stores):
         assert list(frame["trial_key"]) == [trial.trial_key for trial in swept.trials[::-1]]
         made[n] = calls(load_runs, store, swept.trials)
     assert made[MANY] < MANY / FEW * made[FEW]
-
-
-def test_a_sweep_that_begins_lists_its_runs_once(stores, listed):
-    swept, root = stores[FEW]
-    store = Store(root=root)
-    store.find("stub")
-    listed.clear()
-    done = store.done()
-    store.open_sweep("stub")
-    for trial in swept.trials:
-        if trial.trial_key not in done:
-            store.start(trial)
-    assert listed.count(()) == 1 and len(done) == 1
