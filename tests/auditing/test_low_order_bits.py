@@ -27,12 +27,10 @@ def attacked(config, data, runs, change=lambda training: training):
 
 
 def test_noise_of_31_bits_is_found_with_few_runs_in_updates_and_in_weights(digits):
+    """And torch's own float32 noise of research trials."""
     for seen in attacked(dataclasses.replace(WIDE, sampler="shuffled"), digits, 12, with_box_muller_noise):
         assert seen.auc > 0.99 and seen.errors == 0 and seen.exceeds and seen.epsilon_lower > seen.epsilon
         assert seen.mu == 1 / 10, "a record in the place of another moves the sum twice as far"
-
-
-def test_torchs_own_float32_noise_of_research_trials_is_found_too(digits):
     for seen in attacked(WIDE, digits, 12):
         assert seen.auc > 0.99 and seen.exceeds and seen.mu == 1 / 20
 
