@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path
@@ -56,34 +54,28 @@ def test_published_numbers_are_checked_to_their_last_digit(tmp_path):
         assert evaluate(file)[0].ok is ok
 
 
-@pytest.mark.parametrize("change, message", [
-    (dict(function="gdp_epsilon"), r"a: no function 'gdp_epsilon'; there are a1_alt, "),
-    (dict(inputs=dict(mu=1.0)), "a: gdp_eps: .*delta"),
-    (dict(expected=dict(epsilon=1.0)), r"a: gdp_eps: expects \{'epsilon': 1.0\}, and the function gives 4.37"),
-    (dict(expected="large"), "a: gdp_eps: could not convert")])
-def test_malformed_cases_are_named(change, message, tmp_path):
-    with pytest.raises(CheckError, match=message):
-        evaluate(write(tmp_path, {**GDP, **change}))
-
-
-def test_malformed_files_are_named(tmp_path):
+def test_malformed_cases_and_files_are_named(tmp_path):
+    for change, message in (
+            (dict(function="gdp_epsilon"), r"a: no function 'gdp_epsilon'; there are a1_alt, "),
+            (dict(inputs=dict(mu=1.0)), "a: gdp_eps: .*delta"),
+            (dict(expected=dict(epsilon=1.0)), r"a: gdp_eps: expects \{'epsilon': 1.0\}, and the function gives 4.37"),
+            (dict(expected="large"), "a: gdp_eps: could not convert")):
+        with pytest.raises(CheckError, match=message):
+            evaluate(write(tmp_path, {**GDP, **change}))
+    for name, change, message in (
+            ("leekifer_epsilon_01", {"T": 5851}, "T: the other inputs give 5850, got 5851"),
+            ("joint_column_counterexample", {"neighbour": "any"}, "neighbour: must be 'label of record I only'")):
+        case = next(c for c in CASES if name in (c["id"], c["function"]))
+        with pytest.raises(CheckError, match=message):
+            evaluate(write(tmp_path, {**case, "inputs": {**case["inputs"], **change}}))
+    with pytest.raises(CheckError, match="none.json: No such file"):
+        evaluate(tmp_path / "none.json")
     file = tmp_path / "cases.json"
-    with pytest.raises(CheckError, match="cases.json: No such file"):
-        evaluate(file)
     for content, message in (("{", "not JSON"), ("[]", "must have a list `cases`"), ('{"cases": []}', "must have a"),
                              ('{"cases": [{"id": "a"}]}', "a: lacks function, inputs, expected, rtol")):
         file.write_text(content)
         with pytest.raises(CheckError, match=message):
             evaluate(file)
-
-
-def test_inconsistent_inputs_are_refused(tmp_path):
-    case = next(c for c in CASES if c["id"] == "leekifer_epsilon_01")
-    with pytest.raises(CheckError, match="T: the other inputs give 5850, got 5851"):
-        evaluate(write(tmp_path, {**case, "inputs": {**case["inputs"], "T": 5851}}))
-    case = next(c for c in CASES if c["function"] == "joint_column_counterexample")
-    with pytest.raises(CheckError, match="neighbour: must be 'label of record I only'"):
-        evaluate(write(tmp_path, {**case, "inputs": {**case["inputs"], "neighbour": "any"}}))
 
 
 def test_command(tmp_path, capsys):

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import math
 
 import numpy as np
@@ -58,19 +56,13 @@ def test_replace_one_is_attained():
 
 
 @pytest.mark.parametrize("bound", BOUNDS)
-def test_infinite_from_the_largest_order_on(bound):
+def test_infinite_from_the_largest_order_on_and_without_noise_or_floor(bound):
     constants = {k: C[k] for k in ("m", "gamma_min", "gamma_max", "tau_h_min", "tau_h_max")}
     limit = col.alpha_max(**constants) if bound is BOUNDS[0] else 1 + 15 / 1.8**2
     values = bound(limit * np.array([0.5, 0.999999, 1.0, 2.0]), **C)
-    assert np.isfinite(values[:2]).all() and np.isinf(values[2:]).all()
-    assert values[0] < values[1]
-    assert isinstance(bound(2.0, **C), float)
-
-
-@pytest.mark.parametrize("bound", BOUNDS)
-@pytest.mark.parametrize("change", [dict(sigma=0.0), dict(gamma_min=0.0), dict(tau_h_min=0.0)])
-def test_nothing_is_finite_without_noise_or_floor(bound, change):
-    assert bound(2.0, **{**C, **change}) == math.inf
+    assert np.isfinite(values[:2]).all() and np.isinf(values[2:]).all() and values[0] < values[1]
+    for bare in ("sigma", "gamma_min", "tau_h_min"):
+        assert bound(2.0, **{**C, bare: 0.0}) == math.inf
 
 
 def test_equal_bounds_leave_a_gaussian():
@@ -101,9 +93,7 @@ def test_floor_bounds_a_layer(alpha):
             back += renyi_of_gaussians(alpha, *other, *mine)
         worst = max(worst, forth, back)
     assert bound / 20 < worst <= bound
-
-
-def test_floor_must_exceed_the_order():
+    # The floor must exceed the order.
     assert reference.joint_layer_floor(4.0, 3.0, 5, 1.0, 1.0, 1.0, 1.0) == math.inf
     assert reference.joint_layer_floor(4.0, 3.001, 5, 1.0, 1.0, 1.0, 1.0) < math.inf
     assert reference.joint_layer_floor(2.0, 9.0, 5, 0.0, 1.0, 1.0, 1.0) == math.inf
@@ -120,23 +110,18 @@ def test_exact_epsilon_of_variances_by_quadrature():
     assert reference.epsilon_of_variance_ratio(1.0001, 1, 0.5) == 0.0
 
 
+JOINT = dict(m=256, n_in=3, n_out=7, sigma=0.1, tau_B=1.0, alpha=2.0, h_others=[1, 1, 0], phi_prime=0.3,
+             h_I=[0, 0, 1])
+
+
 def test_joint_is_one_participation_whatever_the_others_are():
-    case = dict(m=256, n_in=3, n_out=7, sigma=0.1, tau_B=1.0, alpha=2.0, h_others=[1, 1, 0], phi_prime=0.3)
-    assert reference.joint_column_counterexample(**case, h_I=[0, 0, 1])["true_joint"] == pytest.approx(400)
-    hidden = reference.joint_column_counterexample(**case, h_I=[1, 1, 0])["true_joint"]
+    assert reference.joint_column_counterexample(**JOINT)["true_joint"] == pytest.approx(400)
+    hidden = reference.joint_column_counterexample(**{**JOINT, "h_I": [1, 1, 0]})["true_joint"]
     assert hidden == pytest.approx(400 / 256)
-
-
-@pytest.mark.parametrize("change, message", [
-    (dict(h_I=[1]), "h_I: must have n_in = 2 entries, got 1"), (dict(sigma=0.0), "sigma must be > 0"),
-    (dict(phi_prime=0.0), "phi_prime other than 0")])
-def test_joint_refuses(change, message):
-    case = dict(m=4, n_in=2, n_out=1, sigma=0.1, tau_B=1.0, alpha=2.0, h_others=[1, 1], h_I=[1, -1], phi_prime=1.0)
-    with pytest.raises(ValueError, match=message):
-        reference.joint_column_counterexample(**{**case, **change})
-
-
-def test_single_column_refuses_a_missing_floor():
+    for change, message in ((dict(h_I=[1]), "h_I: must have n_in = 3 entries, got 1"),
+                            (dict(sigma=0.0), "sigma must be > 0"), (dict(phi_prime=0.0), "phi_prime other than 0")):
+        with pytest.raises(ValueError, match=message):
+            reference.joint_column_counterexample(**{**JOINT, **change})
     with pytest.raises(ValueError, match="gamma_min, tau_h_min: must be > 0, got 0.0, 1.0"):
         reference.single_column_eps_counterexample(1, 1e-5, 4, 1.0, 1.0, 0.0, 1.0, 1.0, 1.0)
 

@@ -1,8 +1,5 @@
-from __future__ import annotations
-
 import dataclasses
 import math
-from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -44,20 +41,19 @@ def test_shuffled_is_exact_gaussian_dp():
     assert found["gdp"].value < found["rdp"].value
 
 
-def test_bp_perturbs_once_and_a_bare_output_layer_hides_nothing():
-    assert lab.label_mu(TrialConfig(**PHOTONIC, algorithm="bp")) == pytest.approx(6.0)
+def test_what_is_released_and_what_is_free():
+    """BP perturbs once, a joint release is one, denoise costs nothing, and a bare output layer hides nothing."""
+    def mu(**changes):
+        return lab.label_mu(TrialConfig(**{**PHOTONIC, **changes}))
+
+    one = mu(joint_release=True)
+    assert mu(algorithm="bp") == pytest.approx(6.0) == pytest.approx(one)
+    assert mu(joint_release=True, denoise=True, hidden=[16] * 5) == one and mu(denoise=True) == mu()
+    found = labels(TrialConfig(**PHOTONIC, joint_release=True), epochs=4)
+    assert found["gdp"].value == pytest.approx(gdp_eps(one * 2, 1e-5), rel=1e-12)
     for change in (dict(output_noise=False), dict(sigma=0.0)):
         found = labels(TrialConfig(**{**PHOTONIC, **change}))
         assert all(math.isinf(e.value) and "without noise" in e.note for e in found.values()) and len(found) == 2
-
-
-def test_joint_release_is_one_release_and_denoise_is_free():
-    one = lab.label_mu(TrialConfig(**PHOTONIC, joint_release=True))
-    assert one == pytest.approx(2 * 1.5 / 0.5)
-    assert lab.label_mu(TrialConfig(**PHOTONIC, joint_release=True, denoise=True, hidden=[16] * 5)) == one
-    assert lab.label_mu(TrialConfig(**PHOTONIC, denoise=True)) == lab.label_mu(TrialConfig(**PHOTONIC))
-    found = labels(TrialConfig(**PHOTONIC, joint_release=True), epochs=4)
-    assert found["gdp"].value == pytest.approx(gdp_eps(one * 2, 1e-5), rel=1e-12)
 
 
 @pytest.mark.parametrize("changes", [dict(joint_release=True), dict(denoise=True)])
@@ -83,19 +79,6 @@ def test_a_target_is_met_from_below_and_within_one_percent(sampler, target):
     assert joint.sigma == pytest.approx(resolved.sigma / math.sqrt(3)), "three releases become one"
 
 
-def test_sigma_for_a_target_is_searched_once(monkeypatch):
-    trial = TrialConfig(**{**PHOTONIC, "sigma": 0.0}, target_label_epsilon=4.4)
-    found = []
-    for _ in range(2):
-        epsilon_of = Mock(wraps=lab.binomial_gdp_eps)
-        monkeypatch.setattr(lab, "binomial_gdp_eps", epsilon_of)
-        lab.with_sigma.cache_clear()
-        found.append((lab.with_sigma(trial).sigma, epsilon_of.call_count))
-        monkeypatch.undo()
-    (first, searched), (second, checked) = found
-    assert first == second > 0 and searched > checked == 1
-
-
 def test_binomial_participations_by_simulation_free_sum():
     """delta at the returned epsilon, summed over every number of participations."""
     mu, draws, q, delta = 0.8, 40, 0.2, 1e-4
@@ -110,19 +93,15 @@ def test_binomial_participations_by_simulation_free_sum():
     assert lab.binomial_gdp_eps(1e-6, draws, q, delta) == 0.0
 
 
-def test_fresh_batches_cost_more_than_a_partition():
-    shuffled, fresh = (labels(TrialConfig(**PHOTONIC, sampler=s)) for s in ("shuffled", "without_replacement"))
-    for variant in ("gdp", "rdp"):
-        assert fresh[variant].value > shuffled[variant].value
-        assert "binomial" in fresh[variant].note
-
-
 def test_monotone():
     values = [labels(TrialConfig(**{**PHOTONIC, "sigma": s}))["gdp"].value for s in (0.1, 0.5, 1.0, 10.0)]
     assert values == sorted(values, reverse=True) and len(set(values)) == 4
     assert {e.value for e in labels(TrialConfig(**{**PHOTONIC, "sigma": 1e-200})).values()} == {math.inf}
     epochs = [labels(TrialConfig(**PHOTONIC), e)["gdp"].value for e in (1, 2, 15)]
     assert np.all(np.diff(epochs) > 0)
+    shuffled, fresh = (labels(TrialConfig(**PHOTONIC, sampler=s)) for s in ("shuffled", "without_replacement"))
+    for variant in ("gdp", "rdp"):
+        assert fresh[variant].value > shuffled[variant].value and "binomial" in fresh[variant].note
 
 
 def test_refusals():

@@ -1,7 +1,5 @@
 """Label epsilon from photons: against exact sums, simulation of the device, and the Gaussian limit."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import json
@@ -17,12 +15,7 @@ from pipeline.accounting import photon as module
 from pipeline.accounting.curves import gdp_eps
 from pipeline.accounting.label import photon_eps
 from pipeline.accounting.overview import statements
-from pipeline.accounting.photon import (
-    exact_bound,
-    label_divergence,
-    least_intensity_bound,
-    most_positive,
-)
+from pipeline.accounting.photon import exact_bound, label_divergence, least_intensity_bound, most_positive
 from pipeline.experiment.experiment import parse_experiment
 from pipeline.learning.feedback.algorithms import ternarize
 from pipeline.learning.feedback.projection import make_projector
@@ -44,11 +37,6 @@ def label(trial, epochs=3):
     return found
 
 
-@pytest.mark.parametrize("threshold, most", [(0.0, 10), (0.04, 10), (0.15, 6), (0.2, 5), (0.34, 2), (0.9, 1)])
-def test_how_many_components_are_positive(threshold, most):
-    assert most_positive(threshold, 10) == most
-
-
 def errors_of(threshold, logits, y, other):
     """Ternary errors of one record with label y, and with another."""
     p = torch.softmax(logits, dim=0)
@@ -64,7 +52,7 @@ def test_no_two_labels_of_a_record_cost_more(threshold):
     bound = label_divergence(alpha, trial)
     generator = torch.Generator().manual_seed(4)
     for scale in (0.1, 1.0, 3.0, 10.0):
-        for _ in range(150):
+        for _ in range(80):
             logits = scale * torch.randn(10, generator=generator)
             y, other = torch.randperm(10, generator=generator)[:2].tolist()
             before, after = (device.expected_counts(e).double().numpy() for e in errors_of(threshold, logits, y, other))
@@ -104,15 +92,13 @@ def test_the_bound_from_the_least_intensity_is_above_the_exact_one(alpha, ratio,
         assert bound < 4 * exact  # the whole field in place of its part in phase, and patterns that are not the worst
 
 
-def test_without_dark_counts_a_pixel_that_can_be_dark_tells_all_by_the_bound():
-    matrix = transmission(1, 6, 20) / math.sqrt(12)
-    assert least_intensity_bound(2.0, matrix, 0.0, 3) == math.inf
-
-
 def test_two_mirrors_that_switch_change_the_field_by_the_difference_of_their_pixels():
     """Which is twice as large for opposite ones as for one alone; a divergence grows with the square."""
     opposite, alone = (least_intensity_bound(2.0, np.array([[0.1], [other]]), 1e6, 1) for other in (-0.1, 0.0))
     assert opposite == pytest.approx(4 * alone, rel=1e-3)
+    # Without dark counts, a pixel that can be dark tells all by the bound.
+    assert least_intensity_bound(2.0, transmission(1, 6, 20) / math.sqrt(12), 0.0, 3) == math.inf
+    assert [most_positive(threshold, 10) for threshold in (0.0, 0.04, 0.15, 0.2, 0.34, 0.9)] == [10, 10, 6, 5, 2, 1]
 
 
 def test_many_classes_take_the_bound(monkeypatch):
@@ -148,23 +134,20 @@ def test_the_search_finds_the_best_order(monkeypatch):
 
 
 def test_a_trial_states_its_label_epsilon():
+    def of(**changes):
+        return label(dataclasses.replace(TRIAL, **changes)).value
+
     found = label(TRIAL)
     assert (found.variant, found.relation, found.sampler) == ("photon", "replace-one label", "shuffled")
     assert 0 < label(TRIAL, 1).value < found.value < math.inf
     assert found.value == photon_eps(TRIAL, 3, 1.0, 1e-5)
-    assert found.value < label(dataclasses.replace(TRIAL, photons=2.0)).value
-    assert found.value > label(dataclasses.replace(TRIAL, dark_counts=1.0)).value
-    for free in (dict(read_noise=3.0), dict(full_well=100.0, adc_bits=4), dict(denoise=True), dict(tau_f=0.1)):
-        assert label(dataclasses.replace(TRIAL, **free)).value == found.value
-    assert label(dataclasses.replace(TRIAL, sampler="without_replacement")).value > found.value
-    assert label(dataclasses.replace(TRIAL, seed=1)).value != found.value
+    assert of(dark_counts=1.0) < found.value < of(photons=2.0)
+    assert of(read_noise=3.0, full_well=100.0, adc_bits=4, denoise=True, tau_f=0.1) == found.value, "all are free"
+    assert of(sampler="without_replacement") > found.value != of(seed=1)
     assert {e.kind for e in account(TRIAL, 3) if e.is_finite} == {"label"}
-
-
-def test_a_bare_output_layer_has_none():
     bare = dataclasses.replace(TRIAL, joint_release=False, output_noise=False)
     assert label(bare).value == math.inf and "without noise" in label(bare).note
-    assert not [e for e in account(dataclasses.replace(TRIAL, mechanism="none", joint_release=False), 3)]
+    assert not account(dataclasses.replace(TRIAL, mechanism="none", joint_release=False), 3)
 
 
 def test_what_is_said_of_such_a_trial():

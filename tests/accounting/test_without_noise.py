@@ -1,7 +1,5 @@
 """A mechanism that bounds contributions and adds no noise has no finite epsilon: it is trained where a file says so."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest
@@ -13,35 +11,31 @@ BASE = "dataset: digits, hidden: [8], batch_size: 64, epochs: 1, sampler: poisso
 MESSAGE = r"^noise_multiplier: must be given with mechanism '{}', got neither that nor target_epsilon, .* write 0"
 
 
-def written(tmp_path, text):
+def loaded(tmp_path, text):
     file = tmp_path / "e.yaml"
     file.write_text(text)
-    return file
+    return load_experiment(file).trials
 
 
-@pytest.mark.parametrize("mechanism", ["per_example", "component"])
-@pytest.mark.parametrize("more", ["", ", target_epsilon: 0", ", clipping_norm: 2"])
+@pytest.mark.parametrize(("mechanism", "more"), [
+    ("per_example", ""), ("per_example", ", target_epsilon: 0"), ("per_example", ", clipping_norm: 2"),
+    ("component", ", tau_e: 2")])
 def test_a_file_is_refused_unless_it_says_that_there_is_no_noise(mechanism, more, tmp_path):
-    if mechanism == "component" and "clipping_norm" in more:
-        more = ", tau_e: 2"
     text = f"name: e\nbase: {{{BASE}, mechanism: {mechanism}{more}}}\n"
     with pytest.raises(ConfigError, match=MESSAGE.format(mechanism) + r".*, at base.mechanism \(.*e.yaml, line 2\)$"):
-        load_experiment(written(tmp_path, text))
-    trial, = load_experiment(written(tmp_path, text.replace("}", ", noise_multiplier: 0}"))).trials
+        loaded(tmp_path, text)
+    trial, = loaded(tmp_path, text.replace("}", ", noise_multiplier: 0}"))
     stored, = parse_experiment(text, tmp_path / "e.yaml", stored=True).trials
     assert stored == trial and stored.trial_key == trial.trial_key, "what was swept is read as it is, with the same key"
 
 
-@pytest.mark.parametrize("noise", ["grid: {noise_multiplier: [0, 1]}", "grid: {target_epsilon: [1, 3]}",
-                                   "cases: [{base: {noise_multiplier: 0}}, {base: {target_epsilon: 3}}]"])
-def test_noise_may_be_said_anywhere(noise, tmp_path):
-    assert len(load_experiment(written(tmp_path, f"base: {{{BASE}, mechanism: per_example}}\n{noise}\n")).trials) == 2
-
-
-def test_of_some_trials_without_noise_every_one_needs_it(tmp_path):
+def test_noise_may_be_said_anywhere_but_every_trial_needs_it(tmp_path):
+    text = f"base: {{{BASE}, mechanism: per_example}}\n"
+    for noise in ("grid: {noise_multiplier: [0, 1]}", "grid: {target_epsilon: [1, 3]}",
+                  "cases: [{base: {noise_multiplier: 0}}, {base: {target_epsilon: 3}}]"):
+        assert len(loaded(tmp_path, f"{text}{noise}\n")) == 2
     with pytest.raises(ConfigError, match="^noise_multiplier: must be given"):
-        load_experiment(written(tmp_path, f"base: {{{BASE}, mechanism: per_example}}\n"
-                                          "cases: [{base: {seed: 1}}, {base: {target_epsilon: 3}}]\n"))
+        loaded(tmp_path, f"{text}cases: [{{base: {{seed: 1}}}}, {{base: {{target_epsilon: 3}}}}]\n")
 
 
 def test_keyword_arguments_are_refused_too(tmp_path):
