@@ -3,7 +3,6 @@ import math
 import numpy as np
 import pytest
 from scipy import integrate, stats
-from test_accounting_photonic import renyi_of_gaussians
 
 from pipeline.accounting import account, reference
 from pipeline.accounting import column as col
@@ -73,27 +72,7 @@ def test_equal_bounds_leave_a_gaussian():
     assert col.corrected_column_add_remove(2.0, **{**c, "m": 1}) == math.inf
 
 
-@pytest.mark.parametrize("alpha", [1.3, 4.0])
-def test_floor_bounds_a_layer(alpha):
-    """Full matrices, rows with their own u and v: the joint bound holds in both orders, and is not idle."""
-    lam, sigma, rows, n_in = 12.0, 0.8, 3, 4
-    bound = reference.joint_layer_floor(alpha, lam, rows, sigma, 1.0, 1.0, 1.0)
-    rng = np.random.default_rng(1)
-    worst = 0.0
-    for _ in range(100):
-        p, q = (v / np.linalg.norm(v) for v in rng.normal(size=(2, rows)))
-        h, k = (v / np.linalg.norm(v) for v in rng.normal(size=(2, n_in)))
-        S = sum(np.outer(g, g) for g in rng.normal(size=(rng.integers(0, 3), n_in)) / 4) + lam * np.eye(n_in)
-        forth = back = 0.0
-        for j in range(rows):
-            u, v = rng.uniform(0.3, 1) * h, rng.uniform(0.3, 1) * k
-            mine = (p[j] * u, sigma**2 * (S + np.outer(u, u)))
-            other = (q[j] * v, sigma**2 * (S + np.outer(v, v)))
-            forth += renyi_of_gaussians(alpha, *mine, *other)
-            back += renyi_of_gaussians(alpha, *other, *mine)
-        worst = max(worst, forth, back)
-    assert bound / 20 < worst <= bound
-    # The floor must exceed the order.
+def test_floor_must_exceed_the_order():
     assert reference.joint_layer_floor(4.0, 3.0, 5, 1.0, 1.0, 1.0, 1.0) == math.inf
     assert reference.joint_layer_floor(4.0, 3.001, 5, 1.0, 1.0, 1.0, 1.0) < math.inf
     assert reference.joint_layer_floor(2.0, 9.0, 5, 0.0, 1.0, 1.0, 1.0) == math.inf

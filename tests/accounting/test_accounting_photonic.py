@@ -43,46 +43,18 @@ def column(p, derivative, h, sigma):
     return (p * derivative * h[:, None]).mean(0), sigma**2 / m**2 * np.diag(a2)
 
 
-def random_batch(rng, m, n, c):
-    p = rng.normal(size=(m, n))
-    p *= c["tau_B"] * rng.uniform(size=(m, 1)) / np.linalg.norm(p, axis=1, keepdims=True)
-    derivative = rng.uniform(c["gamma_min"], c["gamma_max"], (m, n))
-    h = rng.choice([-1, 1], m) * rng.uniform(c["tau_h_min"], c["tau_h_max"], m) / math.sqrt(n)
-    return p, derivative, h
-
-
-def test_a2_is_eq_7_at_equal_covariances():
+def test_a2_is_eq_7_where_the_smallest_covariance_meets_the_largest_change_of_the_mean():
+    """Of Eq. 14 and Eq. 16; and the saturating variant where the covariance is the largest."""
     c = {**FINITE, "m": 6, "n_out": 5}
-    rng = np.random.default_rng(0)
     for alpha in (1.1, 2.0, 30.0):
-        bound = ph.a2_equal_cov(alpha, **c)
-        for _ in range(50):
-            p, derivative, h = random_batch(rng, c["m"], c["n_out"], c)
-            mean, cov = column(p, derivative, h, c["sigma"])
-            p[0] = -p[0]  # a record whose error changes, but neither h nor phi'
-            other, same = column(p, derivative, h, c["sigma"])
-            np.testing.assert_array_equal(cov, same)
-            assert renyi_of_gaussians(alpha, mean, cov, other, same) <= bound
-        # attained where the smallest covariance (Eq. 14) meets the largest change of the mean (Eq. 16)
         smallest = c["sigma"]**2 / (c["m"] * c["n_out"]) * (c["gamma_min"] * c["tau_h_min"])**2 * np.eye(c["n_out"])
         shift = np.zeros(c["n_out"])
         shift[0] = 2 / c["m"] * c["tau_B"] * c["gamma_max"] * c["tau_h_max"] / math.sqrt(c["n_out"])
-        assert renyi_of_gaussians(alpha, shift, smallest, 0 * shift, smallest) == pytest.approx(bound)
+        assert renyi_of_gaussians(alpha, shift, smallest, 0 * shift, smallest) == pytest.approx(
+            ph.a2_equal_cov(alpha, **c))
         saturated = smallest * (c["gamma_max"] * c["tau_h_max"] / (c["gamma_min"] * c["tau_h_min"]))**2
         assert renyi_of_gaussians(alpha, shift, saturated, 0 * shift, saturated) == pytest.approx(
             ph.a3_saturating(alpha, **c))
-
-
-def test_prop3_covers_the_order_that_its_proof_treats():
-    c = {**FINITE, "m": 24, "n_out": 4, "gamma_min": 0.5}  # rho = 4
-    rng = np.random.default_rng(1)
-    for alpha in (1.5, 5.0):
-        for _ in range(50):
-            p, derivative, h = random_batch(rng, c["m"], c["n_out"], c)
-            mean, cov = column(p, derivative, h, c["sigma"])
-            p[0], derivative[0], h[0] = -p[0], c["gamma_max"], c["tau_h_max"] / math.sqrt(c["n_out"])  # a' >= a
-            exact = renyi_of_gaussians(alpha, mean, cov, *column(p, derivative, h, c["sigma"]))
-            assert exact <= ph.a1_alt(alpha, **c) <= ph.prop3_second(alpha, **c)
 
 
 def test_the_other_order_exceeds_the_printed_bound():
@@ -123,14 +95,6 @@ def values(config, epochs=15):
 
 def failing(config):
     return {a.name for a in ph.assumptions(config) if not a.holds} - {ph.EQUAL, ph.SATURATING}
-
-
-def test_everything_enforced_is_finite():
-    claimed = values(TrialConfig(**ENFORCED))
-    assert all(math.isfinite(value) for value in claimed.values())
-    assert claimed["first/epochs"] > claimed["second/epochs"] > claimed["alternative/epochs"]
-    assert claimed["alternative/epochs"] > claimed["equal_covariance/epochs"] > claimed["saturating/epochs"]
-    assert all(claimed[v.replace("epochs", "iterations")] > claimed[v] for v in claimed if v.endswith("epochs"))
 
 
 def test_claimed_is_the_composition_over_all_layers():
@@ -191,8 +155,7 @@ def test_nothing_is_claimed_without_noise_or_of_bp():
 
 
 def test_every_claim_says_what_it_is():
-    config = TrialConfig(**PHOTONIC, sampler="without_replacement", delta=1e-6)
-    claims = ph.claimed_epsilons(config, 2)
+    claims = ph.claimed_epsilons(TrialConfig(**PHOTONIC, sampler="without_replacement", delta=1e-6), 2)
     for e in claims:
         assert (e.kind, e.relation, e.sampler, e.delta, e.conversion) == (
             "claimed", "replace-one", "without_replacement", 1e-6, "classic")
@@ -236,8 +199,7 @@ def test_a_description_gives_every_kind_with_what_it_guarantees():
     ({"mechanism": "per_example"}, "research", "**certified**: infinite, by every formula")])
 def test_a_description_begins_with_what_the_noise_makes_of_the_guarantee(setting, noise, says):
     second = describe(TrialConfig(**setting, noise=noise)).split("\n\n")[1]
-    assert second.startswith(says)
-    assert ("imulated" in second) == says.startswith("**Simulated")
+    assert second.startswith(says) and ("imulated" in second) == says.startswith("**Simulated")
 
 
 def test_privacy_tags():
@@ -261,8 +223,8 @@ def test_privacy_tags():
     assert "infinite" not in privacy_tags(TrialConfig(**ENFORCED, batch_size=600))["privacy.notes"]
 
 
-def test_notes_stay_one_short_line_for_every_setting():
-    deep = dict(hidden=(512,) * 500)
-    for setting in [*GRID, deep]:
+def test_notes_stay_one_short_line():
+    """As a tag of MLflow has to, also of 500 layers."""
+    for setting in (*GRID[::10], dict(hidden=(512,) * 500)):
         notes = privacy_tags(TrialConfig(**{"mechanism": "photonic", "sigma": 0.1, **setting}))["privacy.notes"]
         assert 0 < len(notes) <= 5000 and "\n" not in notes
