@@ -1,7 +1,6 @@
 """`photonic export`: a trial as files, which predict without this package as `load_model` does."""
 
 import ast
-import csv
 import json
 import re
 import subprocess
@@ -13,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from registries import forgotten_plugins
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import save_file
 
 from pipeline import ConfigError, load_dataset, load_model, network, train
 from pipeline.accounting.statement import RECORDED
@@ -56,13 +55,6 @@ def root(tmp_path_factory):
 
 
 @pytest.fixture
-def networks():
-    with forgotten_plugins():
-        load_plugins(["some_networks"], DATA)
-        yield
-
-
-@pytest.fixture
 def store(root):
     return Reader(root=root)
 
@@ -76,13 +68,9 @@ def test_files_hold_what_the_store_holds(store, tmp_path, by):
     assert [p.name for p in (tmp_path / "a").iterdir()] == ["b"], "nothing is left behind"
     for name in ("weights.safetensors", "config.json"):
         assert (tmp_path / "a" / "b" / name).read_bytes() == store.artifact(run, name)
-    found = load_file(files[6])
-    assert found.keys() == WEIGHTS.keys() and all(np.array_equal(found[name], WEIGHTS[name]) for name in WEIGHTS)
     assert TrialConfig.from_mapping(json.loads(files[2].read_text())).trial_key == DONE.trial_key
-    with open(files[3], newline="") as file:
-        assert list(csv.reader(file)) == [["metric", "epoch", "value"], ["epsilon/certified/pld", "1", "1.0"],
-                                          ["epsilon/certified/pld", "2", "2.0"], ["test/accuracy", "1", "0.5"],
-                                          ["test/accuracy", "2", "1.0"]]
+    assert files[3].read_text().split() == ["metric,epoch,value", "epsilon/certified/pld,1,1.0",
+                                            "epsilon/certified/pld,2,2.0", "test/accuracy,1,0.5", "test/accuracy,2,1.0"]
     told = json.loads(files[5].read_text())
     (epsilon,) = told.pop("epsilons")
     assert {name: epsilon[name] for name in ("epsilon", "kind", "variant", "delta", "relation")} == {
@@ -127,7 +115,8 @@ def sweep(tmp_path):
 
 
 @pytest.mark.slow
-def test_the_lines_of_the_readme_predict_as_the_model_does_without_this_package(tmp_path, networks, sweep):
+def test_the_lines_of_the_readme_predict_as_the_model_does_without_this_package(tmp_path, extensions, sweep):
+    load_plugins(["some_networks"], DATA)
     data = load_dataset("digits")
     images, expected = data.test_x.view(-1, 1, 8, 8), []
     for name, settings in HANDED_ON.items():
@@ -184,7 +173,7 @@ def test_the_experiment_file_loads_the_network_of_a_trial(tmp_path, sweep, capsy
     assert [file.name for file in sorted((tmp_path / "with").iterdir())] == NAMES
 
 
-def test_a_network_that_torch_cannot_export_is_told_and_its_weights_are_written(tmp_path, networks, sweep, capsys):
+def test_a_network_that_torch_cannot_export_is_told_and_its_weights_are_written(tmp_path, extensions, sweep, capsys):
     @network("by_length", version=1)
     def by_length(trial, shape, n_classes):
         class Reshape(torch.nn.Module):
@@ -204,11 +193,6 @@ def test_a_network_that_torch_cannot_export_is_told_and_its_weights_are_written(
     assert load_model(tmp_path / "out")(load_dataset("digits").test_x).shape == (360, 10)
 
 
-def test_another_folder_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match=f"^run: must be a folder that `photonic export` wrote.*, got {tmp_path}"):
-        load_model(str(tmp_path))
-
-
 def test_the_command_says_what_it_wrote_and_overwrites_nothing(root, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     command = ["export", DONE.trial_key, "--mlruns", str(root)]
@@ -222,25 +206,20 @@ def test_the_command_says_what_it_wrote_and_overwrites_nothing(root, tmp_path, m
     assert main([*command, "--out", "other"]) == 0 and len(list(Path("other").iterdir())) == len(NAMES)
 
 
-def test_a_trial_that_has_not_ended_or_is_not_there_is_refused_and_nothing_is_written(store, tmp_path):
+def test_a_trial_that_has_not_ended_or_is_not_there_is_refused_and_nothing_is_written(root, store, tmp_path):
+    gone = next(root.rglob("weights.safetensors"))
+    content = gone.read_bytes()
+    gone.unlink()
     for name, message in ((RUNNING.trial_key, "must have ended to have weights, is running"),
                           ("0" * 16, "no trial has the trial_key or run id '0000000000000000'"),
-                          ("mine.yaml", "must be a trial_key or a run id")):
+                          ("mine.yaml", "must be a trial_key or a run id"),
+                          (DONE.trial_key, "weights.safetensors")):  # which was deleted
         with pytest.raises(TrackingError, match=message):
             export(store, name, tmp_path / "out")
+    gone.write_bytes(content)
     (tmp_path / "file").write_text("kept")
     with pytest.raises(UserError, match="nothing is overwritten"):
         export(store, DONE.trial_key, tmp_path / "file")
     assert [p.name for p in tmp_path.iterdir()] == ["file"]
-
-
-def test_a_file_that_was_deleted_is_named(root, store, tmp_path):
-    gone = next(root.rglob("weights.safetensors"))
-    content = gone.read_bytes()
-    gone.unlink()
-    try:
-        with pytest.raises(TrackingError, match="weights.safetensors"):
-            export(store, DONE.trial_key, tmp_path / "out")
-    finally:
-        gone.write_bytes(content)
-    assert not list(tmp_path.iterdir())
+    with pytest.raises(ConfigError, match=f"^run: must be a folder that `photonic export` wrote.*, got {tmp_path}"):
+        load_model(str(tmp_path))

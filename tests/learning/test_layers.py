@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from test_feedback import FixedMatrices
 
-from pipeline.learning.feedback.algorithms import BackPropagation, DirectFeedback
+from pipeline.learning.feedback.algorithms import DirectFeedback
 from pipeline.learning.feedback.losses import CrossEntropy
 from pipeline.learning.mechanisms.base import sum_outer_products
 from pipeline.learning.network import layers
@@ -84,43 +84,38 @@ def test_norms_equal_those_of_the_gradient_of_each_record(shape, by_gram, chunk,
             torch.testing.assert_close(squares[r, i, 0], sum(leaf.grad.square().sum() for leaf in leaves))
 
 
+def exact_squares(layer, full, h):
+    """Squared norms [m] of the gradients of one replica's weights, from the deltas before the pool, in float64."""
+    shape = layer.shape
+    images = h[0].double().view(-1, shape.in_channels, shape.height, shape.width)
+    patches = F.unfold(images, shape.kernel, padding=shape.kernel // 2)
+    return torch.bmm(full[0].double().flatten(2), patches.transpose(1, 2)).flatten(1).square().sum(dim=1)
+
+
 def test_no_record_is_taken_for_shorter_than_it_is_where_squares_underflow():
     """||delta|| = 2e-23, of which the square is 0 in float32, times ||h|| = 1e19."""
     delta, h = torch.full((1, 2, 4), 1e-23), torch.full((1, 2, 4), 5e18)
-    exact = Dense(DenseShape(4, 4)).squared_norms(delta.double(), h.double())
-    assert exact.min() > 1e-8 and (Dense(DenseShape(4, 4)).squared_norms(delta, h) >= exact).all()
-
-
-@pytest.mark.parametrize("by_gram", [False, True])
-def test_no_record_is_taken_for_shorter_than_it_is_where_squares_underflow_in_a_convolution(by_gram):
-    layer = Conv(ConvShape(1, 4, 4, 2, 3))
-    layer.by_gram = by_gram
-    delta, h = torch.full((1, 2, 2, 2, 2), 1e-23), torch.full((1, 2, 16), 1e18)
-    _, layer.places = pool(torch.zeros(1, 2, 2, 4, 4))
-    patches = F.unfold(h[0].double().view(-1, 1, 4, 4), 3, padding=1)
-    full = unpool(delta, layer.places, 4, 4)[0].double()
-    exact = torch.bmm(full.flatten(2), patches.transpose(1, 2)).flatten(1).square().sum(dim=1)
-    assert exact.min() > 1e-9 and (layer.squared_norms(delta.flatten(2), h)[0, :, 0] >= exact).all()
-
-
-def test_what_underflow_may_lose_changes_no_bit_of_an_ordinary_norm():
+    dense = Dense(DenseShape(4, 4))
+    exact = dense.squared_norms(delta.double(), h.double())
+    assert exact.min() > 1e-8 and (dense.squared_norms(delta, h) >= exact).all()
+    for by_gram in (False, True):
+        layer = Conv(ConvShape(1, 4, 4, 2, 3))
+        layer.by_gram = by_gram
+        delta, h = torch.full((1, 2, 2, 2, 2), 1e-23), torch.full((1, 2, 16), 1e18)
+        _, layer.places = pool(torch.zeros(1, 2, 2, 4, 4))
+        exact = exact_squares(layer, unpool(delta, layer.places, 4, 4), h)
+        assert exact.min() > 1e-9 and (layer.squared_norms(delta.flatten(2), h)[0, :, 0] >= exact).all()
+    # What underflow may lose changes no bit of an ordinary norm.
     delta, h = (torch.randn(1, 64, n, generator=torch.Generator().manual_seed(0)) for n in (10, 784))
     for scale in (1.0, 1e-10):
         plain = (scale * delta).square().sum(-1, keepdim=True) * (h.square().sum(-1, keepdim=True) + 1)
-        assert torch.equal(Dense(DenseShape(4, 4)).squared_norms(scale * delta, h), plain)
-
-
-def test_the_cheaper_way_to_a_norm_is_taken():
-    assert [Conv(ConvShape(*shape)).by_gram for shape in
-            ((1, 28, 28, 64, 5), (64, 14, 14, 64, 5), (3, 32, 32, 64, 5), (64, 16, 16, 64, 5))] == [
-                False, True, False, True]
+        assert torch.equal(dense.squared_norms(scale * delta, h), plain)
 
 
 @pytest.mark.parametrize("noise", [1e-2, 1e-3, 1e-4])
 def test_no_record_is_taken_for_shorter_than_it_is_where_positions_cancel(noise):
     """Equal patches but for noise, with deltas that add up to zero: in float32, what is left is below rounding."""
-    shape = ConvShape(16, 8, 8, 16, 5)
-    layer, generator = Conv(shape), torch.Generator().manual_seed(0)
+    layer, generator = Conv(ConvShape(16, 8, 8, 16, 5)), torch.Generator().manual_seed(0)
     assert layer.by_gram
     h = torch.randn(1, 500, 16, 1, generator=generator).expand(-1, -1, -1, 64).flatten(2)
     h = h + noise * torch.randn(h.shape, generator=generator)
@@ -128,9 +123,7 @@ def test_no_record_is_taken_for_shorter_than_it_is_where_positions_cancel(noise)
     delta = torch.zeros(1, 500, 16, 4, 4)
     delta[..., 1:3, 1] = torch.randn(1, 500, 16, 2, generator=generator)
     delta[..., 1:3, 2] = -delta[..., 1:3, 1]
-    full = unpool(delta, layer.places, 8, 8)[0].double()
-    patches = F.unfold(h[0].double().view(-1, 16, 8, 8), 5, padding=2)
-    exact = torch.bmm(full.flatten(2), patches.transpose(1, 2)).flatten(1).square().sum(dim=1)
+    exact = exact_squares(layer, unpool(delta, layer.places, 8, 8), h)
     assert (layer.squared_norms(delta.flatten(2), h)[0, :, 0] >= exact * (1 - 1e-5)).all()
 
 
@@ -187,19 +180,21 @@ def step():
     return net, activations, logits, y
 
 
-def feedback_of(algorithm, net):
-    if algorithm == "bp":
-        return BackPropagation()
-    widths = {"dfa": net.sizes[1:-1], "hybrid": HIDDEN}[algorithm]
+def update_of(step, widths):
+    """Deltas, the sums of outer products, the error and B of direct feedback to layers of these widths."""
+    net, activations, logits, y = step
     generator = torch.Generator().manual_seed(1)
     matrices = torch.randn(R, CLASSES, sum(widths), generator=generator, dtype=torch.float64)
-    return DirectFeedback(FixedMatrices(matrices), widths)
+    feedback, e = DirectFeedback(FixedMatrices(matrices), widths), output_error(logits, y)[0]
+    deltas = feedback.deltas(feedback.signals(e), net, activations, net.derivative)
+    ours = net.blank_parameters(R, dtype=torch.float64)
+    sum_outer_products(net, deltas, activations, ours)
+    return deltas, ours, e, matrices
 
 
-def deltas_of(algorithm, step):
-    net, activations, logits, y = step
-    feedback = feedback_of(algorithm, net)
-    return feedback.deltas(feedback.signals(output_error(logits, y)[0]), net, activations, net.derivative), feedback
+def assert_layer_equals(ours, layer, r, weight, bias):
+    torch.testing.assert_close(ours.weights[layer][r], weight.grad)
+    torch.testing.assert_close(ours.biases[layer][r], bias.grad)
 
 
 def leaves_of(net, r):
@@ -221,46 +216,37 @@ def torch_layers(x, weights, biases):
 
 
 def test_hybrid_is_dfa_above_and_the_gradient_of_what_it_hands_to_the_first_fully_connected_layer_below(step):
-    net, activations, logits, y = step
-    deltas, feedback = deltas_of("hybrid", step)
-    ours = net.blank_parameters(R, dtype=torch.float64)
-    sum_outer_products(net, deltas, activations, ours)
-    e = output_error(logits, y)[0]
+    activations = step[1]
+    deltas, ours, e, matrices = update_of(step, HIDDEN)
     for r in range(R):
-        weights, biases = leaves_of(net, r)
+        weights, biases = leaves_of(step[0], r)
         z = torch_layers(activations[0][r], weights, biases)
-        carried = (e[r] @ feedback.projector.matrices[r]).split(HIDDEN, dim=-1)
         signals = []
-        for hidden, b_e in zip(z[2:4], carried, strict=True):
+        for hidden, b_e in zip(z[2:4], (e[r] @ matrices[r]).split(HIDDEN, dim=-1), strict=True):
             s = torch.sigmoid(hidden.detach())
             signals.append(b_e * s * (1 - s))
         for delta, expected in zip(deltas[2:], [*signals, e[r]], strict=True):
             torch.testing.assert_close(delta[r], expected)
         (z[2] * signals[0]).sum().backward()
         for layer in range(3):  # the first fully connected one, too, learns from that delta
-            torch.testing.assert_close(ours.weights[layer][r], weights[layer].grad)
-            torch.testing.assert_close(ours.biases[layer][r], biases[layer].grad)
+            assert_layer_equals(ours, layer, r, weights[layer], biases[layer])
 
 
 def test_dfa_hands_every_convolution_its_own_projection_of_the_error(step):
-    net, activations, logits, y = step
-    deltas, feedback = deltas_of("dfa", step)
-    ours = net.blank_parameters(R, dtype=torch.float64)
-    sum_outer_products(net, deltas, activations, ours)
-    e = output_error(logits, y)[0]
+    net, activations = step[:2]
+    deltas, ours, e, matrices = update_of(step, net.sizes[1:-1])
+    slope = {"tanh": lambda v: 1 - torch.tanh(v)**2, "sigmoid": lambda v: torch.sigmoid(v) * torch.sigmoid(-v)}
     for r in range(R):
-        carried = [*(e[r] @ feedback.projector.matrices[r]).split(net.sizes[1:-1], dim=-1), e[r]]
+        carried = [*(e[r] @ matrices[r]).split(net.sizes[1:-1], dim=-1), e[r]]
+        weights, biases = leaves_of(net, r)
         for layer, (shape, signal) in enumerate(zip(NETWORK, carried, strict=True)):
-            weights, biases = leaves_of(net, r)
             h = activations[layer][r]
             z = (by_torch(shape, h, weights[layer], biases[layer]) if isinstance(shape, ConvShape)
                  else h @ weights[layer].T + biases[layer])
-            slope = {"tanh": lambda v: 1 - torch.tanh(v)**2, "sigmoid": lambda v: torch.sigmoid(v) * torch.sigmoid(-v)}
             delta = signal * (slope[ACTIVATIONS[layer]](z.detach()) if layer < len(ACTIVATIONS) else 1)
             torch.testing.assert_close(deltas[layer][r], delta)
             (z * delta).sum().backward()
-            torch.testing.assert_close(ours.weights[layer][r], weights[layer].grad)
-            torch.testing.assert_close(ours.biases[layer][r], biases[layer].grad)
+            assert_layer_equals(ours, layer, r, weights[layer], biases[layer])
 
 
 def test_bfloat16_convolutions_round_factors_and_results_only():

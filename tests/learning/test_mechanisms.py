@@ -71,6 +71,7 @@ def test_update_without_noise_is_equation_8_written_out(changes):
 
 
 def test_bounds_that_the_accounting_relies_on_hold():
+    """And a bare output layer is an explicit choice."""
     config = dataclasses.replace(BASE, tau_h_min=0.4, activation_floor=True, gamma_min=0.2)
     net, mechanism = make(config)
     activations, signals = random_step(net)
@@ -81,6 +82,8 @@ def test_bounds_that_the_accounting_relies_on_hold():
         assert config.tau_h_min <= torch.linalg.vector_norm(clipped, dim=-1).min() * (1 + 1e-6)
         assert torch.linalg.vector_norm(clipped, dim=-1).max() <= config.tau_h * (1 + 1e-6)
     assert mechanism.derivative(activations[1], 1).min() >= np.float32(0.2)
+    released = make(dataclasses.replace(BASE, sigma=0.1, output_noise=False))[1].perturb(signals)
+    assert released[-1] is signals[-1] and not torch.equal(released[0], signals[0])
 
 
 def noise_samples(config, draws=40):
@@ -106,10 +109,3 @@ def test_every_layer_gets_noise_of_sigma_and_another_sigma_is_rejected(algorithm
     if algorithm == "dfa":
         n = min(map(len, layers))
         assert np.abs(np.corrcoef([sample[:n] for sample in layers]) - np.eye(3)).max() < 0.05
-
-
-def test_bare_output_layer_is_an_explicit_choice():
-    net, mechanism = make(dataclasses.replace(BASE, sigma=0.1, output_noise=False))
-    _, signals = random_step(net)
-    released = mechanism.perturb(signals)
-    assert released[-1] is signals[-1] and not torch.equal(released[0], signals[0])

@@ -1,7 +1,5 @@
 """`opu_physical`: light, camera and retrieval, against the formulas of docs/optics.md."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from pathlib import Path
@@ -13,14 +11,13 @@ from scipy import stats
 
 from pipeline.experiment.experiment import load_experiment
 from pipeline.learning import randomness
-from pipeline.learning.data.dataset import load
 from pipeline.learning.feedback.physical import PhysicalOpuProjector
 from pipeline.learning.feedback.projection import SimulatedOpuProjector, make_projector
 from pipeline.learning.opu import simulated_device
 from pipeline.learning.run import train
 from pipeline.learning.training import Training
 from pipeline.trials.camera import ZYLA_4_2, Camera, camera_of
-from pipeline.trials.config import ConfigError, TrialConfig
+from pipeline.trials.config import TrialConfig
 from pipeline.trials.packs import Pack
 from pipeline.trials.streams import transmission
 
@@ -48,21 +45,17 @@ def one_and_minus_one(m):
     return e.scatter_(1, at[:, :1], 1.0).scatter_(1, at[:, 1:2], -1.0)[None]
 
 
-def test_the_matrix_is_that_of_lightonmls_simulated_device():
-    device = simulated_device(10, 33, 5, linear=True)
-    np.testing.assert_allclose(transmission(5, 10, 33), math.sqrt(10) * device.random_matrix, rtol=1e-6)
-    ours = projector(IDEAL, n=33, seeds=[5])
-    torch.testing.assert_close(ours.matrices, SimulatedOpuProjector(10, 33, [5], IDEAL.std).matrices)
-
-
-@pytest.mark.parametrize("ratio", [0.5, 2.0, 20.0])
+@pytest.mark.parametrize("ratio", [0.5, 20.0])
 def test_without_noise_it_is_the_simulated_projection(ratio):
     e = ternary(2, 31, 10)
     camera = dataclasses.replace(IDEAL, reference_ratio=ratio, dark_counts=3.0)
     ours = projector(camera, camera, n=40, seeds=[5, 6])
-    linear = SimulatedOpuProjector(10, 40, [5, 6], IDEAL.std).project(e)
-    torch.testing.assert_close(ours.retrieve(ours.expected_counts(e)), linear, rtol=1e-4, atol=1e-4)
-    assert linear.abs().max() > 2
+    linear = SimulatedOpuProjector(10, 40, [5, 6], IDEAL.std)
+    torch.testing.assert_close(ours.matrices, linear.matrices)
+    torch.testing.assert_close(ours.retrieve(ours.expected_counts(e)), linear.project(e), rtol=1e-4, atol=1e-4)
+    assert linear.project(e).abs().max() > 2
+    device = simulated_device(10, 40, 5, linear=True)
+    np.testing.assert_allclose(transmission(5, 10, 40), math.sqrt(10) * device.random_matrix, rtol=1e-6)
 
 
 def test_full_scale_is_the_mean_count_with_all_mirrors_on():
@@ -138,37 +131,28 @@ def test_full_well_and_adc():
 
 def test_a_replica_does_not_depend_on_the_others():
     cameras = [dataclasses.replace(IDEAL, photons=100.0 * k, read_noise=float(k % 2)) for k in (1, 2, 3)]
-    e = ternary(3, 21, 10)
-    together = projector(*cameras, n=7, seeds=[3, 4, 5], noise_seeds=[6, 7, 8])
+    e, seeds = ternary(3, 21, 10), dict(n=7, seeds=[3, 4, 5], noise_seeds=[6, 7, 8])
+    together, padded = projector(*cameras, **seeds), projector(*cameras, **seeds)
     first, second = together.project(e), together.project(e)
     assert not torch.equal(first, second)
     for r, camera in enumerate(cameras):
         alone = projector(camera, n=7, seeds=[3 + r], noise_seeds=[6 + r])
         for joint in (first, second):
             assert torch.equal(alone.project(e[r : r + 1].clone())[0], joint[r])
-    padded = projector(*cameras, n=7, seeds=[3, 4, 5], noise_seeds=[6, 7, 8])
     empty = torch.cat([e, torch.zeros(3, 6, 10)], dim=1)  # as a batch of another trial of the pack may have it
     assert torch.equal(padded.project(empty)[:, :21], first)
     assert torch.equal(padded.project(e), second)
 
 
-@pytest.mark.parametrize("wrong, message", [
-    (dict(cameras=[IDEAL]), "cameras: must be 2, one for every replica, got 1"),
-    (dict(noise_seeds=[1, 2, 3]), "noise_seeds: must be 2, one for every replica, got 3"),
-    (dict(cameras=[IDEAL, dataclasses.replace(IDEAL, full_well=9.0)]), "cameras: must have one full well and one ADC")])
-def test_cameras_are_checked(wrong, message):
-    given = {"cameras": [IDEAL, IDEAL], "noise_seeds": [1, 2]} | wrong
+@pytest.mark.parametrize("call, message", [
+    (lambda: projector(IDEAL, seeds=[1, 2]), "cameras: must be 2, one for every replica, got 1"),
+    (lambda: projector(IDEAL, IDEAL, noise_seeds=[1, 2, 3]), "noise_seeds: must be 2, one for every replica, got 3"),
+    (lambda: projector(IDEAL, dataclasses.replace(IDEAL, full_well=9.0)),
+     "cameras: must have one full well and one ADC"),
+    (lambda: projector(IDEAL).project(torch.full((1, 1, 10), 0.5)), "an OPU projects -1, 0 and 1 only, got 0.5")])
+def test_cameras_are_checked(call, message):
     with pytest.raises(ValueError, match=message):
-        PhysicalOpuProjector(10, 8, [1, 2], 0.5, **given)
-    with pytest.raises(ValueError, match="an OPU projects -1, 0 and 1 only, got 0.5"):
-        projector(IDEAL).project(torch.full((1, 1, 10), 0.5))
-
-
-def test_a_field_of_the_camera_that_nothing_uses_is_refused(tmp_path):
-    (tmp_path / "e.yaml").write_text("base: {algorithm: dfa, adc_bits: 8}")
-    with pytest.raises(ConfigError, match="adc_bits: is not used with algorithm 'dfa', got 8; use algorithm 'pdfa' "
-                                          "with projector 'opu_physical'"):
-        load_experiment(tmp_path / "e.yaml")
+        call()
 
 
 def test_the_camera_is_part_of_a_trials_identity_where_it_is_used():
@@ -178,31 +162,27 @@ def test_the_camera_is_part_of_a_trials_identity_where_it_is_used():
     assert trial.pack_key != TrialConfig(**PHYSICAL, full_well=1e4).pack_key
     camera = camera_of(dataclasses.replace(trial, feedback_std=0.1))
     assert (camera.photons, camera.std, camera.n_inputs) == (50.0, 0.1, 10)
-    well = TrialConfig(**PHYSICAL, full_well=1e4)
     others = dict(photons=5, reference_ratio=3, dark_counts=1, read_noise=2, full_well=9, adc_bits=8)
+    well = TrialConfig(**PHYSICAL, full_well=1e4)
     assert len({dataclasses.replace(well, **{k: v}).trial_key for k, v in others.items()} | {well.trial_key}) == 7
     assert not {"photons", "full_well", "adc_bits"} & TrialConfig(algorithm="pdfa").canonical().keys()
 
 
 @pytest.mark.parametrize("changes", [
-    {}, dict(mechanism="photonic", joint_release=True, denoise=True, tau_h=4.0),
+    dict(mechanism="photonic", joint_release=True, denoise=True, tau_h=4.0),
     dict(mechanism="per_example", noise_multiplier=0.5, sampler="poisson", read_noise=2.0)])
-def test_packs_and_checkpoints_leave_a_trial_as_it_is(changes):
+def test_packs_and_checkpoints_leave_a_trial_as_it_is(changes, digits):
     """Trained alone, in a pack, and in a pack that was stopped after an epoch: the same weights to the last bit."""
-    data = load("digits")
-    trials = tuple(TrialConfig(**PHYSICAL, **changes, photons=p, seed=s) for p, s in ((20.0, 0), (500.0, 1), (20.0, 2)))
-    ends = [records[0].outcome.weights for trial in trials for records in train(Pack((trial,)), data)
-            if records[0].outcome]
-    whole = list(train(Pack(trials), data))[-1]
-    stopped = Training(Pack(trials), data, CPU)
+    trials = tuple(TrialConfig(**PHYSICAL, **changes, photons=p, seed=s) for p, s in ((20.0, 0), (500.0, 1)))
+    ends = [list(train(Pack((trial,)), digits))[-1][0].outcome.weights for trial in trials]
+    stopped, resumed = (Training(Pack(trials), digits, CPU) for _ in range(2))
+    first = stopped.net.parameters.weights[0][0].numpy().copy()
     stopped.run_epoch()
-    resumed = Training(Pack(trials), data, CPU)
     resumed.restore(*stopped.capture())
-    for alone, together, after in zip(ends, whole, resumed.run_epoch(), strict=True):
+    for alone, together, after in zip(ends, stopped.run_epoch(), resumed.run_epoch(), strict=True):
         for name, weight in alone.items():
             assert np.array_equal(together.outcome.weights[name], weight), name
             assert np.array_equal(after.outcome.weights[name], weight), name
-    first = Training(Pack(trials[:1]), data, CPU).net.parameters.weights[0][0].numpy()
     assert not np.allclose(first, ends[0]["layer_1.weight"])
 
 

@@ -1,7 +1,5 @@
 """The trainers of experiments/trainers do what they state."""
 
-from __future__ import annotations
-
 import dataclasses
 import importlib
 import math
@@ -29,7 +27,8 @@ from pipeline.trials.packs import Pack
 # Opacus warns of its own hooks; it is imported by the trainers, and only when they train.
 pytestmark = pytest.mark.filterwarnings("ignore")
 
-NAMES = ("opacus_cnn", "ghost", "output_perturbation")
+CLIPPING = ("opacus_cnn", "ghost")
+NAMES = (*CLIPPING, "output_perturbation")
 BASE = dict(dataset="digits", inputs="unit", delta=1e-5, batch_size=64)
 OWN = {"opacus_cnn": dict(tempered_kernel=4, tempered_stride=1, learning_rate=2.0, clipping_norm=0.1),
        "ghost": dict(learning_rate=1.0, clipping_norm=0.5),
@@ -61,10 +60,10 @@ def last(trial, records, labels):
     return torch.cat([p.detach().flatten().double() for p in epoch.model.parameters()])
 
 
-@pytest.mark.parametrize(("name", "epsilon", "least"), [("opacus_cnn", 8, 0.4), ("ghost", 8, 0.7),
-                                                        ("output_perturbation", 20, 0.4)])
-def test_it_learns_digits_within_its_target(name, epsilon, least):
-    trial = trial_of(name, target_epsilon=epsilon, **({} if name == "output_perturbation" else {"epochs": 3}))
+@pytest.mark.parametrize(("name", "epsilon", "epochs", "least"), [
+    ("opacus_cnn", 8, 2, 0.35), ("ghost", 8, 3, 0.7), ("output_perturbation", 20, 1, 0.4)])
+def test_it_learns_digits_within_its_target(name, epsilon, epochs, least):
+    trial = trial_of(name, target_epsilon=epsilon, epochs=epochs)
     *_, record = trained(trial)
     assert record.metrics["test/accuracy"] > least
     assert 0.95 * epsilon < record.metrics["epsilon/stated/pld"] <= epsilon
@@ -78,7 +77,7 @@ def is_normal(values, scale):
     return abs(float(values.square().mean()) / scale**2 - 1) < 5 * math.sqrt(2 / len(values))
 
 
-@pytest.mark.parametrize("name", ["opacus_cnn", "ghost"])
+@pytest.mark.parametrize("name", CLIPPING)
 @pytest.mark.parametrize("n", [0, None])
 def test_noise_is_added_once_in_a_step_also_to_an_empty_batch(name, n, modules, monkeypatch):
     monkeypatch.setattr(modules[name], "AT_ONCE", 300)  # so that a batch of 1,293 records is one of five parts
@@ -92,7 +91,7 @@ def test_noise_is_added_once_in_a_step_also_to_an_empty_batch(name, n, modules, 
     assert not is_normal(math.sqrt(5) * (noisy - plain), stated)  # once for each part
 
 
-@pytest.mark.parametrize("name", ["opacus_cnn", "ghost"])
+@pytest.mark.parametrize("name", CLIPPING)
 def test_a_record_moves_an_update_by_at_most_the_clipping_norm(name):
     trial = trial_of(name, batch_size=1293, momentum=0, epochs=1, clipping_norm=0.01)
     records, labels = records_of(trial, 20)
@@ -102,14 +101,6 @@ def test_a_record_moves_an_update_by_at_most_the_clipping_norm(name):
         moved = (together - last(trial, records[others], labels[others])).norm()
         bound = trial.learning_rate * trial.clipping_norm / trial.batch_size
         assert 0.98 * bound < moved <= 1.001 * bound
-
-
-def test_both_ways_to_clip_lead_to_the_same_model(modules, monkeypatch):
-    settings = dict(noise_multiplier=1.0, learning_rate=1.0, clipping_norm=0.2)
-    by_rows, by_weights = trial_of("opacus_cnn", **settings), trial_of("ghost", **settings)
-    monkeypatch.setattr(modules["ghost"], "small", lambda shape, classes: modules["opacus_cnn"].network(by_rows))
-    records, labels = records_of(by_rows)
-    torch.testing.assert_close(last(by_weights, records, labels), last(by_rows, records, labels), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(("name", "makes"), [("opacus_cnn", "network"), ("ghost", "small")])
@@ -132,20 +123,13 @@ def test_batches_are_drawn_at_the_rate_of_the_public_number_of_records(name, mak
     assert isinstance(event, PoissonSampledDpEvent) and event.sampling_probability == q
 
 
-@pytest.mark.parametrize("name", ["opacus_cnn", "ghost"])
+@pytest.mark.parametrize("name", CLIPPING)
 def test_a_trial_goes_on_with_the_same_bits(name):
-    pack = Pack((trial_of(name, target_epsilon=8, epochs=3),))
-
-    def made():
-        return Harness(pack, load("digits"), torch.device("cpu"))
-
-    whole, first, second = made(), made(), made()
-    for _ in range(3):
-        (expected,) = whole.run_epoch()
-    first.run_epoch()
+    trial = trial_of(name, noise_multiplier=1.0, epochs=2)
+    whole, first, second = (Harness(Pack((trial,)), load("digits"), torch.device("cpu")) for _ in range(3))
+    whole.run_epoch(), first.run_epoch()
     second.restore(*first.capture())
-    for _ in range(2):
-        (record,) = second.run_epoch()
+    (expected,), (record,) = whole.run_epoch(), second.run_epoch()
     assert record.outcome.weights.keys() == expected.outcome.weights.keys()
     assert all(np.array_equal(record.outcome.weights[key], expected.outcome.weights[key])
                for key in expected.outcome.weights)
@@ -171,6 +155,9 @@ def test_minimisers_of_neighbours_are_within_the_sensitivity(modules):
             labels = torch.randint(0, 3, (n,), generator=generator)
             assert records.norm(dim=1).max() <= 1 + 1e-12
             assert distance(module, records, labels, 3, strength, trial.tolerance).max() <= stated / strength
+    y = 2.0 * torch.nn.functional.one_hot(labels, 3).double() - 1
+    exact, rough = (module.minimisers(records, y, 2.0, tau) for tau in (1e-9, 0.5))
+    assert 1e-3 < (rough - exact).norm(dim=1).max() <= 0.5 / 2.0, "it is as near as its tolerance says"
     # Many records agree on a direction in which each has little weight: one record against it counts nearly in full.
     side = torch.tensor([0.03, math.sqrt(1 - 0.03**2)], dtype=torch.float64)
     mirrored = side * torch.tensor([1, -1])
@@ -178,14 +165,6 @@ def test_minimisers_of_neighbours_are_within_the_sensitivity(modules):
     labels = torch.tensor([0] * 776 + [1])
     worst = distance(module, records, labels, 2, 1.0, trial.tolerance).max()
     assert stated / 2 < 0.75 < worst <= stated
-
-
-def test_a_minimiser_is_as_near_as_its_tolerance_says(modules):
-    module = modules["output_perturbation"]
-    records = module.scaled(torch.randn(30, 4, generator=torch.Generator().manual_seed(1), dtype=torch.float64))
-    y = 2.0 * torch.nn.functional.one_hot(torch.arange(30) % 3, 3).double() - 1
-    exact, rough = (module.minimisers(records, y, 2.0, tau) for tau in (1e-9, 0.5))
-    assert 1e-3 < (rough - exact).norm(dim=1).max() <= 0.5 / 2.0
 
 
 def test_output_perturbation_adds_the_noise_that_it_states(modules):
@@ -229,13 +208,6 @@ def test_what_cannot_be_trained_is_refused(name, settings, message):
         trial_of(name, **settings)
 
 
-def test_tanh_is_a_tempered_sigmoid(modules):
-    x = torch.linspace(-3, 3, 50, dtype=torch.float64)
-    make = modules["opacus_cnn"].TemperedSigmoid
-    assert torch.allclose(make(2.0, 2.0, 1.0)(x), 2 * torch.sigmoid(2 * x) - 1, atol=1e-15)
-    assert torch.allclose(make(1.5, 3.0, 0.5)(x), 1.5 / (1 + torch.exp(-3 * x)) - 0.5, atol=1e-15)
-
-
 def test_a_sweep_tells_of_an_edited_trainer_where_its_runs_have_a_digest():
     def told(tag):
         run = SimpleNamespace(trial_key="", params={"trainer": "ghost", "trainer_version": "1"},
@@ -245,9 +217,6 @@ def test_a_sweep_tells_of_an_edited_trainer_where_its_runs_have_a_digest():
     assert told(LOADED["ghost"]) == told("not recorded") == []  # of trials with noisy metrics
     (line,) = told("0" * 16)
     assert line.startswith("trainer 'ghost': its file was another") and "raise the version" in line
-
-
-def test_an_epsilon_that_covers_a_stated_trial_says_so():
     certified = TrialConfig(dataset="digits", mechanism="per_example", sampler="poisson", noise_multiplier=1.0)
     assert standing_of([certified]) == "simulated"
     assert standing_of([certified, trial_of("ghost", target_epsilon=2)]) == "stated, simulated"
