@@ -20,7 +20,6 @@ from pipeline.trials.packs import Pack
 CPU = torch.device("cpu")
 BASE = TrialConfig(dataset="digits", hidden=(64, 64), algorithm="bp", sampler="poisson", batch_size=64, epochs=2,
                    learning_rate=0.1, alignment_batches=0, canaries=200)
-OVERFITTING = dataclasses.replace(BASE, epochs=60)
 CERTIFIED = dataclasses.replace(BASE, epochs=5, mechanism="per_example", target_epsilon=1.0)
 BOUND, AUC = "epsilon/audited/one_run", "audit/canary_auc"
 
@@ -37,9 +36,9 @@ def last_metrics(trial, digits):
 # --- what is found
 
 def test_an_overfitting_run_without_privacy_is_caught(digits):
-    metrics = last_metrics(OVERFITTING, digits)
-    most = one_run(200, guesses(200), guesses(200), OVERFITTING.delta)
-    assert 1.5 < metrics[BOUND] <= most < 3 and metrics[AUC] > 0.97
+    metrics = last_metrics(dataclasses.replace(BASE, epochs=40), digits)
+    most = one_run(200, guesses(200), guesses(200), BASE.delta)
+    assert 1.5 < metrics[BOUND] <= most < 3 and metrics[AUC] > 0.95
 
 
 def test_the_bound_of_a_certified_run_stays_below_what_is_certified(digits):
@@ -51,26 +50,19 @@ def test_the_bound_of_a_certified_run_stays_below_what_is_certified(digits):
 def test_a_certified_run_whose_noise_is_missing_exceeds_what_is_certified(digits, monkeypatch):
     """The noise is drawn, accounted for, and never added; clipping alone hides nobody."""
     monkeypatch.setattr(GaussianNoise, "next", lambda self: torch.zeros_like(self.block[:, 0]))
-    metrics = last_metrics(dataclasses.replace(CERTIFIED, epochs=30, clipping_norm=20.0), digits)
+    metrics = last_metrics(dataclasses.replace(CERTIFIED, epochs=25, clipping_norm=20.0), digits)
     assert metrics[BOUND] > 1.0 >= metrics["epsilon/certified/pld"] and metrics[AUC] > 0.9
 
 
-def test_a_run_that_shows_the_opposite_bounds_nothing(digits):
+def test_a_run_that_shows_the_opposite_bounds_nothing_and_neither_does_one_that_diverged(digits):
     canaries, _ = canaries_of(BASE, digits)
     betrayed = canaries.included[0].astype(float)
     (epsilon, area), (opposite, opposite_area) = (canaries.audit(0, scores) for scores in (betrayed, -betrayed))
     assert (area, opposite_area, opposite.value) == (1.0, 0.0, 0.0)
     assert epsilon.value == pytest.approx(one_run(200, 40, 40, BASE.delta)) and "40 of 40 guesses" in epsilon.note
     assert (epsilon.metric_name, epsilon.relation, epsilon.sampler) == (BOUND, "add/remove", "poisson")
-
-
-def test_scores_that_overflowed_are_taken_for_the_lowest(digits):
-    canaries, _ = canaries_of(BASE, digits)
-    scores = np.where(canaries.included[0], 0.0, np.nan)
-    assert canaries.audit(0, scores)[1] == 1.0
-
-
-def test_a_diverged_trial_is_not_audited(digits):
+    overflowed = np.where(canaries.included[0], 0.0, np.nan)  # is taken for the lowest score
+    assert canaries.audit(0, overflowed)[1] == 1.0
     record, = train(Pack((dataclasses.replace(BASE, epochs=1, activation="relu", learning_rate=1e30),)), digits)
     assert record.outcome.status == "diverged" and BOUND not in record.metrics and AUC not in record.metrics
 
@@ -89,6 +81,10 @@ def test_scores_are_the_drop_of_the_wrong_labels_loss(digits):
 def test_the_number_of_guesses_is_even_and_allows_a_bound_from_the_least_canaries_on():
     assert [guesses(k) for k in (30, 39, 200, 1000)] == [6, 6, 40, 200]
     assert one_run(30, 6, 6, 1e-5) > 0 == one_run(29, guesses(29), guesses(29), 1e-5)
+    included = np.arange(100) % 2 == 0
+    for coins in (included, ~included, np.sort(included), np.sort(included)[::-1]):  # equal scores tell nothing of them
+        by_place = int((~coins[:10]).sum() + coins[-10:].sum())
+        assert one_run_audit(coins, np.zeros(100), 20, 1e-5).right == by_place
 
 
 # --- who takes part
@@ -156,10 +152,3 @@ def test_notes_say_what_the_bound_is_worth():
         assert "audited by 200 canaries, training records with wrong labels" in note
         assert "N stays the public 1293; 40 of them are guessed" in note and "relation add/remove, delta 1e-05" in note
         assert f"at most {one_run(200, 40, 40, trial.delta):.3g}" in note
-
-
-def test_equal_scores_are_not_told_apart_by_the_coins():
-    included = np.arange(100) % 2 == 0
-    for coins in (included, ~included, np.sort(included), np.sort(included)[::-1]):
-        expected = int((~coins[:10]).sum() + coins[-10:].sum())  # guesses by place alone
-        assert one_run_audit(coins, np.zeros(100), 20, 1e-5).right == expected
