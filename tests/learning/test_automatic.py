@@ -60,19 +60,16 @@ def test_lengths_in_integers_are_those_of_the_closed_form_less_what_is_truncated
     {"noise_multiplier": 0.0, "target_epsilon": 3.0}, {"denoise": True}])
 def test_it_is_accounted_for_as_per_example_whatever_gamma(changes):
     automatic = dataclasses.replace(TRIAL, **changes)
-    per_example = dataclasses.replace(automatic, mechanism="per_example")
-    assert (account(automatic) == account(per_example) == account(dataclasses.replace(automatic, clipping_gamma=2.0)))
-    assert account(automatic)[0].kind == "certified"
+    per_example, other = (dataclasses.replace(automatic, **change) for change in (
+        {"mechanism": "per_example"}, {"clipping_gamma": 2.0}))
+    assert account(automatic) == account(per_example) == account(other) and account(other)[0].kind == "certified"
     assert noise_deviation(automatic) == noise_deviation(per_example)
-    assert len({t.trial_key for t in (automatic, per_example, dataclasses.replace(automatic, clipping_gamma=2.0))}) == 3
+    assert len({t.trial_key for t in (automatic, per_example, other)}) == 3
+    with pytest.raises(ConfigError, match="automatic"):  # no preset has settings for it
+        recommended(dataset="digits", mechanism="automatic", target_epsilon=3)
 
 
 def test_an_audit_of_one_release_comes_close_to_what_is_certified_and_stays_below():
-    audit = audit_release(dataclasses.replace(TRIAL, matmul_precision="integer"), trials=1000, delta=0.01)
-    assert 0.35 < audit.mu_lower <= audit.mu == 1 and not audit.exceeds
-    assert abs(audit.auc - 0.7602) < 0.05  # Phi(mu/sqrt 2), of all that is released
-
-
-def test_no_preset_has_settings_for_it():
-    with pytest.raises(ConfigError, match="automatic"):
-        recommended(dataset="digits", mechanism="automatic", target_epsilon=3)
+    audit = audit_release(dataclasses.replace(TRIAL, matmul_precision="integer"), trials=400, delta=0.01)
+    assert 0.25 < audit.mu_lower <= audit.mu == 1 and not audit.exceeds
+    assert abs(audit.auc - 0.7602) < 0.08  # Phi(mu/sqrt 2), of all that is released

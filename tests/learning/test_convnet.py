@@ -50,23 +50,11 @@ def test_every_algorithm_and_mechanism_trains_every_layer(algorithm, mechanism, 
 
 @pytest.mark.parametrize("algorithm", ["bp", "hybrid"])
 def test_convnets_learn_digits_and_hybrid_convolutions_follow_the_gradient(algorithm, digits):
-    config = of(PLAIN, algorithm, channels=(8, 16), hidden=(32,), optimizer="adam", learning_rate=0.003, epochs=5)
+    config = of(PLAIN, algorithm, channels=(8, 16), hidden=(32,), optimizer="adam", learning_rate=0.003, epochs=4)
     last = list(train(Pack((config,)), digits))[-1]
-    assert last.metrics["test/accuracy"] > 0.85
-    assert last.metrics["alignment/layer_4"] > 0.999
-    if algorithm == "bp":
-        assert all(last.metrics[f"alignment/layer_{k}"] > 0.999 for k in (1, 2, 3))
-    else:
-        assert 0.3 < last.metrics["alignment/layer_1"] < 0.999
-
-
-def test_every_layer_gets_an_equal_part_of_the_papers_sensitivity():
-    """What that costs, test_leekifer.py compares with the paper."""
-    config = TrialConfig(network="convnet", algorithm="hybrid", activation="sigmoid", hidden=(384, 384),
-                         mechanism="component", target_norm=1.5, tau_e=0.1, feedback_norm=0.9)
-    part = 1.5 / math.sqrt(5)
-    for gamma_beta, tau_h in zip((0.25 * 0.9, 0.25 * 0.9, 1), activation_bounds(config), strict=True):
-        assert gamma_beta * 0.1 * math.sqrt(1 + tau_h**2) == pytest.approx(part)
+    alignment = [last.metrics[f"alignment/layer_{k}"] for k in (1, 2, 3, 4)]
+    assert last.metrics["test/accuracy"] > 0.8 and alignment[3] > 0.999
+    assert min(alignment) > 0.999 if algorithm == "bp" else 0.3 < alignment[0] < 0.999
 
 
 def test_row_space_attack_is_for_fully_connected_layers_and_needs_held_out_records(digits):
@@ -100,7 +88,13 @@ def test_a_subset_of_training_records_is_split_like_all_of_them(digits):
     assert event.sampling_rate == 32 / 360 and event.steps == 11
 
 
-def test_target_norm_is_refused_where_it_leaves_nothing_for_activations():
+def test_every_layer_gets_an_equal_part_of_the_papers_sensitivity():
+    """What that costs, test_leekifer.py compares with the paper. One that leaves activations nothing is refused."""
+    config = TrialConfig(network="convnet", algorithm="hybrid", activation="sigmoid", hidden=(384, 384),
+                         mechanism="component", target_norm=1.5, tau_e=0.1, feedback_norm=0.9)
+    part = 1.5 / math.sqrt(5)
+    for gamma_beta, tau_h in zip((0.25 * 0.9, 0.25 * 0.9, 1), activation_bounds(config), strict=True):
+        assert gamma_beta * 0.1 * math.sqrt(1 + tau_h**2) == pytest.approx(part)
     with pytest.raises(ConfigError, match="target_norm: must be > 0.2, which"):  # sqrt(4 layers) tau_e
         dataclasses.replace(PARTS, tau_e=0.1, target_norm=0.2)
     assert min(activation_bounds(dataclasses.replace(PARTS, tau_e=0.1, target_norm=0.201))) > 0

@@ -12,18 +12,14 @@ from pipeline.trials.streams import STREAMS, integer_seed
 CPU = torch.device("cpu")
 
 
-def test_streams_are_independent_of_each_other_and_reproducible():
+def test_streams_are_independent_of_each_other_and_reproducible_and_only_ever_appended():
     draws = {(seed, name): torch.randn(1000, generator=torch_generator(seed, name)) for seed in (0, 1)
              for name in STREAMS}
     values = torch.stack(list(draws.values()))
     correlation = torch.corrcoef(values) - torch.eye(len(values))
     assert correlation.abs().max() < 0.15  # 1/sqrt(1000) = 0.03; equal streams would give 1
-    again = torch.randn(1000, generator=torch_generator(1, "noise"))
-    assert torch.equal(again, draws[1, "noise"])
+    assert torch.equal(torch.randn(1000, generator=torch_generator(1, "noise")), draws[1, "noise"])
     assert len({integer_seed(s, n) for s in range(50) for n in STREAMS}) == 50 * len(STREAMS)
-
-
-def test_streams_are_only_ever_appended():
     before = ("split", "init", "feedback", "sampling", "noise", "release", "audit")
     assert STREAMS[:len(before)] == before, "another index seeds another stream: every recorded trial would change"
 
@@ -37,25 +33,21 @@ def test_noise_of_a_trial_does_not_depend_on_the_others():
         assert not theirs[2].any()
 
 
-@pytest.mark.parametrize("factor", [2 / 3, 3 / 2])
-def test_noise_has_its_sigma_and_another_is_rejected(factor):
-    sigma = 0.2
-    sample = torch.cat([n.next().flatten() for n in [GaussianNoise([1], [sigma], (64, 64), CPU)] for _ in range(3)])
-    sample = sample.numpy() / sigma
+def test_noise_has_its_sigma_and_another_is_rejected():
+    noise, sigma = GaussianNoise([1], [0.2], (64, 64), CPU), 0.2
+    sample = torch.cat([noise.next().flatten() for _ in range(3)]).numpy() / sigma
     assert stats.kstest(sample, "norm").pvalue > 1e-3
-    assert stats.kstest(sample * factor, "norm").pvalue < 1e-12
+    for factor in (2 / 3, 3 / 2):
+        assert stats.kstest(sample * factor, "norm").pvalue < 1e-12
 
 
-def test_shuffled_uses_every_record_at_most_once_an_epoch():
+def test_shuffled_uses_every_record_at_most_once_an_epoch_and_others_draw_anew_every_step():
     records = np.arange(1000, 1103)
     sampler = BatchSampler("shuffled", [records], [0], batch_size=10, steps=10, device=CPU)
     first, second = sampler.epoch().flatten().tolist(), sampler.epoch().flatten().tolist()
     for epoch in (first, second):
         assert len(set(epoch)) == 100 and set(epoch) <= set(records)
     assert first != second
-
-
-def test_without_replacement_draws_anew_every_step():
     sampler = BatchSampler("without_replacement", [np.arange(20)], [0], batch_size=10, steps=400, device=CPU)
     batches = sampler.epoch()[:, 0]
     assert all(len(set(batch.tolist())) == 10 for batch in batches)
