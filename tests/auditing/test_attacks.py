@@ -1,7 +1,6 @@
 """Attacks find what is there and nothing where nothing is; the bounds that follow hold, and catch false claims."""
 
 import dataclasses
-import itertools
 import json
 import math
 from pathlib import Path
@@ -34,7 +33,7 @@ def test_reference(case):
         assert bound == pytest.approx(case["published"], abs=1e-3)
 
 
-def test_one_run_is_its_closed_form():
+def test_one_run_is_its_closed_form_and_monotone():
     for p in (0.05, 0.01):  # all r right: s^r = p, so eps = log(s/(1 - s)) with s = p^(1/r)
         s = p ** (1 / 100)
         assert one_run(1000, 100, 100, 0.0, p) == pytest.approx(math.log(s / (1 - s)), rel=1e-9)
@@ -45,14 +44,9 @@ def test_one_run_is_its_closed_form():
     pmf = [math.comb(r, k) * s**k * (1 - s) ** (r - k) for k in range(r + 1)]
     worst = max(sum(pmf[v - i: v]) / i for i in range(1, v + 1))
     assert sum(pmf[v:]) + 2 * m * delta * worst == pytest.approx(0.05, rel=1e-9)
-
-
-def test_one_run_is_monotone():
     bounds = [one_run(1000, 100, v, 1e-5) for v in range(101)]
-    assert all(a <= b for a, b in itertools.pairwise(bounds)) and len(set(bounds[60:])) == 41
-    assert one_run(1000, 100, 90, 0.0) > one_run(1000, 100, 90, 1e-5) > one_run(1000, 100, 90, 1e-4)
-    assert one_run(1000, 100, 90, 1e-5) > one_run(10_000, 100, 90, 1e-5)
-    assert one_run(1000, 100, 90, 1e-5, p=0.05) > one_run(1000, 100, 90, 1e-5, p=0.01)
+    assert bounds == sorted(bounds) and len(set(bounds[60:])) == 41
+    assert one_run(1000, 100, 90, 0.0) > bounds[90] > max(one_run(1000, 100, 90, 1e-4), one_run(10_000, 100, 90, 1e-5))
 
 
 def test_random_guessing_bounds_nothing():
@@ -97,19 +91,6 @@ def test_one_run_is_tight_for_randomized_response(epsilon):
     wrong = next(v for v in range(typical, r + 1) if one_run(r, r, v, 0.0) > epsilon)
     assert 0.02 < stats.binom.sf(wrong - 1, r, s) < 0.05
     assert 0.8 * epsilon - 0.1 < one_run(r, r, typical, 0.0) < epsilon
-
-
-def test_one_run_calibration_with_a_gaussian_mechanism():
-    """m canaries, one coordinate each, N(0, 1/mu^2) noise; the 50 highest and lowest outputs are guessed."""
-    mu, delta, m, r = 1.0, 1e-5, 1000, 100
-    rng = np.random.default_rng(3)
-    included = rng.random((AUDITS, m)) < 0.5
-    order = np.argsort(mu * included + rng.normal(size=(AUDITS, m)), axis=1)
-    sorted_inclusion = np.take_along_axis(included, order, axis=1)
-    v = (~sorted_inclusion[:, :r // 2]).sum(axis=1) + sorted_inclusion[:, -(r // 2):].sum(axis=1)
-    bound_of = {right: one_run(m, r, right, delta) for right in set(v.tolist())}
-    bounds, epsilon = np.array([bound_of[right] for right in v.tolist()]), gdp_eps(mu, delta)
-    assert np.mean(bounds <= epsilon) >= 0.95 and 0.3 * epsilon < np.median(bounds)
 
 
 def test_scores():
@@ -304,31 +285,24 @@ def test_one_run_audit_guesses_the_extremes():
 
 @pytest.mark.parametrize("call, message", [
     (lambda: one_run(100, 101, 5, 0.0), "r: must be at least 1 and at most m = 100, got 101"),
-    (lambda: one_run(100, 0, 0, 0.0), "r: must be"),
     (lambda: one_run(100, 10, 11, 0.0), "v: must be at least 0 and at most r = 10, got 11"),
     (lambda: one_run(100, 10, 5, 1.0), "delta: must be >= 0 and < 1, got 1.0"),
-    (lambda: one_run(100, 10, 5, math.nan), "delta: must be"),
     (lambda: one_run(100, 10, 5, 0.0, p=0.0), "p: must be > 0 and < 1, got 0.0"),
     (lambda: two_point(-1, 10, 0, 10, 0.0), "fp: must be at least 0 and at most the 10 trials, got -1"),
     (lambda: two_point(0, 10, 11, 10, 0.0), "fn: must be"),
     (lambda: two_point(0, 0, 0, 10, 0.0), "fp: must come from at least 1 trial, got 0"),
-    (lambda: two_point(0, 10, 0, 10, -0.1), "delta: must be"),
     (lambda: two_point(0, 10, 0, 10, 0.0, conf=1.0), "conf: must be > 0 and < 1, got 1.0"),
     (lambda: gdp_mu_lower(0, 10, 11, 10), "fn: must be"),
     (lambda: one_run_audit(np.ones(4), np.ones(4), 2, 0.0), "included: must be bool of the shape of scores"),
-    (lambda: one_run_audit(np.ones(3, bool), np.ones(4), 2, 0.0), "included: must be bool"),
     (lambda: one_run_audit(np.ones(4, bool), np.ones(4), 3, 0.0), "r: must be even, at least 2 and at most m = 4"),
-    (lambda: one_run_audit(np.ones(4, bool), np.ones(4), 6, 0.0), "r: must be even"),
     (lambda: one_run_audit(np.ones(2, bool), np.array([0, np.nan]), 2, 0.0), "scores: must be numbers"),
     (lambda: two_point_step_audit(lambda j: 0.0, 0.0, 3), "trials: must be an even number of at least 2, got 3"),
     (lambda: two_point_step_audit(lambda j: math.nan, 0.0, 2), "step: must be numbers"),
     (lambda: auc([], [1.0]), "scores_members: must be numbers"),
     (lambda: tpr_at_fpr([1.0], [1.0], 1.5), "fpr: must be >= 0 and <= 1, got 1.5"),
     (lambda: row_space_membership(torch.ones(80, 60), torch.ones(5, 61)), r"candidates: must be \[k, n_in\]"),
-    (lambda: row_space_membership(torch.ones(1, 80, 60), torch.ones(5, 60)), "candidates: must be"),
-    (lambda: row_space_membership(torch.ones(80, 60), torch.ones(60)), "candidates: must be"),
-    (dict(layer=0), "layer: must be at least 1 and at most 3, got 0"), (dict(layer=4), "layer: .* got 4"),
-    (dict(steps=0), "steps: must be at least 1 and at most the 40 of an epoch, got 0"), (dict(steps=41), "steps: ")])
+    (dict(layer=0), "layer: must be at least 1 and at most 3, got 0"),
+    (dict(steps=0), "steps: must be at least 1 and at most the 40 of an epoch, got 0")])
 def test_refuses(call, message, digits):
     with pytest.raises(ValueError, match=message):
         call() if callable(call) else row_space_audit(DIGITS, digits, **call)
