@@ -1,4 +1,4 @@
-"""The photonic mechanism against Eq. 8 written out per record, and its noise against the asked sigma."""
+"""Mechanisms written out per record, their bounds, which no record exceeds, and their noise against the asked sigma."""
 
 import dataclasses
 import math
@@ -9,9 +9,12 @@ import torch
 from mlp import Mlp
 from scipy import stats
 
+from pipeline.learning.mechanisms import make_mechanism
 from pipeline.learning.mechanisms.photonic import Photonic, offset_and_clip
-from pipeline.learning.network.network import Parameters
-from pipeline.trials.config import TrialConfig
+from pipeline.learning.network.network import Parameters, make_network
+from pipeline.learning.training import Training
+from pipeline.trials.config import ConfigError, TrialConfig
+from pipeline.trials.packs import Pack
 
 CPU = torch.device("cpu")
 SIZES, M = (64, 6, 8, 10), 32
@@ -109,3 +112,115 @@ def test_every_layer_gets_noise_of_sigma_and_another_sigma_is_rejected(algorithm
     if algorithm == "dfa":
         n = min(map(len, layers))
         assert np.abs(np.corrcoef([sample[:n] for sample in layers]) - np.eye(3)).max() < 0.05
+
+
+# --- Gaussian mechanisms
+
+DPSGD = TrialConfig(dataset="digits", hidden=(6, 8), batch_size=M, algorithm="bp", mechanism="per_example",
+                    clipping_norm=0.5, epochs=2, learning_rate=0.1)
+LEE_KIFER = dataclasses.replace(DPSGD, algorithm="dfa", projector="", mechanism="component", tau_e=0.4, tau_h=2.0)
+
+
+def test_component_clipping_is_algorithm_1_written_out(digits):
+    training = Training(Pack((LEE_KIFER,)), digits, CPU)
+    matrices = training.feedback.projector.matrices[0].double().numpy().T
+    blocks = np.split(matrices, [6])
+    for block in blocks:
+        assert np.linalg.norm(block, 2) == pytest.approx(0.9, rel=1e-5)
+    weights = [w[0].double().numpy().copy() for w in training.net.parameters.weights]
+    biases = [b[0].double().numpy().copy() for b in training.net.parameters.biases]
+    indices = training.sampler.epoch()[0]
+    training.step(indices)
+    expected_w, expected_b = [np.zeros_like(w) for w in weights], [np.zeros_like(b) for b in biases]
+
+    def clip(v, c):
+        return min(c, np.linalg.norm(v)) * v / np.linalg.norm(v)
+
+    for i in indices[0].tolist():
+        h = [digits.train_x[i].double().numpy() / 8 - 1]
+        z = []
+        for w, b in zip(weights, biases, strict=True):
+            z.append(w @ h[-1] + b)
+            h.append(np.tanh(z[-1]))
+        p = np.exp(z[-1] - z[-1].max())
+        e = clip(p / p.sum() - np.eye(10)[digits.train_y[i]], 0.4)
+        deltas = [(blocks[0] @ e) * (1 - h[1]**2), (blocks[1] @ e) * (1 - h[2]**2), e]
+        for layer, delta in enumerate(deltas):
+            expected_w[layer] += np.outer(delta, clip(h[layer], 2.0)) / M
+            expected_b[layer] += delta / M
+    for layer in range(3):
+        np.testing.assert_allclose(training.update.weights[layer][0], expected_w[layer], rtol=1e-4, atol=1e-7)
+        np.testing.assert_allclose(training.update.biases[layer][0], expected_b[layer], rtol=1e-4, atol=1e-7)
+
+
+def test_an_empty_poisson_batch_still_releases_noise(digits):
+    training = Training(Pack((dataclasses.replace(DPSGD, sampler="poisson", noise_multiplier=1.0),)), digits, CPU)
+    loss, _ = training.step(torch.full((1, 48), -1))
+    assert loss.item() == 0
+    assert training.update.weights[0].std().item() == pytest.approx(0.5 / M, rel=0.2)
+
+
+@pytest.mark.parametrize("changes", [
+    {"algorithm": "pdfa", "sigma": 0.2},
+    {"algorithm": "hybrid", "network": "convnet", "channels": (4, 6), "kernel": 3, "hidden": (16,)}], ids=str)
+def test_absent_records_contribute_nothing(changes, digits):
+    config, updates = dataclasses.replace(DPSGD, sampler="poisson", projector="", **changes), []
+    present = torch.tensor([[5, 9, 40]])
+    for indices in (present, torch.nn.functional.pad(present, (0, 13), value=-1)):
+        training = Training(Pack((config,)), digits, CPU)
+        training.step(indices)
+        updates.append(training.update.flat.clone())
+    torch.testing.assert_close(*updates, rtol=1e-4, atol=1e-7)
+    assert updates[0].norm() > 0
+
+
+@pytest.mark.parametrize("mechanism", ["per_example", "component"])
+def test_a_record_that_overflows_contributes_nothing_and_leaves_the_others_alone(mechanism):
+    """Error zero, activations whose squares overflow: 0 inf = nan in the norm would tell that the record took part."""
+    trial = TrialConfig(dataset="digits", hidden=SIZES[1:-1], mechanism=mechanism, batch_size=4)
+    net = Mlp(SIZES, "relu", [0])
+    made = trial.parts.mechanism.load()((trial,), net, torch.device("cpu"))
+    deltas = [torch.randn(1, 4, n) for n in SIZES[1:]]
+    activations = [torch.randn(1, 4, n) for n in SIZES[:-1]]
+    alone, among = (net.blank_parameters(1, "cpu") for _ in range(2))
+    kept = torch.tensor([1.0, 1.0, 0.0, 1.0]).view(1, 4, 1)
+    made.update([d * kept for d in deltas], [h * kept for h in activations], alone)
+    for d, h in zip(deltas, activations, strict=True):
+        d[:, 2], h[:, 2] = 0, math.inf
+    made.update(deltas, activations, among)
+    assert torch.isfinite(among.flat).all() and torch.equal(among.flat, alone.flat)
+
+
+@pytest.fixture
+def precisions():
+    """The settings of torch that the test may change, as they were."""
+    backends = [torch.backends.cuda.matmul, torch.backends.cudnn.conv, torch.backends.mkldnn.matmul,
+                torch.backends.mkldnn.conv]
+    before = [backend.fp32_precision for backend in backends]
+    yield
+    torch.set_float32_matmul_precision("highest")
+    torch.backends.cudnn.allow_tf32 = False
+    for backend, value in zip(backends, before, strict=True):
+        backend.fp32_precision = value
+
+
+@pytest.mark.parametrize(("change", "setting", "value"), [
+    (lambda: setattr(torch.backends.cuda.matmul, "allow_tf32", True), "cuda.matmul", "tf32"),
+    (lambda: setattr(torch.backends.cuda.matmul, "fp32_precision", "tf32"), "cuda.matmul", "tf32"),
+    (lambda: torch.set_float32_matmul_precision("high"), "cuda.matmul", "tf32"),
+    (lambda: setattr(torch.backends.cudnn, "allow_tf32", True), "cudnn.conv", "tf32"),
+    (lambda: setattr(torch.backends.mkldnn.matmul, "fp32_precision", "bf16"), "mkldnn.matmul", "bf16"),
+    (lambda: setattr(torch.backends.mkldnn.matmul, "fp32_precision", "tf32"), "mkldnn.matmul", "tf32"),
+    (lambda: setattr(torch.backends.mkldnn.conv, "fp32_precision", "bf16"), "mkldnn.conv", "bf16")])
+def test_no_mechanism_is_certified_where_torch_rounds_factors(change, setting, value, precisions):
+    def made(mechanism):
+        trial = TrialConfig(dataset="digits", hidden=(8,), mechanism=mechanism, noise_multiplier=1.0)
+        return make_mechanism(Pack((trial,)), make_network(trial, [0]), torch.device("cpu"))
+
+    assert made("per_example") and made("component")
+    change()
+    for mechanism in ("per_example", "component"):
+        with pytest.raises(ConfigError, match=f"^torch.backends.{setting}.fp32_precision: must be 'ieee' with "
+                                              f"mechanism '{mechanism}', .* got '{value}'"):
+            made(mechanism)
+    assert made("none")

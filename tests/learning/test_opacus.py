@@ -1,13 +1,18 @@
-"""BP with per-example clipping is DP-SGD: the same updates and the same epsilon as Opacus."""
+"""BP with per-example clipping is DP-SGD: updates and epsilon of Opacus, and of the page that shows a whole step."""
 
 import dataclasses
+import importlib.util
+from pathlib import Path
 
 import pytest
 import torch
 
+from pipeline import TrialConfig, account
 from pipeline.accounting.certified import certified_epsilons
+from pipeline.learning.data.dataset import load
+from pipeline.learning.data.sampling import ABSENT
+from pipeline.learning.randomness import GaussianNoise
 from pipeline.learning.training import Training
-from pipeline.trials.config import TrialConfig
 from pipeline.trials.packs import Pack
 
 # Opacus is imported in the tests: it takes seconds, which every process would pay that only collects them.
@@ -70,3 +75,52 @@ def test_epsilon_equals_that_of_opacus():
     accountant = PRVAccountant()
     accountant.history = [(1.1, 540 / 54_000, 5 * config.steps_per_epoch)]
     assert accountant.get_epsilon(delta=1e-5, eps_error=0.005) == pytest.approx(value, abs=0.006)
+
+
+# --- the page that shows a whole private step
+
+PATH = Path(__file__).parents[2] / "experiments" / "one_step.py"
+
+
+@pytest.fixture
+def page():
+    spec = importlib.util.spec_from_file_location("one_step", PATH)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def trial_of(page, algorithm):
+    return TrialConfig(
+        dataset="digits", validation_fraction=0.0, hidden=page.SIZES[1:-1], algorithm=algorithm, batch_size=page.M,
+        mechanism="per_example", sampler="poisson", noise_multiplier=page.Z, clipping_norm=page.C, delta=page.DELTA,
+        learning_rate=page.RATE, momentum=0.0, epochs=page.EPOCHS)
+
+
+def layers_of(parameters):
+    return [(weight[0].clone(), bias[0].clone()) for weight, bias in zip(*parameters, strict=True)]
+
+
+@pytest.mark.parametrize("algorithm", ["bp", "dfa"])
+def test_steps_are_those_of_this_package(page, algorithm):
+    trial, cpu = trial_of(page, algorithm), torch.device("cpu")
+    training = Training(Pack((trial,)), load("digits"), cpu)
+    net, batches = training.net, training.sampler.epoch()
+    drawn = GaussianNoise([trial.seed], [page.Z * page.C], net.parameters.flat.shape[1:], cpu, stream="release")
+    layers = layers_of((net.parameters.weights, net.parameters.biases))
+    widths = list(page.SIZES[1:-1])
+    matrices = list(training.feedback.matrices[0].split(widths, dim=1)) if algorithm == "dfa" else None
+    for indices in batches[:3]:
+        records = indices[indices != ABSENT]
+        page.step(layers, training.train_inputs.batch(records), training.data.train_y[records],
+                  layers_of(net.parameters.views(drawn.next())), matrices)
+        training.step(indices)
+    for own, other in zip(layers, layers_of((net.parameters.weights, net.parameters.biases)), strict=True):
+        torch.testing.assert_close(own, other, rtol=1e-4, atol=1e-5)
+
+
+def test_its_epsilon_is_the_certified_one(page):
+    trial = trial_of(page, "dfa")
+    assert trial.split_sizes[0] == page.N
+    certified = account(trial)[0].value
+    assert page.epsilon(page.EPOCHS * (page.N // page.M)) == pytest.approx(certified, rel=1e-3)
