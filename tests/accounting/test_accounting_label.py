@@ -15,7 +15,6 @@ from pipeline.accounting import account, describe, privacy_tags
 from pipeline.accounting import label as lab
 from pipeline.accounting import photon as module
 from pipeline.accounting.certified import with_noise
-from pipeline.accounting.claimed import assumptions
 from pipeline.accounting.curves import gdp_eps
 from pipeline.accounting.label import photon_eps
 from pipeline.accounting.overview import statements
@@ -69,15 +68,6 @@ def test_what_is_released_and_what_is_free():
     for change in (dict(output_noise=False), dict(sigma=0.0)):
         found = labels(TrialConfig(**{**PHOTONIC, **change}))
         assert all(math.isinf(e.value) and "without noise" in e.note for e in found.values()) and len(found) == 2
-
-
-@pytest.mark.parametrize("changes", [dict(joint_release=True), dict(denoise=True)])
-def test_prop_3_does_not_describe_them_and_the_notes_say_so(changes):
-    trial = TrialConfig(**PHOTONIC, **changes)
-    assert {e.kind for e in account(trial, 1)} == {"label"} != {e.kind for e in account(TrialConfig(**PHOTONIC), 1)}
-    assert f"nothing is claimed: {next(iter(changes))}: " in privacy_tags(trial)["privacy.notes"]
-    (assumption,) = assumptions(trial)
-    assert not assumption.holds and "Prop. 3 does not describe that" in assumption.reason
 
 
 @pytest.mark.parametrize("sampler", ["shuffled", "without_replacement"])

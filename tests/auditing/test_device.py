@@ -58,20 +58,17 @@ def value(found, name):
     return next(q.value for q in found.quantities if q.name.startswith(name))
 
 
-def test_nothing_is_found_in_an_ideal_device_but_its_sigma(monkeypatch):
-    found = of(monkeypatch, Faulty())
-    assert not odd(found)
-    assert value(found, "effective sigma") == pytest.approx(0.5, rel=0.02)
-    assert (found.repeats, found.records, found.pixels, found.known) == (64, 32, 48, True)
-
-
 @pytest.mark.parametrize("fault, seen", [
     ("gain", {"gain"}), ("offset", {"bias", "mean residual of a pixel"}), ("drift", {"drift of the gain", "gain"}),
     ("records", {"crosstalk"}), ("pixels", {"correlation between pixels"}),
     ("exposures", {"correlation between records"}),
-    ("skew", {"skewness of the noise", "excess kurtosis of the noise"})])
-def test_every_fault_is_seen(monkeypatch, fault, seen):
-    assert seen <= odd(of(monkeypatch, Faulty(fault)))
+    ("skew", {"skewness of the noise", "excess kurtosis of the noise"}), ("", set())])
+def test_every_fault_is_seen_and_nothing_in_an_ideal_device_but_its_sigma(monkeypatch, fault, seen):
+    found = of(monkeypatch, Faulty(fault))
+    assert seen <= odd(found)
+    if not fault:
+        assert not odd(found) and value(found, "effective sigma") == pytest.approx(0.5, rel=0.02)
+        assert (found.repeats, found.records, found.pixels, found.known) == (64, 32, 48, True)
 
 
 def test_an_unknown_matrix_is_estimated_first(monkeypatch):
@@ -79,23 +76,18 @@ def test_an_unknown_matrix_is_estimated_first(monkeypatch):
     assert (found.repeats, found.known) == (32, False) and "estimated" in as_text(found)
     assert value(found, "gain") == pytest.approx(1.0, abs=0.02)
     assert value(found, "effective sigma") == pytest.approx(0.5, rel=0.02)
-    drifting = of(monkeypatch, Faulty("drift", known=False))
-    assert {"drift of the gain", "gain"} <= odd(drifting)
+    assert {"drift of the gain", "gain"} <= odd(of(monkeypatch, Faulty("drift", known=False)))
 
 
-def test_the_physical_model_has_the_sigma_of_its_formula(tmp_path):
+def test_the_models_have_the_sigma_of_their_formulas(tmp_path):
     found = characterise(PHYSICAL)
     assert value(found, "effective sigma") == pytest.approx(camera_of(PHYSICAL).effective_sigma, rel=0.03)
     assert not odd(found)
     rows = pd.read_csv(next(file for file in write(found, tmp_path / "device") if file.name == "device.csv"))
     np.testing.assert_allclose(rows["value"], table(found)["value"])
-
-
-def test_the_simulated_device_has_no_noise():
-    found = characterise(SIMULATED, repeats=8, records=8)
-    assert value(found, "effective sigma") < 1e-5 and len(found.residuals) == 0
-    assert value(found, "gain") == pytest.approx(1.0, abs=1e-5)
-    assert "no noise beyond rounding" in as_text(found)
+    silent = characterise(SIMULATED, repeats=8, records=8)
+    assert value(silent, "effective sigma") < 1e-5 and len(silent.residuals) == 0
+    assert value(silent, "gain") == pytest.approx(1.0, abs=1e-5) and "no noise beyond rounding" in as_text(silent)
 
 
 def test_the_command_writes_its_report_and_refuses_what_cannot_be_measured_in_one_line(tmp_path, capsys):
