@@ -6,21 +6,7 @@ from unittest.mock import Mock
 
 import numpy as np
 import pytest
-from dp_accounting.dp_event import (
-    ComposedDpEvent,
-    DiscreteLaplaceDpEvent,
-    GaussianDpEvent,
-    LaplaceDpEvent,
-    MixtureOfGaussiansDpEvent,
-    NoOpDpEvent,
-    PoissonSampledDpEvent,
-    RandomizedResponseDpEvent,
-    RepeatAndSelectDpEvent,
-    SampledWithoutReplacementDpEvent,
-    SelfComposedDpEvent,
-    TruncatedSubsampledGaussianDpEvent,
-    ZCDpEvent,
-)
+from dp_accounting import dp_event as dp
 from scipy import stats
 
 from pipeline import TrialConfig, account, trainer
@@ -51,8 +37,8 @@ def delta_of(epsilon, once, many):
 @pytest.mark.parametrize(("inner", "steps"), [(10, 1), (1, 10), (2, 5)])
 def test_randomized_response_costs_as_often_as_it_is_repeated(inner, steps):
     once, delta = 0.8, 1e-2
-    answer = RandomizedResponseDpEvent(2 / (1 + math.exp(once)), 2)
-    event = PrivacyEvent(SelfComposedDpEvent(answer, inner), steps, steps, "add/remove")
+    answer = dp.RandomizedResponseDpEvent(2 / (1 + math.exp(once)), 2)
+    event = PrivacyEvent(dp.SelfComposedDpEvent(answer, inner), steps, steps, "add/remove")
     value = event.value(delta, "pld")
     assert delta_of(value, once, 10) <= delta < delta_of(0.995 * value, once, 10)
     assert event.value(delta, "rdp/improved") >= value
@@ -62,17 +48,18 @@ def test_randomized_response_costs_as_often_as_it_is_repeated(inner, steps):
 
 def test_answers_that_tell_nothing_or_all_cost_nothing_or_infinitely_much():
     def value(share, buckets):
-        return values(ComposedDpEvent([RandomizedResponseDpEvent(share, buckets)] * 2), "replace-one", 3)["pld"]
+        return values(dp.ComposedDpEvent([dp.RandomizedResponseDpEvent(share, buckets)] * 2), "replace-one", 3)["pld"]
 
     assert value(1.0, 2) == value(0.5, 1) == value(0.0, 1) == 0
     assert value(0.0, 2) == math.inf
 
 
 def test_an_event_made_of_lists_can_be_looked_up():
-    parts = [PoissonSampledDpEvent(0.1, ComposedDpEvent([GaussianDpEvent(2.0)])), GaussianDpEvent(3.0)]
-    event = hashable(ComposedDpEvent(parts))
-    assert event == ComposedDpEvent((PoissonSampledDpEvent(0.1, ComposedDpEvent((GaussianDpEvent(2.0),))), parts[1]))
-    assert {event: 1}[hashable(ComposedDpEvent(list(parts)))] == 1
+    one, other = dp.GaussianDpEvent(2.0), dp.GaussianDpEvent(3.0)
+    parts = [dp.PoissonSampledDpEvent(0.1, dp.ComposedDpEvent([one])), other]
+    event = hashable(dp.ComposedDpEvent(parts))
+    assert event == dp.ComposedDpEvent((dp.PoissonSampledDpEvent(0.1, dp.ComposedDpEvent((one,))), other))
+    assert {event: 1}[hashable(dp.ComposedDpEvent(list(parts)))] == 1
 
 
 # the unit of noise: the sensitivity of the sum, C under add/remove and 2 C under replace-one
@@ -82,39 +69,40 @@ def values(event, relation, steps=1, delta=1e-5):
     return {accountant: run.value(delta, accountant) for accountant in run.accountants}
 
 
-FREE = RandomizedResponseDpEvent(1.0, 2)  # tells nothing, but takes the way of what is no Gaussian
-QUARTER = GaussianDpEvent(4.0)
+FREE = dp.RandomizedResponseDpEvent(1.0, 2)  # tells nothing, but takes the way of what is no Gaussian
+QUARTER = dp.GaussianDpEvent(4.0)
 
 
 @pytest.mark.parametrize("relation", NEIGHBOURS)
 @pytest.mark.parametrize("event", [
-    QUARTER, SelfComposedDpEvent(GaussianDpEvent(8.0), 4), ComposedDpEvent([QUARTER, NoOpDpEvent()]),
-    ComposedDpEvent([GaussianDpEvent(5.0), SelfComposedDpEvent(GaussianDpEvent(20 / 3), 1)]),
-    PoissonSampledDpEvent(1.0, QUARTER), ComposedDpEvent([PoissonSampledDpEvent(1.0, GaussianDpEvent(8.0))] * 4),
-    TruncatedSubsampledGaussianDpEvent(2, 1.0, 2, 4.0), ComposedDpEvent([FREE, QUARTER]),
-    SampledWithoutReplacementDpEvent(10, 10, QUARTER), ZCDpEvent(1 / 32)], ids=str)
+    QUARTER, dp.SelfComposedDpEvent(dp.GaussianDpEvent(8.0), 4), dp.ComposedDpEvent([QUARTER, dp.NoOpDpEvent()]),
+    dp.ComposedDpEvent([dp.GaussianDpEvent(5.0), dp.SelfComposedDpEvent(dp.GaussianDpEvent(20 / 3), 1)]),
+    dp.PoissonSampledDpEvent(1.0, QUARTER),
+    dp.ComposedDpEvent([dp.PoissonSampledDpEvent(1.0, dp.GaussianDpEvent(8.0))] * 4),
+    dp.TruncatedSubsampledGaussianDpEvent(2, 1.0, 2, 4.0), dp.ComposedDpEvent([FREE, QUARTER]),
+    dp.SampledWithoutReplacementDpEvent(10, 10, QUARTER), dp.ZCDpEvent(1 / 32)], ids=str)
 def test_what_is_one_gaussian_costs_the_same_by_every_accountant_under_either_relation(event, relation):
     exact, costs = gdp_eps(1 / 4, 1e-5), values(event, relation)
     renyi = values(QUARTER, relation)["rdp/improved"]
-    only_replace = isinstance(event, SampledWithoutReplacementDpEvent) or FREE in getattr(event, "events", [])
+    only_replace = isinstance(event, dp.SampledWithoutReplacementDpEvent) or FREE in getattr(event, "events", [])
     assert bool(costs) == (relation == "replace-one" or not only_replace)
     assert costs.get("pld", exact) == pytest.approx(exact, rel=1e-6) and exact == pytest.approx(0.926, abs=1e-3)
     assert costs.get("rdp/improved", renyi) == pytest.approx(renyi) and exact < renyi < 1.1 * exact
 
 
 @pytest.mark.parametrize(("event", "least", "most"), [
-    (LaplaceDpEvent(2.0), 0.4999, 0.53), (RandomizedResponseDpEvent(0.5, 2), math.log(3), 1.13)])
+    (dp.LaplaceDpEvent(2.0), 0.4999, 0.53), (dp.RandomizedResponseDpEvent(0.5, 2), math.log(3), 1.13)])
 def test_pure_mechanisms_cost_their_epsilon_under_either_relation(event, least, most):
     for relation in NEIGHBOURS:
         assert all(least <= value <= most for value in values(event, relation).values())
 
 
 @pytest.mark.parametrize(("event", "taken"), [
-    (LaplaceDpEvent(2.0), {"rdp/improved"}), (PoissonSampledDpEvent(0.1, QUARTER), {"pld"}),
-    (SampledWithoutReplacementDpEvent(10, 1, QUARTER), {"rdp/improved"}),
-    (RepeatAndSelectDpEvent(QUARTER, 4, 1), {"rdp/improved"}), (ZCDpEvent(0.1), {"rdp/improved"}),
-    (DiscreteLaplaceDpEvent(0.5, 1), set()), (MixtureOfGaussiansDpEvent(4.0, (0.0, 1.0), (0.5, 0.5)), set()),
-    (PoissonSampledDpEvent(0.1, LaplaceDpEvent(2.0)), set())])
+    (dp.LaplaceDpEvent(2.0), {"rdp/improved"}), (dp.PoissonSampledDpEvent(0.1, QUARTER), {"pld"}),
+    (dp.SampledWithoutReplacementDpEvent(10, 1, QUARTER), {"rdp/improved"}),
+    (dp.RepeatAndSelectDpEvent(QUARTER, 4, 1), {"rdp/improved"}), (dp.ZCDpEvent(0.1), {"rdp/improved"}),
+    (dp.DiscreteLaplaceDpEvent(0.5, 1), set()), (dp.MixtureOfGaussiansDpEvent(4.0, (0.0, 1.0), (0.5, 0.5)), set()),
+    (dp.PoissonSampledDpEvent(0.1, dp.LaplaceDpEvent(2.0)), set())])
 def test_accountants_of_replace_one(event, taken):
     assert {*PrivacyEvent(hashable(event), 1, 1, "replace-one").accountants} == taken
 
@@ -130,7 +118,7 @@ def test_poisson_batches_under_replace_one_by_quadrature(q, z):
     def delta(epsilon):
         return np.trapezoid(np.maximum(mixture(0.5 / z) - math.exp(epsilon) * mixture(-0.5 / z), 0), x)
 
-    (value,) = values(PoissonSampledDpEvent(q, GaussianDpEvent(z)), "replace-one").values()
+    (value,) = values(dp.PoissonSampledDpEvent(q, dp.GaussianDpEvent(z)), "replace-one").values()
     assert delta(value) <= 1.001e-5 and delta(0.995 * value) > 1e-5
 
 
@@ -138,19 +126,23 @@ def test_releases_of_several_kinds_compose_in_one_unit():
     exact = gdp_eps(math.hypot(0.25, 0.5, 0.1), 1e-5)
     for free, by in (([], "exact"), ([FREE], "pld")):  # without and with a grid
         runs = [PrivacyEvent(event, 1, 1, "replace-one")
-                for event in (QUARTER, SelfComposedDpEvent(GaussianDpEvent(4.0), 4), *free)]
+                for event in (QUARTER, dp.SelfComposedDpEvent(dp.GaussianDpEvent(4.0), 4), *free)]
         value, conversion = composed_epsilon(runs, 0.1, 1e-5)
         assert value == pytest.approx(exact, rel=1e-6) and conversion == by
-    both = [PrivacyEvent(event, 1, 1, "replace-one") for event in (ZCDpEvent(0.1), LaplaceDpEvent(2.0))]
+    both = [PrivacyEvent(event, 1, 1, "replace-one") for event in (dp.ZCDpEvent(0.1), dp.LaplaceDpEvent(2.0))]
     chosen = selected_by_composition(both, 1e-5)
     assert chosen.conversion == "improved" and chosen.value > both[0].value(1e-5, "rdp/improved")
 
 
 @pytest.fixture
 def trainers(extensions):
-    events = {"all_records": lambda t: GaussianDpEvent(t.noise_multiplier),
-              "poisson_batches": lambda t: PoissonSampledDpEvent(t.sampling_rate, GaussianDpEvent(t.noise_multiplier))}
-    for name, event in events.items():
+    def all_records(trial):
+        return dp.GaussianDpEvent(trial.noise_multiplier)
+
+    def poisson_batches(trial):
+        return dp.PoissonSampledDpEvent(trial.sampling_rate, all_records(trial))
+
+    for name, event in (("all_records", all_records), ("poisson_batches", poisson_batches)):
         @trainer(name, version=1, relation="replace-one", calibrates="noise_multiplier", event=event)
         def train(trial, records, labels, device):
             yield
@@ -198,20 +190,20 @@ def test_what_an_earlier_version_trained_under_replace_one_stays_and_a_line_says
 
 
 @pytest.mark.parametrize(("event", "message"), [
-    (PoissonSampledDpEvent(1.5, QUARTER), "sampling_probability must be a number >= 0 and <= 1, got 1.5"),
-    (PoissonSampledDpEvent(-0.1, QUARTER), "sampling_probability must be a number >= 0 and <= 1, got -0.1"),
-    (RandomizedResponseDpEvent(2, 2), "noise_parameter must be a number >= 0 and <= 1, got 2"),
-    (RandomizedResponseDpEvent(0.5, 0), "num_buckets must be a whole number >= 1 .*, got 0"),
-    (SelfComposedDpEvent(QUARTER, 0), "count must be a whole number >= 1 .*, got 0"),
-    (SelfComposedDpEvent(QUARTER, 1.5), "count must be a whole number >= 1 .*, got 1.5"),
-    (ComposedDpEvent([QUARTER, GaussianDpEvent(-1.0)]), "noise_multiplier must be a number >= 0 .*, got -1"),
-    (PoissonSampledDpEvent(0.1, GaussianDpEvent(math.nan)), "noise_multiplier must be a number >= 0 .*, got nan"),
-    (GaussianDpEvent(math.inf), "noise_multiplier must be a number .*, got inf"),
-    (GaussianDpEvent("1"), "noise_multiplier must be a number .*, got '1'"),
-    (LaplaceDpEvent(0.0), "noise_multiplier must be a number >= 1e-100 .*, got 0"),
-    (ComposedDpEvent([3]), "must be a dp_accounting.DpEvent, got 3"),
-    (SampledWithoutReplacementDpEvent(10, 20, QUARTER), "sample_size must be at most source_dataset_size, got 20"),
-    (PoissonSampledDpEvent(0.1, GaussianDpEvent(1e-3)), "its noise must be 0 .* or at least some 0.1 times")])
+    (dp.PoissonSampledDpEvent(1.5, QUARTER), "sampling_probability must be a number >= 0 and <= 1, got 1.5"),
+    (dp.PoissonSampledDpEvent(-0.1, QUARTER), "sampling_probability must be a number >= 0 and <= 1, got -0.1"),
+    (dp.RandomizedResponseDpEvent(2, 2), "noise_parameter must be a number >= 0 and <= 1, got 2"),
+    (dp.RandomizedResponseDpEvent(0.5, 0), "num_buckets must be a whole number >= 1 .*, got 0"),
+    (dp.SelfComposedDpEvent(QUARTER, 0), "count must be a whole number >= 1 .*, got 0"),
+    (dp.SelfComposedDpEvent(QUARTER, 1.5), "count must be a whole number >= 1 .*, got 1.5"),
+    (dp.ComposedDpEvent([QUARTER, dp.GaussianDpEvent(-1.0)]), "noise_multiplier must be a number >= 0 .*, got -1"),
+    (dp.PoissonSampledDpEvent(0.1, dp.GaussianDpEvent(math.nan)), "noise_multiplier must be a number >= 0 .*, got nan"),
+    (dp.GaussianDpEvent(math.inf), "noise_multiplier must be a number .*, got inf"),
+    (dp.GaussianDpEvent("1"), "noise_multiplier must be a number .*, got '1'"),
+    (dp.LaplaceDpEvent(0.0), "noise_multiplier must be a number >= 1e-100 .*, got 0"),
+    (dp.ComposedDpEvent([3]), "must be a dp_accounting.DpEvent, got 3"),
+    (dp.SampledWithoutReplacementDpEvent(10, 20, QUARTER), "sample_size must be at most source_dataset_size, got 20"),
+    (dp.PoissonSampledDpEvent(0.1, dp.GaussianDpEvent(1e-3)), "its noise must be 0 .* or at least some 0.1 times")])
 def test_events_that_are_none_get_one_line(event, message, extensions):
     @trainer("odd", version=1, relation="replace-one", event=lambda trial: event)
     def odd(trial, records, labels, device):
@@ -223,9 +215,9 @@ def test_events_that_are_none_get_one_line(event, message, extensions):
 
 
 def test_little_noise_takes_no_grid():
-    assert values(GaussianDpEvent(1e-3), "replace-one")["pld"] == pytest.approx(gdp_eps(1e3, 1e-5))
-    for event in (LaplaceDpEvent(1e-3), ComposedDpEvent([GaussianDpEvent(1e-3), LaplaceDpEvent(1.0)]),
-                  PoissonSampledDpEvent(0.1, GaussianDpEvent(1e-3))):
+    assert values(dp.GaussianDpEvent(1e-3), "replace-one")["pld"] == pytest.approx(gdp_eps(1e3, 1e-5))
+    for event in (dp.LaplaceDpEvent(1e-3), dp.ComposedDpEvent([dp.GaussianDpEvent(1e-3), dp.LaplaceDpEvent(1.0)]),
+                  dp.PoissonSampledDpEvent(0.1, dp.GaussianDpEvent(1e-3))):
         assert set(values(event, "add/remove")) == {"rdp/improved"}
 
 
@@ -233,7 +225,7 @@ def test_noise_of_a_trainer_is_calibrated_again_only_where_another_event_needs_a
     search = Mock(wraps=certified.calibrate)
     monkeypatch.setattr(certified, "calibrate", search)
     trial, noise = TrialConfig(**DIGITS, trainer="all_records", target_epsilon=2.2), []
-    for event in (GaussianDpEvent, GaussianDpEvent, lambda z: GaussianDpEvent(2 * z)):
+    for event in (dp.GaussianDpEvent, dp.GaussianDpEvent, lambda z: dp.GaussianDpEvent(2 * z)):
         monkeypatch.setattr(PARTS["trainer"]["all_records"], "event", staticmethod(
             lambda t, event=event: event(t.noise_multiplier)))
         with_noise.cache_clear()

@@ -42,6 +42,12 @@ def test_offset_and_clip_and_its_floor(nu, c):
                                torch.tensor([[[-1.0, -0.5, -0.1, 0.1, 0.2, 1.0]]]))
 
 
+def shortened(v, c):
+    """Rows of v, none of them longer than c, in float64."""
+    norms = v.double().norm(dim=-1, keepdim=True)
+    return v.double() * norms.clamp(max=c) / norms
+
+
 @pytest.mark.parametrize("changes", [{}, {"tau_h_min": 0.4}, {"tau_h_min": 0.4, "activation_floor": True},
                                      {"gamma_min": 0.9}])
 def test_update_without_noise_is_equation_8_written_out(changes):
@@ -54,23 +60,16 @@ def test_update_without_noise_is_equation_8_written_out(changes):
     ours = Parameters(SIZES, 1)
     mechanism.update(deltas, activations, ours)
     for layer in range(3):
-        n_in = SIZES[layer]
-        c, nu = config.tau_h / math.sqrt(n_in), config.tau_h_min / math.sqrt(n_in)
-        expected_w, expected_b = np.zeros((SIZES[layer + 1], n_in)), np.zeros(SIZES[layer + 1])
-        for i in range(M):
-            h = activations[layer][0, i].double().numpy()
-            if config.activation_floor:
-                clipped = np.where(h >= 0, 1, -1) * np.minimum(np.maximum(abs(h), nu), c)
-            else:
-                clipped = np.sign(h + nu) * np.minimum(abs(h + nu), c)
-            v = signals[layer][0, i].double().numpy()
-            v = min(config.tau_f, np.linalg.norm(v)) * v / np.linalg.norm(v)
-            if layer < 2:
-                v = v * np.maximum(1 - activations[layer + 1][0, i].double().numpy() ** 2, config.gamma_min)
-            expected_w += np.outer(v, clipped) / M
-            expected_b += v / M
-        np.testing.assert_allclose(ours.weights[layer][0], expected_w, rtol=2e-5, atol=1e-6)
-        np.testing.assert_allclose(ours.biases[layer][0], expected_b, rtol=2e-5, atol=1e-6)
+        c, nu = (tau / math.sqrt(SIZES[layer]) for tau in (config.tau_h, config.tau_h_min))
+        h, v = activations[layer][0].double(), shortened(signals[layer][0], config.tau_f)
+        if config.activation_floor:
+            clipped = torch.where(h >= 0, 1, -1) * h.abs().clamp(nu, c)
+        else:
+            clipped = torch.sign(h + nu) * (h + nu).abs().clamp(max=c)
+        if layer < 2:
+            v = v * (1 - activations[layer + 1][0].double() ** 2).clamp(min=config.gamma_min)
+        torch.testing.assert_close(ours.weights[layer][0].double(), v.T @ clipped / M, rtol=2e-5, atol=1e-6)
+        torch.testing.assert_close(ours.biases[layer][0].double(), v.mean(dim=0), rtol=2e-5, atol=1e-6)
 
 
 def test_bounds_that_the_accounting_relies_on_hold():
@@ -123,34 +122,23 @@ LEE_KIFER = dataclasses.replace(DPSGD, algorithm="dfa", projector="", mechanism=
 
 def test_component_clipping_is_algorithm_1_written_out(digits):
     training = Training(Pack((LEE_KIFER,)), digits, CPU)
-    matrices = training.feedback.projector.matrices[0].double().numpy().T
-    blocks = np.split(matrices, [6])
+    blocks = training.feedback.projector.matrices[0].double().split((6, 8), dim=1)
     for block in blocks:
-        assert np.linalg.norm(block, 2) == pytest.approx(0.9, rel=1e-5)
-    weights = [w[0].double().numpy().copy() for w in training.net.parameters.weights]
-    biases = [b[0].double().numpy().copy() for b in training.net.parameters.biases]
+        assert torch.linalg.matrix_norm(block, 2).item() == pytest.approx(0.9, rel=1e-5)
+    layers = [(w[0].double().clone(), b[0].double().clone()) for w, b in
+              zip(training.net.parameters.weights, training.net.parameters.biases, strict=True)]
     indices = training.sampler.epoch()[0]
     training.step(indices)
-    expected_w, expected_b = [np.zeros_like(w) for w in weights], [np.zeros_like(b) for b in biases]
-
-    def clip(v, c):
-        return min(c, np.linalg.norm(v)) * v / np.linalg.norm(v)
-
-    for i in indices[0].tolist():
-        h = [digits.train_x[i].double().numpy() / 8 - 1]
-        z = []
-        for w, b in zip(weights, biases, strict=True):
-            z.append(w @ h[-1] + b)
-            h.append(np.tanh(z[-1]))
-        p = np.exp(z[-1] - z[-1].max())
-        e = clip(p / p.sum() - np.eye(10)[digits.train_y[i]], 0.4)
-        deltas = [(blocks[0] @ e) * (1 - h[1]**2), (blocks[1] @ e) * (1 - h[2]**2), e]
-        for layer, delta in enumerate(deltas):
-            expected_w[layer] += np.outer(delta, clip(h[layer], 2.0)) / M
-            expected_b[layer] += delta / M
-    for layer in range(3):
-        np.testing.assert_allclose(training.update.weights[layer][0], expected_w[layer], rtol=1e-4, atol=1e-7)
-        np.testing.assert_allclose(training.update.biases[layer][0], expected_b[layer], rtol=1e-4, atol=1e-7)
+    h = [digits.train_x[indices[0]].double() / 8 - 1]
+    for weight, bias in layers:
+        z = h[-1] @ weight.T + bias
+        h.append(torch.tanh(z))
+    p = torch.exp(z)
+    e = shortened(p / p.sum(dim=1, keepdim=True) - torch.eye(10)[digits.train_y[indices[0]]], 0.4)
+    for layer, delta in enumerate([(e @ blocks[0]) * (1 - h[1]**2), (e @ blocks[1]) * (1 - h[2]**2), e]):
+        weight, bias = (group[layer][0].double() for group in (training.update.weights, training.update.biases))
+        torch.testing.assert_close(weight, delta.T @ shortened(h[layer], 2.0) / M, rtol=1e-4, atol=1e-7)
+        torch.testing.assert_close(bias, delta.mean(dim=0), rtol=1e-4, atol=1e-7)
 
 
 def test_an_empty_poisson_batch_still_releases_noise(digits):

