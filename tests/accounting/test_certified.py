@@ -7,13 +7,13 @@ import pytest
 import torch
 from mlp import Mlp
 
-from pipeline import ConfigError, TrialConfig, load_experiment, run_sweep, train
+from pipeline import ConfigError, TrialConfig, load_experiment, train
 from pipeline import account as of_keywords
 from pipeline.accounting import account, privacy_tags
 from pipeline.accounting.certified import certified_epsilons, event_of, with_noise, without_amplification
 from pipeline.auditing.release import audit_release
 from pipeline.auditing.row_space import row_space_audit
-from pipeline.experiment.experiment import Experiment, parse_experiment
+from pipeline.experiment.experiment import parse_experiment
 from pipeline.learning.mechanisms import make_mechanism
 from pipeline.learning.training import Training
 from pipeline.trials.packs import Pack
@@ -197,11 +197,10 @@ def test_noise_may_be_said_anywhere_but_every_trial_needs_it(tmp_path):
         loaded(tmp_path, f"{text}cases: [{{base: {{seed: 1}}}}, {{base: {{target_epsilon: 3}}}}]\n")
 
 
-def test_keyword_arguments_are_refused_too(tmp_path):
+def test_keyword_arguments_are_refused_too():
     values = dict(dataset="digits", hidden=(8,), batch_size=64, epochs=1, mechanism="per_example", sampler="poisson")
     silent = TrialConfig(**values)
-    for use in (train, lambda trial: of_keywords(trial, 1), lambda trial: run_sweep(
-            Experiment("e", "", (trial,)), root=tmp_path / "mlruns")):
+    for use in (train, lambda trial: of_keywords(trial, 1)):
         with pytest.raises(ConfigError, match=MESSAGE.format("per_example")):
             use(silent)
     said = dataclasses.replace(silent, noise_multiplier=0)

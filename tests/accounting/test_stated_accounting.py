@@ -191,15 +191,12 @@ def test_what_an_earlier_version_trained_under_replace_one_stays_and_a_line_says
 
 @pytest.mark.parametrize(("event", "message"), [
     (dp.PoissonSampledDpEvent(1.5, QUARTER), "sampling_probability must be a number >= 0 and <= 1, got 1.5"),
-    (dp.PoissonSampledDpEvent(-0.1, QUARTER), "sampling_probability must be a number >= 0 and <= 1, got -0.1"),
     (dp.RandomizedResponseDpEvent(2, 2), "noise_parameter must be a number >= 0 and <= 1, got 2"),
     (dp.RandomizedResponseDpEvent(0.5, 0), "num_buckets must be a whole number >= 1 .*, got 0"),
     (dp.SelfComposedDpEvent(QUARTER, 0), "count must be a whole number >= 1 .*, got 0"),
-    (dp.SelfComposedDpEvent(QUARTER, 1.5), "count must be a whole number >= 1 .*, got 1.5"),
     (dp.ComposedDpEvent([QUARTER, dp.GaussianDpEvent(-1.0)]), "noise_multiplier must be a number >= 0 .*, got -1"),
     (dp.PoissonSampledDpEvent(0.1, dp.GaussianDpEvent(math.nan)), "noise_multiplier must be a number >= 0 .*, got nan"),
     (dp.GaussianDpEvent(math.inf), "noise_multiplier must be a number .*, got inf"),
-    (dp.GaussianDpEvent("1"), "noise_multiplier must be a number .*, got '1'"),
     (dp.LaplaceDpEvent(0.0), "noise_multiplier must be a number >= 1e-100 .*, got 0"),
     (dp.ComposedDpEvent([3]), "must be a dp_accounting.DpEvent, got 3"),
     (dp.SampledWithoutReplacementDpEvent(10, 20, QUARTER), "sample_size must be at most source_dataset_size, got 20"),
