@@ -251,6 +251,8 @@ def test_what_is_said_of_such_a_trial():
     notes, text = privacy_tags(TRIAL)["privacy.notes"], describe(TRIAL)
     assert "Prop. 3 describes Gaussian noise" in notes and "sigma = 0" not in notes and "recorded seed" in notes
     assert "**Simulated guarantee** for labels alone" in text and "label photon" in text
+    bare = privacy_tags(dataclasses.replace(TRIAL, mechanism="none", joint_release=False))
+    assert "not the output layer's error" in bare["privacy.notes"]
     text = json.dumps({"base": {k: v for k, v in TRIAL.canonical().items() if k != "seed"}, "grid": {"seed": [0, 1]}})
     first, second = statements(parse_experiment(text, Path("e.yaml")))  # JSON is YAML; each seed is of its own
     assert first.name.endswith("photons=0.5 seed=0") and first.noise == "photons = 0.5"

@@ -7,6 +7,7 @@ import torch
 from test_feedback_space import parts as batch_of
 
 from pipeline import account
+from pipeline.auditing import audit_release
 from pipeline.experiment.preset import recommended
 from pipeline.learning.mechanisms import noise_deviation
 from pipeline.trials.config import ConfigError, TrialConfig
@@ -66,3 +67,9 @@ def test_it_is_accounted_for_as_per_example_whatever_gamma(changes):
     assert len({t.trial_key for t in (automatic, per_example, other)}) == 3
     with pytest.raises(ConfigError, match="automatic"):  # no preset has settings for it
         recommended(dataset="digits", mechanism="automatic", target_epsilon=3)
+
+
+def test_an_audit_of_one_release_in_integers_comes_close_to_what_is_certified_and_stays_below():
+    audit = audit_release(dataclasses.replace(TRIAL, matmul_precision="integer"), trials=600, delta=0.01)
+    assert 0.3 < audit.mu_lower <= audit.mu == 1 and not audit.exceeds
+    assert abs(audit.auc - 0.7602) < 0.07  # Phi(mu/sqrt 2), of all that is released

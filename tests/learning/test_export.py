@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from registries import forgotten_plugins
+from safetensors.numpy import save_file
 
 from pipeline import ConfigError, load_dataset, load_model, network, train
 from pipeline.accounting.statement import RECORDED
@@ -19,6 +20,7 @@ from pipeline.cli import main
 from pipeline.experiment.plugins import load_plugins
 from pipeline.learning.data.features import features
 from pipeline.learning.export import export
+from pipeline.learning.model import model_of
 from pipeline.tracking.reader import Reader
 from pipeline.tracking.store import Store, TrackingError
 from pipeline.trials.config import TrialConfig
@@ -143,6 +145,16 @@ assert not {{"pipeline", "analysis", "photonic"}} & sys.modules.keys()
     done = subprocess.run([sys.executable, "-I", "-c", program], cwd=tmp_path, capture_output=True, text=True)
     printed = [ast.literal_eval(line) for line in done.stdout.splitlines()]
     assert not done.returncode and printed[1::2] == expected, done.stderr
+
+
+def test_a_program_takes_the_rows_of_a_feature_file_as_they_are(tmp_path):
+    rows = torch.randn(1797, 12, generator=torch.Generator().manual_seed(0))
+    save_file({"train": rows[:1437].numpy(), "test": rows[1437:].numpy()}, tmp_path / "rows.safetensors")
+    trial = TrialConfig(dataset="digits", features="file", feature_file=str(tmp_path / "rows.safetensors"),
+                        feature_source="an encoder", feature_groups=3, hidden=(8,), batch_size=64, epochs=1)
+    *_, last = train(trial)
+    model = model_of(trial, last.outcome.weights)
+    assert torch.equal(model.program().module()(rows[:5]), model(rows[:5]))
 
 
 def test_the_experiment_file_loads_the_network_of_a_trial(tmp_path, sweep, capsys):
