@@ -3,9 +3,11 @@
 import dataclasses
 import itertools
 import math
+import textwrap
 
 import numpy as np
 import pytest
+from approved import approved
 from scipy import stats
 
 from pipeline.accounting import account, describe, privacy_tags, reference
@@ -136,85 +138,35 @@ def test_gamma_of_the_activations():
         (784, 512, 0.5, 0.5), (512, 512, 0.5, 0.5), (512, 10, 1.0, 1.0)]
 
 
-def test_nothing_is_claimed_without_noise_or_of_bp():
-    assert account(TrialConfig(), 1) == [] and ph.assumptions(TrialConfig()) == ()
-    bp = TrialConfig(**ENFORCED, algorithm="bp")
-    assert ph.claimed_epsilons(bp, 1) == [] and [a.holds for a in ph.assumptions(bp)] == [False]
+PLAIN = dict(dataset="digits", hidden=(8,), mechanism="per_example", noise_multiplier=1.0)
+LIGHT = dict(algorithm="pdfa", projector="opu_physical", hidden=(12,), dataset="digits", batch_size=64, photons=0.5)
+SAID = {
+    "without noise": {}, "photonic": PHOTONIC, "photonic, secret noise": {**PHOTONIC, "sigma": 10.0, "noise": "secure"},
+    "large batches": {**ENFORCED, "batch_size": 600}, "as many records as inputs": {**ENFORCED, "batch_size": 784},
+    "no sigma": {**ENFORCED, "sigma": 0.0}, "bp": {**ENFORCED, "algorithm": "bp"},
+    "denoised": {**PHOTONIC, "denoise": True, "joint_release": True},
+    "photons": {**LIGHT, "mechanism": "photonic", "joint_release": True}, "bare photons": LIGHT,
+    "DP-SGD": PLAIN, "DP-SGD without noise": {**PLAIN, "noise_multiplier": 0.0},
+    "DP-SGD, secret noise": {**PLAIN, "noise": "secure"},
+    "component, a target": {**PLAIN, "mechanism": "component", "noise_multiplier": 0.0, "target_epsilon": 3.0},
+    "canaries": {**PLAIN, "sampler": "poisson", "noise_multiplier": 4.0, "batch_size": 64, "canaries": 200}}
 
 
-def test_every_claim_says_what_it_is():
-    claims = ph.claimed_epsilons(TrialConfig(**PHOTONIC, sampler="without_replacement", delta=1e-6), 2)
-    for e in claims:
-        assert (e.kind, e.relation, e.sampler, e.delta, e.conversion) == (
-            "claimed", "replace-one", "without_replacement", 1e-6, "classic")
-        assert e.note.startswith("no guarantee") and "\n" not in e.note
-        assert ("infinite, for want of" in e.note) == math.isinf(e.value)
-        assert ("T = epochs presupposes a partition" in e.note) == e.variant.endswith("/epochs")
-        assert ("assumed, not enforced" in e.note) == e.variant.startswith(("equal_covariance", "saturating"))
-    assert [e.metric_name for e in claims][:3] == [
-        "epsilon/claimed/first/epochs", "epsilon/claimed/first/iterations", "epsilon/claimed/second/epochs"]
-
-
-def test_epsilon_prints_with_its_meaning():
-    e = Epsilon(3.0, "certified", "pld", "add/remove", "poisson", 1e-5, "pld")
-    assert str(e) == ("epsilon = 3 (certified pld; delta = 1e-05, relation add/remove, sampler poisson, "
-                      "pld conversion)")
-    infinite = Epsilon(math.inf, "label", "", "replace-one", "shuffled", 1e-5, "classic")
-    assert e.is_finite and not infinite.is_finite and "epsilon = inf (label;" in str(infinite)
-    assert infinite.metric_name == "epsilon/label"
-
-
-def test_a_description_gives_every_kind_with_what_it_guarantees():
-    text = describe(TrialConfig(**PHOTONIC))
-    least = min(e.value for e in account(TrialConfig(**PHOTONIC), TrialConfig().epochs) if e.kind == "claimed")
-    assert f"**claimed**: epsilon = {least:.4g} (claimed saturating/epochs; delta = 1e-05" in text
-    assert "**column**: infinite, by every formula. " in text and "No guarantee: the value of the formula" in text
-    assert "**label**" in text and "**certified**" not in text and text.isascii()
-    assert "**No guarantee**: nothing is stated" in describe(TrialConfig())
-    certified = describe(TrialConfig(dataset="digits", mechanism="per_example", sampler="poisson", target_epsilon=3,
-                                     epochs=1))
-    assert "**certified**: epsilon = 2.9" in certified and "No guarantee" not in certified
-
-
-@pytest.mark.parametrize(("setting", "noise", "says"), [
-    ({"mechanism": "per_example", "noise_multiplier": 1.0}, "research",
-     "**Simulated guarantee** for features and labels: the noise comes from a recorded seed"),
-    ({"mechanism": "per_example", "noise_multiplier": 1.0}, "secure",
-     "**Certified** for features and labels: noise and batches come from the operating system"),
-    (PHOTONIC, "research", "**Simulated guarantee** for labels alone: the noise comes from a recorded seed"),
-    ({**PHOTONIC, "sigma": 10.0}, "secure",
-     "**Guaranteed** for labels alone: noise and batches come from the operating system"),
-    ({"mechanism": "per_example"}, "research", "**certified**: infinite, by every formula")])
-def test_a_description_begins_with_what_the_noise_makes_of_the_guarantee(setting, noise, says):
-    second = describe(TrialConfig(**setting, noise=noise)).split("\n\n")[1]
-    assert second.startswith(says) and ("imulated" in second) == says.startswith("**Simulated")
-
-
-def test_privacy_tags():
-    assert privacy_tags(TrialConfig()) == {
-        "privacy.certified": "false", "privacy.relation": "none", "privacy.sampler": "shuffled",
-        "privacy.delta": "none", "privacy.notes": "no noise, no guarantee"}
-    tags = privacy_tags(TrialConfig(**PHOTONIC))
-    assert (tags["privacy.certified"], tags["privacy.relation"], tags["privacy.delta"]) == (
-        "false", "replace-one", "1e-05")
-    for settings, says in (
-            (PHOTONIC, ["m = 256: 1 (784), 2 (512), 3 (512)", "first, second is infinite",
-                        "the infimum of phi' is 0 for tanh", "saturating is finite, but only the printed formula's"]),
-            (dict(**ENFORCED, batch_size=600), ["m = 600: 1 (784);"]),
-            (dict(**ENFORCED, batch_size=784), ["no data-independent bound"]),
-            ({**ENFORCED, "sigma": 0.0}, [
-                "not certified: sigma = 0, no noise, no guarantee; claimed epsilon of first, second, "
-                "alternative, equal_covariance, saturating is infinite (sigma = 0)"]),
-            (dict(**ENFORCED, algorithm="bp"), ["nothing is claimed: bp"])):
-        notes = privacy_tags(TrialConfig(**settings))["privacy.notes"]
-        assert all(words in notes for words in says), notes
-    assert "infinite" not in privacy_tags(TrialConfig(**ENFORCED, batch_size=600))["privacy.notes"]
+def test_what_is_said_of_a_trial():
+    """Its description and its tags, and every epsilon of a photonic one: what holds, of what, and what does not."""
+    text = []
+    for name, settings in SAID.items():
+        trial = TrialConfig(**settings)
+        epsilons = [f"{e.metric_name}: {e}; {e.note}" for e in account(trial, 2) if name == "photonic"]
+        tags = [f"{tag}: {value}" for tag, value in privacy_tags(trial).items()]
+        text += [f"## {name}", *describe(trial).splitlines(), "", *epsilons, *tags, ""]
+        assert describe(trial).isascii() and not any("\n" in line for line in [*epsilons, *tags])
+    approved("statements", "\n".join(filled for line in text for filled in textwrap.wrap(line, 118) or [""]))
 
 
 def test_notes_stay_one_short_line():
     """As a tag of MLflow has to, also of 500 layers."""
-    notes = privacy_tags(TrialConfig(**PHOTONIC, hidden=(512,) * 500))["privacy.notes"]
-    assert 0 < len(notes) <= 5000 and "\n" not in notes
+    assert len(privacy_tags(TrialConfig(**PHOTONIC, hidden=(512,) * 500))["privacy.notes"]) <= 5000
 
 
 # --- one column
