@@ -231,19 +231,18 @@ def test_the_search_finds_the_best_order(monkeypatch):
 
 
 def test_a_trial_states_its_label_epsilon():
-    def of(**changes):
-        return label(dataclasses.replace(TRIAL, **changes)).value
+    def of(epochs=3, **changes):
+        return label(dataclasses.replace(TRIAL, **changes), epochs).value
 
     found = label(TRIAL)
     assert (found.variant, found.relation, found.sampler) == ("photon", "replace-one label", "shuffled")
-    assert 0 < label(TRIAL, 1).value < found.value < math.inf
-    assert found.value == photon_eps(TRIAL, 3, 1.0, 1e-5)
+    assert 0 < of(1) < found.value < math.inf and found.value == photon_eps(TRIAL, 3, 1.0, 1e-5)
     assert of(dark_counts=1.0) < found.value < of(photons=2.0)
     assert of(read_noise=3.0, full_well=100.0, adc_bits=4, denoise=True, tau_f=0.1) == found.value, "all are free"
     assert of(sampler="without_replacement") > found.value != of(seed=1)
     assert {e.kind for e in account(TRIAL, 3) if e.is_finite} == {"label"}
-    bare = dataclasses.replace(TRIAL, joint_release=False, output_noise=False)
-    assert label(bare).value == math.inf and "without noise" in label(bare).note
+    bare = label(dataclasses.replace(TRIAL, joint_release=False, output_noise=False))
+    assert bare.value == math.inf and "without noise" in bare.note
     assert not account(dataclasses.replace(TRIAL, mechanism="none", joint_release=False), 3)
 
 

@@ -80,7 +80,7 @@ def test_an_unknown_matrix_is_estimated_first(monkeypatch):
 
 
 def test_the_models_have_the_sigma_of_their_formulas(tmp_path):
-    found = characterise(PHYSICAL)
+    found = characterise(PHYSICAL, repeats=32)
     assert value(found, "effective sigma") == pytest.approx(camera_of(PHYSICAL).effective_sigma, rel=0.03)
     assert not odd(found)
     rows = pd.read_csv(next(file for file in write(found, tmp_path / "device") if file.name == "device.csv"))
