@@ -24,12 +24,15 @@ from pipeline.experiment.experiment import parse_experiment
 from pipeline.learning.data.dataset import load
 from pipeline.learning.integers import products
 from pipeline.learning.integers.inputs import IntegerInputs
+from pipeline.learning.integers.network import IntegerDense
 from pipeline.learning.model import TrainedModel
+from pipeline.learning.rows import Rows
 from pipeline.learning.run import prepare
 from pipeline.trials import steps as steps_of
 from pipeline.trials.config import ConfigError
 from pipeline.trials.datasets import DatasetSpec, enter
 from pipeline.trials.packs import Pack
+from pipeline.trials.shapes import DenseShape
 from pipeline.trials.steps import GRID_BITS, LARGEST, grid_exponent, steps
 
 CPU = torch.device("cpu")
@@ -379,6 +382,13 @@ def test_account_prints_the_steps_of_training_also_where_the_noise_is_of_a_small
     assert trial.parts.mechanism.sensitivity_ratio(trial) > 10 and "layer 1: inputs 2^-6, learning signals" in lines
     for number, step in enumerate(of_trial, start=1):
         assert re.search(rf"layer {number}: .*, contributions {step.contribution / bound:.3g} C", lines)
+
+
+def test_norms_of_contributions_are_those_of_what_the_integers_represent():
+    rows = Rows(torch.tensor([[[3, -4], [127, 0]]], dtype=torch.int8), 0.5)
+    found = IntegerDense(DenseShape(2, 2), fine=False).squared_norms(torch.tensor([[[1.0, 2.0], [0.5, 0.0]]]), rows)
+    expected = [5 * (25 * 0.25 + 1), 0.25 * (127**2 * 0.25 + 1)]
+    assert found.squeeze().tolist() == pytest.approx(expected, rel=1e-12)
 
 
 def test_steps_follow_c_and_the_noise_alone_and_sums_of_the_softmax_are_exact(extensions):

@@ -100,6 +100,11 @@ def test_no_record_moves_the_integer_sum_by_more_than_c(network, algorithm, digi
             records = torch.cat([batch[:place], extreme, batch[place:]])
             of_all = torch.cat([labels[:place], torch.tensor([3]), labels[place:]])
             assert (sums(training, records, of_all) - without).norm() <= 0.5
+    in_float32 = prepare(Pack((own(network, algorithm=algorithm, noise_multiplier=0.0),)), digits, CPU)
+    for extreme in extremes:
+        in_float32.train_inputs.batch = lambda chunk, extreme=extreme: extreme.flatten(1).expand(len(chunk), -1)
+        in_float32.step(torch.arange(48)[None])
+        assert in_float32.update.row.norm() <= 0.5 * 1.001, "one that is not finite contributes nothing"
 
 
 @pytest.mark.parametrize(("network", "algorithm", "size"), [

@@ -263,6 +263,9 @@ def test_weights_have_the_bits_of_the_class_of_torch_as_the_step_size_falls_and_
     start = torch.randn(3, 1001, generator=torch.Generator().manual_seed(1))
     ours, theirs, update = start.clone(), start.clone().requires_grad_(), torch.empty_like(start)
     optimizer = config.parts.optimizer.load()(config, ours, update)
+    exact = replace(config, mechanism="per_example", noise_multiplier=1.0, matmul_precision="integer")
+    of_integers = start.clone()  # whose operations round one by one
+    rounding = exact.parts.optimizer.load()(exact, of_integers, update)
     reference = kind([theirs], lr=0.1, fused=True, **own)
     for step in range(6):
         if step == 3:
@@ -271,10 +274,11 @@ def test_weights_have_the_bits_of_the_class_of_torch_as_the_step_size_falls_and_
             optimizer.restore(kept)
         update.normal_(generator=torch.Generator().manual_seed(10 + step))
         theirs.grad = update.clone()
-        optimizer.learning_rate = reference.param_groups[0]["lr"] = 0.1 / (1 + step)
-        optimizer.step()
-        reference.step()
+        optimizer.learning_rate = rounding.learning_rate = reference.param_groups[0]["lr"] = 0.1 / (1 + step)
+        for one in (optimizer, rounding, reference):
+            one.step()
         assert torch.equal(ours, theirs)
+        torch.testing.assert_close(of_integers, ours, rtol=1e-4, atol=1e-5)
     of_theirs = {key: value for key, value in reference.state_dict()["state"].get(0, {}).items() if value is not None}
     assert optimizer.state.keys() == of_theirs.keys()
     assert all(torch.equal(value, of_theirs[key]) for key, value in optimizer.state.items())
