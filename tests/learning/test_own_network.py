@@ -135,16 +135,6 @@ def test_a_resumed_trial_has_the_same_bits(digits):
         assert np.array_equal(weight, last.outcome.weights[name])
 
 
-def test_the_trained_module_gives_the_logits_of_the_evaluation(digits):
-    last = [*train(own(epochs=1), digits)][-1]
-    model = TrainedModule(own(epochs=1), last.outcome.weights)
-    accuracy = (model(digits.test_x).argmax(1) == digits.test_y).float().mean().item()
-    assert accuracy == pytest.approx(last.metrics["test/accuracy"], abs=1e-6)
-    assert isinstance(model.network, torch.nn.Sequential)
-    with pytest.raises(ConfigError, match=r"weights: must be .*'2.bias': \(10,\)"):
-        TrainedModule(own(epochs=1, units=8), last.outcome.weights)
-
-
 @pytest.mark.parametrize(("network", "words"), [
     ("batch_norm", "one record at a time, got layer '1' (BatchNorm1d), which takes statistics of batches; use GroupN"),
     ("dropout", "the same result at every call, got layer '1' (Dropout), which draws at random; leave it out"),
@@ -194,6 +184,11 @@ def test_what_a_trial_of_a_network_is(digits):
     assert [str(epsilon) for epsilon in account(config)] == [str(epsilon) for epsilon in account(built_in(config))]
     training = prepare(Pack((own("convolutions", mechanism="none", noise_multiplier=0.0),)), digits, CPU)
     assert training.update.row.shape[1] == sum(p.numel() for p in training.net.module.parameters()), "none is frozen"
+    state = prepare(Pack((own(),)), digits, CPU).net.module.state_dict()
+    weights = {name: value.numpy() for name, value in state.items()}
+    assert isinstance(TrainedModule(own(), weights).network, torch.nn.Sequential)
+    with pytest.raises(ConfigError, match=r"weights: must be .*'2.bias': \(10,\)"):
+        TrainedModule(own(units=8), weights)
     settings = dict(dataset="digits", network="perceptron", algorithm="dfa", mechanism="per_example", target_epsilon=3)
     recommended = recommend("recommended-3", settings).settings  # the step size is left open
     assert set(recommended) == {"sampler", "batch_size", "epochs", "clipping_norm"}
