@@ -49,20 +49,17 @@ class Mine(BackPropagation):
         self.pack = pack
 
 
-class Halved(PerExample):
-    """Contributions of norm C/2 at most."""
+def scaled(factor):
+    """A mechanism with contributions of norm `factor` C at most."""
+    class Scaled(PerExample):
+        def bounded(self, deltas, activations):
+            deltas, activations = super().bounded(deltas, activations)
+            return [factor * d for d in deltas], activations
 
-    def bounded(self, deltas, activations):
-        deltas, activations = super().bounded(deltas, activations)
-        return [d / 2 for d in deltas], activations
+    return Scaled
 
 
-class Broken(PerExample):
-    """States C, and keeps to 2 C."""
-
-    def bounded(self, deltas, activations):
-        deltas, activations = super().bounded(deltas, activations)
-        return [2 * d for d in deltas], activations
+Halved = scaled(0.5)
 
 
 class OwnUpdate(PerExample):
@@ -204,7 +201,7 @@ def test_a_mechanism_with_a_guarantee_is_certified_calibrated_and_audited():
     assert not audit_release(trial, 200, 1e-5).exceeds
     register_mechanism("mine", Halved)  # registered again, and without
     assert account(TrialConfig(**SMALL, mechanism="mine"), 1) == []
-    register_mechanism("broken", Broken, settings=("clipping_norm",), guarantee="it does not hold")
+    register_mechanism("broken", scaled(2), settings=("clipping_norm",), guarantee="it does not hold")
     assert audit_release(replace(trial, mechanism="broken"), 600, 1e-5).exceeds
     entered("mechanism", "loose", mechanism.PerExample, sensitivity_ratio=lambda self, trial: 2.0)
     notes = privacy_tags(replace(trial, mechanism="loose"))["privacy.notes"]

@@ -10,6 +10,7 @@ import shutil
 import time
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -74,42 +75,23 @@ def test_optical_features_are_intensities_normalised_in_groups(cached):
     assert halves.view(50, 2, 24).mean(-1).abs().max() < 1e-2 and (some.view(50, 2, 24).mean(-1).abs() > 0.05).any()
 
 
-class Held:
-    """An OPU that counts what is done to it, and may fail."""
-
-    def __init__(self, opu, fail=""):
-        self.opu, self.fail, self.open, self.patterns = opu, fail, 1, 0
-
-    def fit1d(self, n_features):
-        if self.fail == "fit1d":
-            raise OSError("fit1d")
-        self.opu.fit1d(n_features=n_features)
-
-    def transform(self, patterns):
-        if self.fail == "transform":
-            raise OSError("transform")
-        self.patterns += len(patterns)
-        return self.opu.transform(patterns)
-
-    def close(self):
-        self.open -= 1
-        self.opu.close()
-
-
 def test_a_real_opu_maps_each_record_once_and_is_given_back_also_if_it_fails(cached, monkeypatch, tmp_path):
-    devices, fails = [], ["fit1d", "transform", ""]
-    monkeypatch.setattr(opus, "open_host_opu",
-                        lambda n: devices.append(Held(opened(192, n, 7), fails.pop(0))) or devices[-1])
-    for fail in ("fit1d", "transform"):
-        with pytest.raises(OSError, match=fail):
+    devices = []
+    monkeypatch.setattr(opus, "open_host_opu", lambda n: devices[-1])
+    for fails in ("fit1d", "transform"):
+        devices.append(Mock(wraps=opened(192, 48, 7)))
+        getattr(devices[-1], fails).side_effect = OSError(fails)
+        with pytest.raises(OSError, match=fails):
             maps.features(cached, HARDWARE)
-        assert not devices[-1].open and not list(tmp_path.rglob("*.safetensors"))
+        assert devices[-1].close.call_count == 1 and not list(tmp_path.rglob("*.safetensors"))
+    devices.append(Mock(wraps=opened(192, 48, 7)))
     found = maps.features(cached, HARDWARE)
     expected = maps.features(cached, replace(OPTICAL, optical_seed=7))
     assert all(torch.allclose(a.float(), b.float(), rtol=2**-6, atol=1e-2)
                for a, b in zip(found, expected, strict=True))
     assert maps.features(load("digits"), HARDWARE)[0].equal(found[0])  # from the cache
-    assert [(d.patterns, d.open) for d in devices][2:] == [(1437 + 360, 0)]
+    assert sum(len(call.args[0]) for call in devices[-1].transform.call_args_list) == 1437 + 360
+    assert devices[-1].close.call_count == 1
 
 
 def test_a_trial_on_a_real_opu_holds_one_and_is_refused_where_there_is_none(cached, tmp_path):
