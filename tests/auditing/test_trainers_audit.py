@@ -127,8 +127,12 @@ def test_a_step_with_the_noise_that_is_stated_stays_below_and_close_to_it_and_fa
     assert (found.audited.metric_name, found.audited.relation) == ("epsilon/audited/one_step", "add/remove")
     assert found.stated.kind == "stated" and "GaussianDpEvent(noise_multiplier=0.5)" in found.stated.note
     assert "PoissonSampled" not in found.stated.note
+    assert dataclasses.replace(found, mu_lower=2.001).exceeds and not dataclasses.replace(found, mu_lower=2.0).exceeds
+    more = dataclasses.replace(found.stated, value=1.001 * found.stated.value)  # where no Gaussian is stated
+    assert dataclasses.replace(found, mu=None, audited=more).exceeds
+    assert not dataclasses.replace(found, mu=None, audited=found.stated).exceeds
     for fault in ("tenth", "batch"):
-        found = audited(TrialConfig(trainer=f"audited_{fault}", noise_multiplier=4.0, **step), 100)
+        found = audited(TrialConfig(trainer=f"audited_{fault}", noise_multiplier=4.0, **step), 200)
         assert found.exceeds and found.mu_lower > 2 * found.mu == 0.5
 
 

@@ -77,8 +77,11 @@ def test_bounds_that_the_accounting_relies_on_hold():
     config = dataclasses.replace(BASE, tau_h_min=0.4, activation_floor=True, gamma_min=0.2)
     net, mechanism = make(config)
     activations, signals = random_step(net)
-    for v in mechanism.perturb(signals):
+    noisy = make(dataclasses.replace(config, sigma=0.1))[1]
+    noisy.optics.noise.next = lambda: torch.zeros(1, M, sum(SIZES[1:]))
+    for v, below_noise in zip(mechanism.perturb(signals), noisy.perturb(signals), strict=True):
         assert torch.linalg.vector_norm(v, dim=-1).max() <= config.tau_f * (1 + 1e-6)
+        torch.testing.assert_close(below_noise, v)
     for clipped, (nu, c) in zip(mechanism.clipped(activations), mechanism.input_bounds, strict=True):
         assert clipped.abs().min() >= nu and clipped.abs().max() <= c
         assert config.tau_h_min <= torch.linalg.vector_norm(clipped, dim=-1).min() * (1 + 1e-6)
