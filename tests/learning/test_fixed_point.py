@@ -80,6 +80,7 @@ def test_eta_counts_widths_and_the_grid():
 
 
 def test_a_thousandth_of_delta_is_the_samplers_and_epsilon_still_is_for_delta():
+    """An epsilon so large that the sampler counts is not certified."""
     research = dataclasses.replace(BASE, noise="research")
     assert accounted_delta(BASE) == BASE.delta * (1 - DELTA_SHARE) and accounted_delta(research) == BASE.delta
     secure, simulated = certified_epsilons(BASE, 2)[0], certified_epsilons(research, 2)[0]
@@ -90,9 +91,6 @@ def test_a_thousandth_of_delta_is_the_samplers_and_epsilon_still_is_for_delta():
     assert 2.97 <= certified_epsilons(target, target.epochs)[0].value <= 3
     simulated = dataclasses.replace(target, noise="research")
     assert with_noise(target).noise_multiplier > with_noise(simulated).noise_multiplier
-
-
-def test_an_epsilon_so_large_that_the_sampler_counts_is_not_certified():
     for sigma, finite in ((0.1, False), (10.0, True)):
         trial = TrialConfig(mechanism="photonic", sigma=sigma, noise="secure", private_metrics="withheld")
         assert {math.isfinite(e.value) for e in account(trial, 1) if e.kind == "label"} == {finite}

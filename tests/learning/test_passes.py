@@ -64,10 +64,9 @@ class Traffic(TorchDispatchMode):
                 self.passes += elements >= LARGE
 
 
-def traffic(case, change=lambda training: None):
+def traffic(case):
     """What one step moves, once the optimizer has its memory."""
     training = training_of(TrialConfig(**CASES[case]), random_records("digits"))
-    change(training)
     first, second = training.sampler.epoch()[:2]
     training.step(first)
     with Traffic() as seen:
@@ -78,22 +77,10 @@ def traffic(case, change=lambda training: None):
     return {"bytes": seen.bytes, "passes": seen.passes}
 
 
-def exceeds(seen, case):
-    recorded = json.loads(RECORDED.read_text())[case]
-    return [f"{name}: {seen[name]}, at most {most} so far" for name, most in recorded.items() if seen[name] > most]
-
-
 @pytest.mark.parametrize("case", CASES)
 def test_a_step_moves_no_more_than_was_written_down(case):
-    assert not exceeds(traffic(case), case)
-
-
-def test_one_copy_more_of_a_large_tensor_is_seen():
-    def copy_deltas(training):
-        deltas = training.deltas
-        training.deltas = lambda *tensors: [delta.clone() for delta in deltas(*tensors)]
-
-    assert len(exceeds(traffic("dfa photonic bfloat16", copy_deltas), "dfa photonic bfloat16")) == 2
+    seen, most = traffic(case), json.loads(RECORDED.read_text())[case]
+    assert seen["bytes"] <= most["bytes"] and seen["passes"] <= most["passes"]
 
 
 if __name__ == "__main__":
