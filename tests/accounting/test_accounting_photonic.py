@@ -154,6 +154,7 @@ SAID = {
 
 def test_what_is_said_of_a_trial():
     """Its description and its tags, and every epsilon of a photonic one: what holds, of what, and what does not."""
+    assert account(TrialConfig(), 1) == [] and ph.assumptions(TrialConfig()) == ()
     text = []
     for name, settings in SAID.items():
         trial = TrialConfig(**settings)

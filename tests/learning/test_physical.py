@@ -20,6 +20,7 @@ from pipeline.trials.camera import ZYLA_4_2, Camera, camera_of
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.packs import Pack
 from pipeline.trials.streams import transmission
+from pipeline.trials.unused import check_used
 
 IDEAL = Camera(photons=1e3, reference_ratio=2.0, dark_counts=0.0, read_noise=0.0, full_well=0.0, adc_bits=0, std=0.5,
                n_inputs=10)
@@ -141,7 +142,9 @@ def test_a_replica_does_not_depend_on_the_others():
     (lambda: projector(IDEAL, IDEAL, noise_seeds=[1, 2, 3]), "noise_seeds: must be 2, one for every replica, got 3"),
     (lambda: projector(IDEAL, dataclasses.replace(IDEAL, full_well=9.0)),
      "cameras: must have one full well and one ADC"),
-    (lambda: projector(IDEAL).project(torch.full((1, 1, 10), 0.5)), "an OPU projects -1, 0 and 1 only, got 0.5")])
+    (lambda: projector(IDEAL).project(torch.full((1, 1, 10), 0.5)), "an OPU projects -1, 0 and 1 only, got 0.5"),
+    (lambda: check_used([TrialConfig(algorithm="dfa", adc_bits=8)]), "adc_bits: is not used with algorithm 'dfa', got "
+     "8; use algorithm 'pdfa' with projector 'opu_physical'")])
 def test_cameras_are_checked(call, message):
     with pytest.raises(ValueError, match=message):
         call()
