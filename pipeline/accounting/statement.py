@@ -117,8 +117,8 @@ def describe(config: TrialConfig, earlier: int = 0) -> str:
     for kind, of_kind in KINDS.items():
         if candidates := [epsilon for epsilon in epsilons if epsilon.kind == kind]:
             smallest = min(candidates, key=lambda epsilon: epsilon.value)
-            value = str(smallest) if smallest.is_finite else "infinite, by every formula"
-            paragraphs.append(f"**{kind}**: {value}. {of_kind.meaning}")
+            paragraphs.append(f"**{kind}**: {smallest}. {of_kind.meaning}" if smallest.is_finite else
+                              f"**{kind}**: infinite, by every formula.")
     paragraphs.append("The tag `privacy.notes` says what this rests on.")
     return to_ascii("\n\n".join(filter(None, paragraphs)))
 
@@ -167,9 +167,9 @@ def bound_lines(trials: Sequence[TrialConfig]) -> Iterator[str]:
 
 def _protection(trial: TrialConfig, epsilons: list[Epsilon]) -> str:
     """Return a paragraph on what these epsilons protect, given the source of the noise; empty if that is nothing."""
-    if not epsilons:
-        return "**No guarantee**: nothing is stated of this trial's privacy."
     finite_kinds = {epsilon.kind for epsilon in epsilons if epsilon.is_finite}
+    if not finite_kinds:
+        return "**No guarantee**: no finite epsilon is stated of this trial."
     if "stated" in finite_kinds:
         return f"**Stated** by the trainer, and **not checked**: {_noise_source(trial)}."
     if not finite_kinds & {"certified", "label"}:

@@ -1,5 +1,6 @@
 """Texts that people read, as somebody approved of them: tests/data/approved has them whole."""
 
+import difflib
 import os
 from pathlib import Path
 
@@ -11,4 +12,6 @@ def approved(name: str, text: str) -> None:
     path = FOLDER / f"{name}.txt"
     if os.environ.get("APPROVE"):
         path.write_text(f"{text.rstrip()}\n", encoding="utf-8")
-    assert text.rstrip().splitlines() == path.read_text(encoding="utf-8").splitlines()
+    before, now = path.read_text(encoding="utf-8").splitlines(), text.rstrip().splitlines()
+    different = "\n".join(difflib.unified_diff(before, now, "approved", "now", n=0, lineterm=""))
+    assert not different, f"{path}\n{different}"
