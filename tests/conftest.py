@@ -17,7 +17,7 @@ from pipeline.tracking import backend, store
 
 # Files that take longest, the longest first: two processes that take file by file then end at the same time.
 LONGEST = ("test_chaos", "test_faults", "test_redraws", "test_sweep", "test_tracking", "test_page", "test_integers",
-           "test_trainers_audit", "test_api", "test_trainer", "test_halving", "test_readings", "test_cli",
+           "test_trainers_audit", "test_api", "test_trainer", "test_readings", "test_cli",
            "test_accounting_gaussian", "test_random_bits", "test_feature_maps", "test_analysis", "test_certified",
            "test_results", "test_own_network", "test_docs", "test_grid_exhibits", "test_unfinished",
            "test_comparison", "test_shipped", "test_budget", "test_projection", "test_scripts",
