@@ -1,4 +1,5 @@
-"""The privacy budget of a search: what it costs, that it is kept whatever is asked for, and that it is paid once."""
+"""The privacy budget of a search: what it costs, that it is paid once, and that it is kept whatever is asked for, gone
+on with, deleted, restored or damaged."""
 
 from __future__ import annotations
 
@@ -13,10 +14,14 @@ import pytest
 from dp_accounting import GaussianDpEvent, NeighboringRelation, PoissonSampledDpEvent, SelfComposedDpEvent
 from dp_accounting.dp_event import SampledWithoutReplacementDpEvent
 from dp_accounting.rdp import RdpAccountant
-from search_tools import by_hand, parse, records, rounds, train
+from search_tools import FILE, by_hand, parse, records, rounds, train
 
-from pipeline.accounting.budget import budget_lines, epoch_cost, make_filter
+from analysis.report.report import write
+from pipeline.accounting import account
+from pipeline.accounting.budget import budget_lines, epoch_cost, make_filter, scope
 from pipeline.accounting.evaluations import evaluation_noise
+from pipeline.sweep import dry_run
+from pipeline.sweep.dry_run import preview
 from pipeline.sweep.ledger import Ledger, filter_of, released_by
 from pipeline.sweep.search import Rounds
 from pipeline.tracking.store import Store
@@ -34,6 +39,8 @@ search:
 budget: {epsilon: 4, delta: 1.0e-5}
 """
 SECURE = ("private_metrics: noisy", "noise: secure, arithmetic: integer")
+NOISY = ("noise_multiplier: 20}", "noise_multiplier: 20, private_metrics: noisy}")
+LONG = (("trials: 12", "trials: 3"), ("[2, 13]", "[2, 80]"))
 
 
 def budgeted(*changes):
@@ -48,6 +55,23 @@ class Dearest:
 
     def ask(self):
         return {"learning_rate": 0.05 + 0.01 * next(self._numbers), "batch_size": 128, "epochs": self._epochs}
+
+    def tell(self, number, score):
+        pass
+
+
+class Fixed:
+    """Asks for the given settings, one after the other, whatever it is told."""
+
+    def __init__(self, *asks):
+        self._asks = [{"batch_size": 128, **settings} for settings in asks]
+
+    def __call__(self, search):
+        self._left = iter(self._asks)
+        return self
+
+    def ask(self):
+        return dict(next(self._left))
 
     def tell(self, number, score):
         pass
@@ -72,16 +96,6 @@ def test_an_epoch_costs_what_dp_accounting_says_of_its_steps_and_of_its_evaluati
     assert trained > 0 and scored > 0
 
 
-def test_epsilon_is_that_of_one_order_and_one_delta():
-    """By Proposition 12 of Canonne, Kamath and Steinke; of nothing it is 0."""
-    filter = make_filter(budgeted().plan)
-    alpha = filter.order
-    for divergence in (0.1, 1.0):
-        by_formula = divergence + math.log((alpha - 1) / alpha) - (math.log(1e-5) + math.log(alpha)) / (alpha - 1)
-        assert filter.epsilon(divergence) == pytest.approx(by_formula, rel=1e-12)
-    assert filter.epsilon(0.0) == 0
-
-
 def test_the_order_is_the_one_at_which_a_trial_takes_the_least_share():
     """As a mean over the corners, at orders at which the cheapest fits."""
     experiment = budgeted()
@@ -93,7 +107,12 @@ def test_the_order_is_the_one_at_which_a_trial_takes_the_least_share():
         fixed = at.epsilon(1.0) - 1.0
         return np.mean(whole) / (4 - fixed) if fixed + min(whole) <= 4 else math.inf
 
-    assert filter.order == min(range(2, 60), key=shares) and make_filter(experiment.plan, 7).order == 7
+    alpha = filter.order
+    assert alpha == min(range(2, 60), key=shares) and make_filter(experiment.plan, 7).order == 7
+    for divergence in (0.1, 1.0):  # Proposition 12 of Canonne, Kamath and Steinke
+        by_formula = divergence + math.log((alpha - 1) / alpha) - (math.log(1e-5) + math.log(alpha)) / (alpha - 1)
+        assert filter.epsilon(divergence) == pytest.approx(by_formula, rel=1e-12)
+    assert filter.epsilon(0.0) == 0
 
 
 @pytest.mark.parametrize("early", [False, True])
@@ -142,64 +161,31 @@ def test_the_odometer_never_goes_down_whatever_is_deleted_or_trained_again(secur
     experiment, store = budgeted(*([SECURE] if secure else [])), Store(root=tmp_path)
     search = rounds(experiment, store)
     first, second, *_ = search.next(())
-    ledger = Ledger(store, search.filter)
-    ledger.begin([first, second])
-    for trial in (first, second):
-        store.start(trial)
-        for record in records(trial, 2):
-            store.log([record])
-            ledger.add([record])
-            ledger.add([record])  # handed in twice
+
+    def trained(store, *trials):
+        ledger = Ledger(store, search.filter)
+        ledger.begin(trials)
+        for trial in trials:
+            store.start(trial)
+            for record in records(trial, 2):
+                store.log([record])
+                ledger.add([record])
+                ledger.add([record])  # handed in twice
+
+    trained(store, first, second)
     spent = search.filter.spent(released_by(store))
     (run,) = (run for run in store.runs() if run.trial_key == first.trial_key)
     store._client.delete_run(run.run_id)
     assert search.filter.spent(released_by(store)) == spent == by_hand(store, search.filter.order)
     again = Store(root=tmp_path)
     assert rounds(experiment, again).next(())[0] == first, "what is asked for stays as it was"
-    ledger = Ledger(again, search.filter)
-    ledger.begin([first])
-    again.start(first)
-    for record in records(first, 2):
-        again.log([record])
-        ledger.add([record])
+    trained(again, first)
     final = search.filter.spent(released_by(again))
     assert final == by_hand(again, search.filter.order)
     assert (final > spent) if secure else (final == spent)
     points = again._client.get_metric_history(again._parent(), "epsilon/spent")
     values = [point.value for point in sorted(points, key=lambda point: (point.step, point.timestamp))]
     assert values == sorted(values) and values[-1] == search.filter.epsilon(final)
-
-
-def test_a_trial_that_was_half_trained_goes_on_and_is_counted_once(tmp_path):
-    experiment, store = budgeted(), Store(root=tmp_path)
-    search = rounds(experiment, store)
-    missing = search.next(())
-    train(store, missing[:1], epochs=1, status="")
-    again = rounds(experiment, Store(root=tmp_path))
-    assert again.next(()) == missing and again.suggestions == search.suggestions
-
-
-@pytest.mark.parametrize(("changes", "says"), [
-    ([("budget: {epsilon: 4,", "budget: {epsilon: -1,")], "budget.epsilon: must be a number > 0 and finite, got -1"),
-    ([("delta: 1.0e-5", "delta: 1")], "budget.delta: must be a number > 0 and < 1, got 1"),
-    ([(", delta: 1.0e-5", "")], "budget: needs delta, got"),
-    ([("delta: 1.0e-5", "delta: 1.0e-6")], "budget.delta: must be the delta of the trials, 1e-05, .*got 1e-06"),
-    ([(",\n       private_metrics: noisy", "")], "private_metrics: must be 'noisy' under a budget, .*got 'plain'"),
-    ([("noise_multiplier: 20,\n       private_metrics: noisy", "noise_multiplier: 0, private_metrics: plain")],
-     "mechanism: every trial under a budget must have a certified, finite epsilon .*noise_multiplier 0"),
-    ([("batch_size: {choice: [64, 128]}", "sampler: {choice: [poisson, shuffled]}"), ("sampler: shuffled, ", "")],
-     "sampler: must be one for all trials under a budget, got poisson, shuffled"),
-    ([("search:", "selection: {rule: composition}\nsearch:")], "selection: must not stand beside a search")])
-def test_a_budget_that_covers_nothing_is_refused_in_one_line(changes, says):
-    with pytest.raises(ConfigError, match=says) as error:
-        budgeted(*changes)
-    assert "\n" not in str(error.value)
-
-
-def test_a_budget_needs_a_search():
-    text = "base: {dataset: digits}\nbudget: {epsilon: 1, delta: 1.0e-5}"
-    with pytest.raises(ConfigError, match="budget: is spent by a search, .*without one; .* fixed grid is `selected`"):
-        parse(text=text)
 
 
 def test_a_budget_too_small_for_one_trial_is_refused_with_what_the_cheapest_costs():
@@ -226,29 +212,163 @@ def test_why_a_target_costs_more_under_a_budget_is_said_and_which_target_fits():
         make_filter(budgeted(*TARGET[:-2], ("epsilon: 4", "epsilon: 1")).plan)
 
 
-def test_a_budget_is_that_with_which_the_sweep_began(tmp_path):
-    store = Store(root=tmp_path)
-    store.open_sweep("search", tags={"budget": "[4.0, 1e-05, 9, 1e-05]"})
-    assert filter_of(budgeted().plan, store).order == 9 != make_filter(budgeted().plan).order, "fixed beforehand"
-    for change, got in ((("epsilon: 4", "epsilon: 5"), "got epsilon 5 at delta 1e-05"),
-                        (("budget: {epsilon: 4, delta: 1.0e-5}", ""), "got none")):
-        with pytest.raises(ConfigError, match=f"budget: must be the one that the sweep began with, epsilon 4 .*{got}"):
-            filter_of(budgeted(change).plan, store)
-
-
-def test_trials_that_the_sweep_has_already_must_be_covered(tmp_path):
+@pytest.mark.parametrize(("other", "begun", "says"), [
+    ({"seed": 9}, False, "budget: must be there from the beginning, but 1 trial of the sweep began w"),
+    ({"private_metrics": "plain"}, True, "budget: trial {key} of this sweep has no finite cost"),
+    ({"sampler": "poisson"}, True, "sampler: must be that of all trials under a budget, got poisson of trial")])
+def test_trials_that_the_sweep_has_already_must_be_covered(other, begun, says, tmp_path):
     store, experiment = Store(root=tmp_path), budgeted()
-    store.open_sweep("search")
-    train(store, [replace(experiment.possible[0], seed=9)], epochs=1)
-    with pytest.raises(ConfigError, match="budget: must be there from the beginning, but 1 trial of the sweep began w"):
+    rounds(experiment, store) if begun else store.open_sweep("search")
+    trial = replace(experiment.possible[0], **other)
+    train(store, [trial], epochs=1)
+    with pytest.raises(ConfigError, match=says.format(key=trial.trial_key)):
         filter_of(experiment.plan, store)
-    store, other = Store(root=tmp_path / "other"), replace(experiment.possible[0], private_metrics="plain")
-    rounds(experiment, store)
-    train(store, [other], epochs=1)
-    with pytest.raises(ConfigError, match=f"budget: trial {other.trial_key} of this sweep has no finite cost"):
+
+
+@pytest.mark.parametrize("change", [("epsilon: 4", "epsilon: 5"), ("budget: {epsilon: 4, delta: 1.0e-5}", "")])
+@pytest.mark.parametrize("where", ["contents", "tags"])
+def test_a_budget_is_that_with_which_the_sweep_began_also_if_its_parent_run_is_deleted(change, where, tmp_path,
+                                                                                       monkeypatch):
+    """Nor is there a dry run or a report of another one. Earlier versions had it in tags of the parent run."""
+    monkeypatch.setattr(dry_run, "estimate_seconds", lambda *a, **k: 1.0)
+    one, other = budgeted(), budgeted(change)
+    assert preview(other, 2, tmp_path).packs and not list(tmp_path.iterdir()), "nothing has begun, or is created"
+    store = Store(root=tmp_path)
+    store.open_sweep("search", **{where: {"budget": "[4.0, 1e-05, 9, 1e-05]"}})
+    assert preview(one, 2, tmp_path).packs
+    got = "none" if other.plan.budget is None else "epsilon 5 at delta 1e-05"
+    for refused in (lambda: filter_of(other.plan, store), lambda: preview(other, 2, tmp_path),
+                    lambda: write(store.as_swept(other), store, tmp_path)):
+        with pytest.raises(ConfigError, match=f"budget: must be the one that the sweep began with, epsilon 4 .*{got}"):
+            refused()
+    assert filter_of(one.plan, store).order == 9 != make_filter(one.plan).order, "fixed beforehand"
+    if where == "tags":
+        return
+    store._client.delete_run(store._parent())
+    store = Store(root=tmp_path)
+    assert not store.find("search") and store.has_begun
+    assert filter_of(one.plan, store).order == 9
+    with pytest.raises(ConfigError, match=f"budget: must be the one that the sweep began with, epsilon 4 .*{got}"):
+        filter_of(other.plan, store)
+
+
+def spent(search, store):
+    return search.filter.epsilon(search.filter.spent(released_by(store)))
+
+
+def end(search, store):
+    """Train whatever it asks for."""
+    while missing := search.next(store.runs()):
+        train(store, missing)
+        store.log_suggestions(search.suggestions)
+    assert spent(search, store) == pytest.approx(search.filter.epsilon(by_hand(store, search.filter.order)), abs=1e-12)
+    assert spent(search, store) <= 4
+
+
+def test_epochs_of_a_trial_that_no_longer_fits_count_when_others_are_judged(tmp_path):
+    """It was killed one epoch before its end, and what was to come after it is asked for beside it."""
+    asks = Fixed({"learning_rate": 1.0, "epochs": 40}, {"learning_rate": 1.1, "epochs": 73},
+                 {"learning_rate": 1.2, "epochs": 34})
+    store = Store(root=tmp_path)
+    search = rounds(budgeted(*LONG, ("  trials: 3", "  trials: 3\n  max_concurrent: 1")), store, asks)
+    train(store, search.next(store.runs()), epochs=1, status="stopped")
+    train(store, search.next(store.runs()), epochs=72, status="")
+    search = rounds(budgeted(*LONG, ("  trials: 3", "  trials: 3\n  max_concurrent: 3")), store, asks)
+    end(search, store)
+    assert search.suggestions[1].started and not search.suggestions[2].started
+
+
+def test_epochs_of_a_deleted_run_count_when_its_trial_no_longer_fits(tmp_path):
+    """Of secret noise, whose epochs are paid for again: neither of two trials can be afforded then."""
+    experiment = budgeted(("trials: 12", "trials: 2"), LONG[1], SECURE)
+    asks, store = Fixed(*({"learning_rate": rate, "epochs": 40} for rate in (1.0, 1.1))), Store(root=tmp_path)
+    train(store, rounds(experiment, store, asks).next(()), epochs=39, status="")
+    (run,) = store.runs()
+    store._client.delete_run(run.run_id)
+    search = rounds(experiment, store, asks)
+    end(search, store)
+    assert search.passed_over == 2
+
+
+def test_what_was_passed_over_stays_so_when_the_search_is_resumed(tmp_path):
+    """It came again later, when others had been stopped early and so left enough for it."""
+    class Adaptive(Fixed):
+        def __call__(self, search):
+            self.told = []
+            return super().__call__(search)
+
+        def tell(self, number, score):
+            self.told.append(score)
+
+    a, b = ({"learning_rate": rate, "epochs": epochs} for rate, epochs in ((1.0, 40), (1.1, 50)))
+    experiment = budgeted(("trials: 12", "trials: 4"), LONG[1], ("  trials: 4", "  trials: 4\n  max_concurrent: 2"))
+    asks, store = Adaptive(a, b, b, {"learning_rate": 1.3, "epochs": 5}), Store(root=tmp_path)
+    search = rounds(experiment, store, asks)
+    train(store, search.next(store.runs()), epochs=1, status="stopped")
+    store.log_suggestions(search.suggestions)
+    end(search, store)
+    assert [s.started for s in search.suggestions] == [True, False, True, True] and asks.told[1] is None
+    again = rounds(experiment, store, asks)
+    assert not again.next(store.runs()) and again.suggestions == search.suggestions and asks.told[1] is None
+
+
+@pytest.mark.parametrize("text", ["[", '{"trial_key": 1}', '[{"settings": {"gone": 1}}]'])
+def test_suggestions_that_cannot_be_read_do_not_keep_a_search_from_going_on(text, tmp_path):
+    experiment, store = budgeted(), Store(root=tmp_path)
+    search = rounds(experiment, store)
+    train(store, search.next(store.runs()))
+    store._client.log_text(store._parent(), text, "search.json")
+    end(rounds(experiment, store), store)
+
+
+def test_what_exceeds_the_budget_is_covered_by_nothing_and_not_gone_on_with(tmp_path):
+    """As none is let start that does not fit, by runs that came there by another way."""
+    experiment, store = budgeted(), Store(root=tmp_path)
+    search = rounds(experiment, store)
+    within = [Release(experiment.possible[-1], 1)]
+    assert search.filter.stated(within).value == 4
+    beyond = search.filter.stated([Release(experiment.possible[-1], 10_000)])
+    assert math.isinf(beyond.value) and "more than the budget" in beyond.note
+    for k in range(9):
+        train(store, [replace(experiment.possible[-1], learning_rate=1 + k / 10)])
+    with pytest.raises(ConfigError, match=r"budget: of epsilon 4 .*, 5.002 was spent"):
         filter_of(experiment.plan, store)
-    store, other = Store(root=tmp_path / "third"), replace(experiment.possible[0], sampler="poisson")
-    rounds(experiment, store)
-    train(store, [other], epochs=1)
-    with pytest.raises(ConfigError, match="sampler: must be that of all trials under a budget, got poisson of trial"):
-        filter_of(experiment.plan, store)
+
+
+def test_a_run_that_is_restored_beside_another_of_its_trial_is_paid_for_and_the_odometer_does_not_go_down(tmp_path):
+    experiment = budgeted(("trials: 12", "trials: 2"), LONG[1], SECURE)
+    asks = Fixed({"learning_rate": 1.0, "epochs": 30}, {"learning_rate": 1.1, "epochs": 12})
+    store = Store(root=tmp_path)
+    search = rounds(experiment, store, asks)
+    first, _ = search.next(store.runs())
+    train(store, [first])
+    (run,) = store.runs()
+    store._client.delete_run(run.run_id)
+    store = Store(root=tmp_path)
+    search = rounds(experiment, store, asks)
+    train(store, search.next(store.runs()))
+    Ledger(store, search.filter).begin([])
+    store._client.restore_run(run.run_id)
+    Ledger(store, search.filter).begin([])
+    history = store._client.get_metric_history(store._parent(), "epsilon/spent")
+    assert {point.value for point in history} == {spent(search, store)}
+
+
+def test_what_a_budget_does_not_know_is_said_and_other_sweeps_are_added_up(tmp_path):
+    one = parse(("name: search", "name: one"), NOISY, text=FILE + "budget: {epsilon: 4, delta: 1.0e-5}\n")
+    store = Store(root=tmp_path)
+    search = rounds(one, store)
+    train(store, search.next(store.runs())[:2])
+    (alone,) = scope(one.name, one.plan, store.certified)
+    assert "belongs to the name 'one' in this tracking store" in alone and "begins anew" in alone
+    grid = Store(root=tmp_path)
+    grid.open_sweep("grid")
+    trials = parse(("name: search", "name: other")).possible[:2]
+    train(grid, trials)
+    grid._client.delete_run(grid.runs()[0].run_id)
+    costs = [min(e.value for e in account(trial, trial.epochs) if e.kind == "certified") for trial in trials]
+    assert grid.certified("digits", "replace-one") == {"one": (4.0, 1e-5), "grid": pytest.approx((sum(costs), 2e-5))}
+    assert grid.certified("digits", "add/remove") == grid.certified("mnist", "replace-one") == {}
+    _, beside = scope(one.name, one.plan, grid.certified)
+    assert f"epsilon 4 + {sum(costs):.4g} = {4 + sum(costs):.4g} at delta 3e-05" in beside and "(grid; " in beside
+    assert scope("search", parse().plan, grid.certified) == []
