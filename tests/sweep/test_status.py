@@ -1,15 +1,19 @@
 """`photonic status`: what became of every trial, why, and how to go on; it reads, and changes nothing."""
 
 import json
+import re
+import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
+from approved import approved
 from commands import written
 from search_tools import rounds
 
 from pipeline import cli
 from pipeline.cli import main
-from pipeline.experiment.experiment import load_experiment
+from pipeline.experiment.experiment import load_experiment, parse_experiment
 from pipeline.experiment.plugins import LOADED
 from pipeline.sweep import lock, run
 from pipeline.sweep import status as sweep_status
@@ -20,7 +24,7 @@ from pipeline.sweep.progress import SweepResult
 from pipeline.tracking.store import Store
 from pipeline.trials.packs import Pack
 from pipeline.trials.part import PARTS
-from pipeline.trials.records import EpochRecord, Outcome
+from pipeline.trials.records import CLOCK, EpochRecord, Outcome
 
 FILE = """
 name: mixed
@@ -29,36 +33,38 @@ grid: {seed: {range: [0, 6]}}
 """
 
 
-@pytest.fixture
-def mixed(tmp_path):
-    """(file, experiment, driver of the last sweep): trials 0 to 4 finished, diverged, failed, interrupted and running;
-    5 is missing."""
-    file = written(tmp_path / "mixed.yaml", FILE)
-    experiment = load_experiment(file)
-    store, root = Store(root=tmp_path / "mlruns"), tmp_path / "mlruns"
-
-    def epoch(trial, n, status=None):
-        outcome = status and Outcome(status, {"layer_1.bias": np.zeros(2, np.float32)}, ())
-        store.log([EpochRecord(trial.trial_key, n, {"time/epoch_seconds": 0.1, "train/loss": 1 / n}, {}, outcome)])
-
-    finished, diverged, failed, interrupted, running, _ = experiment.trials
-    for trials in ((interrupted,), (finished, diverged, failed, running)):
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """(root, driver of the last sweep), to be copied."""
+    root, trials = tmp_path_factory.mktemp("made"), parse_experiment(FILE, Path("mixed.yaml")).trials
+    finished, diverged, failed, interrupted, running, _ = trials
+    for sweep in ((interrupted,), (finished, diverged, failed, running)):
         store = Store(root=root)
         store.open_sweep("mixed", params={"trials": 6})
-        for trial in trials:
-            store.start(trial)
-            epoch(trial, 1)
-        if interrupted in trials:
-            epoch(interrupted, 2)
+        for trial, epochs, status in ((finished, 4, "finished"), (diverged, 2, "diverged"), (failed, 1, ""),
+                                      (running, 1, ""), (interrupted, 2, "")):
+            if trial in sweep:
+                store.start(trial)
+                outcome = Outcome(status, {"layer_1.bias": np.zeros(2, np.float32)}, ())
+                for n in range(1, epochs + 1):
+                    store.log([EpochRecord(trial.trial_key, n, {CLOCK: 0.1, "train/loss": 1 / n}, {},
+                                           outcome if status and n == epochs else None)])
+        if interrupted in sweep:
             store.close_sweep("KILLED")
-    for n in (2, 3, 4):
-        epoch(finished, n, "finished" if n == 4 else None)
-    epoch(diverged, 2, "diverged")
     store.fail(failed.trial_key, "ValueError: no (somewhere.py:3)")
-    checkpoint = Checkpoint("cpu", {}, {"epoch": 2, "active": [0]}, [])
-    Checkpoints(root / "private" / "checkpoints" / "mixed", 30).save(Pack((interrupted,)), checkpoint)
-    (root / "private" / "checkpoints" / "mixed" / "0.safetensors").write_bytes(b"junk")
-    return file, experiment, store.driver
+    folder = root / "private" / "checkpoints" / "mixed"
+    Checkpoints(folder, 30).save(Pack((interrupted,)), Checkpoint("cpu", {}, {"epoch": 2, "active": [0]}, []))
+    (folder / "0.safetensors").write_bytes(b"junk")
+    return root, store.driver
+
+
+@pytest.fixture
+def mixed(made, tmp_path):
+    """(file, experiment, driver of the last sweep): trials 0 to 4 finished, diverged, failed, interrupted and running;
+    5 is missing."""
+    shutil.copytree(made[0], tmp_path / "mlruns")
+    file = written(tmp_path / "mixed.yaml", FILE)
+    return file, load_experiment(file), made[1]
 
 
 def status(capsys, tmp_path, *arguments):
@@ -67,21 +73,10 @@ def status(capsys, tmp_path, *arguments):
 
 
 def test_every_trial_has_a_status_an_epoch_and_a_reason(mixed, tmp_path, capsys):
-    file, experiment, _ = mixed
-    keys = [trial.trial_key for trial in experiment.trials]
+    file, *_ = mixed
     before = sorted(path for path in tmp_path.rglob("*") if path.suffix not in (".db-wal", ".db-shm"))
     text = status(capsys, tmp_path, file)
-    assert text.splitlines() == [
-        "mixed: 6 trials: 1 finished, 1 diverged, 1 failed, 2 interrupted, 1 waiting; not running here",
-        f"  diverged    dfa non-private seed=1 ({keys[1]}), epoch 2 of 4: a weight stopped being finite",
-        f"  failed      dfa non-private seed=2 ({keys[2]}), epoch 1 of 4: ValueError: no (somewhere.py:3)",
-        f"  interrupted dfa non-private seed=3 ({keys[3]}), epoch 2 of 4, checkpoint of epoch 2",
-        f"  interrupted dfa non-private seed=4 ({keys[4]}), epoch 1 of 4: no process on this host runs its sweep",
-        f"  waiting     dfa non-private seed=5 ({keys[5]})",
-        text.splitlines()[-2],
-        f"  to go on: photonic sweep {file}",
-    ]
-    assert text.splitlines()[-2].startswith("  checkpoint that cannot be used: 0.safetensors: it is damaged (")
+    approved("status", re.sub(r"(damaged) \(.*\)", r"\1 (WHY)", text.replace(str(tmp_path), "FOLDER")))
     changed = status(capsys, tmp_path, file, "--set", "name=mixed", "--set", "epochs=4")
     assert changed.splitlines()[-1] == f"  to go on: photonic sweep {file} --set name=mixed --set epochs=4"
     assert before == sorted(path for path in tmp_path.rglob("*") if path.suffix not in (".db-wal", ".db-shm"))
@@ -199,6 +194,11 @@ def test_exit_code_says_how_a_sweep_ended(result, code, tmp_path, monkeypatch):
     monkeypatch.setattr(run, "run_sweep", lambda experiment, **options: given.append(experiment) or result)
     assert main(["sweep", str(file), "--checkpoint-seconds", "5"]) == code
     assert given[0].resources.checkpoint_seconds == 5 and given[0].trials == load_experiment(file).trials
+
+
+def test_checkpoint_seconds_must_be_a_number_not_below_zero(tmp_path, capsys):
+    assert main(["sweep", str(written(tmp_path / "mixed.yaml", FILE)), "--checkpoint-seconds", "-1"]) == 2
+    assert "resources.checkpoint_seconds: must be a number >= 0, got -1.0" in capsys.readouterr().err
 
 
 def test_watch_looks_again_as_long_as_the_sweep_runs(mixed, tmp_path, capsys, monkeypatch):
