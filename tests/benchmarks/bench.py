@@ -9,10 +9,12 @@ is that of Table 1, 784-512-512-10 at batch 256, on one thread, which is what a 
     <integer or secure>_step_over_float32_<size>    a step in integers, by noise, over one in float32: 784-128-10 at
                                         batch 2048, 784-512-512-10 at 256, 4608-128-10 at 8192
     small_pack<R>_speedup               R steps over one of a pack, in the quickstart's network
+    width<W>_..., batch<m>_...          of private DFA in float32, 784-W-W-10 and 784-512-512-10: ms a step, and over
+                                        its products
     opu_simulated_speedup_over_lightonml    lightonml's simulated projection of a batch over ours
     table1_wall_over_compute            a sweep's wall time over (training time of its trials / workers)
     table1_driver_cpu_share             CPU time of its driver over its wall time, start and end included
-    stub_trials_per_second              of a sweep of trials that train nothing, from Ray's start to its end (`dry.py`)
+    stub_trials_per_second              of a sweep of trials that train nothing, from Ray's start to its end
     stub_driver_cpu_seconds_per_trial   its driver's CPU time, which other work on the machine changes little
     stub_driver_memory_ratio            its driver's memory when all trials have ended over that at a fifth of them
     ..._seconds                         wall time
@@ -22,6 +24,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import functools
 import importlib.util
 import json
 import math
@@ -33,9 +36,11 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from unittest import mock
 
 import torch
-from rounds import keep_freed_memory, machine, quotient, take_turns
+from ray import cloudpickle
+from rounds import keep_freed_memory, machine, milliseconds, quotient, take_turns
 from simulated_opu import opened
 from steps import HandWritten, floor, opacus_step, records, training_of, training_step, with_features
 
@@ -44,11 +49,10 @@ from pipeline.accounting import event as gaussian
 from pipeline.experiment.experiment import load_experiment
 from pipeline.experiment.plan import Grid
 from pipeline.learning.feedback.projection import HardwareOpuProjector, SimulatedOpuProjector
-from pipeline.learning.run import train
 from pipeline.sweep.run import run_sweep
 from pipeline.tracking.store import Store
 from pipeline.trials.config import TrialConfig
-from pipeline.trials.packs import Pack
+from pipeline.trials.records import EpochRecord
 
 ROOT = Path(__file__).parents[2]
 MECHANISMS = {"plain": {}, "private": {"mechanism": "photonic", "sigma": 0.1},
@@ -90,6 +94,7 @@ class Size:
         integers: settings of steps in integers, by name.
         trials: of those, how many.
         stubs: trials of the sweep that trains nothing.
+        widths, batches: of the networks and of the batches whose steps are compared.
     """
 
     base: dict[str, object]
@@ -99,6 +104,8 @@ class Size:
     integers: Mapping[str, dict[str, object]]
     trials: int | None = None
     stubs: int = 1000
+    widths: tuple[int, ...] = (128, 256, 512, 1024, 2048)
+    batches: tuple[int, ...] = (64, 1024)
 
 
 FULL = Size({"alignment_batches": 0}, 11, 0.06, {"epochs": 3}, {
@@ -106,7 +113,8 @@ FULL = Size({"alignment_batches": 0}, 11, 0.06, {"epochs": 3}, {
     "features": {"features": "patches", "hidden": (128,), "batch_size": 8192, "input_norm": 3.94}})
 DIGITS = {"dataset": "digits", "batch_size": 32}
 TINY = Size({**DIGITS, "hidden": (16, 16), "alignment_batches": 0}, 2, 0.002,
-            {**DIGITS, "hidden": (16, 16), "epochs": 1}, {"small": {}}, trials=2, stubs=5)
+            {**DIGITS, "hidden": (16, 16), "epochs": 1}, {"small": {}}, trials=2, stubs=5, widths=(8,),
+            batches=(64,))
 
 
 def step_ratios(size: Size) -> Iterator[tuple[str, float]]:
@@ -185,6 +193,20 @@ def pack_ratios(size: Size) -> Iterator[tuple[str, float]]:
         yield f"small_pack{replicas}_speedup", replicas * quotient(times, 1, replicas)
 
 
+def size_ratios(size: Size) -> Iterator[tuple[str, float]]:
+    """Steps by hidden width and by batch size, beside their products alone."""
+    cases = {f"width{width}": {"hidden": (width, width)} for width in size.widths}
+    cases |= {f"batch{m}": {"batch_size": m} for m in size.batches}
+    contenders: dict[str, Callable[[], object]] = {}
+    for name, changes in cases.items():
+        config = TrialConfig(**{**size.base, **MECHANISMS["private"], "algorithm": "dfa", **changes})
+        contenders |= {name: training_step(config, records(config.dataset)), f"floor {name}": floor(config)}
+    times = take_turns(contenders, size.rounds, size.visit_seconds)
+    for name in cases:
+        yield f"{name}_step_milliseconds", milliseconds(times, name)
+        yield f"{name}_step_over_floor", quotient(times, name, f"floor {name}")
+
+
 def accounting_seconds(size: Size) -> Iterator[tuple[str, float]]:
     """Certified epsilon of 3,000 steps by privacy-loss distributions, and again; all epsilons of a photonic trial."""
     run = {"noise_multiplier": 1.1, "steps": 3_000, "epochs": 14}
@@ -222,25 +244,6 @@ def projection_ratio(size: Size) -> Iterator[tuple[str, float]]:
     yield "opu_simulated_speedup_over_lightonml", quotient(times, "lightonml", "ours")
 
 
-def tracking_seconds(size: Size) -> Iterator[tuple[str, float]]:
-    """What MLflow takes for one trial of 15 epochs, weights of the benchmark's network among its artifacts."""
-    hidden = TrialConfig(**size.base).hidden
-    trials = [TrialConfig(**DIGITS, **MECHANISMS["private"], hidden=hidden, epochs=15, seed=s) for s in range(3)]
-    data, seconds = records("digits"), []
-    with tempfile.TemporaryDirectory() as folder:
-        store = Store(None, Path(folder))
-        store.open_sweep("bench")
-        for trial in trials:
-            epochs = list(train(Pack((trial,)), data))
-            began = time.perf_counter()
-            store.start(trial)
-            for records_of_epoch in epochs:
-                store.log(records_of_epoch)
-            seconds.append(time.perf_counter() - began)
-        store.close_sweep("FINISHED")
-    yield "mlflow_trial_seconds", statistics.median(seconds)
-
-
 def table1_sweep(size: Size) -> tuple[str, dict[str, float]]:
     """What was swept; its wall time over (training time / workers), and its driver's share of a core, both from Ray's
     start to its end."""
@@ -261,13 +264,41 @@ def table1_sweep(size: Size) -> tuple[str, dict[str, float]]:
 
 
 def stub_sweep(size: Size) -> Iterator[tuple[str, float]]:
-    """What Ray and MLflow cost by themselves, in a driver of its own."""
-    command = [sys.executable, Path(__file__).with_name("dry.py"), "--trials", str(size.stubs)]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    """What Ray and MLflow cost by themselves, in a driver of its own, whose memory it is."""
+    done = subprocess.run([sys.executable, __file__, "--stubs", str(size.stubs)], stdout=subprocess.PIPE, text=True,
+                          check=True)
     seen = json.loads(done.stdout)
     yield "stub_trials_per_second", size.stubs / seen["wall_seconds"]
     yield "stub_driver_cpu_seconds_per_trial", seen["cpu_seconds"] / size.stubs
-    yield "stub_driver_memory_ratio", seen["memory_end"] / seen["memory_fifth"]
+    yield "stub_driver_memory_ratio", seen["memory"][1] / seen["memory"][0]
+
+
+def sweep_stubs(n: int) -> dict[str, object]:
+    """Sweep `n` trials that train nothing: seconds from before Ray starts until it has ended, the driver's CPU seconds,
+    and its pages in memory when a fifth and when all of the trials have ended (Linux only)."""
+    sys.path.insert(0, str(ROOT / "tests" / "tools"))
+    import sweep_stub
+
+    cloudpickle.register_pickle_by_value(sweep_stub)  # workers cannot import from the folder of the tests
+    trials = sweep_stub.grid(("dfa",), n, mechanism="photonic", sigma=0.1)
+    ended, memory, log = 0, [], Store.log
+
+    def counted(store: Store, records: list[EpochRecord]) -> None:
+        nonlocal ended
+        log(store, records)
+        ended += sum(record.outcome is not None for record in records)
+        while len(memory) < 2 and ended >= (n / 5, n)[len(memory)]:
+            memory.append(int(Path("/proc/self/statm").read_text().split()[1]))
+
+    with tempfile.TemporaryDirectory() as folder, mock.patch.object(Store, "log", counted):
+        began, cpu = time.perf_counter(), time.process_time()
+        result = run_sweep(sweep_stub.experiment(trials, pack_size=0), root=Path(folder, "mlruns"),
+                           workers=os.cpu_count(), quiet=True,
+                           trainer=functools.partial(sweep_stub.train, folder=Path(folder), seconds=0.0))
+        wall, cpu = time.perf_counter() - began, time.process_time() - cpu
+    if result.finished != n:
+        raise RuntimeError(f"the sweep finished {result.finished} of {n} trials: {result.failed}")
+    return {"wall_seconds": wall, "cpu_seconds": cpu, "memory": memory}
 
 
 def table(numbers: dict[str, float]) -> str:
@@ -286,7 +317,11 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=ROOT / "reports", help="folder of what is written")
     parser.add_argument("--tiny", action="store_true", help="a small network and few rounds: does it run at all?")
+    parser.add_argument("--stubs", type=int, help="only sweep so many trials that train nothing; prints JSON")
     options = parser.parse_args(arguments)
+    if options.stubs:
+        print(json.dumps(sweep_stubs(options.stubs)))
+        return 0
     if importlib.util.find_spec("opacus") is None:
         print("opacus: is not installed, and DP-SGD is compared with it; `pip install '.[test]'` brings it",
               file=sys.stderr)
@@ -296,8 +331,8 @@ def main(arguments: list[str] | None = None) -> int:
     keep_freed_memory()
     facts = machine()
     numbers: dict[str, float] = {}
-    for part in (step_ratios, hand_written_ratios, dpsgd_ratios, pack_ratios, integer_ratios, accounting_seconds,
-                 projection_ratio, tracking_seconds, stub_sweep):
+    for part in (step_ratios, hand_written_ratios, dpsgd_ratios, pack_ratios, size_ratios, integer_ratios,
+                 accounting_seconds, projection_ratio, stub_sweep):
         numbers.update(part(size))
     facts["table1_sweep"], of_sweep = table1_sweep(size)
     numbers.update(of_sweep)

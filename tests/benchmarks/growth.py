@@ -1,9 +1,8 @@
 """What a store of more trials costs whoever reads and writes it: every command at 250 to 16,000 trials.
 
-`PYTHONPATH=. python tests/benchmarks/growth.py` prints a table for SQLite, and for PostgreSQL where its programs and
-psycopg2 are installed, and writes reports/growth.json. Nothing is trained: one trial is tracked as a sweep tracks it,
-and the others are rows of the database like its own, with settings of their own. Times are CPU seconds of this process,
-imports and, of PostgreSQL, the server aside.
+`make growth` prints a table and writes reports/growth.json. Nothing is trained: one trial is tracked as a sweep tracks
+it, and the others are rows of the database like its own, with settings of their own. Times are CPU seconds of this
+process, imports aside.
 """
 
 from __future__ import annotations
@@ -110,8 +109,6 @@ def fill(uri: str, root: Path, experiment: Experiment, done: int) -> None:
     with engine.begin() as connection:
         for name, content in rows.items():
             connection.execute(sqlalchemy.insert(getattr(models, name).__table__), content)
-        if engine.dialect.name == "postgresql":
-            connection.execute(sqlalchemy.text("ANALYZE"))  # as its server does by itself after a while
 
 
 class Ready(Exception):
@@ -160,19 +157,11 @@ def seconds(function: Callable[[], object]) -> float:
     return time.process_time() - began
 
 
-class Told(dict):
-    """Numbers, each of which is said as soon as it is there: the next may take minutes."""
-
-    def __setitem__(self, name: str, value: float) -> None:
-        print(f"{name}: {value:.4g} s", file=sys.stderr, flush=True)
-        super().__setitem__(name, value)
-
-
 def costs(uri: str, n: int, folder: Path) -> dict[str, float]:
     """CPU seconds by command, with `n` trials in a new store."""
     content, root = text(n), folder / "mlruns"
     root.mkdir()
-    found = Told()
+    found: dict[str, float] = {}
     read_file = seconds(lambda: parse_experiment(content, Path("growth.yaml")))
     experiment = parse_experiment(content, Path("growth.yaml"))
     found["dry run"] = read_file + seconds(lambda: list(as_lines(preview(experiment, 2, root))))
@@ -199,30 +188,6 @@ def costs(uri: str, n: int, folder: Path) -> dict[str, float]:
     return found
 
 
-@contextlib.contextmanager
-def sqlite(folder: Path) -> Iterator[str]:
-    """The database of a store's folder."""
-    yield f"sqlite:///{folder / 'mlruns' / 'mlflow.db'}"
-
-
-@contextlib.contextmanager
-def postgresql(folder: Path) -> Iterator[str]:
-    """A cluster of its own, as the test of PostgreSQL starts it."""
-    sys.path[:0] = [str(Path(__file__).parents[1] / folder) for folder in ("tools", "tracking")]
-    import test_postgres
-
-    if test_postgres.MISSING:
-        raise RuntimeError(f"not installed: {', '.join(test_postgres.MISSING)}")
-    with contextlib.contextmanager(test_postgres.database.__wrapped__)() as uri:
-        try:
-            yield uri
-        finally:  # the server waits for its clients, and MLflow keeps its connections
-            with sqlalchemy.create_engine(uri).connect() as last:
-                last.execute(sqlalchemy.text("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> "
-                                             "pg_backend_pid() AND backend_type = 'client backend'"))
-                last.invalidate()
-
-
 def table(found: dict[int, dict[str, float]]) -> str:
     """A row for each command, with its quotient of 16,000 and 1,000 trials where both were measured."""
     sizes, rows = sorted(found), []
@@ -239,28 +204,19 @@ def main(arguments: list[str] | None = None) -> int:
     """Measure, print and write; `--trials 250 1000` for less."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--trials", type=int, nargs="+", default=list(TRIALS))
-    parser.add_argument("--stores", nargs="+", choices=("sqlite", "postgresql"), default=["sqlite", "postgresql"])
     parser.add_argument("--out", type=Path, default=Path("reports/growth.json"))
     options = parser.parse_args(arguments)
-    facts = {"machine": machine(), "aims": {"16,000 over 1,000": AIM, "a trial": AIM_OF_A_TRIAL}, "seconds": {}}
+    facts = {"machine": machine(), "aims": {"16,000 over 1,000": AIM, "a trial": AIM_OF_A_TRIAL}}
     print(f"{facts['machine']['cpu']}, load average {facts['machine']['load_average']}\n", flush=True)
-    for name in options.stores:
-        found: dict[int, dict[str, float]] = {}
-        try:
-            for n in options.trials:
-                with (tempfile.TemporaryDirectory() as folder,
-                      {"sqlite": sqlite, "postgresql": postgresql}[name](Path(folder)) as uri):
-                    found[n] = costs(uri, n, Path(folder))
-                print(f"{name}, {n} trials: done", file=sys.stderr, flush=True)
-        except RuntimeError as error:
-            print(f"{name}: left out ({error})\n")
-            continue
-        facts["seconds"][name] = found
-        print(f"{name}\n\n{table(found)}\n", flush=True)
-    facts["load average at the end"] = machine()["load_average"]
+    found: dict[int, dict[str, float]] = {}
+    for n in options.trials:
+        with tempfile.TemporaryDirectory() as folder:
+            found[n] = costs(f"sqlite:///{folder}/mlruns/mlflow.db", n, Path(folder))
+        print(f"{n} trials: done", file=sys.stderr, flush=True)
+    print(table(found), flush=True)
+    facts |= {"seconds": found, "load average at the end": machine()["load_average"]}
     options.out.parent.mkdir(parents=True, exist_ok=True)
     options.out.write_text(json.dumps(facts, indent=1) + "\n")
-    print(f"written: {options.out}")
     return 0
 
 

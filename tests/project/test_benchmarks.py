@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 @pytest.mark.nightly
 @pytest.mark.parametrize(("program", "options", "written", "measured"), [
     ("bench", "--tiny --out .", "bench.json", ["dfa_private_step_over_floor_fp32", "stub_trials_per_second"]),
-    ("growth", "--trials 60 --stores sqlite --out growth.json", "growth.json", ["machine", "aims", "seconds"]),
+    ("growth", "--trials 60 --out growth.json", "growth.json", ["machine", "aims", "seconds"]),
     ("gpu", "--device cpu --small --out .", "gpu.json", ["machine", "checks", "peak", "packs", "table1", "dpsgd"])])
 def test_a_tiny_benchmark_measures_and_writes(program, options, written, measured, tmp_path):
     """gpu.py also ends with 1 where a check does not hold, such as that replayed steps are the steps."""
