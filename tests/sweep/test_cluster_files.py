@@ -6,7 +6,6 @@ import json
 import os
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -102,13 +101,6 @@ def test_image_has_the_pinned_ray_and_all_that_is_installed():
     assert all((ROOT / name).exists() for name in copied)
 
 
-def test_slurm_script_is_valid_bash():
-    script = FOLDER / "sweep.slurm"
-    subprocess.run(["bash", "-n", script], check=True)
-    if shellcheck := shutil.which("shellcheck"):
-        subprocess.run([shellcheck, script], check=True)
-
-
 STUB = """#!/bin/bash
 printf '%s\\n' "$(basename "$0") $(printf '%q ' "$@")" >> "$CALLS"
 [ "$(basename "$0")" = photonic ] && printf 'data %s\\n' "${PHOTONIC_DATA-none}" >> "$CALLS"
@@ -166,10 +158,19 @@ def submit(tmp_path):
     return run
 
 
-@pytest.mark.parametrize(("given", "gpus", "opu_on_head"), [
-    ({}, 0, 1), ({"SLURM_GPUS_ON_NODE": "4"}, 4, 1), ({"OPU_NODE": "n2"}, 0, 0)])
-def test_slurm_script_starts_the_nodes_and_then_the_sweep(given, gpus, opu_on_head, submit, tmp_path):
-    assert "usage: sbatch" in submit().stderr and not (tmp_path / "calls").exists()
+@pytest.mark.parametrize(("given", "gpus", "opu_on_head", "data"), [
+    ({}, 0, 1, "none"), ({"SLURM_GPUS_ON_NODE": "4", "FIRST": "3"}, 4, 1, "{folder}/data"),
+    ({"OPU_NODE": "n2", "PHOTONIC_DATA": "/elsewhere", "FIRST": "3"}, 0, 0, "/elsewhere")])
+def test_slurm_script_starts_the_nodes_and_then_the_sweep(given, gpus, opu_on_head, data, submit, tmp_path):
+    """With a data folder only if there is one; and alone where there is one node."""
+    if data != "none":
+        (tmp_path / "data").mkdir()
+    else:
+        assert "usage: sbatch" in submit().stderr and not (tmp_path / "calls").exists()
+        assert submit("mine.yaml", SLURM_JOB_NUM_NODES="1").returncode == 0
+        calls = (tmp_path / "calls").read_text().splitlines()
+        assert [call.split()[0] for call in calls] == ["ray", "photonic", "data"]
+        (tmp_path / "calls").unlink()
     done = submit("experiments/ohana2021/table1.yaml", **given)
     assert done.returncode == 0, done.stderr
     calls = (tmp_path / "calls").read_text().splitlines()
@@ -183,22 +184,7 @@ def test_slurm_script_starts_the_nodes_and_then_the_sweep(given, gpus, opu_on_he
     assert sweep["address"] == "127.0.0.1:24711", "a name would need a DNS that answers"
     (srun,) = (call for call in calls if call.startswith("srun "))
     assert srun.startswith("srun --nodes=2 --ntasks=2 --exclude=n1 --whole ")
-
-
-def test_slurm_script_on_one_node_starts_no_others(submit, tmp_path):
-    assert submit("mine.yaml", SLURM_JOB_NUM_NODES="1").returncode == 0
-    calls = (tmp_path / "calls").read_text().splitlines()
-    assert [call.split()[0] for call in calls if not call.startswith("data ")] == ["ray", "photonic"]
-
-
-@pytest.mark.parametrize(("there", "given", "expected"), [
-    (False, {}, "none"), (True, {}, "{folder}/data"), (True, {"PHOTONIC_DATA": "/elsewhere"}, "/elsewhere")])
-def test_slurm_script_names_a_data_folder_only_if_there_is_one(there, given, expected, submit, tmp_path):
-    if there:
-        (tmp_path / "data").mkdir()
-    done = submit("experiments/ohana2021/table1.yaml", FIRST="3", **given)
-    assert done.returncode == 0, done.stderr
-    assert f"data {expected.format(folder=tmp_path)}" in (tmp_path / "calls").read_text().splitlines()
+    assert f"data {data.format(folder=tmp_path)}" in calls
 
 
 @pytest.mark.parametrize(("settings", "message"), [
@@ -211,21 +197,12 @@ def test_slurm_script_ends_if_a_node_does_not_join(settings, message, submit, tm
     assert not any(call.startswith("photonic ") for call in (tmp_path / "calls").read_text().splitlines())
 
 
-def commands(program: str) -> list[str]:
-    """Indented commands of docs/cluster.md, without the environment variables before them and comments behind."""
-    lines = re.sub(r"\\\n\s+", "", DOCS).splitlines()
-    return [match[1] for line in lines if (match := re.match(rf"    (?:[A-Z_]+=\S+ )*({program} [^#]*)", line))]
-
-
 def test_commands_of_the_walk_through_parse():
-    rays = commands("ray")
-    assert len(rays) >= 4  # of those of `photonic`, test_site.py says so
+    """Indented commands of docs/cluster.md; of those of `photonic`, test_site.py says so."""
+    lines = re.sub(r"\\\n\s+", "", DOCS).splitlines()
+    rays = [match[1] for line in lines if (match := re.match(r"    (?:[A-Z_]+=\S+ )*(ray [^#]*)", line))]
+    assert len(rays) >= 4
     for command in rays:
         entrypoint = ray_options(command).get("entrypoint", ())  # of `ray job submit`
         if entrypoint:
             sweep_options(shlex.join(entrypoint[entrypoint.index("photonic"):]))
-
-
-def test_files_that_the_walk_through_names_exist():
-    named = [ROOT / path for path in re.findall(r"(?:experiments|tests)/[\w/.]+\w", DOCS)]
-    assert len(named) > 5 and all(path.exists() for path in named), named

@@ -55,14 +55,6 @@ def calls(function: Callable[..., object], *arguments: object) -> int:
     return made
 
 
-@pytest.fixture
-def listed(monkeypatch):
-    """What runs are searched for, search by search."""
-    listed, search = [], Store._search
-    monkeypatch.setattr(Store, "_search", lambda self, *a: listed.append(a) or search(self, *a))
-    return listed
-
-
 @pytest.fixture(scope="module")
 def stores(tmp_path_factory):
     """(experiment, root) by its number of trials; every third trial is finished, every third failed, others wait."""
@@ -83,14 +75,10 @@ def stores(tmp_path_factory):
     return made
 
 
-def released(store, swept):
-    store.attach("stub")
-    return store.released()
-
-
 @pytest.mark.parametrize("read", [
     lambda store, swept: status.read(store, "stub", swept).trials,
-    lambda store, swept: status.read(store, "stub", None).trials, released],
+    lambda store, swept: status.read(store, "stub", None).trials,
+    lambda store, swept: store.attach("stub") or store.released()],
     ids=["status with its file", "status by the store alone", "what was released"])
 def test_a_store_is_asked_as_often_whatever_the_number_of_trials(stores, read):
     asked = {}
@@ -103,11 +91,12 @@ def test_a_store_is_asked_as_often_whatever_the_number_of_trials(stores, read):
     assert asked[FEW] == asked[MANY] > 0
 
 
-def test_closing_a_sweep_lists_its_runs_once(stores, listed):
+def test_closing_a_sweep_lists_its_runs_once(stores, monkeypatch):
     _, root = stores[FEW]
     store = Store(root=root)
     store.open_sweep("stub")
-    listed.clear()
+    listed, search = [], Store._search
+    monkeypatch.setattr(Store, "_search", lambda self, *a: listed.append(a) or search(self, *a))
     runs = store.close_sweep("KILLED")
     assert listed == [()] and [run.status for run in runs] == ["finished", "failed", "running"]
 

@@ -33,21 +33,6 @@ def soon(monkeypatch):
         monkeypatch.setattr(nodes, f"{name}_SECONDS", getattr(nodes, f"{name}_SECONDS") / 100)
 
 
-@pytest.fixture
-def watch():
-    """A watch without a thread, of a node that came back at `back`, on a clock that stands still but where it is set.
-    """
-    class Still(Watch):
-        now, back = 100.0, -math.inf
-
-        def overdue(self, working):
-            self._returned = self.back
-            return super().overdue(working)
-
-    watch = Still(dict, print, Clock(now=lambda: watch.now))
-    return watch
-
-
 class Worker(Node):
     """A node that answers, or not, as a test wants."""
 
@@ -127,8 +112,8 @@ def test_a_node_lost_while_it_is_prepared_is_done_without_if_others_can_train(th
     order = iter(NODES[2:])
     three.there[:] = three.there[2:]
     monkeypatch.setattr(nodes, "alive", lambda: [])
+    monkeypatch.setattr(cluster, "node_resources", lambda: [])
     with pytest.raises(ResourceError, match="no node offers CPU: 1"):
-        monkeypatch.setattr(cluster, "node_resources", lambda: [])
         cluster.prepare_nodes(sweep, False, watch)
 
 
@@ -163,35 +148,35 @@ def test_head_whose_server_for_this_client_dies_is_asked_three_times(monkeypatch
     assert said == [f"{message}; asking again"] * 2
 
 
-def test_a_worker_whose_answer_was_lost_with_the_link_is_found_once_it_had_time_to_answer(watch):
+def test_a_worker_whose_answer_was_lost_with_the_link_is_found_once_it_had_time_to_answer():
+    """Of a node that came back at `back`, on a clock that stands still but where it is set."""
+    class Still(Watch):
+        now, back = 100.0, -math.inf
+
+        def overdue(self, working):
+            self._returned = self.back
+            return super().overdue(working)
+
+        def at(self, now, *workers):
+            while self.now < now:
+                self.now += 1.0
+                found = self.overdue(workers)
+            return found
+
+    watch = Still(dict, print, Clock(now=lambda: watch.now))
     watch.note_result("lost")
     watch.note_result("slow", 10.0)
-
-    def at(now, workers=("lost", "slow")):
-        while watch.now < now:
-            watch.now += 1.0
-            found = watch.overdue(workers)
-        return found
-
-    assert at(1000.0) == [], "no node was ever missed: an epoch may take its time"
+    assert watch.at(1000.0, "lost", "slow") == [], "no node was ever missed: an epoch may take its time"
     watch.back = 1000.0
-    assert at(1029.0) == [], "an epoch takes 10 s"
+    assert watch.at(1029.0, "lost", "slow") == [], "an epoch takes 10 s"
     watch.note_result("slow", 12.0)
-    assert at(1035.0) == [], "of 12 s"
-    assert at(1037.0, ["lost", "slow", "started since"]) == ["lost"]
-
-
-def test_a_worker_is_not_overdue_while_the_driver_does_not_listen(watch):
-    watch.back = 1000.0
+    assert watch.at(1035.0, "lost", "slow") == [], "of 12 s"
+    assert watch.at(1037.0, "lost", "slow", "started since") == ["lost"]
     watch.note_result("waits for the driver")
-    watch.now = 1001.0
-    assert watch.overdue(["waits for the driver"]) == []
+    watch.back = 1050.0
     watch.now = 1100.0  # it waited for the tracking store
     assert watch.overdue(["waits for the driver"]) == [], "what it sent may be here, unread"
-    for _ in range(21):
-        watch.now += 1.0
-        found = watch.overdue(["waits for the driver"])
-    assert found == ["waits for the driver"]
+    assert watch.at(1140.0, "waits for the driver") == ["waits for the driver"]
 
 
 def test_what_ray_prints_is_in_a_log_and_one_line_names_it(capsys, tmp_path):
@@ -213,10 +198,3 @@ def test_what_ray_prints_is_in_a_log_and_one_line_names_it(capsys, tmp_path):
     lines = (tmp_path / "ray.log").read_text().splitlines()
     assert [line.split(" ", 2)[2] for line in lines] == texts
     assert said == [f"Ray's own messages are in {tmp_path / 'ray.log'}"] and capsys.readouterr() == ("", "")
-
-
-def test_a_third_of_a_gpu_is_told_as_that(monkeypatch):
-    node = {"NodeID": "a", "NodeName": "host", "Resources": {"CPU": 4.0, "GPU": 1.0}}
-    monkeypatch.setattr(cluster, "alive", lambda: [node])
-    monkeypatch.setattr(cluster.state, "available_resources_per_node", lambda: {"a": {"CPU": 3.0, "GPU": 0.6667}})
-    assert cluster.in_use() == [{"node": "host", "CPU": [1, 4], "GPU": [0.333, 1]}]

@@ -70,17 +70,14 @@ def test_what_differs_in_its_guarantee_is_not_compared():
         "epsilon=3 mechanism=per_example": 0.5, "epsilon=3 mechanism=component": 0.7}
 
 
-def test_of_random_stopping_nothing_is_told():
-    store = Mock(close_sweep=Mock(return_value=[]))
-    closed(store, RandomStopping(tuple(trials("bp")), tuple(trials("bp")), Selection()), "", "FINISHED")
-    assert [call[0] for call in store.method_calls] == ["close_sweep"]
-
-
 def test_without_validation_accuracy_there_is_no_best():
     group = trials("dfa")
     found = {key: dataclasses.replace(run, metrics={"test/accuracy": 1.0})
              for key, run in runs([(group, (0.5, 0.5))]).items()}
     assert best_settings(group, found) == {} and headline({}) == ""
+    store = Mock(close_sweep=Mock(return_value=[]))
+    closed(store, RandomStopping(tuple(group), tuple(group), Selection()), "", "FINISHED")
+    assert [call[0] for call in store.method_calls] == ["close_sweep"], "of random stopping nothing is told"
 
 
 def test_noise_that_a_target_sets_is_told_as_it_is_used():
