@@ -21,12 +21,9 @@ def written(answers, algorithms=("bp", "dfa")):
     return first_file.text(Path("mine.yaml"), answers, algorithms)
 
 
-def test_the_example_of_the_readme_is_what_it_writes():
+def test_its_trials_are_those_that_are_recommended_and_the_readme_shows_it():
     shown = "".join(f"    {line}\n" for line in written(Answers(minutes=3)).splitlines())
     assert shown in README and "photonic init mine.yaml --minutes 3" in README
-
-
-def test_its_trials_are_those_that_are_recommended():
     trials = parse_experiment(written(Answers()), Path("mine.yaml")).trials
     assert len(trials) == 2 * 3 * 3
     last = {"algorithm": "dfa", "target_epsilon": 8, "seed": 2}
@@ -45,18 +42,14 @@ def test_other_answers_give_other_files(answers, algorithms, fields):
     assert {name: getattr(trial, name) for name in fields} == fields
 
 
-@pytest.mark.parametrize(("seconds", "algorithms"), [
-    (150, {"bp", "dfa", "tdfa", "pdfa"}), (100, {"bp", "dfa"}), (40, {"dfa"}), (1, {"dfa"})])
-def test_as_many_algorithms_are_compared_as_fit_the_time(seconds, algorithms):
+@pytest.mark.parametrize(("seconds", "private", "algorithms"), [
+    (150, "records", {"bp", "dfa", "tdfa", "pdfa"}), (100, "records", {"bp", "dfa"}), (40, "records", {"dfa"}),
+    (1, "records", {"dfa"}), (600, "labels", {"pdfa"})])
+def test_as_many_algorithms_are_compared_as_have_settings_and_fit_the_time(seconds, private, algorithms):
     """36 trials of four algorithms, of 4 s each here."""
-    answers = Answers(minutes=seconds / 60)
-    experiment, took = first_file.fitting(Path("mine.yaml"), answers, lambda experiment: 4.0 * len(experiment.trials))
+    experiment, took = first_file.fitting(Path("mine.yaml"), Answers(private=private, minutes=seconds / 60),
+                                          lambda experiment: 4.0 * len(experiment.trials))
     assert {trial.algorithm for trial in experiment.trials} == algorithms and took == 4.0 * len(experiment.trials)
-
-
-def test_labels_alone_are_for_the_algorithm_that_has_settings():
-    experiment, _ = first_file.fitting(Path("mine.yaml"), Answers(private="labels"), lambda experiment: 1.0)
-    assert {trial.algorithm for trial in experiment.trials} == {"pdfa"}
 
 
 def test_the_command_writes_a_file_that_loads_and_says_how_to_go_on(tmp_path, capsys, monkeypatch):

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 import grpc
@@ -137,63 +137,44 @@ def asking():
     server.stop(None).wait()
 
 
-@pytest.mark.parametrize(("mode", "token", "says"), [
-    ("", "", "asks for a token, and there is none; set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN .*/auth_token "),
-    ("token", "wrong", "asks for another token than that in RAY_AUTH_TOKEN"),
-    ("", "right", "asks for a token; Ray hands in that of RAY_AUTH_TOKEN with RAY_AUTH_MODE=token only, got ''"),
-    ("token", "right", None)])
+@pytest.mark.parametrize(("mode", "token", "in_file", "says"), [
+    ("", "", None, "asks for a token, and there is none; set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN .*/auth_token "),
+    ("token", "wrong", None, "asks for another token than that in RAY_AUTH_TOKEN"),
+    ("", "right", None, "asks for a token; Ray hands in that of RAY_AUTH_TOKEN with RAY_AUTH_MODE=token only, got ''"),
+    ("token", "", "", "asks for .* and there is none; .* or write that to {folder}/token "),
+    ("token", "right", None, None), ("token", "", "right\n", None)])
 def test_a_cluster_that_asks_for_a_token_is_told_from_one_that_is_not_there(asking, monkeypatch, tmp_path, mode, token,
-                                                                           says):
+                                                                           in_file, says):
     monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.delenv("RAY_AUTH_TOKEN_PATH", raising=False)
-    for name, value in (("RAY_AUTH_MODE", mode), ("RAY_AUTH_TOKEN", token)):
-        monkeypatch.setenv(name, value) if value else monkeypatch.delenv(name, raising=False)
-    if says is None:
+    path = "" if in_file is None else str(tmp_path / "token")
+    for name, value in (("MODE", mode), ("TOKEN", token), ("TOKEN_PATH", path)):
+        monkeypatch.setenv(f"RAY_AUTH_{name}", value) if value else monkeypatch.delenv(f"RAY_AUTH_{name}", False)
+    if in_file:
+        (tmp_path / "token").write_text(in_file)
+    with (pytest.raises(ResourceError, match=f"^address: the Ray cluster at '{asking}' {says}".format(folder=tmp_path))
+          if says else nullcontext()):
         check_address(asking)
-    else:
-        with pytest.raises(ResourceError, match=f"^address: the Ray cluster at '{asking}' {says}"):
-            check_address(asking)
     if token == "right":
         check_address(asking, found=True)
 
 
-def test_the_token_may_be_in_a_file(asking, monkeypatch, tmp_path):
-    for name, value in (("RAY_AUTH_MODE", "token"), ("RAY_AUTH_TOKEN_PATH", str(tmp_path / "token"))):
-        monkeypatch.setenv(name, value)
-    monkeypatch.delenv("RAY_AUTH_TOKEN", raising=False)
-    with pytest.raises(ResourceError, match=f"and there is none; .* or write that to {tmp_path}/token "):
-        check_address(asking)
-    (tmp_path / "token").write_text("right\n")
-    check_address(asking)
-
-
-@pytest.mark.parametrize("failures", [1, 2])
-def test_a_ray_that_does_not_start_in_time_is_tried_once_more(monkeypatch, failures):
+@pytest.mark.parametrize(("failures", "says"), [
+    (1, None), (2, "Ray does not start on this machine .*timed out during startup.*again"),
+    (0, "^RAY_TMPDIR: must name a folder with a shorter path than /d+, .* set RAY")])
+def test_a_ray_that_does_not_start_in_time_is_tried_once_more(monkeypatch, failures, says):
+    """But a folder whose path is too long for Ray's sockets is named at once."""
     calls, said = [], []
 
     def init():
         calls.append("init")
+        if not failures:
+            validate_socket_filepath(f"/{'d' * 120}/ray/plasma_store")
         if len(calls) <= failures:
             raise Exception("The current node timed out during startup.")  # what Ray raises is no more special
 
     monkeypatch.setattr(ray, "shutdown", lambda: None)
-    if failures == 1:
-        cluster.start(init, said.append)
-    else:
-        with pytest.raises(ResourceError, match="Ray does not start on this machine .*timed out during startup.*again"):
-            cluster.start(init, said.append)
-    assert len(calls) == 2 and len(said) == 1
-    assert said[0].startswith("Ray did not start (Exception: The current node timed out during startup.")
-
-
-def test_a_folder_whose_path_is_too_long_for_rays_sockets_is_named_at_once(monkeypatch):
-    calls, said = [], []
-
-    def init():
-        calls.append("init")
-        validate_socket_filepath(f"/{'d' * 120}/ray/plasma_store")
-
     monkeypatch.setenv("RAY_TMPDIR", f"/{'d' * 120}")
-    with pytest.raises(ResourceError, match="^RAY_TMPDIR: must name a folder with a shorter path than /d+, .* set RAY"):
+    with pytest.raises(ResourceError, match=says) if says else nullcontext():
         cluster.start(init, said.append)
-    assert len(calls) == 1 and not said
+    assert (len(calls), len(said)) == ((2, 1) if failures else (1, 0))
+    assert all(line.startswith("Ray did not start (Exception: The current node timed out during") for line in said)
