@@ -98,6 +98,7 @@ def count(said, start):
     return sum(line.startswith(start) for line in said)
 
 
+@pytest.mark.slow
 def test_damage_is_seen(tmp_path, experiment):
     """What the tests below rely on: a lost trial, a lost epoch, an epoch that stands twice, a changed value."""
     store, (first, second) = Store(root=tmp_path), experiment.trials

@@ -78,6 +78,15 @@ def test_a_server_that_wants_a_token_answers_and_a_port_without_one_or_that_says
         assert not Node("", f"127.0.0.1:{dumb.getsockname()[1]}").answers()
 
 
+def not_retried(task):
+    """In the place of `ray.remote`: Ray would start a driver that was killed three times more."""
+    def remote(*, max_retries, **_):
+        assert max_retries == 0
+        return lambda function: task
+
+    return remote
+
+
 @pytest.fixture
 def three(monkeypatch):
     """Three nodes; the task of one never ends, as it may once its node was lost."""
@@ -106,7 +115,7 @@ def test_a_node_lost_while_it_is_prepared_is_done_without_if_others_can_train(th
     remote = SimpleNamespace(options=lambda **_: SimpleNamespace(remote=lambda *_: three.tasks[next(order)]))
     order = iter(NODES)
     monkeypatch.setattr(cluster, "ray", SimpleNamespace(
-        remote=lambda **_: lambda function: remote, get=three.results.__getitem__, nodes=lambda: three.there))
+        remote=not_retried(remote), get=three.results.__getitem__, nodes=lambda: three.there))
     cluster.prepare_nodes(sweep, False, watch)
     assert said == ["node n3 (host) was lost while it was prepared; going on without it"]
     order = iter(NODES[2:])
@@ -125,7 +134,7 @@ def test_a_sweep_through_a_head_that_stays_away_ends_with_an_error(monkeypatch, 
     monkeypatch.setattr(Watch, "lost", lambda self, node: True)
     task = SimpleNamespace(options=lambda **_: SimpleNamespace(remote=lambda *_: "task"))
     monkeypatch.setattr(cluster, "ray", SimpleNamespace(
-        init=lambda *_, **__: None, remote=lambda **_: lambda function: task, get=lambda task: gone.wait(60),
+        init=lambda *_, **__: None, remote=not_retried(task), get=lambda task: gone.wait(60),
         shutdown=lambda: None))
     with pytest.raises(ResourceError, match="sweep on 'ray://head:1' ended .*it has not answered for 120 s"):
         cluster.on_head(print, "ray://head:1", tracking_uri="http://tracking", quiet=True)

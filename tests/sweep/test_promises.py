@@ -66,9 +66,6 @@ def file(tmp_path):
     return tmp_path / "features.safetensors"
 
 
-# Identifiers
-
-
 def test_a_name_takes_the_place_of_the_digest(file, tmp_path):
     trial = of(file)
     assert trial.feature_sha256 == "" and trial.feature_width == 16
@@ -81,37 +78,45 @@ def test_a_name_takes_the_place_of_the_digest(file, tmp_path):
     assert len(plain.feature_sha256) == 64 and "feature_name" not in plain.canonical()
 
 
+CONVOLUTIONS = {"network": "convnet", "channels": (4,), "kernel": 3}
+
+
 @pytest.mark.parametrize(("values", "message"), [
     ({"feature_name": "a b"}, "feature_name: must be letters, digits"),
     ({"feature_sha256": "0" * 64}, "feature_sha256: must be left out with feature_name"),
-    ({"feature_width": 3}, "feature_width: must be 16, which .* has, got 3")])
-def test_names_are_checked(file, values, message):
+    ({"feature_width": 3}, "feature_width: must be 16, which .* has, got 3"),
+    *(({"feature_name": "", **values}, "feature_name: must be given with features 'file' and private_metrics")
+      for values in ({}, {"noise": "research", "private_metrics": "withheld"},
+                     {"noise": "research", "private_metrics": "noisy"})),
+    ({"features": "pixels", "inputs": "standardized"},
+     "inputs: 'standardized' takes means .* of digits, .* use 'centered'"),
+    ({"features": "pixels", **CONVOLUTIONS},
+     "arithmetic: 'integer' does not go with network 'convnet': .* use network "),
+    ({"features": "pixels", "matmul_precision": "float32", **CONVOLUTIONS},
+     "network: .* which convolutions are not computed in, got 'convnet'; use 'ml")])
+def test_what_would_tell_of_private_records_is_refused(file, values, message):
     with pytest.raises(ConfigError, match=message):
-        of(file, **values)
+        check_promises([TrialConfig(**{**SECURE, **values}) if "features" in values else of(file, **values)])
 
 
-@pytest.mark.parametrize("values", [{"noise": "secure"}, {"noise": "research", "private_metrics": "withheld"},
-                                    {"noise": "research", "private_metrics": "noisy"}])
-def test_a_trial_whose_records_are_private_needs_a_name(file, values):
-    with pytest.raises(ConfigError, match="feature_name: must be given with features 'file' and private_metrics"):
-        check_promises([of(file, feature_name="", **values)])
-    check_promises([of(file, **values), of(file, feature_name="", noise="research")])
-    old = of(file, feature_name="", **values)
+def test_what_is_public_or_was_published_before_is_not_refused(file):
+    old = of(file, feature_name="")
     check_promises([old], published={old.feature_sha256})
+    check_promises([of(file), of(file, feature_name="", noise="research"), TrialConfig(**SECURE)])
+    for values, says in (({"noise": "research"}, "not covered: inputs are shifted"),
+                         ({"dataset": "mnist"}, "means and deviations of the training records and count as public")):
+        trial = TrialConfig(**{**SECURE, **values}, inputs="standardized")
+        check_promises([trial])
+        assert says in privacy_tags(trial)["privacy.notes"]
 
 
-def test_two_files_of_one_sweep_need_two_names(file, tmp_path):
+def test_a_name_stands_for_one_file_for_ever_and_only_the_private_folder_knows_which(file, tmp_path, digits):
     folder, other = PrivateFolder(tmp_path / "mlruns"), tmp_path / "other.safetensors"
     folder.make("private", secure=True)
     save_file(rows(other=7), other)
     for files in ((file, other), (other, file)):
         with pytest.raises(ConfigError, match="feature_name: 'projections' has stood for another file"):
             folder.feature_digests([of(path) for path in files])
-
-
-def test_a_name_stands_for_one_file_for_ever_and_only_the_private_folder_knows_which(file, tmp_path, digits):
-    folder = PrivateFolder(tmp_path / "mlruns")
-    folder.make("private", secure=True)
     digests = folder.feature_digests([of(file)])
     maps.check_file(of(file), digests)
     assert folder.feature_digests([of(file)]) == digests and list(digests) == ["projections"]
@@ -120,7 +125,6 @@ def test_a_name_stands_for_one_file_for_ever_and_only_the_private_folder_knows_w
         with pytest.raises((ConfigError, DataError), match="another") as error:
             check()
         assert not re.search("[0-9a-f]{64}", str(error.value))
-    assert not torch.equal(maps.features(digits, of(file))[0], maps.features(digits, of(file))[0].neg())
     before = maps.features(digits, of(file))[0].clone()
     save_file(rows(other=8), file)
     assert not torch.equal(maps.features(digits, of(file))[0], before), "the file that is there, not one in memory"
@@ -206,34 +210,6 @@ def test_every_string_of_two_stores_on_neighbouring_data_with_the_same_noise_is_
     assert kept[0]["projections"] != kept[1]["projections"], "and the private folder knows"
 
 
-# Statistics of private records
-
-
-def test_statistics_of_private_records_are_refused_where_noise_is_secret():
-    own = TrialConfig(**SECURE, inputs="standardized")
-    with pytest.raises(ConfigError, match="inputs: 'standardized' takes means .* of digits, .* use 'centered'"):
-        check_promises([own])
-    research = TrialConfig(**{**SECURE, "noise": "research"}, inputs="standardized")
-    check_promises([TrialConfig(**SECURE), research])
-    assert "not covered: inputs are shifted" in privacy_tags(research)["privacy.notes"]
-    published = TrialConfig(**{**SECURE, "dataset": "mnist"}, inputs="standardized")
-    check_promises([published])
-    assert "means and deviations of the training records and count as public" in privacy_tags(
-        published)["privacy.notes"]
-
-
-def test_convolutions_are_refused_where_noise_is_secret():
-    convolutions = {"network": "convnet", "channels": (4,), "kernel": 3}
-    with pytest.raises(ConfigError, match="arithmetic: 'integer' does not go with network 'convnet': .* use network "):
-        TrialConfig(**SECURE, **convolutions)
-    stored = TrialConfig(**{**SECURE, "matmul_precision": "float32"}, **convolutions)
-    with pytest.raises(ConfigError, match="network: .* which convolutions are not computed in, got 'convnet'; use 'ml"):
-        check_promises([stored])
-
-
-# The bound of extensions
-
-
 class Normalised(PerExample):
     """u_i <- C/(||u_i|| + g) u_i, which lengthens short contributions."""
 
@@ -262,9 +238,6 @@ def test_an_extension_states_its_bound_as_a_factor_or_has_no_secret_noise(digits
     stored = TrialConfig(**{**SECURE, "mechanism": "rewritten", "matmul_precision": "float32"})
     with pytest.raises(ConfigError, match=f"use that with mechanism 'per_example' .{why}., or noise 'research'"):
         check_promises([stored])
-
-
-# Records that cannot be used
 
 
 @pytest.mark.parametrize("values", [
@@ -309,14 +282,6 @@ def _sum(training, indices):
     return out.flat.clone()
 
 
-def test_where_nothing_is_private_such_a_record_is_named(tmp_path, digits):
-    save_file(rows(bad=11), tmp_path / "bad.safetensors")
-    plain = of(tmp_path / "bad.safetensors", noise="research", feature_name="")
-    with pytest.raises(DataError, match=r"features: 'file' must be finite and smaller than 2.0e\+31 with arithmetic "
-                       "'integer', which those of record 11 of 1437 are not"):
-        maps.features(digits, plain)
-
-
 @pytest.mark.usefixtures("extensions")
 @pytest.mark.parametrize("fault", ["features", "records"])
 def test_records_that_cannot_be_used_are_refused_before_ray_is_started(tmp_path, monkeypatch, capsys, fault):
@@ -334,9 +299,6 @@ def test_records_that_cannot_be_used_are_refused_before_ray_is_started(tmp_path,
     monkeypatch.setattr(cluster, "start", lambda *a: pytest.fail("Ray was started"))
     assert main(["sweep", str(tmp_path / "e.yaml"), "--mlruns", str(tmp_path)]) == 2
     assert capsys.readouterr().err.splitlines()[-1] == f"error: {says}"
-
-
-# The private folder
 
 
 def test_the_private_folder_is_for_its_owner_alone_and_outside_what_is_served(tmp_path, monkeypatch):

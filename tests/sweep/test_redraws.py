@@ -8,6 +8,7 @@ import sqlite3
 
 import fault_trainer
 import pytest
+from commands import load
 from prepared import prepared
 from ray import cloudpickle
 from redraw_tools import BUDGET as EPSILON
@@ -17,13 +18,11 @@ from search_tools import FILE, parse, records, rounds
 from pipeline.accounting import account, describe
 from pipeline.accounting.budget import epochs_by_draw
 from pipeline.accounting.evaluations import selected_epsilon
-from pipeline.experiment.experiment import load_experiment
 from pipeline.experiment.stopping import Selection
 from pipeline.sweep.checkpoints import Checkpoints, PublishedState
 from pipeline.sweep.ledger import Ledger, known
 from pipeline.sweep.recorder import Recorder
 from pipeline.sweep.run import run_sweep
-from pipeline.sweep.worker import public_line
 from pipeline.tracking.backend import TrackingError
 from pipeline.tracking.reader import Reader
 from pipeline.tracking.store import Store
@@ -55,6 +54,9 @@ class Sweep:
     def hand_in(self, trial, epochs, status=""):
         self.recorder.record(Pack((trial,)), records(trial, epochs, status), 1.0)
 
+    def fail(self, trial):
+        self.recorder.fail(Pack((trial,)), "RuntimeError", "a text")
+
     def run(self, trial):
         (found,) = [run for run in self.store.runs() if run.trial_key == trial.trial_key]
         return found
@@ -63,6 +65,14 @@ class Sweep:
     def spent(self):
         filter = self.search.filter
         return filter.epsilon(filter.spent(self.store.released()))
+
+
+def begun(root, **given):
+    """(a sweep, its first trial), of whose first draw one epoch is published."""
+    sweep = Sweep(root, **given)
+    trial = sweep.trials[0]
+    sweep.ask(trial, OLD), sweep.hand_in(trial, 1)
+    return sweep, trial
 
 
 def test_a_first_draw_begins_and_one_that_published_nothing_costs_nothing(tmp_path):
@@ -75,9 +85,7 @@ def test_a_first_draw_begins_and_one_that_published_nothing_costs_nothing(tmp_pa
 
 
 def test_without_a_budget_nothing_is_drawn_anew_unless_it_is_asked_for(tmp_path):
-    sweep = Sweep(tmp_path)
-    trial = sweep.trials[0]
-    sweep.ask(trial, OLD), sweep.hand_in(trial, 1)
+    sweep, trial = begun(tmp_path)
     assert not sweep.ask(trial, Draw("00000002", reason="it is damaged"))
     run = sweep.run(trial)
     assert run.status == "failed" and "it would need new noise (it is damaged)" in run.tags["failure"]
@@ -100,9 +108,7 @@ def test_without_a_budget_nothing_is_drawn_anew_unless_it_is_asked_for(tmp_path)
 
 def test_a_checkpoint_of_an_earlier_draw_or_behind_what_was_published_is_not_gone_on_with(tmp_path):
     for checkpoint, says in ((Draw(OLD.name, epoch=1), "earlier draw"), (Draw("00000002", epoch=1), "older than what")):
-        sweep = Sweep(tmp_path / says.replace(" ", "-"), redraw=True)
-        trial = sweep.trials[0]
-        sweep.ask(trial, OLD), sweep.hand_in(trial, 1)
+        sweep, trial = begun(tmp_path / says.replace(" ", "-"), redraw=True)
         sweep.ask(trial, Draw("00000002")), sweep.hand_in(trial, 2)
         assert not sweep.ask(trial, checkpoint)
         assert says in sweep.result.failed[trial.trial_key]
@@ -110,10 +116,8 @@ def test_a_checkpoint_of_an_earlier_draw_or_behind_what_was_published_is_not_gon
 
 def test_whatever_is_deleted_and_restored_no_run_is_of_another_draw_than_before(tmp_path):
     """Nor does the clock of a host decide which draw is the latest."""
-    sweep = Sweep(tmp_path, epsilon=8)
-    trial, client = sweep.trials[0], sweep.store._client
-    sweep.ask(trial, OLD), sweep.hand_in(trial, 1)
-    old = sweep.run(trial).run_id
+    sweep, trial = begun(tmp_path, epsilon=8)
+    client, old = sweep.store._client, sweep.run(trial).run_id
     sweep.ask(trial, Draw("00000002")), sweep.hand_in(trial, 1)
     spent, second = sweep.spent, sweep.run(trial).run_id
     client.delete_run(second), client.restore_run(old)
@@ -135,15 +139,13 @@ def test_a_failure_is_paid_for_before_it_is_seen(tmp_path, monkeypatch):
     trial = sweep.trials[0]
     sweep.ask(trial, OLD)
     monkeypatch.setattr(sweep.recorder._progress, "fail", lambda *_: seen.append(sweep.spent))
-    sweep.recorder.fail(Pack((trial,)), "RuntimeError", "a text")
+    sweep.fail(trial)
     filter = sweep.search.filter
     assert seen == [filter.epsilon(filter.spent([Release(trial, 2)]))]
 
 
 def test_a_run_that_was_deleted_goes_on_from_its_checkpoint_as_the_same_draw(tmp_path):
-    sweep = Sweep(tmp_path)
-    trial = sweep.trials[0]
-    sweep.ask(trial, OLD), sweep.hand_in(trial, 1)
+    sweep, trial = begun(tmp_path)
     sweep.store._client.delete_run(sweep.run(trial).run_id)
     refused = Sweep(tmp_path)
     assert not refused.ask(trial, Draw("00000002")), "without a checkpoint it is another draw"
@@ -154,10 +156,8 @@ def test_a_run_that_was_deleted_goes_on_from_its_checkpoint_as_the_same_draw(tmp
 
 
 def test_within_a_budget_another_draw_is_charged_at_its_worst_or_passed_over(tmp_path):
-    sweep = Sweep(tmp_path, epsilon=1.4)
-    first, *others = sweep.trials
-    filter = sweep.search.filter
-    sweep.ask(first, OLD), sweep.hand_in(first, 1)
+    sweep, first = begun(tmp_path, epsilon=1.4)
+    others, filter = sweep.trials[1:], sweep.search.filter
     spent, number = sweep.spent, 1
     while sweep.ask(first, Draw(f"{number + 1:08}")):
         number += 1
@@ -183,12 +183,10 @@ def test_within_a_budget_another_draw_is_charged_at_its_worst_or_passed_over(tmp
 
 def test_a_draw_that_failed_counts_as_released_to_its_end_and_the_rest_of_it_is_drawn_anew(tmp_path):
     """Every failure may have told of what was drawn until then, the checkpoint that it goes on from or not."""
-    sweep = Sweep(tmp_path, epsilon=1.4)
-    trial = sweep.trials[0]
-    sweep.ask(trial, OLD), sweep.hand_in(trial, 1)
+    sweep, trial = begun(tmp_path, epsilon=1.4)
     spent, failures = sweep.spent, 0
     while True:
-        sweep.recorder.fail(Pack((trial,)), "RuntimeError", "a text")
+        sweep.fail(trial)
         failures += 1
         assert spent < sweep.spent <= 1.4
         spent = sweep.spent
@@ -204,10 +202,8 @@ def test_a_draw_that_failed_counts_as_released_to_its_end_and_the_rest_of_it_is_
 
 
 def test_the_odometer_counts_what_a_failed_attempt_lost_beside_what_is_published_after_it(tmp_path):
-    sweep = Sweep(tmp_path, epsilon=1.4)
-    trial = sweep.trials[0]
-    sweep.ask(trial, OLD), sweep.hand_in(trial, 1)
-    sweep.recorder.fail(Pack((trial,)), "RuntimeError", "a text")
+    sweep, trial = begun(tmp_path, epsilon=1.4)
+    sweep.fail(trial)
     again = Sweep(tmp_path, epsilon=1.4)
     assert again.ask(trial, Draw(OLD.name, epoch=1))
     again.hand_in(trial, 2)
@@ -216,21 +212,17 @@ def test_the_odometer_counts_what_a_failed_attempt_lost_beside_what_is_published
 
 
 def test_a_failure_of_a_trial_whose_run_was_deleted_is_an_error_of_the_store_and_the_next_draw_costs_all(tmp_path):
-    sweep = Sweep(tmp_path, epsilon=1.4)
-    trial = sweep.trials[0]
-    sweep.ask(trial, OLD), sweep.hand_in(trial, 1)
+    sweep, trial = begun(tmp_path, epsilon=1.4)
     sweep.store._client.delete_run(sweep.run(trial).run_id)
     with pytest.raises(TrackingError, match=f"trial {trial.trial_key}: its run was deleted while it trained"):
-        sweep.recorder.fail(Pack((trial,)), "RuntimeError", "a text")
+        sweep.fail(trial)
     again = Sweep(tmp_path, epsilon=1.4)
     assert again.recorder._ledger.before(trial, Draw("another")) == [trial.epochs]
 
 
 def test_without_a_budget_a_draw_that_failed_goes_on_if_that_is_asked_for_and_composes_what_was_lost(tmp_path):
-    sweep = Sweep(tmp_path)
-    trial = sweep.trials[0]
-    sweep.ask(trial, OLD), sweep.hand_in(trial, 1)
-    sweep.recorder.fail(Pack((trial,)), "RuntimeError", "a text")
+    sweep, trial = begun(tmp_path)
+    sweep.fail(trial)
     refused = Sweep(tmp_path)
     assert not refused.ask(trial, Draw(OLD.name, epoch=1))
     assert "it failed, so it counts as released to its end" in refused.result.failed[trial.trial_key]
@@ -245,9 +237,8 @@ def test_without_a_budget_a_draw_that_failed_goes_on_if_that_is_asked_for_and_co
 
 
 def test_no_trial_is_refused_for_another_of_its_pack(tmp_path):
-    sweep = Sweep(tmp_path, epsilon=1.4)
-    first, second = sweep.trials[:2]
-    sweep.ask(first, OLD), sweep.hand_in(first, 1)
+    sweep, first = begun(tmp_path, epsilon=1.4)
+    second = sweep.trials[1]
     number = 1
     while sweep.ask(first, Draw(f"{number + 1:08}")):
         number += 1
@@ -291,16 +282,6 @@ def test_draws_are_composed_in_the_price_of_a_choice():
     assert twice == pytest.approx(next(e.value for e in same if e.kind == "certified"), rel=1e-6)
 
 
-def test_errors_of_secret_trials_say_their_kind_alone():
-    class Told(Exception):
-        pass
-
-    try:
-        raise Told("0.3408 of the records")
-    except Told as error:
-        assert public_line(error).startswith("Told (test_redraws.py:") and "0.3408" not in public_line(error)
-
-
 GRID = """
 name: secret
 base: {dataset: digits, hidden: [16], batch_size: 128, epochs: 8, algorithm: dfa, mechanism: per_example,
@@ -313,8 +294,7 @@ resources: {pack_size: 2}
 @pytest.mark.slow
 @pytest.mark.parametrize("redraw", [False, True])
 def test_a_worker_that_starts_again_where_no_checkpoint_is_asks_before_it_draws(tmp_path, two_cores, said, redraw):
-    (tmp_path / "secret.yaml").write_text(GRID)
-    experiment = load_experiment(tmp_path / "secret.yaml")
+    experiment = load(tmp_path, GRID)
     cloudpickle.register_pickle_by_value(fault_trainer)
     result = run_sweep(experiment, root=tmp_path, redraw=redraw,
                        trainer=functools.partial(fault_trainer.on_two_hosts, root=tmp_path))
@@ -333,8 +313,7 @@ def test_a_worker_that_starts_again_where_no_checkpoint_is_asks_before_it_draws(
 @pytest.mark.slow
 def test_a_driver_that_dies_between_the_charge_and_the_first_step_leaves_a_draw_that_counts_for_nothing(
         tmp_path, two_cores, monkeypatch):
-    (tmp_path / "secret.yaml").write_text(GRID)
-    experiment = load_experiment(tmp_path / "secret.yaml")
+    experiment = load(tmp_path, GRID)
 
     class Died(BaseException):
         pass

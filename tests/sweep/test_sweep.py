@@ -31,8 +31,6 @@ from pipeline import load_dataset, load_model
 from pipeline.accounting.calibration import calibrate
 from pipeline.accounting.certified import with_noise
 from pipeline.cli import main
-from pipeline.experiment import grid as grid_module
-from pipeline.experiment import preset
 from pipeline.experiment.plugins import LOADED, load_plugins
 from pipeline.sweep import cluster, tuning, worker
 from pipeline.sweep import progress as progress_module
@@ -80,45 +78,22 @@ def assert_tracked_once(tmp_path: Path, trials) -> None:
 
 
 def test_all_trials_once_and_then_nothing(tmp_path, two_cores, monkeypatch):
-    trials = grid()
+    trials = grid(seeds=3)
     result = run(tmp_path, trials, meet=True)
-    assert (result.planned, result.skipped, result.finished, result.failed) == (8, 0, 8, {})
+    assert (result.planned, result.skipped, result.finished, result.failed) == (6, 0, 6, {})
     assert 0 < result.compute_seconds and 0 < result.wall_seconds
     assert_tracked_once(tmp_path, trials)
     assert list((tmp_path / "runs" / "private" / "ray").iterdir()) == []
-    assert_one_opu_takes_one_pack_at_a_time(tmp_path)  # while others run, which `meet` waits for
+    # An OPU takes one pack at a time, while others run, which `meet` waits for.
+    spans = sorted(tuple(map(float, file.read_text().split())) for file in tmp_path.glob("opu-*.interval"))
+    assert len(spans) == 3 and all(end <= begin for (_, end), (begin, _) in itertools.pairwise(spans))
     # Workers stay in the folder where the sweep was started, so that a relative folder of data is the one checked.
     assert (tmp_path / "worker.cwd").read_text() == str(Path.cwd())
 
     with monkeypatch.context() as patch:
         patch.setattr(sweep, "running_ray", lambda *a: pytest.fail("Ray was started for nothing"))
         again = run(tmp_path, trials)
-    assert (again.planned, again.skipped, again.finished, again.remaining) == (8, 8, 0, 0)
-
-
-def assert_one_opu_takes_one_pack_at_a_time(folder: Path) -> None:
-    spans = sorted(tuple(map(float, file.read_text().split())) for file in folder.glob("opu-*.interval"))
-    assert len(spans) == 4 and all(end <= begin for (_, end), (begin, _) in itertools.pairwise(spans))
-
-
-def test_noise_is_calibrated_once_for_all_trials_workers_and_commands(tmp_path, two_cores, monkeypatch):
-    cache = tmp_path / "cache"
-    monkeypatch.setenv("PHOTONIC_CACHE", str(cache))
-    search = Mock(wraps=calibrate)
-    monkeypatch.setattr("pipeline.accounting.event.calibrate", search)
-    trials = [trial for target in range(1, 7) for trial in grid(
-        mechanism="per_example", sampler="shuffled", target_epsilon=float(target))]
-    trainer = functools.partial(sweep_stub.without_calibration, folder=tmp_path, seconds=0.01)
-    with_noise.cache_clear()
-    result = run_sweep(experiment(trials, pack_size=12), root=tmp_path / "runs", trainer=trainer, quiet=True)
-    assert result.finished == len(trials) == 48
-    noise = {number for file in tmp_path.glob("noise-*") for number in json.loads(file.read_text())}
-    assert noise == {with_noise(trial).noise_multiplier for trial in trials} and len(noise) == 6
-    n = 6 + 1  # one more for what Poisson batches would save
-    assert search.call_count == n == len(list((cache / "noise").iterdir()))
-
-    with_noise.cache_clear()
-    assert {with_noise(trial).noise_multiplier for trial in trials} == noise and search.call_count == n
+    assert (again.planned, again.skipped, again.finished, again.remaining) == (6, 6, 0, 0)
 
 
 def test_a_worker_of_another_program_trains_nothing(tmp_path, two_cores, monkeypatch):
@@ -139,44 +114,6 @@ def test_a_worker_of_another_program_trains_nothing(tmp_path, two_cores, monkeyp
     assert not step["records"] and "the files of the package pipeline, or of a plugin, changed since" in step["error"]
     step = current.step()
     assert [record.epoch for record in step["records"]] == [1] and "error" not in step
-
-
-def test_a_worker_with_another_file_of_a_plugin_trains_nothing(tmp_path, extensions):
-    """A worker that Ray starts after an edit, or on a host that has another file, imports that one."""
-    plugins, file = (["edited"], tmp_path), tmp_path / "edited.py"
-    file.write_text("STEP = 1\n")
-    load_plugins(*plugins)
-    code, refused = tuning.program(plugins), []
-    for text in "STEP = 1\n", "STEP = 2  # another program\n":
-        file.write_text(text)
-        del sys.modules["edited"], LOADED["edited"]  # as in a new process
-        worker = object.__new__(tuning.PackTrainable)
-        worker.setup({"pack": 0}, packs=[Pack((TrialConfig(),))], trainer=list, plugins=plugins, code=code)
-        refused.append(worker._trainer is tuning.refuse_to_train)
-    assert refused == [False, True]
-
-
-OWN = SimpleNamespace(require_own=lambda: None)
-
-
-@pytest.mark.parametrize(("error", "raised"), [(KeyboardInterrupt, KeyboardInterrupt), (ValueError, TrackingError),
-                                               (None, TrackingError)])
-def test_a_store_that_takes_no_end_hides_no_ctrl_c(error, raised):
-    def write():
-        raise TrackingError("refused")
-
-    with pytest.raises(raised), sweep.afterwards(OWN, write):
-        if error:
-            raise error
-
-
-@pytest.mark.parametrize("error", [SweepRunning, KeyboardInterrupt, ValueError, None])
-def test_a_sweep_that_another_driver_took_over_is_not_written_to(error):
-    """Whatever ends this driver, Ctrl-C after it stood still for one."""
-    lost = SimpleNamespace(require_own=Mock(side_effect=SweepRunning("another took it over")))
-    with pytest.raises(SweepRunning), sweep.afterwards(lost, lambda: pytest.fail("written")):
-        if error:
-            raise error
 
 
 def test_a_driver_that_stood_still_looks_whose_the_sweep_is_before_it_writes(tmp_path):
@@ -205,18 +142,6 @@ def test_on_a_cluster_this_node_is_asked_too(tmp_path, two_cores, monkeypatch):
     with Watch(others, print, found.clock) as watch:
         cluster.prepare_nodes(found, False, watch)
     assert found.checkpoint_folder.is_dir()
-
-
-@pytest.mark.parametrize(("resources", "says"), [
-    ({"gpu": 1}, "GPU: 1 for .*offer CPU: 2, GPU: 0, OPU: 1; lower resources.gpu"),
-    ({"opu": 2}, "OPU: 2 for pdfa; .*start a node with --resources="),
-])
-def test_resource_that_no_node_has_is_refused_at_once(tmp_path, two_cores, monkeypatch, resources, says):
-    monkeypatch.setattr(sweep, "fit", lambda *_: pytest.fail("Ray alone would wait for ever"))
-    with pytest.raises(ResourceError, match=says):
-        run(tmp_path, grid(), resources)
-    with pytest.raises(TrackingError, match="no sweep named 'stub'"):
-        tracked(tmp_path)  # what was refused leaves no trace
 
 
 @pytest.mark.slow
@@ -280,10 +205,10 @@ def test_a_store_that_was_packed_and_unpacked_elsewhere_goes_on_there(tmp_path, 
     assert "weights.safetensors" in [file.path for file in client.list_artifacts(run["run_id"])]
     new.rename(tmp_path / "newer")
     monkeypatch.chdir(tmp_path / "newer")
-    Path("moved.yaml").write_text(MOVED.replace("seed: 0}", "}\ngrid: {seed: {range: [0, 11]}}"))
+    Path("moved.yaml").write_text(MOVED.replace("seed: 0}", "}\ngrid: {seed: {range: [0, 3]}}"))
     assert main(["sweep", "moved.yaml"]) == 0
     assert moved.replace(str(old), str(new)) in capsys.readouterr().err
-    assert len(list(Path("mlruns/artifacts").rglob("*.safetensors"))) == 11
+    assert len(list(Path("mlruns/artifacts").rglob("*.safetensors"))) == 3
     assert not old.exists() and not new.exists()
 
 
@@ -308,7 +233,7 @@ def test_a_trial_whose_run_is_deleted_while_others_train_is_left_to_the_next_swe
     assert_tracked_once(tmp_path, trials)
 
 
-def test_lost_tracking_store_ends_the_sweep_and_loses_nothing(tmp_path, two_cores, monkeypatch):
+def test_lost_tracking_store_ends_the_sweep_and_loses_nothing(tmp_path, in_process, monkeypatch):
     trials, calls, log = grid(("dfa",)), itertools.count(), Store.log
 
     def fails_at_last(store, records):
@@ -319,10 +244,9 @@ def test_lost_tracking_store_ends_the_sweep_and_loses_nothing(tmp_path, two_core
     with monkeypatch.context() as patch:
         patch.setattr(Store, "log", fails_at_last)
         with pytest.raises(TrackingError, match="^the server is gone$"):
-            run(tmp_path, trials, ONE_WORKER)
+            run(tmp_path, trials)
     done = [r for r in tracked(tmp_path)[1] if r.status == "finished"]
-    with without_ray():
-        result = run(tmp_path, trials)
+    result = run(tmp_path, trials)
     assert 0 < len(done) == result.skipped and result.finished == 4 - len(done)
     assert_tracked_once(tmp_path, trials)
 
@@ -382,55 +306,6 @@ def test_freed_worker_leaves_alone_the_packs_for_which_workers_are_starting():
     assert order.choose_trial_to_run(controller).name == "d"
 
 
-@pytest.fixture
-def idle(tmp_path, monkeypatch, said):
-    """A driver on a clock that stands still, whose trial finds a node only if `there`; `at` is a step of Tune's loop
-    with packs of these states."""
-    found = SimpleNamespace(now=0.0, there=[], said=said)
-    trials = grid(("dfa",), 1)
-    sweep = prepared(trials, tmp_path, clock=Clock(now=lambda: found.now),
-                     lease=SimpleNamespace(beat=lambda nodes: None))
-    recorder = Recorder(sweep, Ledger(None, None), {})
-    recorder.begin_round(trials)
-    driver = tuning.Driver(sweep, [Pack(trials)], recorder, Watch(dict, print, sweep.clock))
-    monkeypatch.setattr(tuning, "node_resources", lambda: found.there)
-
-    def at(now, *states):
-        found.now = now
-        driver.live = lambda: [SimpleNamespace(trial_id=str(number), status=state)
-                               for number, state in enumerate(states)]
-        driver.on_step_end(0, [])
-
-    found.at = at
-    return found
-
-
-def test_resources_are_checked_again_only_after_packs_have_waited_without_a_running_one(idle):
-    idle.at(0, "PENDING")
-    idle.at(61, "RUNNING", "PENDING")
-    idle.at(120, "TERMINATED")
-    idle.at(120, "PENDING")
-    idle.at(139, "PENDING")
-    assert not idle.said, "and not yet warned"
-    with pytest.raises(ResourceError, match="no node offers CPU: 1 for dfa"):
-        idle.at(181, "PENDING", "TERMINATED")
-    idle.there = [{"CPU": 1}]
-    idle.at(182, "PENDING")
-    idle.there = []
-    idle.at(200, "PENDING")
-    assert not idle.said, "the time to wait begins again"
-
-
-def test_what_is_lacking_is_said_while_packs_wait(idle):
-    idle.at(19, "PENDING")
-    assert not idle.said
-    idle.at(25, "PENDING")
-    idle.at(30, "PENDING")
-    idle.at(46, "PENDING")
-    assert len(idle.said) == 2 and idle.said[0].startswith("resources: no node offers CPU: 1 for dfa; ")
-    assert [line.rpartition("; ")[2] for line in idle.said] == ["waiting for 35 s more", "waiting for 14 s more"]
-
-
 def test_epochs_reports_a_trainer_that_stops_early():
     pack = Pack(grid(("dfa",), 2))
     key, other = (t.trial_key for t in pack.trials)
@@ -461,158 +336,6 @@ def test_a_worker_tells_of_features_that_it_computes_and_the_driver_shows_it(cac
     assert shown == [result["features"] for result in first] and recorded == epoch["records"]
 
 
-def recording(tmp_path, trials, check=None, **clock):
-    """(recorder of these trials' packs, all that it has the store do, the time that it goes by: a list of one)."""
-    packs, now, events = [Pack((trial,)) for trial in trials], [0.0], []
-    store = SimpleNamespace(start=lambda *a, **k: None, check=check or (lambda record: None),
-                            fail=lambda key, reason, tags: events.append(reason[:25]),
-                            log=lambda records: events.append([(r.trial_key, r.epoch) for r in records]))
-    sweep = prepared(trials, tmp_path, store=store, clock=Clock({**SECONDS, **clock}, now=lambda: now[0]))
-    taking = Recorder(sweep, Ledger(store, None), {})
-    for pack in packs:
-        taking.start(pack)
-
-    def hand_in(place, *epochs, outcome=None, **metrics):
-        taking.record(packs[place], [EpochRecord(trials[place].trial_key, epoch, metrics, {}, outcome)
-                                     for epoch in epochs], 1.0)
-
-    return taking, hand_in, events, now
-
-
-def test_epochs_wait_for_each_other_but_not_for_long_and_not_at_the_end(tmp_path):
-    """What the store gets, and when: the clock stands still but where it is set."""
-    trials = grid(("dfa",), 1, epochs=9)
-    taking, hand_in, events, now = recording(tmp_path, trials)
-
-    def written():
-        return [[epoch for _, epoch in event] for event in events]
-
-    hand_in(0, 1)
-    assert written() == []
-    now[0] += SECONDS["write"]
-    taking.write_due()
-    assert written() == [[1]]
-    hand_in(0, 2)
-    hand_in(0, 3)
-    taking.write_due()
-    assert written() == [[1]]
-    now[0] += SECONDS["write"]
-    taking.write_due()
-    assert written() == [[1], [2, 3]]
-    hand_in(0, 4)
-    taking.write_all()  # Ctrl-C
-    assert written() == [[1], [2, 3], [4]]
-    hand_in(0, 5)
-    hand_in(0, 6, outcome=Outcome("finished", {}, ()))
-    assert written() == [[1], [2, 3], [4], [5, 6]] and taking._result.finished == 1
-
-
-def test_where_scores_decide_epochs_are_written_as_they_come(tmp_path):
-    """What followed from a score is never there without it."""
-    trials = grid(("dfa",), 2)
-    _, hand_in, events, _ = recording(tmp_path, trials, write=0.0)  # as a sweep with `stop` makes it
-    for count, (place, epoch) in enumerate(((0, 1), (1, 1), (1, 2), (0, 2)), start=1):
-        hand_in(place, epoch)
-        assert events[-1] == [(trials[place].trial_key, epoch)] and len(events) == count
-
-
-def test_a_pack_that_fails_keeps_the_epochs_that_waited(tmp_path):
-    def check(record):
-        if record.metrics:
-            raise ValueError("loss: must be finite")
-
-    trials = grid(("dfa",), 1)
-    taking, hand_in, events, _ = recording(tmp_path, trials, check)
-    hand_in(0, 1)
-    hand_in(0, 2)
-    hand_in(0, 3, loss=1.0)
-    key = trials[0].trial_key
-    assert events == [[(key, 1), (key, 2)], "ValueError: loss: must be"] and key in taking._result.failed
-
-
-def test_progress_is_a_line_per_ended_trial_where_there_is_no_terminal(monkeypatch):
-    monkeypatch.setattr(progress_module, "time", clock := SimpleNamespace(now=0.0, monotonic=lambda: clock.now))
-    text = io.StringIO()
-    good, bad = grid(("pdfa",), 2, mechanism="photonic", sigma=0.1)
-    progress = SweepProgress(console=Console(file=text, highlight=False, width=40))
-    progress.add((good, bad), already_done=3)
-    with progress:
-        progress.phase("training 2 trials in 1 pack, 1 at a time")
-        progress.start(good)
-        computing = Computing("scattering of digits", 1797)
-        for clock.now in (29.0, 30.0, 59.0, 61.0):  # one line in half a minute
-            computing.add(300)
-            computing.seconds = clock.now
-            progress.computing(computing)
-        progress.start(bad)
-        clock.now = 61.0
-        assert progress.eta_seconds() is None
-        progress.record(EpochRecord(good.trial_key, 1, {"validation/accuracy": 0.5}))
-        clock.now = 68.0
-        assert progress.eta_seconds() == 3 * 7.0
-        progress.record(EpochRecord(good.trial_key, 1, {"validation/accuracy": 0.5}))  # no line yet
-        for clock.now in (91.0, 92.0):
-            progress.record(EpochRecord(good.trial_key, 1, {"validation/accuracy": 0.5}))
-        clock.now = 61.0
-        metrics = {"validation/accuracy": 0.839, "test/accuracy": 0.831}
-        progress.record(EpochRecord(good.trial_key, 2, metrics, {}, Outcome("finished", {}, ())))
-        progress.fail(bad.trial_key, "RuntimeError: no")
-    assert text.getvalue().splitlines() == [
-        "training 2 trials in 1 pack, 1 at a time", "scattering of digits: 33%, 60 s left",
-        "scattering of digits: 67%, 30 s left", "1 of 4 epochs, 3/5 trials, 90 s left",
-        "[4/5] pdfa sigma=0.1 seed=0: validation 83.9%, test 83.1%, 61 s",
-        "[5/5] pdfa sigma=0.1 seed=1: failed: RuntimeError: no, 0 s"]
-    assert progress.eta_seconds() == 0
-    assert [duration(s) for s in (24.2, 150, 7500)] == ["24 s", "2 min", "2 h 05 min"]
-
-
-def test_progress_on_a_terminal_is_a_bar_with_the_best_trial_and_a_line_for_each_that_trains():
-    text = io.StringIO()
-    private = dict(mechanism="per_example", sampler="poisson", batch_size=64, epochs=100)
-    trials = grid(("dfa", "bp"), 50, target_epsilon=3.0, **private) + grid(("dfa",), 1, target_epsilon=8.0, **private)
-    good, worse, other = trials[0], trials[50], trials[-1]
-    with SweepProgress(console=Console(file=text, force_terminal=True, width=80)) as progress:
-        progress.add(trials)
-        progress.computing(Computing("scattering of digits", 1797, 600, seconds=10.0))
-        progress.phase("looking for data sets")
-        progress.start(good)
-        progress.computing(Computing("scattering of digits", 1797, 1797, seconds=30.0))
-        for trial, accuracy in ((good, 0.75), (other, 0.875), (worse, 0.5)):
-            progress.start(trial)
-            progress.record(EpochRecord(trial.trial_key, 1, {"validation/accuracy": accuracy}))
-    shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text.getvalue()).splitlines()
-    last = [line for line in shown if "best" in line][-1]
-    assert all(re.search(rf"1/100 epochs {accuracy}% +{trial.algorithm} epsilon", line) for line, (trial, accuracy) in
-               zip(shown[-3:], ((good, "75.0"), (other, "87.5"), (worse, "50.0")), strict=True))
-    assert any("scattering of digits: 33%, 20 s left" in line for line in shown)
-    assert "scattering" not in "".join(shown[-4:]), "its line ends with it"
-    assert any("looking for data sets" in line for line in shown) and "looking" not in last
-    assert len(last) <= 80 and "0/101 trials" in last and "left" in last
-    assert "best at epsilon=3: 75.0% dfa" in last, "of trials under another epsilon the accuracy is no better one"
-
-
-def test_a_command_composes_each_trial_once_and_asks_preset_and_unused_settings_once(tmp_path, in_process, monkeypatch):
-    counts: Counter[str] = Counter()
-
-    def counting(name, call):
-        return lambda *arguments, **settings: counts.update([name]) or call(*arguments, **settings)
-
-    # With its checks; `pruned` takes the parts of checked settings.
-    monkeypatch.setattr(TrialConfig, "__init__", counting("composed", TrialConfig.__init__))
-    monkeypatch.setattr(TrialConfig.ignored, "func", counting("looked for unused settings", TrialConfig.ignored.func))
-    for module in (grid_module, preset):
-        monkeypatch.setattr(module, "recommend", counting("asked the preset", preset.recommend))
-    monkeypatch.setattr(sweep, "train_pack", 
-                        lambda pack, **options: sweep_stub.train(pack, folder=tmp_path, seconds=0))
-    file = tmp_path / "e.yaml"
-    for entry in ("preset: recommended", ""):
-        file.write_text(f"{entry}\nname: e{len(entry)}\nbase: {{dataset: digits, private_metrics: plain}}\n"
-                        "grid: {algorithm: [bp, dfa], seed: [0, 1]}")
-        counts.clear()
-        assert main(["sweep", str(file), "--mlruns", str(tmp_path)]) == 0
-        assert counts == dict.fromkeys(("composed", "looked for unused settings", "asked the preset"), 4), entry
-
-
 def test_a_sweep_that_goes_on_lists_its_runs_once_before_the_first_step(tmp_path, in_process, monkeypatch):
     run(tmp_path, grid(("dfa",), 2))
     listings, search = [], Client.search
@@ -629,12 +352,200 @@ def test_a_sweep_that_goes_on_lists_its_runs_once_before_the_first_step(tmp_path
     assert len(before_training) == 3, "and two for its parent"
 
 
-@pytest.mark.parametrize("local", [True, False])
-def test_data_sets_are_announced_once_on_this_machine_and_on_a_cluster(local, tmp_path, monkeypatch):
-    phases = []
-    found = prepared(grid(("dfa",), 1), tmp_path, progress=SimpleNamespace(phase=phases.append))
-    monkeypatch.setattr(sweep, "node_resources", lambda: [{"CPU": 2}])
-    if local:
-        sweep.prepare_here(found, trainer=print)
-    sweep.prepare_cluster(found, None, print, local, None)
-    assert phases == ["looking for data sets: digits"]
+@pytest.fixture
+def idle(tmp_path, monkeypatch, said):
+    """A driver on a clock that stands still, whose trial finds a node only if `there`; `at` is a step of Tune's loop
+    with packs of these states."""
+    found = SimpleNamespace(now=0.0, there=[], said=said)
+    trials = grid(("dfa",), 1)
+    sweep = prepared(trials, tmp_path, clock=Clock(now=lambda: found.now),
+                     lease=SimpleNamespace(beat=lambda nodes: None))
+    recorder = Recorder(sweep, Ledger(None, None), {})
+    recorder.begin_round(trials)
+    driver = tuning.Driver(sweep, [Pack(trials)], recorder, Watch(dict, print, sweep.clock))
+    monkeypatch.setattr(tuning, "node_resources", lambda: found.there)
+
+    def at(now, *states):
+        found.now = now
+        driver.live = lambda: [SimpleNamespace(trial_id=str(number), status=state)
+                               for number, state in enumerate(states)]
+        driver.on_step_end(0, [])
+
+    found.at = at
+    return found
+
+
+def test_packs_that_wait_without_a_running_one_say_what_is_lacking_and_end_the_sweep(idle):
+    idle.at(0, "PENDING")
+    idle.at(61, "RUNNING", "PENDING")
+    idle.at(120, "TERMINATED")
+    idle.at(120, "PENDING")
+    idle.at(139, "PENDING")
+    assert not idle.said, "the time to wait begins again"
+    for now in (145, 150, 166):
+        idle.at(now, "PENDING")
+    assert len(idle.said) == 2 and idle.said[0].startswith("resources: no node offers CPU: 1 for dfa; ")
+    assert [line.rpartition("; ")[2] for line in idle.said] == ["waiting for 35 s more", "waiting for 14 s more"]
+    with pytest.raises(ResourceError, match="no node offers CPU: 1 for dfa"):
+        idle.at(181, "PENDING", "TERMINATED")
+    idle.there = [{"CPU": 1}]
+    idle.at(182, "PENDING")
+    idle.there = []
+    idle.at(200, "PENDING")
+    assert len(idle.said) == 2
+
+
+class Recording:
+    """A recorder of packs of one trial each, on a clock that stands still but where it is set; `written` is what its
+    store gets, in order: epochs, and how reasons of failures begin."""
+
+    def __init__(self, folder, n=1, check=lambda record: None, **seconds):
+        self.packs = [Pack((trial,)) for trial in grid(("dfa",), n, epochs=9)]
+        self.now, self.written = 0.0, []
+        store = SimpleNamespace(
+            start=lambda *a, **k: None, check=check, fail=lambda key, reason, tags: self.written.append(reason[:25]),
+            log=lambda records: self.written.append([(self._number(r.trial_key), r.epoch) for r in records]))
+        self.sweep = prepared([pack.shared for pack in self.packs], folder, store=store,
+                              clock=Clock({**SECONDS, **seconds}, now=lambda: self.now))
+        self.taking = Recorder(self.sweep, Ledger(store, None), {})
+        for pack in self.packs:
+            self.taking.start(pack)
+
+    def _number(self, key):
+        return [pack.shared.trial_key for pack in self.packs].index(key)
+
+    def hand_in(self, *epochs, number=0, outcome=None, metrics=None):
+        pack = self.packs[number]
+        self.taking.record(pack, [EpochRecord(pack.shared.trial_key, epoch, metrics or {}, {}, outcome)
+                                  for epoch in epochs], 1.0)
+
+
+def test_epochs_wait_for_each_other_but_not_for_long_and_not_at_the_end(tmp_path):
+    it, expected = Recording(tmp_path), []
+    for numbers, act in (((1,), it.taking.write_due), ((2, 3), it.taking.write_due), ((4,), it.taking.write_all)):
+        for epoch in numbers:
+            it.hand_in(epoch)
+        if act == it.taking.write_due:
+            act()
+            assert it.written == expected
+            it.now += SECONDS["write"]
+        act()  # the last as at Ctrl-C
+        expected.append([(0, epoch) for epoch in numbers])
+        assert it.written == expected
+    it.hand_in(5)
+    it.hand_in(6, outcome=Outcome("finished", {}, ()))
+    assert it.written == [*expected, [(0, 5), (0, 6)]] and it.sweep.result.finished == 1
+
+
+def test_where_scores_decide_epochs_are_written_as_they_come(tmp_path):
+    """What followed from a score is never there without it."""
+    it = Recording(tmp_path, n=2, write=0.0)  # as a sweep with `stop` makes it
+    came = [(0, 1), (1, 1), (1, 2), (0, 2)]
+    for place, (number, epoch) in enumerate(came, start=1):
+        it.hand_in(epoch, number=number)
+        assert it.written == [[one] for one in came[:place]]
+
+
+def test_a_pack_that_fails_keeps_the_epochs_that_waited(tmp_path):
+    def check(record):
+        if record.metrics:
+            raise ValueError("loss: must be finite")
+
+    it = Recording(tmp_path, check=check)
+    it.hand_in(1)
+    it.hand_in(2)
+    it.hand_in(3, metrics={"loss": 1.0})
+    assert it.written == [[(0, 1), (0, 2)], "ValueError: loss: must be"]
+    assert it.packs[0].shared.trial_key in it.sweep.result.failed
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_progress_is_a_line_per_ended_trial_and_on_a_terminal_one_per_trial_that_trains(terminal, monkeypatch):
+    monkeypatch.setattr(progress_module, "time", clock := SimpleNamespace(now=0.0, monotonic=lambda: clock.now))
+    text = io.StringIO()
+    good, bad = grid(("pdfa",), 2, mechanism="photonic", sigma=0.1)
+    progress = SweepProgress(console=Console(file=text, highlight=False, width=100, force_terminal=terminal))
+    progress.add((good, bad), already_done=3)
+    with progress:
+        progress.phase("training 2 trials in 1 pack, 1 at a time")
+        progress.start(good)
+        computing = Computing("scattering of digits", 1797)
+        for clock.now in (29.0, 30.0, 59.0, 61.0):  # one line in half a minute
+            computing.add(300)
+            computing.seconds = clock.now
+            progress.computing(computing)
+        progress.start(bad)
+        assert progress.eta_seconds() is None
+        for clock.now in (61.0, 68.0, 91.0):
+            progress.record(EpochRecord(good.trial_key, 1, {"validation/accuracy": 0.5}))
+        clock.now = 61.0
+        metrics = {"validation/accuracy": 0.839, "test/accuracy": 0.831}
+        progress.record(EpochRecord(good.trial_key, 2, metrics, {}, Outcome("finished", {}, ())))
+        progress.fail(bad.trial_key, "RuntimeError: no")
+    lines = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text.getvalue()).splitlines()
+    ended = ["[4/5] pdfa sigma=0.1 seed=0: validation 83.9%, test 83.1%, 61 s",
+             "[5/5] pdfa sigma=0.1 seed=1: failed: RuntimeError: no, 0 s"]
+    if terminal:
+        last = [line for line in lines if "best" in line][-1]
+        assert len(last) <= 100 and "5/5 trials" in last and "83.9% pdfa" in last
+    else:
+        assert lines == ["training 2 trials in 1 pack, 1 at a time", "scattering of digits: 33%, 60 s left",
+                         "scattering of digits: 67%, 30 s left", "1 of 4 epochs, 3/5 trials, 90 s left", *ended]
+    assert progress.eta_seconds() == 0 and [duration(s) for s in (24.2, 150, 7500)] == ["24 s", "2 min", "2 h 05 min"]
+
+
+@pytest.mark.parametrize(("lost", "error", "raised"), [
+    (False, KeyboardInterrupt, KeyboardInterrupt), (False, ValueError, TrackingError), (False, None, TrackingError),
+    *((True, error, SweepRunning) for error in (SweepRunning, KeyboardInterrupt, ValueError, None))])
+def test_a_store_that_takes_no_end_hides_no_ctrl_c_and_a_lost_sweep_is_not_written_to(lost, error, raised):
+    def write():
+        assert not lost, "written"
+        raise TrackingError("refused")
+
+    lease = SimpleNamespace(require_own=Mock(side_effect=SweepRunning("another took it over") if lost else None))
+    with pytest.raises(raised), sweep.afterwards(lease, write):
+        if error:
+            raise error
+
+
+def test_noise_is_calibrated_once_for_all_trials_workers_and_commands(tmp_path, two_cores, monkeypatch):
+    cache = tmp_path / "cache"
+    monkeypatch.setenv("PHOTONIC_CACHE", str(cache))
+    search = Mock(wraps=calibrate)
+    monkeypatch.setattr("pipeline.accounting.event.calibrate", search)
+    trials = [trial for target in (1.0, 2.0) for trial in grid(("dfa",), mechanism="per_example", sampler="shuffled",
+                                                               target_epsilon=target)]
+    trainer = functools.partial(sweep_stub.without_calibration, folder=tmp_path, seconds=0.01)
+    with_noise.cache_clear()
+    result = run_sweep(experiment(trials, pack_size=4), root=tmp_path / "runs", trainer=trainer, quiet=True)
+    assert result.finished == len(trials) == 8
+    noise = {number for file in tmp_path.glob("noise-*") for number in json.loads(file.read_text())}
+    assert noise == {with_noise(trial).noise_multiplier for trial in trials} and len(noise) == 2
+    n = 2 + 1  # one more for what Poisson batches would save
+    assert search.call_count == n == len(list((cache / "noise").iterdir()))
+
+    with_noise.cache_clear()
+    assert {with_noise(trial).noise_multiplier for trial in trials} == noise and search.call_count == n
+
+
+def test_a_worker_with_another_file_of_a_plugin_trains_nothing(tmp_path, extensions):
+    """A worker that Ray starts after an edit, or on a host that has another file, imports that one."""
+    plugins, file = (["edited"], tmp_path), tmp_path / "edited.py"
+    file.write_text("STEP = 1\n")
+    load_plugins(*plugins)
+    code, refused = tuning.program(plugins), []
+    for text in "STEP = 1\n", "STEP = 2  # another program\n":
+        file.write_text(text)
+        del sys.modules["edited"], LOADED["edited"]  # as in a new process
+        worker = object.__new__(tuning.PackTrainable)
+        worker.setup({"pack": 0}, packs=[Pack((TrialConfig(),))], trainer=list, plugins=plugins, code=code)
+        refused.append(worker._trainer is tuning.refuse_to_train)
+    assert refused == [False, True]
+
+
+def test_a_resource_that_no_node_has_is_refused_at_once(tmp_path, two_cores, monkeypatch):
+    monkeypatch.setattr(sweep, "fit", lambda *_: pytest.fail("Ray alone would wait for ever"))
+    with pytest.raises(ResourceError, match="GPU: 1 for .*offer CPU: 2, GPU: 0, OPU: 1; lower resources.gpu"):
+        run(tmp_path, grid(), {"gpu": 1})
+    with pytest.raises(TrackingError, match="no sweep named 'stub'"):
+        tracked(tmp_path)  # what was refused leaves no trace
