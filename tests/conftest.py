@@ -16,12 +16,11 @@ from pipeline.learning.data import dead_leaves, load, patches
 from pipeline.tracking import backend, store
 
 # Files that take longest, the longest first: two processes that take file by file then end at the same time.
-LONGEST = ("test_chaos", "test_faults", "test_redraws", "test_sweep", "test_tracking", "test_page", "test_integers",
-           "test_trainers_audit", "test_api", "test_trainer", "test_readings", "test_cli",
-           "test_accounting_gaussian", "test_random_bits", "test_feature_maps", "test_analysis", "test_certified",
-           "test_results", "test_own_network", "test_docs", "test_grid_exhibits", "test_unfinished",
-           "test_comparison", "test_shipped", "test_budget", "test_projection", "test_scripts",
-           "test_trainers_shipped", "test_imports")
+LONGEST = ("test_chaos", "test_faults", "test_redraws", "test_sweep", "test_reuse", "test_trainer", "test_results",
+           "test_page", "test_tracking", "test_api", "test_cli", "test_integers", "test_docs", "test_trainers_audit",
+           "test_search", "test_budget", "test_certified", "test_grid_exhibits", "test_readings", "test_unfinished",
+           "test_features", "test_accounting_gaussian", "test_analysis", "test_own_network", "test_shipped",
+           "test_projection")
 
 # Torch, Ray and MLflow are half a million objects: looking at them as often as Python does took a tenth of the time.
 gc.set_threshold(100_000, 20, 20)

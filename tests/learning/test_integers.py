@@ -240,6 +240,7 @@ def elsewhere():
     return dict(zip(PROCESSORS, map(str.split, done.stdout.splitlines()), strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("processor", PROCESSORS, ids=lambda processor: processor[0])
 def test_weights_have_the_same_bits_with_other_instructions_and_threads(processor, elsewhere):
     *found, kernels, has_compiler = elsewhere[processor]
