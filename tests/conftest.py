@@ -124,11 +124,11 @@ def two_cores(request):
 
 
 @pytest.fixture
-def in_process():
+def in_process(monkeypatch):
     """Sweeps train in this process, without Ray."""
     from in_process import without_ray
 
-    with without_ray():
+    with without_ray(monkeypatch):
         yield
 
 

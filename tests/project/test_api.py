@@ -128,7 +128,7 @@ def example(workplace):
     codes = ["".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "code"]
     assert (notebook["nbformat"], sum("epochs=6" in code for code in codes)) == (4, 1)
     names = {"__name__": "__main__"}
-    with without_ray():
+    with pytest.MonkeyPatch.context() as patch, without_ray(patch):
         for number, code in enumerate(codes):
             exec(compile(code.replace("epochs=6", "epochs=3"), f"cell {number}", "exec"), names)
     yield names

@@ -170,7 +170,7 @@ def test_what_happens_to_a_pack_happens_to_it_alone_and_then_what_failed_or_is_n
         assert len(points) == (1 if trial is diverged else 2)
 
     wider = (*trials, *grid(("dfa",), 1, hidden=(5,)))
-    with without_ray():
+    with pytest.MonkeyPatch.context() as patch, without_ray(patch):
         result = run(tmp_path, wider)
     assert (result.planned, result.skipped, result.finished, result.failed) == (7, 4, 3, {})
     assert Counter(r.trial_key for r in tracked(tmp_path)[1]) == Counter(t.trial_key for t in wider)

@@ -6,7 +6,6 @@ import contextlib
 import time
 from types import SimpleNamespace
 
-import pytest
 import torch
 
 from pipeline.sweep import run, tuning
@@ -32,17 +31,18 @@ def fit(driver, at_once, trainer, rungs=None):
 
 
 @contextlib.contextmanager
-def without_ray():
-    """Sweeps find one node, with two cores and an OPU, and never start Ray."""
+def without_ray(patch):
+    """Sweeps find one node, with two cores and an OPU, and never start Ray, until `patch` is undone.
+
+    A fixture gives the `monkeypatch` of its test: two patches of one name must be undone in the opposite order.
+    """
     node, threads = {"CPU": 2, "OPU": 1}, torch.get_num_threads()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(run, "running_ray",
-                      lambda *a: a[-1]() or contextlib.nullcontext(Watch(dict, print, Clock())))
-        patch.setattr(run, "node_resources", lambda: [node])
-        patch.setattr(run, "cluster_resources", lambda: node)
-        patch.setattr(run, "prepare_nodes", lambda *a: None)
-        patch.setattr(tuning, "in_use", tuple)
-        patch.setattr(tuning, "node_resources", lambda: [node])
-        patch.setattr(run, "fit", fit)
-        yield
+    patch.setattr(run, "running_ray", lambda *a: a[-1]() or contextlib.nullcontext(Watch(dict, print, Clock())))
+    patch.setattr(run, "node_resources", lambda: [node])
+    patch.setattr(run, "cluster_resources", lambda: node)
+    patch.setattr(run, "prepare_nodes", lambda *a: None)
+    patch.setattr(tuning, "in_use", tuple)
+    patch.setattr(tuning, "node_resources", lambda: [node])
+    patch.setattr(run, "fit", fit)
+    yield
     torch.set_num_threads(threads)
