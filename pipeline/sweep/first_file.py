@@ -156,6 +156,9 @@ def write(path: Path, answers: Answers) -> Iterator[str]:
     path.write_text(experiment.text, encoding="utf-8")
     yield (f"{path}: {counted(len(experiment.trials), 'trial')}, {duration(seconds)} on this machine (an estimate; "
            f"{answers.minutes:g} min at most were asked for)")
+    compared = {trial.algorithm for trial in experiment.trials}
+    if left_out := [name for name in sets(answers)[0] if name not in compared]:
+        yield f"left out for time: {', '.join(left_out)}; with more `--minutes` they are compared too"
     if seconds > 60 * answers.minutes:
         yield "longer than asked for: remove epsilons, or sweep with `--workers N` on more cores"
     if answers.features in computed():
@@ -164,18 +167,22 @@ def write(path: Path, answers: Answers) -> Iterator[str]:
     yield f"train:    `photonic sweep {path}`, then `photonic report {path}`"
 
 
-def fitting(path: Path, answers: Answers, seconds_of: Callable[[Experiment], float] | None = None
-            ) -> tuple[Experiment, float]:
+def sets(answers: Answers) -> Sequence[Sequence[str]]:
+    """Return the sets of algorithms that may be compared."""
+    return SETS.get(answers.private, SETS["records"])
+
+
+def fitting(path: Path, answers: Answers) -> tuple[Experiment, float]:
     """Return the experiment with the most algorithms that fits the time, else the fewest, and its estimated seconds."""
-    seconds_of = seconds_of or (lambda experiment: preview(experiment, None, root=None).seconds)
-    *more, fewest = SETS.get(answers.private, SETS["records"])
-    for algorithms in more:
+    def estimated(algorithms: Sequence[str]) -> tuple[Experiment, float]:
         experiment = _parsed(path, answers, algorithms)
-        seconds = seconds_of(experiment)
-        if seconds <= 60 * answers.minutes:
-            return experiment, seconds
-    experiment = _parsed(path, answers, fewest)
-    return experiment, seconds_of(experiment)
+        return experiment, preview(experiment, None, root=None).seconds
+
+    *more, fewest = sets(answers)
+    for algorithms in more:
+        if (found := estimated(algorithms))[1] <= 60 * answers.minutes:
+            return found
+    return estimated(fewest)
 
 
 def _parsed(path: Path, answers: Answers, algorithms: Sequence[str]) -> Experiment:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -13,6 +14,7 @@ from pipeline.experiment.preset import recommended
 from pipeline.sweep import first_file
 from pipeline.sweep.first_file import Answers
 from pipeline.trials.config import ConfigError
+from pipeline.trials.naming import counted, duration
 
 README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
 
@@ -45,11 +47,18 @@ def test_other_answers_give_other_files(answers, algorithms, fields):
 @pytest.mark.parametrize(("seconds", "private", "algorithms"), [
     (150, "records", {"bp", "dfa", "tdfa", "pdfa"}), (100, "records", {"bp", "dfa"}), (40, "records", {"dfa"}),
     (1, "records", {"dfa"}), (600, "labels", {"pdfa"})])
-def test_as_many_algorithms_are_compared_as_have_settings_and_fit_the_time(seconds, private, algorithms):
-    """36 trials of four algorithms, of 4 s each here."""
-    experiment, took = first_file.fitting(Path("mine.yaml"), Answers(private=private, minutes=seconds / 60),
-                                          lambda experiment: 4.0 * len(experiment.trials))
-    assert {trial.algorithm for trial in experiment.trials} == algorithms and took == 4.0 * len(experiment.trials)
+def test_as_many_algorithms_are_compared_as_have_settings_and_fit_the_time(tmp_path, monkeypatch, seconds, private,
+                                                                           algorithms):
+    """36 trials of four algorithms, of 4 s each here; the others are named."""
+    monkeypatch.setattr(first_file, "preview",
+                        lambda experiment, *a, **k: SimpleNamespace(seconds=4.0 * len(experiment.trials)))
+    answers, file = Answers(private=private, minutes=seconds / 60), tmp_path / "mine.yaml"
+    said = "\n".join(first_file.write(file, answers))
+    trials = load_experiment(file).trials
+    assert {trial.algorithm for trial in trials} == algorithms
+    assert said.startswith(f"{file}: {counted(len(trials), 'trial')}, {duration(4 * len(trials))} on this machine")
+    left_out = re.findall(r"^left out for time: (.+); with more", said, re.MULTILINE)
+    assert left_out == ([] if seconds > 100 else ["tdfa, pdfa"] if seconds == 100 else ["bp, tdfa, pdfa"])
 
 
 def test_the_command_writes_a_file_that_loads_and_says_how_to_go_on(tmp_path, capsys, monkeypatch):
