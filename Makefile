@@ -64,7 +64,7 @@ TESTS := -n $(or $(WORKERS),2) --dist loadfile --no-loadscope-reorder --duration
 test: $(READY) ## all tests but the slow ones
 	@$(BIN)/python -m pytest $(TESTS) -m "not slow and not nightly"
 
-test-slow: $(READY) ## the slow tests: sweeps through the command line, kills, clusters, servers
+test-slow: $(READY) ## tests of more than two seconds: kills, clusters, servers, committed results, code in docs
 	@$(BIN)/python -m pytest $(TESTS) -m slow
 
 nightly: $(READY) ## what takes longest: random faults, all calibrations, benchmarks, mutants, PostgreSQL, the laboratory

@@ -54,6 +54,7 @@ def test_a_target_epsilon_is_met_from_below_and_within_one_percent(sampler):
     assert certified_epsilons(config, 1)[0].value < value
 
 
+@pytest.mark.slow
 def test_shuffled_batches_are_told_what_they_cost():
     settings = dict(dataset="digits", mechanism="per_example", target_epsilon=8, batch_size=48, epochs=20)
     noise, sampled = (with_noise(TrialConfig(**settings, sampler=sampler)).noise_multiplier

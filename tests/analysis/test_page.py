@@ -224,6 +224,7 @@ MEASURED = {"validation/accuracy": 0.8, "test/accuracy": 0.8, "test/worst_class_
             "alignment/layer_1": 0.3, "alignment/layer_2": 0.3, "epsilon/certified/gdp": 3.0}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("lacks", "status", "left_out"), [
     ("alignment", "finished", {"frontier_alignment": "measured in none of 2 trials (it needs a hidden layer, "}),
     ("test/worst", "finished", {"frontier_worst_class": "test/worst_class_accuracy: missing for 2 of 2 trials"}),

@@ -135,6 +135,7 @@ def test_what_publishes_its_best_alone_is_refused_until_all_have_ended(store, tm
         write(stopping, store, tmp_path / "out")
 
 
+@pytest.mark.slow
 def test_the_terminal_has_some_ten_lines_the_answer_first(store, tmp_path, capsys):
     file = tmp_path / "part.yaml"
     file.write_text(FILE)

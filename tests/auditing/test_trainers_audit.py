@@ -116,6 +116,7 @@ def audited(trial, runs=400):
     return audit_step(trial, load_dataset("digits"), runs)
 
 
+@pytest.mark.slow
 def test_a_step_with_the_noise_that_is_stated_stays_below_and_close_to_it_and_faults_are_found():
     """A tenth of the noise, and clipping by batch."""
     audit_trainers.enter()
@@ -136,6 +137,7 @@ def test_a_step_with_the_noise_that_is_stated_stays_below_and_close_to_it_and_fa
         assert found.exceeds and found.mu_lower > 2 * found.mu == 0.5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("honest", "faulty", "options", "runs"), [
     (first_pixels, dict(noise=(1.0, 0.0)), {}, 400), (own_noise, dict(scale=0.1), dict(randomness="own"), 400),
     (laplace_count, dict(scale=0.2), dict(event=laplace), 1000)])

@@ -41,6 +41,7 @@ def test_an_overfitting_run_without_privacy_is_caught(digits):
     assert 1.5 < metrics[BOUND] <= most < 3 and metrics[AUC] > 0.95
 
 
+@pytest.mark.slow
 def test_the_bound_of_a_certified_run_stays_below_what_is_certified_but_for_missing_noise(digits, monkeypatch):
     metrics = last_metrics(CERTIFIED, digits)
     assert metrics[BOUND] <= metrics["epsilon/certified/pld"] <= 1.0

@@ -285,6 +285,7 @@ def test_features_are_computed_once_and_a_damaged_cache_anew(cached, tmp_path, m
     assert len(calls) == 4 * n and len(list((tmp_path / "cache" / "features").glob("*.safetensors"))) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("trial", "least"), [
     (OPTICAL, 0.4), (SCATTERING, 0.5), (replace(PATCHES, epochs=8, learning_rate=1.0), 0.85),
     (replace(ENCODER, feature_decorrelation=1.0, epochs=8, learning_rate=1.0), 0.85)],

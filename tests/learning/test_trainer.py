@@ -622,6 +622,7 @@ def test_a_trainer_that_draws_from_elsewhere_asks_before_it_draws_again(tmp_path
 
 # in a sweep
 
+@pytest.mark.slow
 def test_a_sweep_of_trainers_and_networks_tracks_fails_alone_reports_and_tells_of_edits(
         tmp_path, monkeypatch, capsys, only_svg, in_process, digits):
     monkeypatch.chdir(tmp_path)

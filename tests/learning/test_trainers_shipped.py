@@ -58,6 +58,7 @@ def last(trial, records, labels):
     return torch.cat([p.detach().flatten().double() for p in epoch.model.parameters()])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "epsilon", "epochs", "least"), [
     ("opacus_cnn", 8, 1, 0.2), ("ghost", 8, 3, 0.7), ("output_perturbation", 20, 1, 0.4)])
 def test_it_learns_digits_within_its_target(name, epsilon, epochs, least):

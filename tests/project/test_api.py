@@ -234,6 +234,7 @@ def test_histories_and_frontiers_are_of_runs_and_frontiers_of_certified_epsilons
     assert set(frontier(runs)["kind"]) == {"certified"}
 
 
+@pytest.mark.slow
 def test_a_sweep_whose_workers_need_plugins(workplace, one_core, extensions):
     page = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
     codes = re.findall(r"^```python\n(.*?)^```\n", page, re.DOTALL | re.MULTILINE)

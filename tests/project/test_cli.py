@@ -357,6 +357,7 @@ def test_init_quotes_a_name_that_yaml_would_not_read_as_text(tmp_path, capsys):
         capsys, "account", str(written(tmp_path / "e.yaml", "name: on\nbase: {dataset: digits}")), code=2)
 
 
+@pytest.mark.slow
 def test_an_output_that_cannot_encode_a_character_gets_another(tmp_path):
     """With a notebook's backend of figures, which is not installed here."""
     file = written(tmp_path / "e.yaml", "base: {dataset: digits, mechanism: per_example, noise_multiplier: 2}")

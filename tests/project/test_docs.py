@@ -34,6 +34,7 @@ def test_every_python_block_says_what_it_prints(page, least):
     assert all(expected for _, expected in BLOCKS[page])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("code", "expected"), [
     pytest.param(*block, id=f"{page}{i}") for page in PAGES for i, block in enumerate(BLOCKS[page], start=1)])
 def test_python_blocks_print_what_the_page_says(code, expected, extensions):

@@ -34,6 +34,7 @@ def patients(tmp_path, monkeypatch, extensions):
     monkeypatch.chdir(tmp_path)
 
 
+@pytest.mark.slow
 def test_a_table_trains_with_the_preset_and_its_model_predicts(patients):
     from pipeline import load_dataset, train
     from pipeline.learning.model import TrainedModel

@@ -48,6 +48,7 @@ def files(folder):
             if path.is_file() and path.suffix in (".py", ".html", ".css", ".js", ".typed")}
 
 
+@pytest.mark.slow
 def test_the_wheel_has_every_module_and_the_template(site):
     expected = {path for path in files(ROOT) if path.parts[:2] != ("analysis", "results")}
     assert files(site) == expected and any(path.suffix == ".html" for path in expected)

@@ -200,6 +200,7 @@ TARGET = (("noise_multiplier: 20", "target_epsilon: 2"), ("sampler: shuffled", "
           ("[64, 128]", "[128]"))
 
 
+@pytest.mark.slow
 def test_why_a_target_costs_more_under_a_budget_is_said_and_which_target_fits():
     lines = list(budget_lines(budgeted(*TARGET)))
     assert any(line.startswith("  target_epsilon 2 is the cost by a trial's own accountant; ") for line in lines)

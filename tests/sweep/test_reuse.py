@@ -150,6 +150,7 @@ def test_what_the_sweep_has_begun_or_was_drawn_more_than_once_is_not_taken_over(
         assert not dry_run.preview(second(SECRET, seeds=2), 1, tmp_path).taken_over
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("algorithm", "secret"), [("random", False), ("optuna", True)])
 def test_a_search_is_charged_in_full_and_asks_for_what_it_would_have_asked_for(algorithm, secret, tmp_path, in_process):
     text = SEARCH.replace("ALGORITHM", algorithm)

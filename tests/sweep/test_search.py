@@ -244,6 +244,7 @@ def test_a_trial_that_went_on_and_is_trained_again_goes_on_again(tmp_path):
     assert not rungs.is_promoted("new", 1, 0.0), "those of rounds before count"
 
 
+@pytest.mark.slow
 def test_a_stopped_trial_has_weights_and_accuracies_and_leaves_no_checkpoint(tmp_path, in_process, only_svg):
     """Real training, tracking and report; that Ray hands on who is stopped is shown by test_chaos.py."""
     experiment = parse(("epochs: 2", "epochs: 3, private_metrics: noisy"), ("trials: 7", "trials: 4"), (

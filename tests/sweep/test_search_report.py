@@ -63,6 +63,7 @@ def test_status_of_a_search_that_has_more_to_ask_for(tmp_path):
         load_runs(experiment, store)
 
 
+@pytest.mark.slow
 def test_the_report_draws_search_and_budget_and_publishes_the_best_at_the_budget(swept, tmp_path):
     experiment, store, search = swept
     report = write(experiment, store, tmp_path)

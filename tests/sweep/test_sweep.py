@@ -182,6 +182,7 @@ base: {dataset: digits, hidden: [8], epochs: 1, batch_size: 64, seed: 0}
 """
 
 
+@pytest.mark.slow
 def test_a_store_that_was_packed_and_unpacked_elsewhere_goes_on_there(tmp_path, in_process, monkeypatch, only_svg,
                                                                       capsys):
     old, new, away = tmp_path / "old", tmp_path / "new", tmp_path / "away"
