@@ -5,6 +5,7 @@ import logging
 import os
 import shutil
 import sqlite3
+import sys
 
 import objects
 import pytest
@@ -40,6 +41,20 @@ def pytest_collection_modifyitems(items):
 def one_thread():
     """One core per test process: the products here are small, and threads that wait for each other only cost."""
     torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def nothing_stays_patched():
+    """No file of tests leaves a function or class of the packages replaced: the next file would meet it, or not."""
+    def names():
+        return {(module, name): value for module in list(sys.modules) if module.startswith(("pipeline.", "analysis."))
+                for name, value in vars(sys.modules[module]).items() if not name.startswith("_")}
+
+    before = names()
+    yield
+    after = names()
+    left = [".".join(key) for key, value in before.items() if after.get(key) is not value]
+    assert not left, f"still replaced: {', '.join(left)}"
 
 
 @pytest.fixture(autouse=True, scope="session")
