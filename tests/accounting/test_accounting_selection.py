@@ -30,6 +30,7 @@ RUNS = st.one_of(st.lists(kind, min_size=1, max_size=4) for kind in (
         dp.LaplaceDpEvent, st.floats(10, 40)), **SIZES, relation=st.just("add/remove"))))
 
 
+@pytest.mark.slow
 @settings(max_examples=6, phases=(Phase.generate,))  # a failing example is slow to shrink
 @given(RUNS, st.sampled_from([1e-3, 1e-5, 1e-7]), st.randoms(use_true_random=False))
 def test_composition_has_no_order_and_grows_with_trials_steps_and_certainty(runs, delta, random):

@@ -245,6 +245,7 @@ def captions(texts):
     return [part for part in (*texts.body, *texts.more) if isinstance(part, str)]
 
 
+@pytest.mark.slow
 def test_captions_of_grids_have_at_most_forty_words(monkeypatch, only_svg):
     monkeypatch.setattr(choice, "_composed", lambda *_: 1.0)
     runs, certified = crowded(), tracked(GRID)

@@ -159,6 +159,7 @@ def test_hardware_projects_the_two_binary_parts():
     assert std_is_plausible(torch.from_numpy(0.5 * np.sqrt(10) * opu.matrix), 0.5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("fail", "raised", "says"), [
     ("", None, None), ("", KeyboardInterrupt, None), ("linear_transform", OSError, "shutter"),
     ("fit1d", OSError, "fit1d")])
