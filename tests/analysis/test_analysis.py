@@ -1,7 +1,5 @@
 """From a real MLflow store, filled with synthetic records, to tables and figures."""
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The figure of the attack, from synthetic residuals: labels, n, AUC, and the shares that are drawn."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from matplotlib.figure import Figure

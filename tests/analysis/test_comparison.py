@@ -1,7 +1,5 @@
 """Two experiments side by side: which trials match, and what their differences are."""
 
-from __future__ import annotations
-
 import dataclasses
 import shutil
 from pathlib import Path

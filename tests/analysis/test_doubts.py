@@ -1,7 +1,5 @@
 """What a report doubts: each check fires on a sweep made for it, alone, and not on one that is sound."""
 
-from __future__ import annotations
-
 import dataclasses
 from itertools import product
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Heat maps and sweeps along a setting, from synthetic trials; and what all exhibits have in common."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

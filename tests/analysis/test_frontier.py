@@ -1,7 +1,5 @@
 """From tracked trials to accuracy against epsilon."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from xml.etree import ElementTree

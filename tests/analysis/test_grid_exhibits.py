@@ -1,7 +1,5 @@
 """Exhibits of grids in which more varies than a figure shows: envelope, price, slices, effects and the headline."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import math

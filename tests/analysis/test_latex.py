@@ -1,7 +1,5 @@
 """Tables as LaTeX: what is escaped, what is set as a formula, and that the files are what pdflatex takes."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 

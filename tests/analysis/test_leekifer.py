@@ -1,7 +1,5 @@
 """Lee & Kifer's figures: which trials they show, at which sigma, with which epsilon."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What light buys: accuracy, label epsilon and effective sigma by photons, and Table 1's row by counted photons."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What is said of a guarantee follows from where each trial's own noise comes from, and from nothing else."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

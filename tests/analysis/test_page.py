@@ -1,7 +1,5 @@
 """The page of a report: what stands in it, and how it behaves in a real Chromium."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json

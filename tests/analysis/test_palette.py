@@ -1,7 +1,5 @@
 """The colours of the figures: told apart with any colour vision, and never the only difference."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

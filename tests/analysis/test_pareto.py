@@ -1,7 +1,5 @@
 """Pareto fronts and dominated areas, in closed form."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

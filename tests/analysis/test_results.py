@@ -1,7 +1,5 @@
 """analysis/results: the committed data are those of the experiment files, and pages of docs quote them."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import io

@@ -1,7 +1,5 @@
 """The best trial of a sweep is reported at the price of the choice, never at its own."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from pathlib import Path

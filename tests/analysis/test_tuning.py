@@ -1,7 +1,5 @@
 """The comparison of ways to choose settings (`docs/tuning.py`): each costs in total what it says."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

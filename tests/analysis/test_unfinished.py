@@ -1,7 +1,5 @@
 """A report of a sweep that is not finished: what has ended, marked, and nothing of it in the store."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

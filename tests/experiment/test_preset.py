@@ -1,7 +1,5 @@
 """`preset: recommended`: committed results have its settings, a version never changes, and it says what it sets."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 

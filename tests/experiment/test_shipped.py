@@ -12,8 +12,6 @@ results tells; where it is another, numbers are compared to a tolerance.
 numbers that are there.
 """
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """Random stopping: the number of trials has the distribution that its price presupposes; what files may draw."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 

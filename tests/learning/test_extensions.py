@@ -1,7 +1,5 @@
 """Registered feedback paths, mechanisms and data sets; docs/extending.md has whole ones."""
 
-from __future__ import annotations
-
 import functools
 import math
 import pickle

@@ -1,7 +1,5 @@
 """Features from an OPU, and features from a file."""
 
-from __future__ import annotations
-
 import hashlib
 import math
 import os

@@ -1,7 +1,5 @@
 """Maps of single records: scattering, and what all maps share: keys, notes, caches, powers, mirror images, groups."""
 
-from __future__ import annotations
-
 import hashlib
 import math
 from dataclasses import replace

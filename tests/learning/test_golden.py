@@ -11,8 +11,6 @@ are never skipped. `python tests/learning/test_golden.py` prints the file with w
 this environment. It changes nothing that the file has.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import itertools

@@ -1,7 +1,5 @@
 """Features that are responses to patches of synthetic images, or activations of an encoder trained on such images."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

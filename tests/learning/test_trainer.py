@@ -1,7 +1,5 @@
 """Trainers of users (docs/trainers.md): what they are handed, what is accounted for, and what is refused."""
 
-from __future__ import annotations
-
 import importlib
 import itertools
 import math

@@ -1,7 +1,5 @@
 """What notebooks import: trials and a sweep in this process, and one of extensions with the real Ray."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os

@@ -1,7 +1,5 @@
 """Who may import whom: the contracts of pyproject.toml hold, and each is seen to refuse what it forbids."""
 
-from __future__ import annotations
-
 import ast
 import shutil
 import subprocess

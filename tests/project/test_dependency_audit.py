@@ -1,7 +1,5 @@
 """`make lint` asks for known vulnerabilities, and says so where it cannot."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import audit_dependencies

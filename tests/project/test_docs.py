@@ -1,8 +1,6 @@
 """Pages of docs with programs: their python blocks run, print what the page says, and the
 files that they name exist."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import re

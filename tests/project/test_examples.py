@@ -1,7 +1,5 @@
 """The examples in the docstrings of the public names, run as a reader would: where example.yaml was swept."""
 
-from __future__ import annotations
-
 import doctest
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Pages of docs with a recipe: what they say to write is written here, and works; none is longer than it may be."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

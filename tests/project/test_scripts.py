@@ -1,7 +1,5 @@
 """The scripts of docs/ that print what its pages quote."""
 
-from __future__ import annotations
-
 import committed
 import contributions
 import pilots

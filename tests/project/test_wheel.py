@@ -4,8 +4,6 @@ An editable install hides what a wheel leaves out. The wheel is unpacked into an
 path; the libraries that it needs are those of this environment.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

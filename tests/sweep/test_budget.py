@@ -1,8 +1,6 @@
 """The privacy budget of a search: what it costs, that it is paid once, and that it is kept whatever is asked for, gone
 on with, deleted, restored or damaged."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import re

@@ -1,7 +1,5 @@
 """Sweeps on clusters: two real Ray nodes, one with an OPU, that share no code, data, cache or home with the driver."""
 
-from __future__ import annotations
-
 import os
 import re
 import socket

@@ -1,8 +1,6 @@
 """Sweeps that lose what they stand on (workers, driver, nodes, server, database, disk), or that another driver wants:
 what is left at the end is what an undisturbed sweep leaves, to the last bit."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import itertools

@@ -1,7 +1,5 @@
 """`photonic init`: the file that it writes trains, says what it does, and takes no longer than was asked for."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """The order of writes to the store, which `pipeline.sweep.recorder` and `pipeline.sweep.ledger` list as promises."""
 
-from __future__ import annotations
-
 import functools
 import re
 from types import SimpleNamespace

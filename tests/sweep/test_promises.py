@@ -1,7 +1,5 @@
 """What leaves the private folder tells nothing but what epsilon covers: names, errors, counts, statistics."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import re

@@ -1,7 +1,5 @@
 """A second draw of secret noise is a second release: it is charged before it begins, or does not begin."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import sqlite3

@@ -1,7 +1,5 @@
 """`reuse` in a file: trials that another sweep has trained are taken over, charged in full, and released once."""
 
-from __future__ import annotations
-
 import secrets
 import shutil
 from pathlib import Path

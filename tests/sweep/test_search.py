@@ -1,7 +1,5 @@
 """Searches: what their files may say, what they ask for and ask for again, and which trials they stop early."""
 
-from __future__ import annotations
-
 import functools
 import importlib.util
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """What people see of a search and its budget: before it runs, while it runs, and in its report."""
 
-from __future__ import annotations
-
 import json
 
 import pandas as pd

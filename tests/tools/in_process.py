@@ -1,7 +1,5 @@
 """Sweeps in this process, pack after pack, for tests that ask nothing of Ray: it takes seconds to start a worker."""
 
-from __future__ import annotations
-
 import contextlib
 import time
 from types import SimpleNamespace

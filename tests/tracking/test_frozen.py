@@ -4,8 +4,6 @@
 checkpoints, features of a file, and a plugin.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import shutil

@@ -1,7 +1,5 @@
 """Reading a store changes nothing in it: not a byte, and there is no method that could."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import inspect

@@ -1,7 +1,5 @@
 """The tracking store, on a real SQLite MLflow store, one for the module."""
 
-from __future__ import annotations
-
 import contextlib
 import csv
 import dataclasses

@@ -1,7 +1,5 @@
 """`photonic ui`: a port in use, and how many clicks MLflow's page takes from a link that it prints."""
 
-from __future__ import annotations
-
 import json
 import socket
 import subprocess
