@@ -12,6 +12,7 @@ import json
 import logging
 import os
 import re
+import signal
 import sqlite3
 import sys
 import threading
@@ -108,6 +109,24 @@ def ignoring_error(error_code: str) -> Iterator[None]:
             raise
 
 
+@contextlib.contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Let Ctrl-C and SIGTERM wait for the end of the block: a transaction that one breaks off may keep its lock."""
+    is_main = threading.current_thread() is threading.main_thread()
+    handlers = {number: handler for number in (signal.SIGINT, signal.SIGTERM)
+                if is_main and callable(handler := signal.getsignal(number))}
+    caught: list[int] = []
+    for number in handlers:
+        signal.signal(number, lambda number, frame: caught.append(number))
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        if caught:
+            signal.raise_signal(caught[0])
+
+
 class Client:
     """MLflow's client of a store, with all its methods. Their errors become `TrackingError`, and they may wait.
 
@@ -119,6 +138,8 @@ class Client:
 
     def __init__(self, mlflow: Any, uri: str) -> None:
         self.mlflow, self.uri = mlflow, uri
+        # A call of a database file ends within seconds; one of a server may hang, and is broken off.
+        self._in_call = contextlib.nullcontext if database(uri) is None else uninterrupted
         self._seconds = 0.0  # of `be_patient`; without patience no call is repeated
         self._say: Callable[[str], None] = print
         self._lost_at: float | None = None  # time of the first failed call; None while the store answers
@@ -134,7 +155,12 @@ class Client:
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         method = getattr(self.mlflow, name)
-        return lambda *args, **kwargs: self._call(lambda: method(*args, **kwargs))
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            with self._in_call():
+                return method(*args, **kwargs)
+
+        return lambda *args, **kwargs: self._call(lambda: call(*args, **kwargs))
 
     def refusal(self, reason: str) -> TrackingError:
         """Return an error that names the store."""

@@ -478,6 +478,21 @@ def test_ctrl_c_ends_the_wait_for_a_store(monkeypatch):
     assert client.get.call_count == 2, "closing the sweep does not wait again"
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_waits_for_the_end_of_a_call_of_a_database(store, monkeypatch, number):
+    """Between two statements of a transaction it would leave the database locked for this process's next call."""
+    done = []
+    monkeypatch.setattr(store._client.mlflow, "set_tag",
+                        lambda *a: done.append("begun") or signal.raise_signal(number) or done.append("ended"))
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            store._client.set_tag("run", "name", "value")
+    finally:
+        assert signal.signal(signal.SIGTERM, before) is signal.default_int_handler
+    assert done == ["begun", "ended"] and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
 def test_batches_stay_within_the_limits_of_mlflow(store, monkeypatch):
     run_id = store.start(PDFA)
     sizes = []
