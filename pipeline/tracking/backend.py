@@ -138,8 +138,7 @@ class Client:
 
     def __init__(self, mlflow: Any, uri: str) -> None:
         self.mlflow, self.uri = mlflow, uri
-        # A call of a database file ends within seconds; one of a server may hang, and is broken off.
-        self._in_call = contextlib.nullcontext if database(uri) is None else uninterrupted
+        self._is_file = database(uri) is not None
         self._seconds = 0.0  # of `be_patient`; without patience no call is repeated
         self._say: Callable[[str], None] = print
         self._lost_at: float | None = None  # time of the first failed call; None while the store answers
@@ -155,12 +154,9 @@ class Client:
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         method = getattr(self.mlflow, name)
-
-        def call(*args: Any, **kwargs: Any) -> Any:
-            with self._in_call():
-                return method(*args, **kwargs)
-
-        return lambda *args, **kwargs: self._call(lambda: call(*args, **kwargs))
+        if self._is_file:  # such a call ends by itself; one of a server may hang, and is broken off
+            method = uninterrupted()(method)
+        return lambda *args, **kwargs: self._call(lambda: method(*args, **kwargs))
 
     def refusal(self, reason: str) -> TrackingError:
         """Return an error that names the store."""
@@ -232,8 +228,8 @@ class Client:
         while True:
             start = time.monotonic()
             is_over = threading.Event()  # tells the thread to end
-            threading.Thread(target=self._report_delay, args=(start, is_over), daemon=True).start()
             try:
+                threading.Thread(target=self._report_delay, args=(start, is_over), daemon=True).start()
                 answer = method()
             except Exception as error:
                 if not is_temporary(error) or not self._pause_before_retry(start):
