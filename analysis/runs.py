@@ -31,11 +31,10 @@ from pipeline.trials.feedback import LABELS
 from pipeline.trials.fields import UserError
 from pipeline.trials.mechanism import Mechanism
 from pipeline.trials.naming import run_name
-from pipeline.trials.part import PARTS, SETTINGS
+from pipeline.trials.part import SETTINGS, parts_of
 
 ALGORITHM_LABELS: ChainMap[str, str] = ChainMap({}, LABELS)  # type: ignore[arg-type] # those of a report come first
 NON_PRIVATE = "non-private"
-STATED = "stated"  # a trainer states the epsilon, and no setting determines it
 NO_VALUE = "–"  # text of a cell without a value
 TRIAL = "trial"  # column of a run's `TrialConfig`
 Sweep: TypeAlias = str | Path | Experiment | pd.DataFrame  # a sweep by name, by file, as an experiment, or as its runs
@@ -261,7 +260,7 @@ def noise_sources(runs: pd.DataFrame) -> pd.Series:
 def by_noise(settings: Sequence[str]) -> list[str]:
     """Return distinct noise settings, sorted: non-private, sigmas, targets (certified, label), noise multipliers."""
     def sort_key(setting: str) -> tuple[bool, str, float]:  # whether it has a value, its name (a sigma has none), value
-        if setting in ("", NON_PRIVATE, STATED):
+        if setting in ("", NON_PRIVATE):
             return False, "", 0.0  # first
         name, _, number = setting.rpartition("=")
         return True, name, float(number)
@@ -280,7 +279,7 @@ def require_accuracy(runs: pd.DataFrame, name: str = "test/accuracy") -> None:
 
 def setting_label(setting: str) -> str:
     """Return the label of a noise setting: `σ = 0.1`, `ε ≤ 3` (a target is met from below), `non-private`, ..."""
-    if setting in (NON_PRIVATE, STATED):
+    if setting == NON_PRIVATE:
         return setting
     name, _, number = setting.rpartition("=")
     symbols = {"": "σ =", "epsilon": "ε ≤", "label_epsilon": "label ε ≤"}
@@ -329,7 +328,7 @@ def row_of(run: TrackedRun) -> dict[str, Any]:
     params = {name: param_value(name, text) for name, text in run.params.items() if is_setting(name)}
     fields = {name: float("nan") if name in numbers else None for name in setting_names()} | params
     known = run.trial.canonical() if run.trial else {name: 0 if name in numbers else None for name in fields} | params
-    mechanism = PARTS["mechanism"].get(known["mechanism"], Mechanism)  # an extension's may not be imported
+    mechanism = parts_of("mechanism", Mechanism).get(known["mechanism"], Mechanism)  # it may not be imported
     if int(run.tags.get(DRAWS, 1)) > 1:  # noise that was drawn repeatedly cost more than its target
         for level, target in NOISE.items():
             if (tag := f"{CALIBRATED}{level}") in run.tags:

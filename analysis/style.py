@@ -28,7 +28,6 @@ from analysis.runs import ALGORITHM_LABELS
 from analysis.text import n_seeds
 from pipeline.trials.feedback import COLOURS
 from pipeline.trials.fields import refuse
-from pipeline.trials.trainer import is_stated
 
 
 class _Looks(dict[str, Any]):  # Any: a matplotlib colour, marker or line
@@ -163,11 +162,8 @@ def _fit(figure: Figure, width: float) -> None:
 
 def look(algorithm: str) -> dict[str, Any]:
     """Return colour, marker, line and label of an algorithm, as arguments of `Axes.plot`."""
-    properties = {"color": PALETTE[algorithm], "marker": MARKERS[algorithm], "linestyle": LINES[algorithm],
-                  "label": ALGORITHM_LABELS[algorithm], "markersize": 4.5, "linewidth": 1.3}
-    if is_stated(algorithm):  # a star: nobody checked its epsilon
-        properties |= {"marker": "*", "markersize": 7.5}
-    return properties
+    return {"color": PALETTE[algorithm], "marker": MARKERS[algorithm], "linestyle": LINES[algorithm],
+            "label": ALGORITHM_LABELS[algorithm], "markersize": 4.5, "linewidth": 1.3}
 
 
 def present(table: pd.DataFrame) -> list[str]:

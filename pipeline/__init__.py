@@ -11,7 +11,6 @@ For notebooks and scripts, from one trial to a whole sweep (`analysis` reads the
     load_experiment  an experiment file; Experiment and Resources: the same, from Python
     run_sweep        train an experiment's trials in parallel, and track them
     network          register a network of your own, for every algorithm; setting: a setting of it
-    trainer          register a trainer of your own; Epoch: a value that it may yield
 
 Importing this package imports no torch, Ray or MLflow; names that need them import them on first use.
 """
@@ -29,19 +28,16 @@ if TYPE_CHECKING:
     from pipeline.experiment.experiment import Experiment, load_experiment
     from pipeline.experiment.preset import recommended
     from pipeline.learning.data.dataset import load as load_dataset
-    from pipeline.learning.handed import Epoch
     from pipeline.sweep.run import run_sweep
     from pipeline.trials.fields import setting
     from pipeline.trials.network import network
     from pipeline.trials.packs import Resources
-    from pipeline.trials.trainer import trainer
 
-__all__ = ["ConfigError", "Epoch", "Experiment", "Resources", "TrialConfig", "account", "load_dataset",
-           "load_experiment", "load_model", "network", "privacy_tags", "recommended", "run_sweep", "setting", "train",
-           "trainer"]
+__all__ = ["ConfigError", "Experiment", "Resources", "TrialConfig", "account", "load_dataset", "load_experiment",
+           "load_model", "network", "privacy_tags", "recommended", "run_sweep", "setting", "train"]
 
 __getattr__, __dir__ = lazy(__name__, {
-    "Epoch": "learning.handed", "Experiment": "experiment.experiment", "Resources": "trials.packs", "account": "api",
+    "Experiment": "experiment.experiment", "Resources": "trials.packs", "account": "api",
     "load_dataset": "learning.data.dataset:load", "load_experiment": "experiment.experiment", "load_model": "api",
     "network": "trials.network", "privacy_tags": "accounting", "recommended": "experiment.preset",
-    "run_sweep": "sweep.run", "setting": "trials.fields", "train": "api", "trainer": "trials.trainer"})
+    "run_sweep": "sweep.run", "setting": "trials.fields", "train": "api"})

@@ -127,7 +127,7 @@ def load_model(run: str | os.PathLike[str] | Mapping[str, Any], store: Reader | 
 
     Raises:
         TrackingError: for a trial that does not exist or has not ended.
-        ConfigError: for a trial of an extension that is not imported, or of a user's trainer; for another folder.
+        ConfigError: for a trial of an extension that is not imported; for another folder.
 
     Example:
         >>> from analysis import best, load_runs

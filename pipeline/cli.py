@@ -351,7 +351,7 @@ def account(target: str | None, changes: tuple[str, ...], mlruns: Path, check: P
 def audit(target: str, data: Path | None, trial: int | None, steps: int, mlruns: Path | None) -> int:
     """Attack an experiment's trials: what is seen, beside what is claimed or certified.
 
-    The exit code is 1 if an attack exceeds a certified or stated epsilon.
+    The exit code is 1 if an attack exceeds a certified epsilon.
     """
     from pipeline.auditing.command import audit_file, audit_run
 

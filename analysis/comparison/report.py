@@ -14,7 +14,7 @@ from analysis.comparison import match
 from analysis.comparison.match import Comparison, Side, accuracies, names_of, overlay
 from analysis.exhibits.exhibit import Exhibit, Texts, save
 from analysis.exhibits.frontier.exhibit import tidy
-from analysis.exhibits.frontier.points import on_axis
+from analysis.exhibits.frontier.points import tightest
 from analysis.report.overview import abridged
 from analysis.report.page import Page, render
 from analysis.report.report import Report
@@ -113,7 +113,7 @@ def draw_overlay(comparison: Comparison, frontiers: Sequence[tuple[pd.DataFrame,
     for a, b in frontiers:
         tables += [points.assign(experiment=side.label) for points, side in zip((a, b), sides, strict=True)]
         kind = common_value(a["kind"])
-        runs = pd.concat([side.runs[on_axis(side.runs, kind).notna()] for side in sides])
+        runs = pd.concat([side.runs[tightest(side.runs, kind).notna()] for side in sides])
         epsilon = epsilon_text(kind, runs, pd.concat([a, b]))
         captions.append(f"Test accuracy (%) against {epsilon}: {comparison.a.label} solid, {comparison.b.label} dashed "
                         f"and open; {means_text(pd.concat([a['n'], b['n']]), BARS)}.")

@@ -12,14 +12,14 @@ import pandas as pd
 from analysis.exhibits.doubts.checks import against, examine
 from analysis.exhibits.doubts.evidence import NO_FRONTIER, Evidence
 from analysis.exhibits.frontier.choice import price
-from analysis.exhibits.frontier.points import PRICE, compared_epsilon, on_axis, summarized
+from analysis.exhibits.frontier.points import PRICE, compared_epsilon, summarized, tightest
 from analysis.exhibits.metrics import METRICS
-from analysis.exhibits.selection import Choice, guarantee_of
+from analysis.exhibits.selection import Choice
 from analysis.runs import ALGORITHM_LABELS, DATASET_LABELS, common_value
 from analysis.statistics import accuracy_error, difference_of
 from pipeline.experiment.experiment import Experiment
 from pipeline.trials.datasets import DATASETS
-from pipeline.trials.kinds import COMPOSABLE, GUARANTEED, KINDS
+from pipeline.trials.kinds import GUARANTEED, KINDS
 from pipeline.trials.naming import counted
 
 MAX_LEADS = 3  # largest number of epsilons of one kind with a sentence of their own
@@ -43,7 +43,7 @@ def compose(runs: pd.DataFrame, experiment: Experiment, choice: Choice | None = 
     for dataset, dataset_runs in runs.groupby("dataset", sort=False):
         place = f" on {DATASET_LABELS[dataset]}" if runs["dataset"].nunique() > 1 else ""
         for kind in GUARANTEED:
-            if on_axis(dataset_runs, kind).isna().all():
+            if tightest(dataset_runs, kind).isna().all():
                 continue
             reason = evidence.refused.get((dataset, kind))
             if reason:
@@ -153,7 +153,7 @@ def _cost(points: pd.DataFrame, dataset: str, evidence: Evidence) -> str:
     if points["choices"].max() == 1:
         return " (no ε covers the search)" if plan.asks else " (nothing was chosen)"
     # Composition needs certified epsilons, and trials that were not suggested by the scores of others.
-    if kind not in COMPOSABLE or plan.by_scores:
+    if kind != "certified" or plan.by_scores:
         return " (no ε covers the choice of settings)"
     tried = evidence.tried[(evidence.tried["kind"] == kind) & (evidence.tried["dataset"] == dataset)]
     costs = price(points, tried)[PRICE]
@@ -167,12 +167,10 @@ def _price(experiment: Experiment, choice: Choice | None) -> str:
     """Return a sentence on the privacy cost of publishing the best trial, and on uncovered runs before the sweep."""
     if choice and choice.selected:
         number = f"{choice.trials} " if choice.trials else ""
-        kind = guarantee_of(choice)
-        cost = (f"{kind.capitalize()} ε is of one trial; to publish the best of all {number}{kind} trials costs "
-                f"selected ε = {choice.selected.value:.3g} in the place of {choice.alone.value:.3g}")
+        cost = (f"Certified ε is of one trial; to publish the best of all {number}certified trials costs selected ε = "
+                f"{choice.selected.value:.3g} in the place of {choice.alone.value:.3g}")
     elif choice:
-        cost = (f"{guarantee_of(choice).capitalize()} ε is of one trial, and none covers the choice of the best: "
-                f"{choice.reason}")
+        cost = f"Certified ε is of one trial, and none covers the choice of the best: {choice.reason}"
     else:
         cost = "Each ε is of one trial; the choice of the best was not paid for"
     earlier_runs = ""

@@ -75,7 +75,7 @@ METRICS = {metric.name: metric for metric in (
 
 def layer_name(number: int, trials: Sequence[TrialConfig]) -> str:
     """Return the name of a layer, from 1: `layer 2`, or `output layer` if it is that of all trials."""
-    is_output = all(trial.parts.trainer.built_in and number == len(trial.layers) for trial in trials)
+    is_output = all(number == len(trial.layers) for trial in trials)
     return "output layer" if trials and is_output else f"layer {number}"
 
 
@@ -86,8 +86,6 @@ def hidden_alignment(runs: pd.DataFrame) -> pd.Series:
     """
     def of_trial(trial: TrialConfig, row: pd.Series) -> float:
         """Return the mean alignment over a trial's hidden layers, convolutions included; NaN if any layer lacks it."""
-        if not trial.parts.trainer.built_in:  # the layers of a user's trainer are not known
-            return float("nan")
         keys = [f"alignment/layer_{layer}" for layer in range(1, len(trial.layers))]
         return row.reindex(keys).astype(float).mean(skipna=False)
     rows = zip(trials_of(runs), (row for _, row in runs.iterrows()), strict=True)

@@ -11,16 +11,17 @@ from matplotlib.ticker import MaxNLocator
 
 from analysis import style
 from analysis.exhibits.exhibit import Exhibit, Texts
-from analysis.exhibits.selection import SCORE, standing_of
+from analysis.exhibits.selection import SCORE
 from analysis.exhibits.table import Table
 from analysis.runs import ReportError
 from analysis.text import NO_VALUE
 from pipeline.accounting.budget import Filter, restored_filter, scope
 from pipeline.accounting.epsilon import Epsilon
+from pipeline.accounting.noise import standing
 from pipeline.experiment.experiment import Experiment
 from pipeline.experiment.search import Search
 from pipeline.tracking.reader import Reader
-from pipeline.trials.naming import counted, run_name
+from pipeline.trials.naming import composable, counted, run_name
 from pipeline.trials.records import Release
 
 GREY = "0.4"
@@ -98,7 +99,7 @@ def caption(experiment: Experiment, privacy_filter: Filter | None) -> str:
         return f"{text}. No budget covers the search."
     budget = privacy_filter.budget
     return (f"{text}. Below, ε spent of the budget, {budget.epsilon:g} at δ = {budget.delta:g} "
-            f"({standing_of(experiment.trials)}).")
+            f"({standing(trial.noise for trial in composable(experiment.trials))}).")
 
 
 def _notes(experiment: Experiment, rows: pd.DataFrame, privacy_filter: Filter | None) -> list[str]:

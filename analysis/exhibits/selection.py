@@ -19,8 +19,7 @@ from pipeline.accounting.noise import choice_statement, noise_statement, sentenc
 from pipeline.experiment.experiment import Experiment
 from pipeline.experiment.plan import Plan
 from pipeline.trials.config import TrialConfig
-from pipeline.trials.kinds import COMPOSABLE
-from pipeline.trials.naming import composable, counted, guarantee, run_name
+from pipeline.trials.naming import composable, counted, run_name
 
 ALONE = "price of this one trial, had it been the only one"
 SCORE = "validation/accuracy"
@@ -45,7 +44,7 @@ class Choice:
     trials: int | None  # certified ones; None for random stopping, which keeps the number secret
     others: int  # trials of the file without a certified epsilon
     noise: str  # sentences on the noise source of all compared trials, and its consequences
-    standing: str  # of the guarantee with this noise, from `standing_of`
+    standing: str  # of the guarantee with this noise
     scores: str = SCORES  # whether an epsilon covers the scores
     unscored: int = 0  # certified trials that hold no record out, and so were not compared
 
@@ -86,7 +85,7 @@ def choose(experiment: Experiment, runs: pd.DataFrame, paid: Epsilon | None = No
     trial = trials[best["trial_key"]]
     earlier = earlier_epochs(runs)  # an earlier draw of secret noise is a release too
     released_epochs = trial.epochs + earlier.get(trial.trial_key, 0)
-    tightest_epsilon = next(e for e in account(trial, released_epochs) if e.kind in COMPOSABLE)
+    tightest_epsilon = next(e for e in account(trial, released_epochs) if e.kind == "certified")
     compared = tracked if plan.publishes_all else plan.possible
     selected, reason = paid, ""
     try:
@@ -99,18 +98,10 @@ def choose(experiment: Experiment, runs: pd.DataFrame, paid: Epsilon | None = No
     return Choice(name=run_name(trial, experiment.varied), trial_key=trial.trial_key, validation=float(best[SCORE]),
                   test=float(best["test/accuracy"]), alone=tightest_epsilon, selected=selected, reason=reason,
                   trials=len(trials) if plan.publishes_all else None,  # random stopping keeps the number secret
-                  others=len(tracked) - len(trials), noise=noise, standing=standing_of(compared),
+                  others=len(tracked) - len(trials), noise=noise,
+                  standing=standing(trial.noise for trial in composable(compared)),
                   scores=SCORES_COVERED if scores_are_covered(compared) else SCORES,
                   unscored=len(trials) - len(with_score))
-
-
-def standing_of(trials: Sequence[TrialConfig]) -> str:
-    """Return the standing of an epsilon that covers these trials, for example `simulated`.
-
-    It is `stated, simulated` if a trainer states the cost of a trial.
-    """
-    noise = standing(trial.noise for trial in composable(trials))
-    return f"stated, {noise}" if guarantee(composable(trials)) == "stated" else noise
 
 
 def _composed_epsilon(plan: Plan, compared: Sequence[TrialConfig], earlier: Mapping[str, int]) -> Epsilon:
@@ -129,12 +120,6 @@ def _composed_epsilon(plan: Plan, compared: Sequence[TrialConfig], earlier: Mapp
             raise UnsupportedAccounting("search: trials whose costs differ were asked for by scores, so that costs "
                                         "depend on results, which a budget covers and composition does not")
     return selected_epsilon(compared, plan.selection, earlier)
-
-
-def guarantee_of(choice: Choice) -> str:
-    """Return `certified`, or `stated` if a trainer states the cost of a trial."""
-    is_stated = choice.alone.kind == "stated" or (choice.selected is not None and choice.selected.kind == "stated")
-    return "stated" if is_stated else "certified"
 
 
 def draw(choice: Choice) -> Exhibit:
@@ -179,11 +164,9 @@ def caption(choice: Choice) -> str:
     # random stopping keeps the number secret
     number = "" if choice.trials is None else f"{choice.trials - choice.unscored} "
     epsilon = choice.selected or choice.alone
-    guarantee_kind = guarantee_of(choice)
-    price = under_assumptions("selected" if choice.selected else guarantee_kind, [epsilon.relation],
-                              [epsilon.sampler], [epsilon.delta], choice.standing)
-    return (f"The best of {number}{guarantee_kind} trials by validation accuracy at the last epoch (n = 1); {price}. "
-            "The last column does not hold for the best of several.")
+    price = under_assumptions(epsilon.kind, [epsilon.relation], [epsilon.sampler], [epsilon.delta], choice.standing)
+    return (f"The best of {number}certified trials by validation accuracy at the last epoch (n = 1); {price}. The last "
+            "column does not hold for the best of several.")
 
 
 def summary_sentence(choice: Choice) -> str:

@@ -34,10 +34,10 @@ def kinds_of(runs: pd.DataFrame) -> list[str]:
 def guarantees(runs: pd.DataFrame) -> pd.Series:
     """Return the strongest guarantee of each run, from the kinds of its logged epsilons and the source of its noise.
 
-    It is `certified`, `simulated`, `stated`, `labels only`, `labels only, simulated`, or `none`.
+    It is `certified`, `simulated`, `labels only`, `labels only, simulated`, or `none`.
     """
     words = pd.Series(NO_GUARANTEE, runs.index)
-    for kind in ("label", "stated", "certified"):  # from the weakest to the strongest, which overwrites the others
+    for kind in ("label", "certified"):  # the stronger one comes last and overwrites the other
         words = words.mask(_has(runs, kind), _guarantees_of(kind, runs))
     return words
 
@@ -48,7 +48,7 @@ def _guarantees_of(kind: str, runs: pd.DataFrame) -> pd.Series:
     Noise from a recorded seed only simulates a guarantee.
     """
     if not KINDS[kind].holds:
-        return pd.Series("stated" if kind == "stated" else NO_GUARANTEE, runs.index)
+        return pd.Series(NO_GUARANTEE, runs.index)
     with_secret_noise, with_recorded_noise = "certified", "simulated"
     if kind == "label":
         with_secret_noise, with_recorded_noise = "labels only", "labels only, simulated"

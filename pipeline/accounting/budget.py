@@ -34,7 +34,7 @@ from pipeline.experiment.experiment import Experiment
 from pipeline.experiment.plan import Plan
 from pipeline.experiment.sections import Budget
 from pipeline.trials.config import ConfigError, TrialConfig
-from pipeline.trials.naming import composable, counted, guarantee
+from pipeline.trials.naming import composable, counted
 from pipeline.trials.records import Release
 
 
@@ -68,7 +68,6 @@ class Filter(NamedTuple):
 
     def stated(self, released: Sequence[Release]) -> Epsilon:
         """Return the whole budget as an `Epsilon` of all releases and of the choice; infinite if they exceed it."""
-        trials = [release.trial for release in released]
         spent = f"{self.epsilon(self.spent(released)):.4g}"
         value = self.budget.epsilon
         if self.admits(released):
@@ -77,9 +76,8 @@ class Filter(NamedTuple):
                     "covered, and so is the choice of the best by them")
         else:
             value, note = math.inf, f"{spent} was spent, more than the budget of {value:g}, which then covers nothing"
-        kind = "stated" if guarantee(trials) == "stated" else "selected"  # not checked here, or certified with choice
-        any_trial = trials[0]  # all trials of a search have one sampler
-        return Epsilon(value, kind=kind, variant="budget", relation=any_trial.parts.sampler.relation,
+        any_trial = released[0].trial  # all trials of a search have one sampler
+        return Epsilon(value, kind="selected", variant="budget", relation=any_trial.parts.sampler.relation,
                        sampler=any_trial.sampler, delta=self.budget.delta, conversion="improved", note=note)
 
 
@@ -160,7 +158,7 @@ def epochs_released(released: Iterable[Release]) -> Iterator[tuple[TrialConfig, 
         releases_by_key.setdefault(release.trial.trial_key, []).append(release)
     for releases in releases_by_key.values():
         trial = releases[0].trial  # all releases of a key are of one trial
-        if trial.draws_fresh_noise:
+        if trial.secure:
             yield trial, sum(epochs_by_draw(releases))
         else:
             yield trial, max(release.epochs for release in releases)

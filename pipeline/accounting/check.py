@@ -146,20 +146,20 @@ def _component_norm(**inputs: Any) -> Value:
 def _poisson(q: float, noise_multiplier: float, T: int, delta: float, discretization: float) -> Value:
     """Return epsilon of T steps on Poisson batches with sampling rate q; noise is over C, the sensitivity."""
     _require("discretization", discretization, curves.DISCRETIZATION)
-    return event.gaussian("poisson", noise_multiplier, T, 1, sampling_rate=q).value(delta)
+    return event.PrivacyEvent("poisson", noise_multiplier, T, 1, sampling_rate=q).value(delta)
 
 
 def _without_replacement(N: int, m: int, noise_multiplier_2C: float, T: int, delta: float, orders: str) -> Value:
     """Return epsilon of T steps on batches of m of N records: two conversions of the Renyi curve, and pld."""
     renyi = reference.leekifer_epsilon(N, m, noise_multiplier_2C, T, delta, _orders(orders))
-    run = event.gaussian("without_replacement", noise_multiplier_2C, T, 1, N=N, m=m)
+    run = event.PrivacyEvent("without_replacement", noise_multiplier_2C, T, 1, N=N, m=m)
     return {"rdp_classic": renyi["epsilon_classic"], "order": renyi["order"],
             "rdp_improved": renyi["epsilon_improved"], "pld_two_branch": run.value(delta, "pld")}
 
 
 def _shuffled(noise_multiplier_2C: float, epochs: int, delta: float) -> Value:
     """Return epsilon of shuffled epochs, with noise over 2 C."""
-    return event.gaussian("shuffled", noise_multiplier_2C, epochs, epochs).value(delta)
+    return event.PrivacyEvent("shuffled", noise_multiplier_2C, epochs, epochs).value(delta)
 
 
 def _require(name: str, value: Any, accepted: Any) -> None:

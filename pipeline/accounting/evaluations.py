@@ -25,7 +25,7 @@ from pipeline.accounting.label import label_epsilons
 from pipeline.accounting.selected import common, selected_by_composition, selected_by_random_stopping
 from pipeline.experiment.stopping import Selection
 from pipeline.trials.config import ConfigError, TrialConfig
-from pipeline.trials.naming import composable, guarantee
+from pipeline.trials.naming import composable
 
 LARGEST_EPSILON = 1e8  # largest epsilon of training that score noise can match
 
@@ -45,8 +45,8 @@ def is_noisy(trial: TrialConfig) -> bool:
 def evaluation_noise(trial: TrialConfig) -> float:
     """Return s, the noise's standard deviation in records; refuse a trial whose training has too large an epsilon."""
     trial = with_noise(trial)
-    # By mechanism, training costs a certified (or stated) epsilon, or a label epsilon.
-    epsilons_of = certified_epsilons if trial.parts.mechanism.composed else label_epsilons
+    # By mechanism, training costs a certified or a label epsilon.
+    epsilons_of = certified_epsilons if trial.parts.mechanism.certified else label_epsilons
     training_epsilon = epsilons_of(trial, trial.epochs)[0].value  # the tightest comes first
     if training_epsilon > LARGEST_EPSILON:  # or infinite
         raise ConfigError("private_metrics: 'noisy' takes noise from an epsilon that is finite and, with noise "
@@ -64,9 +64,7 @@ def evaluation_noise(trial: TrialConfig) -> float:
 def check_evaluations(trials: Iterable[TrialConfig]) -> None:
     """Refuse, before training, trials whose target no noise attains, and whose evaluations no epsilon can cover."""
     for trial in trials:
-        noisy = with_noise(trial)
-        if composable([noisy]):
-            event_of(noisy, noisy.epochs)  # refuses a stated event that no accountant takes
+        with_noise(trial)  # refuses a target that no noise attains
         if is_noisy(trial):
             try:
                 evaluation_noise(trial)
@@ -91,7 +89,7 @@ def cover(trial: TrialConfig, epsilons: Sequence[Epsilon], epochs_done: int) -> 
 def selected_epsilon(trials: Sequence[TrialConfig], selection: Selection,
                      # by trial_key, the epochs that earlier draws of the trial's secret noise released
                      earlier: Mapping[str, int] = MappingProxyType({})) -> Epsilon:
-    """Return epsilon of publishing the best certified or stated trial of `trials`, by the selection's rule.
+    """Return epsilon of publishing the best certified trial of `trials`, by the selection's rule.
 
     For a fixed grid these are all trials, seeds included; for random stopping the candidates, not the drawn trials.
     Those without such an epsilon are left out; the others must have one data set and one delta.
@@ -117,12 +115,11 @@ def selected_epsilon(trials: Sequence[TrialConfig], selection: Selection,
         splits = {(trial.seed, trial.split_sizes) for trial in trials if holds_out(trial)}
         epsilon = selected_by_composition(events, delta, scores, one_split=len(splits) == 1)
     sampler_fits = all(within_delta(trial, epsilon.value, runs) for trial in trials)
-    kind = "selected" if guarantee(trials) == "certified" else "stated"
-    return dataclasses.replace(epsilon, kind=kind, delta=trials[0].delta,  # all trials have one
+    return dataclasses.replace(epsilon, delta=trials[0].delta,  # all trials have one
                                value=epsilon.value if sampler_fits else math.inf)
 
 
 def scores_are_covered(trials: Sequence[TrialConfig]) -> bool:
-    """Whether each certified or stated trial that holds records out, at least one, releases its scores with noise."""
+    """Whether each certified trial that holds records out, at least one, releases its scores with noise."""
     scored = [trial for trial in composable(trials) if holds_out(trial)]
     return all(is_noisy(trial) for trial in scored) and bool(scored)

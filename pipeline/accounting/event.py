@@ -1,13 +1,9 @@
-"""A training run as a privacy event, and its epsilon by every accountant that takes the event.
-
-A `PrivacyEvent` is one `dp_accounting` event, repeated. Batches of the package's samplers with Gaussian noise have
-accountants that are proved here. Other events come from trainers that state them; `dp_accounting` takes most of them:
+"""A training run as a privacy event, and its epsilon by every accountant that is proved for its sampler.
 
     sampler               relation      accountants
     poisson               add/remove    pld
     without_replacement   replace-one   pld, rdp/improved, rdp/classic
     shuffled              replace-one   gdp (no amplification)
-    by_trainer            either        pld, rdp/improved
 
 The guarantee assumes that every record's contribution was clipped to norm C after all record-local randomness. It
 assumes that the noise was then added to the sum of all released tensors, or to this sum divided by a public constant.
@@ -20,25 +16,22 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Unpack
 
-import attrs
 import numpy as np
 from dp_accounting import NeighboringRelation
 from dp_accounting import dp_event as dp
 from dp_accounting.rdp import RdpAccountant
 
-from pipeline.accounting import curves, dp_events
+from pipeline.accounting import curves
 from pipeline.accounting.calibration import calibrate, kept
-from pipeline.accounting.dp_events import LEAST_NOISE_OVER_SENSITIVITY
 from pipeline.accounting.epsilon import check_delta
-from pipeline.trials.fields import ConfigError, UserError
-from pipeline.trials.mechanism import MIN_DELTA_PER_STEP
+from pipeline.trials.fields import UserError
+from pipeline.trials.mechanism import MIN_DELTA_PER_STEP, MIN_NOISE_OVER_C
 from pipeline.trials.part import load, parts_of
-from pipeline.trials.sampler import Rates, Sampler
+from pipeline.trials.sampler import Sampler
 
 NEIGHBOURS = {"add/remove": NeighboringRelation.ADD_OR_REMOVE_ONE, "replace-one": NeighboringRelation.REPLACE_ONE}
-BY_TRAINER = "by_trainer"  # in place of a sampler's name, for events that a trainer states
+LEAST_NOISE_OVER_SENSITIVITY = MIN_NOISE_OVER_C / 2  # the sensitivity is 2 C under replace-one
 LITTLE_NOISE = 0.4  # below it the loss of one step spreads over tens, so the grid is `COARSEST`
 # Of full batches: above either, a grid of losses is too large, and one Gaussian is accounted for instead.
 LARGEST_MU, MOST_STEPS = 30.0, 100_000
@@ -50,34 +43,48 @@ class UnsupportedAccounting(UserError, ValueError):
     """A schedule without a proof here; the message names the missing proof and the schedules that are accounted for."""
 
 
-class TooLittleNoise(UnsupportedAccounting):
-    """Noise that is too small for the grid of a privacy-loss distribution."""
-
-
 @dataclass(frozen=True)
 class PrivacyEvent:
-    """A training run as one event, repeated: all that epsilon depends on; noise is over the sensitivity, not over C."""
+    """A training run with Gaussian noise on sums over a sampler's batches: all that epsilon depends on.
 
-    step: dp.DpEvent  # what one step releases, or one epoch if a trainer states so; hashable: tuples, no lists
-    steps: int  # how often `step` is repeated in the whole run
-    epochs: int  # passes over the records in the whole run; a shuffled record takes part at most once in each
-    relation: str  # a key of `NEIGHBOURS`
-    sampler: str = BY_TRAINER  # its accountants are proved here; those of `BY_TRAINER` are `dp_accounting`'s
+    Attributes:
+        sampler: its name; its class names the accountants that are proved for it.
+        noise_multiplier: z, over the sensitivity and not over C; None until it is calibrated.
+        steps, epochs: of the whole run; a shuffled record takes part at most once an epoch.
+        sampling_rate: probability that a record is in a Poisson batch.
+        N, m: of batches without replacement, m of N records.
+    """
+
+    sampler: str
+    noise_multiplier: float | None
+    steps: int
+    epochs: int
+    sampling_rate: float | None = None
+    N: int | None = None
+    m: int | None = None
 
     def __post_init__(self) -> None:
         for name in ("steps", "epochs"):
             if not getattr(self, name) >= 1:
                 raise ValueError(f"{name}: must be >= 1, got {getattr(self, name)}")
+        given = [name for name in ("sampling_rate", "N", "m") if getattr(self, name) is not None]
+        if set(given) != set(self.part.rate_names):
+            raise ValueError(f"rates: must be {' and '.join(self.part.rate_names) or 'none'} for sampler "
+                             f"{self.sampler}, got {' and '.join(given) or 'none'}")
+        if given and not 0 < self.q <= 1:
+            raise ValueError(f"sampling rate: must be > 0 and at most 1, got {self.q}")
+        if self.noise_multiplier is not None and not self.noise_multiplier >= 0:
+            raise ValueError(f"noise_multiplier: must be >= 0, got {self.noise_multiplier}")
 
     @property
-    def proved(self) -> type[Sampler] | None:
-        """Return the sampler's class, which names the accountants proved for it; None for a stated event."""
-        return None if self.sampler == BY_TRAINER else parts_of("sampler", Sampler)[self.sampler]
+    def part(self) -> type[Sampler]:
+        """Return the sampler's class."""
+        return parts_of("sampler", Sampler)[self.sampler]
 
     @property
-    def noise_multiplier(self) -> float | None:
-        """Return z, the step's noise over the sensitivity; None before calibration, or if the step is a composition."""
-        return getattr(dp_events.unsampled(self.step), "noise_multiplier", None)
+    def relation(self) -> str:
+        """Return the neighbouring relation, a key of `NEIGHBOURS`."""
+        return self.part.relation
 
     @property
     def z(self) -> float:
@@ -85,30 +92,6 @@ class PrivacyEvent:
         if self.noise_multiplier is None:
             raise ValueError("noise_multiplier: not set; noise_for calibrates it")
         return self.noise_multiplier
-
-    def with_noise(self, noise_multiplier: float | None) -> PrivacyEvent:
-        """Return this event of `gaussian` with this z (over the sensitivity) in place of its own; sampling stays.
-
-        None stands for noise to be calibrated. Stated events are not accepted: their steps have other forms.
-        """
-        noise = dp.GaussianDpEvent(noise_multiplier)
-        step = noise if isinstance(self.step, dp.GaussianDpEvent) else attrs.evolve(self.step, event=noise)
-        return replace(self, step=step)
-
-    @property
-    def sampling_rate(self) -> float | None:
-        """Return q of Poisson batches; None for others."""
-        return getattr(self.step, "sampling_probability", None)
-
-    @property
-    def N(self) -> int | None:  # noqa: N802
-        """Return the number of records that batches without replacement are drawn from; None for others."""
-        return getattr(self.step, "source_dataset_size", None)
-
-    @property
-    def m(self) -> int | None:
-        """Return the size of batches without replacement; None for others."""
-        return getattr(self.step, "sample_size", None)
 
     @property
     def q(self) -> float:
@@ -120,21 +103,30 @@ class PrivacyEvent:
         raise ValueError("q: shuffled batches have no sampling rate, only participations")
 
     @property
+    def participations(self) -> int:
+        """Return how often a record may take part: in every step, of shuffled batches once an epoch."""
+        return self.steps if self.part.amplified else self.epochs
+
+    @property
     def run(self) -> dp.SelfComposedDpEvent:
-        """Return the whole run as an event of `dp_accounting`: `step` repeated, for shuffled batches once an epoch."""
-        by_epoch = self.proved and not self.proved.amplified  # a shuffled record takes part at most once an epoch
-        return dp.SelfComposedDpEvent(self.step, self.epochs if by_epoch else self.steps)
+        """Return the whole run as an event of `dp_accounting`."""
+        step: dp.DpEvent = dp.GaussianDpEvent(self.z)
+        if self.sampling_rate is not None:
+            step = dp.PoissonSampledDpEvent(self.sampling_rate, step)
+        elif self.N is not None:
+            step = dp.SampledWithoutReplacementDpEvent(self.N, self.m, step)
+        return dp.SelfComposedDpEvent(step, self.participations)
 
     @property
     def mu(self) -> float | None:
         """Return mu of the whole run, its noise set, if it is accounted for as one Gaussian mechanism; else None.
 
-        It is for Gaussians without sampling, and for full batches (q = 1) that no grid of losses suits.
+        It is for shuffled batches, and for full batches (q = 1) that no grid of losses suits.
         """
-        if not (self.proved and self.proved.amplified):
-            return dp_events.gaussian_mu(self.run)
+        mu = math.sqrt(self.participations) / self.z if self.z else math.inf
+        if not self.part.amplified:
+            return mu
         # Steps on all records have a privacy-loss distribution, too; it is left if its grid is too coarse or too large.
-        mu = math.sqrt(self.steps) / self.z if self.z else math.inf
         is_too_large = mu > LARGEST_MU or self.steps > MOST_STEPS
         is_left = is_too_large or sufficient_interval((self.steps, mu**2)) < curves.DISCRETIZATION
         return mu if self.q == 1 and is_left else None
@@ -148,39 +140,24 @@ class PrivacyEvent:
 
     @property
     def noiseless(self) -> bool:
-        """Whether a sampler's run has no noise: epsilon is infinite. False for stated events: accountants see to it."""
-        return self.proved is not None and self.z == 0
+        """Whether the run has no noise: epsilon is infinite."""
+        return self.z == 0
 
     @property
     def accountants(self) -> tuple[str, ...]:
         """Return the names of the accountants that take the event, the tightest first."""
-        if not self.proved:
-            return tuple(name for name, takes in (
-                ("pld", dp_events.has_losses(self.run, self.neighbours)),
-                ("rdp/improved", RdpAccountant(curves.ORDERS, self.neighbours).supports(self.run))) if takes)
         # With so little noise pld is slow, so it is left out unless it is the only one.
         if self.noise_multiplier and self.noise_multiplier < LEAST_NOISE_OVER_SENSITIVITY:
-            return tuple(name for name in self.proved.accountants if name != "pld") or self.proved.accountants
-        return self.proved.accountants
-
-    @property
-    def neighbours(self) -> NeighboringRelation:
-        """Return the neighbouring relation for `dp_accounting`'s accountants."""
-        # They support randomized response under replace-one alone. That is valid under any relation, as randomized
-        # response has the largest privacy loss of all mechanisms with its pure epsilon.
-        return NeighboringRelation.REPLACE_ONE if dp_events.is_pure(self.step) else NEIGHBOURS[self.relation]
+            return tuple(name for name in self.part.accountants if name != "pld") or self.part.accountants
+        return self.part.accountants
 
     @lru_cache(maxsize=1024)  # noqa: B019  (events are few and small)
     def renyi(self) -> np.ndarray:
-        """Return the run's Renyi divergence at all `ORDERS`, [len(ORDERS)], read-only; refuse an event without one."""
-        if self.proved and self.N is not None:  # `dp_accounting` has the same values, in seconds
+        """Return the run's Renyi divergence at all `ORDERS`, [len(ORDERS)], read-only."""
+        if self.N is not None:  # `dp_accounting` has the same values, in seconds
             curve = self.steps * curves.without_replacement_rdp(self.q, self.z)
         else:
-            accountant = RdpAccountant(curves.ORDERS, self.neighbours)
-            if not accountant.supports(self.run):
-                raise ConfigError("event: must have a Renyi divergence that is known, by which it is composed with "
-                                  f"others, got {self.step}")
-            curve = np.array(accountant.compose(self.run).rdp)
+            curve = np.array(RdpAccountant(curves.ORDERS, NEIGHBOURS[self.relation]).compose(self.run).rdp)
         curve.setflags(write=False)
         return curve
 
@@ -191,11 +168,9 @@ class PrivacyEvent:
         It is infinite without noise. An accountant without a proof for the sampler is refused.
         """
         accountant = accountant or self.accountants[0]
-        # All that are proved, so also pld of little noise, which `accountants` leaves out.
-        proved = self.proved.accountants if self.proved else self.accountants
-        if accountant not in proved:
+        if accountant not in self.part.accountants:
             raise UnsupportedAccounting(f"accountant {accountant!r}: not proved for sampler {self.sampler} with "
-                                        f"relation {self.relation}, only {', '.join(proved)}")
+                                        f"relation {self.relation}, only {', '.join(self.part.accountants)}")
         check_delta(delta)
         if self.noiseless:
             return math.inf
@@ -210,36 +185,16 @@ class PrivacyEvent:
     def noise_for(self, target_epsilon: float, delta: float, least: float = LEAST_NOISE_OVER_SENSITIVITY) -> float:
         """Return the z >= `least`, over the sensitivity, that gives the run 0.99 to 1 times `target_epsilon`.
 
-        The event is one of `gaussian`; its present noise does not matter. A target that no such z attains is refused.
+        The event's present noise does not matter. A target that no such z attains is refused.
         """
         accountant, *_ = self.accountants
 
         def epsilon_of(noise_multiplier: float) -> float:
-            return self.with_noise(noise_multiplier).value(delta, accountant)
+            return replace(self, noise_multiplier=noise_multiplier).value(delta, accountant)
 
-        return kept((self.with_noise(None), delta, accountant), target_epsilon, epsilon_of, least, lambda: calibrate(
+        unset = replace(self, noise_multiplier=None)
+        return kept((unset, delta, accountant), target_epsilon, epsilon_of, least, lambda: calibrate(
             target_epsilon, epsilon_of, "noise multiplier", LEAST_NOISE_OVER_SENSITIVITY, least))
-
-
-def gaussian(sampler: str, noise_multiplier: float | None, steps: int, epochs: int,
-             **rates: Unpack[Rates]) -> PrivacyEvent:  # exactly the sampler's `rate_names`
-    """Return the event of Gaussian noise, over the sensitivity, on sums of a sampler's batches; None: to be set."""
-    part = parts_of("sampler", Sampler)[sampler]
-    needed = part.rate_names
-    if set(rates) != set(needed):
-        raise ValueError(f"rates: must be {' and '.join(needed) or 'none'} for sampler {sampler}, got "
-                         f"{' and '.join(rates) or 'none'}")
-    if noise_multiplier is not None and not noise_multiplier >= 0:
-        raise ValueError(f"noise_multiplier: must be >= 0, got {noise_multiplier}")
-    step: dp.DpEvent = dp.GaussianDpEvent(noise_multiplier)
-    if "sampling_rate" in rates:
-        step = dp.PoissonSampledDpEvent(rates["sampling_rate"], step)
-    elif "N" in rates:
-        step = dp.SampledWithoutReplacementDpEvent(rates["N"], rates["m"], step)
-    event = PrivacyEvent(step, steps, epochs, part.relation, sampler)
-    if needed and not 0 < event.q <= 1:
-        raise ValueError(f"sampling rate: must be > 0 and at most 1, got {event.q}")
-    return event
 
 
 def interval_of(*events: PrivacyEvent) -> float:
@@ -247,9 +202,9 @@ def interval_of(*events: PrivacyEvent) -> float:
     for event in events:
         noise = event.noise_multiplier
         if noise is None or noise < LEAST_NOISE_OVER_SENSITIVITY:
-            raise TooLittleNoise(f"noise_multiplier: must be at least {LEAST_NOISE_OVER_SENSITIVITY} for a "
-                                 "privacy-loss distribution (smaller noise has an epsilon in the hundreds, and a grid "
-                                 f"of hundreds of millions), got {noise}")
+            raise UnsupportedAccounting(f"noise_multiplier: must be at least {LEAST_NOISE_OVER_SENSITIVITY} for a "
+                                        "privacy-loss distribution (smaller noise has an epsilon in the hundreds, and "
+                                        f"a grid of hundreds of millions), got {noise}")
     if len(events) == 1 and events[0].z < LITTLE_NOISE:
         return curves.COARSEST
     largest = curves.DISCRETIZATION if len(events) == 1 else curves.COARSEST  # of several kinds of runs
@@ -267,7 +222,7 @@ def loss_distribution(event: PrivacyEvent, interval: float | None = None) -> cur
     interval = interval or interval_of(event)
     if event.mu is not None:  # one Gaussian mechanism of sensitivity 1: rate 1 takes every record
         return curves.poisson_losses(1.0, 1 / event.mu, interval)
-    losses_of_step = load(parts_of("sampler", Sampler)[event.sampler].losses)  # the sampler's function, given by name
+    losses_of_step = load(event.part.losses)  # the sampler's function, given by name
     return losses_of_step(event.q, event.z, interval).self_compose(event.steps)
 
 
@@ -290,8 +245,7 @@ def pld_epsilon(losses: curves.LossDistribution, delta: float, steps: int) -> fl
 def composed_epsilon(events: Sequence[PrivacyEvent], extra_mu: float, delta: float) -> tuple[float, str]:
     """Return (epsilon, conversion) of all events with one more Gaussian release of mu `extra_mu`, 0 for none.
 
-    The conversion is `exact` if all are accounted for as Gaussians, or one has no noise. It is `pld` if all have
-    privacy-loss distributions under a common relation, else `improved`, from Renyi divergences.
+    The conversion is `exact` if all are accounted for as Gaussians, or one has no noise, else `pld`.
     """
     if any(event.noiseless for event in events):
         return math.inf, "exact"
@@ -301,22 +255,14 @@ def composed_epsilon(events: Sequence[PrivacyEvent], extra_mu: float, delta: flo
     # Equal events become one longer run: composing its steps at once is faster.
     runs = [replace(event, steps=event.steps * count, epochs=event.epochs * count)
             for event, count in Counter(events).items()]
-    if all(event.proved for event in events):
-        interval = interval_of(*runs)
-        total, *others = (loss_distribution(run, interval) for run in runs)
-        if extra_mu:
-            others.append(curves.poisson_losses(1.0, 1 / extra_mu, interval))
-        for losses in others:
-            total = total.compose(losses)
-        n_losses = sum(count for count, _ in (run.losses for run in runs)) + bool(extra_mu)
-        return pld_epsilon(total, delta, n_losses), "pld"
-    relations = {run.neighbours for run in runs}
-    stated = [run.run for run in runs] + ([dp.GaussianDpEvent(1 / extra_mu)] if extra_mu else [])
-    if len(relations) == 1 and all(dp_events.has_losses(event, *relations) for event in stated):
-        return dp_events.composed_pld(stated, relations.pop(), delta), "pld"
-    curve = sum((run.renyi() for run in runs), np.array(curves.ORDERS) * extra_mu**2 / 2)  # Renyi divergence, [orders]
-    value = curves.improved_conversion(curves.ORDERS, curve, delta)[0] if np.isfinite(curve).any() else math.inf
-    return value, "improved"
+    interval = interval_of(*runs)
+    total, *others = (loss_distribution(run, interval) for run in runs)
+    if extra_mu:
+        others.append(curves.poisson_losses(1.0, 1 / extra_mu, interval))
+    for losses in others:
+        total = total.compose(losses)
+    n_losses = sum(count for count, _ in (run.losses for run in runs)) + bool(extra_mu)
+    return pld_epsilon(total, delta, n_losses), "pld"
 
 
 def sensitivity(C: float, relation: str) -> float:

@@ -83,12 +83,10 @@ def _step_lines(noisy: TrialConfig) -> tuple[str, ...]:
 
 
 def _noise_level(noisy: TrialConfig) -> str:
-    """Return a calibrated trial's noise: `z = 1.1`, `photons = 100`, `sigma = 0.1`, `as stated`, or `none`."""
-    mechanism, calibrates = noisy.parts.mechanism, noisy.parts.trainer.calibrates
-    if mechanism.certified or (mechanism.composed and calibrates == "noise_multiplier"):
+    """Return a calibrated trial's noise: `z = 1.1`, `photons = 100`, `sigma = 0.1`, or `none`."""
+    mechanism = noisy.parts.mechanism
+    if mechanism.certified:
         return f"z = {noisy.noise_multiplier:.4g}"
-    if mechanism.composed:  # the setting that sets the noise of a user's trainer, if there is one
-        return f"{calibrates} = {getattr(noisy, calibrates):.4g}" if calibrates else "as stated"
     if _counts_photons(noisy):
         return f"photons = {noisy.photons:.4g}"
     return f"sigma = {noisy.sigma:.4g}" if mechanism.optical else "none"

@@ -16,7 +16,7 @@ from dp_accounting.rdp.rdp_privacy_accountant import compute_delta
 
 from pipeline.accounting.curves import improved_conversion
 from pipeline.accounting.epsilon import Epsilon, check_delta
-from pipeline.accounting.event import PrivacyEvent, UnsupportedAccounting, composed_epsilon
+from pipeline.accounting.event import NEIGHBOURS, PrivacyEvent, UnsupportedAccounting, composed_epsilon
 from pipeline.experiment.stopping import GEOMETRIC, LOGARITHMIC, POISSON, gamma_of
 from pipeline.trials.naming import counted
 
@@ -71,10 +71,7 @@ def selected_by_random_stopping(events: Sequence[PrivacyEvent], delta: float, me
     if not any(event.noiseless for event in events):
         accountants = []
         for event in dict.fromkeys(events):  # each once
-            accountant = RdpAccountant(neighboring_relation=event.neighbours)
-            if not accountant.supports(event.run):
-                raise UnsupportedAccounting("selection.rule: 'random_stopping' needs candidates whose Renyi divergence "
-                                            f"is known, got {event.step}; use rule 'composition'")
+            accountant = RdpAccountant(neighboring_relation=NEIGHBOURS[event.relation])
             accountants.append(accountant.compose(event.run))
         orders = accountants[0].orders
         # A trial is a random candidate, published with it, so its divergence is at most the largest of any candidate. A

@@ -8,7 +8,6 @@ from pipeline.accounting.audited import guesses, one_run
 from pipeline.accounting.certified import certified_epsilons, event_of, with_noise
 from pipeline.accounting.claimed import RELATION, abridged, claimed_epsilons, claimed_notes
 from pipeline.accounting.column import column_epsilons
-from pipeline.accounting.dp_events import noise_in_words
 from pipeline.accounting.epsilon import Epsilon
 from pipeline.accounting.evaluations import cover, is_noisy, selected_epsilon
 from pipeline.accounting.event import PrivacyEvent, UnsupportedAccounting
@@ -20,7 +19,7 @@ from pipeline.experiment.experiment import Experiment
 from pipeline.experiment.stopping import Selection
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.kinds import KINDS
-from pipeline.trials.naming import composable, counted, guarantee, to_ascii
+from pipeline.trials.naming import composable, counted, to_ascii
 from pipeline.trials.sampler import relation_of
 
 SECRET = "noise and batches come from the operating system's entropy, and nothing of it is recorded"
@@ -40,9 +39,9 @@ def privacy_tags(config: TrialConfig) -> dict[str, str]:
     """Return the tags `privacy.*` of a trial, each one line.
 
     `privacy.certified` is `true` for a certified epsilon with secure noise, `simulated` for one with noise from a
-    recorded seed, `stated` for one that a trainer states, else `false`. (Of a trainer's rows `true` becomes `up to
-    rounding` where training shows that their last bits are not covered.) `privacy.notes` names the assumptions of a
-    certified epsilon, or says why the trial has none. It also says how large an audited epsilon can be.
+    recorded seed, else `false`. (Of a user's network `true` becomes `up to rounding` where training shows that the last
+    bits of contributions are not covered.) `privacy.notes` names the assumptions of a certified epsilon, or says why
+    the trial has none. It also says how large an audited epsilon can be.
 
     Example:
         >>> privacy_tags(TrialConfig(mechanism="none"))["privacy.notes"]
@@ -56,8 +55,6 @@ def privacy_tags(config: TrialConfig) -> dict[str, str]:
         notes = _gaussian_notes(trial, epsilons[0])
         if any(epsilon.is_finite for epsilon in epsilons):
             certified = "true" if trial.secure else "simulated"
-    elif mechanism.kind(trial) == "stated":
-        certified, notes = "stated", _stated_notes(trial)
     elif mechanism.optical:
         relation, notes = RELATION, _photonic_notes(trial)
     else:
@@ -92,7 +89,7 @@ def relation_of_kind(kind: str, variant: str, relation: object) -> str:
 
 
 def with_rounded_rows(tags: Mapping[str, str]) -> dict[str, str]:
-    """Return the tags `privacy.*` of a secure trial of a trainer whose rows are independent only up to rounding."""
+    """Return the tags `privacy.*` of a secure trial whose contributions are independent only up to rounding."""
     notes = (f"{tags['privacy.notes']}; rows of this trial came from elsewhere, or their bits depend on their "
              "neighbours: independent up to float32 rounding; last bits not covered")
     return {**tags, "privacy.certified": tags["privacy.certified"].replace("true", "up to rounding"),
@@ -106,10 +103,8 @@ def describe(config: TrialConfig, earlier: int = 0) -> str:
     with other secret noise, and what that kind guarantees. It is ASCII except for labels of extensions, because some
     tracking databases store only ASCII.
     """
-    trainer = config.parts.trainer
-    model = (f"{config.network} {'-'.join(map(str, config.layer_sizes))}" if trainer.built_in else
-             f"trainer `{trainer.name}` (version {config.trainer_version})")
-    summary = (f"**{config.parts.feedback.label}** on {config.parts.data.label}, {model}, "
+    network = f"{config.network} {'-'.join(map(str, config.layer_sizes))}"
+    summary = (f"**{config.parts.feedback.label}** on {config.parts.data.label}, {network}, "
                f"{counted(config.epochs, 'epoch')} in batches of {config.batch_size} ({config.sampler}), mechanism "
                f"`{config.mechanism}`.")
     epsilons = account(config, earlier + config.epochs)
@@ -125,7 +120,7 @@ def describe(config: TrialConfig, earlier: int = 0) -> str:
 
 def price_lines(experiment: Experiment) -> Iterator[str]:
     """Yield lines on the cost of publishing an experiment's best trial, if it has a choice, or all that were drawn."""
-    guaranteed = composable(experiment.trials)  # trials with a certified or stated epsilon
+    guaranteed = composable(experiment.trials)
     if not experiment.plan.publishes_all:
         drawn = counted(len(guaranteed), "drawn trial")
         yield f"the best of the {drawn}, if nothing else is published"
@@ -133,7 +128,7 @@ def price_lines(experiment: Experiment) -> Iterator[str]:
         yield f"all {drawn} published"
         yield from _selection_lines(guaranteed, Selection())
     elif len(guaranteed) >= 2:
-        yield f"the best of {counted(len(guaranteed), f'{guarantee(guaranteed)} trial')}"
+        yield f"the best of {counted(len(guaranteed), 'certified trial')}"
         yield from _selection_lines(guaranteed, Selection())
 
 
@@ -170,8 +165,6 @@ def _protection(trial: TrialConfig, epsilons: list[Epsilon]) -> str:
     finite_kinds = {epsilon.kind for epsilon in epsilons if epsilon.is_finite}
     if not finite_kinds:
         return "**No guarantee**: no finite epsilon is stated of this trial."
-    if "stated" in finite_kinds:
-        return f"**Stated** by the trainer, and **not checked**: {_noise_source(trial)}."
     if not finite_kinds & {"certified", "label"}:
         return ""
     verb, protected = ("Certified", "features and labels") if "certified" in finite_kinds else (
@@ -179,7 +172,7 @@ def _protection(trial: TrialConfig, epsilons: list[Epsilon]) -> str:
     if not trial.secure:
         return f"**Simulated guarantee** for {protected}: {RECORDED}."
     rows = "; the tag `privacy.certified` says whether the last bits of its rows are covered"
-    return f"**{verb}** for {protected}: {SECRET}{rows if trial.own_code else ''}."
+    return f"**{verb}** for {protected}: {SECRET}{rows if trial.parts.network.own else ''}."
 
 
 def _canary_audit(trial: TrialConfig) -> str:
@@ -195,8 +188,6 @@ def _canary_audit(trial: TrialConfig) -> str:
 def _no_guarantee(trial: TrialConfig) -> str:
     """Return why a trial without a Gaussian or photonic mechanism has no guarantee."""
     mechanism = trial.parts.mechanism
-    if mechanism.composed:  # for trainers that state a privacy event; this one has none
-        return f"no noise, or no event that trainer '{trial.trainer}' states; no guarantee"
     if mechanism.private:
         return f"not certified: mechanism '{trial.mechanism}' is an extension that states no guarantee"
     if trial.physical:  # a camera adds noise even without a mechanism
@@ -213,27 +204,15 @@ def _release_notes(trial: TrialConfig) -> list[str]:
         method = "sums of integers and integer noise, without rounding"
         if not trial.parts.mechanism.certified:
             method = f"on a grid, with integer noise 1 + {optical_enlargement(trial):.1e} times as large"
-        of_rows = "" if trial.parts.trainer.built_in else ", if rows are those of trial.rows"
         sampler_share = f", and {DELTA_SHARE:g} of delta for its sampler" if trial.secure else ""
-        numbers = f"holds for the numbers that are released{of_rows}: {method}{sampler_share}"
+        numbers = f"holds for the numbers that are released: {method}{sampler_share}"
     if trial.disclosure == "plain":
         logged = "not covered: training loss, validation accuracy and alignment on training batches, logged as they are"
     elif is_noisy(trial):
         logged = "covered: all that is logged, validation accuracy with noise of its own"
     else:
         logged = "covered: all that is logged, of private records nothing else"
-    return [_noise_source(trial), numbers, logged]
-
-
-def _noise_source(trial: TrialConfig) -> str:
-    """Return a clause on the origin of a trial's noise; of a stated guarantee, as its trainer states it."""
-    if trial.secure:
-        return SECRET
-    if trial.parts.mechanism.kind(trial) != "stated":
-        return f"simulated: {RECORDED}"
-    if trial.parts.trainer.redraws:
-        return "the noise comes from where the trainer draws it, as it states, and nothing of it is recorded here"
-    return RECORDED
+    return [SECRET if trial.secure else f"simulated: {RECORDED}", numbers, logged]
 
 
 def _gaussian_notes(trial: TrialConfig, tightest: Epsilon) -> list[str]:
@@ -246,12 +225,9 @@ def _gaussian_notes(trial: TrialConfig, tightest: Epsilon) -> list[str]:
         notes.append(f"noise is measured by {parts.mechanism.stated_norm(trial):.4g}, a record contributes up to "
                      f"{ratio:.4g} times that, and epsilon is of what it contributes")
     notes += _release_notes(trial)
-    signals = ("learning signals depend on one record each" if parts.trainer.built_in else
-               "rows depend on one record each, models on what was released of them alone, and errors that it raises "
-               "on no private record")
     statements = (("contributions are bounded", parts.mechanism.name, parts.mechanism.guarantee),
                   ("errors depend on one record each", trial.loss, parts.loss.per_record),
-                  (signals, trial.algorithm, parts.feedback.per_record))
+                  ("learning signals depend on one record each", trial.algorithm, parts.feedback.per_record))
     notes += [f"that {assumption} is stated by the extension '{extension}': {reason}"
               for assumption, extension, reason in statements if reason]
     if parts.network.own:
@@ -260,15 +236,6 @@ def _gaussian_notes(trial: TrialConfig, tightest: Epsilon) -> list[str]:
     if parts.projector.hardware:
         notes.append("presupposes that the device projects every record without crosstalk from others")
     return notes
-
-
-def _stated_notes(trial: TrialConfig) -> list[str]:
-    """Return notes on a trial of kind `stated`: its trainer states its privacy event, and nobody here checks it."""
-    tightest, *_ = certified_epsilons(trial, trial.epochs)
-    unchecked = ("what else than the records that it is handed the trainer reads, that it does as it states, and that "
-                 "whether it raises an error depends on no private record, is its own statement")
-    in_words = noise_in_words(event_of(trial, 1).step, tightest.relation)  # empty without Gaussian or Laplace noise
-    return [tightest.note, *([in_words] if in_words else []), unchecked, *_release_notes(trial)]
 
 
 def _photonic_notes(trial: TrialConfig) -> list[str]:

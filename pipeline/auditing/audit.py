@@ -15,10 +15,8 @@ from pipeline.accounting.overview import aligned
 from pipeline.auditing.low_order_bits import low_order_bit_audit
 from pipeline.auditing.release import audit_release
 from pipeline.auditing.row_space import RowSpaceAudit, row_space_audit
-from pipeline.auditing.step import audit_step
 from pipeline.experiment.experiment import Experiment
 from pipeline.learning.data.dataset import Dataset, load
-from pipeline.learning.own_code import TrainerError, TrainerFailed
 from pipeline.learning.run import prepare
 from pipeline.trials.config import ConfigError, TrialConfig
 from pipeline.trials.naming import run_name
@@ -60,7 +58,7 @@ def audit_experiment(experiment: Experiment, number: int | None = None, data_fol
     _check_steps(steps, list(chosen.values()))
     for trial_number, trial in chosen.items():  # all are checked before the first attack
         _, n_validation = trial.split_sizes
-        if not trial.own_code and not n_validation:
+        if not trial.parts.network.own and not n_validation:
             raise ConfigError(f"validation_fraction: must be > 0, as the row space attack needs records that were held "
                               f"out, got 0.0 (trial {trial_number})")
     datasets: dict[str, Dataset] = {}
@@ -78,8 +76,8 @@ def audit_trial(trial: TrialConfig, data_folder: Path | None = None, steps: int 
 
 
 def _check_steps(steps: int, trials: Sequence[TrialConfig]) -> None:
-    """Refuse more steps to attack than the shortest epoch has, of trials that this package's networks train."""
-    max_steps = min((trial.steps_per_epoch for trial in trials if not trial.own_code), default=1)
+    """Refuse more steps to attack than the shortest epoch has, of trials with this package's networks."""
+    max_steps = min((trial.steps_per_epoch for trial in trials if not trial.parts.network.own), default=1)
     if not 1 <= steps <= max_steps:
         raise ConfigError(f"--steps: must be at least 1 and at most the {max_steps} of an epoch, got {steps}")
 
@@ -104,12 +102,12 @@ def findings(name: str, trial: TrialConfig, data: Dataset, steps: int) -> Iterat
     """Yield the findings of all attacks that apply to a trial.
 
     The row space attack runs on the first fully connected layers. If an epsilon is certified, the mechanism's release
-    is audited. Secure trials also get the low-order-bit attack. For a user's trainer, a row says why an attack does not
+    is audited. Secure trials also get the low-order-bit attack. For a user's network, a row says why an attack does not
     apply.
     """
     noisy = with_noise(trial)
-    found = _own_code_findings(name, noisy, data) if trial.own_code else _network_findings(name, noisy, data, steps)
-    for finding in found:
+    own = trial.parts.network.own
+    for finding in _own_network_findings(name, noisy) if own else _network_findings(name, noisy, data, steps):
         yield dataclasses.replace(finding, public=finding.public or trial.disclosure == "plain")
 
 
@@ -141,42 +139,18 @@ def _release_finding(name: str, trial: TrialConfig) -> Finding:
     return Finding(row, metrics, epsilons=(release.audited, release.certified), exceeds=release.exceeds, public=True)
 
 
-def _own_code_findings(name: str, trial: TrialConfig, data: Dataset) -> Iterator[Finding]:
-    """Yield findings on a user's code; the two-point attack needs this package's mechanism, or the trainer's `step`."""
+def _own_network_findings(name: str, trial: TrialConfig) -> Iterator[Finding]:
+    """Yield the findings on a trial of a user's network, of which the mechanism alone can be attacked."""
     def skipped(attack: str, reason: str) -> Finding:
         return Finding((name, attack, "-", "-", "-", "-", reason), public=True)
 
-    trainer, kind = trial.parts.trainer, trial.parts.mechanism.kind(trial)
-    owner = "network" if trainer.built_in else "trainer"
-    yield skipped("row space", f"does not apply: layers are the {owner}'s affair")
-    if not kind:
-        yield skipped("two neighbours, one step", "does not apply: nothing is stated")
-    elif trial.parts.mechanism.certified:
+    yield skipped("row space", "does not apply: layers are the network's affair")
+    if trial.parts.mechanism.kind(trial):
         yield _release_finding(name, trial)
-    elif trainer.step:
-        yield _step_finding(name, trial, data)
     else:
-        yield skipped("two neighbours, one step", f"needs `step` of trainer '{trainer.name}'")
+        yield skipped("two neighbours, one step", "does not apply: no noise, no guarantee")
     if trial.secure:
         yield skipped("low-order bits", "does not apply: attacks this package's networks")
-
-
-def _step_finding(name: str, trial: TrialConfig, data: Dataset) -> Finding:
-    """Return the two-point finding on a trainer's `step`; it may be logged, as the batches are of test records."""
-    try:
-        audit = audit_step(trial, data, RUNS)
-    except (TrainerError, TrainerFailed) as error:
-        raise ConfigError(f"{name}: {error} ({error.place})") from error
-    mu_columns = ("-", "-")
-    metrics = {"audit/one_step_auc": audit.auc, audit.audited.metric_name: audit.audited.value}
-    if audit.mu is not None and audit.mu_lower is not None:
-        mu_columns = (f">= {audit.mu_lower:.3f}", f"{audit.mu:.3f}")
-        metrics["audit/one_step_mu"] = audit.mu_lower
-    verdict = "EXCEEDS stated" if audit.exceeds else "below stated"
-    if not audit.fresh:
-        verdict += "; releases of one batch never differ"
-    row = (name, "two neighbours, one step (projection)", f"{audit.auc:.3f}", f"{audit.tpr:.1%}", *mu_columns, verdict)
-    return Finding(row, metrics, epsilons=(audit.audited, audit.stated), exceeds=audit.exceeds, public=True)
 
 
 def _low_order_bit_findings(name: str, trial: TrialConfig, data: Dataset) -> Iterator[Finding]:
@@ -184,7 +158,7 @@ def _low_order_bit_findings(name: str, trial: TrialConfig, data: Dataset) -> Ite
     with contextlib.closing(prepare(Pack((trial,)), data, data.train_x.device)) as training:
         results = low_order_bit_audit(training, BIT_RUNS)
     for result in results:
-        audited = dataclasses.replace(one_step(trial)[1], value=result.epsilon_lower, kind="audited",
+        audited = dataclasses.replace(one_step(trial), value=result.epsilon_lower, kind="audited",
                                       variant="low_order_bits", note="lower bound with 95% confidence")
         verdict = "EXCEEDS certified" if result.exceeds else "below certified"
         row = (name, f"low-order bits, {result.view}", f"{result.auc:.3f}", "-", f">= {result.mu_lower:.3f}",
@@ -222,8 +196,6 @@ def tracked(found: Sequence[Finding]) -> tuple[dict[str, float], dict[str, str]]
 def table(found: Sequence[Finding]) -> str:
     """Return findings as text: a table with one row each, followed by all epsilons with kind, relation and delta."""
     legend = "mu of one step whose batch may hold the record; audited: lower bound with 95% confidence"
-    if any(epsilon.kind == "stated" for finding in found for epsilon in finding.epsilons):
-        legend += "; of a trainer, 'mu certified' is stated"
     lines = [*aligned([HEADER, *(finding.row for finding in found)]), "", legend]
     for finding in found:
         name = finding.row[0]  # of the trial

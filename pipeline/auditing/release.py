@@ -14,13 +14,14 @@ from pipeline.accounting.certified import one_step, step_mu, with_noise
 from pipeline.accounting.curves import gdp_eps
 from pipeline.accounting.epsilon import Epsilon
 from pipeline.auditing.two_point import TwoPointAudit, gaussian_log_ratio, two_point_step_audit
-from pipeline.learning.handed import Flat
 from pipeline.learning.mechanisms import make_mechanism, noise_deviation
 from pipeline.learning.mechanisms.base import Mechanism
-from pipeline.learning.network.network import Parameters, make_network
+from pipeline.learning.network.layers import make_layer
+from pipeline.learning.network.network import Network, Parameters, make_network
 from pipeline.learning.rows import Activation, Rows
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.packs import Pack
+from pipeline.trials.shapes import dense_shapes, n_parameters
 from pipeline.trials.steps import LARGEST_FIRST, LARGEST_SIGNAL, signal_steps, steps
 
 
@@ -49,12 +50,12 @@ def audit_release(config: TrialConfig, trials: int, delta: float, mechanism: Mec
     The trial's own mechanism, or another one, runs many times on either batch. Several statistics are tried, because
     noise may be missing in one place only: the log-likelihood ratio of the whole release, and of every matrix and bias
     vector. The last is the energy in a column of the first layer that only one neighbour reaches. It detects noise with
-    a covariance that depends on data. Contributions of a user's code have no layers, so only the first statistic
+    a covariance that depends on data. Contributions of a user's network have no layers, so only the first statistic
     applies. Bounds hold with probability `conf`.
     """
     mu, cpu = step_mu(config), torch.device("cpu")
     config = with_noise(TrialConfig(config.given, delta=delta))
-    has_layers = not config.own_code
+    has_layers = not config.parts.network.own
     net = make_network(config, [config.seed]) if has_layers else Flat(config)
     matrices = config.parts.feedback.load()(Pack((config,)), net, cpu).matrices if config.denoise else None
     mechanism = mechanism or make_mechanism(Pack((config,)), net, cpu, matrices)
@@ -96,11 +97,19 @@ def audit_release(config: TrialConfig, trials: int, delta: float, mechanism: Mec
     best = max(range(len(names)), key=lambda index: audits[index].mu_lower)
     counted = slice(trials // 2, None)  # the first half of the runs chose the threshold
     first, second = (np.nan_to_num(statistic_scores[best, counted]) for statistic_scores in scores)
-    mu_lower, certified = audits[best].mu_lower, one_step(config)[1]
+    mu_lower, certified = audits[best].mu_lower, one_step(config)
     audited = dataclasses.replace(certified, value=gdp_eps(mu_lower, delta), kind="audited",
                                   note=f"lower bound with {conf:.0%} confidence")
     return ReleaseAudit(statistic=names[best], auc=auc(second, first), tpr=tpr_at_fpr(second, first, fpr=0.001),
                         mu_lower=mu_lower, mu=mu, audited=audited, certified=certified)
+
+
+class Flat(Network):
+    """Contributions of d numbers as mechanisms see them: biases of one layer without inputs and weights."""
+
+    def __init__(self, config: TrialConfig) -> None:
+        self.sizes = (0, n_parameters(config.layers))
+        self.layers = [make_layer(shape) for shape in dense_shapes(self.sizes)]
 
 
 def _audit(first: np.ndarray, second: np.ndarray, delta: float, conf: float) -> TwoPointAudit:
@@ -129,7 +138,7 @@ def _worst_neighbours(config: TrialConfig,
         other_deltas, other_activations = [delta[:, :0] for delta in deltas], [h[:, :0] for h in activations]
     else:
         without_last = activations[0].clone()
-        without_last[..., -1:] = 0  # a slice, because contributions of a user's code have no inputs
+        without_last[..., -1:] = 0  # a slice, because contributions of a user's network have no inputs
         other_deltas, other_activations = [-delta for delta in deltas], [without_last, *activations[1:]]
     if config.exact:  # integer arithmetic
         return (_in_integers(config, other_deltas, other_activations), _in_integers(config, deltas, activations))

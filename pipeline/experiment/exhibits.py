@@ -15,10 +15,9 @@ from pipeline.experiment.yaml_text import is_number
 from pipeline.trials.camera import SETTINGS as CAMERA
 from pipeline.trials.camera import camera_of
 from pipeline.trials.config import TrialConfig
-from pipeline.trials.kinds import COMPOSABLE, GUARANTEED, KINDS
+from pipeline.trials.kinds import GUARANTEED
 from pipeline.trials.naming import epsilon_kind, method, noise_setting
-from pipeline.trials.part import SETTINGS, parts_of
-from pipeline.trials.trainer import Trainer
+from pipeline.trials.part import SETTINGS
 
 BY = "by_"  # before a setting: the exhibit of curves over it
 NOISE = ("sigma", "noise_multiplier", "target_epsilon", "target_label_epsilon")  # settings of the amount of noise
@@ -205,8 +204,6 @@ def without_choice(trials: Sequence[TrialConfig], cell: Callable[[TrialConfig], 
 
 def without_alignment(trials: Sequence[TrialConfig]) -> str:
     """Return why the alignment of these trials cannot be shown; empty if all trials measure it."""
-    if trainers := sorted({trial.trainer for trial in trials if not trial.parts.trainer.built_in}):
-        return f"shows alignment, which is not measured for trainer {', '.join(trainers)}"
     if not all(trial.alignment_batches for trial in trials):
         return "shows alignment, which trials with alignment_batches 0 do not measure"
     return ""
@@ -242,14 +239,6 @@ def _values(trials: Sequence[TrialConfig], field: str) -> str:  # the distinct o
 
 def _numbers(values: Iterable[float]) -> str:  # sorted; `none` for no number
     return ", ".join(f"{value:.4g}" for value in sorted(values)) or "none"
-
-
-def noise_fields(kind: str) -> tuple[str, ...]:
-    """Return the settings that determine an epsilon of this kind, with those that users' trainers calibrate."""
-    if kind not in COMPOSABLE:
-        return KINDS[kind].noise
-    calibrated = (cls.calibrates for cls in parts_of("trainer", Trainer).values())
-    return tuple(dict.fromkeys((*KINDS[kind].noise, *filter(None, calibrated))))
 
 
 def frontier(trials: Sequence[TrialConfig], metric: str) -> str:

@@ -27,7 +27,6 @@ from pipeline.trials.network import Network
 from pipeline.trials.part import SETTINGS, parts_of
 from pipeline.trials.table import TableSpec
 
-BUILT_IN_TRAINER = SETTINGS["trainer"].default
 # Append only: trials are named by what a version says.
 VERSIONS = ("recommended-1", "recommended-2", "recommended-3", "recommended-4")
 NEWEST = "recommended"  # in a file: the last of them
@@ -84,13 +83,11 @@ def recommended(**settings: Any) -> TrialConfig:
 def recommend(version: str, given: Mapping[str, Any]) -> Recommendation:
     """Return the settings that a preset version recommends for a trial, also those that are given.
 
-    There are none for a user's trainer, or if a name is no setting: making the trial then raises an error about the
-    name. Given settings of `DEPENDS` and the target epsilon decide. Settings were tuned at some epsilons; between these
-    they are interpolated. A row for any data set was tuned for one number of records, and is scaled to the trial's
-    number.
+    There are none if a name is no setting: making the trial then raises an error about the name. Given settings of
+    `DEPENDS` and the target epsilon decide. Settings were tuned at some epsilons; between these they are interpolated.
+    A row for any data set was tuned for one number of records, and is scaled to the trial's number.
     """
-    has_own_trainer = given.get("trainer", BUILT_IN_TRAINER) != BUILT_IN_TRAINER
-    if has_own_trainer or given.keys() - SETTINGS.keys():
+    if given.keys() - SETTINGS.keys():
         return Recommendation({}, "")
     trial = {}
     for name in DEPENDS:

@@ -103,7 +103,7 @@ def read_selection(top: Mapping[str, Any], candidates: Sequence[Written]) -> Sel
 
 
 def check_alike(trials: Sequence[Written], noun: str, of: str) -> None:
-    """Refuse trials unless all have a certified or stated epsilon, and one data set, sampler and delta."""
+    """Refuse trials unless all have a certified epsilon, and one data set, sampler and delta."""
     # A message calls them by `noun` and `of`, for example `candidate` and `of random stopping`.
     for trial, places in trials:
         with placed(places):

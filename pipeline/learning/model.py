@@ -21,13 +21,6 @@ from pipeline.trials.packs import Pack
 RECORDS = torch.export.Dim("n", min=1)  # a program's number of records
 
 
-def check_known_network(config: TrialConfig) -> None:
-    """Refuse a trial with a network that only its trainer knows."""
-    if not config.parts.trainer.built_in:
-        raise ConfigError(f"trainer: '{config.trainer}' alone knows its network, got trial {config.trial_key}; "
-                          "`Reader.weights` has its weights by name, for `load_state_dict` of a module that it makes")
-
-
 class TrainedModel(torch.nn.Module):
     """The network of one trial with its input scaling and its feature map.
 
@@ -147,8 +140,7 @@ class TrainedModule(TrainedModel):
 
 
 def model_of(config: TrialConfig, weights: Mapping[str, np.ndarray]) -> TrainedModel:
-    """Return the network of a trial with these weights; a network that only its trainer knows is refused."""
-    check_known_network(config)
+    """Return the network of a trial with these weights."""
     return (TrainedModule if config.parts.network.own else TrainedModel)(config, weights)
 
 

@@ -1,4 +1,4 @@
-"""Run code of users, trainers and networks: its errors, its global state, and what it gives for records."""
+"""Run the code of users' networks: its global state, and what it gives for records."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ import torch
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
 from pipeline.learning.mechanisms.registry import FP32_PRODUCTS
-from pipeline.trials.fields import UserError
 from pipeline.trials.streams import sequence
 
 TRIED_BATCHES = 2  # per epoch on which the function of rows is tried: the first weights, if 0, may hide a fault
@@ -23,32 +22,13 @@ STORABLE = ("bool", "int", "uint", "float", "complex64")  # prefixes of NumPy's 
 RowsFunction = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]  # maps records and labels to rows
 
 
-class TrainerError(UserError, RuntimeError):
-    """A trainer did or yielded something that cannot be used; `place` is its file and line.
-
-    The part `public` of the message may be shown for any trial; values in `got` may depend on private records.
-    """
-
-    place = ""
-
-    def __init__(self, public: str, got: str = "") -> None:
-        super().__init__(f"{public}, got {got}" if got else public)
-        self.public, self.got = public, got
-
-
-class TrainerFailed(RuntimeError):
-    """A trainer raised an exception; `place` is the last line of its file in the traceback."""
-
-    place = ""
-
-
 class GlobalRandomness:
-    """A trial's own states of torch's, NumPy's and Python's generators (stream `trainer`), and settings of torch."""
+    """A trial's own states of torch's, NumPy's and Python's generators (stream `network`), and settings of torch."""
 
     def __init__(self, seed: int, device: torch.device) -> None:
         self._device = device
         with self.restoring():
-            seeds = [int(sequence(seed, "trainer", k).generate_state(1)[0]) for k in range(3)]
+            seeds = [int(sequence(seed, "network", k).generate_state(1)[0]) for k in range(3)]
             torch.manual_seed(seeds[0])
             np.random.seed(seeds[1])
             random.seed(seeds[2])
@@ -101,7 +81,7 @@ def _attribute(owner: Any, name: str) -> tuple[Callable[[], Any], Callable[[Any]
     return partial(getattr, owner, name), partial(setattr, owner, name)
 
 
-# Functions that get and set torch's global settings, which a trainer may change.
+# Functions that get and set torch's global settings, which a network's code may change.
 SETTINGS: tuple[tuple[Callable[[], Any], Callable[[Any], Any]], ...] = (
     (torch.get_default_dtype, torch.set_default_dtype),
     (torch.get_default_device, lambda device: torch.set_default_device(None if device.type == "cpu" else device)),
@@ -137,9 +117,7 @@ def in_chunks(function: RowsFunction, size: int, d: int, records: torch.Tensor, 
     kept = torch.empty(len(records), d, device=records.device)  # the function may write all rows to the same memory
     for begin in range(0, len(records), size):
         parts = [part[begin:begin + size] for part in (records, labels)]
-        rows = function(*filled(size, *parts))
-        check_rows(rows, size, d, "rows")
-        kept[begin:begin + size] = rows[:len(parts[0])]
+        kept[begin:begin + size] = function(*filled(size, *parts))[:len(parts[0])]
     return kept
 
 
@@ -155,14 +133,6 @@ def rows_are_separate(function: RowsFunction, size: int, d: int, records: torch.
     expected = bits(indices)
     return (bits(indices.flip(0))[::-1] == expected and bits(indices[:half]) == expected[:half]
             and bits(with_others)[:half] == expected[:half])
-
-
-def check_rows(rows: Any, n: int, d: int, what: str) -> None:
-    """Refuse rows that are not a floating-point tensor [n, d]; `what` names them in the message."""
-    if not isinstance(rows, torch.Tensor) or not rows.is_floating_point() or rows.shape != (n, d):
-        got = f"{rows.dtype} {list(rows.shape)}" if isinstance(rows, torch.Tensor) else f"a {type(rows).__name__}"
-        raise TrainerError(f"{what}: must be floating point [n, {d}], a row for each of the batch's n records",
-                           f"{got} for {n} records")
 
 
 def has_batch_statistics(module: torch.nn.Module) -> bool:

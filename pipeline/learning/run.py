@@ -1,4 +1,4 @@
-"""Train a pack epoch by epoch, with any trainer. No files, no MLflow, no Ray."""
+"""Train a pack epoch by epoch. No files, no MLflow, no Ray."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def train(pack: Pack, data: Dataset, device: torch.device | str = "cpu",
 
 
 def prepare(pack: Pack, data: Dataset, device: torch.device, rungs: Collection[int] = ()) -> Any:
-    """Make the `Run` of a pack before its first epoch (arguments as `Run`'s); a `Training` for built-in networks."""
-    return load(pack.shared.parts.trainer.run(pack.shared))(pack, data, device, rungs)
+    """Make the `Run` of a pack before its first epoch (arguments as `Run`'s)."""
+    return load(pack.shared.parts.network.runs)(pack, data, device, rungs)
 
 
 class Run(ABC):

@@ -159,7 +159,7 @@ class Checkpoints:
         it may be restored, and another draw costs epsilon.
         """
         by_key = {trial.trial_key: trial for trial in trials}
-        secret = {key for key, trial in by_key.items() if trial.draws_fresh_noise and key not in done}
+        secret = {key for key, trial in by_key.items() if trial.secure and key not in done}
         if ended:
             secret = set()
         packs = []

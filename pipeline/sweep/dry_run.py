@@ -139,8 +139,6 @@ def as_lines(run: DryRun) -> Iterator[str]:
     if maps := computed_features(experiment.trials):
         yield (f"features: {', '.join(maps)}, computed before training or read from the cache, once for each setting, "
                "and not in the estimate")
-    if trainers := sorted({trial.trainer for trial in experiment.trials if not trial.parts.trainer.built_in}):
-        yield f"trainers: {', '.join(trainers)}, whose time is not in the estimate"
     if experiment.ignored:
         yield f"ignored: {experiment.ignored}"
     yield from experiment.advice
@@ -200,8 +198,6 @@ def estimate_seconds(packs: Sequence[Pack], workers: int, opus: int, threads: in
     epochs: dict[tuple[str, int], float] = {}  # (pack_key, trials) -> seconds of an epoch
     busy, opu_seconds = [0.0] * workers, 0.0  # seconds of each worker, and of all packs that need an OPU
     for pack in packs:
-        if not pack.shared.parts.trainer.built_in:  # times of users' trainers are unknown
-            continue
         kind = pack.shared.pack_key, len(pack.trials)
         if kind not in epochs:
             epochs[kind] = _epoch_seconds(pack, torch.device(device))

@@ -203,7 +203,7 @@ def known(store: Reader, done: Collection[str] = ()) -> dict[str, PublishedState
         return {}
     releases_by_key: dict[str, list[Release]] = {}
     for release in store.released(exclude=done):
-        if release.trial.draws_fresh_noise:
+        if release.trial.secure:
             releases_by_key.setdefault(release.trial.trial_key, []).append(release)
     return {key: PublishedState(latest(releases).draw, published(releases))
             for key, releases in releases_by_key.items()}

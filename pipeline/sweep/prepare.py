@@ -10,7 +10,7 @@ from pathlib import Path
 from pipeline.accounting.budget import scope
 from pipeline.accounting.certified import without_amplification
 from pipeline.experiment.experiment import Experiment
-from pipeline.sweep.checks import check_trainers, check_trials, published_digests
+from pipeline.sweep.checks import changed_networks, check_trials, published_digests
 from pipeline.sweep.clock import Clock
 from pipeline.sweep.lock import Lease
 from pipeline.sweep.private import PrivateFolder
@@ -87,7 +87,7 @@ def prepare(experiment: Experiment, store: Store, clock: Clock, folder: PrivateF
     progress.add(to_train, rounds.later, result.skipped + len(missing) - len(to_train))
     for line in store.relocate():
         progress.say(line)
-    changed_trainers = check_trainers((*runs, *others.values()), (*experiment.possible, *rounds.trials))
+    changed = changed_networks((*runs, *others.values()), (*experiment.possible, *rounds.trials))
     possible = plan.possible if plan.asks else to_train
     digests: Mapping[str, str] = {}
     if missing:
@@ -95,7 +95,7 @@ def prepare(experiment: Experiment, store: Store, clock: Clock, folder: PrivateF
         check_trials(experiment, to_train, possible, published_digests(runs) if uses_files else ())
         folder.make(experiment.name, any(trial.hides_errors for trial in possible), store.artifact_folders())
         digests = folder.feature_digests(possible)
-        lines = (*scope(experiment.name, plan, store.certified), *without_amplification(possible), *changed_trainers)
+        lines = (*scope(experiment.name, plan, store.certified), *without_amplification(possible), *changed)
         for line in lines:
             progress.say(line)
     return Sweep(experiment, store, lease, clock, progress, folder, rounds, missing=missing, possible=possible,

@@ -165,7 +165,7 @@ class Recorder:
             self.fail(pack, (public_line if pack.shared.hides_errors else one_line)(error), traceback.format_exc())
             return
         self._waiting.setdefault(pack, []).extend(records)
-        if pack.shared.draws_fresh_noise or any(record.outcome for record in records):
+        if pack.shared.secure or any(record.outcome for record in records):
             self._write(pack)
         self.write_due()
         for record in records:

@@ -161,7 +161,7 @@ def prepare_here(sweep: Sweep, trainer: Trainer | None) -> None:
 
 def open_checkpoints(sweep: Sweep) -> Checkpoints:
     """Return the sweep's checkpoints, with the state of trials that have released secret noise."""
-    released = known(sweep.store, sweep.done) if any(trial.draws_fresh_noise for trial in sweep.possible) else {}
+    released = known(sweep.store, sweep.done) if any(trial.secure for trial in sweep.possible) else {}
     return Checkpoints(sweep.checkpoint_folder, sweep.experiment.resources.checkpoint_seconds, released)
 
 

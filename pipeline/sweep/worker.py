@@ -23,7 +23,6 @@ from pipeline.trials.config import TrialConfig
 from pipeline.trials.fields import UserError
 from pipeline.trials.packs import Pack
 from pipeline.trials.records import Computing, Draw, EpochRecord
-from pipeline.trials.trainer import check_packages
 
 if TYPE_CHECKING:  # workers import torch only when they train
     from pipeline.learning.data.dataset import Dataset
@@ -59,12 +58,10 @@ def epochs(pack: Pack, trainer: Trainer) -> Iterator[dict[str, Any]]:
 def prepare_node(trials: Sequence[TrialConfig], data_folder: Path | None, checkpoints: Path,  # their folder
                  private_log: Path,  # for an error that shows a record
                  digests: Mapping[str, str] = MappingProxyType({})) -> None:  # of feature files, by their public names
-    """Prepare a node for trials, before several workers look at once for packages, data, features and checkpoints."""
+    """Prepare a node for trials, before several workers look at once for data, features and checkpoints."""
     from pipeline.learning.data.dataset import load
     from pipeline.learning.data.features import check_file, features
 
-    for trial in {trial.trainer: trial for trial in trials}.values():
-        check_packages(trial)
     try:
         datasets = {name: load(name, data_folder) for name in sorted({trial.dataset for trial in trials})}
     except UserError as error:
@@ -152,7 +149,7 @@ class CheckpointKeeper:
         except CheckpointError as error:
             refused = str(error)
             self._note = f"checkpoint refused, started again: {error}"
-        if self._pack.shared.draws_fresh_noise:
+        if self._pack.shared.secure:
             self._draw = saved.draw if saved else secrets.token_hex(4)
             yield Draw(self._draw, saved.values["epoch"] if saved else 0, refused)
             if refused:  # the driver has charged a new draw, which never uses this checkpoint
@@ -168,7 +165,7 @@ class CheckpointKeeper:
     def keep(self, training: Run, records: list[EpochRecord]) -> list[list[EpochRecord]]:
         """Save a checkpoint if one is due; return the epochs that need not wait for a checkpoint."""
         # Epochs with secret noise wait for a checkpoint, if there can be one.
-        must_wait = self._pack.shared.draws_fresh_noise and training.resumable
+        must_wait = self._pack.shared.secure and training.resumable
         self._history += records
         is_interval_over = time.monotonic() - self._saved_at >= self._checkpoints.seconds
         is_due = must_wait if training.ended else is_interval_over  # at the end, only secret noise needs a checkpoint
@@ -236,10 +233,7 @@ def public_line(error: BaseException) -> str:
 
 
 def _place(error: BaseException) -> str:
-    """Return the place of an error as ` (file.py:120)`, in a user's trainer or the last frame; empty if not known."""
-    trainer_place = getattr(error, "place", "")
-    if trainer_place:
-        return f" ({trainer_place})"
+    """Return the place of an error's last frame as ` (file.py:120)`; empty if not known."""
     frames = traceback.extract_tb(error.__traceback__)
     if not frames:
         return ""

@@ -175,19 +175,17 @@ def recorded_noise(run: TrackedRun) -> dict[str, float]:
 
 
 def total_costs(runs: Iterable[TrackedRun]) -> tuple[float, float]:
-    """Return (sum of epsilons, sum of deltas) over runs with a certified or stated epsilon.
+    """Return (sum of epsilons, sum of deltas) over runs with a certified epsilon.
 
     A run counts with its smallest logged epsilon. Runs of one trial draw the same noise if it comes from a recorded
     seed. They are one release then, which counts with its largest cost. With other noise, every run is a release.
     """
     costs: dict[str, tuple[float, float]] = {}  # release -> (epsilon, delta)
     for run in runs:
-        epsilons = [value for metric, value in run.metrics.items()
-                    if metric.startswith(("epsilon/certified/", "epsilon/stated/"))]
+        epsilons = [value for metric, value in run.metrics.items() if metric.startswith("epsilon/certified/")]
         if not epsilons:
             continue
-        draws_fresh_noise = run.params.get("noise") == "secure" or "trainer" in run.params
-        release = run.run_id if draws_fresh_noise else run.trial_key
+        release = run.run_id if run.params.get("noise") == "secure" else run.trial_key
         cost = min(epsilons), float(run.tags["privacy.delta"])
         costs[release] = max(costs.get(release, cost), cost)
     return sum(epsilon for epsilon, _ in costs.values()), sum(delta for _, delta in costs.values())

@@ -71,8 +71,8 @@ _PARENT_NOTE = """{description}
 Each nested run is one trial, named by its algorithm, noise and seed and identified by the tag `trial_key`; a step
 is an epoch. Accuracies are fractions. A metric `epsilon/<kind>/...` is only as good as its kind: `claimed` is the
 formula as printed in the paper and **no guarantee**; the tags `privacy.*` say what, if anything, is guaranteed:
-`privacy.certified` is `true`, `up to rounding` (last bits of a trainer's rows are not covered), `simulated` (the noise
-comes from a recorded seed), `stated` (by a trainer, and not checked) or `false`."""
+`privacy.certified` is `true`, `up to rounding` (last bits of contributions are not covered), `simulated` (the noise
+comes from a recorded seed) or `false`."""
 
 
 class OtherNoise(UserError, ValueError):
@@ -340,7 +340,7 @@ class Store(Reader):
             _require_finite(name, value, f"trial {key}, epoch {record.epoch}")
             known = logged.get((name, record.epoch), value)
             depends_on_noise = not name.startswith(WITHOUT_NOISE)
-            if config.draws_fresh_noise and known != value and depends_on_noise:
+            if config.secure and known != value and depends_on_noise:
                 # The message has no values: they were computed from private records.
                 raise OtherNoise(f"{name}: trial {key}, epoch {record.epoch}, was published with other noise; what "
                                  "came now was thrown away")

@@ -45,8 +45,6 @@ class Integer(Arithmetic):
 
     def check(self, trial: Trial) -> None:
         """Refuse parts without an integer version, and sizes or noise for which sums or grid are out of range."""
-        if not trial.parts.trainer.built_in:
-            return
         for slot in ("mechanism", "network", "algorithm", "projector", "loss"):
             chosen = getattr(trial.parts, SLOTS[slot])
             if chosen.not_integer:

@@ -62,4 +62,3 @@ def _word(value: Any) -> str:
 
 
 PRIVATE = Need("mechanism", "other than 'none'", lambda trial: trial.parts.mechanism.private)
-BUILT_IN_TRAINER = Need("trainer", "'built_in'", lambda trial: trial.parts.trainer.built_in)

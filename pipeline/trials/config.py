@@ -18,11 +18,10 @@ from pipeline.trials.mechanism import Mechanism
 from pipeline.trials.network import Network
 from pipeline.trials.network import Own as Own
 from pipeline.trials.optimizer import Optimizer
-from pipeline.trials.part import PARTS, RESERVED, SETTINGS, SLOTS, Part, declares, parts_of, settings, uses
+from pipeline.trials.part import PARTS, RESERVED, SETTINGS, SLOTS, Part, declares, settings, uses
 from pipeline.trials.release import Release
 from pipeline.trials.sampler import Sampler
 from pipeline.trials.shapes import LayerShape
-from pipeline.trials.trainer import Trainer
 
 __all__ = ["ConfigError", "TrialConfig", "settings"]
 
@@ -42,7 +41,6 @@ class Parts:
     sampler: Sampler
     optimizer: Optimizer
     arithmetic: Arithmetic
-    trainer: Trainer
 
     def __iter__(self) -> Iterator[Part]:
         return (getattr(self, attribute) for attribute in SLOTS.values())
@@ -87,17 +85,16 @@ class TrialConfig:
         self._compose(values)
         if settled := {name: value for part in self.parts for name, value in part.settled(self).items()}:
             self._compose({**values, **settled})  # again, with values that follow from others
-        for part in (self.parts.trainer, *self.parts):  # the trainer's own slots are checked first
+        for part in self.parts:
             part.check(self)
 
     def _compose(self, values: Mapping[str, Any]) -> None:
         """Choose a part for each slot, give it its settings, and set `given`, `parts` and `unused`; checks nothing."""
         names: dict[str, Any] = {slot: values.get(slot) or SETTINGS[slot].default for slot in SLOTS}
-        own_parts = parts_of("trainer", Trainer)[names["trainer"]].brings
         chosen: dict[str, Any] = {}  # by attribute: a part of its slot
         for slot, attribute in SLOTS.items():
             name = names[slot] or chosen["feedback"].projectors[0]  # only the projector's default is empty
-            cls = own_parts.get(slot) or PARTS[slot][name]  # what a trainer brings comes before any choice
+            cls = PARTS[slot][name]
             chosen[attribute] = cls(**{f.name: values[f.name] for f in cls.settings if f.name in values})
         parts = Parts(**chosen)
         flat = {f.name: getattr(part, f.name) for part in parts for f in part.settings}
@@ -153,7 +150,7 @@ class TrialConfig:
     @property
     def layers(self) -> tuple[LayerShape, ...]:
         """Return the shapes of layers 1..L, convolutions first."""
-        return self.parts.trainer.layers(self)
+        return self.parts.network.layers(self.parts.features.shape(self), self.parts.data.spec.n_classes)
 
     @property
     def layer_sizes(self) -> tuple[int, ...]:
@@ -169,12 +166,7 @@ class TrialConfig:
     @property
     def exact(self) -> bool:
         """Whether contributions are integers, so that their sum has no rounding error."""
-        return self.parts.arithmetic.exact and self.parts.trainer.built_in
-
-    @property
-    def own_code(self) -> bool:
-        """Whether a user's code computes what records contribute: a trainer or a network."""
-        return self.parts.network.own or not self.parts.trainer.built_in
+        return self.parts.arithmetic.exact
 
     @property
     def secure(self) -> bool:
@@ -189,12 +181,7 @@ class TrialConfig:
     @property
     def hides_errors(self) -> bool:
         """Whether exception messages stay in the private folder, because they may contain private records."""
-        return self.secure or (self.own_code and self.disclosure != "plain")
-
-    @property
-    def draws_fresh_noise(self) -> bool:
-        """Whether a second run of the trial draws different noise, and so is a second release."""
-        return self.secure or self.parts.trainer.redraws
+        return self.secure or (self.parts.network.own and self.disclosure != "plain")
 
     @property
     def needs_opu(self) -> bool:
@@ -262,7 +249,7 @@ class TrialConfig:
     @property
     def pack_key(self) -> str:
         """Return a key that is equal for trials that may train together: their tensors have the same shapes."""
-        if self.own_code:
+        if self.parts.network.own:
             return self.trial_key  # it trains alone
         return digest({name: value for name, value in self.canonical().items()
                        if not SETTINGS[name].metadata["per_trial"]})

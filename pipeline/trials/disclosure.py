@@ -16,16 +16,13 @@ METRICS = {  # by prefix of the name
     "test/accuracy": ITERATES,
     "test/worst_class_accuracy": ITERATES,
     "alignment/layer_": "a released update and the gradient of a released iterate on test records",
-    **dict.fromkeys(("epsilon/certified/", "epsilon/stated/", "epsilon/label/", "epsilon/claimed/", "epsilon/column/"),
-                    "settings alone"),
+    **dict.fromkeys(("epsilon/certified/", "epsilon/label/", "epsilon/claimed/", "epsilon/column/"), "settings alone"),
     "epsilon/audited/one_step": NEIGHBOURS,
     "audit/one_step_": NEIGHBOURS,
-    "trainer/": "its trainer says why it may be known (`public`)",
     "time/epoch_seconds": "the machine and the size of batches; what time tells is outside the guarantee",
 }
 SWEEP_METRICS = {  # for a whole sweep
     "epsilon/selected/": "settings alone",
-    "epsilon/stated/": "settings alone",
     "epsilon/spent": "settings of trials, and how many of their epochs were released",
 }
 ARTIFACTS = {

@@ -11,24 +11,17 @@ class Kind(NamedTuple):
     holds: bool  # whether it guarantees anything about a model
     meaning: str  # the guarantee in words, or why there is none
     protects: str = "no guarantee"  # what is protected, in a few words
-    composes: bool = False  # to budgets, and to the choice among trials
     noise: tuple[str, ...] = ()  # settings that determine it, which differ between points of a frontier
 
-
-_TARGET = ("target_epsilon", "noise_multiplier")
 
 KINDS = {
     "certified": Kind(
         True, "Features and labels of every record are protected: whoever sees the weights after every step tells two "
         "neighbouring training sets apart no better than (ε, δ)-differential privacy permits. It covers one trial, not "
-        "the choice among trials.", "features and labels", composes=True, noise=_TARGET),
+        "the choice among trials.", "features and labels", noise=("target_epsilon", "noise_multiplier")),
     "selected": Kind(
         True, "As certified, and it also covers having picked the best trial of the sweep. It covers the validation "
         "scores by which that trial was picked only if its note says so.", "features and labels"),
-    "stated": Kind(
-        False, "Accounted for here, of a mechanism that its trainer states and nobody here checked. If what is stated "
-        "holds, features and labels are protected as by certified; if not, nothing is guaranteed.",
-        "as stated, not checked", composes=True, noise=_TARGET),
     "label": Kind(
         True, "Labels alone are protected; features count as public, and of them, or of whether a record took part, "
         "nothing is guaranteed. It covers one trial, not the choice among trials.", "labels only",
@@ -45,5 +38,4 @@ KINDS = {
         noise=("target_label_epsilon", "sigma")),
     "imported": Kind(False, "Said by its source; nothing was trained or accounted for here."),
 }
-COMPOSABLE = tuple(name for name, kind in KINDS.items() if kind.composes)
-GUARANTEED = ("certified", "stated", "label")  # of a single trial; `stated` only if the statement is true
+GUARANTEED = ("certified", "label")  # of a single trial

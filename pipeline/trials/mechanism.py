@@ -23,7 +23,6 @@ class Mechanism(Part):
 
     private: ClassVar[bool] = True  # whether it changes the update at all
     certified: ClassVar[bool] = False  # whether it is Gaussian noise on a sum of bounded contributions
-    composed: ClassVar[bool] = False  # whether its runs are privacy events, which compose to budgets and selections
     flat: ClassVar[bool] = False  # whether it can bound contributions without layers
     guarantee: ClassVar[str] = ""  # an extension's reason why no record contributes more than its bound
     optical: ClassVar[bool] = False  # whether it is noise on optical signals, which gives a label or column epsilon
@@ -33,12 +32,12 @@ class Mechanism(Part):
 
     def check(self, trial: Trial) -> None:
         """Refuse a target epsilon if the mechanism states no guarantee: no epsilon can be computed then."""
-        refuse(self.private and not self.composed and trial.target_epsilon, "target_epsilon", f"mechanism "
+        refuse(self.private and not self.certified and trial.target_epsilon, "target_epsilon", f"mechanism "
                f"'{self.name}' states no guarantee (guarantee of register_mechanism), so nothing can be accounted for",
                trial.target_epsilon)
 
     def kind(self, trial: Trial) -> str:
-        """Return the kind of a trial's finite epsilon: `certified`, `stated`, `label`, or empty for none."""
+        """Return the kind of a trial's finite epsilon: `certified` or `label`; empty for none."""
         return ""
 
     def sensitivity_ratio(self, trial: Trial) -> float:
@@ -197,7 +196,7 @@ class Gaussian(Mechanism):
 
     not_integer = "it does not state by which factor contributions of a norm are multiplied (a method `factor`)"
 
-    certified = composed = True
+    certified = True
     target = "target_epsilon"
     noise_multiplier: float = setting(
         0.0, "z: standard deviation of the noise on the sum of the contributions, over C", low=0, per_trial=True)

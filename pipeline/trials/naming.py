@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from pipeline.trials.kinds import COMPOSABLE
 from pipeline.trials.network import Network
 from pipeline.trials.part import parts_of
 
@@ -52,18 +51,13 @@ def setting_key(trial: TrialConfig) -> str:
 
 
 def epsilon_kind(trial: TrialConfig) -> str:
-    """Return the kind of a trial's finite epsilon by its settings: `certified`, `stated`, `label`; empty for none."""
+    """Return the kind of a trial's finite epsilon by its settings: `certified` or `label`; empty for none."""
     return trial.parts.mechanism.kind(trial)
 
 
 def composable(trials: Sequence[TrialConfig]) -> list[TrialConfig]:
-    """Return the trials whose epsilon composes with others': a certified one, or one that their trainer states."""
-    return [trial for trial in trials if epsilon_kind(trial) in COMPOSABLE]
-
-
-def guarantee(trials: Sequence[TrialConfig]) -> str:
-    """Return `stated` if at least one trial's epsilon is only stated, else `certified`; for `composable` trials."""
-    return "stated" if any(epsilon_kind(trial) == "stated" for trial in trials) else "certified"
+    """Return the trials with a certified epsilon, which composes with others'."""
+    return [trial for trial in trials if epsilon_kind(trial) == "certified"]
 
 
 def method(trial: TrialConfig) -> str:
@@ -72,9 +66,9 @@ def method(trial: TrialConfig) -> str:
 
 
 def method_of(algorithm: str, network: str, hidden: Sequence[int]) -> str:
-    """Return the algorithm or trainer; `softmax` without hidden layers, as all algorithms are the same then."""
+    """Return the algorithm; `softmax` without hidden layers, as all algorithms are the same then."""
     part = parts_of("network", Network)[network]
-    return algorithm if part.trainer_only or part.own or part.convolutional or hidden else "softmax"
+    return algorithm if part.own or part.convolutional or hidden else "softmax"
 
 
 def computed_features(trials: Iterable[TrialConfig]) -> list[str]:

@@ -20,7 +20,7 @@ from dataclasses import Field
 from functools import lru_cache
 from typing import Any, ClassVar, TypeVar, cast, dataclass_transform
 
-from pipeline.trials.condition import BUILT_IN_TRAINER, PRIVATE, Need, Trial
+from pipeline.trials.condition import PRIVATE, Need, Trial
 from pipeline.trials.fields import ConfigError, check, coerce, listed_or, refuse
 from pipeline.trials.fields import setting as setting
 
@@ -30,25 +30,8 @@ NAME = re.compile("[a-z][a-z0-9_]*")  # of parts and settings
 NO_SETTING = "'{}' must be what `pipeline.trials.fields.setting` makes"
 
 
-class SlotParts(dict[str, "type[Part]"]):
-    """The parts of a slot, by name. Parts that only a trainer brings are found by name but not listed."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.unlisted: dict[str, type[Part]] = {}
-
-    def __missing__(self, name: str) -> type[Part]:
-        return self.unlisted[name]
-
-    def __contains__(self, name: object) -> bool:
-        return super().__contains__(name) or name in self.unlisted
-
-    def get(self, name: str, default: Any = None) -> Any:
-        """Return a part, as `dict.get`."""
-        return self[name] if name in self else default  # noqa: SIM401  (its rewrite would call this method)
-
-
-PARTS: dict[str, SlotParts] = {}  # by slot; a slot has the name of the setting that chooses its part
+# By slot and by name; a slot has the name of the setting that chooses its part.
+PARTS: dict[str, dict[str, type[Part]]] = {}
 
 
 def again(name: str, *needs: Need, elide: bool = False) -> Any:
@@ -65,7 +48,6 @@ class Part:
     slot: ClassVar[str] = ""  # name of the setting that chooses the part
     name: ClassVar[str] = ""  # value of this setting
     label: ClassVar[str] = ""  # in tables and figures
-    trainer_only: ClassVar[bool] = False  # whether only a trainer brings it
     works: ClassVar[Any] = None  # the object that does the work, or its `module:attribute`; `load` returns it
     instead: ClassVar[Mapping[str, str]] = {}  # its replacements for settings of other parts, for messages
     not_integer: ClassVar[str] = ""  # why it cannot be used with integer arithmetic; empty if it can
@@ -96,7 +78,7 @@ P = TypeVar("P", bound=Part)
 
 
 def parts_of(slot: str, base: type[P]) -> Mapping[str, type[P]]:
-    """Return the parts of a slot by name, typed as subclasses of the slot's base class; unlisted parts are included."""
+    """Return the parts of a slot by name, typed as subclasses of the slot's base class."""
     return cast("Mapping[str, type[P]]", PARTS[slot])  # a dict of slots cannot say which slot has which base
 
 
@@ -109,7 +91,7 @@ def load(works: Any) -> Any:
 
 
 def names_with(slot: str, attribute: str) -> list[str]:
-    """Return the names of a slot's parts whose class attribute is true, without parts that only a trainer brings."""
+    """Return the names of a slot's parts whose class attribute is true."""
     return [name for name, cls in PARTS[slot].items() if getattr(cls, attribute)]
 
 
@@ -131,11 +113,10 @@ def uses(part: Part | Trial, f: Field[Any], trial: Trial) -> bool:
     return (rules["applies"] is None or bool(rules["applies"](trial))) and not unmet(f, trial)
 
 
-def part(slot: str, name: str, trainer_only: bool = False) -> Callable[[type[Part]], type[Part]]:
+def part(slot: str, name: str) -> Callable[[type[Part]], type[Part]]:
     """Return a class decorator that registers a part: from then on, experiment files accept `<slot>: <name>`.
 
-    The same class may be registered again, because a notebook cell may run twice. Messages do not offer a part that
-    only a trainer brings.
+    The same class may be registered again, because a notebook cell may run twice.
     """
     def register(cls: type[Part]) -> type[Part]:
         """Register the class `cls` under `name`, and forget settings that no part has any more."""
@@ -150,9 +131,8 @@ def part(slot: str, name: str, trainer_only: bool = False) -> Callable[[type[Par
         for field in cls.settings:
             _check_declaration(field, others)
         SETTINGS.update({field.name: field for field in cls.settings})
-        cls.slot, cls.name, cls.label, cls.trainer_only = slot, name, cls.label or name, trainer_only
-        slot_parts = PARTS[slot].unlisted if trainer_only else PARTS[slot]
-        slot_parts[name] = cls
+        cls.slot, cls.name, cls.label = slot, name, cls.label or name
+        PARTS[slot][name] = cls
         for setting_name in list(SETTINGS):
             if setting_name not in PARTS and not owners(setting_name):
                 del SETTINGS[setting_name]
@@ -226,7 +206,7 @@ def _check_declaration(field: Field[Any], others: Sequence[type[Part]]) -> None:
 
 
 def owners(name: str) -> dict[str, list[str]]:
-    """Return by slot the names of the listed parts that have a setting; slots without such parts are left out."""
+    """Return by slot the names of the parts that have a setting; slots without such parts are left out."""
     found = {slot: [part for part, cls in slot_parts.items() if declares(cls, name)]
              for slot, slot_parts in PARTS.items()}
     return {slot: names for slot, names in found.items() if names}
@@ -268,15 +248,11 @@ _SLOTS: Sequence[tuple[str, str, str, str, dict[str, Any]]] = (
     ("matmul_precision", "arithmetic", "float32",
      "numbers that a trial is computed in, called `arithmetic` in files: `float32`; products of factors rounded to "
      "`bfloat16`, fast where the processor has it (AVX512-BF16, AMX, GPUs) and slow elsewhere; or `integer`, for "
-     "Gaussian mechanisms, whose sums are exact, with weights of the same bits on every processor",
-     {"needs": [BUILT_IN_TRAINER]}),
-    ("trainer", "trainer", "built_in",
-     "who trains: this package's own networks, or a trainer of a plugin, which brings along all but data, features and "
-     "what is released", {"elide": True}),
+     "Gaussian mechanisms, whose sums are exact, with weights of the same bits on every processor", {}),
 )
 SLOTS: Mapping[str, str] = {name: attribute for name, attribute, *_ in _SLOTS}
 for _name, _, _default, _doc, _rules in _SLOTS:
-    PARTS[_name] = SlotParts()
+    PARTS[_name] = {}
     SETTINGS[_name] = setting(_default, _doc, choices=PARTS[_name], **_rules)
     SETTINGS[_name].name = _name
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
 
-from pipeline.trials.fields import ConfigError, refuse
+from pipeline.trials.fields import refuse
 from pipeline.trials.mechanism import LARGEST_NUMBER
 from pipeline.trials.shapes import n_parameters
 
@@ -41,26 +41,23 @@ def check_promises(trials: Iterable[TrialConfig], published: Collection[str] | N
         refuse(trial.parts.network.convolutional, "network", "the proof of noise 'secure' is of integers, which "
                "convolutions are not computed in", "'convnet'", "use 'mlp', or noise 'research'")
         n_weights = n_parameters(trial.layers)
-        refuse(trial.own_code and n_weights > LONGEST_ROW, "noise", f"'secure' takes contributions of at most "
+        refuse(trial.parts.network.own and n_weights > LONGEST_ROW, "noise", f"'secure' takes contributions of at most "
                f"{LONGEST_ROW:,} numbers, whose norm is exact in float64", f"it with {n_weights:,}", "use 'research'")
         check_exact(trial)
 
 
 def check_noise(trial: TrialConfig) -> None:
-    """Refuse noise that neither its setting nor a target gives, or too much, and other versions of a user's code."""
-    mechanism, trainer = trial.parts.mechanism, trial.parts.trainer
-    for own in (trainer, trial.parts.network):
-        given = getattr(trial, f"{own.slot}_version", 0)
-        refuse(own.version and given != own.version, f"{own.slot}_version",
-               f"must be {own.version}, that of {own.slot} '{own.name}' as it is loaded", given)
+    """Refuse noise that neither its setting nor a target gives, or too much, and other versions of a user's network."""
+    mechanism, network = trial.parts.mechanism, trial.parts.network
+    given = getattr(trial, "network_version", 0)  # a setting of users' networks alone
+    refuse(network.own and given != network.version, "network_version",
+           f"must be {network.version}, that of network '{network.name}' as it is loaded", given)
     refuse(trial.noise_multiplier > LARGEST_NUMBER, "noise_multiplier", f"must be at most {LARGEST_NUMBER:g}, whose "
            "square is a number", f"{trial.noise_multiplier:g}")
-    noise = "noise_multiplier" if mechanism.certified else trainer.calibrates  # name of the setting; may be empty
     # A trial from a store always gives its noise, because its params name every setting.
-    if noise and not mechanism.kind(trial) and noise not in dict(trial.given):
-        part = f"trainer '{trial.trainer}'" if mechanism.trainer_only else f"mechanism '{trial.mechanism}'"
-        raise ConfigError(noise, f"must be given with {part}", "neither that nor target_epsilon, which leaves epsilon "
-                          "infinite", "give one of them, or write 0 for no noise and no guarantee")
+    refuse(mechanism.certified and not mechanism.kind(trial) and "noise_multiplier" not in dict(trial.given),
+           "noise_multiplier", f"must be given with mechanism '{trial.mechanism}'", "neither that nor target_epsilon, "
+           "which leaves epsilon infinite", "give one of them, or write 0 for no noise and no guarantee")
 
 
 def check_exact(trial: TrialConfig) -> None:
@@ -75,4 +72,4 @@ def check_exact(trial: TrialConfig) -> None:
 
 def sums_in_floating_point(trial: TrialConfig) -> bool:
     """Whether contributions to a release with secret noise would be summed in floating point, as earlier ones were."""
-    return trial.secure and trial.parts.mechanism.certified and not trial.own_code and not trial.exact
+    return trial.secure and trial.parts.mechanism.certified and not trial.parts.network.own and not trial.exact

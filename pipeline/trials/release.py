@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any, ClassVar
 
-from pipeline.trials.condition import BUILT_IN_TRAINER, Need, Trial
+from pipeline.trials.condition import Need, Trial
 from pipeline.trials.fields import ConfigError, listed_or, refuse
 from pipeline.trials.part import Part, names_with, part, setting
 from pipeline.trials.shapes import n_parameters
@@ -34,8 +34,7 @@ class Release(Part):
         0, "training records that get a wrong label and take part with probability 1/2, to audit the run; 0 audits "
         "nothing", low=0, elide=True)
     alignment_batches: int = setting(
-        4, "batches per epoch on which the update is compared with the true gradient; 0 measures none", low=0,
-        needs=[BUILT_IN_TRAINER])
+        4, "batches per epoch on which the update is compared with the true gradient; 0 measures none", low=0)
     seed: int = setting(0, "seed of split, initialisation and feedback and, in research, of sampling and noise",
                         low=0, high=2**63 - 1, per_trial=True)
 
@@ -52,13 +51,9 @@ class Release(Part):
         mechanism, sampler, n_train = trial.parts.mechanism, trial.parts.sampler, trial.split_sizes[0]
         refuse(0 < self.canaries < MIN_CANARIES or self.canaries > n_train, "canaries", f"must be 0, or at least "
                f"{MIN_CANARIES} (fewer bound nothing) and at most the {n_train} training records", self.canaries)
-        if self.canaries and not sampler.independent:
-            if mechanism.composed and not mechanism.certified:
-                raise ConfigError("canaries", "are records that take part or not, which is relation add/remove",
-                                  f"trainer '{trial.trainer}', which states {sampler.relation}")
-            raise ConfigError("canaries", "need sampler 'poisson', which never draws a record that is left out and "
-                              "draws all others as before; with others another record would take its place",
-                              f"sampler '{trial.sampler}'")
+        refuse(self.canaries and not sampler.independent, "canaries", "need sampler 'poisson', which never draws a "
+               "record that is left out and draws all others as before; with others another record would take its "
+               "place", f"sampler '{trial.sampler}'")
         if trial.disclosure == "noisy" and not mechanism.kind(trial):
             name, value = ("noise", "secure") if trial.secure else ("private_metrics", "noisy")
             certified = listed_or(names_with("mechanism", "certified"))

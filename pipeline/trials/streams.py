@@ -13,7 +13,7 @@ from functools import lru_cache
 import numpy as np
 
 # append only: the index seeds the stream
-STREAMS = ("split", "init", "feedback", "sampling", "noise", "release", "audit", "evaluation", "camera", "trainer")
+STREAMS = ("split", "init", "feedback", "sampling", "noise", "release", "audit", "evaluation", "camera", "network")
 
 
 def sequence(seed: int, stream: str, *step: int) -> np.random.SeedSequence:

@@ -1,5 +1,6 @@
 import functools
 import math
+from dataclasses import replace as changed
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -10,22 +11,21 @@ from dp_accounting.dp_event import SampledWithoutReplacementDpEvent
 from dp_accounting.pld import privacy_loss_distribution
 from dp_accounting.pld.privacy_loss_mechanism import AdjacencyType, GaussianPrivacyLoss
 from dp_accounting.rdp import RdpAccountant
-from events import changed
 from scipy import integrate, stats
 
 from pipeline.accounting import curves
 from pipeline.accounting import event as ga
 from pipeline.accounting.calibration import calibrate
-from pipeline.accounting.event import UnsupportedAccounting, gaussian
+from pipeline.accounting.event import PrivacyEvent, UnsupportedAccounting
 from pipeline.accounting.selected import selected_by_composition
 from pipeline.trials.fields import ConfigError
 from pipeline.trials.mechanism import MIN_DELTA_PER_STEP, MIN_NOISE_OVER_C
 from pipeline.trials.part import PARTS
 from pipeline.trials.sampler import RELATIONS, relation_of
 
-POISSON = gaussian("poisson", 1.0, steps=3150, epochs=15, sampling_rate=256 / 54000)
-FIXED = gaussian("without_replacement", 1.0, steps=3150, epochs=15, N=54000, m=256)
-SHUFFLED = gaussian("shuffled", 4.0, steps=3150, epochs=15)
+POISSON = PrivacyEvent("poisson", 1.0, steps=3150, epochs=15, sampling_rate=256 / 54000)
+FIXED = PrivacyEvent("without_replacement", 1.0, steps=3150, epochs=15, N=54000, m=256)
+SHUFFLED = PrivacyEvent("shuffled", 4.0, steps=3150, epochs=15)
 ALL = (POISSON, FIXED, SHUFFLED)
 REPLACE = dp_accounting.NeighboringRelation.REPLACE_ONE
 
@@ -92,10 +92,10 @@ def test_two_branches_lie_between_poisson_and_renyi():
 
 def test_no_subsampling_is_a_gaussian():
     exact = curves.gdp_eps(math.sqrt(4) / 5, 1e-5)
-    for event in (gaussian("without_replacement", 5.0, steps=4, epochs=4, N=100, m=100),
-                  gaussian("poisson", 5.0, steps=4, epochs=4, sampling_rate=1.0)):
+    for event in (PrivacyEvent("without_replacement", 5.0, steps=4, epochs=4, N=100, m=100),
+                  PrivacyEvent("poisson", 5.0, steps=4, epochs=4, sampling_rate=1.0)):
         assert exact * (1 - 1e-9) <= event.value(1e-5) == pytest.approx(exact, rel=2e-3)
-    shuffled = gaussian("shuffled", 5.0, steps=400, epochs=4)
+    shuffled = PrivacyEvent("shuffled", 5.0, steps=400, epochs=4)
     assert shuffled.value(1e-5) == pytest.approx(exact, rel=1e-12)
     assert ga.loss_distribution(shuffled).get_epsilon_for_delta(1e-5) == pytest.approx(exact, rel=2e-3)
     assert all(changed(event, noise_multiplier=0.0).value(1e-5) == math.inf for event in ALL)
@@ -168,7 +168,7 @@ def test_without_a_cache_that_can_be_written_nothing_is_kept(tmp_path, monkeypat
 def test_rounding_of_the_fft_is_paid_for(sampler, steps, z, delta, monkeypatch):
     """Everyone takes part in every step: a Gaussian mechanism of mu = sqrt(steps)/z, of which epsilon is known."""
     rates = {"sampling_rate": 1.0} if sampler == "poisson" else {"N": 10, "m": 10}
-    event = gaussian(sampler, noise_multiplier=z, steps=steps, epochs=steps, **rates)
+    event = PrivacyEvent(sampler, noise_multiplier=z, steps=steps, epochs=steps, **rates)
     exact = curves.gdp_eps(math.sqrt(steps) / z, delta)
     monkeypatch.setattr(ga, "loss_distribution", functools.cache(ga.loss_distribution))  # for both ways
     least = steps * MIN_DELTA_PER_STEP
@@ -192,7 +192,7 @@ def test_every_sampler_has_one_relation_and_the_least_noise_is_that_over_every_s
 
 
 def test_with_little_noise_a_coarse_grid_has_the_same_epsilon():
-    event = gaussian("poisson", noise_multiplier=0.3, steps=200, epochs=2, sampling_rate=0.01)
+    event = PrivacyEvent("poisson", noise_multiplier=0.3, steps=200, epochs=2, sampling_rate=0.01)
     assert ga.interval_of(event) == 10 * curves.DISCRETIZATION
     assert ga.interval_of(changed(event, noise_multiplier=ga.LITTLE_NOISE)) == curves.DISCRETIZATION
     fine = ga.pld_epsilon(ga.loss_distribution(event, curves.DISCRETIZATION), 1e-5, event.steps)
@@ -207,7 +207,7 @@ def test_with_little_noise_a_coarse_grid_has_the_same_epsilon():
     (dict(sampler="poisson", sampling_rate=1.0), 1e-3, 40), (dict(sampler="poisson", sampling_rate=1.0), 3.0, 10**7),
     (dict(sampler="without_replacement", N=10, m=10), 3.0, 10**7)])
 def test_noise_of_full_batches_is_that_of_one_gaussian(kind, target, steps):
-    event = gaussian(noise_multiplier=None, steps=steps, epochs=steps, **kind)
+    event = PrivacyEvent(noise_multiplier=None, steps=steps, epochs=steps, **kind)
     z = event.noise_for(target, 1e-5)
     assert 0.989 * target <= curves.gdp_eps(math.sqrt(steps) / z, 1e-5) <= target
     if steps > 40:

@@ -128,7 +128,7 @@ def test_label_points_have_the_relation_of_labels_and_no_claimed_epsilon(runs):
     assert set(points["relation"]) == {"replace-one label"} and set(points["n"]) == {1}
     assert points[["low", "high", "bootstrap_low", "bootstrap_high"]].isna().all().all()
     assert [set(p["kind"]) for p in frontiers.frontiers(runs)] == [{"certified"}, {"label"}]
-    with pytest.raises(ReportError, match="with a finite epsilon/certified or epsilon/stated or epsilon/label"):
+    with pytest.raises(ReportError, match="with a finite epsilon/certified or epsilon/label"):
         frontiers.frontiers(runs[runs["mechanism"] == "none"])
 
 
@@ -241,7 +241,7 @@ def test_what_a_source_is_called_is_no_formula_and_may_have_any_letters(runs):
 
 
 @pytest.mark.parametrize(("kept", "wanted", "message"), [
-    (lambda runs: runs, ["audited"], "kind: must be one of certified, stated, label, claimed, got 'audited'"),
+    (lambda runs: runs, ["audited"], "kind: must be one of certified, label, claimed, got 'audited'"),
     (lambda runs: runs[runs["mechanism"] == "per_example"], ["label"], "a finite epsilon/label, found none"),
     (lambda runs: runs.drop(columns="test/accuracy"), ["certified"], "test/accuracy: missing for 24 of 24 trials"),
     (lambda runs: runs.drop(columns="test/worst_class_accuracy"), ["certified", "worst_class"], "missing for 24 of 24"),

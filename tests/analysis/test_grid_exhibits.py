@@ -11,7 +11,6 @@ import numpy as np
 import pandas as pd
 import pytest
 from approved import approved
-from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
 from latex_tools import check_all
 from stored import changed, run_of
 
@@ -22,7 +21,6 @@ from analysis.exhibits.frontier import choice, exhibit, slices
 from analysis.exhibits.frontier import points as frontiers
 from analysis.runs import MixedTrials, ReportError, csv_of, read_runs, trials_of
 from pipeline.accounting.certified import with_noise
-from pipeline.accounting.evaluations import selected_epsilon
 from pipeline.accounting.event import UnsupportedAccounting
 from pipeline.experiment.exhibits import mismatch, undrawn
 from pipeline.experiment.experiment import Experiment, parse_experiment, sliced
@@ -30,7 +28,6 @@ from pipeline.experiment.factors import balanced, find_factors
 from pipeline.experiment.sections import Chosen
 from pipeline.experiment.stopping import Selection
 from pipeline.trials.config import ConfigError, TrialConfig
-from pipeline.trials.trainer import trainer
 
 EPSILONS, NORMS, BATCHES = (1.0, 3.0), (0.5, 2.0), (64, 128)
 
@@ -291,9 +288,9 @@ def a_record_apart():
     return runs.assign(**{"test/accuracy": level})
 
 
-def priced(kind="selected", **other):
+def priced(**other):
     """The best of the sweep, and what it costs."""
-    price = SimpleNamespace(value=9.876, kind=kind)
+    price = SimpleNamespace(value=9.876, kind="selected")
     return SimpleNamespace(**{"selected": price, "trials": 8,
                               "alone": SimpleNamespace(value=2.985, kind="certified"), **other})
 
@@ -311,7 +308,6 @@ HEADLINES = {
     "with the price of the best": lambda: (tracked(DECLARED), DECLARED, Chosen(1, "luck", 1), priced()),
     "with a best that nothing covers": lambda: (tracked(DECLARED), DECLARED, CHOSEN, priced(
         selected=None, reason="relation: must be one")),
-    "with the price of stated trials": lambda: (tracked(DECLARED), DECLARED, CHOSEN, priced("stated")),
     "one seed": lambda: (tracked(ONE_SEED), ONE_SEED), "fewer settings": lambda: (tracked(FEWER), FEWER),
     "no guarantee": lambda: (tracked(PLAIN), PLAIN),
     "no frontier": lambda: (tracked(GRID, **{"validation/accuracy": None}), GRID)}
@@ -325,21 +321,6 @@ def said(runs, configs, chosen=CHOSEN, best=None):
 def test_the_headline_says_who_leads_what_choosing_cost_and_whether_seeds_could_have_done_it(monkeypatch):
     monkeypatch.setattr(choice, "_composed", lambda trials, earlier: 7.154 + (trials[0].algorithm == "dfa"))
     approved("headlines", "\n\n".join("\n".join([f"# {name}", *said(*case())]) for name, case in HEADLINES.items()))
-
-
-def test_a_choice_among_stated_settings_beside_certified_trials_has_a_price(extensions):
-    @trainer("mine", version=1, calibrates="noise_multiplier", settings={"learning_rate": None},
-             event=lambda t: PoissonSampledDpEvent(t.sampling_rate, GaussianDpEvent(t.noise_multiplier)))
-    def mine(trial, records, labels, device):
-        yield
-
-    stated = [TrialConfig(dataset="digits", batch_size=64, epochs=2, target_epsilon=3, trainer="mine",
-                          learning_rate=rate) for rate in (0.5, 1.0)]
-    certified = [trial("dfa", 3.0)]
-    runs = pd.concat([tracked(stated, **{"epsilon/stated/pld": 2.985}), tracked(certified)], ignore_index=True)
-    lines = said(runs, [*stated, *certified])
-    price = selected_epsilon(stated, Selection()).value
-    assert any(line.startswith(f"At certified ε ≤ 3 (selected ε {price:.3g} and 2.9") for line in lines)
 
 
 def test_a_choice_that_composition_does_not_cover_is_said_to_have_no_price(monkeypatch):

@@ -45,7 +45,7 @@ from simulated_opu import opened
 from steps import HandWritten, floor, opacus_step, records, training_of, training_step, with_features
 
 from pipeline.accounting import account, curves
-from pipeline.accounting import event as gaussian
+from pipeline.accounting.event import PrivacyEvent
 from pipeline.experiment.experiment import load_experiment
 from pipeline.experiment.plan import Grid
 from pipeline.learning.feedback.projection import HardwareOpuProjector, SimulatedOpuProjector
@@ -210,11 +210,11 @@ def size_ratios(size: Size) -> Iterator[tuple[str, float]]:
 def accounting_seconds(size: Size) -> Iterator[tuple[str, float]]:
     """Certified epsilon of 3,000 steps by privacy-loss distributions, and again; all epsilons of a photonic trial."""
     run = {"noise_multiplier": 1.1, "steps": 3_000, "epochs": 14}
-    poisson = gaussian.gaussian("poisson", **run, sampling_rate=256 / 54_000)
-    fixed = gaussian.gaussian("without_replacement", **run, N=54_000, m=256)
+    poisson = PrivacyEvent("poisson", **run, sampling_rate=256 / 54_000)
+    fixed = PrivacyEvent("without_replacement", **run, N=54_000, m=256)
     first, again, of_fixed = [], [], []
     for _ in range(3):
-        gaussian.PrivacyEvent.value.cache_clear()
+        PrivacyEvent.value.cache_clear()
         curves.poisson_losses.cache_clear()
         curves.without_replacement_losses.cache_clear()
         for event, seconds in ((poisson, first), (poisson, again), (fixed, of_fixed)):

@@ -47,7 +47,7 @@ FILES = sorted((path for path in (ROOT / "experiments").rglob("*.yaml") if path.
                key=lambda path: path.name)
 ELSEWHERE = 1e-8  # of a calibrated number, relative; other instruction sets change it by 5e-10
 # One in so many is tested fast: noise multipliers take half a second each.
-FAST = {"noise_multiplier": 112, "evaluation_noise": 112, "stated": 6}
+FAST = {"noise_multiplier": 112, "evaluation_noise": 112}
 
 
 load_experiment = functools.cache(of_files.load_experiment)
@@ -83,14 +83,10 @@ def calibrations(trials):
 
     Of component clipping it gives a list: C as stated, C, their ratio, and the bounds of the layers.
     """
-    found = {"noise_multiplier": {}, "evaluation_noise": {}, "sigma": {}, "component": {}, "stated": {}}
+    found = {"noise_multiplier": {}, "evaluation_noise": {}, "sigma": {}, "component": {}}
     for t in trials:
         target = t.canonical().get("target_epsilon")
-        if target and not t.parts.trainer.built_in:
-            name = said(trainer=t.trainer, version=t.trainer_version, N=t.split_sizes[0], m=t.batch_size,
-                        epochs=t.epochs, target=target, delta=t.delta)
-            found["stated"][name] = lambda t=t: getattr(with_noise(t), t.parts.trainer.calibrates)
-        elif target:
+        if target:
             event = event_of(t, t.epochs)
             name = said(sampler=event.sampler, relation=event.relation, steps=event.steps, epochs=event.epochs,
                         sampling_rate=event.sampling_rate, N=event.N, m=event.m, target=t.target_epsilon,
@@ -230,9 +226,9 @@ def main():
     golden = json.loads(CALIBRATED.read_text()) if CALIBRATED.exists() else here
     if golden["fingerprint"] != here["fingerprint"]:
         sys.exit(f"{CALIBRATED}: left as it is, as numbers are rounded otherwise here than where it was written")
+    known, golden["numbers"] = golden["numbers"], {}
     for kind, of_kind in calibrations(trial for trials in files.values() for trial in trials).items():
-        known = golden["numbers"].get(kind, {})
-        golden["numbers"][kind] = {name: known.get(name) or in_hex(calibrate())
+        golden["numbers"][kind] = {name: known.get(kind, {}).get(name) or in_hex(calibrate())
                                    for name, calibrate in sorted(of_kind.items())}
     CALIBRATED.write_text(json.dumps(golden, indent=1) + "\n")
 

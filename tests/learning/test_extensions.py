@@ -332,7 +332,7 @@ def test_a_checkpoint_of_another_version_of_a_plugin_is_refused(tmp_path, monkey
         store.load(pack, "cpu")
 
 
-@pytest.mark.parametrize("slot", ["algorithm", "mechanism", "dataset", "features", "trainer"])
+@pytest.mark.parametrize("slot", ["algorithm", "mechanism", "dataset", "features", "network"])
 def test_a_table_of_results_needs_no_plugin_and_what_needs_the_trial_refuses_it_by_name(slot):
     trial = TrialConfig(mechanism="per_example", sampler="poisson", noise_multiplier=2.0)
     params = {name: param_text(value) for name, value in trial.canonical().items()} | {slot: "mine", "my_own": "0.5"}

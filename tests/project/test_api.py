@@ -156,7 +156,7 @@ def test_the_best_trial_is_chosen_by_validation_and_costs_what_was_compared(exam
         best(runs, epsilon=0.01)
     with pytest.raises(ReportError, match="^epsilon: no trial that ended has a finite label one, got 3"):
         best(runs, epsilon=3, kind="label")
-    with pytest.raises(ReportError, match="^kind: must be one of certified, stated, label, got 'claimed'"):
+    with pytest.raises(ReportError, match="^kind: must be one of certified, label, got 'claimed'"):
         best(runs, epsilon=3, kind="claimed")
     with pytest.raises(ReportError, match="^epsilon: must be a number, got '3'"):
         best(runs, epsilon="3")

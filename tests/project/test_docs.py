@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 DOCS = Path(__file__).parents[2] / "docs"
-NAMES = ("privacy", "extending", "optics", "trainers")
+NAMES = ("privacy", "extending", "optics", "networks")
 PAGES = {name: (DOCS / f"{name}.md").read_text(encoding="utf-8") for name in NAMES}
 BLOCKS = {name: re.findall(r"^```python\n(.*?)^```\n(?:```text\n(.*?)^```$)?", page, re.DOTALL | re.MULTILINE)
           for name, page in PAGES.items()}

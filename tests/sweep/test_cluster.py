@@ -21,6 +21,9 @@ from pipeline.trials.config import ConfigError
 TESTS = Path(__file__).parents[1]
 DRIVER = TESTS / "tools" / "cluster_driver.py"
 BROUGHT = """
+from torch import nn
+
+from pipeline import network
 from pipeline.learning.data import load, register_dataset
 from pipeline.trials.datasets import DATASETS
 
@@ -32,6 +35,11 @@ def read(spec, folder):
 
 
 register_dataset("other_digits", DATASETS["digits"], read)
+
+
+@network("line", version=1)
+def line(trial, shape, n_classes):
+    return nn.Sequential(nn.Sequential(nn.Flatten(), nn.Linear(64, n_classes)))
 """
 
 # Runs at the start of every process of the head: if the file `hang` exists, a client's server is never started.
@@ -108,12 +116,12 @@ def test_node_that_lacks_a_library_or_data_is_named_before_anything_is_trained(n
 
 @pytest.mark.slow
 def test_nodes_and_a_head_that_know_no_plugin_train_what_it_brings(nodes, tmp_path):
-    """A trainer and a data set; neither the head, which is handed the experiment, nor the nodes have imported them."""
-    (tmp_path / "brought.py").write_text((TESTS / "data" / "some_trainers.py").read_text() + BROUGHT)
+    """A network and a data set; neither the head, which is handed the experiment, nor the nodes have imported them."""
+    (tmp_path / "brought.py").write_text(BROUGHT)
     (tmp_path / "brought.yaml").write_text("""
     plugins: [brought]
-    base: {dataset: other_digits, batch_size: 64, epochs: 2, noise_multiplier: 1}
-    cases: [{base: {trainer: plain}, grid: {seed: [0, 1, 2]}}, {base: {mechanism: per_example}}]
+    base: {dataset: other_digits, batch_size: 64, epochs: 2, mechanism: per_example, noise_multiplier: 1}
+    cases: [{base: {network: line, algorithm: bp}, grid: {seed: [0, 1, 2]}}, {base: {network: mlp}}]
     """)
     home = nodes.folder / "plain"
     for address in (f"ray://127.0.0.1:{nodes.client_port}", nodes.address):

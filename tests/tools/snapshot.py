@@ -1,10 +1,11 @@
 """The numbers that changes of the code must keep: epsilons and noise of shipped trials, and columns of committed data.
 
-    PYTHONPATH=.:tests/tools python tests/tools/snapshot.py write   # before a change: writes tests/data/snapshot.json.xz
+    PYTHONPATH=.:tests/tools python tests/tools/snapshot.py write   # before a change: tests/data/snapshot.json.xz
     PYTHONPATH=.:tests/tools python tests/tools/snapshot.py         # after it: prints what differs, and exits with 1
 
-A trial stands at its place in its file, as its key and its settings' names may change. Files, columns and
-golden trainings that are gone are listed, and are no difference. Numbers of another processor differ in their last digits (`test_shipped.py`).
+A trial stands at its place in its file, as its key and its settings' names may change. Files, columns and golden
+trainings that are gone are listed, and are no difference. Numbers of another processor differ in their last digits
+(`test_shipped.py`).
 """
 
 import hashlib

@@ -225,7 +225,7 @@ def test_what_lists_sweeps_and_what_counts_passes_imports_over(root, capsys):
     assert store.certified("mnist", "add/remove") == {}
     store.attach("mine")
     assert len(store.runs()) == len(store.done()) == 8
-    with pytest.raises(ReportError, match="kind: must be one of certified, stated, label, got 'imported'"):
+    with pytest.raises(ReportError, match="kind: must be one of certified, label, got 'imported'"):
         api.best(load_runs(store), 3, kind="imported")
     run_id = runs_of(store, "papers")[1][0].info.run_id
     for words in (["export", run_id], ["audit", run_id]):

@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 from analysis.exhibits.doubts.evidence import KEY, NO_FRONTIER, Evidence, Key
 from analysis.runs import ALGORITHM_LABELS, DATASET_LABELS, NON_PRIVATE, setting_label
 from analysis.statistics import accuracy_error, welch_interval
-from pipeline.experiment.exhibits import noise_fields
 from pipeline.experiment.search import Domain, Search
 from pipeline.trials.camera import SETTINGS as CAMERA
 from pipeline.trials.config import settings
 from pipeline.trials.datasets import DATASETS
+from pipeline.trials.kinds import KINDS
 
 ERRORS = 3  # an accuracy within this many standard errors of chance counts as chance
 REAL_FACTOR = 2  # epsilons with this ratio should differ in accuracy
@@ -124,7 +124,7 @@ def edge(evidence: Evidence) -> Doubt | None:
 
 def _tuned_fields(evidence: Evidence, kind: str) -> list[Field[Any]]:
     """Return the numeric settings with several tried values, except noise and the settings in `MEASURED`."""
-    excluded = (*MEASURED, *noise_fields(kind))
+    excluded = (*MEASURED, *KINDS[kind].noise)
     numeric = [field for field in settings() if type(field.default) in (int, float) and field.name not in excluded]
     tried = evidence.tried
     return [field for field in numeric if field.name in tried and tried[field.name].nunique() > 1]

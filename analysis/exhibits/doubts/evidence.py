@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 
 from analysis.exhibits.frontier.choice import choose
-from analysis.exhibits.frontier.points import compared_epsilon, on_axis, tried_runs
+from analysis.exhibits.frontier.points import compared_epsilon, tightest, tried_runs
 from analysis.exhibits.metrics import METRICS
 from analysis.runs import MixedTrials, ReportError, ask
 from pipeline.experiment.experiment import Experiment
@@ -46,7 +46,7 @@ class Evidence:
         for dataset, dataset_runs in runs.groupby("dataset", sort=False):
             on_no_frontier = pd.Series(True, dataset_runs.index)
             for kind in GUARANTEED:
-                epsilon = on_axis(dataset_runs, kind)
+                epsilon = tightest(dataset_runs, kind)
                 if epsilon.isna().all():
                     continue
                 try:

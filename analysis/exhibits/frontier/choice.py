@@ -17,10 +17,9 @@ from analysis.runs import ALGORITHM_LABELS, ask, earlier_epochs, require_accurac
 from analysis.text import NO_VALUE, settings_text
 from pipeline.accounting.evaluations import selected_epsilon
 from pipeline.accounting.event import UnsupportedAccounting
-from pipeline.experiment.exhibits import noise_fields
 from pipeline.experiment.stopping import Selection
 from pipeline.trials.config import TrialConfig
-from pipeline.trials.kinds import COMPOSABLE
+from pipeline.trials.kinds import KINDS
 from pipeline.trials.naming import method, setting_key
 
 PRICE = "selected_epsilon"  # column of points that were chosen among several settings
@@ -42,7 +41,7 @@ def candidates(runs: pd.DataFrame, kind: str) -> pd.DataFrame:
             target epsilon, or all settings of an algorithm without a target if several have the same noise level.
     """
     runs = runs.assign(algorithm=ask(runs, method), point=ask(runs, setting_key))
-    fields = varied(runs, ["algorithm"], ("seed", *noise_fields(kind)))
+    fields = varied(runs, ["algorithm"], ("seed", *KINDS[kind].noise))
     runs = runs.assign(chosen=[settings_text(trial, fields) for trial in trials_of(runs)])
     has_rivals = runs.groupby(["algorithm", "setting"])["point"].transform("nunique") > 1
     has_target = runs["setting"].map(is_target) & (kind != "claimed")
@@ -86,7 +85,7 @@ def price(points: pd.DataFrame, tried: pd.DataFrame) -> pd.DataFrame:
     costs = []
     for point in points.itertuples():
         cost = point.epsilon if point.choices == 1 else np.nan
-        if point.choices > 1 and point.kind in COMPOSABLE:
+        if point.choices > 1 and point.kind == "certified":
             target = point.setting if is_target(point.setting) else ""
             compared = tried[tried["choice"] == f"{point.algorithm} {target}"]
             with contextlib.suppress(UnsupportedAccounting):  # no price is proved

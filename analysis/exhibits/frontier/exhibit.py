@@ -11,19 +11,17 @@ from analysis.exhibits.catalogue import exhibit
 from analysis.exhibits.exhibit import Exhibit, Texts, to_csv
 from analysis.exhibits.frontier import choice, imported
 from analysis.exhibits.frontier.figure import comparable, plot
-from analysis.exhibits.frontier.points import COLUMNS, PRICE, frontiers, hypervolumes, on_axis, target_of
+from analysis.exhibits.frontier.points import COLUMNS, PRICE, frontiers, hypervolumes, target_of, tightest
 from analysis.exhibits.metrics import METRICS
 from analysis.exhibits.table import Table, by_algorithm
 from analysis.runs import ALGORITHM_LABELS, DATASET_LABELS, common_value, setting_label
 from analysis.statistics import SUMMARY
-from analysis.style import present
 from analysis.text import best_of, epsilon_text, means_text
 from pipeline.experiment.exhibits import FRONTIERS
 from pipeline.experiment.experiment import Experiment
 from pipeline.experiment.sections import Budget, Reference
-from pipeline.trials.kinds import COMPOSABLE, GUARANTEED
+from pipeline.trials.kinds import GUARANTEED
 from pipeline.trials.naming import counted
-from pipeline.trials.trainer import is_stated
 
 TITLES = {"frontier": "Accuracy against ε", "frontier_worst_class": "Accuracy of the worst class against ε",
           "frontier_alignment": "Alignment against ε",
@@ -109,7 +107,7 @@ def caption(points: pd.DataFrame, runs: pd.DataFrame) -> str:
 
 def _runs_on_axis(points: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
     """Return the runs with an epsilon of the points' kind and formula, which their axis shows."""
-    return runs.loc[on_axis(runs, common_value(points["kind"]), common_value(points["formula"])).notna()]
+    return runs.loc[tightest(runs, common_value(points["kind"]), common_value(points["formula"])).notna()]
 
 
 def _formula(points: pd.DataFrame) -> str:
@@ -124,16 +122,11 @@ def _notes(points: pd.DataFrame, runs: pd.DataFrame, references: Sequence[Refere
     axis_runs = _runs_on_axis(points, runs)
     epochs = " or ".join(f"{value:g}" for value in sorted(set(axis_runs["epochs"])))
     notes = [f"Trained for {counted(epochs, 'epoch')}."]
-    stated = [ALGORITHM_LABELS[algorithm] for algorithm in present(points) if is_stated(algorithm)]
-    if stated:
-        subject = "trainers state" if len(stated) > 1 else "trainer states"
-        notes.append(f"With stars: ε is what the {subject}, accounted for here and checked by nobody "
-                     f"({', '.join(stated)}).")
     on_front = points[points["on_overall_front"]].groupby("algorithm", sort=False)
     best = [f"{ALGORITHM_LABELS[algorithm]} at {', '.join(map(_column, group.itertuples()))}"
             for algorithm, group in on_front]
     notes.append(f"On the Pareto front of these means, points with a target compared by it: {'; '.join(best)}.")
-    if budget and kind in COMPOSABLE:
+    if budget and kind == "certified":
         notes.append(f"The sweep's budget, ε = {budget.epsilon:g} at δ = {budget.delta:g}, covers all of these trials "
                      "together, and every choice among them by the scores that they released.")
     low, high = points["mean"] - points["half_width"], points["mean"] + points["half_width"]

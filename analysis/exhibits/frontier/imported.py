@@ -21,7 +21,6 @@ from analysis.exhibits.table import Table
 from analysis.runs import DATASET_LABELS, common_value
 from analysis.text import NO_VALUE, n_seeds, without_formulas
 from pipeline.tracking.reader import Reader
-from pipeline.trials.kinds import COMPOSABLE
 
 KIND = "imported"
 SHOWN_BY = "frontier"  # the exhibit that marks them
@@ -78,7 +77,7 @@ def against(results: pd.DataFrame, points: Sequence[pd.DataFrame], dataset: str)
 
 def certified_points(points: Sequence[pd.DataFrame]) -> pd.DataFrame | None:
     """Return the frame with certified points, which imported results are compared with; None if there is none."""
-    return next((frame for frame in points if common_value(frame["kind"]) in COMPOSABLE), None)
+    return next((frame for frame in points if common_value(frame["kind"]) == "certified"), None)
 
 
 def comparable(points: pd.DataFrame) -> pd.DataFrame:

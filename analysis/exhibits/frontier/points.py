@@ -42,8 +42,7 @@ def frontier(runs: Sweep, kind: str = "certified", metric: str = "accuracy", for
     Args:
         runs: from `load_runs`, or what it takes; trials without a finite epsilon of this kind are left out (`caption`
             names them).
-        kind: 'certified', which includes stated epsilons with the same relation and delta; 'stated' for all other
-            stated ones; 'label'; or 'claimed', which has no guarantee. Other kinds have no frontier.
+        kind: 'certified', 'label', or 'claimed', which has no guarantee. Other kinds have no frontier.
         metric: one of `METRICS`; a trial without it (see `Metric.of`) is left out.
         formula: formula of a claimed epsilon, for example `saturating/epochs`, since formulas bound different
             quantities.
@@ -87,7 +86,7 @@ def tried_runs(runs: pd.DataFrame, kind: str, formula: str = "") -> pd.DataFrame
     """
     if kind not in FRONTIER_KINDS:
         raise ReportError(f"kind: must be one of {', '.join(FRONTIER_KINDS)}, got {kind!r}")
-    runs = with_trials(runs).assign(epsilon=on_axis(runs, kind, formula)).dropna(subset="epsilon")
+    runs = with_trials(runs).assign(epsilon=tightest(runs, kind, formula)).dropna(subset="epsilon")
     if runs.empty:
         raise ReportError(f"frontier: needs trials with a finite {_key(kind, formula).rstrip('/')}, found none")
     runs = runs.assign(relation=LABEL_RELATION if kind == "label" else runs.get("privacy.relation", "not tracked"))
@@ -139,26 +138,6 @@ def tightest(runs: pd.DataFrame, kind: str, formula: str = "") -> pd.Series:
     return runs[logged].astype(float).min(axis=1)
 
 
-def on_axis(runs: pd.DataFrame, kind: str, formula: str = "") -> pd.Series:
-    """Return each trial's epsilon on the axis of one kind; empty for trials that are not on it.
-
-    It is the smallest logged epsilon (`tightest`). The axis `certified` includes stated epsilons with the same relation
-    and delta. Other stated epsilons have their own axis.
-    """
-    if kind not in ("certified", "stated"):
-        return tightest(runs, kind, formula)
-    certified, stated = tightest(runs, "certified"), tightest(runs, "stated")
-    columns = runs.reindex(columns=["privacy.relation", "delta"])
-    conditions = pd.Series([f"{relation} {delta}" for relation, delta in columns.itertuples(index=False)], runs.index)
-    certified_conditions = set(conditions[certified.notna()])
-    joins_certified = pd.Series(False, runs.index)
-    if len(certified_conditions) == 1:  # with several relations or deltas there is no certified axis to join
-        joins_certified = conditions.isin(certified_conditions)
-    if kind == "stated":
-        return stated.where(~joins_certified)
-    return certified.where(certified.notna(), stated.where(joins_certified))
-
-
 def hypervolumes(points: Sequence[pd.DataFrame], runs: pd.DataFrame) -> pd.DataFrame:
     """Return the area dominated by each algorithm's means, and by all together: `VOLUME_COLUMNS`, largest first.
 
@@ -206,7 +185,7 @@ def _formulas(runs: pd.DataFrame, kind: str) -> list[str]:
     Only claimed epsilons have formulas; for another kind the result is [""].
     """
     if kind != "claimed":
-        return [""] if on_axis(runs, kind).notna().any() else []
+        return [""] if tightest(runs, kind).notna().any() else []
     prefix = _key(kind, "")
     logged = [name for name in sorted(runs.columns) if name.startswith(prefix) and runs[name].notna().any()]
     return [name.removeprefix(prefix) for name in logged]

@@ -11,7 +11,7 @@ from analysis import style
 from analysis.exhibits.catalogue import exhibit
 from analysis.exhibits.exhibit import Exhibit
 from analysis.exhibits.frontier.figure import draw_curves, front, legend_entries
-from analysis.exhibits.frontier.points import compared_epsilon, frontier, on_axis, short_title
+from analysis.exhibits.frontier.points import compared_epsilon, frontier, short_title, tightest
 from analysis.exhibits.metrics import METRICS
 from analysis.runs import DATASET_LABELS, ReportError, common_value, trials_of
 from analysis.text import NO_VALUE, epsilon_text, level_order, level_text, means_text, without_formulas
@@ -27,7 +27,7 @@ def draw(runs: pd.DataFrame) -> Exhibit:
     """Make the exhibit of small multiples; errors as in `tabulate`."""
     points = tabulate(runs)
     kind = common_value(points["kind"])
-    epsilon = epsilon_text(kind, runs[on_axis(runs, kind).notna()], points)
+    epsilon = epsilon_text(kind, runs[tightest(runs, kind).notna()], points)
     caption = (f"Test accuracy (%) against {epsilon}, a panel for every value of one or two more settings: "
                f"{means_text(points['n'])}")
     return Exhibit.of_means("frontier_slices", title="Accuracy against ε by further settings", caption=caption,
@@ -41,10 +41,10 @@ def tabulate(runs: pd.DataFrame) -> pd.DataFrame:
     Epsilon is of the first guaranteed kind that the runs have. There must be a guaranteed epsilon and a varied field;
     other errors as in `frontier`.
     """
-    kind = next((kind for kind in GUARANTEED if on_axis(runs, kind).notna().any()), None)
+    kind = next((kind for kind in GUARANTEED if tightest(runs, kind).notna().any()), None)
     if kind is None:
         raise ReportError("frontier_slices: needs trials with a finite epsilon/certified or epsilon/label, found none")
-    runs = runs[on_axis(runs, kind).notna()]
+    runs = runs[tightest(runs, kind).notna()]
     fields = panel_fields(trials_of(runs))
     if not fields:
         raise ReportError("frontier_slices: needs a setting besides algorithm, noise and seed that varies, found none")

@@ -149,7 +149,7 @@ def _scaled(d: torch.Tensor, factor: torch.Tensor,  # [R, m, n]; [R, m, 1]
 
 
 class RowSum:
-    """Sums contributions that a trainer gives as rows of floating-point numbers; noise is secret. See `IntegerSum`.
+    """Sums contributions that are given as rows of floating-point numbers; noise is secret. See `IntegerSum`.
 
     A row is rounded to 15 bits of its largest number, which makes its norm exact. It is then bounded and truncated to
     multiples of about C/2^30, which lie on the noise's grid. Sums of such integers are exact in float64. A step of the
