@@ -11,7 +11,6 @@
     selection: {rule: random_stopping, mean: 9, shape: 1, seed: 0}   # optional: see `pipeline.experiment.stopping`
     search: {algorithm: random, trials: 20, space: {...}}   # optional, instead of grid and cases, see
                                                  # `pipeline.experiment.search`
-    stop: {rule: asha, grace: 3, factor: 3}      # optional, for a search: see `pipeline.experiment.sections`
     budget: {epsilon: 8, delta: 1.0e-5}          # optional, for a search: see `pipeline.accounting.budget`
     plugins: [my_feedback]                       # optional: modules of extensions, beside the file or installed
     references:                                  # optional: published results, marked in the frontier
@@ -57,7 +56,7 @@ from pipeline.trials.promises import check_noise
 from pipeline.trials.unused import check_written, ignored
 
 ENTRIES = ("name", "description", "preset", "base", "grid", "cases", "resources", "report", "selection", "search",
-           "stop", "budget", "plugins", "references", "reuse", "chosen")
+           "budget", "plugins", "references", "reuse", "chosen")
 MAX_NAME = 120  # characters: the folder of a comparison has two names, and a file system takes 255 bytes
 
 
@@ -233,10 +232,6 @@ def _experiment(top: Mapping[str, Any], path: Path, stored: bool) -> Experiment:
     refuse(resources.opu < 1 and any(trial.on_hardware for trial in possible), "resources.opu",
            "must be at least 1 for trials on a real OPU, which one process holds", resources.opu)
     plan = read_plan(top, search, written, possible)
-    if plan.stop:
-        refuse(resources.pack_size > 1, "resources.pack_size", "must be 1 with `stop`, as trials of a pack cannot end "
-               "one by one", resources.pack_size, "leave it out")
-        resources = dataclasses.replace(resources, pack_size=1)
     if not stored:
         check_written(entries(top), written)
         for trial, places in written:
@@ -265,8 +260,6 @@ def _reuse(top: Mapping[str, Any], own: str, plan: Plan) -> tuple[str, ...]:
            "leave it out")
     refuse(names and not plan.publishes_all, "reuse", "must not stand beside random stopping, whose price needs a "
            "fresh draw of every trial", repr(names), "leave one of them out")
-    refuse(names and plan.stop, "reuse", "must not stand beside `stop`, which compares trials while they train",
-           repr(names), "leave one of them out")
     return tuple(dict.fromkeys(names))
 
 

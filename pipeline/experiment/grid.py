@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     Section = TypeVar("Section", bound=DataclassInstance)
 
 MOST_TRIALS = 100_000  # of an experiment; a trial takes 11 kB before it is trained
-PARTS = ("selection", "search", "stop", "budget")  # parts of a file with entries that --set can change
+PARTS = ("selection", "search", "budget")  # parts of a file with entries that --set can change
 
 
 def read_mapping(value: Any, place: str, names: Collection[str], needed: Collection[str] = ()) -> Mapping[str, Any]:

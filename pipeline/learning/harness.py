@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import math
 import traceback
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import GeneratorType
 from typing import Any
@@ -34,12 +34,12 @@ N_COMPARED = 16  # test records with compared logits
 class Harness(Run):
     """One trial of a user's trainer."""
 
-    def __init__(self, pack: Pack, data: Dataset, device: torch.device, rungs: Collection[int] = ()) -> None:
+    def __init__(self, pack: Pack, data: Dataset, device: torch.device) -> None:
         """Prepare the trial's data, its view for the trainer, and its generators; the trainer itself begins later.
 
         A certified trainer (one with `parameters`) gets `contributions`, another gets the records.
         """
-        super().__init__(pack, data, device, rungs)
+        super().__init__(pack, data, device)
         (trial,) = pack.trials
         self.config = with_noise(trial)
         self.trainer, self.shape = self.config.parts.trainer, self.config.parts.features.shape(self.config)
