@@ -45,7 +45,7 @@ from pipeline.experiment.factors import varied_fields
 from pipeline.experiment.grid import changed, check_distinct, combine, entries, read_as, read_mapping
 from pipeline.experiment.plan import Grid, Plan
 from pipeline.experiment.plugins import read_plugins
-from pipeline.experiment.preset import advice, pinned, read_preset
+from pipeline.experiment.preset import advice, read_preset
 from pipeline.experiment.search import read_plan, read_search
 from pipeline.experiment.sections import Chosen, Reference, Shown, read_references
 from pipeline.experiment.yaml_text import Place, located, parse_yaml, placed
@@ -76,7 +76,7 @@ class Experiment:
         reuse: names of other sweeps, whose trials are taken over in place of training them.
         ignored: which trials do not use which entries of the file, for people; empty if all entries are used.
         chosen: how settings were found, if the file states it.
-        preset: version of the preset that sets the open settings; empty for none.
+        preset: name of the preset that sets the open settings; empty for none.
         advice: settings that the preset has set or, without a preset, would set; for people.
         imports: names of imported results shown in its report (`photonic report --with`); never given in a file.
         places: by trial_key of `possible`, the place of each setting that the file gives to the trial.
@@ -181,8 +181,7 @@ def parse_experiment(text: str, path: Path, stored: bool = False,
         if changes:
             top, text = changed(top, changes, path)
     with located(path, top):
-        experiment = _experiment(top, path, stored)
-        return dataclasses.replace(experiment, text=pinned(text, experiment.preset))
+        return dataclasses.replace(_experiment(top, path, stored), text=text)
 
 
 def sliced(experiment: Experiment, where: Mapping[str, Any]) -> Experiment:

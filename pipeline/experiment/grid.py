@@ -157,7 +157,7 @@ def combine(top: Mapping[str, Any], folder: Path, preset: str) -> Iterator[Combi
 def compose(place: str, given: Mapping[str, Any], preset: str, places: dict[str, Place]) -> Combination:
     """Return the trial of `given` settings and of those that the preset, if any, has for all others."""
     with placed(places):
-        recommended = recommend(preset, given) if preset else None
+        recommended = recommend(given) if preset else None
     by_preset = recommended.settings if recommended else {}
     with placed({**dict.fromkeys(by_preset, PRESET), **places}):
         return Combination(place, TrialConfig(**{**by_preset, **given}), places, recommended)

@@ -80,7 +80,7 @@ class Search(Plan):
     metric: str = ACCURACY  # to maximize, at a trial's last epoch
     seed: int = 0  # of the algorithm
     max_concurrent: int = 4  # suggestions of one round
-    preset: str = ""  # version that sets what base and space leave open; empty for none
+    preset: str = ""  # sets what base and space leave open; empty for none
     places: Mapping[str, Place] = field(default_factory=dict, compare=False)  # of base and space in the file
     trials: tuple[TrialConfig, ...] = ()
     corners: tuple[TrialConfig, ...] = ()  # of the space
@@ -139,7 +139,7 @@ class Search(Plan):
 
 
 def read_search(top: Mapping[str, Any], folder: Path, preset: str) -> Search | None:
-    """Return the search of a file in this folder, with the version of its preset; None without the entry `search`."""
+    """Return the search of a file in this folder, with its preset; None without the entry `search`."""
     if "search" not in top:
         return None
     for name in ("grid", "cases", "selection"):
