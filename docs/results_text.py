@@ -19,7 +19,7 @@ import committed
 import pandas as pd
 from committed import file_of, folder_of, runs_of
 
-from analysis.exhibits import catalogue, heatmaps, main_effects, parallel_coordinates, selection, sweeps
+from analysis.exhibits import catalogue, heatmaps, main_effects, selection, sweeps
 from analysis.exhibits.exhibit import Exhibit
 from analysis.exhibits.frontier import exhibit as frontier
 from analysis.exhibits.frontier import slices
@@ -30,7 +30,7 @@ from pipeline.accounting.event import UnsupportedAccounting
 from pipeline.experiment.exhibits import NEEDS
 from pipeline.experiment.experiment import Experiment, load_experiment
 
-DRAWN = (figure2, frontier, heatmaps, leekifer, light, main_effects, parallel_coordinates, slices, sweeps)
+DRAWN = (figure2, frontier, heatmaps, leekifer, light, main_effects, slices, sweeps)
 MEASURED = ("figure2", "leekifer", "selection")  # exhibits whose data are kept: of epochs, or of a long composition
 NOT_KEPT = ("frontier_worst_class.svg",)  # figures that no page quotes; their tables are on the pages of the studies
 

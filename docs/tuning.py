@@ -1,10 +1,9 @@
-"""What honest tuning costs on Fashion-MNIST: what four ways of choosing settings publish at one total epsilon.
+"""What honest tuning costs on Fashion-MNIST: what three ways of choosing settings publish at one total epsilon.
 
     python docs/tuning.py --seeds 3 --out reports/tuning
 
 A grid pays for all of its trials by composition, random stopping for the one that it publishes, a search by a budget
-that it spends, and a search that also stops trials early gets more of them for it. All have about as much time. Each is
-a sweep of its own in `mlruns`: what is done is not trained again.
+that it spends. All have about as much time. Each is a sweep of its own in `mlruns`: what is done is not trained again.
 """
 
 from __future__ import annotations
@@ -26,9 +25,8 @@ from pipeline.experiment.experiment import Experiment, parse_experiment
 from pipeline.tracking.reader import Reader
 from pipeline.trials.records import CLOCK
 
-STOP = "stop: {rule: asha, grace: 5, factor: 2}\n"
 METHODS = {"grid": "a grid of 9, composed", "stopping": "random stopping, 9 on average",
-           "search": "a search with a budget", "halving": "a search with a budget, trials stopped early"}
+           "search": "a search with a budget"}
 NOISE = {("grid", 8): 2.4, ("grid", 3): 5.25, ("stopping", 8): 1.56, ("stopping", 3): 3.66}
 OF_A_SEARCH_AT_3 = {"search.space.noise_multiplier": {"loguniform": [2, 12]}}  # twice the file's
 
@@ -45,12 +43,11 @@ class Way:
     def experiment(self) -> Experiment:
         """Its sweep."""
         of_dfa = self.algorithm == "dfa"
-        if self.method in ("search", "halving"):
+        if self.method == "search":
             path = file_of(f"budget_fashion{'' if of_dfa else '_bp'}")
-            text = path.read_text() + (STOP if self.method == "halving" else "")
+            text, name = path.read_text(), path.stem
             changes = {"budget.epsilon": self.epsilon, "search.seed": self.seed, "seed": self.seed,
                        **(OF_A_SEARCH_AT_3 if self.epsilon == 3 else {})}
-            name = path.stem if self.method == "search" else path.stem.replace("budget", "halving")
         else:
             path = file_of(f"tuning_{self.method}")
             text = path.read_text() if of_dfa else path.read_text().replace("  feedback_std: 0.25\n", "")

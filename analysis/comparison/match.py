@@ -188,10 +188,10 @@ def _notes(comparison: Comparison) -> list[str]:
     if (rows["interval"] != "").any():
         sentences.append(f"Of {counted(len(rows), 'interval')} about {0.05 * len(rows):.1f} would miss 0 by chance "
                          "alone.")
-    early_a, early_b = (int(side.runs["status"].isin(("stopped", "diverged")).sum()) for side in (a, b))
-    if early_a or early_b:
-        sentences.append(f"Stopped early or diverged, and counted with the weights they ended with: "
-                         f"{counted(early_a, 'trial')} of {a.label}, {early_b} of {b.label}.")
+    diverged_a, diverged_b = (int((side.runs["status"] == "diverged").sum()) for side in (a, b))
+    if diverged_a or diverged_b:
+        sentences.append(f"Diverged, and counted with the weights they ended with: "
+                         f"{counted(diverged_a, 'trial')} of {a.label}, {diverged_b} of {b.label}.")
     unmatched_a, unmatched_b = comparison.unmatched
     if unmatched_a or unmatched_b:
         sentences.append(f"Without a counterpart and left out: {counted(unmatched_a, 'trial')} of {a.label}, "

@@ -177,7 +177,7 @@ def _price(experiment: Experiment, choice: Choice | None) -> str:
     if experiment.chosen and experiment.chosen.runs:
         earlier_runs = f"; no ε covers the {counted(experiment.chosen.runs, 'run')} that chose the settings"
     elif experiment.preset:
-        earlier_runs = f"; no ε covers the runs that chose the settings of {experiment.preset}"
+        earlier_runs = "; no ε covers the runs that chose the settings of the preset"
     return f"{cost}{earlier_runs}."
 
 

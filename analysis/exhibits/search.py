@@ -48,7 +48,7 @@ def draw(experiment: Experiment, runs: pd.DataFrame, store: Reader) -> Exhibit:
     header = [column for column in formats if column in rows.columns]  # without a budget there is no ε
     cells = [[format(row[name], formats[name]) if pd.notna(row[name]) else NO_VALUE for name in header]
              for row in rows.to_dict("records")]
-    notes = (*_notes(experiment, rows, privacy_filter), *scope(experiment.name, experiment.plan, store.certified))
+    notes = (*_notes(rows, privacy_filter), *scope(experiment.name, experiment.plan, store.certified))
     return Exhibit("search", title="What the search asked for", rows=rows, figure=plot(rows, privacy_filter),
                    texts=Texts((caption(experiment, privacy_filter), Table.of(header, cells, text_columns=(1, 2))),
                                notes=notes))
@@ -102,17 +102,11 @@ def caption(experiment: Experiment, privacy_filter: Filter | None) -> str:
             f"({standing(trial.noise for trial in composable(experiment.trials))}).")
 
 
-def _notes(experiment: Experiment, rows: pd.DataFrame, privacy_filter: Filter | None) -> list[str]:
-    """Return notes on suggestions passed over, on stopped trials, and on the budget."""
-    n_passed_over, n_stopped = (rows["status"] == "passed over").sum(), (rows["status"] == "stopped").sum()
+def _notes(rows: pd.DataFrame, privacy_filter: Filter | None) -> list[str]:
+    """Return notes on suggestions passed over, and on the budget."""
     sentences = []
-    if n_passed_over:
+    if n_passed_over := (rows["status"] == "passed over").sum():
         sentences.append(f"{counted(n_passed_over, 'suggestion')} passed over: beyond the budget, or asked for before.")
-    if (stop := experiment.plan.stop) and n_stopped:
-        grace, factor = stop.grace, stop.factor
-        sentences.append(f"{counted(n_stopped, 'trial')} stopped early, by successive halving after "
-                         f"{counted(grace, 'epoch')}, {factor} times as many, and so on: of those that came so far "
-                         f"one in {factor} went on.")
     if privacy_filter:
         sentences.append("ε spent is that of all epochs released until then, by a Renyi filter of order "
                          f"{privacy_filter.order} that was fixed beforehand; no trial started whose whole cost did not "

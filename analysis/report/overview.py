@@ -250,10 +250,8 @@ def _problems(experiment: Experiment, runs: pd.DataFrame, store: Reader) -> list
     """Return a sentence per diverged trial, with its last epoch; or one sentence that none diverged."""
     diverged = runs[runs["status"] == "diverged"]
     if diverged.empty:
-        n_stopped = int((runs["status"] == "stopped").sum())
         all_trials = "the trial" if len(runs) == 1 else f"all {len(runs)} trials"
-        stopped_early = f" or were stopped early ({n_stopped})" if n_stopped else ""
-        return [f"None: {all_trials} finished{stopped_early}."]
+        return [f"None: {all_trials} finished."]
     sentences = []
     for row in diverged.to_dict("records"):
         last_epoch = max((epoch for epoch, _ in store.history(row["run_id"], CLOCK)), default=0)

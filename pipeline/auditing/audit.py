@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pipeline.accounting.certified import one_step, with_noise
+from pipeline.accounting.certified import with_noise
 from pipeline.accounting.claimed import claimed_epsilons
 from pipeline.accounting.epsilon import Epsilon
 from pipeline.accounting.overview import aligned
-from pipeline.auditing.low_order_bits import low_order_bit_audit
 from pipeline.auditing.release import audit_release
 from pipeline.auditing.row_space import RowSpaceAudit, row_space_audit
 from pipeline.experiment.experiment import Experiment
 from pipeline.learning.data.dataset import Dataset, load
-from pipeline.learning.run import prepare
 from pipeline.trials.config import ConfigError, TrialConfig
 from pipeline.trials.naming import run_name
-from pipeline.trials.packs import Pack
 
 ATTACKED = 2  # the row space attack sees updates of the first two fully connected layers
 RUNS = 2000  # runs of the mechanism on each of two neighbours
-BIT_RUNS = 100  # the same, for runs with a whole batch
 BLIND_DEVIATIONS = 4  # an AUC this many standard deviations from 0.5 is no accident
 FINDS_AUC = 0.9  # least AUC of an attack that we call successful
 HEADER = ("trial", "attack", "AUC", "TPR at 0.1% FPR", "mu audited", "mu certified", "verdict")
@@ -102,8 +97,7 @@ def findings(name: str, trial: TrialConfig, data: Dataset, steps: int) -> Iterat
     """Yield the findings of all attacks that apply to a trial.
 
     The row space attack runs on the first fully connected layers. If an epsilon is certified, the mechanism's release
-    is audited. Secure trials also get the low-order-bit attack. For a user's network, a row says why an attack does not
-    apply.
+    is audited. For a user's network, a row says why an attack does not apply.
     """
     noisy = with_noise(trial)
     own = trial.parts.network.own
@@ -124,8 +118,6 @@ def _network_findings(name: str, trial: TrialConfig, data: Dataset, steps: int) 
         yield Finding(row, metrics={f"audit/row_space_auc/layer_{layer}": attack.auc}, epsilons=tuple(epsilons))
     if trial.parts.mechanism.certified and trial.noise_multiplier:
         yield _release_finding(name, trial)
-    if trial.parts.mechanism.certified and trial.secure:
-        yield from _low_order_bit_findings(name, trial, data)
 
 
 def _release_finding(name: str, trial: TrialConfig) -> Finding:
@@ -149,22 +141,6 @@ def _own_network_findings(name: str, trial: TrialConfig) -> Iterator[Finding]:
         yield _release_finding(name, trial)
     else:
         yield skipped("two neighbours, one step", "does not apply: no noise, no guarantee")
-    if trial.secure:
-        yield skipped("low-order bits", "does not apply: attacks this package's networks")
-
-
-def _low_order_bit_findings(name: str, trial: TrialConfig, data: Dataset) -> Iterator[Finding]:
-    """Yield the findings of the low-order-bit attack, measured and certified mu, for each view of the attacker."""
-    with contextlib.closing(prepare(Pack((trial,)), data, data.train_x.device)) as training:
-        results = low_order_bit_audit(training, BIT_RUNS)
-    for result in results:
-        audited = dataclasses.replace(one_step(trial), value=result.epsilon_lower, kind="audited",
-                                      variant="low_order_bits", note="lower bound with 95% confidence")
-        verdict = "EXCEEDS certified" if result.exceeds else "below certified"
-        row = (name, f"low-order bits, {result.view}", f"{result.auc:.3f}", "-", f">= {result.mu_lower:.3f}",
-               f"{result.mu:.3f}", verdict)  # as `HEADER`
-        yield Finding(row, metrics={f"audit/low_order_bits_auc/{result.view}": result.auc}, epsilons=(audited,),
-                      exceeds=result.exceeds)
 
 
 def _row_space_verdict(attack: RowSpaceAudit) -> str:

@@ -1,4 +1,4 @@
-"""Experiments: from a file to its trials, with the rules of search, early stopping, cost and report."""
+"""Experiments: from a file to its trials, with the rules of search, cost and report."""
 
 from __future__ import annotations
 

@@ -70,13 +70,6 @@ def main_effects(trials: Sequence[TrialConfig]) -> str:
             "with equally many seeds")
 
 
-def parallel_coordinates(trials: Sequence[TrialConfig]) -> str:
-    """Return why parallel coordinates cannot show these trials: they need three axes or more; empty if they can."""
-    if len(names := _factors(trials)) > 2:
-        return ""
-    return f"needs three settings or more that vary, seeds aside, got {' and '.join(names) or 'none'}"
-
-
 def heatmap(trials: Sequence[TrialConfig], metric: str) -> str:
     """Return why a heatmap over sigma and tau_h of a metric of `HEATMAPS` cannot show these trials; empty if it can."""
     grid_trials = [trial for trial in trials if in_heatmap(trial)]
@@ -334,12 +327,11 @@ NEEDS: dict[str, Callable[[Sequence[TrialConfig]], str]] = {
     **dict.fromkeys(("light", "effective_sigma"), light),
     "table1_light": table1_light,
     "main_effects": main_effects,
-    "parallel_coordinates": parallel_coordinates,
     "means": means,
     "training_time": training_time,
     "leekifer": leekifer,
 }
-OF_ONE_DATASET = NEEDS.keys() - {"frontier_slices", "main_effects", "parallel_coordinates", "means", "leekifer"}
+OF_ONE_DATASET = NEEDS.keys() - {"frontier_slices", "main_effects", "means", "leekifer"}
 LISTED_ONLY = ("training_time",)  # a file without a list of exhibits gets all others that fit
 
 

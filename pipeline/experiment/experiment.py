@@ -11,7 +11,6 @@
     selection: {rule: random_stopping, mean: 9, shape: 1, seed: 0}   # optional: see `pipeline.experiment.stopping`
     search: {algorithm: random, trials: 20, space: {...}}   # optional, instead of grid and cases, see
                                                  # `pipeline.experiment.search`
-    stop: {rule: asha, grace: 3, factor: 3}      # optional, for a search: see `pipeline.experiment.sections`
     budget: {epsilon: 8, delta: 1.0e-5}          # optional, for a search: see `pipeline.accounting.budget`
     plugins: [my_feedback]                       # optional: modules of extensions, beside the file or installed
     references:                                  # optional: published results, marked in the frontier
@@ -46,7 +45,7 @@ from pipeline.experiment.factors import varied_fields
 from pipeline.experiment.grid import changed, check_distinct, combine, entries, read_as, read_mapping
 from pipeline.experiment.plan import Grid, Plan
 from pipeline.experiment.plugins import read_plugins
-from pipeline.experiment.preset import advice, pinned, read_preset
+from pipeline.experiment.preset import advice, read_preset
 from pipeline.experiment.search import read_plan, read_search
 from pipeline.experiment.sections import Chosen, Reference, Shown, read_references
 from pipeline.experiment.yaml_text import Place, located, parse_yaml, placed
@@ -57,7 +56,7 @@ from pipeline.trials.promises import check_noise
 from pipeline.trials.unused import check_written, ignored
 
 ENTRIES = ("name", "description", "preset", "base", "grid", "cases", "resources", "report", "selection", "search",
-           "stop", "budget", "plugins", "references", "reuse", "chosen")
+           "budget", "plugins", "references", "reuse", "chosen")
 MAX_NAME = 120  # characters: the folder of a comparison has two names, and a file system takes 255 bytes
 
 
@@ -77,7 +76,7 @@ class Experiment:
         reuse: names of other sweeps, whose trials are taken over in place of training them.
         ignored: which trials do not use which entries of the file, for people; empty if all entries are used.
         chosen: how settings were found, if the file states it.
-        preset: version of the preset that sets the open settings; empty for none.
+        preset: name of the preset that sets the open settings; empty for none.
         advice: settings that the preset has set or, without a preset, would set; for people.
         imports: names of imported results shown in its report (`photonic report --with`); never given in a file.
         places: by trial_key of `possible`, the place of each setting that the file gives to the trial.
@@ -182,8 +181,7 @@ def parse_experiment(text: str, path: Path, stored: bool = False,
         if changes:
             top, text = changed(top, changes, path)
     with located(path, top):
-        experiment = _experiment(top, path, stored)
-        return dataclasses.replace(experiment, text=pinned(text, experiment.preset))
+        return dataclasses.replace(_experiment(top, path, stored), text=text)
 
 
 def sliced(experiment: Experiment, where: Mapping[str, Any]) -> Experiment:
@@ -233,10 +231,6 @@ def _experiment(top: Mapping[str, Any], path: Path, stored: bool) -> Experiment:
     refuse(resources.opu < 1 and any(trial.on_hardware for trial in possible), "resources.opu",
            "must be at least 1 for trials on a real OPU, which one process holds", resources.opu)
     plan = read_plan(top, search, written, possible)
-    if plan.stop:
-        refuse(resources.pack_size > 1, "resources.pack_size", "must be 1 with `stop`, as trials of a pack cannot end "
-               "one by one", resources.pack_size, "leave it out")
-        resources = dataclasses.replace(resources, pack_size=1)
     if not stored:
         check_written(entries(top), written)
         for trial, places in written:
@@ -265,8 +259,6 @@ def _reuse(top: Mapping[str, Any], own: str, plan: Plan) -> tuple[str, ...]:
            "leave it out")
     refuse(names and not plan.publishes_all, "reuse", "must not stand beside random stopping, whose price needs a "
            "fresh draw of every trial", repr(names), "leave one of them out")
-    refuse(names and plan.stop, "reuse", "must not stand beside `stop`, which compares trials while they train",
-           repr(names), "leave one of them out")
     return tuple(dict.fromkeys(names))
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     Section = TypeVar("Section", bound=DataclassInstance)
 
 MOST_TRIALS = 100_000  # of an experiment; a trial takes 11 kB before it is trained
-PARTS = ("selection", "search", "stop", "budget")  # parts of a file with entries that --set can change
+PARTS = ("selection", "search", "budget")  # parts of a file with entries that --set can change
 
 
 def read_mapping(value: Any, place: str, names: Collection[str], needed: Collection[str] = ()) -> Mapping[str, Any]:
@@ -157,7 +157,7 @@ def combine(top: Mapping[str, Any], folder: Path, preset: str) -> Iterator[Combi
 def compose(place: str, given: Mapping[str, Any], preset: str, places: dict[str, Place]) -> Combination:
     """Return the trial of `given` settings and of those that the preset, if any, has for all others."""
     with placed(places):
-        recommended = recommend(preset, given) if preset else None
+        recommended = recommend(given) if preset else None
     by_preset = recommended.settings if recommended else {}
     with placed({**dict.fromkeys(by_preset, PRESET), **places}):
         return Combination(place, TrialConfig(**{**by_preset, **given}), places, recommended)

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Self
 
 from pipeline.experiment import exhibits
-from pipeline.experiment.sections import Budget, Halving
+from pipeline.experiment.sections import Budget
 from pipeline.experiment.stopping import Selection
 from pipeline.experiment.yaml_text import Place
 from pipeline.trials.config import TrialConfig
@@ -26,7 +26,6 @@ class Plan:
     ends_with_best: str = ""  # the rule that publishes its best trial, known once all have ended; empty for a grid
     asks: bool = False  # whether trials are asked for round by round, and the store keeps what was suggested
     selection: Selection = Selection()  # how the best trial is chosen, and paid for
-    stop: Halving | None = None  # when trials are stopped early
     budget: Budget | None = None  # of all trials together
     places: Mapping[str, Place] = MappingProxyType({})  # of the settings in the file, if they are those of all trials
 
@@ -55,7 +54,7 @@ class Plan:
         return exhibits.mismatch(exhibit, self.trials)
 
     def lines(self) -> Iterator[str]:
-        """Yield lines for people on how its trials are asked for and stopped; none for what is known beforehand."""
+        """Yield lines for people on how its trials are asked for; none for what is known beforehand."""
         return iter(())
 
     def with_trials(self, trials: Sequence[TrialConfig]) -> Self:

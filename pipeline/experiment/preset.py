@@ -1,9 +1,8 @@
 """Settings that train: what `preset: recommended` puts where an experiment file leaves a setting open.
 
 They depend on the data set, features, mechanism, method (`naming.method`) and epsilon of each trial, and become
-settings of the trial as if they were written in the file. `recommended-1.yaml` beside this module has them, with their
-origin. A version never changes, as trials are named by their settings: better settings are a new version, whose file
-has only new rows, and the store keeps the version with which a sweep was run.
+settings of the trial as if they were written in the file. `recommended.yaml` beside this module has them, with their
+origin. They never change, as trials are named by their settings: better ones make a preset of another name.
 """
 
 from __future__ import annotations
@@ -20,16 +19,14 @@ import yaml
 from pipeline.experiment.yaml_text import is_number
 from pipeline.trials.config import ConfigError, TrialConfig
 from pipeline.trials.datasets import DATASETS
-from pipeline.trials.fields import check, coerce, listed_or, plain, renamed
+from pipeline.trials.fields import check, coerce, plain, refuse, renamed
 from pipeline.trials.mechanism import Mechanism
 from pipeline.trials.naming import method, method_of
 from pipeline.trials.network import Network
 from pipeline.trials.part import SETTINGS, parts_of
 from pipeline.trials.table import TableSpec
 
-# Append only: trials are named by what a version says.
-VERSIONS = ("recommended-1", "recommended-2", "recommended-3", "recommended-4")
-NEWEST = "recommended"  # in a file: the last of them
+RECOMMENDED = "recommended"
 ANY = "any"  # data set or features of rows for what has no row of its own
 TABLE = "table"  # data set of rows for every table that a file declares
 # Settings on which it depends what is recommended, beside the target epsilon.
@@ -47,26 +44,14 @@ class Recommendation(NamedTuple):
 
 
 def read_preset(top: Mapping[str, Any]) -> str:
-    """Return the version that the entry `preset` of an experiment file names; empty without the entry."""
-    name = top.get("preset", "")
-    if "preset" in top and name not in (NEWEST, *VERSIONS):
-        raise ConfigError(f"preset: must be {listed_or((NEWEST, *VERSIONS))}, got {name!r}")
-    return VERSIONS[-1] if name == NEWEST else name
-
-
-def pinned(text: str, version: str) -> str:
-    """Return a file's text with `preset: recommended` replaced by this version; an empty version changes nothing."""
-    if not version:
-        return text
-    root = yaml.compose(text, yaml.SafeLoader)
-    for key, value in root.value if root else ():
-        if key.value == "preset":
-            return text[:value.start_mark.index] + version + text[value.end_mark.index:]
-    return text
+    """Return the entry `preset` of an experiment file; empty without the entry."""
+    name: str = top.get("preset", "")
+    refuse("preset" in top and name != RECOMMENDED, "preset", f"must be '{RECOMMENDED}'", repr(name))
+    return name
 
 
 def recommended(**settings: Any) -> TrialConfig:
-    """Return a trial with these settings; the newest preset, `preset: recommended`, sets all others.
+    """Return a trial with these settings; `preset: recommended` sets all others.
 
     Raises:
         ConfigError: if the preset has nothing for the trial, naming what it has; for settings that cannot be run.
@@ -77,11 +62,11 @@ def recommended(**settings: Any) -> TrialConfig:
         ('poisson', (64,))
     """
     given = renamed(settings)
-    return TrialConfig(**{**recommend(VERSIONS[-1], given).settings, **given})
+    return TrialConfig(**{**recommend(given).settings, **given})
 
 
-def recommend(version: str, given: Mapping[str, Any]) -> Recommendation:
-    """Return the settings that a preset version recommends for a trial, also those that are given.
+def recommend(given: Mapping[str, Any]) -> Recommendation:
+    """Return the settings that the preset recommends for a trial, also those that are given.
 
     There are none if a name is no setting: making the trial then raises an error about the name. Given settings of
     `DEPENDS` and the target epsilon decide. Settings were tuned at some epsilons; between these they are interpolated.
@@ -94,7 +79,7 @@ def recommend(version: str, given: Mapping[str, Any]) -> Recommendation:
         trial[name] = coerce(SETTINGS[name], given.get(name, SETTINGS[name].default))
         if name in given:
             check(SETTINGS[name], trial[name])
-    method_name, rows = method_of(trial["algorithm"], trial["network"], trial["hidden"]), _rows(version)
+    method_name, rows = method_of(trial["algorithm"], trial["network"], trial["hidden"]), _rows()
     spec = DATASETS[trial["dataset"]]
     datasets = (ANY, trial["dataset"], *([TABLE] if isinstance(spec, TableSpec) else []))
     target = parts_of("mechanism", Mechanism)[trial["mechanism"]].target  # name of the setting with the target epsilon
@@ -104,8 +89,8 @@ def recommend(version: str, given: Mapping[str, Any]) -> Recommendation:
                 and not (row.get("without_target") and epsilon)), None)
     if row is None or parts_of("network", Network)[trial["network"]].convolutional:
         settings = ", ".join(f"{name} {trial[name]}" for name in ("dataset", "features", "mechanism", "network"))
-        raise ConfigError(f"preset: {version} has no settings for {method_name} with {settings}; the nearest that it "
-                          f"has are for {'; '.join(_nearest(rows, trial, method_name))}")
+        raise ConfigError(f"preset: {RECOMMENDED} has no settings for {method_name} with {settings}; the nearest that "
+                          f"it has are for {'; '.join(_nearest(rows, trial, method_name))}")
     if target and not row.get("without_target") and not (is_number(epsilon) and epsilon > 0):
         raise ConfigError(f"{target}: must be > 0 with a preset, which chooses settings by it, got {epsilon!r}")
     tuned = {**row["shared"], **row["methods"][method_name]}
@@ -171,25 +156,25 @@ def _rounded(number: float) -> float:
 
 
 @functools.cache
-def _rows(version: str) -> list[dict[str, Any]]:
-    """Return the rows of a preset version's file, then those of all earlier versions: the first that fits counts."""
-    rows = yaml.safe_load(Path(__file__).with_name(f"{version}.yaml").read_text(encoding="utf-8"))
-    index = VERSIONS.index(version)
-    return rows + _rows(VERSIONS[index - 1]) if index else rows
+def _rows() -> list[dict[str, Any]]:
+    """Return the rows of the preset: the first that fits counts."""
+    rows: list[dict[str, Any]] = yaml.safe_load(
+        Path(__file__).with_name(f"{RECOMMENDED}.yaml").read_text(encoding="utf-8"))
+    return rows
 
 
-def advice(version: str, trials: Iterable[tuple[TrialConfig, Mapping[str, Any], Recommendation | None]]
+def advice(preset: str, trials: Iterable[tuple[TrialConfig, Mapping[str, Any], Recommendation | None]]
            ) -> tuple[str, ...]:
-    """Return lines for people on what a preset has set, and what the file has in place of its recommendations.
+    """Return lines for people on what a file's preset has set, and what the file has in place of its recommendations.
 
-    Without a preset (empty `version`), the lines name settings at general defaults that the newest preset would change.
-    Each trial comes with its settings in the file by name, and with what the preset recommends for it.
+    Without a preset (empty `preset`), the lines name settings at general defaults that it would change. Each trial
+    comes with its settings in the file by name, and with what the preset recommends for it.
     """
     # (method, where, source) -> (setting, value) that the preset sets, and what the trials have in place of its values
     compared: dict[tuple[str, str, str], tuple[list[tuple[str, Any]], list[tuple[str, Any]]]] = {}
     for trial, written, recommendation in trials:
         try:
-            recommendation = recommendation or recommend(VERSIONS[-1], {name: getattr(trial, name) for name in written})
+            recommendation = recommendation or recommend({name: getattr(trial, name) for name in written})
         except ConfigError:  # nothing is recommended for it
             continue
         if not recommendation.settings:
@@ -199,9 +184,9 @@ def advice(version: str, trials: Iterable[tuple[TrialConfig, Mapping[str, Any], 
         preset_values, trial_values = compared.setdefault((name, where, recommendation.source), ([], []))
         for field, value in recommendation.settings.items():
             differs = plain(getattr(trial, field)) != value
-            if field not in written and (version or differs):
+            if field not in written and (preset or differs):
                 preset_values.append((field, value))
-            if differs and (field in written) == bool(version):
+            if differs and (field in written) == bool(preset):
                 trial_values.append((field, getattr(trial, field)))
     methods: dict[tuple[str, ...], list[str]] = {}  # all methods with the same advice
     for (name, where, source), both in compared.items():
@@ -209,13 +194,13 @@ def advice(version: str, trials: Iterable[tuple[TrialConfig, Mapping[str, Any], 
     lines = []
     for (where, of_preset, of_trials, source), names in methods.items():
         who = f"{', '.join(names)} on {where}"
-        if version:
-            lines.append(f"{version} sets, for {who}: {of_preset} ({source})")
+        if preset:
+            lines.append(f"{preset} sets, for {who}: {of_preset} ({source})")
             if of_trials:
                 lines.append(f"  the file has, in place of what is recommended: {of_trials}")
         elif of_trials:
             lines.append(f"left at general defaults, by {who}: {of_trials}")
-            lines.append(f"  `preset: {NEWEST}` in the file would set: {of_preset} ({source})")
+            lines.append(f"  `preset: {RECOMMENDED}` in the file would set: {of_preset} ({source})")
     return tuple(lines)
 
 

@@ -12,8 +12,7 @@
       max_concurrent: 4                    # suggestions of one round, asked for before any of its results is known
 
 Ranges have the names of Ray Tune, whose searchers draw from them (`pipeline.sweep.search`). Suggestions depend only on
-the seed and on the results of earlier rounds: not on the order in which trials end, nor on the machine. With `stop`,
-results of stopped trials also depend on which trial reached a rung first.
+the seed and on the results of earlier rounds: not on the order in which trials end, nor on the machine.
 
 The corners of a space are all combinations of choices and of ends of ranges. They represent the unknown trials when a
 file is checked.
@@ -30,7 +29,7 @@ from typing import Any
 
 from pipeline.experiment.grid import Combination, check_number, compose, read_as, read_mapping, read_settings
 from pipeline.experiment.plan import Grid, Plan, RandomStopping
-from pipeline.experiment.sections import Budget, Halving
+from pipeline.experiment.sections import Budget
 from pipeline.experiment.stopping import check_alike, draw, read_selection
 from pipeline.experiment.yaml_text import Place, is_number, placed
 from pipeline.trials.config import ConfigError, TrialConfig, settings
@@ -81,11 +80,10 @@ class Search(Plan):
     metric: str = ACCURACY  # to maximize, at a trial's last epoch
     seed: int = 0  # of the algorithm
     max_concurrent: int = 4  # suggestions of one round
-    preset: str = ""  # version that sets what base and space leave open; empty for none
+    preset: str = ""  # sets what base and space leave open; empty for none
     places: Mapping[str, Place] = field(default_factory=dict, compare=False)  # of base and space in the file
     trials: tuple[TrialConfig, ...] = ()
     corners: tuple[TrialConfig, ...] = ()  # of the space
-    stop: Halving | None = None
     budget: Budget | None = None
     noun = "corner"
     ends_with_best = "a search"
@@ -114,16 +112,11 @@ class Search(Plan):
         return self.max_concurrent if self.by_scores else self.most
 
     def lines(self) -> Iterator[str]:
-        """Yield a line on how trials are asked for and, with `stop`, one on where they may end early."""
+        """Yield a line on how trials are asked for."""
         rounds = f" in rounds of {self.max_concurrent}" if self.by_scores else ""
         above = "those above are drawn at random from its space" if self.adaptive else "those above"
-        fitting = ", as many as fit the budget if none ends early" if self.budget else ""
+        fitting = ", as many as fit the budget if none diverges" if self.budget else ""
         yield f"search: {self.algorithm} asks for up to {counted(self.most, 'trial')}{rounds}; {above}{fitting}"
-        if self.stop:
-            longest = max(trial.epochs for trial in self.corners)
-            rungs = ", ".join(map(str, self.stop.rungs(longest)))
-            yield (f"stop: after {rungs} of {longest} epochs one trial in {self.stop.factor} goes on; the others end "
-                   "there, and take less than the estimate")
 
     def trial(self, values: Mapping[str, Any]) -> TrialConfig:
         """Return the trial of one suggestion, a value for every setting of the space; unused settings have defaults."""
@@ -146,7 +139,7 @@ class Search(Plan):
 
 
 def read_search(top: Mapping[str, Any], folder: Path, preset: str) -> Search | None:
-    """Return the search of a file in this folder, with the version of its preset; None without the entry `search`."""
+    """Return the search of a file in this folder, with its preset; None without the entry `search`."""
     if "search" not in top:
         return None
     for name in ("grid", "cases", "selection"):
@@ -179,24 +172,11 @@ def read_plan(top: Mapping[str, Any], search: Search | None, written: Sequence[W
     `written` has all of them as the file writes them, with settings that they do not use.
     """
     if search:
-        return replace(search, corners=possible, stop=_stop(top, written), budget=_budget(top, written))
-    refuse("stop" in top, "stop", "stops trials of a search, whose accuracies are compared as they come",
-           f"{top.get('stop')!r} without one")
+        return replace(search, corners=possible, budget=_budget(top, written))
     refuse("budget" in top, "budget", "is spent by a search, which asks for its trials one round after the other",
            f"{top.get('budget')!r} without one", "the price of a fixed grid is `selected`")
     selection = read_selection(top, written)
     return RandomStopping(draw(possible, selection), possible, selection) if selection.is_random else Grid(possible)
-
-
-def _stop(top: Mapping[str, Any], corners: Sequence[Written]) -> Halving | None:
-    """Return when trials of a file's search are stopped; None if the file has no entry `stop`."""
-    if "stop" not in top:
-        return None
-    stop = read_as(Halving, top["stop"], "stop")
-    max_epochs = max(trial.epochs for trial, _ in corners)
-    refuse(stop.grace >= max_epochs, "stop.grace", f"must be less than the {max_epochs} epochs of a trial, or none is "
-           "ever stopped", stop.grace)
-    return stop
 
 
 def _budget(top: Mapping[str, Any], corners: Sequence[Written]) -> Budget | None:

@@ -16,33 +16,6 @@ from pipeline.trials.naming import counted
 
 
 @dataclass(frozen=True)
-class Halving:
-    """Successive halving: trials of a search are stopped early if others were better after as many epochs.
-
-    A trial is promoted at a rung if it is among the best 1/factor of the trials that have reached the rung so far
-    (ASHA; Li et al. 2020, "A system for massively parallel hyperparameter tuning").
-    """
-
-    rule: str  # `asha`
-    grace: int = 1  # epochs of every trial before the first rung
-    factor: int = 3  # one in `factor` trials is promoted at a rung
-
-    def __post_init__(self) -> None:
-        refuse(self.rule != "asha", "stop.rule", "must be one of asha", repr(self.rule))
-        check_whole("stop.grace", self.grace, 1)
-        check_whole("stop.factor", self.factor, 2)
-
-    def rungs(self, epochs: int) -> tuple[int, ...]:
-        """Return the epochs after which a trial may be stopped: grace, grace factor, grace factor^2, ... < `epochs`."""
-        rungs = []
-        rung = self.grace
-        while rung < epochs:
-            rungs.append(rung)
-            rung *= self.factor
-        return tuple(rungs)
-
-
-@dataclass(frozen=True)
 class Budget:
     """(epsilon, delta) of all trials of a search together, however each trial was chosen."""
 

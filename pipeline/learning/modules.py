@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -86,9 +86,9 @@ class ModuleTraining(Training):
     update: BlockParameters
     gradient: BlockParameters
 
-    def __init__(self, pack: Pack, data: Dataset, device: torch.device, rungs: Collection[int] = ()) -> None:
+    def __init__(self, pack: Pack, data: Dataset, device: torch.device) -> None:
         """Prepare the network, and test records on which the independence of rows is tried."""
-        super().__init__(pack, data, device, rungs)
+        super().__init__(pack, data, device)
         (self.config,) = pack.trials
         self.size = own(self.config).records_at_once
         self._tried = self._tried_records(self.size)

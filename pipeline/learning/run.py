@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -31,21 +30,20 @@ from pipeline.trials.part import load
 from pipeline.trials.records import DESCRIPTION, ClassAccuracy, EpochRecord, Outcome
 
 
-def train(pack: Pack, data: Dataset, device: torch.device | str = "cpu",
-          rungs: Collection[int] = ()) -> Iterator[list[EpochRecord]]:
+def train(pack: Pack, data: Dataset, device: torch.device | str = "cpu") -> Iterator[list[EpochRecord]]:
     """Train every trial of a pack; yield the records of each epoch, one for each trial that was active at its start.
 
     A trial's last record has its outcome. A trial with weights that are not finite ends as `diverged`; the others
-    continue. On `rungs`, epochs after which a trial may be stopped, records hold the outcome that it would then have.
+    continue.
     """
-    with contextlib.closing(prepare(pack, data, torch.device(device), rungs)) as training:
+    with contextlib.closing(prepare(pack, data, torch.device(device))) as training:
         while not training.ended:
             yield training.run_epoch()
 
 
-def prepare(pack: Pack, data: Dataset, device: torch.device, rungs: Collection[int] = ()) -> Any:
+def prepare(pack: Pack, data: Dataset, device: torch.device) -> Any:
     """Make the `Run` of a pack before its first epoch (arguments as `Run`'s)."""
-    return load(pack.shared.parts.network.runs)(pack, data, device, rungs)
+    return load(pack.shared.parts.network.runs)(pack, data, device)
 
 
 class Run(ABC):
@@ -63,8 +61,8 @@ class Run(ABC):
     inputs: type[Inputs] = Inputs
     rounded_rows = False  # whether last bits of contributions may depend on other records of a batch
 
-    def __init__(self, pack: Pack, data: Dataset, device: torch.device, rungs: Collection[int] = ()) -> None:
-        self.pack, self.data, self.device, self.rungs = pack, data, device, rungs
+    def __init__(self, pack: Pack, data: Dataset, device: torch.device) -> None:
+        self.pack, self.data, self.device = pack, data, device
         self.epoch, self.active = 0, list(range(len(pack.trials)))
         shared, trials = pack.shared, pack.trials
         n_training, n_validation = shared.split_sizes
@@ -127,18 +125,17 @@ class Run(ABC):
     def run_epoch(self) -> list[EpochRecord]:
         """Train one epoch; return the records of the trials that were active at its start.
 
-        A trial ends after the last epoch, or when its weights are not finite. On a rung, an epoch after which a search
-        may stop a trial, its record also holds the record that replaces it in that case.
+        A trial ends after the last epoch, or when its weights are not finite.
         """
         start_time = time.perf_counter()
         trained = self._train_epoch()
         self.epoch += 1
         is_finite = self._finite()  # from the released weights; the loss on private records decides nothing
-        is_last, on_rung = self.epoch == self.pack.shared.epochs, self.epoch in self.rungs
+        is_last = self.epoch == self.pack.shared.epochs
         ending = [r for r in self.active if is_last or not is_finite[r]]
         followed = self.evaluation.followed
         parts = [followed] if followed else []
-        if (ending or on_rung) and followed != "test":
+        if ending and followed != "test":
             parts.append("test")
         records = []
         with self._evaluated():
@@ -150,20 +147,13 @@ class Run(ABC):
                 metrics = {"time/epoch_seconds": seconds} | self._metrics(r, trained)
                 if followed:
                     metrics[f"{followed}/accuracy"] = accuracies[followed][r]
-                tested = metrics
-                if r in ending or on_rung:
-                    tested = metrics | {"test/accuracy": accuracies["test"][r],
-                                        "test/worst_class_accuracy": worst_class(counts["test"][r])}
+                outcome, audited = None, None
                 if r in ending:
+                    metrics |= {"test/accuracy": accuracies["test"][r],
+                                "test/worst_class_accuracy": worst_class(counts["test"][r])}
                     outcome = self._outcome(r, "finished" if is_finite[r] else "diverged", counts)
                     audited = scores[r] if scores is not None and is_finite[r] else None
-                    records.append(self._record(r, tested, outcome, audited))
-                    continue
-                record = self._record(r, metrics)
-                if on_rung:
-                    if_stopped = self._record(r, tested, self._outcome(r, "stopped", counts))
-                    record = dataclasses.replace(record, if_stopped=if_stopped)
-                records.append(record)
+                records.append(self._record(r, metrics, outcome, audited))
         self.active = [r for r in self.active if r not in ending]
         return records
 

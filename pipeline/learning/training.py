@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -55,12 +55,12 @@ class Training(Run):
 
     net: Network
 
-    def __init__(self, pack: Pack, data: Dataset, device: torch.device, rungs: Collection[int] = ()) -> None:
+    def __init__(self, pack: Pack, data: Dataset, device: torch.device) -> None:
         """Build what a step needs; mechanisms get the trials with the noise that a target epsilon requires."""
         shared, trials = pack.shared, pack.trials
         self.arithmetic: FloatingPoint = shared.parts.arithmetic.load()(pack, device)
         self.inputs = self.arithmetic.inputs  # of which `Run` makes some
-        super().__init__(pack, data, device, rungs)
+        super().__init__(pack, data, device)
         seeds = [t.seed for t in trials]
         self.sampler = BatchSampler(shared.sampler, self.records, seeds, shared.batch_size, shared.steps_per_epoch,
                                     device, secure=shared.secure)

@@ -223,7 +223,7 @@ def _content(pack: Pack, checkpoint: Checkpoint) -> bytes:
     arrays = dict(checkpoint.arrays)
     records = []
     for number, record in enumerate(checkpoint.records):
-        entry = dataclasses.asdict(dataclasses.replace(record, outcome=None, if_stopped=None))
+        entry = dataclasses.asdict(dataclasses.replace(record, outcome=None))
         if record.outcome:
             arrays |= {f"outcome_{number}.{name}": array for name, array in record.outcome.weights.items()}
             entry["outcome"] = {"status": record.outcome.status,

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.experiment.experiment import Experiment, check_name, parse_experiment
-from pipeline.experiment.preset import VERSIONS
+from pipeline.experiment.preset import RECOMMENDED
 from pipeline.experiment.yaml_text import parse_yaml
 from pipeline.learning.data.table import name_of, proposal
 from pipeline.sweep.dry_run import preview
@@ -42,7 +42,7 @@ FOR_TABLE = """\
 # Written by `{command}`: first confirm what {table} declares.
 name: {name}
 plugins: [{table}]
-preset: {preset}
+preset: recommended
 base: {{dataset: {dataset}, mechanism: per_example, arithmetic: integer, hidden: [32]}}
 grid:
   algorithm: [bp, dfa]
@@ -142,7 +142,7 @@ def write_for_table(path: Path, csv: Path, label: str) -> Iterator[str]:
            "it may be confirmed: name another folder, or remove it")
     command = shlex.join(["photonic", "init", str(path), "--csv", str(csv), "--label", label])
     declaration.write_text(proposal(csv, label, path.parent, command), encoding="utf-8")
-    path.write_text(FOR_TABLE.format(command=command, table=declaration.name, name=path.stem, preset=VERSIONS[-1],
+    path.write_text(FOR_TABLE.format(command=command, table=declaration.name, name=path.stem,
                                      dataset=name_of(csv)), encoding="utf-8")
     yield f"{declaration}: ranges, values and classes as the records have them, which is a leak"
     yield "confirm:  put in what is public without the records, and `confirmed: true`; no sweep begins before"
@@ -205,7 +205,7 @@ def text(path: Path, answers: Answers, algorithms: Sequence[str]) -> str:
         f"# Written by `{command}`.",
         f"name: {path.stem if isinstance(parse_yaml(path.stem, path), str) else repr(path.stem)}",  # as 7 and on
         f"description: {DATASET_LABELS[answers.dataset]}, a first comparison of {', '.join(algorithms)}.",
-        f"preset: {VERSIONS[-1]}",
+        f"preset: {RECOMMENDED}",
         "base:",
         f"  dataset: {answers.dataset}",
         *([f"  features: {answers.features}"] if answers.features != default.features else []),

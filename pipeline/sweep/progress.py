@@ -31,7 +31,6 @@ class SweepResult:
     skipped: int = 0  # done before
     finished: int = 0
     diverged: int = 0
-    stopped: int = 0
     failed: dict[str, str] = field(default_factory=dict)  # trial_key -> reason in one line
     passed_over: int = 0  # in a search, suggestions without a trial of their own
     held_back: int = 0  # in a search, suggestions that wait until a failed trial is done
@@ -47,7 +46,7 @@ class SweepResult:
     @property
     def ended(self) -> int:
         """Number of trials that ended in this sweep."""
-        return self.finished + self.diverged + self.stopped
+        return self.finished + self.diverged
 
     def summary(self, failure_log: Path) -> str:
         """Return the result of a sweep as a line for people, with the file of tracebacks."""
@@ -57,7 +56,7 @@ class SweepResult:
             done = "the trial is" if self.skipped == 1 else f"all {self.skipped} trials are"
             return f"nothing to do: {done} done"
         counts = {"done before": self.skipped, "finished": self.finished, "diverged": self.diverged,
-                  "stopped early": self.stopped, "failed": len(self.failed), "passed over": self.passed_over}
+                  "failed": len(self.failed), "passed over": self.passed_over}
         parts = [f"{count} {status}" for status, count in counts.items() if count]
         ended = ", ".join(parts) if parts else "none ended"
         text = (f"{counted(self.planned, 'trial')}: {ended}, in {duration(self.wall_seconds)} "

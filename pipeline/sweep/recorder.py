@@ -2,7 +2,7 @@
 
 The order of writes is a promise: a driver that dies at any moment finds in the store all that anybody saw. Each line
 has a test, which is test_order_of_writes.py::test_each_write_comes_before_what_depends_on_it if no other is named.
-Lines 1 to 4 and 12 are kept by `pipeline.sweep.run`, line 13 by `pipeline.tracking.store`, and the rest here.
+Lines 1 to 4 and 11 are kept by `pipeline.sweep.run`, line 12 by `pipeline.tracking.store`, and the rest here.
 
 1. A sweep's parent run has its budget before a trial begins.
 2. A round's suggestions are stored before one of its trials begins.
@@ -14,16 +14,14 @@ Lines 1 to 4 and 12 are kept by `pipeline.sweep.run`, line 13 by `pipeline.track
 6. A draw of secret noise is charged before noise is drawn.
 7. An epoch with secret noise is stored before anybody sees it, and its time, by which epochs are counted, comes first.
    test_redraws.py::test_what_is_shown_is_in_the_store_before, test_redraws.py::test_the_clock_is_written_first
-8. A score that decides who is promoted is stored before the decision takes effect.
-   test_sweep.py::test_where_scores_decide_epochs_are_written_as_they_come
-9. The last epoch of a trial is stored before its checkpoint is removed.
-10. The charge of a failure is stored before the failure is told.
-    test_redraws.py::test_a_failure_is_paid_for_before_it_is_seen
-11. The epochs that a pack has sent are stored before its failure.
+8. The last epoch of a trial is stored before its checkpoint is removed.
+9. The charge of a failure is stored before the failure is told.
+   test_redraws.py::test_a_failure_is_paid_for_before_it_is_seen
+10. The epochs that a pack has sent are stored before its failure.
     test_sweep.py::test_a_pack_that_fails_keeps_the_epochs_that_waited
-12. All sent epochs are stored before the sweep is closed, after Ctrl-C too.
+11. All sent epochs are stored before the sweep is closed, after Ctrl-C too.
     test_order_of_writes.py::test_what_waits_is_written_before_the_sweep_is_closed
-13. What a trial of another sweep released is charged here before the trial counts as taken over.
+12. What a trial of another sweep released is charged here before the trial counts as taken over.
     test_reuse.py::test_a_driver_that_dies_while_it_takes_over_leaves_no_trial_half_taken
 """
 
@@ -173,7 +171,6 @@ class Recorder:
                 self._ended.add(record.trial_key)
                 self._result.finished += record.outcome.status == "finished"
                 self._result.diverged += record.outcome.status == "diverged"
-                self._result.stopped += record.outcome.status == "stopped"
             self._progress.record(record)
 
     def write_due(self) -> None:
@@ -206,8 +203,7 @@ class Recorder:
             tags["privacy.notes"] += f"; {DRAWN.format(number=len(earlier_draws) + 1, earlier=earlier)}"
         if DESCRIPTION in tags:
             tags[DESCRIPTION] = describe(trial, earlier)
-        if_stopped = record.if_stopped and self._composed(trial, record.if_stopped)
-        return replace(record, metrics=metrics, tags=tags, if_stopped=if_stopped)
+        return replace(record, metrics=metrics, tags=tags)
 
     def fail(self, pack: Pack, reason: str, text: str) -> None:
         """Mark a pack's trials that have not ended as failed, and log the traceback `text`.

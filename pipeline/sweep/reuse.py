@@ -6,9 +6,8 @@ from collections import Counter
 from collections.abc import Iterable
 
 from pipeline.experiment.experiment import Experiment
-from pipeline.experiment.yaml_text import parse_yaml
 from pipeline.sweep.ledger import released_by
-from pipeline.tracking.artifacts import BY_ITSELF, BY_SCORES, DRAW, REUSED, REUSED_FROM, TrackedRun, config_of
+from pipeline.tracking.artifacts import BY_SCORES, DONE, DRAW, REUSED, REUSED_FROM, TrackedRun, config_of
 from pipeline.tracking.reader import Reader
 from pipeline.trials.fields import refuse
 from pipeline.trials.naming import counted
@@ -31,14 +30,12 @@ def elsewhere(experiment: Experiment, store: Reader) -> dict[str, TrackedRun]:
     for name in experiment.reuse:
         refuse(name not in known, "reuse", accepted, repr(name), "leave it out, or train that sweep first")
         others.attach(name)
-        # The file is that of the last command; earlier versions have no tag.
-        text = "" if BY_SCORES in others.tags() else others.kept_experiment()
-        chosen = not text or "stop" in parse_yaml(text, name)
-        refuse(chosen, "reuse", "must name sweeps with a file in the store, which never had `stop` or random stopping: "
-               "`stop` ends trials by their scores, and random stopping publishes its best trial alone", repr(name),
+        # The file is that of the last command; the tag tells of earlier ones.
+        refuse(BY_SCORES in others.tags() or not others.kept_experiment(), "reuse", "must name sweeps with a file in "
+               "the store, which never had random stopping: it publishes its best trial alone", repr(name),
                "leave it out")
         for run in others.runs():
-            if run.status in BY_ITSELF and run.trial_key not in redrawn:
+            if run.status in DONE and run.trial_key not in redrawn:
                 run.tags = {REUSED: run.run_id, REUSED_FROM: name, **run.tags}  # a pointer has the origin already
                 found.setdefault(run.trial_key, run)
     store.find(experiment.name)

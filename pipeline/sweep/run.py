@@ -42,7 +42,7 @@ from pipeline.sweep.prepare import Sweep, plugins_of, prepare
 from pipeline.sweep.private import PrivateFolder
 from pipeline.sweep.progress import SweepResult
 from pipeline.sweep.recorder import Recorder
-from pipeline.sweep.tuning import Driver, Rungs, fit
+from pipeline.sweep.tuning import Driver, fit
 from pipeline.sweep.worker import Trainer, prepare_node, train_pack
 from pipeline.tracking.artifacts import TrackedRun, done_of
 from pipeline.tracking.backend import TrackingError
@@ -71,8 +71,7 @@ def run_sweep(experiment: Experiment, *, root: Path = Path("mlruns"), tracking_u
             initialised Ray, that Ray is used and left running. With `ray://host:port` the driver runs on the cluster's
             head, and `root` is a folder there (see `pipeline.sweep.cluster.on_head`).
         workers: cores to use on this machine; all by default.
-        trainer: trains a pack; `train_pack` by default. Trials can stop early only if its records have
-            `EpochRecord.if_stopped`.
+        trainer: trains a pack; `train_pack` by default.
         quiet: show no progress.
         idle_seconds: time without a running pack before the resources are checked again.
         commit: commit of this code; by default the commit of its repository.
@@ -111,9 +110,7 @@ def run_sweep(experiment: Experiment, *, root: Path = Path("mlruns"), tracking_u
         return on_head(run_sweep, address, experiment=experiment, root=root, tracking_uri=tracking_uri,
                        data_folder=data_folder, trainer=trainer, quiet=quiet, idle_seconds=idle_seconds,
                        commit=commit or git_commit(), redraw=redraw, private=private)
-    # If scores decide who is promoted, epochs are written at once: the store never has an effect without its score.
-    write_seconds = 0.0 if experiment.plan.stop else SECONDS["write"]
-    clock = Clock({**SECONDS, "idle": idle_seconds, "write": write_seconds})
+    clock = Clock({**SECONDS, "idle": idle_seconds})
     root = Path(root).absolute()
     store = Store(tracking_uri, root)
     with sweeping(root, experiment.name, store.driver):
@@ -180,16 +177,14 @@ def prepare_cluster(sweep: Sweep, checkpoints: Checkpoints, trainer: Trainer | N
         return trainer
     prepare_nodes(sweep, local, watch)
     return functools.partial(train_pack, device="cuda" if resources.gpu else "cpu", threads=max(1, int(resources.cpu)),
-                             data_folder=sweep.data_folder, checkpoints=checkpoints, stop=sweep.experiment.plan.stop,
-                             digests=sweep.digests)
+                             data_folder=sweep.data_folder, checkpoints=checkpoints, digests=sweep.digests)
 
 
 def train_rounds(sweep: Sweep, recorder: Recorder, trainer: Trainer, checkpoints: Checkpoints, watch: Watch) -> None:
     """Train and record the missing trials, round by round, until no trial is missing or Ctrl-C."""
     rounds, lease, progress, resources = sweep.rounds, sweep.lease, sweep.progress, sweep.experiment.resources
-    missing, done, stop = sweep.missing, sweep.done, sweep.experiment.plan.stop
+    missing, done = sweep.missing, sweep.done
     packs_at_once = slots(resources, cluster_resources())
-    rungs = Rungs(stop, rounds.scores(stop)) if stop else None
     with afterwards(lease, recorder.write_all):
         while missing:
             lease.require_own()
@@ -198,13 +193,13 @@ def train_rounds(sweep: Sweep, recorder: Recorder, trainer: Trainer, checkpoints
             resumed += checkpoints.drawn_anew(missing, resumed)
             packs = [with_calibrated_noise(pack) for pack in plan(missing, resources, packs_at_once, resumed)]
             progress.training(missing, len(packs), packs_at_once)
-            fit(Driver(sweep, packs, recorder, watch), packs_at_once, trainer, rungs)
+            fit(Driver(sweep, packs, recorder, watch), packs_at_once, trainer)
             lease.require_own()
             recorder.write_all()
             runs = lease.runs()
             done = done_of(runs)
             missing = left_to_train(sweep, recorder, next_round(sweep, runs))
-        # Stopped trials leave their checkpoints behind.
+        # Without a failure nothing is left to train: checkpoints that could not be used are kept no longer.
         checkpoints.resumable(rounds.trials, done, progress.say, ended=not sweep.result.failed)
 
 

@@ -9,7 +9,7 @@ now. Like `pipeline.sweep.cluster`, this is imported after `pipeline.sweep` has 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from typing import Any, Protocol
 
 import numpy as np
@@ -17,7 +17,6 @@ from ray import tune
 
 from pipeline.experiment.plan import Plan
 from pipeline.experiment.search import Domain, Search
-from pipeline.experiment.sections import Halving
 from pipeline.sweep.ledger import apart, filter_of, released_by
 from pipeline.tracking.artifacts import (
     BUDGET,
@@ -32,7 +31,7 @@ from pipeline.tracking.artifacts import (
 )
 from pipeline.tracking.reader import Reader
 from pipeline.trials.config import TrialConfig
-from pipeline.trials.records import ACCURACY, Release
+from pipeline.trials.records import Release
 
 
 class Searcher(Protocol):
@@ -156,7 +155,7 @@ class Rounds:
     @property
     def tags(self) -> dict[str, str]:
         """Tags of the sweep: its budget with the order of its filter, and whether scores choose among its trials."""
-        chosen = {BY_SCORES: "true"} if self._plan.stop or not self._plan.publishes_all else {}
+        chosen = {BY_SCORES: "true"} if not self._plan.publishes_all else {}
         return chosen | ({BUDGET: json.dumps(self.filter.initial_state)} if self.filter else {})
 
     def next(self, runs: Collection[TrackedRun]) -> list[TrialConfig]:
@@ -181,19 +180,6 @@ class Rounds:
             run = self._runs.get(suggestion.trial.trial_key) if suggestion.started else None
             searcher.tell(number, run.metrics.get(search.metric) if run and run.status in DONE else None)
         self._reported = len(self.suggestions)
-
-    def scores(self, stop: Halving) -> Iterator[tuple[str, int, float]]:
-        """Yield (trial_key, epoch, score) for every past decision at a rung, in the order of the suggestions."""
-        for trial in self.trials:
-            run = self._runs.get(trial.trial_key)
-            if not run:
-                continue
-            scores = dict(self._store.history(run.run_id, ACCURACY))
-            last = max(scores, default=0)
-            decided = last + 1 if run.status in DONE else last  # epochs before this one are decided
-            for rung in stop.rungs(trial.epochs):
-                if rung in scores and rung < decided:
-                    yield trial.trial_key, rung, scores[rung]
 
     def _suggest_round(self, search: Search, searcher: Searcher) -> None:
         """Add the next round's suggestions; a trial may start if all epochs of all trials so far fit the budget."""

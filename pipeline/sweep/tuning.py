@@ -10,15 +10,13 @@ import logging
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import ray
 from ray import tune
-from ray.tune.schedulers import ASHAScheduler, FIFOScheduler
+from ray.tune.schedulers import FIFOScheduler
 
 from pipeline.experiment.plugins import LOADED, load_plugins
-from pipeline.experiment.sections import Halving
 from pipeline.sweep.checkpoints import PROGRAM
 from pipeline.sweep.checks import ResourceError, bundle, check_resources
 from pipeline.sweep.cluster import in_use, node_resources
@@ -27,18 +25,18 @@ from pipeline.sweep.prepare import Sweep
 from pipeline.sweep.recorder import Recorder
 from pipeline.sweep.worker import Plugins, Trainer, epochs
 from pipeline.trials.packs import Pack
-from pipeline.trials.records import ACCURACY, Draw, EpochRecord
+from pipeline.trials.records import Draw, EpochRecord
 
 TUNE_NAMES = {"CPU": "cpu", "GPU": "gpu"}  # of resources
 MAX_WORKER_DEATHS = 2  # per pack; an exception in training is not retried
 
 
-def fit(driver: Driver, at_once: int, trainer: Trainer, rungs: Rungs | None = None) -> None:
+def fit(driver: Driver, at_once: int, trainer: Trainer) -> None:
     """Train all packs of `driver` with Ray Tune, `at_once` at a time.
 
     A pack is a set of trials that train together in one worker. For Tune it is one trial, and an epoch is one step.
-    With `rungs`, which decide the trials that stop early, packs have one trial each. An exception of the driver is
-    raised here. Ctrl-C kills workers at once; records that were not sent are trained again.
+    An exception of the driver is raised here. Ctrl-C kills workers at once; records that were not sent are trained
+    again.
     """
     sweep, packs = driver.sweep, driver.packs
     resources = sweep.experiment.resources
@@ -52,7 +50,7 @@ def fit(driver: Driver, at_once: int, trainer: Trainer, rungs: Rungs | None = No
                              code=program(sweep.plugins)), of_pack)
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # the recorder reports failures, once
     sweep.folder.ray.mkdir(parents=True, exist_ok=True)
-    order = PackOrder(at_once, driver, rungs)
+    order = PackOrder(at_once, driver)
     with tempfile.TemporaryDirectory(dir=sweep.folder.ray, ignore_cleanup_errors=True) as storage:
         tuner = tune.Tuner(
             trainable,
@@ -71,30 +69,6 @@ def fit(driver: Driver, at_once: int, trainer: Trainer, rungs: Rungs | None = No
         except KeyboardInterrupt:
             order.kill_workers()
             raise
-
-
-class Rungs:
-    """Ray Tune's asynchronous successive halving by validation accuracy, with one state for all rounds."""
-
-    def __init__(self, stop: Halving, past: Iterable[tuple[str, int, float]] = ()) -> None:
-        # The type is Any: the scheduler uses only a trial's id, and no controller.
-        self._rule: Any = ASHAScheduler("epoch", "score", "max", max_t=2**31, grace_period=stop.grace,
-                                        reduction_factor=stop.factor)
-        for trial_key, epoch, score in past:
-            self.is_promoted(trial_key, epoch, score)  # repeats the decision, which the rule remembers
-
-    def is_promoted(self, trial_key: str, epoch: int, score: float) -> bool:
-        """Whether a trial at a rung is promoted: its score after this epoch is one of the best there so far."""
-        trial = SimpleNamespace(trial_id=trial_key)
-        self._rule.on_trial_add(None, trial)
-        decision = self._rule.on_trial_result(None, trial, {"epoch": epoch, "score": score})
-        return decision != self._rule.STOP
-
-    def all_promoted(self, records: Iterable[EpochRecord]) -> bool:
-        """Whether all trials that are at a rung, according to these records, are promoted."""
-        at_rung = (record for record in records if record.if_stopped)
-        return all(self.is_promoted(record.trial_key, record.epoch, record.metrics[ACCURACY])
-                   for record in at_rung)
 
 
 class PackTrainable(tune.Trainable):
@@ -139,9 +113,9 @@ class PackOrder(FIFOScheduler):
     last OPU pack stay idle. This scheduler gives the free worker a later pack.
     """
 
-    def __init__(self, starting: int, driver: Driver, rungs: Rungs | None = None) -> None:
+    def __init__(self, starting: int, driver: Driver) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # Ray does not annotate it
-        self._starting, self._driver, self._rungs = starting, driver, rungs  # starting: workers at once
+        self._starting, self._driver = starting, driver  # starting: workers at once
         self._freed: Any = None
         self._controller: Any = None
 
@@ -155,10 +129,7 @@ class PackOrder(FIFOScheduler):
 
         The worker takes its next step, which draws the requested noise, only after this returns.
         """
-        if "draw" in result:
-            may_continue = self._driver.lets_draw(trial, result["draw"])
-        else:
-            may_continue = self._rungs is None or self._rungs.all_promoted(result["records"])
+        may_continue = "draw" not in result or self._driver.lets_draw(trial, result["draw"])
         return self.CONTINUE if may_continue else self.STOP
 
     def kill_workers(self) -> None:
@@ -218,8 +189,6 @@ class Driver(tune.Callback):
         self._watch.note_result(trial.trial_id, result["time_this_iter_s"])
         records = result.pop("records")  # otherwise Tune would keep and snapshot the weights in them
         with self._writing():
-            if result["done"]:  # the scheduler has stopped the trial
-                records = [record.if_stopped or record for record in records]
             self._recorder.record(self._pack(trial), records, result["time_this_iter_s"])
             if "features" in result:
                 self.sweep.progress.computing(result["features"])

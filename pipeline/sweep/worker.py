@@ -16,7 +16,6 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from pipeline.experiment.plugins import load_plugins
-from pipeline.experiment.sections import Halving
 from pipeline.sweep.checkpoints import Checkpoint, CheckpointError, Checkpoints
 from pipeline.sweep.private import make_private
 from pipeline.trials.config import TrialConfig
@@ -89,7 +88,7 @@ def prepare_elsewhere(plugins: Plugins, trials: Sequence[TrialConfig], data_fold
 
 
 def train_pack(pack: Pack, *, device: str, threads: int, data_folder: Path | None, checkpoints: Checkpoints,
-               stop: Halving | None = None, digests: Mapping[str, str] = MappingProxyType({})
+               digests: Mapping[str, str] = MappingProxyType({})
                ) -> Iterator[list[EpochRecord] | Draw | Computing]:
     """Train a pack on its data set, with checkpoints: the default trainer.
 
@@ -110,9 +109,8 @@ def train_pack(pack: Pack, *, device: str, threads: int, data_folder: Path | Non
         check_file(pack.shared, digests)
     data = _dataset(pack.shared.dataset, data_folder, device)
     yield from steps(data, pack.shared)
-    rungs = stop.rungs(pack.shared.epochs) if stop and len(pack.trials) == 1 else ()  # a pack ends as a whole
     keeper = CheckpointKeeper(pack, device, checkpoints)
-    with contextlib.closing(run.prepare(pack, data, torch.device(device), rungs)) as training:
+    with contextlib.closing(run.prepare(pack, data, torch.device(device))) as training:
         yield from keeper.resume(training)
         while not training.ended:
             yield from keeper.keep(training, training.run_epoch())

@@ -21,7 +21,6 @@ from safetensors.numpy import load
 from pipeline.experiment.experiment import Experiment, with_trials
 from pipeline.tracking.artifacts import (
     BUDGET,
-    BY_ITSELF,
     DONE,
     DRAW,
     EARLIER,
@@ -312,7 +311,7 @@ class Reader:
             if REUSED in run.tags and run.status in DONE:
                 origin = {tag: run.tags[tag] for tag in (REUSED, REUSED_FROM)}
                 target = targets.get(origin[REUSED])
-                if target and target.status in BY_ITSELF:
+                if target and target.status in DONE:
                     run = replace(target, tags={**target.tags, **origin})
                 else:
                     reason = (f"it was taken over from run {origin[REUSED]} of '{origin[REUSED_FROM]}', which was "
@@ -359,7 +358,7 @@ class Reader:
         return self._experiment_id
 
     def done(self) -> dict[str, str]:
-        """Return trial_key -> status of trials that need no more training (finished, diverged or stopped)."""
+        """Return trial_key -> status of trials that need no more training (finished or diverged)."""
         return done_of(self.runs())
 
     def history(self, run_id: str, key: str) -> list[tuple[int, float]]:

@@ -37,7 +37,7 @@ class ClassAccuracy:
 class Outcome:
     """How a trial ended."""
 
-    status: str  # `finished`, `diverged` (a weight became infinite or nan; metrics are kept), or `stopped` early
+    status: str  # `finished`, or `diverged` (a weight became infinite or nan; metrics are kept)
     weights: Mapping[str, np.ndarray]  # final parameters: `layer_1.weight` [n_out, n_in], `layer_1.bias` [n_out], ...
     per_class: tuple[ClassAccuracy, ...]  # on validation and test
 
@@ -52,7 +52,6 @@ class EpochRecord:
     # What is no number: privacy labels, the reason for a missing epsilon, the device.
     tags: Mapping[str, str] = field(default_factory=dict)
     outcome: Outcome | None = None  # only in a trial's last record
-    if_stopped: EpochRecord | None = None  # replaces this one if the trial is stopped after it, where it may be
 
 
 @dataclass(frozen=True)

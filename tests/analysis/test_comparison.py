@@ -143,8 +143,8 @@ def test_what_cannot_be_compared_is_refused_in_one_line(sides):
 
 def test_the_texts_say_what_differs_and_what_to_make_of_it(sides):
     a, faster = sides["a"], sides["faster"]
-    stopped = faster.runs.assign(status=["stopped", "diverged"] + ["finished"] * (len(faster.runs) - 2))
-    found = compare(a, dataclasses.replace(faster, runs=stopped))
+    diverged = faster.runs.assign(status=["diverged"] * 2 + ["finished"] * (len(faster.runs) - 2))
+    found = compare(a, dataclasses.replace(faster, runs=diverged))
     approved("comparison", "\n\n".join([*headline(found), texts(found).markdown, "# of trials that all finished",
                                         *texts(compare(a, faster)).notes]))
 

@@ -138,7 +138,6 @@ ONE_SIGMA, PLAIN = grid(sigma=[0.1], tau_h=TAUS), [TrialConfig(algorithm="bp")]
     ("frontier_slices", PLAIN, "needs trials with a certified epsilon"),
     ("frontier_slices", grid(sigma=[0.1, 1]), "none varies"), ("main_effects", PLAIN, "needs a balanced grid"),
     ("means", PLAIN, "differ in their seed alone"), ("main_effects", GRID[1:], "needs a balanced grid"),
-    ("parallel_coordinates", grid(sigma=[0.1, 1]), "got algorithm and noise"),
     ("by_sigma", PLAIN, "needs trials of one algorithm at two values or more of sigma, got none"),
     ("by_learning_rate", PLAIN, "needs trials of one algorithm and noise at two values or more of learning_rate, got "),
     ("frontier_alignment", grid(sigma=[0.1, 1], alignment_batches=[0]), "alignment_batches 0"),

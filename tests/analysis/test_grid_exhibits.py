@@ -244,14 +244,14 @@ def captions(texts):
 def test_captions_of_grids_have_at_most_forty_words(monkeypatch, only_svg):
     monkeypatch.setattr(choice, "_composed", lambda *_: 1.0)
     runs, certified = crowded(), tracked(GRID)
-    drawn = [draw(name, None, runs, None) for name in ("frontier_slices", "parallel_coordinates", "means",
-                                                       "clipping_norm_sweep", "batch_size_sweep")]
+    drawn = [draw(name, None, runs, None) for name in ("frontier_slices", "means", "clipping_norm_sweep",
+                                                       "batch_size_sweep")]
     drawn.append(draw("main_effects", None, certified, None))
     for found in drawn:
         said = captions(found.texts)
         assert said and max(len(caption.split()) for caption in said) <= MAX_WORDS, said
         check_all(found.files)
-    by_batch = drawn[4].texts
+    by_batch = drawn[3].texts
     assert "best of up to 2 settings by validation." in by_batch.body[0] and ENVELOPE in by_batch.notes
     assert "Targets are of certified ε (partly simulated; add/remove, poisson or without_replacement, δ = 1e-05)." in (
         by_batch.notes)

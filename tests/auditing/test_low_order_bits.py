@@ -1,66 +1,54 @@
-"""The low-order-bit attack finds noise of 31 and of 24 bits, in updates and in weights, and no rounded Gaussian."""
+"""Why secret noise is drawn in integers: noise in floating point gives a batch away by its low-order bits."""
 
-import contextlib
-import dataclasses
 import math
+import os
 
 import numpy as np
-import pytest
 import torch
-from box_muller import box_muller_31_bits, with_box_muller_noise
 
 from pipeline.accounting.finite_precision import STEPS_PER_SIGMA
-from pipeline.auditing.low_order_bits import LATTICES, lattice_score, low_order_bit_audit
 from pipeline.learning import rounded_gaussian
-from pipeline.learning.training import Training
-from pipeline.trials.config import TrialConfig
-from pipeline.trials.packs import Pack
 
-CPU = torch.device("cpu")
-WIDE = TrialConfig(dataset="digits", hidden=(1024, 512), algorithm="dfa", mechanism="per_example",
-                   noise_multiplier=20.0, batch_size=16, sampler="poisson", learning_rate=0.5)
-
-
-def attacked(config, data, runs, change=lambda training: training):
-    with contextlib.closing(change(Training(Pack((config,)), data, CPU))) as training:  # in any arithmetic
-        return low_order_bit_audit(training, runs)
+N, SIGMA = 2_000_000, 20.0  # coordinates of a sum, and their noise; a record has norm 1, so mu is 1/20
+RESOLVED = 2.0**17  # lattice points from 0 that float32 can still resolve
+BLUR = 2.0**-24  # relative standard deviation of float32 rounding of x^2 + y^2
+DOUBT = 0.01  # probability that a pair is on no lattice
+SURE = 20.0  # evidence that chance gives once in e^20
 
 
-def test_noise_of_31_bits_is_found_with_few_runs_in_updates_and_in_weights(digits):
-    """And torch's own float32 noise of research trials."""
-    for seen in attacked(dataclasses.replace(WIDE, sampler="shuffled"), digits, 12, with_box_muller_noise):
-        assert seen.auc > 0.99 and seen.errors == 0 and seen.exceeds and seen.epsilon_lower > seen.epsilon
-        assert seen.mu == 1 / 10, "a record in the place of another moves the sum twice as far"
-    for seen in attacked(WIDE, digits, 12):
-        assert seen.auc > 0.99 and seen.exceeds and seen.mu == 1 / 20
+def box_muller_31_bits() -> np.ndarray:
+    """Return N(0, SIGMA^2) [N] by Box and Muller's transform in float32, the radii of whose pairs have 31 bits."""
+    radius, angle = torch.frombuffer(bytearray(os.urandom(4 * N)), dtype=torch.int32).view(2, N // 2)
+    radius = (radius & 0x7FFFFFFF).float().add_(0.5).mul_(2.0**-31).log_().mul_(-2 * SIGMA**2).sqrt_()
+    angle = angle.float().mul_(math.pi * 2.0**-31)
+    return torch.cat([radius * angle.cos(), radius * angle.sin()]).numpy()
 
 
-def test_the_noise_of_secure_trials_is_not_found(digits):
-    secure = dataclasses.replace(WIDE, hidden=(256, 128), noise="secure", noise_multiplier=4.0,
-                                 matmul_precision="integer")
-    for seen in attacked(secure, digits, 120):
-        assert 0.35 <= seen.auc <= 0.62 and not seen.exceeds and seen.epsilon_lower <= seen.epsilon
-        assert seen.runs == 120 and 75 <= seen.errors <= 165
+def evidence(residual: np.ndarray) -> float:
+    """Return log(1 + likelihood ratio) of these numbers [N] being Box-Muller noise of 31 bits against any other noise.
+
+    2^31 exp(-(x^2 + y^2)/(2 SIGMA^2)) then lies half-way between whole numbers. Pairs in the tail show it.
+    """
+    squared_radius = np.square(residual.reshape(2, -1) / SIGMA).sum(axis=0)
+    point = 2.0**31 * np.exp(-squared_radius / 2) + 0.5
+    in_tail = (point < RESOLVED) & (point > 0.5)
+    point, squared_radius = point[in_tail], squared_radius[in_tail]
+    distance, blur = point - np.round(point), point * squared_radius * BLUR
+    density = sum(np.exp(-np.square((distance + k) / blur) / 2) for k in (-1, 0, 1)) / (blur * math.sqrt(2 * math.pi))
+    return float(np.logaddexp(0.0, np.log(DOUBT + (1 - DOUBT) * density).sum()))
 
 
-def test_scores_of_noise_on_and_off_its_lattice():
-    n = 2_000_000
-    noise = torch.empty(n)
-    box_muller_31_bits(noise, 2.0)
-    halves, blocks = LATTICES
-    assert lattice_score(noise.double().numpy(), 2.0, halves) > 20
-    assert lattice_score(torch.randn(n).double().numpy() * 2, 2.0, blocks) > 1000
-    exact = rounded_gaussian.draw(n) / STEPS_PER_SIGMA * 2
-    for lattice in LATTICES:
-        assert lattice_score(exact, 2.0, lattice) < 1e-6
-        assert lattice_score(exact.astype(np.float32).astype(float), 2.0, lattice) < 1e-6
-        assert lattice_score(noise.double().numpy() + 0.01, 2.0, lattice) < 1e-6
-    assert lattice_score(np.full(64, math.nan), 2.0, halves) == pytest.approx(math.log(2)), "no evidence at all"
-
-
-@pytest.mark.parametrize(("changes", "runs", "message"), [
-    ({"mechanism": "none"}, 3, "mechanism: must be one of per_example, automatic, component, got none"),
-    ({"noise_multiplier": 0.0}, 3, "noise_multiplier: must be > 0"), ({}, 0, "runs: must be >= 1, got 0")])
-def test_what_cannot_be_attacked_is_refused(changes, runs, message, digits):
-    with pytest.raises(ValueError, match=f"^{message}"):
-        attacked(dataclasses.replace(WIDE, hidden=(8,), **changes), digits, runs)
+def test_noise_of_31_bits_gives_the_batch_away_and_integer_noise_does_not():
+    """Whoever subtracts the right one of two sums, which differ in one record, is left with noise."""
+    rng = np.random.default_rng(0)
+    record = rng.normal(size=N)
+    batch = rng.normal(scale=0.01, size=N).astype(np.float32)
+    sums = batch, (batch + record / np.linalg.norm(record)).astype(np.float32)
+    noise = box_muller_31_bits()
+    for true, other in (sums, sums[::-1]):
+        released = (true + noise).astype(float)
+        assert evidence(released - true) > SURE > evidence(released - other)
+    step = SIGMA / STEPS_PER_SIGMA
+    in_steps = [np.rint(total / step) for total in sums]
+    released = ((in_steps[0] + rounded_gaussian.draw(N)) * step).astype(np.float32)
+    assert all(evidence(released - total * step) < SURE for total in in_steps)

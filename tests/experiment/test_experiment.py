@@ -206,7 +206,7 @@ def test_certified_trials_make_a_frontier(tmp_path):
     frontiers = ("frontier", "frontier_worst_class", "frontier_alignment")
     assert file.report == (*frontiers, "main_effects", "means") and file.varied == ()
     assert load(tmp_path, f"{CERTIFIED}{{{CURVES}, clipping_norm: [1, 2]}}").report == (
-        *frontiers, "frontier_slices", "clipping_norm_sweep", "main_effects", "parallel_coordinates", "means")
+        *frontiers, "frontier_slices", "clipping_norm_sweep", "main_effects", "means")
     label = load(tmp_path, "base: {mechanism: photonic}\ngrid: {sigma: [0, 1, 2], algorithm: [dfa, pdfa]}")
     assert label.report == ("table1", "figure2", *frontiers, "frontier_claimed", "main_effects", "means", "by_sigma")
     targets = load(tmp_path, "base: {mechanism: photonic, joint_release: true}\ngrid: {target_label_epsilon: [1, 3]}")

@@ -1,4 +1,4 @@
-"""`preset: recommended`: committed results have its settings, a version never changes, and it says what it sets."""
+"""`preset: recommended`: committed results have its settings, they never change, and it says what it sets."""
 
 import dataclasses
 from pathlib import Path
@@ -11,14 +11,14 @@ from pipeline import recommended
 from pipeline.experiment import preset
 from pipeline.experiment.experiment import parse_experiment
 from pipeline.experiment.plugins import load_plugins
-from pipeline.experiment.preset import VERSIONS, recommend
+from pipeline.experiment.preset import recommend
 from pipeline.trials.config import ConfigError, TrialConfig
 from pipeline.trials.fields import digest, renamed
 from pipeline.trials.part import PARTS
 
 GIVEN = {"dataset": "fashion_mnist", "mechanism": "per_example", "algorithm": "dfa", "target_epsilon": 3}
 FILE = """\
-preset: recommended  # the newest
+preset: recommended
 base: {dataset: fashion_mnist, mechanism: per_example}
 grid: {algorithm: [bp, dfa], target_epsilon: [1, 3]}
 """
@@ -28,15 +28,14 @@ def parsed(text, **changes):
     return parse_experiment(text, Path("e.yaml"), changes=changes)
 
 
-COMMITTED = [("recommended-1", name) for name in ("quickstart", *(
-    name for name in manifests() if name.startswith("certified")
-    and name not in ("certified_beside", "certified_optical", "certified_secure")))] + [
-    ("recommended-2", "tuned_cifar10"), ("recommended-2", "pdfa_cifar10")] + [
-    ("recommended-3", name) for name in manifests() if name.startswith("joint_")]
+OTHER_SETTINGS = ("certified_beside", "certified_optical", "certified_secure", "certified_patches",
+                  "certified_patches_cifar10", "certified_patches_integer")
+COMMITTED = ["quickstart", *(name for name in manifests()
+                             if name.startswith(("certified", "joint_")) and name not in OTHER_SETTINGS)]
 
 
-@pytest.mark.parametrize(("version", "name"), COMMITTED)
-def test_trials_with_the_preset_are_those_of_the_committed_frontier(version, name):
+@pytest.mark.parametrize("name", COMMITTED)
+def test_trials_with_the_preset_are_those_of_the_committed_frontier(name):
     """Same keys, so same accuracies: the committed runs are the measurement of the preset."""
     runs = pd.read_csv(runs_of(name))
     assert len(runs)
@@ -47,19 +46,18 @@ def test_trials_with_the_preset_are_those_of_the_committed_frontier(version, nam
         given |= {"features": run["features"]} if isinstance(run.get("features"), str) else {}
         given |= {"hidden": []} if run["hidden"] == "[]" else {}
         given |= {"arithmetic": "integer"} if run["matmul_precision"] == "integer" else {}
-        trial = TrialConfig(**{**recommend(version, renamed(given)).settings, **given})
+        trial = TrialConfig(**{**recommend(renamed(given)).settings, **given})
         assert trial.trial_key == run["trial_key"], given
 
 
-@pytest.mark.parametrize("version", VERSIONS)
-def test_a_version_never_changes(version):
+def test_the_preset_never_changes():
     """Trials are named by what it says: another digest here would train finished sweeps again."""
-    keys = [TrialConfig.from_mapping(settings).trial_key for settings in all_settings(version)]
-    assert (len(keys), digest({"keys": keys})) == EXPECTED[version]
+    keys = [TrialConfig.from_mapping(settings).trial_key for settings in all_settings()]
+    assert (len(keys), digest({"keys": keys})) == EXPECTED
 
 
-def all_settings(version):
-    for row in preset._rows(version):
+def all_settings():
+    for row in preset._rows():
         for name in row["methods"] if row["dataset"] != "table" else ():  # whose data sets a test declares
             given = {"mechanism": row["mechanism"], "algorithm": "bp" if name == "softmax" else name}
             given |= {field: row[field] for field in ("dataset", "features") if row[field] != "any"}
@@ -68,7 +66,7 @@ def all_settings(version):
                 target = {cls.target: epsilon} if (cls := PARTS["mechanism"][row["mechanism"]]).target else {}
                 if row.get("without_target"):
                     target = {"sigma": epsilon}
-                yield {**recommend(version, {**given, **target}).settings, **given, **target}
+                yield {**recommend({**given, **target}).settings, **given, **target}
 
 
 def test_what_is_written_goes_first_and_the_rest_is_filled_in():
@@ -78,7 +76,7 @@ def test_what_is_written_goes_first_and_the_rest_is_filled_in():
 
 def test_a_number_lies_between_those_of_the_epsilons_around_it_and_other_values_are_the_nearest_one():
     def at(epsilon):
-        return recommend(VERSIONS[0], {**GIVEN, "features": "patches", "target_epsilon": epsilon}).settings
+        return recommend({**GIVEN, "features": "patches", "target_epsilon": epsilon}).settings
 
     assert [at(e)["learning_rate"] for e in (0.5, 1, 3, 8, 50)] == [1.2, 1.2, 2.5, 4.5, 4.5]
     assert at(3 ** 0.5)["learning_rate"] == pytest.approx((1.2 * 2.5) ** 0.5, rel=0.02)
@@ -92,10 +90,10 @@ OF_FILE = "preset: recommended\nbase: {dataset: digits, mechanism: per_example"
     ({"target_epsilon": None}, r"target_epsilon: must be > 0 with a preset, .* got None"),
     ({"target_epsilon": 0}, r"target_epsilon: must be > 0 with a preset, .* got 0"),
     ({"target_epsilon": "3"}, r"target_epsilon: must be > 0 with a preset, .* got '3'"),
-    ({"network": "convnet"}, r"preset: recommended-4 has no settings for dfa with .* network convnet; the nearest"),
+    ({"network": "convnet"}, r"preset: recommended has no settings for dfa with .* network convnet; the nearest"),
     ({"mechanism": "component"},
      r"preset: .*mechanism component.*; the nearest that it has are for .*per_example on pixels of fashion_mnist"),
-    ({"algorithm": "hybrid"}, r"preset: recommended-4 has no settings for hybrid with"),
+    ({"algorithm": "hybrid"}, r"preset: recommended has no settings for hybrid with"),
     ({"dataset": "fmnist"}, r"dataset: must be one of .*fashion_mnist"),
     ({"hidden": 5}, r"hidden: must be a list of whole numbers, got 5")])
 def test_what_has_no_recommendation_is_refused_with_what_has(changes, message):
@@ -105,8 +103,7 @@ def test_what_has_no_recommendation_is_refused_with_what_has(changes, message):
 
 
 @pytest.mark.parametrize(("text", "message"), [
-    ("preset: best\nbase: {dataset: digits}\n", "preset: must be 'recommended' or 'recommended-1' or 'recommended-2' "
-     "or 'recommended-3' or 'recommended-4', got 'best' .*line 1"),
+    ("preset: best\nbase: {dataset: digits}\n", "preset: must be 'recommended', got 'best' .*line 1"),
     (f"{OF_FILE}, target_epsilon: 1, algorithm: bp, train_records: 400}}\n",
      r"batch_size: .*; give batch_size in the file, in place of what"),
     (f"{OF_FILE}, target_epsilom: 3}}\n", "target_epsilom: unknown field, got .*did you mean"),
@@ -117,18 +114,15 @@ def test_errors_name_the_line_and_the_preset_and_a_misspelt_setting_before_anyth
         parsed(text)
 
 
-def test_the_text_that_the_store_keeps_names_the_version():
+def test_the_text_that_the_store_keeps_names_the_preset():
     experiment = parsed(FILE)
-    assert experiment.preset == "recommended-4"
-    assert experiment.text == FILE.replace("recommended  #", "recommended-4  #")
-    assert parsed(experiment.text) == experiment
-    assert parsed(FILE, epochs=3).text.count("preset: recommended-4\n") == 1
-    assert parsed("base: {dataset: digits}\n").text == "base: {dataset: digits}\n"
+    assert experiment.preset == "recommended" and experiment.text == FILE
+    assert parsed(FILE, epochs=3).text.count("preset: recommended\n") == 1
 
 
 def test_a_file_is_told_what_the_preset_sets_and_from_where():
     (bp, dfa) = parsed(FILE).advice
-    assert bp.startswith("recommended-4 sets, for bp on pixels of fashion_mnist, mechanism per_example: "
+    assert bp.startswith("recommended sets, for bp on pixels of fashion_mnist, mechanism per_example: "
                          "alignment_batches=1 averaging=0.8 batch_size=8192 ")
     assert "(experiments/certified/certified.yaml: " in dfa
     *_, last = parsed(FILE, batch_size=256).advice
@@ -178,5 +172,4 @@ def test_a_search_fills_in_what_its_space_leaves_open():
     assert {corner.batch_size for corner in experiment.possible} == {2048}
 
 
-EXPECTED = {"recommended-1": (399, "2fd719c97f78f11a"), "recommended-2": (420, "50f17925e789a9ae"),
-            "recommended-3": (525, "c545e84938aba18c"), "recommended-4": (553, "90645488c9864257")}
+EXPECTED = (462, "06f8c8163a1b8fbd")

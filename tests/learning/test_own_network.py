@@ -190,7 +190,7 @@ def test_what_a_trial_of_a_network_is(digits):
     with pytest.raises(ConfigError, match=r"weights: must be .*'2.bias': \(10,\)"):
         TrainedModule(own(units=8), weights)
     settings = dict(dataset="digits", network="perceptron", algorithm="dfa", mechanism="per_example", target_epsilon=3)
-    recommended = recommend("recommended-3", settings).settings  # the step size is left open
+    recommended = recommend(settings).settings  # the step size is left open
     assert set(recommended) == {"sampler", "batch_size", "epochs", "clipping_norm"}
     for network, blocks, d in (("tempered_cnn", 4, 26_010), ("small_transformer", 4, 71_946)):  # as their pages say
         layers = own(network, dataset="fashion_mnist", batch_size=256).layers

@@ -270,7 +270,7 @@ def test_epochs_of_a_trial_that_no_longer_fits_count_when_others_are_judged(tmp_
                  {"learning_rate": 1.2, "epochs": 34})
     store = Store(root=tmp_path)
     search = rounds(budgeted(*LONG, ("  trials: 3", "  trials: 3\n  max_concurrent: 1")), store, asks)
-    train(store, search.next(store.runs()), epochs=1, status="stopped")
+    train(store, search.next(store.runs()), epochs=1, status="diverged")
     train(store, search.next(store.runs()), epochs=72, status="")
     search = rounds(budgeted(*LONG, ("  trials: 3", "  trials: 3\n  max_concurrent: 3")), store, asks)
     end(search, store)
@@ -290,7 +290,7 @@ def test_epochs_of_a_deleted_run_count_when_its_trial_no_longer_fits(tmp_path):
 
 
 def test_what_was_passed_over_stays_so_when_the_search_is_resumed(tmp_path):
-    """It came again later, when others had been stopped early and so left enough for it."""
+    """It came again later, when others had diverged and so left enough for it."""
     class Adaptive(Fixed):
         def __call__(self, search):
             self.told = []
@@ -303,7 +303,7 @@ def test_what_was_passed_over_stays_so_when_the_search_is_resumed(tmp_path):
     experiment = budgeted(("trials: 12", "trials: 4"), LONG[1], ("  trials: 4", "  trials: 4\n  max_concurrent: 2"))
     asks, store = Adaptive(a, b, b, {"learning_rate": 1.3, "epochs": 5}), Store(root=tmp_path)
     search = rounds(experiment, store, asks)
-    train(store, search.next(store.runs()), epochs=1, status="stopped")
+    train(store, search.next(store.runs()), epochs=1, status="diverged")
     store.log_suggestions(search.suggestions)
     end(search, store)
     assert [s.started for s in search.suggestions] == [True, False, True, True] and asks.told[1] is None

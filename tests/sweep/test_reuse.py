@@ -253,16 +253,13 @@ def test_only_trials_that_ended_by_themselves_are_taken_over(tmp_path, in_proces
     swept(parse(text=FILE), tmp_path, "diverged")
     store.attach("first")
     run = store.runs()[0]
-    for end in ("stopped", "failed", "running"):
+    for end in ("failed", "running"):
         store._client.set_tag(run.run_id, "status", end)
         then = parse(("name: first", f"name: {end}\nreuse: [first]"), text=FILE)
         assert swept(then, tmp_path) == [run.trial_key]
 
 
 @pytest.mark.parametrize(("changes", "message"), [
-    ([("grid: {seed: {range: [0, 3]}}\nreport: [frontier]", SEARCHED.replace("ALGORITHM", "random")
-       + "stop: {rule: asha}")],
-     r"reuse: must not stand beside `stop`, .* got \['first'\]"),
     ([("reuse: [first]", "reuse: first")], "reuse: must be a list of names of other sweeps, got 'first'"),
     ([("reuse: [first]", "reuse: [1]")], r"reuse: must be a list of names of other sweeps, got \[1\]"),
     ([("reuse: [first]", "reuse: [second]")], "reuse: must name other sweeps, as .* got 'second'.*leave it out"),
@@ -281,21 +278,16 @@ def test_sweeps_that_are_not_there_or_may_not_be_published_are_refused(tmp_path,
     text = FILE.replace("grid: {seed: {range: [0, 2]}}", "").replace("report: [frontier]", "")
     drawn = parse_experiment(text + "selection: {rule: random_stopping, mean: 2, seed: 1}", Path("drawn.yaml"))
     swept(drawn, tmp_path)
-    unknown = "reuse: must name other sweeps of this store, first, halved, got '{}'; leave it out, or train that"
+    unknown = "reuse: must name other sweeps of this store, first, got '{}'; leave it out, or train that"
     chosen = "reuse: must name sweeps with a file in the store, which never had .* got '{}'; leave it out"
-    halved = SEARCH.replace("ALGORITHM", "random") + "stop: {rule: asha}"
-    swept(parse(("name: first", "name: halved"), text=halved), tmp_path)
-    for name, message in (("gone", unknown), ("first", chosen), ("halved", chosen)):
+    for name, message in (("gone", unknown), ("first", chosen)):
         for refused in (swept, lambda experiment, root: dry_run.preview(experiment, 1, root)):
             with pytest.raises(ConfigError, match=message.format(name)):
                 refused(second(reuse=f"reuse: [{name}]"), tmp_path)
-    assert Reader(root=tmp_path).sweeps() == ["first", "halved"], "nothing was written"
+    assert Reader(root=tmp_path).sweeps() == ["first"], "nothing was written"
     swept(parse(text=FILE), tmp_path)
-    swept(parse(("name: first", "name: halved"), ("trials: 3", "trials: 4"),
-                text=halved.replace("stop: {rule: asha}", "")), tmp_path)
-    for name in ("first", "halved"):
-        with pytest.raises(ConfigError, match=chosen.format(name)):
-            swept(second(reuse=f"reuse: [{name}]"), tmp_path)
+    with pytest.raises(ConfigError, match=chosen.format("first")):
+        swept(second(reuse="reuse: [first]"), tmp_path)
 
 
 @pytest.mark.parametrize("secret", [False, True])

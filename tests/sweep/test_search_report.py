@@ -86,12 +86,11 @@ def test_the_report_draws_search_and_budget_and_publishes_the_best_at_the_budget
 
 def test_what_fits_is_told_before_anything_is_trained():
     experiment = budgeted()
-    approved("budget_lines", "\n".join([*budget_lines(experiment), *(line for changes in (
-        [("budget:", "stop: {rule: asha, grace: 2, factor: 2}\nbudget:")],
-        [("algorithm: random", "algorithm: optuna")]) for line in budgeted(*changes).plan.lines())]))
+    adaptive = budgeted(("algorithm: random", "algorithm: optuna"))
+    approved("budget_lines", "\n".join([*budget_lines(experiment), *experiment.plan.lines(), *adaptive.plan.lines()]))
     drawn = dry_run._with_drawn_trials(experiment)
     assert 0 < len(drawn.trials) <= 12 and drawn.report
-    optuna = dry_run._with_drawn_trials(budgeted(("algorithm: random", "algorithm: optuna")))
+    optuna = dry_run._with_drawn_trials(adaptive)
     assert drawn.trials == optuna.trials, "nobody knows what Optuna will ask for"
 
 
@@ -117,7 +116,7 @@ def test_another_name_seed_and_budget_are_another_sweep_of_the_file(tmp_path, ca
     for wrong, says in (("budgets.epsilon=3", "--set budgets.epsilon: must be an entry of its selection, search, "),
                         ("search.spice.epochs=3", "--set search.spice.epochs: must be an entry of its selection"),
                         ("epochs=3", "--set epochs: must be a field that no grid, case or space sets, got one of sear"),
-                        ("stop.grace=3", "selection, search, stop, budget, got 3; the file has no stop, add it there"),
+                        ("selection.seed=3", "search, budget, got 3; the file has no selection, add it there"),
                         ("search.sead=3", "search.sead: unknown entry")):
         assert main(["account", str(file), "--set", wrong]) == 2
         assert says in capsys.readouterr().err

@@ -438,15 +438,6 @@ def test_epochs_wait_for_each_other_but_not_for_long_and_not_at_the_end(tmp_path
     assert it.written == [*expected, [(0, 5), (0, 6)]] and it.sweep.result.finished == 1
 
 
-def test_where_scores_decide_epochs_are_written_as_they_come(tmp_path):
-    """What followed from a score is never there without it."""
-    it = Recording(tmp_path, n=2, write=0.0)  # as a sweep with `stop` makes it
-    came = [(0, 1), (1, 1), (1, 2), (0, 2)]
-    for place, (number, epoch) in enumerate(came, start=1):
-        it.hand_in(epoch, number=number)
-        assert it.written == [[one] for one in came[:place]]
-
-
 def test_a_pack_that_fails_keeps_the_epochs_that_waited(tmp_path):
     def check(record):
         if record.metrics:

@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 
-from pipeline.experiment.sections import Halving
 from pipeline.sweep.checkpoints import Checkpoint, Checkpoints
 from pipeline.sweep.worker import train_pack
 from pipeline.trials.packs import Pack
@@ -25,7 +24,7 @@ class EveryOther(Checkpoints):
 
 
 def train(pack: Pack, *, root: Path, kill_after: Mapping[str, int] = MappingProxyType({}), pause: float = 0.0,
-          hold: Path | None = None, name: str = "faults", stop: Halving | None = None) -> Iterator[list[EpochRecord]]:
+          hold: Path | None = None, name: str = "faults") -> Iterator[list[EpochRecord]]:
     """Train with checkpoints in `root`.
 
     Args:
@@ -34,7 +33,6 @@ def train(pack: Pack, *, root: Path, kill_after: Mapping[str, int] = MappingProx
         pause: seconds to sleep before every epoch.
         hold: a file that must exist before the fourth epoch begins.
         name: of the sweep.
-        stop: when its trials may be stopped.
     """
     from pipeline.learning.training import Training
 
@@ -58,7 +56,7 @@ def train(pack: Pack, *, root: Path, kill_after: Mapping[str, int] = MappingProx
     Training.step, Training.run_epoch = disturbed, slow
     try:
         yield from train_pack(pack, device="cpu", threads=1, data_folder=None,
-                              checkpoints=EveryOther(root / "private" / "checkpoints" / name, 0), stop=stop)
+                              checkpoints=EveryOther(root / "private" / "checkpoints" / name, 0))
     finally:
         Training.step, Training.run_epoch = step, epoch
 

@@ -11,9 +11,9 @@ from pipeline.sweep.clock import Clock
 from pipeline.sweep.nodes import Watch
 
 
-def fit(driver, at_once, trainer, rungs=None):
+def fit(driver, at_once, trainer):
     """In the place of `pipeline.sweep.tuning.fit`, with its own worker, callback and scheduler."""
-    order = tuning.PackOrder(at_once, driver, rungs)
+    order = tuning.PackOrder(at_once, driver)
     for number in range(len(driver.packs)):
         trainable = object.__new__(tuning.PackTrainable)
         trainable.setup({"pack": number}, packs=driver.packs, trainer=trainer, plugins=driver.sweep.plugins,

@@ -143,7 +143,7 @@ class Attack:
         """Of trials that are not done, and their checkpoints."""
         self.delete_checkpoints()
         with self._database() as database:
-            done = "SELECT run_uuid FROM tags WHERE key = 'status' AND value IN ('finished', 'diverged', 'stopped')"
+            done = "SELECT run_uuid FROM tags WHERE key = 'status' AND value IN ('finished', 'diverged')"
             of_trials = "SELECT run_uuid FROM tags WHERE key = 'trial_key'"
             database.execute(f"UPDATE runs SET lifecycle_stage = 'deleted', deleted_time = {int(time.time() * 1000)} "
                              f"WHERE run_uuid IN ({of_trials}) AND run_uuid NOT IN ({done})")

@@ -6,8 +6,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from unittest.mock import Mock
@@ -32,14 +31,12 @@ def experiment(trials, **resources) -> Experiment:
 
 
 def train(pack: Pack, *, folder: Path, seconds: float = 0.05, raises: tuple[int, ...] = (),
-          kills: Mapping[int, int] = MappingProxyType({}), diverges: tuple[int, ...] = (), meet: bool = False,
-          rungs: tuple[int, ...] = (), score: Callable[[TrialConfig], float] | None = None
+          kills: Mapping[int, int] = MappingProxyType({}), diverges: tuple[int, ...] = (), meet: bool = False
           ) -> Iterator[list[EpochRecord]]:
     """Records like those of `pipeline.learning.run.train`; `raises` and `diverges` are seeds.
 
     `kills` says by seed how often its worker is killed, in the second epoch: files in `folder` count it. With `meet`
-    the first pack that needs an OPU and the first that does not wait for each other. After the epochs `rungs` a trial
-    may be stopped, by its validation accuracy `score`.
+    the first pack that needs an OPU and the first that does not wait for each other.
     """
     begin, live = time.time(), list(pack.trials)
     kind = "opu" if pack.needs_opu else "other"
@@ -57,14 +54,8 @@ def train(pack: Pack, *, folder: Path, seconds: float = 0.05, raises: tuple[int,
                 if config.seed in kills and epoch == 2:
                     _kill(folder / f"killed-{config.seed}", kills[config.seed])
                 record = _record(config, epoch, "diverged" if config.seed in diverges else "finished")
-                if score:
-                    record = replace(record, metrics={**record.metrics, "validation/accuracy": score(config)})
                 if record.outcome:
                     live.remove(config)
-                elif epoch in rungs:
-                    end = _record(config, config.epochs, "stopped")
-                    metrics = {**end.metrics, "validation/accuracy": record.metrics["validation/accuracy"]}
-                    record = replace(record, if_stopped=replace(end, epoch=epoch, metrics=metrics))
                 records.append(record)
             yield records
     finally:

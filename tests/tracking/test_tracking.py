@@ -291,7 +291,7 @@ def test_what_may_not_be_logged_is_refused_and_nothing_of_it_is_written(store):
     for value in (math.inf, -math.inf, math.nan):
         with pytest.raises(ValueError, match=rf"epsilon/claimed: must be finite, got {value}.*epoch 2"):
             store.log([epoch(BP, 1), epoch(BP, 2, **{"epsilon/claimed": value})])
-    with pytest.raises(ValueError, match="status: must be one of finished, diverged, stopped, got 'done'"):
+    with pytest.raises(ValueError, match="status: must be one of finished, diverged, got 'done'"):
         store.log([epoch(BP, 1, Outcome("done", {}, ()))])
     with pytest.raises(ValueError, match="got 'OK'"):
         store.close_sweep("OK")
@@ -448,7 +448,7 @@ def test_a_driver_whose_sweep_another_has_trained_since_it_looked_ends(root, tmp
 
 
 def test_an_epoch_of_a_secure_trial_is_published_with_one_noise(store):
-    """Epsilon says nothing of it: that of a trial stopped early is of all epochs, that of one which goes on is not."""
+    """Epsilon says nothing of it: that of a trial that diverged is of all epochs, that of one which goes on is not."""
     secure = TrialConfig(dataset="digits", batch_size=64, mechanism="photonic", sigma=10.0, noise="secure")
     for trial in (secure, PDFA):
         store.start(trial)
@@ -547,7 +547,7 @@ def test_closing_counts_the_trials(store, client):
     assert parent.info.status == "FAILED"
     counts = {k: v for k, v in parent.data.tags.items() if k.startswith("trials.")}
     assert counts == {"trials.finished": "1", "trials.diverged": "1", "trials.failed": "1", "trials.running": "0",
-                      "trials.stopped": "0", "trials.interrupted": "1"}
+                      "trials.interrupted": "1"}
     left = next(run for run in store.runs() if run.trial_key == fourth.trial_key)
     assert left.status == "interrupted" and client.get_run(left.run_id).info.status == "KILLED"
     assert store.start(fourth) == left.run_id, "an interrupted trial is taken up again"

@@ -137,12 +137,9 @@ def _notes(points: pd.DataFrame, runs: pd.DataFrame, references: Sequence[Refere
         notes.append(metric.meaning)
     if n_unmeasured := int(metric.of(axis_runs).isna().sum()):
         notes.append(f"{n_unmeasured} of {len(axis_runs)} trials have no measured {metric.name} and are left out.")
-    diverged, stopped = axis_runs[axis_runs["status"] == "diverged"], axis_runs[axis_runs["status"] == "stopped"]
+    diverged = axis_runs[axis_runs["status"] == "diverged"]
     if len(diverged):
         notes.append(f"Diverged trials count with the weights they ended with: {_settings(diverged)}.")
-    if len(stopped):
-        notes.append(f"{counted(len(stopped), 'trial')} stopped early, as others were better; each counts with the "
-                     "weights it ended with and with the ε of all its epochs, as accuracies decided when it ends.")
     without_epsilon = runs.drop(axis_runs.index)
     if len(without_epsilon):
         notes.append(f"Without a finite {kind} ε and left out: {_settings(without_epsilon)}.")
