@@ -88,8 +88,9 @@ def relation_of_kind(kind: str, variant: str, relation: object) -> str:
     return relation
 
 
-def with_rounded_rows(tags: Mapping[str, str]) -> dict[str, str]:
-    """Return the tags `privacy.*` of a secure trial whose contributions are independent only up to rounding."""
+def with_rounded_rows(trial: TrialConfig, tags: Mapping[str, str]) -> dict[str, str]:
+    """Return the tags of a secure trial whose contributions are independent only up to rounding."""
+    tags = {**privacy_tags(trial), **tags}
     notes = (f"{tags['privacy.notes']}; rows of this trial came from elsewhere, or their bits depend on their "
              "neighbours: independent up to float32 rounding; last bits not covered")
     return {**tags, "privacy.certified": tags["privacy.certified"].replace("true", "up to rounding"),

@@ -13,7 +13,6 @@ import numpy as np
 import torch
 
 from pipeline.accounting.audited import auc, guesses, one_run_audit
-from pipeline.accounting.epsilon import Epsilon
 from pipeline.learning.data.sampling import ABSENT
 from pipeline.learning.randomness import numpy_generator
 from pipeline.trials.config import TrialConfig
@@ -61,15 +60,13 @@ class Canaries:
         log_p = torch.log_softmax(logits, dim=-1)
         return -log_p.gather(-1, self.labels_of(self.indices).unsqueeze(-1)).squeeze(-1)
 
-    def audit(self, r: int, scores: np.ndarray) -> tuple[Epsilon, float]:
-        """Return the lower bound on trial r's epsilon, with 95% confidence, and the AUC of its canaries.
+    def audit(self, r: int, scores: np.ndarray) -> dict[str, float]:
+        """Return the metrics of trial r's audit: a lower bound on epsilon with 95% confidence, and the canaries' AUC.
 
         Scores [k] are higher for canaries that seem to be members. A nan, after an overflow, counts as the lowest.
         """
         trial, included = self.trials[r], self.included[r]
         scores = np.where(np.isnan(scores), -np.inf, scores)
         result = one_run_audit(included, scores, guesses(trial.canaries), trial.delta)
-        epsilon = Epsilon(result.epsilon_lower, "audited", "one_run", trial.parts.sampler.relation, trial.sampler,
-                          trial.delta, "one run",
-                          f"lower bound with 95% confidence, {result.right} of {result.guesses} guesses right")
-        return epsilon, auc(scores[included], scores[~included])
+        return {"epsilon/audited/one_run": result.epsilon_lower,
+                "audit/canary_auc": auc(scores[included], scores[~included])}

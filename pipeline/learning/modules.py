@@ -91,7 +91,9 @@ class ModuleTraining(Training):
         super().__init__(pack, data, device)
         (self.config,) = pack.trials
         self.size = own(self.config).records_at_once
-        self._tried = self._tried_records(self.size)
+        # 1.5 chunks of test records, repeated if there are too few.
+        places = torch.arange(3 * self.size // 2, device=device) % len(data.test_y)
+        self._tried = self.test_inputs.batch(places), data.test_y[places]
         self._n_tries = 0  # that are left in this epoch
 
     def _network(self) -> Any:

@@ -1,9 +1,10 @@
-"""Train the networks of a pack, as stacked replicas."""
+"""Train the networks of a pack, as stacked replicas, epoch by epoch. No files, no MLflow, no Ray."""
 
 from __future__ import annotations
 
 import contextlib
 import math
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,18 +12,24 @@ import numpy as np
 import torch
 
 from pipeline.accounting.certified import with_noise
+from pipeline.accounting.statement import with_rounded_rows
+from pipeline.learning.alignment import cosines, true_gradient
+from pipeline.learning.canaries import Canaries
 from pipeline.learning.data.dataset import Dataset
+from pipeline.learning.data.features import features
 from pipeline.learning.data.inputs import Inputs
-from pipeline.learning.data.sampling import ABSENT, BatchSampler
-from pipeline.learning.feedback.algorithms import BackPropagation, Feedback
+from pipeline.learning.data.sampling import ABSENT, BatchSampler, split
+from pipeline.learning.evaluation import EVALUATION_BATCH, Evaluation, worst_class
+from pipeline.learning.feedback.algorithms import Feedback
 from pipeline.learning.feedback.losses import Loss
 from pipeline.learning.mechanisms import make_mechanism
-from pipeline.learning.mechanisms.base import mean_outer_products
-from pipeline.learning.network.network import Network, Parameters, make_network, start_output
+from pipeline.learning.network.network import Network, make_network, start_output
 from pipeline.learning.optimizer import MovingAverage, Optimizer, learning_rate
+from pipeline.learning.own_code import array_of
 from pipeline.learning.randomness import Noise
-from pipeline.learning.run import Run, tensors_of
+from pipeline.learning.reporting import first_tags, outcome_of, record_of
 from pipeline.trials.packs import Pack
+from pipeline.trials.records import EpochRecord, Outcome
 
 
 class FloatingPoint:
@@ -50,73 +57,164 @@ class FloatingPoint:
         return {}
 
 
-class Training(Run):
-    """Networks with a leading replica axis, one for each trial of a pack."""
+class Training:
+    """The state of a pack while it trains: networks with a leading replica axis, one for each trial.
+
+    Attributes:
+        epoch: epochs done.
+        active: replicas that have not diverged, in order.
+        validation: every trial's validation records [R, k].
+        records: per trial, the indices of its training records [N]; `ABSENT` replaces canaries that are left out.
+    """
 
     net: Network
+    rounded_rows = False  # whether last bits of contributions may depend on other records of a batch
 
     def __init__(self, pack: Pack, data: Dataset, device: torch.device) -> None:
-        """Build what a step needs; mechanisms get the trials with the noise that a target epsilon requires."""
-        shared, trials = pack.shared, pack.trials
-        self.arithmetic: FloatingPoint = shared.parts.arithmetic.load()(pack, device)
-        self.inputs = self.arithmetic.inputs  # of which `Run` makes some
-        super().__init__(pack, data, device)
-        seeds = [t.seed for t in trials]
-        self.sampler = BatchSampler(shared.sampler, self.records, seeds, shared.batch_size, shared.steps_per_epoch,
-                                    device, secure=shared.secure)
+        self.pack, self.data, self.device = pack, data, device
+        self.epoch, self.active = 0, list(range(len(pack.trials)))
+        self.arithmetic: FloatingPoint = pack.shared.parts.arithmetic.load()(pack, device)
+        self._split_records()
+        self._build()
+        self.untrained_losses = self._canary_losses()
+        self._measured = 0  # batches on which alignment was measured
+
+    def _split_records(self) -> None:
+        """Draw each trial's training, validation and canary records, and compute the networks' inputs."""
+        shared, trials, data = self.pack.shared, self.pack.trials, self.data
+        n_training, n_validation = shared.split_sizes
+        n_used = n_training + n_validation  # the settings may leave out records
+        splits = [split(data.spec.n_train, n_validation, trial.seed, n_used) for trial in trials]
+        self.validation = torch.from_numpy(np.stack([validation for _, validation in splits])).to(self.device)
+        self.train_inputs, self.test_inputs = (self.arithmetic.inputs(records, shared, data)
+                                               for records in features(data, shared))
+        self.evaluation = Evaluation(tuple(with_noise(t) for t in trials), data, self.train_inputs, self.test_inputs,
+                                     self.validation)
+        self.records = [training for training, _ in splits]
+        self.canaries = Canaries(trials, self.records, data.train_y, data.spec.n_classes) if shared.canaries else None
+        if self.canaries:
+            self.records = self.canaries.remaining
+
+    def _build(self) -> None:
+        """Build what a step needs; the mechanism gets the trials with the noise that a target epsilon requires."""
+        shared, trials = self.pack.shared, self.pack.trials
+        self.sampler = BatchSampler(shared.sampler, self.records, [t.seed for t in trials], shared.batch_size,
+                                    shared.steps_per_epoch, self.device, secure=shared.secure)
         self.net = self._network()
         self.loss = self.arithmetic.loss()
         self.feedback = self.arithmetic.feedback(self.net)
         start_output(self.net, shared, self.feedback.matrices)
-        self.mechanism = make_mechanism(Pack(tuple(with_noise(t) for t in trials)), self.net, device,
+        self.mechanism = make_mechanism(Pack(tuple(with_noise(t) for t in trials)), self.net, self.device,
                                         self.feedback.matrices)
-        self.update, self.gradient = (self.net.blank_parameters(len(trials), device) for _ in range(2))
+        self.update, self.gradient = (self.net.blank_parameters(len(trials), self.device) for _ in range(2))
         self.optimizer: Optimizer = shared.parts.optimizer.load()(shared, self.net.parameters.flat, self.update.flat)
         self.average: MovingAverage | None = None
         if shared.averaging:
             self.average = MovingAverage(self.net.parameters.flat, shared.averaging, shared.exact)
-        self.untrained_losses = self._canary_losses()
-        self._measured = 0  # batches on which alignment was measured
 
     def _network(self) -> Network:
         return self.arithmetic.network()
 
     def noise_sources(self) -> list[Noise]:
+        """Return every noise source, always in the same order."""
         return [*self.mechanism.noise_sources(), *self.evaluation.noise_sources(), *self.feedback.noise_sources()]
 
     def close(self) -> None:
+        """Release resources, such as a projector's device."""
         self.feedback.close()
 
-    def _state(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-        """Return what does not follow from the trials, as split, initial weights, feedback matrices and canaries do."""
+    def capture(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        """Return the state between two epochs that a checkpoint must hold, as copied arrays and JSON values.
+
+        Split, initial weights, feedback matrices and canaries are drawn again from the seed. A restored run gives the
+        same bits as an uninterrupted one, on the same device and with the same pack. Generator states of secure trials
+        are not captured: such trials resume with fresh noise and fresh batches.
+        """
         tensors = {"weights": self.net.parameters.flat}
         tensors |= {f"optimizer.{name}": value for name, value in self.optimizer.state.items()}
-        values: dict[str, Any] = {"sampler": self.sampler.state()}
+        values = {"epoch": self.epoch, "active": self.active, "sampler": self.sampler.state()}
         if self.average:
             tensors["average"], values["average_steps"] = self.average.mean, self.average.steps
-        return tensors, values
+        for k, source in enumerate(self.noise_sources()):
+            tensors |= {f"noise_{k}.{name}": value for name, value in source.state().items()}
+        return {name: array_of(value).copy() for name, value in tensors.items()}, values
 
-    def _restore(self, arrays: Mapping[str, np.ndarray], values: Mapping[str, Any]) -> None:
+    def restore(self, arrays: Mapping[str, np.ndarray], values: Mapping[str, Any]) -> None:
+        """Restore the state that `capture` returned; this training is new and has the same pack."""
+        self.epoch, self.active = values["epoch"], list(values["active"])
         self.net.parameters.flat.copy_(torch.from_numpy(arrays["weights"]))
-        self.optimizer.restore(tensors_of(arrays, "optimizer"))
+        self.optimizer.restore(_tensors_of(arrays, "optimizer"))
         self.sampler.restore(values["sampler"])
         if self.average:
             self.average.mean.copy_(torch.from_numpy(arrays["average"]))
             self.average.steps = values["average_steps"]
+        for k, source in enumerate(self.noise_sources()):
+            source.restore(_tensors_of(arrays, f"noise_{k}"))
 
-    def _tags(self, r: int) -> dict[str, str]:
-        return self.arithmetic.tags(r)
+    @property
+    def ended(self) -> bool:
+        """Whether no epoch or no active trial is left."""
+        return self.epoch == self.pack.shared.epochs or not self.active
 
-    def _evaluated(self) -> contextlib.AbstractContextManager[Any]:
-        return self.average.applied() if self.average else contextlib.nullcontext()
+    def run_epoch(self) -> list[EpochRecord]:
+        """Train one epoch; return the records of the trials that were active at its start."""
+        start_time = time.perf_counter()
+        losses, alignment = self._train_epoch()
+        self.epoch += 1
+        ended = self._ended_trials()
+        with self.average.applied() if self.average else contextlib.nullcontext():
+            counts, evaluated = self._evaluate(ended)
+            seconds = (time.perf_counter() - start_time) / len(self.pack.trials)
+            records = []
+            for r in self.active:
+                metrics = {"time/epoch_seconds": seconds, **self._metrics(r, losses, alignment), **evaluated[r]}
+                outcome = self._outcome(r, ended[r], counts) if r in ended else None
+                records.append(record_of(self.pack.trials[r], self.epoch, metrics, self._tags(r), outcome))
+        self.active = [r for r in self.active if r not in ended]
+        return records
 
-    def _metrics(self, r: int, trained: tuple[torch.Tensor, torch.Tensor]) -> dict[str, float]:
+    def _ended_trials(self) -> dict[int, str]:
+        """Return {replica: status} of trials that end with this epoch: it is the last, or weights are not finite."""
+        # The released weights decide, and not the loss on private records.
+        is_finite = torch.isfinite(self.net.parameters.flat).all(dim=1).tolist()
+        is_last = self.epoch == self.pack.shared.epochs
+        return {r: "finished" if is_finite[r] else "diverged" for r in self.active if is_last or not is_finite[r]}
+
+    def _evaluate(self, ended: Mapping[int, str]) -> tuple[dict[str, torch.Tensor], list[dict[str, float]]]:
+        """Return counts [R, 2, classes] by part, and each replica's metrics; on the test set where trials end."""
+        followed = self.evaluation.followed
+        parts = dict.fromkeys(filter(None, (followed, "test" if ended else "")))
+        counts = {part: self.evaluation.count(self.net, part) for part in parts}
+        accuracies = {part: self.evaluation.accuracy(part, of_part) for part, of_part in counts.items()}
+        scores = self._canary_scores() if "finished" in ended.values() else None
+        evaluated = []
+        for r in range(len(self.pack.trials)):
+            metrics = {f"{part}/accuracy": accuracy[r] for part, accuracy in accuracies.items()
+                       if part == followed or r in ended}
+            if r in ended:
+                metrics["test/worst_class_accuracy"] = worst_class(counts["test"][r])
+            if self.canaries and scores is not None and ended.get(r) == "finished":
+                metrics |= self.canaries.audit(r, scores[r])
+            evaluated.append(metrics)
+        return counts, evaluated
+
+    def _metrics(self, r: int, losses: torch.Tensor, alignment: torch.Tensor) -> dict[str, float]:
         """Return the alignments of trial r, and its training loss if `private_metrics` is plain."""
-        losses, alignment = trained
         metrics = {f"alignment/layer_{k + 1}": v for k, v in enumerate(alignment[r].tolist())}
         if self.pack.shared.disclosure == "plain":
             metrics["train/loss"] = losses[r].item()
         return metrics
+
+    def _tags(self, r: int) -> dict[str, str]:
+        """Return the tags of trial r: with the first epoch all, later only what may have changed since."""
+        trial = self.pack.trials[r]
+        tags = first_tags(trial, self.device) | self.arithmetic.tags(r) if self.epoch == 1 else {}
+        return with_rounded_rows(trial, tags) if trial.secure and self.rounded_rows else tags
+
+    def _outcome(self, r: int, status: str, counts: Mapping[str, torch.Tensor]) -> Outcome:
+        """Return trial r's outcome with its present weights, from counts [R, 2, classes] by part."""
+        return outcome_of(status, self._weights(r), {part: of_part[r] for part, of_part in counts.items()
+                                                     if part in self.evaluation.published})
 
     def _train_epoch(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Return mean training loss [R] and mean alignment [R, L] on the CPU; alignment is nan if not measured."""
@@ -198,14 +296,13 @@ class Training(Run):
         """Return the losses of the canaries' wrong labels at the current weights [R, k]; k = 0 without canaries."""
         if not self.canaries:
             return torch.empty(len(self.pack.trials), 0)
-        return self.canaries.losses(self._canary_logits())
+        chunks = self.canaries.indices.split(EVALUATION_BATCH, dim=1)
+        return self.canaries.losses(torch.cat([self.net.forward(self.train_inputs.batch(chunk))[1] for chunk in chunks],
+                                              dim=1))
 
     def _canary_scores(self) -> np.ndarray:
         """Return how much training lowered the loss of each canary's wrong label [R, k]; higher for members."""
         return (self.untrained_losses - self._canary_losses()).cpu().numpy()
-
-    def _finite(self) -> torch.Tensor:
-        return torch.isfinite(self.net.parameters.flat).all(dim=1).cpu()
 
     def _weights(self, r: int) -> dict[str, np.ndarray]:
         """Return the weights of trial r by name: `layer_1.weight`, `layer_1.bias`, ..."""
@@ -217,19 +314,8 @@ class Training(Run):
         return weights
 
 
-def true_gradient(net: Network, error: torch.Tensor, activations: list[torch.Tensor], out: Parameters) -> None:
-    """Write the gradient of the batch's mean loss to `out`: back-propagation without clipping or noise."""
-    bp = BackPropagation()
-    deltas = bp.deltas(bp.signals(error), net, activations, net.derivative)
-    mean_outer_products(net, deltas, activations, error.shape[1], out)
-
-
-def cosines(update: Parameters, gradient: Parameters) -> torch.Tensor:
-    """Return the cosine between update and gradient per layer [R, L], over weights and biases; nan if one is zero."""
-    layers = zip(update.layers, gradient.layers, strict=True)
-    return torch.stack([_dot(u, g) / (_dot(u, u) * _dot(g, g)).sqrt() for u, g in layers], dim=1)
-
-
-def _dot(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """Return row-wise dot products [R, n], [R, n] -> [R], one at a time: a row's bits must not depend on R."""
-    return torch.stack([torch.dot(x, y) for x, y in zip(a, b, strict=True)])
+def _tensors_of(arrays: Mapping[str, np.ndarray], prefix: str) -> dict[str, torch.Tensor]:
+    """Return the arrays named `<prefix>.<name>` as tensors, by `<name>`."""
+    prefix += "."
+    return {name.removeprefix(prefix): torch.from_numpy(array) for name, array in arrays.items()
+            if name.startswith(prefix)}

@@ -223,8 +223,8 @@ def _epoch_seconds(pack: Pack, device: torch.device) -> float:
         pack = Pack(tuple(TrialConfig(trial.given, projector="opu_simulated") for trial in pack.trials))
     training = prepare(pack, _made_up(pack, device), device)
     try:
-        batches = list(training.sampler.epoch())[:TIMED_STEPS]
-        training.sampler.epoch = lambda: batches
+        batches = training.sampler.epoch()[:TIMED_STEPS]
+        training.sampler.epoch = lambda: batches  # type: ignore[method-assign]  # an epoch of few steps
         training.run_epoch()  # not timed: it allocates memory and loads kernels
         training.active = list(range(len(pack.trials)))  # of one epoch, or diverged on random records
         began = time.perf_counter()

@@ -25,7 +25,7 @@ from pipeline.trials.records import Computing, Draw, EpochRecord
 
 if TYPE_CHECKING:  # workers import torch only when they train
     from pipeline.learning.data.dataset import Dataset
-    from pipeline.learning.run import Run
+    from pipeline.learning.training import Training
 
 Plugins = tuple[Sequence[str], Path]  # names of modules, and their folder
 Trainer = Callable[[Pack], Iterator[list[EpochRecord] | Draw | Computing]]
@@ -135,7 +135,7 @@ class CheckpointKeeper:
         self._note = ""  # for the tag `checkpoint` of the next epoch
         self._draw = ""  # name of the draw of a secure pack
 
-    def resume(self, training: Run) -> Iterator[list[EpochRecord] | Draw]:
+    def resume(self, training: Training) -> Iterator[list[EpochRecord] | Draw]:
         """Restore the pack's checkpoint, if it can be used, and yield the records of its epochs, epoch by epoch.
 
         If trials have secret noise, a `Draw` comes first: a request to draw noise, new or from the checkpoint's epoch
@@ -160,14 +160,14 @@ class CheckpointKeeper:
         yield from by_epoch[:-1]
         yield _noted(by_epoch[-1], f"resumed from epoch {training.epoch}")
 
-    def keep(self, training: Run, records: list[EpochRecord]) -> list[list[EpochRecord]]:
+    def keep(self, training: Training, records: list[EpochRecord]) -> list[list[EpochRecord]]:
         """Save a checkpoint if one is due; return the epochs that need not wait for a checkpoint."""
-        # Epochs with secret noise wait for a checkpoint, if there can be one.
-        must_wait = self._pack.shared.secure and training.resumable
+        # Epochs with secret noise wait for a checkpoint.
+        must_wait = self._pack.shared.secure
         self._history += records
         is_interval_over = time.monotonic() - self._saved_at >= self._checkpoints.seconds
         is_due = must_wait if training.ended else is_interval_over  # at the end, only secret noise needs a checkpoint
-        saved = is_due and training.resumable and self._save(training)
+        saved = is_due and self._save(training)
         self._held.append(_noted(records, self._note))
         self._note = ""
         if must_wait and not saved and not training.ended:
@@ -179,7 +179,7 @@ class CheckpointKeeper:
         """Remove the pack's checkpoint, once the reader has received all records."""
         self._checkpoints.remove(self._pack)
 
-    def _save(self, training: Run) -> bool:
+    def _save(self, training: Training) -> bool:
         """Save a checkpoint; return whether it was written. A failure, as on a full disk, does not end training."""
         self._saved_at = time.monotonic()
         try:

@@ -28,7 +28,6 @@ class Network(Part):
 
     convolutional: ClassVar[bool] = False  # whether layers share weights over positions
     own: ClassVar[bool] = False  # whether it is a user's module
-    runs: ClassVar[str] = "pipeline.learning.training:Training"  # `module:attribute` of the `Run` that trains it
     hidden: tuple[int, ...] = setting((512, 512), "widths of the hidden fully connected layers")
     activation: str = setting("tanh", "activation phi of the hidden fully connected layers", choices=ACTIVATIONS)
     input_norm: float = setting(
@@ -121,7 +120,6 @@ class Own(Part):
 
     convolutional, own = False, True
     not_integer = "what a module computes is in floating point; noise 'secure' sums its contributions as integers"
-    runs = "pipeline.learning.modules:ModuleTraining"
 
     network_version: int = setting(0, "version of a user's network; by default that which is loaded", low=0)
     input_norm: float = again("input_norm", elide=True)

@@ -15,8 +15,8 @@ from pipeline.accounting.curves import gdp_eps
 from pipeline.accounting.evaluations import check_evaluations, evaluation_noise, selected_epsilon
 from pipeline.accounting.finite_precision import STEPS_PER_SIGMA, accounted_delta, count_enlargement
 from pipeline.experiment.stopping import Selection
+from pipeline.learning.alignment import cosines
 from pipeline.learning.run import prepare
-from pipeline.learning.training import cosines
 from pipeline.tracking.store import Store
 from pipeline.trials.config import ConfigError, TrialConfig
 from pipeline.trials.disclosure import ARTIFACTS, METRICS, check_metrics

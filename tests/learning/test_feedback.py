@@ -4,11 +4,11 @@ import pytest
 import torch
 from mlp import Mlp
 
+from pipeline.learning.alignment import cosines, true_gradient
 from pipeline.learning.feedback.algorithms import DirectFeedback, ternarize
 from pipeline.learning.feedback.losses import CrossEntropy, LabelSmoothing
 from pipeline.learning.mechanisms.base import mean_outer_products
 from pipeline.learning.network.network import Parameters
-from pipeline.learning.training import cosines, true_gradient
 from pipeline.trials.component import MAX_ERROR_NORM
 from pipeline.trials.config import TrialConfig
 

@@ -12,7 +12,8 @@ from flat import train, train_pack
 from safetensors import safe_open
 
 from pipeline.learning.randomness import GaussianNoise
-from pipeline.learning.run import Run, prepare
+from pipeline.learning.run import prepare
+from pipeline.learning.training import Training
 from pipeline.sweep import checkpoints as module
 from pipeline.sweep import worker
 from pipeline.sweep.checkpoints import Checkpoint, CheckpointError, Checkpoints, PublishedState, Superseded
@@ -41,7 +42,7 @@ def comparable(record: EpochRecord):
     return record.trial_key, record.epoch, metrics, tags, outcome
 
 
-def run_epochs(training: Run, n: int) -> list[EpochRecord]:
+def run_epochs(training: Training, n: int) -> list[EpochRecord]:
     return [record for _ in range(n) for record in training.run_epoch()]
 
 
