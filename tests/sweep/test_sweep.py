@@ -397,28 +397,22 @@ def test_packs_that_wait_without_a_running_one_say_what_is_lacking_and_end_the_s
 
 
 class Recording:
-    """A recorder of packs of one trial each, on a clock that stands still but where it is set; `written` is what its
-    store gets, in order: epochs, and how reasons of failures begin."""
+    """A recorder of one trial, on a clock that stands still but where it is set; `written` is what its store gets, in
+    order: epochs, and how reasons of failures begin."""
 
-    def __init__(self, folder, n=1, check=lambda record: None, **seconds):
-        self.packs = [Pack((trial,)) for trial in grid(("dfa",), n, epochs=9)]
-        self.now, self.written = 0.0, []
+    def __init__(self, folder, check=lambda record: None):
+        trial, = grid(("dfa",), 1, epochs=9)
+        self.pack, self.now, self.written = Pack((trial,)), 0.0, []
         store = SimpleNamespace(
             start=lambda *a, **k: None, check=check, fail=lambda key, reason, tags: self.written.append(reason[:25]),
-            log=lambda records: self.written.append([(self._number(r.trial_key), r.epoch) for r in records]))
-        self.sweep = prepared([pack.shared for pack in self.packs], folder, store=store,
-                              clock=Clock({**SECONDS, **seconds}, now=lambda: self.now))
+            log=lambda records: self.written.append([r.epoch for r in records]))
+        self.sweep = prepared([trial], folder, store=store, clock=Clock(SECONDS, now=lambda: self.now))
         self.taking = Recorder(self.sweep, Ledger(store, None), {})
-        for pack in self.packs:
-            self.taking.start(pack)
+        self.taking.start(self.pack)
 
-    def _number(self, key):
-        return [pack.shared.trial_key for pack in self.packs].index(key)
-
-    def hand_in(self, *epochs, number=0, outcome=None, metrics=None):
-        pack = self.packs[number]
-        self.taking.record(pack, [EpochRecord(pack.shared.trial_key, epoch, metrics or {}, {}, outcome)
-                                  for epoch in epochs], 1.0)
+    def hand_in(self, epoch, outcome=None, metrics=None):
+        record = EpochRecord(self.pack.shared.trial_key, epoch, metrics or {}, {}, outcome)
+        self.taking.record(self.pack, [record], 1.0)
 
 
 def test_epochs_wait_for_each_other_but_not_for_long_and_not_at_the_end(tmp_path):
@@ -431,11 +425,11 @@ def test_epochs_wait_for_each_other_but_not_for_long_and_not_at_the_end(tmp_path
             assert it.written == expected
             it.now += SECONDS["write"]
         act()  # the last as at Ctrl-C
-        expected.append([(0, epoch) for epoch in numbers])
+        expected.append(list(numbers))
         assert it.written == expected
     it.hand_in(5)
     it.hand_in(6, outcome=Outcome("finished", {}, ()))
-    assert it.written == [*expected, [(0, 5), (0, 6)]] and it.sweep.result.finished == 1
+    assert it.written == [*expected, [5, 6]] and it.sweep.result.finished == 1
 
 
 def test_a_pack_that_fails_keeps_the_epochs_that_waited(tmp_path):
@@ -447,8 +441,8 @@ def test_a_pack_that_fails_keeps_the_epochs_that_waited(tmp_path):
     it.hand_in(1)
     it.hand_in(2)
     it.hand_in(3, metrics={"loss": 1.0})
-    assert it.written == [[(0, 1), (0, 2)], "ValueError: loss: must be"]
-    assert it.packs[0].shared.trial_key in it.sweep.result.failed
+    assert it.written == [[1, 2], "ValueError: loss: must be"]
+    assert it.pack.shared.trial_key in it.sweep.result.failed
 
 
 @pytest.mark.parametrize("terminal", [False, True])
