@@ -29,7 +29,6 @@ JUDGED: dict[tuple[str, str], tuple[str, str]] = {
     ("leekifer_hybrid", "seeds"): (HOLDS, "n = 1 throughout"),
     ("networks", "effort"): (HOLDS, "BP and DFA were tuned, and TDFA and the hybrid take over their settings"),
     ("networks", "flat"): (HOLDS, "after four epochs steps limit accuracy, not noise"),
-    ("optics_table1", "seeds"): (HOLDS, "n = 1 throughout"),
     ("table1_mnist", "flat"): (HOLDS, "without privacy BP has 97.2%: its private step is too small for noise to show"),
     ("table1_seeds", "flat"): (HOLDS, "without privacy BP has 87.1%: its private step is too small for noise to show"),
     ("table1_seeds", "origin"): UNCOUNTED,

@@ -23,7 +23,7 @@ Draw = TypeVar("Draw", bound=Callable[..., "Exhibit"])
 OURS = tuple(f"analysis.{module}" for module in (  # they register exhibits
     "exhibits.frontier.exhibit", "exhibits.frontier.slices", "exhibits.heatmaps", "exhibits.main_effects",
     "exhibits.means", "exhibits.parallel_coordinates", "exhibits.sweeps", "exhibits.training_time", "papers.figure2",
-    "papers.leekifer", "papers.light", "papers.table1", "papers.table1_light"))
+    "papers.leekifer", "papers.table1"))
 DRAWS: dict[str, Callable[..., Exhibit]] = {}
 
 

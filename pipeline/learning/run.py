@@ -24,7 +24,6 @@ from pipeline.learning.data.sampling import split
 from pipeline.learning.evaluation import EVALUATION_BATCH, Evaluation, Net, worst_class
 from pipeline.learning.own_code import array_of
 from pipeline.learning.randomness import Noise
-from pipeline.trials.camera import camera_of
 from pipeline.trials.disclosure import check_metrics
 from pipeline.trials.packs import Pack
 from pipeline.trials.part import load
@@ -205,8 +204,6 @@ class Run(ABC):
             device = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else "cpu"
             tags = {**privacy_tags(trial), **calibrated(trial), **self._tags(r), DESCRIPTION: describe(trial),
                     "device": device}
-            if trial.physical:  # noise on one component of a projection
-                tags["optics.effective_sigma"] = repr(camera_of(trial).effective_sigma)
         if trial.secure and self.rounded_rows:
             tags = with_rounded_rows({**privacy_tags(trial), **tags})
         epsilons = account(trial, trial.epochs if outcome else self.epoch)

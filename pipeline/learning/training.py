@@ -82,7 +82,7 @@ class Training(Run):
         return self.arithmetic.network()
 
     def noise_sources(self) -> list[Noise]:
-        return [*self.mechanism.noise_sources(), *self.evaluation.noise_sources(), *self.feedback.noise_sources()]
+        return [*self.mechanism.noise_sources(), *self.evaluation.noise_sources()]
 
     def close(self) -> None:
         self.feedback.close()

@@ -162,11 +162,6 @@ class TrialConfig:
         return (layers[0].n_in, *(layer.n_out for layer in layers))
 
     @property
-    def physical(self) -> bool:
-        """Whether a camera counts light, so that a projection has the device's own noise instead of sigma."""
-        return self.parts.projector.physical
-
-    @property
     def exact(self) -> bool:
         """Whether contributions are integers, so that their sum has no rounding error."""
         return self.parts.arithmetic.exact and self.parts.trainer.built_in

@@ -6,7 +6,6 @@ from test_automatic import TRIAL as AUTOMATIC
 from test_feedback_space import DFA as DENOISED
 from test_fixed_point import BASE as SECURE
 from test_integers import BASE
-from test_physical import PHYSICAL
 from test_readings import FIGURE4
 
 from pipeline.trials.config import ConfigError, TrialConfig
@@ -59,23 +58,11 @@ REFUSED = {  # settings that are valid, and changes to them with what is said of
         ({"noise": "research", "private_metrics": "noisy", "canaries": 100},
          "canaries: their audit is computed from priv"),
         ({"private_metrics": "plain"}, "private_metrics: must be 'noisy' or 'withheld' with noise 'secure'")]),
-    "physical OPU": (PHYSICAL, [
-        (dict(sigma=0.1, mechanism="photonic"), r"sigma: must be 0 with projector 'opu_physical', .*, got 0.1"),
-        (dict(target_label_epsilon=3, mechanism="photonic", joint_release=True),
-         r"target_label_epsilon: must be 0 .*3.0"),
-        (dict(mechanism="photonic"),
-         r"output_noise: the device's noise .* got true .*; use false, or joint_release true"),
-        (dict(mechanism="photonic", joint_release=True, noise="secure"), r"noise: its proof covers .* 'secure'"),
-        (dict(mechanism="component"), r"mechanism: component clipping sets .* got projector 'opu_physical'"),
-        (dict(adc_bits=8), r"adc_bits: needs full_well > 0, .*, got 8 with full_well 0"),
-        (dict(algorithm="tdfa"), r"projector: tdfa takes 'gaussian', got 'opu_physical'")]),
     "integers": (INTEGERS, [
         ({"mechanism": "none", "noise_multiplier": 0.0}, "arithmetic: 'integer' does not go with mechanism 'none': .*; "
          "use mechanism 'per_example' or 'automatic' or 'component', or arithmetic 'float32'"),
         ({"network": "convnet", "channels": (4,),
          "kernel": 3}, "arithmetic: 'integer' does not go with network 'convnet'"),
-        ({"algorithm": "pdfa", "projector": "opu_physical"},
-         "arithmetic: 'integer' does not go with projector 'opu_phys"),
         ({"noise_multiplier": 1e7}, "noise_multiplier: must be at most .* with arithmetic 'integer', or the grid"),
         ({"clipping_norm": 1e-320}, "clipping_norm: must be at least 1e-290 with arithmetic .*, got 9.9.*e-321"),
         ({"input_norm": 1e160}, "input_norm: must be 0, or at least 1e-06 and at most 1e.06 with arithmetic 'integer'"),

@@ -159,7 +159,6 @@ ELSEWHERE = {
         if f.name.startswith(("feature", "scattering_", "patch_", "optical_", "encoder_", "beside_"))},
     "test_readings": {"bounding", "tau_h_rule", "conv_error", "conv_clip"},
     "test_automatic": {"clipping_gamma"},
-    "test_physical": {"photons", "reference_ratio", "dark_counts", "read_noise", "full_well", "adc_bits"},
     "test_trainer": {"trainer"}}
 REFUSED = {"canaries": "canaries: need sampler 'poisson'", "noise": "noise: needs a guarantee that it can keep",
            "matmul_precision": "arithmetic: must be 'float32'"}
