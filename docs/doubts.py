@@ -21,7 +21,6 @@ UNCOUNTED = (HOLDS, "its description speaks of tries, and nobody noted how many"
 JUDGED: dict[tuple[str, str], tuple[str, str]] = {
     ("alignment_heatmap", "edge"): (HOLDS, "the map ends where its best cells are"),
     ("batch_size", "edge"): (HOLDS, "at equal epochs fewer records a batch are more steps, and 64 is the fewest tried"),
-    ("certified_optical", "origin"): UNCOUNTED,
     ("certified_scattering_mnist", "origin"): UNCOUNTED,
     ("label_large", "origin"): UNCOUNTED,
     ("label_plain", "origin"): UNCOUNTED,

@@ -194,12 +194,7 @@ class TrialConfig:
     @property
     def needs_opu(self) -> bool:
         """Whether the trial must reserve an `OPU` resource."""
-        return self.parts.projector.on_opu or self.on_hardware
-
-    @property
-    def on_hardware(self) -> bool:
-        """Whether the trial uses a real OPU, which only one process can open."""
-        return self.parts.projector.hardware or self.parts.features.hardware
+        return self.parts.projector.on_opu
 
     def values(self) -> dict[str, Any]:
         """Return {name: value} of all settings that exist, of the trial's own parts or not; see `__getattr__`."""

@@ -95,9 +95,6 @@ class Secure(Release):
             refuse(value and not 1 / LARGEST_BOUND <= value <= LARGEST_BOUND, name, f"must be at least "
                    f"{1 / LARGEST_BOUND:g} and at most {LARGEST_BOUND:g} with noise 'secure', so that its grid stays "
                    "far from where float64 ends", f"{value:g}")
-        refuse(trial.parts.features.hardware, "optical_device", "nobody has shown that a real OPU maps a record "
-               "without a trace of others, on which a guarantee to the last bit rests",
-               "'hardware' with noise 'secure'", "use 'simulated'")
         n_weights = n_parameters(trial.layers)
         # Over C, here the largest contribution of a record; the noise's grid then rounds a sum by less than C/1024.
         largest_noise = 2.0**30 / math.sqrt(n_weights)

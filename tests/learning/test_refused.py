@@ -1,7 +1,7 @@
 """Settings of trials that learning cannot keep, each refused in one line with its value and the remedy."""
 
 import pytest
-from mapped import ENCODER, OPTICAL, PATCHES, PRIVATE, SCATTERING
+from mapped import ENCODER, JOINT, PATCHES, SCATTERING
 from test_automatic import TRIAL as AUTOMATIC
 from test_feedback_space import DFA as DENOISED
 from test_fixed_point import BASE as SECURE
@@ -16,7 +16,12 @@ REFUSED = {  # settings that are valid, and changes to them with what is said of
         ({"clipping_gamma": 0.0}, "clipping_gamma: must be >= 1e-06")]),
     "encoder": (ENCODER.given, [
         ({"encoder_pools": 3}, "encoder_pools: must be at most the 2 places in a row of the encoder's third layer for "
-                               "images of digits, got 3")]),
+                               "images of digits, got 3"),
+        ({"encoder_pools": 1, "feature_groups": 288}, "feature_groups: leaves groups of one value, .* got 288")]),
+    "maps side by side": (JOINT.given, [
+        ({"network": "convnet", "channels": (4,), "kernel": 3, "algorithm": "bp", "projector": ""},
+         "network: convolutions take images .*, and records of "
+         r"features 'patches' have the shape \(1260,\), got 'convnet'; use 'mlp'")]),
     "scattering": (SCATTERING.given, [
         ({"scattering_scales": 4}, r"scattering_scales: averages over 2\^J pixels, of which images of digits have 8"),
         ({"hidden": ()}, r"hidden: without hidden layers .* got \[\] with algorithm 'dfa'")]),
@@ -29,15 +34,6 @@ REFUSED = {  # settings that are valid, and changes to them with what is said of
          r"patch_filters: with 3 x 3 pools \(patch_pools\) must give at most "
          "100,000 features of a record, got 5,556, which give 100,008"),
         ({"feature_groups": 5}, "feature_groups: must divide the 24 channels of the features, got 5")]),
-    "optical features": (OPTICAL.given, [
-        ({"optical_thresholds": 17}, "optical_thresholds: must be at most the 16 steps of a pixel of digits, got 17"),
-        ({"feature_groups": 5}, "feature_groups: must divide the 48 channels of the features, got 5"),
-        ({"feature_groups": 48}, "feature_groups: leaves groups of one value, .* got 48"),
-        ({"network": "convnet", "algorithm": "bp", "projector": ""},
-         "network: convolutions take images .*, and records of "
-         r"features 'optical' have the shape \(48,\), got 'convnet'; use 'mlp'"),
-        ({"optical_device": "hardware", "noise": "secure", **PRIVATE},
-         "optical_device: nobody has shown that a real OPU")]),
     "denoise": (DENOISED.given, [
         ({"algorithm": "bp", "projector": ""}, "denoise: must be false with bp"),
         ({"algorithm": "pdfa", "projector": "opu_hardware"},
@@ -66,7 +62,7 @@ REFUSED = {  # settings that are valid, and changes to them with what is said of
         ({"noise_multiplier": 1e7}, "noise_multiplier: must be at most .* with arithmetic 'integer', or the grid"),
         ({"clipping_norm": 1e-320}, "clipping_norm: must be at least 1e-290 with arithmetic .*, got 9.9.*e-321"),
         ({"input_norm": 1e160}, "input_norm: must be 0, or at least 1e-06 and at most 1e.06 with arithmetic 'integer'"),
-        ({"features": "optical", "feature_groups": 0},
+        ({"features": "scattering", "scattering_scales": 1, "feature_groups": 0},
          "input_norm: must be > 0 with arithmetic 'integer' and features"),
         ({"matmul_precision": "float32"}, "arithmetic: is another name of matmul_precision; give it once")]),
     "output layer of feedback": ({"output_init": "feedback"}, [

@@ -156,7 +156,7 @@ ELSEWHERE = {
     "above": {"network", "projector", "output_std", "feedback_centered", "smoothing", "weight_decay"},
     "test_features, test_feature_maps, test_patches": {
         f.name for f in settings()
-        if f.name.startswith(("feature", "scattering_", "patch_", "optical_", "encoder_", "beside_"))},
+        if f.name.startswith(("feature", "scattering_", "patch_", "encoder_", "beside_"))},
     "test_readings": {"bounding", "tau_h_rule", "conv_error", "conv_clip"},
     "test_automatic": {"clipping_gamma"},
     "test_trainer": {"trainer"}}

@@ -20,7 +20,7 @@ REAL_FACTOR = 2  # epsilons with this ratio should differ in accuracy
 MOST_APART = 0.5  # accuracies within this many points count as equal
 NEAR_END = 0.05  # share of a search's range that counts as its end
 # Settings that describe the measurement, and are not tuned.
-MEASURED = ("seed", "delta", "train_records", "validation_fraction", "alignment_batches", "canaries", "optical_seed")
+MEASURED = ("seed", "delta", "train_records", "validation_fraction", "alignment_batches", "canaries")
 MOST_NAMED = 3  # largest number of curves, and of settings of a curve, in a sentence
 
 

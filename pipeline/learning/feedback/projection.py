@@ -128,8 +128,7 @@ class SimulatedOpuProjector(Projector):
     def __init__(self, n_classes: int, n_out_total: int, seeds: Sequence[int], std: float,
                  device: torch.device | str = "cpu") -> None:
         super().__init__(n_classes, n_out_total, seeds, std, device)
-        real = np.stack([simulated_device(n_classes, n_out_total, seed, linear=True).random_matrix.real
-                         for seed in seeds])
+        real = np.stack([simulated_device(n_classes, n_out_total, seed).random_matrix.real for seed in seeds])
         self.matrices = (std * math.sqrt(n_classes) * torch.from_numpy(real)).to(self.device)
 
 
