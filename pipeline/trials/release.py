@@ -90,6 +90,13 @@ class Secure(Release):
                "none with these settings", "'secure'", "use 'research', or settings with noise on every layer")
         refuse(trial.disclosure == "plain", "private_metrics", "must be 'noisy' or 'withheld' with noise 'secure', "
                "whose epsilon covers all that is logged", "'plain'")
+        refuse(trial.parts.network.convolutional, "network", "the proof of noise 'secure' is of integers, which "
+               "convolutions are not computed in", "'convnet'", "use 'mlp', or noise 'research'")
+        why_not = mechanism.not_integer
+        instead = f" with mechanism 'per_example' ({why_not})" if why_not else ""
+        refuse(mechanism.certified and not trial.exact and not trial.own_code, "matmul_precision", "must be 'integer' "
+               f"with noise 'secure' and mechanism '{trial.mechanism}', whose guarantee is of sums without rounding",
+               f"'{trial.matmul_precision}'", f"use that{instead}, or noise 'research'")
         for name in ("clipping_norm", "target_norm", "tau_e", "tau_h", "tau_f", "sigma"):
             value = getattr(trial, name)
             refuse(value and not 1 / LARGEST_BOUND <= value <= LARGEST_BOUND, name, f"must be at least "

@@ -29,8 +29,7 @@ def parsed(text, **changes):
 
 
 COMMITTED = [("recommended-1", name) for name in ("quickstart", *(
-    name for name in manifests() if name.startswith("certified")
-    and name not in ("certified_beside", "certified_secure")))] + [
+    name for name in manifests() if name.startswith("certified") and name != "certified_beside"))] + [
     ("recommended-2", "tuned_cifar10"), ("recommended-2", "pdfa_cifar10")] + [
     ("recommended-3", name) for name in manifests() if name.startswith("joint_")]
 

@@ -124,7 +124,8 @@ USES = {"none": set(), "photonic": PHOTONIC, "component": GAUSSIAN | {"tau_h", "
 HYBRID = dict(network="convnet", algorithm="hybrid", mechanism="component", target_norm=2.0)
 SMOOTHING, ADAMW, NESTEROV = {"loss": "label_smoothing"}, {"optimizer": "adamw"}, {"optimizer": "nesterov"}
 POISSON, AUDITED = {"sampler": "poisson"}, {"sampler": "poisson", "canaries": 100}
-NOISY = {"photonic": {"sigma": 10.0}, "component": {"noise_multiplier": 1.0}, "per_example": {"noise_multiplier": 1.0}}
+EXACT = {"noise_multiplier": 1.0, "matmul_precision": "integer"}
+NOISY = {"photonic": {"sigma": 10.0}, "component": EXACT, "per_example": EXACT}
 
 
 @pytest.mark.parametrize(("one", "change", "same"), [
