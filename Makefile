@@ -46,9 +46,7 @@ FILE ?= experiments/quickstart.yaml
 report: $(READY) ## table and figures of a finished sweep: make report FILE=experiments/ohana2021/table1.yaml
 	@$(BIN)/photonic report $(FILE)
 
-RESULTS := quickstart networks table1_seeds table1_mnist certified certified_mnist certified_scattering certified_scattering_between certified_patches certified_beside certified_scattering_mnist certified_scattering_mnist_between certified_scattering_cifar10 certified_patches_cifar10 certified_patches_integer certified_integer certified_optical label_plain label_large optics optics_table1 tau_h batch_size alignment_heatmap leekifer_readings leekifer_readings_cifar10 leekifer_variants leekifer_hybrid tuned_cifar10 left_out_mnist tuned_fashion left_out_cifar10 pdfa_cifar10 left_out_fashion beside_fashion tuned_mnist pdfa_centered_cifar10 joint_fashion joint_fashion_ends joint_cifar10 joint_cifar10_ends joint_mnist joint_mnist_ends
-# In analysis/results, and not trained any more: noise secure with sums in float64.
-RECORDED := certified_secure
+RESULTS := quickstart networks table1_seeds table1_mnist certified certified_mnist certified_scattering certified_scattering_between certified_patches certified_beside certified_scattering_mnist certified_scattering_mnist_between certified_scattering_cifar10 certified_patches_cifar10 certified_patches_integer certified_integer label_plain label_large tau_h batch_size alignment_heatmap leekifer_readings leekifer_readings_cifar10 leekifer_variants leekifer_hybrid tuned_cifar10 left_out_mnist tuned_fashion left_out_cifar10 pdfa_cifar10 left_out_fashion beside_fashion tuned_mnist pdfa_centered_cifar10 joint_fashion joint_fashion_ends joint_cifar10 joint_cifar10_ends joint_mnist joint_mnist_ends
 results: $(READY) ## the sweeps, tables and figures of analysis/results (some twelve hours on two cores)
 	@set -e; for name in $(RESULTS); do \
 	  file=$$(find experiments -name $$name.yaml); \

@@ -335,6 +335,6 @@ def row_of(run: TrackedRun) -> dict[str, Any]:
                 known = known | {level: float(run.tags[tag]), target: 0.0}
     setting = mechanism.noise_setting(known).removeprefix("sigma=")
     tags = {name: text for name, text in run.tags.items()
-            if name.startswith(("privacy.", "optics.")) or name == "git_commit"}
+            if name.startswith("privacy.") or name == "git_commit"}
     identity = {"trial_key": run.trial_key, "status": run.status, "run_id": run.run_id}
     return {**identity, **fields, "setting": setting, TRIAL: run.trial, **run.metrics, **tags}

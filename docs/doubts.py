@@ -21,7 +21,6 @@ UNCOUNTED = (HOLDS, "its description speaks of tries, and nobody noted how many"
 JUDGED: dict[tuple[str, str], tuple[str, str]] = {
     ("alignment_heatmap", "edge"): (HOLDS, "the map ends where its best cells are"),
     ("batch_size", "edge"): (HOLDS, "at equal epochs fewer records a batch are more steps, and 64 is the fewest tried"),
-    ("certified_optical", "origin"): UNCOUNTED,
     ("certified_scattering_mnist", "origin"): UNCOUNTED,
     ("label_large", "origin"): UNCOUNTED,
     ("label_plain", "origin"): UNCOUNTED,
@@ -29,7 +28,6 @@ JUDGED: dict[tuple[str, str], tuple[str, str]] = {
     ("leekifer_hybrid", "seeds"): (HOLDS, "n = 1 throughout"),
     ("networks", "effort"): (HOLDS, "BP and DFA were tuned, and TDFA and the hybrid take over their settings"),
     ("networks", "flat"): (HOLDS, "after four epochs steps limit accuracy, not noise"),
-    ("optics_table1", "seeds"): (HOLDS, "n = 1 throughout"),
     ("table1_mnist", "flat"): (HOLDS, "without privacy BP has 97.2%: its private step is too small for noise to show"),
     ("table1_seeds", "flat"): (HOLDS, "without privacy BP has 87.1%: its private step is too small for noise to show"),
     ("table1_seeds", "origin"): UNCOUNTED,

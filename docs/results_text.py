@@ -23,14 +23,14 @@ from analysis.exhibits import catalogue, heatmaps, main_effects, selection, swee
 from analysis.exhibits.exhibit import Exhibit
 from analysis.exhibits.frontier import exhibit as frontier
 from analysis.exhibits.frontier import slices
-from analysis.papers import figure2, leekifer, light
+from analysis.papers import figure2, leekifer
 from analysis.runs import noise_sources, read_runs
 from pipeline.accounting import Epsilon
 from pipeline.accounting.event import UnsupportedAccounting
 from pipeline.experiment.exhibits import NEEDS
 from pipeline.experiment.experiment import Experiment, load_experiment
 
-DRAWN = (figure2, frontier, heatmaps, leekifer, light, main_effects, slices, sweeps)
+DRAWN = (figure2, frontier, heatmaps, leekifer, main_effects, slices, sweeps)
 MEASURED = ("figure2", "leekifer", "selection")  # exhibits whose data are kept: of epochs, or of a long composition
 NOT_KEPT = ("frontier_worst_class.svg",)  # figures that no page quotes; their tables are on the pages of the studies
 
@@ -54,9 +54,7 @@ def exhibit(sweep: str, name: str) -> Exhibit:
         return _selection(sweep, experiment, runs)
     with ExitStack() as stack:
         for module in DRAWN:
-            for plot in ("plot", "plot_sigma"):
-                if hasattr(module, plot):
-                    stack.enter_context(patch.object(module, plot, lambda *a, **k: None))
+            stack.enter_context(patch.object(module, "plot", lambda *a, **k: None))
         stack.enter_context(patch.object(figure2, "load_history", lambda *a: pd.DataFrame()))
         for module in (figure2, leekifer):  # of epochs, which the runs do not have
             if name == module.__name__.rpartition(".")[2]:

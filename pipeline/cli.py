@@ -32,11 +32,10 @@ from pipeline.experiment.experiment import Experiment, check_name, load_experime
 from pipeline.experiment.yaml_text import parse_yaml
 from pipeline.sweep.target import find_experiment
 from pipeline.terminal import INTERRUPTED, quick_interrupt
-from pipeline.trials.config import ConfigError, TrialConfig, settings
+from pipeline.trials.config import ConfigError, settings
 from pipeline.trials.fields import UserError
 from pipeline.trials.naming import counted
 from pipeline.trials.part import owners_text
-from pipeline.trials.unused import check_used
 
 if TYPE_CHECKING:
     from analysis.report.report import Report
@@ -404,28 +403,6 @@ def export(run: str, file: Path | None, mlruns: Path, out: Path | None) -> int:
     exported = export(Reader(root=mlruns), run, out)
     lacking = [f"without {PROGRAM}: {exported.no_program}"] if exported.no_program else []
     return _print_lines(["written:", *(f"  {file}" for file in exported.files), *lacking])
-
-
-@photonic.command()
-@click.argument("projector", metavar="PROJECTOR", help="opu_simulated, opu_physical or opu_hardware")
-@click.option("--set", "changes", multiple=True, metavar="FIELD=VALUE", help="a setting of the trial whose projector "
-              "it is, such as photons; may be repeated")
-@click.option("--repeats", type=int, default=64, metavar="N", show_default=True, help="batches")
-@click.option("--records", type=int, default=32, metavar="M", show_default=True, help="errors per batch")
-@click.option("--out", type=Path, default=Path("reports/device"), metavar="DIR", show_default=True,
-              help="folder to write")
-def device(projector: str, changes: tuple[str, ...], repeats: int, records: int, out: Path) -> int:
-    """Measure a projector: gain, noise, bias, correlations, crosstalk, drift, in a report."""
-    trial = TrialConfig.from_mapping({"algorithm": "pdfa", "projector": projector, **_assignments("--set", changes)})
-    check_used([trial])
-    from pipeline.auditing.device import characterise
-
-    measured = characterise(trial, repeats, records)
-    from analysis.device import as_text, write
-
-    files = write(measured, out)
-    print(as_text(measured))
-    return _print_lines(["written:", *(f"  {file}" for file in files)])
 
 
 @photonic.command()

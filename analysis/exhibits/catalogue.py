@@ -22,8 +22,8 @@ Draw = TypeVar("Draw", bound=Callable[..., "Exhibit"])
 
 OURS = tuple(f"analysis.{module}" for module in (  # they register exhibits
     "exhibits.frontier.exhibit", "exhibits.frontier.slices", "exhibits.heatmaps", "exhibits.main_effects",
-    "exhibits.means", "exhibits.sweeps", "exhibits.training_time", "papers.figure2",
-    "papers.leekifer", "papers.light", "papers.table1", "papers.table1_light"))
+    "exhibits.means", "exhibits.sweeps", "exhibits.training_time", "papers.figure2", "papers.leekifer",
+    "papers.table1"))
 DRAWS: dict[str, Callable[..., Exhibit]] = {}
 
 

@@ -68,7 +68,7 @@ class Exhibit:
 
     @classmethod
     def of_means(cls, name: str, title: str, caption: str, rows: pd.DataFrame, figure: Figure | None = None,
-                 notes: Sequence[str] = (), tables: Sequence[Table] = ()) -> Exhibit:
+                 notes: Sequence[str] = ()) -> Exhibit:
         """Make an exhibit of means over seeds, rounded to four digits.
 
         The caption has no full stop. A column `choices` has the number of settings from which the best was chosen;
@@ -76,7 +76,7 @@ class Exhibit:
         """
         max_choices = rows["choices"].max() if "choices" in rows else 1
         choice_notes = [ENVELOPE] if max_choices > 1 else []
-        texts = Texts((f"{caption}{best_of(max_choices)}.", *tables), notes=(*choice_notes, *notes))
+        texts = Texts((f"{caption}{best_of(max_choices)}.",), notes=(*choice_notes, *notes))
         return cls(name, title, texts, rows.round(dict.fromkeys(SUMMARY, 4)), figure)
 
     @property

@@ -80,14 +80,9 @@ def texts(table: pd.DataFrame, runs: pd.DataFrame) -> Texts:
             epsilon = row[f"epsilon/{kind}"]
             cells.append(NO_VALUE if pd.isna(epsilon) else f"{epsilon:.3g}")
         rows.append(cells)
-    notes = [assumptions(kind, runs) for kind in kinds]
+    notes = [f"Largest over seeds: {epsilon_text(kind, runs[tightest(runs, kind).notna()])}." for kind in kinds]
     if not kinds and (table["noise"] != NON_PRIVATE).any():
         notes = ["No trial has an ε that guarantees anything: noise here is a level, not a privacy."]
     first = ", of one noise the best by validation first" if "validation/accuracy/mean" in table else ""
     caption = f"All {len(table)} settings{first}: accuracies at the last epoch, {means_text(table['n'])}."
     return Texts((caption, Table.of(header, rows, text_columns=range(2 + len(fields)))), notes=tuple(notes))
-
-
-def assumptions(kind: str, runs: pd.DataFrame) -> str:
-    """Return a note on a table's epsilons of one kind: relation, sampler, delta, and whether noise is simulated."""
-    return f"Largest over seeds: {epsilon_text(kind, runs[tightest(runs, kind).notna()])}."

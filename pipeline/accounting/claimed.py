@@ -201,9 +201,6 @@ def not_described(trial: TrialConfig) -> str:
     if trial.parts.feedback.exact:
         return ("bp: the noise enters once, with the output error, and is propagated from layer to layer; Prop. 3 does "
                 "not describe that")
-    if trial.physical:
-        return ("opu_physical: the noise is that of counted photons, which depends on the signal; Prop. 3 describes "
-                "Gaussian noise that does not")
     if trial.denoise:
         return ("denoise: the noise that is left lies in the column space of B and is correlated between the rows of a "
                 "column; Prop. 3 does not describe that")

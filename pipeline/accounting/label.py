@@ -3,7 +3,6 @@
 h and phi' are then fixed, and an update is post-processing of scale(B e_i) + g_i. This is a Gaussian mechanism of
 sensitivity 2 tau_B and noise sigma in every layer, the output layer included. BP perturbs its error once for all
 layers, and `joint_release` all projections as one vector: one release. `denoise` is post-processing, as B is public.
-Projector `opu_physical` has photons in place of Gaussian noise (`photon`), and the rest is the same.
 
 A record participates at most once per epoch if an epoch is a partition. With fresh batches in every step, K ~
 Bin(steps, m/N). Batches are drawn without looking at the labels, so K may be revealed, and the loss averages over it:
@@ -23,20 +22,18 @@ from scipy import optimize, stats
 
 from pipeline.accounting.calibration import kept
 from pipeline.accounting.claimed import ALPHAS, Curve
-from pipeline.accounting.curves import classic_conversion, gdp_delta, gdp_eps, improved_conversion, smallest_epsilon
+from pipeline.accounting.curves import classic_conversion, gdp_delta, gdp_eps, smallest_epsilon
 from pipeline.accounting.epsilon import Epsilon
 from pipeline.accounting.finite_precision import accounted_delta, with_sampler_error
-from pipeline.accounting.photon import label_divergence
 from pipeline.trials.config import TrialConfig
 
 RELATION = "replace-one label"
-LEAST_STEP, MOST_STEP = -20, 14  # range of k; the photon curve is evaluated at orders 1 + 2^(k/2)
 
 
 def label_mu(config: TrialConfig) -> float:
-    """Return mu (Gaussian DP) of one participation in a photonic trial; infinite if an error is used without noise.
+    """Return mu (Gaussian DP) of one participation in a photonic trial that has its calibrated sigma.
 
-    The trial has its calibrated sigma, and no `physical` processor, whose noise is no Gaussian of that sigma.
+    It is infinite if an error is used without noise.
     """
     # BP (exact feedback) adds its noise to the output error itself, before it reaches any layer.
     if config.sigma == 0 or not (config.output_noise or config.parts.feedback.exact):
@@ -79,55 +76,21 @@ def with_sigma(config: TrialConfig) -> TrialConfig:
 def label_epsilons(config: TrialConfig, epochs_done: int) -> list[Epsilon]:
     """Return the label epsilons of a trial's first `epochs_done` epochs; none without the photonic mechanism.
 
-    There is one of counted photons, else an exact one and one by Renyi divergence. sigma is calibrated here if need be.
+    There is an exact one and one by Renyi divergence. sigma is calibrated here if need be.
     """
     if not config.parts.mechanism.optical:
         return []
     # A record takes part in each of `draws` batches with probability q; `how` says so in words.
     draws, q, how = config.parts.sampler.participations(config, epochs_done)
     note = f"features public, labels private; {how}"
-    if config.physical:
-        value = photon_eps(config, draws, q, config.delta) if config.joint_release else math.inf
-        note += ("; of the device's matrix of this seed" if config.joint_release else
-                 "; infinite: the output layer's error is used without noise")
-        values = [("photon", value, "improved")]
-    else:
-        mu, delta = label_mu(with_sigma(config)), accounted_delta(config)
-        if math.isinf(mu):
-            note += "; infinite: an error is used without noise"
-        values = [(variant, with_sampler_error(config, accountant(mu, draws, q, delta), epochs_done), conversion)
-                  for variant, accountant, conversion in (("gdp", binomial_gdp_eps, "exact"),
-                                                          ("rdp", binomial_rdp_eps, "classic"))]
-    return [Epsilon(value, kind="label", variant=variant, relation=RELATION, sampler=config.sampler, delta=config.delta,
-                    conversion=conversion, note=note) for variant, value, conversion in values]
-
-
-def photon_eps(config: TrialConfig, draws: int, q: float, delta: float) -> float:
-    """Return the label epsilon of K ~ Bin(draws, q) participations of a record whose noise is counted photons alone."""
-    def epsilon_at(k: int) -> float:
-        """Return epsilon by the Renyi divergence of order alpha = 1 + 2^(k/2); infinite if that is."""
-        alpha = 1 + 2.0 ** (k / 2)
-        curve = np.array([_participating((alpha - 1) * label_divergence(alpha, config), draws, q) / (alpha - 1)])
-        if not np.isfinite(curve).all():
-            return math.inf
-        # The improved conversion is unstable near order 1, where it is infinite; the classic one is not.
-        classic, _ = classic_conversion([alpha], curve, delta)
-        improved, _ = improved_conversion([alpha], curve, delta)
-        return min(classic, improved)
-
-    # Every order gives a valid epsilon, and takes a second: go downhill from the best order of a Gaussian. With
-    # divergence c alpha it is near alpha - 1 = sqrt(log(1/delta)/c).
-    c = draws * q * label_divergence(2.0, config) / 2
-    start = round(math.log2(math.log(1 / delta) / c)) if 0 < c < math.inf else LEAST_STEP
-    k = min(max(start, LEAST_STEP), MOST_STEP)
-    best = epsilon_at(k)
-    for direction in (1, -1):
-        while LEAST_STEP <= k + direction <= MOST_STEP:
-            next_epsilon = epsilon_at(k + direction)
-            if next_epsilon >= best:
-                break
-            k, best = k + direction, next_epsilon
-    return best
+    mu, delta = label_mu(with_sigma(config)), accounted_delta(config)
+    if math.isinf(mu):
+        note += "; infinite: an error is used without noise"
+    return [Epsilon(with_sampler_error(config, accountant(mu, draws, q, delta), epochs_done), kind="label",
+                    variant=variant, relation=RELATION, sampler=config.sampler, delta=config.delta,
+                    conversion=conversion, note=note)
+            for variant, accountant, conversion in (("gdp", binomial_gdp_eps, "exact"),
+                                                    ("rdp", binomial_rdp_eps, "classic"))]
 
 
 def binomial_gdp_eps(mu: float, draws: int, q: float, delta: float) -> float:

@@ -18,7 +18,7 @@ from pipeline.experiment.experiment import Experiment
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.kinds import KINDS
 from pipeline.trials.naming import counted, run_name
-from pipeline.trials.promises import check_promises, sums_in_floating_point
+from pipeline.trials.promises import check_promises
 from pipeline.trials.steps import steps
 
 HEADER = ("epsilon", "kind, formulas", "relation", "sampler", "delta", "noise", "epochs", "setting")
@@ -44,27 +44,18 @@ class Statement:
 
 def statements(experiment: Experiment, by_epoch: bool = False) -> list[Statement]:
     """Return a statement on every setting of `experiment.possible`, with epsilons `by_epoch` or of the whole run."""
-    # Earlier versions trained sums in floating point: they are not trained any more, but still accounted for.
-    check_promises((trial for trial in experiment.possible if not sums_in_floating_point(trial)), None)
+    check_promises(experiment.possible, None)
     trials_by_setting: dict[TrialConfig, list[TrialConfig]] = {}
     for trial in experiment.possible:
-        # with counted photons the label epsilon depends on the seed's matrix
-        without_seed = trial if _counts_photons(trial) else TrialConfig(trial.given, seed=0)
-        trials_by_setting.setdefault(without_seed, []).append(trial)
+        trials_by_setting.setdefault(TrialConfig(trial.given, seed=0), []).append(trial)
     return [_statement(trials, experiment, by_epoch) for trials in trials_by_setting.values()]
 
 
-def _counts_photons(trial: TrialConfig) -> bool:
-    """Whether the noise is that of photons that a camera counts, so that the label epsilon depends on the seed."""
-    return trial.parts.mechanism.optical and trial.physical
-
-
 def _statement(trials: Sequence[TrialConfig], experiment: Experiment, by_epoch: bool) -> Statement:
-    """Return the statement on trials that differ only in their seed, or on one trial with counted photons."""
+    """Return the statement on trials that differ only in their seed."""
     trial, noisy = trials[0], with_noise(trials[0])  # the first stands for all seeds
-    name = run_name(trial, experiment.varied)  # ends with the seed
     return Statement(
-        name=name if _counts_photons(trial) else name.rpartition(" ")[0],  # without the seed
+        name=run_name(trial, experiment.varied).rpartition(" ")[0],  # without the seed, with which it ends
         trial_keys=tuple(seed_trial.trial_key for seed_trial in trials),
         noise=_noise_level(noisy),
         epsilons=tuple(tuple(account(trial, epoch))
@@ -83,12 +74,10 @@ def _step_lines(noisy: TrialConfig) -> tuple[str, ...]:
 
 
 def _noise_level(noisy: TrialConfig) -> str:
-    """Return a calibrated trial's noise: `z = 1.1`, `photons = 100`, `sigma = 0.1`, or `none`."""
+    """Return a calibrated trial's noise: `z = 1.1`, `sigma = 0.1`, or `none`."""
     mechanism = noisy.parts.mechanism
     if mechanism.certified:
         return f"z = {noisy.noise_multiplier:.4g}"
-    if _counts_photons(noisy):
-        return f"photons = {noisy.photons:.4g}"
     return f"sigma = {noisy.sigma:.4g}" if mechanism.optical else "none"
 
 

@@ -191,8 +191,6 @@ def _no_guarantee(trial: TrialConfig) -> str:
     mechanism = trial.parts.mechanism
     if mechanism.private:
         return f"not certified: mechanism '{trial.mechanism}' is an extension that states no guarantee"
-    if trial.physical:  # a camera adds noise even without a mechanism
-        return "no guarantee: the device's noise reaches what it projects, not the output layer's error"
     return "no noise, no guarantee"
 
 
@@ -241,7 +239,7 @@ def _gaussian_notes(trial: TrialConfig, tightest: Epsilon) -> list[str]:
 
 def _photonic_notes(trial: TrialConfig) -> list[str]:
     """Return notes on a trial with mechanism photonic: why it is not certified, and how its noise was drawn."""
-    if not (trial.sigma or trial.physical):  # the noise of a physical projector is its camera's
+    if not trial.sigma:
         return ["not certified: sigma = 0, no noise, no guarantee", *claimed_notes(trial)]
     m = trial.batch_size
     # Where a layer has more inputs than a batch has records, the batch cannot span all inputs.

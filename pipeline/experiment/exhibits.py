@@ -6,14 +6,12 @@ returns why an exhibit cannot show these trials, as the end of a sentence that b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 from pipeline.experiment.factors import balanced, differing, find_factors, varied_fields
 from pipeline.experiment.yaml_text import is_number
-from pipeline.trials.camera import SETTINGS as CAMERA
-from pipeline.trials.camera import camera_of
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.kinds import GUARANTEED
 from pipeline.trials.naming import epsilon_kind, method, noise_setting
@@ -75,9 +73,9 @@ def heatmap(trials: Sequence[TrialConfig], metric: str) -> str:
     grid_trials = [trial for trial in trials if in_heatmap(trial)]
     n_sigmas, n_bounds = len({trial.sigma for trial in grid_trials}), len({trial.tau_h for trial in grid_trials})
     if min(n_sigmas, n_bounds) < 2:
-        return ("needs trials with mechanism photonic and a given sigma (no target_label_epsilon, no projector "
-                "opu_physical), at two values or more of both sigma and tau_h, got sigma "
-                f"{_values(grid_trials, 'sigma')} and tau_h {_values(grid_trials, 'tau_h')}")
+        return ("needs trials with mechanism photonic and a given sigma (no target_label_epsilon), at two values or "
+                f"more of both sigma and tau_h, got sigma {_values(grid_trials, 'sigma')} and tau_h "
+                f"{_values(grid_trials, 'tau_h')}")
     reason = without_choice(grid_trials, lambda trial: (trial.algorithm, trial.sigma, trial.tau_h),
                             "algorithm, sigma and tau_h")
     return reason or (without_alignment(grid_trials) if metric == "alignment" else "")
@@ -108,35 +106,6 @@ def sweep(trials: Sequence[TrialConfig], field: str) -> str:
         return f"needs trials of one {of_one} at two values or more of {field}, got {_values(swept_trials, field)}"
     return without_choice(swept_trials, lambda trial: (*curve(trial), getattr(trial, field)),
                           f"{of_one.replace(' and', ',')} and {field}")
-
-
-def light(trials: Sequence[TrialConfig]) -> str:
-    """Return why curves over photons cannot show these trials: they need a physical processor; empty if they can."""
-    physical_trials = [trial for trial in trials if trial.parts.mechanism.optical and trial.physical]
-    if len({trial.photons for trial in physical_trials}) < 2:
-        return ("needs trials with projector opu_physical and mechanism photonic at two values or more of photons, got "
-                f"{_values(physical_trials, 'photons')}")
-    names = ("algorithm", *CAMERA, "photons")
-    return without_choice(physical_trials, lambda trial: tuple(getattr(trial, name) for name in names),
-                          "algorithm, camera and light")
-
-
-def table1_light(trials: Sequence[TrialConfig]) -> str:
-    """Return why Table 1 by counted photons cannot show these trials; empty if it can.
-
-    A column of the table is a sigma of Gaussian noise. The noise of a camera comes from counted photons, and its
-    standard deviation is the camera's effective sigma. It must equal the sigma of a column, to 1%.
-    """
-    opu_trials = [trial for trial in trials
-                  if trial.parts.mechanism.optical and trial.needs_opu and not trial.on_hardware]
-    gaussian_sigmas = {trial.sigma for trial in opu_trials if trial.projector == "opu_simulated"}
-    camera_sigmas = {camera_of(trial).effective_sigma for trial in opu_trials if trial.physical}
-    without_column = [sigma for sigma in camera_sigmas if column_of(sigma, gaussian_sigmas) is None]
-    if not camera_sigmas or without_column:
-        return ("needs trials with mechanism photonic and projector opu_physical whose effective sigma is, to 1%, a "
-                f"sigma of projector opu_simulated, got {_numbers(camera_sigmas)} and {_numbers(gaussian_sigmas)}")
-    return without_choice(opu_trials, lambda trial: (trial.projector, trial.sigma, trial.photons),
-                          "projector and sigma")
 
 
 def leekifer(trials: Sequence[TrialConfig]) -> str:
@@ -211,11 +180,6 @@ def update_sigma(trial: TrialConfig) -> float:
     return trial.noise_multiplier * trial.parts.mechanism.update_norm / trial.batch_size
 
 
-def column_of(sigma: float, column_sigmas: Iterable[float]) -> float | None:
-    """Return the sigma of the first column that equals `sigma` to 1%; None if there is none."""
-    return next((column for column in column_sigmas if abs(sigma - column) <= 0.01 * column), None)
-
-
 def in_heatmap(trial: TrialConfig) -> bool:
     """Whether a trial belongs to the grid of sigma and tau_h: its noise is a given sigma."""
     return noise_setting(trial).startswith("sigma=")
@@ -227,11 +191,7 @@ def _factors(trials: Sequence[TrialConfig]) -> list[str]:
 
 
 def _values(trials: Sequence[TrialConfig], field: str) -> str:  # the distinct ones, for messages
-    return _numbers({getattr(trial, field) for trial in trials})
-
-
-def _numbers(values: Iterable[float]) -> str:  # sorted; `none` for no number
-    return ", ".join(f"{value:.4g}" for value in sorted(values)) or "none"
+    return ", ".join(f"{value:.4g}" for value in sorted({getattr(trial, field) for trial in trials})) or "none"
 
 
 def frontier(trials: Sequence[TrialConfig], metric: str) -> str:
@@ -324,8 +284,6 @@ NEEDS: dict[str, Callable[[Sequence[TrialConfig]], str]] = {
     "frontier_claimed": claimed,
     **{name: partial(heatmap, metric=metric) for name, metric in HEATMAPS.items()},
     **{name: partial(sweep, field=field) for name, field in SWEPT.items()},
-    **dict.fromkeys(("light", "effective_sigma"), light),
-    "table1_light": table1_light,
     "main_effects": main_effects,
     "means": means,
     "training_time": training_time,

@@ -228,7 +228,7 @@ def _experiment(top: Mapping[str, Any], path: Path, stored: bool) -> Experiment:
     for trial, places in written:
         places_of.setdefault(trial.pruned(), places)
     possible = tuple(places_of)
-    refuse(resources.opu < 1 and any(trial.on_hardware for trial in possible), "resources.opu",
+    refuse(resources.opu < 1 and any(trial.parts.projector.hardware for trial in possible), "resources.opu",
            "must be at least 1 for trials on a real OPU, which one process holds", resources.opu)
     plan = read_plan(top, search, written, possible)
     if not stored:

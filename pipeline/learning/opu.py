@@ -27,19 +27,19 @@ def import_lightonml() -> ModuleType:
     return lightonml
 
 
-def simulated_device(n_features: int, n_components: int, seed: int, linear: bool) -> Any:
-    """Return lightonml's `SimulatedOpuDevice`, which computes Re(x R) if linear, else |x R|^2.
+def simulated_device(n_features: int, n_components: int, seed: int) -> Any:
+    """Return lightonml's `SimulatedOpuDevice`, which computes Re(x R).
 
     Its `random_matrix` R [n_features, n_components] has real and imaginary parts N(0, 1/n_features).
     """
-    simulated = import_lightonml().internal.simulated_device.SimulatedOpuDevice(linear=linear)
+    simulated = import_lightonml().internal.simulated_device.SimulatedOpuDevice(linear=True)
     simulated.build_random_matrix(n_features, n_components, seed)
     return simulated
 
 
 def check_opu() -> None:
     """Refuse a host without lightonml, its driver lightonopu or the device's configuration; opens no device."""
-    remedy = "use projector 'opu_simulated' or optical_device 'simulated', or run on a host with an OPU and"
+    remedy = "use projector 'opu_simulated', or run on a host with an OPU and"
     if importlib.util.find_spec("lightonml") is None:
         raise OpuUnavailable(f"OPU: the package lightonml is not installed; {remedy} install it")
     if importlib.util.find_spec("lightonopu") is None:
@@ -49,7 +49,7 @@ def check_opu() -> None:
 
 
 def open_host_opu(n_components: int) -> Any:
-    """Return the host's opened OPU of lightonml, with `fit1d`, `transform`, `linear_transform` and `close`."""
+    """Return the host's opened OPU of lightonml, with `fit1d`, `linear_transform` and `close`."""
     check_opu()
     return import_lightonml().OPU(n_components=n_components, open_at_init=True, disable_pbar=True)
 

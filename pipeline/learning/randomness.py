@@ -26,9 +26,9 @@ def numpy_generator(seed: int, stream: str) -> np.random.Generator:
     return np.random.default_rng(sequence(seed, stream))
 
 
-def torch_generator(seed: int, stream: str, device: torch.device | str = "cpu", *step: int) -> torch.Generator:
-    """Return the generator of a stream, or of one step of it. torch's CPU generator uses only 32 bits of a seed."""
-    state = int(sequence(seed, stream, *step).generate_state(1, np.uint64)[0])
+def torch_generator(seed: int, stream: str, device: torch.device | str = "cpu") -> torch.Generator:
+    """Return the generator of a stream. torch's CPU generator uses only 32 bits of a seed."""
+    state = int(sequence(seed, stream).generate_state(1, np.uint64)[0])
     return torch.Generator(device).manual_seed(state >> 1)
 
 
@@ -127,27 +127,4 @@ class RoundedNoise:
             self.step = int(state["step"])
 
 
-class StepGenerators:
-    """Generators of R trials for noise with a distribution that depends on the signal, such as shot noise.
-
-    Every step has a new seed, so a trial's draws do not depend on how many numbers earlier steps drew. That number
-    varies with the padding of a batch, and the padding depends on the other trials of the pack.
-    """
-
-    def __init__(self, seeds: Sequence[int], stream: str, device: torch.device) -> None:
-        self.seeds, self.stream, self.device = tuple(seeds), stream, device
-        self.step = 0
-
-    def next(self) -> list[torch.Generator]:
-        """Return the R generators of the next step."""
-        self.step += 1
-        return [torch_generator(seed, self.stream, self.device, self.step) for seed in self.seeds]
-
-    def state(self) -> dict[str, torch.Tensor]:
-        return {"step": torch.tensor([self.step])}
-
-    def restore(self, state: Mapping[str, torch.Tensor]) -> None:
-        self.step = int(state["step"])
-
-
-Noise = GaussianNoise | RoundedNoise | StepGenerators
+Noise = GaussianNoise | RoundedNoise

@@ -117,7 +117,7 @@ class Training:
 
     def noise_sources(self) -> list[Noise]:
         """Return every noise source, always in the same order."""
-        return [*self.mechanism.noise_sources(), *self.evaluation.noise_sources(), *self.feedback.noise_sources()]
+        return [*self.mechanism.noise_sources(), *self.evaluation.noise_sources()]
 
     def close(self) -> None:
         """Release resources, such as a projector's device."""

@@ -74,7 +74,7 @@ def _text(names: Iterable[str], amounts: Bundle) -> str:
 def check_machine(trials: Sequence[TrialConfig], resources: Resources, offer: Bundle) -> None:
     """Check that this machine offers the resources of each kind of pack, and a real OPU if trials need one."""
     check_resources(trials, resources, [offer])
-    if any(trial.on_hardware for trial in trials):
+    if any(trial.parts.projector.hardware for trial in trials):
         from pipeline.learning.opu import check_opu  # imported here: few sweeps need it
 
         check_opu()

@@ -27,7 +27,7 @@ from pipeline.trials.records import ACCURACY
 
 GUARANTEE = ("dataset", "mechanism", "sampler", "delta")  # trials that differ in these fields are not compared
 TEST = "test/accuracy"
-NOISE = ("target_epsilon", "target_label_epsilon", "noise_multiplier", "sigma", "photons")  # settings of the noise
+NOISE = ("target_epsilon", "target_label_epsilon", "noise_multiplier", "sigma")  # settings of the noise
 CALIBRATED = {"target_epsilon": "calibrated.noise_multiplier", "target_label_epsilon": "calibrated.sigma"}
 MOST_COLUMNS = 20  # settings columns: more are not readable, and the tag has a maximum length
 SECTION, CHART = "accuracy", "accuracy-epsilon"  # MLflow's ids of parts of the view

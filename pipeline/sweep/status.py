@@ -23,7 +23,6 @@ from pipeline.tracking.artifacts import DONE, STATUSES, TrackedRun
 from pipeline.tracking.reader import Reader
 from pipeline.trials.config import ConfigError
 from pipeline.trials.naming import counted, duration, run_name
-from pipeline.trials.promises import sums_in_floating_point
 
 BEAT_SECONDS = SECONDS["heartbeat"]
 SHOWN = ("diverged", "failed", "interrupted", "running", "missing")  # trials with these statuses get a line each
@@ -62,7 +61,6 @@ class SweepState:
     nodes: list[dict[str, Any]] | None = None  # of a running sweep: each with used and total CPU, GPU, OPU, if known
     left_seconds: float | None = None  # of a running sweep, about, from its driver's epochs; None before the first
     taken_over: str = ""  # trials that were, by the sweep that trained them; empty for none
-    stopped: bool = False  # whether trials are left that train no more: their secret noise is in floating point
 
     @property
     def counts(self) -> dict[str, int]:
@@ -87,7 +85,6 @@ def read(store: Reader, name: str, experiment: Experiment | None = None, words: 
     checkpoints = Checkpoints(PrivateFolder(store.root, private).checkpoints(name), 0.0).found()
     epochs = {key: checkpoint.epoch for checkpoint in checkpoints if not checkpoint.problem
               for key in checkpoint.trial_keys}
-    stopped = False
     if experiment:
         varied = experiment.varied
         trials = [_state(runs[trial.trial_key], run_name(trial, varied), driver, epochs) if trial.trial_key in runs else
@@ -97,9 +94,6 @@ def read(store: Reader, name: str, experiment: Experiment | None = None, words: 
         # suggestions that a search has not asked for yet
         unknown = n_open = experiment.planned - len(decisions) if experiment.plan.asks else 0
         command = ["photonic", "sweep", *(words or [str(experiment.source)])]
-        # secret noise on sums in floating point is refused since its guarantee does not hold: such trials never train
-        stopped = any(sums_in_floating_point(trial) for trial, state in zip(experiment.trials, trials, strict=True)
-                      if state.status not in DONE)
     else:
         trials = [_state(run, run.tags.get("mlflow.runName", run.trial_key), driver, epochs)
                   for run in runs.values()]
@@ -108,13 +102,13 @@ def read(store: Reader, name: str, experiment: Experiment | None = None, words: 
         unknown = max(0, planned - _n_passed_over(decisions) - len(trials))
         command = DEFAULT_COMMAND
     has_work_left = unknown or any(trial.status not in DONE for trial in trials)
-    can_resume = has_work_left and not driver and not stopped
+    can_resume = has_work_left and not driver
     return SweepState(name=name, running=bool(driver), trials=tuple(trials), unknown=unknown,
                       refused=tuple(f"{found.path.name}: {found.problem}" for found in checkpoints if found.problem),
                       go_on=shlex.join(command) if can_resume else "", elsewhere=elsewhere, beat=beat,
                       search=_search(decisions, max(0, n_open)) if decisions else "",
                       budget=_budget(store) if exists else None,
-                      nodes=store.nodes(driver) if driver and exists else None, stopped=stopped,
+                      nodes=store.nodes(driver) if driver and exists else None,
                       taken_over=in_words(run for run in runs.values() if run.status in DONE),
                       left_seconds=_left_seconds([run for run in runs.values() if run.tags.get("driver") == driver],
                                                  trials, unknown) if driver else None)
@@ -233,9 +227,6 @@ def _text(state: SweepState) -> str:
             more.append(f"  {word:<11} {len(shown) - MOST_LINES} more, which --json lists")
     lines += more
     lines += [f"  checkpoint that cannot be used: {text}" for text in state.refused]
-    if state.stopped:
-        lines.append("  to go on: trials with noise 'secure' in floating point train no more; copy the file, and give "
-                     "it another name and arithmetic 'integer'")
     if state.go_on:
         lines.append(f"  to go on: {state.go_on}")
     return "\n".join(lines)

@@ -91,8 +91,6 @@ class Component(Gaussian):
         """Refuse a matrix of a device, whose norm cannot be set, and target norms and noise that are too small."""
         refuse(trial.parts.projector.hardware, "mechanism", "component clipping needs the norm of the feedback matrix, "
                "which is not known of a real OPU", "projector 'opu_hardware'", "use 'per_example'")
-        refuse(trial.physical, "mechanism", "component clipping sets the norm of the feedback matrix, which is the "
-               "device's own", "projector 'opu_physical'", "use 'per_example'")
         self._check_target_norm(trial)
         # Accountants divide the noise multiplier by this ratio, and the result must reach the sampler's minimum. Zero
         # noise is accepted: such a trial has no epsilon.

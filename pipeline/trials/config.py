@@ -159,11 +159,6 @@ class TrialConfig:
         return (layers[0].n_in, *(layer.n_out for layer in layers))
 
     @property
-    def physical(self) -> bool:
-        """Whether a camera counts light, so that a projection has the device's own noise instead of sigma."""
-        return self.parts.projector.physical
-
-    @property
     def exact(self) -> bool:
         """Whether contributions are integers, so that their sum has no rounding error."""
         return self.parts.arithmetic.exact
@@ -186,12 +181,7 @@ class TrialConfig:
     @property
     def needs_opu(self) -> bool:
         """Whether the trial must reserve an `OPU` resource."""
-        return self.parts.projector.on_opu or self.on_hardware
-
-    @property
-    def on_hardware(self) -> bool:
-        """Whether the trial uses a real OPU, which only one process can open."""
-        return self.parts.projector.hardware or self.parts.features.hardware
+        return self.parts.projector.on_opu
 
     def values(self) -> dict[str, Any]:
         """Return {name: value} of all settings that exist, of the trial's own parts or not; see `__getattr__`."""

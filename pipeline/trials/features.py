@@ -42,11 +42,6 @@ class Features(Part):
     feature_power = 1.0
     feature_decorrelation = 0.0
 
-    @property
-    def hardware(self) -> bool:
-        """Whether computing the features takes a real OPU."""
-        return False
-
     def shape(self, trial: Trial) -> tuple[int, ...]:
         """Return the shape of one record's features, channels first."""
         raise NotImplementedError
@@ -178,7 +173,7 @@ class Scattering(SquareImages):
     feature_groups: int = setting(
         -1, "channels (of flat features, components) of a record's features are normalised in so many groups, each to "
         "mean 0 and variance 1; 0 leaves them; -1 takes 27 for scattering (1 with a reference), 1 for patches "
-        "and optical, 0 for file", low=-1)
+        "and encoder, 0 for file", low=-1)
     feature_reference: str = setting(
         "none", "images over which every channel of the scattering coefficients has mean 0 and variance 1 before it "
         "is normalised in groups: none, or synthetic ones (dead leaves; Lee, Mumford and Huang 2001)",
@@ -324,45 +319,6 @@ class Encoder(SquareImages):
     def check_size(self, trial: Trial) -> None:
         """Refuse images that the encoder does not take, and more pools than its third layer has places."""
         self.check_encoder_size(trial, "encoder_pools", self.encoder_pools)
-
-
-@part("features", "optical")
-class Optical(Features):
-    """Random features of an OPU, |R x|^2."""
-
-    groups = 1
-    works = "pipeline.learning.data.maps:OPTICAL"
-    optical_device: str = setting(
-        "simulated", "who computes |R x|^2: lightonml's simulated device, or an OPU, whose matrix is its own",
-        choices=("simulated", "hardware"))
-    optical_width: int = setting(
-        4096, "intensities |R x|^2 of a record x, R complex Gaussian", low=1, high=MAX_FEATURES)
-    optical_thresholds: int = setting(
-        4, "an OPU takes bits: a pixel becomes so many, each whether it is above a threshold; these are at equal "
-        "distances", low=1)
-    feature_groups: int = again("feature_groups")
-    optical_seed: int = setting(0, "seed of R, the same for trials of all seeds", low=0, high=2**32 - 1,
-                                needs=[chosen("optical_device", "simulated")])
-
-    @property
-    def hardware(self) -> bool:
-        return self.optical_device == "hardware"
-
-    def shape(self, trial: Trial) -> tuple[int, ...]:
-        return (self.optical_width,)
-
-    def public_because(self, trial: Trial) -> str:
-        note = (f"optical random features |R x|^2 of pixels compared with {self.optical_thresholds} thresholds, "
-                f"{OF_ONE_RECORD}")
-        if self.hardware:
-            note += "; presupposes that the device maps every record without crosstalk from others"
-        return note
-
-    def check_size(self, trial: Trial) -> None:
-        """Refuse more thresholds than a pixel has steps."""
-        levels = trial.parts.data.spec.scale
-        refuse(self.optical_thresholds > levels, "optical_thresholds", f"must be at most the {levels:g} steps of a "
-               f"pixel of {trial.dataset}", self.optical_thresholds)
 
 
 @part("features", "file")

@@ -74,7 +74,6 @@ class Tdfa(_Direct):
 
 
 _NEEDS_SUM = Need("mechanism", "with a certified epsilon", lambda c: c.parts.mechanism.certified)
-_NO_CAMERA = Need("projector", "'opu_simulated' or 'opu_hardware'", lambda c: not c.physical)
 
 
 @part("algorithm", "pdfa")
@@ -82,15 +81,15 @@ class Pdfa(_Direct):
     """TDFA with an OPU as projector; its light adds noise under any mechanism with noise."""
 
     label, ternary, optical = "PDFA", True, True
-    projectors = ("opu_simulated", "opu_hardware", "opu_physical")
+    projectors = ("opu_simulated", "opu_hardware")
     threshold: float = again("threshold")
-    feedback_centered: bool = again("feedback_centered", not_chosen("mechanism", "photonic"), _NO_CAMERA, elide=True)
+    feedback_centered: bool = again("feedback_centered", not_chosen("mechanism", "photonic"), elide=True)
     sigma: float = setting(
         0.0, "standard deviation of the optical noise g, per component (Eq. 10)", low=0, per_trial=True,
-        needs=[_NEEDS_SUM, _NO_CAMERA])
+        needs=[_NEEDS_SUM])
     tau_f: float = setting(
         1.0, "s = tau_f: bound on ||B e||, and on ||e|| in the output layer (Eq. 9, tau_B)", low=0, open_low=True,
-        per_trial=True, needs=[_NEEDS_SUM, _NO_CAMERA, positive("sigma")])
+        per_trial=True, needs=[_NEEDS_SUM, positive("sigma")])
 
 
 @part("algorithm", "hybrid")
@@ -106,7 +105,6 @@ class Projector(Part):
 
     on_opu: ClassVar[bool] = False  # whether a trial with it must reserve an `OPU` resource
     hardware: ClassVar[bool] = False  # whether it is a real OPU, which only one process can open
-    physical: ClassVar[bool] = False  # whether a camera counts light, whose noise replaces sigma
     known: ClassVar[bool] = True  # whether the matrix B is known
 
 
@@ -147,39 +145,6 @@ class HardwareOpu(SimulatedOpu):
         refuse(trial.secure, "projector", "nobody has shown that a real OPU projects a record without a trace of "
                "others, on which a guarantee to the last bit rests", "'opu_hardware' with noise 'secure'",
                "use 'opu_simulated'")
-
-
-@part("projector", "opu_physical")
-class PhysicalOpu(Gaussian):
-    """An OPU as a physical device: light, a reference beam and a camera."""
-
-    on_opu = physical = True
-    not_integer = "expected counts of its light are products that round"
-    works = "pipeline.learning.feedback.physical:PhysicalOpuProjector"
-    photons: float = setting(
-        1000.0, "light of opu_physical: mean photo-electrons of a pixel in one exposure with reference and all mirrors "
-        "on", low=0, open_low=True, high=1e8, per_trial=True)
-    reference_ratio: float = setting(
-        2.0, "amplitude of the reference beam over the root mean square of the signal's with all mirrors on", low=0,
-        open_low=True, high=1e3, per_trial=True)
-    dark_counts: float = setting(
-        0.0, "mean of the counts without light, per pixel and exposure", low=0, high=1e8, per_trial=True)
-    read_noise: float = setting(
-        0.0, "standard deviation of the camera's read noise, in electrons", low=0, high=1e8, per_trial=True)
-    full_well: float = setting(0.0, "electrons at which a pixel saturates; 0 sets no limit", low=0)
-    adc_bits: int = setting(
-        0, "the camera rounds to 2^bits levels from 0 to the full well; 0 does not round", low=0, high=24)
-
-    def check(self, trial: Trial) -> None:
-        """Refuse other optical noise: the device adds the noise of its light and camera to projections only."""
-        for name in ("sigma", "target_label_epsilon"):
-            value = getattr(trial, name)
-            refuse(value, name, "must be 0 with projector 'opu_physical', whose noise is that of its light (photons, "
-                   "read_noise)", value)
-        refuse(self.adc_bits and not self.full_well, "adc_bits", "needs full_well > 0, which is the highest of its "
-               "levels", f"{self.adc_bits} with full_well 0.0")
-        refuse(trial.secure, "noise", "its proof covers neither photons nor a camera",
-               "'secure' with projector 'opu_physical'", "use 'research'")
 
 
 def is_centered(trial: Trial) -> bool:

@@ -25,7 +25,7 @@ KINDS = {
     "label": Kind(
         True, "Labels alone are protected; features count as public, and of them, or of whether a record took part, "
         "nothing is guaranteed. It covers one trial, not the choice among trials.", "labels only",
-        noise=("target_label_epsilon", "sigma", "photons")),
+        noise=("target_label_epsilon", "sigma")),
     "audited": Kind(
         False, "A lower bound, measured by attack with 95% confidence, and no guarantee: the true ε is at least this. "
         "A low value proves nothing; one above certified would prove an error."),

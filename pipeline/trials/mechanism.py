@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
+import pipeline.trials.feedback  # noqa: F401  its settings must be declared first
 from pipeline.trials.condition import Trial, not_chosen, positive
-from pipeline.trials.feedback import Projector  # its settings must be declared first
 from pipeline.trials.fields import ConfigError, listed_or, refuse
-from pipeline.trials.part import Part, again, names_with, part, parts_of, setting
+from pipeline.trials.part import Part, again, names_with, part, setting
 
 MIN_NOISE_OVER_C = 0.2  # least noise_multiplier above 0
 # Least delta per composed step of a privacy-loss distribution: ten times what `accounting.event.pld_epsilon` takes
@@ -114,7 +114,7 @@ class Photonic(Mechanism):
                "clipping_norm": "tau_f and tau_h", "target_norm": "tau_f and tau_h", "tau_e": "tau_f",
                "feedback_norm": "feedback_std"}
 
-    sigma: float = again("sigma", not_chosen("projector", "opu_physical"))
+    sigma: float = again("sigma")
     tau_f: float = again("tau_f")
     tau_h: float = setting(
         1.0, "tau_h^max: activations are clipped at c = tau_h/sqrt(n) (Eq. 9); under component clipping, bound on "
@@ -142,8 +142,6 @@ class Photonic(Mechanism):
 
     def kind(self, trial: Trial) -> str:
         """Return `label` if every layer's error gets noise, so that the label epsilon is finite; else an empty text."""
-        if trial.physical:  # the device's noise is on what it projects: with `joint_release` also the output's error
-            return "label" if self.joint_release else ""
         has_noise = bool(self.target_label_epsilon or self.sigma)
         # In back-propagation noise enters once, at the output's error, from which every layer's error follows.
         on_every_layer = self.output_noise or trial.parts.feedback.exact
@@ -151,9 +149,7 @@ class Photonic(Mechanism):
 
     @classmethod
     def noise_setting(cls, fields: Mapping[str, Any]) -> str:
-        """Return `photons=1000` for a physical projector, else `label_epsilon=3` for a target or `sigma=0.1`."""
-        if parts_of("projector", Projector)[fields.get("projector") or "none"].physical:
-            return f"photons={fields['photons']:g}"
+        """Return `label_epsilon=3` for a target, else `sigma=0.1`."""
         target = fields.get("target_label_epsilon") or 0.0  # absent unless it sets the noise
         return f"label_epsilon={target:g}" if target > 0 else f"sigma={fields['sigma']:g}"
 
@@ -170,9 +166,6 @@ class Photonic(Mechanism):
             raise ConfigError(f"sampler: nothing is claimed or proved of the photonic mechanism with {trial.sampler} "
                               "batches; use 'shuffled' or 'without_replacement', or mechanism 'per_example'")
         refuse(self.tau_h_min > self.tau_h, "tau_h_min", f"must be at most tau_h = {self.tau_h}", self.tau_h_min)
-        refuse(trial.physical and self.output_noise and not self.joint_release, "output_noise", "the device's noise "
-               "reaches what it projects, not the output layer's error", "true with projector 'opu_physical'",
-               "use false, or joint_release true, which decodes that error from the projection")
         if self.denoise:
             check_denoise(trial)
         if self.joint_release:

@@ -1,7 +1,6 @@
 """Conditions on a trial before training, so that its epsilon covers everything that leaves the private folder.
 
-`TrialConfig` accepts trials that break a condition, because stores of earlier versions have them. Such trials are read,
-reported and counted, but not trained any more.
+A trial that breaks one is read, reported and counted, but not trained.
 """
 
 from __future__ import annotations
@@ -34,16 +33,13 @@ def check_promises(trials: Iterable[TrialConfig], published: Collection[str] | N
                "whether it is that one")
         if not trial.secure:
             continue
-        # What follows is a gap in the guarantee: statistics of training records, or rounded sums.
+        # What follows is a gap in the guarantee: statistics of training records, or norms that round.
         refuse(trial.inputs == "standardized" and not trial.parts.data.spec.published, "inputs", "'standardized' takes "
                f"means and deviations of the training records of {trial.dataset}, which no epsilon covers",
                "it with noise 'secure'", "use 'centered'")
-        refuse(trial.parts.network.convolutional, "network", "the proof of noise 'secure' is of integers, which "
-               "convolutions are not computed in", "'convnet'", "use 'mlp', or noise 'research'")
         n_weights = n_parameters(trial.layers)
         refuse(trial.parts.network.own and n_weights > LONGEST_ROW, "noise", f"'secure' takes contributions of at most "
                f"{LONGEST_ROW:,} numbers, whose norm is exact in float64", f"it with {n_weights:,}", "use 'research'")
-        check_exact(trial)
 
 
 def check_noise(trial: TrialConfig) -> None:
@@ -58,18 +54,3 @@ def check_noise(trial: TrialConfig) -> None:
     refuse(mechanism.certified and not mechanism.kind(trial) and "noise_multiplier" not in dict(trial.given),
            "noise_multiplier", f"must be given with mechanism '{trial.mechanism}'", "neither that nor target_epsilon, "
            "which leaves epsilon infinite", "give one of them, or write 0 for no noise and no guarantee")
-
-
-def check_exact(trial: TrialConfig) -> None:
-    """Refuse secret noise on sums in floating point: the proof of the guarantee is for sums of integers."""
-    why_not = trial.parts.mechanism.not_integer
-    instead = f" with mechanism 'per_example' ({why_not})" if why_not else ""
-    refuse(sums_in_floating_point(trial), "matmul_precision", f"must be 'integer' with noise 'secure' and mechanism "
-           f"'{trial.mechanism}', whose guarantee is of sums without rounding", f"'{trial.matmul_precision}'",
-           f"use that{instead}, or noise 'research' (a sweep that was begun so trains no more: copy it under another "
-           "name)")
-
-
-def sums_in_floating_point(trial: TrialConfig) -> bool:
-    """Whether contributions to a release with secret noise would be summed in floating point, as earlier ones were."""
-    return trial.secure and trial.parts.mechanism.certified and not trial.parts.network.own and not trial.exact

@@ -85,14 +85,18 @@ class Secure(Release):
                "none with these settings", "'secure'", "use 'research', or settings with noise on every layer")
         refuse(trial.disclosure == "plain", "private_metrics", "must be 'noisy' or 'withheld' with noise 'secure', "
                "whose epsilon covers all that is logged", "'plain'")
+        refuse(trial.parts.network.convolutional, "network", "the proof of noise 'secure' is of integers, which "
+               "convolutions are not computed in", "'convnet'", "use 'mlp', or noise 'research'")
+        why_not = mechanism.not_integer
+        instead = f" with mechanism 'per_example' ({why_not})" if why_not else ""
+        rounded = mechanism.certified and not trial.exact and not trial.parts.network.own
+        refuse(rounded, "matmul_precision", f"must be 'integer' with noise 'secure' and mechanism '{trial.mechanism}', "
+               "whose guarantee is of sums without rounding", f"'{trial.matmul_precision}'", f"use that{instead}, or noise 'research'")
         for name in ("clipping_norm", "target_norm", "tau_e", "tau_h", "tau_f", "sigma"):
             value = getattr(trial, name)
             refuse(value and not 1 / LARGEST_BOUND <= value <= LARGEST_BOUND, name, f"must be at least "
                    f"{1 / LARGEST_BOUND:g} and at most {LARGEST_BOUND:g} with noise 'secure', so that its grid stays "
                    "far from where float64 ends", f"{value:g}")
-        refuse(trial.parts.features.hardware, "optical_device", "nobody has shown that a real OPU maps a record "
-               "without a trace of others, on which a guarantee to the last bit rests",
-               "'hardware' with noise 'secure'", "use 'simulated'")
         n_weights = n_parameters(trial.layers)
         # Over C, here the largest contribution of a record; the noise's grid then rounds a sum by less than C/1024.
         largest_noise = 2.0**30 / math.sqrt(n_weights)

@@ -1,4 +1,4 @@
-"""A trial's random streams, their seeds from the trial's own seed, and a device's matrix from such a seed.
+"""A trial's random streams, and their seeds from the trial's own seed.
 
     seed -> SeedSequence(seed, spawn_key=(index of the name,)) -> generator
 
@@ -7,12 +7,9 @@
 
 from __future__ import annotations
 
-import math
-from functools import lru_cache
-
 import numpy as np
 
-# append only: the index seeds the stream
+# Append only: the index seeds the stream. Nothing draws from `camera`; its name keeps the place of the next.
 STREAMS = ("split", "init", "feedback", "sampling", "noise", "release", "audit", "evaluation", "camera", "network")
 
 
@@ -24,18 +21,3 @@ def sequence(seed: int, stream: str, *step: int) -> np.random.SeedSequence:
 def integer_seed(seed: int, stream: str) -> int:
     """Return a 32-bit seed from a stream, for libraries that take an integer (lightonml's simulated device)."""
     return int(sequence(seed, stream).generate_state(1, np.uint32)[0])
-
-
-@lru_cache(maxsize=4)
-def transmission(seed: int, n_inputs: int, n_pixels: int) -> np.ndarray:
-    """Return the matrix of a simulated device, complex64 [n_inputs, n_pixels], read-only; its parts are from N(0, 1).
-
-    It is the matrix of lightonml's simulated device, multiplied by sqrt(n_inputs). The seed has 32 bits:
-    `integer_seed(trial.seed, "feedback")`.
-    """
-    rng = np.random.RandomState(seed)
-    scale = 1 / np.sqrt(n_inputs)
-    real, imaginary = (rng.normal(0.0, scale, (n_inputs, n_pixels)).astype(np.float32) for _ in range(2))
-    matrix = (real + 1j * imaginary) * np.float32(math.sqrt(n_inputs))
-    matrix.setflags(write=False)
-    return matrix

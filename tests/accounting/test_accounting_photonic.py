@@ -139,15 +139,13 @@ def test_gamma_of_the_activations():
 
 
 PLAIN = dict(dataset="digits", hidden=(8,), mechanism="per_example", noise_multiplier=1.0)
-LIGHT = dict(algorithm="pdfa", projector="opu_physical", hidden=(12,), dataset="digits", batch_size=64, photons=0.5)
 SAID = {
     "without noise": {}, "photonic": PHOTONIC, "photonic, secret noise": {**PHOTONIC, "sigma": 10.0, "noise": "secure"},
     "large batches": {**ENFORCED, "batch_size": 600}, "as many records as inputs": {**ENFORCED, "batch_size": 784},
     "no sigma": {**ENFORCED, "sigma": 0.0}, "bp": {**ENFORCED, "algorithm": "bp"},
     "denoised": {**PHOTONIC, "denoise": True, "joint_release": True},
-    "photons": {**LIGHT, "mechanism": "photonic", "joint_release": True}, "bare photons": LIGHT,
     "DP-SGD": PLAIN, "DP-SGD without noise": {**PLAIN, "noise_multiplier": 0.0},
-    "DP-SGD, secret noise": {**PLAIN, "noise": "secure"},
+    "DP-SGD, secret noise": {**PLAIN, "noise": "secure", "matmul_precision": "integer"},
     "component, a target": {**PLAIN, "mechanism": "component", "noise_multiplier": 0.0, "target_epsilon": 3.0},
     "canaries": {**PLAIN, "sampler": "poisson", "noise_multiplier": 4.0, "batch_size": 64, "canaries": 200}}
 

@@ -11,7 +11,7 @@ from approved import approved
 from latex_tools import check_all
 from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
-from stored import changed, records, stored
+from stored import changed, records, stored, with_secret_noise
 
 from analysis.exhibits.frontier import exhibit
 from analysis.exhibits.frontier import figure as frontier_figure
@@ -175,7 +175,7 @@ def test_a_claimed_epsilon_has_a_panel_for_each_formula_and_says_that_it_is_no_g
 
 def secure(runs, which):
     """The runs as if the noise of these were secret."""
-    return pd.concat([changed(runs[which], noise="secure"), runs[~which]]).loc[runs.index]
+    return pd.concat([with_secret_noise(runs[which]), runs[~which]]).loc[runs.index]
 
 
 def test_captions_tables_and_notes_say_what_a_reader_may_ask(runs):

@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 from approved import approved
 from latex_tools import check_all
-from stored import changed, run_of
+from stored import changed, run_of, with_secret_noise
 
 from analysis.exhibits import envelope, headline, main_effects
 from analysis.exhibits.catalogue import draw
@@ -230,7 +230,7 @@ def crowded():
     runs = tracked([*GRID, *(dataclasses.replace(c, mechanism="none", target_epsilon=0.0) for c in GRID[::4])])
     runs = changed(runs, sampler=runs["sampler"].where(runs.index // 2 % 2 > 0, "without_replacement"))
     secure = (runs.index // 4 % 2 == 0) & (runs["mechanism"] != "none")
-    runs = pd.concat([changed(runs[secure], noise="secure"), runs[~secure]]).sort_index()
+    runs = pd.concat([with_secret_noise(runs[secure]), runs[~secure]]).sort_index()
     runs["alignment/layer_1"] = 0.5
     runs["test/worst_class_accuracy"] = 0.5
     return runs

@@ -32,8 +32,12 @@ STANDINGS = {"all research": "simulated", "all secure": "certified", "mixed": "p
 each = pytest.mark.parametrize("name", SOURCES)
 
 
+ARITHMETICS = {"research": "float32", "secure": "integer"}  # of certified trials
+
+
 def with_noise(trials, *sources):
-    return [replace(trial, noise=noise) for trial, noise in zip(trials, sources, strict=True)]
+    return [replace(trial, noise=noise, matmul_precision=ARITHMETICS[noise] if trial.parts.mechanism.certified else
+                    "float32") for trial, noise in zip(trials, sources, strict=True)]
 
 
 def frame(certified_noise, label_noise=()):

@@ -158,7 +158,9 @@ def test_trial_that_holds_no_record_out_is_priced_but_not_compared(store):
 def test_a_choice_is_simulated_by_the_noise_of_all_that_was_looked_at(store, sources, says, standing):
     store.attach("best")
     runs = load_runs(store, GRID)
-    trials = [replace(trial, noise=noise) for trial, noise in zip(GRID, sources, strict=True)]
+    exact = {"secure": "integer", "research": "float32"}
+    trials = [replace(trial, noise=noise, matmul_precision=exact[noise])
+              for trial, noise in zip(GRID, sources, strict=True)]
     choice = selection.choose(experiment(trials), runs.assign(trial_key=[trial.trial_key for trial in trials]))
     assert choice.trial_key == trials[2].trial_key and choice.standing == standing
     text = choice.tags["privacy.notes"]

@@ -238,7 +238,7 @@ def projection_ratio(size: Size) -> Iterator[tuple[str, float]]:
     """What it saves to project in torch what lightonml's simulated device would."""
     e = torch.randint(-1, 2, (1, 256, 10), generator=torch.Generator().manual_seed(0)).float()
     ours = SimulatedOpuProjector(10, 1024, [1], 1.0)
-    with HardwareOpuProjector(10, 1024, [1], 1.0, open_opu=lambda n: opened(10, n, 1, linear=True)) as lightonml:
+    with HardwareOpuProjector(10, 1024, [1], 1.0, open_opu=lambda n: opened(10, n, 1)) as lightonml:
         times = take_turns({"ours": lambda: ours.project(e), "lightonml": lambda: lightonml.project(e)},
                            size.rounds, size.visit_seconds)
     yield "opu_simulated_speedup_over_lightonml", quotient(times, "lightonml", "ours")

@@ -115,7 +115,7 @@ class Replayed:
 
     def __init__(self, training: Training) -> None:
         c = training.pack.shared
-        sources = [*training.mechanism.noise_sources(), *training.feedback.noise_sources()]
+        sources = training.mechanism.noise_sources()
         if (c.schedule != "constant" or c.averaging or not c.parts.sampler.full
                 or not all(isinstance(source, GaussianNoise) for source in sources)):
             raise ValueError("training: a graph needs a constant schedule, no averaging, a sampler of full batches and "

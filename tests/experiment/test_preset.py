@@ -28,8 +28,7 @@ def parsed(text, **changes):
     return parse_experiment(text, Path("e.yaml"), changes=changes)
 
 
-OTHER_SETTINGS = ("certified_beside", "certified_optical", "certified_secure", "certified_patches",
-                  "certified_patches_cifar10", "certified_patches_integer")
+OTHER_SETTINGS = ("certified_beside", "certified_patches", "certified_patches_cifar10", "certified_patches_integer")
 COMMITTED = ["quickstart", *(name for name in manifests()
                              if name.startswith(("certified", "joint_")) and name not in OTHER_SETTINGS)]
 

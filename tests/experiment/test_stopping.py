@@ -128,7 +128,7 @@ def test_number_candidate_and_seed_are_independent_uniform_draws():
     ("selection: {rule: random_stopping, mean: 9, seed: -1}", r"selection.seed: must be a whole number >= 0, got -1"),
     ("selection: {rule: random_stopping, mean: 1, shape: .inf, seed: 2}", r"selection.shape: .inf \(Poi.* K = 0"),
     (STOP + "report: [frontier]", r"report: frontier shows every trial, but .* got \['frontier'\]; leave it out"),
-    (STOP.replace(", seed: 3", "") + "cases: [{base: {noise: secure}}]",
+    (STOP.replace(", seed: 3", "") + "cases: [{base: {noise: secure, arithmetic: integer}}]",
      r"selection.seed: must be given with noise 'secure', got none"),
     (STOP + "cases: [{base: {sampler: poisson}}, {base: {sampler: shuffled}}]",
      r"sampler: must be one for all candidates of random stopping, got poisson, shuffled"),

@@ -1,4 +1,4 @@
-"""Features from an OPU, and features from a file."""
+"""Features from a file."""
 
 import hashlib
 import math
@@ -8,24 +8,17 @@ import shutil
 import time
 from dataclasses import replace
 from pathlib import Path
-from unittest.mock import Mock
 
-import numpy as np
 import pytest
 import torch
 from flat import train
-from mapped import OPTICAL, PRIVATE, SMALL, mapped
+from mapped import PRIVATE, SMALL
 from safetensors.torch import save_file
-from simulated_opu import opened
 
 from pipeline.accounting import privacy_tags
 from pipeline.experiment.experiment import parse_experiment
-from pipeline.learning import opu as opus
 from pipeline.learning.data import features as maps
-from pipeline.learning.data import optical
 from pipeline.learning.data.dataset import DataError, load
-from pipeline.learning.opu import OpuUnavailable, import_lightonml
-from pipeline.sweep.dry_run import estimate_seconds, preview
 from pipeline.sweep.worker import prepare_node
 from pipeline.tracking.artifacts import TrackedRun, config_of, param_text
 from pipeline.trials import feature_file
@@ -33,79 +26,6 @@ from pipeline.trials.config import ConfigError, TrialConfig
 from pipeline.trials.packs import Pack
 
 SOURCE = "an encoder that was trained on public data"
-HARDWARE = replace(OPTICAL, optical_device="hardware")
-
-
-# an OPU
-
-@pytest.mark.parametrize(("thresholds", "scale"), [(1, 255.0), (4, 255.0), (3, 16.0), (15, 16.0)])
-def test_pixels_become_the_bits_of_lightonmls_encoder(thresholds, scale):
-    import_lightonml()
-    from lightonml.encoding.base import MultiThresholdEncoder
-
-    pixels = torch.arange(int(scale) + 1, dtype=torch.uint8).repeat(2, 1)
-    levels = [scale * k / (thresholds + 1) for k in range(1, thresholds + 1)]
-    found = optical.encoded(pixels, thresholds, scale)
-    assert found.dtype == torch.uint8 and found.shape == (2, thresholds * pixels.shape[1])
-    assert np.array_equal(found, MultiThresholdEncoder(thresholds=levels).transform(pixels.numpy()))
-    assert found.sum(1).tolist() == [sum(int(v > level) for v in range(int(scale) + 1) for level in levels)] * 2
-
-
-def test_intensities_are_those_of_lightonmls_opu_and_of_a_complex_gaussian():
-    bits = (torch.rand(20, 192, generator=torch.Generator().manual_seed(0)) < 0.4).to(torch.uint8)
-    with opened(192, 48, seed=5) as opu:
-        opu.fit1d(n_features=192)
-        expected = torch.from_numpy(np.asarray(opu.transform(bits.numpy())))
-    torch.testing.assert_close(optical.SimulatedOptics(192, 48, 5)(bits), expected, rtol=1e-5, atol=1e-5)
-    assert not torch.allclose(optical.SimulatedOptics(192, 48, 6)(bits), expected, rtol=0.1)
-    found = optical.SimulatedOptics(64, 20_000, 1)((torch.arange(64) < 16).to(torch.uint8)[None])[0]
-    assert abs(found.mean() / (2 * 16 / 64) - 1) < 0.03  # E |R x|^2 = 2 ||x||^2/n
-    assert abs(found.std() / found.mean() - 1) < 0.05  # as of an exponential distribution
-
-
-def test_optical_features_are_intensities_normalised_in_groups(cached):
-    records = cached.train_x[:50]
-    plain = optical.SimulatedOptics(192, 48, 0)(optical.encoded(records, 3, 16.0)).double()
-    expected = (plain - plain.mean(1, keepdim=True)) / plain.std(1, correction=0, keepdim=True)
-    some = mapped(cached, OPTICAL, records)
-    assert torch.allclose(some, expected, rtol=2**-7, atol=1e-3)
-    halves = mapped(cached, OPTICAL, records, feature_groups=2)
-    assert halves.view(50, 2, 24).mean(-1).abs().max() < 1e-2 and (some.view(50, 2, 24).mean(-1).abs() > 0.05).any()
-
-
-def test_a_real_opu_maps_each_record_once_and_is_given_back_also_if_it_fails(cached, monkeypatch, tmp_path):
-    devices = []
-    monkeypatch.setattr(opus, "open_host_opu", lambda n: devices[-1])
-    for fails in ("fit1d", "transform"):
-        devices.append(Mock(wraps=opened(192, 48, 7)))
-        getattr(devices[-1], fails).side_effect = OSError(fails)
-        with pytest.raises(OSError, match=fails):
-            maps.features(cached, HARDWARE)
-        assert devices[-1].close.call_count == 1 and not list(tmp_path.rglob("*.safetensors"))
-    devices.append(Mock(wraps=opened(192, 48, 7)))
-    found = maps.features(cached, HARDWARE)
-    expected = maps.features(cached, replace(OPTICAL, optical_seed=7))
-    assert all(torch.allclose(a.float(), b.float(), rtol=2**-6, atol=1e-2)
-               for a, b in zip(found, expected, strict=True))
-    assert maps.features(load("digits"), HARDWARE)[0].equal(found[0])  # from the cache
-    assert sum(len(call.args[0]) for call in devices[-1].transform.call_args_list) == 1437 + 360
-    assert devices[-1].close.call_count == 1
-
-
-def test_a_trial_on_a_real_opu_holds_one_and_is_refused_where_there_is_none(cached, tmp_path):
-    assert (OPTICAL.needs_opu, HARDWARE.needs_opu, HARDWARE.on_hardware) == (False, True, True)
-    assert replace(HARDWARE, optical_seed=1).trial_key == HARDWARE.trial_key  # it has a matrix of its own
-    assert estimate_seconds([Pack((HARDWARE,))], 1, 1, 1, "cpu") > 0  # without it
-    with pytest.raises(OpuUnavailable, match="OPU: .*optical_device 'simulated'"):
-        maps.features(cached, HARDWARE)
-    text = "base: {dataset: digits, features: optical, optical_width: 48, optical_device: hardware, hidden: [8]}\n"
-    with pytest.raises(OpuUnavailable):
-        preview(parse_experiment(text, tmp_path / "e.yaml"), 1)
-    with pytest.raises(ConfigError, match="resources.opu: must be at least 1 for trials on a real OPU, .* got 0.5"):
-        parse_experiment(f"{text}resources: {{opu: 0.5}}", tmp_path / "e.yaml")
-
-
-# a file
 
 def rows(n=1437, m=360, d=12):
     generator = torch.Generator().manual_seed(3)

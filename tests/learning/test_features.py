@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from flat import train
-from mapped import ENCODER, JOINT, OPTICAL, PATCHES, PRIVATE, SCATTERING, SMALL, leaves, mapped, mirrored
+from mapped import ENCODER, JOINT, PATCHES, PRIVATE, SCATTERING, SMALL, leaves, mapped, mirrored
 from scipy.linalg import fractional_matrix_power
 
 from pipeline.accounting import privacy_tags
@@ -33,7 +33,6 @@ from pipeline.trials.unused import check_used
 # Images of Fashion-MNIST and CIFAR-10, and their coefficients by kymatio 0.3 (`Scattering2D`, float32).
 REFERENCE = {name: torch.from_numpy(array) for name, array in np.load(
     Path(__file__).parents[1] / "data" / "scattering.npz").items()}
-HARDWARE = replace(OPTICAL, optical_device="hardware")
 BESIDE = dict(scattering_scales=1, feature_power=1.0, feature_decorrelation=0.0)  # of scattering beside patches
 BOTH = replace(JOINT, patch_beside="encoder_and_scattering", **BESIDE)
 
@@ -83,7 +82,7 @@ def test_features_are_normalised_in_groups(cached):
     (TrialConfig(dataset="cifar10", features="scattering"), (243, 8, 8)), (TrialConfig(), (1, 28, 28)),
     (PATCHES, (24, 2, 2)), (TrialConfig(features="patches"), (128, 6, 6)),
     (TrialConfig(dataset="cifar10", features="patches", patch_filters=400, patch_pools=3), (800, 3, 3)),
-    (ENCODER, (288, 2, 2)), (OPTICAL, (48,)), (replace(JOINT, patch_pools=2, beside_weight=0.0), (12 + 288, 2, 2)),
+    (ENCODER, (288, 2, 2)), (replace(JOINT, patch_pools=2, beside_weight=0.0), (12 + 288, 2, 2)),
     (JOINT, (12 * 9 + 288 * 4,))])
 def test_shapes_are_known_without_computing_and_features_are_of_one_record_alone(trial, shape, cached):
     assert trial.parts.features.shape(trial) == shape and trial.layer_sizes[0] == np.prod(shape)
@@ -107,9 +106,7 @@ def test_shapes_are_known_without_computing_and_features_are_of_one_record_alone
     (ENCODER, [{"encoder_pools": 1}, {"feature_groups": 2}, {"feature_mirrored": True}, {"feature_power": 0.5},
                {"feature_decorrelation": 0.5}, {"features": "patches", "patch_size": 3}]),
     (JOINT, [{"beside_weight": 0.0, "patch_beside": "none"}, {"beside_weight": 0.0, "patch_pools": 2},
-             {"beside_weight": 0.7}, {"encoder_pools": 1}]),
-    (OPTICAL, [{"optical_width": 32}, {"optical_thresholds": 4}, {"optical_seed": 1}, {"feature_groups": 2},
-               {"optical_device": "hardware"}])], ids=["scattering", "patches", "encoder", "beside", "optical"])
+             {"beside_weight": 0.7}, {"encoder_pools": 1}])], ids=["scattering", "patches", "encoder", "beside"])
 def test_every_setting_is_in_the_key_and_in_that_of_the_cache(trial, changes):
     trials = [trial, *(replace(trial, **change) for change in changes)]
     assert len({trial.trial_key for trial in trials}) == len(trials)
@@ -119,9 +116,7 @@ def test_every_setting_is_in_the_key_and_in_that_of_the_cache(trial, changes):
 
 @pytest.mark.parametrize(("trial", "absent"), [
     (TrialConfig(), {"features"}), (SCATTERING, {"inputs", "feature_mirrored", "feature_power", "patch_filters"}),
-    (PATCHES, {"feature_power", "feature_decorrelation", "patch_beside", "beside_weight", "encoder_pools"}),
-    (TrialConfig(features="optical", feature_power=0.5, feature_mirrored=True), {"feature_power", "feature_mirrored"}),
-    (replace(HARDWARE, optical_seed=1), {"optical_seed"})])
+    (PATCHES, {"feature_power", "feature_decorrelation", "patch_beside", "beside_weight", "encoder_pools"})])
 def test_what_a_map_does_not_use_is_not_in_its_key(trial, absent):
     assert not absent & trial.canonical().keys()
 
@@ -135,7 +130,7 @@ def test_keys_and_caches_are_what_they_were():
     assert PATCHES == replace(PATCHES, feature_power=1.0) and PATCHES.trial_key == "76be12f79538b947"
     assert PATCHES.parts.features.key(PATCHES) == ("patches", 12, 3, 1.0, 2, 1)
     assert {"encoder_pools", "scattering_scales", "beside_weight"} < set(BOTH.canonical())
-    assert OPTICAL.feature_groups == ENCODER.feature_groups == 1
+    assert ENCODER.feature_groups == 1
     assert WEIGHTS.stat().st_size < 2_000_000
     assert hashlib.sha256(WEIGHTS.read_bytes()).hexdigest() == (
         "7d525202db0cfa93b051221603c3ebbaafc13219e9a87449119197fa247c300a")
@@ -162,12 +157,10 @@ OF_LEAVES = "standardised over synthetic images of dead leaves"
     (JOINT, {}, "trained to tell synthetic objects apart, of 0.5 times the norm, a map"),
     (JOINT, {"patch_beside": "scattering", "beside_weight": 2.0, **BESIDE},
      ", beside scattering coefficients, of 2 times the norm, a map"),
-    (BOTH, {}, "synthetic objects apart, beside scattering coefficients, each of 0.5 times the norm, a map"),
-    (OPTICAL, {}, "inputs are optical random features |R x|^2 of pixels compared with 3 thresholds, a map of each"),
-    (HARDWARE, {}, "presupposes that the device maps every record without crosstalk from others")])
+    (BOTH, {}, "synthetic objects apart, beside scattering coefficients, each of 0.5 times the norm, a map")])
 def test_the_notes_say_why_features_are_public(trial, changes, said):
     notes = privacy_tags(replace(trial, **changes, **PRIVATE))["privacy.notes"]
-    assert said in notes and ("crosstalk" in notes) == (trial is HARDWARE)
+    assert said in notes
     assert said not in privacy_tags(TrialConfig(**SMALL, **PRIVATE))["privacy.notes"]
 
 
@@ -184,8 +177,7 @@ NO_REFERENCE = ("feature_decorrelation: takes channels that are standardised .* 
     (JOINT, {"patch_beside": "scattering", "beside_weight": 0.0}, "beside_weight: must be > 0 for"),
     (BOTH, {"beside_weight": 0.0}, "beside_weight: must be > 0 for scattering, which has pools of its own, got 0"),
     (JOINT, {"feature_groups": 2}, "beside_weight: takes features that are normalised in one group"),
-    (HARDWARE, {"optical_seed": 1}, "optical_seed: is not used with optical_device 'hardware', got 1; use optic"),
-    (TrialConfig(), {"optical_width": 9}, "optical_width: is not used with features 'pixels', got 9; use features 'op"),
+    (TrialConfig(), {"patch_size": 4}, "patch_size: is not used with features 'pixels', got 4; use features 'patches'"),
 ])
 def test_settings_of_maps_that_are_refused(trial, changes, message):
     with pytest.raises(ConfigError, match=message):
@@ -285,7 +277,7 @@ def test_features_are_computed_once_and_a_damaged_cache_anew(cached, tmp_path, m
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("trial", "least"), [
-    (OPTICAL, 0.4), (SCATTERING, 0.5), (replace(PATCHES, epochs=8, learning_rate=1.0), 0.85),
+    (SCATTERING, 0.5), (replace(PATCHES, epochs=8, learning_rate=1.0), 0.85),
     (replace(ENCODER, feature_decorrelation=1.0, epochs=8, learning_rate=1.0), 0.85)],
     ids=lambda value: getattr(value, "features", ""))
 def test_trials_learn_from_features(cached, trial, least):

@@ -22,9 +22,8 @@ from pipeline.accounting.finite_precision import (
 )
 from pipeline.learning.mechanisms.fixed_point import FixedPointRelease
 from pipeline.learning.run import prepare
-from pipeline.trials.config import ConfigError, TrialConfig
+from pipeline.trials.config import TrialConfig
 from pipeline.trials.packs import Pack
-from pipeline.trials.promises import check_promises
 
 CPU = torch.device("cpu")
 BASE = TrialConfig(dataset="digits", hidden=(16, 12), batch_size=32, epochs=2, learning_rate=0.1, noise="secure",
@@ -94,22 +93,6 @@ def test_a_thousandth_of_delta_is_the_samplers_and_epsilon_still_is_for_delta():
     for sigma, finite in ((0.1, False), (10.0, True)):
         trial = TrialConfig(mechanism="photonic", sigma=sigma, noise="secure", private_metrics="withheld")
         assert {math.isfinite(e.value) for e in account(trial, 1) if e.kind == "label"} == {finite}
-
-
-@pytest.mark.parametrize(("changes", "message"), [
-    ({}, "arithmetic: must be 'integer' with noise 'secure' and mechanism 'per_example', whose guarantee is of sums "
-         "without rounding, got 'float32'; use that, or noise 'research'"),
-    ({"mechanism": "component"}, "arithmetic: must be 'integer' with noise 'secure' and mechanism 'component', "),
-    ({"network": "convnet", "channels": (4,), "kernel": 3, "algorithm": "hybrid", "projector": ""},
-     "network: the proof of noise 'secure' is of integers, .* got 'convnet'; use 'mlp', or noise 'research'")])
-def test_sums_in_floating_point_are_refused_where_noise_is_secret(changes, message, digits):
-    """As settings they stay valid: stores of earlier versions have them, and their epsilon is what it was."""
-    trial = dataclasses.replace(BASE, **{"matmul_precision": "float32", **changes})
-    assert math.isfinite(account(trial, trial.epochs)[0].value)
-    with pytest.raises(ConfigError, match=f"^{message}"):
-        check_promises([trial])
-    with pytest.raises(ConfigError, match="^arithmetic: must be 'integer'"):
-        prepare(Pack((trial,)), digits, CPU)
 
 
 def test_optical_signals_of_secure_trials_are_released_on_a_grid(digits):

@@ -71,9 +71,6 @@ TRIALS = {  # the streams that each draws from, beside split, init and sampling
     "integer secure": TrialConfig(**INTEGER, noise="secure"),
     # feedback, noise
     "joint_release": TrialConfig(**PHOTONIC, target_label_epsilon=50.0, joint_release=True, denoise=True),
-    # feedback, camera
-    "opu_physical": TrialConfig(**PHOTONIC, projector="opu_physical", output_noise=False, read_noise=2.0,
-                                full_well=5000.0, adc_bits=8),
 }
 ACCURACY = 0.02  # one of 64 validation records may fall on the other side
 OTHERS = 1e-4  # of a loss and of a cosine; other instruction sets change them by 1e-6

@@ -171,6 +171,8 @@ def test_a_step_is_audited(digits):
     (dict(arithmetic="integer"), "arithmetic: 'integer' does not go with network 'perceptron'"),
     (dict(arithmetic="bfloat16", mechanism="none", noise_multiplier=0.0), "arithmetic: must be 'float32' with"),
     (dict(network_version=2), "network_version: must be 1, that of network 'perceptron' as it is loaded"),
+    (dict(noise="secure", noise_multiplier=1e9),
+     r"noise_multiplier: must be at most [\d.e+]+ with noise 'secure', whose grid would be too coarse for"),
     (dict(noise="secure"), "noise: 'secure' takes contributions of at most 1,000 numbers")])
 def test_what_blocks_have_not_is_refused(settings, words, monkeypatch):
     monkeypatch.setattr("pipeline.trials.promises.LONGEST_ROW", 1000)

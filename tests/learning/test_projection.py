@@ -119,7 +119,7 @@ def test_simulated_equals_lightonml(m, n_classes, n_out, capfd):
     projected = SimulatedOpuProjector(n_classes, n_out, [11, 12], 0.3).project(e)
     for replica, seed in enumerate((11, 12)):
         def open_opu(n, seed=seed):
-            return opened(n_classes, n, seed, linear=True)
+            return opened(n_classes, n, seed)
 
         with HardwareOpuProjector(n_classes, n_out, [1], 0.3, open_opu=open_opu) as lightonml:
             reference = lightonml.project(e[replica, None])[0] * n_classes**0.5

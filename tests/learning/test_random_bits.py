@@ -128,7 +128,8 @@ def test_one_record_of_random_bits_moves_the_sum_by_at_most_c_whatever_the_setti
 @pytest.mark.parametrize("factor", [lambda norms: (BOUND / norms).clamp_(max=1.0),
                                     lambda norms: BOUND / (norms + 1e-6)], ids=["per_example", "automatic"])
 def test_one_row_of_random_bits_moves_the_sum_of_rows_by_at_most_c(factor):
-    trial = TrialConfig(dataset="digits", mechanism="per_example", noise="secure", noise_multiplier=1.0, batch_size=64)
+    trial = TrialConfig(dataset="digits", mechanism="per_example", noise="secure", noise_multiplier=1.0, batch_size=64,
+                        matmul_precision="integer")
     generator, width = torch.Generator().manual_seed(6), 32
     release = RowSum([trial], [BOUND], [BOUND], (width,), CPU)
     release.noise.next = lambda: torch.zeros(1, width, dtype=torch.float64)

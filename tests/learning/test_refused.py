@@ -1,12 +1,11 @@
 """Settings of trials that learning cannot keep, each refused in one line with its value and the remedy."""
 
 import pytest
-from mapped import ENCODER, OPTICAL, PATCHES, PRIVATE, SCATTERING
+from mapped import ENCODER, JOINT, PATCHES, SCATTERING
 from test_automatic import TRIAL as AUTOMATIC
 from test_feedback_space import DFA as DENOISED
 from test_fixed_point import BASE as SECURE
 from test_integers import BASE
-from test_physical import PHYSICAL
 from test_readings import FIGURE4
 
 from pipeline.trials.config import ConfigError, TrialConfig
@@ -17,7 +16,12 @@ REFUSED = {  # settings that are valid, and changes to them with what is said of
         ({"clipping_gamma": 0.0}, "clipping_gamma: must be >= 1e-06")]),
     "encoder": (ENCODER.given, [
         ({"encoder_pools": 3}, "encoder_pools: must be at most the 2 places in a row of the encoder's third layer for "
-                               "images of digits, got 3")]),
+                               "images of digits, got 3"),
+        ({"encoder_pools": 1, "feature_groups": 288}, "feature_groups: leaves groups of one value, .* got 288")]),
+    "maps side by side": (JOINT.given, [
+        ({"network": "convnet", "channels": (4,), "kernel": 3, "algorithm": "bp", "projector": ""},
+         "network: convolutions take images .*, and records of "
+         r"features 'patches' have the shape \(1260,\), got 'convnet'; use 'mlp'")]),
     "scattering": (SCATTERING.given, [
         ({"scattering_scales": 4}, r"scattering_scales: averages over 2\^J pixels, of which images of digits have 8"),
         ({"hidden": ()}, r"hidden: without hidden layers .* got \[\] with algorithm 'dfa'")]),
@@ -30,15 +34,6 @@ REFUSED = {  # settings that are valid, and changes to them with what is said of
          r"patch_filters: with 3 x 3 pools \(patch_pools\) must give at most "
          "100,000 features of a record, got 5,556, which give 100,008"),
         ({"feature_groups": 5}, "feature_groups: must divide the 24 channels of the features, got 5")]),
-    "optical features": (OPTICAL.given, [
-        ({"optical_thresholds": 17}, "optical_thresholds: must be at most the 16 steps of a pixel of digits, got 17"),
-        ({"feature_groups": 5}, "feature_groups: must divide the 48 channels of the features, got 5"),
-        ({"feature_groups": 48}, "feature_groups: leaves groups of one value, .* got 48"),
-        ({"network": "convnet", "algorithm": "bp", "projector": ""},
-         "network: convolutions take images .*, and records of "
-         r"features 'optical' have the shape \(48,\), got 'convnet'; use 'mlp'"),
-        ({"optical_device": "hardware", "noise": "secure", **PRIVATE},
-         "optical_device: nobody has shown that a real OPU")]),
     "denoise": (DENOISED.given, [
         ({"algorithm": "bp", "projector": ""}, "denoise: must be false with bp"),
         ({"algorithm": "pdfa", "projector": "opu_hardware"},
@@ -54,32 +49,25 @@ REFUSED = {  # settings that are valid, and changes to them with what is said of
         ({"clipping_norm": 1e-300}, "clipping_norm: must be at least 1e-15 and at most 1e.15 with noise 'secure'"),
         ({"noise_multiplier": 2e6},
          r"noise_multiplier: must be at most [\d.e+]+ with arithmetic 'integer', or the grid"),
-        ({"noise_multiplier": 1e9, "matmul_precision": "float32"},
-         r"noise_multiplier: must be at most 2.9e\+07 with noise 'secure', whose grid would be too coarse for"),
+        ({"matmul_precision": "float32"},
+         "arithmetic: must be 'integer' with noise 'secure' and mechanism 'per_example', whose guarantee is of sums "
+         "without rounding, got 'float32'; use that, or noise 'research'"),
+        ({"mechanism": "component", "matmul_precision": "float32"},
+         "arithmetic: must be 'integer' with noise 'secure' and mechanism 'component', "),
+        ({"network": "convnet", "channels": (4,), "kernel": 3, "algorithm": "hybrid", "projector": ""},
+         "network: the proof of noise 'secure' is of integers, .* got 'convnet'; use 'mlp', or noise 'research'"),
         ({"noise": "research", "private_metrics": "noisy", "canaries": 100},
          "canaries: their audit is computed from priv"),
         ({"private_metrics": "plain"}, "private_metrics: must be 'noisy' or 'withheld' with noise 'secure'")]),
-    "physical OPU": (PHYSICAL, [
-        (dict(sigma=0.1, mechanism="photonic"), r"sigma: must be 0 with projector 'opu_physical', .*, got 0.1"),
-        (dict(target_label_epsilon=3, mechanism="photonic", joint_release=True),
-         r"target_label_epsilon: must be 0 .*3.0"),
-        (dict(mechanism="photonic"),
-         r"output_noise: the device's noise .* got true .*; use false, or joint_release true"),
-        (dict(mechanism="photonic", joint_release=True, noise="secure"), r"noise: its proof covers .* 'secure'"),
-        (dict(mechanism="component"), r"mechanism: component clipping sets .* got projector 'opu_physical'"),
-        (dict(adc_bits=8), r"adc_bits: needs full_well > 0, .*, got 8 with full_well 0"),
-        (dict(algorithm="tdfa"), r"projector: tdfa takes 'gaussian', got 'opu_physical'")]),
     "integers": (INTEGERS, [
         ({"mechanism": "none", "noise_multiplier": 0.0}, "arithmetic: 'integer' does not go with mechanism 'none': .*; "
          "use mechanism 'per_example' or 'automatic' or 'component', or arithmetic 'float32'"),
         ({"network": "convnet", "channels": (4,),
          "kernel": 3}, "arithmetic: 'integer' does not go with network 'convnet'"),
-        ({"algorithm": "pdfa", "projector": "opu_physical"},
-         "arithmetic: 'integer' does not go with projector 'opu_phys"),
         ({"noise_multiplier": 1e7}, "noise_multiplier: must be at most .* with arithmetic 'integer', or the grid"),
         ({"clipping_norm": 1e-320}, "clipping_norm: must be at least 1e-290 with arithmetic .*, got 9.9.*e-321"),
         ({"input_norm": 1e160}, "input_norm: must be 0, or at least 1e-06 and at most 1e.06 with arithmetic 'integer'"),
-        ({"features": "optical", "feature_groups": 0},
+        ({"features": "scattering", "scattering_scales": 1, "feature_groups": 0},
          "input_norm: must be > 0 with arithmetic 'integer' and features"),
         ({"matmul_precision": "float32"}, "arithmetic: is another name of matmul_precision; give it once")]),
     "output layer of feedback": ({"output_init": "feedback"}, [

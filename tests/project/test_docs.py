@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 DOCS = Path(__file__).parents[2] / "docs"
-NAMES = ("privacy", "extending", "optics", "networks")
+NAMES = ("privacy", "extending", "networks")
 PAGES = {name: (DOCS / f"{name}.md").read_text(encoding="utf-8") for name in NAMES}
 BLOCKS = {name: re.findall(r"^```python\n(.*?)^```\n(?:```text\n(.*?)^```$)?", page, re.DOTALL | re.MULTILINE)
           for name, page in PAGES.items()}
@@ -26,7 +26,7 @@ def printed(code):
     return out.getvalue()
 
 
-@pytest.mark.parametrize(("page", "least"), [("privacy", 6), ("extending", 6), ("optics", 1)])
+@pytest.mark.parametrize(("page", "least"), [("privacy", 6), ("extending", 6)])
 def test_every_python_block_says_what_it_prints(page, least):
     assert len(BLOCKS[page]) == PAGES[page].count("```python") >= least
     assert all(expected for _, expected in BLOCKS[page])

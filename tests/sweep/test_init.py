@@ -78,7 +78,7 @@ def test_the_command_writes_a_file_that_loads_and_says_how_to_go_on(tmp_path, ca
     (["--epsilon", "one"], "--epsilon: must be numbers, got 'one'"),
     (["--private", "nothing", "--epsilon", "2"], "--epsilon: must be left out where nothing is private, got 2"),
     (["--minutes", "-1"], "--minutes: must be > 0, got -1"),
-    (["--features", "pixel"], "--features: must be one of pixels, scattering, patches, encoder, optical, file, got "
+    (["--features", "pixel"], "--features: must be one of pixels, scattering, patches, encoder, file, got "
                               "'pixel'"),
     (["--dataset", "digits", "--private", "labels"], "preset: recommended has no settings for pdfa with")])
 def test_wrong_answers_are_refused_and_nothing_is_written(options, says, tmp_path, capsys, monkeypatch):

@@ -17,7 +17,6 @@ PRIVATE: dict[str, Any] = dict(mechanism="per_example", noise_multiplier=0.5)
 SCATTERING = TrialConfig(**SMALL, features="scattering", scattering_scales=1, feature_groups=3)
 PATCHES = TrialConfig(**SMALL, features="patches", patch_filters=12, patch_size=3, patch_pools=2)
 ENCODER = TrialConfig(**SMALL, features="encoder", encoder_pools=2)
-OPTICAL = TrialConfig(**SMALL, features="optical", optical_width=48, optical_thresholds=3)
 JOINT = replace(PATCHES, patch_filters=6, patch_pools=3, patch_beside="encoder", encoder_pools=2, beside_weight=0.5,
                 feature_power=0.5, feature_decorrelation=1.0)
 

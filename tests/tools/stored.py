@@ -44,6 +44,12 @@ def changed(runs: pd.DataFrame, **settings: object) -> pd.DataFrame:
     return runs.assign(**columns, trial=trials)
 
 
+def with_secret_noise(runs: pd.DataFrame) -> pd.DataFrame:
+    """The runs as if their noise were secret, which takes sums of integers with `per_example`."""
+    exact = runs["mechanism"].map({"per_example": "integer"}).fillna("float32")
+    return changed(runs, noise="secure", matmul_precision=exact)
+
+
 def run_of(trial: TrialConfig, metrics: Metrics, tags: Mapping[str, str] | None = None) -> dict[str, object]:
     """The row of a finished trial in what `load_runs` gives."""
     params = {name: param_text(value) for name, value in trial.canonical().items()}

@@ -1,7 +1,7 @@
 """A store that an earlier commit left is read, reported and gone on with: no key changes, nothing is trained twice.
 
-`data/frozen/make.py` made it: grids, a search with a budget of which one run lies in the trash, secret noise with
-checkpoints, features of a file, and a plugin.
+`data/frozen/make.py` made it: grids, a search with secret noise and a budget, of which one run lies in the trash,
+features of a file, and a plugin.
 """
 
 import contextlib
@@ -25,7 +25,6 @@ from pipeline.tracking.reader import Reader
 FROZEN = Path(__file__).parents[1] / "data" / "frozen"
 FACTS = json.loads((FROZEN / "trials.json").read_text())
 DONE = ("budget", "features", "finished", "plugin")
-STOPPED = ("secure",)  # secret noise with sums in floating point, which is not trained any more
 
 
 @pytest.fixture
@@ -75,7 +74,7 @@ def test_keys_settings_numbers_and_what_is_spent_are_what_they_were(store, name)
     state = status.read(store, name, experiment)
     assert {trial.trial_key: trial.status.replace("interrupted", "running") for trial in state.trials} == FACTS[
         name]["status"]
-    assert state.stopped == (name in STOPPED) and bool(state.go_on) == (name not in (*DONE, *STOPPED))
+    assert bool(state.go_on) == (name not in DONE)
     if name == "budget":
         assert state.budget["spent"] == found["spent"] > 0
         assert any(deleted for *_, deleted in FACTS[name]["released"]), "a run lies in the trash, and is paid for"
@@ -110,18 +109,3 @@ def test_an_interrupted_grid_is_trained_again_with_the_same_noise_and_costs_noth
 def _runs(store, name="interrupted"):
     store.attach(name)
     return store.runs()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("options", [[], ["--redraw"]])
-def test_interrupted_trials_with_secret_noise_summed_in_floating_point_are_reported_and_not_resumed(store, options):
-    name, folder = "secure", store.root.parent
-    before = facts(store, name)
-    ended = photonic(folder, "sweep", f"{name}.yaml", *options)
-    assert ended.returncode == 2 and "Traceback" not in ended.stderr
-    assert ("arithmetic: must be 'integer' with noise 'secure' and mechanism 'per_example', whose guarantee is of sums "
-            "without rounding, got 'float32'; use that, or noise 'research'") in ended.stderr
-    assert facts(store, name) == before, "nothing was drawn or charged, and what was released stays counted"
-    assert len(list((store.root / "checkpoints" / name).glob("*.safetensors"))) == 2, "nothing is lost"
-    read = photonic(folder, "status", f"{name}.yaml")
-    assert read.returncode == 0 and "2 trials: 2 interrupted" in read.stdout, read.stderr

@@ -124,7 +124,8 @@ USES = {"none": set(), "photonic": PHOTONIC, "component": GAUSSIAN | {"tau_h", "
 HYBRID = dict(network="convnet", algorithm="hybrid", mechanism="component", target_norm=2.0)
 SMOOTHING, ADAMW, NESTEROV = {"loss": "label_smoothing"}, {"optimizer": "adamw"}, {"optimizer": "nesterov"}
 POISSON, AUDITED = {"sampler": "poisson"}, {"sampler": "poisson", "canaries": 100}
-NOISY = {"photonic": {"sigma": 10.0}, "component": {"noise_multiplier": 1.0}, "per_example": {"noise_multiplier": 1.0}}
+EXACT = {"noise_multiplier": 1.0, "matmul_precision": "integer"}
+NOISY = {"photonic": {"sigma": 10.0}, "component": EXACT, "per_example": EXACT}
 
 
 @pytest.mark.parametrize(("one", "change", "same"), [
@@ -156,10 +157,9 @@ ELSEWHERE = {
     "above": {"network", "projector", "output_std", "feedback_centered", "smoothing", "weight_decay"},
     "test_features, test_feature_maps, test_patches": {
         f.name for f in settings()
-        if f.name.startswith(("feature", "scattering_", "patch_", "optical_", "encoder_", "beside_"))},
+        if f.name.startswith(("feature", "scattering_", "patch_", "encoder_", "beside_"))},
     "test_readings": {"bounding", "tau_h_rule", "conv_error", "conv_clip"},
-    "test_automatic": {"clipping_gamma"},
-    "test_physical": {"photons", "reference_ratio", "dark_counts", "read_noise", "full_well", "adc_bits"}}
+    "test_automatic": {"clipping_gamma"}}
 REFUSED = {"canaries": "canaries: need sampler 'poisson'", "noise": "noise: needs a guarantee that it can keep",
            "matmul_precision": "arithmetic: must be 'float32'"}
 

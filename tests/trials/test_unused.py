@@ -35,8 +35,6 @@ from pipeline.trials.config import ConfigError, TrialConfig
     ("base: {noise: secure}", r"noise: is not used with mechanism 'none', got secure; use mechanism other than 'none'"),
     ("base: {mechanism: photonic, algorithm: bp, output_noise: false}",
      r"output_noise: is not used with algorithm 'bp', got False; use algorithm other than 'bp'"),
-    ("base: {mechanism: photonic, algorithm: pdfa, projector: opu_physical, output_noise: false, sigma: 1}",
-     r"sigma: must be 0 with projector 'opu_physical'"),
     ("base: {mechanism: photonic, activation_floor: true}",
      r"activation_floor: is not used with tau_h_min 0, got True; use tau_h_min > 0"),
     ("base: {activation_floor: true}",

@@ -11,7 +11,6 @@ from analysis.exhibits.doubts.evidence import KEY, NO_FRONTIER, Evidence, Key
 from analysis.runs import ALGORITHM_LABELS, DATASET_LABELS, NON_PRIVATE, setting_label
 from analysis.statistics import accuracy_error, welch_interval
 from pipeline.experiment.search import Domain, Search
-from pipeline.trials.camera import SETTINGS as CAMERA
 from pipeline.trials.config import settings
 from pipeline.trials.datasets import DATASETS
 from pipeline.trials.kinds import KINDS
@@ -21,8 +20,7 @@ REAL_FACTOR = 2  # epsilons with this ratio should differ in accuracy
 MOST_APART = 0.5  # accuracies within this many points count as equal
 NEAR_END = 0.05  # share of a search's range that counts as its end
 # Settings that describe the measurement, and are not tuned.
-MEASURED = ("seed", "delta", "train_records", "validation_fraction", "alignment_batches", "canaries", "optical_seed",
-            *CAMERA)
+MEASURED = ("seed", "delta", "train_records", "validation_fraction", "alignment_batches", "canaries")
 MOST_NAMED = 3  # largest number of curves, and of settings of a curve, in a sentence
 
 

@@ -115,23 +115,23 @@ def _one_map(parts: Sequence[torch.Tensor], data: Dataset, config: TrialConfig, 
     """Compute the features of a map that stands alone."""
     settings, device = config.parts.features, data.train_x.device
     feature_map, width = settings.load(), math.prod(settings.shape(config))
-    with feature_map.open_map(data.spec, config, device) as apply:
-        if settings.feature_power != 1:
-            apply = _with_power(apply, settings.feature_power)
-        if settings.standardised:
-            apply = standardised(apply, data.spec, device, feature_map.chunk_size)
-        if settings.feature_mirrored:
-            apply = _averaged_with_mirror(apply, data.spec.shape)
-        if settings.feature_decorrelation:
-            apply = decorrelated(apply, data.spec, device, feature_map.chunk_size, settings.feature_decorrelation)
-        features = [torch.empty(len(part), width, dtype=torch.bfloat16, device=part.device) for part in parts]
-        for part, mapped in zip(parts, features, strict=True):
-            for begin in range(0, len(part), feature_map.chunk_size):
-                chunk = slice(begin, begin + feature_map.chunk_size)
-                _map_chunk(part[chunk], mapped[chunk], apply, config)
-                if progress.add(len(part[chunk])):
-                    yield progress
-        return features
+    apply = feature_map.make(data.spec, config, device)
+    if settings.feature_power != 1:
+        apply = _with_power(apply, settings.feature_power)
+    if settings.standardised:
+        apply = standardised(apply, data.spec, device, feature_map.chunk_size)
+    if settings.feature_mirrored:
+        apply = _averaged_with_mirror(apply, data.spec.shape)
+    if settings.feature_decorrelation:
+        apply = decorrelated(apply, data.spec, device, feature_map.chunk_size, settings.feature_decorrelation)
+    features = [torch.empty(len(part), width, dtype=torch.bfloat16, device=part.device) for part in parts]
+    for part, mapped in zip(parts, features, strict=True):
+        for begin in range(0, len(part), feature_map.chunk_size):
+            chunk = slice(begin, begin + feature_map.chunk_size)
+            _map_chunk(part[chunk], mapped[chunk], apply, config)
+            if progress.add(len(part[chunk])):
+                yield progress
+    return features
 
 
 def _side_by_side(blocks: Sequence[torch.Tensor],  # by map [n, width]; NaN for an unusable record

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import Field, dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +11,6 @@ from typing import Any
 import torch
 
 from pipeline.learning.data.encoder import Encoder
-from pipeline.learning.data.optical import optical
 from pipeline.learning.data.patches import Patches
 from pipeline.learning.data.scattering import scattering
 from pipeline.trials.config import TrialConfig
@@ -30,7 +27,7 @@ Apply = Callable[[torch.Tensor], torch.Tensor]  # uint8 records [n, n_features] 
 class Map:
     """A feature map, and how it is applied."""
 
-    open_map: Callable[[DatasetSpec, TrialConfig, torch.device], AbstractContextManager[Apply]]
+    make: Callable[[DatasetSpec, TrialConfig, torch.device], Apply]
     chunk_size: int  # records at a time
     code: str = ""  # digest of the defining module, part of a cache file's name; empty for this package's own maps
     is_cached: bool = True  # whether the cache stores the features
@@ -42,9 +39,8 @@ def _images(records: torch.Tensor, spec: DatasetSpec) -> torch.Tensor:
     return records.view(-1, *spec.shape).to(torch.float32) / spec.scale
 
 
-@contextlib.contextmanager
-def _scattering(spec: DatasetSpec, config: TrialConfig, device: torch.device) -> Iterator[Apply]:
-    """Yield the map of records to scattering coefficients, computed for each colour channel on its own."""
+def _scattering(spec: DatasetSpec, config: TrialConfig, device: torch.device) -> Apply:
+    """Return the map of records to scattering coefficients, computed for each colour channel on its own."""
     channels = spec.shape[0]
 
     def apply(records: torch.Tensor) -> torch.Tensor:
@@ -52,12 +48,11 @@ def _scattering(spec: DatasetSpec, config: TrialConfig, device: torch.device) ->
         maps = scattering(images, config.scattering_scales, config.scattering_angles)
         return maps.view(-1, channels * maps.shape[1], *maps.shape[2:])
 
-    yield apply
+    return apply
 
 
-@contextlib.contextmanager
-def _patches(spec: DatasetSpec, config: TrialConfig, device: torch.device) -> Iterator[Apply]:
-    """Yield the map of records to responses of patch filters; with `patch_beside`, encoder features follow."""
+def _patches(spec: DatasetSpec, config: TrialConfig, device: torch.device) -> Apply:
+    """Return the map of records to responses of patch filters; with `patch_beside`, encoder features follow."""
     channels, size, *_ = spec.shape
     patches = Patches(channels, size, config.patch_filters, config.patch_size, config.patch_threshold,
                       config.patch_pools, device)
@@ -68,24 +63,21 @@ def _patches(spec: DatasetSpec, config: TrialConfig, device: torch.device) -> It
         responses = patches(images)
         return responses if encoder is None else torch.cat([responses, encoder(images)], dim=1)
 
-    yield apply
+    return apply
 
 
-@contextlib.contextmanager
-def _encoder(spec: DatasetSpec, config: TrialConfig, device: torch.device) -> Iterator[Apply]:
+def _encoder(spec: DatasetSpec, config: TrialConfig, device: torch.device) -> Apply:
     encoder = Encoder(config.encoder_pools, device)
-    yield lambda records: encoder(_images(records, spec))
+    return lambda records: encoder(_images(records, spec))
 
 
-@contextlib.contextmanager
-def _identity(spec: DatasetSpec, config: TrialConfig, device: torch.device) -> Iterator[Apply]:
-    yield lambda rows: rows
+def _identity(spec: DatasetSpec, config: TrialConfig, device: torch.device) -> Apply:
+    return lambda rows: rows
 
 
 SCATTERING = Map(_scattering, 64)  # so few stay in a processor's cache
 PATCHES = Map(_patches, CHUNK_SIZE)
 ENCODER = Map(_encoder, CHUNK_SIZE)
-OPTICAL = Map(optical, 1024)
 FILE = Map(_identity, 4096, is_cached=False)  # it is a file already
 
 
@@ -116,12 +108,11 @@ def register_features(name: str, function: Callable[[torch.Tensor, TrialConfig],
     # Existing fields come first: the order is part of a cache file's name.
     entries = {**dict.fromkeys((*existing, "feature_groups")), **entries}
 
-    @contextlib.contextmanager
-    def open_map(spec: DatasetSpec, config: TrialConfig, device: torch.device) -> Iterator[Apply]:
-        yield lambda records: function(_images(records, spec), config)
+    def make(spec: DatasetSpec, config: TrialConfig, device: torch.device) -> Apply:
+        return lambda records: function(_images(records, spec), config)
 
     code = _code(function)
-    works = Map(open_map, CHUNK_SIZE, code=code, is_cached=bool(code), function=function)
+    works = Map(make, CHUNK_SIZE, code=code, is_cached=bool(code), function=function)
     extension("features", name, stated(shape, public_because), entries, works=works, groups=groups)
 
 

@@ -22,7 +22,6 @@ import torch
 
 from pipeline.learning.feedback.projection import Projector, make_projector
 from pipeline.learning.network.network import Network
-from pipeline.learning.randomness import Noise
 from pipeline.trials.feedback import Feedback as FeedbackPart
 from pipeline.trials.feedback import is_centered
 from pipeline.trials.fields import ConfigError
@@ -50,9 +49,7 @@ def back_propagate(deltas: list[torch.Tensor],  # of the top layers, in order
 
 
 class Feedback(ABC):
-    """A feedback path of one pack. It draws from the trials' streams.
-
-    Its only state that changes between steps is its noise sources, which checkpoints save.
+    """A feedback path of one pack. Its matrices come from the trials' streams, and no step changes its state.
 
     Attributes:
         matrices: feedback matrices B [R, n_L, n_1 + ... + n_{L-1}] for a mechanism that needs them; None if there are
@@ -79,10 +76,6 @@ class Feedback(ABC):
             activations: h^0, ..., h^{L-1}, each [R, m, n_{l-1}].
             derivative: (h^l, l) -> phi'(z^l).
         """
-
-    def noise_sources(self) -> list[Noise]:
-        """Return every noise source, always in the same order."""
-        return []
 
     def close(self) -> None:  # noqa: B027  (most hold nothing that needs closing)
         """Release resources; may be called more than once."""
@@ -121,9 +114,6 @@ class DirectFeedback(Feedback):
         first = len(net.layers) - len(self.widths)  # number of the lowest layer with a projected error, from 1
         hidden = [derivative(activations[k], k).mul_(signal) for k, signal in enumerate(signals[:-1], start=first)]
         return back_propagate([*hidden, signals[-1]], net, activations, derivative)
-
-    def noise_sources(self) -> list[Noise]:
-        return self.projector.noise_sources()
 
     def close(self) -> None:
         self.projector.close()

@@ -1,8 +1,7 @@
 """Project the output errors of all replicas by B, for all hidden layers at once.
 
 `gaussian` draws B on the CPU. `opu_simulated` takes B from lightonml's simulated device. `opu_hardware` uses an Optical
-Processing Unit with its own matrix. Only the last two import lightonml. `opu_physical` (in `physical`) has the
-simulated device's matrix, with the noise of light and camera.
+Processing Unit with its own matrix. Only the last two import lightonml.
 """
 
 from __future__ import annotations
@@ -19,8 +18,6 @@ from torch import Tensor
 
 from pipeline.learning.network.layers import matmul
 from pipeline.learning.opu import open_fitted, simulated_device
-from pipeline.learning.randomness import Noise
-from pipeline.trials.camera import camera_of
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.streams import integer_seed
 
@@ -87,10 +84,6 @@ class Projector:
         for block in self.matrices.split(list(widths), dim=2):
             block.mul_(beta / torch.linalg.matrix_norm(block, ord=2, dim=(1, 2), keepdim=True))
 
-    def noise_sources(self) -> list[Noise]:
-        """Return every noise source, always in the same order."""
-        return []
-
     def close(self) -> None:
         """Release resources; may be called more than once."""
 
@@ -135,8 +128,7 @@ class SimulatedOpuProjector(Projector):
     def __init__(self, n_classes: int, n_out_total: int, seeds: Sequence[int], std: float,
                  device: torch.device | str = "cpu") -> None:
         super().__init__(n_classes, n_out_total, seeds, std, device)
-        real = np.stack([simulated_device(n_classes, n_out_total, seed, linear=True).random_matrix.real
-                         for seed in seeds])
+        real = np.stack([simulated_device(n_classes, n_out_total, seed).random_matrix.real for seed in seeds])
         self.matrices = (std * math.sqrt(n_classes) * torch.from_numpy(real)).to(self.device)
 
 
@@ -190,9 +182,6 @@ class HardwareOpuProjector(Projector):
 def make_projector(trials: Sequence[TrialConfig], n_out_total: int, device: torch.device | str) -> Projector:
     """Make the projector of a pack's trials, to hidden layers of this total width."""
     shared = trials[0]
-    options = {}
-    if shared.physical:
-        options = {"cameras": [camera_of(t) for t in trials], "noise_seeds": [t.seed for t in trials]}
     seeds = [integer_seed(t.seed, "feedback") for t in trials]
     n_classes, projector = shared.layer_sizes[-1], shared.parts.projector.load()
-    return projector(n_classes, n_out_total, seeds, shared.feedback_std, device, **options)
+    return projector(n_classes, n_out_total, seeds, shared.feedback_std, device)

@@ -51,7 +51,6 @@ from pipeline.trials.component import (
     scales_to_bound,
 )
 from pipeline.trials.config import TrialConfig
-from pipeline.trials.promises import check_exact
 
 
 def contribution_norms(net: Network, deltas: Sequence[torch.Tensor], activations: Sequence[torch.Tensor]
@@ -89,7 +88,6 @@ class GaussianMechanism(Mechanism):
             self.space = FeedbackSpace(shared, net, matrices)
             self.inside = sums = self.space.blank_parameters(len(trials), device, torch.float32)
         noise_shape = sums.flat.shape[1:]
-        check_exact(shared)
         self.integers: IntegerSum | RowSum | None = None
         if shared.exact:
             bases = self.space.bases if self.space else [None] * len(net.layers)
