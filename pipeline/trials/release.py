@@ -91,7 +91,8 @@ class Secure(Release):
         instead = f" with mechanism 'per_example' ({why_not})" if why_not else ""
         rounded = mechanism.certified and not trial.exact and not trial.parts.network.own
         refuse(rounded, "matmul_precision", f"must be 'integer' with noise 'secure' and mechanism '{trial.mechanism}', "
-               "whose guarantee is of sums without rounding", f"'{trial.matmul_precision}'", f"use that{instead}, or noise 'research'")
+               "whose guarantee is of sums without rounding", f"'{trial.matmul_precision}'",
+               f"use that{instead}, or noise 'research'")
         for name in ("clipping_norm", "target_norm", "tau_e", "tau_h", "tau_f", "sigma"):
             value = getattr(trial, name)
             refuse(value and not 1 / LARGEST_BOUND <= value <= LARGEST_BOUND, name, f"must be at least "
