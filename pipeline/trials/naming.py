@@ -72,7 +72,7 @@ def method_of(algorithm: str, network: str, hidden: Sequence[int]) -> str:
 
 
 def computed_features(trials: Iterable[TrialConfig]) -> list[str]:
-    """Return the distinct features that are computed from records, `optical of fashion_mnist`, in order of trials."""
+    """Return the distinct features that are computed from records, `patches of fashion_mnist`, in order of trials."""
     return list(dict.fromkeys(f"{trial.features} of {trial.dataset}" for trial in trials
                               if not trial.parts.features.raw and not trial.parts.features.of_file))
 

@@ -38,13 +38,15 @@ class FixedPointRelease:
                                   f"{1 / LEAST_STEP:.0e} steps, got {deviation:g}")
         self.noise = RoundedNoise(len(self.steps) if seeds is None else seeds, shape, device, stream)
 
-    def __call__(self, numbers: torch.Tensor,  # S [R, *shape] or its first rows, float64, contiguous; overwritten
-                 divisor: float = 1.0) -> torch.Tensor:  # public
-        """Replace numbers S by their noisy release gamma (K + R)/divisor, with K = round(S/gamma); return them."""
+    def __call__(self, numbers: torch.Tensor) -> torch.Tensor:
+        """Replace numbers S by their noisy release gamma (K + R), with K = round(S/gamma); return them.
+
+        S is [R, *shape] or its first rows, float64 and contiguous.
+        """
         noise = self.noise.next()[:, : numbers.shape[1]]
         chunk_size = CHUNK_ELEMENTS[numbers.device.type]
         for trial_numbers, trial_noise, step in zip(numbers, noise, self.steps, strict=True):
             flat, flat_noise = trial_numbers.view(-1), trial_noise.reshape(-1)
             for s, r in zip(flat.split(chunk_size), flat_noise.split(chunk_size), strict=True):
-                s.mul_(1 / step).round_().add_(r).mul_(step / divisor)
+                s.mul_(1 / step).round_().add_(r).mul_(step)
         return numbers
