@@ -9,11 +9,10 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from pipeline.accounting.audited import auc, tpr_at_fpr
+from pipeline.accounting.audited import auc, checked, gdp_mu_lower, tpr_at_fpr
 from pipeline.accounting.certified import one_step, step_mu, with_noise
 from pipeline.accounting.curves import gdp_eps
 from pipeline.accounting.epsilon import Epsilon
-from pipeline.auditing.two_point import TwoPointAudit, gaussian_log_ratio, two_point_step_audit
 from pipeline.learning.mechanisms import make_mechanism, noise_deviation
 from pipeline.learning.mechanisms.base import Mechanism
 from pipeline.learning.network.layers import make_layer
@@ -93,11 +92,11 @@ def audit_release(config: TrialConfig, trials: int, delta: float, mechanism: Mec
         layers = range(1, len(net.layers) + 1)
         names += [*(f"weights {layer}" for layer in layers), *(f"biases {layer}" for layer in layers), "support"]
     statistic_conf = 1 - (1 - conf) / len(names)  # all statistics share the error probability 1 - conf
-    audits = [_audit(first, second, delta, statistic_conf) for first, second in zip(*scores, strict=True)]
-    best = max(range(len(names)), key=lambda index: audits[index].mu_lower)
+    bounds = [two_point_audit(first, second, statistic_conf) for first, second in zip(*scores, strict=True)]
+    best = max(range(len(names)), key=bounds.__getitem__)
     counted = slice(trials // 2, None)  # the first half of the runs chose the threshold
     first, second = (np.nan_to_num(statistic_scores[best, counted]) for statistic_scores in scores)
-    mu_lower, certified = audits[best].mu_lower, one_step(config)
+    mu_lower, certified = bounds[best], one_step(config)
     audited = dataclasses.replace(certified, value=gdp_eps(mu_lower, delta), kind="audited",
                                   note=f"lower bound with {conf:.0%} confidence")
     return ReleaseAudit(statistic=names[best], auc=auc(second, first), tpr=tpr_at_fpr(second, first, fpr=0.001),
@@ -112,10 +111,39 @@ class Flat(Network):
         self.layers = [make_layer(shape) for shape in dense_shapes(self.sizes)]
 
 
-def _audit(first: np.ndarray, second: np.ndarray, delta: float, conf: float) -> TwoPointAudit:
-    """Return bounds on epsilon and mu from one statistic on the neighbours, by the threshold that is best for mu."""
-    values = iter(first), iter(second)
-    return two_point_step_audit(lambda j: next(values[j]), delta, trials=len(first), conf=conf, of="mu")
+def gaussian_log_ratio(output: np.ndarray, mean_0: np.ndarray, mean_1: np.ndarray, sigma: float) -> float:
+    """Return log p_1/p_0 of an output under the densities p_j of N(mean_j, sigma^2 I), sigma > 0.
+
+    No other statistic distinguishes j = 1 from j = 0 better.
+    """
+    middle = (np.asarray(mean_0) + mean_1) / 2
+    return float(np.sum((np.asarray(output) - middle) * (np.asarray(mean_1) - mean_0))) / sigma**2
+
+
+def two_point_audit(zeros: np.ndarray, ones: np.ndarray, conf: float = 0.95) -> float:
+    """Return a lower bound on mu of a step, from a statistic on two neighbouring inputs [trials] (Nasr et al. 2023).
+
+    The statistic is larger for input 1 (`gaussian_log_ratio` for Gaussian output); it may be infinite. The first half
+    of the trials on each input chooses the threshold with the best bound; the other half is counted. The bound holds
+    with probability `conf`.
+    """
+    # Infinities become the largest numbers: a threshold fits between.
+    zeros, ones = (np.nan_to_num(checked("statistics", values)) for values in (zeros, ones))
+    half = len(zeros) // 2
+    threshold = _best_threshold(np.sort(zeros[:half]), np.sort(ones[:half]), conf)
+    false_positives, false_negatives = int((zeros[half:] > threshold).sum()), int((ones[half:] <= threshold).sum())
+    return float(gdp_mu_lower(false_positives, len(zeros) - half, false_negatives, len(ones) - half, conf))
+
+
+def _best_threshold(zeros: np.ndarray, ones: np.ndarray, conf: float) -> float:  # sorted and finite
+    """Return the threshold that gives the largest bound, among the midpoints of neighbouring statistics."""
+    values = np.unique(np.concatenate([zeros, ones]))
+    thresholds = values
+    if len(values) > 1:
+        thresholds = values[:-1] / 2 + values[1:] / 2  # halves first: the sum of two large numbers would overflow
+    false_positives = len(zeros) - np.searchsorted(zeros, thresholds, side="right")
+    false_negatives = np.searchsorted(ones, thresholds, side="right")
+    return float(thresholds[np.argmax(gdp_mu_lower(false_positives, len(zeros), false_negatives, len(ones), conf))])
 
 
 def _worst_neighbours(config: TrialConfig,

@@ -12,8 +12,8 @@ from scipy import stats
 
 from pipeline.accounting.audited import auc, gdp_mu_lower, one_run, one_run_audit, tpr_at_fpr, two_point, upper_limit
 from pipeline.accounting.curves import gdp_eps
+from pipeline.auditing.release import gaussian_log_ratio, two_point_audit
 from pipeline.auditing.row_space import row_space_audit, row_space_basis, row_space_membership
-from pipeline.auditing.two_point import gaussian_log_ratio, two_point_step_audit
 from pipeline.learning.mechanisms.photonic import Photonic
 from pipeline.trials.config import TrialConfig
 
@@ -209,41 +209,30 @@ class Step:
         return (self.release(j) - self.base)[OUTPUT] @ self.canary[OUTPUT]
 
 
+def bound(step, trials=TRIALS):
+    return two_point_audit(*(np.array([step(j) for _ in range(trials)]) for j in (0, 1)))
+
+
 @pytest.mark.parametrize("seed", range(2))
 def test_two_point_audit_bounds_a_step_that_keeps_its_claim_and_catches_less_noise(seed):
     step = Step(seed)
-    audit = two_point_step_audit(step.log_ratio, DELTA, TRIALS)
-    assert 0.3 * CLAIMED < audit.epsilon_lower < CLAIMED and 0.2 * MU < audit.mu_lower < MU
-    assert audit.trials == TRIALS // 2
-    assert two_point_step_audit(step.output_layer, DELTA, TRIALS).epsilon_lower < audit.epsilon_lower
-    halved = two_point_step_audit(Step(seed, 0.5 / MU).log_ratio, DELTA, TRIALS)
-    assert halved.epsilon_lower > 1.1 * CLAIMED and halved.mu_lower > 1.1 * MU
+    found = bound(step.log_ratio)
+    assert 0.2 * MU < found < MU and bound(step.output_layer) < found
+    assert bound(Step(seed, 0.5 / MU).log_ratio) > 1.1 * MU
     step.sigma[OUTPUT] = 0
-    bare = two_point_step_audit(step.output_layer, DELTA, TRIALS)
-    assert (bare.false_positives, bare.false_negatives) == (0, 0)
-    assert bare.epsilon_lower == pytest.approx(6.28, abs=0.01) and bare.epsilon_lower > 2 * CLAIMED
+    assert bound(step.output_layer) == gdp_mu_lower(0, TRIALS // 2, 0, TRIALS // 2) > 2 * MU, "without an error"
 
 
 def test_two_point_audit_of_a_step_that_releases_nothing_of_the_input():
     rng = np.random.default_rng(0)
-    assert two_point_step_audit(lambda j: rng.normal(), DELTA, TRIALS).epsilon_lower < 0.1
-    constant = two_point_step_audit(lambda j: 0.0, DELTA, TRIALS)
-    assert (constant.epsilon_lower, constant.false_negatives) == (0, TRIALS // 2)
+    assert bound(lambda j: rng.normal()) < 0.1 and bound(lambda j: 0.0) == 0
 
 
 def test_two_point_audit_counts_only_what_did_not_choose_the_threshold():
     """Perfect separation in the first half, none in the second."""
-    calls = {0: 0, 1: 0}
-
-    def step(j):
-        calls[j] += 1
-        return float(j) if calls[j] <= 500 else 0.7
-
-    audit = two_point_step_audit(step, DELTA, 1000)
-    assert (audit.threshold, audit.false_positives, audit.false_negatives) == (0.5, 500, 0)
-    assert audit.epsilon_lower == 0 and calls == {0: 1000, 1: 1000}
-    disjoint = two_point_step_audit(lambda j: math.inf if j else -math.inf, DELTA, 1000)
-    assert (disjoint.false_positives, disjoint.false_negatives) == (0, 0) and disjoint.epsilon_lower > 4
+    zeros, ones = (np.array([float(j)] * 500 + [0.7] * 500) for j in (0, 1))
+    assert two_point_audit(zeros, ones) == 0 < two_point_audit(zeros[:500], ones[:500])
+    assert two_point_audit(np.full(1000, -math.inf), np.full(1000, math.inf)) == gdp_mu_lower(0, 500, 0, 500)
 
 
 def test_gaussian_log_ratio_is_the_log_ratio_of_densities():
@@ -296,8 +285,7 @@ def test_one_run_audit_guesses_the_extremes():
     (lambda: one_run_audit(np.ones(4), np.ones(4), 2, 0.0), "included: must be bool of the shape of scores"),
     (lambda: one_run_audit(np.ones(4, bool), np.ones(4), 3, 0.0), "r: must be even, at least 2 and at most m = 4"),
     (lambda: one_run_audit(np.ones(2, bool), np.array([0, np.nan]), 2, 0.0), "scores: must be numbers"),
-    (lambda: two_point_step_audit(lambda j: 0.0, 0.0, 3), "trials: must be an even number of at least 2, got 3"),
-    (lambda: two_point_step_audit(lambda j: math.nan, 0.0, 2), "step: must be numbers"),
+    (lambda: two_point_audit(np.zeros(2), np.array([0, math.nan])), "statistics: must be numbers"),
     (lambda: auc([], [1.0]), "scores_members: must be numbers"),
     (lambda: tpr_at_fpr([1.0], [1.0], 1.5), "fpr: must be >= 0 and <= 1, got 1.5"),
     (lambda: row_space_membership(torch.ones(80, 60), torch.ones(5, 61)), r"candidates: must be \[k, n_in\]"),
