@@ -22,7 +22,6 @@ STATUSES = ("running", "finished", "diverged", "stopped", "failed", "interrupted
 DONE = ("finished", "diverged", "stopped")  # statuses of trials that need no more training
 BY_ITSELF = ("finished", "diverged")  # statuses of trials that ended whatever became of others
 EXPERIMENT = "experiment.yaml"  # artifact of a sweep's parent run: the experiment file of its last run
-IMPORTED = "imported"  # tag of imported results: of their experiment, parent run and runs
 BUDGET = "budget"  # tag of a sweep's experiment: the initial state of its privacy budget, as JSON
 BY_SCORES = "chosen_by_scores"  # tag of a sweep's experiment that has ever had `stop` or random stopping
 WEIGHTS = "weights.safetensors"  # artifact of a trial

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from reference_formulas import label_dp_photonic_layer
 from scipy import integrate, stats
 
 from pipeline.accounting import account, privacy_tags
@@ -19,7 +20,6 @@ from pipeline.accounting.curves import gdp_eps
 from pipeline.accounting.label import photon_eps
 from pipeline.accounting.overview import statements
 from pipeline.accounting.photon import exact_bound, label_divergence, least_intensity_bound, most_positive
-from pipeline.accounting.reference import label_dp_photonic_layer
 from pipeline.experiment.experiment import parse_experiment
 from pipeline.learning.feedback.algorithms import ternarize
 from pipeline.learning.feedback.projection import make_projector
