@@ -28,10 +28,9 @@ KIND = "imported"
 SHOWN_BY = "frontier"  # the exhibit that marks them
 FILE = "references.csv"  # in a report: the results that were read from files
 METRIC = METRICS["accuracy"]
-NONE = pd.DataFrame({"is_listed": pd.Series(dtype=bool), "epsilon": pd.Series(dtype=float),
-                     "reason": pd.Series(dtype=str)})
+NONE = pd.DataFrame({"algorithm": [], "epsilon": [], "is_listed": [], "reason": []}).astype({"is_listed": bool})
 BLACK: dict[str, Any] = {"color": "black", "linestyle": "none", "markeredgewidth": 0.5}  # arguments of `Line2D`
-LISTED = {**BLACK, "markersize": 7, "markerfacecolor": "gold"}
+LISTED = {**BLACK, "markersize": 7, "markerfacecolor": "gold", "zorder": 6}
 LISTED_MARKS = "*PXDv^"  # in order
 FROM_FILE = {**BLACK, "markersize": 6.5, "markeredgecolor": "white"}
 FILE_MARKS = "dH8<>h"
@@ -41,7 +40,7 @@ class Series(NamedTuple):
     """Points with one marker: a listed reference, or the results of one method from files."""
 
     name: str
-    numbers: str  # second line of the legend
+    ending: str  # of its text in the legend: after the wrapped name, a line of numbers
     look: dict[str, Any]  # with the marker
     points: pd.DataFrame
 
@@ -101,14 +100,13 @@ def draw(points: pd.DataFrame, ax: Axes, shift: float) -> None:
     Points from files are shifted to the right, in points (1/72 inch).
     """
     for series in _series(points):
-        is_listed = series.points["is_listed"].all()
-        style.curve(ax, series.points, x="epsilon", algorithm="", shift=0 if is_listed else shift, label=series.name,
-                    zorder=6 if is_listed else 3, **series.look)
+        style.curve(ax, series.points, x="epsilon", algorithm="", label=series.name, **series.look,
+                    shift=0 if series.points["is_listed"].all() else shift)
 
 
 def legend_entries(points: pd.DataFrame, width: int) -> list[Line2D]:
     """Return a legend entry for each marker, in lines of `width` characters."""
-    return [Line2D([], [], **series.look, label=f"{without_formulas(fill(series.name, width))}\n{series.numbers}")
+    return [Line2D([], [], **series.look, label=f"{without_formulas(fill(series.name, width))}{series.ending}")
             for series in _series(points)]
 
 
@@ -118,12 +116,11 @@ def _series(points: pd.DataFrame) -> list[Series]:
     series = []
     for place, point in enumerate(listed.itertuples()):
         look = {**LISTED, "marker": LISTED_MARKS[place % len(LISTED_MARKS)]}
-        numbers = f"{point.mean:g}% at ε = {point.epsilon:g}"
-        series.append(Series(f"{point.source}:", numbers, look, listed.iloc[place:place + 1]))
-    methods = [] if len(listed) == len(points) else from_files(points).groupby("algorithm", sort=False)
-    for place, (method, group) in enumerate(methods):
+        ending = f":\n{point.mean:g}% at ε = {point.epsilon:g}"
+        series.append(Series(point.source, ending, look, listed.iloc[place:place + 1]))
+    for place, (method, group) in enumerate(from_files(points).groupby("algorithm", sort=False)):
         look = {**FROM_FILE, "marker": FILE_MARKS[place % len(FILE_MARKS)]}
-        series.append(Series(f"imported: {method}", f"({_seeds_text(group)})", look, group))
+        series.append(Series(f"imported: {method}", f"\n({_seeds_text(group)})", look, group))
     return series
 
 
