@@ -81,7 +81,7 @@ class Component(Gaussian):
         return (self.layer_bound(trial),) * (len(trial.layers) - n_dense)
 
     def check(self, trial: Trial) -> None:
-        """Refuse a matrix of a device, whose norm cannot be set, and target norms and noise that are too small."""
+        """Refuse a matrix of a device, whose norm cannot be set, and norms that are too small or too large."""
         refuse(trial.parts.projector.hardware, "mechanism", "component clipping needs the norm of the feedback matrix, "
                "which is not known of a real OPU", "projector 'opu_hardware'", "use 'per_example'")
         refuse(trial.physical, "mechanism", "component clipping sets the norm of the feedback matrix, which is the "
@@ -99,7 +99,7 @@ class Component(Gaussian):
     def _check_target_norm(self, trial: Trial) -> None:
         """Refuse convolutions without a target norm, and a target norm too small for any tau_h > 0."""
         if not self.target_norm:
-            refuse(trial.parts.network.convolutional, "target_norm", "must be > 0 with mechanism 'component' and "
+            refuse(trial.parts.network.convolutional, "target_norm", f"must be > 0 with mechanism '{self.name}' and "
                    "network 'convnet', as the part of a record in a convolution is clipped to target_norm/sqrt(L)", 0.0)
             return
         n_layers = len(trial.layers)
