@@ -176,15 +176,16 @@ def curve(ax: Axes, points: pd.DataFrame, x: str, algorithm: str, shift: float, 
     """Plot means over column `x`, with both intervals of `analysis.statistics.summarize` as bars if n > 1.
 
     The curve is shifted to the right, by points of 1/72 inch, as bars at one x must not cover each other. `hollow`
-    tells for every row whether its marker is hollow. Imported results have no algorithm, and their whole look in
-    `line_properties`. Of two experiments in one figure, `side` names that of the curve.
+    tells for every row whether its marker is hollow. Results of others have no algorithm, and their whole look
+    in `line_properties`. Of two experiments in one figure, `side` names that of the curve.
     """
     points = points.sort_values(x)
     shifted = ax.transData + ScaledTranslation(shift / 72, 0, ax.figure.dpi_scale_trans)
     algorithm_look = look(algorithm) if algorithm else {}
     if side:
         algorithm_look["label"] = f"{algorithm_look['label']}, {side}"
-    (line,) = ax.plot(points[x], points["mean"], zorder=3, transform=shifted, **{**algorithm_look, **line_properties})
+    (line,) = ax.plot(points[x], points["mean"], transform=shifted,
+                      **{"zorder": 3, **algorithm_look, **line_properties})
     label = str(line.get_label())
     marker_texts = pd.Series([_marker_text(row, x, label) for row in points.to_dict("records")], points.index,
                              dtype=str)

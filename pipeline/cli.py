@@ -18,7 +18,6 @@ import click
 
 from pipeline.arguments import (
     PORT,
-    TARGET,
     Commands,
     completion_script,
     port_number,
@@ -28,21 +27,20 @@ from pipeline.arguments import (
     with_store,
     with_target,
 )
-from pipeline.experiment.experiment import Experiment, check_name, load_experiment, sliced
+from pipeline.experiment.experiment import Experiment, load_experiment, sliced
 from pipeline.experiment.yaml_text import parse_yaml
 from pipeline.sweep.target import find_experiment
 from pipeline.terminal import INTERRUPTED, quick_interrupt
 from pipeline.trials.config import ConfigError, settings
 from pipeline.trials.fields import UserError
-from pipeline.trials.naming import counted
 from pipeline.trials.part import owners_text
 
 if TYPE_CHECKING:
     from analysis.report.report import Report
     from pipeline.tracking.reader import Reader
 
-# Exit codes: 0 done; 1 a trial or an exhibit failed, a reference case was missed or an audit exceeds its epsilon;
-# 2 refused or impossible (one line says why); 130 interrupted.
+# Exit codes: 0 done; 1 a trial or an exhibit failed or an audit exceeds its epsilon; 2 refused or impossible (one line
+# says why); 130 interrupted.
 REFUSED = 2
 WATCH_SECONDS = 5.0  # between two updates of `status --watch`
 TRIAL_KEY_OR_RUN_ID = "[0-9a-f]{16}|[0-9a-f]{32}"
@@ -215,8 +213,9 @@ def status(target: str | None, changes: tuple[str, ...], mlruns: Path, private: 
               "another commit's checkout")
 @click.option("--out", type=Path, metavar="DIR", help="folder to write (default: reports/<name> or "
               "reports/<name>-and-<name>)")
-@click.option("--with", "imports", multiple=True, metavar="NAME", help="mark imported results in the frontier; may be "
-              "repeated")
+@click.option("--with", "results", type=Path, multiple=True, metavar="CSV", help="mark results of others in the "
+              "frontier, a row each: dataset, method, epsilon, delta, relation, seed (or empty), accuracy (a fraction) "
+              "and source; may be repeated")
 @click.option("--where", multiple=True, metavar="FIELD=VALUE", help="only trials with this value, or one of [A, B]; "
               "may be repeated; has its own folder")
 @click.option("--width", type=float, default=0.0, metavar="INCHES", help="width of every figure, with text of "
@@ -225,7 +224,7 @@ def status(target: str | None, changes: tuple[str, ...], mlruns: Path, private: 
 @click.option("--format", "formats", default="svg,pdf,png", metavar="A,B", show_default=True,
               help="formats of figures: svg, pdf, png, eps")
 def report(target: str, other: str | None, changes: tuple[str, ...], mlruns: Path, mlruns_b: Path | None,
-           out: Path | None, imports: tuple[str, ...], where: tuple[str, ...], width: float, font: str,
+           out: Path | None, results: tuple[Path, ...], where: tuple[str, ...], width: float, font: str,
            formats: str) -> int:
     """Page, tables and figures of a swept experiment, or of how two differ.
 
@@ -243,14 +242,13 @@ def report(target: str, other: str | None, changes: tuple[str, ...], mlruns: Pat
     experiment = _with_suggestions(experiment, store)
     with written_as(Files(tuple(formats.split(",")), width, font, experiment.labels)):
         if other:
-            for option, values in (("--set", changes), ("--where", where), ("--with", imports)):
+            for option, values in (("--set", changes), ("--where", where), ("--with", results)):
                 if values:
-                    raise ConfigError(f"{option}: is of one experiment, got it with two: {' '.join(values)}")
+                    raise ConfigError(f"{option}: is of one experiment, got it with two: {' '.join(map(str, values))}")
             found = _compare(experiment, store, other, mlruns_b, out)
         else:
             experiment = sliced(experiment, _assignments("--where", where)) if where else experiment
-            experiment = dataclasses.replace(experiment, imports=tuple(dict.fromkeys(imports)))
-            found = single.write(experiment, Store(root=mlruns, create=False), out, ",".join(where))
+            found = single.write(experiment, Store(root=mlruns, create=False), out, ",".join(where), results)
     lines = [found.notice] if found.notice else []
     lines += found.headline
     *files, page = found.files
@@ -314,23 +312,13 @@ def _print_lines(lines: Iterable[str]) -> int:
 
 
 @photonic.command()
-@click.argument("target", required=False, metavar="[FILE|NAME]", help=TARGET)
+@with_target
 @with_changes
 @with_store
-@click.option("--check", type=Path, metavar="CASES", help="evaluate reference cases; exit 1 on a miss")
 @click.option("--by-epoch", is_flag=True, help="every epsilon after every epoch, as a table")
 @click.option("--json", "as_json", is_flag=True, help="as JSON, for scripts")
-def account(target: str | None, changes: tuple[str, ...], mlruns: Path, check: Path | None, by_epoch: bool,
-            as_json: bool) -> int:
+def account(target: str, changes: tuple[str, ...], mlruns: Path, by_epoch: bool, as_json: bool) -> int:
     """The epsilon of an experiment's trials, and of the best."""
-    if check and target is None:
-        from pipeline.accounting import check as reference
-
-        results = reference.evaluate(check)
-        print(reference.as_text(results))
-        return 0 if all(result.ok for result in results) else 1
-    if check or target is None:
-        raise ConfigError("account: takes either FILE or --check CASES")
     from pipeline.accounting import overview
 
     experiment = find_experiment(target, _assignments("--set", changes), mlruns)
@@ -361,30 +349,6 @@ def audit(target: str, data: Path | None, trial: int | None, steps: int, mlruns:
     else:
         findings = audit_file(target, trial, data, steps, mlruns)
     return 1 if any(finding.exceeds for finding in findings) else 0
-
-
-@photonic.command("import")
-@click.argument("file", type=Path, metavar="FILE", help="CSV with the columns dataset, method, epsilon, delta, "
-                "relation, seed (or empty), accuracy (a fraction) and source")
-@click.option("--as", "name", required=True, metavar="NAME", help="name of their experiment")
-@click.option("--replace", is_flag=True, help="put them in the place of other results of that name")
-@with_store
-def import_(file: Path, name: str, replace: bool, mlruns: Path) -> int:
-    """Take in results that others trained, to show them on frontiers (report --with)."""
-    from pipeline.tracking.imports import read_results
-    from pipeline.tracking.store import Store
-
-    check_name("--as", name)
-    results, text = read_results(file)
-    added, deleted = Store(root=mlruns).import_results(name, results, text, replace)
-    changes = []
-    if added:
-        changes.append(f"{counted(added, 'result')} imported")
-    if deleted:
-        changes.append(f"{deleted} deleted")
-    if not changes:
-        changes.append(f"nothing to do, it has all {len(results)} results")
-    return _print_lines([f"{name}: {', '.join(changes)}", f"to show them: photonic report FILE --with {name}"])
 
 
 @photonic.command()

@@ -6,6 +6,7 @@ import os
 import shutil
 import sqlite3
 import sys
+from pathlib import Path
 
 import objects
 import pytest
@@ -13,6 +14,7 @@ import torch
 from hypothesis import HealthCheck, settings
 from registries import forgotten_plugins
 
+from pipeline.experiment.plugins import load_plugins
 from pipeline.learning.data import dead_leaves, load, patches
 from pipeline.tracking import backend, store
 
@@ -72,6 +74,14 @@ def cache_of_the_tests(tmp_path_factory):
     shared = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PHOTONIC_CACHE", str(shared / "cache"))
+        yield
+
+
+@pytest.fixture(scope="module")
+def lee_kifer():
+    """The plugin of Lee & Kifer's readings, for one file of tests."""
+    with forgotten_plugins():
+        load_plugins(["readings"], Path(__file__).parents[1] / "experiments" / "leekifer2020")
         yield
 
 

@@ -31,8 +31,8 @@ def exhibit(*names: str, needs: Callable[[Sequence[TrialConfig]], str] | None = 
     """Register a function that draws exhibits: reports then have them (docs/reports.md).
 
     It is called as `draw(runs)`, with the last epoch of every trial as `load_runs` gives it, and returns an `Exhibit`.
-    It may also take `name`, `experiment`, `store` (a reader, for histories) and `results` (imported ones). If the runs
-    lack data for it, it raises `ReportError`; whatever it raises, the other exhibits are drawn.
+    It may also take `name`, `experiment` and `store` (a reader, for histories). If the runs lack data for it, it raises
+    `ReportError`; whatever it raises, the other exhibits are drawn.
 
     Args:
         names: of its exhibits, which are those of their files, and values of `report` in an experiment file.
@@ -59,12 +59,11 @@ def exhibit(*names: str, needs: Callable[[Sequence[TrialConfig]], str] | None = 
     return register
 
 
-def draw(name: str, experiment: Experiment | None, runs: pd.DataFrame, store: Reader | None,
-         results: pd.DataFrame | None = None) -> Exhibit:
+def draw(name: str, experiment: Experiment | None, runs: pd.DataFrame, store: Reader | None) -> Exhibit:
     """Draw an exhibit of an experiment. `ReportError` says what the runs lack for it."""
     for module in OURS:
         import_module(module)
-    available = {"name": name, "experiment": experiment, "store": store, "results": results}
+    available = {"name": name, "experiment": experiment, "store": store}
     function = DRAWS.get(name, DRAWS["batch_size_sweep"])  # which draws `by_<setting>` too
     wanted = inspect.signature(function).parameters.keys() & available
     return function(runs, **{key: available[key] for key in wanted})

@@ -31,7 +31,7 @@ from analysis.runs import (
 )
 from analysis.text import NO_VALUE, means_text, under_assumptions
 from pipeline.accounting.noise import standing
-from pipeline.experiment.exhibits import READINGS, update_sigma
+from pipeline.experiment.exhibits import readings, update_sigma
 from pipeline.tracking.reader import Reader
 from pipeline.trials.config import settings
 from pipeline.trials.sampler import relation_of
@@ -85,13 +85,12 @@ def tabulate(runs: pd.DataFrame, store: Reader) -> pd.DataFrame:
 def reading_of(runs: pd.DataFrame) -> pd.Series:
     """Return each run's reading of Lee and Kifer's algorithm as text, for example `bounding scale`; empty for defaults.
 
-    It names the fields of `READINGS` that vary within an algorithm. If activations vary, all are named, as the paper's
+    It names the `readings` fields that vary within an algorithm. If activations vary, all are named, as the paper's
     is not the default.
     """
     parts_by_run: list[list[str]] = [[] for _ in range(len(runs))]
-    for field in settings():
-        if field.name not in READINGS:
-            continue
+    names = readings()
+    for field in (field for field in settings() if field.name in names):
         default = str(field.default).lower()
         values = runs[field.name].map(lambda value: str(value).lower()).where(runs[field.name].notna(), default)
         if values.groupby(runs["algorithm"]).nunique().max() == 1:

@@ -16,13 +16,13 @@ from typing import Any
 import pandas as pd
 
 from analysis.exhibits.exhibit import Exhibit
-from analysis.exhibits.frontier.imported import file_name as file_of_import
+from analysis.exhibits.frontier import others
 from analysis.exhibits.frontier.points import tightest
 from analysis.exhibits.metrics import HEADINGS, layer_name
 from analysis.exhibits.selection import Choice
 from analysis.exhibits.table import Cell
 from analysis.report.page import Column, Download, Page
-from analysis.report.statements import epsilons, guarantees, imported, kinds_of, notes, short, state
+from analysis.report.statements import epsilons, guarantees, kinds_of, notes, of_others, short, state
 from analysis.report.unfinished import Progress
 from analysis.runs import ALGORITHM_LABELS, DATASET_LABELS, NOISE, TRIAL, by_noise, setting_label, setting_names
 from analysis.text import NO_VALUE, value_text
@@ -60,7 +60,7 @@ def compose(experiment: Experiment, runs: pd.DataFrame, tracked: Sequence[Tracke
     commits = ", ".join(map(abridged, _counted(tracked, "git_commit"))) or "not recorded"
     page = Page(title=experiment.name, what="Experiment report", notice=notice, headline=headline,
                 description=experiment.description, facts=[("Commit", commits)], exhibits=exhibits, left_out=left_out,
-                privacy=[*state(runs, choice), *imported(experiment)], epsilons=epsilons(runs, choice),
+                privacy=[*state(runs, choice), *of_others(experiment)], epsilons=epsilons(runs, choice),
                 notes=[*notes(runs), *without_amplification(experiment.possible)], versions=versions(tracked))
     if not experiment.plan.publishes_all:
         return dataclasses.replace(page, notice=SECRET, to_send=SECRET_TO_SEND)
@@ -178,9 +178,9 @@ def commands(experiment: Experiment, tracked: Sequence[TrackedRun]) -> list[str]
     source = Path(experiment.source)
     file = source.name if source.is_absolute() else source.as_posix()
     checkouts = [f"git checkout {commit}" for commit in commits] if len(commits) == 1 else []
-    imports = [f".venv/bin/photonic import {file_of_import(name)} --as {name}" for name in experiment.imports]
-    report = " ".join([f".venv/bin/photonic report {file}", *(f"--with {name}" for name in experiment.imports)])
-    return [*checkouts, "make install", f".venv/bin/photonic sweep {file}", *imports, report]
+    with_file = "" if all(result.is_listed for result in experiment.references) else f" --with {others.FILE}"
+    return [*checkouts, "make install", f".venv/bin/photonic sweep {file}",
+            f".venv/bin/photonic report {file}{with_file}"]
 
 
 def versions(tracked: Sequence[TrackedRun]) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -11,8 +12,7 @@ import pandas as pd
 
 from analysis.exhibits import catalogue, headline, search, search_space, selection
 from analysis.exhibits.exhibit import Exhibit, save, to_csv
-from analysis.exhibits.frontier.imported import SHOWN_BY, load
-from analysis.exhibits.frontier.imported import file_name as file_of_import
+from analysis.exhibits.frontier import others
 from analysis.exhibits.selection import Choice
 from analysis.report.overview import compose, file_name, manifest, shown
 from analysis.report.page import render
@@ -21,6 +21,7 @@ from analysis.runs import MissingTrials, ReportError, csv_of, frame_of, searched
 from pipeline.accounting.budget import require_unchanged
 from pipeline.experiment.exhibits import undrawn
 from pipeline.experiment.experiment import Experiment
+from pipeline.experiment.results import check_seeds, read_results
 from pipeline.experiment.search import Search
 from pipeline.tracking.artifacts import DONE
 from pipeline.tracking.backend import TrackingError
@@ -43,27 +44,29 @@ class Report(NamedTuple):
     raised: Sequence[str] = ()  # exhibits that are left out because drawing them raised an error: a fault of theirs
 
 
-def write(experiment: Experiment, store: Store, out: Path | None = None, where: str = "") -> Report:
+def write(experiment: Experiment, store: Store, out: Path | None = None, where: str = "",
+          files: Sequence[Path] = ()) -> Report:
     """Draw the exhibits of the experiment file (by default all that fit its trials), and log them to the parent run.
 
     For an unfinished sweep it draws complete settings (`analysis.report.unfinished`), marks the exhibits, and writes
     nothing to the store. Of a finished one the store gets the files, the epsilon of the choice, and the headline as its
     description, if it can be written. The folder is `reports/<name>` by default. `where` is the name of a slice
     (`experiment.sliced`), in a folder of its own; it reports no best trial, because choosing it would use the other
-    trials.
+    trials. `files` have further results of others.
 
     Refused are a sweep without a complete setting, a search or random stopping that is not complete (`MissingTrials`),
-    imported results that no exhibit shows (`ReportError`), and another budget than the sweep began with
+    files that no exhibit shows (`ReportError`) or that are no results, and another budget than the sweep began with
     (`ConfigError`).
     """
+    references = [*experiment.references, *(result for file in files for result in read_results(file))]
+    experiment = dataclasses.replace(experiment, references=check_seeds(dict.fromkeys(references)))
     store.attach(experiment.name)
     require_unchanged(experiment.plan.budget, store.budget())
     if not where:
         experiment = searched(store, experiment)
-    if experiment.imports and not (SHOWN_BY in experiment.report and composable(experiment.trials)):
-        raise ReportError(f"--with: imported results are shown in the exhibit {SHOWN_BY} of certified trials, and the "
-                          f"report of {experiment.name} has none, got {', '.join(experiment.imports)}")
-    results = load(store, experiment.imports) if experiment.imports else None
+    if files and not (others.SHOWN_BY in experiment.report and composable(experiment.trials)):
+        raise ReportError(f"--with: results of others are shown in the exhibit {others.SHOWN_BY} of certified trials, "
+                          f"and the report of {experiment.name} has none, got {', '.join(map(str, files))}")
     progress, stored = None, store.runs()
     try:
         runs = frame_of(stored, experiment.trials, source=experiment.source)
@@ -92,7 +95,7 @@ def write(experiment: Experiment, store: Store, out: Path | None = None, where: 
             return None
 
     def drawn(name: str) -> Exhibit:
-        exhibit = catalogue.draw(name, experiment, runs, store, results)
+        exhibit = catalogue.draw(name, experiment, runs, store)
         if progress:
             exhibit = exhibit.marked(progress.mark)
         exhibit.files  # noqa: B018 - made here, so that a figure that cannot be saved is one exhibit's failure
@@ -113,8 +116,8 @@ def write(experiment: Experiment, store: Store, out: Path | None = None, where: 
     contents = {"runs.csv": to_csv(csv_of(runs)).encode()}
     for exhibit in exhibits:
         contents |= exhibit.files
-    for name, imported in () if results is None else results.groupby("imported", sort=False):
-        contents[file_of_import(name)] = to_csv(imported.drop(columns="imported")).encode()
+    if text := others.as_csv(experiment.references):
+        contents[others.FILE] = text.encode()
     if experiment.public_text and not where:
         contents[file_name(experiment)] = experiment.public_text.encode()
     public_runs = shown(experiment, runs, choice)

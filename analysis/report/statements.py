@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import pandas as pd
 
+from analysis.exhibits.frontier.others import KIND, SHOWN_BY
 from analysis.exhibits.selection import Choice
 from analysis.exhibits.table import Table
 from analysis.report.page import Statement
@@ -84,9 +85,10 @@ def state(runs: pd.DataFrame, choice: Choice | None = None) -> list[Statement]:
     return statements
 
 
-def imported(experiment: Experiment) -> list[Statement]:
-    """Return the statement on epsilons of imported results, if a report shows any."""
-    return [Statement("imported", KINDS["imported"].meaning, False)] if experiment.imports else []
+def of_others(experiment: Experiment) -> list[Statement]:
+    """Return the statement on epsilons of results of others, if a report shows any."""
+    is_shown = experiment.references and SHOWN_BY in experiment.report
+    return [Statement(KIND, KINDS[KIND].meaning, False)] if is_shown else []
 
 
 def _neighbours(relations: Iterable[str]) -> str:

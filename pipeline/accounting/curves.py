@@ -99,14 +99,6 @@ def without_replacement_rdp(q: float, z: float, orders: tuple[int, ...] = ORDERS
     return curve
 
 
-def lemma3_rdp(q: float, z: float, orders: tuple[int, ...] = ORDERS) -> np.ndarray:
-    """Return the Renyi divergence of one step on batches without replacement, by Lemma 3 of Lee & Kifer (2020).
-
-    As printed, it is the formula of `without_replacement_rdp` with b(j) = 2 e^((j-1) D(j)).
-    """
-    return _amplified(q, _log_terms(np.arange(max(orders) + 1), z), orders)
-
-
 def _log_terms(j: np.ndarray, z: float) -> np.ndarray:
     """Return log of 2 e^((j-1) D(j)), and at j = 2 of the smaller of this and 4 (e^D(2) - 1), for every j."""
     terms = math.log(2) + j * (j - 1) / (2 * z**2)

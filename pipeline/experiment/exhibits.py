@@ -12,18 +12,17 @@ from typing import Any
 
 from pipeline.experiment.factors import balanced, differing, find_factors, varied_fields
 from pipeline.experiment.yaml_text import is_number
+from pipeline.trials.component import Component
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.kinds import GUARANTEED
 from pipeline.trials.naming import epsilon_kind, method, noise_setting
-from pipeline.trials.part import SETTINGS
+from pipeline.trials.part import PARTS, SETTINGS
 
 BY = "by_"  # before a setting: the exhibit of curves over it
 NOISE = ("sigma", "noise_multiplier", "target_epsilon", "target_label_epsilon")  # settings of the amount of noise
 # Exhibits of curves that have a name of their own -> setting; exhibits of a grid of sigma and tau_h -> metric.
 SWEPT = {"tau_h_sweep": "tau_h", "batch_size_sweep": "batch_size", "clipping_norm_sweep": "clipping_norm"}
 HEATMAPS = {"alignment_heatmap": "alignment", "accuracy_heatmap": "accuracy"}
-# Fields that choose a reading of Lee and Kifer's algorithm; each combination has a curve.
-READINGS = ("activation", "bounding", "conv_clip", "conv_error", "error_clip", "init", "init_gain", "tau_h_rule")
 FRONTIERS = {"frontier": "accuracy", "frontier_worst_class": "worst_class", "frontier_alignment": "alignment"}
 MOST_PANELS = 12  # largest number of panels of small multiples
 
@@ -129,12 +128,22 @@ def leekifer(trials: Sequence[TrialConfig]) -> str:
 
     def curve(trial: TrialConfig) -> tuple[Any, ...]:
         settings = trial.canonical()
-        return trial.dataset, trial.algorithm, update_sigma(trial), *(settings.get(name) for name in READINGS)
+        return trial.dataset, trial.algorithm, update_sigma(trial), *(settings.get(name) for name in readings())
 
     if varied := differing(trials, curve):
         return ("has one curve for each data set, algorithm, reading and noise, but trials there also differ in "
                 f"{', '.join(varied)}")
     return ""
+
+
+def readings() -> list[str]:
+    """Return the fields that choose a reading of Lee and Kifer's algorithm; each combination has a curve.
+
+    A plugin's mechanism that is a kind of component clipping has further ones.
+    """
+    parts = [cls for cls in PARTS["mechanism"].values() if issubclass(cls, Component)]
+    of_parts = {field.name for cls in parts for field in cls.settings} - {field.name for field in Component.settings}
+    return [*of_parts, "activation", "init", "init_gain"]
 
 
 def training_time(trials: Sequence[TrialConfig]) -> str:

@@ -13,7 +13,7 @@
                                                  # `pipeline.experiment.search`
     budget: {epsilon: 8, delta: 1.0e-5}          # optional, for a search: see `pipeline.accounting.budget`
     plugins: [my_feedback]                       # optional: modules of extensions, beside the file or installed
-    references:                                  # optional: published results, marked in the frontier
+    references:                                  # optional: published results, marked in the frontier, or a CSV file
       - {source: Tramer and Boneh 2021, epsilon: 3, delta: 1.0e-5, accuracy: 89.7}
     reuse: [other]                               # optional: take over trials that other sweeps have trained
     chosen: {runs: 45, by: validation accuracy, seeds: [0]}      # optional: how settings were found; `seeds: 3`, if
@@ -46,8 +46,9 @@ from pipeline.experiment.grid import changed, check_distinct, combine, entries, 
 from pipeline.experiment.plan import Grid, Plan
 from pipeline.experiment.plugins import read_plugins
 from pipeline.experiment.preset import advice, read_preset
+from pipeline.experiment.results import Result, read_references
 from pipeline.experiment.search import read_plan, read_search
-from pipeline.experiment.sections import Chosen, Reference, Shown, read_references
+from pipeline.experiment.sections import Chosen, Shown
 from pipeline.experiment.yaml_text import Place, located, parse_yaml, placed
 from pipeline.trials.config import ConfigError, TrialConfig
 from pipeline.trials.fields import plain, refuse
@@ -72,13 +73,12 @@ class Experiment:
         source: the file; for trials listed in Python, the name used in messages.
         text: the file's content.
         plugins: modules of extensions, which every worker imports (`pipeline.experiment.plugins`).
-        references: published results of others, marked in a frontier.
+        references: results of others, marked in a frontier.
         reuse: names of other sweeps, whose trials are taken over in place of training them.
         ignored: which trials do not use which entries of the file, for people; empty if all entries are used.
         chosen: how settings were found, if the file states it.
         preset: name of the preset that sets the open settings; empty for none.
         advice: settings that the preset has set or, without a preset, would set; for people.
-        imports: names of imported results shown in its report (`photonic report --with`); never given in a file.
         places: by trial_key of `possible`, the place of each setting that the file gives to the trial.
         labels: names of algorithms in a report, in place of their own.
 
@@ -96,13 +96,12 @@ class Experiment:
     source: Path = Path("FILE")
     text: str = ""
     plugins: tuple[str, ...] = ()
-    references: tuple[Reference, ...] = ()
+    references: tuple[Result, ...] = ()
     reuse: tuple[str, ...] = ()
     ignored: str = ""
     chosen: Chosen | None = None
     preset: str = ""
     advice: tuple[str, ...] = ()
-    imports: tuple[str, ...] = ()
     places: Mapping[str, Mapping[str, Place]] = field(default_factory=dict, compare=False, repr=False)
     labels: Mapping[str, str] = field(default_factory=dict)
 
@@ -244,7 +243,7 @@ def _experiment(top: Mapping[str, Any], path: Path, stored: bool) -> Experiment:
     return Experiment(
         name=name, description=str(top.get("description", "")).strip(), plan=plan, source=path, plugins=plugins,
         resources=resources, report=_exhibits(report, plan), labels=report.labels,
-        references=read_references(top), reuse=_reuse(top, name, plan), ignored=ignored(written),
+        references=read_references(top, path.parent), reuse=_reuse(top, name, plan), ignored=ignored(written),
         places={trial.trial_key: places for trial, places in places_of.items()}, preset=preset,
         advice=advice(preset, (combination[1:] for combination in combinations)),
         chosen=read_as(Chosen, top["chosen"], "chosen") if "chosen" in top else None)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any
 
-from pipeline.experiment.grid import read_as
-from pipeline.experiment.yaml_text import is_number, placed
+from pipeline.experiment.yaml_text import is_number
 from pipeline.trials.config import ConfigError
 from pipeline.trials.feedback import LABELS
 from pipeline.trials.fields import check_whole, is_whole, refuse
@@ -51,25 +50,6 @@ class Shown:
 
 
 @dataclass(frozen=True)
-class Reference:
-    """One published result of others, as printed, which a frontier shows beside the experiment's own."""
-
-    source: str  # authors, and the model if needed
-    epsilon: float  # of the certified (epsilon, delta)-differential privacy
-    delta: float
-    accuracy: float  # on the test records, in percent
-
-    def __post_init__(self) -> None:
-        refuse(not isinstance(self.source, str) or not self.source.strip(), "references.source",
-               "must say who published the result", repr(self.source))
-        for name, high, limit in (("epsilon", math.inf, ""), ("delta", 1, " and at most 1"),
-                                  ("accuracy", 100, " and at most 100 percent")):
-            value = getattr(self, name)
-            refuse(not is_number(value) or not 0 < value <= high, f"references.{name}", f"must be > 0{limit}",
-                   repr(value))
-
-
-@dataclass(frozen=True)
 class Chosen:
     """How a file's settings were found before the sweep, as its author states it; no epsilon covers those runs."""
 
@@ -103,17 +83,3 @@ class Chosen:
         else:
             seeds = f"{'seed' if len(self.seeds) == 1 else 'seeds'} {', '.join(map(str, self.seeds))}"
         return f"{counted(self.runs, 'run')}, by {self.by.strip()}, {seeds}"
-
-
-def read_references(top: Mapping[str, Any]) -> tuple[Reference, ...]:
-    """Return the published results that a file lists under `references`."""
-    entries = top.get("references", [])
-    if not isinstance(entries, list):
-        raise ConfigError(f"references: must be a list of published results, got {entries!r}")
-    references = []
-    names = [field.name for field in fields(Reference)]
-    for index, entry in enumerate(entries):
-        place = f"references[{index}]"
-        with placed({f"references.{name}": f"{place}.{name}" for name in names}):  # its errors say of which entry
-            references.append(read_as(Reference, entry, place))
-    return tuple(references)

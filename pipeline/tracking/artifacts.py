@@ -21,7 +21,6 @@ from pipeline.trials.records import CLOCK, Outcome
 STATUSES = ("running", "finished", "diverged", "failed", "interrupted")
 DONE = ("finished", "diverged")  # statuses of trials that need no more training
 EXPERIMENT = "experiment.yaml"  # artifact of a sweep's parent run: the experiment file of its last run
-IMPORTED = "imported"  # tag of imported results: of their experiment, parent run and runs
 BUDGET = "budget"  # tag of a sweep's experiment: the initial state of its privacy budget, as JSON
 BY_SCORES = "chosen_by_scores"  # tag of a sweep's experiment that has ever had random stopping
 WEIGHTS = "weights.safetensors"  # artifact of a trial

@@ -26,7 +26,6 @@ from urllib.request import url2pathname
 import requests
 from filelock import FileLock
 
-from pipeline.tracking.artifacts import IMPORTED
 from pipeline.trials.fields import UserError
 
 PAGE_SIZE = 500  # runs per page of a search
@@ -197,18 +196,12 @@ class Client:
         dataset = Dataset(name, digest="not recorded", source_type="name", source=json.dumps({"name": name}))
         self.log_inputs(run_id, [DatasetInput(dataset, [InputTag("mlflow.data.context", "training")])])
 
-    def find_experiment(self, name: str, imports: bool = False) -> str | None:
-        """Return the id of an experiment, None if there is none; refuse a deleted one.
-
-        An experiment with imported results is no sweep, so it is refused without `imports`.
-        """
+    def find_experiment(self, name: str) -> str | None:
+        """Return the id of an experiment, None if there is none; refuse a deleted one."""
         experiment = self.get_experiment_by_name(name)
         if experiment is not None and experiment.lifecycle_stage != "active":
             raise TrackingError(f"experiment '{name}' was deleted and lies in MLflow's trash; restore it (`mlflow "
                                 f"experiments restore -x {experiment.experiment_id}`) or rename the sweep")
-        if experiment is not None and IMPORTED in experiment.tags and not imports:
-            raise TrackingError(f"'{name}': must be a sweep, has imported results, which `report FILE --with {name}` "
-                                "shows; a sweep needs another name")
         return experiment.experiment_id if experiment else None
 
     def _call(self, method: Callable[[], Any]) -> Any:

@@ -25,7 +25,6 @@ from pipeline.tracking.artifacts import (
     DRAW,
     EARLIER,
     EXPERIMENT,
-    IMPORTED,
     LOST,
     REUSED,
     REUSED_FROM,
@@ -52,7 +51,6 @@ from pipeline.tracking.backend import (
     redacted,
     reporting_errors,
 )
-from pipeline.tracking.imports import Result, results_of
 from pipeline.trials.records import Release
 
 PARENTS = "tags.sweep LIKE '%'"  # MLflow's filter for parent runs of sweeps
@@ -134,12 +132,12 @@ class Reader:
     def sweeps(self) -> list[str]:
         """Return the names of all sweeps in the store, oldest first; the open sweep stays open."""
         experiments = sorted(self._client.search_experiments(), key=lambda experiment: experiment.creation_time)
-        names = {each.experiment_id: each.name for each in experiments if IMPORTED not in each.tags}
+        names = {each.experiment_id: each.name for each in experiments}
         begun = {parent.info.experiment_id for parent in self._client.search(list(names), PARENTS)}
         return [name for experiment_id, name in names.items() if experiment_id in begun]
 
     def find(self, name: str) -> bool:
-        """Open the sweep `name`; return whether it exists. A name of imported results is refused (`TrackingError`)."""
+        """Open the sweep `name`; return whether it exists."""
         self._experiment_id = self._client.find_experiment(name)
         parent = next(self._parents(), None) if self._experiment_id else None
         self._parent_id = parent.info.run_id if parent else None
@@ -272,10 +270,6 @@ class Reader:
             budget = experiment.tags.get(BUDGET)  # JSON, which begins with epsilon and delta
             costs[experiment.name] = tuple(json.loads(budget)[:2]) if budget else total_costs(sweep_runs)
         return costs
-
-    def imported(self, name: str) -> list[Result]:
-        """Return the results imported under a name; errors as in `imports.results_of`."""
-        return results_of(self._client, name)
 
     def _text(self, name: str) -> str:
         """Return the text of an artifact of the parent run; empty if it is missing."""

@@ -30,7 +30,6 @@ from pipeline.tracking.artifacts import (
     DRAWS,
     EARLIER,
     EXPERIMENT,
-    IMPORTED,
     REUSED,
     STATUSES,
     SUGGESTIONS,
@@ -53,7 +52,6 @@ from pipeline.tracking.backend import (
     replace_locations,
     reporting_errors,
 )
-from pipeline.tracking.imports import Result, import_tag, save
 from pipeline.tracking.reader import Reader
 from pipeline.tracking.runs import Listing, Started
 from pipeline.tracking.ui import runs_address
@@ -158,24 +156,16 @@ class Store(Reader):
         self.describe(description or f"Sweep `{name}`.")
         self._client.update_run(self._parent_id, status="RUNNING")
 
-    def _create_experiment(self, name: str, tags: Mapping[str, str] | None = None) -> str:
-        """Create an MLflow experiment, with tags if it has imported results, unless it is there; return its id."""
+    def _create_experiment(self, name: str) -> str:
+        """Create an MLflow experiment, unless it is there; return its id."""
         folder = self.root / "artifacts" / re.sub(r"[^\w.-]", "_", name)
         location = folder.as_uri() if self._database else None  # a server chooses its own
         with ignoring_error("RESOURCE_ALREADY_EXISTS"):  # created by another host, or by a call with a lost answer
-            self._client.create_experiment(name, artifact_location=location, tags=tags)
-        created = self._client.find_experiment(name, imports=bool(tags))
+            self._client.create_experiment(name, artifact_location=location)
+        created = self._client.find_experiment(name)
         if created is None:
             raise self._client.refusal(f"experiment '{name}' was created and is not there")
         return created
-
-    def import_results(self, name: str, results: Sequence[Result], text: str, replace: bool = False) -> tuple[int, int]:
-        """Write imported results as an experiment of their own; arguments, result and errors as in `imports.save`."""
-        with self._locked():
-            experiment_id = (self._client.find_experiment(name, imports=True)
-                             or self._create_experiment(name, {IMPORTED: import_tag(results)}))
-            return save(self._client, experiment_id, results, replace,
-                        lambda run_id: self._log_text(run_id, "results.csv", text))
 
     def relocate(self) -> list[str]:
         """Record where a moved store's artifacts lie now, for MLflow's page; return a line if it was moved or copied.

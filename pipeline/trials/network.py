@@ -18,7 +18,6 @@ from pipeline.trials.part import Part, again, extension, load, names_with, part,
 from pipeline.trials.shapes import LayerShape, conv_shapes, dense_shapes
 
 ACTIVATION_SLOPES = {"tanh": 1.0, "sigmoid": 0.25, "relu": 1.0}  # gamma: the supremum of phi'; the infimum is 0
-ACTIVATION_SUPREMA = {"tanh": 1.0, "sigmoid": 1.0, "relu": math.inf}  # of |phi|
 ACTIVATIONS = tuple(ACTIVATION_SLOPES)
 Build = TypeVar("Build", bound=Callable[..., Any])
 

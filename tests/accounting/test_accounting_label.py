@@ -5,13 +5,13 @@ import math
 
 import numpy as np
 import pytest
+from reference_formulas import label_dp_photonic_layer
 from scipy import integrate, stats
 
 from pipeline.accounting import account, privacy_tags
 from pipeline.accounting import label as lab
 from pipeline.accounting.certified import with_noise
 from pipeline.accounting.curves import gdp_eps
-from pipeline.accounting.reference import label_dp_photonic_layer
 from pipeline.trials.config import TrialConfig
 
 PHOTONIC = dict(mechanism="photonic", sigma=0.5, tau_f=1.5)

@@ -18,7 +18,8 @@ from analysis.exhibits.frontier import figure as frontier_figure
 from analysis.exhibits.frontier import points as frontiers
 from analysis.runs import MixedTrials, ReportError, csv_of, load_runs
 from pipeline.experiment.exhibits import mismatch
-from pipeline.experiment.sections import Budget, Reference
+from pipeline.experiment.results import Result
+from pipeline.experiment.sections import Budget
 from pipeline.trials.config import TrialConfig
 
 pytestmark = pytest.mark.usefixtures("only_svg")
@@ -216,8 +217,13 @@ def test_axes(runs):
         "certified ε: features and labels\nn = 2 seeds\nmean, 95% intervals:\nthick bootstrap, thin t")
 
 
+def published(source, delta=1e-5):
+    """A reference as an experiment file lists it."""
+    return Result("", source, 3.0, delta, "", None, 0.897, source)
+
+
 def test_published_results_are_marked_where_they_guarantee_the_same_and_said_as_printed(runs):
-    ours, other = (Reference("They 2021, a model", 3.0, delta, 89.7) for delta in (1e-5, 1e-6))
+    ours, other = (published("They 2021, a model", delta) for delta in (1e-5, 1e-6))
     drawn = exhibit.draw(runs, name="frontier", references=[ours, other])
     certified, label = drawn.figure.axes
     marks = [[line for line in ax.lines if line.get_marker() == "*"] for ax in (certified, label)]
@@ -233,7 +239,7 @@ def test_published_results_are_marked_where_they_guarantee_the_same_and_said_as_
 
 def test_what_a_source_is_called_is_no_formula_and_may_have_any_letters(runs):
     name = "a $\\frac{$_%&{} <b> \N{CJK UNIFIED IDEOGRAPH-4E2D} \N{GRINNING FACE} ^~#`code"
-    drawn = exhibit.draw(runs, name="frontier", references=[Reference(name, 3.0, 1e-5, 89.7)])
+    drawn = exhibit.draw(runs, name="frontier", references=[published(name)])
     files = {suffix: drawn.files[f"frontier.{suffix}"] for suffix in ("svg", "md", "tex")}
     text = "".join(ElementTree.fromstring(files["svg"]).itertext())
     assert all(word in text for word in name.split()) and name in files["md"].decode()

@@ -19,10 +19,11 @@ from pipeline.experiment.experiment import load_experiment
 from pipeline.trials.config import TrialConfig
 
 FOLDER = Path(__file__).parents[2] / "experiments" / "leekifer2020"
-pytestmark = pytest.mark.usefixtures("only_svg")
+pytestmark = pytest.mark.usefixtures("only_svg", "lee_kifer")
 BP = TrialConfig(dataset="digits", algorithm="bp", mechanism="per_example", clipping_norm=1.5, noise_multiplier=4.0,
                  batch_size=60, sampler="without_replacement", epochs=3, optimizer="adam")
 DFA = replace(BP, algorithm="dfa", projector="", mechanism="component", target_norm=1.5, clipping_norm=1.0)
+LEE_KIFER = dict(mechanism="lee_kifer")  # of the plugin
 PLAIN = replace(BP, mechanism="none")
 TRIALS = [replace(t, seed=seed) for t in (BP, replace(BP, noise_multiplier=8.0), DFA, PLAIN) for seed in (0, 1)]
 
@@ -80,7 +81,8 @@ def test_curves_have_the_accuracy_and_both_epsilons_of_every_epoch(store):
 
 
 def test_readings_have_curves_of_their_own_with_their_own_epsilon(tmp_path):
-    readings = [replace(DFA, error_clip=False), replace(DFA, bounding="scale"), replace(DFA, init="glorot")]
+    readings = [replace(DFA, **LEE_KIFER, error_clip=False), replace(DFA, **LEE_KIFER, bounding="scale"),
+                replace(DFA, init="glorot")]
     trials = [*TRIALS, *readings]
     assert mismatch("leekifer", trials) == ""
     store = stored(tmp_path, "readings", trials, lambda trial: records_of(trial, 2))
@@ -97,9 +99,10 @@ def test_readings_have_curves_of_their_own_with_their_own_epsilon(tmp_path):
 
 
 def test_a_reading_is_named_by_what_varies_and_is_not_the_default_and_by_every_activation():
-    runs = pd.DataFrame([replace(DFA, error_clip=clip).values() for clip in (False, True, False, True)])
+    runs = pd.DataFrame([replace(DFA, **LEE_KIFER, error_clip=clip).values() for clip in (False, True, False, True)])
     assert list(reading_of(runs)) == ["error_clip false", "", "error_clip false", ""]
-    runs = pd.DataFrame([trial.values() for trial in (BP, DFA, replace(DFA, activation="sigmoid", bounding="scale"))])
+    scaled = replace(DFA, **LEE_KIFER, activation="sigmoid", bounding="scale")
+    runs = pd.DataFrame([trial.values() for trial in (BP, DFA, scaled)])
     assert list(reading_of(runs)) == ["activation tanh", "activation tanh", "activation sigmoid, bounding scale"]
 
 

@@ -304,12 +304,12 @@ REFERENCE = "{source: They 2021, epsilon: 3, delta: 1.0e-5, accuracy: 89.7}"
 
 def test_published_results_are_read(tmp_path):
     reference, = load(tmp_path, f"base: {{dataset: digits}}\nreferences: [{REFERENCE}]").references
-    assert (reference.source, reference.epsilon, reference.delta, reference.accuracy) == ("They 2021", 3, 1e-5, 89.7)
+    assert (reference.source, reference.epsilon, reference.delta, reference.accuracy) == ("They 2021", 3, 1e-5, 0.897)
     assert load(tmp_path, "base: {dataset: digits}").references == ()
 
 
 @pytest.mark.parametrize(("text", "message"), [
-    ("They 2021", "references: must be a list of published results, got 'They 2021'"),
+    ("{They: 2021}", "references: must be a list of published results, or a CSV file with results, got {'They': 2021}"),
     ("[They 2021]", r"references\[0\]: must be a mapping with source, epsilon, delta, accuracy, got 'They 2021'"),
     ("[{source: They, epsilon: 3}]", r"references\[0\]: needs delta, accuracy, got"),
     (f"[{REFERENCE.replace('They 2021', '')}]", "references.source: must say who published the result, got None"),

@@ -29,15 +29,8 @@ from pipeline.accounting.certified import event_of, with_noise
 from pipeline.accounting.evaluations import evaluation_noise, is_noisy
 from pipeline.accounting.finite_precision import accounted_delta
 from pipeline.experiment import experiment as of_files
-from pipeline.trials.component import (
-    activation_bounds,
-    contribution_norm,
-    conv_bounds,
-    delta_bounds,
-    error_bound,
-    sensitivity_ratio,
-    stated_norm,
-)
+from pipeline.learning.mechanisms import contribution_bound
+from pipeline.trials.component import Component
 from pipeline.trials.config import TrialConfig
 
 ROOT = Path(__file__).parents[2]
@@ -90,7 +83,7 @@ def calibrations(trials):
             event = event_of(t, t.epochs)
             name = said(sampler=event.sampler, relation=event.relation, steps=event.steps, epochs=event.epochs,
                         sampling_rate=event.sampling_rate, N=event.N, m=event.m, target=t.target_epsilon,
-                        delta=accounted_delta(t), excess=sensitivity_ratio(t))
+                        delta=accounted_delta(t), excess=t.parts.mechanism.sensitivity_ratio(t))
             found["noise_multiplier"][name] = lambda t=t: with_noise(t).noise_multiplier
             if is_noisy(t):
                 found["evaluation_noise"][name] = lambda t=t: evaluation_noise(t)
@@ -99,13 +92,15 @@ def calibrations(trials):
             name = said(sampler=t.sampler, N=t.split_sizes[0], m=t.batch_size, epochs=t.epochs, tau_f=t.tau_f,
                         releases=releases, target=t.target_label_epsilon, delta=accounted_delta(t))
             found["sigma"][name] = lambda t=t: with_noise(t).sigma
-        if t.mechanism == "component":
-            name = said(**{field: t.canonical().get(field) for field in (
-                "network", "channels", "hidden", "activation", "tau_e", "tau_h", "feedback_norm", "target_norm",
-                "bounding", "error_clip", "tau_h_rule")})
-            found["component"][name] = lambda t=t: [
-                stated_norm(t), contribution_norm(t), sensitivity_ratio(t), *conv_bounds(t),
-                *delta_bounds(t, error_bound(t)), *activation_bounds(t)]
+        if isinstance(part := t.parts.mechanism, Component):
+            used = t.canonical()
+            reading = {name: used[name] for name in ("bounding", "error_clip") if used.get(name) in ("scale", False)}
+            name = said(**{field: used.get(field) for field in (
+                "network", "channels", "hidden", "activation", "tau_e", "tau_h", "feedback_norm", "target_norm")},
+                        **reading)
+            found["component"][name] = lambda t=t, part=part: [
+                part.stated_norm(t), contribution_bound(t), part.sensitivity_ratio(t), *part.conv_bounds(t),
+                *part.delta_bounds(t, getattr(part, "error_bound", t.tau_e)), *part.activation_bounds(t)]
     return found
 
 

@@ -11,7 +11,7 @@ from scipy import stats
 
 from pipeline.accounting.curves import gdp_eps
 from pipeline.accounting.label import label_epsilons, label_mu
-from pipeline.auditing.two_point import gaussian_log_ratio, two_point_step_audit
+from pipeline.auditing.release import gaussian_log_ratio, two_point_audit
 from pipeline.learning.feedback.losses import CrossEntropy
 from pipeline.learning.mechanisms import make_mechanism
 from pipeline.learning.training import Training
@@ -140,10 +140,9 @@ def audited_mu(trial, runs=4000, **built):
 
     def statistics(label):
         rows = [released(trial, release(trial, HALVES, [label] * M, made)[0]) for _ in range(runs // M)]
-        return iter([gaussian_log_ratio(row, *means, trial.sigma) for row in np.concatenate(rows)])
+        return np.array([gaussian_log_ratio(row, *means, trial.sigma) for row in np.concatenate(rows)])
 
-    scores = [statistics(label) for label in (0, 1)]
-    return two_point_step_audit(lambda j: next(scores[j]), DELTA, runs, of="mu").mu_lower
+    return two_point_audit(statistics(0), statistics(1))
 
 
 @pytest.mark.parametrize("name", SETTINGS)

@@ -16,7 +16,6 @@ from pipeline.experiment.exhibits import mismatch
 from pipeline.learning.feedback.algorithms import DirectFeedback
 from pipeline.learning.feedback.losses import CrossEntropy
 from pipeline.learning.mechanisms.base import sum_outer_products
-from pipeline.learning.mechanisms.gaussian import activation_bounds
 from pipeline.learning.network import layers
 from pipeline.learning.network.layers import Conv, Dense, pool, unpool
 from pipeline.learning.network.network import Network, make_network
@@ -338,8 +337,10 @@ def test_every_layer_gets_an_equal_part_of_the_papers_sensitivity():
     config = TrialConfig(network="convnet", algorithm="hybrid", activation="sigmoid", hidden=(384, 384),
                          mechanism="component", target_norm=1.5, tau_e=0.1, feedback_norm=0.9)
     part = 1.5 / math.sqrt(5)
-    for gamma_beta, tau_h in zip((0.25 * 0.9, 0.25 * 0.9, 1), activation_bounds(config), strict=True):
+    bounds = config.parts.mechanism.activation_bounds(config)
+    for gamma_beta, tau_h in zip((0.25 * 0.9, 0.25 * 0.9, 1), bounds, strict=True):
         assert gamma_beta * 0.1 * math.sqrt(1 + tau_h**2) == pytest.approx(part)
     with pytest.raises(ConfigError, match="target_norm: must be > 0.2, which"):  # sqrt(4 layers) tau_e
         dataclasses.replace(PARTS, tau_e=0.1, target_norm=0.2)
-    assert min(activation_bounds(dataclasses.replace(PARTS, tau_e=0.1, target_norm=0.201))) > 0
+    tight = dataclasses.replace(PARTS, tau_e=0.1, target_norm=0.201)
+    assert min(tight.parts.mechanism.activation_bounds(tight)) > 0

@@ -68,12 +68,11 @@ def excess(training, sums, others):
     return square / Fraction(bound) ** 2
 
 
-EXTREME = {"component, filled, large inputs": TrialConfig(TRIALS["component, filled"].given, input_norm=4.0),
-           "per_example, large inputs": TrialConfig(BASE.given, input_norm=1e6),
+EXTREME = {"per_example, large inputs": TrialConfig(BASE.given, input_norm=1e6),
            "automatic, least gamma": TrialConfig(BASE.given, mechanism="automatic", clipping_gamma=1e-6)}
 DRAWN = given_settings({"algorithm", "hidden", "activation", "init", "output_init", "feedback_std", "loss", "smoothing",
-                        "mechanism", "clipping_norm", "noise_multiplier", "tau_h", "tau_e", "target_norm", "bounding",
-                        "error_clip", "tau_h_rule", "denoise", "sigma", "tau_f", "input_norm", "feedback_norm"})
+                        "mechanism", "clipping_norm", "noise_multiplier", "tau_h", "tau_e", "target_norm",
+                        "denoise", "sigma", "tau_f", "input_norm", "feedback_norm"})
 
 
 FEATURES = dict(features="file", feature_name="any", feature_width=N_FEATURES, feature_source="random bits")

@@ -1,15 +1,21 @@
-"""Gaussian mechanisms and readings of Lee & Kifer 2020: what a record contributes, noise, epsilon, and refusals."""
+"""Gaussian mechanisms, and the plugin of readings of Lee & Kifer 2020: what a record contributes, noise, epsilon."""
 
 import math
 from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 
 import pytest
+import test_integers as integers
+import test_random_bits as random_bits
 import torch
 from scipy import stats
+from test_golden import reproducible, run
 
+from pipeline import train
 from pipeline.accounting import account, privacy_tags
 from pipeline.accounting.certified import certified_epsilons, event_of, with_noise
+from pipeline.accounting.overview import as_lines
 from pipeline.accounting.statement import bound_lines
 from pipeline.auditing.release import audit_release
 from pipeline.experiment.exhibits import update_sigma
@@ -18,11 +24,12 @@ from pipeline.learning.mechanisms import contribution_bound, make_mechanism, noi
 from pipeline.learning.mechanisms.base import sum_outer_products
 from pipeline.learning.network.network import make_network
 from pipeline.learning.training import Training
-from pipeline.trials.component import activation_bounds, sensitivity_ratio, stated_norm
 from pipeline.trials.config import ConfigError, TrialConfig
 from pipeline.trials.packs import Pack
 from pipeline.trials.promises import check_promises
 
+FOLDER = Path(__file__).parents[2] / "experiments" / "leekifer2020"
+pytestmark = pytest.mark.usefixtures("lee_kifer")
 CPU = torch.device("cpu")
 FIGURE4 = TrialConfig(hidden=(128, 256), activation="sigmoid", algorithm="dfa", mechanism="component", target_norm=1,
                       tau_e=0.1, feedback_norm=0.9, batch_size=128, sampler="without_replacement",
@@ -33,57 +40,64 @@ DENSE = TrialConfig(dataset="digits", hidden=(12, 9), algorithm="dfa", mechanism
                     tau_e=0.4, batch_size=32, epochs=2, learning_rate=0.1, alignment_batches=1)
 HYBRID = replace(DENSE, network="convnet", channels=(4, 6), kernel=3, hidden=(16,), algorithm="hybrid",
                  feedback_std=0.3)
-READINGS = {
-    "off": replace(DENSE, error_clip=False),
-    "off, tau_h": replace(DENSE, error_clip=False, target_norm=0, tau_h=2.0),
-    "published": replace(DENSE, tau_h_rule="published", activation="sigmoid", tau_e=0.1),
-    "published, off": replace(DENSE, tau_h_rule="published", error_clip=False),
-    "scale": replace(DENSE, bounding="scale"),
-    "scale bp": replace(DENSE, bounding="scale", algorithm="bp", projector=""),
-    "raw": replace(HYBRID, conv_error="raw"),
-    "apart": replace(HYBRID, conv_clip="apart"),
-    "raw, apart": replace(HYBRID, conv_error="raw", conv_clip="apart"),
-    "conv off": replace(HYBRID, error_clip=False),
-    "conv scale": replace(HYBRID, bounding="scale"),
-    "conv published": replace(HYBRID, tau_h_rule="published"),
+READINGS = {  # a trial, and the settings of the plugin's mechanism
+    "off": (DENSE, dict(error_clip=False)),
+    "off, tau_h": (DENSE, dict(error_clip=False, target_norm=0, tau_h=2.0)),
+    "scale": (DENSE, dict(bounding="scale")),
+    "scale bp": (DENSE, dict(bounding="scale", algorithm="bp", projector="")),
+    "raw": (HYBRID, dict(conv_error="raw")),
+    "conv off": (HYBRID, dict(error_clip=False)),
+    "conv scale": (HYBRID, dict(bounding="scale")),
 }
-readings = pytest.mark.parametrize("trial", READINGS.values(), ids=list(READINGS))
+readings = pytest.mark.parametrize("name", READINGS)
 PER_EXAMPLE = dict(mechanism="per_example", target_norm=0, clipping_norm=0.5)
-BOUNDED = {
-    **READINGS,
+OTHERS = {
     "per_example": replace(DENSE, **PER_EXAMPLE),
     "per_example, convnet": replace(HYBRID, **PER_EXAMPLE, conv_activation="relu", activation="relu"),
     "component": replace(DENSE, target_norm=0, tau_h=2.0),
     "component, hybrid": HYBRID,
     "component, convnet": replace(HYBRID, algorithm="dfa", conv_activation="relu", activation="relu"),
 }
-bounded = pytest.mark.parametrize("trial", BOUNDED.values(), ids=list(BOUNDED))
+bounded = pytest.mark.parametrize("name", [*READINGS, *OTHERS])
+GOLDEN = {  # of weights after two epochs in integers, which have the same bits everywhere
+    "off": "d10ed60f442b7a3708414225c3114c15e98bb834ad6e7c590e4386d7fb93deff",
+    "scale": "123f9a1713b769bba01714f256eec4443332021ab2f445d742253058e6db3126"}
+
+
+def of(trial, **changes):
+    """The trial by the plugin's mechanism."""
+    return replace(trial, mechanism="lee_kifer", **changes)
+
+
+def trial_of(name):
+    return OTHERS[name] if name in OTHERS else of(READINGS[name][0], **READINGS[name][1])
+
+
+def ratio_of(trial):
+    return trial.parts.mechanism.sensitivity_ratio(trial)
 
 
 def test_the_norm_of_a_contribution_is_the_closed_form_of_each_reading():
-    for trial, layers, convolutions, tau_h in ((FIGURE4, 3, 0, 25.64), (FIGURE2, 5, 2, 29.8)):
+    for trial, layers, convolutions in ((FIGURE4, 3, 0), (FIGURE2, 5, 2)):
         c, part = trial.target_norm, trial.target_norm / math.sqrt(layers)
-        assert contribution_bound(trial) == stated_norm(trial) == c
-        published = replace(trial, tau_h_rule="published")
-        assert activation_bounds(published)[0] == pytest.approx(tau_h, abs=0.01)
-        # gamma beta tau_e sqrt((1 + tau_h^2) L) = C; sigmoids of the last hidden layer have norm sqrt(n) at most.
-        assert 0.25 * 0.9 * 0.1 * math.sqrt((1 + activation_bounds(published)[0] ** 2) * layers) == pytest.approx(c)
-        output = 0.1 * math.sqrt(1 + trial.hidden[-1])
-        expected = math.sqrt((layers - 1) * part**2 + output**2)
-        assert contribution_bound(published) == pytest.approx(expected)
-        off = replace(trial, error_clip=False)
+        assert contribution_bound(trial) == contribution_bound(of(trial)) == c
+        off = of(trial, error_clip=False)
         expected = math.sqrt(convolutions * part**2 + (layers - convolutions) * (part * math.sqrt(2) / 0.1) ** 2)
-        assert contribution_bound(off) == pytest.approx(expected)
+        assert contribution_bound(off) == pytest.approx(expected) and off.parts.mechanism.stated_norm(off) == c
         for same in ({"bounding": "scale"}, {"bounding": "scale", "error_clip": False}):
-            assert contribution_bound(replace(trial, **same)) == c
-    assert 2 * contribution_bound(replace(FIGURE4, tau_h_rule="published")) == pytest.approx(3.6, abs=0.01)
-    assert 2 * contribution_bound(replace(FIGURE2, tau_h_rule="published")) == pytest.approx(4.75, abs=0.01)
-    assert sensitivity_ratio(replace(FIGURE4, error_clip=False)) == pytest.approx(14.14, abs=0.01)
-    for same in ({"conv_error": "raw"}, {"conv_clip": "apart"}):
-        assert contribution_bound(replace(FIGURE2, **same)) == 1.5
-    relu = replace(FIGURE4, activation="relu", tau_h_rule="published")  # a ReLU has no longest norm
+            assert contribution_bound(of(trial, **same)) == c
+    assert ratio_of(of(FIGURE4, error_clip=False)) == pytest.approx(14.14, abs=0.01)
+    assert contribution_bound(of(FIGURE2, conv_error="raw")) == 1.5
     tau_h = math.sqrt((1 / math.sqrt(3) / 0.09) ** 2 - 1)
-    assert activation_bounds(relu) == pytest.approx((tau_h,) * 3)
+    relu = replace(FIGURE4, activation="relu")
+    assert relu.parts.mechanism.activation_bounds(relu)[0] == pytest.approx(tau_h)
+
+
+def test_with_the_defaults_it_is_component_clipping(digits):
+    for trial in (DENSE, HYBRID, replace(DENSE, matmul_precision="integer")):
+        trial = replace(trial, noise_multiplier=0.5, epochs=1)
+        with reproducible():
+            assert run(train(of(trial), digits)) == run(train(trial, digits))
 
 
 def contributions(trial, seed):
@@ -107,28 +121,28 @@ def contributions(trial, seed):
     return torch.stack(rows)
 
 
-@pytest.mark.parametrize(("field", "value"), [("bounding", "scale"), ("tau_h_rule", "published"),
-                                              ("conv_error", "raw"), ("conv_clip", "apart"), ("error_clip", False)])
+@pytest.mark.parametrize(("field", "value"), [("bounding", "scale"), ("conv_error", "raw"), ("error_clip", False)])
 def test_a_reading_makes_another_trial_where_it_is_used_and_none_elsewhere(field, value):
-    assert replace(HYBRID, **{field: value}).trial_key != HYBRID.trial_key and field not in HYBRID.canonical()
+    assert of(HYBRID, **{field: value}).trial_key != of(HYBRID).trial_key and field not in HYBRID.canonical()
     other = replace(HYBRID, mechanism="per_example", target_norm=0)
     assert replace(other, **{field: value}).trial_key == other.trial_key
 
 
 @bounded
-def test_no_record_moves_the_sum_by_more_than_the_bound_and_some_come_within_one_percent(trial):
+def test_no_record_moves_the_sum_by_more_than_the_bound_and_some_come_within_one_percent(name):
+    trial = trial_of(name)
     c = contribution_bound(trial)
     longest = max(contributions(trial, seed).norm(dim=1).max().item() for seed in range(8))
     assert 0.99 * c <= longest <= c * (1 + 1e-5)
 
 
 @bounded
-def test_noise_is_measured_by_the_stated_norm_and_epsilon_by_what_a_record_contributes(trial):
-    trial = replace(trial, noise_multiplier=1.7)
+def test_noise_is_measured_by_the_stated_norm_and_epsilon_by_what_a_record_contributes(name):
+    trial = replace(trial_of(name), noise_multiplier=1.7)
     net = make_network(trial, [0])
     mechanism = make_mechanism(Pack((trial,)), net, CPU)
     activations, _ = net.forward(torch.zeros(1, 32, 64))
-    stated = stated_norm(trial) if trial.mechanism == "component" else trial.clipping_norm
+    stated = trial.parts.mechanism.stated_norm(trial)
     sigma = 1.7 * stated / 32
     assert noise_deviation(trial) / 32 == pytest.approx(sigma)
     draws = []
@@ -147,10 +161,10 @@ def test_noise_is_measured_by_the_stated_norm_and_epsilon_by_what_a_record_contr
     assert event_of(trial, 1).noise_multiplier == pytest.approx(1.7 * stated / contribution_bound(trial) / 2)
 
 
-@pytest.mark.parametrize("name", ["off", "raw, apart"])
+@pytest.mark.parametrize("name", ["off", "raw"])
 def test_an_audit_of_a_step_stays_below_what_is_certified_and_comes_close(name):
-    trial = BOUNDED[name]
-    trial = replace(trial, sampler="poisson", noise_multiplier=sensitivity_ratio(trial))
+    trial = trial_of(name)
+    trial = replace(trial, sampler="poisson", noise_multiplier=ratio_of(trial))
     audit = audit_release(trial, trials=600, delta=0.01)
     assert 0.35 < audit.mu_lower <= audit.mu == pytest.approx(1) and not audit.exceeds
     assert abs(audit.auc - 0.7602) < 0.05  # Phi(mu/sqrt 2), of all that is released
@@ -175,38 +189,23 @@ def parts(trial, digits, inside=False):
 def test_convolutions_of_hybrid_learn_from_the_raw_error_and_all_else_as_before(digits):
     trial = replace(HYBRID, target_norm=30)  # no part is shortened: it is linear in e
     clipped, errors = parts(trial, digits)
-    raw, _ = parts(replace(trial, conv_error="raw"), digits)
+    raw, _ = parts(of(trial, conv_error="raw"), digits)
     assert min(errors) > trial.tau_e
     for before, now in zip(clipped[2:], raw[2:], strict=True):
         torch.testing.assert_close(now, before)
     for before, now in zip(clipped[:2], raw[:2], strict=True):
         longer = torch.tensor([e / trial.tau_e for e in errors]).unsqueeze(1)
         torch.testing.assert_close(now, before * longer, rtol=1e-4, atol=1e-6)
-    short, _ = parts(replace(HYBRID, conv_error="raw"), digits)
+    short, _ = parts(of(HYBRID, conv_error="raw"), digits)
     bound = HYBRID.target_norm / 2
     for part, unclipped in zip(short[:2], raw[:2], strict=True):
         norms = unclipped.norm(dim=1, keepdim=True)
         torch.testing.assert_close(part, unclipped * (bound / norms).clamp(max=1), rtol=1e-4, atol=1e-6)
 
 
-def test_weights_and_bias_of_a_convolution_that_are_clipped_apart(digits):
-    free = replace(HYBRID, target_norm=30)
-    tight = replace(HYBRID, target_norm=0.45, tau_e=0.2, conv_clip="apart", conv_error="raw")
-    whole, _ = parts(replace(free, tau_e=0.2, conv_error="raw"), digits)
-    clipped, _ = parts(tight, digits)
-    shortened = 0
-    for part, before, n in zip(clipped[:2], whole[:2], (4 * 9, 6 * 36), strict=True):
-        for now, of in ((part[:, :n], before[:, :n]), (part[:, n:], before[:, n:])):
-            norms = of.norm(dim=1, keepdim=True)
-            factor = (0.45 / math.sqrt(2 * 4) / norms).clamp(max=1)
-            shortened += int((factor < 1).sum())
-            torch.testing.assert_close(now, of * factor, rtol=1e-3, atol=1e-5)
-    assert shortened
-
-
 @pytest.mark.parametrize("name", ["scale", "scale bp", "conv scale"])
 def test_scaled_contributions_use_what_is_paid_for_and_zeros_stay(name, digits):
-    trial = READINGS[name]
+    trial = trial_of(name)
     scaled, _ = parts(trial, digits)
     bound = trial.target_norm / math.sqrt(len(trial.layers))
     if trial.network == "mlp":  # noise is added to the coordinates, so these are scaled
@@ -229,7 +228,7 @@ def test_scaled_contributions_use_what_is_paid_for_and_zeros_stay(name, digits):
 
 
 def test_epsilon_is_of_the_true_bound_and_none_is_of_the_published_sensitivity():
-    clipped, off = FIGURE4, replace(FIGURE4, error_clip=False)
+    clipped, off = FIGURE4, of(FIGURE4, error_clip=False)
     assert event_of(clipped, 300).noise_multiplier == 3.2
     assert event_of(off, 300).noise_multiplier == pytest.approx(3.2 * 0.1 / math.sqrt(2))
     one_epoch = [replace(t, epochs=1, noise_multiplier=1.28) for t in (clipped, off)]
@@ -243,22 +242,21 @@ def test_epsilon_is_of_the_true_bound_and_none_is_of_the_published_sensitivity()
     assert "contributes up to" not in privacy_tags(one_epoch[0])["privacy.notes"]
 
 
-@pytest.mark.parametrize(("reading", "sampler"), [
-    ({"error_clip": False}, "poisson"), ({"tau_h_rule": "published"}, "without_replacement"),
-    ({"error_clip": False}, "shuffled")])
-def test_a_target_epsilon_is_met_by_the_true_bound(reading, sampler):
-    trial = replace(DENSE, **reading, sampler=sampler, target_epsilon=3)
+@pytest.mark.parametrize("sampler", ["poisson", "without_replacement", "shuffled"])
+def test_a_target_epsilon_is_met_by_the_true_bound(sampler):
+    trial = of(DENSE, error_clip=False, sampler=sampler, target_epsilon=3)
     value = certified_epsilons(trial, trial.epochs)[0].value
     assert 0.98 * 3 < value <= 3
     clipped = with_noise(replace(DENSE, sampler=sampler, target_epsilon=3)).noise_multiplier
-    assert with_noise(trial).noise_multiplier == pytest.approx(clipped * sensitivity_ratio(trial))
+    assert with_noise(trial).noise_multiplier == pytest.approx(clipped * ratio_of(trial))
 
 
 @readings
-def test_a_reading_has_secret_noise_in_integers_alone(trial):
+def test_a_reading_has_secret_noise_in_integers_alone(name):
+    trial = trial_of(name)
     secret = dict(noise="secure", noise_multiplier=1.0)
     message = ("network: the proof of noise 'secure' is of integers" if trial.network == "convnet" else
-               "arithmetic: must be 'integer' with noise 'secure' and mechanism 'component', .* use that, or noise")
+               "arithmetic: must be 'integer' with noise 'secure' and mechanism 'lee_kifer', .* use that, or noise")
     with pytest.raises(ConfigError, match=f"^{message}") as raised:
         replace(trial, **secret)
     assert "\n" not in str(raised.value)
@@ -267,19 +265,20 @@ def test_a_reading_has_secret_noise_in_integers_alone(trial):
 
 
 @pytest.mark.parametrize(("text", "message"), [
-    ("{bounding: scale}", "bounding: is not used with mechanism 'none', got scale; use mechanism 'component' with tar"),
-    ("{mechanism: component, bounding: scale}", "bounding: is not used with target_norm 0, got scale; use target_norm"),
-    ("{mechanism: per_example, error_clip: off}", "error_clip: is not used with mechanism 'per_example', got False"),
-    ("{mechanism: component, target_norm: 1, bounding: scale, error_clip: off}",
+    ("{bounding: scale}", "bounding: is not used with mechanism 'none', got scale; use mechanism 'lee_kifer'"),
+    ("{mechanism: component, bounding: scale}", "bounding: is not used with mechanism 'component', got scale"),
+    ("{mechanism: lee_kifer, bounding: scale}", "bounding: is not used with target_norm 0, got scale; use target_norm"),
+    ("{mechanism: lee_kifer, target_norm: 1, bounding: scale, error_clip: off}",
      "error_clip: is not used with bounding 'scale', got False; use bounding 'clip'"),
-    ("{mechanism: component, tau_h_rule: published}", "tau_h_rule: is not used with target_norm 0, got published"),
-    ("{mechanism: component, conv_error: raw}", "conv_error: is not used with algorithm 'dfa', got raw; use alg"),
-    ("{mechanism: component, algorithm: hybrid, network: convnet, target_norm: 1, error_clip: off, conv_error: raw}",
+    ("{mechanism: lee_kifer, conv_error: raw}", "conv_error: is not used with algorithm 'dfa', got raw; use alg"),
+    ("{mechanism: lee_kifer, algorithm: hybrid, network: convnet, target_norm: 1, error_clip: off, conv_error: raw}",
      "conv_error: is not used with error_clip 'off', got raw; use error_clip 'on'"),
-    ("{mechanism: component, conv_clip: apart}", "conv_clip: is not used with network 'mlp', got apart; use n"),
-    ("{mechanism: component, algorithm: hybrid, network: convnet, target_norm: 1, bounding: scale, conv_clip: apart}",
-     "conv_clip: is not used with bounding 'scale', got apart; use bounding 'clip'"),
-    ("{bounding: clip}", "bounding: is not used with .*, got clip; use mechanism 'component' with "),
+    ("{mechanism: lee_kifer, error_clip: off, sampler: poisson, noise_multiplier: 1.28}",
+     "noise_multiplier: must be at least 1.41 with sampler 'poisson' where a record contributes up to 14.14 times .*, "
+     "got 1.28"),
+    ("{mechanism: lee_kifer, error_clip: off, tau_e: 0.01, noise_multiplier: 1.28}",
+     "noise_multiplier: must be at least 1.41 with sampler 'shuffled'"),
+    ("{mechanism: lee_kifer, tau_h_rule: published}", "tau_h_rule: unknown field"),
     ("{init: normal}", "init: must be one of uniform, glorot, got 'normal'"),
     ("{init_gain: 0}", "init_gain: must be > 0, got 0")])
 def test_a_reading_that_nothing_makes_use_of_is_refused_in_one_line(text, message):
@@ -288,16 +287,10 @@ def test_a_reading_that_nothing_makes_use_of_is_refused_in_one_line(text, messag
     assert "\n" not in str(raised.value)
 
 
-@pytest.mark.parametrize("text", [
-    "{init: uniform, init_gain: 1, output_init: uniform, schedule: constant}",
-    "{mechanism: component, noise_multiplier: 0, target_norm: 1, bounding: clip, error_clip: on, "
-    "tau_h_rule: per_layer}",
-    "{mechanism: component, noise_multiplier: 0, algorithm: hybrid, network: convnet, target_norm: 1, "
-    "conv_error: clipped, conv_clip: together}"])
-def test_a_default_may_be_written_down_where_another_value_would_be_used(text):
-    trial, = parse_experiment(f"base: {text}", Path("e.yaml")).trials
-    assert not trial.canonical().keys() & {"init", "init_gain", "bounding", "error_clip", "tau_h_rule", "conv_error",
-                                           "conv_clip", "output_init"}
+def test_a_default_may_be_written_down_where_another_value_would_be_used():
+    text = "base: {init: uniform, init_gain: 1, output_init: uniform, schedule: constant}"
+    trial, = parse_experiment(text, Path("e.yaml")).trials
+    assert not trial.canonical().keys() & {"init", "init_gain", "output_init", "schedule"}
 
 
 @pytest.mark.parametrize(("init", "gain"), [("uniform", 2.5), ("glorot", 1.0)])
@@ -332,8 +325,7 @@ def test_an_output_layer_that_starts_elsewhere_leaves_init_to_the_others(digits)
 
 
 def test_the_file_of_readings_has_the_papers_noise_and_tells_what_it_costs():
-    file = Path(__file__).parents[2] / "experiments" / "leekifer2020" / "leekifer_readings.yaml"
-    experiment = load_experiment(file)
+    experiment = load_experiment(FOLDER / "leekifer_readings.yaml")
     assert len(experiment.trials) == 18 and {t.epochs for t in experiment.trials} == {300}
     assert {round(update_sigma(t), 9) for t in experiment.trials} == {0.01, 0.05}
     assert {t.seed for t in experiment.trials} == {0, 1, 2}
@@ -343,4 +335,46 @@ def test_the_file_of_readings_has_the_papers_noise_and_tells_what_it_costs():
     assert [line.split(" times")[0].strip() for line in lines] == [
         "6 trials with noise_multiplier 1.28, 1", "6 trials with noise_multiplier 6.4, 1",
         "3 trials with noise_multiplier 1.28, 14.14", "3 trials with noise_multiplier 6.4, 14.14"]
-    assert not list(bound_lines([trial for trial in short if trial.error_clip]))
+    assert not list(bound_lines([trial for trial in short if trial.mechanism != "lee_kifer"]))
+
+
+@pytest.mark.parametrize("name", GOLDEN)
+def test_weights_are_those_that_were_written_down(name, digits):
+    trial, changes = READINGS[name]
+    with reproducible():
+        found = run(train(of(trial, **changes, matmul_precision="integer", noise_multiplier=20.0, seed=3), digits))
+    assert found["weights"] == GOLDEN[name]
+
+
+INTEGERS = {"filled": {"target_norm": 0.4, "bounding": "scale"},
+            "error not clipped": {"error_clip": False, "tau_e": 1.0}}
+
+
+@pytest.mark.parametrize("check", [
+    integers.test_contributions_are_as_long_as_they_may_be,
+    integers.test_what_a_record_contributes_depends_on_no_other,
+    integers.test_a_trial_in_a_pack_is_the_same_as_alone], ids=lambda check: check.__name__)
+@pytest.mark.parametrize("name", INTEGERS)
+def test_contributions_in_integers_are_as_those_of_component_clipping(name, check, digits):
+    check(of(integers.OF_FACTORS, **INTEGERS[name]), digits)
+
+
+@pytest.mark.parametrize("changes", [*INTEGERS.values(), {**INTEGERS["filled"], "input_norm": 4.0}])
+def test_one_record_of_random_bits_moves_the_integer_sum_by_at_most_c(changes, digits, monkeypatch):
+    trial = random_bits.of_bits(of(integers.OF_FACTORS, **changes).given)
+    largest = [max(random_bits.sizes(trial, digits, seed, monkeypatch)) for seed in range(4)]
+    assert Fraction(2, 10) < largest[0] and max(largest) <= 1
+
+
+def test_account_prints_the_steps_of_training_also_where_the_noise_is_of_a_smaller_norm(digits):
+    """A reading keeps the noise of a clipped error while the bound grows by 14."""
+    text = ("base: {dataset: digits, algorithm: dfa, hidden: [24, 16], mechanism: lee_kifer, error_clip: false, "
+            "sampler: without_replacement, noise_multiplier: 30, arithmetic: integer}")
+    experiment = parse_experiment(text, Path("FILE.yaml"))
+    (trial,), lines = experiment.trials, "\n".join(as_lines(experiment))
+    mechanism = integers.made(trial, digits).mechanism
+    [of_trial], [bound] = mechanism.integers.steps, mechanism.bounds
+    assert ratio_of(trial) > 10 and "layer 1: inputs 2^-6, learning signals" in lines
+    for number, step in enumerate(of_trial, start=1):
+        assert f", contributions {step.contribution / bound:.3g} C" in next(
+            line for line in lines.splitlines() if f"layer {number}: " in line)

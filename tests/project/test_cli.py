@@ -371,8 +371,8 @@ def test_an_output_that_cannot_encode_a_character_gets_another(tmp_path):
 
 @pytest.mark.parametrize(("line", "says"), [
     ("", "Usage: photonic [OPTIONS] COMMAND"),
-    ("swep e.yaml", "No such command 'swep'. Must be one of init, sweep, status, report, account, audit, import, "
-     "export, fields, ui, completion. Did you mean 'sweep'?"),
+    ("swep e.yaml", "No such command 'swep'. Must be one of init, sweep, status, report, account, audit, export, "
+     "fields, ui, completion. Did you mean 'sweep'?"),
     ("audit a.yaml --trial 3", "error: --trial: must be at least 1 and at most the 2"),
     ("audit a.yaml --trial 0", "error: --trial: must be at least 1"),
     ("audit a.yaml --steps 0", "error: --steps: must be at least 1 and at most the 80"),
@@ -386,7 +386,7 @@ def test_an_output_that_cannot_encode_a_character_gets_another(tmp_path):
     ("sweep e.yaml --workers", "Option '--workers' requires an argument."),
     ("report e.yaml --out --where", "Option '--out' requires an argument, got --where."),
     ("sweep e.yaml --mlr --json", "Option '--mlruns' requires an argument, got --json."),
-    ("import r.csv", "Missing option '--as'."), ("completion tcsh", "'tcsh' is not one of 'bash', 'zsh'."),
+    ("account", "Missing argument 'FILE|NAME'."), ("completion tcsh", "'tcsh' is not one of 'bash', 'zsh'."),
     ("ui --port 0", "Invalid value for '--port': must be a whole number from 1 to 65535, got '0'")])
 def test_wrong_words_are_refused_with_what_is_accepted(tmp_path, monkeypatch, capsys, line, says):
     monkeypatch.chdir(tmp_path)

@@ -168,7 +168,7 @@ def test_every_kind_of_error_for_people_has_a_line_that_may_be_shown_or_speaks_o
     of_records = {kind.__name__ for kind in kinds if "public" in inspect.signature(kind.__init__).parameters}
     assert of_records == {"DataError"}
     assert {kind.__name__ for kind in kinds} - of_records == {
-        "UserError", "ConfigError", "CheckError", "UnsupportedAccounting",  # settings
+        "UserError", "ConfigError", "UnsupportedAccounting",  # settings
         "OpuUnavailable",  # what is installed
         "CheckpointError", "Superseded",  # of the file's header
         "SweepRunning", "ResourceError", "TrackingError", "NoStore", "OtherNoise"}  # raised where no records are

@@ -14,12 +14,11 @@ import analysis
 from pipeline.cli import main
 from pipeline.sweep import status
 from pipeline.tracking import Reader, Store, TrackingError
-from pipeline.tracking.imports import read_results
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.records import EpochRecord, Outcome
 
 DONE, RUNNING = (TrialConfig(dataset="digits", algorithm="bp", batch_size=64, epochs=2, seed=seed) for seed in (0, 1))
-WRITES = {"be_patient", "beat", "begin_draw", "check", "close_sweep", "describe", "fail", "give_up", "import_results",
+WRITES = {"be_patient", "beat", "begin_draw", "check", "close_sweep", "describe", "fail", "give_up",
           "log", "log_audit", "log_experiment", "log_report", "log_suggestions", "log_sweep", "note_nodes",
           "open_sweep", "relocate", "start", "take_over"}
 
@@ -120,15 +119,9 @@ def test_a_store_that_can_only_be_read_is_read(copy, monkeypatch, capsys):
     store.attach("sweep")
     with pytest.raises(TrackingError, match="mlflow.db: .*attempt to write a readonly database"):
         store.beat(2)
-    assert main(["import", str(written_results(copy.parent)), "--as", "a", "--mlruns", str(copy)]) == 2
-    assert capsys.readouterr().err.count("\n") == 1 and digests(copy) == before
-
-
-def written_results(folder):
-    """A file with one result, to import."""
-    file = folder / "results.csv"
-    file.write_text("dataset,method,epsilon,delta,relation,seed,accuracy,source\ndigits,a,1,1e-5,add/remove,,0.8,b\n")
-    return file
+    with pytest.raises(TrackingError, match="attempt to write a readonly database"):
+        store.open_sweep("another")
+    assert digests(copy) == before
 
 
 def recorded(root):
@@ -141,13 +134,14 @@ def recorded(root):
 def write_everything(store, folder):
     """Write every kind of artifact to a store of the fixture."""
     (folder / "file.txt").write_text("of a report, or of an audit")
+    store.open_sweep("new")
+    store.log_experiment("name: new\n")
+    store.close_sweep("FINISHED")
     store.open_sweep("sweep")
     store.log_experiment("name: changed\n")
     store.log_suggestions([])
     store.log_report([folder / "file.txt"])
     store.log_audit(store.trial(DONE.trial_key).run_id, {}, {}, folder / "file.txt")
-    results, text = read_results(written_results(folder))
-    store.import_results("imported", results, text)
     store.start(RUNNING)
     store.log([EpochRecord(RUNNING.trial_key, 2, {}, outcome=Outcome("finished", {"b": np.ones(1, np.float32)}, ()))])
 
@@ -162,8 +156,8 @@ def test_a_copy_reads_and_writes_its_own_artifacts_and_leaves_the_other_store_as
     assert store.experiment() == "name: changed\n" and list(store.weights(store.trial(RUNNING.trial_key))) == ["b"]
     names = sorted(path.name for path in (copy / "artifacts").rglob("*") if path.is_file())
     if by_uri:  # a new experiment has its artifacts in the folder that `Store` names
-        names += [path.name for path in (tmp_path / "elsewhere" / "artifacts").rglob("*.csv")]
-    assert sorted(names) == sorted(["experiment.yaml", "search.json", "file.txt", "file.txt", "results.csv",
+        names += [path.name for path in (tmp_path / "elsewhere" / "artifacts").rglob("*.yaml")]
+    assert sorted(names) == sorted([*2 * ["experiment.yaml"], "search.json", "file.txt", "file.txt",
                                     *2 * ["weights.safetensors", "config.json", "per_class.csv"]])
     assert addresses < recorded(copy) and digests(root) == before
 

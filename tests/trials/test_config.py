@@ -111,13 +111,12 @@ OTHER = dict(dataset="mnist", validation_fraction=0.2, inputs="unit", input_norm
              averaging=0.9, matmul_precision="bfloat16", alignment_batches=1, seed=7, train_records=30_000,
              channels=(16,), kernel=3, conv_activation="relu", target_norm=2.0, joint_release=True, denoise=True,
              target_label_epsilon=3.0, private_metrics="withheld", schedule="linear", output_init="zero",
-             init="glorot", init_gain=2.0, error_clip=False, loss="label_smoothing")
+             init="glorot", init_gain=2.0, loss="label_smoothing")
 CONVOLUTIONAL = {"channels", "kernel", "conv_activation"}
 PHOTONIC = {"sigma", "tau_f", "tau_h", "tau_h_min", "gamma_min", "activation_floor", "output_noise", "delta",
             "noise", "joint_release", "denoise", "target_label_epsilon"}
 GAUSSIAN = {"sigma", "noise_multiplier", "target_epsilon", "delta", "noise", "denoise"}
-USES = {"none": set(), "photonic": PHOTONIC, "component": GAUSSIAN | {"tau_h", "tau_e", "feedback_norm", "target_norm",
-                                                                       "error_clip"},
+USES = {"none": set(), "photonic": PHOTONIC, "component": GAUSSIAN | {"tau_h", "tau_e", "feedback_norm", "target_norm"},
         "per_example": GAUSSIAN | {"clipping_norm"}}
 
 
@@ -158,7 +157,6 @@ ELSEWHERE = {
     "test_features, test_feature_maps, test_patches": {
         f.name for f in settings()
         if f.name.startswith(("feature", "scattering_", "patch_", "encoder_", "beside_"))},
-    "test_readings": {"bounding", "tau_h_rule", "conv_error", "conv_clip"},
     "test_automatic": {"clipping_gamma"}}
 REFUSED = {"canaries": "canaries: need sampler 'poisson'", "noise": "noise: needs a guarantee that it can keep",
            "matmul_precision": "arithmetic: must be 'float32'"}

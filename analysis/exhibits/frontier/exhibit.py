@@ -9,8 +9,8 @@ import pandas as pd
 
 from analysis.exhibits.catalogue import exhibit
 from analysis.exhibits.exhibit import Exhibit, Texts, to_csv
-from analysis.exhibits.frontier import choice, imported
-from analysis.exhibits.frontier.figure import comparable, plot
+from analysis.exhibits.frontier import choice, others
+from analysis.exhibits.frontier.figure import plot
 from analysis.exhibits.frontier.points import COLUMNS, PRICE, frontiers, hypervolumes, target_of, tightest
 from analysis.exhibits.metrics import METRICS
 from analysis.exhibits.table import Table, by_algorithm
@@ -19,7 +19,8 @@ from analysis.statistics import SUMMARY
 from analysis.text import best_of, epsilon_text, means_text
 from pipeline.experiment.exhibits import FRONTIERS
 from pipeline.experiment.experiment import Experiment
-from pipeline.experiment.sections import Budget, Reference
+from pipeline.experiment.results import Result
+from pipeline.experiment.sections import Budget
 from pipeline.trials.kinds import GUARANTEED
 from pipeline.trials.naming import counted
 
@@ -30,17 +31,15 @@ SETTINGS_NAMED = 3  # largest number of an algorithm's settings in a note
 
 
 @exhibit(*TITLES)
-def of_experiment(runs: pd.DataFrame, *, name: str, experiment: Experiment, results: pd.DataFrame | None) -> Exhibit:
-    """Call `draw` with the experiment's references, budget and imported results."""
-    if results is None or name != imported.SHOWN_BY:
-        results = imported.NONE
+def of_experiment(runs: pd.DataFrame, *, name: str, experiment: Experiment) -> Exhibit:
+    """Call `draw` with the experiment's references and budget."""
     return draw(runs, name=name, references=experiment.references, budget=experiment.plan.budget,
-                by_scores=experiment.plan.by_scores, results=results)
+                by_scores=experiment.plan.by_scores)
 
 
-def draw(runs: pd.DataFrame, *, name: str, references: Sequence[Reference] = (),
-         budget: Budget | None = None, by_scores: bool = False, results: pd.DataFrame = imported.NONE) -> Exhibit:
-    """Make one of the exhibits in `TITLES`, with dominated areas and comparable published results.
+def draw(runs: pd.DataFrame, *, name: str, references: Sequence[Result] = (),
+         budget: Budget | None = None, by_scores: bool = False) -> Exhibit:
+    """Make one of the exhibits in `TITLES`, with dominated areas and comparable results of others.
 
     Errors as in `frontiers`. If trials were suggested by scores of others (`by_scores`), composition is no price of a
     choice.
@@ -49,13 +48,14 @@ def draw(runs: pd.DataFrame, *, name: str, references: Sequence[Reference] = (),
     if by_scores:
         points = [frame.drop(columns=PRICE, errors="ignore") for frame in points]
     volumes = hypervolumes(points, runs)
-    imported_points = imported.against(results, points, common_value(runs["dataset"]))
-    marked = imported.comparable(imported_points)
-    own_texts = texts(points, runs, volumes, references, budget)
-    all_texts = own_texts._replace(more=(*imported.table(marked), *own_texts.more),
-                                   notes=(*own_texts.notes, *imported.notes(imported_points)))
-    rows = tidy([*points, marked], ["source"]) if len(marked) else tidy(points)
-    return Exhibit(name, title=TITLES[name], texts=all_texts, rows=rows, figure=plot(points, references, marked),
+    points_of_others = others.points_of(references, points, common_value(runs["dataset"]))
+    marked = others.comparable(points_of_others)
+    of_files = others.from_files(marked)
+    own_texts = texts(points, runs, volumes, budget)
+    all_texts = own_texts._replace(more=(*others.table(of_files), *own_texts.more),
+                                   notes=(*own_texts.notes, *others.notes(points_of_others)))
+    rows = tidy([*points, of_files], ["source"]) if len(of_files) else tidy(points)
+    return Exhibit(name, title=TITLES[name], texts=all_texts, rows=rows, figure=plot(points, marked),
                    others={f"{name}_hypervolume.csv": to_csv(volumes.round({"hypervolume": 4}))})
 
 
@@ -68,7 +68,7 @@ def tidy(points: Sequence[pd.DataFrame], further_columns: Sequence[str] = ()) ->
 
 
 def texts(points: Sequence[pd.DataFrame], runs: pd.DataFrame, volumes: pd.DataFrame,
-          references: Sequence[Reference] = (), budget: Budget | None = None) -> Texts:
+          budget: Budget | None = None) -> Texts:
     """Return a caption and a table of means per kind, then tables of chosen settings and dominated areas, and notes.
 
     `volumes` are the `hypervolumes` of the points.
@@ -87,7 +87,7 @@ def texts(points: Sequence[pd.DataFrame], runs: pd.DataFrame, volumes: pd.DataFr
         if frame["chosen"].any():
             more += choice.table(frame, [_column(row) for row in frame.itertuples()], letters)
         more += _areas(areas)
-        for note in _notes(frame, runs, references, budget):
+        for note in _notes(frame, runs, budget):
             kinds_by_note.setdefault(note, []).append(f"{common_value(frame['kind'])} ε{_formula(frame)}")
     notes: list[str] = []
     for note, kinds in kinds_by_note.items():
@@ -115,8 +115,7 @@ def _formula(points: pd.DataFrame) -> str:
     return f", formula {formula}" if formula else ""
 
 
-def _notes(points: pd.DataFrame, runs: pd.DataFrame, references: Sequence[Reference],
-           budget: Budget | None) -> list[str]:
+def _notes(points: pd.DataFrame, runs: pd.DataFrame, budget: Budget | None) -> list[str]:
     """Return notes on the points of one kind."""
     kind, metric = common_value(points["kind"]), METRICS[common_value(points["metric"])]
     axis_runs = _runs_on_axis(points, runs)
@@ -143,10 +142,6 @@ def _notes(points: pd.DataFrame, runs: pd.DataFrame, references: Sequence[Refere
     without_epsilon = runs.drop(axis_runs.index)
     if len(without_epsilon):
         notes.append(f"Without a finite {kind} ε and left out: {_settings(without_epsilon)}.")
-    published = [f"{reference.source}, {reference.accuracy:g}% at ε = {reference.epsilon:g}, δ = {reference.delta:g}"
-                 for reference in comparable(points, references)]
-    if published:
-        notes.append(f"Published by others, and marked: {'; '.join(published)}.")
     return notes
 
 

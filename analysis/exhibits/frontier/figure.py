@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
-from textwrap import fill
-from types import MappingProxyType
 from typing import Any
 
 import pandas as pd
@@ -17,47 +14,31 @@ from matplotlib.patches import Patch
 from matplotlib.transforms import ScaledTranslation
 
 from analysis import style, svg
-from analysis.exhibits.frontier import choice, imported
+from analysis.exhibits.frontier import choice, others
 from analysis.exhibits.frontier.points import compared_epsilon, short_title, title
 from analysis.exhibits.metrics import METRICS
 from analysis.runs import ALGORITHM_LABELS, ReportError, common_value
 from analysis.text import without_formulas
-from pipeline.experiment.sections import Reference
 
-MARKS = "*PXDv^"  # markers of published results, in order
-PUBLISHED: dict[str, Any] = {  # arguments of `Line2D`
-    "color": "black", "linestyle": "none", "markersize": 7, "markeredgewidth": 0.5, "markerfacecolor": "gold"}
-NO_MARKS: Mapping[Reference, str] = MappingProxyType({})
 LEGEND_WIDTH = 22  # characters per line
 MOST_LETTERS = 8  # largest number of letters that a legend explains
 FRONT: dict[str, Any] = {"facecolor": "0.965", "edgecolor": "0.75", "linewidth": 0.7, "linestyle": ":"}
 
 
-def plot(points: Sequence[pd.DataFrame], references: Sequence[Reference] = (),
-         others: pd.DataFrame = imported.NONE) -> Figure:
+def plot(points: Sequence[pd.DataFrame], marked: pd.DataFrame = others.NONE) -> Figure:
     """Plot one panel per kind of epsilon, 4.2 x 3.8 inches each, up to two in a row, with one legend.
 
-    Kinds never share an axis, since they guarantee different things. Published and imported results are marked in
-    panels with comparable points.
+    Kinds never share an axis, since they guarantee different things. Results of others (`marked`) stand in the panel
+    of certified points.
     """
     together = pd.concat(points, ignore_index=True)
     letters = choice.letters(together)
-    marks_of_figure: dict[Reference, str] = {}
-    certified = imported.certified_points(points)
+    certified = others.certified_points(points)
     with style.theme():
         figure, axes = style.panels(len(points), per_row=2, width=4.2, height=3.8, beside=(1.8, 0.0), between=0.1)
         for frame, ax in zip(points, axes, strict=True):
-            # A published result has the same marker in all panels.
-            marks = {reference: MARKS[references.index(reference) % len(MARKS)]
-                     for reference in comparable(frame, references)}
-            _panel(frame, ax, letters, marks, others if frame is certified else imported.NONE)
-            marks_of_figure |= marks
-        entries = legend_entries(together, letters)
-        for reference, mark in marks_of_figure.items():
-            source = without_formulas(fill(reference.source, LEGEND_WIDTH))
-            label = f"{source}:\n{reference.accuracy:g}% at ε = {reference.epsilon:g}"
-            entries.append(Line2D([], [], marker=mark, **PUBLISHED, label=label))
-        entries += imported.legend_entries(others, LEGEND_WIDTH)
+            _panel(frame, ax, letters, marked if frame is certified else others.NONE)
+        entries = [*legend_entries(together, letters), *others.legend_entries(marked, LEGEND_WIDTH)]
         style.legend(figure, entries, style.seeds(together["n"]))
     return figure
 
@@ -105,20 +86,11 @@ def draw_curves(points: pd.DataFrame, ax: Axes, letters: Mapping[str, str]) -> N
             svg.tag(letter, algorithm)
 
 
-def comparable(points: pd.DataFrame, references: Sequence[Reference]) -> list[Reference]:
-    """Return the published results that a panel marks: at its delta, if it shows test accuracy by certified epsilon."""
-    first = points.iloc[0]  # all points of a panel have one kind, metric and delta
-    if first["kind"] != "certified" or first["metric"] != "accuracy":
-        return []
-    return [reference for reference in references if math.isclose(reference.delta, first["delta"])]
-
-
-def _panel(points: pd.DataFrame, ax: Axes, letters: Mapping[str, str],
-           marks: Mapping[Reference, str] = NO_MARKS, others: pd.DataFrame = imported.NONE) -> None:
+def _panel(points: pd.DataFrame, ax: Axes, letters: Mapping[str, str], marked: pd.DataFrame = others.NONE) -> None:
     """Plot the frontier of one kind of epsilon on its axes: accuracy or alignment against epsilon, on a log axis.
 
     The points must have one kind, formula, relation, delta and metric, positive epsilons and known algorithms
-    (`ReportError`). Imported results stand to the right of all curves.
+    (`ReportError`). Results from files of others stand to the right of all curves.
     """
     if points.empty or not (points["epsilon"] > 0).all():
         raise ReportError(f"frontier: needs points with epsilon > 0, got {points['epsilon'].tolist()}")
@@ -131,12 +103,10 @@ def _panel(points: pd.DataFrame, ax: Axes, letters: Mapping[str, str],
             raise ReportError(f"{name}: must be one on an axis, got {', '.join(map(str, points[name].unique()))}")
     metric = METRICS[common_value(points["metric"])]
     draw_curves(points, ax, letters)
-    for reference, mark in marks.items():
-        ax.plot(reference.epsilon, reference.accuracy, marker=mark, zorder=6, **PUBLISHED)
-    imported.draw(others, ax, shift=max(style.shifts(points).values()) + style.SHIFT)
+    others.draw(marked, ax, shift=max(style.shifts(points).values()) + style.SHIFT)
     epsilons = compared_epsilon(points)
-    outside = others["epsilon"][~others["epsilon"].between(epsilons.min(), epsilons.max())]
-    style.log_axis(ax, [*epsilons, *(reference.epsilon for reference in marks), *outside])
+    outside = ~marked["epsilon"].between(epsilons.min(), epsilons.max())
+    style.log_axis(ax, [*epsilons, *marked["epsilon"][outside | marked["is_listed"]]])
     style.within(ax, metric.low, metric.high)
     front(points, ax)
     ax.set_title(title(points))

@@ -15,8 +15,6 @@ holds for the released bits.
                   ||h|| <= tau_h, |phi'| <= gamma. C follows from these bounds. Or C is given (`target_norm`): every
                   layer gets C/sqrt(L), and its tau_h follows. A convolution has no such factors: each record's
                   part in it is clipped to C/sqrt(L), for every kind of feedback.
-                  Settings choose other readings of the paper (`Component`). Some keep the noise of Algorithm 1 but let
-                  a record contribute more: `trials.component` has the norms for noise and for epsilon.
 
 With `denoise`, fully connected hidden layers project delta_i on the column space of B, which is public and has at most
 n_L dimensions (`FeedbackSpace`). Bound, sum and noise then have these few dimensions.
@@ -27,29 +25,20 @@ Here this is noise_multiplier = sigma m/C = 2 sigma m/S.
 
 from __future__ import annotations
 
-import math
 from abc import abstractmethod
 from collections.abc import Sequence
+from typing import cast
 
 import torch
 
 from pipeline.learning.integers.contributions import IntegerSum, RowSum
 from pipeline.learning.mechanisms.base import Mechanism, sum_outer_products
 from pipeline.learning.mechanisms.feedback_space import FeedbackSpace
-from pipeline.learning.mechanisms.optics import OpticalNoise, column, scale, scale_factor
-from pipeline.learning.network.layers import Conv, Layer
+from pipeline.learning.mechanisms.optics import OpticalNoise, column, scale
 from pipeline.learning.network.network import Network, Parameters
 from pipeline.learning.randomness import GaussianNoise, Noise, RoundedNoise
 from pipeline.learning.rows import Activation
-from pipeline.trials.component import (
-    activation_bounds,
-    contribution_norm,
-    conv_bounds,
-    delta_bounds,
-    error_bound,
-    layer_bound,
-    scales_to_bound,
-)
+from pipeline.trials import component
 from pipeline.trials.config import TrialConfig
 
 
@@ -233,55 +222,34 @@ class Component(GaussianMechanism):
     """Clips factors: ||delta^l|| <= beta tau_e gamma_l (output layer tau_e), ||h^{l-1}|| <= tau_h.
 
     A record's part in a convolution is clipped to C/sqrt(L).
-
-    Settings choose readings of Lee & Kifer 2020; their effect on C (`trials.component`):
-
-        error_clip off         ||e|| <= sqrt 2 instead of tau_e. tau_h and noise stay; C is larger.
-        tau_h_rule published   One tau_h for all layers. Noise stays; the output layer determines C.
-        conv_error raw         Convolutions of hybrid learn from e before its clip; their part is clipped. C stays.
-        conv_clip apart        Weights and bias of a convolution are each clipped to tau, "chosen so that the
-                               sensitivity of each convolutional layer is C/sqrt(L)". Two such parts have norm sqrt(2)
-                               tau, so tau is C/sqrt(2 L), and C stays. (With tau = C/sqrt(L) for each it would be
-                               C sqrt(1 + n/L) with n convolutions.)
-        bounding scale         A record's part in each layer is scaled to exactly C/sqrt(L), zeros excepted. C stays.
     """
 
     def __init__(self, trials: Sequence[TrialConfig], net: Network, device: torch.device,
                  matrices: torch.Tensor | None = None) -> None:
         super().__init__(trials, net, device, matrices)
-        shared = trials[0]
-        self.ternary, self.error_clip = shared.parts.feedback.ternary, shared.error_clip
-        self.scales_to_bound = scales_to_bound(shared)  # setting `bounding`; otherwise contributions are clipped
-        self.conv_error_is_raw = (shared.conv_error == "raw" and shared.parts.feedback.convolutional
-                                  and shared.error_clip)
-        self.clips_conv_apart = shared.conv_clip == "apart" and not self.scales_to_bound
+        self.ternary = trials[0].parts.feedback.ternary
         self.tau_e = column(trials, "tau_e", device)
-        self.conv_bounds = self._by_layer([conv_bounds(t) for t in trials], device)
-        self.delta_bounds = self._by_layer([delta_bounds(t, error_bound(t)) for t in trials], device)
-        self.activation_bounds = self._by_layer([activation_bounds(t) for t in trials], device)
-        self.layer_bound = self._column([layer_bound(t) for t in trials], device)  # C/sqrt(L)
+        parts = [(trial, cast(component.Component, trial.parts.mechanism)) for trial in trials]
+        self.conv_bounds = self.by_layer([part.conv_bounds(trial) for trial, part in parts])
+        self.delta_bounds = self.by_layer([part.delta_bounds(trial, trial.tau_e) for trial, part in parts])
+        self.activation_bounds = self.by_layer([part.activation_bounds(trial) for trial, part in parts])
 
-    def _by_layer(self, trial_bounds: Sequence[Sequence[float]], device: torch.device) -> list[torch.Tensor]:
+    def by_layer(self, trial_bounds: Sequence[Sequence[float]]) -> list[torch.Tensor]:
         """Return the bounds of every layer as [R, 1, 1], from R trials' bounds by layer."""
-        return [self._column(bounds, device) for bounds in zip(*trial_bounds, strict=True)]
-
-    def _column(self, values: Sequence[float], device: torch.device) -> torch.Tensor:
-        return torch.tensor(values, dtype=self.tau_e.dtype, device=device).view(-1, 1, 1)
+        return [torch.tensor(bounds, dtype=self.tau_e.dtype, device=self.tau_e.device).view(-1, 1, 1)
+                for bounds in zip(*trial_bounds, strict=True)]
 
     @staticmethod
     def bound(trial: TrialConfig) -> float:
-        """Return the target C or sqrt(sum_l ||delta^l||^2 (1 + tau_h^2)), or more for some readings of the paper."""
-        return contribution_norm(trial)
+        """Return the target C or sqrt(sum_l ||delta^l||^2 (1 + tau_h^2))."""
+        return trial.parts.mechanism.stated_norm(trial)
 
     def error(self, error: torch.Tensor) -> torch.Tensor:
         """Return clip_{tau_e}(e) (Algorithm 1, line 12), or e if it is clipped later.
 
-        A ternarized error has lost its size, so its delta is bounded instead. With `conv_error: raw`, `bounded` clips e
-        for all layers except convolutions. With integers, `layer_factors` clips it.
+        A ternarized error has lost its size, so its delta is bounded instead. With integers, `layer_factors` clips it.
         """
-        if self.ternary or self.conv_error_is_raw or not self.error_clip or self.integers:
-            return error
-        return scale(error, self.tau_e).to(error.dtype)
+        return error if self.ternary or self.integers else scale(error, self.tau_e).to(error.dtype)
 
     def bounded(self, deltas: list[torch.Tensor],
                 activations: list[torch.Tensor]) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
@@ -291,29 +259,21 @@ class Component(GaussianMechanism):
         layers after them, the gradient is the outer product of delta and h, so both factors are bounded.
         """
         n_conv = len(self.conv_bounds)
-        dense_deltas = deltas[n_conv:]
-        if self.conv_error_is_raw:  # feedback is linear in e, so this clips e for the fully connected layers
-            error_factor = scale_factor(deltas[-1], self.tau_e)
-            dense_deltas = [d * error_factor for d in dense_deltas]
-        # With DFA and spectrally normalised feedback a hidden layer's delta is within its bound already.
-        # Back-propagated, ternary and optically noisy deltas may exceed it.
-        dense_deltas = [scale(d, bound) for d, bound in zip(dense_deltas, self.delta_bounds, strict=True)]
-        dense_inputs = [scale(h, bound) for h, bound in zip(activations[n_conv:], self.activation_bounds, strict=True)]
-        if self.scales_to_bound:
-            deltas, activations = [*deltas[:n_conv], *dense_deltas], [*activations[:n_conv], *dense_inputs]
-            scaled = [d * (self.layer_bound / layer.squared_norms(d, h).sqrt_())  # norm C/sqrt(L); zeros stay zeros
-                      for layer, d, h in zip(self.net.layers, deltas, activations, strict=True)]
-            return scaled, activations
-        conv_deltas, conv_inputs = [], []
-        for layer, d, h, bound in zip(self.net.layers[:n_conv], deltas[:n_conv], activations[:n_conv],
-                                      self.conv_bounds, strict=True):
-            if self.clips_conv_apart:
-                d, h = self._clipped_apart(layer, d, h, bound)
-            else:
-                d = d * (bound / layer.squared_norms(d, h).sqrt_()).clamp_(max=1.0)
-            conv_deltas.append(d)
-            conv_inputs.append(h)
-        return [*conv_deltas, *dense_deltas], [*conv_inputs, *dense_inputs]
+        dense_deltas, dense_inputs = self.bounded_factors(deltas[n_conv:], activations[n_conv:])
+        conv_deltas = [d * (bound / layer.squared_norms(d, h).sqrt_()).clamp_(max=1.0) for layer, d, h, bound in
+                       zip(self.net.layers[:n_conv], deltas[:n_conv], activations[:n_conv], self.conv_bounds,
+                           strict=True)]
+        return [*conv_deltas, *dense_deltas], [*activations[:n_conv], *dense_inputs]
+
+    def bounded_factors(self, deltas: list[torch.Tensor],
+                        inputs: list[torch.Tensor]) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+        """Return deltas and inputs of the fully connected layers, each clipped.
+
+        With DFA and spectrally normalised feedback a hidden layer's delta is within its bound already. Back-propagated,
+        ternary and optically noisy deltas may exceed it.
+        """
+        return ([scale(d, bound) for d, bound in zip(deltas, self.delta_bounds, strict=True)],
+                [scale(h, bound) for h, bound in zip(inputs, self.activation_bounds, strict=True)])
 
     def layer_factors(self, lengths: Sequence[torch.Tensor],
                       squares: Sequence[torch.Tensor]) -> list[tuple[torch.Tensor, torch.Tensor]]:
@@ -322,30 +282,19 @@ class Component(GaussianMechanism):
         The first factor clips delta and h, the second delta alone. Feedback is linear in the output error e, so e is
         clipped by scaling the deltas.
         """
-        error_factor = torch.ones_like(lengths[-1])
-        if self.error_clip and not self.ternary:
-            error_factor = (self.tau_e / lengths[-1]).clamp_(max=1.0)  # delta^L = e
+        error_factor = self.error_factor(lengths[-1])
         factors = []
         for delta_norm, h_squared, bound, tau_h in zip(lengths, squares, self.delta_bounds, self.activation_bounds,
                                                        strict=True):
-            h_factor = (tau_h / h_squared.sqrt()).clamp_(max=1.0)
-            if self.scales_to_bound:
-                norm = delta_norm * (1 + h_squared * h_factor.square()).sqrt()  # of weights and bias together
-                delta_factor = torch.where(delta_norm > 0, self.layer_bound / norm, 0.0)
-            else:
-                delta_factor = torch.minimum(error_factor, bound / delta_norm)
-            factors.append((delta_factor * h_factor, delta_factor))
+            delta_factor = torch.minimum(error_factor, bound / delta_norm)
+            factors.append((delta_factor * clip_factor(h_squared, tau_h), delta_factor))
         return factors
 
-    @staticmethod
-    def _clipped_apart(layer: Layer, delta: torch.Tensor, h: torch.Tensor,
-                       bound: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return delta and h, scaled to clip weights and bias of a convolution to bound/sqrt(2) each.
+    def error_factor(self, error_norm: torch.Tensor) -> torch.Tensor:
+        """Return the factors that clip the output error to tau_e, from its norm [R, m, 1]; 1 for a ternarized one."""
+        return torch.ones_like(error_norm) if self.ternary else (self.tau_e / error_norm).clamp_(max=1.0)
 
-        The bias gradient depends on delta alone, the weight gradient on products of delta and h.
-        """
-        if not isinstance(layer, Conv):
-            raise TypeError(f"layer: must be a convolution, got {type(layer).__name__}")
-        weight_factor, bias_factor = ((bound / math.sqrt(2) / squares.sqrt_()).clamp_(max=1.0)
-                                      for squares in layer.squared_norms_apart(delta, h))
-        return delta * bias_factor, h * (weight_factor / bias_factor)
+
+def clip_factor(squared_norm: torch.Tensor, bound: torch.Tensor) -> torch.Tensor:
+    """Return the factor that clips a vector of this squared norm to `bound`."""
+    return (bound / squared_norm.sqrt()).clamp_(max=1.0)

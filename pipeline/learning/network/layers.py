@@ -116,21 +116,8 @@ class Conv:
     def squared_norms(self, delta: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
         """Return the squared norm of every record's gradient [R, m, 1], over weights and bias together."""
         pooled = self._pooled(delta)
-        return self._squared_norms_of_weights(pooled, h).add_(_squared_norms_of_bias(pooled))
-
-    def squared_norms_apart(self, delta: torch.Tensor, h: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return squared norms of every record's gradient by weights and by bias, each [R, m, 1].
-
-        The largest loss from rounding, when positions cancel or squares underflow, is added: no norm is too small.
-        """
-        pooled = self._pooled(delta)
-        aligned_squares = squared_norm(pooled.flatten(3).abs().sum(dim=-1), -1, keepdim=True)  # without cancellation
-        rounding = GRADIENT_ROUNDING * torch.finfo(delta.dtype).eps
-        bias_squares = _squared_norms_of_bias(pooled).add_(aligned_squares, alpha=rounding**2)
-        return self._squared_norms_of_weights(pooled, h), bias_squares
-
-    def _squared_norms_of_weights(self, pooled: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
-        return _each_replica(self._weight_norms, pooled, self._image(h), self.places)[0]
+        of_weights = _each_replica(self._weight_norms, pooled, self._image(h), self.places)[0]
+        return of_weights.add_(squared_norm(pooled.flatten(3).sum(dim=-1), -1, keepdim=True))
 
     def _image(self, h: torch.Tensor) -> torch.Tensor:
         return h.view(*h.shape[:2], self.shape.in_channels, self.shape.height, self.shape.width)
@@ -231,11 +218,6 @@ class Conv:
         squares.add_(delta_squares.sqrt().sum(dim=1).mul_(math.sqrt(patch_loss)).square_())
         aligned_squares = (patch_squares * delta_squares).sqrt_().sum(dim=1).square()  # without cancellation
         return squares.add_(aligned_squares, alpha=GRAM_ROUNDING * torch.finfo(squares.dtype).eps).clamp_(min=0)
-
-
-def _squared_norms_of_bias(pooled: torch.Tensor) -> torch.Tensor:
-    """Return the squared norm of every record's bias gradient [R, m, 1], from signals [R, m, C_out, rows, columns]."""
-    return squared_norm(pooled.flatten(3).sum(dim=-1), -1, keepdim=True)
 
 
 def squared_norm(x: torch.Tensor, dim: int, keepdim: bool = False) -> torch.Tensor:

@@ -1,22 +1,26 @@
-"""Evaluate reference cases `{"cases": [{"id", "function", "inputs", "expected", "rtol"}, ...]}` with this package."""
+"""Evaluate reference cases `{"cases": [{"id", "function", "inputs", "expected", "rtol"}, ...]}` with this package.
 
-from __future__ import annotations
+    python tests/tools/reference_cases.py FILE     # a line for each case; ends with 1 for a miss, with 2 for a bad file
+"""
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+import sys
+from collections.abc import Mapping
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pipeline.accounting import audited, claimed, column, curves, event, reference
-from pipeline.trials.fields import UserError
+sys.path.append(str(Path(__file__).parents[2]))
 
-Value = float | None | Mapping[str, float | None]
+import reference_formulas as formulas
+
+from pipeline.accounting import audited, claimed, column, curves, event
+
 KEYS = ("id", "function", "inputs", "expected", "rtol")
 
 
-class CheckError(UserError, ValueError):
+class CheckError(ValueError):
     """A file that cannot be evaluated; the message names the file, the case and the fault."""
 
 
@@ -24,13 +28,13 @@ class CheckResult(NamedTuple):
     """One case: the expected value, this package's value, and whether they agree within `rtol`."""
 
     id: str
-    expected: Value
-    got: Value
+    expected: Any
+    got: Any
     rtol: float
     ok: bool
 
 
-def evaluate(path: Path | str) -> list[CheckResult]:
+def evaluate(path):
     """Return the results of all cases of a file, in order.
 
     Expected values are numbers, "inf", null for no number, or an object with such values by name. There `published` is
@@ -49,22 +53,21 @@ def evaluate(path: Path | str) -> list[CheckResult]:
             for number, case in enumerate(cases, start=1)]
 
 
-def as_text(results: Sequence[CheckResult]) -> str:
+def as_text(results):
     """Return one line per case, and the number of misses."""
     lines = [f"{'ok  ' if result.ok else 'MISS'} {result.id}: expected {_value_text(result.expected)}, got "
              f"{_value_text(result.got)}, rtol {result.rtol:g}" for result in results]
     return "\n".join([*lines, f"{len(results)} cases, {sum(not result.ok for result in results)} missed"])
 
 
-def _value_text(value: Value) -> str:
-    """Return a value as text with ten digits; several values as `name=value name=value`."""
+def _value_text(value):
     if isinstance(value, Mapping):
         return " ".join(f"{key}={_value_text(item)}" for key, item in value.items())
     return "none" if value is None else f"{value:.10g}"
 
 
-def _evaluate(case: dict[str, Any], where: str) -> CheckResult:
-    """Return the result of one reference case; `where` names its file and the case in messages."""
+def _evaluate(case, where):
+    """Return the result of one case; `where` names its file and the case in messages."""
     if missing := [key for key in KEYS if key not in case]:
         raise CheckError(f"{where}: lacks {', '.join(missing)}")
     name, expected, rtol = case["function"], case["expected"], case["rtol"]
@@ -72,20 +75,20 @@ def _evaluate(case: dict[str, Any], where: str) -> CheckResult:
         raise CheckError(f"{where}: no function {name!r}; there are {', '.join(sorted(FUNCTIONS))}")
     try:
         got = FUNCTIONS[name](**case["inputs"])
-        expected, rtol = _number(expected), float(rtol)
+        expected, rtol = as_numbers(expected), float(rtol)
         return CheckResult(case["id"], expected, got, rtol, agree(got, expected, rtol))
     except (TypeError, ValueError, KeyError) as error:
         raise CheckError(f"{where}: {name}: {error}") from error
 
 
-def _number(value: Any) -> Any:
-    """Return an expected result from JSON as a `Value`: numbers, also the text "inf", as float; null and names stay."""
+def as_numbers(value):
+    """Return an expected value from JSON with numbers, also the text "inf", as float; null and names stay."""
     if isinstance(value, dict):
-        return {key: _number(item) for key, item in value.items()}
+        return {key: as_numbers(item) for key, item in value.items()}
     return None if value is None else float(value)
 
 
-def agree(got: Value, expected: Value, rtol: float) -> bool:
+def agree(got, expected, rtol):
     """Whether the function gave every expected number, within the relative tolerance `rtol` (see `evaluate`)."""
     if isinstance(got, Mapping) and isinstance(expected, Mapping) and expected.keys() - {"published"} <= got.keys():
         if not all(agree(got[key], value, rtol) for key, value in expected.items() if key != "published"):
@@ -102,7 +105,7 @@ def agree(got: Value, expected: Value, rtol: float) -> bool:
     return got == expected or abs(got - expected) <= rtol * abs(expected) < math.inf  # infinite values can be equal
 
 
-def _network_epsilon(bound: str, layers: list[list[int]], T: int, delta: float, m: int, **constants: float) -> Value:
+def _network_epsilon(bound, layers, T, delta, m, **constants):
     """Return `claimed.network_epsilon` (no guarantee) of layers (n_in, n_out) by the bound of this name in `BOUNDS`.
 
     `constants` are sigma, tau_B and the other fields of `claimed.Layer`, equal in all layers.
@@ -112,58 +115,56 @@ def _network_epsilon(bound: str, layers: list[list[int]], T: int, delta: float, 
     return {"epsilon": epsilon, "alpha": alpha}
 
 
-def _joint_column(neighbour: str, **inputs: Any) -> Value:
-    """Return `reference.joint_column_counterexample`; refuse another neighbour than the only one that it has."""
+def _joint_column(neighbour, **inputs):
     _require("neighbour", neighbour, "label of record I only")
-    return reference.joint_column_counterexample(**inputs)
+    return formulas.joint_column_counterexample(**inputs)
 
 
-def _orders(text: str) -> range:
+def _orders(text):
     """Return the orders of '2..199': 2, 3, ..., 199."""
     first, last = map(int, text.split(".."))
     return range(first, last + 1)
 
 
-def _leekifer(sensitivity: float, sigma: float, epochs: int, N: int, m: int, noise_multiplier: float, T: int,
-              delta: float, orders: str) -> Value:
-    """Return the epsilons of `reference.leekifer_epsilon`, after a check that redundant inputs agree."""
+def _leekifer(sensitivity, sigma, epochs, N, m, noise_multiplier, T, delta, orders):
+    """Return the epsilons of `formulas.leekifer_epsilon`, after a check that redundant inputs agree."""
     # The published table has the sensitivity, sigma (standard deviation of the noise on the mean) and epochs.
     for name, value, derived in (("noise_multiplier", noise_multiplier, sigma * m / sensitivity),
                                  ("T", T, N // m * epochs)):
         if not math.isclose(value, derived, rel_tol=1e-9):
             raise ValueError(f"{name}: the other inputs give {derived}, got {value}")
-    return reference.leekifer_epsilon(N, m, noise_multiplier, T, delta, _orders(orders))
+    return formulas.leekifer_epsilon(N, m, noise_multiplier, T, delta, _orders(orders))
 
 
-def _component_norm(**inputs: Any) -> Value:
+def _component_norm(**inputs):
     """Return C, the largest norm of a contribution under component clipping, and the sensitivities from it."""
-    C = reference.certified_component_norm(**inputs)
+    C = formulas.certified_component_norm(**inputs)
     replace_sum = event.sensitivity(C, "replace-one")
     return {"C": C, "sens_addremove_sum": event.sensitivity(C, "add/remove"), "sens_replace_sum": replace_sum,
             "sens_replace_mean_m256": replace_sum / 256}
 
 
-def _poisson(q: float, noise_multiplier: float, T: int, delta: float, discretization: float) -> Value:
+def _poisson(q, noise_multiplier, T, delta, discretization):
     """Return epsilon of T steps on Poisson batches with sampling rate q; noise is over C, the sensitivity."""
     _require("discretization", discretization, curves.DISCRETIZATION)
     return event.PrivacyEvent("poisson", noise_multiplier, T, 1, sampling_rate=q).value(delta)
 
 
-def _without_replacement(N: int, m: int, noise_multiplier_2C: float, T: int, delta: float, orders: str) -> Value:
+def _without_replacement(N, m, noise_multiplier_2C, T, delta, orders):
     """Return epsilon of T steps on batches of m of N records: two conversions of the Renyi curve, and pld."""
-    renyi = reference.leekifer_epsilon(N, m, noise_multiplier_2C, T, delta, _orders(orders))
+    renyi = formulas.leekifer_epsilon(N, m, noise_multiplier_2C, T, delta, _orders(orders))
     run = event.PrivacyEvent("without_replacement", noise_multiplier_2C, T, 1, N=N, m=m)
     return {"rdp_classic": renyi["epsilon_classic"], "order": renyi["order"],
             "rdp_improved": renyi["epsilon_improved"], "pld_two_branch": run.value(delta, "pld")}
 
 
-def _shuffled(noise_multiplier_2C: float, epochs: int, delta: float) -> Value:
+def _shuffled(noise_multiplier_2C, epochs, delta):
     """Return epsilon of shuffled epochs, with noise over 2 C."""
     return event.PrivacyEvent("shuffled", noise_multiplier_2C, epochs, epochs).value(delta)
 
 
-def _require(name: str, value: Any, accepted: Any) -> None:
-    """Refuse an input other than the only one that this package can evaluate."""
+def _require(name, value, accepted):
+    """Refuse an input other than the only one that can be evaluated."""
     if value != accepted:
         raise ValueError(f"{name}: must be {accepted!r}, got {value!r}")
 
@@ -171,15 +172,15 @@ def _require(name: str, value: Any, accepted: Any) -> None:
 BOUNDS = {bound.__name__: bound for bound in (
     claimed.prop3_first, claimed.prop3_second, claimed.a1_alt, claimed.a2_equal_cov, claimed.a3_saturating,
     column.corrected_column_replace_one, column.corrected_column_add_remove)}
-FUNCTIONS: dict[str, Callable[..., Any]] = {  # a `Value`, or an array of one number
+FUNCTIONS = {
     **BOUNDS,
     **{function.__name__: function for function in (
-        column.alpha_max, curves.gdp_eps, reference.single_column_eps_counterexample, reference.joint_layer_floor,
-        reference.label_dp_photonic_layer, reference.leekifer_sensitivity)},
+        column.alpha_max, curves.gdp_eps, formulas.single_column_eps_counterexample, formulas.joint_layer_floor,
+        formulas.label_dp_photonic_layer, formulas.leekifer_sensitivity)},
     "network_epsilon": _network_epsilon,
     "joint_column_counterexample": _joint_column,
     "leekifer_epsilon": _leekifer,
-    "leekifer_epsilon_lemma3_printed": lambda orders, **inputs: reference.leekifer_epsilon_lemma3_printed(
+    "leekifer_epsilon_lemma3_printed": lambda orders, **inputs: formulas.leekifer_epsilon_lemma3_printed(
         **inputs, orders=_orders(orders)),
     "certified_component_norm": _component_norm,
     "certified_poisson_addremove_pld": _poisson,
@@ -189,3 +190,17 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {  # a `Value`, or an array of one nu
     "audit_two_point_cp": lambda **inputs: float(audited.two_point(**inputs)),
     "audit_gdp_mu_lower": lambda **inputs: float(audited.gdp_mu_lower(**inputs)),
 }
+
+
+def main(path):
+    try:
+        results = evaluate(path)
+    except CheckError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    print(as_text(results))
+    return 0 if all(result.ok for result in results) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

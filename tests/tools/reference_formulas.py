@@ -1,12 +1,9 @@
-"""Formulas of papers, and counterexamples to them, that only `account --check` and tests evaluate."""
-
-from __future__ import annotations
+"""Formulas of papers, and counterexamples to them, that only tests evaluate."""
 
 import math
-from collections.abc import Sequence
 
 import numpy as np
-from scipy import stats
+from scipy import special, stats
 
 from pipeline.accounting import curves
 from pipeline.accounting.claimed import a1_alt, a3_saturating, prop3_first, prop3_second, rho_of
@@ -15,8 +12,7 @@ from pipeline.accounting.column import g as g_alpha
 from pipeline.accounting.curves import ORDERS, classic_conversion
 
 
-def certified_component_norm(tau_B: Sequence[float], gamma: Sequence[float], tau_h_prev: Sequence[float],
-                             bias: bool = True) -> float:
+def certified_component_norm(tau_B, gamma, tau_h_prev, bias=True):
     """Return the largest Euclidean norm of one record's contribution if error and activations are clipped.
 
     By layer, tau_B bounds the projected error, gamma the activation's slope, tau_h_prev the activations that enter.
@@ -25,7 +21,7 @@ def certified_component_norm(tau_B: Sequence[float], gamma: Sequence[float], tau
     return math.sqrt(sum((B * g) ** 2 * (h**2 + bias) for B, g, h in layers))
 
 
-def leekifer_sensitivity(gamma: float, beta: float, tau_e: float, tau_h: float, L: int, m: int) -> float:
+def leekifer_sensitivity(gamma, beta, tau_e, tau_h, L, m):
     """Return the replace-one sensitivity of the mean update of L equal layers (Lee & Kifer 2020, Section 4.2).
 
     gamma bounds |phi'|, the slope of the activation; beta is the spectral norm of the feedback matrices; tau_e and
@@ -34,8 +30,7 @@ def leekifer_sensitivity(gamma: float, beta: float, tau_e: float, tau_h: float, 
     return 2 * gamma * beta * tau_e * math.sqrt((1 + tau_h**2) * L) / m
 
 
-def leekifer_epsilon(N: int, m: int, noise_multiplier: float, T: int, delta: float,
-                     orders: Sequence[int] = ORDERS) -> dict[str, float]:
+def leekifer_epsilon(N, m, noise_multiplier, T, delta, orders=ORDERS):
     """Return epsilon of T steps on batches of m out of N records (Wang, Balle & Kasiviswanathan 2019, Theorem 27).
 
     The noise multiplier is over 2 C. Lee & Kifer's table is `epsilon_classic`, truncated to two decimals; `order`
@@ -47,20 +42,36 @@ def leekifer_epsilon(N: int, m: int, noise_multiplier: float, T: int, delta: flo
     return {"epsilon_classic": classic, "order": order, "epsilon_improved": improved}
 
 
-def leekifer_epsilon_lemma3_printed(N: int, m: int, noise_multiplier: float, T: int, delta: float,
-                                    orders: Sequence[int] = ORDERS) -> dict[str, float]:
+def leekifer_epsilon_lemma3_printed(N, m, noise_multiplier, T, delta, orders=ORDERS):
     """Return the classic epsilon and its order by Lemma 3 as printed, which does not give the paper's own numbers."""
-    epsilon, order = classic_conversion(orders, T * curves.lemma3_rdp(m / N, noise_multiplier, tuple(orders)), delta)
+    epsilon, order = classic_conversion(orders, T * lemma3_rdp(m / N, noise_multiplier, orders), delta)
     return {"epsilon_classic": epsilon, "order": order}
 
 
-def label_dp_photonic_layer(alpha: float, sigma: float, tau_B: float) -> float:
+def lemma3_rdp(q, z, orders):
+    """Return the Renyi divergence of one step on batches without replacement, by Lemma 3 of Lee & Kifer (2020).
+
+        log(1 + sum_{j=2}^alpha q^j C(alpha, j) b(j))/(alpha - 1),   b(j) = 2 e^(j (j-1)/(2 z^2))
+
+    b(2) is at most 4 (e^(1/z^2) - 1). It is `curves.without_replacement_rdp` without its other bound on b(j).
+    """
+    j = np.arange(2, max(orders) + 1)
+    log_terms = math.log(2) + j * (j - 1) / (2 * z**2) + j * math.log(q)
+    log_terms[0] = min(log_terms[0], math.log(4 * math.expm1(1 / z**2)) + 2 * math.log(q))
+    curve = []
+    for alpha in orders:
+        k = j[:alpha - 1]
+        log_binomial = special.gammaln(alpha + 1) - special.gammaln(k + 1) - special.gammaln(alpha - k + 1)
+        curve.append(np.logaddexp(0.0, special.logsumexp(log_binomial + log_terms[:alpha - 1])) / (alpha - 1))
+    return np.array(curve)
+
+
+def label_dp_photonic_layer(alpha, sigma, tau_B):
     """Return the Renyi divergence of replacing a label, in one layer and participation: 2 alpha tau_B^2/sigma^2."""
     return 2 * alpha * (tau_B / sigma) ** 2 if sigma > 0 else math.inf
 
 
-def joint_layer_floor(alpha: float, lam: float, n_out: int, sigma: float, tau_B: float, gamma_max: float,
-                      tau_h_max: float) -> float:
+def joint_layer_floor(alpha, lam, n_out, sigma, tau_B, gamma_max, tau_h_max):
     """Return a bound on the Renyi divergence of a layer's whole update in one step, with noise added to every entry.
 
     The added noise, the floor, is independent and equal in all entries: `lam` is its variance per entry of the batch
@@ -85,9 +96,7 @@ def joint_layer_floor(alpha: float, lam: float, n_out: int, sigma: float, tau_B:
     return float(2 * alpha * (tau_B / sigma) ** 2 * U2 / K + n_out * (g_alpha(alpha, r) + g_alpha(alpha, 1 / r)))
 
 
-def joint_column_counterexample(m: int, n_in: int, n_out: int, sigma: float, tau_B: float, alpha: float,
-                                h_others: Sequence[float], h_I: Sequence[float],
-                                phi_prime: float) -> dict[str, float]:
+def joint_column_counterexample(m, n_in, n_out, sigma, tau_B, alpha, h_others, h_I, phi_prime):
     """Return two Renyi divergences of one layer, a printed one and the exact one: columns do not compose.
 
     `a3_times_n_in` multiplies a bound for one column by the n_in columns; `true_joint` is exact for all together. The
@@ -109,8 +118,7 @@ def joint_column_counterexample(m: int, n_in: int, n_out: int, sigma: float, tau
     return {"a3_times_n_in": n_in * float(column_bound), "true_joint": 2 * alpha * (tau_B / sigma) ** 2 * leverage}
 
 
-def single_column_eps_counterexample(n_out: int, delta: float, m: int, sigma: float, tau_B: float, gamma_min: float,
-                                     gamma_max: float, tau_h_min: float, tau_h_max: float) -> dict[str, float]:
+def single_column_eps_counterexample(n_out, delta, m, sigma, tau_B, gamma_min, gamma_max, tau_h_min, tau_h_max):
     """Return epsilon of one column and one step by four bounds, and exactly for one pair of neighbouring data sets.
 
     A bound below the exact value, `exact_lower_bound`, is wrong. In the pair, one record I differs. It has no error in
@@ -127,12 +135,12 @@ def single_column_eps_counterexample(n_out: int, delta: float, m: int, sigma: fl
             "exact_lower_bound": epsilon_of_variance_ratio(1 + (rho**2 - 1) / m, n_out, delta)}
 
 
-def epsilon_of_variance_ratio(R: float, n: int, delta: float) -> float:
+def epsilon_of_variance_ratio(R, n, delta):
     """Return the smallest epsilon at which the Gaussians N(0, R I_n) and N(0, I_n) are (epsilon, delta)-close; R > 1.
 
     Both directions count. The privacy loss is affine in |x|^2, a chi-square variable, so its tails are exact.
     """
-    def excess(epsilon: float) -> float:  # of the larger hockey-stick divergence of order e^epsilon
+    def excess(epsilon):  # of the larger hockey-stick divergence of order e^epsilon
         # Above |x|^2 = wide the wide density is more than e^epsilon times the narrow one; below |x|^2 = narrow the
         # narrow density is more than e^epsilon times the wide one.
         wide = 2 * (epsilon + n / 2 * math.log(R)) / (1 - 1 / R)

@@ -1,0 +1,172 @@
+"""Results of others, marked on a frontier beside certified points with the same relation and delta.
+
+The frontier's Pareto front, areas, choices and prices do not use them. A reference that an experiment file lists is
+named with its numbers in legend and notes; results from a CSV file have a table, and a curve for each method.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Iterable, Sequence
+from textwrap import fill
+from typing import Any, NamedTuple
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+
+from analysis import style
+from analysis.exhibits.metrics import METRICS
+from analysis.exhibits.table import Table
+from analysis.runs import DATASET_LABELS, common_value
+from analysis.text import NO_VALUE, n_seeds, without_formulas
+from pipeline.experiment.results import CELLS, Result
+
+KIND = "imported"
+SHOWN_BY = "frontier"  # the exhibit that marks them
+FILE = "references.csv"  # in a report: the results that were read from files
+METRIC = METRICS["accuracy"]
+NONE = pd.DataFrame({"algorithm": [], "epsilon": [], "is_listed": [], "reason": []}).astype({"is_listed": bool})
+BLACK: dict[str, Any] = {"color": "black", "linestyle": "none", "markeredgewidth": 0.5}  # arguments of `Line2D`
+LISTED = {**BLACK, "markersize": 7, "markerfacecolor": "gold", "zorder": 6}
+LISTED_MARKS = "*PXDv^"  # in order
+FROM_FILE = {**BLACK, "markersize": 6.5, "markeredgecolor": "white"}
+FILE_MARKS = "dH8<>h"
+
+
+class Series(NamedTuple):
+    """Points with one marker: a listed reference, or the results of one method from files."""
+
+    name: str
+    ending: str  # of its text in the legend: after the wrapped name, a line of numbers
+    look: dict[str, Any]  # with the marker
+    points: pd.DataFrame
+
+
+def points_of(results: Iterable[Result], frames: Sequence[pd.DataFrame], dataset: str) -> pd.DataFrame:
+    """Return the points of results of others, in order, with the columns of `frontier` and four more.
+
+    These are `is_listed`, `has_seeds` (whether its source states the seeds), `source` (all sources of a point), and
+    `reason`, why it is not comparable with the certified points among `frames`; empty if data set, relation and delta
+    are equal, as far as the source states them.
+    """
+    certified = certified_points(frames)
+    by_point: dict[tuple[object, ...], list[Result]] = {}
+    for result in results:
+        by_point.setdefault(result.point, []).append(result)
+    if certified is None or not by_point:
+        return NONE
+    relation, delta = common_value(certified["relation"]), common_value(certified["delta"])  # of all certified points
+    rows = []
+    for cell in by_point.values():
+        first = cell[0]
+        reason = ""
+        if first.dataset not in ("", dataset):
+            reason = f"on {DATASET_LABELS[first.dataset]}"
+        elif first.relation not in ("", relation):
+            reason = f"relation {first.relation}"
+        elif not math.isclose(first.delta, delta):
+            reason = f"δ = {first.delta:g}"
+        sources = dict.fromkeys(result.source for result in cell)  # each once
+        rows.append({"algorithm": first.method, "metric": METRIC.name, "kind": KIND, "choices": 1,
+                     "epsilon": first.epsilon, "relation": first.relation, "delta": first.delta,
+                     "dataset": first.dataset, **METRIC.summarize([100 * result.accuracy for result in cell]),
+                     "is_listed": first.is_listed, "has_seeds": first.seed is not None,
+                     "source": "; ".join(sources), "reason": reason})
+    return pd.DataFrame(rows)
+
+
+def certified_points(frames: Sequence[pd.DataFrame]) -> pd.DataFrame | None:
+    """Return the frame of accuracy against certified epsilon, on which results of others are marked; None without."""
+    return next((frame for frame in frames if common_value(frame["kind"]) == "certified"
+                 and common_value(frame["metric"]) == METRIC.name), None)
+
+
+def comparable(points: pd.DataFrame) -> pd.DataFrame:
+    """Return the points of `points_of` that a frontier marks."""
+    return points[points["reason"] == ""]
+
+
+def from_files(points: pd.DataFrame) -> pd.DataFrame:
+    """Return the points that were read from files."""
+    return points[~points["is_listed"]]
+
+
+def draw(points: pd.DataFrame, ax: Axes, shift: float) -> None:
+    """Draw a marker for each point, with its intervals over seeds.
+
+    Points from files are shifted to the right, in points (1/72 inch).
+    """
+    for series in _series(points):
+        style.curve(ax, series.points, x="epsilon", algorithm="", label=series.name, **series.look,
+                    shift=0 if series.points["is_listed"].all() else shift)
+
+
+def legend_entries(points: pd.DataFrame, width: int) -> list[Line2D]:
+    """Return a legend entry for each marker, in lines of `width` characters."""
+    return [Line2D([], [], **series.look, label=f"{without_formulas(fill(series.name, width))}{series.ending}")
+            for series in _series(points)]
+
+
+def _series(points: pd.DataFrame) -> list[Series]:
+    """Return the series of a figure, listed references first."""
+    listed = points[points["is_listed"]]
+    series = []
+    for place, point in enumerate(listed.itertuples()):
+        look = {**LISTED, "marker": LISTED_MARKS[place % len(LISTED_MARKS)]}
+        ending = f":\n{point.mean:g}% at ε = {point.epsilon:g}"
+        series.append(Series(point.source, ending, look, listed.iloc[place:place + 1]))
+    for place, (method, group) in enumerate(from_files(points).groupby("algorithm", sort=False)):
+        look = {**FROM_FILE, "marker": FILE_MARKS[place % len(FILE_MARKS)]}
+        series.append(Series(f"imported: {method}", f"\n({_seeds_text(group)})", look, group))
+    return series
+
+
+def _seeds_text(points: pd.DataFrame) -> str:
+    """Return the number of seeds of points from files: `n = 3 seeds`, `as published` for points without, or both."""
+    with_seeds = points[points["has_seeds"]]
+    counts = [n_seeds(with_seeds["n"])] if len(with_seeds) else []
+    return " or ".join([*counts, "as published"] if len(with_seeds) < len(points) else counts)
+
+
+def table(points: pd.DataFrame) -> list[str | Table]:
+    """Return a caption and a table of the marked points from files; empty without any."""
+    if points.empty:
+        return []
+    first = points.iloc[0]  # marked points have one data set, relation and delta
+    interval = ", mean ± 95% t interval" if points["n"].max() > 1 else ""
+    caption = (f"Imported, {METRIC.phrase} on {DATASET_LABELS[first['dataset']]} against the ε that its source states "
+               f"({first['relation']}, δ = {first['delta']:g}): {_seeds_text(points)}{interval}.")
+    rows = [[row.algorithm, f"{row.epsilon:g}", METRIC.text(row.mean, row.half_width),
+             str(row.n) if row.has_seeds else NO_VALUE, row.source] for row in points.itertuples()]
+    return [caption, Table.of(["method", "ε", "test %", "seeds", "source"], rows, text_columns=(0, 4))]
+
+
+def notes(points: pd.DataFrame) -> list[str]:
+    """Return sentences on the results of others that are marked, and on those from files that are left out."""
+    marked, sentences = comparable(points), []
+    listed, of_files = marked[marked["is_listed"]], from_files(marked)
+    left_out = from_files(points[points["reason"] != ""])
+    if len(listed):
+        names = "; ".join(f"{row.source}, {row.mean:g}% at ε = {row.epsilon:g}, δ = {row.delta:g}"
+                          for row in listed.itertuples())
+        sentences.append(f"Published by others, and marked: {names}.")
+    if len(of_files):
+        names = "; ".join(f"{row.algorithm} at ε = {row.epsilon:g} ({row.source})" for row in of_files.itertuples())
+        sentences.append(f"Imported, and marked in black: {names}. Others trained and accounted for these, and they "
+                         "have no part in the Pareto front, the areas or any choice.")
+    if len(left_out):
+        names = "; ".join(f"{row.algorithm} at ε = {row.epsilon:g} ({row.reason})" for row in left_out.itertuples())
+        sentences.append("Imported and left out, as data set, relation and δ must be those of the certified points: "
+                         f"{names}.")
+    return sentences
+
+
+def as_csv(results: Sequence[Result]) -> str:
+    """Return the results from files as the text of one such file; empty for none."""
+    rows = [[getattr(result, name) for name in CELLS] for result in results if not result.is_listed]
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([list(CELLS), *rows])
+    return text.getvalue() if rows else ""
