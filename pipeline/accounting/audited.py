@@ -50,25 +50,12 @@ def one_run(m: int, r: int, v: int, delta: float, p: float = 0.05) -> float:
     return float(optimize.brentq(excess, 0.0, high, xtol=1e-12))
 
 
-def two_point(fp: Counts, n0: int, fn: Counts, n1: int, delta: float, conf: float = 0.95) -> Curve:
-    """Return a lower bound on epsilon from the errors of a test between two neighbouring inputs (Nasr et al. 2023).
-
-    The test assigns `fp` of `n0` outputs on the first input to the second, and `fn` of `n1` the other way. The bound
-    holds with probability `conf`. It is max(log((1 - delta - b)/a), log((1 - delta - a)/b)), at least 0, with the
-    upper limits a and b of the two rates.
-    """
-    _check_delta(delta)
-    a, b = upper_limit(fp, n0, conf, "fp"), upper_limit(fn, n1, conf, "fn")
-    with np.errstate(divide="ignore"):
-        first = np.log(np.maximum(1 - delta - b, 0) / a)
-        second = np.log(np.maximum(1 - delta - a, 0) / b)
-    return np.maximum(np.maximum(first, second), 0.0)[()]  # [()] makes a number of an array without dimensions
-
-
 def gdp_mu_lower(fp: Counts, n0: int, fn: Counts, n1: int, conf: float = 0.95) -> Curve:
     """Return a lower bound on mu of a mechanism that claims mu-Gaussian DP, not (epsilon, delta)-DP alone.
 
-    It is Phi^-1(1 - a) - Phi^-1(b), at least 0, with arguments, a and b as in `two_point` (Nasr et al. 2023).
+    The test between two neighbouring inputs assigns `fp` of `n0` outputs on the first to the second, and `fn` of `n1`
+    the other way. The bound holds with probability `conf`. It is Phi^-1(1 - a) - Phi^-1(b), at least 0, with the upper
+    limits a and b of the two rates (Nasr et al. 2023).
     """
     a, b = upper_limit(fp, n0, conf, "fp"), upper_limit(fn, n1, conf, "fn")
     return np.maximum(stats.norm.isf(a) - stats.norm.ppf(b), 0.0)[()]  # -inf where a limit is 1

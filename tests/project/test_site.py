@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from browser import Browser, chromium
+from commands import parsed
 from committed import RESULTS, WRITTEN, manifests, written
 
 from pipeline.cli import photonic
@@ -90,7 +91,7 @@ def test_commands_of_the_pages_parse():
     assert len(found) > 25
     for name, command in found:
         _, subcommand, *words = shlex.split(command)
-        assert photonic.commands[subcommand].make_context(subcommand, words), name
+        assert parsed(subcommand, words), name
 
 
 @pytest.mark.parametrize(("name", "text"), [

@@ -13,10 +13,10 @@ from pathlib import Path
 import click
 import pytest
 import yaml
+from commands import parsed
 from ray.autoscaler._private.util import prepare_config, validate_config
 from ray.scripts.scripts import cli as ray_cli
 
-from pipeline.cli import photonic
 from pipeline.experiment.experiment import load_experiment
 from pipeline.sweep.checks import ADVICE
 
@@ -40,7 +40,7 @@ def ray_options(command: str) -> dict:
 def sweep_options(command: str) -> dict:
     program, subcommand, *words = shlex.split(command)
     assert program == "photonic", command
-    return photonic.commands[subcommand].make_context(subcommand, words).params
+    return parsed(subcommand, words)
 
 
 def opus(resources: str) -> float:

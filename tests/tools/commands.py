@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from pipeline.cli import main
+from pipeline.cli import main, photonic
 from pipeline.experiment.experiment import Experiment, load_experiment
 
 
@@ -11,6 +11,12 @@ def output(capsys, *words: str, code: int = 0) -> str:
     assert main(list(words)) == code
     printed = capsys.readouterr()
     return printed.err if code else printed.out
+
+
+def parsed(subcommand: str, words: list[str]) -> dict:
+    """The options and arguments of a command line."""
+    program = photonic.make_context("photonic", [], resilient_parsing=True)
+    return photonic.commands[subcommand].make_context(subcommand, words, program).params
 
 
 def written(path: Path, text: str) -> Path:

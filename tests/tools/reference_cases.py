@@ -187,7 +187,7 @@ FUNCTIONS = {
     "certified_wor_replaceone": _without_replacement,
     "certified_shuffled_replaceone": _shuffled,
     "audit_one_run": lambda **inputs: {"eps_lower": float(audited.one_run(**inputs))},
-    "audit_two_point_cp": lambda **inputs: float(audited.two_point(**inputs)),
+    "audit_two_point_cp": lambda **inputs: float(formulas.two_point(**inputs)),
     "audit_gdp_mu_lower": lambda **inputs: float(audited.gdp_mu_lower(**inputs)),
 }
 

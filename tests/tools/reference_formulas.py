@@ -6,6 +6,7 @@ import numpy as np
 from scipy import special, stats
 
 from pipeline.accounting import curves
+from pipeline.accounting.audited import upper_limit
 from pipeline.accounting.claimed import a1_alt, a3_saturating, prop3_first, prop3_second, rho_of
 from pipeline.accounting.column import corrected_column_replace_one, epsilon_of_column
 from pipeline.accounting.column import g as g_alpha
@@ -150,3 +151,17 @@ def epsilon_of_variance_ratio(R, n, delta):
         return max(wide_divergence, narrow_divergence) - delta
 
     return curves.smallest_epsilon(excess)
+
+
+def two_point(fp, n0, fn, n1, delta, conf=0.95):
+    """Return a lower bound on epsilon from the errors of a test between two neighbouring inputs (Nasr et al. 2023).
+
+    The test assigns `fp` of `n0` outputs on the first input to the second, and `fn` of `n1` the other way. The bound
+    holds with probability `conf`. It is max(log((1 - delta - b)/a), log((1 - delta - a)/b)), at least 0, with the
+    upper limits a and b of the two rates.
+    """
+    a, b = upper_limit(fp, n0, conf, "fp"), upper_limit(fn, n1, conf, "fn")
+    with np.errstate(divide="ignore"):
+        first = np.log(np.maximum(1 - delta - b, 0) / a)
+        second = np.log(np.maximum(1 - delta - a, 0) / b)
+    return np.maximum(np.maximum(first, second), 0.0)[()]  # [()] makes a number of an array without dimensions
