@@ -23,6 +23,8 @@ from pipeline.trials.packs import Pack
 from pipeline.trials.shapes import dense_shapes, n_parameters
 from pipeline.trials.steps import LARGEST_FIRST, LARGEST_SIGNAL, signal_steps, steps
 
+CONFIDENCE = 0.95  # that a bound holds
+
 
 @dataclass(frozen=True)
 class ReleaseAudit:
@@ -42,15 +44,14 @@ class ReleaseAudit:
         return self.mu_lower > self.mu
 
 
-def audit_release(config: TrialConfig, trials: int, delta: float, mechanism: Mechanism | None = None,
-                  conf: float = 0.95) -> ReleaseAudit:
+def audit_release(config: TrialConfig, trials: int, delta: float, mechanism: Mechanism | None = None) -> ReleaseAudit:
     """Return how well the release of one step on two worst-case neighbouring batches can be told apart, with bounds.
 
     The trial's own mechanism, or another one, runs many times on either batch. Several statistics are tried, because
     noise may be missing in one place only: the log-likelihood ratio of the whole release, and of every matrix and bias
     vector. The last is the energy in a column of the first layer that only one neighbour reaches. It detects noise with
     a covariance that depends on data. Contributions of a user's network have no layers, so only the first statistic
-    applies. Bounds hold with probability `conf`.
+    applies. Bounds hold with probability `CONFIDENCE`.
     """
     mu, cpu = step_mu(config), torch.device("cpu")
     config = with_noise(TrialConfig(config.given, delta=delta))
@@ -91,14 +92,14 @@ def audit_release(config: TrialConfig, trials: int, delta: float, mechanism: Mec
     if has_layers:
         layers = range(1, len(net.layers) + 1)
         names += [*(f"weights {layer}" for layer in layers), *(f"biases {layer}" for layer in layers), "support"]
-    statistic_conf = 1 - (1 - conf) / len(names)  # all statistics share the error probability 1 - conf
+    statistic_conf = 1 - (1 - CONFIDENCE) / len(names)  # all statistics share the error probability
     bounds = [two_point_audit(first, second, statistic_conf) for first, second in zip(*scores, strict=True)]
     best = max(range(len(names)), key=bounds.__getitem__)
     counted = slice(trials // 2, None)  # the first half of the runs chose the threshold
     first, second = (np.nan_to_num(statistic_scores[best, counted]) for statistic_scores in scores)
     mu_lower, certified = bounds[best], one_step(config)
     audited = dataclasses.replace(certified, value=gdp_eps(mu_lower, delta), kind="audited",
-                                  note=f"lower bound with {conf:.0%} confidence")
+                                  note=f"lower bound with {CONFIDENCE:.0%} confidence")
     return ReleaseAudit(statistic=names[best], auc=auc(second, first), tpr=tpr_at_fpr(second, first, fpr=0.001),
                         mu_lower=mu_lower, mu=mu, audited=audited, certified=certified)
 
@@ -120,7 +121,7 @@ def gaussian_log_ratio(output: np.ndarray, mean_0: np.ndarray, mean_1: np.ndarra
     return float(np.sum((np.asarray(output) - middle) * (np.asarray(mean_1) - mean_0))) / sigma**2
 
 
-def two_point_audit(zeros: np.ndarray, ones: np.ndarray, conf: float = 0.95) -> float:
+def two_point_audit(zeros: np.ndarray, ones: np.ndarray, conf: float = CONFIDENCE) -> float:
     """Return a lower bound on mu of a step, from a statistic on two neighbouring inputs [trials] (Nasr et al. 2023).
 
     The statistic is larger for input 1 (`gaussian_log_ratio` for Gaussian output); it may be infinite. The first half
