@@ -121,7 +121,7 @@ def draw_overlay(comparison: Comparison, frontiers: Sequence[tuple[pd.DataFrame,
                    tidy([pd.concat(tables)], ["experiment"]), plot_overlay(comparison, frontiers))
 
 
-def _page(comparison: Comparison, exhibits: Sequence[Exhibit], headline: Sequence[str] = ()) -> Page:
+def _page(comparison: Comparison, exhibits: Sequence[Exhibit], headline: Sequence[str]) -> Page:
     """Return the content of the comparison's page, with the privacy statements of both experiments' trials."""
     runs = pd.concat([comparison.a.runs, comparison.b.runs])
     facts = []

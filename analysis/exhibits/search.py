@@ -21,7 +21,8 @@ from pipeline.accounting.noise import standing
 from pipeline.experiment.experiment import Experiment
 from pipeline.experiment.search import Search
 from pipeline.tracking.reader import Reader
-from pipeline.trials.naming import composable, counted, run_name
+from pipeline.trials.kinds import certified_trials
+from pipeline.trials.naming import counted, run_name
 from pipeline.trials.records import Release
 
 GREY = "0.4"
@@ -99,7 +100,7 @@ def caption(experiment: Experiment, privacy_filter: Filter | None) -> str:
         return f"{text}. No budget covers the search."
     budget = privacy_filter.budget
     return (f"{text}. Below, ε spent of the budget, {budget.epsilon:g} at δ = {budget.delta:g} "
-            f"({standing(trial.noise for trial in composable(experiment.trials))}).")
+            f"({standing(trial.noise for trial in certified_trials(experiment.trials))}).")
 
 
 def _notes(rows: pd.DataFrame, privacy_filter: Filter | None) -> list[str]:

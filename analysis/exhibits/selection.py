@@ -19,7 +19,8 @@ from pipeline.accounting.noise import choice_statement, noise_statement, sentenc
 from pipeline.experiment.experiment import Experiment
 from pipeline.experiment.plan import Plan
 from pipeline.trials.config import TrialConfig
-from pipeline.trials.naming import composable, counted, run_name
+from pipeline.trials.kinds import certified_trials
+from pipeline.trials.naming import counted, run_name
 
 ALONE = "price of this one trial, had it been the only one"
 SCORE = "validation/accuracy"
@@ -76,7 +77,7 @@ def choose(experiment: Experiment, runs: pd.DataFrame, paid: Epsilon | None = No
     plan = experiment.plan
     begun = {trial.trial_key: trial for trial in trials_of(runs)}  # with the noise that their runs record
     tracked = [begun.get(trial.trial_key, trial) for trial in experiment.trials]
-    trials = {trial.trial_key: trial for trial in composable(tracked)}
+    trials = {trial.trial_key: trial for trial in certified_trials(tracked)}
     with_score = [key for key, trial in trials.items() if holds_out(trial) or not plan.publishes_all] or list(trials)
     scored = runs[runs["trial_key"].isin(with_score)]
     require_accuracy(scored, SCORE)
@@ -99,7 +100,7 @@ def choose(experiment: Experiment, runs: pd.DataFrame, paid: Epsilon | None = No
                   test=float(best["test/accuracy"]), alone=tightest_epsilon, selected=selected, reason=reason,
                   trials=len(trials) if plan.publishes_all else None,  # random stopping keeps the number secret
                   others=len(tracked) - len(trials), noise=noise,
-                  standing=standing(trial.noise for trial in composable(compared)),
+                  standing=standing(trial.noise for trial in certified_trials(compared)),
                   scores=SCORES_COVERED if scores_are_covered(compared) else SCORES,
                   unscored=len(trials) - len(with_score))
 
@@ -115,7 +116,7 @@ def _composed_epsilon(plan: Plan, compared: Sequence[TrialConfig], earlier: Mapp
         if not scores_are_covered(compared):
             raise UnsupportedAccounting("private_metrics: must be 'noisy' where trials are asked for by validation "
                                         "accuracy, or training goes by scores that nothing covers")
-        costs = {event_of(with_noise(trial), trial.epochs) for trial in composable(compared)}
+        costs = {event_of(with_noise(trial), trial.epochs) for trial in certified_trials(compared)}
         if len(costs) > 1:
             raise UnsupportedAccounting("search: trials whose costs differ were asked for by scores, so that costs "
                                         "depend on results, which a budget covers and composition does not")

@@ -124,14 +124,14 @@ def panel(table: pd.DataFrame, ax: Axes) -> None:
     The top axis has the published epsilon of every epoch, the smallest of all curves. The legend has every curve's
     tight epsilon after its last epoch.
     """
-    readings = ["", *sorted(set(table["reading"]) - {""})]  # an empty one comes first
+    names = ["", *sorted(set(table["reading"]) - {""})]  # of readings, that of the defaults first
     for (algorithm, reading, sigma), cell in table.groupby(["algorithm", "reading", "sigma"]):
         by_epoch = cell.groupby("epoch")["accuracy"].agg(["mean", "min", "max"])
         label = method(algorithm, sigma, reading)
         if sigma:
             last_epoch = cell[cell["epoch"] == cell["epoch"].max()]
             label += f": ε = {number(last_epoch['epsilon_tight'].max())}"
-        linestyle = STYLES[readings.index(reading) % len(STYLES)] if sigma else "--"
+        linestyle = STYLES[names.index(reading) % len(STYLES)] if sigma else "--"
         color = style.PALETTE[algorithm]
         ax.plot(by_epoch.index, by_epoch["mean"], color=color, marker=style.look(algorithm)["marker"], markersize=3,
                 markeredgewidth=0, markevery=max(1, len(by_epoch) // MARKERS), linestyle=linestyle, label=label)

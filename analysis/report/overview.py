@@ -227,10 +227,10 @@ def _varied(experiment: Experiment, runs: pd.DataFrame) -> list[str]:
 
     Mechanism (`none` aside) and data set come first, if the runs have several, then those that the experiment varies.
     """
-    others = [name for name in experiment.varied if name not in ("mechanism", "dataset")]
+    others_varied = [name for name in experiment.varied if name not in ("mechanism", "dataset")]
     mechanism = ["mechanism"] if len(set(runs["mechanism"]) - {"none"}) > 1 else []
     dataset = ["dataset"] if runs["dataset"].nunique() > 1 else []
-    return [*mechanism, *dataset, *others]
+    return [*mechanism, *dataset, *others_varied]
 
 
 def _trials_note(runs: pd.DataFrame, links: Sequence[str]) -> str:

@@ -26,9 +26,9 @@ from pipeline.experiment.search import Search
 from pipeline.tracking.artifacts import DONE
 from pipeline.tracking.backend import TrackingError
 from pipeline.tracking.store import Store
-from pipeline.trials.naming import composable
+from pipeline.trials.kinds import certified_trials
 
-Result = TypeVar("Result")
+Made = TypeVar("Made")
 
 
 class Report(NamedTuple):
@@ -64,7 +64,7 @@ def write(experiment: Experiment, store: Store, out: Path | None = None, where: 
     require_unchanged(experiment.plan.budget, store.budget())
     if not where:
         experiment = searched(store, experiment)
-    if files and not (others.SHOWN_BY in experiment.report and composable(experiment.trials)):
+    if files and not (others.SHOWN_BY in experiment.report and certified_trials(experiment.trials)):
         raise ReportError(f"--with: results of others are shown in the exhibit {others.SHOWN_BY} of certified trials, "
                           f"and the report of {experiment.name} has none, got {', '.join(map(str, files))}")
     progress, stored = None, store.runs()
@@ -78,7 +78,7 @@ def write(experiment: Experiment, store: Store, out: Path | None = None, where: 
     lacking: list[str] = []
     raised: list[str] = []
 
-    def attempt(name: str, function: Callable[..., Result], *arguments: object) -> Result | None:
+    def attempt(name: str, function: Callable[..., Made], *arguments: object) -> Made | None:
         """Return what the function makes. If the runs lack data for it, or it fails, leave it out with the reason."""
         try:
             return function(*arguments)
@@ -145,7 +145,7 @@ def write(experiment: Experiment, store: Store, out: Path | None = None, where: 
 
 def _choice(experiment: Experiment, runs: pd.DataFrame, store: Store) -> Choice | None:
     """Return the best certified trial and the cost of choosing it; None without a public validation accuracy."""
-    certified = composable(experiment.trials)
+    certified = certified_trials(experiment.trials)
     is_scored = all(trial.validation_fraction and trial.disclosure != "withheld" for trial in certified)
     if not certified or not is_scored:
         return None

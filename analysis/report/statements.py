@@ -17,7 +17,7 @@ from pipeline.accounting.label import RELATION as LABEL_RELATION
 from pipeline.accounting.noise import noise_statement, sentence, standing
 from pipeline.accounting.statement import relation_of_kind
 from pipeline.experiment.experiment import Experiment
-from pipeline.trials.kinds import KINDS
+from pipeline.trials.kinds import GUARANTEED, KINDS
 from pipeline.trials.naming import counted
 
 NONE = "No guarantee: these trials log no ε of any kind ({count}). The notes say why."
@@ -38,7 +38,7 @@ def guarantees(runs: pd.DataFrame) -> pd.Series:
     It is `certified`, `simulated`, `labels only`, `labels only, simulated`, or `none`.
     """
     words = pd.Series(NO_GUARANTEE, runs.index)
-    for kind in ("label", "certified"):  # the stronger one comes last and overwrites the other
+    for kind in reversed(GUARANTEED):  # the stronger one comes last and overwrites the other
         words = words.mask(_has(runs, kind), _guarantees_of(kind, runs))
     return words
 

@@ -21,6 +21,7 @@ from pipeline.trials.fields import refuse, setting
 from pipeline.trials.part import part
 
 MAX_ERROR_NORM = math.sqrt(2)  # ||softmax(z) - onehot(y)||^2 = (1 - p_y)^2 + sum of the other p^2 <= 2
+LEAST_NOISE = {"poisson": 0.1}  # over the largest contribution, of a privacy-loss distribution; 0.01 with others
 CLIPS = chosen("bounding", "clip")
 
 
@@ -126,7 +127,7 @@ class LeeKifer(component.Component):
         """Refuse noise that is too small for the sampler after accountants have divided it by C'/C."""
         super().check(trial)
         ratio = self.sensitivity_ratio(trial)
-        least = trial.parts.sampler.min_noise * ratio
+        least = LEAST_NOISE.get(trial.sampler, 0.01) * ratio
         refuse(ratio > 1 and 0 < self.noise_multiplier < least, "noise_multiplier", f"must be at least {least:.3g} "
                f"with sampler '{trial.sampler}' where a record contributes up to {ratio:.4g} times the norm that noise "
                "is measured by (error_clip), or nothing is accounted for", self.noise_multiplier)

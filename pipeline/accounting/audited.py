@@ -32,7 +32,8 @@ def one_run(m: int, r: int, v: int, delta: float, p: float = 0.05) -> float:
         raise ValueError(f"r: must be at least 1 and at most m = {m}, got {r}")
     if not 0 <= v <= r:
         raise ValueError(f"v: must be at least 0 and at most r = {r}, got {v}")
-    _check_delta(delta)
+    if not 0 <= delta < 1:
+        raise ValueError(f"delta: must be >= 0 and < 1, got {delta}")
     _check_open("p", p)
     if v == 0:
         return 0.0
@@ -83,11 +84,11 @@ class OneRunAudit:
     right: int
 
 
-def one_run_audit(included: np.ndarray, scores: np.ndarray, r: int, delta: float, p: float = 0.05) -> OneRunAudit:
+def one_run_audit(included: np.ndarray, scores: np.ndarray, r: int, delta: float) -> OneRunAudit:
     """Return the audit that guesses the r/2 canaries with the highest scores in, and the r/2 with the lowest out.
 
-    `included` [m] says which canaries took part, `scores` [m] how much they seem to; `delta` and `p` as in `one_run`.
-    It holds if every canary took part by a fair coin of its own, and `r` was fixed before the scores were seen.
+    `included` [m] says which canaries took part, `scores` [m] how much they seem to. The bound has 95% confidence, if
+    every canary took part by a fair coin of its own, and `r` was fixed before the scores were seen.
     """
     included, scores = np.asarray(included), checked("scores", scores)
     if included.dtype != bool or included.shape != scores.shape:
@@ -99,7 +100,7 @@ def one_run_audit(included: np.ndarray, scores: np.ndarray, r: int, delta: float
     order = np.argsort(scores, kind="stable")
     lowest, highest = order[: r // 2], order[-(r // 2):]
     right = int((~included[lowest]).sum() + included[highest].sum())
-    return OneRunAudit(one_run(m, r, right, delta, p), m, r, right)
+    return OneRunAudit(one_run(m, r, right, delta), m, r, right)
 
 
 def auc(scores_members: np.ndarray, scores_non_members: np.ndarray) -> float:
@@ -129,11 +130,6 @@ def checked(name: str, scores: np.ndarray) -> np.ndarray:
     if scores.ndim != 1 or not len(scores) or np.isnan(scores).any():
         raise ValueError(f"{name}: must be numbers [n], n >= 1, none of them nan, got {scores}")
     return scores
-
-
-def _check_delta(delta: float) -> None:
-    if not 0 <= delta < 1:
-        raise ValueError(f"delta: must be >= 0 and < 1, got {delta}")
 
 
 def _check_open(name: str, value: float) -> None:

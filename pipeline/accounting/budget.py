@@ -34,7 +34,8 @@ from pipeline.experiment.experiment import Experiment
 from pipeline.experiment.plan import Plan
 from pipeline.experiment.sections import Budget
 from pipeline.trials.config import ConfigError, TrialConfig
-from pipeline.trials.naming import composable, counted
+from pipeline.trials.kinds import is_certified
+from pipeline.trials.naming import counted
 from pipeline.trials.records import Release
 
 
@@ -133,7 +134,7 @@ def make_filter(plan: Plan, order: int | None = None) -> Filter:
 @lru_cache(maxsize=4096)
 def epoch_cost(trial: TrialConfig, order: int) -> float:
     """Return the Renyi divergence, of one order, of a trial's epoch with noisy accuracy; refuse an infinite cost."""
-    if not composable([trial]) or not is_noisy(trial):
+    if not is_certified(trial) or not is_noisy(trial):
         raise ConfigError(f"budget: trial {trial.trial_key} of this sweep has no finite cost (mechanism "
                           f"'{trial.mechanism}', private_metrics '{trial.disclosure}'), so that nothing covers the "
                           "sweep; give the experiment another name")

@@ -25,7 +25,7 @@ from pipeline.accounting.label import label_epsilons
 from pipeline.accounting.selected import common, selected_by_composition, selected_by_random_stopping
 from pipeline.experiment.stopping import Selection
 from pipeline.trials.config import ConfigError, TrialConfig
-from pipeline.trials.naming import composable
+from pipeline.trials.kinds import certified_trials
 
 LARGEST_EPSILON = 1e8  # largest epsilon of training that score noise can match
 
@@ -94,7 +94,7 @@ def selected_epsilon(trials: Sequence[TrialConfig], selection: Selection,
     For a fixed grid these are all trials, seeds included; for random stopping the candidates, not the drawn trials.
     Those without such an epsilon are left out; the others must have one data set and one delta.
     """
-    trials = composable(trials)
+    trials = certified_trials(trials)
     if not trials:
         raise ValueError("trials: must be at least one with a certified epsilon, got none")
     for name in ("dataset", "delta"):
@@ -121,5 +121,5 @@ def selected_epsilon(trials: Sequence[TrialConfig], selection: Selection,
 
 def scores_are_covered(trials: Sequence[TrialConfig]) -> bool:
     """Whether each certified trial that holds records out, at least one, releases its scores with noise."""
-    scored = [trial for trial in composable(trials) if holds_out(trial)]
+    scored = [trial for trial in certified_trials(trials) if holds_out(trial)]
     return all(is_noisy(trial) for trial in scored) and bool(scored)

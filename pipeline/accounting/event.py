@@ -200,11 +200,10 @@ class PrivacyEvent:
 def interval_of(*events: PrivacyEvent) -> float:
     """Return the interval of the events' common grid of privacy losses; refuse one whose noise is too small for any."""
     for event in events:
-        noise = event.noise_multiplier
-        if noise is None or noise < LEAST_NOISE_OVER_SENSITIVITY:
+        if event.z < LEAST_NOISE_OVER_SENSITIVITY:
             raise UnsupportedAccounting(f"noise_multiplier: must be at least {LEAST_NOISE_OVER_SENSITIVITY} for a "
                                         "privacy-loss distribution (smaller noise has an epsilon in the hundreds, and "
-                                        f"a grid of hundreds of millions), got {noise}")
+                                        f"a grid of hundreds of millions), got {event.z}")
     if len(events) == 1 and events[0].z < LITTLE_NOISE:
         return curves.COARSEST
     largest = curves.DISCRETIZATION if len(events) == 1 else curves.COARSEST  # of several kinds of runs

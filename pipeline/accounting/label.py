@@ -21,7 +21,7 @@ import numpy as np
 from scipy import optimize, stats
 
 from pipeline.accounting.calibration import kept
-from pipeline.accounting.claimed import ALPHAS, Curve
+from pipeline.accounting.claimed import ALPHAS
 from pipeline.accounting.curves import classic_conversion, gdp_delta, gdp_eps, smallest_epsilon
 from pipeline.accounting.epsilon import Epsilon
 from pipeline.accounting.finite_precision import accounted_delta, with_sampler_error
@@ -106,14 +106,9 @@ def binomial_gdp_eps(mu: float, draws: int, q: float, delta: float) -> float:
         lambda epsilon: float(probabilities @ gdp_delta(mu * np.sqrt(k), epsilon)) + tail_probability - delta)
 
 
-def _participating(exponent: Curve, draws: int, q: float) -> Curve:
-    """Return (alpha - 1) D of K ~ Bin(draws, q) participations of a record, from (alpha - 1) D of one, `exponent`."""
-    log_1_minus_q = math.log1p(-q) if q < 1 else -math.inf
-    return draws * np.logaddexp(log_1_minus_q, math.log(q) + exponent)  # draws log(1 - q + q e^exponent)
-
-
 def binomial_rdp_eps(mu: float, draws: int, q: float, delta: float) -> float:
     """Return an upper bound on `binomial_gdp_eps`, by the Renyi divergence of K releases and the classic conversion."""
-    # a release has divergence alpha mu^2/2
-    curve = _participating((ALPHAS - 1) * ALPHAS * (mu * mu) / 2, draws, q) / (ALPHAS - 1)
-    return classic_conversion(ALPHAS, curve, delta)[0]
+    exponent = (ALPHAS - 1) * ALPHAS * (mu * mu) / 2  # alpha - 1 times the divergence of one release
+    log_1_minus_q = math.log1p(-q) if q < 1 else -math.inf
+    of_all = draws * np.logaddexp(log_1_minus_q, math.log(q) + exponent)  # draws log(1 - q + q e^exponent)
+    return classic_conversion(ALPHAS, of_all / (ALPHAS - 1), delta)[0]

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from pipeline.experiment.stopping import Selection
 from pipeline.trials.config import TrialConfig
-from pipeline.trials.naming import composable
+from pipeline.trials.kinds import certified_trials
 
 RECORDED = "simulate the guarantee, and a release needs secret noise"
 SECRET = "came from the operating system, and nothing of them was recorded"
@@ -37,7 +37,7 @@ def standing(sources: Iterable[str]) -> str:
 
 def choice_statement(trials: Sequence[TrialConfig], selection: Selection) -> str:
     """Return sentences on the noise behind the choice among trials, and on what a simulation leaves out."""
-    trials = composable(trials)  # no epsilon covers a choice among others
+    trials = certified_trials(trials)  # no epsilon covers a choice among others
     statement = sentence(noise_statement([trial.noise for trial in trials]))
     seeds = [trial.seed for trial in trials if not trial.secure]
     if selection.is_random or len(set(seeds)) == len(seeds):  # random stopping draws every trial under its own seed

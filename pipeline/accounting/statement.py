@@ -18,8 +18,8 @@ from pipeline.accounting.noise import choice_statement
 from pipeline.experiment.experiment import Experiment
 from pipeline.experiment.stopping import Selection
 from pipeline.trials.config import TrialConfig
-from pipeline.trials.kinds import KINDS
-from pipeline.trials.naming import composable, counted, to_ascii
+from pipeline.trials.kinds import GUARANTEED, KINDS, certified_trials
+from pipeline.trials.naming import counted, to_ascii
 from pipeline.trials.sampler import relation_of
 
 SECRET = "noise and batches come from the operating system's entropy, and nothing of it is recorded"
@@ -58,7 +58,9 @@ def privacy_tags(config: TrialConfig) -> dict[str, str]:
     elif mechanism.optical:
         relation, notes = RELATION, _photonic_notes(trial)
     else:
-        relation, delta, notes = "none", "none", [_no_guarantee(trial)]
+        relation, delta, notes = "none", "none", ["no noise, no guarantee"]
+        if mechanism.private:
+            notes = [f"not certified: mechanism '{trial.mechanism}' is an extension that states no guarantee"]
     if not features.raw:
         notes.append(f"inputs are {features.public_because(trial)}")
     elif trial.inputs == "standardized" and certified != "false":
@@ -89,10 +91,10 @@ def relation_of_kind(kind: str, variant: str, relation: object) -> str:
 
 
 def with_rounded_rows(trial: TrialConfig, tags: Mapping[str, str]) -> dict[str, str]:
-    """Return the tags of a secure trial whose contributions are independent only up to rounding."""
+    """Return the tags of a secure trial of a user's network, whose rows are independent only up to rounding."""
     tags = {**privacy_tags(trial), **tags}
-    notes = (f"{tags['privacy.notes']}; rows of this trial came from elsewhere, or their bits depend on their "
-             "neighbours: independent up to float32 rounding; last bits not covered")
+    notes = (f"{tags['privacy.notes']}; bits of a record's row depend on other records of a call: independent up to "
+             "float32 rounding; last bits not covered")
     return {**tags, "privacy.certified": tags["privacy.certified"].replace("true", "up to rounding"),
             "privacy.notes": notes}
 
@@ -121,7 +123,7 @@ def describe(config: TrialConfig, earlier: int = 0) -> str:
 
 def price_lines(experiment: Experiment) -> Iterator[str]:
     """Yield lines on the cost of publishing an experiment's best trial, if it has a choice, or all that were drawn."""
-    guaranteed = composable(experiment.trials)
+    guaranteed = certified_trials(experiment.trials)
     if not experiment.plan.publishes_all:
         drawn = counted(len(guaranteed), "drawn trial")
         yield f"the best of the {drawn}, if nothing else is published"
@@ -146,7 +148,7 @@ def _selection_lines(trials: Sequence[TrialConfig], selection: Selection) -> Ite
 def bound_lines(trials: Sequence[TrialConfig]) -> Iterator[str]:
     """Yield the epsilons of certified trials, if a record can contribute more than the norm that scales the noise."""
     groups: dict[tuple[PrivacyEvent, float, str, str], list[TrialConfig]] = {}  # those of a group share their epsilons
-    for trial in composable(trials):
+    for trial in certified_trials(trials):
         calibrated = with_noise(trial)
         ratio = f"{trial.parts.mechanism.sensitivity_ratio(trial):.4g}"
         key = event_of(calibrated, trial.epochs), trial.delta, trial.noise, ratio
@@ -166,10 +168,11 @@ def _protection(trial: TrialConfig, epsilons: list[Epsilon]) -> str:
     finite_kinds = {epsilon.kind for epsilon in epsilons if epsilon.is_finite}
     if not finite_kinds:
         return "**No guarantee**: no finite epsilon is stated of this trial."
-    if not finite_kinds & {"certified", "label"}:
+    if finite_kinds.isdisjoint(GUARANTEED):
         return ""
-    verb, protected = ("Certified", "features and labels") if "certified" in finite_kinds else (
-        "Guaranteed", "labels alone")
+    verb, protected = "Guaranteed", "labels alone"
+    if "certified" in finite_kinds:
+        verb, protected = "Certified", "features and labels"
     if not trial.secure:
         return f"**Simulated guarantee** for {protected}: {RECORDED}."
     rows = "; the tag `privacy.certified` says whether the last bits of its rows are covered"
@@ -184,14 +187,6 @@ def _canary_audit(trial: TrialConfig) -> str:
             f"while N stays the public {n_train}; {guessed} of them are guessed, which allows a lower "
             f"bound (95% confidence, relation {trial.parts.sampler.relation}, delta {trial.delta:g}) of at most "
             f"{largest_bound:.3g}")
-
-
-def _no_guarantee(trial: TrialConfig) -> str:
-    """Return why a trial without a Gaussian or photonic mechanism has no guarantee."""
-    mechanism = trial.parts.mechanism
-    if mechanism.private:
-        return f"not certified: mechanism '{trial.mechanism}' is an extension that states no guarantee"
-    return "no noise, no guarantee"
 
 
 def _release_notes(trial: TrialConfig) -> list[str]:

@@ -158,7 +158,7 @@ def _row_space_verdict(attack: RowSpaceAudit) -> str:
     return "finds its members" if attack.auc >= FINDS_AUC else "sees a little"
 
 
-def tracked(found: Sequence[Finding]) -> tuple[dict[str, float], dict[str, str]]:
+def findings_to_log(found: Sequence[Finding]) -> tuple[dict[str, float], dict[str, str]]:
     """Return the metrics and tags of one trial's findings; the tag has the audited epsilons with their meaning."""
     metrics: dict[str, float] = {}
     audited: list[str] = []

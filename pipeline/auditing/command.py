@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from pipeline.auditing.audit import Finding, audit_experiment, audit_trial, table, tracked
+from pipeline.auditing.audit import Finding, audit_experiment, audit_trial, findings_to_log, table
 from pipeline.experiment.experiment import load_experiment
 from pipeline.tracking.artifacts import config_of
 from pipeline.tracking.store import Store
@@ -48,7 +48,7 @@ def audit_run(run: str, data_folder: Path | None, steps: int, store_folder: Path
     print(table(findings))
     public = _publishable(findings)
     with _log_file(public) as file:
-        store.log_audit(tracked_run.run_id, *tracked(public), file)
+        store.log_audit(tracked_run.run_id, *findings_to_log(public), file)
     return findings
 
 

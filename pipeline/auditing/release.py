@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,6 +22,8 @@ from pipeline.trials.config import TrialConfig
 from pipeline.trials.packs import Pack
 from pipeline.trials.shapes import dense_shapes, n_parameters
 from pipeline.trials.steps import LARGEST_FIRST, LARGEST_SIGNAL, signal_steps, steps
+
+CONFIDENCE = 0.95  # that a bound holds
 
 
 @dataclass(frozen=True)
@@ -42,22 +44,40 @@ class ReleaseAudit:
         return self.mu_lower > self.mu
 
 
-def audit_release(config: TrialConfig, trials: int, delta: float, mechanism: Mechanism | None = None,
-                  conf: float = 0.95) -> ReleaseAudit:
+def audit_release(config: TrialConfig, trials: int, delta: float, mechanism: Mechanism | None = None) -> ReleaseAudit:
     """Return how well the release of one step on two worst-case neighbouring batches can be told apart, with bounds.
 
     The trial's own mechanism, or another one, runs many times on either batch. Several statistics are tried, because
     noise may be missing in one place only: the log-likelihood ratio of the whole release, and of every matrix and bias
     vector. The last is the energy in a column of the first layer that only one neighbour reaches. It detects noise with
     a covariance that depends on data. Contributions of a user's network have no layers, so only the first statistic
-    applies. Bounds hold with probability `conf`.
+    applies. Bounds hold with probability `CONFIDENCE`.
     """
-    mu, cpu = step_mu(config), torch.device("cpu")
+    mu = step_mu(config)
     config = with_noise(TrialConfig(config.given, delta=delta))
-    has_layers = not config.parts.network.own
+    names, statistics = _statistics(config, mechanism)
+    scores = [np.array([statistics(j) for _ in range(trials)]).T for j in (0, 1)]  # by neighbour, [statistics, trials]
+    statistic_conf = 1 - (1 - CONFIDENCE) / len(names)  # all statistics share the error probability
+    bounds = [two_point_audit(first, second, statistic_conf) for first, second in zip(*scores, strict=True)]
+    best = max(range(len(names)), key=bounds.__getitem__)
+    counted = slice(trials // 2, None)  # the first half of the runs chose the threshold
+    first, second = (np.nan_to_num(statistic_scores[best, counted]) for statistic_scores in scores)
+    mu_lower, certified = bounds[best], one_step(config)
+    audited = dataclasses.replace(certified, value=gdp_eps(mu_lower, delta), kind="audited",
+                                  note=f"lower bound with {CONFIDENCE:.0%} confidence")
+    return ReleaseAudit(statistic=names[best], auc=auc(second, first), tpr=tpr_at_fpr(second, first, fpr=0.001),
+                        mu_lower=mu_lower, mu=mu, audited=audited, certified=certified)
+
+
+def _statistics(config: TrialConfig, mechanism: Mechanism | None) -> tuple[list[str], Callable[[int], list[float]]]:
+    """Return the names of the statistics, and a function from neighbour 0 or 1 to those of a new release on it.
+
+    `config` has its calibrated noise. Without a `mechanism` it is the trial's own.
+    """
+    cpu, has_layers = torch.device("cpu"), not config.parts.network.own
     net = make_network(config, [config.seed]) if has_layers else Flat(config)
     matrices = config.parts.feedback.load()(Pack((config,)), net, cpu).matrices if config.denoise else None
-    mechanism = mechanism or make_mechanism(Pack((config,)), net, cpu, matrices)
+    noisy_mechanism = mechanism or make_mechanism(Pack((config,)), net, cpu, matrices)
     without_noise = TrialConfig(config.given, noise_multiplier=0.0, noise="research", private_metrics="")
     noiseless_mechanism = make_mechanism(Pack((without_noise,)), net, cpu, matrices)
     neighbours = _worst_neighbours(config, net.sizes)
@@ -78,29 +98,17 @@ def audit_release(config: TrialConfig, trials: int, delta: float, mechanism: Mec
     sigma = noise_deviation(config) / config.batch_size
 
     def statistics(j: int) -> list[float]:
-        """Return all statistics of one release on neighbour j, in the order of `names`."""
-        release(mechanism, j, output)
+        release(noisy_mechanism, j, output)
         ratios = [gaussian_log_ratio(*block, sigma) for block in zip(released, mean_0, mean_1, strict=True)]
         if not has_layers:
             return [sum(ratios)]
         energy = float(np.square(released[0][:, -1]).sum())  # in a column that only one neighbour reaches
         return [sum(ratios), *ratios, energy]
 
-    scores = [np.array([statistics(j) for _ in range(trials)]).T for j in (0, 1)]  # by neighbour, [statistics, trials]
-    names = ["all"]
-    if has_layers:
-        layers = range(1, len(net.layers) + 1)
-        names += [*(f"weights {layer}" for layer in layers), *(f"biases {layer}" for layer in layers), "support"]
-    statistic_conf = 1 - (1 - conf) / len(names)  # all statistics share the error probability 1 - conf
-    bounds = [two_point_audit(first, second, statistic_conf) for first, second in zip(*scores, strict=True)]
-    best = max(range(len(names)), key=bounds.__getitem__)
-    counted = slice(trials // 2, None)  # the first half of the runs chose the threshold
-    first, second = (np.nan_to_num(statistic_scores[best, counted]) for statistic_scores in scores)
-    mu_lower, certified = bounds[best], one_step(config)
-    audited = dataclasses.replace(certified, value=gdp_eps(mu_lower, delta), kind="audited",
-                                  note=f"lower bound with {conf:.0%} confidence")
-    return ReleaseAudit(statistic=names[best], auc=auc(second, first), tpr=tpr_at_fpr(second, first, fpr=0.001),
-                        mu_lower=mu_lower, mu=mu, audited=audited, certified=certified)
+    if not has_layers:
+        return ["all"], statistics
+    layers = range(1, len(net.layers) + 1)
+    return ["all", *(f"weights {n}" for n in layers), *(f"biases {n}" for n in layers), "support"], statistics
 
 
 class Flat(Network):
@@ -120,7 +128,7 @@ def gaussian_log_ratio(output: np.ndarray, mean_0: np.ndarray, mean_1: np.ndarra
     return float(np.sum((np.asarray(output) - middle) * (np.asarray(mean_1) - mean_0))) / sigma**2
 
 
-def two_point_audit(zeros: np.ndarray, ones: np.ndarray, conf: float = 0.95) -> float:
+def two_point_audit(zeros: np.ndarray, ones: np.ndarray, conf: float = CONFIDENCE) -> float:
     """Return a lower bound on mu of a step, from a statistic on two neighbouring inputs [trials] (Nasr et al. 2023).
 
     The statistic is larger for input 1 (`gaussian_log_ratio` for Gaussian output); it may be infinite. The first half

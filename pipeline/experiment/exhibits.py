@@ -14,8 +14,8 @@ from pipeline.experiment.factors import balanced, differing, find_factors, varie
 from pipeline.experiment.yaml_text import is_number
 from pipeline.trials.component import Component
 from pipeline.trials.config import TrialConfig
-from pipeline.trials.kinds import GUARANTEED
-from pipeline.trials.naming import epsilon_kind, method, noise_setting
+from pipeline.trials.kinds import GUARANTEED, certified_trials
+from pipeline.trials.naming import method, noise_setting
 from pipeline.trials.part import PARTS, SETTINGS
 
 BY = "by_"  # before a setting: the exhibit of curves over it
@@ -56,7 +56,8 @@ def figure2(trials: Sequence[TrialConfig]) -> str:
 
 def means(trials: Sequence[TrialConfig]) -> str:
     """Return why a table of means cannot show these trials: it needs a setting that varies; empty if it can."""
-    return "" if _factors(trials) else "needs two settings or more, but trials differ in their seed alone"
+    factors, *_ = find_factors(trials)  # every trial has a level of each
+    return "" if factors else "needs two settings or more, but trials differ in their seed alone"
 
 
 def main_effects(trials: Sequence[TrialConfig]) -> str:
@@ -194,19 +195,13 @@ def in_heatmap(trial: TrialConfig) -> bool:
     return noise_setting(trial).startswith("sigma=")
 
 
-def _factors(trials: Sequence[TrialConfig]) -> list[str]:
-    """Return the names of the factors of `find_factors`, that is what differs between trials, the seed aside."""
-    return list(find_factors(trials)[0])  # every trial has a level of each
-
-
 def _values(trials: Sequence[TrialConfig], field: str) -> str:  # the distinct ones, for messages
     return ", ".join(f"{value:.4g}" for value in sorted({getattr(trial, field) for trial in trials})) or "none"
 
 
 def frontier(trials: Sequence[TrialConfig], metric: str) -> str:
     """Return why a frontier of a metric of `FRONTIERS` cannot show those trials that have a guaranteed epsilon."""
-    by_kind = {kind: [trial for trial in trials if epsilon_kind(trial) == kind]
-               for kind in GUARANTEED}
+    by_kind = {kind: [trial for trial in trials if trial.parts.mechanism.kind(trial) == kind] for kind in GUARANTEED}
     if not any(by_kind.values()):
         return ("needs trials with a certified epsilon (a mechanism such as per_example, and noise) or a label "
                 "epsilon (mechanism photonic with target_label_epsilon, or sigma > 0 and noise on every layer), but "
@@ -241,8 +236,7 @@ def _curves(kind: str, trials: Sequence[TrialConfig]) -> str:
 
 def slices(trials: Sequence[TrialConfig]) -> str:
     """Return why frontiers by value of one or two settings cannot show those trials that have a guaranteed epsilon."""
-    certified = [trial for trial in trials if epsilon_kind(trial) == "certified"]
-    guaranteed_trials = certified or [trial for trial in trials if epsilon_kind(trial)]
+    guaranteed_trials = certified_trials(trials) or [trial for trial in trials if trial.parts.mechanism.kind(trial)]
     if not guaranteed_trials:
         return frontier(trials, "accuracy")  # which gives the reason
     fields = panel_fields(guaranteed_trials)

@@ -23,7 +23,7 @@ from pipeline.experiment.grid import check_number, entries, read_as
 from pipeline.experiment.yaml_text import is_number, placed
 from pipeline.trials.config import ConfigError, TrialConfig
 from pipeline.trials.fields import check_whole, refuse
-from pipeline.trials.naming import composable
+from pipeline.trials.kinds import is_certified
 from pipeline.trials.unused import Written
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def read_selection(top: Mapping[str, Any], candidates: Sequence[Written]) -> Sel
     for field, place, value in entries(top):
         refuse(selection.is_random and field == "seed", place, "every trial of random stopping gets a seed of its own",
                repr(value), "leave it out (selection.seed fixes them all)")
-    certified = [(trial, places) for trial, places in candidates if composable([trial])]
+    certified = [(trial, places) for trial, places in candidates if is_certified(trial)]
     refuse(not certified, "selection.rule", f"'{selection.rule}' needs trials with a certified epsilon (a mechanism "
            "such as per_example, and noise)", "none")
     for trial, places in certified:
@@ -107,7 +107,7 @@ def check_alike(trials: Sequence[Written], noun: str, of: str) -> None:
     # A message calls them by `noun` and `of`, for example `candidate` and `of random stopping`.
     for trial, places in trials:
         with placed(places):
-            refuse(not composable([trial]), "mechanism", f"every {noun} {of} must have a certified, finite epsilon (a "
+            refuse(not is_certified(trial), "mechanism", f"every {noun} {of} must have a certified, finite epsilon (a "
                    "mechanism such as per_example, with target_epsilon or noise_multiplier > 0)",
                    f"mechanism '{trial.mechanism}', target_epsilon {trial.target_epsilon:g}, noise_multiplier "
                    f"{trial.noise_multiplier:g}")

@@ -1,8 +1,9 @@
-"""Train a user's network by its blocks."""
+"""Train a user's network by its blocks. `pipeline.learning.run` makes the `ModuleTraining` of such a pack."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,19 +11,21 @@ import torch
 from torch import Tensor, nn
 from torch.func import vmap
 
+from pipeline.accounting.statement import with_rounded_rows
 from pipeline.learning.blocks import Blocks, Part, Pass, for_vmap, norms, rows, weighted_sum
 from pipeline.learning.data.dataset import Dataset
 from pipeline.learning.data.sampling import ABSENT
 from pipeline.learning.integers.contributions import ROW_ELEMENTS, RowSum
 from pipeline.learning.mechanisms.gaussian import GaussianMechanism
 from pipeline.learning.network.network import Parameters
-from pipeline.learning.own_code import TRIED_BATCHES, array_of, filled, rows_are_separate
 from pipeline.learning.own_network import initial_module, own
 from pipeline.learning.training import Training
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.packs import Pack
 
 TOLERANCE = 1e-3  # of rows by probes, relative to their norm
+TRIED_BATCHES = 2  # per epoch on which the independence of rows is tried: the first weights, if 0, may hide a fault
+STORABLE = ("bool", "int", "uint", "float", "complex64")  # prefixes of NumPy's types that a file of weights can hold
 
 
 class BlockParameters(Parameters):
@@ -80,7 +83,7 @@ class ModuleNet:
 
 
 class ModuleTraining(Training):
-    """One trial of a user's network; `rounded_rows`: bits of rows were seen to depend on other records of a call."""
+    """One trial of a user's network."""
 
     net: ModuleNet  # type: ignore[assignment]  # what `Training` asks of a network
     update: BlockParameters
@@ -95,6 +98,7 @@ class ModuleTraining(Training):
         places = torch.arange(3 * self.size // 2, device=device) % len(data.test_y)
         self._tried = self.test_inputs.batch(places), data.test_y[places]
         self._n_tries = 0  # that are left in this epoch
+        self._rounded_rows = False  # whether bits of a row were seen to depend on other records
 
     def _network(self) -> Any:
         return ModuleNet(self.pack.shared, initial_module(self.pack.shared).to(self.device))
@@ -107,8 +111,7 @@ class ModuleTraining(Training):
         """Train on one batch, some records at a time; arguments and result as of `Training.step`."""
         if self._n_tries:
             self._n_tries -= 1
-            d = self.update.row.shape[1]
-            self.rounded_rows |= not rows_are_separate(self._rows, self.size, d, *self._tried)
+            self._rounded_rows |= not rows_are_separate(self._rows, self.size, *self._tried)
         places, usable = indices[0][indices[0] != ABSENT], self.train_inputs.usable
         if usable is not None:
             places = places[usable[places]]
@@ -178,6 +181,45 @@ class ModuleTraining(Training):
             self._add_gradient(*filled(self.size, self.test_inputs.batch(chunk), self.data.test_y[chunk],
                                        torch.ones_like(chunk)))
 
+    def _tags(self, r: int) -> Mapping[str, str]:
+        """Return the tags of `Training`, and of rounded rows, which only secure trials are tried for."""
+        tags = super()._tags(r)
+        return with_rounded_rows(self.config, tags) if self._rounded_rows else tags
+
     def _weights(self, r: int) -> dict[str, np.ndarray]:
         """Return the module's parameters and buffers by name."""
         return {name: array_of(value) for name, value in self.net.module.state_dict().items()}
+
+
+def filled(size: int, *parts: Tensor) -> list[Tensor]:
+    """Return the parts of at most `size` records, in new memory, with zeros for records that are missing."""
+    # `cat` takes new memory, also for a full chunk: kernels may depend on how memory is aligned.
+    return [torch.cat([part, part.new_zeros(size - len(part), *part.shape[1:])]) for part in parts]
+
+
+def rows_are_separate(function: Callable[[Tensor, Tensor], Tensor], size: int,  # from records and labels to rows
+                      records: Tensor, labels: Tensor) -> bool:
+    """Whether rows of 1.5 chunks of test records keep their bits if neighbours are permuted, missing or replaced."""
+    half, indices = size // 2, torch.arange(size, device=records.device)
+    with_others = torch.cat([indices[:half], indices[half:] + half])
+
+    def bits(indices: Tensor) -> list[bytes]:  # digests, as rows may be long
+        rows = function(*filled(size, records[indices], labels[indices]))[:len(indices)].detach().cpu().numpy()
+        return [hashlib.blake2b(row.tobytes()).digest() for row in rows]
+
+    expected = bits(indices)
+    return (bits(indices.flip(0))[::-1] == expected and bits(indices[:half]) == expected[:half]
+            and bits(with_others)[:half] == expected[:half])
+
+
+def array_of(value: Any) -> np.ndarray:
+    """Return a tensor as a dense array, types such as bfloat16 as float32; a `TypeError` if no file can hold it."""
+    if not isinstance(value, Tensor) or value.is_meta or value.is_quantized or value.is_nested:
+        raise TypeError(type(value).__name__)
+    dense = value.detach().to_dense().cpu()
+    if dense.is_floating_point() and dense.element_size() <= 2 and dense.dtype != torch.float16:  # NumPy lacks it
+        dense = dense.float()
+    array = dense.numpy()
+    if not array.dtype.name.startswith(STORABLE):
+        raise TypeError(array.dtype.name)
+    return array

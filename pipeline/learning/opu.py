@@ -48,18 +48,16 @@ def check_opu() -> None:
         raise OpuUnavailable(f"OPU: no device is configured in /etc/lighton; {remedy} its configuration")
 
 
-def open_host_opu(n_components: int) -> Any:
-    """Return the host's opened OPU of lightonml, with `fit1d`, `linear_transform` and `close`."""
-    check_opu()
-    return import_lightonml().OPU(n_components=n_components, open_at_init=True, disable_pbar=True)
-
-
 def open_fitted(n_features: int, n_components: int, open_opu: Callable[[int], Any] | None = None) -> Any:
-    """Return an OPU that is opened, by default the host's, and set to inputs of `n_features` bits.
+    """Return an open OPU, set to inputs of `n_features` bits: that of `open_opu(n_components)`, by default the host's.
 
-    `open_opu` opens one of n_components. It is closed again if setting it fails: only one process can hold it.
+    It is closed again if setting it fails: only one process can hold it.
     """
-    opu = (open_opu or open_host_opu)(n_components)
+    if open_opu is None:
+        check_opu()
+        opu = import_lightonml().OPU(n_components=n_components, open_at_init=True, disable_pbar=True)
+    else:
+        opu = open_opu(n_components)
     try:
         opu.fit1d(n_features=n_features)
     except BaseException:

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
-from functools import lru_cache
+import random
+from collections.abc import Callable, Iterator
+from functools import lru_cache, partial
+from operator import attrgetter
 from pathlib import Path
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
+import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 from torch.nn.modules.dropout import _DropoutNd
 from torch.utils.flop_counter import FlopCounterMode
 
 from pipeline.learning.blocks import Blocks, rows
-from pipeline.learning.own_code import GlobalRandomness, has_batch_statistics
+from pipeline.learning.mechanisms.registry import FP32_PRODUCTS
+from pipeline.learning.randomness import sequence
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.fields import ConfigError, refuse
 from pipeline.trials.network import Own
@@ -53,7 +60,8 @@ def built(part: Own, shape: tuple[int, ...], n_classes: int) -> nn.Sequential:
         raise fault("must return a torch.nn.Sequential, whose children are the blocks", f"a {type(module).__name__}")
     for name, layer in module.named_modules():
         layer_name = f"layer '{name}' ({type(layer).__name__})"
-        if has_batch_statistics(layer):
+        keeps_statistics = isinstance(layer, _NormBase) and layer.track_running_stats
+        if isinstance(layer, _BatchNorm) or keeps_statistics:
             raise fault("must compute from one record at a time", f"{layer_name}, which takes statistics of batches",
                         "use GroupNorm or LayerNorm")
         if isinstance(layer, _DropoutNd) and layer.p:
@@ -121,6 +129,44 @@ def check_trainable(trial: TrialConfig) -> None:
 
 
 def initial_module(config: TrialConfig) -> nn.Sequential:
-    """Return a trial's module with initial weights from the trial's streams, on the CPU."""
-    with GlobalRandomness(config.seed, torch.device("cpu")).installed():
+    """Return a trial's module with initial weights from the trial's stream `network`, on the CPU."""
+    with seeded(config.seed):
         return built(own(config), config.parts.features.shape(config), config.parts.data.spec.n_classes)
+
+
+def _attribute(owner: Any, name: str) -> tuple[Callable[[], Any], Callable[[Any], None]]:
+    """Return functions that get and set an attribute of `owner`."""
+    return partial(getattr, owner, name), partial(setattr, owner, name)
+
+
+# Functions that get and set torch's global settings, which a network's code may change.
+SETTINGS: tuple[tuple[Callable[[], Any], Callable[[Any], Any]], ...] = (
+    (torch.get_default_dtype, torch.set_default_dtype),
+    (torch.get_default_device, lambda device: torch.set_default_device(None if device.type == "cpu" else device)),
+    (torch.get_num_threads, torch.set_num_threads),
+    (torch.is_grad_enabled, torch.set_grad_enabled),
+    (torch.get_deterministic_debug_mode, torch.set_deterministic_debug_mode),
+    *(_attribute(torch.backends.cudnn, name) for name in ("benchmark", "deterministic", "enabled")),
+    *(_attribute(attrgetter(name)(torch.backends), "fp32_precision") for name in FP32_PRODUCTS),
+    *((partial(get, kind), partial(set_value, kind)) for kind in ("cpu", "cuda") for get, set_value in (
+        (torch.is_autocast_enabled, torch.set_autocast_enabled), (torch.get_autocast_dtype, torch.set_autocast_dtype))))
+
+
+@contextlib.contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Seed the global generators of torch, NumPy and Python within the context; restore them and torch's settings."""
+    settings = [get() for get, _ in SETTINGS]
+    states = torch.get_rng_state(), np.random.get_state(), random.getstate()
+    seeds = [int(sequence(seed, "network", k).generate_state(1)[0]) for k in range(3)]
+    try:
+        torch.manual_seed(seeds[0])
+        np.random.seed(seeds[1])
+        random.seed(seeds[2])
+        yield
+    finally:
+        torch.set_rng_state(states[0])
+        np.random.set_state(states[1])
+        random.setstate(states[2])
+        for value, (get, set_value) in zip(settings, SETTINGS, strict=True):
+            if get() != value:
+                set_value(value)

@@ -18,7 +18,18 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import torch
 
-from pipeline.trials.streams import sequence
+# Append only: the index seeds the stream. Nothing draws from `camera`; its name keeps the place of the next.
+STREAMS = ("split", "init", "feedback", "sampling", "noise", "release", "audit", "evaluation", "camera", "network")
+
+
+def sequence(seed: int, stream: str, *step: int) -> np.random.SeedSequence:
+    """Return the seed of a trial's stream, one of `STREAMS`; with `step`, of a stream for that step alone."""
+    return np.random.SeedSequence(seed, spawn_key=(STREAMS.index(stream), *step))
+
+
+def integer_seed(seed: int, stream: str) -> int:
+    """Return a 32-bit seed from a stream, for libraries that take an integer (lightonml's simulated device)."""
+    return int(sequence(seed, stream).generate_state(1, np.uint32)[0])
 
 
 def numpy_generator(seed: int, stream: str) -> np.random.Generator:

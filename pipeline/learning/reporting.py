@@ -16,7 +16,7 @@ from pipeline.trials.records import DESCRIPTION, ClassAccuracy, EpochRecord, Out
 
 
 def record_of(trial: TrialConfig, epoch: int, measured: Mapping[str, float], tags: Mapping[str, str],
-              outcome: Outcome | None = None) -> EpochRecord:
+              outcome: Outcome | None) -> EpochRecord:
     """Return the record of an epoch. With an outcome its epsilons are of all planned epochs, else of those done.
 
     The decision to end early used released values, so an early end costs as much as all epochs. Metrics that are not

@@ -1,4 +1,4 @@
-"""Train packs, with this package's networks or a user's."""
+"""Train packs, with this package's networks or a user's, for workers, `pipeline.train`, dry runs and attacks."""
 
 from __future__ import annotations
 

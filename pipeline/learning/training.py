@@ -1,4 +1,7 @@
-"""Train the networks of a pack, as stacked replicas, epoch by epoch. No files, no MLflow, no Ray."""
+"""The training of a pack, as stacked replicas. `learning.run` makes one, and its caller asks it for every epoch.
+
+It knows no files, no MLflow and no Ray.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,6 @@ import numpy as np
 import torch
 
 from pipeline.accounting.certified import with_noise
-from pipeline.accounting.statement import with_rounded_rows
 from pipeline.learning.alignment import cosines, true_gradient
 from pipeline.learning.canaries import Canaries
 from pipeline.learning.data.dataset import Dataset
@@ -25,7 +27,6 @@ from pipeline.learning.feedback.losses import Loss
 from pipeline.learning.mechanisms import make_mechanism
 from pipeline.learning.network.network import Network, make_network, start_output
 from pipeline.learning.optimizer import MovingAverage, Optimizer, learning_rate
-from pipeline.learning.own_code import array_of
 from pipeline.learning.randomness import Noise
 from pipeline.learning.reporting import first_tags, outcome_of, record_of
 from pipeline.trials.packs import Pack
@@ -68,7 +69,6 @@ class Training:
     """
 
     net: Network
-    rounded_rows = False  # whether last bits of contributions may depend on other records of a batch
 
     def __init__(self, pack: Pack, data: Dataset, device: torch.device) -> None:
         self.pack, self.data, self.device = pack, data, device
@@ -137,7 +137,7 @@ class Training:
             tensors["average"], values["average_steps"] = self.average.mean, self.average.steps
         for k, source in enumerate(self.noise_sources()):
             tensors |= {f"noise_{k}.{name}": value for name, value in source.state().items()}
-        return {name: array_of(value).copy() for name, value in tensors.items()}, values
+        return {name: value.cpu().numpy().copy() for name, value in tensors.items()}, values
 
     def restore(self, arrays: Mapping[str, np.ndarray], values: Mapping[str, Any]) -> None:
         """Restore the state that `capture` returned; this training is new and has the same pack."""
@@ -205,11 +205,11 @@ class Training:
             metrics["train/loss"] = losses[r].item()
         return metrics
 
-    def _tags(self, r: int) -> dict[str, str]:
-        """Return the tags of trial r: with the first epoch all, later only what may have changed since."""
-        trial = self.pack.trials[r]
-        tags = first_tags(trial, self.device) | self.arithmetic.tags(r) if self.epoch == 1 else {}
-        return with_rounded_rows(trial, tags) if trial.secure and self.rounded_rows else tags
+    def _tags(self, r: int) -> Mapping[str, str]:
+        """Return the tags of trial r: all with the first epoch, none later."""
+        if self.epoch > 1:
+            return {}
+        return first_tags(self.pack.trials[r], self.device) | self.arithmetic.tags(r)
 
     def _outcome(self, r: int, status: str, counts: Mapping[str, torch.Tensor]) -> Outcome:
         """Return trial r's outcome with its present weights, from counts [R, 2, classes] by part."""

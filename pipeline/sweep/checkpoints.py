@@ -48,7 +48,7 @@ class Checkpoint:
     """State of a pack's training."""
 
     device: str  # type; another one would give other bits
-    arrays: Mapping[str, np.ndarray]  # these and the values are the result of `Run.capture`
+    arrays: Mapping[str, np.ndarray]  # these and the values are the result of `Training.capture`
     values: Mapping[str, Any]
     records: Sequence[EpochRecord]  # of all trials, from the first epoch on
     draw: str = ""  # name of the `Draw` of its secret noise

@@ -158,7 +158,7 @@ def shared_view(trials: Sequence[TrialConfig], varied: Sequence[str]) -> dict[st
 
 def epsilon_metric(trials: Sequence[TrialConfig]) -> str:
     """Return the metric of the tightest certified epsilon, else of the label epsilon, else an empty text."""
-    for kind in ("certified", "label"):
+    for kind in GUARANTEED:
         for trial in (trial for trial in trials if trial.parts.mechanism.kind(trial) == kind):
             return next((found.metric_name for found in account(trial, trial.epochs)
                          if found.kind == kind and found.is_finite), "")

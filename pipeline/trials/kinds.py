@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from pipeline.trials.config import TrialConfig
 
 
 class Kind(NamedTuple):
@@ -38,4 +42,14 @@ KINDS = {
         noise=("target_label_epsilon", "sigma")),
     "imported": Kind(False, "Said by its source; nothing was trained or accounted for here."),
 }
-GUARANTEED = ("certified", "label")  # of a single trial
+GUARANTEED = ("certified", "label")  # of a single trial, the stronger one first
+
+
+def is_certified(trial: TrialConfig) -> bool:
+    """Whether a trial has a finite certified epsilon, by its settings."""
+    return trial.parts.mechanism.kind(trial) == "certified"
+
+
+def certified_trials(trials: Iterable[TrialConfig]) -> list[TrialConfig]:
+    """Return the trials that have a finite certified epsilon."""
+    return [trial for trial in trials if is_certified(trial)]

@@ -50,16 +50,6 @@ def setting_key(trial: TrialConfig) -> str:
     return repr({name: value for name, value in trial.canonical().items() if name != "seed"})
 
 
-def epsilon_kind(trial: TrialConfig) -> str:
-    """Return the kind of a trial's finite epsilon by its settings: `certified` or `label`; empty for none."""
-    return trial.parts.mechanism.kind(trial)
-
-
-def composable(trials: Sequence[TrialConfig]) -> list[TrialConfig]:
-    """Return the trials with a certified epsilon, which composes with others'."""
-    return [trial for trial in trials if epsilon_kind(trial) == "certified"]
-
-
 def method(trial: TrialConfig) -> str:
     """Return a trial's method, as frontiers name their curves: see `method_of`."""
     return method_of(trial.algorithm, trial.network, trial.hidden)

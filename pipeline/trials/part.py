@@ -226,8 +226,8 @@ _SLOTS: Sequence[tuple[str, str, str, str, dict[str, Any]]] = (
     ("dataset", "data", "fashion_mnist", "data set", {}),
     ("features", "features", "pixels",
      "what the network takes in: pixels, or a public map of single records: scattering coefficients (Tramer and Boneh "
-     "2021), responses to patches of synthetic images, activations of an encoder trained on synthetic objects, random "
-     "features of an OPU, or those of a file",
+     "2021), responses to patches of synthetic images, activations of an encoder trained on synthetic objects, or "
+     "those of a file",
      {"elide": True}),
     ("network", "network", "mlp",
      "architecture: fully connected, or `convnet`, convolutions with 2 x 2 max pools before those layers", {}),

@@ -28,7 +28,6 @@ class Sampler(Part):
     full: ClassVar[bool] = False  # whether every place of a batch has a record
     independent: ClassVar[bool] = False  # whether a record is drawn independently of all other records
     amplified: ClassVar[bool] = True  # whether sampling amplifies privacy, so that losses of steps are composed
-    min_noise: ClassVar[float] = 0.01  # least noise over a record's largest contribution, if scaled to a smaller norm
     part_in_step: ClassVar[str] = ""  # a record's participation in words, for notes
     rate_names: ClassVar[tuple[str, ...]] = ()  # the numbers of a privacy event that determine the participations
     accountants: ClassVar[tuple[str, ...]] = ()  # proved for its batches under this relation, the tightest first
@@ -90,7 +89,6 @@ class Poisson(Sampler):
     """Every step takes every record with probability q = m/N, independently: batches vary in size."""
 
     relation, independent = "add/remove", True
-    min_noise = 0.1  # least noise of a privacy-loss distribution
     works = "pipeline.learning.data.sampling:poisson"
     accountants = ("pld",)
     losses = "pipeline.accounting.curves:poisson_losses"

@@ -15,7 +15,7 @@ from pipeline.sweep.dry_run import preview
 from pipeline.trials.config import ConfigError, TrialConfig
 from pipeline.trials.naming import run_name
 
-pytestmark = pytest.mark.usefixtures("extensions")  # files with trainers enter them
+pytestmark = pytest.mark.usefixtures("extensions")  # files with plugins enter them
 
 
 def test_grid_is_a_product_and_cases_are_a_union(tmp_path):

@@ -33,7 +33,8 @@ from pipeline.trials import loss, mechanism, sampler
 from pipeline.trials.config import ConfigError, TrialConfig
 from pipeline.trials.datasets import DATASETS, DatasetSpec
 from pipeline.trials.fields import setting
-from pipeline.trials.naming import composable, noise_setting, run_name
+from pipeline.trials.kinds import certified_trials
+from pipeline.trials.naming import noise_setting, run_name
 from pipeline.trials.packs import Pack
 from pipeline.trials.part import PARTS, SETTINGS, Part, part
 
@@ -181,7 +182,7 @@ def test_a_mechanism_without_a_guarantee_has_no_epsilon_anywhere():
     tags = records[0].tags
     assert (tags["privacy.certified"], tags["privacy.relation"], tags["privacy.delta"]) == ("false", "none", "none")
     assert tags["privacy.notes"] == "not certified: mechanism 'mine' is an extension that states no guarantee"
-    assert composable([trial]) == [] and noise_setting(trial) == "mine=1"
+    assert certified_trials([trial]) == [] and noise_setting(trial) == "mine=1"
     assert "mechanism mine does not have" in mismatch("table1", [trial]) and mismatch("frontier", [trial])
     with pytest.raises(ConfigError, match="^target_epsilon: mechanism 'mine' states no guarantee .*, got 3.0"):
         replace(trial, target_epsilon=3)
@@ -193,7 +194,7 @@ def test_a_mechanism_with_a_guarantee_is_certified_calibrated_and_audited():
     assert contribution_bound(trial) == 0.7
     assert account(trial, 1) == account(replace(trial, mechanism="per_example"), 1) != []
     assert "'mine': half of C is less than C" in privacy_tags(trial)["privacy.notes"]
-    assert composable([trial]) == [trial] and noise_setting(trial) == "z=1"
+    assert certified_trials([trial]) == [trial] and noise_setting(trial) == "z=1"
     aimed = replace(trial, noise_multiplier=0.0, target_epsilon=4.0)
     assert 3.9 < account(aimed, 1)[0].value <= 4.0
     assert not audit_release(trial, 200, 1e-5).exceeds

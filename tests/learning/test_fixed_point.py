@@ -72,7 +72,7 @@ def test_eta_counts_widths_and_the_grid():
             (lambda: count_enlargement(2e9),
              r"the noise of a count: must be at most 1.07e\+09 with noise 'secure'"),
             (lambda: FixedPointRelease([1.0], (3,), torch.device("meta")),
-             "noise: 'secure' adds up in float64, .* got 'meta'; use 'cpu' or 'cuda'"),
+             "noise: 'secure' has its grid in float64, .* got 'meta'; use 'cpu' or 'cuda'"),
             (lambda: FixedPointRelease([1e-290], (3,), CPU), "noise: 'secure' has a grid for noise of standard")):
         with pytest.raises(ValueError, match=message):
             refused()

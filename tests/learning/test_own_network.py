@@ -13,7 +13,7 @@ from pipeline.auditing.audit import findings
 from pipeline.experiment.plugins import load_plugins
 from pipeline.experiment.preset import recommend
 from pipeline.learning.model import TrainedModule
-from pipeline.learning.own_code import filled, rows_are_separate
+from pipeline.learning.modules import filled, rows_are_separate
 from pipeline.learning.run import prepare
 from pipeline.trials.packs import Pack
 from pipeline.trials.promises import check_promises
@@ -111,9 +111,8 @@ def test_no_record_moves_the_integer_sum_by_more_than_c(network, algorithm, digi
     ("perceptron", "bp", 16), ("perceptron", "dfa", 64), ("convolutions", "bp", 64), ("convolutions", "dfa", 16)])
 def test_no_bit_of_a_row_depends_on_other_records(network, algorithm, size, digits, monkeypatch):
     training = prepare(Pack((own(network, algorithm=algorithm, noise="secure", records_at_once=size),)), digits, CPU)
-    d = training.update.row.shape[1]
-    assert rows_are_separate(training._rows, size, d, *training._tried)
-    assert not rows_are_separate(lambda x, y: training._rows(x, y) + x.mean(), size, d, *training._tried)
+    assert rows_are_separate(training._rows, size, *training._tried)
+    assert not rows_are_separate(lambda x, y: training._rows(x, y) + x.mean(), size, *training._tried)
     if size == 16:
         config = own(network, algorithm=algorithm, noise="secure", epochs=1, train_records=200, batch_size=20)
         assert next(train(config, digits)).tags["privacy.certified"] == "true"

@@ -13,12 +13,18 @@ from scipy import stats
 
 from pipeline.learning.data import sampling
 from pipeline.learning.data.sampling import ABSENT, BatchSampler, poisson, shuffled
-from pipeline.learning.randomness import GaussianNoise, RoundedNoise, secret_integers, torch_generator
+from pipeline.learning.randomness import (
+    STREAMS,
+    GaussianNoise,
+    RoundedNoise,
+    integer_seed,
+    secret_integers,
+    torch_generator,
+)
 from pipeline.learning.run import prepare
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.packs import Pack
 from pipeline.trials.part import PARTS
-from pipeline.trials.streams import STREAMS, integer_seed
 
 CPU = torch.device("cpu")
 

@@ -13,11 +13,10 @@ from flat import train
 from pipeline.accounting import account
 from pipeline.learning import evaluation
 from pipeline.learning.data.sampling import split
-from pipeline.learning.randomness import torch_generator
+from pipeline.learning.randomness import integer_seed, torch_generator
 from pipeline.learning.training import Training
 from pipeline.trials.config import ConfigError, TrialConfig, settings
 from pipeline.trials.packs import Pack
-from pipeline.trials.streams import integer_seed
 
 CPU = torch.device("cpu")
 M, SIZES = 32, (64, 24, 16, 10)

@@ -230,7 +230,7 @@ def test_an_extension_states_its_bound_as_a_factor_or_has_no_secret_noise(digits
     trial = TrialConfig(**{**SECURE, "mechanism": "normalised", "epochs": 1})
     check_promises([trial])
     assert next(iter(train(Pack((trial,)), digits))).outcome.status == "finished"
-    register_mechanism("rewritten", Rewritten, settings=("clipping_norm",), guarantee="half of it", rounding=1e-9)
+    register_mechanism("rewritten", Rewritten, settings=("clipping_norm",), guarantee="half of it")
     why = "it does not state by which factor contributions of a norm are multiplied .a method `factor`."
     with pytest.raises(ConfigError, match=f"arithmetic: 'integer' does not go with mechanism 'rewritten': {why}; use "):
         TrialConfig(**{**SECURE, "mechanism": "rewritten"})

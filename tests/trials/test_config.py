@@ -85,7 +85,7 @@ def test_refused_with_field_value_and_remedy(values, message):
     (("sigma: is not known",), "sigma: is not known"),
     (("sigma", "must be >= 0", -0.1), "sigma: must be >= 0, got -0.1"),
     (("full_well", "must be > 0", 0, "0 sets no limit"), "full_well: must be > 0, got 0; 0 sets no limit"),
-    (("noise", "its proof covers no camera", "'secure'"), "noise: its proof covers no camera, got 'secure'")])
+    (("noise", "its proof covers no filter", "'secure'"), "noise: its proof covers no filter, got 'secure'")])
 def test_an_error_words_itself_and_says_the_same_in_another_process(words, text):
     assert str(ConfigError(*words)) == str(pickle.loads(pickle.dumps(ConfigError(*words)))) == text
 

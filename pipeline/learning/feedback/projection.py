@@ -18,8 +18,8 @@ from torch import Tensor
 
 from pipeline.learning.network.layers import matmul
 from pipeline.learning.opu import open_fitted, simulated_device
+from pipeline.learning.randomness import integer_seed
 from pipeline.trials.config import TrialConfig
-from pipeline.trials.streams import integer_seed
 
 CENTERING_EXPOSURES = 64  # of a real OPU, over which the mean of B is averaged
 

@@ -29,7 +29,7 @@ class FixedPointRelease:
                  shape: tuple[int, ...], device: torch.device,  # shape of one trial's numbers in one step
                  seeds: Sequence[int] | None = None, stream: str = "noise") -> None:  # without seeds noise is secret
         if device.type not in CHUNK_ELEMENTS:
-            raise ConfigError("noise: 'secure' adds up in float64, for which nothing is known of this device, got "
+            raise ConfigError("noise: 'secure' has its grid in float64, for which nothing is known of this device, got "
                               f"'{device.type}'; use {listed_or(CHUNK_ELEMENTS)}, or noise 'research'")
         self.steps = [deviation / STEPS_PER_SIGMA for deviation in deviations]  # gamma of every trial
         for deviation, step in zip(deviations, self.steps, strict=True):

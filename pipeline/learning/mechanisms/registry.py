@@ -49,8 +49,7 @@ def noise_deviation(trial: TrialConfig) -> float:
 
 
 def register_mechanism(name: str, mechanism: type[Mechanism], *,
-                       settings: Sequence[str] | Mapping[str, Field[Any] | None] = (), guarantee: str = "",
-                       rounding: float | None = None) -> None:
+                       settings: Sequence[str] | Mapping[str, Field[Any] | None] = (), guarantee: str = "") -> None:
     """Add a mechanism: `mechanism: <name>` is accepted after this call (docs/extending.md).
 
     Args:
@@ -59,9 +58,8 @@ def register_mechanism(name: str, mechanism: type[Mechanism], *,
         settings: fields that it uses, such as `clipping_norm`, and new fields, as in `register_feedback`. They become
             part of its trials' identity.
         guarantee: for a `GaussianMechanism`, the reason why no record contributes more than its `bound`. Its trials are
-            then certified, and the tag `privacy.notes` has this sentence. Without it they have no epsilon.
-        rounding: deprecated, without effect. Noise `secure` needs integers: a mechanism supports them if it defines
-            `factor` and does not override `bounded`.
+            then certified, and the tag `privacy.notes` has this sentence. Without it they have no epsilon. Noise
+            `secure` needs integers: a mechanism supports them if it defines `factor` and does not override `bounded`.
 
     Raises:
         ConfigError: for a name in use, an unknown field, or a guarantee that accountants cannot cover.
