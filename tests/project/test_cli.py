@@ -377,6 +377,7 @@ def test_an_output_that_cannot_encode_a_character_gets_another(tmp_path):
     ("audit a.yaml --trial 0", "error: --trial: must be at least 1"),
     ("audit a.yaml --steps 0", "error: --steps: must be at least 1 and at most the 80"),
     ("sweep a.yaml --json", "error: --json: is what --dry-run prints, got it without\n"),
+    ("sweep a.yaml --checkpoint-seconds -1", "resources.checkpoint_seconds: must be a number >= 0, got -1.0"),
     ("account a.yaml --set sigma=3 --set seed=1", "--set seed: must be a field that no grid, case or space sets"),
     ("account a.yaml --set epochs", "error: --set: "), ("status --set epochs=2", "error: --set: "),
     ("account target --json", "error: target: must be an experiment file or the name of a sweep; "),
@@ -401,13 +402,6 @@ def test_help_and_every_setting_are_printed_and_options_may_be_shortened(tmp_pat
         assert output(capsys, name, "-h") == output(capsys, name, "--help") != ""
     file = written(tmp_path / "e.yaml", "base: {dataset: digits, batch_size: 64, epochs: 9}\n")
     assert json.loads(output(capsys, "sweep", str(file), "--dry", "--js", "--work=1", "--set", "epochs=2"))["packs"]
-
-
-def test_set_changes_what_is_accounted_for(tmp_path, capsys):
-    file = tmp_path / "e.yaml"
-    file.write_text("base: {dataset: digits, batch_size: 64, epochs: 9, mechanism: per_example, sampler: shuffled}\n"
-                    "grid: {noise_multiplier: [1, 2]}")
-    assert output(capsys, "account", str(file), "--set", "epochs=2", "--set", "delta=1e-6").count("  1e-06  ") == 2
 
 
 @pytest.mark.parametrize(("words", "expected"), [
