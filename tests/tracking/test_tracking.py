@@ -247,6 +247,13 @@ def test_the_database_does_not_flush_the_disk_at_every_commit(store):
         assert connection.execute(text("PRAGMA synchronous")).scalar() == 2, "without a log it stays FULL"
 
 
+def test_a_run_that_lost_its_params_gets_them(store, client):
+    tags = {"trial_key": BP.trial_key, "status": "running"}
+    run = client.create_run(store._experiment_id, tags=tags)  # as if killed between creating the run and its params
+    assert store.start(BP) == run.info.run_id
+    assert store.runs()[0].params["algorithm"] == "bp"
+
+
 def test_finished_trials_are_done_and_never_started_again_and_their_artifacts_are_complete(store, root, client):
     run_id = store.start(PDFA)
     store.start(BP)
