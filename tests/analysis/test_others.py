@@ -7,14 +7,13 @@ import math
 import pandas as pd
 import pytest
 from approved import approved
+from stored import records, stored
 
 from pipeline.cli import main
 from pipeline.experiment.experiment import parse_experiment
 from pipeline.experiment.results import CELLS, Result, read_results
-from pipeline.tracking.store import Store
 from pipeline.trials.fields import ConfigError
 from pipeline.trials.kinds import KINDS
-from pipeline.trials.records import EpochRecord, Outcome
 
 FILE = """
 name: mine
@@ -65,16 +64,14 @@ def root(tmp_path_factory):
     folder = tmp_path_factory.mktemp("others")
     (folder / "mine.yaml").write_text(FILE)
     (folder / "papers.csv").write_text(table(ROWS))
-    store = Store(root=folder)
-    store.open_sweep("mine")
-    for trial in parse_experiment(FILE, folder / "mine.yaml").trials:
-        store.start(trial)
+
+    def records_of(trial):
         accuracy = 0.6 + 0.01 * trial.target_epsilon + 0.02 * trial.seed + 0.05 * (trial.algorithm == "bp")
-        store.log([EpochRecord(trial.trial_key, 1, {
-            "validation/accuracy": accuracy, "test/accuracy": accuracy,
-            "epsilon/certified/pld": trial.target_epsilon}, {
-            "privacy.certified": "simulated", "privacy.relation": "add/remove", "privacy.delta": "1e-05"},
-            Outcome("finished", {}, ()))])
+        return records(trial, [{"validation/accuracy": accuracy, "test/accuracy": accuracy,
+                                "epsilon/certified/pld": trial.target_epsilon}], {
+            "privacy.certified": "simulated", "privacy.relation": "add/remove", "privacy.delta": "1e-05"})
+
+    store = stored(folder, "mine", parse_experiment(FILE, folder / "mine.yaml").trials, records_of)
     store.log_experiment(FILE)
     store.close_sweep("FINISHED")
     return folder

@@ -11,7 +11,6 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import numpy as np
-import pandas as pd
 import pytest
 from approved import approved
 from commands import output, written
@@ -315,27 +314,6 @@ def test_an_error_for_people_is_printed_in_one_line(capsys, monkeypatch, error, 
     monkeypatch.setattr("pipeline.sweep.target.load_experiment", Mock(side_effect=error))
     assert main(["account", "x.yaml"]) == 2 and capsys.readouterr().err == f"error: {says}\n"
     assert issubclass(ConfigError, ValueError) and issubclass(TrackingError, RuntimeError), "what they were before"
-
-
-@pytest.mark.slow
-def test_random_stopping_from_the_sweep_to_the_report(tmp_path):
-    file = written(tmp_path / "stopping.yaml", STOPPING)
-    trials = load_experiment(file).trials
-    swept = photonic("sweep", file, cwd=tmp_path)
-    assert swept.returncode == 0, swept.stderr
-    again = photonic("sweep", file, cwd=tmp_path)
-    assert f"nothing to do: all {len(trials)} trials are done" in again.stdout + again.stderr
-    report = photonic("report", file, cwd=tmp_path)
-    assert report.returncode == 0 and "selected ε (random stopping)" in report.stdout, report.stderr
-    runs = pd.read_csv(tmp_path / "reports/stopping/runs.csv")
-    best = pd.read_csv(tmp_path / "reports/stopping/selection.csv").iloc[0]
-    assert best["validation/accuracy"] == runs["validation/accuracy"].max() and len(runs) == len(trials) > 1
-    store = Store(root=tmp_path / "mlruns")
-    store.attach("stopping")
-    parent = store._client.get_run(store._parent()).data
-    assert parent.metrics["epsilon/selected/random_stopping"] == best["selected_epsilon"] > runs[
-        "epsilon/certified/gdp"].max()
-    assert "selection" not in str(parent.params) and parent.tags["privacy.relation"] == "replace-one"
 
 
 def test_a_name_that_is_too_long_for_files_is_refused_by_every_command(tmp_path, capsys):

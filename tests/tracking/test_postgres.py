@@ -16,7 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-import requests
+from fault_tools import answers
 from ray_nodes import ROOT, clean, free_port
 from safetensors.numpy import load_file
 
@@ -87,13 +87,7 @@ def server(database, tmp_path_factory) -> Iterator[str]:
                  "--workers", "1", cwd=tmp_path_factory.mktemp("server"),
                  env={**clean(), "HOME": os.environ["HOME"], "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
                       "MLFLOW_DISABLE_TELEMETRY": "true"}) as running:
-        def answers() -> bool:
-            try:
-                return requests.get(f"http://{address}/health", timeout=5).ok
-            except requests.ConnectionError:
-                return False
-
-        wait(answers, running)
+        wait(lambda: answers(f"http://{address}"), running)
         yield f"http://{address}"
 
 
