@@ -211,7 +211,8 @@ def _marker_text(point: Mapping[str, Any], x: str, label: str) -> str:
 
     If the point is the best of several settings, the last line has the chosen one.
     """
-    interval = f" ± {point['half_width']:.3g} (95% t interval, n = {point['n']})" if point["n"] > 1 else " (n = 1)"
+    alone = " (n = 1)" if point.get("has_seeds", True) else " (as published)"
+    interval = f" ± {point['half_width']:.3g} (95% t interval, n = {point['n']})" if point["n"] > 1 else alone
     symbol = "ε" if x == "epsilon" else x
     lines = [label, f"{symbol} = {point[x]:.4g}", f"{point['mean']:.4g}{interval}"]
     if point.get("chosen"):

@@ -26,6 +26,7 @@ from pipeline.experiment.search import Search
 from pipeline.tracking.artifacts import DONE
 from pipeline.tracking.backend import TrackingError
 from pipeline.tracking.store import Store
+from pipeline.trials.fields import refuse
 from pipeline.trials.kinds import certified_trials
 
 Made = TypeVar("Made")
@@ -58,6 +59,8 @@ def write(experiment: Experiment, store: Store, out: Path | None = None, where: 
     files that no exhibit shows (`ReportError`) or that are no results, and another budget than the sweep began with
     (`ConfigError`).
     """
+    refuse(experiment.unread and not files, "references", "are results in a CSV file, which the store does not keep",
+           experiment.unread, "name the experiment file, or give them by --with")
     references = [*experiment.references, *(result for file in files for result in read_results(file))]
     experiment = dataclasses.replace(experiment, references=check_seeds(dict.fromkeys(references)))
     store.attach(experiment.name)

@@ -81,8 +81,8 @@ class LeeKifer(component.Component):
     """Component clipping as Lee & Kifer 2020 may be read."""
 
     works = LeeKiferClipping
-    guarantee = ("every layer's part is scaled to C/sqrt(L), or its factors are clipped; where the error is not, its "
-                 "norm is at most sqrt 2")
+    guarantee = ("every layer's part is scaled to C/sqrt(L), or its factors are clipped, and an error that is not "
+                 "clipped has a norm of at most sqrt 2")
     bounding: str = setting(
         "clip", "lee_kifer with target_norm: a record's part in a layer is shortened where it exceeds C/sqrt(L) "
         "(`clip`), or made just as long as that, however short it was (`scale`)", choices=("clip", "scale"),

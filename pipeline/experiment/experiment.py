@@ -74,6 +74,7 @@ class Experiment:
         text: the file's content.
         plugins: modules of extensions, which every worker imports (`pipeline.experiment.plugins`).
         references: results of others, marked in a frontier.
+        unread: a CSV file of such results that a stored sweep names; only the experiment file leads to it.
         reuse: names of other sweeps, whose trials are taken over in place of training them.
         ignored: which trials do not use which entries of the file, for people; empty if all entries are used.
         chosen: how settings were found, if the file states it.
@@ -97,6 +98,7 @@ class Experiment:
     text: str = ""
     plugins: tuple[str, ...] = ()
     references: tuple[Result, ...] = ()
+    unread: str = ""
     reuse: tuple[str, ...] = ()
     ignored: str = ""
     chosen: Chosen | None = None
@@ -238,12 +240,15 @@ def _experiment(top: Mapping[str, Any], path: Path, stored: bool) -> Experiment:
                 check_noise(trial)
     if not plan.asks:  # of a search corners may be alike
         check_distinct(combinations)
+    # A path that a store names is not read: another file may lie there now.
+    unread = top["references"] if stored and isinstance(top.get("references"), str) else ""
     entry = top.get("report", {})
     report = read_as(Shown, entry if isinstance(entry, Mapping) else {"exhibits": entry}, "report")
     return Experiment(
         name=name, description=str(top.get("description", "")).strip(), plan=plan, source=path, plugins=plugins,
         resources=resources, report=_exhibits(report, plan), labels=report.labels,
-        references=read_references(top, path.parent), reuse=_reuse(top, name, plan), ignored=ignored(written),
+        references=() if unread else read_references(top, path.parent), unread=unread,
+        reuse=_reuse(top, name, plan), ignored=ignored(written),
         places={trial.trial_key: places for trial, places in places_of.items()}, preset=preset,
         advice=advice(preset, (combination[1:] for combination in combinations)),
         chosen=read_as(Chosen, top["chosen"], "chosen") if "chosen" in top else None)

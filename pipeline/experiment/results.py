@@ -50,8 +50,9 @@ class Result:
 
     @property
     def point(self) -> tuple[object, ...]:
-        """The fields that results share if they are averaged over seeds."""
-        return self.dataset, self.method, self.epsilon, self.delta, self.relation
+        """The fields that results share if they are averaged over seeds; listed ones are averaged with no other."""
+        return (self.dataset, self.method, self.epsilon, self.delta, self.relation,
+                self.accuracy if self.is_listed else None)
 
     @property
     def is_listed(self) -> bool:
@@ -69,8 +70,8 @@ class Reference:
     accuracy: float  # on the test records, in percent
 
     def __post_init__(self) -> None:
-        refuse(not isinstance(self.source, str) or not self.source.strip(), "references.source",
-               "must say who published the result", repr(self.source))
+        refuse(not isinstance(self.source, str) or not self.source.strip() or not self.source.isprintable(),
+               "references.source", "must say who published the result, in one line", repr(self.source))
         for name, high, limit in (("epsilon", math.inf, ""), ("delta", 1, " and at most 1"),
                                   ("accuracy", 100, " and at most 100 percent")):
             value = getattr(self, name)
@@ -81,8 +82,8 @@ class Reference:
 def read_references(top: Mapping[str, Any], folder: Path) -> tuple[Result, ...]:
     """Return the results that a file lists under `references`, or those of the CSV file in `folder` that it names."""
     entries = top.get("references", [])
-    if isinstance(entries, str):
-        return read_results(folder / entries)
+    if isinstance(entries, str) and entries:
+        return read_results(folder / Path(entries).expanduser())
     if not isinstance(entries, list):
         raise ConfigError(f"references: must be a list of published results, or a CSV file with results, got "
                           f"{entries!r}")
@@ -94,7 +95,7 @@ def read_references(top: Mapping[str, Any], folder: Path) -> tuple[Result, ...]:
             listed = read_as(Reference, entry, place)
         results.append(Result("", listed.source, listed.epsilon, listed.delta, "", None, listed.accuracy / 100,
                               listed.source, place))
-    return check_seeds(results)
+    return tuple(dict.fromkeys(results))
 
 
 def read_results(path: Path) -> tuple[Result, ...]:
@@ -105,7 +106,7 @@ def read_results(path: Path) -> tuple[Result, ...]:
     try:
         lines = csv.reader(io.StringIO(path.read_bytes().decode("utf-8-sig"), newline=""), strict=True)
         rows = [(number, row) for number, row in enumerate(lines, start=1) if any(row)]  # without blank lines
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+    except (OSError, ValueError, csv.Error) as error:  # a path or a byte that cannot be, too
         raise ConfigError(f"{path}: cannot be read as CSV ({error})") from None
     if len(rows) < 2:
         found = "one row" if rows else "nothing"
@@ -155,9 +156,9 @@ def check_seeds(results: Iterable[Result]) -> tuple[Result, ...]:
 
 
 def _text(text: str) -> str:
-    """Return a text cell unchanged; refuse an empty one."""
-    if not text:
-        raise ValueError("must be a text")
+    """Return a text cell unchanged; refuse an empty one, and what no figure can show."""
+    if not text or not text.isprintable():
+        raise ValueError("must be a text of printable characters")
     return text
 
 

@@ -86,7 +86,7 @@ class Component(Gaussian):
                "which is not known of a real OPU", "projector 'opu_hardware'", "use 'per_example'")
         self._check_target_norm(trial)
         try:
-            norm, _ = self.stated_norm(trial), self.activation_bounds(trial)
+            norm, _ = self.stated_norm(trial) * self.sensitivity_ratio(trial), self.activation_bounds(trial)
         except ArithmeticError:  # a square is infinite
             norm = math.inf
         refuse(not 0 < norm < math.inf, "tau_e", "must give contributions whose squared norms are numbers",

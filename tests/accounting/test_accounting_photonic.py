@@ -7,7 +7,6 @@ import textwrap
 
 import numpy as np
 import pytest
-import reference_formulas as formulas
 from approved import approved
 from scipy import stats
 
@@ -233,17 +232,6 @@ def test_equal_bounds_leave_a_gaussian():
     assert col.alpha_max(16, 1.0, 1.0, 1.0, 1.0) == math.inf
     assert col.corrected_column_replace_one(50.0, **c) == pytest.approx(2 * 50 / 16)
     assert col.corrected_column_add_remove(2.0, **{**c, "m": 1}) == math.inf
-
-
-def test_what_the_formulas_of_papers_refuse():
-    assert formulas.joint_layer_floor(4.0, 3.0, 5, 1.0, 1.0, 1.0, 1.0) == math.inf  # the floor must exceed the order
-    joint = dict(m=4, n_in=2, n_out=1, sigma=0.1, tau_B=1.0, alpha=2.0, h_others=[1, 1], h_I=[1, -1], phi_prime=1.0)
-    for change, message in ((dict(h_I=[1]), "h_I: must have n_in = 2 entries, got 1"),
-                            (dict(sigma=0.0), "sigma must be > 0"), (dict(phi_prime=0.0), "phi_prime other than 0")):
-        with pytest.raises(ValueError, match=message):
-            formulas.joint_column_counterexample(**{**joint, **change})
-    with pytest.raises(ValueError, match="gamma_min, tau_h_min: must be > 0, got 0.0, 1.0"):
-        formulas.single_column_eps_counterexample(1, 1e-5, 4, 1.0, 1.0, 0.0, 1.0, 1.0, 1.0)
 
 
 def test_column_of_a_trial_is_its_worst_layer():

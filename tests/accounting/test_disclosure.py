@@ -148,17 +148,6 @@ def test_alignment_of_a_secure_trial_is_with_the_gradient_on_test_records(networ
     training.close(), plain.close()
 
 
-def test_alignment_is_the_same_whether_or_not_the_run_was_interrupted(digits):
-    trial = dataclasses.replace(SECURE, noise="research", private_metrics="noisy")
-    training, resumed = (prepare(Pack((trial,)), digits, CPU) for _ in range(2))
-    training.run_epoch()
-    resumed.restore(*training.capture())
-    one, two = ({k: v for k, v in t.run_epoch()[0].metrics.items() if not k.startswith("time/")}
-                for t in (training, resumed))
-    assert one == two and "validation/accuracy" in one
-    training.close(), resumed.close()
-
-
 # --- the choice of the best
 
 def choice_of(trials, **rule):

@@ -3,18 +3,21 @@
 import csv
 import io
 import math
+from pathlib import Path
 
 import pandas as pd
 import pytest
+import yaml
 from approved import approved
+from stored import records, stored
 
+from analysis.report.report import write
 from pipeline.cli import main
 from pipeline.experiment.experiment import parse_experiment
 from pipeline.experiment.results import CELLS, Result, read_results
 from pipeline.tracking.store import Store
 from pipeline.trials.fields import ConfigError
 from pipeline.trials.kinds import KINDS
-from pipeline.trials.records import EpochRecord, Outcome
 
 FILE = """
 name: mine
@@ -65,16 +68,14 @@ def root(tmp_path_factory):
     folder = tmp_path_factory.mktemp("others")
     (folder / "mine.yaml").write_text(FILE)
     (folder / "papers.csv").write_text(table(ROWS))
-    store = Store(root=folder)
-    store.open_sweep("mine")
-    for trial in parse_experiment(FILE, folder / "mine.yaml").trials:
-        store.start(trial)
+
+    def records_of(trial):
         accuracy = 0.6 + 0.01 * trial.target_epsilon + 0.02 * trial.seed + 0.05 * (trial.algorithm == "bp")
-        store.log([EpochRecord(trial.trial_key, 1, {
-            "validation/accuracy": accuracy, "test/accuracy": accuracy,
-            "epsilon/certified/pld": trial.target_epsilon}, {
-            "privacy.certified": "simulated", "privacy.relation": "add/remove", "privacy.delta": "1e-05"},
-            Outcome("finished", {}, ()))])
+        return records(trial, [{"validation/accuracy": accuracy, "test/accuracy": accuracy,
+                                "epsilon/certified/pld": trial.target_epsilon}], {
+            "privacy.certified": "simulated", "privacy.relation": "add/remove", "privacy.delta": "1e-05"})
+
+    store = stored(folder, "mine", parse_experiment(FILE, folder / "mine.yaml").trials, records_of)
     store.log_experiment(FILE)
     store.close_sweep("FINISHED")
     return folder
@@ -104,7 +105,7 @@ def test_columns_come_in_any_order_and_numbers_as_people_write_them(tmp_path):
     ("dataset", "fmnist", "did you mean 'fashion_mnist'?"), ("dataset", "imagenet", "data sets are fashion_mnist"),
     ("seed", "1.0", "a whole number >= 0, or empty for a single published figure, got '1.0'"),
     ("seed", "-1", "a whole number"), ("seed", "a", "a whole number"),
-    ("method", " ", "a text"), ("source", "", "a text")])
+    ("method", " ", "a text"), ("source", "", "a text"), ("method", "a\x1b[31mb", "printable")])
 def test_a_wrong_cell_is_refused_by_row_and_column_before_anything_is_done(name, cell, said, refusals):
     error = refusals([ROWS[0], {**ROWS[1], name: cell}])
     assert error.startswith(f"error: results.csv, row 3, column {name}: must be ") and said in error
@@ -130,11 +131,12 @@ def test_a_file_that_is_no_table_of_results_is_refused(text, said, refusals):
     assert error.startswith("error: results.csv") and said in error
 
 
-@pytest.mark.parametrize("file", ["none.csv", ".", "latin.csv"])
+@pytest.mark.parametrize("file", ["none.csv", ".", "latin.csv", '"a\\0b"'])
 def test_what_cannot_be_read_is_refused_where_it_is_named(file, tmp_path):
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "latin.csv").write_bytes("é".encode("latin-1"))
-    with pytest.raises(ConfigError, match=rf"^{tmp_path / 'folder' / file}: cannot be read as CSV .*e.yaml"):
+    path = tmp_path / "folder" / yaml.safe_load(file)
+    with pytest.raises(ConfigError, match=rf"^{path}: cannot be read as CSV .*e.yaml"):
         parse_experiment(f"{FILE}references: {file}", tmp_path / "folder" / "e.yaml")
 
 
@@ -200,8 +202,19 @@ def test_references_that_a_file_lists_are_rows_without_data_set_and_seed(root):
     text = "{source: They 2021, epsilon: 3, delta: 1.0e-5, accuracy: 90}"
     result, = parse_experiment(f"{FILE}references: [{text}]", root / "e.yaml").references
     assert result == Result("", "They 2021", 3, 1e-5, "", None, 0.9, "They 2021") and result.is_listed
-    with pytest.raises(ConfigError, match=r"references\[1\], column seed: must differ from that of references\[0\]"):
-        parse_experiment(f"{FILE}references: [{text}, {text}]", root / "e.yaml")
+    twice = f"{text}, {text}, {text.replace('90', '91')}"
+    references = parse_experiment(f"{FILE}references: [{twice}]", root / "e.yaml").references
+    assert [reference.accuracy for reference in references] == [0.9, 0.91], "each is marked by itself, and once"
+
+
+def test_a_path_that_a_store_names_is_not_read(root, monkeypatch):
+    """Another file may lie there by now."""
+    monkeypatch.chdir(root)
+    stored = parse_experiment(f"{FILE}references: papers.csv", Path("mine.yaml"), stored=True)
+    assert stored.references == () and len(stored.trials) > 1
+    with pytest.raises(ConfigError, match="references: are results in a CSV file, which the store does not keep, got "
+                                          "papers.csv; name the experiment file, or give them by --with"):
+        write(stored, Store(root=root, create=False), root / "stored")
 
 
 @pytest.mark.parametrize(("words", "said"), [

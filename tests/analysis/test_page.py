@@ -577,7 +577,6 @@ def test_in_print_all_trials_are_there_and_no_buttons(browser, files):
     assert browser.run(f"{FOLDED}.length") > 5
 
 
-
 FOLDED = """[...document.querySelectorAll("details")].filter((d) => !d.open)"""
 
 

@@ -178,7 +178,6 @@ def test_of_several_settings_the_one_with_the_least_mean_regret_on_the_others_is
     assert left_out.chosen(table) == {"a": ("z", "y"), "b": ("y", "x"), "c": ("x", "z")}
 
 
-@pytest.mark.slow
 def test_the_page_of_doubts_is_what_the_checks_say_of_the_trials_and_every_alarm_is_judged(monkeypatch):
     assert doubts.FILE.read_text(encoding="utf-8") == doubts.page()
     judged = {**doubts.JUDGED, ("certified", "flat"): (doubts.HOLDS, "it does not fire")}

@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 from approved import approved
 from mlflow.tracking import MlflowClient
+from stored import records, stored
 
 from analysis.exhibits import selection
 from analysis.report.report import write
@@ -18,10 +19,8 @@ from pipeline.accounting.event import UnsupportedAccounting
 from pipeline.experiment.experiment import Experiment
 from pipeline.experiment.plan import RandomStopping
 from pipeline.experiment.stopping import Selection
-from pipeline.tracking.store import Store
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.packs import Resources
-from pipeline.trials.records import EpochRecord, Outcome
 
 pytestmark = pytest.mark.usefixtures("only_svg")
 # z = 20 on the sum, sensitivity 2 C, two epochs: mu = 2 sqrt(2)/20.
@@ -40,15 +39,9 @@ TEST = {GRID[0]: 0.95, GRID[1]: 0.4, GRID[2]: 0.55, GRID[3]: 0.8, PLAIN: 0.98, P
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory):
-    store = Store(root=tmp_path_factory.mktemp("store"))
-    store.open_sweep("best")
-    for config, scores in VALIDATION.items():
-        store.start(config)
-        store.log([EpochRecord(config.trial_key, 1, {"validation/accuracy": scores[0]}),
-                   EpochRecord(config.trial_key, 2, {"validation/accuracy": scores[1],
-                                                     "test/accuracy": TEST[config]}, {},
-                               Outcome("finished", {}, ()))])
-    return store
+    return stored(tmp_path_factory.mktemp("store"), "best", [*VALIDATION], lambda trial: records(trial, [
+        {"validation/accuracy": VALIDATION[trial][0]},
+        {"validation/accuracy": VALIDATION[trial][1], "test/accuracy": TEST[trial]}]))
 
 
 def experiment(plan):
@@ -172,8 +165,7 @@ def test_a_choice_is_simulated_by_the_noise_of_all_that_was_looked_at(store, sou
 
 @pytest.mark.parametrize(("other", "message"), [
     ({"dataset": "mnist"}, "dataset: must be one for all trials, got digits and mnist"),
-    ({"delta": 1e-6}, "delta: must be one for all trials, got 1e-05 and 1e-06"),
-    ({"sampler": "poisson"}, "relation: must be one for all trials, got add/remove and replace-one")])
+    ({"delta": 1e-6}, "delta: must be one for all trials, got 1e-05 and 1e-06")])
 def test_what_cannot_be_composed(other, message):
     with pytest.raises(UnsupportedAccounting, match=message):
         selected_epsilon((BASE, replace(BASE, **other)), Selection())

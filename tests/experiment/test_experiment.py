@@ -15,8 +15,6 @@ from pipeline.sweep.dry_run import preview
 from pipeline.trials.config import ConfigError, TrialConfig
 from pipeline.trials.naming import run_name
 
-pytestmark = pytest.mark.usefixtures("extensions")  # files with plugins enter them
-
 
 def test_grid_is_a_product_and_cases_are_a_union(tmp_path):
     experiment = load(tmp_path, """
@@ -111,11 +109,9 @@ NO_FRONTIER = [
     ("grid: {sigma: {logspace: [0, 1, 3]}}", r"grid.sigma.logspace: needs low, high > 0"),
     ("grid: {sigma: {geomspace: [1, 2, 3]}}", r"grid.sigma: a range is one of range, linspace, logspace"),
     ("grid: {seed: [1, 2, 1]}", r"grid\[seed=1\]: the same trial as grid\[seed=1\]: .*seed=1"),
-    ("grid: {algorithm: [bp, tdfa], threshold: [0.1, 0.2]}", r"grid\[algorithm=bp, threshold=0.2\]: the same trial as"),
     ("cases: []", r"cases: must be a list of at least one case"), ("base: [1]", r"base: must be a mapping"),
     ("bose: {}", r"bose: unknown entry; did you mean 'base'\? accepted are name, description, preset, base"),
     ("", r"the file: must be a mapping"), ("base: {a: ]", r".*e.yaml: line 1, column \d+: not valid YAML"),
-    ("base: !!python/object/apply:os.system ['true']", r".*e.yaml: line 1, column \d+: not valid YAML"),
     ("name: a/b", r"name: must be letters, digits"), ("name: '..'", r"name: must be letters, digits.* got '..'"),
     ("grid: {seed: [1]}\ngrid: {seed: [2]}", r".*e.yaml: line 2, column 1: not valid YAML: the key 'grid' stands"),
     ("grid:\n", r"grid: is blank"), ("base: {seed: 7}\ngrid: {seed: [1]}", r"grid.seed: also stands in base"),
@@ -312,7 +308,7 @@ def test_published_results_are_read(tmp_path):
     ("{They: 2021}", "references: must be a list of published results, or a CSV file with results, got {'They': 2021}"),
     ("[They 2021]", r"references\[0\]: must be a mapping with source, epsilon, delta, accuracy, got 'They 2021'"),
     ("[{source: They, epsilon: 3}]", r"references\[0\]: needs delta, accuracy, got"),
-    (f"[{REFERENCE.replace('They 2021', '')}]", "references.source: must say who published the result, got None"),
+    (f"[{REFERENCE.replace('They 2021', '')}]", "references.source: must say who published the result, in one line, got None"),
     (f"[{REFERENCE.replace('3', '0')}]", "references.epsilon: must be > 0, got 0"),
     (f"[{REFERENCE.replace('1.0e-5', '2')}]", "references.delta: must be > 0 and at most 1, got 2"),
     (f"[{REFERENCE.replace('89.7', '897')}]", "references.accuracy: must be > 0 and at most 100 percent, got 897")])

@@ -139,13 +139,8 @@ class Host:
         """Plug its cable in."""
         run_here("ip", "link", "set", self._link, "up")
 
-    def slow(self, delay: float = 0.1, loss: float = 0.02) -> None:
-        """Make its link a bad one, as long as the host is on.
-
-        Args:
-            delay: s, in each direction.
-            loss: probability that a frame is lost.
-        """
+    def slow(self) -> None:
+        """Make its link a bad one, as long as the host is on: 100 ms of delay in each direction, 2% of frames lost."""
         run_here("ip", "netns", "add", self._cable)
         run_here("ip", "link", "set", self._link, "nomaster", "netns", self._cable, "name", "near")
         run_here("ip", "link", "add", self._link, "type", "veth", "peer", "name", "far", "netns", self._cable)
@@ -153,7 +148,7 @@ class Host:
         for device in ("near", "far"):
             run_here("ip", "-n", self._cable, "link", "set", "dev", device, "up")
         Program(f"{self.name}: relay", ["nsenter", f"--net=/run/netns/{self._cable}", sys.executable,
-                                        str(Path(__file__).with_name("relay.py")), str(delay), str(loss)],
+                                        str(Path(__file__).with_name("relay.py")), "0.1", "0.02"],
                 {"PATH": PATH}, ROOT).wait_for("relaying")
 
     def pause(self) -> None:

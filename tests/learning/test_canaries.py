@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 from flat import train
-from test_training import comparable, results
 
 from pipeline.accounting import privacy_tags
 from pipeline.accounting.audited import guesses, one_run, one_run_audit
@@ -112,18 +111,6 @@ def test_coins_are_fair_and_independent_of_records_and_labels(digits):
 
 
 # --- what it does to trials
-
-def test_an_audited_trial_does_not_depend_on_its_pack(digits):
-    base = dataclasses.replace(BASE, algorithm="pdfa", projector="", mechanism="per_example", noise_multiplier=1.0)
-    trials = [dataclasses.replace(base, seed=k, clipping_norm=1.0 + k) for k in range(3)]
-    alone, together = results(trials[1:2], digits), results(trials, digits)
-    key = trials[1].trial_key
-    assert AUC in alone[key][-1].metrics and AUC not in alone[key][0].metrics
-    assert comparable(together[key]) == comparable(alone[key])
-    for name, weight in alone[key][-1].outcome.weights.items():
-        assert np.array_equal(weight, together[key][-1].outcome.weights[name]), name
-    assert len({records[-1].metrics[AUC] for records in together.values()}) == 3
-
 
 def test_without_canaries_nothing_changes(digits):
     """The same identity as ever, the batches of the plain sampler, the labels of the data set, no audit."""

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from flat import train
-from mapped import ENCODER, JOINT, PATCHES, PRIVATE, SCATTERING, SMALL, leaves, mapped, mirrored
+from mapped import BESIDE, ENCODER, JOINT, PATCHES, PRIVATE, SCATTERING, SMALL, leaves, mapped, mirrored
 from scipy.linalg import fractional_matrix_power
 
 from pipeline.accounting import privacy_tags
@@ -23,17 +23,15 @@ from pipeline.learning.data.maps import register_features
 from pipeline.learning.data.patches import Patches
 from pipeline.learning.data.scattering import scattering
 from pipeline.sweep.dry_run import as_lines, preview
-from pipeline.trials.config import ConfigError, TrialConfig
+from pipeline.trials.config import TrialConfig
 from pipeline.trials.datasets import DATASETS
 from pipeline.trials.fields import setting
 from pipeline.trials.packs import Pack
 from pipeline.trials.part import PARTS
-from pipeline.trials.unused import check_used
 
 # Images of Fashion-MNIST and CIFAR-10, and their coefficients by kymatio 0.3 (`Scattering2D`, float32).
 REFERENCE = {name: torch.from_numpy(array) for name, array in np.load(
     Path(__file__).parents[1] / "data" / "scattering.npz").items()}
-BESIDE = dict(scattering_scales=1, feature_power=1.0, feature_decorrelation=0.0)  # of scattering beside patches
 BOTH = replace(JOINT, patch_beside="encoder_and_scattering", **BESIDE)
 
 
@@ -162,26 +160,6 @@ def test_the_notes_say_why_features_are_public(trial, changes, said):
     notes = privacy_tags(replace(trial, **changes, **PRIVATE))["privacy.notes"]
     assert said in notes
     assert said not in privacy_tags(TrialConfig(**SMALL, **PRIVATE))["privacy.notes"]
-
-
-NO_REFERENCE = ("feature_decorrelation: takes channels that are standardised .* got 0.5 with feature_reference 'none'; "
-                "use 'dead_leaves', or 0")
-
-
-@pytest.mark.parametrize(("trial", "changes", "message"), [
-    (SCATTERING, {"feature_decorrelation": 0.5}, NO_REFERENCE),
-    (PATCHES, {"patch_filters": 2049, "feature_decorrelation": 0.5},
-     "feature_decorrelation: takes at most 4,096 channels, got 0.5 with 4,098; "),
-    (PATCHES, {"patch_beside": "encoder", "patch_pools": 3},
-     "patch_pools: must be at most the 2 places in a row of the encoder's third"),
-    (JOINT, {"patch_beside": "scattering", "beside_weight": 0.0}, "beside_weight: must be > 0 for"),
-    (BOTH, {"beside_weight": 0.0}, "beside_weight: must be > 0 for scattering, which has pools of its own, got 0"),
-    (JOINT, {"feature_groups": 2}, "beside_weight: takes features that are normalised in one group"),
-    (TrialConfig(), {"patch_size": 4}, "patch_size: is not used with features 'pixels', got 4; use features 'patches'"),
-])
-def test_settings_of_maps_that_are_refused(trial, changes, message):
-    with pytest.raises(ConfigError, match=message):
-        check_used([replace(trial, **changes)])
 
 
 def test_channels_are_standardised_over_public_images(cached):

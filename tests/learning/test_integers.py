@@ -12,8 +12,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from safetensors.torch import save_file
 from scipy import stats
 
@@ -103,24 +101,6 @@ def test_contributions_are_as_long_as_they_may_be(trial, digits):
     assert max(squares) <= 1
     if "clipping_norm" in trial.canonical() or trial.canonical().get("bounding") == "scale":
         assert max(squares) > Fraction(9, 10), "apart from truncation"
-
-
-@given(st.sampled_from([*TRIALS.values()]), st.floats(-3, 2), st.floats(-1, 1),
-       st.lists(st.integers(0, 575), min_size=2, max_size=9))
-def test_sums_of_neighbouring_batches_differ_by_c_at_most(digits, trial, log_norm, log_scale, records):
-    """With and without the last record, whatever the norm C and the weights; records may stand in a batch twice."""
-    training = made(of_length(trial, 10**log_norm), digits)
-    training.net.parameters.flat.mul_(10**log_scale)
-    [of_trial], [bound] = training.mechanism.integers.steps, training.mechanism.bounds
-
-    def sums(batch):
-        layers = zip(*contributions(training, torch.tensor([batch])), of_trial, strict=True)
-        return [part for k, of_bias, h, step in layers for part in (
-            Fraction(step.contribution) * Fraction(step.input) * (k.T.astype(object) @ h.astype(object)),
-            Fraction(step.contribution) * of_bias.sum(axis=0).astype(object))]
-
-    apart = [((a - b)**2).sum() for a, b in zip(sums(records), sums(records[:-1]), strict=True)]
-    assert sum(apart) <= Fraction(bound) ** 2
 
 
 @EVERY
@@ -338,17 +318,6 @@ def test_the_network_learns_as_that_of_float32_does_without_noise(digits):
         for mine, other in zip(whole.update.weights, real.update.weights, strict=True):
             assert torch.cosine_similarity(mine.flatten(), other.flatten(), dim=0) > least, name
             assert 0.95 < mine.norm() / other.norm() < 1.05, name
-
-
-def test_a_trial_goes_on_with_the_same_bits(digits):
-    trial = dataclasses.replace(TRIALS["pdfa with optical noise"], train_records=160)
-    whole, first, second = (made(trial, digits) for _ in range(3))
-    for _ in range(2):
-        whole.run_epoch()
-    first.run_epoch()
-    second.restore(*first.capture())
-    second.run_epoch()
-    assert torch.equal(whole.net.parameters.flat, second.net.parameters.flat)
 
 
 def test_the_name_in_files_is_arithmetic_and_in_keys_matmul_precision():

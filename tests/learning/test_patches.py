@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 import train as module
-from mapped import ENCODER, JOINT, PATCHES, mapped
+from mapped import BESIDE, ENCODER, JOINT, PATCHES, mapped
 from safetensors.torch import save_file
 from train import convolutions, encoder_weights, folded
 
@@ -148,11 +148,8 @@ def test_an_encoder_may_stand_beside_patches(cached):
     assert close.float().mean() > 0.9
 
 
-SCATTERING = dict(scattering_scales=1, feature_power=1.0, feature_decorrelation=0.0)
-
-
 @pytest.mark.parametrize(("changes", "alone"), [
-    ({}, ["encoder"]), ({"beside_weight": 2.0, **SCATTERING}, ["scattering"]), (SCATTERING, ["encoder", "scattering"])],
+    ({}, ["encoder"]), ({"beside_weight": 2.0, **BESIDE}, ["scattering"]), (BESIDE, ["encoder", "scattering"])],
     ids=["encoder", "scattering", "both"])
 def test_features_beside_patches_have_their_pools_and_their_weight(changes, alone, cached):
     joint, records = replace(JOINT, patch_beside="_and_".join(alone), **changes), cached.train_x[:20]

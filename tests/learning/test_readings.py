@@ -278,6 +278,8 @@ def test_a_reading_has_secret_noise_in_integers_alone(name):
      "got 1.28"),
     ("{mechanism: lee_kifer, error_clip: off, tau_e: 0.01, noise_multiplier: 1.28}",
      "noise_multiplier: must be at least 1.41 with sampler 'shuffled'"),
+    ("{mechanism: lee_kifer, error_clip: off, feedback_norm: 1.0e+160, tau_e: 1.0e-60, noise_multiplier: 1}",
+     "tau_e: must give contributions whose squared norms are numbers"),
     ("{mechanism: lee_kifer, tau_h_rule: published}", "tau_h_rule: unknown field"),
     ("{init: normal}", "init: must be one of uniform, glorot, got 'normal'"),
     ("{init_gain: 0}", "init_gain: must be > 0, got 0")])

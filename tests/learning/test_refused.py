@@ -1,12 +1,11 @@
 """Settings of trials that learning cannot keep, each refused in one line with its value and the remedy."""
 
 import pytest
-from mapped import ENCODER, JOINT, PATCHES, SCATTERING
+from mapped import BESIDE, ENCODER, JOINT, PATCHES, SCATTERING
 from test_automatic import TRIAL as AUTOMATIC
 from test_feedback_space import DFA as DENOISED
 from test_fixed_point import BASE as SECURE
 from test_integers import BASE
-from test_readings import FIGURE4
 
 from pipeline.trials.config import ConfigError, TrialConfig
 
@@ -21,10 +20,15 @@ REFUSED = {  # settings that are valid, and changes to them with what is said of
     "maps side by side": (JOINT.given, [
         ({"network": "convnet", "channels": (4,), "kernel": 3, "algorithm": "bp", "projector": ""},
          "network: convolutions take images .*, and records of "
-         r"features 'patches' have the shape \(1260,\), got 'convnet'; use 'mlp'")]),
+         r"features 'patches' have the shape \(1260,\), got 'convnet'; use 'mlp'"),
+        ({"patch_beside": "scattering", "beside_weight": 0.0, **BESIDE}, "beside_weight: must be > 0 for"),
+        ({"patch_beside": "encoder_and_scattering", "beside_weight": 0.0, **BESIDE},
+         "beside_weight: must be > 0 for scattering, which has pools of its own, got 0"),
+        ({"feature_groups": 2}, "beside_weight: takes features that are normalised in one group")]),
     "scattering": (SCATTERING.given, [
         ({"scattering_scales": 4}, r"scattering_scales: averages over 2\^J pixels, of which images of digits have 8"),
-        ({"hidden": ()}, r"hidden: without hidden layers .* got \[\] with algorithm 'dfa'")]),
+        ({"feature_decorrelation": 0.5}, "feature_decorrelation: takes channels that are standardised .* got 0.5 with "
+                                         "feature_reference 'none'; use 'dead_leaves', or 0")]),
     "patches": (PATCHES.given, [
         ({"patch_size": 9}, "patch_size: must be at most the 8 rows of images of digits, got 9"),
         ({"patch_pools": 7},
@@ -33,11 +37,12 @@ REFUSED = {  # settings that are valid, and changes to them with what is said of
         ({"patch_filters": 5556, "patch_pools": 3},
          r"patch_filters: with 3 x 3 pools \(patch_pools\) must give at most "
          "100,000 features of a record, got 5,556, which give 100,008"),
+        ({"patch_filters": 2049, "feature_decorrelation": 0.5},
+         "feature_decorrelation: takes at most 4,096 channels, got 0.5 with 4,098; "),
+        ({"patch_beside": "encoder", "patch_pools": 3},
+         "patch_pools: must be at most the 2 places in a row of the encoder's third"),
         ({"feature_groups": 5}, "feature_groups: must divide the 24 channels of the features, got 5")]),
     "denoise": (DENOISED.given, [
-        ({"algorithm": "bp", "projector": ""}, "denoise: must be false with bp"),
-        ({"algorithm": "pdfa", "projector": "opu_hardware"},
-         "denoise: needs the feedback matrix B, which is not known"),
         ({"network": "convnet"}, "denoise: puts signals of fully connected layers .* use algorithm 'hybrid'")]),
     "secure": (SECURE.given, [
         ({"mechanism": "photonic", "sampler": "shuffled", "noise_multiplier": 0.0}, "noise: needs a guarantee"),
@@ -68,13 +73,11 @@ REFUSED = {  # settings that are valid, and changes to them with what is said of
         ({"clipping_norm": 1e-320}, "clipping_norm: must be at least 1e-290 with arithmetic .*, got 9.9.*e-321"),
         ({"input_norm": 1e160}, "input_norm: must be 0, or at least 1e-06 and at most 1e.06 with arithmetic 'integer'"),
         ({"features": "scattering", "scattering_scales": 1, "feature_groups": 0},
-         "input_norm: must be > 0 with arithmetic 'integer' and features"),
-        ({"matmul_precision": "float32"}, "arithmetic: is another name of matmul_precision; give it once")]),
+         "input_norm: must be > 0 with arithmetic 'integer' and features")]),
     "output layer of feedback": ({"output_init": "feedback"}, [
         ({"algorithm": "bp"}, "output_init: 'feedback' needs a feedback matrix B that is known"),
         ({"algorithm": "pdfa", "projector": "opu_hardware"},
          "output_init: 'feedback' needs a feedback matrix B that")]),
-    "component clipping": (FIGURE4.given, [({"target_norm": 0.1}, "target_norm: must be > 0.1732, which")]),
 }
 
 

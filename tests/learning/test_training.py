@@ -45,6 +45,7 @@ PACKED = {
     "pdfa photonic bfloat16": dict(algorithm="pdfa", matmul_precision="bfloat16", **PHOTONIC),
     "pdfa joint release": dict(algorithm="pdfa", mechanism="photonic", joint_release=True, denoise=True),
     "pdfa per_example poisson": dict(algorithm="pdfa", sampler="poisson", **CERTIFIED),
+    "pdfa per_example canaries": dict(algorithm="pdfa", sampler="poisson", canaries=60, **CERTIFIED),
     "tdfa component": dict(algorithm="tdfa", **COMPONENT),
     "dfa denoise poisson": dict(algorithm="dfa", sampler="poisson", denoise=True, **CERTIFIED),
     "convnet": dict(algorithm="hybrid", **CONVNET),

@@ -11,7 +11,6 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import numpy as np
-import pandas as pd
 import pytest
 from approved import approved
 from commands import output, written
@@ -317,27 +316,6 @@ def test_an_error_for_people_is_printed_in_one_line(capsys, monkeypatch, error, 
     assert issubclass(ConfigError, ValueError) and issubclass(TrackingError, RuntimeError), "what they were before"
 
 
-@pytest.mark.slow
-def test_random_stopping_from_the_sweep_to_the_report(tmp_path):
-    file = written(tmp_path / "stopping.yaml", STOPPING)
-    trials = load_experiment(file).trials
-    swept = photonic("sweep", file, cwd=tmp_path)
-    assert swept.returncode == 0, swept.stderr
-    again = photonic("sweep", file, cwd=tmp_path)
-    assert f"nothing to do: all {len(trials)} trials are done" in again.stdout + again.stderr
-    report = photonic("report", file, cwd=tmp_path)
-    assert report.returncode == 0 and "selected ε (random stopping)" in report.stdout, report.stderr
-    runs = pd.read_csv(tmp_path / "reports/stopping/runs.csv")
-    best = pd.read_csv(tmp_path / "reports/stopping/selection.csv").iloc[0]
-    assert best["validation/accuracy"] == runs["validation/accuracy"].max() and len(runs) == len(trials) > 1
-    store = Store(root=tmp_path / "mlruns")
-    store.attach("stopping")
-    parent = store._client.get_run(store._parent()).data
-    assert parent.metrics["epsilon/selected/random_stopping"] == best["selected_epsilon"] > runs[
-        "epsilon/certified/gdp"].max()
-    assert "selection" not in str(parent.params) and parent.tags["privacy.relation"] == "replace-one"
-
-
 def test_a_name_that_is_too_long_for_files_is_refused_by_every_command(tmp_path, capsys):
     name = "x" * 121
     file = written(tmp_path / "e.yaml", f"name: {name}\nbase: {{dataset: digits}}\n")
@@ -377,6 +355,7 @@ def test_an_output_that_cannot_encode_a_character_gets_another(tmp_path):
     ("audit a.yaml --trial 0", "error: --trial: must be at least 1"),
     ("audit a.yaml --steps 0", "error: --steps: must be at least 1 and at most the 80"),
     ("sweep a.yaml --json", "error: --json: is what --dry-run prints, got it without\n"),
+    ("sweep a.yaml --checkpoint-seconds -1", "resources.checkpoint_seconds: must be a number >= 0, got -1.0"),
     ("account a.yaml --set sigma=3 --set seed=1", "--set seed: must be a field that no grid, case or space sets"),
     ("account a.yaml --set epochs", "error: --set: "), ("status --set epochs=2", "error: --set: "),
     ("account target --json", "error: target: must be an experiment file or the name of a sweep; "),
@@ -401,13 +380,6 @@ def test_help_and_every_setting_are_printed_and_options_may_be_shortened(tmp_pat
         assert output(capsys, name, "-h") == output(capsys, name, "--help") != ""
     file = written(tmp_path / "e.yaml", "base: {dataset: digits, batch_size: 64, epochs: 9}\n")
     assert json.loads(output(capsys, "sweep", str(file), "--dry", "--js", "--work=1", "--set", "epochs=2"))["packs"]
-
-
-def test_set_changes_what_is_accounted_for(tmp_path, capsys):
-    file = tmp_path / "e.yaml"
-    file.write_text("base: {dataset: digits, batch_size: 64, epochs: 9, mechanism: per_example, sampler: shuffled}\n"
-                    "grid: {noise_multiplier: [1, 2]}")
-    assert output(capsys, "account", str(file), "--set", "epochs=2", "--set", "delta=1e-6").count("  1e-06  ") == 2
 
 
 @pytest.mark.parametrize(("words", "expected"), [

@@ -70,7 +70,11 @@ def assert_resumes_bit_by_bit(pack: Pack, data, folder) -> None:
     (3, {**MECHANISMS["per_example"], "sampler": "poisson", "canaries": 40}),
     (3, {"algorithm": "hybrid", "network": "convnet", "channels": (4,), "kernel": 3, "batch_size": 256,
          "train_records": 512}),
-], ids=["bp-adam-averaged", "component", "dfa-plain-sgd", "tdfa", "pdfa", "pdfa-decoded", "canaries", "convnet"])
+    (1, {"algorithm": "pdfa", **MECHANISMS["per_example"], "sampler": "without_replacement", "arithmetic": "integer"}),
+    (1, {"algorithm": "dfa", "mechanism": "per_example", "target_epsilon": 3.0, "sampler": "poisson",
+         "private_metrics": "noisy"}),
+], ids=["bp-adam-averaged", "component", "dfa-plain-sgd", "tdfa", "pdfa", "pdfa-decoded", "canaries", "convnet",
+        "integers", "noisy metrics"])
 def test_restored_training_has_the_same_bits(replicas, settings, digits, tmp_path):
     assert_resumes_bit_by_bit(pack_of(replicas, **settings), digits, tmp_path)
 

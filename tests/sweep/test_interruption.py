@@ -7,16 +7,16 @@ import signal
 import socket
 import subprocess
 import sys
-import urllib.request
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from pathlib import Path
 
 import grpc
 import pytest
 import ray
-from fault_tools import environment, wait_for
+from fault_tools import answers, environment, wait_for
 from ray._private.utils import validate_socket_filepath
+from ray_nodes import free_port
 
 from pipeline.sweep import cluster
 from pipeline.sweep.checks import ResourceError
@@ -98,19 +98,10 @@ def test_what_does_not_stop_is_ended_and_a_last_line_says_so(tmp_path, seconds, 
 @pytest.mark.slow
 def test_sigterm_ends_the_page_and_its_server(tmp_path):
     Store(root=tmp_path / "mlruns")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     page = process(f"import sys; from pipeline.cli import main; sys.exit(main(['ui', '--port', '{port}']))", tmp_path)
-
-    def answers() -> bool:
-        assert page.poll() is None, page.communicate()
-        with suppress(OSError):
-            urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5).close()
-            return True
-        return False
-
-    wait_for(answers)
+    wait_for(lambda: answers(f"http://127.0.0.1:{port}") or page.poll() is not None)
+    assert page.poll() is None, page.communicate()
     page.terminate()
     page.communicate(timeout=60)  # also of the server, which has the same pipes
     assert page.returncode == 0

@@ -8,7 +8,6 @@ import search_tools
 from search_tools import parse, rounds, score, train
 from test_budget import BUDGET
 
-from pipeline.accounting.budget import Release, epoch_cost
 from pipeline.sweep.search import make_searcher
 from pipeline.tracking.store import Store
 from pipeline.trials.config import ConfigError
@@ -137,24 +136,3 @@ def test_a_search_that_cannot_be_is_refused_in_one_line(text, changes, says):
     with pytest.raises(ConfigError, match=says) as error:
         parse(*changes, text=TEXTS[text])
     assert "\n" not in str(error.value)
-
-
-def test_a_diverged_trial_costs_what_it_released_and_a_resumed_search_asks_for_the_same(tmp_path):
-    experiment = parse(("epochs: 2", "epochs: 4, private_metrics: noisy"),
-                       ("seed: 3", "seed: 3\n  max_concurrent: 2"),
-                       ("search:\n", "budget: {epsilon: 1.4, delta: 1.0e-5}\nsearch:\n"))
-    store = Store(root=tmp_path)
-    search = rounds(experiment, store)
-    while missing := search.next(store.runs()):
-        train(store, missing[:1], epochs=1, status="diverged")
-        train(store, missing[1:])
-        store.log_suggestions(search.suggestions)
-    kept = [(s.trial.trial_key, s.started) for s in search.suggestions]
-    assert search.passed_over, "the budget is spent"
-    released, order = store.released(), search.filter.order
-    assert sorted({release.epochs for release in released}) == [1, 4]
-    spent = sum(r.epochs * epoch_cost(r.trial, order) for r in released)
-    assert search.filter.spent(released) == pytest.approx(spent, rel=1e-12)
-    assert search.filter.spent(released) < search.filter.spent([Release(r.trial, 4) for r in released])
-    again = rounds(experiment, store)
-    assert again.next(store.runs()) == [] and [(s.trial.trial_key, s.started) for s in again.suggestions] == kept

@@ -177,11 +177,6 @@ def test_exit_code_says_how_a_sweep_ended(result, code, tmp_path, monkeypatch):
     assert given[0].resources.checkpoint_seconds == 5 and given[0].trials == load_experiment(file).trials
 
 
-def test_checkpoint_seconds_must_be_a_number_not_below_zero(tmp_path, capsys):
-    assert main(["sweep", str(written(tmp_path / "mixed.yaml", FILE)), "--checkpoint-seconds", "-1"]) == 2
-    assert "resources.checkpoint_seconds: must be a number >= 0, got -1.0" in capsys.readouterr().err
-
-
 def test_watch_looks_again_as_long_as_the_sweep_runs(mixed, tmp_path, capsys, monkeypatch):
     file, _, driver = mixed
     sweep, looks = sweeping(tmp_path / "mlruns", "mixed", driver), []

@@ -8,7 +8,6 @@ import functools
 import json
 import os
 import signal
-import socket
 import sqlite3
 import subprocess
 import sys
@@ -19,11 +18,13 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import sqlalchemy
 from flat import train
+from ray_nodes import ROOT, free_port
 
 from pipeline.experiment.experiment import Experiment
 from pipeline.learning.data.dataset import load
@@ -33,7 +34,6 @@ from pipeline.trials.config import TrialConfig
 from pipeline.trials.packs import Pack
 from pipeline.trials.records import EpochRecord
 
-ROOT = Path(__file__).parents[2]
 ROWS = "FAULT_ROWS"  # environment: a file that gets a line of JSON for every fault (see faults_table.py)
 
 
@@ -139,11 +139,21 @@ def once(condition: Callable[[], object], action: Callable[[], object]) -> Itera
         raise errors[0]
 
 
-def wait_for(condition: Callable[[], object], seconds: float = 300) -> None:
+def wait_for(condition: Callable[[], object], seconds: float = 300) -> Any:
+    """What the condition comes to, once that is true."""
     deadline = time.monotonic() + seconds
-    while not condition():
+    while not (found := condition()):
         assert time.monotonic() < deadline, "waited in vain"
         time.sleep(0.02)
+    return found
+
+
+def answers(address: str) -> bool:
+    """Whether MLflow's server at this address says that it is well."""
+    with contextlib.suppress(OSError):
+        urllib.request.urlopen(f"{address}/health", timeout=5).close()
+        return True
+    return False
 
 
 def saved_epoch(root: Path, name: str) -> int:
@@ -222,10 +232,8 @@ class Server:
     """
 
     def __init__(self, folder: Path) -> None:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self._port = free.getsockname()[1]
-        self.uri, self._folder = f"http://127.0.0.1:{self._port}", folder
+        self._port, self._folder = free_port(), folder
+        self.uri = f"http://127.0.0.1:{self._port}"
         self.start()
 
     def start(self) -> None:
@@ -237,13 +245,8 @@ class Server:
                 [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(self._port),
                  "--workers", "1", *store], stdout=log, stderr=log, start_new_session=True,
                 env=environment(MLFLOW_SERVER_ENABLE_JOB_EXECUTION="false", MLFLOW_DISABLE_TELEMETRY="true"))
-        deadline = time.monotonic() + 120
-        while True:
-            with contextlib.suppress(OSError):
-                urllib.request.urlopen(f"{self.uri}/health", timeout=5).close()
-                return
-            assert self._process.poll() is None and time.monotonic() < deadline, "the server did not start"
-            time.sleep(0.1)
+        wait_for(lambda: answers(self.uri) or self._process.poll() is not None, 120)
+        assert self._process.poll() is None, "the server did not start"
 
     def signal(self, how: signal.Signals) -> None:
         """Send a signal to all its processes."""

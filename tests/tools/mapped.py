@@ -19,6 +19,7 @@ PATCHES = TrialConfig(**SMALL, features="patches", patch_filters=12, patch_size=
 ENCODER = TrialConfig(**SMALL, features="encoder", encoder_pools=2)
 JOINT = replace(PATCHES, patch_filters=6, patch_pools=3, patch_beside="encoder", encoder_pools=2, beside_weight=0.5,
                 feature_power=0.5, feature_decorrelation=1.0)
+BESIDE: dict[str, Any] = dict(scattering_scales=1, feature_power=1.0, feature_decorrelation=0.0)  # of scattering there
 
 
 def leaves() -> torch.Tensor:

@@ -1,12 +1,11 @@
 """Evaluate reference cases `{"cases": [{"id", "function", "inputs", "expected", "rtol"}, ...]}` with this package.
 
-    python tests/tools/reference_cases.py FILE     # a line for each case; ends with 1 for a miss, with 2 for a bad file
+    python tests/tools/reference_cases.py FILE     # a line for each case; ends with 1 for a miss
 """
 
 import json
 import math
 import sys
-from collections.abc import Mapping
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,12 +15,6 @@ sys.path.append(str(Path(__file__).parents[2]))
 import reference_formulas as formulas
 
 from pipeline.accounting import audited, claimed, column, curves, event
-
-KEYS = ("id", "function", "inputs", "expected", "rtol")
-
-
-class CheckError(ValueError):
-    """A file that cannot be evaluated; the message names the file, the case and the fault."""
 
 
 class CheckResult(NamedTuple):
@@ -33,6 +26,10 @@ class CheckResult(NamedTuple):
     rtol: float
     ok: bool
 
+    def __str__(self):
+        return (f"{'ok  ' if self.ok else 'MISS'} {self.id}: expected {_value_text(self.expected)}, got "
+                f"{_value_text(self.got)}, rtol {self.rtol:g}")
+
 
 def evaluate(path):
     """Return the results of all cases of a file, in order.
@@ -40,45 +37,17 @@ def evaluate(path):
     Expected values are numbers, "inf", null for no number, or an object with such values by name. There `published` is
     a number as a paper printed it: the object's first value must lie within one unit of its last digit.
     """
-    try:
-        content = json.loads(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise CheckError(f"{path}: {error.strerror}") from error
-    except ValueError as error:
-        raise CheckError(f"{path}: not JSON ({error})") from error
-    cases = content.get("cases") if isinstance(content, dict) else None
-    if not isinstance(cases, list) or not cases or not all(isinstance(case, dict) for case in cases):
-        raise CheckError(f"{path}: must have a list `cases` of objects")
-    return [_evaluate(case, f"{path}: {case.get('id', f'case {number}')}")
-            for number, case in enumerate(cases, start=1)]
-
-
-def as_text(results):
-    """Return one line per case, and the number of misses."""
-    lines = [f"{'ok  ' if result.ok else 'MISS'} {result.id}: expected {_value_text(result.expected)}, got "
-             f"{_value_text(result.got)}, rtol {result.rtol:g}" for result in results]
-    return "\n".join([*lines, f"{len(results)} cases, {sum(not result.ok for result in results)} missed"])
+    results = []
+    for case in json.loads(Path(path).read_text(encoding="utf-8"))["cases"]:
+        got, expected, rtol = FUNCTIONS[case["function"]](**case["inputs"]), as_numbers(case["expected"]), case["rtol"]
+        results.append(CheckResult(case["id"], expected, got, rtol, agree(got, expected, rtol)))
+    return results
 
 
 def _value_text(value):
-    if isinstance(value, Mapping):
+    if isinstance(value, dict):
         return " ".join(f"{key}={_value_text(item)}" for key, item in value.items())
     return "none" if value is None else f"{value:.10g}"
-
-
-def _evaluate(case, where):
-    """Return the result of one case; `where` names its file and the case in messages."""
-    if missing := [key for key in KEYS if key not in case]:
-        raise CheckError(f"{where}: lacks {', '.join(missing)}")
-    name, expected, rtol = case["function"], case["expected"], case["rtol"]
-    if name not in FUNCTIONS:
-        raise CheckError(f"{where}: no function {name!r}; there are {', '.join(sorted(FUNCTIONS))}")
-    try:
-        got = FUNCTIONS[name](**case["inputs"])
-        expected, rtol = as_numbers(expected), float(rtol)
-        return CheckResult(case["id"], expected, got, rtol, agree(got, expected, rtol))
-    except (TypeError, ValueError, KeyError) as error:
-        raise CheckError(f"{where}: {name}: {error}") from error
 
 
 def as_numbers(value):
@@ -90,7 +59,7 @@ def as_numbers(value):
 
 def agree(got, expected, rtol):
     """Whether the function gave every expected number, within the relative tolerance `rtol` (see `evaluate`)."""
-    if isinstance(got, Mapping) and isinstance(expected, Mapping) and expected.keys() - {"published"} <= got.keys():
+    if isinstance(expected, dict):
         if not all(agree(got[key], value, rtol) for key, value in expected.items() if key != "published"):
             return False
         published, first_value = expected.get("published"), next(iter(got.values()))
@@ -98,8 +67,6 @@ def agree(got, expected, rtol):
             return True
         last_digit = Decimal(repr(published)).as_tuple().exponent  # -2 for 0.35
         return first_value is not None and abs(first_value - published) < float(f"1e{last_digit}")
-    if isinstance(got, Mapping) or isinstance(expected, Mapping):
-        raise ValueError(f"expects {expected}, and the function gives {got}")
     if got is None or expected is None:
         return got is expected
     return got == expected or abs(got - expected) <= rtol * abs(expected) < math.inf  # infinite values can be equal
@@ -116,7 +83,7 @@ def _network_epsilon(bound, layers, T, delta, m, **constants):
 
 
 def _joint_column(neighbour, **inputs):
-    _require("neighbour", neighbour, "label of record I only")
+    assert neighbour == "label of record I only"
     return formulas.joint_column_counterexample(**inputs)
 
 
@@ -129,10 +96,7 @@ def _orders(text):
 def _leekifer(sensitivity, sigma, epochs, N, m, noise_multiplier, T, delta, orders):
     """Return the epsilons of `formulas.leekifer_epsilon`, after a check that redundant inputs agree."""
     # The published table has the sensitivity, sigma (standard deviation of the noise on the mean) and epochs.
-    for name, value, derived in (("noise_multiplier", noise_multiplier, sigma * m / sensitivity),
-                                 ("T", T, N // m * epochs)):
-        if not math.isclose(value, derived, rel_tol=1e-9):
-            raise ValueError(f"{name}: the other inputs give {derived}, got {value}")
+    assert math.isclose(noise_multiplier, sigma * m / sensitivity) and T == N // m * epochs
     return formulas.leekifer_epsilon(N, m, noise_multiplier, T, delta, _orders(orders))
 
 
@@ -146,7 +110,7 @@ def _component_norm(**inputs):
 
 def _poisson(q, noise_multiplier, T, delta, discretization):
     """Return epsilon of T steps on Poisson batches with sampling rate q; noise is over C, the sensitivity."""
-    _require("discretization", discretization, curves.DISCRETIZATION)
+    assert discretization == curves.DISCRETIZATION
     return event.PrivacyEvent("poisson", noise_multiplier, T, 1, sampling_rate=q).value(delta)
 
 
@@ -161,12 +125,6 @@ def _without_replacement(N, m, noise_multiplier_2C, T, delta, orders):
 def _shuffled(noise_multiplier_2C, epochs, delta):
     """Return epsilon of shuffled epochs, with noise over 2 C."""
     return event.PrivacyEvent("shuffled", noise_multiplier_2C, epochs, epochs).value(delta)
-
-
-def _require(name, value, accepted):
-    """Refuse an input other than the only one that can be evaluated."""
-    if value != accepted:
-        raise ValueError(f"{name}: must be {accepted!r}, got {value!r}")
 
 
 BOUNDS = {bound.__name__: bound for bound in (
@@ -193,12 +151,8 @@ FUNCTIONS = {
 
 
 def main(path):
-    try:
-        results = evaluate(path)
-    except CheckError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    print(as_text(results))
+    results = evaluate(path)
+    print(*results, f"{len(results)} cases, {sum(not result.ok for result in results)} missed", sep="\n")
     return 0 if all(result.ok for result in results) else 1
 
 

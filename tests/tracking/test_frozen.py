@@ -1,7 +1,7 @@
-"""A store that an earlier commit left is read, reported and gone on with: no key changes, nothing is trained twice.
+"""A store that commit 38d0955 left is read, reported and gone on with: no key changes, nothing is trained twice.
 
-`data/frozen/make.py` made it: grids, a search with secret noise and a budget, of which one run lies in the trash,
-features of a file, and a plugin.
+It has grids, a search with secret noise and a budget, of which one run lies in the trash, features of a file, and a
+plugin. Afterwards the trials of `budget` were made those of arithmetic `integer`: in its file, their params and keys.
 """
 
 import contextlib
@@ -47,7 +47,7 @@ def photonic(folder, *arguments):
 
 
 def facts(store, name):
-    """As `make.py` wrote them down."""
+    """As `trials.json` has them."""
     experiment = load_experiment(store.root.parent / f"{name}.yaml")
     store.attach(name)
     settings = {run.trial_key: config_of(run).used() for run in store.runs()}

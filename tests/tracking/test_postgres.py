@@ -16,11 +16,11 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-import requests
+from commands import output, written
+from fault_tools import answers
 from ray_nodes import ROOT, clean, free_port
 from safetensors.numpy import load_file
 
-from pipeline.cli import main
 from pipeline.experiment.experiment import load_experiment
 from pipeline.tracking.reader import Reader
 
@@ -87,21 +87,14 @@ def server(database, tmp_path_factory) -> Iterator[str]:
                  "--workers", "1", cwd=tmp_path_factory.mktemp("server"),
                  env={**clean(), "HOME": os.environ["HOME"], "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
                       "MLFLOW_DISABLE_TELEMETRY": "true"}) as running:
-        def answers() -> bool:
-            try:
-                return requests.get(f"http://{address}/health", timeout=5).ok
-            except requests.ConnectionError:
-                return False
-
-        wait(answers, running)
+        wait(lambda: answers(f"http://{address}"), running)
         yield f"http://{address}"
 
 
 def test_sweep_and_report_over_http_and_postgresql(database, server, tmp_path, monkeypatch, capsys):
     import psycopg2
 
-    file = tmp_path / "tiny.yaml"
-    file.write_text(TINY)
+    file = written(tmp_path / "tiny.yaml", TINY)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", server)
     command = [sys.executable, "-m", "pipeline.cli", "sweep", file, "--workers", "1"]
     environment = {**clean(), "HOME": os.environ["HOME"], "PYTHONPATH": str(ROOT), "MLFLOW_TRACKING_URI": server}
@@ -122,8 +115,7 @@ def test_sweep_and_report_over_http_and_postgresql(database, server, tmp_path, m
         cursor.execute("select count(*) from tags where key = 'trial_key'")
         assert cursor.fetchone() == (2,)
     connection.close()
-    assert main(["report", str(file), "--out", str(tmp_path / "report")]) == 0
-    assert "under label ε (labels only) is" in capsys.readouterr().out
+    assert "under label ε (labels only) is" in output(capsys, "report", str(file), "--out", str(tmp_path / "report"))
     assert "| DFA | " in (tmp_path / "report/table1.md").read_text()
     assert {a.path for a in store._client.list_artifacts(store._parent(), "report")} >= {"report/table1.csv"}
     assert not (tmp_path / "mlruns/mlflow.db").exists()

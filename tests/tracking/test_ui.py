@@ -4,12 +4,11 @@ import json
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
-import requests
 from browser import Browser, chromium
+from fault_tools import answers, wait_for
 from ray_nodes import ROOT, clean, free_port
 from search_tools import train
 
@@ -74,25 +73,10 @@ def served(tmp_path):
                           env={**clean(), "PYTHONPATH": str(ROOT), "HOME": str(tmp_path)}) as process:
         lines = [process.stdout.readline() for _ in range(3)]
         try:
-            wait(lambda: answers(f"http://127.0.0.1:{port}/health"))
+            wait_for(lambda: answers(f"http://127.0.0.1:{port}"))
             yield lines
         finally:
             process.terminate()
-
-
-def answers(url):
-    try:
-        return requests.get(url, timeout=5).ok
-    except requests.ConnectionError:
-        return False
-
-
-def wait(until, seconds=120):
-    end = time.monotonic() + seconds
-    while not (found := until()):
-        assert time.monotonic() < end, "it did not come"
-        time.sleep(0.2)
-    return found
 
 
 @pytest.mark.slow
@@ -108,18 +92,18 @@ def test_accuracy_against_epsilon_is_one_click_from_the_runs_and_none_from_its_o
     try:
         browser.look(2600)  # wide enough for all columns, which are drawn only where they are seen
         browser.call("Page.navigate", url=runs)
-        shown = wait(lambda: (found := browser.run(HEADERS)) and "validation/accuracy" in found and found)
+        shown = wait_for(lambda: (found := browser.run(HEADERS)) and "validation/accuracy" in found and found)
         assert {"algorithm", "target_epsilon", "learning_rate", "seed", "test/accuracy",
                 "epsilon/certified/pld"} <= set(shown) and not {"hidden", "batch_size", "train/loss"} & set(shown)
-        text = wait(lambda: (found := browser.run("document.body.innerText")) and "17 matching runs" in found and found)
+        text = wait_for(lambda: "17 matching runs" in (found := browser.run("document.body.innerText")) and found)
         names = {short_name(trial, ("learning_rate",)) for trial in parse_experiment(FILE, Path("shown.yaml")).trials}
         assert len(names) == 16 and text.count("dfa eps") + text.count("bp eps") == 16, "all, and none is collapsed"
-        x, y = wait(lambda: browser.run(SWITCH))
+        x, y = wait_for(lambda: browser.run(SWITCH))
         for kind in ("mousePressed", "mouseReleased"):  # the one click
             browser.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
-        wait(lambda: expected in browser.run(plots))
+        wait_for(lambda: expected in browser.run(plots))
         browser.call("Page.navigate", url="about:blank")
         browser.call("Page.navigate", url=chart)
-        wait(lambda: expected in browser.run(plots))
+        wait_for(lambda: expected in browser.run(plots))
     finally:
         browser.close()
