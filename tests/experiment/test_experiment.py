@@ -308,7 +308,7 @@ def test_published_results_are_read(tmp_path):
     ("{They: 2021}", "references: must be a list of published results, or a CSV file with results, got {'They': 2021}"),
     ("[They 2021]", r"references\[0\]: must be a mapping with source, epsilon, delta, accuracy, got 'They 2021'"),
     ("[{source: They, epsilon: 3}]", r"references\[0\]: needs delta, accuracy, got"),
-    (f"[{REFERENCE.replace('They 2021', '')}]", "references.source: must say who published the result, in one line, got None"),
+    (f"[{REFERENCE.replace('They 2021', '')}]", "references.source: must say who published the result, in one line"),
     (f"[{REFERENCE.replace('3', '0')}]", "references.epsilon: must be > 0, got 0"),
     (f"[{REFERENCE.replace('1.0e-5', '2')}]", "references.delta: must be > 0 and at most 1, got 2"),
     (f"[{REFERENCE.replace('89.7', '897')}]", "references.accuracy: must be > 0 and at most 100 percent, got 897")])
