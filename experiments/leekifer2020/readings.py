@@ -1,8 +1,8 @@
 """Other readings of component clipping (Lee & Kifer 2020, Algorithm 1), as a mechanism of its own: `lee_kifer`.
 
     bounding scale    A record's part in each layer is scaled to exactly C/sqrt(L), zeros excepted. C stays.
-    error_clip off    e is not clipped: ||e|| <= sqrt 2, as for every softmax, instead of tau_e. tau_h and noise stay,
-                      so a record contributes up to C' > C, and epsilon is of noise z C and C'.
+    error_clip off    e is not clipped, so ||e|| <= sqrt 2, as for every softmax. tau_h and the noise z C stay. A record
+                      may contribute up to C' > C, and epsilon is of noise z C at the sensitivity C'.
     conv_error raw    Convolutions of hybrid learn from e before its clip (Eq. 5); their part is clipped. C stays.
 
 With the defaults it is `component`.
@@ -26,7 +26,7 @@ CLIPS = chosen("bounding", "clip")
 
 
 class LeeKiferClipping(gaussian.Component):
-    """Does the work: bounds what a record contributes by the trial's reading."""
+    """Clips or scales what each record contributes, as the settings of `LeeKifer` say."""
 
     def __init__(self, trials, net, device, matrices=None):
         super().__init__(trials, net, device, matrices)
@@ -43,7 +43,7 @@ class LeeKiferClipping(gaussian.Component):
         return trial.parts.mechanism.contribution_norm(trial)
 
     def error(self, error):
-        """Return e, which `bounded` clips for all layers but convolutions, or what `component` returns."""
+        """Return e as it is if `bounded_factors` clips it later or nothing does, else clipped, as in `component`."""
         return error if self.conv_error_is_raw or not self.clips_error else super().error(error)
 
     def bounded(self, deltas, activations):

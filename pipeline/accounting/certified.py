@@ -46,7 +46,7 @@ def with_noise(config: TrialConfig) -> TrialConfig:
 
     The noise stands in the target's place. A trial without a target is returned as it is.
     """
-    if config.recorded_noise:  # of a trial that has begun: earlier versions may have calibrated another
+    if config.recorded_noise:  # a run has begun with this noise and keeps it, whatever is calibrated today
         return TrialConfig(config.given, target_epsilon=0.0, target_label_epsilon=0.0, **dict(config.recorded_noise))
     mechanism, target = config.parts.mechanism, config.target_epsilon
     if not mechanism.certified or not target:
@@ -54,7 +54,8 @@ def with_noise(config: TrialConfig) -> TrialConfig:
     event = event_of(config, config.epochs)
     ratio = mechanism.sensitivity_ratio(config)
     sensitivity_over_norm = sensitivity(ratio, event.relation)  # as in `event_of`
-    least = MIN_NOISE_OVER_C * min(ratio, 1) / sensitivity_over_norm  # of the setting, or of noise over what is bounded
+    # `Gaussian.check` asks for max(z, z/ratio) >= MIN_NOISE_OVER_C of the setting z; here in units of the sensitivity.
+    least = MIN_NOISE_OVER_C * min(ratio, 1) / sensitivity_over_norm
     over_sensitivity = event.noise_for(target, accounted_delta(config), least)
     return TrialConfig(config.given, noise_multiplier=over_sensitivity * sensitivity_over_norm, target_epsilon=0.0)
 

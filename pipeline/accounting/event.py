@@ -68,8 +68,8 @@ class PrivacyEvent:
             if not getattr(self, name) >= 1:
                 raise ValueError(f"{name}: must be >= 1, got {getattr(self, name)}")
         given = [name for name in ("sampling_rate", "N", "m") if getattr(self, name) is not None]
-        if set(given) != set(self.part.rate_names):
-            raise ValueError(f"rates: must be {' and '.join(self.part.rate_names) or 'none'} for sampler "
+        if set(given) != set(self.sampler_class.rate_names):
+            raise ValueError(f"rates: must be {' and '.join(self.sampler_class.rate_names) or 'none'} for sampler "
                              f"{self.sampler}, got {' and '.join(given) or 'none'}")
         if given and not 0 < self.q <= 1:
             raise ValueError(f"sampling rate: must be > 0 and at most 1, got {self.q}")
@@ -77,14 +77,14 @@ class PrivacyEvent:
             raise ValueError(f"noise_multiplier: must be >= 0, got {self.noise_multiplier}")
 
     @property
-    def part(self) -> type[Sampler]:
-        """Return the sampler's class."""
+    def sampler_class(self) -> type[Sampler]:
+        """Return the class of the sampler."""
         return parts_of("sampler", Sampler)[self.sampler]
 
     @property
     def relation(self) -> str:
         """Return the neighbouring relation, a key of `NEIGHBOURS`."""
-        return self.part.relation
+        return self.sampler_class.relation
 
     @property
     def z(self) -> float:
@@ -105,7 +105,7 @@ class PrivacyEvent:
     @property
     def participations(self) -> int:
         """Return how often a record may take part: in every step, of shuffled batches once an epoch."""
-        return self.steps if self.part.amplified else self.epochs
+        return self.steps if self.sampler_class.amplified else self.epochs
 
     @property
     def run(self) -> dp.SelfComposedDpEvent:
@@ -124,16 +124,17 @@ class PrivacyEvent:
         It is for shuffled batches, and for full batches (q = 1) that no grid of losses suits.
         """
         mu = math.sqrt(self.participations) / self.z if self.z else math.inf
-        if not self.part.amplified:
+        if not self.sampler_class.amplified:
             return mu
-        # Steps on all records have a privacy-loss distribution, too; it is left if its grid is too coarse or too large.
+        # Full batches (q = 1) could use a privacy-loss distribution, too. If its grid would be too coarse or too large,
+        # they count as one Gaussian.
         is_too_large = mu > LARGEST_MU or self.steps > MOST_STEPS
-        is_left = is_too_large or sufficient_interval((self.steps, mu**2)) < curves.DISCRETIZATION
-        return mu if self.q == 1 and is_left else None
+        has_no_grid = is_too_large or sufficient_interval((self.steps, mu**2)) < curves.DISCRETIZATION
+        return mu if self.q == 1 and has_no_grid else None
 
     @property
-    def losses(self) -> tuple[int, float]:
-        """Return (number of privacy-loss distributions that the run composes, about their sum's variance); z > 0."""
+    def loss_count_and_variance(self) -> tuple[int, float]:
+        """Return (number of composed privacy-loss distributions, approximate variance of their sum); needs z > 0."""
         if self.mu is not None:
             return 1, self.mu**2
         return self.steps, self.steps * self.q**2 * math.expm1(1 / self.z**2)  # q^2 (e^(1/z^2) - 1) a step
@@ -146,10 +147,11 @@ class PrivacyEvent:
     @property
     def accountants(self) -> tuple[str, ...]:
         """Return the names of the accountants that take the event, the tightest first."""
+        proved = self.sampler_class.accountants
         # With so little noise pld is slow, so it is left out unless it is the only one.
         if self.noise_multiplier and self.noise_multiplier < LEAST_NOISE_OVER_SENSITIVITY:
-            return tuple(name for name in self.part.accountants if name != "pld") or self.part.accountants
-        return self.part.accountants
+            return tuple(name for name in proved if name != "pld") or proved
+        return proved
 
     @lru_cache(maxsize=1024)  # noqa: B019  (events are few and small)
     def renyi(self) -> np.ndarray:
@@ -168,9 +170,9 @@ class PrivacyEvent:
         It is infinite without noise. An accountant without a proof for the sampler is refused.
         """
         accountant = accountant or self.accountants[0]
-        if accountant not in self.part.accountants:
+        if accountant not in self.sampler_class.accountants:
             raise UnsupportedAccounting(f"accountant {accountant!r}: not proved for sampler {self.sampler} with "
-                                        f"relation {self.relation}, only {', '.join(self.part.accountants)}")
+                                        f"relation {self.relation}, only {', '.join(self.sampler_class.accountants)}")
         check_delta(delta)
         if self.noiseless:
             return math.inf
@@ -187,12 +189,12 @@ class PrivacyEvent:
 
         The event's present noise does not matter. A target that no such z attains is refused.
         """
-        accountant, *_ = self.accountants
+        unset = replace(self, noise_multiplier=None)
+        accountant, *_ = unset.accountants
 
         def epsilon_of(noise_multiplier: float) -> float:
             return replace(self, noise_multiplier=noise_multiplier).value(delta, accountant)
 
-        unset = replace(self, noise_multiplier=None)
         return kept((unset, delta, accountant), target_epsilon, epsilon_of, least, lambda: calibrate(
             target_epsilon, epsilon_of, "noise multiplier", LEAST_NOISE_OVER_SENSITIVITY, least))
 
@@ -207,10 +209,10 @@ def interval_of(*events: PrivacyEvent) -> float:
     if len(events) == 1 and events[0].z < LITTLE_NOISE:
         return curves.COARSEST
     largest = curves.DISCRETIZATION if len(events) == 1 else curves.COARSEST  # of several kinds of runs
-    return max(min(sufficient_interval(*(event.losses for event in events)), largest), curves.FINEST)
+    return max(min(sufficient_interval(*(event.loss_count_and_variance for event in events)), largest), curves.FINEST)
 
 
-def sufficient_interval(*runs: tuple[int, float]) -> float:  # `PrivacyEvent.losses` of every run
+def sufficient_interval(*runs: tuple[int, float]) -> float:  # `loss_count_and_variance` of every run
     """Return the interval of a grid of privacy losses at which rounding adds 0.2% to the variance of their sum."""
     counts, variances = zip(*runs, strict=True)
     return math.sqrt(0.008 * sum(variances) / sum(counts))  # rounding adds at most interval^2/4 to each variance
@@ -221,7 +223,7 @@ def loss_distribution(event: PrivacyEvent, interval: float | None = None) -> cur
     interval = interval or interval_of(event)
     if event.mu is not None:  # one Gaussian mechanism of sensitivity 1: rate 1 takes every record
         return curves.poisson_losses(1.0, 1 / event.mu, interval)
-    losses_of_step = load(event.part.losses)  # the sampler's function, given by name
+    losses_of_step = load(event.sampler_class.losses)  # the sampler's function, given by name
     return losses_of_step(event.q, event.z, interval).self_compose(event.steps)
 
 
@@ -242,7 +244,7 @@ def pld_epsilon(losses: curves.LossDistribution, delta: float, steps: int) -> fl
 
 
 def composed_epsilon(events: Sequence[PrivacyEvent], extra_mu: float, delta: float) -> tuple[float, str]:
-    """Return (epsilon, conversion) of all events with one more Gaussian release of mu `extra_mu`, 0 for none.
+    """Return (epsilon, conversion) of all events, composed with a Gaussian release of mu `extra_mu` (0: with none).
 
     The conversion is `exact` if all are accounted for as Gaussians, or one has no noise, else `pld`.
     """
@@ -260,7 +262,7 @@ def composed_epsilon(events: Sequence[PrivacyEvent], extra_mu: float, delta: flo
         others.append(curves.poisson_losses(1.0, 1 / extra_mu, interval))
     for losses in others:
         total = total.compose(losses)
-    n_losses = sum(count for count, _ in (run.losses for run in runs)) + bool(extra_mu)
+    n_losses = sum(count for count, _ in (run.loss_count_and_variance for run in runs)) + bool(extra_mu)
     return pld_epsilon(total, delta, n_losses), "pld"
 
 

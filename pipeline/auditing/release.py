@@ -72,7 +72,7 @@ def audit_release(config: TrialConfig, trials: int, delta: float, mechanism: Mec
 def _statistics(config: TrialConfig, mechanism: Mechanism | None) -> tuple[list[str], Callable[[int], list[float]]]:
     """Return the names of the statistics, and a function from neighbour 0 or 1 to those of a new release on it.
 
-    `config` has its calibrated noise. Without a `mechanism` it is the trial's own.
+    `config` has its calibrated noise; `mechanism` is the trial's own by default.
     """
     cpu, has_layers = torch.device("cpu"), not config.parts.network.own
     net = make_network(config, [config.seed]) if has_layers else Flat(config)
@@ -97,7 +97,7 @@ def _statistics(config: TrialConfig, mechanism: Mechanism | None) -> tuple[list[
                                 for parameters in (output, *means))
     sigma = noise_deviation(config) / config.batch_size
 
-    def statistics(j: int) -> list[float]:
+    def release_and_score(j: int) -> list[float]:
         release(noisy_mechanism, j, output)
         ratios = [gaussian_log_ratio(*block, sigma) for block in zip(released, mean_0, mean_1, strict=True)]
         if not has_layers:
@@ -106,13 +106,13 @@ def _statistics(config: TrialConfig, mechanism: Mechanism | None) -> tuple[list[
         return [sum(ratios), *ratios, energy]
 
     if not has_layers:
-        return ["all"], statistics
+        return ["all"], release_and_score
     layers = range(1, len(net.layers) + 1)
-    return ["all", *(f"weights {n}" for n in layers), *(f"biases {n}" for n in layers), "support"], statistics
+    return ["all", *(f"weights {n}" for n in layers), *(f"biases {n}" for n in layers), "support"], release_and_score
 
 
 class Flat(Network):
-    """Contributions of d numbers as mechanisms see them: biases of one layer without inputs and weights."""
+    """A network for mechanisms that see a contribution as one vector of d numbers: one layer of d biases alone."""
 
     def __init__(self, config: TrialConfig) -> None:
         self.sizes = (0, n_parameters(config.layers))

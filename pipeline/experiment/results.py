@@ -91,10 +91,10 @@ def read_references(top: Mapping[str, Any], folder: Path) -> tuple[Result, ...]:
     names = [field.name for field in fields(Reference)]
     for index, entry in enumerate(entries):
         place = f"references[{index}]"
-        with placed({f"references.{name}": f"{place}.{name}" for name in names}):  # its errors say of which entry
+        with placed({f"references.{name}": f"{place}.{name}" for name in names}):  # of errors: references[2].delta
             listed = read_as(Reference, entry, place)
-        results.append(Result("", listed.source, listed.epsilon, listed.delta, "", None, listed.accuracy / 100,
-                              listed.source, place))
+        results.append(Result(dataset="", method=listed.source, epsilon=listed.epsilon, delta=listed.delta, relation="",
+                              seed=None, accuracy=listed.accuracy / 100, source=listed.source, place=place))
     return tuple(dict.fromkeys(results))
 
 

@@ -140,7 +140,7 @@ def _attribute(owner: Any, name: str) -> tuple[Callable[[], Any], Callable[[Any]
 
 
 # Functions that get and set torch's global settings, which a network's code may change.
-SETTINGS: tuple[tuple[Callable[[], Any], Callable[[Any], Any]], ...] = (
+TORCH_SETTINGS: tuple[tuple[Callable[[], Any], Callable[[Any], Any]], ...] = (
     (torch.get_default_dtype, torch.set_default_dtype),
     (torch.get_default_device, lambda device: torch.set_default_device(None if device.type == "cpu" else device)),
     (torch.get_num_threads, torch.set_num_threads),
@@ -154,8 +154,11 @@ SETTINGS: tuple[tuple[Callable[[], Any], Callable[[Any], Any]], ...] = (
 
 @contextlib.contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Seed the global generators of torch, NumPy and Python within the context; restore them and torch's settings."""
-    settings = [get() for get, _ in SETTINGS]
+    """Seed the global generators of torch, NumPy and Python within the context.
+
+    At its end their states are restored, except those of CUDA, and torch's settings that the code has changed.
+    """
+    settings = [get() for get, _ in TORCH_SETTINGS]
     states = torch.get_rng_state(), np.random.get_state(), random.getstate()
     seeds = [int(sequence(seed, "network", k).generate_state(1)[0]) for k in range(3)]
     try:
@@ -167,6 +170,6 @@ def seeded(seed: int) -> Iterator[None]:
         torch.set_rng_state(states[0])
         np.random.set_state(states[1])
         random.setstate(states[2])
-        for value, (get, set_value) in zip(settings, SETTINGS, strict=True):
+        for value, (get, set_value) in zip(settings, TORCH_SETTINGS, strict=True):
             if get() != value:
                 set_value(value)

@@ -106,7 +106,8 @@ class Training:
         start_output(self.net, shared, self.feedback.matrices)
         self.mechanism = make_mechanism(Pack(tuple(with_noise(t) for t in trials)), self.net, self.device,
                                         self.feedback.matrices)
-        self.update, self.gradient = (self.net.blank_parameters(len(trials), self.device) for _ in range(2))
+        self.update = self.net.blank_parameters(len(trials), self.device)
+        self.gradient = self.net.blank_parameters(len(trials), self.device)  # for alignment alone
         self.optimizer: Optimizer = shared.parts.optimizer.load()(shared, self.net.parameters.flat, self.update.flat)
         self.average: MovingAverage | None = None
         if shared.averaging:
@@ -181,16 +182,18 @@ class Training:
         return {r: "finished" if is_finite[r] else "diverged" for r in self.active if is_last or not is_finite[r]}
 
     def _evaluate(self, ended: Mapping[int, str]) -> tuple[dict[str, torch.Tensor], list[dict[str, float]]]:
-        """Return counts [R, 2, classes] by part, and each replica's metrics; on the test set where trials end."""
+        """Return (counts [R, 2, classes] by split, metrics of each replica); of the test set only if a trial ends."""
         followed = self.evaluation.followed
-        parts = dict.fromkeys(filter(None, (followed, "test" if ended else "")))
-        counts = {part: self.evaluation.count(self.net, part) for part in parts}
-        accuracies = {part: self.evaluation.accuracy(part, of_part) for part, of_part in counts.items()}
+        splits = [followed] if followed else []
+        if ended and followed != "test":
+            splits.append("test")
+        counts = {split: self.evaluation.count(self.net, split) for split in splits}
+        accuracies = {split: self.evaluation.accuracy(split, of_split) for split, of_split in counts.items()}
         scores = self._canary_scores() if "finished" in ended.values() else None
         evaluated = []
         for r in range(len(self.pack.trials)):
-            metrics = {f"{part}/accuracy": accuracy[r] for part, accuracy in accuracies.items()
-                       if part == followed or r in ended}
+            metrics = {f"{split}/accuracy": accuracy[r] for split, accuracy in accuracies.items()
+                       if split == followed or r in ended}
             if r in ended:
                 metrics["test/worst_class_accuracy"] = worst_class(counts["test"][r])
             if self.canaries and scores is not None and ended.get(r) == "finished":

@@ -1,7 +1,7 @@
 """Component clipping, and the largest norm of a record's contribution under it (Lee & Kifer 2020, section 4.2).
 
-The setting `target_norm` is C of Algorithm 1, of which each of L layers gets C/sqrt(L); 0 leaves C to tau_h. Noise on
-the sum has standard deviation z C.
+The setting `target_norm` is C of Algorithm 1; each of L layers gets C/sqrt(L). If it is 0, C follows from tau_h and
+tau_e. Noise on the sum has standard deviation z C.
 """
 
 from __future__ import annotations
@@ -103,6 +103,6 @@ class Component(Gaussian):
         n_layers = len(trial.layers)
         # A layer's tau_h solves delta sqrt(1 + tau_h^2) = C/sqrt(L).
         infimum = max(self.delta_bounds(trial, self.tau_e)) * math.sqrt(n_layers)
-        refuse(self.target_norm <= infimum, "target_norm", f"must be > {infimum:.4g}, which ||delta|| <= "
-               f"{infimum / n_layers**0.5:.4g} in each of {n_layers} layers takes without any activation (lower tau_e "
-               "or feedback_norm to lower it)", self.target_norm)
+        refuse(self.target_norm <= infimum, "target_norm", f"must be > {infimum:.4g}, as each of {n_layers} layers "
+               f"gets target_norm/sqrt({n_layers}), and ||delta|| alone may be {infimum / n_layers**0.5:.4g} in one "
+               "(lower tau_e or feedback_norm to lower it)", self.target_norm)

@@ -28,9 +28,8 @@ def check_promises(trials: Iterable[TrialConfig], published: Collection[str] | N
         check_noise(trial)
         unnamed = trial.parts.features.of_file and trial.disclosure != "plain" and not trial.feature_name
         refuse(unnamed and published is not None and trial.feature_sha256 not in published, "feature_name", "must be "
-               f"given with features 'file' and private_metrics '{trial.disclosure}'", "''", "it stands for the file "
-               "in the tracking store, where a digest of private records lets anyone with a candidate file check "
-               "whether it is that one")
+               f"given with features 'file' and private_metrics '{trial.disclosure}'", "''", "it stands for the "
+               "file in the tracking store; by a digest anyone could test whether a candidate file is the private one")
         if not trial.secure:
             continue
         # What follows is a gap in the guarantee: statistics of training records, or norms that round.

@@ -163,6 +163,11 @@ def test_without_a_cache_that_can_be_written_nothing_is_kept(tmp_path, monkeypat
     assert [path.name for path in tmp_path.rglob("*")] == ["a-file"]
 
 
+def test_the_noise_for_a_target_does_not_depend_on_the_noise_that_there_is():
+    short = changed(FIXED, steps=30)
+    assert changed(short, noise_multiplier=0.05).noise_for(3.0, 1e-5) == short.noise_for(3.0, 1e-5)
+
+
 @pytest.mark.parametrize(("steps", "z", "delta"), [(10_000, 100.0, 1e-10), (100_000, 79.057, 1e-9), (100, 1.25, 1e-8)])
 @pytest.mark.parametrize("sampler", ["poisson", "without_replacement"])
 def test_rounding_of_the_fft_is_paid_for(sampler, steps, z, delta, monkeypatch):

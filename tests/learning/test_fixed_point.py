@@ -72,8 +72,9 @@ def test_eta_counts_widths_and_the_grid():
             (lambda: count_enlargement(2e9),
              r"the noise of a count: must be at most 1.07e\+09 with noise 'secure'"),
             (lambda: FixedPointRelease([1.0], (3,), torch.device("meta")),
-             "noise: 'secure' has its grid in float64, .* got 'meta'; use 'cpu' or 'cuda'"),
-            (lambda: FixedPointRelease([1e-290], (3,), CPU), "noise: 'secure' has a grid for noise of standard")):
+             "noise: 'secure' is proved on 'cpu' or 'cuda', got 'meta'; use one of them"),
+            (lambda: FixedPointRelease([1e-290], (3,), CPU),
+             "noise: must have a standard deviation of 1e-48 to .*, got 1e-290")):
         with pytest.raises(ValueError, match=message):
             refused()
 

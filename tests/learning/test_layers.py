@@ -340,7 +340,7 @@ def test_every_layer_gets_an_equal_part_of_the_papers_sensitivity():
     bounds = config.parts.mechanism.activation_bounds(config)
     for gamma_beta, tau_h in zip((0.25 * 0.9, 0.25 * 0.9, 1), bounds, strict=True):
         assert gamma_beta * 0.1 * math.sqrt(1 + tau_h**2) == pytest.approx(part)
-    with pytest.raises(ConfigError, match="target_norm: must be > 0.2, which"):  # sqrt(4 layers) tau_e
+    with pytest.raises(ConfigError, match="target_norm: must be > 0.2, as each of 4"):  # sqrt(4 layers) tau_e
         dataclasses.replace(PARTS, tau_e=0.1, target_norm=0.2)
     tight = dataclasses.replace(PARTS, tau_e=0.1, target_norm=0.201)
     assert min(tight.parts.mechanism.activation_bounds(tight)) > 0

@@ -46,11 +46,15 @@ class Series(NamedTuple):
 
 
 def points_of(results: Iterable[Result], frames: Sequence[pd.DataFrame], dataset: str) -> pd.DataFrame:
-    """Return the points of results of others, in order, with the columns of `frontier` and four more.
+    """Return a row for each point of results of others, with the columns of a frontier's points and these:
 
-    These are `is_listed`, `has_seeds` (whether its source states the seeds), `source` (all sources of a point), and
-    `reason`, why it is not comparable with the certified points among `frames`; empty if data set, relation and delta
-    are equal, as far as the source states them.
+        is_listed   whether an experiment file lists it
+        has_seeds   whether its source states the seeds
+        source      all its sources
+        reason      why it is not comparable with the certified points among `frames`: data set, relation or delta
+                    differ, as far as the source states them; empty if it is
+
+    There are none without certified points.
     """
     certified = certified_points(frames)
     by_point: dict[tuple[object, ...], list[Result]] = {}
@@ -60,8 +64,8 @@ def points_of(results: Iterable[Result], frames: Sequence[pd.DataFrame], dataset
         return NONE
     relation, delta = common_value(certified["relation"]), common_value(certified["delta"])  # of all certified points
     rows = []
-    for cell in by_point.values():
-        first = cell[0]
+    for same_point in by_point.values():
+        first = same_point[0]
         reason = ""
         if first.dataset not in ("", dataset):
             reason = f"on {DATASET_LABELS[first.dataset]}"
@@ -69,10 +73,10 @@ def points_of(results: Iterable[Result], frames: Sequence[pd.DataFrame], dataset
             reason = f"relation {first.relation}"
         elif not math.isclose(first.delta, delta):
             reason = f"δ = {first.delta:g}"
-        sources = dict.fromkeys(result.source for result in cell)  # each once
+        sources = dict.fromkeys(result.source for result in same_point)  # each once
         rows.append({"algorithm": first.method, "metric": METRIC.name, "kind": KIND, "choices": 1,
                      "epsilon": first.epsilon, "relation": first.relation, "delta": first.delta,
-                     "dataset": first.dataset, **METRIC.summarize([100 * result.accuracy for result in cell]),
+                     "dataset": first.dataset, **METRIC.summarize([100 * result.accuracy for result in same_point]),
                      "is_listed": first.is_listed, "has_seeds": first.seed is not None,
                      "source": "; ".join(sources), "reason": reason})
     return pd.DataFrame(rows)
@@ -145,10 +149,10 @@ def table(points: pd.DataFrame) -> list[str | Table]:
 
 
 def notes(points: pd.DataFrame) -> list[str]:
-    """Return sentences on the results of others that are marked, and on those from files that are left out."""
+    """Return sentences on the results of others that are marked, and on those that are left out."""
     marked, sentences = comparable(points), []
     listed, of_files = marked[marked["is_listed"]], from_files(marked)
-    left_out = from_files(points[points["reason"] != ""])
+    left_out = points[points["reason"] != ""]
     if len(listed):
         names = "; ".join(f"{row.source}, {row.mean:g}% at ε = {row.epsilon:g}, δ = {row.delta:g}"
                           for row in listed.itertuples())
@@ -159,7 +163,7 @@ def notes(points: pd.DataFrame) -> list[str]:
                          "have no part in the Pareto front, the areas or any choice.")
     if len(left_out):
         names = "; ".join(f"{row.algorithm} at ε = {row.epsilon:g} ({row.reason})" for row in left_out.itertuples())
-        sentences.append("Imported and left out, as data set, relation and δ must be those of the certified points: "
+        sentences.append("Of others and left out, as data set, relation and δ must be those of the certified points: "
                          f"{names}.")
     return sentences
 

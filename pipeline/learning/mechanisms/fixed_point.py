@@ -29,13 +29,13 @@ class FixedPointRelease:
                  shape: tuple[int, ...], device: torch.device,  # shape of one trial's numbers in one step
                  seeds: Sequence[int] | None = None, stream: str = "noise") -> None:  # without seeds noise is secret
         if device.type not in CHUNK_ELEMENTS:
-            raise ConfigError("noise: 'secure' has its grid in float64, for which nothing is known of this device, got "
-                              f"'{device.type}'; use {listed_or(CHUNK_ELEMENTS)}, or noise 'research'")
+            raise ConfigError(f"noise: 'secure' is proved on {listed_or(CHUNK_ELEMENTS)}, got '{device.type}'; use "
+                              "one of them, or noise 'research'")
         self.steps = [deviation / STEPS_PER_SIGMA for deviation in deviations]  # gamma of every trial
         for deviation, step in zip(deviations, self.steps, strict=True):
             if not LEAST_STEP <= step <= 1 / LEAST_STEP:
-                raise ConfigError(f"noise: 'secure' has a grid for noise of standard deviation {LEAST_STEP:.0e} to "
-                                  f"{1 / LEAST_STEP:.0e} steps, got {deviation:g}")
+                raise ConfigError(f"noise: must have a standard deviation of {LEAST_STEP * STEPS_PER_SIGMA:.0e} to "
+                                  f"{STEPS_PER_SIGMA / LEAST_STEP:.0e}, got {deviation:g}")
         self.noise = RoundedNoise(len(self.steps) if seeds is None else seeds, shape, device, stream)
 
     def __call__(self, numbers: torch.Tensor) -> torch.Tensor:
