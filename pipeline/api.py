@@ -13,7 +13,7 @@ from pipeline.accounting import Epsilon
 from pipeline.accounting import account as account_after
 from pipeline.accounting.evaluations import check_evaluations
 from pipeline.learning.data.dataset import Dataset, load
-from pipeline.learning.export import read
+from pipeline.learning.export import read as read_export
 from pipeline.learning.model import TrainedModel, model_of
 from pipeline.learning.run import train as train_pack
 from pipeline.tracking.artifacts import config_of
@@ -127,7 +127,7 @@ def load_model(run: str | os.PathLike[str] | Mapping[str, Any], store: Reader | 
 
     Raises:
         TrackingError: for a trial that does not exist or has not ended.
-        ConfigError: for a trial of an extension that is not imported; for another folder.
+        ConfigError: for a trial of an extension that is not imported, or a folder that is no export.
 
     Example:
         >>> from analysis import best, load_runs
@@ -136,7 +136,7 @@ def load_model(run: str | os.PathLike[str] | Mapping[str, Any], store: Reader | 
         torch.Size([360, 10])
     """
     if isinstance(run, os.PathLike) or (isinstance(run, str) and os.path.isdir(run)):
-        return model_of(*read(Path(run)))
+        return model_of(*read_export(Path(run)))
     reader = Reader.of(store)
     key_or_id = run if isinstance(run, str) else run["run_id"]
     tracked = reader.trial(key_or_id)

@@ -191,22 +191,23 @@ def _canary_audit(trial: TrialConfig) -> str:
 
 def _release_notes(trial: TrialConfig) -> list[str]:
     """Return clauses on the noise's origin, on the numbers for which the guarantee holds, and on what is logged."""
+    source = SECRET if trial.secure else f"simulated: {RECORDED}"
     # Mironov 2012, "On significance of the least significant bits for differential privacy".
-    numbers = ("floating-point sums and samples are taken for real numbers (their last bits may tell more; Mironov "
-               "2012)")
+    arithmetic = ("floating-point sums and samples are taken for real numbers (their last bits may tell more; "
+                  "Mironov 2012)")
     if trial.secure or trial.exact:
         method = "sums of integers and integer noise, without rounding"
         if not trial.parts.mechanism.certified:
             method = f"on a grid, with integer noise 1 + {optical_enlargement(trial):.1e} times as large"
-        sampler_share = f", and {DELTA_SHARE:g} of delta for its sampler" if trial.secure else ""
-        numbers = f"holds for the numbers that are released: {method}{sampler_share}"
+        noise_sampler = f", and {DELTA_SHARE:g} of delta for its sampler" if trial.secure else ""
+        arithmetic = f"holds for the numbers that are released: {method}{noise_sampler}"
     if trial.disclosure == "plain":
         logged = "not covered: training loss, validation accuracy and alignment on training batches, logged as they are"
     elif is_noisy(trial):
         logged = "covered: all that is logged, validation accuracy with noise of its own"
     else:
         logged = "covered: all that is logged, of private records nothing else"
-    return [SECRET if trial.secure else f"simulated: {RECORDED}", numbers, logged]
+    return [source, arithmetic, logged]
 
 
 def _gaussian_notes(trial: TrialConfig, tightest: Epsilon) -> list[str]:

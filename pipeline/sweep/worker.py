@@ -131,9 +131,10 @@ class CheckpointKeeper:
         self._pack, self._device, self._checkpoints = pack, device, checkpoints
         self._history: list[EpochRecord] = []  # all records so far
         self._held: list[list[EpochRecord]] = []  # epochs that wait for a checkpoint
-        self._saved_at, self._warned = time.monotonic(), False
+        self._tried_at = time.monotonic()  # the start, or the last attempt to save a checkpoint
+        self._warned = False  # of a checkpoint that could not be written
         self._note = ""  # for the tag `checkpoint` of the next epoch
-        self._draw = ""  # name of the draw of a secure pack
+        self._draw = ""  # name of its draw of secret noise; empty unless the pack is secure
 
     def resume(self, training: Training) -> Iterator[list[EpochRecord] | Draw]:
         """Restore the pack's checkpoint, if it can be used, and yield the records of its epochs, epoch by epoch.
@@ -165,7 +166,7 @@ class CheckpointKeeper:
         # Epochs with secret noise wait for a checkpoint.
         must_wait = self._pack.shared.secure
         self._history += records
-        is_interval_over = time.monotonic() - self._saved_at >= self._checkpoints.seconds
+        is_interval_over = time.monotonic() - self._tried_at >= self._checkpoints.seconds
         is_due = must_wait if training.ended else is_interval_over  # at the end, only secret noise needs a checkpoint
         saved = is_due and self._save(training)
         self._held.append(_noted(records, self._note))
@@ -181,7 +182,7 @@ class CheckpointKeeper:
 
     def _save(self, training: Training) -> bool:
         """Save a checkpoint; return whether it was written. A failure, as on a full disk, does not end training."""
-        self._saved_at = time.monotonic()
+        self._tried_at = time.monotonic()
         try:
             arrays, values = training.capture()
             self._checkpoints.save(self._pack, Checkpoint(self._device, arrays, values, self._history, self._draw))

@@ -89,20 +89,20 @@ class TrialConfig:
             part.check(self)
 
     def _compose(self, values: Mapping[str, Any]) -> None:
-        """Choose a part for each slot, give it its settings, and set `given`, `parts` and `unused`; checks nothing."""
-        names: dict[str, Any] = {slot: values.get(slot) or SETTINGS[slot].default for slot in SLOTS}
+        """Choose a part for each slot, give it its settings, and set all attributes of the trial; checks nothing."""
         chosen: dict[str, Any] = {}  # by attribute: a part of its slot
+        # In the order of SLOTS an algorithm precedes its projector, whose empty default is the algorithm's first one.
         for slot, attribute in SLOTS.items():
-            name = names[slot] or chosen["feedback"].projectors[0]  # only the projector's default is empty
+            name: Any = values.get(slot) or SETTINGS[slot].default or chosen["feedback"].projectors[0]
             cls = PARTS[slot][name]
             chosen[attribute] = cls(**{f.name: values[f.name] for f in cls.settings if f.name in values})
         parts = Parts(**chosen)
-        flat = {f.name: getattr(part, f.name) for part in parts for f in part.settings}
-        unused = {name: value for name, value in values.items()
-                  if name not in flat and name not in SLOTS and value != SETTINGS[name].default}
-        flat |= unused | {part.slot: part.name for part in parts}  # the value of every setting, by name
+        value_of = {f.name: getattr(part, f.name) for part in parts for f in part.settings}
+        unused = {name: value for name, value in values.items()  # no part has it, and it is not at its default
+                  if name not in value_of and name not in SLOTS and value != SETTINGS[name].default}
+        value_of |= unused | {part.slot: part.name for part in parts}
         self.__dict__.update(given=tuple(sorted(values.items())), parts=parts, unused=tuple(sorted(unused.items())),
-                             _flat=flat)
+                             _flat=value_of)  # as the dataclass is frozen; `__getattr__` reads `_flat`
 
     def __getattr__(self, name: str) -> Any:
         """Return a setting's value: that of the trial's part, or if no part has it the given one, else the default."""
