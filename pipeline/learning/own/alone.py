@@ -1,0 +1,77 @@
+"""Compute one record after the other, each on a fresh copy of the network. `ModuleNet` does so where it cannot map.
+
+A record sees the pristine module, its own numbers and the same state of all generators, whatever was computed before.
+That is certain of what the module holds. Globals, class attributes, closures, files and native code are the author's
+statement. An error that the network raises on a record is told to nobody: the record contributes nothing, or counts as
+wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from pipeline.learning.own.gradients import Gradients, Rows
+from pipeline.learning.own.isolation import isolated
+from pipeline.learning.own.segments import Segments, copy_of, ends
+
+OUT_OF_MEMORY = ("can't allocate memory", "not enough memory")  # in the text of torch's RuntimeError on the CPU
+Result = TypeVar("Result")
+
+
+class Alone:
+    """A network's segments, for one record after the other, with logits [n, n_classes].
+
+    Attributes:
+        raised: what the network raised last; None if nothing. It is for public records alone.
+    """
+
+    def __init__(self, segments: Segments, n_classes: int) -> None:
+        self.segments, self.n_classes = segments, n_classes
+        self.raised: BaseException | None = None
+
+    def logits(self, records: Tensor) -> Tensor:
+        """Return the logits of records [n, *shape]; nan for a record on which the network raises."""
+        found = []
+        for record in records.split(1):
+            copied = copy_of(self.segments)
+            with isolated():
+                outputs = self._attempt(lambda copied=copied, record=record: copied(record))
+            found.append(outputs[-1].detach() if outputs else record.new_full((1, self.n_classes), torch.nan))
+        return torch.cat(found)
+
+    def gradients(self, record: Tensor, signals_of: Callable[[Tensor], Sequence[Tensor]]) -> list[Gradients]:
+        """Return the gradient of a record [1, *shape] in all trained parameters, nan if the network raises.
+
+        `signals_of` gives a signal [1, n_k] for each segment from logits [1, n_classes].
+        """
+        copied, row = copy_of(self.segments), None
+        with isolated():
+            outputs = self._attempt(lambda: copied(record))
+            if outputs:
+                signals = signals_of(outputs[-1].detach())
+                row = self._attempt(lambda: _row(copied, outputs, signals))
+        return [Rows(torch.full_like(_row(copied, [], []), torch.nan) if row is None else row)]
+
+    def _attempt(self, compute: Callable[[], Result]) -> Result | None:
+        """Return what is computed, None if it raises. An error of the machine is raised."""
+        try:
+            return compute()
+        except (MemoryError, OSError, torch.OutOfMemoryError):
+            raise
+        except (Exception, SystemExit) as error:
+            if any(text in str(error) for text in OUT_OF_MEMORY):
+                raise
+            self.raised = error
+            return None
+
+
+def _row(copied: Segments, outputs: Sequence[Tensor], signals: Sequence[Tensor]) -> Tensor:
+    """Go back from the outputs of a copy; return the gradients in its trained parameters as one row [1, d]."""
+    if outputs:
+        torch.autograd.backward(*ends(outputs, signals))
+    return torch.cat([torch.zeros_like(parameter).flatten() if parameter.grad is None else
+                      parameter.grad.to_dense().flatten() for parameter in copied.trained.values()])[None]

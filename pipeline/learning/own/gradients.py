@@ -1,0 +1,102 @@
+"""What n records contribute to one parameter: rows, or products that are cheaper to bound and to add than rows.
+
+`ModuleTraining` gets a list of these from `mapped` or `alone`, one for each trained parameter. Norms are float64 and at
+least the true ones, so that what is bounded by them is bounded whatever was rounded (docs/privacy.md, section 9).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+BLOCK = 1024  # squares that are added in float32
+BLOCK_MARGIN = 1 + BLOCK * 2.0**-23  # covers their rounding, in whatever order they are added
+PRODUCT_MARGIN = 1 + 2.0**-20  # covers the rounding of a product's rows
+GRAM_MARGIN = 2.0**-20
+SMALLEST = 2.0**-126  # smaller squares are lost
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Gradients of n records as rows [n, d]."""
+
+    values: Tensor
+
+    def rows(self, records: slice = slice(None)) -> Tensor:
+        """Return the gradients of some records, [n, d]."""
+        return self.values[records]
+
+    def squares(self) -> Tensor:
+        """Return the squared norms [n], float64, rounded up; nan or infinity where a number is not finite."""
+        whole = self.values.shape[1] // BLOCK * BLOCK
+        blocks = self.values[:, :whole].unflatten(1, (-1, BLOCK)) if whole else self.values.new_zeros(len(self), 1, 1)
+        squares = torch.linalg.vector_norm(blocks, dim=2).double().square().sum(dim=1)
+        rest = torch.linalg.vector_norm(self.values[:, whole:], dim=1).double().square()
+        return (squares + rest) * BLOCK_MARGIN + self.values.shape[1] * SMALLEST
+
+    def weighted_sum(self, factors: Tensor) -> Tensor:
+        """Return the sum [d] of all gradients, each times its factor [n]."""
+        return factors @ self.values
+
+    def only(self, present: Tensor) -> Rows:
+        """Return these gradients with zeros for records that are not `present` [n]."""
+        return Rows(torch.where(present[:, None], self.values, 0.0))
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+
+@dataclass(frozen=True)
+class Products:
+    """Gradients of n records as matrix products of `left` [n, p, t] and `right` [n, t, q], over t positions."""
+
+    left: Tensor
+    right: Tensor
+
+    def rows(self, records: slice = slice(None)) -> Tensor:
+        """Return the gradients of some records, [n, p q]."""
+        return torch.bmm(self.left[records], self.right[records]).flatten(1)
+
+    def squares(self) -> Tensor:
+        """Return the squared norms [n], float64; nan or infinity where a number is not finite.
+
+        They are rounded up if t = 1. Else ||sum_t l_t r_t^T||^2 is the sum of all (l_s . l_t)(r_s . r_t) in float32,
+        whose rounding is relative to ||l||^2 ||r||^2: that is added with a margin, lest it hides a long gradient.
+        """
+        if self.left.shape[2] == 1:
+            left, right = (factor.flatten(1).double().square().sum(dim=1) for factor in (self.left, self.right))
+            return left * right * PRODUCT_MARGIN
+        grams = torch.bmm(self.left.mT, self.left), torch.bmm(self.right, self.right.mT)
+        left, right = (gram.diagonal(dim1=1, dim2=2).sum(dim=1) for gram in grams)
+        return ((grams[0] * grams[1]).sum(dim=(1, 2)) + left * right * GRAM_MARGIN).double()
+
+    def weighted_sum(self, factors: Tensor) -> Tensor:
+        """Return the sum [p q] of all gradients, each times its factor [n]."""
+        left = (self.left * factors[:, None, None]).transpose(0, 1).flatten(1)
+        return (left @ self.right.flatten(0, 1)).flatten()
+
+    def only(self, present: Tensor) -> Products:
+        """Return these gradients with zeros for records that are not `present` [n]."""
+        places = present[:, None, None]
+        return Products(torch.where(places, self.left, 0.0), torch.where(places, self.right, 0.0))
+
+    def __len__(self) -> int:
+        return len(self.left)
+
+
+Gradients = Rows | Products
+
+
+def product_of(left: Tensor, right: Tensor) -> Gradients:  # [n, p, t], [n, t, q]
+    """Return products where their norms are cheaper than rows, else rows."""
+    (_, p, t), q = left.shape, right.shape[2]
+    products = Products(left, right)
+    return products if t * t * (p + q) < t * p * q or t == 1 else Rows(products.rows())
+
+
+def norms(gradients: Sequence[Gradients]) -> Tensor:
+    """Return the norms [n] of the records' gradients in all parameters, float64, rounded up."""
+    return torch.stack([of_one.squares() for of_one in gradients]).sum(dim=0).sqrt()

@@ -1,0 +1,125 @@
+"""One record's forward and backward pass as a graph of ATen operators. `mapped` maps it over records.
+
+The graph is a pure function of the parameters, one record and its learning signals, whatever code it was traced from:
+code of an `autograd.Function` or a rule for `vmap` is not in it, and neither is Python.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, fx, nn
+from torch.func import functional_call, functionalize
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from pipeline.learning.own.segments import Segments, copy_of, ends
+
+aten = torch.ops.aten
+RESHAPES = (aten.view.default, aten._unsafe_view.default, aten.reshape.default, aten.squeeze.dim, aten.unsqueeze.default)
+
+
+class Passes(NamedTuple):
+    """The graphs of a network, which share the inputs (trained parameters, fixed tensors).
+
+    Attributes:
+        evaluation: (*parameters, *fixed, record) to [logits].
+        forward: (*parameters, *fixed, record) to [logits, *saved], what the backward pass needs of the record.
+        backward: (*parameters, *fixed, *saved, *signals) to the gradients, each one or two tensors.
+        are_products: for each parameter, whether its gradient is a product of two tensors.
+    """
+
+    evaluation: fx.GraphModule
+    forward: fx.GraphModule
+    backward: fx.GraphModule
+    are_products: list[bool]
+
+
+class _Both(nn.Module):
+    """The forward and the backward pass of a record, under `functional_call`: checkpoints compute in both."""
+
+    def __init__(self, segments: Segments) -> None:
+        super().__init__()
+        self.segments = segments
+
+    def forward(self, record: Tensor, signals: Sequence[Tensor], leaves: Sequence[Tensor]) -> list[Tensor]:
+        outputs = self.segments(record)
+        begins, directions = ends(outputs, signals)
+        gradients = torch.autograd.grad(begins, leaves, directions, allow_unused=True, materialize_grads=True)
+        return [outputs[-1].detach(), *gradients]
+
+
+def trace(segments: Segments, record: Tensor, signals: Sequence[Tensor]) -> fx.GraphModule:
+    """Return the graph (*parameters, *fixed, record [1, *shape], *signals [1, n_k]) to [logits, *gradients].
+
+    Raises whatever a network raises that cannot be traced, such as one that branches on a record's numbers.
+    """
+    both = _Both(copy_of(segments))  # a forward pass may leave tensors of the trace in the module
+    trained, fixed = segments.trained, segments.fixed
+    names = [f"segments.{name}" for name in (*trained, *fixed)]
+
+    def passes(*inputs: Tensor) -> list[Tensor]:
+        leaves = [parameter.detach().requires_grad_() for parameter in inputs[:len(trained)]]
+        state = dict(zip(names, [*leaves, *inputs[len(trained):len(names)]], strict=True))
+        return functional_call(both, state, (inputs[len(names)], inputs[len(names) + 1:], leaves))
+
+    inputs = [tensor.detach() for tensor in (*trained.values(), *fixed.values(), record, *signals)]
+    with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH):
+        recorded = make_fx(passes)(*inputs)
+        functional = make_fx(functionalize(recorded))(*inputs)
+    for node in functional.graph.nodes:  # nothing writes in place any more, so that copies are of no use
+        is_copy = node.target is aten.clone.default and node.args[0].meta["val"].is_contiguous()
+        if is_copy or node.target in (aten.detach.default, aten.alias.default):
+            node.replace_all_uses_with(node.args[0])
+    functional.graph.eliminate_dead_code()
+    return functional
+
+
+def split(traced: fx.GraphModule, n_state: int) -> Passes:
+    """Return the graphs of a trace whose first `n_state` inputs are parameters and fixed tensors."""
+    placeholders = traced.graph.find_nodes(op="placeholder")
+    (output,) = traced.graph.find_nodes(op="output")
+    logits, *gradients = output.args[0]
+    of_record, of_signals = ({*nodes} for nodes in (placeholders[n_state:], placeholders[n_state + 1:]))
+    for node in (node for node in traced.graph.nodes if node is not output):
+        for group in (of_record, of_signals):
+            if group.intersection(node.all_input_nodes):
+                group.add(node)
+    saved = [node for node in traced.graph.nodes if node in of_record - of_signals
+             and (of_signals.intersection(node.users) or node in gradients)]
+    state, record, signals = placeholders[:n_state], placeholders[n_state], placeholders[n_state + 1:]
+    before_signals = [node for node in traced.graph.nodes if node not in of_signals]
+    after_record = [node for node in traced.graph.nodes if node in of_signals or node not in of_record]
+    factors = [_factors(node) for node in gradients]
+    return Passes(_graph(traced, [*state, record], before_signals, [[logits]]),
+                  _graph(traced, [*state, record], before_signals, [[logits], *([node] for node in saved)]),
+                  _graph(traced, [*state, *saved, *signals], after_record, factors),
+                  [len(of_one) == 2 for of_one in factors])
+
+
+def _graph(traced: fx.GraphModule, inputs: Sequence[fx.Node], nodes: Sequence[fx.Node],
+           outputs: Sequence[Sequence[fx.Node | tuple[fx.Node]]]) -> fx.GraphModule:
+    """Return a graph of these nodes, in their order; an output in a tuple is transposed."""
+    graph = fx.Graph()
+    copies = {node: graph.placeholder(node.name) for node in inputs}
+    for node in nodes:
+        if node.op in ("call_function", "get_attr") and node not in copies:
+            copies[node] = graph.node_copy(node, copies.__getitem__)
+    graph.output([graph.call_function(aten.t.default, (copies[node[0]],)) if isinstance(node, tuple) else copies[node]
+                  for of_one in outputs for node in of_one])
+    graph.eliminate_dead_code()
+    return fx.GraphModule(traced, graph)
+
+
+def _factors(gradient: fx.Node) -> list[fx.Node | tuple[fx.Node]]:
+    """Return the two factors of a gradient that is a matrix product, with a tuple around one to transpose; else it."""
+    node, is_transposed = gradient, False
+    while node.target is aten.t.default or (node.target in RESHAPES and not is_transposed):
+        is_transposed ^= node.target is aten.t.default
+        node = node.args[0]
+    if node.target is not aten.mm.default:
+        return [gradient]
+    left, right = node.args
+    return [(right,), (left,)] if is_transposed else [left, right]

@@ -1,0 +1,60 @@
+"""Map the graph of one record over chunks of records. `ModuleNet` trains and evaluates by it where it can.
+
+`torch.func.vmap` keeps records apart only where an operator's own rule does. So every operator of the graph is on the
+reviewed list (`operators.py`), and chunks have a constant size.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, fx
+from torch.func import vmap
+
+from pipeline.learning.own.gradients import Gradients, Rows, product_of
+from pipeline.learning.own.graph import Passes, split, trace
+from pipeline.learning.own.operators import guarded
+from pipeline.learning.own.segments import Segments
+
+
+class Mapped:
+    """The reviewed graph of a network's segments, for chunks of records.
+
+    Args:
+        segments: the network; its parameters are read at every call.
+        record: an example [1, *shape], which the network takes.
+
+    Raises:
+        NotMapped: naming the first operator that is not reviewed, or what cannot be traced.
+    """
+
+    def __init__(self, segments: Segments, record: Tensor) -> None:
+        self.state = [tensor.detach() for tensor in (*segments.trained.values(), *segments.fixed.values())]
+        with torch.no_grad():
+            signals = [output.flatten(1) for output in segments(record)]
+        self.passes: Passes = split(guarded(trace(segments, record, signals), len(self.state)), len(self.state))
+
+    def logits(self, records: Tensor) -> Tensor:
+        """Return the logits [n, n_classes] of records [n, *shape]."""
+        (logits,) = self._over_records(self.passes.evaluation, [records[:, None]])
+        return logits.flatten(1)
+
+    def gradients(self, records: Tensor, signals_of: Callable[[Tensor], Sequence[Tensor]]) -> list[Gradients]:
+        """Return the gradients of records [n, *shape] in each trained parameter.
+
+        `signals_of` gives a signal [n, n_k] for each segment from logits [n, n_classes].
+        """
+        logits, *saved = self._over_records(self.passes.forward, [records[:, None]])
+        signals = [signal[:, None] for signal in signals_of(logits.flatten(1))]
+        found = iter(self._over_records(self.passes.backward, [*saved, *signals]))
+        return [product_of(next(found), next(found)) if is_product else Rows(next(found).flatten(1))
+                for is_product in self.passes.are_products]
+
+    def _over_records(self, graph: fx.GraphModule, of_records: Sequence[Tensor]) -> list[Tensor]:
+        in_dims = (None,) * len(self.state) + (0,) * len(of_records)
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "There is a performance drop because we have not yet implemented")
+            found: list[Tensor] = vmap(graph, in_dims=in_dims)(*self.state, *of_records)
+            return found

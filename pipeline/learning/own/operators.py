@@ -1,0 +1,190 @@
+"""The reviewed list of operators: what `mapped` may map over records, and under which conditions.
+
+An operator is on the list if `vmap` computes each record's result from this record alone, to the last bit in chunks of
+constant size, and if no number of a record makes it raise. `tests/learning/test_operators.py` tries each one beside
+records of nan, infinity, 1e30 and indices outside their tables. Look-ups and casts to integers get rules of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from operator import getitem
+
+import torch
+from torch import Tensor, fx
+from torch.nn import functional
+
+VERSIONS = {"cpu": ("2.13",)}  # of torch, for which the list was tested, by kind of device
+aten = torch.ops.aten
+LARGEST_INTEGER = 2.0**31
+
+# Names with their overloads, `default` left out.
+ELEMENTWISE = """
+    abs neg sign exp expm1 log log1p sqrt rsqrt sin cos tan tanh asinh atan sigmoid erf relu silu gelu softplus elu hardtanh
+    hardswish hardsigmoid leaky_relu mish log_sigmoid_forward square reciprocal round floor ceil trunc frac isnan isinf
+    add.Tensor add.Scalar sub.Tensor sub.Scalar rsub.Scalar mul.Tensor mul.Scalar minimum maximum where.self
+    where.ScalarOther where.ScalarSelf where.Scalar lerp.Scalar addcmul clamp clamp.Tensor clamp_min clamp_max
+    eq.Scalar ne.Scalar gt.Scalar ge.Scalar lt.Scalar le.Scalar eq.Tensor ne.Tensor gt.Tensor ge.Tensor lt.Tensor le.Tensor
+    logical_and logical_or logical_not bitwise_and.Tensor bitwise_or.Tensor bitwise_not masked_fill.Scalar
+    tanh_backward sigmoid_backward threshold_backward silu_backward gelu_backward softplus_backward elu_backward
+    hardtanh_backward hardswish_backward hardsigmoid_backward leaky_relu_backward mish_backward log_sigmoid_backward
+    fake_quantize_per_tensor_affine_cachemask fake_quantize_per_tensor_affine_cachemask_backward"""
+REDUCTIONS = """
+    sum sum.dim_IntList mean mean.dim var.correction var_mean.correction amax amin linalg_vector_norm norm.ScalarOpt_dim
+    logsumexp cumsum _softmax _softmax_backward_data _log_softmax _log_softmax_backward_data max.dim min.dim argmax
+    native_layer_norm native_layer_norm_backward native_group_norm native_group_norm_backward
+    _weight_norm_interface _weight_norm_interface_backward any.dim all.dim"""
+PRODUCTS = "mm bmm addmm baddbmm mv dot convolution convolution_backward"
+SHAPES = """
+    view _unsafe_view reshape clone detach alias t transpose.int permute expand squeeze.dim squeeze.dims unsqueeze select.int
+    slice.Tensor split.Tensor split_with_sizes unsafe_split.Tensor unbind.int cat stack repeat flip roll constant_pad_nd
+    diagonal tril triu unfold select_backward slice_backward diagonal_backward unfold_backward expand_copy pixel_shuffle
+    pixel_unshuffle"""
+POOLS = """
+    avg_pool2d avg_pool2d_backward _adaptive_avg_pool2d _adaptive_avg_pool2d_backward max_pool2d_with_indices
+    upsample_nearest2d upsample_nearest2d_backward upsample_bilinear2d upsample_bilinear2d_backward"""
+CONSTANTS = "zeros ones full arange arange.start arange.start_step scalar_tensor zeros_like ones_like full_like new_zeros"
+FLOATING = "div.Tensor div.Scalar div.Tensor_mode pow.Tensor_Scalar pow.Tensor_Tensor remainder.Scalar remainder.Tensor"
+FIXED_INDICES = {"index.Tensor": 1, "index_select": 2, "index_put": 1, "index_add": 2, "gather": 2, "scatter_add": 2}
+OWN_INDICES = {"max_pool2d_with_indices_backward": 7, "value_selecting_reduction_backward": 2}
+
+Condition = Callable[[fx.Node, set[fx.Node]], bool]  # of a node, and all nodes that depend on the record
+
+
+class NotMapped(Exception):
+    """A network that is not mapped over records; the text says why."""
+
+
+class DrawsAtRandom(NotMapped):
+    """A network with an operator that draws at random."""
+
+
+def _any(node: fx.Node, of_record: set[fx.Node]) -> bool:
+    return True
+
+
+def _never(node: fx.Node, of_record: set[fx.Node]) -> bool:
+    return False
+
+
+def _floating(node: fx.Node, of_record: set[fx.Node]) -> bool:
+    """Whether the operator computes with floating point: an integer divided by 0 raises."""
+    return node.meta["val"].is_floating_point()
+
+
+def _fixed(place: int) -> Condition:
+    """Return whether the argument at a place depends on no record, so that no index of a record is outside."""
+    def holds(node: fx.Node, of_record: set[fx.Node]) -> bool:
+        indices = node.args[place]
+        return of_record.isdisjoint(indices if isinstance(indices, Sequence) else [indices])
+    return holds
+
+
+def _own(place: int) -> Condition:
+    """Return whether the indices at a place are those that a pool or a maximum has found in the same graph."""
+    def holds(node: fx.Node, of_record: set[fx.Node]) -> bool:
+        indices = node.args[place]
+        return (isinstance(indices, fx.Node) and indices.target is getitem
+                and indices.args[0].target in (aten.max_pool2d_with_indices.default, aten.max.dim, aten.min.dim))
+    return holds
+
+
+def operator(name: str) -> torch._ops.OpOverload:
+    """Return the operator of a name on the list."""
+    packet, _, overload = name.partition(".")
+    found: torch._ops.OpOverload = getattr(getattr(aten, packet), overload or "default")
+    return found
+
+
+def look_up(weight: Tensor, indices: Tensor) -> Tensor:  # [size, d], [...]
+    """Return rows of a table [..., d]; zeros for an index outside it."""
+    inside = (indices >= 0) & (indices < len(weight))
+    return torch.where(inside[..., None], functional.embedding(indices.clamp(0, len(weight) - 1), weight), 0.0)
+
+
+def one_hot(indices: Tensor, size: int, padding: int, dtype: torch.dtype) -> Tensor:
+    """Return [size, t] with 1 where a row of the table is looked up; the row `padding` is not trained."""
+    rows = torch.arange(size, device=indices.device)
+    return ((indices.flatten() == rows[:, None]) & (rows != padding)[:, None]).to(dtype)
+
+
+def whole(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return floating-point numbers as integers; 0 for one that is none or too large, whose cast is undefined."""
+    return torch.where(x.abs() < LARGEST_INTEGER, x, 0.0).to(torch.int64).to(dtype)
+
+
+def _look_up(graph: fx.Graph, node: fx.Node, of_record: set[fx.Node]) -> fx.Node | None:
+    weight, indices, _, *scaled_or_sparse = (*node.args, False)
+    if any(scaled_or_sparse) or weight in of_record:
+        return None
+    return graph.call_function(look_up, (weight, indices))
+
+
+def _look_up_backward(graph: fx.Graph, node: fx.Node, of_record: set[fx.Node]) -> fx.Node | None:
+    """Return the product of `one_hot` and the gradient at the rows that were looked up."""
+    gradient, indices, size, padding, is_scaled = node.args
+    if is_scaled:
+        return None
+    value = node.meta["val"]
+    left = graph.call_function(one_hot, (indices, size, padding, value.dtype))
+    right = graph.call_function(aten.reshape.default, (gradient, [-1, value.shape[1]]))
+    return graph.call_function(aten.mm.default, (left, right))
+
+
+def _cast(graph: fx.Graph, node: fx.Node, of_record: set[fx.Node]) -> fx.Node | None:
+    (x,), dtype = node.args, node.kwargs.get("dtype")
+    if set(node.kwargs) - {"dtype"} or dtype is None:
+        return None
+    is_rounded = x.meta["val"].is_floating_point() and not (dtype.is_floating_point or dtype == torch.bool)
+    return graph.call_function(whole if is_rounded else torch.Tensor.to, (x, dtype))
+
+
+# How an operator is replaced; None where its arguments are not those that a rule is for.
+RULES: dict[object, Callable[[fx.Graph, fx.Node, set[fx.Node]], fx.Node | None]] = {
+    aten.embedding.default: _look_up, aten.embedding_dense_backward.default: _look_up_backward,
+    aten._to_copy.default: _cast}
+REVIEWED: dict[object, Condition] = {
+    **{operator(name): _any for names in (ELEMENTWISE, REDUCTIONS, PRODUCTS, SHAPES, POOLS, CONSTANTS)
+       for name in names.split()},
+    **{operator(name): _floating for name in FLOATING.split()},
+    **{operator(name): _fixed(place) for name, place in FIXED_INDICES.items()},
+    **{operator(name): _own(place) for name, place in OWN_INDICES.items()},
+    getitem: _any}
+
+
+def is_reviewed_here(device: torch.device) -> bool:
+    """Whether the list was tested for this version of torch on this kind of device."""
+    return torch.__version__.startswith(tuple(f"{version}." for version in VERSIONS.get(device.type, ())))
+
+
+def guarded(traced: fx.GraphModule, n_state: int) -> fx.GraphModule:
+    """Return a trace in which no number of a record can raise: look-ups and casts to integers get rules of ours.
+
+    Args:
+        traced: a graph whose first `n_state` inputs, parameters and fixed tensors, depend on no record.
+        n_state: how many these are.
+
+    Raises:
+        NotMapped: naming the first operator that is not on the list.
+    """
+    of_record = set(traced.graph.find_nodes(op="placeholder")[n_state:])
+    for node in [node for node in traced.graph.nodes if node.op == "call_function"]:
+        if of_record.intersection(node.all_input_nodes):
+            of_record.add(node)
+        with traced.graph.inserting_before(node):
+            replacement = RULES[node.target](traced.graph, node, of_record) if node.target in RULES else None
+        if replacement:
+            replacement.meta = node.meta
+            node.replace_all_uses_with(replacement)
+            of_record |= {replacement} if node in of_record else set()
+        elif not REVIEWED.get(node.target, _never)(node, of_record):
+            raise _refusal(node)
+    traced.graph.eliminate_dead_code()
+    return traced
+
+
+def _refusal(node: fx.Node) -> NotMapped:
+    """Return the error for a node that is not on the list."""
+    tags = getattr(node.target, "tags", ())
+    kind = DrawsAtRandom if torch.Tag.nondeterministic_seeded in tags else NotMapped
+    return kind(str(node.target))
