@@ -39,8 +39,7 @@ def privacy_tags(config: TrialConfig) -> dict[str, str]:
     """Return the tags `privacy.*` of a trial, each one line.
 
     `privacy.certified` is `true` for a certified epsilon with secure noise, `simulated` for one with noise from a
-    recorded seed, else `false`. (Of a user's network `true` becomes `up to rounding` where training shows that the last
-    bits of contributions are not covered.) `privacy.notes` names the assumptions of a certified epsilon, or says why
+    recorded seed, else `false`. (Of a user's network `true` may become `up to rounding`, see `with_own_network`.) `privacy.notes` names the assumptions of a certified epsilon, or says why
     the trial has none. It also says how large an audited epsilon can be.
 
     Example:
@@ -90,13 +89,23 @@ def relation_of_kind(kind: str, variant: str, relation: object) -> str:
     return relation
 
 
-def with_rounded_rows(trial: TrialConfig, tags: Mapping[str, str]) -> dict[str, str]:
-    """Return the tags of a secure trial of a user's network, whose rows are independent only up to rounding."""
-    tags = {**privacy_tags(trial), **tags}
-    notes = (f"{tags['privacy.notes']}; bits of a record's row depend on other records of a call: independent up to "
-             "float32 rounding; last bits not covered")
-    return {**tags, "privacy.certified": tags["privacy.certified"].replace("true", "up to rounding"),
-            "privacy.notes": notes}
+def with_own_network(tags: Mapping[str, str], why_alone: str, is_reviewed: bool) -> dict[str, str]:
+    """Return a trial's tags with how the records of its user's network are computed.
+
+    `why_alone` is empty if they are mapped. `is_reviewed` says whether bits of a record's contribution depend on no
+    other record of its chunk; else `privacy.certified` is at most `up to rounding`.
+    """
+    certified, notes = tags["privacy.certified"], tags["privacy.notes"]
+    if certified != "false" and why_alone:
+        notes += ("; each record is computed on a fresh copy of the network: that its code keeps nothing of a record "
+                  "outside of the module (globals, class attributes, closures, files, native code) is its author's "
+                  "statement")
+    if certified == "true" and not is_reviewed:
+        certified = "up to rounding"
+        notes += ("; operators are not reviewed for this version of torch on this device: contributions are "
+                  "independent up to float32 rounding; last bits not covered")
+    return {**tags, "privacy.certified": certified, "privacy.notes": notes,
+            "network.records": f"alone: {why_alone}" if why_alone else "mapped"}
 
 
 def describe(config: TrialConfig, earlier: int = 0) -> str:

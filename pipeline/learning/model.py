@@ -12,8 +12,8 @@ from pipeline.learning.data.dataset import Dataset
 from pipeline.learning.data.features import compute, normalised
 from pipeline.learning.data.inputs import Inputs
 from pipeline.learning.evaluation import EVALUATION_BATCH, Net
-from pipeline.learning.modules import ModuleNet
-from pipeline.learning.own_network import initial_module
+from pipeline.learning.own.building import initial_module
+from pipeline.learning.own.net import OwnNet
 from pipeline.learning.training import FloatingPoint
 from pipeline.trials.config import ConfigError, TrialConfig
 from pipeline.trials.packs import Pack
@@ -132,11 +132,14 @@ class TrainedModule(TrainedModel):
     def __init__(self, config: TrialConfig, weights: Mapping[str, np.ndarray]) -> None:
         torch.nn.Module.__init__(self)
         self.config, self.network = config, initial_module(config)
-        _check_shapes(weights, {name: tuple(value.shape) for name, value in self.network.state_dict().items()})
-        self.network.load_state_dict({name: torch.from_numpy(np.array(array)) for name, array in weights.items()})
+        parameters = dict(self.network.named_parameters())
+        _check_shapes(weights, {name: tuple(value.shape) for name, value in parameters.items()})
+        with torch.no_grad():
+            for name, parameter in parameters.items():
+                parameter.copy_(torch.from_numpy(np.array(weights[name])))
 
     def _current_network(self, device: torch.device) -> Net:
-        return ModuleNet(self.config, self.network)
+        return OwnNet(self.config, self.network)
 
 
 def model_of(config: TrialConfig, weights: Mapping[str, np.ndarray]) -> TrainedModel:

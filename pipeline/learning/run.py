@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import torch
 
 from pipeline.learning.data.dataset import Dataset
-from pipeline.learning.modules import ModuleTraining
+from pipeline.learning.own.training import OwnTraining
 from pipeline.learning.training import Training
 from pipeline.trials.packs import Pack
 from pipeline.trials.records import EpochRecord
@@ -27,4 +27,4 @@ def train(pack: Pack, data: Dataset, device: torch.device | str = "cpu") -> Iter
 
 def prepare(pack: Pack, data: Dataset, device: torch.device) -> Training:
     """Return the training of a pack before its first epoch."""
-    return (ModuleTraining if pack.shared.parts.network.own else Training)(pack, data, device)
+    return (OwnTraining if pack.shared.parts.network.own else Training)(pack, data, device)

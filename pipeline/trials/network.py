@@ -1,6 +1,6 @@
 """Networks: fully connected layers, with or without convolutions before them, or a module of the user.
 
-The blocks of feedback in a user's module are its children. `pipeline.learning.own_network` builds it, and is
+The blocks of feedback in a user's module are its children. `pipeline.learning.own.building` builds it, and is
 imported only when a trial has one.
 """
 
@@ -134,7 +134,7 @@ class Own(Part):
 
     def layers(self, shape: tuple[int, ...], n_classes: int) -> tuple[LayerShape, ...]:
         """Return the shapes of the module's blocks for features of this shape; the module is built for it."""
-        blocks: tuple[LayerShape, ...] = load("pipeline.learning.own_network:described")(self, shape, n_classes).blocks
+        blocks: tuple[LayerShape, ...] = load("pipeline.learning.own.building:described")(self, shape, n_classes).blocks
         return blocks
 
     def check(self, trial: Trial) -> None:
@@ -154,7 +154,7 @@ class Own(Part):
                "error is projected", f"{n_blocks} in '{self.name}' with algorithm '{trial.algorithm}'", "use 'bp'")
         refuse(feedback.convolutional and self.shared_blocks > n_blocks - 2, "shared_blocks", "must leave a block for "
                f"feedback and the output block, of {n_blocks} in all", self.shared_blocks)
-        load("pipeline.learning.own_network:check_trainable")(trial)
+        load("pipeline.learning.own.building:check_blocks")(trial)
 
 
 def network(name: str, *, version: int, settings: Mapping[str, Field[Any] | None] | None = None,

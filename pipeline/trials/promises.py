@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from pipeline.trials.fields import refuse
 from pipeline.trials.mechanism import LARGEST_NUMBER
+from pipeline.trials.part import load
 from pipeline.trials.shapes import n_parameters
 
 if TYPE_CHECKING:
@@ -26,6 +27,8 @@ def check_promises(trials: Iterable[TrialConfig], published: Collection[str] | N
     """
     for trial in trials:
         check_noise(trial)
+        if trial.parts.network.own:
+            load("pipeline.learning.own.building:check_trainable")(trial)
         unnamed = trial.parts.features.of_file and trial.disclosure != "plain" and not trial.feature_name
         refuse(unnamed and published is not None and trial.feature_sha256 not in published, "feature_name", "must be "
                f"given with features 'file' and private_metrics '{trial.disclosure}'", "''", "it stands for the "

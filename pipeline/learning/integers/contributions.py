@@ -13,27 +13,20 @@ with sensitivity C (docs/privacy.md, section 9). Shapes: R trials, m records, n_
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 
 import torch
 
-from pipeline.learning.integers.products import combine_digits, power_of_two_above, product, signals, split_digits
+from pipeline.learning.integers.products import combine_digits, product, signals, split_digits
 from pipeline.learning.network.network import Parameters
 from pipeline.learning.randomness import RoundedNoise
 from pipeline.learning.rows import Rows, exact_norm
 from pipeline.trials.config import TrialConfig
-from pipeline.trials.steps import GRID_BITS, LARGEST, grid_exponent, signal_steps, steps
+from pipeline.trials.steps import LARGEST, grid_exponent, signal_steps, steps
 
 # Safety margin on factors: rounding a factor and its products to float32 then lengthens nothing.
 SAFETY_FACTOR = 1 - 2.0**-20
 CHUNK_ELEMENTS = {"cpu": 2**16, "cuda": 2**28}  # on a CPU, a chunk stays in the cache for several passes
-
-ROW_BITS = 30  # bits of C, for contributions in rows
-ROW_ELEMENTS = 2**22  # numbers of rows that are made integers at a time
-INPUT_BITS = 15  # bits of a row's largest number before it is bounded, so that its norm is exact
-
-Factor = Callable[[torch.Tensor], torch.Tensor]  # from norms [R, m, 1] to factors of contributions
 
 # From ||delta|| and ||h||^2 of every layer, each [R, m, 1], to the factors of its weights and of its biases.
 Factors = Callable[[Sequence[torch.Tensor], Sequence[torch.Tensor]], Sequence[tuple[torch.Tensor, torch.Tensor]]]
@@ -146,37 +139,3 @@ def _scaled(d: torch.Tensor, factor: torch.Tensor,  # [R, m, n]; [R, m, 1]
     """Return factor s D/a with the margin `SAFETY_FACTOR`, clamped but not truncated yet; D is overwritten."""
     factors = (factor * SAFETY_FACTOR * ratio).float().nan_to_num_(0.0, posinf=0.0)  # what is cast must be finite
     return d.mul_(factors).clamp_(-largest, largest)
-
-
-class RowSum:
-    """Sums contributions that are given as rows of floating-point numbers; noise is secret. See `IntegerSum`.
-
-    A row is rounded to 15 bits of its largest number, which makes its norm exact. It is then bounded and truncated to
-    multiples of about C/2^30, which lie on the noise's grid. Sums of such integers are exact in float64. A step of the
-    noise is `unit`, and a step of contributions is `scale` such steps.
-    """
-
-    def __init__(self, trials: Sequence[TrialConfig], bounds: Sequence[float], deviations: Sequence[float],
-                 shape: tuple[int, ...], device: torch.device) -> None:
-        self.batch_size, self.unit = trials[0].batch_size, deviations[0] / 2**GRID_BITS
-        contribution_step = bounds[0] / 2**ROW_BITS  # before it is rounded to a power of two times the unit
-        self.scale = 2.0 ** max(0, math.floor(math.log2(contribution_step / self.unit)))
-        self.noise = RoundedNoise(len(trials), shape, device)
-        self.total: torch.Tensor | float = 0.0  # of the rows that are not released yet, [1, d]
-
-    def add(self, factor: Factor, rows: torch.Tensor) -> None:
-        """Add rows [1, n, d] to the sum; a row that is not finite contributes nothing."""
-        for chunk in rows.split(max(1, ROW_ELEMENTS // rows.shape[2]), dim=1):
-            is_finite = chunk.isfinite().all(dim=-1, keepdim=True)
-            contributions = torch.where(is_finite, chunk, 0.0).double()
-            largest = contributions.abs().amax(dim=-1, keepdim=True)
-            step = power_of_two_above(largest) / 2**INPUT_BITS
-            integers = contributions.div_(step).round_()
-            factors = factor(exact_norm(integers) * step).mul_(SAFETY_FACTOR) * step / (self.unit * self.scale)
-            self.total = self.total + integers.mul_(factors).trunc_().sum(dim=1)
-
-    def release(self, out: Parameters) -> None:
-        """Write the mean of the rows that were added, with noise, to `out`, and begin a new sum."""
-        _, (noise,) = out.views(self.noise.next())  # one layer, whose biases are all the numbers
-        out.biases[0].copy_(noise.add_(self.total * self.scale).mul_(self.unit / self.batch_size))
-        self.total = 0.0

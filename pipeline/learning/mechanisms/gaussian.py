@@ -31,11 +31,13 @@ from typing import cast
 
 import torch
 
-from pipeline.learning.integers.contributions import IntegerSum, RowSum
+from pipeline.learning.integers.contributions import IntegerSum
 from pipeline.learning.mechanisms.base import Mechanism, sum_outer_products
 from pipeline.learning.mechanisms.feedback_space import FeedbackSpace
 from pipeline.learning.mechanisms.optics import OpticalNoise, column, scale
 from pipeline.learning.network.network import Network, Parameters
+from pipeline.learning.own.gradients import Rows
+from pipeline.learning.own.row_sum import RowSum
 from pipeline.learning.randomness import GaussianNoise, Noise, RoundedNoise
 from pipeline.learning.rows import Activation
 from pipeline.trials import component
@@ -155,7 +157,8 @@ class GaussianMechanism(Mechanism):
         if isinstance(self.integers, IntegerSum):
             self.integers.release(self.layer_factors, deltas, activations, released)
         elif self.integers:
-            self.integers.add(self.factor, deltas[0])
+            (rows,) = deltas[0]  # [1, n, d] of a user's network
+            self.integers.add(self.factor, [Rows(rows)], torch.ones(len(rows), dtype=torch.bool))
             self.integers.release(released)
         else:
             self.add_up(deltas, activations, released)

@@ -25,9 +25,13 @@ Result = TypeVar("Result")
 class Alone:
     """A network's segments, for one record after the other, with logits [n, n_classes].
 
+    It has the methods of `Mapped`, and is for chunks of `size` records.
+
     Attributes:
         raised: what the network raised last; None if nothing. It is for public records alone.
     """
+
+    size = 1
 
     def __init__(self, segments: Segments, n_classes: int) -> None:
         self.segments, self.n_classes = segments, n_classes

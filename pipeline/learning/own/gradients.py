@@ -1,6 +1,6 @@
 """What n records contribute to one parameter: rows, or products that are cheaper to bound and to add than rows.
 
-`ModuleTraining` gets a list of these from `mapped` or `alone`, one for each trained parameter. Norms are float64 and at
+`ModuleTraining` gets a list of these from `mapped` or `alone`, one for each trained parameter. Norms of rows are at
 least the true ones, so that what is bounded by them is bounded whatever was rounded (docs/privacy.md, section 9).
 """
 
@@ -31,11 +31,11 @@ class Rows:
 
     def squares(self) -> Tensor:
         """Return the squared norms [n], float64, rounded up; nan or infinity where a number is not finite."""
-        whole = self.values.shape[1] // BLOCK * BLOCK
-        blocks = self.values[:, :whole].unflatten(1, (-1, BLOCK)) if whole else self.values.new_zeros(len(self), 1, 1)
+        whole = self.width // BLOCK * BLOCK
+        blocks = self.values[:, :whole].unflatten(1, (-1, BLOCK)) if whole else self.values.new_zeros(1, 1, 1)
         squares = torch.linalg.vector_norm(blocks, dim=2).double().square().sum(dim=1)
         rest = torch.linalg.vector_norm(self.values[:, whole:], dim=1).double().square()
-        return (squares + rest) * BLOCK_MARGIN + self.values.shape[1] * SMALLEST
+        return (squares + rest) * BLOCK_MARGIN + self.width * SMALLEST
 
     def weighted_sum(self, factors: Tensor) -> Tensor:
         """Return the sum [d] of all gradients, each times its factor [n]."""
@@ -45,8 +45,10 @@ class Rows:
         """Return these gradients with zeros for records that are not `present` [n]."""
         return Rows(torch.where(present[:, None], self.values, 0.0))
 
-    def __len__(self) -> int:
-        return len(self.values)
+    @property
+    def width(self) -> int:
+        """Return d."""
+        return self.values.shape[1]
 
 
 @dataclass(frozen=True)
@@ -83,8 +85,10 @@ class Products:
         places = present[:, None, None]
         return Products(torch.where(places, self.left, 0.0), torch.where(places, self.right, 0.0))
 
-    def __len__(self) -> int:
-        return len(self.left)
+    @property
+    def width(self) -> int:
+        """Return p q."""
+        return self.left.shape[1] * self.right.shape[2]
 
 
 Gradients = Rows | Products
@@ -97,6 +101,17 @@ def product_of(left: Tensor, right: Tensor) -> Gradients:  # [n, p, t], [n, t, q
     return products if t * t * (p + q) < t * p * q or t == 1 else Rows(products.rows())
 
 
+def in_rows(gradients: Gradients) -> Gradients:
+    """Return gradients whose norms are rounded up: products over several positions as rows."""
+    is_rounded_up = isinstance(gradients, Rows) or gradients.left.shape[2] == 1
+    return gradients if is_rounded_up else Rows(gradients.rows())
+
+
+def rows_of(gradients: Sequence[Gradients]) -> Tensor:
+    """Return the gradients of n records in all parameters as rows [n, d]."""
+    return torch.cat([of_one.rows() for of_one in gradients], dim=1)
+
+
 def norms(gradients: Sequence[Gradients]) -> Tensor:
-    """Return the norms [n] of the records' gradients in all parameters, float64, rounded up."""
+    """Return the norms [n] of the records' gradients in all parameters, float64."""
     return torch.stack([of_one.squares() for of_one in gradients]).sum(dim=0).sqrt()

@@ -18,7 +18,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from pipeline.learning.own.segments import Segments, copy_of, ends
 
 aten = torch.ops.aten
-RESHAPES = (aten.view.default, aten._unsafe_view.default, aten.reshape.default, aten.squeeze.dim, aten.unsqueeze.default)
+RESHAPES = (aten.view.default, aten._unsafe_view.default, aten.unsqueeze.default, aten.squeeze.dim)
 
 
 class Passes(NamedTuple):

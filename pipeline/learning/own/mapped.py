@@ -30,6 +30,8 @@ class Mapped:
         NotMapped: naming the first operator that is not reviewed, or what cannot be traced.
     """
 
+    size = 4096  # of the largest chunk
+
     def __init__(self, segments: Segments, record: Tensor) -> None:
         self.state = [tensor.detach() for tensor in (*segments.trained.values(), *segments.fixed.values())]
         with torch.no_grad():

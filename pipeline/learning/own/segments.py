@@ -14,14 +14,9 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 EMPTY = (dict, OrderedDict, set, list)
-
-
-def is_trained(module: nn.Module) -> bool:
-    return any(parameter.requires_grad for parameter in module.parameters())
 
 
 def children_of(network: nn.Sequential) -> list[tuple[str, nn.Module]]:
@@ -32,7 +27,7 @@ def children_of(network: nn.Sequential) -> list[tuple[str, nn.Module]]:
 def blocks_of(network: nn.Sequential) -> list[range]:
     """Return the places of each block's children."""
     children = [child for _, child in children_of(network)]
-    trained = [place for place, child in enumerate(children) if is_trained(child)]
+    trained = [place for place, child in enumerate(children) if any(p.requires_grad for p in child.parameters())]
     begins = [0, *trained[1:]]
     return [range(begin, end) for begin, end in zip(begins, [*begins[1:], len(children)], strict=True)]
 

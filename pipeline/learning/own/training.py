@@ -1,0 +1,156 @@
+"""Train a user's network. `pipeline.learning.run` makes the `OwnTraining` of such a trial."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pipeline.accounting.statement import with_own_network
+from pipeline.learning.data.dataset import Dataset
+from pipeline.learning.data.sampling import ABSENT
+from pipeline.learning.mechanisms.gaussian import GaussianMechanism
+from pipeline.learning.own.alone import Alone
+from pipeline.learning.own.building import in_words, initial_module, own
+from pipeline.learning.own.net import OwnNet, OwnParameters, filled
+from pipeline.learning.own.operators import is_reviewed_here
+from pipeline.learning.own.row_sum import RowSum, bounded
+from pipeline.learning.own.ways import Way, check_alone, check_mapped, check_neighbours
+from pipeline.learning.training import Training
+from pipeline.trials.packs import Pack
+
+TRIED = 8  # public test records on which a network is tried before it trains
+STORABLE = ("bool", "int", "uint", "float", "complex64")  # prefixes of NumPy's types that a file of weights can hold
+
+
+class OwnTraining(Training):
+    """One trial of a user's network."""
+
+    net: OwnNet  # type: ignore[assignment]  # what `Training` asks of a network
+    update: OwnParameters
+    gradient: OwnParameters
+
+    def __init__(self, pack: Pack, data: Dataset, device: torch.device) -> None:
+        """Prepare the network, and try it on public test records."""
+        super().__init__(pack, data, device)
+        (self.config,) = pack.trials
+        self._try_on_test_records()
+
+    def _try_on_test_records(self) -> None:
+        records = self.test_inputs.batch(torch.arange(min(TRIED, len(self.data.test_y)), device=self.device))
+        records, where = records.view(-1, *self.net.shape), in_words(own(self.config))
+        alone = Alone(self.net.segments, self.net.n_classes)
+        if isinstance(self.net.way, Alone):
+            return check_alone(where, alone, records)
+        check_mapped(where, self.net.way, alone, records)
+        if not is_reviewed_here(self.device):
+            check_neighbours(where, self.net.way, self.net.segments, records, self.net.chunk)
+
+    def _network(self) -> Any:
+        return OwnNet(self.pack.shared, initial_module(self.pack.shared).to(self.device))
+
+    @cached_property
+    def _true_gradient(self) -> Way:
+        return self.net.true_gradient()
+
+    def step(self, indices: Tensor, measure_alignment: bool = False) -> tuple[Tensor, Tensor | None]:
+        """Train on one batch, some records at a time; arguments and result as of `Training.step`."""
+        places, usable = indices[0][indices[0] != ABSENT], self.train_inputs.usable
+        if usable is not None:
+            places = places[usable[places]]
+        labels = self.canaries.labels[0] if self.canaries else self.data.train_y
+        self.update.flat.zero_()
+        self.gradient.flat.zero_()
+        total = torch.zeros(1, device=self.device)  # of losses
+        on_test_records = measure_alignment and self.config.disclosure != "plain"
+        if on_test_records:
+            self._gradient_on_test_records()
+        for chunk in places.split(self.net.chunk):
+            x, y, present = self._filled(self.train_inputs.batch(chunk), labels[chunk])
+            self._add(x, self._signals_of(y, present, total), present)
+            if measure_alignment and not on_test_records:
+                self._add_gradient(x, y, present)
+        self._release()
+        return total / max(len(places), 1), self._take_step(measure_alignment)
+
+    def _filled(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:  # [k, n_0], [k]
+        """Return records [n, *shape], their labels [n], and whether each is one [n]; the others are padding."""
+        x, y, present = filled(self.net.chunk, x, y, torch.ones_like(y, dtype=torch.bool))
+        return x.view(-1, *self.net.shape), y, present
+
+    def _error(self, logits: Tensor, y: Tensor, present: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the errors [1, n, n_classes], 0 for padding, and the sum of losses [1]."""
+        error, loss = self.loss(logits[None], y[None], present.float()[None, :, None])
+        return error, loss * present.sum()
+
+    def _signals_of(self, y: Tensor, present: Tensor, total: Tensor) -> Callable[[Tensor], list[Tensor]]:
+        """Return a function from logits to the signals of the segments [n, n_k]; it adds the losses to `total`."""
+        def signals_of(logits: Tensor) -> list[Tensor]:
+            error, loss = self._error(logits, y, present)
+            total.add_(loss)
+            signals = self.mechanism.perturb(self.feedback.signals(self.mechanism.error(error)))
+            return [signal[0] for signal in signals]
+        return signals_of
+
+    def _add(self, x: Tensor, signals_of: Callable[[Tensor], list[Tensor]], present: Tensor) -> None:
+        """Add bounded contributions to `update` or, as integers, to the mechanism's sum.
+
+        A contribution that is not finite counts as none.
+        """
+        gradients = self.net.way.gradients(x, signals_of)
+        if not isinstance(self.mechanism, GaussianMechanism):
+            factors = present / self.config.batch_size
+        elif isinstance(self.mechanism.integers, RowSum):
+            return self.mechanism.integers.add(self.mechanism.factor, gradients, present)
+        else:
+            gradients, factors = bounded(self.mechanism.factor, gradients, present)
+        self.update.row[0] += torch.cat([of_one.weighted_sum(factors.float()) for of_one in gradients])
+
+    def _release(self) -> None:
+        """Add the mechanism's noise to the sum of the contributions, in `update`."""
+        if isinstance(self.mechanism, GaussianMechanism):
+            if isinstance(self.mechanism.integers, RowSum):
+                self.mechanism.integers.release(self.update)
+            else:
+                self.mechanism.release(self.update)
+
+    def _add_gradient(self, x: Tensor, y: Tensor, present: Tensor) -> None:
+        """Add the gradient of the mean loss to `gradient`; arguments as `_filled` returns them."""
+        for records in zip(*(part.split(self._true_gradient.size) for part in (x, y, present)), strict=True):
+            self._add_gradient_of(*records)
+
+    def _add_gradient_of(self, x: Tensor, y: Tensor, present: Tensor) -> None:
+        gradients = self._true_gradient.gradients(x, lambda logits: [self._error(logits, y, present)[0][0]])
+        factors = torch.full((len(x),), 1 / self.config.batch_size, device=self.device)
+        self.gradient.row[0] += torch.cat([of_one.weighted_sum(factors) for of_one in gradients])
+
+    def _gradient_on_test_records(self) -> None:
+        for chunk in self._next_test_places().split(self.net.chunk):
+            self._add_gradient(*self._filled(self.test_inputs.batch(chunk), self.data.test_y[chunk]))
+
+    def _tags(self, r: int) -> Mapping[str, str]:
+        """Return the tags of `Training`, and how contributions are computed."""
+        tags = super()._tags(r)
+        if not tags:
+            return tags
+        is_reviewed = isinstance(self.net.way, Alone) or is_reviewed_here(self.device)
+        return with_own_network(tags, self.net.why_alone, is_reviewed)
+
+    def _weights(self, r: int) -> dict[str, np.ndarray]:
+        """Return the module's parameters by name; buffers are as they were built."""
+        return {name: array_of(value) for name, value in self.net.module.named_parameters()}
+
+
+def array_of(value: Tensor) -> np.ndarray:
+    """Return a tensor as a dense array, types such as bfloat16 as float32; a `TypeError` if no file can hold it."""
+    dense = value.detach().to_dense().cpu()
+    if dense.is_floating_point() and dense.element_size() <= 2 and dense.dtype != torch.float16:  # NumPy lacks it
+        dense = dense.float()
+    array = dense.numpy()
+    if not array.dtype.name.startswith(STORABLE):
+        raise TypeError(array.dtype.name)
+    return array
