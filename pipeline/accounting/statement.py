@@ -39,8 +39,9 @@ def privacy_tags(config: TrialConfig) -> dict[str, str]:
     """Return the tags `privacy.*` of a trial, each one line.
 
     `privacy.certified` is `true` for a certified epsilon with secure noise, `simulated` for one with noise from a
-    recorded seed, else `false`. (Of a user's network `true` may become `up to rounding`, see `with_own_network`.) `privacy.notes` names the assumptions of a certified epsilon, or says why
-    the trial has none. It also says how large an audited epsilon can be.
+    recorded seed, else `false`. (Of a user's network `true` may become `up to rounding`, see `with_own_network`.)
+    `privacy.notes` names the assumptions of a certified epsilon, or says why the trial has none. It also says how large
+    an audited epsilon can be.
 
     Example:
         >>> privacy_tags(TrialConfig(mechanism="none"))["privacy.notes"]

@@ -44,7 +44,7 @@ class RowSum:
     Attributes:
         unit: a step of the noise.
         scale: a step of contributions, in steps of the noise.
-        total: the sum of contributions that are not released yet, in their steps.
+        total: the sum of contributions that are not released yet, in their steps, with padding as of `shape`.
     """
 
     def __init__(self, trials: Sequence[TrialConfig], bounds: Sequence[float], deviations: Sequence[float],
@@ -59,7 +59,8 @@ class RowSum:
         """Add contributions to the sum; one that is not finite counts as none, and so does padding."""
         gradients, factors = bounded(factor, [in_rows(of_one) for of_one in gradients], present)
         in_steps = (factors * (SAFETY_FACTOR / (self.unit * self.scale))).float()[:, None]
-        totals = self.total[0].split([of_one.width for of_one in gradients])
+        widths = [of_one.width for of_one in gradients]
+        totals = self.total[0, :sum(widths)].split(widths)
         for of_one, total in zip(gradients, totals, strict=True):
             n_rows = GROUP * max(1, BLOCK_ELEMENTS // (GROUP * of_one.width))
             for first in range(0, len(present), n_rows):
@@ -71,5 +72,5 @@ class RowSum:
     def release(self, out: Parameters) -> None:
         """Write the mean of the contributions, with noise, to `out`, and begin a new sum."""
         _, (noise,) = out.views(self.noise.next())  # one layer, whose biases are all the numbers
-        out.biases[0].copy_(noise.add_(self.total, alpha=self.scale).mul_(self.unit / self.batch_size))
+        out.biases[0].copy_(noise.add_(self.total[:, :noise.shape[1]], alpha=self.scale).mul_(self.unit / self.batch_size))
         self.total.zero_()
