@@ -13,7 +13,7 @@ from pipeline.auditing.audit import findings
 from pipeline.experiment.plugins import load_plugins
 from pipeline.experiment.preset import recommend
 from pipeline.learning.model import TrainedModule
-from pipeline.learning.modules import filled, rows_are_separate
+from pipeline.learning.own.gradients import rows_of
 from pipeline.learning.run import prepare
 from pipeline.trials.packs import Pack
 from pipeline.trials.promises import check_promises
@@ -72,14 +72,12 @@ def test_a_module_has_the_updates_of_the_same_built_in_network(network, algorith
 
 def sums(training, records, labels):
     """The integer sum of the contributions of records [n, 1, 8, 8], in steps of the noise's grid over C, and C."""
-    mechanism = training.mechanism
-    mechanism.integers.total = 0.0
-    for x, y in zip(records.flatten(1).split(training.size), labels.split(training.size), strict=True):
-        x, y, present = filled(training.size, x, y, torch.ones(len(x)))
-        passed, error, _ = training._passed(training.net.blocks, x, y, present)
-        training._add(passed.parts(training._signals(error)), present.bool()[:, None])
-    total, mechanism.integers.total = mechanism.integers.total, 0.0
-    return total * mechanism.integers.unit * mechanism.integers.scale
+    integers, chunk = training.mechanism.integers, training.net.chunk
+    integers.total.zero_()
+    for x, y in zip(records.flatten(1).split(chunk), labels.split(chunk), strict=True):
+        x, y, present = training._filled(x, y)
+        training._add(x, training._signals_of(y, present, torch.zeros(1)), present)
+    return integers.total * integers.unit * integers.scale
 
 
 @pytest.mark.parametrize(("network", "algorithm"), [("perceptron", "dfa"), ("convolutions", "hybrid"),
@@ -107,19 +105,6 @@ def test_no_record_moves_the_integer_sum_by_more_than_c(network, algorithm, digi
         assert in_float32.update.row.norm() <= 0.5 * 1.001, "one that is not finite contributes nothing"
 
 
-@pytest.mark.parametrize(("network", "algorithm", "size"), [
-    ("perceptron", "bp", 16), ("perceptron", "dfa", 64), ("convolutions", "bp", 64), ("convolutions", "dfa", 16)])
-def test_no_bit_of_a_row_depends_on_other_records(network, algorithm, size, digits, monkeypatch):
-    training = prepare(Pack((own(network, algorithm=algorithm, noise="secure", records_at_once=size),)), digits, CPU)
-    assert rows_are_separate(training._rows, size, *training._tried)
-    assert not rows_are_separate(lambda x, y: training._rows(x, y) + x.mean(), size, *training._tried)
-    if size == 16:
-        config = own(network, algorithm=algorithm, noise="secure", epochs=1, train_records=200, batch_size=20)
-        assert next(train(config, digits)).tags["privacy.certified"] == "true"
-        monkeypatch.setattr("pipeline.learning.modules.rows_are_separate", lambda *_: False)
-        assert next(train(config, digits)).tags["privacy.certified"] == "up to rounding"
-
-
 def test_a_resumed_trial_has_the_same_bits(digits):
     config = own("convolutions", algorithm="hybrid", train_records=200, epochs=3, averaging=0.5)
     whole, first = (prepare(Pack((config,)), digits, CPU) for _ in range(2))
@@ -137,15 +122,12 @@ def test_a_resumed_trial_has_the_same_bits(digits):
 @pytest.mark.parametrize(("network", "words"), [
     ("batch_norm", "one record at a time, got layer '1' (BatchNorm1d), which takes statistics of batches; use GroupN"),
     ("dropout", "the same result at every call, got layer '1' (Dropout), which draws at random; leave it out"),
-    ("counts", "in place that outlives a call, got block '1', which changes buffer 'calls'"),
-    ("input", "in place that outlives a call, got block '0', which changes its input"),
     ("pair", "block '1', must give one tensor [n, ...] for n records, got a tuple"),
-    ("branch", "in block '1', for inputs [64]"),
     ("tied", "must share no parameter between blocks with algorithm 'dfa', which would get two signals, got '1.0.weig"),
     ("frozen", "must have parameters to train (requires_grad), got none"),
     ("classes", "must give 10 logits of a record, got an output of shape [9]"),
     ("module", "must return a torch.nn.Sequential, whose children are the blocks, got a Linear"),
-    ("shape", "must take records of shape [1, 8, 8], got in block '1', for inputs [64]: RuntimeError"),
+    ("shape", "must take records of shape [64], got in block '1', RuntimeError"),
     ("double", "block '1', must have float32 parameters, got torch.float64 in 'weight'"),
     ("raises", "must build a module, got ZeroDivisionError: division by zero")])
 def test_what_cannot_be_trained_is_refused_with_its_place(network, words):
@@ -204,8 +186,10 @@ def test_what_a_trial_of_a_network_is(digits):
 def test_rows_are_the_gradients_of_single_records(network, algorithm, digits):
     config = own(network, algorithm=algorithm, **{"patch_side": 4} if network == "small_transformer" else {})
     training = prepare(Pack((config,)), digits, CPU)
-    x, y = training._tried[0][:3], training._tried[1][:3]
-    rows = training._rows(x, y)
+    x, y = training.test_inputs.batch(torch.arange(3)), digits.test_y[:3]
+    chunks = (training._filled(*records) for records in zip(x.split(1), y.split(1), strict=True))
+    rows = torch.cat([rows_of(training.net.way.gradients(record, training._signals_of(label, present, torch.zeros(1))))[:1]
+                      for record, label, present in chunks])
     module = training.net.module
     trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
     for record, label, row in zip(x, y, rows, strict=True):

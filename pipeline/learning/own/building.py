@@ -92,8 +92,8 @@ def described(part: Own, shape: tuple[int, ...], n_classes: int) -> Described:
         for places in blocks_of(module):
             n_in, trained, multiplications = h[0].numel(), dict[nn.Parameter, str](), 0
             for name, child in (children[place] for place in places):
-                h, of_child = _output(where, name, child, h)
                 trained |= _trained(where, name, child)
+                h, of_child = _output(where, name, child, h)
                 multiplications += of_child
             shared = shared or next((name for parameter, name in trained.items() if parameter in owners), "")
             n_trained = sum(parameter.numel() for parameter in trained.keys() - owners)
@@ -115,16 +115,16 @@ def _output(where: str, name: str, child: nn.Module, h: Tensor) -> tuple[Tensor,
                           f"{type(error).__name__}: {error}") from error
     got = f"of shape {list(out.shape)}, {out.dtype}" if isinstance(out, Tensor) else f"a {type(out).__name__}"
     refuse(not isinstance(out, Tensor) or out.shape[:1] != h.shape[:1] or not out.is_floating_point(), "network",
-           f"{where}, block '{name}', must give one tensor [n, ...] of floating-point numbers for n records", got)
+           f"{where}, block '{name}', must give one tensor [n, ...] for n records", got)
     return out, flops.get_total_flops() // (2 * len(h))
 
 
 def _trained(where: str, name: str, child: nn.Module) -> dict[nn.Parameter, str]:
     """Return the trained parameters of a child with their names."""
-    trained = {parameter: f"{name}.{key}" for key, parameter in child.named_parameters() if parameter.requires_grad}
-    other = [f"{parameter.dtype} in '{key}'" for parameter, key in trained.items() if parameter.dtype != torch.float32]
+    trained = {key: parameter for key, parameter in child.named_parameters() if parameter.requires_grad}
+    other = [f"{value.dtype} in '{key}'" for key, value in trained.items() if value.dtype != torch.float32]
     refuse(other, "network", f"{where}, block '{name}', must have float32 parameters", ", ".join(other))
-    return trained
+    return {parameter: f"{name}.{key}" for key, parameter in trained.items()}
 
 
 @lru_cache(maxsize=256)

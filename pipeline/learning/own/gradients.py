@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-BLOCK = 1024  # squares that are added in float32
-BLOCK_MARGIN = 1 + BLOCK * 2.0**-23  # covers their rounding, in whatever order they are added
+BLOCK = 128  # squares that are added in float32
+BLOCK_MARGIN = 1 + (BLOCK + 8) * 2.0**-24  # covers their rounding, in whatever order they are added
 PRODUCT_MARGIN = 1 + 2.0**-20  # covers the rounding of a product's rows
 GRAM_MARGIN = 2.0**-20
 SMALLEST = 2.0**-126  # smaller squares are lost
