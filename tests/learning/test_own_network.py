@@ -8,12 +8,12 @@ import pytest
 import torch
 from registries import forgotten_plugins
 
-from pipeline import ConfigError, TrialConfig, account, train
+from pipeline import ConfigError, TrialConfig, account
 from pipeline.auditing.audit import findings
 from pipeline.experiment.plugins import load_plugins
 from pipeline.experiment.preset import recommend
+from pipeline.learning.mechanisms.gradients import rows_of
 from pipeline.learning.model import TrainedModule
-from pipeline.learning.own.gradients import rows_of
 from pipeline.learning.run import prepare
 from pipeline.trials.packs import Pack
 from pipeline.trials.promises import check_promises
@@ -187,9 +187,11 @@ def test_rows_are_the_gradients_of_single_records(network, algorithm, digits):
     config = own(network, algorithm=algorithm, **{"patch_side": 4} if network == "small_transformer" else {})
     training = prepare(Pack((config,)), digits, CPU)
     x, y = training.test_inputs.batch(torch.arange(3)), digits.test_y[:3]
-    chunks = (training._filled(*records) for records in zip(x.split(1), y.split(1), strict=True))
-    rows = torch.cat([rows_of(training.net.way.gradients(record, training._signals_of(label, present, torch.zeros(1))))[:1]
-                      for record, label, present in chunks])
+    rows = []
+    for records, labels in zip(x.split(1), y.split(1), strict=True):
+        records, labels, present = training._filled(records, labels)
+        signals_of = training._signals_of(labels, present, torch.zeros(1))
+        rows.append(rows_of(training.net.way.gradients(records, signals_of))[0])
     module = training.net.module
     trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
     for record, label, row in zip(x, y, rows, strict=True):

@@ -14,9 +14,9 @@ from test_integers import BASE, CPU, TRIALS, made
 from pipeline import TrialConfig
 from pipeline.learning.integers.contributions import IntegerSum
 from pipeline.learning.integers.inputs import IntegerInputs
+from pipeline.learning.mechanisms.gradients import GradientRows
+from pipeline.learning.mechanisms.row_sum import RowSum
 from pipeline.learning.network.network import Parameters
-from pipeline.learning.own.gradients import Rows
-from pipeline.learning.own.row_sum import RowSum
 from pipeline.trials.config import ConfigError
 
 N_RECORDS, N_FEATURES, ROUNDS = 24, 64, 4
@@ -139,7 +139,8 @@ def test_one_row_of_random_bits_moves_the_sum_of_rows_by_at_most_c(factor):
     def total(rows):
         """The released sum, exact: float64 holds all its bits."""
         out = Parameters((0, width), 1, CPU, torch.float64)
-        release.add(factor, [Rows(part) for part in rows.split(5, dim=1)], torch.ones(len(rows), dtype=torch.bool))
+        parts = [GradientRows(part) for part in rows.split(5, dim=1)]
+        release.add(factor, parts, torch.ones(len(rows), dtype=torch.bool))
         release.release(out)
         return [Fraction(x) * trial.batch_size for x in out.biases[0][0].tolist()]
     for _ in range(ROUNDS):

@@ -34,10 +34,10 @@ import torch
 from pipeline.learning.integers.contributions import IntegerSum
 from pipeline.learning.mechanisms.base import Mechanism, sum_outer_products
 from pipeline.learning.mechanisms.feedback_space import FeedbackSpace
+from pipeline.learning.mechanisms.gradients import GradientRows
 from pipeline.learning.mechanisms.optics import OpticalNoise, column, scale
+from pipeline.learning.mechanisms.row_sum import RowSum
 from pipeline.learning.network.network import Network, Parameters
-from pipeline.learning.own.gradients import Rows
-from pipeline.learning.own.row_sum import RowSum
 from pipeline.learning.randomness import GaussianNoise, Noise, RoundedNoise
 from pipeline.learning.rows import Activation
 from pipeline.trials import component
@@ -157,8 +157,8 @@ class GaussianMechanism(Mechanism):
         if isinstance(self.integers, IntegerSum):
             self.integers.release(self.layer_factors, deltas, activations, released)
         elif self.integers:
-            (rows,) = deltas[0]  # [1, n, d] of a user's network
-            self.integers.add(self.factor, [Rows(rows)], torch.ones(len(rows), dtype=torch.bool))
+            rows = deltas[0][0]  # [n, d], of a user's network
+            self.integers.add(self.factor, [GradientRows(rows)], torch.ones(len(rows), dtype=torch.bool))
             self.integers.release(released)
         else:
             self.add_up(deltas, activations, released)

@@ -14,7 +14,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from pipeline.learning.own.gradients import Gradients, Rows
+from pipeline.learning.mechanisms.gradients import GradientRows, Gradients
 from pipeline.learning.own.isolation import isolated
 from pipeline.learning.own.segments import Segments, copy_of, ends
 
@@ -58,7 +58,7 @@ class Alone:
             if outputs:
                 signals = signals_of(outputs[-1].detach())
                 row = self._attempt(lambda: _row(copied, outputs, signals))
-        return [Rows(torch.full_like(_row(copied, [], []), torch.nan) if row is None else row)]
+        return [GradientRows(torch.full_like(_row(copied, [], []), torch.nan) if row is None else row)]
 
     def _attempt(self, compute: Callable[[], Result]) -> Result | None:
         """Return what is computed, None if it raises. An error of the machine is raised."""

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, fx
 from torch.func import vmap
 
-from pipeline.learning.own.gradients import Gradients, Rows, product_of
+from pipeline.learning.mechanisms.gradients import GradientRows, Gradients, product_of
 from pipeline.learning.own.graph import Passes, split, trace
 from pipeline.learning.own.operators import guarded
 from pipeline.learning.own.segments import Segments
@@ -51,7 +51,7 @@ class Mapped:
         logits, *saved = self._over_records(self.passes.forward, [records[:, None]])
         signals = [signal[:, None] for signal in signals_of(logits.flatten(1))]
         found = iter(self._over_records(self.passes.backward, [*saved, *signals]))
-        return [product_of(next(found), next(found)) if is_product else Rows(next(found).flatten(1))
+        return [product_of(next(found), next(found)) if is_product else GradientRows(next(found).flatten(1))
                 for is_product in self.passes.are_products]
 
     def _over_records(self, graph: fx.GraphModule, of_records: Sequence[Tensor]) -> list[Tensor]:

@@ -14,11 +14,11 @@ from pipeline.accounting.statement import with_own_network
 from pipeline.learning.data.dataset import Dataset
 from pipeline.learning.data.sampling import ABSENT
 from pipeline.learning.mechanisms.gaussian import GaussianMechanism
+from pipeline.learning.mechanisms.row_sum import RowSum, bounded
 from pipeline.learning.own.alone import Alone
 from pipeline.learning.own.building import in_words, initial_module, own
 from pipeline.learning.own.net import OwnNet, OwnParameters, filled
 from pipeline.learning.own.operators import is_reviewed_here
-from pipeline.learning.own.row_sum import RowSum, bounded
 from pipeline.learning.own.ways import Way, check_alone, check_mapped, check_neighbours
 from pipeline.learning.training import Training
 from pipeline.trials.packs import Pack

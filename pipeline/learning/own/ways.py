@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pipeline.learning.mechanisms.gradients import rows_of
 from pipeline.learning.own.alone import Alone
-from pipeline.learning.own.gradients import rows_of
 from pipeline.learning.own.isolation import isolated, restored
 from pipeline.learning.own.mapped import Mapped
 from pipeline.learning.own.operators import DrawsAtRandom, NotMapped

@@ -20,7 +20,7 @@ SMALLEST = 2.0**-126  # smaller squares are lost
 
 
 @dataclass(frozen=True)
-class Rows:
+class GradientRows:
     """Gradients of n records as rows [n, d]."""
 
     values: Tensor
@@ -41,9 +41,9 @@ class Rows:
         """Return the sum [d] of all gradients, each times its factor [n]."""
         return factors @ self.values
 
-    def only(self, present: Tensor) -> Rows:
+    def only(self, present: Tensor) -> GradientRows:
         """Return these gradients with zeros for records that are not `present` [n]."""
-        return Rows(torch.where(present[:, None], self.values, 0.0))
+        return GradientRows(torch.where(present[:, None], self.values, 0.0))
 
     @property
     def width(self) -> int:
@@ -52,7 +52,7 @@ class Rows:
 
 
 @dataclass(frozen=True)
-class Products:
+class GradientProducts:
     """Gradients of n records as matrix products of `left` [n, p, t] and `right` [n, t, q], over t positions."""
 
     left: Tensor
@@ -80,10 +80,10 @@ class Products:
         left = (self.left * factors[:, None, None]).transpose(0, 1).flatten(1)
         return (left @ self.right.flatten(0, 1)).flatten()
 
-    def only(self, present: Tensor) -> Products:
+    def only(self, present: Tensor) -> GradientProducts:
         """Return these gradients with zeros for records that are not `present` [n]."""
         places = present[:, None, None]
-        return Products(torch.where(places, self.left, 0.0), torch.where(places, self.right, 0.0))
+        return GradientProducts(torch.where(places, self.left, 0.0), torch.where(places, self.right, 0.0))
 
     @property
     def width(self) -> int:
@@ -91,20 +91,20 @@ class Products:
         return self.left.shape[1] * self.right.shape[2]
 
 
-Gradients = Rows | Products
+Gradients = GradientRows | GradientProducts
 
 
 def product_of(left: Tensor, right: Tensor) -> Gradients:  # [n, p, t], [n, t, q]
     """Return products where their norms are cheaper than rows, else rows."""
     (_, p, t), q = left.shape, right.shape[2]
-    products = Products(left, right)
-    return products if t * t * (p + q) < t * p * q or t == 1 else Rows(products.rows())
+    products = GradientProducts(left, right)
+    return products if t * t * (p + q) < t * p * q or t == 1 else GradientRows(products.rows())
 
 
 def in_rows(gradients: Gradients) -> Gradients:
     """Return gradients whose norms are rounded up: products over several positions as rows."""
-    is_rounded_up = isinstance(gradients, Rows) or gradients.left.shape[2] == 1
-    return gradients if is_rounded_up else Rows(gradients.rows())
+    is_rounded_up = isinstance(gradients, GradientRows) or gradients.left.shape[2] == 1
+    return gradients if is_rounded_up else GradientRows(gradients.rows())
 
 
 def rows_of(gradients: Sequence[Gradients]) -> Tensor:

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from pipeline.learning.integers.contributions import SAFETY_FACTOR
+from pipeline.learning.mechanisms.gradients import Gradients, in_rows, norms
 from pipeline.learning.network.network import Parameters
-from pipeline.learning.own.gradients import Gradients, in_rows, norms
 from pipeline.learning.randomness import RoundedNoise
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.steps import GRID_BITS
@@ -72,5 +72,6 @@ class RowSum:
     def release(self, out: Parameters) -> None:
         """Write the mean of the contributions, with noise, to `out`, and begin a new sum."""
         _, (noise,) = out.views(self.noise.next())  # one layer, whose biases are all the numbers
-        out.biases[0].copy_(noise.add_(self.total[:, :noise.shape[1]], alpha=self.scale).mul_(self.unit / self.batch_size))
+        total = self.total[:, :noise.shape[1]]
+        out.biases[0].copy_(noise.add_(total, alpha=self.scale).mul_(self.unit / self.batch_size))
         self.total.zero_()
