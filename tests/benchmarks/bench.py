@@ -17,6 +17,8 @@ is that of Table 1, 784-512-512-10 at batch 256, on one thread, which is what a 
     stub_trials_per_second              of a sweep of trials that train nothing, from Ray's start to its end
     stub_driver_cpu_seconds_per_trial   its driver's CPU time, which other work on the machine changes little
     stub_driver_memory_ratio            its driver's memory when all trials have ended over that at a fifth of them
+    own_<network>_<algorithm>[_secure|_alone]_step_over_opacus_hooks    of a user's network, per record
+    own_perceptron_<algorithm>_step_over_built_in   784-512-512-10 as a module, over the built-in one
     ..._seconds                         wall time
 """
 
@@ -26,6 +28,7 @@ import argparse
 import dataclasses
 import functools
 import importlib.util
+import itertools
 import json
 import math
 import os
@@ -42,16 +45,29 @@ import torch
 from ray import cloudpickle
 from rounds import keep_freed_memory, machine, milliseconds, quotient, take_turns
 from simulated_opu import opened
-from steps import HandWritten, floor, opacus_step, records, training_of, training_step, with_features
+from steps import (
+    ALONE,
+    HandWritten,
+    floor,
+    opacus_step,
+    own_network_step,
+    records,
+    training_of,
+    training_step,
+    with_features,
+)
 
+from pipeline import network
 from pipeline.accounting import account, curves
 from pipeline.accounting.event import PrivacyEvent
 from pipeline.experiment.experiment import load_experiment
 from pipeline.experiment.plan import Grid
+from pipeline.experiment.plugins import load_plugins
 from pipeline.learning.feedback.projection import HardwareOpuProjector, SimulatedOpuProjector
 from pipeline.sweep.run import run_sweep
 from pipeline.tracking.store import Store
 from pipeline.trials.config import TrialConfig
+from pipeline.trials.part import PARTS
 from pipeline.trials.records import EpochRecord
 
 ROOT = Path(__file__).parents[2]
@@ -77,6 +93,11 @@ TARGETS = {  # name: (at most, at least)
     "secure_step_over_float32_small": (0.6, 0.0),
     "secure_step_over_float32_wide": (1.0, 0.0),
     "secure_step_over_float32_features": (0.4, 0.0),
+    **{f"own_cnn_{kind}_step_over_opacus_hooks": (most, 0.0) for kind, most in (
+        ("bp", 0.75), ("dfa", 0.75), ("bp_secure", 1.4), ("dfa_secure", 1.4), ("bp_alone", 8.0))},
+    **{f"own_transformer_{kind}_step_over_opacus_hooks": (most, 0.0) for kind, most in (
+        ("bp", 0.65), ("dfa", 0.6), ("bp_secure", 1.7), ("dfa_secure", 1.7), ("bp_alone", 7.0))},
+    **{f"own_perceptron_{algorithm}_step_over_built_in": (1.2, 0.0) for algorithm in ("bp", "dfa")},
     "opu_simulated_speedup_over_lightonml": (math.inf, 10.0),
     "stub_trials_per_second": (math.inf, 20.0),
     "stub_driver_memory_ratio": (1.05, 0.0),
@@ -181,6 +202,53 @@ def integer_ratios(size: Size) -> Iterator[tuple[str, float]]:
         times = take_turns(contenders, size.rounds, size.visit_seconds)
         for kind in ("integer", "secure"):
             yield f"{kind}_step_over_float32_{name}", quotient(times, kind, "float32")
+
+
+def own_network_ratios(size: Size) -> Iterator[tuple[str, float]]:
+    """Steps of users' networks over those of Opacus' hooks, per record; a perceptron as a module over the built-in."""
+    base = {**DIGITS, "clipping_norm": 1.0, "alignment_batches": 0} if size is TINY else {
+        "dataset": "fashion_mnist", "batch_size": 256, "alignment_batches": 0}
+    load_plugins(["tempered_cnn", "small_transformer"], ROOT / "experiments" / "networks")
+    for name, settings in (("cnn", {"network": "tempered_cnn"}),
+                           ("transformer", {"network": "small_transformer", "output_reads": "patches"})):
+        settings |= {} if size is FULL else {"tempered_kernel": 2, "tempered_stride": 1} if name == "cnn" else {
+            "patch_side": 4, "width": 8}
+        trial = {**base, **MECHANISMS["per_example"], **settings, "sampler": "poisson", "records_at_once": 256}
+        by_bp = TrialConfig(**trial, algorithm="bp")
+        data = records(by_bp.dataset)
+        contenders = {"hooks": opacus_step(by_bp, data, "hooks")}
+        for algorithm in ("bp", "dfa"):
+            config = TrialConfig(**trial, algorithm=algorithm)
+            contenders |= {algorithm: own_network_step(config, data),
+                           f"{algorithm}_secure": own_network_step(dataclasses.replace(
+                               config, noise="secure", private_metrics="noisy"), data)}
+        contenders["bp_alone"] = own_network_step(by_bp, data, alone=True)
+        times = take_turns(contenders, size.rounds, size.visit_seconds)
+        for kind in list(contenders)[1:]:
+            scale = by_bp.batch_size / ALONE if "alone" in kind else 1
+            yield f"own_{name}_{kind}_step_over_opacus_hooks", scale * quotient(times, kind, "hooks")
+    for algorithm in ("bp", "dfa"):
+        yield f"own_perceptron_{algorithm}_step_over_built_in", _module_over_built_in(size, algorithm)
+
+
+def _module_over_built_in(size: Size, algorithm: str) -> float:
+    """A step of a perceptron as a module over that of the built-in one."""
+    hidden = TrialConfig(**size.base).hidden
+    if "bench_perceptron" not in PARTS["network"]:
+        @network("bench_perceptron", version=1)
+        def build(trial, shape, n_classes):
+            widths = [math.prod(shape), *hidden]
+            layers = [torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(*pair), torch.nn.Tanh())
+                      for pair in itertools.pairwise(widths)]
+            return torch.nn.Sequential(*layers, torch.nn.Linear(widths[-1], n_classes))
+    trial = {**size.base, **MECHANISMS["per_example"], "algorithm": algorithm, "batch_size": size.batches[-1]}
+    built_in = TrialConfig(**trial)
+    data = records(built_in.dataset)
+    module = TrialConfig(**{name: value for name, value in trial.items() if name not in ("hidden", "activation")},
+                         network="bench_perceptron", records_at_once=512)
+    times = take_turns({"module": training_step(module, data), "built-in": training_step(built_in, data)},
+                       size.rounds, size.visit_seconds)
+    return quotient(times, "module", "built-in")
 
 
 def pack_ratios(size: Size) -> Iterator[tuple[str, float]]:
@@ -332,7 +400,7 @@ def main(arguments: list[str] | None = None) -> int:
     facts = machine()
     numbers: dict[str, float] = {}
     for part in (step_ratios, hand_written_ratios, dpsgd_ratios, pack_ratios, size_ratios, integer_ratios,
-                 accounting_seconds, projection_ratio, stub_sweep):
+                 own_network_ratios, accounting_seconds, projection_ratio, stub_sweep):
         numbers.update(part(size))
     facts["table1_sweep"], of_sweep = table1_sweep(size)
     numbers.update(of_sweep)

@@ -10,12 +10,15 @@ from collections.abc import Callable
 import torch
 
 from pipeline.learning.data.dataset import Dataset, load
+from pipeline.learning.own.alone import Alone
+from pipeline.learning.own.building import initial_module
 from pipeline.learning.run import prepare
 from pipeline.learning.training import Training
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.datasets import DATASETS
 from pipeline.trials.packs import Pack
 
+ALONE = 16  # records of a step that computes them one after the other
 Step = Callable[[], object]
 Shape = tuple[int, int, int]  # (m, k, n) of a product [m, k] @ [k, n]
 
@@ -89,6 +92,15 @@ class HandWritten:
         self.optimizer.step()
 
 
+def own_network_step(config: TrialConfig, data: Dataset, alone: bool = False) -> Step:
+    """One step of a user's network on as many records as the batch size says, or on `ALONE` one after the other."""
+    training = training_of(config, data)
+    if alone:
+        training.net.way, training.net.chunk = Alone(training.net.segments, training.net.n_classes), 1
+    places = torch.arange(ALONE if alone else config.batch_size)[None]
+    return lambda: training.step(places)
+
+
 def products(config: TrialConfig) -> list[tuple[Shape, bool, bool]]:
     """The matrix products of one step of a fully connected network, forward, feedback, update: (shape, whether the left
     and whether the right factor lies transposed in memory)."""
@@ -132,11 +144,16 @@ def opacus_step(config: TrialConfig, data: Dataset, mode: str) -> Step:
         warnings.simplefilter("ignore")
         from opacus import PrivacyEngine
 
-    sizes, m = config.layer_sizes, config.batch_size
-    layers = [module for n_in, n_out in itertools.pairwise(sizes)
-              for module in (torch.nn.Linear(n_in, n_out), torch.nn.Tanh())][:-1]
-    model, criterion = torch.nn.Sequential(*layers).to(data.train_x.device), torch.nn.CrossEntropyLoss()
+    m, criterion = config.batch_size, torch.nn.CrossEntropyLoss()
+    if config.parts.network.own:
+        model = initial_module(config)
+    else:
+        layers = [module for n_in, n_out in itertools.pairwise(config.layer_sizes)
+                  for module in (torch.nn.Linear(n_in, n_out), torch.nn.Tanh())][:-1]
+        model = torch.nn.Sequential(*layers)
+    model = model.to(data.train_x.device)
     x, y = data.train_x[:m].float() / data.spec.scale, data.train_y[:m]
+    x = x.view(-1, *data.spec.shape) if config.parts.network.own else x
     optimizer = torch.optim.SGD(model.parameters(), lr=config.learning_rate, momentum=config.momentum)
     loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, y), batch_size=m)
     ghost = {"grad_sample_mode": "ghost", "criterion": criterion} if mode == "ghost" else {"grad_sample_mode": mode}
