@@ -31,15 +31,11 @@ class GradientRows:
 
     def squares(self) -> Tensor:
         """Return the squared norms [n], float64, rounded up; nan or infinity where a number is not finite."""
-        whole = self.width // BLOCK * BLOCK
-        blocks = self.values[:, :whole].unflatten(1, (-1, BLOCK)) if whole else self.values.new_zeros(1, 1, 1)
-        squares = torch.linalg.vector_norm(blocks, dim=2).double().square().sum(dim=1)
-        rest = torch.linalg.vector_norm(self.values[:, whole:], dim=1).double().square()
-        return (squares + rest) * BLOCK_MARGIN + self.width * SMALLEST
+        return squares_of(self.values)
 
-    def weighted_sum(self, factors: Tensor) -> Tensor:
-        """Return the sum [d] of all gradients, each times its factor [n]."""
-        return factors @ self.values
+    def add_to(self, total: Tensor, factors: Tensor) -> None:  # [d], [n]
+        """Add all gradients to a total, each times its factor."""
+        total.addmv_(self.values.T, factors)
 
     def only(self, present: Tensor) -> GradientRows:
         """Return these gradients with zeros for records that are not `present` [n]."""
@@ -69,16 +65,15 @@ class GradientProducts:
         whose rounding is relative to ||l||^2 ||r||^2: that is added with a margin, lest it hides a long gradient.
         """
         if self.left.shape[2] == 1:
-            left, right = (factor.flatten(1).double().square().sum(dim=1) for factor in (self.left, self.right))
-            return left * right * PRODUCT_MARGIN
+            return squares_of(self.left[:, :, 0]) * squares_of(self.right[:, 0]) * PRODUCT_MARGIN
         grams = torch.bmm(self.left.mT, self.left), torch.bmm(self.right, self.right.mT)
         left, right = (gram.diagonal(dim1=1, dim2=2).sum(dim=1) for gram in grams)
         return ((grams[0] * grams[1]).sum(dim=(1, 2)) + left * right * GRAM_MARGIN).double()
 
-    def weighted_sum(self, factors: Tensor) -> Tensor:
-        """Return the sum [p q] of all gradients, each times its factor [n]."""
+    def add_to(self, total: Tensor, factors: Tensor) -> None:  # [p q], [n]
+        """Add all gradients to a total, each times its factor."""
         left = (self.left * factors[:, None, None]).transpose(0, 1).flatten(1)
-        return (left @ self.right.flatten(0, 1)).flatten()
+        total.view(len(left), -1).addmm_(left, self.right.flatten(0, 1))
 
     def only(self, present: Tensor) -> GradientProducts:
         """Return these gradients with zeros for records that are not `present` [n]."""
@@ -92,6 +87,16 @@ class GradientProducts:
 
 
 Gradients = GradientRows | GradientProducts
+
+
+def squares_of(values: Tensor) -> Tensor:  # [n, d]
+    """Return the squared norms [n] of rows, float64, rounded up; nan or infinity where a number is not finite."""
+    whole = values.shape[1] // BLOCK * BLOCK
+    squares = torch.linalg.vector_norm(values[:, whole:], dim=1).double().square()
+    if whole:
+        blocks = torch.linalg.vector_norm(values[:, :whole].unflatten(1, (-1, BLOCK)), dim=2)
+        squares += blocks.double().square().sum(dim=1)
+    return squares * BLOCK_MARGIN + values.shape[1] * SMALLEST
 
 
 def product_of(left: Tensor, right: Tensor) -> Gradients:  # [n, p, t], [n, t, q]
@@ -110,6 +115,13 @@ def in_rows(gradients: Gradients) -> Gradients:
 def rows_of(gradients: Sequence[Gradients]) -> Tensor:
     """Return the gradients of n records in all parameters as rows [n, d]."""
     return torch.cat([of_one.rows() for of_one in gradients], dim=1)
+
+
+def add_all(gradients: Sequence[Gradients], total: Tensor, factors: Tensor) -> None:  # [d], [n]
+    """Add the gradients in all parameters to a total, each record's times its factor."""
+    slots = total.split([of_one.width for of_one in gradients])
+    for of_one, slot in zip(gradients, slots, strict=True):
+        of_one.add_to(slot, factors)
 
 
 def norms(gradients: Sequence[Gradients]) -> Tensor:

@@ -14,6 +14,7 @@ from pipeline.accounting.statement import with_own_network
 from pipeline.learning.data.dataset import Dataset
 from pipeline.learning.data.sampling import ABSENT
 from pipeline.learning.mechanisms.gaussian import GaussianMechanism
+from pipeline.learning.mechanisms.gradients import add_all
 from pipeline.learning.mechanisms.row_sum import RowSum, bounded
 from pipeline.learning.own.alone import Alone
 from pipeline.learning.own.building import in_words, initial_module, own
@@ -64,7 +65,8 @@ class OwnTraining(Training):
             places = places[usable[places]]
         labels = self.canaries.labels[0] if self.canaries else self.data.train_y
         self.update.flat.zero_()
-        self.gradient.flat.zero_()
+        if measure_alignment:
+            self.gradient.flat.zero_()
         total = torch.zeros(1, device=self.device)  # of losses
         on_test_records = measure_alignment and self.config.disclosure != "plain"
         if on_test_records:
@@ -108,7 +110,7 @@ class OwnTraining(Training):
             return self.mechanism.integers.add(self.mechanism.factor, gradients, present)
         else:
             gradients, factors = bounded(self.mechanism.factor, gradients, present)
-        self.update.row[0] += torch.cat([of_one.weighted_sum(factors.float()) for of_one in gradients])
+        add_all(gradients, self.update.row[0], factors.float())
 
     def _release(self) -> None:
         """Add the mechanism's noise to the sum of the contributions, in `update`."""
@@ -126,7 +128,7 @@ class OwnTraining(Training):
     def _add_gradient_of(self, x: Tensor, y: Tensor, present: Tensor) -> None:
         gradients = self._true_gradient.gradients(x, lambda logits: [self._error(logits, y, present)[0][0]])
         factors = torch.full((len(x),), 1 / self.config.batch_size, device=self.device)
-        self.gradient.row[0] += torch.cat([of_one.weighted_sum(factors) for of_one in gradients])
+        add_all(gradients, self.gradient.row[0], factors)
 
     def _gradient_on_test_records(self) -> None:
         for chunk in self._next_test_places().split(self.net.chunk):
