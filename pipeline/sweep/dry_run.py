@@ -25,6 +25,7 @@ from pipeline.experiment.experiment import Experiment, with_trials
 from pipeline.experiment.search import Search
 from pipeline.learning.data.dataset import Dataset
 from pipeline.learning.evaluation import EVALUATION_BATCH
+from pipeline.learning.own.building import check_trainable
 from pipeline.learning.run import prepare
 from pipeline.sweep.checks import bundle, check_machine, check_trials, local_offer, published_digests, slots
 from pipeline.tracking.artifacts import TrackedRun, done_of
@@ -119,7 +120,7 @@ def as_json(run: DryRun) -> str:
     return json.dumps({
         "experiment": experiment.name, "estimated_seconds": run.seconds, "packs_at_once": run.at_once, "done": run.done,
         "taken_over": run.taken_over, "packs": packs, "ignored": experiment.ignored, "preset": list(experiment.advice),
-        "best": list(_prices(experiment)), "search": [*experiment.plan.lines(), *budget_lines(experiment)],
+        "alone": list(_computed_alone(experiment)), "best": list(_prices(experiment)), "search": [*experiment.plan.lines(), *budget_lines(experiment)],
         "epsilons": list(bound_lines(experiment.trials))}, indent=2)
 
 
@@ -142,6 +143,7 @@ def as_lines(run: DryRun) -> Iterator[str]:
     if experiment.ignored:
         yield f"ignored: {experiment.ignored}"
     yield from experiment.advice
+    yield from _computed_alone(experiment)
     yield from without_amplification(experiment.possible)
     yield from bound_lines(experiment.trials)
     yield from _prices(experiment)
@@ -162,6 +164,15 @@ def _pack_rows(run: DryRun, varied: Sequence[str]) -> list[tuple[str, ...]]:
         trials = [trial for pack in packs for trial in pack.trials]
         rows.append((str(len(packs)), str(len(trials)), resources_text, _settings(trials, varied)))
     return rows
+
+
+def _computed_alone(experiment: Experiment) -> Iterator[str]:
+    """Yield a line for each of the users' networks whose records are computed one after the other."""
+    reasons = {trial.network: check_trainable(trial) for trial in experiment.trials if trial.parts.network.own}
+    for name, reason in reasons.items():
+        if reason:
+            yield (f"network '{name}': records are computed one after the other ({reason}), which takes 10 to 20 times "
+                   "as long as by its graph")
 
 
 def _prices(experiment: Experiment) -> Iterator[str]:
@@ -253,6 +264,6 @@ def _made_up(pack: Pack, device: torch.device) -> Dataset:
     data = Dataset(spec, tiled(rows, spec.n_train), tiled(labels, spec.n_train), rows, labels)
     features = pack.shared.parts.features
     if not features.raw:  # too slow to compute just for an estimate
-        made_up = torch.randn(EVALUATION_BATCH, math.prod(features.shape(pack.shared)), device=device).bfloat16()
+        made_up = torch.rand(EVALUATION_BATCH, math.prod(features.shape(pack.shared)), device=device).bfloat16()
         data.mapped[features.key(pack.shared)] = tiled(made_up, spec.n_train), made_up
     return data
