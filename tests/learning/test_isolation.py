@@ -1,0 +1,214 @@
+"""Networks of the user see one record alone: in training and validation, mapped and one after the other."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from registries import forgotten_plugins
+
+from pipeline import ConfigError, TrialConfig, train
+from pipeline.experiment.plugins import load_plugins
+from pipeline.learning.mechanisms.gradients import rows_of
+from pipeline.learning.own.alone import Alone
+from pipeline.learning.own.building import check_trainable
+from pipeline.learning.own.segments import Segments, copy_of, ends
+from pipeline.learning.run import prepare
+from pipeline.trials.packs import Pack
+from pipeline.trials.promises import check_promises
+
+CPU = torch.device("cpu")
+FOLDER = Path(__file__).parents[1] / "data"
+MAPPED = ("codes", "padded", "quantized", "activation_twice", "layer_twice", "weight_shared", "assigned", "plain", "gru",
+          "lazy", "frozen_first", "counts_anew")
+ALONE = {"renormed": "aten.embedding_renorm", "sparse": "aten.embedding", "bag": "aten._embedding_bag",
+         "numpy": "block '0'", "exits": "while it is traced", "out_of_memory": "while it is traced",
+         "counts": "aten.copy_", "lstm": "aten.mkldnn_rnn_layer"}
+FAR = 200  # a pixel far beyond 16: no code of a table, and a number above 2
+
+
+@pytest.fixture(autouse=True, scope="module")
+def networks():
+    with forgotten_plugins():
+        load_plugins(["networks_of_others", "some_networks"], FOLDER)
+        yield
+
+
+def trial(name, **settings):
+    base = dict(dataset="digits", network=f"others_{name}", algorithm="bp", mechanism="per_example", clipping_norm=0.1,
+                noise="secure", noise_multiplier=1.0, sampler="poisson", batch_size=32, epochs=1, learning_rate=0.1,
+                records_at_once=16, train_records=200)
+    return TrialConfig(**base | settings)
+
+
+def with_far_pixels(digits, *places):
+    """The digits, with all pixels of some training records far outside their range."""
+    x = digits.train_x.clone()
+    x[list(places)] = FAR
+    return replace(digits, train_x=x)
+
+
+def sums(training, places):
+    """The exact sum of the contributions of training records."""
+    integers = training.mechanism.integers
+    integers.total.zero_()
+    for chunk in torch.tensor(places).split(training.net.chunk):
+        x, y, present = training._filled(training.train_inputs.batch(chunk), training.data.train_y[chunk])
+        training._add(x, training._signals_of(y, present, torch.zeros(1)), present)
+    return integers.total * integers.unit * integers.scale
+
+
+def logits(training, places):
+    return training.net.forward(training.train_inputs.batch(torch.tensor(places))[None])[1][0]
+
+
+@pytest.mark.parametrize("name", [*MAPPED, *ALONE])
+def test_a_network_is_mapped_or_says_why_not(name):
+    reason = check_trainable(trial(name))
+    assert reason.startswith(ALONE[name]) if name in ALONE else reason == "", reason
+
+
+@pytest.mark.parametrize("name", ["codes", "padded", "quantized", "gru", "bag", "exits", "lstm", "numpy", "renormed"])
+def test_no_record_moves_the_sum_by_more_than_c_or_another_records_logits(name, digits):
+    far = 7
+    training = prepare(Pack((trial(name),)), with_far_pixels(digits, far), CPU)
+    others = list(range(20, 60))
+    before = {key: value.clone() for key, value in training.net.module.state_dict().items()}
+    without, expected = sums(training, others), logits(training, others)
+    assert without.norm() > 0.1 and expected.isfinite().all()
+    for record in (far, 8):
+        for place in (0, 9, 40):
+            moved = (sums(training, [*others[:place], record, *others[place:]]) - without).norm()
+            assert moved <= 0.1 and (moved == 0) == (record == far and name in ("bag", "exits"))
+            beside = logits(training, [*others[:place], record, *others[place:]])
+            assert torch.equal(torch.cat([beside[:place], beside[place + 1:]]), expected)
+    assert all(torch.equal(value, before[key]) for key, value in training.net.module.state_dict().items())
+
+
+@pytest.mark.parametrize("name", ["bag", "exits"])
+def test_a_record_on_which_a_network_raises_counts_as_wrong_and_ends_nothing(name, digits):
+    config = trial(name, noise="research", private_metrics="plain", validation_fraction=0.5)
+    training = prepare(Pack((config,)), digits, CPU)
+    one, other = training.validation[0][:2].tolist()
+    damaged = with_far_pixels(digits, one, int(training.records[0][0]))
+    records = [epoch[0] for epoch in (training_epochs(config, damaged))]
+    assert records[-1].outcome.status == "finished"
+    raised = prepare(Pack((config,)), damaged, CPU)
+    found = logits(raised, [one, other])
+    assert found[0].isnan().all() and torch.equal(found[1:], logits(training, [other]))
+    counts = [t.evaluation.count(t.net, "validation")[0].sum(dim=1) for t in (raised, training)]
+    assert counts[0][0] == counts[1][0] and 0 <= counts[1][1] - counts[0][1] <= 1
+
+
+def training_epochs(config, data):
+    training = prepare(Pack((config,)), data, CPU)
+    while not training.ended:
+        yield training.run_epoch()
+
+
+def test_out_of_memory_is_a_death_and_no_record_that_contributes_nothing(digits):
+    with pytest.raises(RuntimeError, match="can't allocate memory"):
+        sums(prepare(Pack((trial("out_of_memory"),)), with_far_pixels(digits, 3), CPU), [2, 3])
+
+
+@pytest.mark.parametrize(("name", "words"), [
+    ("dropped", "must give the same result at every call, got aten."),
+    ("lstm_dropped", "must give the same result at every call, got another one at the second"),
+    ("keeps", "must give the same result at every call, got another one at the second"),
+    ("writes", "must change nothing in place that outlives a call, got changes of 1.weight")])
+def test_what_depends_on_other_calls_is_refused_before_training(name, words):
+    with pytest.raises(ConfigError, match=r"^network: 'others_\w+' \(networks_of_others.py:\d+\) must") as refused:
+        check_promises([trial(name)])
+    assert words in str(refused.value)
+
+
+def test_a_network_that_raises_on_public_records_is_refused(digits):
+    x = digits.test_x.clone()
+    x[2] = FAR
+    for name, error in (("bag", "RuntimeError"), ("exits", "SystemExit: 3")):
+        with pytest.raises(ConfigError, match=f"must raise on no record, got {error}"):
+            prepare(Pack((trial(name),)), replace(digits, test_x=x), CPU)
+
+
+@pytest.mark.parametrize("name", ["counts", "counts_anew", "renormed"])
+def test_only_parameters_are_released_and_nothing_that_a_forward_pass_wrote(name, digits):
+    *_, last = train(trial(name), digits)
+    assert {"1.weight" in last.outcome.weights, "2.weight" in last.outcome.weights} & {True}
+    assert not any("calls" in weight for weight in last.outcome.weights)
+
+
+@pytest.mark.parametrize(("name", "algorithm"), [
+    ("activation_twice", "bp"), ("activation_twice", "dfa"), ("layer_twice", "bp"), ("weight_shared", "bp"),
+    ("padded", "bp"), ("frozen_first", "dfa"), ("assigned", "dfa"), ("lstm", "bp"), ("numpy", "bp"), ("sparse", "bp")])
+def test_gradients_are_those_of_plain_back_propagation(name, algorithm, digits):
+    training = prepare(Pack((trial(name, algorithm=algorithm),)), digits, CPU)
+    with torch.no_grad():
+        training.net.parameters.row.add_(torch.randn_like(training.net.parameters.row) * 0.1)  # opens gates
+    x, y, present = training._filled(training.train_inputs.batch(torch.arange(1)), digits.train_y[:1])
+    signals_of = training._signals_of(y, present, torch.zeros(1))
+    row = rows_of(training.net.way.gradients(x, signals_of))[0]
+    plain = copy_of(training.net.segments)
+    outputs = plain(x[:1])
+    logits = torch.cat([outputs[-1].detach(), torch.zeros(len(x) - 1, 10)])
+    torch.autograd.backward(*ends(outputs, [signal[:1] for signal in signals_of(logits)]))
+    expected = torch.cat([parameter.grad.to_dense().flatten() for parameter in plain.trained.values()])
+    assert (row - expected).norm() <= 1e-5 * expected.norm()
+
+
+def test_a_plain_sequential_is_textbook_direct_feedback(digits):
+    """Blocks end before the next trained layer, so that the signal B e goes back through each activation."""
+    settings = dict(algorithm="dfa", noise="research", noise_multiplier=0.0)
+    config = trial("plain", **settings)
+    assert config.layer_sizes == (64, 12, 10)
+    values = {name: value for name, value in config.given if name not in ("network_version", "records_at_once")}
+    module, layers = (prepare(Pack((c,)), digits, CPU)
+                      for c in (config, TrialConfig(**values | dict(network="mlp", hidden=(12,)))))
+    blocks = zip(layers.net.parameters.weights, layers.net.parameters.biases, strict=True)
+    module.net.parameters.row[0].copy_(torch.cat([part[0].flatten() for block in blocks for part in block]))
+    indices = layers.sampler.epoch()[0]
+    module.step(indices)
+    layers.step(indices)
+    blocks = zip(layers.update.weights, layers.update.biases, strict=True)
+    expected = torch.cat([part[0].flatten() for block in blocks for part in block])
+    torch.testing.assert_close(module.update.row[0], expected, rtol=1e-5, atol=1e-5 * expected.abs().max().item())
+
+
+def test_the_way_is_told_and_certified(digits):
+    for name, way in (("codes", "mapped"), ("lstm", "alone: aten.mkldnn_rnn_layer.default")):
+        tags = next(train(trial(name), digits)).tags
+        assert tags["network.records"] == way and tags["privacy.certified"] == "true"
+        assert ("its author's statement" in tags["privacy.notes"]) == (name == "lstm")
+
+
+def test_on_another_version_of_torch_neighbours_are_tried_and_nothing_is_more_than_up_to_rounding(digits, monkeypatch):
+    monkeypatch.setattr("pipeline.learning.own.operators.VERSIONS", {"cpu": ("2.12",)})
+    tags = next(train(trial("codes"), digits)).tags
+    assert tags["privacy.certified"] == "up to rounding" and "last bits not covered" in tags["privacy.notes"]
+    assert next(train(trial("lstm"), digits)).tags["privacy.certified"] == "true"
+    training = prepare(Pack((trial("codes"),)), digits, CPU)
+    gradients = training.net.way.gradients
+    training.net.way.gradients = lambda x, signals_of: [  # as a rule that sees the whole chunk
+        replace(of_one, values=of_one.rows() + x.nan_to_num(0).mean()) if hasattr(of_one, "values") else of_one
+        for of_one in gradients(x, signals_of)]
+    with pytest.raises(ConfigError, match=r"must compute each record from itself alone, got a change of"):
+        training._try_on_test_records()
+
+
+def test_alone_restores_generators_and_settings():
+    module = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))
+    torch.manual_seed(5)
+    before = torch.get_rng_state(), np.random.get_state()[1].tolist(), torch.get_num_threads()
+
+    class Sets(torch.nn.Module):
+        def forward(self, x):
+            np.random.rand()
+            torch.rand(1)
+            torch.set_num_threads(3)
+            torch.use_deterministic_algorithms(False)
+            raise ValueError
+
+    alone = Alone(Segments(torch.nn.Sequential(*module, Sets()), 0), 10)
+    assert alone.logits(torch.rand(2, 1, 8, 8)).isnan().all() and isinstance(alone.raised, ValueError)
+    assert torch.equal(torch.get_rng_state(), before[0]) and np.random.get_state()[1].tolist() == before[1]
+    assert torch.get_num_threads() == before[2] and not torch.are_deterministic_algorithms_enabled()
