@@ -94,15 +94,15 @@ def transposed_convolution():
 
 
 def circular():
-    return image(nn.Conv2d(1, 4, 3, padding=1, padding_mode="circular"), nn.Tanh(), n=256)
+    return image(nn.Conv2d(1, 2, 3), nn.Conv2d(2, 4, 3, padding=1, padding_mode="circular"), nn.Tanh(), n=144)
 
 
 def reflected():
-    return image(nn.Conv2d(1, 4, 3, padding=1, padding_mode="reflect"), nn.Tanh(), n=256)
+    return image(nn.Conv2d(1, 2, 3), nn.Conv2d(2, 4, 3, padding=1, padding_mode="reflect"), nn.Tanh(), n=144)
 
 
 def replicated():
-    return image(nn.Conv2d(1, 4, 3, padding=1, padding_mode="replicate"), nn.Tanh(), n=256)
+    return image(nn.Conv2d(1, 2, 3), nn.Conv2d(2, 4, 3, padding=1, padding_mode="replicate"), nn.Tanh(), n=144)
 
 
 def convolution_1d():
@@ -174,8 +174,8 @@ def pixel_shuffle():
 
 
 def patches():
-    return nn.Sequential(nn.Unfold(4, stride=4), Map(lambda x: x.mT), nn.Linear(16, 8), nn.GELU(), nn.Flatten(),
-                         nn.Linear(32, 10))
+    return nn.Sequential(nn.Conv2d(1, 1, 1), nn.Unfold(4, stride=4), Map(lambda x: x.mT), nn.Linear(16, 8), nn.GELU(),
+                         nn.Flatten(), nn.Linear(32, 10))
 
 
 def blurred():
@@ -694,6 +694,93 @@ class Slices(nn.Module):
         return h.tanh_()
 
 
+class InPlace(nn.Module):
+    """Arithmetic in place, on whole tensors."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear, self.scale = nn.Linear(64, 16), nn.Parameter(torch.ones(16))
+
+    def forward(self, x):
+        h = self.linear(x)
+        h += 0.1
+        h *= self.scale
+        return h.tanh_()
+
+
+class Assigned(nn.Module):
+    """Writes into the pixels before the first layer."""
+
+    def forward(self, x):
+        x = x.clone()
+        x[:, 0] = x[:, 1]
+        x[:, 8:16] = 1 - x[:, :8]
+        return x
+
+
+class Functions(nn.Module):
+    """Functions of numbers that are seldom written."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(64, 32)
+
+    def forward(self, x):
+        a, b = self.linear(x).chunk(2, dim=-1)
+        positive = torch.log1p(a.abs()) + torch.sqrt(b * b + 1) + torch.log(b.square() + 1) + torch.expm1(-a.abs())
+        bounded = torch.erf(a) + torch.maximum(a, b) + torch.minimum(a, b).clamp(max=0.5) + torch.atan(b)
+        mask = (a > b) & ~(a >= 1) | (b <= -0.5) & (a != 0)
+        steps = (torch.floor(a) + torch.ceil(b) + torch.trunc(a)).detach() / 8
+        return torch.where(mask, positive, bounded) + torch.where(a < 0, b, 0.0) + steps + torch.lerp(a, b, 0.3)
+
+
+class Reductions(nn.Module):
+    """Sums, means and maxima of images."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Conv2d(1, 2, 3)
+
+    def forward(self, x):
+        x = self.layer(x)
+        of_columns = torch.stack([x.amax(2), x.amin(2), x.logsumexp(2), x.std(2), x.mean(2), x.min(2).values], dim=1)
+        deviations = of_columns.flatten(1) - x.mean()
+        return torch.cat([deviations, x.var((2, 3)), torch.linalg.vector_norm(x, dim=(2, 3)), x.norm(dim=3).flatten(1)],
+                         dim=1)
+
+
+class Moves(nn.Module):
+    """Rolls, flips, windows, repeats and parts of images."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+
+    def forward(self, x):
+        x = self.layer(x[:, 0])
+        parts = [x.roll(1, 1), x.flip(2), x.triu(), x.tril(), x.diagonal(dim1=1, dim2=2)[:, None].repeat(1, 8, 1)]
+        windows = x.unfold(1, 4, 2).mean(-1)
+        return torch.cat([*parts, windows, torch.cat(x.split([3, 5], dim=2)[::-1], dim=2)], dim=1).flatten(1)
+
+
+class NumpyScale(nn.Module):
+    """Scales a record by its largest pixel, which NumPy finds."""
+
+    def forward(self, x):
+        return x / float(x.detach().numpy().max())
+
+
+class AttributeTensor(nn.Module):
+    """Keeps a tensor that is no buffer."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = torch.linspace(0, 1, 64)
+
+    def forward(self, x):
+        return x * self.scale
+
+
 class Chosen(nn.Module):
     """Takes some pixels by a constant index, in three ways."""
 
@@ -886,6 +973,11 @@ NETWORKS = {
     "radial": lambda: flat(Radial()), "spectrum": lambda: image(Spectrum(), nn.Tanh(), n=64),
     "fourier_features": lambda: nn.Sequential(nn.Flatten(), FourierFeatures(), nn.Linear(32, 10)),
     "splines": lambda: flat(Splines()), "chebyshev": lambda: flat(Chebyshev(), nn.Tanh()),
+    "in_place": lambda: flat(InPlace()), "assigned": lambda: nn.Sequential(nn.Flatten(), Assigned(), nn.Linear(64, 10)),
+    "functions": lambda: flat(Functions()), "reductions": lambda: nn.Sequential(Reductions(), nn.Linear(88, 10)),
+    "moves": lambda: nn.Sequential(Moves(), nn.Linear(408, 10)),
+    "numpy_scale": lambda: nn.Sequential(nn.Flatten(), NumpyScale(), nn.Linear(64, 10)),
+    "attribute_tensor": lambda: nn.Sequential(nn.Flatten(), AttributeTensor(), nn.Linear(64, 10)),
     "slices": lambda: flat(Slices()), "chosen": lambda: flat(Chosen()),
     "cumulative": lambda: flat(nn.Linear(64, 16), Map(lambda x: x.tanh().cumsum(-1))),
     "sorted": lambda: flat(Sorted(lambda x: x.sort(dim=-1, descending=True).values[:, :16])),

@@ -20,33 +20,45 @@ LARGEST_INTEGER = 2.0**31
 
 # Names with their overloads, `default` left out.
 ELEMENTWISE = """
-    abs neg sign exp expm1 log log1p sqrt rsqrt sin cos tan tanh asinh atan sigmoid erf relu silu gelu softplus elu hardtanh
-    hardswish hardsigmoid leaky_relu mish log_sigmoid_forward square reciprocal round floor ceil trunc frac isnan isinf
-    add.Tensor add.Scalar sub.Tensor sub.Scalar rsub.Scalar mul.Tensor mul.Scalar minimum maximum where.self
-    where.ScalarOther where.ScalarSelf where.Scalar lerp.Scalar addcmul clamp clamp.Tensor clamp_min clamp_max
-    eq.Scalar ne.Scalar gt.Scalar ge.Scalar lt.Scalar le.Scalar eq.Tensor ne.Tensor gt.Tensor ge.Tensor lt.Tensor le.Tensor
-    logical_and logical_or logical_not bitwise_and.Tensor bitwise_or.Tensor bitwise_not masked_fill.Scalar
+    abs neg sign sgn exp expm1 log log1p sqrt rsqrt sin cos tanh atan erf reciprocal round floor ceil trunc
+    sigmoid relu silu gelu softplus elu celu hardtanh hardswish hardsigmoid leaky_relu mish log_sigmoid_forward threshold
+    softshrink glu _prelu_kernel add.Tensor add.Scalar sub.Tensor sub.Scalar rsub.Scalar mul.Tensor mul.Scalar pow.Scalar
+    minimum maximum lerp.Scalar clamp clamp.Tensor clamp_min clamp_max masked_fill.Scalar
+    where.self eq.Scalar ne.Scalar gt.Scalar ge.Scalar lt.Scalar le.Scalar eq.Tensor ne.Tensor gt.Tensor ge.Tensor lt.Tensor le.Tensor
+    isnan isinf logical_and logical_or logical_not bitwise_and.Tensor bitwise_or.Tensor bitwise_not
     tanh_backward sigmoid_backward threshold_backward silu_backward gelu_backward softplus_backward elu_backward
     hardtanh_backward hardswish_backward hardsigmoid_backward leaky_relu_backward mish_backward log_sigmoid_backward
-    fake_quantize_per_tensor_affine_cachemask fake_quantize_per_tensor_affine_cachemask_backward"""
+    softshrink_backward glu_backward _prelu_kernel_backward fake_quantize_per_tensor_affine_cachemask"""
 REDUCTIONS = """
-    sum sum.dim_IntList mean mean.dim var.correction var_mean.correction amax amin linalg_vector_norm norm.ScalarOpt_dim
-    logsumexp cumsum _softmax _softmax_backward_data _log_softmax _log_softmax_backward_data max.dim min.dim argmax
-    native_layer_norm native_layer_norm_backward native_group_norm native_group_norm_backward
-    _weight_norm_interface _weight_norm_interface_backward any.dim all.dim"""
-PRODUCTS = "mm bmm addmm baddbmm mv dot convolution convolution_backward"
+    sum sum.dim_IntList mean mean.dim std.correction var.correction amax amin max min max.dim min.dim argmax
+    linalg_vector_norm logsumexp cumsum sort topk any.dim all.dim
+    _softmax _safe_softmax _softmax_backward_data _log_softmax _log_softmax_backward_data
+    native_layer_norm native_group_norm _weight_norm_interface _weight_norm_interface_backward"""
+PRODUCTS = "mm bmm addmm baddbmm mv dot _trilinear convolution convolution_backward"
 SHAPES = """
-    view _unsafe_view reshape clone detach alias t transpose.int permute expand squeeze.dim squeeze.dims unsqueeze select.int
+    view _unsafe_view clone t transpose.int permute expand squeeze.dim unsqueeze select.int
     slice.Tensor split.Tensor split_with_sizes unsafe_split.Tensor unbind.int cat stack repeat flip roll constant_pad_nd
-    diagonal tril triu unfold select_backward slice_backward diagonal_backward unfold_backward expand_copy pixel_shuffle
-    pixel_unshuffle"""
+    diagonal tril triu unfold select_backward slice_backward diagonal_backward unfold_backward slice_scatter select_scatter
+    pixel_shuffle pixel_unshuffle reflection_pad2d reflection_pad2d_backward replication_pad2d replication_pad2d_backward
+    im2col col2im"""
 POOLS = """
-    avg_pool2d avg_pool2d_backward _adaptive_avg_pool2d _adaptive_avg_pool2d_backward max_pool2d_with_indices
+    avg_pool2d avg_pool2d_backward avg_pool3d avg_pool3d_backward _adaptive_avg_pool2d _adaptive_avg_pool2d_backward
+    max_pool2d_with_indices adaptive_max_pool2d
     upsample_nearest2d upsample_nearest2d_backward upsample_bilinear2d upsample_bilinear2d_backward"""
+FOURIER = "_fft_r2c _fft_c2r _conj view_as_complex view_as_real"
 CONSTANTS = "zeros ones full arange arange.start arange.start_step scalar_tensor zeros_like ones_like full_like new_zeros"
-FLOATING = "div.Tensor div.Scalar div.Tensor_mode pow.Tensor_Scalar pow.Tensor_Tensor remainder.Scalar remainder.Tensor"
-FIXED_INDICES = {"index.Tensor": 1, "index_select": 2, "index_put": 1, "index_add": 2, "gather": 2, "scatter_add": 2}
-OWN_INDICES = {"max_pool2d_with_indices_backward": 7, "value_selecting_reduction_backward": 2}
+FLOATING = "div.Tensor div.Scalar div.Tensor_mode pow.Tensor_Scalar pow.Tensor_Tensor remainder.Scalar remainder.Tensor copy"
+# The places of indices that depend on no record, or that a maximum or a sort has found.
+FIXED_INDICES = {"index.Tensor": 1, "index_select": 2, "index_put": 1, "index_add": 2, "scatter_add": 2}
+FOUND_INDICES = {"gather": 2, "scatter.src": 2}
+# What finds indices, and where it has the dimension that it searches.
+FINDERS = {aten.max.dim: 1, aten.min.dim: 1, aten.sort.default: 1, aten.topk.default: 2}
+MOVES = {aten.view.default, aten.unsqueeze.default, aten.squeeze.dim, aten.slice.Tensor, aten.expand.default}
+# Backward operators, their forward ones, and the places of what those have saved.
+SAVED = {"native_layer_norm_backward": ("native_layer_norm", 3, 4), "native_group_norm_backward":
+         ("native_group_norm", 2, 3), "native_batch_norm_backward": ("native_batch_norm", 5, 6),
+         "max_pool2d_with_indices_backward": ("max_pool2d_with_indices", 7),
+         "adaptive_max_pool2d_backward": ("adaptive_max_pool2d", 2)}
 
 Condition = Callable[[fx.Node, set[fx.Node]], bool]  # of a node, and all nodes that depend on the record
 
@@ -80,13 +92,42 @@ def _fixed(place: int) -> Condition:
     return holds
 
 
-def _own(place: int) -> Condition:
-    """Return whether the indices at a place are those that a pool or a maximum has found in the same graph."""
+def _found(place: int) -> Condition:
+    """Return whether indices are fixed or were found by a maximum or a sort, in a dimension that is no longer."""
     def holds(node: fx.Node, of_record: set[fx.Node]) -> bool:
         indices = node.args[place]
-        return (isinstance(indices, fx.Node) and indices.target is getitem
-                and indices.args[0].target in (aten.max_pool2d_with_indices.default, aten.max.dim, aten.min.dim))
+        while indices.target in MOVES:
+            indices = indices.args[0]
+        if indices.target is getitem and indices.args[0].target in FINDERS:
+            finder = indices.args[0]
+            (searched,) = finder.args[FINDERS[finder.target]:][:1] or (-1,)
+            return bool(_shape(finder.args[0])[searched] <= _shape(node.args[0])[node.args[1]])
+        return indices not in of_record
     return holds
+
+
+def _saved(forward: str, *places: int) -> Condition:
+    """Return whether the forward operator has saved the arguments at some places for this backward one.
+
+    Kernels check neither indices of pools nor the sizes of statistics.
+    """
+    def holds(node: fx.Node, of_record: set[fx.Node]) -> bool:
+        (gradient, x, setting), saved = node.args[:3], [node.args[place] for place in places]
+        if any(one.target is not getitem or one.args[0].target is not operator(forward) for one in saved):
+            return False
+        return all(before.args[0] is x and before.meta["val"][0].shape == _shape(gradient)
+                   and (before.args[1] == setting or isinstance(setting, fx.Node)) for before in (one.args[0] for one in saved))
+    return holds
+
+
+def _without_statistics(node: fx.Node, of_record: set[fx.Node]) -> bool:
+    """Whether a norm has no statistics of earlier records, which it would write."""
+    return node.args[3] is None and node.args[4] is None
+
+
+def _shape(node: fx.Node) -> torch.Size:
+    shape: torch.Size = node.meta["val"].shape
+    return shape
 
 
 def operator(name: str) -> torch._ops.OpOverload:
@@ -144,11 +185,13 @@ RULES: dict[object, Callable[[fx.Graph, fx.Node, set[fx.Node]], fx.Node | None]]
     aten.embedding.default: _look_up, aten.embedding_dense_backward.default: _look_up_backward,
     aten._to_copy.default: _cast}
 REVIEWED: dict[object, Condition] = {
-    **{operator(name): _any for names in (ELEMENTWISE, REDUCTIONS, PRODUCTS, SHAPES, POOLS, CONSTANTS)
+    **{operator(name): _any for names in (ELEMENTWISE, REDUCTIONS, PRODUCTS, SHAPES, POOLS, FOURIER, CONSTANTS)
        for name in names.split()},
     **{operator(name): _floating for name in FLOATING.split()},
     **{operator(name): _fixed(place) for name, place in FIXED_INDICES.items()},
-    **{operator(name): _own(place) for name, place in OWN_INDICES.items()},
+    **{operator(name): _found(place) for name, place in FOUND_INDICES.items()},
+    **{operator(name): _saved(*saved) for name, saved in SAVED.items()},
+    aten.native_batch_norm.default: _without_statistics,
     getitem: _any}
 
 
