@@ -1,15 +1,10 @@
 """Honest networks: which are mapped and which alone, and that rows are those of plain autograd."""
 
-import copy
-import warnings
-
 import pytest
 import torch
 from honest_networks import NETWORKS
-from torch import nn
 
 from pipeline.learning.own.alone import Alone
-from pipeline.learning.own.gradients import rows_of
 from pipeline.learning.own.mapped import Mapped
 from pipeline.learning.own.segments import Segments, blocks_of
 
@@ -27,31 +22,30 @@ FAST = ["perceptron", "cnn", "depthwise", "group_norm", "squeeze_excite", "torch
 EVERY = [name if name in FAST else pytest.param(name, marks=pytest.mark.slow) for name in NETWORKS]
 
 
-def built(name, is_random=False):
-    """Build a network; its records are the first ones of a generator of the test's own."""
+def built(name, is_random):
+    """Build a network, the same at every call, at its initial or at random weights."""
     torch.manual_seed(1)
-    with torch.random.fork_rng():
-        network = NETWORKS[name]()
-        network(torch.rand(1, 1, 8, 8))  # lazy layers
-    if is_random:
-        with torch.no_grad():
-            for parameter in network.parameters():
-                parameter.copy_(torch.randn(parameter.shape) / max(parameter.shape[-1:] or [1]) ** 0.5)
+    network = NETWORKS[name]()
+    network(torch.rand(1, 1, 8, 8))  # shapes of lazy layers
+    with torch.no_grad():
+        for parameter in network.parameters() if is_random else ():
+            parameter.copy_(torch.randn(parameter.shape) / max([1, *parameter.shape[1:]]) ** 0.5)
     return network
 
 
 def signals_for(widths):
-    """The output's error for the last segment, and fixed projections of it for the others."""
-    feedback = [torch.randn(10, n) for n in widths[:-1]]
+    """A function of logits: the output's error, and fixed projections of it for the segments below."""
+    generator = torch.Generator().manual_seed(2)
+    feedback = [torch.randn(10, n, generator=generator) for n in widths[:-1]]
 
     def signals_of(logits):
-        error = logits.softmax(dim=1) - torch.eye(10)[3]
-        return [*(error @ matrix for matrix in feedback), error]
+        error = logits.softmax(dim=1) - torch.eye(10, dtype=logits.dtype)[3]
+        return [*(error @ matrix.to(logits.dtype) for matrix in feedback), error]
     return signals_of
 
 
 def plain(network, places, record, signals_of):
-    """The row of a record by autograd, block by block, on a copy of the network."""
+    """The logits of a record, and its row by autograd, block by block."""
     outputs, h = [], record
     for block in places:
         h = h.detach().requires_grad_().clone()
@@ -61,5 +55,56 @@ def plain(network, places, record, signals_of):
     for output, signal in zip(outputs, signals_of(outputs[-1].detach()), strict=True):
         if output.requires_grad:
             output.backward(signal.view_as(output))
-    return torch.cat([torch.zeros_like(p).flatten() if p.grad is None else p.grad.to_dense().flatten()
-                      for p in network.parameters() if p.requires_grad])
+    gradients = [torch.zeros_like(p) if p.grad is None else p.grad.to_dense()
+                 for p in network.parameters() if p.requires_grad]
+    return outputs[-1].detach()[0], torch.cat([gradient.flatten() for gradient in gradients])
+
+
+def computed(way, records, signals_of):
+    """The logits and rows of records, by a graph for all or one by one."""
+    chunks = [records] if isinstance(way, Mapped) else records.split(1)
+    rows = [torch.cat([part.rows() for part in way.gradients(chunk, signals_of)], dim=1) for chunk in chunks]
+    return way.logits(records), torch.cat(rows)
+
+
+def way_of(segments):
+    """The graph of a network, or what computes it record by record and why."""
+    try:
+        return Mapped(segments, torch.rand(1, 1, 8, 8)), ""
+    except Exception as error:
+        return Alone(segments, 10), str(error)
+
+
+def far(found, expected):
+    """By how much a vector differs, relative to its norm."""
+    return ((found - expected).norm() / expected.norm().clamp(min=1e-30)).item()
+
+
+@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.filterwarnings("ignore:.*torch.utils.checkpoint|.*None of the inputs|`torch.nn.utils.weight_norm`")
+def test_rows_are_those_of_plain_autograd(name):
+    """By BP and by DFA, at initial and at random weights."""
+    torch.manual_seed(3)
+    records = (torch.rand(CHUNK, 1, 8, 8) * 16).round() / 16
+    n_blocks = len(blocks_of(built(name, False)))
+    for lower in {n_blocks - 1} | ({0} - {0 if name in SHARED else None}):
+        for is_random in (False, True):
+            network = built(name, is_random)
+            segments = Segments(network, lower)
+            signals_of = signals_for([output.flatten(1).shape[1] for output in segments(records[:1])])
+            way, reason = way_of(Segments(built(name, is_random), lower))
+            assert isinstance(way, Alone) is (name in ALONE), reason
+            assert ALONE.get(name, "") in reason
+            chosen = [0, 6, 11, 15]
+            logits, rows = computed(way, records if isinstance(way, Mapped) else records[chosen], signals_of)
+            for n, place in enumerate(chosen):
+                at = place if isinstance(way, Mapped) else n
+                expected = plain(built(name, is_random), segments.segments, records[place:place + 1], signals_of)
+                assert expected[1].norm() > 1e-4, "a row of zeros shows nothing"
+                assert far(logits[at], expected[0]) <= LIMIT
+                assert far(rows[at], expected[1]) <= LIMIT, (lower, is_random, place)
+
+
+def test_the_table_names_networks():
+    assert len(NETWORKS) >= 60
+    assert {*ALONE, *SHARED, *FAST} <= {*NETWORKS}
