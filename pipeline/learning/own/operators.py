@@ -22,7 +22,7 @@ LARGEST_INTEGER = 2.0**31
 ELEMENTWISE = """
     abs neg sign sgn exp expm1 log log1p sqrt rsqrt sin cos tanh atan erf reciprocal round floor ceil trunc
     sigmoid relu silu gelu softplus elu celu hardtanh hardswish hardsigmoid leaky_relu mish log_sigmoid_forward threshold
-    softshrink glu _prelu_kernel add.Tensor add.Scalar sub.Tensor sub.Scalar rsub.Scalar mul.Tensor mul.Scalar pow.Scalar
+    softshrink glu _prelu_kernel add.Tensor add.Scalar sub.Tensor sub.Scalar rsub.Scalar mul.Tensor mul.Scalar
     minimum maximum lerp.Scalar clamp clamp.Tensor clamp_min clamp_max masked_fill.Scalar
     where.self eq.Scalar ne.Scalar gt.Scalar ge.Scalar lt.Scalar le.Scalar eq.Tensor ne.Tensor gt.Tensor ge.Tensor lt.Tensor le.Tensor
     isnan isinf logical_and logical_or logical_not bitwise_and.Tensor bitwise_or.Tensor bitwise_not
@@ -47,7 +47,7 @@ POOLS = """
     upsample_nearest2d upsample_nearest2d_backward upsample_bilinear2d upsample_bilinear2d_backward"""
 FOURIER = "_fft_r2c _fft_c2r _conj view_as_complex view_as_real"
 CONSTANTS = "zeros ones full arange arange.start arange.start_step scalar_tensor zeros_like ones_like full_like new_zeros"
-FLOATING = "div.Tensor div.Scalar div.Tensor_mode pow.Tensor_Scalar pow.Tensor_Tensor remainder.Scalar remainder.Tensor copy"
+FLOATING = "div.Tensor div.Scalar div.Tensor_mode pow.Scalar pow.Tensor_Scalar pow.Tensor_Tensor remainder.Scalar remainder.Tensor copy"
 # The places of indices that depend on no record, or that a maximum or a sort has found.
 FIXED_INDICES = {"index.Tensor": 1, "index_select": 2, "index_put": 1, "index_add": 2, "scatter_add": 2}
 FOUND_INDICES = {"gather": 2, "scatter.src": 2}
