@@ -17,6 +17,9 @@ from torch.nn import functional
 VERSIONS = {"cpu": ("2.13",)}  # of torch, for which the list was tested, by kind of device
 aten = torch.ops.aten
 LARGEST_INTEGER = 2.0**31
+# Chunks have a multiple of so many records. The CPU's kernels compute the numbers that do not fill two vectors one by
+# one, and `sigmoid`, `silu`, `elu` or `pow` have other last bits then: a record's would depend on its place.
+CHUNK_MULTIPLE = 32
 
 # Names with their overloads, `default` left out.
 ELEMENTWISE = """
