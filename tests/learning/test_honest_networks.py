@@ -1,14 +1,19 @@
 """Honest networks: which are mapped and which alone, and that rows are those of plain autograd."""
 
+import runpy
+from pathlib import Path
+
 import pytest
 import torch
-from honest_networks import NETWORKS
 
 from pipeline.learning.own.alone import Alone
 from pipeline.learning.own.mapped import Mapped
+from pipeline.learning.own.operators import CHUNK_MULTIPLE
 from pipeline.learning.own.segments import Segments, blocks_of
 
-CHUNK, RECORDS, LIMIT = 16, 4, 1e-5
+NETWORKS = runpy.run_path(str(Path(__file__).parents[1] / "data" / "honest_networks.py"))["NETWORKS"]
+LIMIT = 1e-5
+PLACES = [0, 6, 11, CHUNK_MULTIPLE - 1]  # of the records that are compared
 # Computed record by record, and why. All others are mapped: that is promised.
 ALONE = {
     "branch": "_local_scalar_dense", "top_expert": "_local_scalar_dense", "code_book": "_local_scalar_dense",
@@ -16,21 +21,28 @@ ALONE = {
     "numpy_scale": "other rows", "embedding_scaled": "aten.embedding", "embedding_sparse": "aten.embedding", "embedding_bag": "_embedding_bag",
     "embedding_max_norm": "embedding_renorm", "indexed_table": "aten.index.Tensor", "spectral_norm": "vdot",
     "orthogonal": "linalg_householder_product"}
-# `numpy_scale` is traced, with a number of the example in its graph: what trains compares the rows, as `way_of` does.
+# `numpy_scale` has a graph with a number of the example in it, so that ways are compared before one is taken.
 SHARED = {"module_twice"}  # between blocks
 FAST = ["perceptron", "cnn", "depthwise", "group_norm", "squeeze_excite", "torch_attention", "gru", "lstm",
         "embedding_padding", "old_weight_norm", "module_twice", "checkpoint_reentrant", "spectrum"]
 EVERY = [name if name in FAST else pytest.param(name, marks=pytest.mark.slow) for name in NETWORKS]
 
 
-def built(name, is_random):
-    """Build a network, the same at every call, at its initial or at random weights."""
+def built(name):
+    """Build a network, the same at every call."""
     torch.manual_seed(1)
     network = NETWORKS[name]()
     network(torch.rand(1, 1, 8, 8))  # shapes of lazy layers
+    return network
+
+
+def randomised(network):
+    """A network with random weights, in place of its own."""
+    generator = torch.Generator().manual_seed(4)
     with torch.no_grad():
-        for parameter in network.parameters() if is_random else ():
-            parameter.copy_(torch.randn(parameter.shape) / max([1, *parameter.shape[1:]]) ** 0.5)
+        for parameter in network.parameters():
+            width = max([1, *parameter.shape[1:]])
+            parameter.copy_(torch.randn(parameter.shape, generator=generator) / width ** 0.5)
     return network
 
 
@@ -84,29 +96,36 @@ def far(found, expected):
     return ((found - expected).norm() / expected.norm().clamp(min=1e-30)).item()
 
 
+def compare(way, records, expected, signals_of):
+    """Compare the logits and rows of some records with the expected ones, relative to their norms."""
+    chunk = records if isinstance(way, Mapped) else records[PLACES]
+    places = PLACES if isinstance(way, Mapped) else range(len(PLACES))
+    logits, rows = computed(way, chunk, signals_of)
+    for place, (expected_logits, expected_row) in zip(places, expected, strict=True):
+        assert expected_row.norm() > 1e-4, "a row of zeros shows nothing"
+        assert far(logits[place], expected_logits) <= LIMIT
+        assert far(rows[place], expected_row) <= LIMIT
+
+
 @pytest.mark.parametrize("name", EVERY)
 @pytest.mark.filterwarnings("ignore:.*torch.utils.checkpoint|.*None of the inputs|`torch.nn.utils.weight_norm`")
 def test_rows_are_those_of_plain_autograd(name):
-    """By BP and by DFA, at initial and at random weights."""
+    """By BP and by DFA. A graph is traced at initial weights, and must hold at random ones too."""
     torch.manual_seed(3)
-    records = (torch.rand(CHUNK, 1, 8, 8) * 16).round() / 16
-    n_blocks = len(blocks_of(built(name, False)))
-    for lower in {n_blocks - 1} | ({0} - {0 if name in SHARED else None}):
-        for is_random in (False, True):
-            network = built(name, is_random)
-            segments = Segments(network, lower)
-            signals_of = signals_for([output.flatten(1).shape[1] for output in segments(records[:1])])
-            way, reason = way_of(Segments(built(name, is_random), lower), records, signals_of)
-            assert isinstance(way, Alone) is (name in ALONE), reason
-            assert ALONE.get(name, "") in reason
-            chosen = [0, 6, 11, 15]
-            logits, rows = computed(way, records if isinstance(way, Mapped) else records[chosen], signals_of)
-            for n, place in enumerate(chosen):
-                at = place if isinstance(way, Mapped) else n
-                expected = plain(built(name, is_random), segments.segments, records[place:place + 1], signals_of)
-                assert expected[1].norm() > 1e-4, "a row of zeros shows nothing"
-                assert far(logits[at], expected[0]) <= LIMIT
-                assert far(rows[at], expected[1]) <= LIMIT, (lower, is_random, place)
+    records = (torch.rand(CHUNK_MULTIPLE, 1, 8, 8) * 16).round() / 16
+    highest = len(blocks_of(built(name))) - 1
+    for lower in {highest} if name in SHARED else {0, highest}:
+        segments = Segments(built(name), lower)
+        outputs = Segments(built(name), lower)(records[:1])
+        signals_of = signals_for([output.flatten(1).shape[1] for output in outputs])
+        way, reason = way_of(segments, records, signals_of)
+        assert isinstance(way, Alone) is (name in ALONE), reason
+        assert ALONE.get(name, "") in reason
+        for at in (lambda network: network, randomised):
+            at(segments.network)
+            expected = [plain(at(built(name)), segments.segments, records[place:place + 1], signals_of)
+                        for place in PLACES]
+            compare(way, records, expected, signals_of)
 
 
 def test_the_table_names_networks():
