@@ -128,6 +128,21 @@ def test_rows_are_those_of_plain_autograd(name):
             compare(way, records, expected, signals_of)
 
 
+@pytest.mark.parametrize("name", [case for case in EVERY if getattr(case, "values", [case])[0] not in ALONE])
+@pytest.mark.filterwarnings("ignore:.*torch.utils.checkpoint|.*None of the inputs|`torch.nn.utils.weight_norm`")
+def test_a_mapped_row_has_the_same_bits_beside_any_records(name):
+    segments = Segments(randomised(built(name)), len(blocks_of(built(name))) - 1)
+    mapped, signals_of, found = Mapped(segments, torch.rand(1, 1, 8, 8)), signals_for([10]), set()
+    record = (torch.rand(1, 8, 8, generator=torch.Generator().manual_seed(5)) * 16).round() / 16
+    for number in (0.3, 0.0, 1e30, float("inf"), float("nan")):
+        for place in PLACES:
+            others = torch.full([CHUNK_MULTIPLE, 1, 8, 8], number)
+            others[place] = record
+            logits, rows = computed(mapped, others, signals_of)
+            found.add(torch.cat([logits[place], rows[place]]).numpy().tobytes())
+    assert len(found) == 1
+
+
 def test_the_table_names_networks():
     assert len(NETWORKS) >= 60
     assert {*ALONE, *SHARED, *FAST} <= {*NETWORKS}
