@@ -1,8 +1,9 @@
 """The reviewed list of operators: what `mapped` may map over records, and under which conditions.
 
-An operator is on the list if `vmap` computes each record's result from this record alone, to the last bit in chunks of
-constant size, and if no number of a record makes it raise. `tests/learning/test_operators.py` tries each one beside
-records of nan, infinity, 1e30 and indices outside their tables. Look-ups and casts to integers get rules of their own.
+An operator is on the list if `vmap` computes each record's result from this record alone, and if no number of a record
+makes it raise. On one thread, in chunks of one size that `CHUNK_MULTIPLE` divides, that holds to the last bit.
+`tests/learning/test_operators.py` tries each one beside records of nan, infinity, 1e30 and indices outside their tables.
+Look-ups and casts to integers get rules of their own.
 """
 
 from __future__ import annotations
