@@ -2,7 +2,7 @@
 
 An operator is on the list if `vmap` computes each record's result from this record alone, and if no number of a record
 makes it raise. On one thread, in chunks of one size that `CHUNK_MULTIPLE` divides, that holds to the last bit.
-`tests/learning/test_operators.py` tries each one beside records of nan, infinity, 1e30 and indices outside their tables.
+`tests/learning/test_operators.py` tries each one beside records of nan, infinity, 1e30 and indices outside tables.
 Look-ups and casts to integers get rules of their own.
 """
 
