@@ -47,7 +47,8 @@ class _Both(nn.Module):
     def forward(self, record: Tensor, signals: Sequence[Tensor], leaves: Sequence[Tensor]) -> list[Tensor]:
         outputs = self.segments(record)
         begins, directions = ends(outputs, signals)
-        gradients = torch.autograd.grad(begins, leaves, directions, allow_unused=True, materialize_grads=True)
+        torch.autograd.backward(begins, directions)  # `grad` would give zeros for a reentrant checkpoint
+        gradients = [torch.zeros_like(leaf) if leaf.grad is None else leaf.grad for leaf in leaves]
         return [outputs[-1].detach(), *gradients]
 
 
@@ -65,14 +66,18 @@ def trace(segments: Segments, record: Tensor, signals: Sequence[Tensor]) -> fx.G
         state = dict(zip(names, [*leaves, *inputs[len(trained):len(names)]], strict=True))
         return functional_call(both, state, (inputs[len(names)], inputs[len(names) + 1:], leaves))
 
-    inputs = [tensor.detach() for tensor in (*trained.values(), *fixed.values(), record, *signals)]
+    # Copies, as code that is traced may write into its weights.
+    inputs = [tensor.detach().clone() for tensor in (*trained.values(), *fixed.values(), record, *signals)]
     with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH):
         recorded = make_fx(passes)(*inputs)
         functional = make_fx(functionalize(recorded))(*inputs)
     for node in functional.graph.nodes:  # nothing writes in place any more, so that copies are of no use
-        is_copy = node.target is aten.clone.default and node.args[0].meta["val"].is_contiguous()
+        values = [argument.meta["val"] for argument in node.all_input_nodes if "val" in argument.meta]
+        is_copy = node.target is aten.clone.default and values[0] is not None and values[0].is_contiguous()
         if is_copy or node.target in (aten.detach.default, aten.alias.default):
             node.replace_all_uses_with(node.args[0])
+        elif node.target is aten.copy.default and len({(value.shape, value.dtype) for value in values}) == 1:
+            node.replace_all_uses_with(node.args[1])
     functional.graph.eliminate_dead_code()
     return functional
 

@@ -16,7 +16,7 @@ from torch.func import vmap
 from pipeline.learning.mechanisms.gradients import GradientRows, Gradients, product_of
 from pipeline.learning.own.graph import Passes, split, trace
 from pipeline.learning.own.operators import guarded
-from pipeline.learning.own.segments import Segments
+from pipeline.learning.own.segments import Segments, copy_of
 
 
 class Mapped:
@@ -35,7 +35,7 @@ class Mapped:
     def __init__(self, segments: Segments, record: Tensor) -> None:
         self.state = [tensor.detach() for tensor in (*segments.trained.values(), *segments.fixed.values())]
         with torch.no_grad():
-            signals = [output.flatten(1) for output in segments(record)]
+            signals = [output.flatten(1) for output in copy_of(segments)(record)]
         self.passes: Passes = split(guarded(trace(segments, record, signals), len(self.state)), len(self.state))
 
     def logits(self, records: Tensor) -> Tensor:
@@ -51,7 +51,8 @@ class Mapped:
         logits, *saved = self._over_records(self.passes.forward, [records[:, None]])
         signals = [signal[:, None] for signal in signals_of(logits.flatten(1))]
         found = iter(self._over_records(self.passes.backward, [*saved, *signals]))
-        return [product_of(next(found), next(found)) if is_product else GradientRows(next(found).flatten(1))
+        return [product_of(next(found), next(found)) if is_product else
+                GradientRows(next(found).reshape(len(records), -1))
                 for is_product in self.passes.are_products]
 
     def _over_records(self, graph: fx.GraphModule, of_records: Sequence[Tensor]) -> list[Tensor]:
