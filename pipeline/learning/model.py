@@ -115,7 +115,8 @@ def _check_program(program: torch.export.ExportedProgram, network: torch.nn.Modu
     made_up = torch.randint(0, 2, (4, records.shape[1]), generator=generator).to(records.dtype)
     logits, expected = program.module()(made_up), network(made_up)
     if not torch.allclose(logits, expected, rtol=1e-3, atol=1e-4, equal_nan=True):
-        raise ConfigError(f"program: must give the network's logits, got others by {(logits - expected).abs().max():.2g}")
+        difference = (logits - expected).abs().max()
+        raise ConfigError(f"program: must give the network's logits, got others by {difference:.2g}")
 
 
 class _Program(torch.nn.Module):

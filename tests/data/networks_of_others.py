@@ -1,5 +1,6 @@
 """Networks as a plugin of tests: what other records, Python or torch's own rules could reach, and what raises."""
 
+import numpy
 import torch
 from torch import nn
 
@@ -50,7 +51,7 @@ class ByNumpy(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, x):
-        ctx.save_for_backward(out := torch.from_numpy(__import__("numpy").tanh(x.detach().numpy())))
+        ctx.save_for_backward(out := torch.from_numpy(numpy.tanh(x.detach().numpy())))
         return out
 
     @staticmethod
@@ -103,6 +104,13 @@ class Counts(nn.Module):
         else:
             self.calls = self.calls + len(x)
         return x
+
+
+class Draws(nn.Module):
+    """Draws outside of torch."""
+
+    def forward(self, x):
+        return x * numpy.random.rand() if x.sum() > 0 else x
 
 
 class Keeps(nn.Module):
@@ -188,12 +196,12 @@ BUILT = {
     "bag": lambda: nn.Sequential(Codes(nn.EmbeddingBag), nn.Tanh(), nn.Linear(6, 10)),
     "quantized": lambda: _after(Quantized()), "numpy": lambda: _after(Numpy()), "exits": lambda: _after(Exits()),
     "out_of_memory": lambda: _after(OutOfMemory()), "counts": lambda: _after(Counts(True)),
-    "counts_anew": lambda: _after(Counts(False)), "keeps": lambda: _after(Keeps()), "writes": _writes,
+    "counts_anew": lambda: _after(Counts(False)),
+    "draws": lambda: _after(Draws()), "keeps": lambda: _after(Keeps()), "writes": _writes,
     "activation_twice": _activation_twice, "layer_twice": _layer_twice, "weight_shared": _weight_shared,
     "assigned": _assigned, "plain": lambda: _after(), "dropped": lambda: _after(Dropped(0.5)),
     "gru": lambda: nn.Sequential(Recurrent(nn.GRU), nn.Linear(6, 10)),
     "lstm": lambda: nn.Sequential(Recurrent(nn.LSTM), nn.Linear(6, 10)),
-    "lstm_dropped": lambda: nn.Sequential(Recurrent(nn.LSTM, num_layers=2, dropout=0.5), nn.Linear(6, 10)),
     "lazy": lambda: nn.Sequential(nn.Flatten(), nn.LazyLinear(12), nn.Tanh(), nn.Linear(12, 10)),
     "frozen_first": lambda: nn.Sequential(nn.Sequential(nn.Flatten(), nn.Linear(64, 16)).requires_grad_(False),
                                           nn.Linear(16, 12), nn.Tanh(), nn.Linear(12, 10))}

@@ -9,7 +9,7 @@ wrong.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -25,17 +25,19 @@ Result = TypeVar("Result")
 class Alone:
     """A network's segments, for one record after the other, with logits [n, n_classes].
 
-    It has the methods of `Mapped`, and is for chunks of `size` records.
+    It has the methods of `Mapped`.
 
     Attributes:
         raised: what the network raised last; None if nothing. It is for public records alone.
     """
 
-    size = 1
-
     def __init__(self, segments: Segments, n_classes: int) -> None:
         self.segments, self.n_classes = segments, n_classes
         self.raised: BaseException | None = None
+
+    def chunk(self, records_at_once: int) -> int:
+        """Return the size of chunks."""
+        return 1
 
     def logits(self, records: Tensor) -> Tensor:
         """Return the logits of records [n, *shape]; nan for a record on which the network raises."""
@@ -43,7 +45,7 @@ class Alone:
         for record in records.split(1):
             copied = copy_of(self.segments)
             with isolated():
-                outputs = self._attempt(lambda copied=copied, record=record: copied(record))
+                outputs = self._attempt(copied, record)
             found.append(outputs[-1].detach() if outputs else record.new_full((1, self.n_classes), torch.nan))
         return torch.cat(found)
 
@@ -54,16 +56,16 @@ class Alone:
         """
         copied, row = copy_of(self.segments), None
         with isolated():
-            outputs = self._attempt(lambda: copied(record))
+            outputs = self._attempt(copied, record)
             if outputs:
                 signals = signals_of(outputs[-1].detach())
-                row = self._attempt(lambda: _row(copied, outputs, signals))
+                row = self._attempt(_row, copied, outputs, signals)
         return [GradientRows(torch.full_like(_row(copied, [], []), torch.nan) if row is None else row)]
 
-    def _attempt(self, compute: Callable[[], Result]) -> Result | None:
+    def _attempt(self, compute: Callable[..., Result], *arguments: Any) -> Result | None:
         """Return what is computed, None if it raises. An error of the machine is raised."""
         try:
-            return compute()
+            return compute(*arguments)
         except (MemoryError, OSError, torch.OutOfMemoryError):
             raise
         except (Exception, SystemExit) as error:

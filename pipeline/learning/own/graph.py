@@ -7,7 +7,7 @@ code of an `autograd.Function` or a rule for `vmap` is not in it, and neither is
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor, fx, nn
@@ -123,8 +123,8 @@ def _factors(gradient: fx.Node) -> list[fx.Node | tuple[fx.Node]]:
     node, is_transposed = gradient, False
     while node.target is aten.t.default or (node.target in RESHAPES and not is_transposed):
         is_transposed ^= node.target is aten.t.default
-        node = node.args[0]
+        node = node.all_input_nodes[0]
     if node.target is not aten.mm.default:
         return [gradient]
-    left, right = node.args
+    left, right = cast("tuple[fx.Node, fx.Node]", node.args)
     return [(right,), (left,)] if is_transposed else [left, right]

@@ -36,11 +36,6 @@ TORCH_SETTINGS: tuple[tuple[Callable[[], Any], Callable[[Any], Any]], ...] = (
         (torch.is_autocast_enabled, torch.set_autocast_enabled), (torch.get_autocast_dtype, torch.set_autocast_dtype))))
 
 
-def generator_states() -> tuple[Any, ...]:
-    """Return the states of the global generators of torch on the CPU, NumPy and Python, to be compared."""
-    return torch.get_rng_state().tolist(), np.random.get_state()[1].tolist(), random.getstate()
-
-
 @contextlib.contextmanager
 def restored() -> Iterator[None]:
     """Restore the global generators of torch, NumPy and Python, and torch's settings, at the end of the context."""
@@ -67,6 +62,17 @@ def seeded(seed: int) -> Iterator[None]:
         np.random.seed(seeds[1])
         random.seed(seeds[2])
         yield
+
+
+@contextlib.contextmanager
+def one_thread() -> Iterator[None]:
+    """Let torch compute on one thread within the context."""
+    n_threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(n_threads)
 
 
 @contextlib.contextmanager

@@ -15,7 +15,7 @@ from torch.func import vmap
 
 from pipeline.learning.mechanisms.gradients import GradientRows, Gradients, product_of
 from pipeline.learning.own.graph import Passes, split, trace
-from pipeline.learning.own.operators import guarded
+from pipeline.learning.own.operators import CHUNK_MULTIPLE, guarded
 from pipeline.learning.own.segments import Segments, copy_of
 
 
@@ -30,13 +30,15 @@ class Mapped:
         NotMapped: naming the first operator that is not reviewed, or what cannot be traced.
     """
 
-    size = 4096  # of the largest chunk
-
     def __init__(self, segments: Segments, record: Tensor) -> None:
         self.state = [tensor.detach() for tensor in (*segments.trained.values(), *segments.fixed.values())]
         with torch.no_grad():
             signals = [output.flatten(1) for output in copy_of(segments)(record)]
         self.passes: Passes = split(guarded(trace(segments, record, signals), len(self.state)), len(self.state))
+
+    def chunk(self, records_at_once: int) -> int:
+        """Return the size of chunks: at least `records_at_once`."""
+        return -(-records_at_once // CHUNK_MULTIPLE) * CHUNK_MULTIPLE
 
     def logits(self, records: Tensor) -> Tensor:
         """Return the logits [n, n_classes] of records [n, *shape]."""

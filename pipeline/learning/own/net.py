@@ -46,7 +46,7 @@ class OwnNet:
             view.copy_(parameter.detach().flatten())
             parameter.data = view.view_as(parameter)
         self.way, self.why_alone = self._way(self.segments)
-        self.chunk = min(own(config).records_at_once, self.way.size)
+        self.chunk = self.way.chunk(own(config).records_at_once)
 
     def _way(self, segments: Segments) -> tuple[Way, str]:
         return choose(in_words(own(self.config)), segments, made_up(self.shape).to(self.device), self.n_classes)

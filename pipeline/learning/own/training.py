@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Any
@@ -18,11 +19,13 @@ from pipeline.learning.mechanisms.gradients import add_all
 from pipeline.learning.mechanisms.row_sum import RowSum, bounded
 from pipeline.learning.own.alone import Alone
 from pipeline.learning.own.building import in_words, initial_module, own
+from pipeline.learning.own.isolation import one_thread
 from pipeline.learning.own.net import OwnNet, OwnParameters, filled
 from pipeline.learning.own.operators import is_reviewed_here
 from pipeline.learning.own.ways import Way, check_alone, check_mapped, check_neighbours
 from pipeline.learning.training import Training
 from pipeline.trials.packs import Pack
+from pipeline.trials.records import EpochRecord
 
 TRIED = 8  # public test records on which a network is tried before it trains
 STORABLE = ("bool", "int", "uint", "float", "complex64")  # prefixes of NumPy's types that a file of weights can hold
@@ -57,6 +60,11 @@ class OwnTraining(Training):
     @cached_property
     def _true_gradient(self) -> Way:
         return self.net.true_gradient()
+
+    def run_epoch(self) -> list[EpochRecord]:
+        """Train one epoch as `Training` does; on one thread if bits are covered, as others split tensors elsewhere."""
+        with one_thread() if self.config.secure else contextlib.nullcontext():
+            return super().run_epoch()
 
     def step(self, indices: Tensor, measure_alignment: bool = False) -> tuple[Tensor, Tensor | None]:
         """Train on one batch, some records at a time; arguments and result as of `Training.step`."""
@@ -122,7 +130,8 @@ class OwnTraining(Training):
 
     def _add_gradient(self, x: Tensor, y: Tensor, present: Tensor) -> None:
         """Add the gradient of the mean loss to `gradient`; arguments as `_filled` returns them."""
-        for records in zip(*(part.split(self._true_gradient.size) for part in (x, y, present)), strict=True):
+        size = self._true_gradient.chunk(len(x))
+        for records in zip(*(part.split(size) for part in (x, y, present)), strict=True):
             self._add_gradient_of(*records)
 
     def _add_gradient_of(self, x: Tensor, y: Tensor, present: Tensor) -> None:

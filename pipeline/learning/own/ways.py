@@ -57,7 +57,8 @@ def choose(where: str, segments: Segments, records: Tensor, n_classes: int) -> t
 
 
 def check_mapped(where: str, mapped: Mapped, alone: Alone, records: Tensor) -> None:
-    """Refuse a network whose graph gives other numbers than itself on public records."""
+    """Refuse a network that raises on public records, or whose graph gives other numbers there than itself."""
+    _refuse_raised(where, alone, records)
     differing = difference(mapped, alone, records)
     refuse(differing, "network", f"{where} must compute the same by its graph as by itself", f"block '{differing}', "
            "which does not on test records")
@@ -67,15 +68,23 @@ def check_alone(where: str, alone: Alone, records: Tensor) -> None:
     """Refuse a network that raises on public records, draws at random, or changes what outlives a call."""
     kept = {**alone.segments.trained, **alone.segments.fixed, "network.its input": records}
     before = {name: value.detach().clone() for name, value in kept.items()}
-    alone.logits(records)
-    first, second = (records, records) if alone.raised else (_alone_rows(alone, records, seed) for seed in range(2))
-    refuse(alone.raised, "network", f"{where} must raise on no record", f"{type(alone.raised).__name__}: "
-           f"{alone.raised}")
+    _refuse_raised(where, alone, records)
+    first = _alone_rows(alone, records, seed=0)
+    second = _alone_rows(alone, records.flip(0), seed=1).flip(0)
+    _refuse_raised(where, alone, records[:0])
     changed = [name.removeprefix("network.") for name, value in kept.items() if not _same(value, before[name])]
     refuse(changed, "network", f"{where} must change nothing in place that outlives a call",
            f"changes of {', '.join(changed)}")
     refuse(not _same(first, second), "network", f"{where} must give the same result at every call",
            "another one at the second: it draws at random, or keeps state outside the module")
+
+
+def _refuse_raised(where: str, alone: Alone, records: Tensor) -> None:
+    """Refuse a network that raises on these public records, or has raised."""
+    if len(records):
+        alone.logits(records)
+    refuse(alone.raised, "network", f"{where} must raise on no record", f"{type(alone.raised).__name__}: "
+           f"{alone.raised}")
 
 
 def check_neighbours(where: str, mapped: Mapped, segments: Segments, records: Tensor, size: int) -> None:
@@ -140,7 +149,7 @@ def _random_weights(segments: Segments) -> Iterator[None]:
         before = [parameter.clone() for parameter in parameters]
         for parameter in parameters:
             fan_in = max(1, parameter[0].numel()) if parameter.dim() > 1 else 64
-            parameter += (torch.randn(parameter.shape, generator=generator) / fan_in**0.5).to(parameter.device)
+            parameter.add_(torch.randn(parameter.shape, generator=generator).to(parameter.device), alpha=fan_in**-0.5)
         try:
             yield
         finally:
