@@ -22,8 +22,8 @@ from pipeline.tracking import backend, store
 LONGEST = ("test_chaos", "test_faults", "test_redraws", "test_sweep", "test_reuse", "test_results",
            "test_page", "test_tracking", "test_api", "test_cli", "test_integers", "test_docs",
            "test_search", "test_budget", "test_certified", "test_grid_exhibits", "test_readings", "test_unfinished",
-           "test_features", "test_accounting_gaussian", "test_analysis", "test_own_network", "test_isolation", "test_honest_networks",
-           "test_shipped", "test_projection")
+           "test_features", "test_accounting_gaussian", "test_analysis", "test_own_network", "test_isolation",
+           "test_honest_networks", "test_shipped", "test_projection")
 
 # Torch, Ray and MLflow are half a million objects: looking at them as often as Python does took a tenth of the time.
 gc.set_threshold(100_000, 20, 20)

@@ -115,7 +115,7 @@ class Convnet(Network):
 
 
 class Own(Part):
-    """A user's network. A record's contribution is a row, which `torch.func` computes from this record alone."""
+    """A user's network. What a record contributes is computed from this record alone (`pipeline.learning.own`)."""
 
     convolutional, own = False, True
     not_integer = "what a module computes is in floating point; noise 'secure' sums its contributions as integers"

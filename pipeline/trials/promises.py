@@ -16,7 +16,7 @@ from pipeline.trials.shapes import n_parameters
 if TYPE_CHECKING:
     from pipeline.trials.config import TrialConfig
 
-LONGEST_ROW = 2**23  # numbers of 15 bits, whose sum of squares has 53
+LONGEST_ROW = 2**23  # numbers, for which the margins of a row's norm hold
 
 
 def check_promises(trials: Iterable[TrialConfig], published: Collection[str] | None = ()) -> None:
@@ -41,7 +41,7 @@ def check_promises(trials: Iterable[TrialConfig], published: Collection[str] | N
                "it with noise 'secure'", "use 'centered'")
         n_weights = n_parameters(trial.layers)
         refuse(trial.parts.network.own and n_weights > LONGEST_ROW, "noise", f"'secure' takes contributions of at most "
-               f"{LONGEST_ROW:,} numbers, whose norm is exact in float64", f"it with {n_weights:,}", "use 'research'")
+               f"{LONGEST_ROW:,} numbers, for which its proof holds", f"it with {n_weights:,}", "use 'research'")
 
 
 def check_noise(trial: TrialConfig) -> None:

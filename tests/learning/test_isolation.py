@@ -10,7 +10,8 @@ from registries import forgotten_plugins
 
 from pipeline import ConfigError, TrialConfig, train
 from pipeline.experiment.plugins import load_plugins
-from pipeline.learning.mechanisms.gradients import rows_of
+from pipeline.learning.mechanisms.gradients import GradientProducts, GradientRows, rows_of
+from pipeline.learning.mechanisms.row_sum import bounded
 from pipeline.learning.own.alone import Alone
 from pipeline.learning.own.building import check_trainable
 from pipeline.learning.own.segments import Segments, copy_of, ends
@@ -141,6 +142,46 @@ def test_only_parameters_are_released_and_nothing_that_a_forward_pass_wrote(name
     assert not any("calls" in weight for weight in last.outcome.weights)
 
 
+class Changes(torch.nn.Module):
+    """Does for records with a large number what its public ones never do."""
+
+    def __init__(self, change):
+        super().__init__()
+        self.layer, self.change = torch.nn.Linear(64, 10), change
+
+    def forward(self, x):
+        out = self.layer(x.flatten(1))
+        return self.change(self, out) if x.max() > 2 else out
+
+
+@pytest.mark.parametrize("change", [
+    lambda self, out: out[:, :9], lambda self, out: (out, out), lambda self, out: out.double(),
+    lambda self, out: Path("no file").read_text(), lambda self, out: out[:0], lambda self, out: self.double() and out,
+    lambda self, out: self.layer.weight.requires_grad_(False) and out, lambda self, out: out * float("nan")],
+    ids=["shape", "pair", "dtype", "file", "empty", "module", "frozen", "nan"])
+def test_alone_a_record_is_zero_or_wrong_whatever_the_network_does_with_it(change):
+    alone = Alone(Segments(torch.nn.Sequential(Changes(change)), 0), 10)
+    records = torch.stack([torch.full((1, 8, 8), value) for value in (0.5, 3.0, 0.5)])
+    rows = [rows_of(alone.gradients(record, lambda logits: [torch.ones(1, 10)])) for record in records.split(1)]
+    assert torch.equal(rows[0], rows[2]) and all(row.shape == (1, 650) and row.dtype == torch.float32 for row in rows)
+    gradients, factors = bounded(lambda norms: (1 / norms).clamp(max=1), [GradientRows(torch.cat(rows))],
+                                 torch.ones(3, dtype=torch.bool))
+    assert rows_of(gradients).isfinite().all() and factors[0] == factors[2] > 0
+    logits = alone.logits(records)
+    assert logits.shape == (3, 10) and torch.equal(logits[0], logits[2]) and logits[0].isfinite().all()
+
+
+@pytest.mark.parametrize("scale", [1e15, 1e18, 1e25, 1e38])
+def test_products_that_overflow_count_as_none(scale, digits):
+    training = prepare(Pack((trial("plain"),)), digits, CPU)
+    integers = training.mechanism.integers
+    left, right = torch.full((2, training.net.parameters.row.shape[1], 1), 1.0), torch.ones(2, 1, 1)
+    left[1], right[1] = scale, 1e18
+    integers.total.zero_()
+    integers.add(training.mechanism.factor, [GradientProducts(left, right)], torch.ones(2, dtype=torch.bool))
+    assert integers.total.isfinite().all() and (integers.total * integers.unit * integers.scale).norm() <= 0.2
+
+
 @pytest.mark.parametrize(("name", "algorithm"), [
     ("activation_twice", "bp"), ("activation_twice", "dfa"), ("layer_twice", "bp"), ("weight_shared", "bp"),
     ("padded", "bp"), ("frozen_first", "dfa"), ("assigned", "dfa"), ("lstm", "bp"), ("numpy", "bp"), ("sparse", "bp")])
@@ -194,7 +235,7 @@ def test_on_another_version_of_torch_neighbours_are_tried_and_nothing_is_more_th
     training.net.way.gradients = lambda x, signals_of: [  # as a rule that sees the whole chunk
         replace(of_one, values=of_one.rows() + x.nan_to_num(0).mean()) if hasattr(of_one, "values") else of_one
         for of_one in gradients(x, signals_of)]
-    with pytest.raises(ConfigError, match=r"must compute each record from itself alone, got a change of"):
+    with pytest.raises(ConfigError, match=r"must compute each record from itself alone, got a change by"):
         check_neighbours("a network", training.net.way, training.net.segments, torch.rand(2, 1, 8, 8), 32)
 
 

@@ -24,14 +24,16 @@ ROW_BITS = 19  # of C in a row's integers, so that
 GROUP = 16  # rows have a sum below 2^24, which is exact in float32
 BLOCK_ELEMENTS = 2**17  # numbers of rows that a cache holds
 
+LARGEST_NORM = 2.0**127  # beyond it a row's numbers may not be finite in float32
+
 Factor = Callable[[Tensor], Tensor]  # from norms [R, n, 1] to factors of contributions
 
 
 def bounded(factor: Factor, gradients: Sequence[Gradients], present: Tensor  # [n]: False for padding
             ) -> tuple[list[Gradients], Tensor]:
-    """Return gradients with their factors [n], float64; both are 0 for a record with a norm that is not finite."""
+    """Return gradients with their factors [n], float64; both 0 for a record whose norm is not finite or too large."""
     lengths = norms(gradients)
-    is_finite = lengths.isfinite()
+    is_finite = lengths < LARGEST_NORM
     if not is_finite.all():
         gradients = [of_one.only(is_finite) for of_one in gradients]
     factors = factor(lengths[None, :, None])[0, :, 0]

@@ -45,7 +45,7 @@ class Alone:
         for record in records.split(1):
             copied = copy_of(self.segments)
             with isolated():
-                outputs = self._attempt(copied, record)
+                outputs = self._attempt(self._outputs, copied, record)
             found.append(outputs[-1].detach() if outputs else record.new_full((1, self.n_classes), torch.nan))
         return torch.cat(found)
 
@@ -55,29 +55,46 @@ class Alone:
         `signals_of` gives a signal [1, n_k] for each segment from logits [1, n_classes].
         """
         copied, row = copy_of(self.segments), None
+        trained = list(copied.trained.values())
         with isolated():
-            outputs = self._attempt(copied, record)
+            outputs = self._attempt(self._outputs, copied, record)
             if outputs:
                 signals = signals_of(outputs[-1].detach())
-                row = self._attempt(_row, copied, outputs, signals)
-        return [GradientRows(torch.full_like(_row(copied, [], []), torch.nan) if row is None else row)]
+                row = self._attempt(_row, outputs, signals, trained)
+        if row is None:
+            row = record.new_full((1, sum(value.numel() for value in self.segments.trained.values())), torch.nan)
+        return [GradientRows(row)]
+
+    def _outputs(self, copied: Segments, record: Tensor) -> list[Tensor]:
+        outputs = copied(record)
+        _check("logits", outputs[-1], (1, self.n_classes), record)
+        return outputs
 
     def _attempt(self, compute: Callable[..., Result], *arguments: Any) -> Result | None:
-        """Return what is computed, None if it raises. An error of the machine is raised."""
+        """Return what is computed, None if it raises. A machine without memory ends the trial."""
         try:
             return compute(*arguments)
-        except (MemoryError, OSError, torch.OutOfMemoryError):
+        except (KeyboardInterrupt, MemoryError, torch.OutOfMemoryError):
             raise
-        except (Exception, SystemExit) as error:
+        except BaseException as error:
             if any(text in str(error) for text in OUT_OF_MEMORY):
                 raise
             self.raised = error
             return None
 
 
-def _row(copied: Segments, outputs: Sequence[Tensor], signals: Sequence[Tensor]) -> Tensor:
+def _row(outputs: Sequence[Tensor], signals: Sequence[Tensor], trained: Sequence[Tensor]) -> Tensor:
     """Go back from the outputs of a copy; return the gradients in its trained parameters as one row [1, d]."""
-    if outputs:
-        torch.autograd.backward(*ends(outputs, signals))
-    return torch.cat([torch.zeros_like(parameter).flatten() if parameter.grad is None else
-                      parameter.grad.to_dense().flatten() for parameter in copied.trained.values()])[None]
+    shapes = [parameter.shape for parameter in trained]
+    torch.autograd.backward(*ends(outputs, signals))
+    gradients = [torch.zeros_like(parameter) if parameter.grad is None else parameter.grad.to_dense()
+                 for parameter in trained]
+    for gradient, shape in zip(gradients, shapes, strict=True):
+        _check("a gradient", gradient, shape, signals[0])
+    return torch.cat([gradient.flatten() for gradient in gradients])[None]
+
+
+def _check(what: str, found: Tensor, shape: Sequence[int], like: Tensor) -> None:
+    """Raise for a tensor of another shape, type or device, which a network may give for some records."""
+    if tuple(found.shape) != tuple(shape) or found.dtype != like.dtype or found.device != like.device:
+        raise ValueError(f"{what} must be {like.dtype} {list(shape)}, got {found.dtype} {list(found.shape)}")

@@ -30,6 +30,8 @@ TORCH_SETTINGS: tuple[tuple[Callable[[], Any], Callable[[Any], Any]], ...] = (
     (torch.get_num_threads, torch.set_num_threads),
     (torch.is_grad_enabled, torch.set_grad_enabled),
     (torch.get_deterministic_debug_mode, torch.set_deterministic_debug_mode),
+    (torch.is_anomaly_enabled, torch.set_anomaly_enabled),
+    _attribute(torch.utils.deterministic, "fill_uninitialized_memory"),
     *(_attribute(torch.backends.cudnn, name) for name in ("benchmark", "deterministic", "enabled")),
     *(_attribute(attrgetter(name)(torch.backends), "fp32_precision") for name in FP32_PRODUCTS),
     *((partial(get, kind), partial(set_value, kind)) for kind in ("cpu", "cuda") for get, set_value in (
@@ -81,5 +83,9 @@ def isolated() -> Iterator[None]:
     with restored(), warnings.catch_warnings(), torch.enable_grad(), torch.compiler.set_stance("force_eager"):
         warnings.simplefilter("ignore")
         torch.set_num_threads(1)
-        torch.use_deterministic_algorithms(True)  # memory of `empty` is filled with nan
-        yield
+        torch.use_deterministic_algorithms(True)
+        torch.utils.deterministic.fill_uninitialized_memory = True  # with nan
+        try:
+            yield
+        finally:
+            torch.set_flush_denormal(False)  # nothing tells how it was

@@ -17,6 +17,7 @@ from torch import Tensor, fx
 from torch.nn import functional
 
 VERSIONS = {"cpu": ("2.13",)}  # of torch, for which the list was tested, by kind of device
+PROCESSORS = ("AVX2", "AVX512")  # whose kernels were tested
 aten = torch.ops.aten
 LARGEST_INTEGER = 2.0**31
 # Chunks have a multiple of so many records. The CPU's kernels compute the numbers that do not fill two vectors one by
@@ -95,7 +96,9 @@ class DrawsAtRandom(NotMapped):
 
 
 def _any(node: Node, of_record: set[Node]) -> bool:
-    return True
+    """Whether the operator makes no integers of floating-point numbers by an argument; casts have a rule."""
+    dtype = node.kwargs.get("dtype")
+    return dtype is None or dtype.is_floating_point or not node.all_input_nodes
 
 
 def _never(node: Node, of_record: set[Node]) -> bool:
@@ -219,6 +222,8 @@ REVIEWED: dict[object, Condition] = {
 
 def is_reviewed_here(device: torch.device) -> bool:
     """Whether the list was tested for this version of torch on this kind of device."""
+    if device.type == "cpu" and torch.backends.cpu.get_cpu_capability() not in PROCESSORS:
+        return False
     return torch.__version__.startswith(tuple(f"{version}." for version in VERSIONS.get(device.type, ())))
 
 

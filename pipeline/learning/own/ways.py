@@ -96,9 +96,9 @@ def check_neighbours(where: str, mapped: Mapped, segments: Segments, records: Te
     for number in (0.0, 1e30, -1.0, torch.inf, torch.nan):
         chunk = torch.cat([records[:1], records.new_full((size - 1, *records.shape[1:]), number)])
         rows.append(rows_of(mapped.gradients(chunk, _signals(segments, records)))[0])
-    change = max(float((row - rows[0]).norm() / rows[0].norm()) for row in rows[1:])
-    refuse(not change <= ROUNDING, "network", f"{where} must compute each record from itself alone", f"a change of "
-           f"{change:.1g} of a record's gradient by the others of its chunk")
+    change, length = max(float((row - rows[0]).norm()) for row in rows[1:]), float(rows[0].norm())
+    refuse(not change <= ROUNDING * length, "network", f"{where} must compute each record from itself alone",
+           f"a change by {change:.1g} of a gradient of norm {length:.1g}, which other records of its chunk cause")
 
 
 def difference(mapped: Mapped, alone: Alone, records: Tensor) -> str:
