@@ -23,6 +23,8 @@ def _attribute(owner: Any, name: str) -> tuple[Callable[[], Any], Callable[[Any]
     return partial(getattr, owner, name), partial(setattr, owner, name)
 
 
+FILLS_MEMORY, FILL_MEMORY = _attribute(torch.utils.deterministic, "fill_uninitialized_memory")
+
 # Functions that get and set torch's global settings, which a network's code may change.
 TORCH_SETTINGS: tuple[tuple[Callable[[], Any], Callable[[Any], Any]], ...] = (
     (torch.get_default_dtype, torch.set_default_dtype),
@@ -31,7 +33,7 @@ TORCH_SETTINGS: tuple[tuple[Callable[[], Any], Callable[[Any], Any]], ...] = (
     (torch.is_grad_enabled, torch.set_grad_enabled),
     (torch.get_deterministic_debug_mode, torch.set_deterministic_debug_mode),
     (torch.is_anomaly_enabled, torch.set_anomaly_enabled),
-    _attribute(torch.utils.deterministic, "fill_uninitialized_memory"),
+    (FILLS_MEMORY, FILL_MEMORY),
     *(_attribute(torch.backends.cudnn, name) for name in ("benchmark", "deterministic", "enabled")),
     *(_attribute(attrgetter(name)(torch.backends), "fp32_precision") for name in FP32_PRODUCTS),
     *((partial(get, kind), partial(set_value, kind)) for kind in ("cpu", "cuda") for get, set_value in (
@@ -84,7 +86,7 @@ def isolated() -> Iterator[None]:
         warnings.simplefilter("ignore")
         torch.set_num_threads(1)
         torch.use_deterministic_algorithms(True)
-        torch.utils.deterministic.fill_uninitialized_memory = True  # with nan
+        FILL_MEMORY(True)  # with nan
         try:
             yield
         finally:
