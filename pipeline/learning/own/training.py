@@ -28,7 +28,7 @@ from pipeline.trials.packs import Pack
 from pipeline.trials.records import EpochRecord
 
 TRIED = 8  # public test records on which a network is tried before it trains
-STORABLE = ("bool", "int", "uint", "float", "complex64")  # prefixes of NumPy's types that a file of weights can hold
+STORED = {torch.bfloat16: torch.float32, torch.complex128: torch.complex64}  # what no file of weights can hold
 
 
 class OwnTraining(Training):
@@ -153,15 +153,5 @@ class OwnTraining(Training):
 
     def _weights(self, r: int) -> dict[str, np.ndarray]:
         """Return the module's parameters by name; buffers are as they were built."""
-        return {name: array_of(value) for name, value in self.net.module.named_parameters()}
-
-
-def array_of(value: Tensor) -> np.ndarray:
-    """Return a tensor as a dense array, types such as bfloat16 as float32; a `TypeError` if no file can hold it."""
-    dense = value.detach().to_dense().cpu()
-    if dense.is_floating_point() and dense.element_size() <= 2 and dense.dtype != torch.float16:  # NumPy lacks it
-        dense = dense.float()
-    array = dense.numpy()
-    if not array.dtype.name.startswith(STORABLE):
-        raise TypeError(array.dtype.name)
-    return array
+        return {name: value.detach().cpu().to(STORED.get(value.dtype, value.dtype)).numpy()
+                for name, value in self.net.module.named_parameters()}

@@ -49,7 +49,7 @@ def choose(where: str, segments: Segments, records: Tensor, n_classes: int) -> t
         reason = f"block '{differing}' has other gradients than its graph"
     except DrawsAtRandom as error:
         raise ConfigError("network", f"{where} must give the same result at every call", f"{error}, which draws at "
-                          "random") from error
+                          "random", "leave it out") from error
     except Exception as error:  # torch has many kinds, and so has the user's code
         reason = str(error) if isinstance(error, NotMapped) else f"{type(error).__name__} while it is traced"
     check_alone(where, alone, records)
@@ -61,7 +61,7 @@ def check_mapped(where: str, mapped: Mapped, alone: Alone, records: Tensor) -> N
     _refuse_raised(where, alone, records)
     differing = difference(mapped, alone, records)
     refuse(differing, "network", f"{where} must compute the same by its graph as by itself", f"block '{differing}', "
-           "which does not on test records")
+           "which does not on test records", "use torch's operators alone in its forward pass")
 
 
 def check_alone(where: str, alone: Alone, records: Tensor) -> None:
@@ -74,9 +74,9 @@ def check_alone(where: str, alone: Alone, records: Tensor) -> None:
     _refuse_raised(where, alone, records[:0])
     changed = [name.removeprefix("network.") for name, value in kept.items() if not _same(value, before[name])]
     refuse(changed, "network", f"{where} must change nothing in place that outlives a call",
-           f"changes of {', '.join(changed)}")
+           f"changes of {', '.join(changed)}", "write to a copy")
     refuse(not _same(first, second), "network", f"{where} must give the same result at every call",
-           "another one at the second: it draws at random, or keeps state outside the module")
+           "another one at the second", "draw nothing at random, and keep nothing outside the module")
 
 
 def _refuse_raised(where: str, alone: Alone, records: Tensor) -> None:
@@ -84,7 +84,7 @@ def _refuse_raised(where: str, alone: Alone, records: Tensor) -> None:
     if len(records):
         alone.logits(records)
     refuse(alone.raised, "network", f"{where} must raise on no record", f"{type(alone.raised).__name__}: "
-           f"{alone.raised}")
+           f"{alone.raised}", "guard what can raise, as an index by a clamp")
 
 
 def check_neighbours(where: str, mapped: Mapped, segments: Segments, records: Tensor, size: int) -> None:
