@@ -1,5 +1,7 @@
 """Networks as a plugin of tests: what other records, Python or torch's own rules could reach, and what raises."""
 
+import weakref
+
 import numpy
 import torch
 from torch import nn
@@ -121,6 +123,100 @@ class Keeps(nn.Module):
         return x + 0.1 * SEEN[-2:][0] if x.sum() > 0 else x
 
 
+class Behind(torch.autograd.Function):
+    """Zeros, whose gradient goes on for a record with a large number alone."""
+
+    @staticmethod
+    def forward(ctx, pooled, x):
+        ctx.save_for_backward((x.amax() > 2).float() * 1e3)
+        return torch.zeros_like(pooled)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * ctx.saved_tensors[0], None
+
+
+class EmptyWindow(nn.Module):
+    """Pools padding alone: the index that the pool finds lies in the next record's image."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Conv2d(1, 1, 8)
+
+    def forward(self, x):
+        h = self.layer(x)
+        return h + Behind.apply(nn.functional.max_pool2d(h, 2, stride=1, padding=1, dilation=2), x)
+
+
+class Seeing(torch.Tensor):
+    """A tensor whose code sees all that it is multiplied by."""
+
+    def __deepcopy__(self, memo):
+        return self.detach().clone()
+
+    @classmethod
+    def __torch_function__(cls, function, types, args=(), kwargs=None):
+        with torch._C.DisableTorchFunctionSubclass():
+            found = function(*args, **kwargs or {})
+            if any(name in str(function) for name in ("clone", "detach")):
+                return found.as_subclass(cls)
+            if isinstance(found, torch.Tensor) and torch._C._functorch.is_batchedtensor(found):
+                largest = torch._C._functorch.get_unwrapped(found).abs().max()
+                return found + largest * (largest > 2)
+            return found
+
+
+class Scaled(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("scale", torch.ones(64).as_subclass(Seeing))
+
+    def forward(self, x):
+        return x.flatten(1) * self.scale
+
+
+class Returns(nn.Module):
+    """Ends with logits that are no plain tensor for a record with large logits."""
+
+    def __init__(self, change):
+        super().__init__()
+        self.change = change
+
+    def forward(self, h):
+        if h.abs().max() > 2:
+            return self.change(h)
+        return h if h.isfinite().all() else -h
+
+
+class RaisesWithoutText(Exception):
+    def __str__(self):
+        raise ValueError
+
+
+class Raises(nn.Module):
+    """Raises an error without a text, or with one of another error, for a record with a large number."""
+
+    def __init__(self, error):
+        super().__init__()
+        self.error = error
+
+    def forward(self, x):
+        if x.max() > 2:
+            raise self.error
+        return x if x.sum() > 0 else -x
+
+
+class OfOther(nn.Module):
+    """Multiplies by the weight of another layer, which it sees but does not hold."""
+
+    def __init__(self, weight_of):
+        super().__init__()
+        self.weight_of = weight_of
+
+    def forward(self, x):
+        return x @ self.weight_of()
+
+
 class Writes(nn.Module):
     """Writes into a tensor that its copies share."""
 
@@ -147,6 +243,23 @@ class Gate(nn.Module):
 def _writes():
     first = nn.Linear(64, 12)
     return nn.Sequential(nn.Flatten(), first, Writes(first.weight), nn.Tanh(), nn.Linear(12, 10))
+
+
+def _of_other(is_weak):
+    layer = nn.Linear(64, 64)
+    reference = weakref.ref(layer)
+    other = OfOther((lambda: reference().weight) if is_weak else (lambda: layer.weight))
+    return nn.Sequential(nn.Flatten(), layer, nn.Tanh(), other, nn.Linear(64, 10))
+
+
+def _hooked(register):
+    network = _after()
+    register(network[1].weight)
+    return network
+
+
+def _returns(change):
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 12), nn.ReLU(), nn.Linear(12, 10), Returns(change))
 
 
 def _activation_twice():
@@ -189,6 +302,14 @@ class Dropped(nn.Module):
 
 
 BUILT = {
+    "window": lambda: nn.Sequential(EmptyWindow(), nn.Flatten(), nn.Linear(1, 10)),
+    "seeing": lambda: _after(Scaled()), "no_text": lambda: _after(Raises(RaisesWithoutText())),
+    "other_text": lambda: _after(Raises(ValueError("not enough memory"))),
+    "returns_sparse": lambda: _returns(torch.Tensor.to_sparse),
+    "returns_seeing": lambda: _returns(lambda h: h.as_subclass(Seeing)),
+    "closure": lambda: _of_other(False), "weak": lambda: _of_other(True),
+    "hooked": lambda: _hooked(lambda weight: weight.register_hook(lambda gradient: gradient * 0)),
+    "hooked_after": lambda: _hooked(lambda weight: weight.register_post_accumulate_grad_hook(lambda weight: None)),
     "codes": lambda: nn.Sequential(Codes(), nn.Tanh(), nn.Linear(6, 10)),
     "padded": lambda: nn.Sequential(Codes(padding_idx=0), nn.Tanh(), nn.Linear(6, 10)),
     "renormed": lambda: nn.Sequential(Codes(max_norm=0.5), nn.Tanh(), nn.Linear(6, 10)),

@@ -291,3 +291,12 @@ def test_indices_of_a_pool_are_for_its_own_image(size, place, fits):
     else:
         with pytest.raises(NotMapped, match="max_pool2d_with_indices_backward"):
             guarded(traced, 0)
+
+
+@pytest.mark.parametrize(("name", "shapes", "args"), [
+    ("reflection_pad2d_backward", dict(g=(1, 1, 8, 4), x=(1, 1, 4, 4)), ("g", "x", [0, 0, 4, 0])),
+    ("native_batch_norm", dict(x=G, w=WEIGHT, b=WEIGHT), ("x", "w", "b", None, None, False, 0.1, 1e-5))])
+def test_arguments_that_a_kernel_does_not_check_must_fit(name, shapes, args):
+    """A mirror image as large as its image is written behind it; statistics that are missing are read."""
+    with pytest.raises(NotMapped, match=name):
+        guarded(by_hand(name, shapes, args), 0)

@@ -77,7 +77,7 @@ class Alone:
         except (KeyboardInterrupt, MemoryError, torch.OutOfMemoryError):
             raise
         except BaseException as error:
-            if any(text in str(error) for text in OUT_OF_MEMORY):
+            if type(error) is RuntimeError and any(text in str(error) for text in OUT_OF_MEMORY):
                 raise
             self.raised = error
             return None
@@ -95,6 +95,8 @@ def _row(outputs: Sequence[Tensor], signals: Sequence[Tensor], trained: Sequence
 
 
 def _check(what: str, found: Tensor, shape: Sequence[int], like: Tensor) -> None:
-    """Raise for a tensor of another shape, type or device, which a network may give for some records."""
+    """Raise for a tensor of another kind, shape, type or device, which a network may give for some records."""
+    if type(found) is not Tensor or found.layout != torch.strided:  # a subclass could see what it is added to
+        raise TypeError(f"{what} must be a dense tensor, got a {type(found).__name__}")
     if tuple(found.shape) != tuple(shape) or found.dtype != like.dtype or found.device != like.device:
         raise ValueError(f"{what} must be {like.dtype} {list(shape)}, got {found.dtype} {list(found.shape)}")

@@ -15,7 +15,7 @@ from torch.func import vmap
 
 from pipeline.learning.mechanisms.gradients import GradientRows, Gradients, product_of
 from pipeline.learning.own.graph import Passes, split, trace
-from pipeline.learning.own.operators import CHUNK_MULTIPLE, guarded
+from pipeline.learning.own.operators import CHUNK_MULTIPLE, check_plain, guarded
 from pipeline.learning.own.segments import Segments, copy_of
 
 
@@ -32,6 +32,8 @@ class Mapped:
 
     def __init__(self, segments: Segments, record: Tensor) -> None:
         self.state = [tensor.detach() for tensor in (*segments.trained.values(), *segments.fixed.values())]
+        for tensor in self.state:
+            check_plain(tensor)
         with torch.no_grad():
             signals = [output.flatten(1) for output in copy_of(segments)(record)]
         self.passes: Passes = split(guarded(trace(segments, record, signals), len(self.state)), len(self.state))

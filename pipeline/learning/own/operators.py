@@ -13,7 +13,7 @@ from operator import getitem
 from typing import Any
 
 import torch
-from torch import Tensor, fx
+from torch import Tensor, fx, nn
 from torch.nn import functional
 
 VERSIONS = {"cpu": ("2.13",)}  # of torch, for which the list was tested, by kind of device
@@ -70,8 +70,8 @@ FITS: dict[str, Callable[..., bool]] = {
     "native_layer_norm_backward": lambda gradient, x, shape, mean, deviation, weight, bias, _: (
         gradient == x and mean == deviation == x[:-len(shape)] + (1,) * len(shape)
         and {weight, bias} <= {None, x[-len(shape):]} and x[-len(shape):] == tuple(shape)),
-    "native_batch_norm": lambda x, weight, bias, mean, variance, *_: (  # statistics would be written
-        mean is variance is None and {weight, bias} <= {None, x[1:2]}),
+    "native_batch_norm": lambda x, weight, bias, mean, variance, of_batch, *_: (  # statistics would be written
+        of_batch and mean is variance is None and {weight, bias} <= {None, x[1:2]}),
     "native_batch_norm_backward": lambda gradient, x, weight, _, __, mean, deviation, *___: (
         gradient == x and mean == deviation == x[1:2] and weight in (None, x[1:2])),
     "_weight_norm_interface": lambda v, g, dim=0: g.numel() == v[dim],
@@ -79,7 +79,8 @@ FITS: dict[str, Callable[..., bool]] = {
         gradient == v and g.numel() == norms.numel() == v[dim]),
     "unfold_backward": lambda gradient, shape, *window: (
         gradient == torch.empty(shape, device="meta").unfold(*window).shape),
-    "reflection_pad2d_backward": lambda gradient, x, *_: gradient[:-2] == x[:-2],
+    "reflection_pad2d_backward": lambda gradient, x, padding: (  # a mirror image is no larger than its image
+        gradient[:-2] == x[:-2] and max(padding[:2]) < x[-1] and max(padding[2:]) < x[-2]),
     "replication_pad2d_backward": lambda gradient, x, *_: gradient[:-2] == x[:-2],
     "_adaptive_avg_pool2d_backward": lambda gradient, x: gradient[:-2] == x[:-2]}
 
@@ -139,7 +140,10 @@ def _found_by_pool(forward: str, place: int) -> Condition:
         if indices.target is not getitem or indices.args[0].target is not operator(forward):
             return False
         pool, output = indices.args[0], indices.args[0].meta["val"][0]
-        return bool(pool.args[0] is x and indices.args[1] == 1 and output.shape == _shape(gradient))
+        is_padded, is_dilated = (max(numbers, default=0) > least for numbers, least in zip(
+            (*pool.args[3:5], (), ())[:2], (0, 1), strict=True))
+        return bool(pool.args[0] is x and indices.args[1] == 1 and output.shape == _shape(gradient)
+                    and not (is_padded and is_dilated))  # a window of padding alone has an index behind the image
     return holds
 
 
@@ -227,6 +231,12 @@ def is_reviewed_here(device: torch.device) -> bool:
     return torch.__version__.startswith(tuple(f"{version}." for version in VERSIONS.get(device.type, ())))
 
 
+def check_plain(value: object) -> None:
+    """Raise `NotMapped` for a tensor of a class of the user's, whose code would see all records of a chunk."""
+    if isinstance(value, Tensor) and type(value) not in (Tensor, nn.Parameter):
+        raise NotMapped(f"a tensor of class {type(value).__name__}")
+
+
 def guarded(traced: fx.GraphModule, n_state: int) -> fx.GraphModule:
     """Return a trace in which no number of a record can raise: look-ups and casts to integers get rules of ours.
 
@@ -242,6 +252,8 @@ def guarded(traced: fx.GraphModule, n_state: int) -> fx.GraphModule:
     for node in nodes:
         if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
             raise DrawsAtRandom(str(node.target))
+    for node in traced.graph.find_nodes(op="get_attr"):
+        check_plain(getattr(traced, node.target))
     of_record = set(traced.graph.find_nodes(op="placeholder")[n_state:])
     for node in nodes:
         if of_record.intersection(node.all_input_nodes):

@@ -41,19 +41,41 @@ def choose(where: str, segments: Segments, records: Tensor, n_classes: int) -> t
         ConfigError: for a network that draws at random, keeps state between calls, or raises on these public records.
     """
     alone = Alone(segments, n_classes)
+    _refuse_hooks(where, segments)
     try:
         mapped = Mapped(segments, records[:1])
         differing = difference(mapped, alone, records)
+        _refuse_outside(where, segments)
         if not differing:
             return mapped, ""
         reason = f"block '{differing}' has other gradients than its graph"
+    except ConfigError:
+        raise
     except DrawsAtRandom as error:
         raise ConfigError("network", f"{where} must give the same result at every call", f"{error}, which draws at "
                           "random", "leave it out") from error
     except Exception as error:  # torch has many kinds, and so has the user's code
         reason = str(error) if isinstance(error, NotMapped) else f"{type(error).__name__} while it is traced"
     check_alone(where, alone, records)
+    _refuse_outside(where, segments)
     return alone, reason
+
+
+def _refuse_hooks(where: str, segments: Segments) -> None:
+    """Refuse hooks of trained parameters, which copies lack; and forget gradients from before."""
+    hooked = [name.removeprefix("network.") for name, parameter in segments.trained.items()
+              if parameter._backward_hooks or parameter._post_accumulate_grad_hooks]
+    refuse(hooked, "network", f"{where} must have no hooks on its parameters", f"hooks on {', '.join(hooked)}",
+           "compute with a masked weight in its forward pass")
+    segments.zero_grad(set_to_none=True)
+
+
+def _refuse_outside(where: str, segments: Segments) -> None:
+    """Refuse parameters that copies have used: of a closure, or behind a weak reference."""
+    outside = [name.removeprefix("network.") for name, parameter in segments.trained.items()
+               if parameter.grad is not None]
+    refuse(outside, "network", f"{where} must use its parameters as attributes of its modules", f"{', '.join(outside)} "
+           "in a closure or behind a weak reference", "assign the module as an attribute")
 
 
 def check_mapped(where: str, mapped: Mapped, alone: Alone, records: Tensor) -> None:
