@@ -1,5 +1,6 @@
 """Networks as a plugin of tests: what other records, Python or torch's own rules could reach, and what raises."""
 
+import threading
 import weakref
 
 import numpy
@@ -90,6 +91,35 @@ class OutOfMemory(nn.Module):
         if x.max() > 2:
             raise RuntimeError("[enforce fail at alloc_cpu.cpp:1] DefaultCPUAllocator: can't allocate memory")
         return x if x.sum() > 0 else -x
+
+
+class Locked(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.lock = threading.Lock()
+
+    def forward(self, x):
+        return x
+
+
+class Itself(nn.Module):
+    """Is its own copy, and adds the record before it."""
+
+    def __deepcopy__(self, memo):
+        return self
+
+    def forward(self, x):
+        before, self.before = getattr(self, "before", x), x.detach()
+        return x + before if x.sum() > 0 else x
+
+
+class Prints(nn.Module):
+    """Shows a record with a large number."""
+
+    def forward(self, x):
+        if x.max() > 2:
+            print("a bright record")
+        return x
 
 
 class Counts(nn.Module):
@@ -318,6 +348,7 @@ BUILT = {
     "quantized": lambda: _after(Quantized()), "numpy": lambda: _after(Numpy()), "exits": lambda: _after(Exits()),
     "out_of_memory": lambda: _after(OutOfMemory()), "counts": lambda: _after(Counts(True)),
     "counts_anew": lambda: _after(Counts(False)),
+    "locked": lambda: _after(Locked()), "itself": lambda: _after(Itself()), "prints": lambda: _after(Prints()),
     "draws": lambda: _after(Draws()), "keeps": lambda: _after(Keeps()), "writes": _writes,
     "activation_twice": _activation_twice, "layer_twice": _layer_twice, "weight_shared": _weight_shared,
     "assigned": _assigned, "plain": lambda: _after(), "dropped": lambda: _after(Dropped(0.5)),

@@ -117,6 +117,11 @@ def training_epochs(config, data):
         yield training.run_epoch()
 
 
+def test_what_a_network_prints_of_a_record_is_not_shown(digits, capfd):
+    assert sums(prepare(Pack((trial("prints"),)), with_far_pixels(digits, 3), CPU), [2, 3]).norm() > 0
+    assert "bright" not in "".join(capfd.readouterr())
+
+
 def test_out_of_memory_is_a_death_and_no_record_that_contributes_nothing(digits):
     with pytest.raises(RuntimeError, match="can't allocate memory"):
         sums(prepare(Pack((trial("out_of_memory"),)), with_far_pixels(digits, 3), CPU), [2, 3])
@@ -126,6 +131,8 @@ def test_out_of_memory_is_a_death_and_no_record_that_contributes_nothing(digits)
     ("dropped", "must give the same result at every call, got aten."),
     ("draws", "must give the same result at every call, got another one at the second"),
     ("keeps", "must give the same result at every call, got another one at the second"),
+    ("locked", "must be a module that `copy.deepcopy` copies, with all its modules, got TypeError: cannot pickle"),
+    ("itself", "must be a module that `copy.deepcopy` copies, with all its modules, got a copy that shares 0"),
     ("writes", "must change nothing in place that outlives a call, got changes of 1.weight"),
     ("closure", "must use its parameters as attributes of its modules, got 1.weight in a closure"),
     ("weak", "must use its parameters as attributes of its modules, got 1.weight in a closure"),

@@ -4,6 +4,7 @@ and for every record that is computed alone."""
 from __future__ import annotations
 
 import contextlib
+import io
 import random
 import warnings
 from collections.abc import Callable, Iterator
@@ -81,8 +82,9 @@ def one_thread() -> Iterator[None]:
 
 @contextlib.contextmanager
 def isolated() -> Iterator[None]:
-    """Run eagerly on one thread with deterministic kernels and filled memory; say no warning, and restore all."""
-    with restored(), warnings.catch_warnings(), torch.enable_grad(), torch.compiler.set_stance("force_eager"):
+    """Run eagerly on one thread with deterministic kernels and filled memory; show no output, and restore all."""
+    with (restored(), warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()),
+          contextlib.redirect_stderr(io.StringIO()), torch.enable_grad(), torch.compiler.set_stance("force_eager")):
         warnings.simplefilter("ignore")
         torch.set_num_threads(1)
         torch.use_deterministic_algorithms(True)

@@ -41,6 +41,7 @@ def choose(where: str, segments: Segments, records: Tensor, n_classes: int) -> t
         ConfigError: for a network that draws at random, keeps state between calls, or raises on these public records.
     """
     alone = Alone(segments, n_classes)
+    _refuse_uncopied(where, segments)
     _refuse_hooks(where, segments)
     try:
         mapped = Mapped(segments, records[:1])
@@ -59,6 +60,17 @@ def choose(where: str, segments: Segments, records: Tensor, n_classes: int) -> t
     check_alone(where, alone, records)
     _refuse_outside(where, segments)
     return alone, reason
+
+
+def _refuse_uncopied(where: str, segments: Segments) -> None:
+    """Refuse a network without copies of its own, which would keep what a record leaves in them."""
+    must = f"{where} must be a module that `copy.deepcopy` copies, with all its modules"
+    try:
+        modules = {id(module) for module in copy_of(segments).modules()}
+    except Exception as error:
+        raise ConfigError("network", must, f"{type(error).__name__}: {error}") from error
+    shared = [name.removeprefix("network.") for name, module in segments.named_modules() if id(module) in modules]
+    refuse(shared, "network", must, f"a copy that shares {', '.join(shared)}")
 
 
 def _refuse_hooks(where: str, segments: Segments) -> None:
