@@ -1,15 +1,14 @@
 """Compute one record after the other, each on a fresh copy of the network. `ModuleNet` does so where it cannot map.
 
 A record sees the pristine module, its own numbers and the same state of all generators, whatever was computed before.
-That is certain of what the module holds. Globals, class attributes, closures, files and native code are the author's
-statement. An error that the network raises on a record is told to nobody: the record contributes nothing, or counts as
-wrong.
+What code keeps outside the module is its author's statement (docs/networks.md). An error that the network raises on a
+record is told to nobody: the record contributes nothing, or counts as wrong.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -19,7 +18,6 @@ from pipeline.learning.own.isolation import isolated
 from pipeline.learning.own.segments import Segments, copy_of, ends
 
 OUT_OF_MEMORY = ("can't allocate memory", "not enough memory")  # in the text of torch's RuntimeError on the CPU
-Result = TypeVar("Result")
 
 
 class Alone:
@@ -43,10 +41,10 @@ class Alone:
         """Return the logits of records [n, *shape]; nan for a record on which the network raises."""
         found = []
         for record in records.split(1):
-            copied = copy_of(self.segments)
-            with isolated():
-                outputs = self._attempt(self._outputs, copied, record)
-            found.append(outputs[-1].detach() if outputs else record.new_full((1, self.n_classes), torch.nan))
+            copied, logits = copy_of(self.segments), record.new_full((1, self.n_classes), torch.nan)
+            with isolated(), self._attempt():
+                logits = self._outputs(copied, record)[-1].detach()
+            found.append(logits)
         return torch.cat(found)
 
     def gradients(self, record: Tensor, signals_of: Callable[[Tensor], Sequence[Tensor]]) -> list[Gradients]:
@@ -54,15 +52,16 @@ class Alone:
 
         `signals_of` gives a signal [1, n_k] for each segment from logits [1, n_classes].
         """
-        copied, row = copy_of(self.segments), None
+        copied, outputs = copy_of(self.segments), list[Tensor]()
         trained = list(copied.trained.values())
+        row = record.new_full((1, sum(parameter.numel() for parameter in trained)), torch.nan)
         with isolated():
-            outputs = self._attempt(self._outputs, copied, record)
+            with self._attempt():
+                outputs = self._outputs(copied, record)
             if outputs:
                 signals = signals_of(outputs[-1].detach())
-                row = self._attempt(_row, outputs, signals, trained)
-        if row is None:
-            row = record.new_full((1, sum(value.numel() for value in self.segments.trained.values())), torch.nan)
+                with self._attempt():
+                    row = _row(outputs, signals, trained)
         return [GradientRows(row)]
 
     def _outputs(self, copied: Segments, record: Tensor) -> list[Tensor]:
@@ -70,17 +69,17 @@ class Alone:
         _check("logits", outputs[-1], (1, self.n_classes), record)
         return outputs
 
-    def _attempt(self, compute: Callable[..., Result], *arguments: Any) -> Result | None:
-        """Return what is computed, None if it raises. A machine without memory ends the trial."""
+    @contextlib.contextmanager
+    def _attempt(self) -> Iterator[None]:
+        """Keep an error in `raised` and go on after the context. A machine without memory ends the trial."""
         try:
-            return compute(*arguments)
+            yield
         except (KeyboardInterrupt, MemoryError, torch.OutOfMemoryError):
             raise
         except BaseException as error:
             if type(error) is RuntimeError and any(text in str(error) for text in OUT_OF_MEMORY):
                 raise
             self.raised = error
-            return None
 
 
 def _row(outputs: Sequence[Tensor], signals: Sequence[Tensor], trained: Sequence[Tensor]) -> Tensor:

@@ -7,16 +7,14 @@ made-up records, and `OwnTraining` tries them on public test records.
 from __future__ import annotations
 
 import contextlib
-import random
 from collections.abc import Callable, Iterator, Sequence
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from pipeline.learning.mechanisms.gradients import rows_of
 from pipeline.learning.own.alone import Alone
-from pipeline.learning.own.isolation import isolated, restored
+from pipeline.learning.own.isolation import isolated, seeded
 from pipeline.learning.own.mapped import Mapped
 from pipeline.learning.own.operators import DrawsAtRandom, NotMapped
 from pipeline.learning.own.segments import Segments, children_of, copy_of
@@ -92,7 +90,8 @@ def _refuse_outside(where: str, segments: Segments) -> None:
 
 def check_mapped(where: str, mapped: Mapped, alone: Alone, records: Tensor) -> None:
     """Refuse a network that raises on public records, or whose graph gives other numbers there than itself."""
-    _refuse_raised(where, alone, records)
+    alone.logits(records)
+    _refuse_raised(where, alone)
     differing = difference(mapped, alone, records)
     refuse(differing, "network", f"{where} must compute the same by its graph as by itself", f"block '{differing}', "
            "which does not on test records", "use torch's operators alone in its forward pass")
@@ -102,10 +101,11 @@ def check_alone(where: str, alone: Alone, records: Tensor) -> None:
     """Refuse a network that raises on public records, draws at random, or changes what outlives a call."""
     kept = {**alone.segments.trained, **alone.segments.fixed, "network.its input": records}
     before = {name: value.detach().clone() for name, value in kept.items()}
-    _refuse_raised(where, alone, records)
+    alone.logits(records)
+    _refuse_raised(where, alone)
     first = _alone_rows(alone, records, seed=0)
     second = _alone_rows(alone, records.flip(0), seed=1).flip(0)
-    _refuse_raised(where, alone, records[:0])
+    _refuse_raised(where, alone)
     changed = [name.removeprefix("network.") for name, value in kept.items() if not _same(value, before[name])]
     refuse(changed, "network", f"{where} must change nothing in place that outlives a call",
            f"changes of {', '.join(changed)}", "write to a copy")
@@ -113,10 +113,8 @@ def check_alone(where: str, alone: Alone, records: Tensor) -> None:
            "another one at the second", "draw nothing at random, and keep nothing outside the module")
 
 
-def _refuse_raised(where: str, alone: Alone, records: Tensor) -> None:
-    """Refuse a network that raises on these public records, or has raised."""
-    if len(records):
-        alone.logits(records)
+def _refuse_raised(where: str, alone: Alone) -> None:
+    """Refuse a network that has raised on public records."""
     refuse(alone.raised, "network", f"{where} must raise on no record", f"{type(alone.raised).__name__}: "
            f"{alone.raised}", "guard what can raise, as an index by a clamp")
 
@@ -142,26 +140,23 @@ def difference(mapped: Mapped, alone: Alone, records: Tensor) -> str:
     is one of the last block.
     """
     segments = alone.segments
+    blocks = [*(name.split(".")[1] for name in segments.trained), children_of(segments.network)[-1][0]]
+    widths = [parameter.numel() for parameter in segments.trained.values()]
     for weights in (contextlib.nullcontext(), _random_weights(segments)):
         with weights:
             rows = rows_of(mapped.gradients(records, _signals(segments, records)))
             expected = _alone_rows(alone, records, seed=0)
-            logits, expected_logits = mapped.logits(records), alone.logits(records)
-        parts = {**segments.trained, f"network.{children_of(segments.network)[-1][0]}.logits": logits[0]}
-        found = torch.cat([rows, logits], dim=1), torch.cat([expected, expected_logits], dim=1)
-        pieces = (of_both.split([value.numel() for value in parts.values()], dim=1) for of_both in found)
-        for name, piece, of_alone in zip(parts, *pieces, strict=True):
-            if not (piece - of_alone).norm() <= TOLERANCE * of_alone.norm() + ROUNDING * expected.norm():
-                return name.split(".")[1]
+            logits = mapped.logits(records), alone.logits(records)
+        pairs = [*zip(rows.split(widths, dim=1), expected.split(widths, dim=1), strict=True), logits]
+        for block, (of_graph, of_alone) in zip(blocks, pairs, strict=True):
+            if not (of_graph - of_alone).norm() <= TOLERANCE * of_alone.norm() + ROUNDING * expected.norm():
+                return block
     return ""
 
 
 def _alone_rows(alone: Alone, records: Tensor, seed: int) -> Tensor:
-    """Return the gradients [k, d] of records by `Alone`, with the global generators in a state of their own."""
-    with restored():
-        torch.manual_seed(seed)
-        np.random.seed(seed)
-        random.seed(seed)
+    """Return the gradients [k, d] of records by `Alone`, with the global generators in the state of a seed."""
+    with seeded(seed):
         signals_of = _signals(alone.segments, records)
         return torch.cat([rows_of(alone.gradients(record, signals_of)) for record in records.split(1)])
 
