@@ -11,7 +11,7 @@ from registries import forgotten_plugins
 from pipeline import ConfigError, TrialConfig, train
 from pipeline.experiment.plugins import load_plugins
 from pipeline.learning.mechanisms.gradients import GradientProducts, GradientRows, rows_of
-from pipeline.learning.mechanisms.row_sum import bounded
+from pipeline.learning.mechanisms.row_sum import RowSum, bounded
 from pipeline.learning.own.alone import Alone
 from pipeline.learning.own.building import check_trainable
 from pipeline.learning.own.segments import Segments, copy_of, ends
@@ -197,6 +197,26 @@ def test_products_that_overflow_count_as_none(scale, digits):
     integers.total.zero_()
     integers.add(training.mechanism.factor, [GradientProducts(left, right)], torch.ones(2, dtype=torch.bool))
     assert integers.total.isfinite().all() and (integers.total * integers.unit * integers.scale).norm() <= 0.2
+
+
+@pytest.mark.parametrize("width", [60_000, 61_007, 63_111, 65_536])
+def test_truncation_makes_no_row_longer(width):
+    """Rows of equal numbers, which rounding to the nearest integer would lengthen by up to 2e-4."""
+    config = trial("plain", clipping_norm=1.0)
+    integers = RowSum([config], [1.0], [1.0], (width,), CPU)
+    for length in (1.0, 1.7, 900.0, 1e-3):
+        integers.total.zero_()
+        integers.add(lambda norms: (1 / norms).clamp(max=1), [GradientRows(torch.full((1, width), length))],
+                     torch.ones(1, dtype=torch.bool))
+        norm = (integers.total * integers.unit * integers.scale).norm()
+        assert 0.999 * min(1.0, length * width**0.5) < norm <= min(1.0, length * width**0.5 * (1 + 1e-6))
+
+
+def test_an_index_outside_a_table_looks_up_zeros(digits):
+    training = prepare(Pack((trial("codes"),)), with_far_pixels(digits, 3), CPU)
+    with torch.no_grad():
+        expected = training.net.module[1:](torch.zeros(1, 6))
+    torch.testing.assert_close(logits(training, [3]), expected)
 
 
 @pytest.mark.parametrize(("name", "algorithm"), [

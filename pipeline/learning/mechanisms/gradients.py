@@ -1,6 +1,6 @@
 """What n records contribute to one parameter: rows, or products that are cheaper to bound and to add than rows.
 
-`ModuleTraining` gets a list of these from `mapped` or `alone`, one for each trained parameter. Norms of rows are at
+`OwnTraining` gets a list of these from `mapped` or `alone`, one for each trained parameter. Norms of rows are at
 least the true ones, so that what is bounded by them is bounded whatever was rounded (docs/privacy.md, section 9).
 """
 

@@ -1,4 +1,4 @@
-"""Compute one record after the other, each on a fresh copy of the network. `ModuleNet` does so where it cannot map.
+"""Compute one record after the other, each on a fresh copy of the network. `OwnNet` does so where it cannot map.
 
 A record sees the pristine module, its own numbers and the same state of all generators, whatever was computed before.
 What code keeps outside the module is its author's statement (docs/networks.md). An error that the network raises on a

@@ -1,4 +1,4 @@
-"""Map the graph of one record over chunks of records. `ModuleNet` trains and evaluates by it where it can.
+"""Map the graph of one record over chunks of records. `OwnNet` trains and evaluates by it where it can.
 
 `torch.func.vmap` keeps records apart only where an operator's own rule does. So every operator of the graph is on the
 reviewed list (`operators.py`), and chunks have a constant size.
