@@ -70,17 +70,6 @@ def seeded(seed: int) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def one_thread() -> Iterator[None]:
-    """Let torch compute on one thread within the context."""
-    n_threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(n_threads)
-
-
-@contextlib.contextmanager
 def isolated() -> Iterator[None]:
     """Run eagerly on one thread with deterministic kernels and filled memory; show no output, and restore all."""
     with (restored(), warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()),

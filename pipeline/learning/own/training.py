@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Any
@@ -19,10 +18,9 @@ from pipeline.learning.mechanisms.gradients import add_all
 from pipeline.learning.mechanisms.row_sum import RowSum, bounded
 from pipeline.learning.own.alone import Alone
 from pipeline.learning.own.building import in_words, initial_module, own
-from pipeline.learning.own.isolation import one_thread
 from pipeline.learning.own.net import OwnNet, OwnParameters, filled
 from pipeline.learning.own.operators import is_reviewed_here
-from pipeline.learning.own.ways import Way, check_alone, check_mapped, check_neighbours
+from pipeline.learning.own.ways import Way, check
 from pipeline.learning.training import Training
 from pipeline.trials.packs import Pack
 from pipeline.trials.records import EpochRecord
@@ -42,17 +40,9 @@ class OwnTraining(Training):
         """Prepare the network, and try it on public test records."""
         super().__init__(pack, data, device)
         (self.config,) = pack.trials
-        self._try_on_test_records()
-
-    def _try_on_test_records(self) -> None:
-        records = self.test_inputs.batch(torch.arange(min(TRIED, len(self.data.test_y)), device=self.device))
-        records, where = records.view(-1, *self.net.shape), in_words(own(self.config))
+        records = self.test_inputs.batch(torch.arange(min(TRIED, len(data.test_y)), device=device))
         alone = Alone(self.net.segments, self.net.n_classes)
-        if isinstance(self.net.way, Alone):
-            return check_alone(where, alone, records)
-        check_mapped(where, self.net.way, alone, records)
-        if not is_reviewed_here(self.device):
-            check_neighbours(where, self.net.way, self.net.segments, records, self.net.chunk)
+        check(in_words(own(self.config)), self.net.way, alone, records.view(-1, *self.net.shape), self.net.chunk)
 
     def _network(self) -> Any:
         return OwnNet(self.pack.shared, initial_module(self.pack.shared).to(self.device))
@@ -63,8 +53,12 @@ class OwnTraining(Training):
 
     def run_epoch(self) -> list[EpochRecord]:
         """Train one epoch as `Training` does; on one thread if bits are covered, as others split tensors elsewhere."""
-        with one_thread() if self.config.secure else contextlib.nullcontext():
+        n_threads = torch.get_num_threads()
+        torch.set_num_threads(1 if self.config.secure else n_threads)
+        try:
             return super().run_epoch()
+        finally:
+            torch.set_num_threads(n_threads)
 
     def step(self, indices: Tensor, measure_alignment: bool = False) -> tuple[Tensor, Tensor | None]:
         """Train on one batch, some records at a time; arguments and result as of `Training.step`."""

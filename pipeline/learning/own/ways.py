@@ -16,7 +16,7 @@ from pipeline.learning.mechanisms.gradients import rows_of
 from pipeline.learning.own.alone import Alone
 from pipeline.learning.own.isolation import isolated, seeded
 from pipeline.learning.own.mapped import Mapped
-from pipeline.learning.own.operators import DrawsAtRandom, NotMapped
+from pipeline.learning.own.operators import DrawsAtRandom, NotMapped, is_reviewed_here
 from pipeline.learning.own.segments import Segments, children_of, copy_of
 from pipeline.trials.fields import ConfigError, refuse
 
@@ -88,13 +88,17 @@ def _refuse_outside(where: str, segments: Segments) -> None:
            "in a closure or behind a weak reference", "assign the module as an attribute")
 
 
-def check_mapped(where: str, mapped: Mapped, alone: Alone, records: Tensor) -> None:
-    """Refuse a network that raises on public records, or whose graph gives other numbers there than itself."""
+def check(where: str, way: Way, alone: Alone, records: Tensor, size: int) -> None:
+    """Refuse a network that raises on public records, or computes them wrongly in its way, in chunks of a size."""
+    if isinstance(way, Alone):
+        return check_alone(where, alone, records)
     alone.logits(records)
     _refuse_raised(where, alone)
-    differing = difference(mapped, alone, records)
+    differing = difference(way, alone, records)
     refuse(differing, "network", f"{where} must compute the same by its graph as by itself", f"block '{differing}', "
            "which does not on test records", "use torch's operators alone in its forward pass")
+    if not is_reviewed_here(records.device):
+        check_neighbours(where, way, alone.segments, records, size)
 
 
 def check_alone(where: str, alone: Alone, records: Tensor) -> None:
