@@ -85,35 +85,37 @@ def trace(segments: Segments, record: Tensor, signals: Sequence[Tensor]) -> fx.G
 def split(traced: fx.GraphModule, n_state: int) -> Passes:
     """Return the graphs of a trace whose first `n_state` inputs are parameters and fixed tensors."""
     placeholders = traced.graph.find_nodes(op="placeholder")
+    state, record, signals = placeholders[:n_state], placeholders[n_state], placeholders[n_state + 1:]
     (output,) = traced.graph.find_nodes(op="output")
     logits, *gradients = output.args[0]
-    of_record, of_signals = ({*nodes} for nodes in (placeholders[n_state:], placeholders[n_state + 1:]))
-    for node in (node for node in traced.graph.nodes if node is not output):
-        for group in (of_record, of_signals):
-            if group.intersection(node.all_input_nodes):
-                group.add(node)
+    of_record, of_signals = dependents(traced, [record]), dependents(traced, signals)
     saved = [node for node in traced.graph.nodes if node in of_record - of_signals
              and (of_signals.intersection(node.users) or node in gradients)]
-    state, record, signals = placeholders[:n_state], placeholders[n_state], placeholders[n_state + 1:]
-    before_signals = [node for node in traced.graph.nodes if node not in of_signals]
-    after_record = [node for node in traced.graph.nodes if node in of_signals or node not in of_record]
     factors = [_factors(node) for node in gradients]
-    return Passes(_graph(traced, [*state, record], before_signals, [[logits]]),
-                  _graph(traced, [*state, record], before_signals, [[logits], *([node] for node in saved)]),
-                  _graph(traced, [*state, *saved, *signals], after_record, factors),
+    return Passes(_graph(traced, [*state, record], [logits]), _graph(traced, [*state, record], [logits, *saved]),
+                  _graph(traced, [*state, *saved, *signals], [node for of_one in factors for node in of_one]),
                   [len(of_one) == 2 for of_one in factors])
 
 
-def _graph(traced: fx.GraphModule, inputs: Sequence[fx.Node], nodes: Sequence[fx.Node],
-           outputs: Sequence[Sequence[fx.Node | tuple[fx.Node]]]) -> fx.GraphModule:
-    """Return a graph of these nodes, in their order; an output in a tuple is transposed."""
+def dependents(traced: fx.GraphModule, inputs: Sequence[fx.Node]) -> set[fx.Node]:
+    """Return these inputs, and all nodes that are computed from them."""
+    found = {*inputs}
+    for node in traced.graph.nodes:  # in the order in which they are computed
+        if node.op != "output" and found.intersection(node.all_input_nodes):
+            found.add(node)
+    return found
+
+
+def _graph(traced: fx.GraphModule, inputs: Sequence[fx.Node],
+           outputs: Sequence[fx.Node | tuple[fx.Node]]) -> fx.GraphModule:
+    """Return the graph from inputs to outputs; an output in a tuple is transposed."""
     graph = fx.Graph()
     copies = {node: graph.placeholder(node.name) for node in inputs}
-    for node in nodes:
-        if node.op in ("call_function", "get_attr") and node not in copies:
+    for node in traced.graph.nodes:
+        if node.op in ("call_function", "get_attr") and node not in copies and {*node.all_input_nodes} <= {*copies}:
             copies[node] = graph.node_copy(node, copies.__getitem__)
     graph.output([graph.call_function(aten.t.default, (copies[node[0]],)) if isinstance(node, tuple) else copies[node]
-                  for of_one in outputs for node in of_one])
+                  for node in outputs])
     graph.eliminate_dead_code()
     return fx.GraphModule(traced, graph)
 

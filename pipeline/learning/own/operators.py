@@ -9,12 +9,15 @@ Look-ups and casts to integers get rules of their own.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from operator import getitem
 from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
 from torch.nn import functional
+
+from pipeline.learning.own.graph import dependents
 
 VERSIONS = {"cpu": ("2.13",)}  # of torch, for which the list was tested, by kind of device
 PROCESSORS = ("AVX2", "AVX512")  # whose kernels were tested
@@ -102,56 +105,44 @@ def _any(node: Node, of_record: set[Node]) -> bool:
     return dtype is None or dtype.is_floating_point or not node.all_input_nodes
 
 
-def _never(node: Node, of_record: set[Node]) -> bool:
-    return False
-
-
 def _floating(node: Node, of_record: set[Node]) -> bool:
     """Whether the operator computes with floating point: an integer divided by 0 raises."""
     return bool(node.meta["val"].is_floating_point())
 
 
-def _fixed(place: int) -> Condition:
-    """Return whether the argument at a place depends on no record, so that no index of a record is outside."""
-    def holds(node: Node, of_record: set[Node]) -> bool:
-        indices = node.args[place]
-        return of_record.isdisjoint(indices if isinstance(indices, Sequence) else [indices])
-    return holds
+def _fixed(place: int, node: Node, of_record: set[Node]) -> bool:
+    """Whether the argument at a place depends on no record, so that no index of a record is outside."""
+    indices = node.args[place]
+    return of_record.isdisjoint(indices if isinstance(indices, Sequence) else [indices])
 
 
-def _found(place: int) -> Condition:
-    """Return whether indices are fixed or were found by a maximum or a sort, in a dimension that is no longer."""
-    def holds(node: Node, of_record: set[Node]) -> bool:
-        indices = node.args[place]
-        while indices.target in MOVES:
-            indices = indices.args[0]
-        if indices.target is getitem and indices.args[0].target in FINDERS and indices.args[1] == 1:
-            finder = indices.args[0]
-            (searched,) = finder.args[FINDERS[finder.target]:][:1] or (-1,)
-            return bool(_shape(finder.args[0])[searched] <= _shape(node.args[0])[node.args[1]])
-        return indices not in of_record
-    return holds
+def _found(place: int, node: Node, of_record: set[Node]) -> bool:
+    """Whether the indices at a place are fixed or were found by a maximum or a sort, in a dimension no longer."""
+    indices = node.args[place]
+    while indices.target in MOVES:
+        indices = indices.args[0]
+    if indices.target is getitem and indices.args[0].target in FINDERS and indices.args[1] == 1:
+        finder = indices.args[0]
+        (searched,) = finder.args[FINDERS[finder.target]:][:1] or (-1,)
+        return bool(_shape(finder.args[0])[searched] <= _shape(node.args[0])[node.args[1]])
+    return indices not in of_record
 
 
-def _found_by_pool(forward: str, place: int) -> Condition:
-    """Return whether the forward operator has found the indices at a place in this image; no kernel checks them."""
-    def holds(node: Node, of_record: set[Node]) -> bool:
-        (gradient, x), indices = node.args[:2], node.args[place]
-        if indices.target is not getitem or indices.args[0].target is not operator(forward):
-            return False
-        pool, output = indices.args[0], indices.args[0].meta["val"][0]
-        is_padded, is_dilated = (max(numbers, default=0) > least for numbers, least in zip(
-            (*pool.args[3:5], (), ())[:2], (0, 1), strict=True))
-        return bool(pool.args[0] is x and indices.args[1] == 1 and output.shape == _shape(gradient)
-                    and not (is_padded and is_dilated))  # a window of padding alone has an index behind the image
-    return holds
+def _found_by_pool(forward: str, place: int, node: Node, of_record: set[Node]) -> bool:
+    """Whether the forward operator has found the indices at a place in this image; no kernel checks them."""
+    (gradient, x), indices = node.args[:2], node.args[place]
+    if indices.target is not getitem or indices.args[0].target is not operator(forward):
+        return False
+    pool, output = indices.args[0], indices.args[0].meta["val"][0]
+    padding, dilation = (*pool.args[3:5], (), ())[:2]
+    has_empty_windows = max(padding, default=0) > 0 and max(dilation, default=1) > 1  # their index is behind the image
+    return bool(pool.args[0] is x and indices.args[1] == 1 and output.shape == _shape(gradient)
+                and not has_empty_windows)
 
 
-def _fits(shapes_fit: Callable[..., bool]) -> Condition:
-    """Return whether the shapes of a node's arguments are those that its kernel relies on."""
-    def holds(node: Node, of_record: set[Node]) -> bool:
-        return shapes_fit(*[_shape(value) if isinstance(value, fx.Node) else value for value in node.args])
-    return holds
+def _fits(shapes_fit: Callable[..., bool], node: Node, of_record: set[Node]) -> bool:
+    """Whether the shapes of a node's arguments are those that its kernel relies on."""
+    return shapes_fit(*[_shape(value) if isinstance(value, fx.Node) else value for value in node.args])
 
 
 def _shape(node: Node) -> torch.Size:
@@ -217,10 +208,10 @@ REVIEWED: dict[object, Condition] = {
     **{operator(name): _any for names in (ELEMENTWISE, REDUCTIONS, PRODUCTS, SHAPES, POOLS, FOURIER, CONSTANTS)
        for name in names.split()},
     **{operator(name): _floating for name in FLOATING.split()},
-    **{operator(name): _fixed(place) for name, place in FIXED_INDICES.items()},
-    **{operator(name): _found(place) for name, place in FOUND_INDICES.items()},
-    **{operator(name): _found_by_pool(*found) for name, found in FOUND_BY_POOLS.items()},
-    **{operator(name): _fits(shapes_fit) for name, shapes_fit in FITS.items()},
+    **{operator(name): partial(_fixed, place) for name, place in FIXED_INDICES.items()},
+    **{operator(name): partial(_found, place) for name, place in FOUND_INDICES.items()},
+    **{operator(name): partial(_found_by_pool, *found) for name, found in FOUND_BY_POOLS.items()},
+    **{operator(name): partial(_fits, shapes_fit) for name, shapes_fit in FITS.items()},
     getitem: _any}
 
 
@@ -254,17 +245,15 @@ def guarded(traced: fx.GraphModule, n_state: int) -> fx.GraphModule:
             raise DrawsAtRandom(str(node.target))
     for node in traced.graph.find_nodes(op="get_attr"):
         check_plain(getattr(traced, node.target))
-    of_record = set(traced.graph.find_nodes(op="placeholder")[n_state:])
+    of_record = dependents(traced, traced.graph.find_nodes(op="placeholder")[n_state:])
     for node in nodes:
-        if of_record.intersection(node.all_input_nodes):
-            of_record.add(node)
         with traced.graph.inserting_before(node):
             replacement = RULES[node.target](traced.graph, node, of_record) if node.target in RULES else None
         if replacement:
             replacement.meta = node.meta
             node.replace_all_uses_with(replacement)
             of_record |= {replacement} if node in of_record else set()
-        elif not REVIEWED.get(node.target, _never)(node, of_record):
+        elif node.target not in REVIEWED or not REVIEWED[node.target](node, of_record):
             raise NotMapped(str(node.target))
     traced.graph.eliminate_dead_code()
     return traced
