@@ -79,6 +79,10 @@ def trace(segments: Segments, record: Tensor, signals: Sequence[Tensor]) -> fx.G
         elif node.target is aten.copy.default and len({(value.shape, value.dtype) for value in values}) == 1:
             node.replace_all_uses_with(node.args[1])
     functional.graph.eliminate_dead_code()
+    for node in functional.graph.nodes:
+        if node.target is aten.convolution_backward.default and all(user.args[1] for user in node.users):
+            *arguments, (_, *mask) = node.args  # nobody asks for the gradient at a record
+            node.args = (*arguments, [False, *mask])
     return functional
 
 
