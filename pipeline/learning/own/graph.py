@@ -116,7 +116,7 @@ def _graph(traced: fx.GraphModule, inputs: Sequence[fx.Node],
     graph = fx.Graph()
     copies = {node: graph.placeholder(node.name) for node in inputs}
     for node in traced.graph.nodes:
-        if node.op in ("call_function", "get_attr") and node not in copies and {*node.all_input_nodes} <= {*copies}:
+        if node.op in ("call_function", "get_attr") and node not in copies and copies.keys() >= {*node.all_input_nodes}:
             copies[node] = graph.node_copy(node, copies.__getitem__)
     graph.output([graph.call_function(aten.t.default, (copies[node[0]],)) if isinstance(node, tuple) else copies[node]
                   for node in outputs])

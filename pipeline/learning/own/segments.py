@@ -1,8 +1,10 @@
 """A user's network in segments, through which learning signals go back. `mapped` and `alone` both train by it.
 
-What a block is, and which signal it gets, is in docs/networks.md. A segment is what back-propagates: the whole network
-for BP, one block for DFA, and for `hybrid` the lower blocks with the one above them. A record's contribution is the
-gradient, over all segments, of the product of a segment's output with its signal.
+The blocks of a network are its children. A child without trained parameters belongs to the block below it; the first
+ones belong to the first block. A block's learning signal is B e for DFA, and the error e for the output block, both at
+the block's output. A segment is what back-propagates: the whole network for BP, one block for DFA, and for `hybrid` the
+lower blocks with the one above them. A record's contribution is the gradient, over all segments, of the product of a
+segment's output with its signal.
 """
 
 from __future__ import annotations
