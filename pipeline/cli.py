@@ -29,7 +29,7 @@ from pipeline.arguments import (
 )
 from pipeline.experiment.experiment import Experiment, load_experiment, sliced
 from pipeline.experiment.yaml_text import parse_yaml
-from pipeline.sweep.target import find_experiment
+from pipeline.sweep.target import find_experiment, with_past
 from pipeline.terminal import INTERRUPTED, quick_interrupt
 from pipeline.trials.config import ConfigError, settings
 from pipeline.trials.fields import UserError
@@ -149,7 +149,7 @@ def sweep(target: str, changes: tuple[str, ...], mlruns: Path, dry_run: bool, as
     if dry_run:
         from pipeline.sweep import dry_run as preview
 
-        plan = preview.preview(experiment, workers, mlruns)
+        plan = preview.preview(with_past(experiment, mlruns), workers, mlruns)
         return _print_lines([preview.as_json(plan)] if as_json else preview.as_lines(plan))
     if as_json:
         raise ConfigError("--json: is what --dry-run prints, got it without")
@@ -321,7 +321,7 @@ def account(target: str, changes: tuple[str, ...], mlruns: Path, by_epoch: bool,
     """The epsilon of an experiment's trials, and of the best."""
     from pipeline.accounting import overview
 
-    experiment = find_experiment(target, _assignments("--set", changes), mlruns)
+    experiment = with_past(find_experiment(target, _assignments("--set", changes), mlruns), mlruns)
     lines = [overview.as_json(experiment, by_epoch)] if as_json else overview.as_lines(experiment, by_epoch)
     return _print_lines(lines)
 

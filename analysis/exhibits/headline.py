@@ -11,7 +11,7 @@ import pandas as pd
 
 from analysis.exhibits.doubts.checks import against, examine
 from analysis.exhibits.doubts.evidence import NO_FRONTIER, Evidence
-from analysis.exhibits.frontier.choice import price
+from analysis.exhibits.frontier.choice import price, rivals
 from analysis.exhibits.frontier.points import PRICE, compared_epsilon, summarized, tightest
 from analysis.exhibits.metrics import METRICS
 from analysis.exhibits.selection import Choice
@@ -149,14 +149,14 @@ def _by_seed(point: Mapping[str, Any], runs: pd.DataFrame) -> pd.Series:
 
 def _cost(points: pd.DataFrame, dataset: str, evidence: Evidence) -> str:
     """Return the cost of choosing settings: ` (selected ε 7.15, which covers the choice)`, ` (nothing was chosen)`."""
-    kind, plan = common_value(points["kind"]), evidence.experiment.plan
-    if points["choices"].max() == 1:
+    kind, plan, past = common_value(points["kind"]), evidence.experiment.plan, evidence.experiment.past
+    if points["choices"].max() == 1 and not any(rivals(past, point) for point in points.itertuples()):
         return " (no ε covers the search)" if plan.asks else " (nothing was chosen)"
     # Composition needs certified epsilons, and trials that were not suggested by the scores of others.
     if kind != "certified" or plan.by_scores:
         return " (no ε covers the choice of settings)"
     tried = evidence.tried[(evidence.tried["kind"] == kind) & (evidence.tried["dataset"] == dataset)]
-    costs = price(points, tried)[PRICE]
+    costs = price(points, tried, past)[PRICE]
     if not np.isfinite(costs).all():
         return " (no ε covers the choice of settings)"
     distinct_costs = dict.fromkeys(f"{cost:.3g}" for cost in costs)
@@ -166,7 +166,7 @@ def _cost(points: pd.DataFrame, dataset: str, evidence: Evidence) -> str:
 def _price(experiment: Experiment, choice: Choice | None) -> str:
     """Return a sentence on the privacy cost of publishing the best trial, and on uncovered runs before the sweep."""
     if choice and choice.selected:
-        number = f"{choice.trials} " if choice.trials else ""
+        number = f"{choice.priced} " if choice.priced else ""
         cost = (f"Certified ε is of one trial; to publish the best of all {number}certified trials costs selected ε = "
                 f"{choice.selected.value:.3g} in the place of {choice.alone.value:.3g}")
     elif choice:

@@ -17,7 +17,6 @@ from pipeline.accounting.evaluations import holds_out, scores_are_covered, selec
 from pipeline.accounting.event import UnsupportedAccounting
 from pipeline.accounting.noise import choice_statement, noise_statement, sentence, standing
 from pipeline.experiment.experiment import Experiment
-from pipeline.experiment.plan import Plan
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.kinds import certified_trials
 from pipeline.trials.naming import counted, run_name
@@ -42,7 +41,8 @@ class Choice:
     alone: Epsilon  # certified, of the trial as if it were the only one
     selected: Epsilon | None  # that covers the choice; None if there is none
     reason: str  # why there is none
-    trials: int | None  # certified ones; None for random stopping, which keeps the number secret
+    trials: int | None  # certified ones of the file; None for random stopping, which keeps the number secret
+    priced: int | None  # those and the certified ones that were trained before the file was edited; None as well
     others: int  # trials of the file without a certified epsilon
     noise: str  # sentences on the noise source of all compared trials, and its consequences
     standing: str  # of the guarantee with this noise
@@ -87,11 +87,11 @@ def choose(experiment: Experiment, runs: pd.DataFrame, paid: Epsilon | None = No
     earlier = earlier_epochs(runs)  # an earlier draw of secret noise is a release too
     released_epochs = trial.epochs + earlier.get(trial.trial_key, 0)
     tightest_epsilon = next(e for e in account(trial, released_epochs) if e.kind == "certified")
-    compared = tracked if plan.publishes_all else plan.possible
+    compared = [*tracked, *experiment.past.trials] if plan.publishes_all else plan.possible
     selected, reason = paid, ""
     try:
         if selected is None:
-            selected = _composed_epsilon(plan, compared, earlier)
+            selected = _composed_epsilon(experiment, compared, {**earlier, **experiment.past.earlier})
         noise = choice_statement(compared, plan.selection)
     except UnsupportedAccounting as error:
         selected, reason = None, str(error)
@@ -99,19 +99,23 @@ def choose(experiment: Experiment, runs: pd.DataFrame, paid: Epsilon | None = No
     return Choice(name=run_name(trial, experiment.varied), trial_key=trial.trial_key, validation=float(best[SCORE]),
                   test=float(best["test/accuracy"]), alone=tightest_epsilon, selected=selected, reason=reason,
                   trials=len(trials) if plan.publishes_all else None,  # random stopping keeps the number secret
+                  priced=len(certified_trials(compared)) if plan.publishes_all else None,
                   others=len(tracked) - len(trials), noise=noise,
                   standing=standing(trial.noise for trial in certified_trials(compared)),
                   scores=SCORES_COVERED if scores_are_covered(compared) else SCORES,
                   unscored=len(trials) - len(with_score))
 
 
-def _composed_epsilon(plan: Plan, compared: Sequence[TrialConfig], earlier: Mapping[str, int]) -> Epsilon:
+def _composed_epsilon(experiment: Experiment, compared: Sequence[TrialConfig], earlier: Mapping[str, int]) -> Epsilon:
     """Return the epsilon that covers the choice of the best trial, by composition or for random stopping.
 
     `earlier` has the epochs that earlier draws of a trial's secret noise released. `UnsupportedAccounting` says why no
     rule applies: an adaptive search needs noisy scores and trials of equal cost, as composition requires costs that do
     not depend on results.
     """
+    plan = experiment.plan
+    if experiment.past.no_price:
+        raise UnsupportedAccounting(experiment.past.no_price)
     if plan.by_scores:
         if not scores_are_covered(compared):
             raise UnsupportedAccounting("private_metrics: must be 'noisy' where trials are asked for by validation "
@@ -186,11 +190,12 @@ def _covered(choice: Choice, selected: Epsilon) -> str:
     If the number of trials was drawn at random, it is secret, and `trials` is None.
     """
     if selected.variant == "budget":
-        return (f"Selected ε is the budget of the sweep, which covers all weights of all steps of its {choice.trials} "
+        return (f"Selected ε is the budget of the sweep, which covers all weights of all steps of its {choice.priced} "
                 f"trials, whichever of them is published: {selected.note}.")
-    if choice.trials is not None:
-        return (f"Selected ε composes all {choice.trials} trials, seeds included: all weights of all their steps, "
-                "whichever of them is published.")
+    if choice.priced is not None:
+        before = "" if choice.priced == choice.trials else f", {choice.priced - choice.trials} of them not in the file"
+        return (f"Selected ε composes all {choice.priced} trials, seeds included{before}: all weights of all their "
+                "steps, whichever of them is published.")
     return ("Selected ε covers the best trial alone, of a number of trials that was drawn at random before training: "
             "the other trials (runs.csv, the tracking store) and selection.seed, which tells their number, must stay "
             "as private as the noise; each of them published costs more.")

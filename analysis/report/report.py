@@ -160,8 +160,10 @@ def _headline(experiment: Experiment, runs: pd.DataFrame, choice: Choice | None)
 
     With random stopping they are only on the best trial: no other may be published.
     """
-    if experiment.plan.budget and choice:
-        return headline.published(choice, runs, experiment)
     if not experiment.plan.publishes_all:
         return [selection.summary_sentence(choice)] if choice else []
-    return headline.compose(runs, experiment, choice)
+    if experiment.plan.budget and choice:
+        sentences = headline.published(choice, runs, experiment)
+    else:
+        sentences = headline.compose(runs, experiment, choice)
+    return [*sentences, *(f"{line}." for line in experiment.past.lines(experiment.trials))]

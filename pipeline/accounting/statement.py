@@ -16,6 +16,7 @@ from pipeline.accounting.label import RELATION as LABEL_RELATION
 from pipeline.accounting.label import label_epsilons
 from pipeline.accounting.noise import choice_statement
 from pipeline.experiment.experiment import Experiment
+from pipeline.experiment.past import Past
 from pipeline.experiment.stopping import Selection
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.kinds import GUARANTEED, KINDS, certified_trials
@@ -133,22 +134,26 @@ def describe(config: TrialConfig, earlier: int = 0) -> str:
 
 def price_lines(experiment: Experiment) -> Iterator[str]:
     """Yield lines on the cost of publishing an experiment's best trial, if it has a choice, or all that were drawn."""
-    guaranteed = certified_trials(experiment.trials)
+    past = experiment.past
+    guaranteed = certified_trials([*experiment.trials, *past.trials])
     if not experiment.plan.publishes_all:
         drawn = counted(len(guaranteed), "drawn trial")
         yield f"the best of the {drawn}, if nothing else is published"
-        yield from _selection_lines(experiment.possible, experiment.plan.selection)
+        yield from _selection_lines(experiment.possible, experiment.plan.selection, past)
         yield f"all {drawn} published"
-        yield from _selection_lines(guaranteed, Selection())
-    elif len(guaranteed) >= 2:
+        yield from _selection_lines(guaranteed, Selection(), past)
+    elif len(guaranteed) >= 2 and not experiment.plan.asks:
         yield f"the best of {counted(len(guaranteed), 'certified trial')}"
-        yield from _selection_lines(guaranteed, Selection())
+        yield from _selection_lines(guaranteed, Selection(), past)
+    yield from past.lines(experiment.trials)
 
 
-def _selection_lines(trials: Sequence[TrialConfig], selection: Selection) -> Iterator[str]:
+def _selection_lines(trials: Sequence[TrialConfig], selection: Selection, past: Past) -> Iterator[str]:
     """Yield indented lines: epsilon of publishing from `trials` by this selection, and notes, or why there is none."""
     try:
-        epsilon = selected_epsilon(trials, selection)
+        if past.no_price:
+            raise UnsupportedAccounting(past.no_price)
+        epsilon = selected_epsilon(trials, selection, past.earlier)
     except UnsupportedAccounting as error:
         yield f"  no epsilon covers the choice: {error}"
         return

@@ -43,6 +43,7 @@ from typing import Any
 from pipeline.experiment import exhibits
 from pipeline.experiment.factors import varied_fields
 from pipeline.experiment.grid import changed, check_distinct, combine, entries, read_as, read_mapping
+from pipeline.experiment.past import Past
 from pipeline.experiment.plan import Grid, Plan
 from pipeline.experiment.plugins import read_plugins
 from pipeline.experiment.preset import advice, read_preset
@@ -82,6 +83,7 @@ class Experiment:
         advice: settings that the preset has set or, without a preset, would set; for people.
         places: by trial_key of `possible`, the place of each setting that the file gives to the trial.
         labels: names of algorithms in a report, in place of their own.
+        past: what the store has of its name beside its trials; empty after a file was read.
 
     Example:
         >>> grid = [TrialConfig(dataset="digits", batch_size=m, seed=seed) for m in (64, 128) for seed in (0, 1)]
@@ -106,6 +108,7 @@ class Experiment:
     advice: tuple[str, ...] = ()
     places: Mapping[str, Mapping[str, Place]] = field(default_factory=dict, compare=False, repr=False)
     labels: Mapping[str, str] = field(default_factory=dict)
+    past: Past = Past()
 
     def __post_init__(self) -> None:
         if not isinstance(self.plan, Plan):

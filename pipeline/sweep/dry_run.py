@@ -121,7 +121,8 @@ def as_json(run: DryRun) -> str:
         "experiment": experiment.name, "estimated_seconds": run.seconds, "packs_at_once": run.at_once, "done": run.done,
         "taken_over": run.taken_over, "packs": packs, "ignored": experiment.ignored, "preset": list(experiment.advice),
         "alone": list(_computed_alone(experiment)),
-        "best": list(_prices(experiment)), "search": [*experiment.plan.lines(), *budget_lines(experiment)],
+        "best": list(_prices(experiment)), "past": list(experiment.past.lines(experiment.trials)),
+        "search": [*experiment.plan.lines(), *budget_lines(experiment)],
         "epsilons": list(bound_lines(experiment.trials))}, indent=2)
 
 
@@ -150,6 +151,8 @@ def as_lines(run: DryRun) -> Iterator[str]:
     yield from _prices(experiment)
     yield from experiment.plan.lines()
     yield from budget_lines(experiment)
+    if experiment.plan.publishes_all:  # else a price says it
+        yield from experiment.past.lines(experiment.trials)
 
 
 def _pack_rows(run: DryRun, varied: Sequence[str]) -> list[tuple[str, ...]]:

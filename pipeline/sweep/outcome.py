@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from pipeline.accounting import account
+from pipeline.experiment.experiment import Experiment
 from pipeline.experiment.factors import differing
-from pipeline.experiment.plan import Plan
 from pipeline.experiment.sections import Budget
 from pipeline.tracking.artifacts import STATUSES, TrackedRun
 from pipeline.tracking.backend import MAX_TAG_LENGTH
@@ -42,8 +42,9 @@ def contents(possible: Sequence[TrialConfig]) -> dict[str, str]:
     return tags
 
 
-def closed(store: Store, plan: Plan, description: str, status: str) -> None:
+def closed(store: Store, experiment: Experiment, status: str) -> None:
     """Close a sweep in the tracking store, with a summary of its trials and its best accuracies."""
+    plan = experiment.plan
     runs = {run.trial_key: run for run in store.close_sweep(status)}
     if not plan.publishes_all:  # even their number is secret
         return
@@ -54,7 +55,9 @@ def closed(store: Store, plan: Plan, description: str, status: str) -> None:
                      for trial in plan.trials)
     counts_text = ", ".join(f"{counts[name]} {name}" for name in (*STATUSES, "missing") if counts[name])
     trials = counted(len(plan.trials), "trial")
-    store.describe(description, f"{headline(best, plan.budget)}\n\n{trials}: {counts_text}.".strip())
+    past = "".join(f" {line[0].upper()}{line[1:]}." for line in store.past(experiment).lines(plan.trials))
+    store.describe(experiment.description,
+                   f"{headline(best, plan.budget)}\n\n{trials}: {counts_text}.{past}".strip())
 
 
 class Best(NamedTuple):

@@ -237,7 +237,11 @@ def recorded(sweep: Sweep, commit: str) -> Iterator[None]:
         store.log_experiment(experiment.public_text)
     if experiment.plan.asks:
         store.log_suggestions(rounds.suggestions)
-    with afterwards(sweep.lease, lambda: closed(store, rounds.plan, experiment.description, status)):
+
+    def swept() -> Experiment:
+        return dataclasses.replace(experiment, plan=rounds.plan)  # with the trials of all rounds
+
+    with afterwards(sweep.lease, lambda: closed(store, swept(), status)):
         try:
             sweep.lease.confirm()
             yield

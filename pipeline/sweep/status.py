@@ -61,6 +61,7 @@ class SweepState:
     nodes: list[dict[str, Any]] | None = None  # of a running sweep: each with used and total CPU, GPU, OPU, if known
     left_seconds: float | None = None  # of a running sweep, about, from its driver's epochs; None before the first
     taken_over: str = ""  # trials that were, by the sweep that trained them; empty for none
+    past: tuple[str, ...] = ()  # lines on trials of this name that the file does not have
 
     @property
     def counts(self) -> dict[str, int]:
@@ -109,6 +110,7 @@ def read(store: Reader, name: str, experiment: Experiment | None = None, words: 
                       search=_search(decisions, max(0, n_open)) if decisions else "",
                       budget=_budget(store) if exists else None,
                       nodes=store.nodes(driver) if driver and exists else None,
+                      past=tuple(experiment.past.lines(experiment.trials)) if experiment else (),
                       taken_over=in_words(run for run in runs.values() if run.status in DONE),
                       left_seconds=_left_seconds([run for run in runs.values() if run.tags.get("driver") == driver],
                                                  trials, unknown) if driver else None)
@@ -214,6 +216,7 @@ def _text(state: SweepState) -> str:
                      f"{state.budget['standing']}")
     if state.taken_over:
         lines.append(f"  taken over: {state.taken_over}")
+    lines += [f"  {line}" for line in state.past]
     more = []
     for status in SHOWN:
         word = WORDS.get(status, status)

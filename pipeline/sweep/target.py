@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
@@ -35,6 +36,18 @@ def find_experiment(target: str, changes: Mapping[str, Any], store: Reader | Pat
     if "name" not in changes:  # the sweep may have been renamed since
         experiment = dataclasses.replace(experiment, name=target)
     _check_feature_files(experiment, reader)
+    return experiment
+
+
+def with_past(experiment: Experiment, root: Path) -> Experiment:
+    """Return an experiment with what the store at `root` has of its name beside its trials, if there is a store."""
+    from pipeline.tracking.backend import NoStore  # slow to import
+    from pipeline.tracking.reader import Reader
+
+    with contextlib.suppress(NoStore):
+        store = Reader(root=root)
+        if store.find(experiment.name):
+            return dataclasses.replace(experiment, past=store.past(experiment))
     return experiment
 
 

@@ -19,8 +19,10 @@ import numpy as np
 from safetensors.numpy import load
 
 from pipeline.experiment.experiment import Experiment, with_trials
+from pipeline.experiment.past import Past
 from pipeline.tracking.artifacts import (
     BUDGET,
+    BY_SCORES,
     DONE,
     DRAW,
     EARLIER,
@@ -51,6 +53,7 @@ from pipeline.tracking.backend import (
     redacted,
     reporting_errors,
 )
+from pipeline.trials.config import ConfigError
 from pipeline.trials.records import Release
 
 PARENTS = "tags.sweep LIKE '%'"  # MLflow's filter for parent runs of sweeps
@@ -201,8 +204,30 @@ class Reader:
         return self._experiment_id is not None
 
     def as_swept(self, experiment: Experiment) -> Experiment:
-        """Return the open sweep's experiment; a search with its trials so far."""
-        return with_trials(experiment, started(self.suggestions())) if experiment.plan.asks else experiment
+        """Return the open sweep's experiment with what else it trained (`past`); a search with its trials so far."""
+        if experiment.plan.asks:
+            experiment = with_trials(experiment, started(self.suggestions()))
+        return replace(experiment, past=self.past(experiment))
+
+    def past(self, experiment: Experiment) -> Past:
+        """Return what was trained under the open sweep's name and is not among an experiment's trials.
+
+        Of random stopping it tells no trial and no number.
+        """
+        in_file = {trial.trial_key for trial in experiment.trials}
+        in_file |= {key for key, was_started in self.decisions() if was_started and experiment.plan.asks}
+        published = {run.trial_key: run for run, _ in self._published()}
+        others = [run for key, run in published.items() if key not in in_file]
+        if not others:
+            return Past()
+        if not experiment.plan.publishes_all or BY_SCORES in self.tags():
+            return Past(no_price="selection: random stopping was used under this name, whose price covers one draw "
+                        "alone, and the file has changed since; give the experiment another name")
+        numbers = {"in_file": len(published) - len(others), "others": len(others)}
+        try:
+            return Past(tuple(self.released(exclude=in_file)), **numbers)
+        except ConfigError as error:
+            return Past(**numbers, no_price=f"a trial that is not in the file cannot be read: {error}")
 
     def tags(self) -> dict[str, str]:
         """Return the tags of MLflow's experiment of the open sweep."""
@@ -224,20 +249,20 @@ class Reader:
             trial_key: the only trial to return; empty for all.
             exclude: trial_keys to leave out.
         """
-        condition = f"tags.trial_key = '{trial_key}'" if trial_key else ""
         releases = []
-        for mlflow_run in self._client.search([self.experiment_id], condition, deleted=True):
-            key = mlflow_run.data.tags.get("trial_key")
-            if key is None or key in exclude:
-                continue
-            run = tracked(mlflow_run)
-            published, draw = run.epoch, run.tags.get(DRAW, "")
-            lost, earlier = int(run.tags.get(LOST, 0)), int(run.tags.get(EARLIER, 0))
-            if published or draw:
-                is_deleted = mlflow_run.info.lifecycle_stage == "deleted"
-                releases.append(Release(config_of(run), published + lost, deleted=is_deleted, draw=draw, lost=lost,
-                                        earlier=earlier))
+        for run, is_deleted in self._published(trial_key):
+            if run.trial_key not in exclude:
+                lost, earlier = int(run.tags.get(LOST, 0)), int(run.tags.get(EARLIER, 0))
+                releases.append(Release(config_of(run), run.epoch + lost, deleted=is_deleted,
+                                        draw=run.tags.get(DRAW, ""), lost=lost, earlier=earlier))
         return releases
+
+    def _published(self, trial_key: str = "") -> Iterator[tuple[TrackedRun, bool]]:
+        """Yield (run, whether it was deleted) for the open sweep's runs with an epoch or a draw, oldest first."""
+        condition = f"tags.trial_key = '{trial_key}'" if trial_key else ""
+        for run in self._client.search([self.experiment_id], condition, deleted=True):
+            if "trial_key" in run.data.tags and ((found := tracked(run)).epoch or DRAW in found.tags):
+                yield found, run.info.lifecycle_stage == "deleted"
 
     def redrawn(self) -> set[str]:
         """Return the trial_keys of the store whose secret noise was drawn again after a release, in the trash too."""

@@ -47,6 +47,7 @@ from pipeline.tracking.backend import (
     TrackingError,
     connect,
     ignoring_error,
+    is_set_up,
     local_folder,
     origin,
     replace_locations,
@@ -97,7 +98,7 @@ class Store(Reader):
     """
 
     def __init__(self, uri: str | None = None, root: Path = Path("mlruns"), *, create: bool = True) -> None:
-        self._create, self._lock = create, FileLock(Path(root).absolute() / ".tracking.lock")
+        self._create, self._is_new, self._lock = create, False, FileLock(Path(root).absolute() / ".tracking.lock")
         super().__init__(uri, root)
         self.driver = f"{uuid.uuid4().hex}@{self.place}"  # this writer's name: a tag of runs that it starts or resumes
         self._started: dict[str, Started] = {}  # by trial_key
@@ -108,7 +109,13 @@ class Store(Reader):
             return super()._open()
         with reporting_errors(self.uri):
             self.root.mkdir(parents=True, exist_ok=True)
+            self._is_new = self._database is not None and not is_set_up(self._database)
         return connect(self.uri, self._lock)
+
+    def new_lines(self) -> list[str]:
+        """Return a line for people if this opening made the database: nothing that was trained elsewhere is in it."""
+        return [f"new tracking store: {self._database}; trials of this name in another store are not counted, nor "
+                "trained there again"] if self._is_new else []
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:

@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from string import ascii_lowercase
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -17,10 +18,11 @@ from analysis.runs import ALGORITHM_LABELS, ask, earlier_epochs, require_accurac
 from analysis.text import NO_VALUE, settings_text
 from pipeline.accounting.evaluations import selected_epsilon
 from pipeline.accounting.event import UnsupportedAccounting
+from pipeline.experiment.past import Past
 from pipeline.experiment.stopping import Selection
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.kinds import KINDS
-from pipeline.trials.naming import method, setting_key
+from pipeline.trials.naming import method, noise_setting, setting_key
 
 PRICE = "selected_epsilon"  # column of points that were chosen among several settings
 
@@ -75,23 +77,33 @@ def choose(runs: pd.DataFrame) -> pd.DataFrame:
     return pd.concat(chosen)
 
 
-def price(points: pd.DataFrame, tried: pd.DataFrame) -> pd.DataFrame:
+def price(points: pd.DataFrame, tried: pd.DataFrame, past: Past = Past()) -> pd.DataFrame:
     """Return points with a column `selected_epsilon`: the privacy cost of a point and its choice.
 
     It is the certified epsilon of all trials compared for a point, seeds included, by composition. Without a choice it
     is the point's own epsilon. It is empty if no price is proved, as for label epsilons. `tried` are the `candidates`
-    of the points.
+    of the points, and `past` what the sweep trained before its file was edited.
     """
     costs = []
     for point in points.itertuples():
-        cost = point.epsilon if point.choices == 1 else np.nan
-        if point.choices > 1 and point.kind == "certified":
-            target = point.setting if is_target(point.setting) else ""
-            compared = tried[tried["choice"] == f"{point.algorithm} {target}"]
+        gone = rivals(past, point)
+        cost = point.epsilon if point.choices == 1 and not gone else np.nan
+        if (point.choices > 1 or gone) and point.kind == "certified" and not past.no_price:
+            compared = tried[(tried["algorithm"] == point.algorithm) & (tried["setting"] == point.setting)]
+            if point.choices > 1:
+                target = point.setting if is_target(point.setting) else ""
+                compared = tried[tried["choice"] == f"{point.algorithm} {target}"]
+            earlier = {**earlier_epochs(compared), **past.earlier}
             with contextlib.suppress(UnsupportedAccounting):  # no price is proved
-                cost = _composed(tuple(trials_of(compared)), tuple(earlier_epochs(compared).items()))
+                cost = _composed((*trials_of(compared), *gone), tuple(earlier.items()))
         costs.append(cost)
     return points.assign(**{PRICE: costs})
+
+
+def rivals(past: Past, point: Any) -> list[TrialConfig]:  # Any: of `DataFrame.itertuples`
+    """Return the trials of the past with a point's method and noise: they were looked at beside it, seeds included."""
+    return [trial for trial in past.trials if method(trial) == point.algorithm
+            and noise_setting(trial).removeprefix("sigma=") == point.setting]
 
 
 @lru_cache(maxsize=1024)

@@ -19,6 +19,7 @@ from analysis.statistics import SUMMARY
 from analysis.text import best_of, epsilon_text, means_text
 from pipeline.experiment.exhibits import FRONTIERS
 from pipeline.experiment.experiment import Experiment
+from pipeline.experiment.past import Past
 from pipeline.experiment.results import Result
 from pipeline.experiment.sections import Budget
 from pipeline.trials.kinds import GUARANTEED
@@ -32,19 +33,20 @@ SETTINGS_NAMED = 3  # largest number of an algorithm's settings in a note
 
 @exhibit(*TITLES)
 def of_experiment(runs: pd.DataFrame, *, name: str, experiment: Experiment) -> Exhibit:
-    """Call `draw` with the experiment's references and budget."""
+    """Call `draw` with the experiment's references, budget and past."""
     return draw(runs, name=name, references=experiment.references, budget=experiment.plan.budget,
-                by_scores=experiment.plan.by_scores)
+                by_scores=experiment.plan.by_scores, past=experiment.past)
 
 
 def draw(runs: pd.DataFrame, *, name: str, references: Sequence[Result] = (),
-         budget: Budget | None = None, by_scores: bool = False) -> Exhibit:
+         budget: Budget | None = None, by_scores: bool = False, past: Past = Past()) -> Exhibit:
     """Make one of the exhibits in `TITLES`, with dominated areas and comparable results of others.
 
     Errors as in `frontiers`. If trials were suggested by scores of others (`by_scores`), composition is no price of a
     choice.
     """
-    points = frontiers(runs, FRONTIERS.get(name, "accuracy"), ["claimed"] if name == "frontier_claimed" else GUARANTEED)
+    kinds = ["claimed"] if name == "frontier_claimed" else GUARANTEED
+    points = frontiers(runs, FRONTIERS.get(name, "accuracy"), kinds, past)
     if by_scores:
         points = [frame.drop(columns=PRICE, errors="ignore") for frame in points]
     volumes = hypervolumes(points, runs)

@@ -16,6 +16,7 @@ from analysis.exhibits.metrics import METRICS
 from analysis.runs import ReportError, Sweep, common_value, require_one, runs_of, with_trials
 from analysis.statistics import SUMMARY
 from pipeline.accounting.label import RELATION as LABEL_RELATION
+from pipeline.experiment.past import Past
 from pipeline.trials.kinds import GUARANTEED, KINDS
 
 FRONTIER_KINDS = tuple(name for name, kind in KINDS.items() if kind.noise)
@@ -110,18 +111,21 @@ def target_of(row: Any) -> str:  # Any: of `DataFrame.itertuples`
     return target
 
 
-def frontiers(runs: pd.DataFrame, metric: str = "accuracy", kinds: Sequence[str] = GUARANTEED) -> list[pd.DataFrame]:
+def frontiers(runs: pd.DataFrame, metric: str = "accuracy", kinds: Sequence[str] = GUARANTEED, past: Past = Past(),
+              ) -> list[pd.DataFrame]:
     """Return the points of a frontier (see `frontier`) for every kind of epsilon that the runs have.
 
-    For `claimed` epsilons there is one frame per formula. If settings were chosen, the points have a column with the
-    price of the choice (`choice.price`). There must be one (`ReportError`); other errors as in `frontier`.
+    For `claimed` epsilons there is one frame per formula. If settings were chosen, here or in the `past` of an edited
+    file, the points have a column with the price of the choice (`choice.price`). There must be a kind (`ReportError`);
+    other errors as in `frontier`.
     """
     frames = []
     for kind in kinds:
         for formula in _formulas(runs, kind):
             tried = tried_runs(runs, kind, formula)
             points = summarized(choice.choose(tried), kind, metric, formula)
-            frames.append(choice.price(points, tried) if points["choices"].max() > 1 else points)
+            has_choice = points["choices"].max() > 1 or any(choice.rivals(past, point) for point in points.itertuples())
+            frames.append(choice.price(points, tried, past) if has_choice else points)
     if not frames:
         names = " or ".join(f"epsilon/{kind}" for kind in kinds)
         raise ReportError(f"frontier: needs trials with a finite {names}, found none")

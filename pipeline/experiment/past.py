@@ -1,0 +1,76 @@
+"""What was trained under a sweep's name and is not in its file: it was looked at, so the selected epsilon counts it.
+
+A tracking store tells it (`Reader.past`). Reports and `account` price it; `status`, dry runs and sweeps say it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from pipeline.trials.config import TrialConfig
+from pipeline.trials.fields import plain
+from pipeline.trials.naming import counted
+from pipeline.trials.records import Release
+
+MOST_VALUES = 4  # of one setting, in a sentence
+MOST_FIELDS = 3  # with their values, in a sentence
+
+
+class Past(NamedTuple):
+    """The trials of a sweep's name that released an epoch and are not in its file."""
+
+    releases: tuple[Release, ...] = ()  # of every run of them, deleted runs included
+    in_file: int = 0  # number of trials with a released epoch that the file has
+    others: int = 0  # number of trials that it does not have; 0 for random stopping, which tells no number
+    no_price: str = ""  # why no epsilon covers them
+
+    @property
+    def trials(self) -> tuple[TrialConfig, ...]:
+        """The trials, each once."""
+        return tuple({release.trial.trial_key: release.trial for release in self.releases}.values())
+
+    @property
+    def earlier(self) -> dict[str, int]:
+        """Return trial_key -> epochs released by earlier draws of its secret noise."""
+        epochs: dict[str, int] = {}
+        for release in self.releases:
+            epochs[release.trial.trial_key] = max(release.earlier, epochs.get(release.trial.trial_key, 0))
+        return epochs
+
+    def lines(self, trials: Sequence[TrialConfig]) -> Iterator[str]:
+        """Yield a line on these trials beside those of the file, and how they differ; none if there are none."""
+        if not self.others:
+            return
+        total, differences = self.in_file + self.others, self._differences(trials)
+        yield (f"{counted(total, 'trial')} {'was' if total == 1 else 'were'} trained under this name, {self.in_file} "
+               f"{'is' if self.in_file == 1 else 'are'} in the file{f' ({differences})' if differences else ''}; "
+               "selected epsilon counts them all, and another name starts another count, which does not cover them")
+
+    def _differences(self, trials: Sequence[TrialConfig]) -> str:
+        """Return the settings whose values are others than in the file: `learning_rate 0.5 there, 1 here`."""
+        there, here = (_values(some) for some in (self.trials, trials))
+        differing = [name for name in dict.fromkeys([*there, *here]) if there.get(name) != here.get(name)]
+        differing.sort(key=lambda name: name == "seed")  # it says least
+        texts = [f"{name} {_listed(there.get(name))} there, {_listed(here.get(name))} here" for name in
+                 differing[:MOST_FIELDS]]
+        more = [f"and {', '.join(differing[MOST_FIELDS:])}"] if differing[MOST_FIELDS:] else []
+        return "; ".join([*texts, *more]) if self.releases and trials else ""
+
+
+def _values(trials: Sequence[TrialConfig]) -> dict[str, set[str]]:
+    """Return the values of all settings that any of the trials uses, as text."""
+    values: dict[str, set[str]] = {}
+    for trial in trials:
+        for name, value in trial.canonical().items():
+            values.setdefault(name, set()).add(f"{value:g}" if isinstance(value, float) else str(plain(value)))
+    return values
+
+
+def _listed(values: set[str] | None) -> str:
+    """Return values in order as text: `0.5`, `0, 1, 2`, `7 values`, `none`."""
+    if not values:
+        return "none"
+    if len(values) > MOST_VALUES:
+        return f"{len(values)} values"
+    return ", ".join(sorted(values, key=lambda text: (len(text), text)))
