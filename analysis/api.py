@@ -22,12 +22,14 @@ from analysis.runs import (
     trials_of,
     with_trials,
 )
+from pipeline.accounting import account
 from pipeline.accounting.evaluations import selected_epsilon
 from pipeline.accounting.event import UnsupportedAccounting
+from pipeline.experiment.past import NO_PAST
 from pipeline.experiment.stopping import Selection
 from pipeline.tracking.artifacts import DONE
 from pipeline.tracking.reader import Reader
-from pipeline.trials.kinds import GUARANTEED
+from pipeline.trials.kinds import GUARANTEED, certified_trials
 
 
 def load_runs(experiment: Sweep, store: Reader | str | Path = "mlruns") -> pd.DataFrame:
@@ -89,8 +91,9 @@ def best(runs: Sweep, epsilon: float, kind: str = "certified") -> pd.Series:
     Test accuracy is not used. `pipeline.load_model` accepts the row. The three entries:
 
         epsilon            the trial's own epsilon, which does not cover the choice
-        selected_epsilon   covers all compared trials, by composition (docs/privacy.md, section 6); nan if no price is
-                           proved, as for a search (`photonic report` has the price of its best trial)
+        selected_epsilon   covers all compared trials, and those that the file had before it was edited, by composition
+                           (docs/privacy.md, section 6); nan if no price is proved, as for a search (`photonic
+                           report` has the price of its best trial)
         compared           number of compared trials
 
     Args:
@@ -124,9 +127,12 @@ def best(runs: Sweep, epsilon: float, kind: str = "certified") -> pd.Series:
     require_accuracy(within, SCORE)
     # `best_setting` chooses in every group of equal columns; a constant column makes all trials one group.
     winners = best_setting(within.assign(group=""), ["group"]).drop(columns="group")
-    price = math.nan
-    if kind == "certified" and not runs.attrs.get("searched"):
+    price, past = math.nan, runs.attrs.get("past", NO_PAST)
+    if kind == "certified" and not runs.attrs.get("searched") and not past.no_price:
+        gone = [trial for trial in certified_trials(past.trials)
+                if min(found.value for found in account(trial, trial.epochs) if found.kind == kind) <= epsilon]
         with contextlib.suppress(UnsupportedAccounting):  # no price is proved
-            price = selected_epsilon(trials_of(within), Selection(), earlier_epochs(within)).value
+            price = selected_epsilon([*trials_of(within), *gone], Selection(),
+                                     {**earlier_epochs(within), **past.earlier}).value
     row = winners.loc[winners[SCORE].idxmax()].drop(["chosen", "choices"])
     return pd.concat([row, pd.Series({PRICE: price, "compared": len(within)}, dtype=object)])

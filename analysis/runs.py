@@ -69,7 +69,10 @@ def runs_of(sweep: Sweep, store: Reader | str | Path = "mlruns") -> pd.DataFrame
         runs = load_runs(store)
     else:
         store.attach(sweep.name)
-        runs = load_runs(store, searched(store, sweep).trials, sweep.source)
+        stored = store.runs()
+        sweep = searched(store, sweep, stored)
+        runs = frame_of(stored, sweep.trials, sweep.source)
+        runs.attrs["past"] = sweep.past
     runs.attrs["searched"] = bool(store.decisions())  # composition is then no price of a choice
     return runs
 
@@ -216,8 +219,8 @@ def value_text(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def searched(store: Reader, experiment: Experiment) -> Experiment:
-    """Return the experiment of the open sweep of `store`; a search gets its suggested trials.
+def searched(store: Reader, experiment: Experiment, runs: Sequence[TrackedRun] | None = None) -> Experiment:
+    """Return the experiment of the open sweep of `store` as `Reader.as_swept`: a search gets its suggested trials.
 
     It must have suggested all of its trials (`MissingTrials`).
     """
@@ -226,7 +229,7 @@ def searched(store: Reader, experiment: Experiment) -> Experiment:
         if n_missing:
             raise MissingTrials(f"{n_missing} of {experiment.planned} suggestions of the search are not asked for yet "
                                 f"(run `photonic sweep {experiment.source}`)")
-    return store.as_swept(experiment)
+    return store.as_swept(experiment, runs)
 
 
 def load_history(store: Reader, runs: pd.DataFrame, key: str) -> pd.DataFrame:

@@ -166,7 +166,7 @@ def _cost(points: pd.DataFrame, dataset: str, evidence: Evidence) -> str:
 def _price(experiment: Experiment, choice: Choice | None) -> str:
     """Return a sentence on the privacy cost of publishing the best trial, and on uncovered runs before the sweep."""
     if choice and choice.selected:
-        number = f"{choice.priced} " if choice.priced else ""
+        number = f"{choice.trials + choice.gone} " if choice.trials else ""
         cost = (f"Certified ε is of one trial; to publish the best of all {number}certified trials costs selected ε = "
                 f"{choice.selected.value:.3g} in the place of {choice.alone.value:.3g}")
     elif choice:

@@ -42,12 +42,12 @@ class Choice:
     selected: Epsilon | None  # that covers the choice; None if there is none
     reason: str  # why there is none
     trials: int | None  # certified ones of the file; None for random stopping, which keeps the number secret
-    priced: int | None  # those and the certified ones that were trained before the file was edited; None as well
     others: int  # trials of the file without a certified epsilon
     noise: str  # sentences on the noise source of all compared trials, and its consequences
     standing: str  # of the guarantee with this noise
     scores: str = SCORES  # whether an epsilon covers the scores
     unscored: int = 0  # certified trials that hold no record out, and so were not compared
+    gone: int = 0  # certified trials that are not in the file any more, which the price covers too
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -99,11 +99,10 @@ def choose(experiment: Experiment, runs: pd.DataFrame, paid: Epsilon | None = No
     return Choice(name=run_name(trial, experiment.varied), trial_key=trial.trial_key, validation=float(best[SCORE]),
                   test=float(best["test/accuracy"]), alone=tightest_epsilon, selected=selected, reason=reason,
                   trials=len(trials) if plan.publishes_all else None,  # random stopping keeps the number secret
-                  priced=len(certified_trials(compared)) if plan.publishes_all else None,
                   others=len(tracked) - len(trials), noise=noise,
                   standing=standing(trial.noise for trial in certified_trials(compared)),
                   scores=SCORES_COVERED if scores_are_covered(compared) else SCORES,
-                  unscored=len(trials) - len(with_score))
+                  unscored=len(trials) - len(with_score), gone=len(certified_trials(experiment.past.trials)))
 
 
 def _composed_epsilon(experiment: Experiment, compared: Sequence[TrialConfig], earlier: Mapping[str, int]) -> Epsilon:
@@ -190,12 +189,12 @@ def _covered(choice: Choice, selected: Epsilon) -> str:
     If the number of trials was drawn at random, it is secret, and `trials` is None.
     """
     if selected.variant == "budget":
-        return (f"Selected ε is the budget of the sweep, which covers all weights of all steps of its {choice.priced} "
-                f"trials, whichever of them is published: {selected.note}.")
-    if choice.priced is not None:
-        before = "" if choice.priced == choice.trials else f", {choice.priced - choice.trials} of them not in the file"
-        return (f"Selected ε composes all {choice.priced} trials, seeds included{before}: all weights of all their "
-                "steps, whichever of them is published.")
+        return (f"Selected ε is the budget of the sweep, which covers all weights of all steps of its "
+                f"{(choice.trials or 0) + choice.gone} trials, whichever of them is published: {selected.note}.")
+    if choice.trials is not None:
+        gone = f", {choice.gone} of them not in the file any more" if choice.gone else ""
+        return (f"Selected ε composes all {choice.trials + choice.gone} trials, seeds included{gone}: all weights of "
+                "all their steps, whichever of them is published.")
     return ("Selected ε covers the best trial alone, of a number of trials that was drawn at random before training: "
             "the other trials (runs.csv, the tracking store) and selection.seed, which tells their number, must stay "
             "as private as the noise; each of them published costs more.")

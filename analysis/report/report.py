@@ -65,12 +65,13 @@ def write(experiment: Experiment, store: Store, out: Path | None = None, where: 
     experiment = dataclasses.replace(experiment, references=check_seeds(dict.fromkeys(references)))
     store.attach(experiment.name)
     require_unchanged(experiment.plan.budget, store.budget())
+    stored = store.runs()
     if not where:
-        experiment = searched(store, experiment)
+        experiment = searched(store, experiment, stored)
     if files and not (others.SHOWN_BY in experiment.report and certified_trials(experiment.trials)):
         raise ReportError(f"--with: results of others are shown in the exhibit {others.SHOWN_BY} of certified trials, "
                           f"and the report of {experiment.name} has none, got {', '.join(map(str, files))}")
-    progress, stored = None, store.runs()
+    progress = None
     try:
         runs = frame_of(stored, experiment.trials, source=experiment.source)
     except MissingTrials as missing:

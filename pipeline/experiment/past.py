@@ -5,11 +5,12 @@ A tracking store tells it (`Reader.past`). Reports and `account` price it; `stat
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from pipeline.trials.config import TrialConfig
-from pipeline.trials.fields import plain
+from pipeline.trials.fields import is_number, plain
 from pipeline.trials.naming import counted
 from pipeline.trials.records import Release
 
@@ -38,6 +39,10 @@ class Past(NamedTuple):
             epochs[release.trial.trial_key] = max(release.earlier, epochs.get(release.trial.trial_key, 0))
         return epochs
 
+    def __deepcopy__(self, memo: object) -> Past:
+        """Return this: it does not change, and pandas copies what a frame has as `attrs` at every step."""
+        return self
+
     def lines(self, trials: Sequence[TrialConfig]) -> Iterator[str]:
         """Yield a line on these trials beside those of the file, and how they differ; none if there are none."""
         if not self.others:
@@ -58,19 +63,21 @@ class Past(NamedTuple):
         return "; ".join([*texts, *more]) if self.releases and trials else ""
 
 
-def _values(trials: Sequence[TrialConfig]) -> dict[str, set[str]]:
-    """Return the values of all settings that any of the trials uses, as text."""
-    values: dict[str, set[str]] = {}
+NO_PAST = Past()
+
+
+def _values(trials: Sequence[TrialConfig]) -> dict[str, list[str]]:
+    """Return the distinct values of all settings that any of the trials uses, in order, as text."""
+    values: dict[str, dict[str, float]] = {}  # by name: text -> place among numbers
     for trial in trials:
         for name, value in trial.canonical().items():
-            values.setdefault(name, set()).add(f"{value:g}" if isinstance(value, float) else str(plain(value)))
-    return values
+            text = f"{value:g}" if isinstance(value, float) else str(plain(value))
+            values.setdefault(name, {})[text] = value if is_number(value) else math.inf
+    return {name: sorted(texts, key=lambda text: (texts[text], text)) for name, texts in values.items()}
 
 
-def _listed(values: set[str] | None) -> str:
-    """Return values in order as text: `0.5`, `0, 1, 2`, `7 values`, `none`."""
+def _listed(values: Sequence[str] | None) -> str:
+    """Return values as text: `0.5`, `0, 1, 2`, `7 values`, `none`."""
     if not values:
         return "none"
-    if len(values) > MOST_VALUES:
-        return f"{len(values)} values"
-    return ", ".join(sorted(values, key=lambda text: (len(text), text)))
+    return ", ".join(values) if len(values) <= MOST_VALUES else f"{len(values)} values"

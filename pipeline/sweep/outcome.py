@@ -55,7 +55,7 @@ def closed(store: Store, experiment: Experiment, status: str) -> None:
                      for trial in plan.trials)
     counts_text = ", ".join(f"{counts[name]} {name}" for name in (*STATUSES, "missing") if counts[name])
     trials = counted(len(plan.trials), "trial")
-    past = "".join(f" {line[0].upper()}{line[1:]}." for line in store.past(experiment).lines(plan.trials))
+    past = "".join(f" {line}." for line in store.past(experiment, list(runs.values())).lines(plan.trials))
     store.describe(experiment.description,
                    f"{headline(best, plan.budget)}\n\n{trials}: {counts_text}.{past}".strip())
 

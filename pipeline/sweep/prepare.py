@@ -10,7 +10,7 @@ from pathlib import Path
 from pipeline.accounting.budget import scope
 from pipeline.accounting.certified import without_amplification
 from pipeline.experiment.experiment import Experiment
-from pipeline.experiment.past import Past
+from pipeline.experiment.past import NO_PAST
 from pipeline.sweep.checks import changed_networks, check_trials, published_digests
 from pipeline.sweep.clock import Clock
 from pipeline.sweep.lock import Lease
@@ -78,8 +78,8 @@ def prepare(experiment: Experiment, store: Store, clock: Clock, folder: PrivateF
     if store.find(experiment.name):
         progress.phase("reading the trials that the tracking store has")
     runs = store.runs() if store.has_begun else []
-    past = store.past(experiment) if store.has_begun else Past()
-    for line in (*store.new_lines(), *past.lines(experiment.trials)):
+    past = store.past(experiment, runs) if store.has_begun else NO_PAST
+    for line in past.lines(experiment.trials):
         progress.say(line)
     # The store becomes patient only after its first answer, so that a wrong address fails at once.
     store.be_patient(experiment.resources.store_patience_seconds, progress.say)

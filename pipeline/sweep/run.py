@@ -237,11 +237,13 @@ def recorded(sweep: Sweep, commit: str) -> Iterator[None]:
         store.log_experiment(experiment.public_text)
     if experiment.plan.asks:
         store.log_suggestions(rounds.suggestions)
+    for line in store.new_lines():
+        sweep.progress.say(line)
 
-    def swept() -> Experiment:
-        return dataclasses.replace(experiment, plan=rounds.plan)  # with the trials of all rounds
+    def close() -> None:
+        closed(store, dataclasses.replace(experiment, plan=rounds.plan), status)  # with the trials of all rounds
 
-    with afterwards(sweep.lease, lambda: closed(store, swept(), status)):
+    with afterwards(sweep.lease, close):
         try:
             sweep.lease.confirm()
             yield

@@ -79,10 +79,11 @@ def read(store: Reader, name: str, experiment: Experiment | None = None, words: 
         driver, beat = lease
         elsewhere = place(driver)
     exists = store.find(name)
-    runs = {run.trial_key: run for run in store.runs()} if exists else {}
+    listed = store.runs() if exists else []
+    runs = {run.trial_key: run for run in listed}
     decisions = store.decisions() if exists else []
     if experiment and exists:
-        experiment = store.as_swept(experiment)
+        experiment = store.as_swept(experiment, listed)
     checkpoints = Checkpoints(PrivateFolder(store.root, private).checkpoints(name), 0.0).found()
     epochs = {key: checkpoint.epoch for checkpoint in checkpoints if not checkpoint.problem
               for key in checkpoint.trial_keys}

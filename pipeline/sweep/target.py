@@ -47,7 +47,7 @@ def with_past(experiment: Experiment, root: Path) -> Experiment:
     with contextlib.suppress(NoStore):
         store = Reader(root=root)
         if store.find(experiment.name):
-            return dataclasses.replace(experiment, past=store.past(experiment))
+            return dataclasses.replace(experiment, past=store.past(experiment, store.runs()))
     return experiment
 
 

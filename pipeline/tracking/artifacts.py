@@ -16,7 +16,7 @@ from safetensors.numpy import save_file
 
 from pipeline.trials.config import ConfigError, TrialConfig
 from pipeline.trials.part import PARTS, SETTINGS
-from pipeline.trials.records import CLOCK, Outcome
+from pipeline.trials.records import CLOCK, Outcome, Release
 
 STATUSES = ("running", "finished", "diverged", "failed", "interrupted")
 DONE = ("finished", "diverged")  # statuses of trials that need no more training
@@ -136,6 +136,18 @@ def config_of(run: TrackedRun) -> TrialConfig:
     The params do not, or no longer, fit the trial_key, or an extension is not imported.
     """
     return run.trial or _composed(run)
+
+
+def has_released(run: TrackedRun) -> bool:
+    """Whether a run has published an epoch, or has a draw, which may have."""
+    return bool(run.epoch or run.tags.get(DRAW))
+
+
+def release_of(run: TrackedRun, deleted: bool = False) -> Release:
+    """Return what a run has released; errors as in `config_of`."""
+    lost, earlier = int(run.tags.get(LOST, 0)), int(run.tags.get(EARLIER, 0))
+    return Release(config_of(run), run.epoch + lost, deleted=deleted, draw=run.tags.get(DRAW, ""), lost=lost,
+                   earlier=earlier)
 
 
 def _composed(run: TrackedRun) -> TrialConfig:

@@ -161,11 +161,13 @@ class Client:
         """Return an error that names the store."""
         return TrackingError(redacted(f"tracking store {self.uri}: {reason}"))
 
-    def search(self, experiments: Sequence[str], condition: str = "", deleted: bool = False) -> Iterator[Any]:
-        """Yield all runs that match a filter of MLflow, oldest first; with `deleted` also runs in the trash."""
+    def search(self, experiments: Sequence[str], condition: str = "", deleted: bool = False, live: bool = True
+               ) -> Iterator[Any]:
+        """Yield all runs that match a filter of MLflow, oldest first: `live` ones, `deleted` ones in the trash."""
         from mlflow.entities import ViewType
 
-        view = ViewType.ALL if deleted else ViewType.ACTIVE_ONLY
+        deleted_view = ViewType.ALL if live else ViewType.DELETED_ONLY
+        view = deleted_view if deleted else ViewType.ACTIVE_ONLY
         page_token = None  # the first page
         while True:
             page = self.search_runs(list(experiments), condition, view, max_results=PAGE_SIZE,

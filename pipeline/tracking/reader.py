@@ -19,24 +19,23 @@ import numpy as np
 from safetensors.numpy import load
 
 from pipeline.experiment.experiment import Experiment, with_trials
-from pipeline.experiment.past import Past
+from pipeline.experiment.past import NO_PAST, Past
 from pipeline.tracking.artifacts import (
     BUDGET,
     BY_SCORES,
     DONE,
-    DRAW,
     EARLIER,
     EXPERIMENT,
-    LOST,
     REUSED,
     REUSED_FROM,
     SUGGESTIONS,
     WEIGHTS,
     Suggestion,
     TrackedRun,
-    config_of,
     decisions_of,
     done_of,
+    has_released,
+    release_of,
     started,
     suggestions_of,
     total_costs,
@@ -203,31 +202,41 @@ class Reader:
         """Whether the last sought sweep ever began; its parent run may have been deleted since."""
         return self._experiment_id is not None
 
-    def as_swept(self, experiment: Experiment) -> Experiment:
-        """Return the open sweep's experiment with what else it trained (`past`); a search with its trials so far."""
+    def as_swept(self, experiment: Experiment, runs: Sequence[TrackedRun] | None = None) -> Experiment:
+        """Return the open sweep's experiment with its `past`, and a search with its trials so far.
+
+        `runs` are those of the sweep, if they were listed already.
+        """
         if experiment.plan.asks:
             experiment = with_trials(experiment, started(self.suggestions()))
-        return replace(experiment, past=self.past(experiment))
+        return replace(experiment, past=self.past(experiment, self.runs() if runs is None else runs))
 
-    def past(self, experiment: Experiment) -> Past:
-        """Return what was trained under the open sweep's name and is not among an experiment's trials.
+    def past(self, experiment: Experiment, runs: Sequence[TrackedRun]) -> Past:
+        """Return what the open sweep has trained, in `runs` and in the trash, beside an experiment's trials.
 
         Of random stopping it tells no trial and no number.
         """
         in_file = {trial.trial_key for trial in experiment.trials}
         in_file |= {key for key, was_started in self.decisions() if was_started and experiment.plan.asks}
-        published = {run.trial_key: run for run, _ in self._published()}
-        others = [run for key, run in published.items() if key not in in_file]
+        published = [*filter(has_released, runs), *self._trash()]
+        others = [run for run in published if run.trial_key not in in_file]
         if not others:
-            return Past()
+            return NO_PAST
         if not experiment.plan.publishes_all or BY_SCORES in self.tags():
             return Past(no_price="selection: random stopping was used under this name, whose price covers one draw "
                         "alone, and the file has changed since; give the experiment another name")
-        numbers = {"in_file": len(published) - len(others), "others": len(others)}
+        keys, other_keys = ({run.trial_key for run in some} for some in (published, others))
+        past = Past(in_file=len(keys - other_keys), others=len(other_keys))
         try:
-            return Past(tuple(self.released(exclude=in_file)), **numbers)
+            return past._replace(releases=tuple(map(release_of, others)))
         except ConfigError as error:
-            return Past(**numbers, no_price=f"a trial that is not in the file cannot be read: {error}")
+            return past._replace(no_price=f"a trial that is not in the file cannot be read: {error}")
+
+    def _trash(self) -> Iterator[TrackedRun]:
+        """Yield the deleted runs of the open sweep that have released something, oldest first."""
+        for run in self._client.search([self.experiment_id], "", deleted=True, live=False):
+            if "trial_key" in run.data.tags and has_released(found := tracked(run)):
+                yield found
 
     def tags(self) -> dict[str, str]:
         """Return the tags of MLflow's experiment of the open sweep."""
@@ -249,20 +258,13 @@ class Reader:
             trial_key: the only trial to return; empty for all.
             exclude: trial_keys to leave out.
         """
-        releases = []
-        for run, is_deleted in self._published(trial_key):
-            if run.trial_key not in exclude:
-                lost, earlier = int(run.tags.get(LOST, 0)), int(run.tags.get(EARLIER, 0))
-                releases.append(Release(config_of(run), run.epoch + lost, deleted=is_deleted,
-                                        draw=run.tags.get(DRAW, ""), lost=lost, earlier=earlier))
-        return releases
-
-    def _published(self, trial_key: str = "") -> Iterator[tuple[TrackedRun, bool]]:
-        """Yield (run, whether it was deleted) for the open sweep's runs with an epoch or a draw, oldest first."""
         condition = f"tags.trial_key = '{trial_key}'" if trial_key else ""
-        for run in self._client.search([self.experiment_id], condition, deleted=True):
-            if "trial_key" in run.data.tags and ((found := tracked(run)).epoch or DRAW in found.tags):
-                yield found, run.info.lifecycle_stage == "deleted"
+        releases = []
+        for mlflow_run in self._client.search([self.experiment_id], condition, deleted=True):
+            key = mlflow_run.data.tags.get("trial_key")
+            if key and key not in exclude and has_released(run := tracked(mlflow_run)):
+                releases.append(release_of(run, mlflow_run.info.lifecycle_stage == "deleted"))
+        return releases
 
     def redrawn(self) -> set[str]:
         """Return the trial_keys of the store whose secret noise was drawn again after a release, in the trash too."""

@@ -114,8 +114,8 @@ class Store(Reader):
 
     def new_lines(self) -> list[str]:
         """Return a line for people if this opening made the database: nothing that was trained elsewhere is in it."""
-        return [f"new tracking store: {self._database}; trials of this name in another store are not counted, nor "
-                "trained there again"] if self._is_new else []
+        return [f"new tracking store: {self._database}; what was trained under this name in another store is neither "
+                "taken over nor counted"] if self._is_new else []
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:

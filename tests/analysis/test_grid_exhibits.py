@@ -291,7 +291,7 @@ def a_record_apart():
 def priced(**other):
     """The best of the sweep, and what it costs."""
     price = SimpleNamespace(value=9.876, kind="selected")
-    return SimpleNamespace(**{"selected": price, "trials": 8,
+    return SimpleNamespace(**{"selected": price, "trials": 8, "gone": 0,
                               "alone": SimpleNamespace(value=2.985, kind="certified"), **other})
 
 

@@ -165,4 +165,4 @@ def test_a_report_lists_the_runs_once(store, tmp_path, monkeypatch):
                         lambda client, ids, condition, *a, **k: conditions.append(condition) or search(
                             client, ids, condition, *a, **k))
     write(EXPERIMENT, store, tmp_path / "out")
-    assert conditions == ["tags.sweep LIKE '%'", ""]  # the sweep's own run, and those of its trials
+    assert conditions == ["tags.sweep LIKE '%'", "", ""]  # the sweep's own run, those of its trials, and the trash

@@ -6,6 +6,8 @@ from unittest.mock import Mock
 import pytest
 
 from pipeline.accounting.certified import calibrated, with_noise
+from pipeline.experiment.experiment import Experiment
+from pipeline.experiment.past import Past
 from pipeline.experiment.plan import Grid, RandomStopping
 from pipeline.experiment.sections import Budget
 from pipeline.experiment.stopping import Selection
@@ -37,8 +39,8 @@ def test_best_is_the_setting_with_the_highest_mean_over_all_its_seeds():
     assert best == pytest.approx({("bp", "epsilon=3"): 0.775, ("dfa", "epsilon=3"): 0.75})
     lines = headline(best).splitlines()
     assert lines[0] == "Highest validation accuracy: bp at epsilon=3." and lines[-1] == "| epsilon=3 | 77.50 | 75.00 |"
-    store = Mock(close_sweep=Mock(return_value=list(found.values())))
-    closed(store, plan, "", "FAILED")
+    store = Mock(close_sweep=Mock(return_value=list(found.values())), past=Mock(return_value=Past()))
+    closed(store, Experiment("", "", plan), "FAILED")
     store.close_sweep.assert_called_once_with("FAILED")
     tags = {"best.bp": "77.50% at no epsilon", "best.dfa": "75.00% at no epsilon"}
     assert store.log_sweep.call_args[0] == ({}, tags), "a metric would be a panel of charts without any trial"
@@ -76,7 +78,7 @@ def test_without_validation_accuracy_there_is_no_best():
              for key, run in runs([(group, (0.5, 0.5))]).items()}
     assert best_settings(group, found) == {} and headline({}) == ""
     store = Mock(close_sweep=Mock(return_value=[]))
-    closed(store, RandomStopping(tuple(group), tuple(group), Selection()), "", "FINISHED")
+    closed(store, Experiment("", "", RandomStopping(tuple(group), tuple(group), Selection())), "FINISHED")
     assert [call[0] for call in store.method_calls] == ["close_sweep"], "of random stopping nothing is told"
 
 

@@ -349,8 +349,8 @@ def test_a_sweep_that_goes_on_lists_its_runs_once_before_the_first_step(tmp_path
 
     trials = (*grid(("dfa",), 2), *grid(("bp",), 1))
     result = run_sweep(experiment(trials), root=tmp_path / "runs", trainer=train, quiet=True)
-    assert result.finished == 1 and before_training.count("") == 1
-    assert len(before_training) == 3, "and two for its parent"
+    assert result.finished == 1 and before_training.count("") == 2, "the runs and the trash, once each"
+    assert len(before_training) == 4, "and two for its parent"
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from analysis.runs import ALGORITHM_LABELS, ask, earlier_epochs, require_accurac
 from analysis.text import NO_VALUE, settings_text
 from pipeline.accounting.evaluations import selected_epsilon
 from pipeline.accounting.event import UnsupportedAccounting
-from pipeline.experiment.past import Past
+from pipeline.experiment.past import NO_PAST, Past
 from pipeline.experiment.stopping import Selection
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.kinds import KINDS
@@ -77,7 +77,7 @@ def choose(runs: pd.DataFrame) -> pd.DataFrame:
     return pd.concat(chosen)
 
 
-def price(points: pd.DataFrame, tried: pd.DataFrame, past: Past = Past()) -> pd.DataFrame:
+def price(points: pd.DataFrame, tried: pd.DataFrame, past: Past = NO_PAST) -> pd.DataFrame:
     """Return points with a column `selected_epsilon`: the privacy cost of a point and its choice.
 
     It is the certified epsilon of all trials compared for a point, seeds included, by composition. Without a choice it

@@ -19,7 +19,7 @@ from analysis.statistics import SUMMARY
 from analysis.text import best_of, epsilon_text, means_text
 from pipeline.experiment.exhibits import FRONTIERS
 from pipeline.experiment.experiment import Experiment
-from pipeline.experiment.past import Past
+from pipeline.experiment.past import NO_PAST, Past
 from pipeline.experiment.results import Result
 from pipeline.experiment.sections import Budget
 from pipeline.trials.kinds import GUARANTEED
@@ -39,7 +39,7 @@ def of_experiment(runs: pd.DataFrame, *, name: str, experiment: Experiment) -> E
 
 
 def draw(runs: pd.DataFrame, *, name: str, references: Sequence[Result] = (),
-         budget: Budget | None = None, by_scores: bool = False, past: Past = Past()) -> Exhibit:
+         budget: Budget | None = None, by_scores: bool = False, past: Past = NO_PAST) -> Exhibit:
     """Make one of the exhibits in `TITLES`, with dominated areas and comparable results of others.
 
     Errors as in `frontiers`. If trials were suggested by scores of others (`by_scores`), composition is no price of a

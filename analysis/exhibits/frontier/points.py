@@ -16,7 +16,7 @@ from analysis.exhibits.metrics import METRICS
 from analysis.runs import ReportError, Sweep, common_value, require_one, runs_of, with_trials
 from analysis.statistics import SUMMARY
 from pipeline.accounting.label import RELATION as LABEL_RELATION
-from pipeline.experiment.past import Past
+from pipeline.experiment.past import NO_PAST, Past
 from pipeline.trials.kinds import GUARANTEED, KINDS
 
 FRONTIER_KINDS = tuple(name for name, kind in KINDS.items() if kind.noise)
@@ -111,7 +111,7 @@ def target_of(row: Any) -> str:  # Any: of `DataFrame.itertuples`
     return target
 
 
-def frontiers(runs: pd.DataFrame, metric: str = "accuracy", kinds: Sequence[str] = GUARANTEED, past: Past = Past(),
+def frontiers(runs: pd.DataFrame, metric: str = "accuracy", kinds: Sequence[str] = GUARANTEED, past: Past = NO_PAST,
               ) -> list[pd.DataFrame]:
     """Return the points of a frontier (see `frontier`) for every kind of epsilon that the runs have.
 

@@ -1,0 +1,175 @@
+"""Who edits a file after its sweep, under the same name, still pays for every trial that was looked at."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from mlflow.tracking import MlflowClient
+from stored import records, stored
+
+from analysis import best, load_runs
+from analysis.exhibits.frontier.points import frontiers
+from analysis.report.report import write
+from pipeline.accounting import account
+from pipeline.accounting.evaluations import selected_epsilon
+from pipeline.accounting.statement import price_lines, privacy_tags
+from pipeline.experiment.experiment import Experiment
+from pipeline.experiment.past import Past
+from pipeline.experiment.plan import RandomStopping
+from pipeline.experiment.stopping import Selection
+from pipeline.sweep.dry_run import as_lines, preview
+from pipeline.sweep.run import run_sweep
+from pipeline.sweep.status import as_text, read
+from pipeline.sweep.target import with_past
+from pipeline.trials.config import TrialConfig
+from pipeline.trials.packs import Resources
+from pipeline.trials.records import CLOCK, Release
+
+pytestmark = pytest.mark.usefixtures("only_svg")
+BASE = TrialConfig(dataset="digits", mechanism="per_example", sampler="shuffled", noise_multiplier=20.0, epochs=1,
+                   batch_size=64, hidden=(8,))
+WIDE = tuple(replace(BASE, learning_rate=rate, seed=seed) for rate in (0.5, 1.0) for seed in (0, 1))
+NARROW = WIDE[2:]
+SAID = ("4 trials were trained under this name, 2 are in the file (learning_rate 0.5 there, 1 here); selected "
+        "epsilon counts them all, and another name starts another count, which does not cover them")
+
+
+def of(trials, **other):
+    return Experiment("edited", "", trials, Resources(), (), Path("edited.yaml"), **other)
+
+
+def trained(folder, trials=WIDE):
+    """A store in which these trials have ended."""
+    def epochs(trial):
+        accuracy = {"validation/accuracy": 0.5 + trial.learning_rate / 10, "test/accuracy": 0.5, CLOCK: 1.0}
+        certified = {epsilon.metric_name: epsilon.value for epsilon in account(trial, 1)}
+        return records(trial, [{**accuracy, **certified}], privacy_tags(trial))
+
+    return stored(folder, "edited", trials, epochs)
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    return trained(tmp_path_factory.mktemp("past"))
+
+
+def price_in(lines):
+    return next(line for line in lines if line.startswith("  epsilon = "))
+
+
+def test_what_was_looked_at_stays_paid_for_in_report_account_and_mlflow(store, tmp_path):
+    whole = selected_epsilon(WIDE, Selection()).value
+    assert selected_epsilon(NARROW, Selection()).value < 0.8 * whole
+    for trials in (WIDE, NARROW, NARROW[:1]):
+        report = write(of(trials), store, tmp_path / "out")
+        parent = MlflowClient(tracking_uri=store.uri).get_run(store._parent_id).data
+        assert parent.metrics["epsilon/selected/composition"] == pytest.approx(whole)
+        assert pd.read_csv(tmp_path / "out" / "selection.csv")["selected_epsilon"][0] == pytest.approx(whole)
+        lines = list(price_lines(with_past(of(trials), store.root)))
+        assert price_in(lines) == price_in(price_lines(of(WIDE))) and lines[0] == "the best of 4 certified trials"
+        told = [line for line in (*report.headline, *lines) if "trained under this name" in line]
+        assert len(told) == (0 if trials == WIDE else 2)
+    assert "learning_rate 0.5, 1 there, 1 here; seed 0, 1 there, 0 here" in told[0]
+    text = (tmp_path / "out" / "selection.md").read_text(encoding="utf-8")
+    assert "Selected ε composes all 4 trials, seeds included, 3 of them not in the file any more" in text
+    page = (tmp_path / "out" / "index.html").read_text(encoding="utf-8")
+    assert "4 trials were trained under this name, 1 is in the file" in page
+
+
+def test_status_dry_run_and_sweep_tell_it_with_what_differs(store, tmp_path, in_process, said):
+    narrow, wide = (as_text([read(store, "edited", of(trials))]) for trials in (NARROW, WIDE))
+    assert SAID in narrow and "trained under this name" not in wide
+    assert SAID in list(as_lines(preview(with_past(of(NARROW), store.root), 1, store.root)))
+    run_sweep(of(NARROW), root=store.root)
+    assert SAID in said
+
+
+def test_a_changed_setting_leaves_no_trial_waiting_in_silence(store):
+    slower = tuple(replace(trial, learning_rate=0.1) for trial in WIDE[:2])
+    text = as_text([read(store, "edited", of(slower))])
+    assert "2 trials: 2 waiting" in text
+    assert "4 trials were trained under this name, 0 are in the file (learning_rate 0.5, 1 there, 0.1 here)" in text
+
+
+def test_deleted_runs_count_too(tmp_path):
+    store = trained(tmp_path / "runs")
+    run = next(run for run in store.runs() if run.trial_key == WIDE[0].trial_key)
+    MlflowClient(tracking_uri=store.uri).delete_run(run.run_id)
+    lines = list(price_lines(with_past(of(NARROW), store.root)))
+    assert price_in(lines) == price_in(price_lines(of(WIDE))) and SAID in lines
+
+
+def test_a_point_whose_rivals_left_the_file_was_chosen(store, tmp_path):
+    report = write(replace(of(NARROW), report=("frontier",)), store, tmp_path)
+    assert "nothing was chosen" not in "".join(report.headline)
+    (costs,) = set(pd.read_csv(tmp_path / "frontier.csv")["selected_epsilon"])
+    assert costs == pytest.approx(selected_epsilon(WIDE, Selection()).value, abs=1e-4)
+    runs = load_runs(of(NARROW), store)
+    (points,) = frontiers(runs)
+    assert "selected_epsilon" not in points and "nothing was chosen" in "".join(
+        write(replace(of(WIDE[2:]), report=("frontier",)), trained(tmp_path / "runs", NARROW), tmp_path).headline)
+
+
+def test_a_notebook_pays_for_it_too(store):
+    found = best(load_runs(of(NARROW), store), epsilon=10)
+    assert found["selected_epsilon"] == pytest.approx(selected_epsilon(WIDE, Selection()).value)
+    assert best(load_runs(of(NARROW), store)[:1], epsilon=10)["compared"] == 1
+
+
+def test_random_stopping_tells_no_number_and_has_no_price_after_an_edit(tmp_path):
+    drawn = of(RandomStopping(NARROW, (BASE,), Selection("random_stopping", 9, 1, 5)))
+    unedited = write(drawn, trained(tmp_path / "a", NARROW), tmp_path / "out")
+    assert "ε (random stopping) " in unedited.headline[0]
+    store = trained(tmp_path / "b")
+    edited = write(drawn, store, tmp_path / "out")
+    assert edited.headline[0].endswith("no ε covers the choice.")
+    (reason,) = pd.read_csv(tmp_path / "out" / "selection.csv")["reason"]
+    assert "the file has changed since" in reason and not any(digit in reason for digit in "0123456789")
+    shown = "".join(path.read_text(encoding="utf-8") for path in edited.files if path.suffix in (".md", ".html"))
+    assert "trained under this name" not in shown + as_text([read(store, "edited", drawn)])
+
+
+def test_after_random_stopping_a_grid_of_its_name_has_no_price(tmp_path):
+    store = trained(tmp_path)
+    store.open_sweep("edited", contents={"chosen_by_scores": "true"})
+    past = with_past(of(NARROW), store.root).past
+    assert past == Past(no_price=past.no_price) and "random stopping" in past.no_price
+    assert any("no epsilon covers the choice: selection: random stopping" in line for line in
+               price_lines(of(NARROW, past=past)))
+
+
+def test_a_trial_that_cannot_be_read_is_counted_and_leaves_no_price(tmp_path):
+    store = trained(tmp_path)
+    run = store.runs()[0]
+    store._client.set_tag(run.run_id, "trial_key", "0" * 16)
+    past = with_past(of(NARROW), store.root).past
+    assert (past.in_file, past.others, past.trials) == (2, 2, ()) and "its params must be those of" in past.no_price
+    report = write(of(NARROW), store, tmp_path / "out")
+    assert "no price" not in "".join(report.headline) and np.isnan(
+        pd.read_csv(tmp_path / "out" / "selection.csv")["selected_epsilon"][0])
+
+
+def test_secret_noise_of_the_past_counts_every_draw():
+    trial = replace(BASE, noise="secure", matmul_precision="integer")
+    past = Past((Release(trial, 1, deleted=True), Release(trial, 1, earlier=1)), 0, 1)
+    assert past.trials == (trial,) and past.earlier == {trial.trial_key: 1}
+
+
+def test_many_values_and_settings_are_told_in_short():
+    there = [replace(BASE, learning_rate=rate, momentum=rate, epochs=int(100 * rate), batch_size=rate_size, seed=9)
+             for rate, rate_size in ((0.1, 8), (0.2, 16), (0.3, 32), (0.4, 64), (0.5, 128))]
+    past = Past(tuple(Release(trial, 1) for trial in there), 0, 5)
+    (line,) = past.lines([BASE])
+    assert "(batch_size 5 values there, 64 here; epochs 5 values there, 1 here; learning_rate 5 values there, 0.01 " \
+        "here; and momentum, seed)" in line
+
+
+def test_a_new_store_is_said_once_training_begins(tmp_path, in_process, said):
+    tiny = of((replace(BASE, mechanism="none", noise_multiplier=0.0),))
+    run_sweep(tiny, root=tmp_path / "here")
+    run_sweep(tiny, root=tmp_path / "here")
+    assert [line for line in said if line.startswith("new tracking store: ")] == [
+        f"new tracking store: {tmp_path / 'here' / 'mlflow.db'}; what was trained under this name in another store is "
+        "neither taken over nor counted"]
