@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import pandas as pd
@@ -12,12 +11,10 @@ from analysis.exhibits.table import Table
 from analysis.runs import earlier_epochs, require_accuracy, trials_of
 from analysis.text import NO_VALUE, under_assumptions
 from pipeline.accounting import Epsilon, account
-from pipeline.accounting.certified import event_of, with_noise
-from pipeline.accounting.evaluations import holds_out, scores_are_covered, selected_epsilon
+from pipeline.accounting.evaluations import epsilon_of_choice, holds_out, scores_are_covered
 from pipeline.accounting.event import UnsupportedAccounting
 from pipeline.accounting.noise import choice_statement, noise_statement, sentence, standing
 from pipeline.experiment.experiment import Experiment
-from pipeline.trials.config import TrialConfig
 from pipeline.trials.kinds import certified_trials
 from pipeline.trials.naming import counted, run_name
 
@@ -91,7 +88,7 @@ def choose(experiment: Experiment, runs: pd.DataFrame, paid: Epsilon | None = No
     selected, reason = paid, ""
     try:
         if selected is None:
-            selected = _composed_epsilon(experiment, compared, {**earlier, **experiment.past.earlier})
+            selected = epsilon_of_choice(plan, experiment.past, compared, earlier)
         noise = choice_statement(compared, plan.selection)
     except UnsupportedAccounting as error:
         selected, reason = None, str(error)
@@ -103,27 +100,6 @@ def choose(experiment: Experiment, runs: pd.DataFrame, paid: Epsilon | None = No
                   standing=standing(trial.noise for trial in certified_trials(compared)),
                   scores=SCORES_COVERED if scores_are_covered(compared) else SCORES,
                   unscored=len(trials) - len(with_score), gone=len(certified_trials(experiment.past.trials)))
-
-
-def _composed_epsilon(experiment: Experiment, compared: Sequence[TrialConfig], earlier: Mapping[str, int]) -> Epsilon:
-    """Return the epsilon that covers the choice of the best trial, by composition or for random stopping.
-
-    `earlier` has the epochs that earlier draws of a trial's secret noise released. `UnsupportedAccounting` says why no
-    rule applies: an adaptive search needs noisy scores and trials of equal cost, as composition requires costs that do
-    not depend on results.
-    """
-    plan = experiment.plan
-    if experiment.past.no_price:
-        raise UnsupportedAccounting(experiment.past.no_price)
-    if plan.by_scores:
-        if not scores_are_covered(compared):
-            raise UnsupportedAccounting("private_metrics: must be 'noisy' where trials are asked for by validation "
-                                        "accuracy, or training goes by scores that nothing covers")
-        costs = {event_of(with_noise(trial), trial.epochs) for trial in certified_trials(compared)}
-        if len(costs) > 1:
-            raise UnsupportedAccounting("search: trials whose costs differ were asked for by scores, so that costs "
-                                        "depend on results, which a budget covers and composition does not")
-    return selected_epsilon(compared, plan.selection, earlier)
 
 
 def draw(choice: Choice) -> Exhibit:

@@ -20,9 +20,12 @@ from scipy import optimize
 from pipeline.accounting.certified import certified_epsilons, event_of, with_noise
 from pipeline.accounting.curves import gdp_delta, gdp_eps
 from pipeline.accounting.epsilon import Epsilon
+from pipeline.accounting.event import UnsupportedAccounting
 from pipeline.accounting.finite_precision import accounted_delta, with_sampler_error, within_delta
 from pipeline.accounting.label import label_epsilons
 from pipeline.accounting.selected import common, selected_by_composition, selected_by_random_stopping
+from pipeline.experiment.past import Past
+from pipeline.experiment.plan import Plan
 from pipeline.experiment.stopping import Selection
 from pipeline.trials.config import ConfigError, TrialConfig
 from pipeline.trials.kinds import certified_trials
@@ -117,6 +120,26 @@ def selected_epsilon(trials: Sequence[TrialConfig], selection: Selection,
     sampler_fits = all(within_delta(trial, epsilon.value, runs) for trial in trials)
     return dataclasses.replace(epsilon, delta=trials[0].delta,  # all trials have one
                                value=epsilon.value if sampler_fits else math.inf)
+
+
+def epsilon_of_choice(plan: Plan, past: Past, compared: Sequence[TrialConfig],  # those of the past included
+                      earlier: Mapping[str, int]) -> Epsilon:  # by trial_key, as in `selected_epsilon`
+    """Return the epsilon that covers the choice of the best trial, by composition or for random stopping.
+
+    `UnsupportedAccounting` says why no rule applies: an adaptive search needs noisy scores and trials of equal cost, as
+    composition requires costs that do not depend on results.
+    """
+    if past.no_price:
+        raise UnsupportedAccounting(past.no_price)
+    if plan.by_scores:
+        if not scores_are_covered(compared):
+            raise UnsupportedAccounting("private_metrics: must be 'noisy' where trials are asked for by validation "
+                                        "accuracy, or training goes by scores that nothing covers")
+        costs = {event_of(with_noise(trial), trial.epochs) for trial in certified_trials(compared)}
+        if len(costs) > 1:
+            raise UnsupportedAccounting("search: trials whose costs differ were asked for by scores, so that costs "
+                                        "depend on results, which a budget covers and composition does not")
+    return selected_epsilon(compared, plan.selection, {**earlier, **past.earlier})
 
 
 def scores_are_covered(trials: Sequence[TrialConfig]) -> bool:

@@ -13,10 +13,14 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from pipeline.accounting import account
+from pipeline.accounting.evaluations import epsilon_of_choice
+from pipeline.accounting.event import UnsupportedAccounting
 from pipeline.experiment.experiment import Experiment
 from pipeline.experiment.factors import differing
+from pipeline.experiment.past import Past
+from pipeline.experiment.plan import Plan
 from pipeline.experiment.sections import Budget
-from pipeline.tracking.artifacts import STATUSES, TrackedRun
+from pipeline.tracking.artifacts import EARLIER, STATUSES, TrackedRun
 from pipeline.tracking.backend import MAX_TAG_LENGTH
 from pipeline.tracking.store import Store
 from pipeline.tracking.ui import VIEW
@@ -55,9 +59,23 @@ def closed(store: Store, experiment: Experiment, status: str) -> None:
                      for trial in plan.trials)
     counts_text = ", ".join(f"{counts[name]} {name}" for name in (*STATUSES, "missing") if counts[name])
     trials = counted(len(plan.trials), "trial")
-    past = "".join(f" {line}." for line in store.past(experiment, list(runs.values())).lines(plan.trials))
-    store.describe(experiment.description,
-                   f"{headline(best, plan.budget)}\n\n{trials}: {counts_text}.{past}".strip())
+    past = store.past(experiment, list(runs.values()))
+    lines = "".join(f" {line}." for line in past.lines(plan.trials))
+    store.describe(experiment.description, f"{headline(best, plan.budget)}\n\n{trials}: {counts_text}.{lines}".strip())
+    if store.has_selected and not plan.budget:
+        store.log_sweep(*_selected(plan, past, runs))
+
+
+def _selected(plan: Plan, past: Past, runs: Mapping[str, TrackedRun]) -> tuple[dict[str, float], dict[str, str]]:
+    """Return the selected epsilon, which a report logged before these trials were added, as metric and tag."""
+    earlier = {key: int(run.tags.get(EARLIER, 0)) for key, run in runs.items()}
+    try:
+        epsilon = epsilon_of_choice(plan, past, [*plan.trials, *past.trials], earlier)
+    except UnsupportedAccounting as error:
+        return {}, {"privacy.notes": f"no epsilon covers the choice of the best trial: {error}"}
+    if not epsilon.is_finite:
+        return {}, {"privacy.notes": "infinite: no guarantee"}
+    return {epsilon.metric_name: epsilon.value}, {"privacy.notes": epsilon.note}
 
 
 class Best(NamedTuple):

@@ -202,6 +202,11 @@ class Reader:
         """Whether the last sought sweep ever began; its parent run may have been deleted since."""
         return self._experiment_id is not None
 
+    @property
+    def has_selected(self) -> bool:
+        """Whether a report of the open sweep has logged a selected epsilon."""
+        return any(name.startswith("epsilon/selected/") for name in self._client.get_run(self._parent()).data.metrics)
+
     def as_swept(self, experiment: Experiment, runs: Sequence[TrackedRun] | None = None) -> Experiment:
         """Return the open sweep's experiment with its `past`, and a search with its trials so far.
 

@@ -86,6 +86,23 @@ def test_status_dry_run_and_sweep_tell_it_with_what_differs(store, tmp_path, in_
     assert SAID in said
 
 
+def test_trials_that_are_added_raise_the_price_that_a_report_has_logged(tmp_path, in_process):
+    def logged():
+        return MlflowClient(tracking_uri=store.uri).get_run(store._parent_id).data
+
+    store = trained(tmp_path, NARROW)
+    run_sweep(of(NARROW), root=tmp_path)
+    assert "epsilon/selected/composition" not in logged().metrics, "as nobody has asked for it"
+    write(of(NARROW), store, tmp_path / "out")
+    run_sweep(of(WIDE), root=tmp_path)
+    whole = selected_epsilon(WIDE, Selection())
+    assert logged().metrics["epsilon/selected/composition"] == pytest.approx(whole.value)
+    assert logged().tags["privacy.notes"] == whole.note
+    other = replace(BASE, sampler="poisson", noise_multiplier=2.0)
+    run_sweep(of((*WIDE, other)), root=tmp_path)
+    assert "no epsilon covers the choice" in logged().tags["privacy.notes"]
+
+
 def test_a_changed_setting_leaves_no_trial_waiting_in_silence(store):
     slower = tuple(replace(trial, learning_rate=0.1) for trial in WIDE[:2])
     text = as_text([read(store, "edited", of(slower))])

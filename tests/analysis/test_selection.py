@@ -107,7 +107,7 @@ def test_a_grid_that_nothing_covers_says_so_and_logs_no_number(store, tmp_path):
 
 def test_an_infinite_price_is_no_metric(store, tmp_path, monkeypatch):
     endless = replace(selected_epsilon(GRID, Selection()), value=math.inf)
-    monkeypatch.setattr(selection, "selected_epsilon", lambda trials, rule, earlier: endless)
+    monkeypatch.setattr(selection, "epsilon_of_choice", lambda *arguments: endless)
     before = dict(parent(store).metrics)
     text = write(experiment(GRID), store, tmp_path).files[2].read_text(encoding="utf-8")
     assert "| inf |" in text and parent(store).metrics == before

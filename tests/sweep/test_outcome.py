@@ -39,7 +39,8 @@ def test_best_is_the_setting_with_the_highest_mean_over_all_its_seeds():
     assert best == pytest.approx({("bp", "epsilon=3"): 0.775, ("dfa", "epsilon=3"): 0.75})
     lines = headline(best).splitlines()
     assert lines[0] == "Highest validation accuracy: bp at epsilon=3." and lines[-1] == "| epsilon=3 | 77.50 | 75.00 |"
-    store = Mock(close_sweep=Mock(return_value=list(found.values())), past=Mock(return_value=Past()))
+    store = Mock(close_sweep=Mock(return_value=list(found.values())), past=Mock(return_value=Past()),
+                 has_selected=False)
     closed(store, Experiment("", "", plan), "FAILED")
     store.close_sweep.assert_called_once_with("FAILED")
     tags = {"best.bp": "77.50% at no epsilon", "best.dfa": "75.00% at no epsilon"}
