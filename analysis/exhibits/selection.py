@@ -22,9 +22,9 @@ ALONE = "price of this one trial, had it been the only one"
 SCORE = "validation/accuracy"
 SCORES = ("Not covered: the scores. The choice was made by validation accuracy, which is computed from held-out "
           "records without noise: unless they are public, the choice tells of them, whatever ε says. Nor is covered "
-          "what was tried outside this file.")
+          "what was tried under another name.")
 SCORES_COVERED = ("Covered as well: the scores. Validation accuracy is released with noise of its own, for which every "
-                  "trial pays. Not covered is what was tried outside this file.")
+                  "trial pays. Not covered is what was tried under another name.")
 
 
 @dataclass(frozen=True)
