@@ -54,7 +54,10 @@ class Past(NamedTuple):
 
     def _differences(self, trials: Sequence[TrialConfig]) -> str:
         """Return the settings whose values are others than in the file: `learning_rate 0.5 there, 1 here`."""
-        there, here = (_values(some) for some in (self.trials, trials))
+        algorithms = {trial.algorithm for trial in trials}  # of others, further settings differ as a consequence
+        alike = [trial for trial in self.trials if trial.algorithm in algorithms] or self.trials
+        there, here = _values(alike), _values(trials)
+        there["algorithm"] = _values(self.trials).get("algorithm", [])
         differing = [name for name in dict.fromkeys([*there, *here]) if there.get(name) != here.get(name)]
         differing.sort(key=lambda name: name == "seed")  # it says least
         texts = [f"{name} {_listed(there.get(name))} there, {_listed(here.get(name))} here" for name in
