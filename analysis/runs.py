@@ -66,13 +66,14 @@ def runs_of(sweep: Sweep, store: Reader | str | Path = "mlruns") -> pd.DataFrame
         sweep = load_experiment(sweep)
     if isinstance(sweep, str):
         store.attach(sweep)
-        runs = load_runs(store)
+        stored = store.runs()
+        runs, past = frame_of(stored), store.past(None, stored)
     else:
         store.attach(sweep.name)
         stored = store.runs()
         sweep = searched(store, sweep, stored)
-        runs = frame_of(stored, sweep.trials, sweep.source)
-        runs.attrs["past"] = sweep.past
+        runs, past = frame_of(stored, sweep.trials, sweep.source), sweep.past
+    runs.attrs["past"] = past  # what else was looked at, for the price of a choice
     runs.attrs["searched"] = bool(store.decisions())  # composition is then no price of a choice
     return runs
 

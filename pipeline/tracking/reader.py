@@ -216,18 +216,20 @@ class Reader:
             experiment = with_trials(experiment, started(self.suggestions()))
         return replace(experiment, past=self.past(experiment, self.runs() if runs is None else runs))
 
-    def past(self, experiment: Experiment, runs: Sequence[TrackedRun]) -> Past:
+    def past(self, experiment: Experiment | None, runs: Sequence[TrackedRun]) -> Past:
         """Return what the open sweep has trained, in `runs` and in the trash, beside an experiment's trials.
 
-        Of random stopping it tells no trial and no number.
+        Without an experiment it is what has not ended, or is in the trash. Of random stopping it tells nothing.
         """
-        in_file = {trial.trial_key for trial in experiment.trials}
-        in_file |= {key for key, was_started in self.decisions() if was_started and experiment.plan.asks}
+        in_file = {*done_of(runs)}
+        if experiment:
+            in_file = {trial.trial_key for trial in experiment.trials}
+            in_file |= {key for key, was_started in self.decisions() if was_started and experiment.plan.asks}
         published = [*filter(has_released, runs), *self._trash()]
         others = [run for run in published if run.trial_key not in in_file]
         if not others:
             return NO_PAST
-        if not experiment.plan.publishes_all or BY_SCORES in self.tags():
+        if (experiment and not experiment.plan.publishes_all) or BY_SCORES in self.tags():
             return Past(no_price="selection: random stopping was used under this name, whose price covers one draw "
                         "alone, and the file has changed since; give the experiment another name")
         keys, other_keys = ({run.trial_key for run in some} for some in (published, others))

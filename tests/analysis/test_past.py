@@ -116,6 +116,10 @@ def test_deleted_runs_count_too(tmp_path):
     MlflowClient(tracking_uri=store.uri).delete_run(run.run_id)
     lines = list(price_lines(with_past(of(NARROW), store.root)))
     assert price_in(lines) == price_in(price_lines(of(WIDE))) and SAID in lines
+    store._client.set_tag(store.runs()[0].run_id, "status", "interrupted")
+    found = best(load_runs("edited", store), epsilon=10)
+    assert found["compared"] == 2, "one run was deleted, and one has not ended"
+    assert found["selected_epsilon"] == pytest.approx(selected_epsilon(WIDE, Selection()).value)
 
 
 def test_a_point_whose_rivals_left_the_file_was_chosen(store, tmp_path):
