@@ -1,4 +1,4 @@
-"""Inputs of layers: tensors or, in integer arithmetic, rows of 8-bit integers."""
+"""Inputs of layers: tensors or, in integer arithmetic, rows of integers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Rows:
     """A layer's input as integers.
 
     Attributes:
-        values: int8 [R, m, n], in [-127, 127].
+        values: int8 [R, m, n], in [-127, 127], or int16 with two digits (`steps.is_fine`).
         step: the real number that integer 1 represents.
     """
 
