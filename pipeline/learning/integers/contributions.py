@@ -106,6 +106,23 @@ class IntegerSum:
             contributions.append((to_weights, to_weights if to_biases is None else to_biases))
         return contributions
 
+    def clamped(self, inputs: Sequence[Rows | None], deltas: Sequence[torch.Tensor],
+                contributions: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> list[list[float]]:
+        """Return the share of components that are clamped, by trial and layer: of H, D or K, whose share is largest.
+
+        Args:
+            inputs: H of every layer; None for one that is not counted.
+            deltas: learning signals of every layer [R, m, n_l].
+            contributions: K of every layer, as the method `contributions` returns them.
+        """
+        by_layer = []
+        for h, d, (k, _) in zip(inputs, self.signals(deltas), contributions, strict=True):
+            shares = [_share_at(d, self.largest.signal), _share_at(k, self.largest.contribution)]
+            if h is not None:
+                shares.append(_share_at(h.values, self.largest.input))
+            by_layer.append(torch.stack(shares).amax(dim=0))
+        return torch.stack(by_layer, dim=1).tolist()
+
     def release(self, factors: Factors, deltas: Sequence[torch.Tensor], activations: Sequence[Rows],
                 out: Parameters) -> None:
         """Write the sum of the contributions, with noise and over the public batch size, to `out`."""
@@ -146,6 +163,11 @@ class IntegerSum:
         for digits, noise_chunk, out_chunk in chunks:
             whole = combine_factor(combine_digits(digits, self.digits))
             torch.mul(noise_chunk.add_(whole, alpha=scale), unit, out=out_chunk)
+
+
+def _share_at(x: torch.Tensor, largest: int) -> torch.Tensor:
+    """Return the share of numbers [R, m, n] that are `largest` in size, by trial [R], float64."""
+    return (x.abs() >= largest).double().mean(dim=(1, 2))
 
 
 def _scaled(d: torch.Tensor, factor: torch.Tensor,  # [R, m, n]; [R, m, 1]
