@@ -11,7 +11,8 @@ steps follow from settings alone. A step that is too coarse or too fine for the 
 numbers out of range are clamped, which makes no contribution longer.
 
 A mechanism that bounds each factor (`is_fine`) has one digit more: |H| <= 2^14, |D| <= 2^17 and |K| <= 2^20. Its a
-follows from the bound on delta, which no K exceeds, so that no K is clamped; with less digits a small K would be lost.
+follows from the bound on delta, which no K exceeds, so that none is clamped. Outputs of a relu have no bound: a
+record's are divided by a power of two, by which its K is multiplied.
 """
 
 from __future__ import annotations
@@ -33,10 +34,9 @@ EXPONENTIAL_BITS = 40  # of an exponential in the softmax
 MOST_CLASSES = 2 ** (53 - EXPONENTIAL_BITS)  # their sum is exact in float64
 BACK_STEP = 2.0**-13  # step of signals that W^T multiplies
 HIDDEN_STEPS = {"tanh": 2.0**-7, "sigmoid": 2.0**-7, "relu": 2.0**-5}  # b for a hidden layer's outputs
-FINE_HIDDEN_STEPS = {"tanh": 2.0**-13, "sigmoid": 2.0**-13, "relu": 2.0**-12}  # relu: at least
+FINE_HIDDEN_STEP = 2.0**-13  # b for fine outputs of all functions
 TYPICAL_ACTIVATION = LARGEST_FIRST / 2 * 2.0**-7  # root mean square of a hidden layer's outputs
 PEAK_OVER_RMS = 8  # a component of an n-vector of norm r is clamped at 8 r/sqrt(n)
-RELU_OVER_INPUT = 16  # an output of a relu is clamped at 16 times the root mean square of a record's inputs
 LARGEST_ERROR = math.sqrt(2)  # largest ||e||, e = p - q with distributions p and q
 BACK_OVER_BOUND = 8  # a component of a back-propagated signal is clamped at 8 times the bound on the signal's norm
 
@@ -69,7 +69,7 @@ def power_of_two(x: float) -> float:
 
 
 def is_fine(trial: Trial) -> bool:
-    """Whether integers have one digit more, since the mechanism bounds each factor of a contribution by itself."""
+    """Whether integers have one digit more, as the mechanism bounds each factor of a contribution by itself."""
     return trial.parts.mechanism.factor_bounds(trial) is not None
 
 
@@ -86,23 +86,9 @@ def input_step(trial: Trial) -> float:
     return power_of_two(largest / largest_integers(trial).input)
 
 
-def input_norm(trial: Trial) -> float:
-    """Return the typical norm of a record's inputs."""
-    return trial.input_norm or trial.parts.features.scale(trial) / 2 * math.sqrt(trial.layer_sizes[0])
-
-
 def hidden_step(trial: Trial) -> float:
-    """Return b of the layers above the first: the real value of an integer 1 in a hidden layer's outputs.
-
-    Outputs of a relu grow with its inputs, so that their step follows from these if they are fine.
-    """
-    if not is_fine(trial):
-        return HIDDEN_STEPS[trial.activation]
-    least = FINE_HIDDEN_STEPS[trial.activation]
-    if trial.activation != "relu":
-        return least
-    typical_input = input_norm(trial) / math.sqrt(trial.layer_sizes[0])
-    return max(least, power_of_two(RELU_OVER_INPUT * typical_input / 2**LARGEST_SIGNAL.bit_length()))
+    """Return b of the layers above the first: the real value of an integer 1 in a hidden layer's outputs."""
+    return FINE_HIDDEN_STEP if is_fine(trial) else HIDDEN_STEPS[trial.activation]
 
 
 def input_steps(trial: Trial) -> tuple[float, ...]:
@@ -171,10 +157,15 @@ def _bounded_signal_steps(trial: Trial) -> list[float]:
 def _reaches(trial: Trial) -> list[float]:
     """Return the largest a K of every layer that is not clamped, over C: the size of a bounded signal's component."""
     if bounds := trial.parts.mechanism.factor_bounds(trial):
-        return [signal_bound for signal_bound, _ in bounds]  # H keeps its length, which shortens the signal further
+        # H keeps its length, so that the signal is shortened in its place, by tau_h/||h||. The signal is multiplied by
+        # 2^k where outputs of a relu are divided by it; ||h|| is then at least 2^(k-1) times the largest H that fits.
+        least_norm = FINE_HIDDEN_STEP * OF_FACTORS.input / 2 if trial.activation == "relu" else math.inf
+        (first, _), *above = bounds
+        return [first, *(signal * max(1.0, tau_h / least_norm) for signal, tau_h in above)]
     # The whole contribution is clipped to C, and so the signal to C/||(h, 1)||, h being the typical input of a layer.
     sizes = trial.layer_sizes
-    norms = (input_norm(trial), *(TYPICAL_ACTIVATION * math.sqrt(n) for n in sizes[1:-1]))
+    input_norm = trial.input_norm or trial.parts.features.scale(trial) / 2 * math.sqrt(sizes[0])
+    norms = (input_norm, *(TYPICAL_ACTIVATION * math.sqrt(n) for n in sizes[1:-1]))
     widths = [sizes[-1]] * len(norms) if trial.denoise else sizes[1:]
     return [1 / math.hypot(norm, 1) * min(1.0, PEAK_OVER_RMS / math.sqrt(width))
             for norm, width in zip(norms, widths, strict=True)]

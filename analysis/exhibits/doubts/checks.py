@@ -184,8 +184,8 @@ CHECKS: tuple[Callable[[Evidence], Doubt | None], ...] = (chance, flat, edge, ef
 # Checks that prevent a verdict on a comparison, with the text of the reason. The interval of a difference covers only
 # the variation between seeds. It does not cover an algorithm that has learnt nothing (chance), is not limited by noise
 # (flat), may have better settings beyond its grid (edge), or had fewer tries (effort); with one seed there is no
-# interval (seeds), and clamped numbers train another algorithm (clamped). `origin` does not prevent a verdict, as the difference is real at the tested settings; the verdict
-# then states that settings may explain it.
+# interval (seeds), and clamped integers make another update (clamped). `origin` does not prevent a verdict, as the
+# difference is real at the tested settings; the verdict then states that settings may explain it.
 AGAINST: Mapping[str, str] = {
     "chance": "{} at chance", "flat": "{} limited by steps, not noise", "edge": "{} best at the end of a grid",
     "effort": "fewer settings tried for {}", "seeds": "one seed of {}", "clamped": "integers of {} clamped"}

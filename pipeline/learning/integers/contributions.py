@@ -95,14 +95,15 @@ class IntegerSum:
         """
         integers = self.signals(deltas)
         norms = [exact_norm(d).mul_(step) for d, step in zip(integers, self.signal_steps, strict=True)]
-        factors_by_layer = factors(norms, [h.squares * h.step**2 for h in activations])
+        factors_by_layer = factors(norms, [h.real_squares() for h in activations])
         contributions = []
-        for d, ratio, (weight_factor, bias_factor) in zip(integers, self.ratios, factors_by_layer, strict=True):
+        for d, h, ratio, (weight_factor, bias_factor) in zip(integers, activations, self.ratios, factors_by_layer,
+                                                             strict=True):
             to_biases = None
             if bias_factor is not weight_factor:  # before `d` is overwritten
                 to_biases = _scaled(d.clone(), bias_factor, ratio, LARGEST_OF_BIASES).int()
             largest = self.largest.contribution
-            to_weights = _scaled(d, weight_factor, ratio, largest).to(whole_type(largest))
+            to_weights = _scaled(d, h.scaled(weight_factor), ratio, largest).to(whole_type(largest))
             contributions.append((to_weights, to_weights if to_biases is None else to_biases))
         return contributions
 

@@ -20,7 +20,7 @@ LARGEST_SQUARES, SMALLEST = 2.0**21, 2.0**-4
 
 
 class IntegerInputs(Inputs):
-    """Records as integers (`values`, with `squares` of norms); each is scaled, normalised and quantised once, on its own.
+    """Records as integers (`values`, with `squares` of norms), each scaled, normalised and quantised once, on its own.
 
     Inputs are first rounded to a fine grid, on which norms are exact. They are then normalised, if asked for, and
     rounded to the grid of the products. Records go chunk by chunk, since their floats need four times the memory.

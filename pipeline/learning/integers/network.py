@@ -3,7 +3,7 @@
     z = (H W_q^T) b w + bias,   W_q = round(W/w),   h = table(z)
 
 H has integers of 8 bits; W_q has 7 bits, or 14 in the output layer. Where integers are fine (`steps.is_fine`), H has 15
-bits and every W_q 14, since signs of outputs and slopes follow from them. w is a power of two that follows from the layer's
+bits and every W_q 14: a slope of relu follows from the sign of z. w is a power of two that follows from the layer's
 largest weight. Weights are released, so rounding them costs no privacy. All other values are computed element by
 element, with operations that IEEE 754 defines exactly, or come from a table.
 """
@@ -18,6 +18,8 @@ import torch
 
 from pipeline.learning.feedback.losses import Loss
 from pipeline.learning.integers.products import (
+    LARGEST_FLOAT,
+    power_of_two_above,
     product,
     quantised,
     signals,
@@ -57,14 +59,14 @@ class IntegerDense(Dense):
     def forward(self, h: Rows, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
         """Return z = W h + b [R, m, n_l], float32, with exact products of integers, to which weights are rounded."""
         outputs = torch.empty(*h.values.shape[:2], self.shape.n_out, device=bias.device)
-        for z, values, w, b in zip(outputs, h.values, weight, bias, strict=True):
+        for z, values, w in zip(outputs, h.values, weight, strict=True):
             integers, step = quantised(w, LARGEST if self.fine else LARGEST_SECOND)
             if self.fine:
                 z.copy_(whole_product(values, split_digits(integers.t().to(torch.int16))))
             else:
                 z.copy_(product(values, integers.to(torch.int8).t()))
-            z.mul_(step * h.step).add_(b)
-        return outputs
+            z.mul_(step * h.step)
+        return h.scaled(outputs).add_(bias.unsqueeze(1))
 
     def back(self, delta: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         """Return W^T delta [R, m, n_{l-1}], float32, exact; delta is rounded to multiples of `BACK_STEP`.
@@ -89,15 +91,17 @@ class IntegerDense(Dense):
 
     def write_sum(self, delta: torch.Tensor, h: Rows, out_weight: torch.Tensor, out_bias: torch.Tensor) -> None:
         """Write sum_i delta_i h_i^T and sum_i delta_i to the outputs, delta rounded to 14 bits of a trial's largest."""
-        for d, values, weight, bias in zip(delta, h.values, out_weight, out_bias, strict=True):
-            integers, step = quantised(d, LARGEST)
+        for d, scaled, values, weight, bias in zip(delta, h.scaled(delta), h.values, out_weight, out_bias, strict=True):
+            integers, step = quantised(scaled, LARGEST)
             sums = whole_product(values.t(), split_digits(integers.to(torch.int16)))
             weight.copy_(sums.t()).mul_(step * h.step)
+            if h.scales is not None:
+                integers, step = quantised(d, LARGEST)
             bias.copy_(integers.sum(dim=0, dtype=torch.float64)).mul_(step)
 
     def squared_norms(self, delta: torch.Tensor, h: Rows) -> torch.Tensor:
         """Return ||delta_i||^2 (||h_i||^2 + 1) [R, m, 1], float64."""
-        return delta.double().square().sum(dim=-1, keepdim=True) * (h.squares * h.step**2 + 1)
+        return delta.double().square().sum(dim=-1, keepdim=True) * (h.real_squares() + 1)
 
 
 class ByInput(Parameters):
@@ -134,26 +138,35 @@ class IntegerNetwork(Network):
         *hidden, output = zip(self.layers, self.parameters.weights, self.parameters.biases, strict=True)
         for layer, weight, bias in hidden:
             z = layer.forward(activations[-1], weight, bias)
-            activations.append(Rows(self._activated(z), self.hidden_step))
+            activations.append(self._activated(z))
         layer, weight, bias = output
         return activations, layer.forward(activations[-1], weight, bias)
 
-    def _activated(self, z: torch.Tensor) -> torch.Tensor:
-        """Return the hidden outputs H [R, m, n], int8 or int16, for pre-activations z, which are overwritten.
+    def _activated(self, z: torch.Tensor) -> Rows:
+        """Return the hidden outputs H [R, m, n] for pre-activations z, which are overwritten.
 
-        ReLU is rounded to steps; fine ones keep their slope, as what is above 0 is at least a step. Other functions are
-        looked up in a table of values from -`REACH` to `REACH`.
+        ReLU is rounded to steps. Other functions are looked up in a table of values from -`REACH` to `REACH`.
         """
         if self.table is None:
-            is_positive = z > 0
-            rounded = z.div_(self.hidden_step).round_().nan_to_num_(0.0).clamp_(0, self.largest)
             if self.fine:
-                rounded = torch.where(is_positive, rounded.clamp_(min=1), 0.0)
-            return rounded.to(whole_type(self.largest))
+                return self._fine_relu(z)
+            rounded = z.div_(self.hidden_step).round_().nan_to_num_(0.0).clamp_(0, self.largest)
+            return Rows(rounded.to(whole_type(self.largest)), self.hidden_step)
         # The index of z is (z + REACH) in entries per unit; adding 0.5 before the cast to an integer rounds it.
         n = self.entries
         indices = z.mul_(n / (2 * REACH)).add_(n / 2 + 0.5).nan_to_num_(0.0).clamp_(0, n - 1)
-        return self.table.index_select(0, indices.to(torch.int32).flatten()).view(z.shape)
+        return Rows(self.table.index_select(0, indices.to(torch.int32).flatten()).view(z.shape), self.hidden_step)
+
+    def _fine_relu(self, z: torch.Tensor) -> Rows:
+        """Return outputs of relu; a record's larger ones are divided by a power of two, and none is clamped.
+
+        What is above 0 is at least a step, which keeps its slope.
+        """
+        h = z.nan_to_num(0.0).clamp_(0, LARGEST_FLOAT)
+        over = h.amax(dim=-1, keepdim=True) / (self.hidden_step * self.largest)
+        scales = power_of_two_above(over).clamp_(min=1.0)
+        rounded = torch.where(h > 0, h.div(scales * self.hidden_step).round_().clamp_(1, self.largest), 0.0)
+        return Rows(rounded.to(whole_type(self.largest)), self.hidden_step, scales=scales)
 
     def _table(self, activation: str, device: torch.device) -> torch.Tensor | None:
         """Return phi at equally spaced z, in steps of hidden outputs [`entries`]; None for relu."""

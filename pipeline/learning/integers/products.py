@@ -130,7 +130,7 @@ def split_digits(x: torch.Tensor, n_digits: int = 2) -> torch.Tensor:
     x is int16 or int32 [m, n], at most 128 * 127 in absolute value; at most 64 * 128 if the digits become a second
     factor, and 64 * 128^2 with three digits.
     """
-    digits = torch.empty(len(x), n_digits, x.shape[1], dtype=torch.int8, device=x.device)
+    digits = torch.empty(x.shape[0], n_digits, x.shape[1], dtype=torch.int8, device=x.device)
     for place in range(n_digits - 1, 0, -1):
         higher = (x + BASE // 2).bitwise_right_shift_(BASE.bit_length() - 1)  # round(x / BASE)
         digits[:, place].copy_(torch.sub(x, higher, alpha=BASE))
