@@ -110,7 +110,7 @@ def test_a_step_that_is_too_small_is_told_by_layer(digits, monkeypatch):
 
 
 @pytest.mark.parametrize(("changes", "name", "value", "layers"), [
-    ({"algorithm": "bp", "feedback_std": 1.0}, "BACK_STEP", 2.0**-24, [0, 1]),  # learning signals
+    ({"algorithm": "bp", "feedback_std": 1.0}, "BACK_STEP", 2.0**-17, [0, 1]),  # learning signals
     ({"activation": "relu"}, "HIDDEN_STEPS", {"relu": 2.0**-11}, [1, 2])])  # outputs of relu, inputs of the next layer
 def test_so_are_learning_signals_and_outputs_of_relu_under_one_bound(changes, name, value, layers, digits, monkeypatch):
     trial = TrialConfig(BASE.given, **changes)
