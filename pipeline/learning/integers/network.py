@@ -69,18 +69,11 @@ class IntegerDense(Dense):
         return h.scaled(outputs).add_(bias.unsqueeze(1))
 
     def back(self, delta: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        """Return W^T delta [R, m, n_{l-1}], float32, exact; delta is rounded to multiples of `BACK_STEP`.
-
-        With `fine_back` it is rounded to 14 bits of a record's largest.
-        """
+        """Return W^T delta [R, m, n_{l-1}], float32, exact; delta is rounded to multiples of `BACK_STEP`."""
+        if self.fine_back:
+            return torch.stack([self._fine_back(d, w) for d, w in zip(delta, weight, strict=True)])
         result = torch.empty(*delta.shape[:2], self.shape.n_in, device=delta.device)
         for out, d, w in zip(result, delta, weight, strict=True):
-            if self.fine_back:
-                integers, step = quantised(w, LARGEST)
-                row_steps = step_of_rows(d)
-                rows = signals(d, row_steps, LARGEST).to(torch.int16)
-                out.copy_(whole_product(rows, split_digits(integers.to(torch.int16)))).mul_(row_steps).mul_(step)
-                continue
             integers, step = quantised(w, LARGEST_SECOND)
             integers = integers.to(torch.int8).contiguous()
             higher_digits, lower_digits = split_digits(signals(d, BACK_STEP).to(torch.int16)).chunk(2, dim=1)
@@ -88,6 +81,14 @@ class IntegerDense(Dense):
             lower = product(lower_digits.contiguous(), integers)
             out.copy_(higher.double().mul_(BASE).add_(lower)).mul_(step * BACK_STEP)
         return result
+
+    @staticmethod
+    def _fine_back(delta: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        """Return W^T delta [m, n_{l-1}], float32, exact; delta [m, n_l] is rounded to 14 bits of a record's largest."""
+        integers, step = quantised(weight, LARGEST)
+        row_steps = step_of_rows(delta)
+        rows = signals(delta, row_steps, LARGEST).to(torch.int16)
+        return whole_product(rows, split_digits(integers.to(torch.int16))).float().mul_(row_steps).mul_(step)
 
     def write_sum(self, delta: torch.Tensor, h: Rows, out_weight: torch.Tensor, out_bias: torch.Tensor) -> None:
         """Write sum_i delta_i h_i^T and sum_i delta_i to the outputs, delta rounded to 14 bits of a trial's largest."""
