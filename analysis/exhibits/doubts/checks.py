@@ -166,7 +166,7 @@ def clamped(evidence: Evidence) -> Doubt | None:
     over = shown[shown["worst"] > MOST_CLAMPED]
     return _doubt("clamped", map(tuple, over[KEY].to_numpy().tolist()), evidence, lambda where: (
         f"{where}: up to {over['worst'].max():.2g} of a layer's numbers were clamped in integers (limit "
-        f"{MOST_CLAMPED:g}), so updates are not those of float32; take arithmetic float32."))
+        f"{MOST_CLAMPED:g}), so updates are not those of float32; take arithmetic float32, or mechanism component."))
 
 
 def origin(evidence: Evidence) -> Doubt | None:
