@@ -25,6 +25,7 @@ from pipeline.tracking.artifacts import (
     param_value,
 )
 from pipeline.tracking.reader import Reader
+from pipeline.trials.arithmetic import CLAMPED
 from pipeline.trials.config import TrialConfig, settings
 from pipeline.trials.datasets import DATASET_LABELS as DATASET_LABELS
 from pipeline.trials.feedback import LABELS
@@ -339,6 +340,6 @@ def row_of(run: TrackedRun) -> dict[str, Any]:
                 known = known | {level: float(run.tags[tag]), target: 0.0}
     setting = mechanism.noise_setting(known).removeprefix("sigma=")
     tags = {name: text for name, text in run.tags.items()
-            if name.startswith("privacy.") or name == "git_commit"}
+            if name.startswith("privacy.") or name in ("git_commit", CLAMPED)}
     identity = {"trial_key": run.trial_key, "status": run.status, "run_id": run.run_id}
     return {**identity, **fields, "setting": setting, TRIAL: run.trial, **run.metrics, **tags}

@@ -13,6 +13,7 @@ from pipeline.accounting.audited import auc, checked, gdp_mu_lower, tpr_at_fpr
 from pipeline.accounting.certified import one_step, step_mu, with_noise
 from pipeline.accounting.curves import gdp_eps
 from pipeline.accounting.epsilon import Epsilon
+from pipeline.learning.integers.products import whole_type
 from pipeline.learning.mechanisms import make_mechanism, noise_deviation
 from pipeline.learning.mechanisms.base import Mechanism
 from pipeline.learning.network.layers import make_layer
@@ -21,7 +22,7 @@ from pipeline.learning.rows import Activation, Rows
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.packs import Pack
 from pipeline.trials.shapes import dense_shapes, n_parameters
-from pipeline.trials.steps import LARGEST_FIRST, LARGEST_SIGNAL, signal_steps, steps
+from pipeline.trials.steps import largest_integers, signal_steps, steps
 
 CONFIDENCE = 0.95  # that a bound holds
 
@@ -184,12 +185,13 @@ def _worst_neighbours(config: TrialConfig,
 def _in_integers(config: TrialConfig, deltas: list[torch.Tensor],
                  activations: list[torch.Tensor]) -> tuple[list[torch.Tensor], list[Activation]]:
     """Return the factors with the given signs, as large as integers allow, and no layer's part truncated to nothing."""
-    inputs = [Rows((activation > 0).to(torch.int8) * LARGEST_FIRST, step.input)
+    largest = largest_integers(config)
+    inputs = [Rows((activation > 0).to(whole_type(largest.input)) * largest.input, step.input)
               for activation, step in zip(activations, steps(config, 1.0, 1.0), strict=True)]
     # Norms of vectors with equal entries: the largest entry times the root of their number.
-    input_norms = [rows.step * LARGEST_FIRST * rows.values.shape[-1]**0.5 for rows in inputs]
+    input_norms = [rows.step * largest.input * rows.values.shape[-1]**0.5 for rows in inputs]
     roots = [delta.shape[-1]**0.5 for delta in deltas]
-    largest_norms = [step * LARGEST_SIGNAL * input_norm * root
+    largest_norms = [step * largest.signal * input_norm * root
                      for step, input_norm, root in zip(signal_steps(config), input_norms, roots, strict=True)]
     part_norm = min(largest_norms)  # of a layer's part, delta times input; every layer can have it
     scaled = [delta.sign() * (part_norm / input_norm / root)

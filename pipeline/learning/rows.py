@@ -1,4 +1,4 @@
-"""Inputs of layers: tensors or, in integer arithmetic, rows of 8-bit integers."""
+"""Inputs of layers: tensors or, in integer arithmetic, rows of integers."""
 
 from __future__ import annotations
 
@@ -14,12 +14,14 @@ class Rows:
     """A layer's input as integers.
 
     Attributes:
-        values: int8 [R, m, n], in [-127, 127].
+        values: int8 [R, m, n], in [-127, 127], or int16 with two digits (`steps.is_fine`).
         step: the real number that integer 1 represents.
+        scales: powers of two >= 1 by which the records are divided, so that they fit [R, m, 1]; None where all are 1.
     """
 
-    def __init__(self, values: torch.Tensor, step: float, squares: torch.Tensor | None = None) -> None:
-        self.values, self.step = values, step
+    def __init__(self, values: torch.Tensor, step: float, squares: torch.Tensor | None = None,
+                 scales: torch.Tensor | None = None) -> None:
+        self.values, self.step, self.scales = values, step, scales
         if squares is not None:
             self.squares = squares
 
@@ -30,7 +32,16 @@ class Rows:
 
     def real(self) -> torch.Tensor:
         """Return the real numbers that the integers represent [R, m, n], float32, exact."""
-        return self.values.float().mul_(self.step)
+        return self.scaled(self.values.float()).mul_(self.step)
+
+    def real_squares(self) -> torch.Tensor:
+        """Return the squared norms of the records, in real numbers [R, m, 1], float64."""
+        squares = self.squares * self.step**2
+        return squares if self.scales is None else squares * self.scales.double().square()
+
+    def scaled(self, x: torch.Tensor) -> torch.Tensor:
+        """Return x [R, m, n] times the records' scales, exact."""
+        return x if self.scales is None else x * self.scales
 
 
 def exact_norm(x: torch.Tensor) -> torch.Tensor:

@@ -13,6 +13,7 @@ from pipeline.trials.fields import ConfigError, listed_or, refuse
 from pipeline.trials.part import PARTS, SLOTS, Part, part
 
 LEAST_CLIPPING_NORM = 1e-290  # float64 ends at 5e-324
+CLAMPED = "arithmetic.clamped"  # tag with the share of public test records' components that are clamped, by layer
 LARGEST_NORM = 1e6  # largest norm of inputs; the least is 1/LARGEST_NORM
 
 

@@ -9,6 +9,10 @@
 b and s are powers of two. a is a power of two times the standard deviation of the noise, or times C without noise. All
 steps follow from settings alone. A step that is too coarse or too fine for the records costs accuracy, not privacy:
 numbers out of range are clamped, which makes no contribution longer.
+
+A mechanism that bounds each factor (`is_fine`) has one digit more: |H| <= 2^14, |D| <= 2^17 and |K| <= 2^20. Its a
+follows from the bound on delta, which no K exceeds, so that none is clamped. Outputs of a relu have no bound: a
+record's are divided by a power of two, by which its K is multiplied.
 """
 
 from __future__ import annotations
@@ -17,6 +21,7 @@ import math
 from typing import NamedTuple
 
 from pipeline.trials.condition import Trial
+from pipeline.trials.network import ACTIVATION_SLOPES
 
 LARGEST_FIRST, LARGEST_SECOND = 127, 64  # largest entries of the two factors of an 8-bit product
 MAX_TERMS = (2**31 - 1) // (LARGEST_FIRST * LARGEST_SECOND)  # such products that fit into a 32-bit sum
@@ -29,8 +34,23 @@ EXPONENTIAL_BITS = 40  # of an exponential in the softmax
 MOST_CLASSES = 2 ** (53 - EXPONENTIAL_BITS)  # their sum is exact in float64
 BACK_STEP = 2.0**-13  # step of signals that W^T multiplies
 HIDDEN_STEPS = {"tanh": 2.0**-7, "sigmoid": 2.0**-7, "relu": 2.0**-5}  # b for a hidden layer's outputs
+FINE_HIDDEN_STEP = 2.0**-13  # b for fine outputs of all functions
 TYPICAL_ACTIVATION = LARGEST_FIRST / 2 * 2.0**-7  # root mean square of a hidden layer's outputs
 PEAK_OVER_RMS = 8  # a component of an n-vector of norm r is clamped at 8 r/sqrt(n)
+LARGEST_ERROR = math.sqrt(2)  # largest ||e||, e = p - q with distributions p and q
+BACK_OVER_BOUND = 8  # a component of a back-propagated signal is clamped at 8 times the bound on the signal's norm
+
+
+class Largest(NamedTuple):
+    """The largest sizes of the integers of a trial."""
+
+    input: int  # of H
+    signal: int  # of D, whose sums of squares over MAX_TERMS numbers are exact in float64
+    contribution: int  # of K
+
+
+ONE_BOUND = Largest(LARGEST_FIRST, LARGEST_SIGNAL, LARGEST)
+OF_FACTORS = Largest(LARGEST_SIGNAL, 2**17, BASE * LARGEST)
 
 
 class Steps(NamedTuple):
@@ -48,17 +68,39 @@ def power_of_two(x: float) -> float:
     return math.ldexp(1.0, exponent - 1 if is_power else exponent)
 
 
+def is_fine(trial: Trial) -> bool:
+    """Whether integers have one digit more, as the mechanism bounds each factor of a contribution by itself."""
+    return trial.parts.mechanism.factor_bounds(trial) is not None
+
+
+def largest_integers(trial: Trial) -> Largest:
+    """Return the largest sizes of H, D and K."""
+    return OF_FACTORS if is_fine(trial) else ONE_BOUND
+
+
 def input_step(trial: Trial) -> float:
     """Return b of the first layer: the real value of an integer 1 in its inputs, from `input_norm` or feature size."""
     largest = trial.parts.features.scale(trial)
     if trial.input_norm:
         largest = min(trial.input_norm, PEAK_OVER_RMS * trial.input_norm / math.sqrt(trial.layer_sizes[0]))
-    return power_of_two(largest / LARGEST_FIRST)
+    return power_of_two(largest / largest_integers(trial).input)
+
+
+def hidden_step(trial: Trial) -> float:
+    """Return b of the layers above the first: the real value of an integer 1 in a hidden layer's outputs."""
+    return FINE_HIDDEN_STEP if is_fine(trial) else HIDDEN_STEPS[trial.activation]
+
+
+def input_steps(trial: Trial) -> tuple[float, ...]:
+    """Return b by layer."""
+    return (input_step(trial), *[hidden_step(trial)] * len(trial.hidden))
 
 
 def signal_steps(trial: Trial) -> tuple[float, ...]:
     """Return s by layer: the real value of an integer 1 in the learning signal, before `denoise` projects that."""
     output_step = 2.0 ** -(ERROR_BITS + 1)
+    if is_fine(trial):
+        return (*[power_of_two(_signal_reach(trial) / OF_FACTORS.signal)] * len(trial.hidden), output_step)
     if trial.parts.feedback.exact:
         return (*[BACK_STEP] * len(trial.hidden), output_step)
     hidden_steps = []
@@ -71,34 +113,62 @@ def signal_steps(trial: Trial) -> tuple[float, ...]:
     return (*hidden_steps, output_step)
 
 
+def _signal_reach(trial: Trial) -> float:
+    """Return the largest size of a hidden layer's learning signals, component by component, where factors are bounded.
+
+    ||B|| ||e|| sup|phi'| bounds what is projected. Noise is taken to be below 8 sigma; a back-propagated signal has no
+    bound, and is taken to be at most 8 times as long.
+    """
+    slope, feedback = ACTIVATION_SLOPES[trial.activation], trial.parts.feedback
+    error = math.sqrt(trial.layer_sizes[-1]) if feedback.ternary else LARGEST_ERROR
+    reach = trial.parts.mechanism.feedback_norm * error
+    if feedback.exact:
+        reach *= BACK_OVER_BOUND
+    if trial.sigma:
+        reach = min(reach, trial.tau_f) + PEAK_OVER_RMS * trial.sigma
+    return reach * slope
+
+
 def steps(trial: Trial, bound: float, deviation: float) -> list[Steps]:
     """Return b, s and a (see the module) of every layer, for contributions of norm <= `bound`.
 
     `deviation` is that of the noise on their sum, in the unit of `bound`, which a has too; 0 without noise.
     """
-    sizes = trial.layer_sizes
     unit = deviation or bound  # a contribution's step is a power of two times the noise, so that noise lies on its grid
-    input_steps = (input_step(trial), *[HIDDEN_STEPS[trial.activation]] * (len(sizes) - 2))
+    found = []
+    for b, s, reach in zip(input_steps(trial), _bounded_signal_steps(trial), _reaches(trial), strict=True):
+        a = unit * power_of_two(bound * reach / (largest_integers(trial).contribution * unit))
+        if is_fine(trial):  # no finer than the noise's grid, at which rounding is lost in noise
+            a = max(a, unit * 2.0**-GRID_BITS / min(b, 1.0))
+        found.append(Steps(b, s, a))
+    return found
+
+
+def _bounded_signal_steps(trial: Trial) -> list[float]:
+    """Return s by layer: with `denoise`, of hidden signals in coordinates of the feedback space, one for each class."""
+    *hidden_steps, output_step = signal_steps(trial)
+    if trial.denoise and not is_fine(trial):  # a fine s is one for all that the signal's norm admits
+        n_classes = trial.layer_sizes[-1]
+        hidden_steps = [s * power_of_two(math.sqrt(width / n_classes))
+                        for s, width in zip(hidden_steps, trial.hidden, strict=True)]
+    return [*hidden_steps, output_step]
+
+
+def _reaches(trial: Trial) -> list[float]:
+    """Return the largest a K of every layer that is not clamped, over C: the size of a bounded signal's component."""
+    if bounds := trial.parts.mechanism.factor_bounds(trial):
+        # H keeps its length, so that the signal is shortened in its place, by tau_h/||h||. The signal is multiplied by
+        # 2^k where outputs of a relu are divided by it; ||h|| is then at least 2^(k-1) times the largest H that fits.
+        least_norm = FINE_HIDDEN_STEP * OF_FACTORS.input / 2 if trial.activation == "relu" else math.inf
+        (first, _), *above = bounds
+        return [first, *(signal * max(1.0, tau_h / least_norm) for signal, tau_h in above)]
+    # The whole contribution is clipped to C, and so the signal to C/||(h, 1)||, h being the typical input of a layer.
+    sizes = trial.layer_sizes
     input_norm = trial.input_norm or trial.parts.features.scale(trial) / 2 * math.sqrt(sizes[0])
-    # typical norms of the inputs h of every layer
-    typical_norms = (input_norm, *(TYPICAL_ACTIVATION * math.sqrt(n) for n in sizes[1:-1]))
-    bounds = trial.parts.mechanism.factor_bounds(trial)
-    steps_by_layer = []
-    for layer, (input_step_, signal_step, norm) in enumerate(
-            zip(input_steps, signal_steps(trial), typical_norms, strict=True), start=1):
-        width, is_hidden = sizes[layer], layer < len(sizes) - 1
-        if trial.denoise and is_hidden:  # the signal is in coordinates of the feedback space, one for each class
-            signal_step *= power_of_two(math.sqrt(width / sizes[-1]))
-            width = sizes[-1]
-        # Bounds on the norms of a record's signal, over `bound`, and of its input h. Without separate bounds the whole
-        # contribution is clipped to `bound`, and so the signal to that over ||(h, 1)||.
-        signal_bound, input_bound = bounds[layer - 1] if bounds else (1 / math.hypot(norm, 1), math.inf)
-        # H keeps its length: where ||h|| exceeds its bound, the signal is shortened in its place.
-        largest_norm = bound * signal_bound * min(1.0, input_bound / norm)
-        largest_component = largest_norm * min(1.0, PEAK_OVER_RMS / math.sqrt(width))
-        contribution_step = unit * power_of_two(largest_component / (LARGEST * unit))
-        steps_by_layer.append(Steps(input_step_, signal_step, contribution_step))
-    return steps_by_layer
+    norms = (input_norm, *(TYPICAL_ACTIVATION * math.sqrt(n) for n in sizes[1:-1]))
+    widths = [sizes[-1]] * len(norms) if trial.denoise else sizes[1:]
+    return [1 / math.hypot(norm, 1) * min(1.0, PEAK_OVER_RMS / math.sqrt(width))
+            for norm, width in zip(norms, widths, strict=True)]
 
 
 def grid_exponent(step: Steps, deviation: float) -> int:
@@ -112,7 +182,10 @@ def grid_exponent(step: Steps, deviation: float) -> int:
 
 
 def largest_noise(trial: Trial) -> float:
-    """Return the largest noise, over a record's largest contribution, whose grid divides every layer's a b and a."""
-    # the grid of noise 1 is 1/2^40; a larger noise has a grid as many times as coarse
-    return 2.0 ** min(grid_exponent(step, 1.0) - max(0, round(math.log2(step.input)))
-                      for step in steps(trial, 1.0, 1.0))
+    """Return the largest noise, over a record's largest contribution, whose grid divides every layer's a b and a.
+
+    The grid of noise z is z/2^40. Fine contributions become as coarse as it, down to one digit.
+    """
+    least = largest_integers(trial).contribution // BASE**2 if is_fine(trial) else LARGEST  # largest K
+    return min(power_of_two(reach / least) * min(b, 1.0) * 2.0**GRID_BITS
+               for b, reach in zip(input_steps(trial), _reaches(trial), strict=True))

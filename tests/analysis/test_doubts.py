@@ -34,10 +34,13 @@ def swept(configs, accuracy=score):
     return tracked(configs).assign(**{"test/accuracy": [accuracy(config) for config in configs]})
 
 
-def fired(configs, accuracy=score, **entries):
-    """What all checks find, by their name."""
+def fired(configs, accuracy=score, tag=None, **entries):
+    """What all checks find, by their name; `tag` has the shares that were clamped, by algorithm."""
+    runs = swept(configs, accuracy)
+    if tag:
+        runs["arithmetic.clamped"] = runs["algorithm"].map(tag)
     experiment = Experiment("sweep", "", tuple(configs), **{"chosen": STATED, **entries})
-    return {doubt.check: doubt for doubt in checks.examine(Evidence.of(swept(configs, accuracy), experiment))}
+    return {doubt.check: doubt for doubt in checks.examine(Evidence.of(runs, experiment))}
 
 
 def declared(**other):
@@ -73,6 +76,8 @@ BAD = {
                "4, DFA 4, TDFA 3); give every algorithm as many."),
     "seeds": ([c for c in declared() if c.seed == 0 or c.algorithm == "bp"], score, {},
               "DFA at every ε: one seed (n = 1), so nobody knows how far seeds differ; give at least three"),
+    "clamped": (declared(), score, {"tag": {"dfa": "0, 0.0002, 0.1", "bp": "0.001, 0"}},
+                "DFA at every ε: up to 0.1 of a layer's numbers were clamped in integers (limit 0.001)"),
     "origin": (declared(), score, {"chosen": None}, "Nothing says how the settings were found")}
 
 

@@ -11,6 +11,7 @@ from analysis.exhibits.doubts.evidence import KEY, NO_FRONTIER, Evidence, Key
 from analysis.runs import ALGORITHM_LABELS, DATASET_LABELS, NON_PRIVATE, setting_label
 from analysis.statistics import accuracy_error, welch_interval
 from pipeline.experiment.search import Domain, Search
+from pipeline.trials.arithmetic import CLAMPED
 from pipeline.trials.config import settings
 from pipeline.trials.datasets import DATASETS
 from pipeline.trials.kinds import KINDS
@@ -18,6 +19,7 @@ from pipeline.trials.kinds import KINDS
 ERRORS = 3  # an accuracy within this many standard errors of chance counts as chance
 REAL_FACTOR = 2  # epsilons with this ratio should differ in accuracy
 MOST_APART = 0.5  # accuracies within this many points count as equal
+MOST_CLAMPED = 1e-3  # share of a layer's components that may be clamped in integers
 NEAR_END = 0.05  # share of a search's range that counts as its end
 # Settings that describe the measurement, and are not tuned.
 MEASURED = ("seed", "delta", "train_records", "validation_fraction", "alignment_batches", "canaries")
@@ -154,6 +156,19 @@ def seeds(evidence: Evidence) -> Doubt | None:
         "`seed: {range: [0, 3]}`."))
 
 
+def clamped(evidence: Evidence) -> Doubt | None:
+    """Find points with a run in integers in which more than 0.1% of the components of a layer are clamped.
+
+    The tag has the shares by layer, of public test records before the first epoch. Runs without it are not doubted.
+    """
+    shown = evidence.shown.reindex(columns=[*KEY, CLAMPED]).dropna(subset=CLAMPED)
+    shown = shown.assign(worst=[max(map(float, shares.split(","))) for shares in shown[CLAMPED]])
+    over = shown[shown["worst"] > MOST_CLAMPED]
+    return _doubt("clamped", map(tuple, over[KEY].to_numpy().tolist()), evidence, lambda where: (
+        f"{where}: up to {over['worst'].max():.2g} of a layer's numbers were clamped in integers (limit "
+        f"{MOST_CLAMPED:g}), so updates are not those of float32; take arithmetic float32, or mechanism component."))
+
+
 def origin(evidence: Evidence) -> Doubt | None:
     """Return all points if the file does not state how its settings were found."""
     experiment = evidence.experiment
@@ -164,16 +179,16 @@ def origin(evidence: Evidence) -> Doubt | None:
         "the file, `chosen: {runs, by, seeds}`, or take `preset: recommended`."))
 
 
-CHECKS: tuple[Callable[[Evidence], Doubt | None], ...] = (chance, flat, edge, effort, seeds, origin)
+CHECKS: tuple[Callable[[Evidence], Doubt | None], ...] = (chance, flat, edge, effort, seeds, clamped, origin)
 
 # Checks that prevent a verdict on a comparison, with the text of the reason. The interval of a difference covers only
 # the variation between seeds. It does not cover an algorithm that has learnt nothing (chance), is not limited by noise
 # (flat), may have better settings beyond its grid (edge), or had fewer tries (effort); with one seed there is no
-# interval (seeds). `origin` does not prevent a verdict, as the difference is real at the tested settings; the verdict
-# then states that settings may explain it.
+# interval (seeds), and clamped integers make another update (clamped). `origin` does not prevent a verdict, as the
+# difference is real at the tested settings; the verdict then states that settings may explain it.
 AGAINST: Mapping[str, str] = {
     "chance": "{} at chance", "flat": "{} limited by steps, not noise", "edge": "{} best at the end of a grid",
-    "effort": "fewer settings tried for {}", "seeds": "one seed of {}"}
+    "effort": "fewer settings tried for {}", "seeds": "one seed of {}", "clamped": "integers of {} clamped"}
 
 
 def examine(evidence: Evidence) -> list[Doubt]:

@@ -17,12 +17,20 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from pipeline.learning.integers.products import combine_digits, product, signals, split_digits
+from pipeline.learning.integers.products import (
+    as_factor,
+    combine_digits,
+    combine_factor,
+    product,
+    signals,
+    split_digits,
+    whole_type,
+)
 from pipeline.learning.network.network import Parameters
 from pipeline.learning.randomness import RoundedNoise
 from pipeline.learning.rows import Rows, exact_norm
 from pipeline.trials.config import TrialConfig
-from pipeline.trials.steps import LARGEST, grid_exponent, signal_steps, steps
+from pipeline.trials.steps import LARGEST, grid_exponent, largest_integers, signal_steps, steps
 
 # Safety margin on factors: rounding a factor and its products to float32 then lengthens nothing.
 SAFETY_FACTOR = 1 - 2.0**-20
@@ -55,6 +63,8 @@ class IntegerSum:
         self.signal_steps = [self._by_trial([step.signal for step in layer]) for layer in steps_by_layer]
         self.step_ratios = [step / first for step, first in zip(self.signal_steps, first_steps, strict=True)]
         self.ratios = [self._by_trial([step.signal / step.contribution for step in layer]) for layer in steps_by_layer]
+        self.largest = largest_integers(trials[0])
+        self.digits = 2 if self.largest.contribution <= LARGEST else 3  # of a contribution
         self.deviations = tuple(deviations)
         seeds = len(trials) if trials[0].secure else [trial.seed for trial in trials]  # a number means secret noise
         has_noise = [deviation != 0 for deviation in deviations]
@@ -69,30 +79,50 @@ class IntegerSum:
 
         With a basis [R, n_l, r_l] (`denoise`) they are projected on it and rounded again: [R, m, r_l].
         """
-        integers = [signals(delta, step) for delta, step in zip(deltas, self.first_steps, strict=True)]
+        integers = [signals(delta, step, self.largest.signal)
+                    for delta, step in zip(deltas, self.first_steps, strict=True)]
         for layer, (basis, ratio) in enumerate(zip(self.bases, self.step_ratios, strict=True)):
             if basis is not None:
                 projected = torch.matmul(integers[layer].double(), basis.double())
-                integers[layer] = signals(projected, ratio).float()
+                integers[layer] = signals(projected, ratio, self.largest.signal).float()
         return integers
 
     def contributions(self, factors: Factors, deltas: Sequence[torch.Tensor],
                       activations: Sequence[Rows]) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """Return K of every layer's weights, int16 [R, m, n_l], and of its biases, the same tensor or int32.
+        """Return K of every layer's weights, int16 or int32 [R, m, n_l], and of its biases, the same tensor or int32.
 
         Factors, and so K, depend only on a record's integers.
         """
         integers = self.signals(deltas)
         norms = [exact_norm(d).mul_(step) for d, step in zip(integers, self.signal_steps, strict=True)]
-        factors_by_layer = factors(norms, [h.squares * h.step**2 for h in activations])
+        factors_by_layer = factors(norms, [h.real_squares() for h in activations])
         contributions = []
-        for d, ratio, (weight_factor, bias_factor) in zip(integers, self.ratios, factors_by_layer, strict=True):
+        for d, h, ratio, (weight_factor, bias_factor) in zip(integers, activations, self.ratios, factors_by_layer,
+                                                             strict=True):
             to_biases = None
             if bias_factor is not weight_factor:  # before `d` is overwritten
                 to_biases = _scaled(d.clone(), bias_factor, ratio, LARGEST_OF_BIASES).int()
-            to_weights = _scaled(d, weight_factor, ratio, LARGEST).to(torch.int16)
+            largest = self.largest.contribution
+            to_weights = _scaled(d, h.scaled(weight_factor), ratio, largest).to(whole_type(largest))
             contributions.append((to_weights, to_weights if to_biases is None else to_biases))
         return contributions
+
+    def clamped(self, inputs: Sequence[Rows | None], deltas: Sequence[torch.Tensor],
+                contributions: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> list[list[float]]:
+        """Return the share of components that are clamped, by trial and layer: of H, D or K, whose share is largest.
+
+        Args:
+            inputs: H of every layer; None for one that is not counted.
+            deltas: learning signals of every layer [R, m, n_l].
+            contributions: K of every layer, as the method `contributions` returns them.
+        """
+        by_layer = []
+        for h, d, (k, _) in zip(inputs, self.signals(deltas), contributions, strict=True):
+            shares = [_share_at(d, self.largest.signal), _share_at(k, self.largest.contribution)]
+            if h is not None:
+                shares.append(_share_at(h.values, self.largest.input))
+            by_layer.append(torch.stack(shares).amax(dim=0))
+        return torch.stack(by_layer, dim=1).tolist()
 
     def release(self, factors: Factors, deltas: Sequence[torch.Tensor], activations: Sequence[Rows],
                 out: Parameters) -> None:
@@ -119,19 +149,26 @@ class IntegerSum:
                 unit = step.contribution * step.input / scale / divisor
                 bias_sum = to_biases.sum(dim=0, dtype=torch.int64).double().mul_(scale / step.input)
                 out.biases[layer][r].copy_(bias_sum.add_(bias_noise[layer][r]).mul_(unit))
-                weight_sums = product(inputs.t(), split_digits(to_weights))
+                weight_sums = product(as_factor(inputs.t()), split_digits(to_weights, self.digits))
                 self._write_weights(weight_sums, weight_noise[layer][r].t(), scale, unit, out.weights[layer][r].t())
 
-    def _write_weights(self, sums: torch.Tensor,  # S in two digits (`split_digits`), int32 [n_{l-1}, 2 n_l]
+    def _write_weights(self, sums: torch.Tensor,  # S in digits of K and of H, int32 [1 or 2 n_{l-1}, 2 or 3 n_l]
                        noise: torch.Tensor, scale: float, unit: float, out: torch.Tensor) -> None:  # noise: overwritten
         """Write the sums of one layer's weights with noise, unit (scale S + R), to `out` [n_{l-1}, n_l], in float64.
 
         1 in S is `scale` steps of the noise, and a step of the noise is `unit`.
         """
         n_rows = max(1, CHUNK_ELEMENTS[self.device.type] // out.shape[1])
-        chunks = zip(sums.split(n_rows), noise.split(n_rows), out.split(n_rows), strict=True)
+        by_digit = sums.view(-1, len(out), sums.shape[1])  # of H
+        chunks = zip(by_digit.split(n_rows, dim=1), noise.split(n_rows), out.split(n_rows), strict=True)
         for digits, noise_chunk, out_chunk in chunks:
-            torch.mul(noise_chunk.add_(combine_digits(digits), alpha=scale), unit, out=out_chunk)
+            whole = combine_factor(combine_digits(digits, self.digits))
+            torch.mul(noise_chunk.add_(whole, alpha=scale), unit, out=out_chunk)
+
+
+def _share_at(x: torch.Tensor, largest: int) -> torch.Tensor:
+    """Return the share of numbers [R, m, n] that are `largest` in size, by trial [R], float64."""
+    return (x.abs() >= largest).double().mean(dim=(1, 2))
 
 
 def _scaled(d: torch.Tensor, factor: torch.Tensor,  # [R, m, n]; [R, m, 1]

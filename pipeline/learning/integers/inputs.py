@@ -1,4 +1,4 @@
-"""Inputs and activations as 8-bit integers."""
+"""Inputs as integers of 8 bits or, with two digits, of 16."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import torch
 
 from pipeline.learning.data.dataset import Dataset
 from pipeline.learning.data.inputs import CHUNK_ELEMENTS, LEAST_NORM, Inputs
-from pipeline.learning.integers.products import power_of_two_above
+from pipeline.learning.integers.products import power_of_two_above, whole_type
 from pipeline.learning.rows import Rows, exact_norm
 from pipeline.trials.config import TrialConfig
-from pipeline.trials.steps import LARGEST_FIRST, input_step
+from pipeline.trials.steps import input_step, largest_integers
 
 FINE = 2.0**-16  # step of a feature or pixel before normalisation
 LARGEST_FINE = 2.0**6
@@ -20,7 +20,7 @@ LARGEST_SQUARES, SMALLEST = 2.0**21, 2.0**-4
 
 
 class IntegerInputs(Inputs):
-    """Records as int8 (`values`, with `squares` of norms); each is scaled, normalised and quantised once, on its own.
+    """Records as integers (`values`, with `squares` of norms), each scaled, normalised and quantised once, on its own.
 
     Inputs are first rounded to a fine grid, on which norms are exact. They are then normalised, if asked for, and
     rounded to the grid of the products. Records go chunk by chunk, since their floats need four times the memory.
@@ -29,7 +29,8 @@ class IntegerInputs(Inputs):
     def __init__(self, records: torch.Tensor, config: TrialConfig, data: Dataset) -> None:
         super().__init__(records, config, data)
         self.step = input_step(config)
-        self.values = torch.empty(records.shape, dtype=torch.int8, device=records.device)
+        self.largest = largest_integers(config).input
+        self.values = torch.empty(records.shape, dtype=whole_type(self.largest), device=records.device)
         self._buffer = self.values[:0]
         self.squares = torch.empty(len(records), 1, dtype=torch.float64, device=records.device)
         n_rows = max(1, CHUNK_ELEMENTS[records.device.type] // records.shape[1])
@@ -42,7 +43,7 @@ class IntegerInputs(Inputs):
 
     def of(self, records: torch.Tensor) -> Rows:
         """Return the inputs of other records, pixels or bfloat16 features [n, n_0], each `representable`."""
-        return Rows(self._rounded(records).to(torch.int8)[None], self.step)
+        return Rows(self._rounded(records).to(self.values.dtype)[None], self.step)
 
     def _rounded(self, records: torch.Tensor, usable: torch.Tensor | None = None) -> torch.Tensor:
         """Return records [n, n_0] in steps of `step`, float32; zeros for those that are not `usable` [n]."""
@@ -61,7 +62,7 @@ class IntegerInputs(Inputs):
         if self.norm:
             norms = (exact_norm(x) * FINE * divisor).clamp_(min=LEAST_NORM)
             x.mul_((self.norm * divisor / norms).float())
-        x.mul_(FINE / self.step).round_().clamp_(-LARGEST_FIRST, LARGEST_FIRST)
+        x.mul_(FINE / self.step).round_().clamp_(-self.largest, self.largest)
 
     def batch(self, indices: torch.Tensor, reuse_buffer: bool = False) -> Rows:
         flat = indices.flatten()

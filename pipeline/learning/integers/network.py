@@ -2,7 +2,8 @@
 
     z = (H W_q^T) b w + bias,   W_q = round(W/w),   h = table(z)
 
-H has integers of 8 bits; W_q has 7 bits, or 14 in the output layer. w is a power of two that follows from the layer's
+H has integers of 8 bits; W_q has 7 bits, or 14 in the output layer. Where integers are fine (`steps.is_fine`), H has 15
+bits and every W_q 14: a slope of relu follows from the sign of z. w is a power of two that follows from the layer's
 largest weight. Weights are released, so rounding them costs no privacy. All other values are computed element by
 element, with operations that IEEE 754 defines exactly, or come from a table.
 """
@@ -16,7 +17,17 @@ import numpy as np
 import torch
 
 from pipeline.learning.feedback.losses import Loss
-from pipeline.learning.integers.products import combine_digits, product, quantised, signals, split_digits
+from pipeline.learning.integers.products import (
+    LARGEST_FLOAT,
+    power_of_two_above,
+    product,
+    quantised,
+    signals,
+    split_digits,
+    step_of_rows,
+    whole_product,
+    whole_type,
+)
 from pipeline.learning.network.layers import Dense
 from pipeline.learning.network.network import Network, Parameters
 from pipeline.learning.rows import Rows
@@ -27,38 +38,40 @@ from pipeline.trials.steps import (
     BASE,
     ERROR_BITS,
     EXPONENTIAL_BITS,
-    HIDDEN_STEPS,
     LARGEST,
-    LARGEST_FIRST,
     LARGEST_SECOND,
+    hidden_step,
+    is_fine,
+    largest_integers,
 )
 
-ENTRIES, REACH = 4096, 8.0  # entries of a table of phi; its range is -REACH <= z <= REACH
+ENTRIES, FINE_ENTRIES, REACH = 2**12, 2**16, 8.0  # entries of a table of phi; its range is -REACH <= z <= REACH
 PER_UNIT, BELOW = 512, 32  # entries of the table of exp per unit of z, and its range below the largest z
 
 
 class IntegerDense(Dense):
-    """A fully connected layer z = W h + b with exact products; with `fine`, weights have two digits forward."""
+    """A fully connected layer z = W h + b with exact products; weights have two digits forward, backward or neither."""
 
-    def __init__(self, shape: DenseShape, fine: bool) -> None:
+    def __init__(self, shape: DenseShape, fine: bool, fine_back: bool = False) -> None:
         super().__init__(shape)
-        self.fine = fine
+        self.fine, self.fine_back = fine, fine_back
 
     def forward(self, h: Rows, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
         """Return z = W h + b [R, m, n_l], float32, with exact products of integers, to which weights are rounded."""
         outputs = torch.empty(*h.values.shape[:2], self.shape.n_out, device=bias.device)
-        for z, values, w, b in zip(outputs, h.values, weight, bias, strict=True):
+        for z, values, w in zip(outputs, h.values, weight, strict=True):
             integers, step = quantised(w, LARGEST if self.fine else LARGEST_SECOND)
             if self.fine:
-                digits = split_digits(integers.t().to(torch.int16))
-                z.copy_(combine_digits(product(values, digits)))
+                z.copy_(whole_product(values, split_digits(integers.t().to(torch.int16))))
             else:
                 z.copy_(product(values, integers.to(torch.int8).t()))
-            z.mul_(step * h.step).add_(b)
-        return outputs
+            z.mul_(step * h.step)
+        return h.scaled(outputs).add_(bias.unsqueeze(1))
 
     def back(self, delta: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         """Return W^T delta [R, m, n_{l-1}], float32, exact; delta is rounded to multiples of `BACK_STEP`."""
+        if self.fine_back:
+            return torch.stack([self._fine_back(d, w) for d, w in zip(delta, weight, strict=True)])
         result = torch.empty(*delta.shape[:2], self.shape.n_in, device=delta.device)
         for out, d, w in zip(result, delta, weight, strict=True):
             integers, step = quantised(w, LARGEST_SECOND)
@@ -69,17 +82,27 @@ class IntegerDense(Dense):
             out.copy_(higher.double().mul_(BASE).add_(lower)).mul_(step * BACK_STEP)
         return result
 
+    @staticmethod
+    def _fine_back(delta: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        """Return W^T delta [m, n_{l-1}], float32, exact; delta [m, n_l] is rounded to 14 bits of a record's largest."""
+        integers, step = quantised(weight, LARGEST)
+        row_steps = step_of_rows(delta)
+        rows = signals(delta, row_steps, LARGEST).to(torch.int16)
+        return whole_product(rows, split_digits(integers.to(torch.int16))).float().mul_(row_steps).mul_(step)
+
     def write_sum(self, delta: torch.Tensor, h: Rows, out_weight: torch.Tensor, out_bias: torch.Tensor) -> None:
         """Write sum_i delta_i h_i^T and sum_i delta_i to the outputs, delta rounded to 14 bits of a trial's largest."""
-        for d, values, weight, bias in zip(delta, h.values, out_weight, out_bias, strict=True):
-            integers, step = quantised(d, LARGEST)
-            sums = product(values.t(), split_digits(integers.to(torch.int16)))
-            weight.copy_(combine_digits(sums).t()).mul_(step * h.step)
+        for d, scaled, values, weight, bias in zip(delta, h.scaled(delta), h.values, out_weight, out_bias, strict=True):
+            integers, step = quantised(scaled, LARGEST)
+            sums = whole_product(values.t(), split_digits(integers.to(torch.int16)))
+            weight.copy_(sums.t()).mul_(step * h.step)
+            if h.scales is not None:
+                integers, step = quantised(d, LARGEST)
             bias.copy_(integers.sum(dim=0, dtype=torch.float64)).mul_(step)
 
     def squared_norms(self, delta: torch.Tensor, h: Rows) -> torch.Tensor:
         """Return ||delta_i||^2 (||h_i||^2 + 1) [R, m, 1], float64."""
-        return delta.double().square().sum(dim=-1, keepdim=True) * (h.squares * h.step**2 + 1)
+        return delta.double().square().sum(dim=-1, keepdim=True) * (h.real_squares() + 1)
 
 
 class ByInput(Parameters):
@@ -98,9 +121,11 @@ class IntegerNetwork(Network):
     def __init__(self, config: TrialConfig, seeds: Sequence[int], device: torch.device) -> None:
         super().__init__(config.layers, [config.activation] * len(config.hidden), seeds, device, init=config.init,
                          gain=config.init_gain)
-        self.layers = [IntegerDense(shape, fine=k == len(config.hidden))
+        self.fine = is_fine(config)
+        self.layers = [IntegerDense(shape, self.fine or k == len(config.hidden), self.fine)
                        for k, shape in enumerate(dense_shapes(config.layer_sizes))]
-        self.hidden_step = HIDDEN_STEPS[config.activation]
+        self.largest, self.hidden_step = largest_integers(config).input, hidden_step(config)
+        self.entries = FINE_ENTRIES if self.fine else ENTRIES
         self.table = self._table(config.activation, device)
 
     @staticmethod
@@ -114,32 +139,46 @@ class IntegerNetwork(Network):
         *hidden, output = zip(self.layers, self.parameters.weights, self.parameters.biases, strict=True)
         for layer, weight, bias in hidden:
             z = layer.forward(activations[-1], weight, bias)
-            activations.append(Rows(self._activated(z), self.hidden_step))
+            activations.append(self._activated(z))
         layer, weight, bias = output
         return activations, layer.forward(activations[-1], weight, bias)
 
-    def _activated(self, z: torch.Tensor) -> torch.Tensor:
-        """Return the hidden outputs H [R, m, n], int8, for pre-activations z, which are overwritten.
+    def _activated(self, z: torch.Tensor) -> Rows:
+        """Return the hidden outputs H [R, m, n] for pre-activations z, which are overwritten.
 
-        ReLU is rounded to steps. Other functions are looked up in a table of `ENTRIES` values from -`REACH` to `REACH`.
+        ReLU is rounded to steps. Other functions are looked up in a table of values from -`REACH` to `REACH`.
         """
         if self.table is None:
-            return z.div_(self.hidden_step).round_().nan_to_num_(0.0).clamp_(0, LARGEST_FIRST).to(torch.int8)
+            if self.fine:
+                return self._fine_relu(z)
+            rounded = z.div_(self.hidden_step).round_().nan_to_num_(0.0).clamp_(0, self.largest)
+            return Rows(rounded.to(whole_type(self.largest)), self.hidden_step)
         # The index of z is (z + REACH) in entries per unit; adding 0.5 before the cast to an integer rounds it.
-        indices = z.mul_(ENTRIES / (2 * REACH)).add_(ENTRIES / 2 + 0.5).nan_to_num_(0.0).clamp_(0, ENTRIES - 1)
-        return self.table.index_select(0, indices.to(torch.int32).flatten()).view(z.shape)
+        n = self.entries
+        indices = z.mul_(n / (2 * REACH)).add_(n / 2 + 0.5).nan_to_num_(0.0).clamp_(0, n - 1)
+        return Rows(self.table.index_select(0, indices.to(torch.int32).flatten()).view(z.shape), self.hidden_step)
+
+    def _fine_relu(self, z: torch.Tensor) -> Rows:
+        """Return outputs of relu; a record's larger ones are divided by a power of two, and none is clamped.
+
+        What is above 0 is at least a step, which keeps its slope.
+        """
+        h = z.nan_to_num(0.0).clamp_(0, LARGEST_FLOAT)
+        over = h.amax(dim=-1, keepdim=True) / (self.hidden_step * self.largest)
+        scales = power_of_two_above(over).clamp_(min=1.0)
+        rounded = torch.where(h > 0, h.div(scales * self.hidden_step).round_().clamp_(1, self.largest), 0.0)
+        return Rows(rounded.to(whole_type(self.largest)), self.hidden_step, scales=scales)
 
     def _table(self, activation: str, device: torch.device) -> torch.Tensor | None:
-        """Return phi at equally spaced z, in steps of hidden outputs, int8 [`ENTRIES`]; None for relu."""
+        """Return phi at equally spaced z, in steps of hidden outputs [`entries`]; None for relu."""
         if activation == "relu":
             return None
         phi = math.tanh if activation == "tanh" else _sigmoid
-        step = HIDDEN_STEPS[activation]
         values = []
-        for k in range(ENTRIES):
-            z = (k - ENTRIES / 2) * 2 * REACH / ENTRIES
-            values.append(max(-LARGEST_FIRST, min(LARGEST_FIRST, round(phi(z) / step))))
-        return function_table(values, device).to(torch.int8)
+        for k in range(self.entries):
+            z = (k - self.entries / 2) * 2 * REACH / self.entries
+            values.append(max(-self.largest, min(self.largest, round(phi(z) / self.hidden_step))))
+        return function_table(values, device).to(whole_type(self.largest))
 
     def derivative(self, h: Rows, layer: int) -> torch.Tensor:
         """Return phi'(z^l) [R, m, n_l] from h^l; exact."""

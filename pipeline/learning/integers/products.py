@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 import torch
 import torch.nn.functional as F
 
-from pipeline.trials.steps import BASE, LARGEST_FIRST, LARGEST_SECOND, LARGEST_SIGNAL
+from pipeline.trials.steps import BASE, LARGEST, LARGEST_FIRST, LARGEST_SECOND, LARGEST_SIGNAL
 
 FLOAT32_TERMS = 2**24 // (LARGEST_FIRST * LARGEST_SECOND)
 FLOAT32_ROWS = 512
@@ -124,23 +124,44 @@ def _by_float32(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return total
 
 
-def split_digits(x: torch.Tensor) -> torch.Tensor:
-    """Return the two signed digits of each number, x = 128 higher + lower: int8 [m, 2 n], all higher ones first.
+def split_digits(x: torch.Tensor, n_digits: int = 2) -> torch.Tensor:
+    """Return the signed digits of each number, x = 128 higher + lower: int8 [m, 2 n], all highest ones first.
 
-    x is int16 [m, n], at most 128 * 127 in absolute value; at most 64 * 128 if the digits become a second factor.
+    x is int16 or int32 [m, n], at most 128 * 127 in absolute value; at most 64 * 128 if the digits become a second
+    factor, and 64 * 128^2 with three digits.
     """
-    columns = x.shape[1]
-    digits = torch.empty(len(x), 2 * columns, dtype=torch.int8, device=x.device)
-    higher = (x + BASE // 2).bitwise_right_shift_(BASE.bit_length() - 1)  # round(x / BASE)
-    digits[:, :columns].copy_(higher)
-    digits[:, columns:].copy_(torch.sub(x, higher, alpha=BASE))
-    return digits
+    digits = torch.empty(x.shape[0], n_digits, x.shape[1], dtype=torch.int8, device=x.device)
+    for place in range(n_digits - 1, 0, -1):
+        higher = (x + BASE // 2).bitwise_right_shift_(BASE.bit_length() - 1)  # round(x / BASE)
+        digits[:, place].copy_(torch.sub(x, higher, alpha=BASE))
+        x = higher
+    digits[:, 0].copy_(x)
+    return digits.flatten(1)
 
 
-def combine_digits(products: torch.Tensor) -> torch.Tensor:
-    """Return the whole products, float64 [m, n], from products int32 [m, 2 n] with `split_digits` as second factor."""
-    higher, lower = products.chunk(2, dim=1)
-    return lower.double().add_(higher, alpha=BASE)  # exact
+def combine_digits(products: torch.Tensor, n_digits: int = 2) -> torch.Tensor:
+    """Return the whole products, float64 [..., n], from int32 [..., 2 n] with `split_digits` as second factor."""
+    *higher, lowest = products.chunk(n_digits, dim=-1)
+    whole = lowest.double()
+    for place, digit in enumerate(reversed(higher), start=1):
+        whole.add_(digit, alpha=BASE**place)  # exact
+    return whole
+
+
+def as_factor(x: torch.Tensor) -> torch.Tensor:
+    """Return int8 [m, k] as it is, and the two digits of int16 as [2 m, k], the higher ones first: a first factor."""
+    return x if x.dtype == torch.int8 else torch.cat(split_digits(x).chunk(2, dim=1))
+
+
+def combine_factor(products: torch.Tensor) -> torch.Tensor:
+    """Return whole products [m, n] from float64 [1 or 2, m, n], a matrix for each digit of the first factor."""
+    return products[-1] if len(products) == 1 else products[1].add_(products[0], alpha=BASE)  # exact
+
+
+def whole_product(x: torch.Tensor, digits: torch.Tensor) -> torch.Tensor:
+    """Return x y, float64 [m, n], exact, for int8 or int16 x [m, k] and y [k, n] in two `digits` [k, 2 n]."""
+    products = combine_digits(product(as_factor(x), digits))
+    return combine_factor(products.unflatten(0, (1 if x.dtype == torch.int8 else 2, -1)))
 
 
 def power_of_two_above(x: torch.Tensor) -> torch.Tensor:
@@ -161,6 +182,19 @@ def quantised(x: torch.Tensor, largest: int) -> tuple[torch.Tensor, torch.Tensor
     return x.mul_(1 / step).round_(), step
 
 
-def signals(delta: torch.Tensor, step: torch.Tensor | float) -> torch.Tensor:
-    """Return delta/step as integers in [-LARGEST_SIGNAL, LARGEST_SIGNAL], float32; nan becomes 0."""
-    return (delta / step).nan_to_num_(0.0).round_().clamp_(-LARGEST_SIGNAL, LARGEST_SIGNAL)
+def signals(delta: torch.Tensor, step: torch.Tensor | float, largest: int = LARGEST_SIGNAL) -> torch.Tensor:
+    """Return delta/step as integers in [-largest, largest], float32; nan becomes 0."""
+    return (delta / step).nan_to_num_(0.0).round_().clamp_(-largest, largest)
+
+
+def whole_type(largest: int) -> torch.dtype:
+    """Return the type of integers of at most this size."""
+    if largest <= torch.iinfo(torch.int8).max:
+        return torch.int8
+    return torch.int16 if largest <= torch.iinfo(torch.int16).max else torch.int32
+
+
+def step_of_rows(x: torch.Tensor) -> torch.Tensor:
+    """Return a power of two for each row of x [m, n], by which it is divided to be at most `LARGEST` in size [m, 1]."""
+    sizes = x.abs().amax(dim=-1, keepdim=True)
+    return power_of_two_above(sizes.clamp_(1 / LARGEST_FLOAT, LARGEST_FLOAT)) / LARGEST
