@@ -19,6 +19,7 @@ category or a class that was read from private records. Path and digest of the r
 
 from __future__ import annotations
 
+import codecs
 import itertools
 import math
 from collections.abc import Mapping
@@ -52,7 +53,7 @@ class Column:
 
     @property
     def width(self) -> int:
-        """Return the number of inputs: one for a number; one for each category, and one for missing cells and others."""
+        """Return the number of inputs: one for a number; or one for each category, and one for all others."""
         return len(self.values) + 1 if self.values else 1
 
 
@@ -139,8 +140,10 @@ def _spec(content: Mapping[str, Any], folder: Path) -> TableSpec:
     return TableSpec(
         records["train"], records["test"], (1, 1, sum(column.width for column in columns)), len(classes), mean=(0.5,),
         std=(0.5,), scale=float(LEVELS), published=True, columns=columns, label=content["label"],
-        target=Column(content["label"], values=classes), classes=tuple(map(str, classes)), file=folder / content["data_file"],
-        test=_test(content["test"], folder, records), **{entry: content[entry] for entry in OPEN if entry in content})
+        target=Column(content["label"], values=classes), classes=tuple(map(str, classes)),
+        file=folder / content["data_file"], test=_test(content["test"], folder, records),
+        **{entry: content[entry] for entry in OPEN[:-1] if entry in content},
+        encoding=codecs.lookup(content.get("encoding", "utf-8")).name)
 
 
 def _check_marks(content: Mapping[str, Any]) -> None:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -19,6 +20,7 @@ import numpy as np
 from pipeline.learning.data.download import DataError
 from pipeline.learning.data.numbers import Style
 from pipeline.learning.data.recognised import Recognised, recognise
+from pipeline.learning.data.rows import Rows
 from pipeline.learning.data.table import PLAIN, is_missing
 
 TEST_SHARE = 0.2
@@ -31,9 +33,10 @@ ANSWERS = {Decimal(text) for text in ("-99", "-9", "-8", "-1", "7", "8", "9", "7
 READ = "# read from the records"
 ROWS = re.compile(r"x|index|idx|nr|no|#|obs|level_\d+|row.*|lfd.*", re.IGNORECASE)
 UNNAMED = re.compile(r"(unnamed: ?\d+.*)?", re.IGNORECASE)
-IDENTIFIER = {"id", "ids", "key", "uuid", "guid", "mrn", "ssn", "nr", "no", "number", "identifier", "account", "kennung"}
+IDENTIFIER = {"id", "ids", "key", "uuid", "guid", "mrn", "ssn", "nr", "no", "number", "identifier", "account"}
 POSTCODE = {"zip", "zipcode", "postcode", "postal", "postleitzahl", "plz", "cap", "cp", "cep", "pincode", "postnummer"}
 CODE = {"code", "type", "kind", "class", "category", "group", "grade", "level", "status", "site", "region", "id", "typ"}
+SIGNS = re.compile(r"^([^\w\s+.,-]{1,2}|[A-Z]{3}(?=\W)) ?| ?[^\d.,]{1,6}$")  # before and behind a number
 DATES = re.compile(
     r"(\d{4}[-/.]\d{1,2}([-/.]\d{1,2})?|\d{1,2}[-/.]\d{1,2}[-/.](\d{4}|\d\d)|\d{1,2}[-. ]?[^\W\d]{3,9}[-., ]+\d{2,4}"
     r"|[^\W\d]{3,9}\.? \d{1,2},? \d{4}|(19|20)\d\d(0[1-9]|1[0-2])(0[1-9]|[12]\d|3[01]))([T ]\d{1,2}:\d\d.*)?"
@@ -54,8 +57,8 @@ class Column:
 
     name: str
     cells: Sequence[str]
-    lines: Sequence[int]
     style: Style
+    rows: Rows
 
     @cached_property
     def there(self) -> list[str]:
@@ -100,7 +103,7 @@ class Column:
             return False
         core = sorted(set(self.numbers) - ANSWERS) or self.values
         counts_up = core[0] in (0, 1) and len(self.values) <= MOST_CODES and core[-1] - core[0] < len(self.values) + 1
-        return bool(self.words & CODE) or len(self.values) == 2 or counts_up
+        return bool(self.words & (CODE | POSTCODE)) or len(self.values) == 2 or counts_up
 
 
 def _missing(column: Column) -> str:
@@ -116,7 +119,7 @@ def _row_number(column: Column) -> str:
     if not column.is_whole:
         return ""
     numbers, differ = column.numbers, len(column.values) == len(column.numbers) > 1
-    steps = {later > number for number, later in zip(numbers[:-1], numbers[1:], strict=True)}
+    steps = {later > number for number, later in itertools.pairwise(numbers)}
     is_dense = max(numbers) - min(numbers) < 2 * len(numbers)
     looks = differ and len(numbers) >= FEW and (len(steps) == 1 or is_dense)
     if UNNAMED.fullmatch(column.name) or looks or (differ and ROWS.fullmatch(column.name)):
@@ -138,10 +141,13 @@ def _postcode(column: Column) -> str:
 def _identifier(column: Column) -> str:
     n, n_there = len(column.values), len(column.there)
     is_named, differ = bool(column.words & IDENTIFIER), n_there >= FEW and n > NEARLY_ALL * n_there
-    is_long = column.is_whole and len({len(str(number)) for number in column.values}) == 1 and column.values[0] >= 10**6
-    if (differ and (not column.numbers and not _mixed(column) or column.is_whole and (is_named or is_long))) or (
-            is_named and n > max(MOST_CATEGORIES, 0.3 * n_there) and (column.is_whole or not column.numbers)):
-        return f"an identifier: {n} different cells in {n_there} records"
+    if (column.numbers and not column.is_whole) or _mixed(column):
+        return ""
+    is_long = len({number.adjusted() for number in column.numbers if number > 10**6}) == 1
+    is_like_one = not column.numbers or is_named or (is_long and min(column.numbers) > 10**6)
+    if (differ and is_like_one) or (is_named and n > max(MOST_CATEGORIES, 0.3 * n_there)):
+        what = "an identifier" if column.numbers else "an identifier or free text"
+        return f"{what}: {n} different cells in {n_there} records"
     return ""
 
 
@@ -149,13 +155,13 @@ def _mixed(column: Column) -> str:
     if column.numbers or len(column.values) <= MOST_CATEGORIES:
         return ""
     read = column.style.read
-    numbers = [read(re.sub(r"^[^\d+-]+|\D+$", "", text)) is not None for text in column.there]
+    numbers = [read(SIGNS.sub("", text)) is not None for text in column.there]
     if 2 * sum(numbers) < len(numbers):
         return ""
     texts = {text for text in column.there if read(text) is None}
-    wrong = [line for line, text in zip(column.lines, column.cells, strict=True) if text in texts]
-    return (f"{len(wrong)} of {len(column.cells)} cells are no plain numbers, the first in line {wrong[0]}; without "
-            "words, signs and units a range can be declared")
+    wrong = [place for place, text in enumerate(column.cells) if text in texts]
+    return (f"{len(wrong)} of {len(column.cells)} cells are no plain numbers, the first in "
+            f"{column.rows.where(wrong[0])}; without words, signs and units a range can be declared")
 
 
 def _texts(column: Column) -> str:
@@ -186,7 +192,7 @@ def proposal(file: Path, label: str, folder: Path, command: str) -> Proposal:
     if all(PLAIN.read(name) is not None for name in rows.cells):
         raise DataError(f"{file}: must have a header with the names of the columns, its first row has numbers")
     rows.require([label])
-    columns = [Column(name, list(cells), list(rows.lines), found.style_in(name)) for name, cells in rows.cells.items()]
+    columns = [Column(name, list(cells), found.style_in(name), rows) for name, cells in rows.cells.items()]
     target = next(column for column in columns if column.name == label)
     _check_label(found, target)
     n, n_test = len(rows.lines), round(TEST_SHARE * len(rows.lines))
@@ -213,19 +219,20 @@ def _check_label(found: Recognised, target: Column) -> None:
     where = f"{found.rows.file}, column {target.name!r}"
     for place, cell in enumerate(target.cells):
         if is_missing(cell):
-            raise DataError(f"{found.rows.file}, line {target.lines[place]}, column {target.name!r}: must have a class, "
-                            f"got {cell or 'none'}; give it one, remove the record, or declare the table by hand "
-                            "(docs/own_data.md) if this is a class")
+            at = f"{found.rows.file}, {found.rows.where(place)}, column {target.name!r}"
+            raise DataError(f"{at}: must have a class, got {cell or 'none'}; give it one, or remove the record; if "
+                            "this is the name of a class, declare the table by hand (docs/own_data.md)")
     n = len(target.values)
     if n < 2:
         raise DataError(f"{where}: must have at least two classes, has {n}")
-    counts_up = target.is_whole and target.values[-1] == target.values[0] + n - 1 and n * FEW <= len(target.cells)
+    counts_up = (target.is_whole and max(target.numbers) - min(target.numbers) == n - 1
+                 and n * FEW <= len(target.cells))
     if (reason := _date(target) or _row_number(target) or _identifier(target)) and not counts_up:
         raise DataError(f"{where}: must be a class, looks like {reason}")
     is_amount = n > MOST_CATEGORIES or (not target.is_whole and 2 * n > max(FEW, len(target.cells)))
     if target.numbers and is_amount and not counts_up:
-        raise DataError(f"{where}: must be a class, has {n} different numbers; put them into bins, such as low and high, "
-                        "with public bounds, in a column of their own")
+        raise DataError(f"{where}: must be a class, has {n} different numbers; put them into bins, such as low and "
+                        "high, by public bounds, in a column of its own")
 
 
 def _format(found: Recognised) -> list[str]:
@@ -242,7 +249,7 @@ def _format(found: Recognised) -> list[str]:
         lines.append(f"thousands: {_yaml(style.thousands)}  # guessed: 12{style.thousands}345 is 12345" + (
             f"; if it is 12.345, declare {other}" if style.thousands in ",." else ""))
     if found.encoding != "utf-8":
-        lines.append(f"encoding: {found.encoding}  # guessed: by how the file begins, or as it is not in utf-8")
+        lines.append(f"encoding: {found.encoding}  # guessed: the file is not in utf-8")
     return lines
 
 
@@ -255,7 +262,7 @@ def _declared(column: Column, target: Column) -> str:
         if column.is_whole and len(column.values) <= MOST_CATEGORIES:
             guesses.append("an amount; if these are codes, declare values: [...]")
         if other := column.style.other(set(column.there)):
-            guesses.append(f"12{column.style.decimal}345 is 12.345; if it is 12345, declare {other}")
+            guesses.append(f"{column.style.decimal!r} marks decimals; if it marks thousands, declare {other}")
     else:
         rules = f"{{values: {_listed(column)}}}"
         if column.numbers and len(column.values) > 2:

@@ -1,4 +1,4 @@
-"""How a table's file is written, as its cells look: encoding, separator, and the marks in its numbers. For proposals."""
+"""How a table's file is written, guessed for proposals: encoding, separator, and the marks in its numbers."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def recognise(file: Path) -> Recognised:
 
 
 def _fit(file: Path, text: str, separator: str) -> tuple[bool, float, int]:
-    """Return how well a separator fits: whether it cuts the header as the rows, the share of equal rows, their cells."""
+    """Return how well a separator fits: if the header is cut as rows are, the share of equal rows, their cells."""
     try:
         found = [len(cells) for _, cells in itertools.islice(records(file, text, separator), LOOKED_AT)]
     except DataError:
@@ -59,17 +59,17 @@ def _fit(file: Path, text: str, separator: str) -> tuple[bool, float, int]:
 
 
 def _style(rows: Rows, separator: str) -> Style:
-    """Return the style in which most columns are numbers; of equal ones the plainest that semicolons allow."""
+    """Return the style in which most different cells are numbers; of equal ones the plainest that semicolons allow."""
     columns = [texts for name, cells in rows.cells.items() if name not in rows.numeric
                and (texts := {cell for cell in cells if not is_missing(cell)})]
-    scores = {style: sum(_share(style, texts) for texts in columns) for style in STYLES}
-    best = [style for style in STYLES if scores[style] >= max(scores.values()) - 1e-9]
-    is_open = any(_share(best[0], texts) == 1 and best[0].other(texts) for texts in columns)
+    scores = {style: sum(_n_numbers(style, texts) for texts in columns) for style in STYLES}
+    best = [style for style in STYLES if scores[style] == max(scores.values())]
+    is_open = any(_n_numbers(best[0], texts) == len(texts) and best[0].other(texts) for texts in columns)
     if separator == ";" and is_open:  # what writes semicolons writes decimal commas
         best.sort(key=lambda style: style.decimal != ",")
     return best[0]
 
 
-def _share(style: Style, texts: Collection[str]) -> float:
-    """Return the share of texts that are numbers in a style."""
-    return sum(style.read(text) is not None for text in texts) / len(texts)
+def _n_numbers(style: Style, texts: Collection[str]) -> int:
+    """Return how many of these texts are numbers in a style."""
+    return sum(style.read(text) is not None for text in texts)

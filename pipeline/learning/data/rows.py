@@ -45,9 +45,12 @@ class Rows:
 
     def error(self, place: int, name: str, must: str) -> DataError:
         """Return the error for the cell of one record, which `must` describes without the cell."""
-        where = "row" if self.file.suffix in PARQUET else "line"
-        return DataError(f"{self.file}, {where} {self.lines[place]}, column {name!r}: {must}, got "
-                         f"{self.cells[name][place]!r}", of_record=True)
+        return DataError(f"{self.file}, {self.where(place)}, column {name!r}: {must}, got {self.cells[name][place]!r}",
+                         of_record=True)
+
+    def where(self, place: int) -> str:
+        """Return where a record stands: its line, or its row in a Parquet file."""
+        return f"{'row' if self.file.suffix in PARQUET else 'line'} {self.lines[place]}"
 
     def require(self, names: Sequence[str]) -> None:
         """Refuse a table without these columns."""
@@ -88,11 +91,11 @@ def content(file: Path) -> bytes:
 
 def decoded(file: Path, data: bytes, encoding: str) -> str:
     """Return the text of a file."""
-    mark = next((name for start, name in MARKS.items() if data.startswith(start)), encoding)
-    if mark != encoding and encoding == "utf-8":  # a file that says its encoding in another one
+    mark = next((name for start, name in MARKS.items() if data.startswith(start)), "")
+    if not encoding.startswith(mark):
         raise refused(file, f"must be in {encoding}, begins as {mark} does; declare encoding: {mark}")
     try:
-        return data.decode("utf-8-sig" if encoding == "utf-8" else encoding)
+        return data.decode(encoding).removeprefix("\ufeff")
     except UnicodeError as error:  # its text has the byte
         start = error.start if isinstance(error, UnicodeDecodeError) else 0
         line = re.sub("\r\n?", "\n", data[:start].decode(encoding, errors="replace")).count("\n") + 1
@@ -112,8 +115,8 @@ def records(file: Path, text: str, separator: str) -> Iterator[Record]:
                 yield line, cells
             line = reader.line_num + 1
     except csv.Error:  # its text has no byte of the file, and speaks of the reader
-        raise refused(file, "has a quotation mark that is not closed, or text behind a closed one; a mark inside a cell "
-                            "in quotes is written twice", line) from None
+        raise refused(file, "has a quotation mark that is not closed, or text behind a closed one; inside a cell in "
+                            "quotes it is written twice", line) from None
 
 
 def table_of(file: Path, found: Sequence[Record], separator: str) -> Rows:
@@ -126,8 +129,8 @@ def table_of(file: Path, found: Sequence[Record], separator: str) -> Rows:
     if len(names) == 1 and (mark := next((mark for mark in SEPARATORS if mark in names[0]), "")):
         raise refused(file, f"cells must be separated by {separator!r}, got {names[0]!r}; declare separator: {mark!r}")
     if all(len(cells) == len(names) + 1 for _, cells in rows):
-        raise refused(file, f"its header must name every column, has {len(names)} names for {len(names) + 1} cells in "
-                            "every row; if R wrote it, row.names = FALSE leaves out the first, else put a name before it")
+        raise refused(file, f"its header must name every column, has {len(names)} names, and every row one cell more; "
+                            "if R wrote it, row.names = FALSE leaves out the first cells; else put a name before them")
     for line, cells in rows:
         if len(cells) != len(names):
             raise refused(file, f"must have {len(names)} cells separated by {separator!r}, as the header has, got "

@@ -88,7 +88,9 @@ def _chosen(rows: Rows, column: Column, spec: TableSpec) -> np.ndarray:
     numbers = {Decimal(repr(value)): place for place, value in enumerate(column.values) if not isinstance(value, str)}
     places = {text: texts.get(text, -1) for text in set(rows.cells[column.name])}
     if numbers:
-        places = {text: numbers.get(style.read(text), -1) if place < 0 else place for text, place in places.items()}
+        for text in [text for text, place in places.items() if place < 0]:
+            number = style.read(text)
+            places[text] = -1 if number is None else numbers.get(number, -1)
     return np.array([places[text] for text in rows.cells[column.name]], np.int64)
 
 
@@ -155,5 +157,6 @@ def _check_marks(rows: Rows, column: Column, style: Style, texts: list[str]) -> 
     place = next(place for place, text in enumerate(rows.cells[column.name]) if style.decimal in text)
     cell = rows.cells[column.name][place]
     one = Style(style.decimal, "." if style.decimal == "," else ",")
-    error = rows.error(place, column.name, f"must say whether {style.decimal!r} is the mark of decimals or of thousands")
-    raise DataError(f"{error}; declare {one} if it is {one.read(cell)}, {other} if it is {other.read(cell)}", of_record=True)
+    error = rows.error(place, column.name, f"must say whether {style.decimal!r} marks decimals or thousands")
+    raise DataError(f"{error}; declare {one} if it is {one.read(cell)}, {other} if it is {other.read(cell)}",
+                    of_record=True)
