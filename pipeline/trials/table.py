@@ -29,7 +29,7 @@ from typing import Any, ClassVar
 
 from pipeline.trials.condition import Trial
 from pipeline.trials.datasets import DATASETS, Data, DatasetSpec
-from pipeline.trials.fields import accepted, check_whole, digest, is_number, is_whole, refuse
+from pipeline.trials.fields import ConfigError, accepted, check_whole, digest, is_number, is_whole, refuse
 from pipeline.trials.part import part, setting
 
 THOUSANDS = (",", ".", "'", " ")  # marks between groups of three digits; a space also stands for narrow ones
@@ -82,6 +82,20 @@ class TableSpec(DatasetSpec):
         """
         ends = itertools.accumulate(column.width for column in self.columns)
         return {column.name: slice(end - column.width, end) for column, end in zip(self.columns, ends, strict=True)}
+
+
+def table_inputs(dataset: str) -> dict[str, slice]:
+    """Return where each column's inputs stand in a record of a declared table, as a network of your own needs them.
+
+    A number has one input, a category one for each of its values and one more. In `x[:, inputs["ward"]]`, of shape
+    [n, values + 1], the largest is at the category's place, so that `argmax(1)` is its number. Of a data set that is
+    no table, or whose declaration is not loaded yet, a `ConfigError` says so.
+    """
+    spec = DATASETS.get(dataset)
+    if not isinstance(spec, TableSpec):
+        raise ConfigError("dataset", "must be a table whose declaration is loaded", repr(dataset),
+                          "an experiment file names it among its plugins")
+    return spec.inputs
 
 
 class Table(Data):
