@@ -238,6 +238,7 @@ def test_a_zip_and_the_encodings_of_windows_are_read(tmp_path):
     (PLAIN.replace(b"2,", b"\x81,"), "/t.csv, line 3: must be text in cp1252, has a byte that is none",
      {"encoding": "cp1252"}),
     (PLAIN.decode().encode("utf-16"), "/t.csv: must be in utf-8, begins as utf-16 does; declare encoding: utf-16", {}),
+    (PLAIN.decode().encode("utf-16-le"), "/t.csv: must be in utf-8, has zero bytes; declare encoding: utf-16-le", {}),
     (b"\xef\xbb\xbf" + PLAIN, "/t.csv: must be in cp1252, begins as utf-8 does; declare encoding: utf-8",
      {"encoding": "cp1252"}),
     (gzip.compress(PLAIN)[:-9], "/t.csv.gz: cannot be read (EOFError); it must be text, or one such file as its name",

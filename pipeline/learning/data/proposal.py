@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from pipeline.learning.data.download import DataError
-from pipeline.learning.data.numbers import Style
+from pipeline.learning.data.numbers import STYLES, Style
 from pipeline.learning.data.recognised import Recognised, recognise
 from pipeline.learning.data.rows import Rows
 from pipeline.learning.data.table import PLAIN, is_missing
@@ -31,9 +31,11 @@ NEARLY_ALL = 0.9
 NAMED = ("none", "na")  # texts that mean a missing cell, or a category
 ANSWERS = {Decimal(text) for text in ("-99", "-9", "-8", "-1", "7", "8", "9", "77", "88", "98", "99", "999")}  # of none
 READ = "# read from the records"
-ROWS = re.compile(r"x|index|idx|nr|no|#|obs|level_\d+|row.*|lfd.*", re.IGNORECASE)
+ROWS = re.compile(r"x|id|index|idx|nr|no|#|obs|level_\d+|row.*|lfd.*", re.IGNORECASE)
 UNNAMED = re.compile(r"(unnamed: ?\d+.*)?", re.IGNORECASE)
-IDENTIFIER = {"id", "ids", "key", "uuid", "guid", "mrn", "ssn", "nr", "no", "number", "identifier", "account"}
+IDENTIFIER = {"id", "ids", "key", "uuid", "guid", "mrn", "ssn", "nr", "no", "number", "identifier", "account",
+              *(f"{what}{kind}" for what in ("u", "p", "s", "pat", "patient", "user", "person", "case", "customer",
+                                             "subject", "record", "client", "member") for kind in ("id", "nr", "no"))}
 POSTCODE = {"zip", "zipcode", "postcode", "postal", "postleitzahl", "plz", "cap", "cp", "cep", "pincode", "postnummer"}
 CODE = {"code", "type", "kind", "class", "category", "group", "grade", "level", "status", "site", "region", "id", "typ"}
 SIGNS = re.compile(r"^([^\w\s+.,-]{1,2}|[A-Z]{3}(?=\W)) ?| ?[^\d.,]{1,6}$")  # before and behind a number
@@ -154,11 +156,10 @@ def _identifier(column: Column) -> str:
 def _mixed(column: Column) -> str:
     if column.numbers or len(column.values) <= MOST_CATEGORIES:
         return ""
-    read = column.style.read
-    numbers = [read(SIGNS.sub("", text)) is not None for text in column.there]
-    if 2 * sum(numbers) < len(numbers):
+    stripped = [SIGNS.sub("", text) for text in column.there]
+    if 2 * max(sum(style.read(text) is not None for text in stripped) for style in STYLES) < len(stripped):
         return ""
-    texts = {text for text in column.there if read(text) is None}
+    texts = {text for text in column.there if column.style.read(text) is None}
     wrong = [place for place, text in enumerate(column.cells) if text in texts]
     return (f"{len(wrong)} of {len(column.cells)} cells are no plain numbers, the first in "
             f"{column.rows.where(wrong[0])}; without words, signs and units a range can be declared")
@@ -263,6 +264,8 @@ def _declared(column: Column, target: Column) -> str:
             guesses.append("an amount; if these are codes, declare values: [...]")
         if other := column.style.other(set(column.there)):
             guesses.append(f"{column.style.decimal!r} marks decimals; if it marks thousands, declare {other}")
+        if list(column.numbers) in (sorted(column.numbers), sorted(column.numbers, reverse=True)):
+            guesses.append("an amount; it is sorted in the table, as numbers of rows or groups are")
     else:
         rules = f"{{values: {_listed(column)}}}"
         if column.numbers and len(column.values) > 2:
@@ -287,6 +290,8 @@ def _listed(column: Column) -> str:
 def _yaml(value: str | Decimal) -> str:
     """Return a number as it is, and a text in quotes on one line."""
     if isinstance(value, Decimal):
+        if value == value.to_integral_value() and value.adjusted() < 40:
+            return str(int(value))
         return f"{value.normalize():f}" if abs(value.adjusted()) < 15 else repr(float(value))
     text = json.dumps(value, ensure_ascii=False)
     return "".join(mark if mark.isprintable() else mark.encode("ascii", "backslashreplace").decode() for mark in text)

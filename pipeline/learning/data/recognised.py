@@ -36,13 +36,14 @@ def recognise(file: Path) -> Recognised:
         rows = read_rows(file)
         return Recognised(rows, _style(rows, ","))
     data = content(file)
-    encoding = next((name for mark, name in MARKS.items() if data.startswith(mark)), "utf-8")
+    usual = "utf-16-le" if data[1:2] == b"\0" else "utf-8"  # UTF-16 without a mark: a zero behind each letter
+    encoding = next((name for mark, name in MARKS.items() if data.startswith(mark)), usual)
     try:
         text = decoded(file, data, encoding)
     except DataError:
         encoding = "cp1252"
         text = decoded(file, data, encoding)
-    separator = max(SEPARATORS, key=lambda mark: _fit(file, text, mark))
+    separator = max(SEPARATORS + " ", key=lambda mark: _fit(file, text, mark))
     rows = table_of(file, list(records(file, text, separator)), separator)
     return Recognised(rows, _style(rows, separator), separator, encoding)
 

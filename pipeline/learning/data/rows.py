@@ -29,7 +29,7 @@ PARQUET = (".parquet", ".pq")
 DECOMPRESS = {".gz": gzip.decompress, ".bz2": bz2.decompress, ".xz": lzma.decompress}
 MARKS = {codecs.BOM_UTF8: "utf-8", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}  # that begin a file
 NUMERIC = ("int", "uint", "half", "float", "double", "decimal")  # beginnings of arrow's types of numbers
-SEPARATORS = ",;\t|"  # that are recognised
+SEPARATORS = ",;\t|"  # that a message advises
 MOST_NAMED = 30  # columns in a message
 Record = tuple[int, list[str]]  # the line where it begins, as an editor counts, and its cells
 
@@ -94,6 +94,8 @@ def decoded(file: Path, data: bytes, encoding: str) -> str:
     mark = next((name for start, name in MARKS.items() if data.startswith(start)), "")
     if not encoding.startswith(mark):
         raise refused(file, f"must be in {encoding}, begins as {mark} does; declare encoding: {mark}")
+    if data[1:2] == b"\0" and encoding == "utf-8":
+        raise refused(file, "must be in utf-8, has zero bytes; declare encoding: utf-16-le")
     try:
         return data.decode(encoding).removeprefix("\ufeff")
     except UnicodeError as error:  # its text has the byte
