@@ -11,11 +11,13 @@ import pytest
 import yaml
 from registries import forgotten_plugins
 
+from pipeline.api import train
 from pipeline.cli import main
 from pipeline.experiment.plugins import LOADED, load_plugins
 from pipeline.learning.data.dataset import DataError, load
 from pipeline.learning.data.numbers import STYLES, Style
-from pipeline.trials.fields import ConfigError
+from pipeline.trials.config import TrialConfig
+from pipeline.trials.fields import ConfigError, UserError
 
 pytestmark = pytest.mark.usefixtures("extensions")
 LABELS = ["a", "b"]
@@ -282,6 +284,18 @@ def test_no_command_shows_a_byte_of_a_record_of_secure_trials(tmp_path, monkeypa
     others = [file for file in tmp_path.rglob("*") if file.is_file() and file.suffix != ".csv"
               and not file.is_relative_to(private)]
     assert not any(b"Kimberley" in file.read_bytes() or b"0xfc" in file.read_bytes() for file in others)
+
+
+def test_train_shows_no_record_of_secure_trials_and_load_dataset_does(tmp_path):
+    declare(tmp_path, {"x": {"range": [0, 255]}}, PLAIN.replace(b"2,b", b"Kimberley,b"))
+    trial = dict(dataset="t", mechanism="per_example", noise_multiplier=1.0, batch_size=1, hidden=(4,), epochs=1,
+                 sampler="poisson", validation_fraction=0.25)
+    with pytest.raises(UserError, match=r"^a record of the data set cannot be used; `photonic sweep` writes") as error:
+        train(TrialConfig(**trial, noise="secure", arithmetic="integer"))
+    assert error.value.__context__ is None  # which a traceback would show
+    for act in (lambda: train(TrialConfig(**trial)), lambda: load("t")):
+        with pytest.raises(DataError, match="line 3, column 'x': must be a number, got 'Kimberley'"):
+            act()
 
 
 def test_a_style_reads_what_its_entries_say():

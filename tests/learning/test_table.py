@@ -21,6 +21,7 @@ from pipeline.trials.config import TrialConfig
 from pipeline.trials.fields import ConfigError
 from pipeline.trials.packs import Pack
 from pipeline.trials.part import PARTS
+from pipeline.trials.table import table_inputs
 
 CSV = """age, income,ward,outcome,part
 0,1000,north,well,a
@@ -237,3 +238,11 @@ def test_a_missing_declaration_and_a_missing_table_are_named(tmp_path):
     (tmp_path / "patients.csv").unlink()
     with pytest.raises(DataError, match=r"patients.csv: must be the file of the table, found none"):
         load("patients")
+
+
+def test_the_inputs_of_a_column_are_found_by_its_name(tmp_path):
+    declare(tmp_path)
+    assert table_inputs("patients") == {"age": slice(0, 1), "income": slice(1, 2), "ward": slice(2, 5)}
+    for name in ("digits", "nurses"):
+        with pytest.raises(ConfigError, match=f"dataset: must be a table whose declaration is loaded, got '{name}'"):
+            table_inputs(name)
