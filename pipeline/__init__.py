@@ -11,6 +11,7 @@ For notebooks and scripts, from one trial to a whole sweep (`analysis` reads the
     load_experiment  an experiment file; Experiment and Resources: the same, from Python
     run_sweep        train an experiment's trials in parallel, and track them
     network          register a network of your own, for every algorithm; setting: a setting of it
+    table_inputs     where the columns of a declared table stand in its records
 
 Importing this package imports no torch, Ray or MLflow; names that need them import them on first use.
 """
@@ -32,12 +33,15 @@ if TYPE_CHECKING:
     from pipeline.trials.fields import setting
     from pipeline.trials.network import network
     from pipeline.trials.packs import Resources
+    from pipeline.trials.table import table_inputs
 
 __all__ = ["ConfigError", "Experiment", "Resources", "TrialConfig", "account", "load_dataset", "load_experiment",
-           "load_model", "network", "privacy_tags", "recommended", "run_sweep", "setting", "train"]
+           "load_model", "network", "privacy_tags", "recommended", "run_sweep", "setting", "table_inputs",
+           "train"]
 
 __getattr__, __dir__ = lazy(__name__, {
     "Experiment": "experiment.experiment", "Resources": "trials.packs", "account": "api",
     "load_dataset": "learning.data.dataset:load", "load_experiment": "experiment.experiment", "load_model": "api",
     "network": "trials.network", "privacy_tags": "accounting", "recommended": "experiment.preset",
-    "run_sweep": "sweep.run", "setting": "trials.fields", "train": "api"})
+    "run_sweep": "sweep.run", "setting": "trials.fields", "table_inputs": "trials.table",
+    "train": "api"})

@@ -12,7 +12,7 @@ import torch
 from pipeline.accounting import Epsilon
 from pipeline.accounting import account as account_after
 from pipeline.accounting.evaluations import check_evaluations
-from pipeline.learning.data.dataset import Dataset, load
+from pipeline.learning.data.dataset import Dataset, load_for
 from pipeline.learning.export import read as read_export
 from pipeline.learning.model import TrainedModel, model_of
 from pipeline.learning.run import train as train_pack
@@ -81,9 +81,9 @@ def _datasets(trials: Sequence[TrialConfig], data: Dataset | str | os.PathLike[s
         ConfigError: for a data set other than a trial's.
         DataError: for an unavailable data set.
     """
-    names = dict.fromkeys(trial.dataset for trial in trials)
     if not isinstance(data, Dataset):
-        return {name: load(name, data, device) for name in names}
+        return load_for(trials, data, device)
+    names = dict.fromkeys(trial.dataset for trial in trials)
     for name in names:
         if data.spec != DATASETS[name]:
             raise ConfigError(f"data: must be the data set of every trial, '{name}', got one with {data.spec}")

@@ -14,7 +14,7 @@ from pipeline.accounting.overview import aligned
 from pipeline.auditing.release import audit_release
 from pipeline.auditing.row_space import RowSpaceAudit, row_space_audit
 from pipeline.experiment.experiment import Experiment
-from pipeline.learning.data.dataset import Dataset, load
+from pipeline.learning.data.dataset import Dataset, load_for
 from pipeline.trials.config import ConfigError, TrialConfig
 from pipeline.trials.naming import run_name
 
@@ -56,10 +56,8 @@ def audit_experiment(experiment: Experiment, number: int | None = None, data_fol
         if not trial.parts.network.own and not n_validation:
             raise ConfigError(f"validation_fraction: must be > 0, as the row space attack needs records that were held "
                               f"out, got 0.0 (trial {trial_number})")
-    datasets: dict[str, Dataset] = {}
+    datasets = load_for(list(chosen.values()), data_folder)
     for trial_number, trial in chosen.items():
-        if trial.dataset not in datasets:
-            datasets[trial.dataset] = load(trial.dataset, data_folder)
         name = f"{trial_number} {trial_name(trial, experiment.varied)}"
         yield from findings(name, trial, datasets[trial.dataset], steps)
 
@@ -67,7 +65,7 @@ def audit_experiment(experiment: Experiment, number: int | None = None, data_fol
 def audit_trial(trial: TrialConfig, data_folder: Path | None = None, steps: int = 1) -> list[Finding]:
     """Return the findings on one trial; the row space attack sees the updates of `steps` training steps."""
     _check_steps(steps, [trial])
-    return list(findings(trial_name(trial), trial, load(trial.dataset, data_folder), steps))
+    return list(findings(trial_name(trial), trial, load_for([trial], data_folder)[trial.dataset], steps))
 
 
 def _check_steps(steps: int, trials: Sequence[TrialConfig]) -> None:

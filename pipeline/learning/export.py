@@ -169,7 +169,8 @@ def _predict(trial: TrialConfig) -> str:
 def _inputs(column: Column) -> str:
     """Return the inputs of a table's column in words."""
     if column.values:
-        return (f"`{column.name}`: one each for {', '.join(column.values)} and any other value, {LEVELS} where it is "
+        last = "any other value" if column.others else "a missing value"
+        return (f"`{column.name}`: one each for {', '.join(map(str, column.values))} and {last}, {LEVELS} where it is "
                 "that, else 0")
     steps = "equal ratios" if column.is_log else "equal steps"
     return f"`{column.name}`: 0 at {column.low:g} to {LEVELS} at {column.high:g}, in {steps}"

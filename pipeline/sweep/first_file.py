@@ -12,7 +12,7 @@ from typing import Any
 from pipeline.experiment.experiment import Experiment, check_name, parse_experiment
 from pipeline.experiment.preset import RECOMMENDED
 from pipeline.experiment.yaml_text import parse_yaml
-from pipeline.learning.data.table import name_of, proposal
+from pipeline.learning.data.proposal import name_of, proposal
 from pipeline.sweep.dry_run import preview
 from pipeline.trials.datasets import DATASET_LABELS, DATASETS
 from pipeline.trials.features import Features
@@ -22,6 +22,7 @@ from pipeline.trials.naming import counted, duration
 from pipeline.trials.part import parts_of
 
 SEEDS = 3
+MOST_NAMED = 10  # columns that a proposal leaves out, on the screen
 DEFAULT_EPSILONS = (1, 3, 8)
 EPSILONS = (0.01, 1000)  # range of the targets
 PRIVATE = {"records": "per_example", "labels": "photonic", "nothing": "none"}  # private part -> mechanism
@@ -141,10 +142,15 @@ def write_for_table(path: Path, csv: Path, label: str) -> Iterator[str]:
     refuse(declaration.exists(), str(declaration), "must not be there already", "a file",
            "it may be confirmed: name another folder, or remove it")
     command = shlex.join(["photonic", "init", str(path), "--csv", str(csv), "--label", label])
-    declaration.write_text(proposal(csv, label, path.parent, command), encoding="utf-8")
+    proposed = proposal(csv, label, path.parent, command)
+    declaration.write_text(proposed.text, encoding="utf-8")
     path.write_text(FOR_TABLE.format(command=command, table=declaration.name, name=path.stem,
                                      dataset=name_of(csv)), encoding="utf-8")
     yield f"{declaration}: ranges, values and classes as the records have them, which is a leak"
+    for name, reason in [*proposed.left_out.items()][:MOST_NAMED]:
+        yield f"left out: {name!r}: {reason}"
+    if (more := len(proposed.left_out) - MOST_NAMED) > 0:
+        yield f"left out: {more} more, each with its reason in the declaration"
     yield "confirm:  put in what is public without the records, and `confirmed: true`; no sweep begins before"
     yield f"train:    `photonic sweep {path} --dry-run`, then `photonic sweep {path}`"
 

@@ -211,7 +211,7 @@ def _dataset(name: str, folder: Path | None, device: str) -> Dataset:
     try:
         return load(name, folder, device)
     except DataError as error:  # a node that joined after the others were prepared
-        raise DataError(f"on {socket.gethostname()}: {error}", error.public) from error
+        raise DataError(f"on {socket.gethostname()}: {error}", error.public, error.of_record) from error
 
 
 def one_line(error: BaseException) -> str:

@@ -7,7 +7,8 @@
     columns:
       age: {range: [0, 120]}                     # a number; smaller and larger ones are clamped
       income: {range: [1e3, 1e6], scale: log}
-      ward: {values: [north, south]}             # a category; all others share an input of their own
+      ward: {values: [north, south]}             # a category; with `others: true` all others share an input
+      grade: {values: [1, 2, 3]}                 # numbers match by value (1.0, 01), texts in quotes by text alone
     records: {train: 455, test: 114}
     test: {share: 0.2, seed: 0}                  # or {column: part, value: test}, or {file: test.csv}
     confirmed: true
@@ -18,6 +19,8 @@ category or a class that was read from private records. Path and digest of the r
 
 from __future__ import annotations
 
+import codecs
+import itertools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -26,10 +29,11 @@ from typing import Any, ClassVar
 
 from pipeline.trials.condition import Trial
 from pipeline.trials.datasets import DATASETS, Data, DatasetSpec
-from pipeline.trials.fields import accepted, check_whole, digest, is_number, is_whole, refuse
+from pipeline.trials.fields import ConfigError, accepted, check_whole, digest, is_number, is_whole, refuse
 from pipeline.trials.part import part, setting
 
-OPEN = ("separator", "decimal")  # entries that may be left out
+THOUSANDS = (",", ".", "'", " ")  # marks between groups of three digits; a space also stands for narrow ones
+OPEN = ("separator", "decimal", "thousands", "encoding")  # entries that may be left out
 ENTRIES = ("dataset", "data_file", "label", "classes", "columns", "records", "test", "confirmed", *OPEN)
 NOT_PUBLIC = ("data_file", "confirmed", *OPEN)  # entries that do not belong to a trial's identity
 LEVELS = 255  # a column's range has steps of 1/255
@@ -44,11 +48,12 @@ class Column:
     low: float = 0.0
     high: float = 1.0
     is_log: bool = False  # whether steps of a number are equal ratios
-    values: tuple[str, ...] = ()  # of a category; empty for a number
+    values: tuple[str | int | float, ...] = ()  # of a category; empty for a number
+    others: bool = False  # whether a cell may be none of `values`
 
     @property
     def width(self) -> int:
-        """Return the number of inputs: one for a number; one for each category, and one for all others."""
+        """Return the number of inputs: one for a number; or one for each category, and one for all others."""
         return len(self.values) + 1 if self.values else 1
 
 
@@ -58,10 +63,39 @@ class TableSpec(DatasetSpec):
 
     columns: tuple[Column, ...] = ()
     label: str = ""
+    target: Column = Column("")  # the label, whose values are the classes as they are declared
     file: Path = Path()
-    test: tuple[str, ...] = ()  # `seed`, a seed; `column`, name, value; or `file`, path
+    test: tuple[str | int | float, ...] = ()  # `seed`, a seed; `column`, name, value; or `file`, path
     separator: str = ","
     decimal: str = "."
+    thousands: str = ""
+    encoding: str = "utf-8"
+
+    @property
+    def inputs(self) -> dict[str, slice]:
+        """Return where each column's inputs stand in a record: `x[:, spec.inputs["ward"]]`, one per value and one more.
+
+        Example:
+            >>> TableSpec(1, 1, (1, 1, 4), 2, (0.5,), (0.5,),
+            ...           columns=(Column("age"), Column("ward", values=("north", "south")))).inputs
+            {'age': slice(0, 1, None), 'ward': slice(1, 4, None)}
+        """
+        ends = itertools.accumulate(column.width for column in self.columns)
+        return {column.name: slice(end - column.width, end) for column, end in zip(self.columns, ends, strict=True)}
+
+
+def table_inputs(dataset: str) -> dict[str, slice]:
+    """Return where each column's inputs stand in a record of a declared table, as a network of your own needs them.
+
+    A number has one input, a category one for each of its values and one more. In `x[:, inputs["ward"]]`, of shape
+    [n, values + 1], the largest is at the category's place, so that `argmax(1)` is its number. Of a data set that is
+    no table, or whose declaration is not loaded yet, a `ConfigError` says so.
+    """
+    spec = DATASETS.get(dataset)
+    if not isinstance(spec, TableSpec):
+        raise ConfigError("dataset", "must be a table whose declaration is loaded", repr(dataset),
+                          "an experiment file names it among its plugins")
+    return spec.inputs
 
 
 class Table(Data):
@@ -91,27 +125,7 @@ def enter(content: Any, path: Path) -> str:
         refuse(entry not in content and entry not in OPEN, entry, "must be declared", "nothing")
     refuse(content["confirmed"] is not True, "confirmed", "must be true", repr(content["confirmed"]),
            "what was read from the records is a leak: put in ranges, values and classes that are public without them")
-    name, columns = str(content["dataset"]), _columns(content["columns"])
-    classes = _texts("classes", content["classes"])
-    refuse(len(classes) < 2, "classes", "must be at least two", ", ".join(classes))
-    for entry in ("data_file", "label", *(entry for entry in OPEN if entry in content)):
-        refuse(not isinstance(content[entry], str), entry, "must be text", repr(content[entry]), "in quotes it is text")
-    separator, decimal = content.get("separator", ","), content.get("decimal", ".")
-    refuse(len(separator) != 1, "separator", "must be one character", repr(separator))
-    refuse(decimal not in (".", ","), "decimal", "must be '.' or ','", repr(decimal))
-    refuse(content["label"] in [column.name for column in columns], "label", "must be no column of `columns`",
-           content["label"])
-    records = content["records"]
-    refuse(not isinstance(records, Mapping) or records.keys() != {"train", "test"}, "records",
-           "must be {train: N, test: N}", repr(records))
-    for split in ("train", "test"):
-        check_whole(f"records.{split}", records[split], 1)
-    width, folder = sum(column.width for column in columns), path.absolute().parent
-    spec = TableSpec(
-        records["train"], records["test"], (1, 1, width), len(classes), mean=(0.5,), std=(0.5,), scale=float(LEVELS),
-        published=True, columns=columns, label=content["label"], classes=classes,
-        file=folder / content["data_file"], test=_test(content["test"], folder, records),
-        separator=separator, decimal=decimal)
+    name, spec = str(content["dataset"]), _spec(content, path.absolute().parent)
     refuse(DATASETS.get(name, spec) != spec, "dataset", "must be a name that no other data set has in this process",
            repr(name), "after an edit of the file start again, as what was declared before may be at work")
     public = {entry: value for entry, value in content.items() if entry not in NOT_PUBLIC}
@@ -124,6 +138,46 @@ def enter(content: Any, path: Path) -> str:
     return declared
 
 
+def _spec(content: Mapping[str, Any], folder: Path) -> TableSpec:
+    """Return what a file in this folder declares."""
+    columns, classes, records = _columns(content["columns"]), _values("classes", content["classes"]), content["records"]
+    refuse(len(classes) < 2, "classes", "must be at least two", ", ".join(map(str, classes)))
+    for entry in ("data_file", "label", *(entry for entry in OPEN if entry in content)):
+        refuse(not isinstance(content[entry], str), entry, "must be text", repr(content[entry]), "in quotes it is text")
+    refuse(content["label"] in [column.name for column in columns], "label", "must be no column of `columns`",
+           content["label"])
+    refuse(not isinstance(records, Mapping) or records.keys() != {"train", "test"}, "records",
+           "must be {train: N, test: N}", repr(records))
+    for split in ("train", "test"):
+        check_whole(f"records.{split}", records[split], 1)
+    _check_marks(content)
+    return TableSpec(
+        records["train"], records["test"], (1, 1, sum(column.width for column in columns)), len(classes), mean=(0.5,),
+        std=(0.5,), scale=float(LEVELS), published=True, columns=columns, label=content["label"],
+        target=Column(content["label"], values=classes), classes=tuple(map(str, classes)),
+        file=folder / content["data_file"], test=_test(content["test"], folder, records),
+        **{entry: content[entry] for entry in OPEN[:-1] if entry in content},
+        encoding=codecs.lookup(content.get("encoding", "utf-8")).name)
+
+
+def _check_marks(content: Mapping[str, Any]) -> None:
+    """Refuse an unknown format of cells, and a mark that would mean two things."""
+    separator, decimal = content.get("separator", ""), content.get("decimal", ".")
+    thousands, encoding = content.get("thousands", ""), content.get("encoding", "utf-8")
+    refuse(len(separator) != 1 and "separator" in content, "separator", "must be one character", repr(separator))
+    refuse(decimal not in (".", ","), "decimal", "must be '.' or ','", repr(decimal))
+    refuse(thousands not in THOUSANDS and "thousands" in content, "thousands",
+           "must be ',', '.', ' ' or an apostrophe", repr(thousands))
+    refuse(thousands == decimal, "thousands", "must be another mark than that of decimals", repr(thousands),
+           "12,345 is twelve thousand with decimal: '.', and 12.345 with decimal: ','")
+    refuse(separator in (decimal, thousands) and "separator" in content, "separator", "must be no mark within numbers",
+           repr(separator), "left out, it is a comma, and a cell with one is in quotes")
+    try:
+        "".encode(encoding)
+    except (LookupError, ValueError):
+        refuse(True, "encoding", "must be utf-8, utf-16, cp1252 or another one of Python's", repr(encoding))
+
+
 def _columns(content: Any) -> tuple[Column, ...]:
     """Return the declared columns."""
     refuse(not isinstance(content, Mapping) or not content, "columns", "must be a mapping of columns",
@@ -132,10 +186,13 @@ def _columns(content: Any) -> tuple[Column, ...]:
     for name, rules in content.items():
         place = f"columns.{name}"
         kinds = rules.keys() if isinstance(rules, Mapping) else set()
-        refuse(kinds not in ({"range"}, {"range", "scale"}, {"values"}), place,
-               "must be {range: [low, high]}, {range: [low, high], scale: log} or {values: [...]}", repr(rules))
+        refuse(kinds not in ({"range"}, {"range", "scale"}, {"values"}, {"values", "others"}), place,
+               "must be {range: [low, high]}, {range: [low, high], scale: log} or {values: [...]}", repr(rules),
+               "with `others: true` beside `values` a cell may be another one")
         if "values" in kinds:
-            columns.append(Column(name, values=_texts(f"{place}.values", rules["values"])))
+            refuse(rules.get("others", True) is not True, f"{place}.others", "must be true", repr(rules.get("others")),
+                   "left out, a cell must be one of `values`, or missing")
+            columns.append(Column(name, values=_values(f"{place}.values", rules["values"]), others="others" in kinds))
             continue
         ends, scale = rules["range"], rules.get("scale", "linear")
         refuse(scale not in ("linear", "log"), f"{place}.scale", "must be linear or log", repr(scale))
@@ -147,19 +204,21 @@ def _columns(content: Any) -> tuple[Column, ...]:
     return tuple(columns)
 
 
-def _texts(place: str, values: Any) -> tuple[str, ...]:
-    """Return a list of distinct categories as text, as the table has them."""
+def _values(place: str, values: Any) -> tuple[str | int | float, ...]:
+    """Return a list of categories: numbers, and texts as the table has them; no cell may be two of them."""
     refuse(not isinstance(values, list) or not values, place, "must be a list of texts or numbers", repr(values))
     for value in values:
         refuse(not isinstance(value, str) and not (is_number(value) and math.isfinite(value)), place,
                "must be texts or numbers", repr(value),
                "YAML reads yes, no, on and off as true and false: put them in quotes")
-    texts = tuple(str(value).strip() for value in values)
-    refuse(len(set(texts)) < len(texts), place, "must differ from each other", ", ".join(texts))
-    return texts
+    found = tuple(value.strip() if isinstance(value, str) else value for value in values)
+    names = tuple(map(str, found))
+    refuse(len(set(found)) < len(found) or len(set(names)) < len(found), place, "must differ from each other",
+           ", ".join(names), "1 and 1.0 are one number; in quotes they are two texts")
+    return found
 
 
-def _test(content: Any, folder: Path, records: Mapping[str, int]) -> tuple[str, ...]:
+def _test(content: Any, folder: Path, records: Mapping[str, int]) -> tuple[str | int | float, ...]:
     """Return how test records are told from training records: the field `TableSpec.test`."""
     entries = content if isinstance(content, Mapping) else {}
     if entries.keys() == {"share", "seed"}:
@@ -171,7 +230,7 @@ def _test(content: Any, folder: Path, records: Mapping[str, int]) -> tuple[str, 
         return "seed", str(entries["seed"])
     if entries.keys() == {"column", "value"}:
         refuse(not isinstance(entries["column"], str), "test.column", "must be text", repr(entries["column"]))
-        return "column", entries["column"], *_texts("test.value", [entries["value"]])
+        return "column", entries["column"], *_values("test.value", [entries["value"]])
     refuse(entries.keys() != {"file"}, "test", "must be {share: 0.2, seed: 0}, {column: NAME, value: VALUE} or {file: "
            "PATH}", repr(content))
     return "file", str(folder / str(entries["file"]))

@@ -21,6 +21,7 @@ from pipeline.trials.config import TrialConfig
 from pipeline.trials.fields import ConfigError
 from pipeline.trials.packs import Pack
 from pipeline.trials.part import PARTS
+from pipeline.trials.table import table_inputs
 
 CSV = """age, income,ward,outcome,part
 0,1000,north,well,a
@@ -30,7 +31,7 @@ CSV = """age, income,ward,outcome,part
 """
 DECLARED = {"dataset": "patients", "data_file": "patients.csv", "label": "outcome", "classes": ["well", "ill"],
             "columns": {"age": {"range": [0, 120]}, "income": {"range": [1e3, 1e6], "scale": "log"},
-                        "ward": {"values": ["north", "south"]}},
+                        "ward": {"values": ["north", "south"], "others": True}},
             "records": {"train": 2, "test": 2}, "test": {"column": "part", "value": "b"}, "confirmed": True}
 TRIAL = dict(dataset="patients", mechanism="per_example", noise_multiplier=1.0, batch_size=2, hidden=(4,),
              validation_fraction=0.0, sampler="poisson")
@@ -139,7 +140,7 @@ def test_a_proposal_is_refused_until_it_is_confirmed_and_then_the_table_is_read(
     other.write_text("ward,outcome\nnorth,ill\nNA,\nsouth,well\n")
     assert main(words) == 2 and "line 3, column 'outcome': must have a class, got none" in capsys.readouterr().err
     other.write_text("ward,outcome\nnorth,ill\nNA,well\nsouth,well\n")
-    assert main(words) == 0 and 'values: ["north", "south"]' in (tmp_path / "other_table.yaml").read_text()
+    assert main(words) == 0 and 'values: ["NA", "north", "south"]' in (tmp_path / "other_table.yaml").read_text()
 
 
 @pytest.mark.parametrize(("changes", "message"), [
@@ -183,7 +184,8 @@ def test_declarations_that_are_refused(tmp_path, changes, message):
     (CSV.replace("south,ill", "south,Ill"), r"line 3, column 'outcome': must be one of well, ill, got 'Ill'"),
     (CSV.replace("south,ill", "south,well"), r"every class must have test records, got none of ill"),
     (CSV + "1,1,north,well,a\n", r"must have 2 train records, as records.train declares, got 3"),
-    (CSV + "1,1,north,well,a,9\n", r"cannot be read as a table \(ParserError"), ("", r"cannot be read as a table")])
+    (CSV + "1,1,north,well,a,9\n", r"line 6: must have 5 cells separated by ',', as the header has, got 6"),
+    ("", r"must have a header and a row per record, is empty")])
 def test_tables_that_are_refused(tmp_path, csv, message):
     declare(tmp_path, csv)
     with pytest.raises(DataError, match=message) as error:
@@ -194,7 +196,7 @@ def test_tables_that_are_refused(tmp_path, csv, message):
 def test_a_missing_cell_of_parquet_changes_no_other_record(tmp_path):
     frame = pd.DataFrame({"age": [1, 2, 10**18 + 1, 10**18 + 2], "outcome": ["well", "ill"] * 2, "part": list("aabb")})
     changes = dict(data_file="p.parquet", test={"column": "part", "value": "b"},
-                   columns={"age": {"values": [2, 10**18 + 1, 10**18 + 2]}})
+                   columns={"age": {"values": [2, 10**18 + 1, 10**18 + 2], "others": True}})
     frame.to_parquet(tmp_path / "p.parquet")
     declare(tmp_path, **changes, classes=["well", "ill"], records={"train": 2, "test": 2})
     whole = load("patients").test_x
@@ -236,3 +238,11 @@ def test_a_missing_declaration_and_a_missing_table_are_named(tmp_path):
     (tmp_path / "patients.csv").unlink()
     with pytest.raises(DataError, match=r"patients.csv: must be the file of the table, found none"):
         load("patients")
+
+
+def test_the_inputs_of_a_column_are_found_by_its_name(tmp_path):
+    declare(tmp_path)
+    assert table_inputs("patients") == {"age": slice(0, 1), "income": slice(1, 2), "ward": slice(2, 5)}
+    for name in ("digits", "nurses"):
+        with pytest.raises(ConfigError, match=f"dataset: must be a table whose declaration is loaded, got '{name}'"):
+            table_inputs(name)

@@ -45,6 +45,32 @@ def test_a_table_trains_with_the_preset_and_its_model_predicts(patients):
     assert TrainedModel(trial, last.outcome.weights)(load_dataset("patients").test_x).shape == (120, 2)
 
 
+@pytest.mark.slow
+def test_a_network_embeds_a_tables_categories_from_init_to_the_report(patients, capsys):
+    from pipeline.cli import main
+    from pipeline.tracking.reader import Reader
+
+    (code,) = (block for block in blocks("own_data", "python") if "table_inputs" in block)
+    Path("embedded.py").write_text(code)
+    assert main(["init", "first.yaml", "--csv", "patients.csv", "--label", "outcome"]) == 0
+    declaration, file = Path("patients_table.yaml"), Path("first.yaml")
+    declaration.write_text(declaration.read_text().replace("confirmed: false", "confirmed: true"))
+    text = file.read_text()
+    for before, after in (("table.yaml]", "table.yaml, embedded]"), ("arithmetic: integer, hidden: [32]",
+                          "network: embedded, noise: secure"), ("[1, 3, 8]", "[8]"), ("[0, 3]", "[0, 1]")):
+        assert before in text
+        text = text.replace(before, after)
+    file.write_text(text)
+    assert main(["sweep", "first.yaml"]) == 0 and main(["report", "first.yaml"]) == 0
+    assert Path("reports/first/index.html").exists() and "frontier.csv" in capsys.readouterr().out
+    store = Reader(root=Path("mlruns"))
+    store.attach("first")
+    runs = store.runs()
+    assert {(run.tags["network.records"], run.tags["privacy.certified"]) for run in runs} == {("mapped", "true")}
+    assert {run.params["algorithm"] for run in runs} == {"bp", "dfa"}
+    assert all(7 < run.metrics["epsilon/certified/pld"] <= 8 for run in runs)
+
+
 def test_embeddings_are_rows_in_the_order_of_the_records(tmp_path):
     import torch
     from safetensors.torch import load_file

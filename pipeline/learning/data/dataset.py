@@ -13,6 +13,7 @@ is recorded: sizes, types and labels are all that is checked.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,11 +23,12 @@ import torch
 
 from pipeline.learning.data.download import DataError
 from pipeline.learning.data.readers import Arrays, Reader, check_digest, checked_labels
+from pipeline.trials.config import TrialConfig
 from pipeline.trials.datasets import DATASETS, DatasetSpec, enter
 from pipeline.trials.fields import ConfigError, UserError
 from pipeline.trials.part import PARTS, origin
 
-__all__ = ["DataError", "Dataset", "load", "register_dataset"]
+__all__ = ["DataError", "Dataset", "load", "load_for", "register_dataset"]
 
 
 @dataclass(frozen=True)
@@ -78,10 +80,22 @@ def load(name: str, folder: str | os.PathLike[str] | None = None, device: str | 
         raise
     except Exception as error:  # a user's reader may raise anything
         raise DataError(f"dataset: '{name}' cannot be read by {origin(PARTS['dataset'][name])} "
-                        f"({type(error).__name__}: {error})") from error
+                        f"({type(error).__name__}: {error})", of_record=True) from error
     train, test = _checked(name, spec, parts)
     train_x, train_y, test_x, test_y = (torch.from_numpy(array).to(device) for array in (*train, *test))
     return Dataset(spec, train_x, train_y.long(), test_x, test_y.long())
+
+
+def load_for(trials: Sequence[TrialConfig], folder: str | os.PathLike[str] | None = None,
+             device: str | torch.device = "cpu") -> dict[str, Dataset]:
+    """Return the data sets of trials by name; an error shows no record if one of the trials hides its errors."""
+    names = dict.fromkeys(trial.dataset for trial in trials)
+    try:
+        return {name: load(name, folder, device) for name in names}
+    except UserError as error:
+        if not error.of_record or not any(trial.hides_errors for trial in trials):
+            raise
+    raise UserError("a record of the data set cannot be used; `photonic sweep` writes to its private folder which one")
 
 
 def register_dataset(name: str, spec: DatasetSpec, read: Reader, *, label: str = "") -> None:

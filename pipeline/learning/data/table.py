@@ -2,162 +2,161 @@
 
 from __future__ import annotations
 
-import json
-import os
-import re
+from decimal import Decimal
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 
 from pipeline.learning.data.download import DataError
+from pipeline.learning.data.numbers import Style, style_of
 from pipeline.learning.data.readers import Arrays
+from pipeline.learning.data.rows import Rows, read_rows
 from pipeline.trials.datasets import DatasetSpec
 from pipeline.trials.table import LEVELS, Column, TableSpec
 
-MISSING = ("", "na", "n/a", "nan", "null", "none", "?")  # cells without a value, in small letters
-PARQUET = (".parquet", ".pq")
-HEADER_LINES = 1  # so that messages count lines as a text editor does
-TEST_SHARE = 0.2  # of a proposal
-MOST_CATEGORIES = 20  # of a column with values, in a proposal
+MISSING = ("", "na", "n/a", "nan", "null", "none", "?", "#n/a", "<na>")  # cells without a value, in small letters
+PLAIN = Style()  # of numbers that a Parquet file has as such
+MOST_NAMED = 20  # declared values in a message
 
 
 def read(spec: DatasetSpec, folder: Path | None) -> tuple[Arrays, Arrays]:
-    """Return training and test records: x uint8 [n, inputs], y uint8 or int64 [n]; the file is that of the spec."""
+    """Return training and test records: x uint8 [n, inputs], y int64 [n]; the file is that of the spec."""
     if not isinstance(spec, TableSpec):
         raise TypeError(f"spec: must be a TableSpec, got {spec!r}")
-    rows = _rows(spec.file, spec)
     kind, *rule = spec.test
-    if kind == "file":
-        parts = [rows, _rows(Path(rule[0]), spec)]
-    elif kind == "column":
-        name, value = rule
-        _require(rows, [name], spec.file)
-        is_test = rows[name] == value
-        parts = [rows[~is_test], rows[is_test]]
-    else:
-        order = np.random.default_rng(int(rule[0])).permutation(len(rows))
-        parts = [rows.iloc[np.sort(places)] for places in np.split(order, [min(spec.n_train, len(rows))])]
-    files = (spec.file, Path(rule[0]) if kind == "file" else spec.file)
-    for split, part, n, file in zip(("train", "test"), parts, (spec.n_train, spec.n_test), files, strict=True):
-        if len(part) != n:
-            raise DataError(f"{file}: must have {n} {split} records, as records.{split} declares, got {len(part)}")
-    train, test = (_encoded(part, spec, file) for part, file in zip(parts, files, strict=True))
-    for split, (_, labels) in (("training", train), ("test", test)):
+    files = (spec.file, Path(str(rule[0])) if kind == "file" else spec.file)
+    rows = _rows(spec.file, spec)
+    x, y = _encoded(rows, spec)
+    parts = [(x, y), _encoded(_rows(files[1], spec), spec)] if kind == "file" else [
+        (x[places], y[places]) for places in _places(rows, spec)]
+    for split, (_, labels), n, file in zip(("train", "test"), parts, (spec.n_train, spec.n_test), files, strict=True):
+        if len(labels) != n:
+            raise DataError(f"{file}: must have {n} {split} records, as records.{split} declares, got {len(labels)}")
+    for split, (_, labels) in zip(("training", "test"), parts, strict=True):
         if absent := [name for number, name in enumerate(spec.classes) if number not in labels]:
             raise DataError(f"{spec.file}: every class must have {split} records, got none of {', '.join(absent)}",
                             of_record=True)
-    return train, test
+    return parts[0], parts[1]
 
 
-def _rows(file: Path, spec: TableSpec) -> pd.DataFrame:
-    """Return a file's cells as text without spaces around them, by line; missing ones of a Parquet file are empty."""
-    if not file.is_file():
-        raise DataError(f"{file}: must be the file of the table, found none")
-    try:
-        if file.suffix in PARQUET:
-            # By arrow's types: in pandas' own, one missing cell makes floats of all whole numbers in its column.
-            rows = pd.read_parquet(file, dtype_backend="pyarrow").astype(object)
-            rows = rows.where(rows.notna(), "").map(
-                lambda value: f"{value:.15g}" if isinstance(value, float) else str(value))  # 1.0 is the category 1
-        else:
-            rows = pd.read_csv(file, header=None, sep=spec.separator, dtype=str, keep_default_na=False,
-                               encoding="utf-8-sig", skip_blank_lines=False)
-            rows = rows.set_axis(rows.iloc[0].str.strip(), axis=1).iloc[HEADER_LINES:]
-    except (ValueError, OSError, ImportError) as error:  # pandas' errors of parsing are ValueErrors
-        raise DataError(f"{file}: cannot be read as a table ({type(error).__name__}: {str(error).strip()})") from error
-    names = list(rows.columns)
-    if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise DataError(f"{file}: columns must have different names, got {', '.join(twice)} more than once")
-    if len(names) == 1 and (found := next((mark for mark in ";\t|," if mark in names[0]), "")):
-        raise DataError(f"{file}: cells must be separated by {spec.separator!r}, got {names[0]!r}; declare separator: "
-                        f"{found!r}")
-    _require(rows, [spec.label, *(column.name for column in spec.columns)], file)
-    rows.index = pd.RangeIndex(HEADER_LINES + 1, HEADER_LINES + 1 + len(rows))
-    return rows.map(str.strip)
+def _rows(file: Path, spec: TableSpec) -> Rows:
+    """Return the rows of a file, which must have all declared columns."""
+    rows = read_rows(file, spec.separator, spec.encoding)
+    split = [str(spec.test[1])] if spec.test[0] == "column" else []
+    rows.require([spec.label, *(column.name for column in spec.columns), *split])
+    return rows
 
 
-def _require(rows: pd.DataFrame, names: list[str], file: Path) -> None:
-    """Refuse a table without these columns."""
-    for name in names:
-        if name not in rows:
-            raise DataError(f"{file}: must have the declared column {name!r}, its columns are {', '.join(rows)}")
+def _places(rows: Rows, spec: TableSpec) -> tuple[np.ndarray, np.ndarray]:
+    """Return the places of the training and of the test records in a table that has both."""
+    kind, *rule = spec.test
+    if kind == "column":
+        name, value = rule
+        is_test = _chosen(rows, Column(str(name), values=(value,)), spec) == 0
+        return np.flatnonzero(~is_test), np.flatnonzero(is_test)
+    order = np.random.default_rng(int(rule[0])).permutation(len(rows.lines))
+    train, test = np.split(order, [min(spec.n_train, len(order))])
+    return np.sort(train), np.sort(test)
 
 
-def _encoded(rows: pd.DataFrame, spec: TableSpec, file: Path) -> Arrays:
+def _encoded(rows: Rows, spec: TableSpec) -> Arrays:
     """Return x uint8 [n, inputs] and y [n] of rows: every input and label depends on its own row and on `spec`."""
-    numbers = {name: number for number, name in enumerate(spec.classes)}
-    y = rows[spec.label].map(numbers)
-    if y.isna().any():
-        line = y.isna().idxmax()
-        raise DataError(f"{file}, line {line}, column {spec.label!r}: must be one of {', '.join(spec.classes)}, got "
-                        f"{rows[spec.label][line]!r}", of_record=True)
-    x = [_inputs(rows[column.name], column, spec, file) for column in spec.columns]
-    return np.concatenate(x, axis=1), y.to_numpy(np.int64)
+    y = _chosen(rows, spec.target, spec)
+    if (wrong := y < 0).any():
+        raise _unmatched(rows, spec.target, spec, int(wrong.argmax()))
+    x = [(_category if column.values else _number)(rows, column, spec) for column in spec.columns]
+    return np.concatenate(x, axis=1), y
 
 
-def _inputs(cells: pd.Series, column: Column, spec: TableSpec, file: Path) -> np.ndarray:
-    """Return a column's inputs, uint8 [n, width]: a number's place in its range, or one category of all as `LEVELS`.
+def is_missing(cell: str) -> bool:
+    """Whether a cell has no value, unless its column declares this text."""
+    return cell.lower() in MISSING
 
-    A missing number is in the middle of the range; a category that is not declared, or missing, is one of all others.
+
+def _style(rows: Rows, name: str, spec: TableSpec) -> Style:
+    """Return how a column writes its numbers."""
+    return PLAIN if name in rows.numeric else Style(spec.decimal, spec.thousands)
+
+
+def _chosen(rows: Rows, column: Column, spec: TableSpec) -> np.ndarray:
+    """Return the place of each cell's value among those declared, int64 [n]; -1 where it is none of them.
+
+    A declared text is a cell by its text alone, a declared number by value: 1 is 1.0, 01 and 1e0.
     """
-    if column.values:
-        places = {value: place for place, value in enumerate(column.values)}
-        chosen = cells.map(places).fillna(len(places)).to_numpy(np.int64)
-        return (LEVELS * np.eye(column.width)[chosen]).astype(np.uint8)
-    texts, missing = cells, cells.str.lower().isin(MISSING)
-    if spec.decimal != "." and file.suffix not in PARQUET:
-        texts = cells.str.replace(".", "x").str.replace(spec.decimal, ".")
-    values = pd.to_numeric(texts.mask(missing, "nan"), errors="coerce")
-    if (wrong := values.isna() & ~missing).any():
-        line = wrong.idxmax()
-        raise DataError(f"{file}, line {line}, column {column.name!r}: must be a number, got {cells[line]!r}; declare "
-                        "decimal: ',' for decimal commas, and values: [...] for a category", of_record=True)
-    low, high = column.low, column.high
-    values = values.clip(low, high)
+    style = _style(rows, column.name, spec)
+    texts = {value: place for place, value in enumerate(column.values) if isinstance(value, str)}
+    numbers = {Decimal(repr(value)): place for place, value in enumerate(column.values) if not isinstance(value, str)}
+    places = {text: texts.get(text, -1) for text in set(rows.cells[column.name])}
+    if numbers:
+        for text in [text for text, place in places.items() if place < 0]:
+            number = style.read(text)
+            places[text] = -1 if number is None else numbers.get(number, -1)
+    return np.array([places[text] for text in rows.cells[column.name]], np.int64)
+
+
+def _category(rows: Rows, column: Column, spec: TableSpec) -> np.ndarray:
+    """Return a category's inputs, uint8 [n, width]: `LEVELS` at its place, the last one for a missing or other cell."""
+    chosen = _chosen(rows, column, spec)
+    if not column.others:
+        for place in np.flatnonzero(chosen < 0):
+            if not is_missing(rows.cells[column.name][place]):
+                raise _unmatched(rows, column, spec, int(place))
+    chosen[chosen < 0] = len(column.values)
+    return (LEVELS * np.eye(column.width)[chosen]).astype(np.uint8)
+
+
+def _unmatched(rows: Rows, column: Column, spec: TableSpec, place: int) -> DataError:
+    """Return the error for a cell that is none of the declared values."""
+    declared, read = column.values, _style(rows, column.name, spec).read
+    number = read(rows.cells[column.name][place])
+    named = ", ".join(map(str, declared[:MOST_NAMED])) + (" ..." if len(declared) > MOST_NAMED else "")
+    error = rows.error(place, column.name, f"must be one of {named}")
+    if number is not None and any(isinstance(value, str) and read(value) == number for value in declared):
+        use = "a text in quotes is a cell by its text alone: declare numbers without quotes"
+    elif column is spec.target:
+        return error
+    else:
+        use = "add it to values, or declare others: true for a category of all others"
+    return DataError(f"{error}; {use}", of_record=True)
+
+
+def _number(rows: Rows, column: Column, spec: TableSpec) -> np.ndarray:
+    """Return a number's input, uint8 [n, 1]: its place in the range; the middle where it is missing."""
+    cells, style = rows.cells[column.name], _style(rows, column.name, spec)
+    missing = {text for text in set(cells) if is_missing(text)}
+    values = {text: style.read(text) for text in set(cells) - missing}
+    for place, text in enumerate(cells):
+        if text not in missing and values[text] is None:
+            raise _no_number(rows, column.name, place, style_of(values))
+    if column.name not in rows.numeric:
+        _check_marks(rows, column, style, list(values))
+    floats = {**{text: float(value) for text, value in values.items() if value is not None},
+              **dict.fromkeys(missing, np.nan)}
+    found, low, high = np.clip([floats[text] for text in cells], column.low, column.high), column.low, column.high
     if column.is_log:
-        low, high, values = np.log(low), np.log(high), np.log(values)
-    share = ((values - low) / (high - low)).fillna(0.5)
-    return (LEVELS * share).round().to_numpy(np.uint8)[:, None]
+        low, high, found = np.log(low), np.log(high), np.log(found)
+    share = np.nan_to_num((found - low) / (high - low), nan=0.5)
+    return (LEVELS * share).round().astype(np.uint8)[:, None]
 
 
-def name_of(file: Path) -> str:
-    """Return the name of a data set for a file: `my_patients` for `My patients.csv`."""
-    name = re.sub("[^a-z0-9]+", "_", file.name.partition(".")[0].lower()).strip("_")
-    return name if name[:1].isalpha() else f"table_{name}".rstrip("_")
+def _no_number(rows: Rows, name: str, place: int, style: Style | None) -> DataError:
+    """Return the error for a cell that is no number, and how the whole column can be read, if it can."""
+    error = rows.error(place, name, "must be a number")
+    reading = style and style.read(rows.cells[name][place])
+    use = f"declare {style}, by which it is {reading}" if reading is not None else (
+        "a number has no unit and no other sign; declare values: [...] for a category")
+    return DataError(f"{error}; {use}", of_record=True)
 
 
-def proposal(file: Path, label: str, folder: Path, command: str) -> str:
-    """Return a declaration of a table (`pipeline.trials.table`) for a folder, to be confirmed: it is read from records.
-
-    Columns of numbers get the range of their records, columns of few different texts these as values. `command` stands
-    in its first line.
-    """
-    rows = _rows(file, TableSpec(1, 1, (1, 1, 1), 2, (0.5,), (0.5,), label=label))
-    if (empty := rows[label] == "").any():
-        raise DataError(f"{file}, line {empty.idxmax()}, column {label!r}: must have a class, got none; give it "
-                        "one, or remove the record")
-    n, n_test = len(rows), round(TEST_SHARE * len(rows))
-    lines = [f"# By `{command}`: ranges, values and classes were READ FROM THE RECORDS, and no epsilon covers them.",
-             "# Put in what is public without the records; then say `confirmed: true`, before which no sweep begins.",
-             f"dataset: {name_of(file)}", f"data_file: {_yaml(os.path.relpath(file, folder))}",
-             f"label: {_yaml(label)}",
-             f"classes: {_yaml(sorted(set(rows[label])))}  # read from the records", "columns:"]
-    for name in rows.columns.drop(label):
-        there = rows[name][~rows[name].str.lower().isin(MISSING)]
-        values, numbers = sorted(set(there)), pd.to_numeric(there, errors="coerce")
-        finite = numbers[np.isfinite(numbers)]
-        if numbers.notna().all() and finite.nunique() > 2:
-            lines.append(f"  {_yaml(name)}: {{range: [{float(finite.min())!r}, {float(finite.max())!r}]}}"
-                         "  # read from the records")
-        elif 1 < len(values) <= MOST_CATEGORIES:
-            lines.append(f"  {_yaml(name)}: {{values: {_yaml(values)}}}  # read from the records")
-        else:
-            lines.append(f"  # {_yaml(name)} is left out: it has {len(values)} different texts")
-    return "\n".join([*lines, f"records: {{train: {n - n_test}, test: {n_test}}}",
-                      f"test: {{share: {TEST_SHARE}, seed: 0}}  # drawn by a public seed", "confirmed: false", ""])
-
-
-def _yaml(value: object) -> str:
-    """Return a text, or a list of texts, as one line of YAML, in quotes."""
-    return json.dumps(value, ensure_ascii=False)
+def _check_marks(rows: Rows, column: Column, style: Style, texts: list[str]) -> None:
+    """Refuse a column whose numbers fit its range with their mark as one of decimals and as one of thousands."""
+    other = style.other(texts)
+    readings = [float(value) for text in texts if other and (value := other.read(text)) is not None]
+    if not other or 2 * sum(column.low <= value <= column.high for value in readings) < len(readings):
+        return
+    place = next(place for place, text in enumerate(rows.cells[column.name]) if style.decimal in text)
+    cell = rows.cells[column.name][place]
+    one = Style(style.decimal, "." if style.decimal == "," else ",")
+    error = rows.error(place, column.name, f"must say whether {style.decimal!r} marks decimals or thousands")
+    raise DataError(f"{error}; declare {one} if it is {one.read(cell)}, {other} if it is {other.read(cell)}",
+                    of_record=True)
