@@ -17,6 +17,7 @@ from rich.table import Column
 
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.naming import computed_features, counted, duration, noise_setting, run_name
+from pipeline.trials.ranking import joined, leaders
 from pipeline.trials.records import ACCURACY, Computing, EpochRecord, Outcome
 
 LINE_SECONDS = 30.0  # least time between two lines of progress, where there is no terminal
@@ -81,7 +82,7 @@ class SweepProgress:
         self._epochs_left_by_trial: dict[str, int] = {}
         self._total_epochs, self._epochs_left = 0, 0  # of all trials; kept, because trials may be many
         self._started: dict[str, float] = {}
-        self._best: dict[str, tuple[float, str]] = {}  # (accuracy, algorithm) by noise setting
+        self._best: dict[str, dict[str, float]] = {}  # noise setting -> algorithm -> its best accuracy
         self._latest_noise = ""  # noise setting of the latest epoch's trial
         self._begin = self._spoke = time.monotonic()  # when training began, and when a line was printed last
         self._live: dict[str, bars.TaskID] = {}  # lines by trial_key of trials that train, by name of features
@@ -153,9 +154,8 @@ class SweepProgress:
         accuracy = record.metrics.get(ACCURACY)
         if accuracy is not None:
             self._latest_noise = noise_setting(self._trials[key])
-            best = accuracy, self._trials[key].algorithm
-            before = self._best.get(self._latest_noise, best)
-            self._best[self._latest_noise] = max(best, before, key=lambda pair: pair[0])
+            best, algorithm = self._best.setdefault(self._latest_noise, {}), self._trials[key].algorithm
+            best[algorithm] = max(accuracy, best.get(algorithm, accuracy))
         self._set_left(key, self._trials[key].epochs - record.epoch)
         if record.outcome:
             self._end(key, _result(record, record.outcome))
@@ -210,8 +210,9 @@ class SweepProgress:
         eta = self.eta_seconds()
         best = self._bar.tasks[0].fields["best"]  # the first task is that of the whole sweep
         if self._latest_noise:  # accuracies with different noise have different guarantees, so they are not compared
-            accuracy, algorithm = self._best[self._latest_noise]
-            best = f"best at {self._latest_noise}: {accuracy:.1%} {algorithm}"
+            percent = {algorithm: 100 * accuracy for algorithm, accuracy in self._best[self._latest_noise].items()}
+            names = joined(leaders(percent, digits=1))
+            best = f"best at {self._latest_noise}: {max(percent.values()):.1f}% {names}"
         self._bar.update(self._task, completed=self._total_epochs - self._epochs_left, best=best,
                          trials=f"{self._ended}/{self._total} trials",
                          eta="" if eta is None else f"{duration(eta)} left,")
