@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,6 +17,8 @@ from pipeline.auditing.row_space import RowSpaceAudit, row_space_audit
 from pipeline.experiment.experiment import Experiment
 from pipeline.learning.data.dataset import Dataset, load
 from pipeline.trials.config import ConfigError, TrialConfig
+from pipeline.trials.fields import UserError
+from pipeline.trials.guard import guarded
 from pipeline.trials.naming import run_name
 
 ATTACKED = 2  # the row space attack sees updates of the first two fully connected layers
@@ -59,7 +62,7 @@ def audit_experiment(experiment: Experiment, number: int | None = None, data_fol
     datasets: dict[str, Dataset] = {}
     for trial_number, trial in chosen.items():
         if trial.dataset not in datasets:
-            datasets[trial.dataset] = load(trial.dataset, data_folder)
+            datasets[trial.dataset] = _data(trial, data_folder)
         name = f"{trial_number} {trial_name(trial, experiment.varied)}"
         yield from findings(name, trial, datasets[trial.dataset], steps)
 
@@ -67,7 +70,20 @@ def audit_experiment(experiment: Experiment, number: int | None = None, data_fol
 def audit_trial(trial: TrialConfig, data_folder: Path | None = None, steps: int = 1) -> list[Finding]:
     """Return the findings on one trial; the row space attack sees the updates of `steps` training steps."""
     _check_steps(steps, [trial])
-    return list(findings(trial_name(trial), trial, load(trial.dataset, data_folder), steps))
+    return list(findings(trial_name(trial), trial, _data(trial, data_folder), steps))
+
+
+def _data(trial: TrialConfig, folder: Path | None) -> Dataset:
+    """Return the data set of a trial; an error of a user's reader shows no record of a trial that hides them."""
+    with _hidden(trial, f"dataset: '{trial.dataset}' cannot be read"):
+        return load(trial.dataset, folder)
+
+
+def _hidden(trial: TrialConfig, what: str) -> contextlib.AbstractContextManager[None]:
+    """Return a context in which errors of a trial that hides them are told by type and place alone, after `what`."""
+    if not trial.hides_errors:
+        return contextlib.nullcontext()
+    return guarded(lambda line: UserError(f"{what} ({line})"), hidden=True)
 
 
 def _check_steps(steps: int, trials: Sequence[TrialConfig]) -> None:
@@ -101,8 +117,9 @@ def findings(name: str, trial: TrialConfig, data: Dataset, steps: int) -> Iterat
     """
     noisy = with_noise(trial)
     own = trial.parts.network.own
-    for finding in _own_network_findings(name, noisy) if own else _network_findings(name, noisy, data, steps):
-        yield dataclasses.replace(finding, public=finding.public or trial.disclosure == "plain")
+    with _hidden(trial, f"{name}: cannot be attacked"):
+        for finding in _own_network_findings(name, noisy) if own else _network_findings(name, noisy, data, steps):
+            yield dataclasses.replace(finding, public=finding.public or trial.disclosure == "plain")
 
 
 def _network_findings(name: str, trial: TrialConfig, data: Dataset, steps: int) -> Iterator[Finding]:

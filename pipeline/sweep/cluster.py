@@ -30,8 +30,9 @@ from pipeline.sweep.clock import Clock
 from pipeline.sweep.nodes import LOST_SECONDS, Node, Watch, alive, called, check_address, ended, others
 from pipeline.sweep.prepare import Sweep
 from pipeline.sweep.progress import SweepProgress
-from pipeline.sweep.worker import one_line, prepare_elsewhere
+from pipeline.sweep.worker import prepare_elsewhere
 from pipeline.trials.config import ConfigError
+from pipeline.trials.guard import one_line
 
 Result = TypeVar("Result")
 

@@ -24,6 +24,7 @@ from pipeline.learning.data.download import DataError
 from pipeline.learning.data.readers import Arrays, Reader, check_digest, checked_labels
 from pipeline.trials.datasets import DATASETS, DatasetSpec, enter
 from pipeline.trials.fields import ConfigError, UserError
+from pipeline.trials.guard import is_of_users, without_message
 from pipeline.trials.part import PARTS, origin
 
 __all__ = ["DataError", "Dataset", "load", "register_dataset"]
@@ -72,16 +73,22 @@ def load(name: str, folder: str | os.PathLike[str] | None = None, device: str | 
         raise DataError(f"dataset: must be one of {', '.join(DATASETS)}, got {name!r}")
     spec = DATASETS[name]
     source = None if name == "digits" else _given_folder(folder)  # `digits` is bundled with scikit-learn
-    try:
-        parts = PARTS["dataset"][name].load()(spec, source)
-    except UserError:
-        raise
-    except Exception as error:  # a user's reader may raise anything
-        raise DataError(f"dataset: '{name}' cannot be read by {origin(PARTS['dataset'][name])} "
-                        f"({type(error).__name__}: {error})") from error
-    train, test = _checked(name, spec, parts)
+    train, test = _read(name, spec, source)
     train_x, train_y, test_x, test_y = (torch.from_numpy(array).to(device) for array in (*train, *test))
     return Dataset(spec, train_x, train_y.long(), test_x, test_y.long())
+
+
+def _read(name: str, spec: DatasetSpec, source: Path | None) -> list[Arrays]:
+    """Return the checked records of a data set. What a user's reader says of an error may show a private record."""
+    cannot = f"dataset: '{name}' cannot be read by {origin(PARTS['dataset'][name])}"
+    try:
+        return _checked(name, spec, PARTS["dataset"][name].load()(spec, source))
+    except (Exception, SystemExit) as error:
+        if isinstance(error, UserError) and not is_of_users(error):
+            raise
+        said = " ".join(str(error).split())
+        message = said if isinstance(error, UserError) else f"{cannot} ({type(error).__name__}: {said})"
+        raise DataError(message, f"{cannot} ({without_message(error)})", of_record=True) from error
 
 
 def register_dataset(name: str, spec: DatasetSpec, read: Reader, *, label: str = "") -> None:

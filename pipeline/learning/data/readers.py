@@ -100,7 +100,7 @@ def checked_labels(what: str, y: np.ndarray, n_classes: int) -> np.ndarray:
     right = (y >= 0) & (y < n_classes) & (np.floor(y) == y)  # false for nan
     if not right.all():
         row = int(right.argmin())
-        raise DataError(f"{what}: expected labels 0..{n_classes - 1}, got {y[row]} in row {row}")
+        raise DataError(f"{what}: expected labels 0..{n_classes - 1}, got {y[row]} in row {row}", of_record=True)
     return y.astype(np.uint8 if n_classes <= 256 else np.int64)
 
 
