@@ -21,7 +21,7 @@ from pipeline.accounting.budget import require_unchanged
 from pipeline.experiment.exhibits import undrawn
 from pipeline.experiment.experiment import Experiment
 from pipeline.experiment.results import check_seeds, read_results
-from pipeline.experiment.search import Search
+from pipeline.experiment.search import Search, nothing_fits
 from pipeline.tracking.artifacts import DONE
 from pipeline.tracking.backend import TrackingError
 from pipeline.tracking.store import Store
@@ -77,6 +77,9 @@ def write(experiment: Experiment, store: Store, out: Path | None = None, where: 
         ended = {run.trial_key for run in stored if run.status in DONE}
         experiment, progress = complete_part(experiment, ended, missing)
         runs = frame_of(stored, experiment.trials, source=experiment.source)
+    if runs.empty:
+        why = nothing_fits(len(store.suggestions()), len(stored)) if experiment.plan.asks else "it has no trial"
+        raise MissingTrials(f"{experiment.name}: must have a trial to report; {why}")
     left_out = undrawn(experiment.trials, experiment.report) if experiment.plan.publishes_all else []
     lacking: list[str] = []
     raised: list[str] = []

@@ -15,6 +15,7 @@ from rich import progress as bars
 from rich.console import Console
 from rich.table import Column
 
+from pipeline.experiment.search import nothing_fits
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.naming import computed_features, counted, duration, noise_setting, run_name
 from pipeline.trials.ranking import joined, leaders
@@ -35,6 +36,7 @@ class SweepResult:
     failed: dict[str, str] = field(default_factory=dict)  # trial_key -> reason in one line
     passed_over: int = 0  # in a search, suggestions without a trial of their own
     held_back: int = 0  # in a search, suggestions that wait until a failed trial is done
+    others: int = 0  # trials that the sweep's name had before, of this search or of another space
     wall_seconds: float = 0.0
     compute_seconds: float = 0.0  # of training alone, summed over packs
 
@@ -53,7 +55,7 @@ class SweepResult:
         """Return the result of a sweep as a line for people, with the file of tracebacks."""
         if self.skipped + self.passed_over == self.planned:
             if not self.skipped:
-                return f"nothing to do: none of {counted(self.planned, 'suggestion')} fits the budget"
+                return f"nothing to do: {nothing_fits(self.planned, self.others)}"
             done = "the trial is" if self.skipped == 1 else f"all {self.skipped} trials are"
             return f"nothing to do: {done} done"
         counts = {"done before": self.skipped, "finished": self.finished, "diverged": self.diverged,

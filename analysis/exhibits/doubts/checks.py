@@ -75,7 +75,7 @@ def flat(evidence: Evidence) -> Doubt | None:
         keys, epsilons, means = ([row[name] for row in curve] for name in ("key", "compared_epsilon", "mean"))
         if kind == NO_FRONTIER or at_chance & set(keys):
             continue
-        if max(epsilons) < REAL_FACTOR * min(epsilons):  # too close to each other for a difference in accuracy
+        if len(curve) < 2 or max(epsilons) < REAL_FACTOR * min(epsilons):  # too close to each other for a difference in accuracy
             continue
         worst, *_, best = sorted(curve, key=lambda row: row["mean"])
         mean_accuracy = sum(means) / len(means) / 100  # a fraction
@@ -108,7 +108,7 @@ def edge(evidence: Evidence) -> Doubt | None:
         for field in _tuned_fields(evidence, row["kind"]):
             domain = plan.space.get(field.name) if isinstance(plan, Search) else None
             value, values = chosen[field.name], rivals[field.name].dropna()
-            has_end = values.nunique() > 1 and not (domain and domain.kind == "choice")
+            has_end = values.nunique() > 1 and not (domain and (domain.kind == "choice" or len(domain.ends) < 2))
             if not has_end:
                 continue
             ends = domain.ends if domain else (values.min(), values.max())
