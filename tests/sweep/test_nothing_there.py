@@ -75,7 +75,7 @@ def test_a_search_whose_space_was_changed_says_that_nothing_fits(changed, capsys
     says = f"none of 12 suggestions fits the budget, of which {changed} trials that this space does not ask for have "
     assert main(["report", "q.yaml"]) == 0, "the trials that the store has, until the search asks anew"
     page = Path("reports/q/index.html").read_text(encoding="utf-8")
-    assert "needs the space that the trials were asked for in, and the file has another: learning_rate" in page
+    assert "needs the space that the trials were asked for in, and the file has another: epochs" in page
     assert run.run_sweep(load_experiment("q.yaml")).passed_over == 12
     assert f"nothing to do: {says}" in capsys.readouterr().err
     assert main(["status", "q.yaml"]) == 0 and f"12 of 12 suggestions asked for; {says}" in capsys.readouterr().out

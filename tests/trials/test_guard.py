@@ -79,8 +79,9 @@ def test_a_plugin_that_cannot_be_imported_is_one_line(folder, capsys, text, says
 
 def test_what_no_other_guard_has_ends_the_command_in_one_line(folder, capsys):
     """The shape of a map of records, which is asked for when trials are checked."""
-    Path("mine.py").write_text("from pipeline.learning.data.maps import register_features\nregister_features('halves', lambda x, t: x, "
-                               "shape=lambda trial: trial.width, public_because='it is fixed')\n")
+    Path("mine.py").write_text("from pipeline.learning.data.maps import register_features\n"
+                               "register_features('halves', lambda x, t: x, shape=lambda trial: trial.width, "
+                               "public_because='it is fixed')\n")
     Path("q.yaml").write_text(FILE.replace("hidden: []", "hidden: [], features: halves"))
     for command in (["sweep", "--dry-run"], ["status"], ["report"], ["account"], ["fields"]):
         assert main([*command, "q.yaml"]) == 2
@@ -106,7 +107,8 @@ class Forward(torch.nn.Module):
 def test_a_network_that_raises_is_named_with_file_and_line(build):
     build.__module__, build.__qualname__ = __name__, "build"
     network("mine", version=1)(build)
-    with pytest.raises(ConfigError, match=r"network: 'mine' \(test_guard.py:\d+\) must take .*KeyError: 'no such layer'"):
+    says = r"network: 'mine' \(test_guard.py:\d+\) must take .*KeyError: 'no such layer'"
+    with pytest.raises(ConfigError, match=says):
         TrialConfig(dataset="digits", network="mine", algorithm="bp")
 
 

@@ -108,10 +108,10 @@ def edge(evidence: Evidence) -> Doubt | None:
         for field in _tuned_fields(evidence, row["kind"]):
             domain = plan.space.get(field.name) if isinstance(plan, Search) else None
             value, values = chosen[field.name], rivals[field.name].dropna()
-            has_end = values.nunique() > 1 and not (domain and (domain.kind == "choice" or len(domain.ends) < 2))
-            if not has_end:
-                continue
             ends = domain.ends if domain else (values.min(), values.max())
+            is_open = not domain or (domain.kind != "choice" and len(ends) > 1 and domain.has(value))
+            if values.nunique() < 2 or not is_open:
+                continue
             if _at_end(value, ends, field, domain):
                 at_end.append(row["key"])
                 descriptions[f"{field.name} {value:g} of {ends[0]:g} to {ends[1]:g}"] = None

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import yaml
 
 from pipeline.learning.data.download import DataError
 from pipeline.learning.data.readers import Arrays
-from pipeline.trials.datasets import DatasetSpec
+from pipeline.trials.datasets import DATASETS, DatasetSpec
 from pipeline.trials.table import LEVELS, Column, TableSpec
 
 MISSING = ("", "na", "n/a", "nan", "null", "none", "?")  # cells without a value, in small letters
@@ -122,9 +123,14 @@ def _inputs(cells: pd.Series, column: Column, spec: TableSpec, file: Path) -> np
 
 
 def name_of(file: Path) -> str:
-    """Return the name of a data set for a file: `my_patients` for `My patients.csv`."""
+    """Return the name of a data set for a file: `my_patients` for `My patients.csv`.
+
+    What is no name, no text in YAML, or another data set's name gets `table_` before it: `7`, `on`, `mnist`.
+    """
     name = re.sub("[^a-z0-9]+", "_", file.name.partition(".")[0].lower()).strip("_")
-    return name if name[:1].isalpha() else f"table_{name}".rstrip("_")
+    while not name[:1].isalpha() or yaml.safe_load(name) != name or not isinstance(DATASETS.get(name), TableSpec | None):
+        name = f"table_{name}".rstrip("_")
+    return name
 
 
 def proposal(file: Path, label: str, folder: Path, command: str) -> str:
