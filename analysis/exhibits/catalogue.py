@@ -71,5 +71,6 @@ def draw(name: str, experiment: Experiment | None, runs: pd.DataFrame, store: Re
     if isinstance(fault, Fault):
         raise ConfigError(f"{name}: {fault}")
     exhibit = function(runs, **{key: available[key] for key in wanted})
-    refuse(not hasattr(exhibit, "marked"), name, f"its function{name_of(function)} must return an Exhibit", repr(exhibit))
+    is_one = hasattr(exhibit, "marked")  # of a class that is not imported here, as it needs a drawing library
+    refuse(not is_one, name, f"its function{name_of(function)} must return an Exhibit", repr(exhibit))
     return exhibit

@@ -19,7 +19,7 @@ PLAIN = re.compile(r"\w[\w./-]*", re.ASCII)  # may stand without quotes, if it d
 
 
 def as_yaml(text: str) -> str:
-    """Return a text as YAML that an experiment file reads back as this text, in one line, in quotes if it needs them."""
+    """Return a text as one line of YAML that an experiment file reads back as this text; in quotes if it needs them."""
     if PLAIN.fullmatch(text) and parse_yaml(text, "text") == text:
         return text
     return json.dumps(text, ensure_ascii=not text.isprintable())

@@ -36,8 +36,8 @@ from pipeline.trials.guard import one_line
 
 Result = TypeVar("Result")
 
-OTHERS = ("leave --address and RAY_ADDRESS out to start Ray on this machine, or name a cluster's, such as 10.0.0.1:6379, "
-          "which `ray start --head` prints")
+OTHERS = ("leave --address and RAY_ADDRESS out to start Ray on this machine, or name a cluster's, such as "
+          "10.0.0.1:6379, which `ray start --head` prints")
 WORKERS_OF_CLUSTER = "the cluster's nodes say how many packs they take"
 CLIENT = "ray://"  # prefix of Ray Client's addresses, for machines outside the cluster
 CONNECT_SECONDS = 90.0  # longest wait for a connection; Ray's own patience with a silent server is 60 s

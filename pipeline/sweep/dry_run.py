@@ -135,7 +135,8 @@ def as_json(run: DryRun) -> str:
         packs.append({"resources": bundle(experiment.resources, pack.needs_opu), "trials": trials})
     return json.dumps({
         "experiment": experiment.name, "estimated_seconds": run.seconds, "packs_at_once": run.at_once, "done": run.done,
-        "taken_over": run.taken_over, "packs": packs, "exhausted": run.exhausted, "ignored": experiment.ignored, "preset": list(experiment.advice),
+        "taken_over": run.taken_over, "packs": packs, "exhausted": run.exhausted,
+        "ignored": experiment.ignored, "preset": list(experiment.advice),
         "alone": list(_computed_alone(experiment)),
         "best": list(_prices(experiment)), "search": [*experiment.plan.lines(), *budget_lines(experiment)],
         "epsilons": list(bound_lines(experiment.trials))}, indent=2)

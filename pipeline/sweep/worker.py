@@ -78,10 +78,14 @@ def prepare_node(trials: Sequence[TrialConfig], data_folder: Path | None, checkp
         if trial.parts.features.of_file:
             check_file(trial, digests)
             if trial.disclosure == "plain":  # otherwise no record may decide whether a trial fails
-                with guarded(lambda line: UserError(f"features: '{trial.features}' cannot be computed ({line})"),
-                             hidden=trial.hides_errors):
+                with guarded(functools.partial(_uncomputed, trial.features), hidden=trial.hides_errors):
                     features(datasets[trial.dataset], trial)
     make_private(checkpoints)
+
+
+def _uncomputed(name: str, line: str) -> UserError:
+    """Return the error on features that cannot be computed, from what was raised."""
+    return UserError(f"features: '{name}' cannot be computed ({line})")
 
 
 def prepare_elsewhere(plugins: Plugins, trials: Sequence[TrialConfig], data_folder: Path | None,

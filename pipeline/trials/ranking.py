@@ -1,4 +1,4 @@
-"""Who is ahead. A lead below the rounding of the numbers that are shown is no difference: nobody is credited with it."""
+"""Who is ahead. A lead below the rounding of the numbers that are shown is no difference: nobody gets the credit."""
 
 from __future__ import annotations
 

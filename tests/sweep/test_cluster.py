@@ -167,7 +167,8 @@ def test_what_is_no_address_is_refused_in_one_line_before_anything_else(tmp_path
     given = ["--address", wrong] if by == "address" else []
     assert main(["sweep", str(tmp_path / "e.yaml"), "--mlruns", str(tmp_path / "runs"), *given]) == 2
     assert capsys.readouterr().err == (
-        f"error: {by}: must be auto, host:port or ray://host:port, with a port from 1 to 65535, got '{wrong}'; {OTHERS}\n")
+        f"error: {by}: must be auto, host:port or ray://host:port, with a port from 1 to 65535, got '{wrong}'; "
+        f"{OTHERS}\n")
     assert not (tmp_path / "runs").exists()
 
 

@@ -93,7 +93,8 @@ def test_wrong_answers_are_refused_and_nothing_is_written(options, says, tmp_pat
     assert capsys.readouterr().err == "error: nowhere/mine.yaml: must be in a folder that is there\n"
 
 
-NAMES = ("7", "on", "Off", "yes", "no", "null", "true", "1e3", "1_000", "0x1F", "1.5", "2026-01-01", "12.30", "y", "nan")
+NAMES = ("7", "on", "Off", "yes", "no", "null", "true", "1e3", "1_000", "0x1F", "1.5", "2026-01-01", "12.30", "y",
+         "nan")
 TABLE = "age,outcome\n" + "".join(f"{n},{'well' if n % 2 else 'ill'}\n" for n in range(20))
 
 
@@ -125,8 +126,8 @@ def test_what_is_written_for_a_table_is_what_the_next_command_takes(tmp_path, mo
 
 
 def test_texts_are_written_as_they_are_read():
-    for text in (*NAMES, "a b", "a: b", "a #b", "'", '"', "[a", "~", "...", "---", "é", "\x85", "\u2028", "\U0001f600", "",
-                 "two\nlines", "- a", "%a", "@a", "&a", "*a", "!a", "a\\b"):
+    for text in (*NAMES, "a b", "a: b", "a #b", "'", '"', "[a", "~", "...", "---", "é", "\x85", "\u2028", "\U0001f600",
+                 "", "two\nlines", "- a", "%a", "@a", "&a", "*a", "!a", "a\\b"):
         assert parse_yaml(f"{{x: [{as_yaml(text)}, {as_yaml(text)}]}}", "f") == {"x": [text, text]}
         assert len(as_yaml(text).splitlines()) == 1
     assert as_yaml("plain_table.yaml") == "plain_table.yaml"
@@ -135,7 +136,7 @@ def test_texts_are_written_as_they_are_read():
 def test_who_protects_labels_is_told_of_what_does_it_better(tmp_path, monkeypatch):
     monkeypatch.setattr(first_file, "preview", lambda experiment, *a, **k: SimpleNamespace(seconds=4.0))
     said = list(first_file.write(tmp_path / "mine.yaml", Answers(private="labels")))
-    advice = "To protect labels rather than study the device, randomised response is more accurate (docs/privacy.md, secti"
+    advice = "To protect labels rather than study the device, randomised response is more accurate (docs/privacy.md"
     assert [line for line in said if line.startswith(advice)]
     assert f"\n# {advice}" in (tmp_path / "mine.yaml").read_text(encoding="utf-8")
     assert "randomised" not in written(Answers())

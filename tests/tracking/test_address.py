@@ -36,8 +36,8 @@ def test_a_driver_that_is_missing_is_named_with_its_package(tmp_path, monkeypatc
     for command in (["sweep"], ["status"], ["report"]):
         assert main([*command, str(tmp_path / "q.yaml"), "--mlruns", str(tmp_path / "runs")]) == 2
         (line,) = capsys.readouterr().err.splitlines()
-        assert line.startswith(f"error: tracking store {scheme}://***@host/db: needs the Python package {module}, which "
-                               f"is not installed: `pip install {package}`")
+        assert line.startswith(f"error: tracking store {scheme}://***@host/db: needs the Python package {module}, "
+                               f"which is not installed: `pip install {package}`")
         assert "MLFLOW_TRACKING_URI" in line
         assert ("+psycopg2://, of" in line) == (scheme in ("postgresql", "postgresql+pg8000"))
 
@@ -61,7 +61,7 @@ def test_other_addresses_are_left_to_mlflow(uri):
 
 def test_a_bucket_of_artifacts_needs_its_package(monkeypatch):
     monkeypatch.setattr(address, "find_spec", lambda module: None)
-    with pytest.raises(TrackingError, match="artifacts in s3://b/x, which needs the Python package boto3, .*install boto3`"):
+    with pytest.raises(TrackingError, match="in s3://b/x, which needs the Python package boto3, .*install boto3`"):
         check_artifacts("http://h:5000", "s3://b/x")
     with pytest.raises(TrackingError, match="install google-cloud-storage`"):
         check_artifacts("http://h:5000", "gs://b")

@@ -75,7 +75,8 @@ def flat(evidence: Evidence) -> Doubt | None:
         keys, epsilons, means = ([row[name] for row in curve] for name in ("key", "compared_epsilon", "mean"))
         if kind == NO_FRONTIER or at_chance & set(keys):
             continue
-        if len(curve) < 2 or max(epsilons) < REAL_FACTOR * min(epsilons):  # too close to each other for a difference in accuracy
+        # Too close to each other for a difference in accuracy.
+        if len(curve) < 2 or max(epsilons) < REAL_FACTOR * min(epsilons):
             continue
         worst, *_, best = sorted(curve, key=lambda row: row["mean"])
         mean_accuracy = sum(means) / len(means) / 100  # a fraction

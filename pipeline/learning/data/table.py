@@ -128,7 +128,8 @@ def name_of(file: Path) -> str:
     What is no name, no text in YAML, or another data set's name gets `table_` before it: `7`, `on`, `mnist`.
     """
     name = re.sub("[^a-z0-9]+", "_", file.name.partition(".")[0].lower()).strip("_")
-    while not name[:1].isalpha() or yaml.safe_load(name) != name or not isinstance(DATASETS.get(name), TableSpec | None):
+    while (not name[:1].isalpha() or yaml.safe_load(name) != name
+           or not isinstance(DATASETS.get(name), TableSpec | None)):
         name = f"table_{name}".rstrip("_")
     return name
 
