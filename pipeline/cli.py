@@ -33,6 +33,7 @@ from pipeline.sweep.target import find_experiment, with_past
 from pipeline.terminal import INTERRUPTED, quick_interrupt
 from pipeline.trials.config import ConfigError, settings
 from pipeline.trials.fields import UserError
+from pipeline.trials.guard import is_of_users, one_line
 from pipeline.trials.part import owners_text
 
 if TYPE_CHECKING:
@@ -75,17 +76,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return INTERRUPTED
     except OSError as error:
         is_full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.ENOMEM)  # a disk, a quota, or memory
-        if not is_full and error.filename is None:
-            raise
+        if is_of_users(error) or (not is_full and error.filename is None):
+            return _refused(error)
         hint = "; make room and run the same command again to go on" if is_full else ""
         print(f"error: {error}{hint}", file=sys.stderr)
         return REFUSED
     except MemoryError:
         print("error: out of memory; make room and run the same command again to go on", file=sys.stderr)
         return REFUSED
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return REFUSED
+    except Exception as error:
+        return _refused(error)
+
+
+def _refused(error: Exception) -> int:
+    """Print an error for people, or that users' code raised, in one line; raise any other, which is a fault of ours."""
+    if not isinstance(error, UserError) and not is_of_users(error):
+        raise error
+    print(f"error: {error if isinstance(error, UserError) else one_line(error)}", file=sys.stderr)
+    return REFUSED
 
 
 @photonic.command()
@@ -258,6 +266,7 @@ def report(target: str, other: str | None, changes: tuple[str, ...], mlruns: Pat
     lines += [f"not logged: {found.not_logged}"] if found.not_logged else []
     if found.lacking:
         lines.append(f"left out, for reasons that the page has: {', '.join(found.lacking)}")
+    lines += [f"{name}: {reason}" for name, reason in found.left_out if name in found.raised]
     _print_lines(lines)
     if not found.raised:
         return 0

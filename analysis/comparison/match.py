@@ -27,6 +27,7 @@ from analysis.text import NO_VALUE, n_seeds, value_text
 from pipeline.experiment.experiment import Experiment
 from pipeline.trials.kinds import GUARANTEED
 from pipeline.trials.naming import counted
+from pipeline.trials.ranking import is_difference
 
 ACCURACY = "test/accuracy"
 MAX_EXAMPLES = 3  # differences in a headline
@@ -131,7 +132,7 @@ def texts(comparison: Comparison) -> Texts:
         if "dataset" in comparison.shown:
             values[comparison.shown.index("dataset")] = DATASET_LABELS.get(row["dataset"], row["dataset"])
         rows.append([*names_of(row), *values, f"{row['a_mean']:.2f}", f"{row['b_mean']:.2f}",
-                     f"{row['difference']:+.2f}", interval, n])
+                     f"{row['difference']:+.2f}" if is_difference(row["difference"]) else "0.00", interval, n])
     n_text_columns = 2 + len(comparison.shown)  # algorithm, noise and the settings
     table = Table.of(header, rows, text_columns=range(n_text_columns))
     return Texts((caption(comparison), table), notes=(_differs(comparison), *_notes(comparison)))
@@ -162,14 +163,17 @@ def caption(comparison: Comparison) -> str:
 def headline(comparison: Comparison) -> list[str]:
     """Return sentences on the differing settings, and on differences in test accuracy that seeds do not explain."""
     rows = accuracies(comparison)
-    significant = rows[(rows["low"] > 0) | (rows["high"] < 0)]  # their interval excludes 0
+    excludes_0 = (rows["low"] > 0) | (rows["high"] < 0)
+    significant = rows[excludes_0 & rows["difference"].map(is_difference)]
+    hidden = int(excludes_0.sum()) - len(significant)
     by_size = significant["difference"].abs().sort_values(ascending=False).index
     largest = "; ".join(f"{', '.join(names_of(row))}: {row['difference']:+.2f}"
                         for row in significant.reindex(by_size)[:MAX_EXAMPLES].to_dict("records"))
     examples = f" (largest: {largest})" if largest else ""
     return [_differs(comparison),
             f"{counted(len(rows), 'difference')} in test accuracy, {comparison.b.label} less {comparison.a.label}, in "
-            f"points: {len(significant)} with a 95% interval that excludes 0{examples}."]
+            f"points: {len(significant)} with a 95% interval that excludes 0{examples}"
+            f"{f', and {hidden} more that are no difference at two decimals' if hidden else ''}."]
 
 
 def _differs(comparison: Comparison) -> str:

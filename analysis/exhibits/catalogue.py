@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, TypeVar
 
-from pipeline.experiment.exhibits import NEEDS
-from pipeline.trials.fields import refuse
+from pipeline.experiment.exhibits import NEEDS, Fault, mismatch
+from pipeline.trials.fields import ConfigError, refuse
+from pipeline.trials.guard import name_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -60,10 +61,16 @@ def exhibit(*names: str, needs: Callable[[Sequence[TrialConfig]], str] | None = 
 
 
 def draw(name: str, experiment: Experiment | None, runs: pd.DataFrame, store: Reader | None) -> Exhibit:
-    """Draw an exhibit of an experiment. `ReportError` says what the runs lack for it."""
+    """Draw an exhibit of an experiment. `ReportError` says what the runs lack for it, `ConfigError` what fails."""
     for module in OURS:
         import_module(module)
     available = {"name": name, "experiment": experiment, "store": store}
     function = DRAWS.get(name, DRAWS["batch_size_sweep"])  # which draws `by_<setting>` too
     wanted = inspect.signature(function).parameters.keys() & available
-    return function(runs, **{key: available[key] for key in wanted})
+    fault = mismatch(name, experiment.trials if experiment else ())
+    if isinstance(fault, Fault):
+        raise ConfigError(f"{name}: {fault}")
+    exhibit = function(runs, **{key: available[key] for key in wanted})
+    is_one = hasattr(exhibit, "marked")  # of a class that is not imported here, as it needs a drawing library
+    refuse(not is_one, name, f"its function{name_of(function)} must return an Exhibit", repr(exhibit))
+    return exhibit

@@ -16,11 +16,12 @@ from analysis.exhibits.frontier.points import PRICE, compared_epsilon, summarize
 from analysis.exhibits.metrics import METRICS
 from analysis.exhibits.selection import Choice
 from analysis.runs import ALGORITHM_LABELS, DATASET_LABELS, common_value
-from analysis.statistics import accuracy_error, difference_of
+from analysis.statistics import MeanInterval, accuracy_error, difference_of
 from pipeline.experiment.experiment import Experiment
 from pipeline.trials.datasets import DATASETS
 from pipeline.trials.kinds import GUARANTEED, KINDS
 from pipeline.trials.naming import counted
+from pipeline.trials.ranking import is_difference, who_leads
 
 MAX_LEADS = 3  # largest number of epsilons of one kind with a sentence of their own
 TYPICAL_EPSILON = 3  # of the epsilons with a sentence, one is near this
@@ -68,9 +69,10 @@ def published(choice: Choice, runs: pd.DataFrame, experiment: Experiment) -> lis
     evidence = Evidence.of(runs, experiment)
     is_best = evidence.shown["trial_key"] == choice.trial_key
     doubts = examine(dataclasses.replace(evidence, shown=evidence.shown[is_best]))
+    equals = f", as {counted(choice.equals, 'other')} had" if choice.equals else ""
     return [f"For ε = {spent.value:g} at δ = {spent.delta:g}, of all that it released ({KINDS['certified'].protects}; "
             f"{choice.standing}), the search publishes {choice.name}: test accuracy {100 * choice.test:.2f}%, chosen "
-            f"by its validation accuracy of {100 * choice.validation:.2f}%.",
+            f"by its validation accuracy of {100 * choice.validation:.2f}%{equals}.",
             *(doubt.sentence for doubt in doubts if doubt.check != "seeds")]
 
 
@@ -88,12 +90,16 @@ def _answer(evidence: Evidence, *, dataset: str, kind: str, place: str, max_lead
     compared = {epsilon: group for epsilon, group in points.groupby("compared_epsilon")
                 if group["algorithm"].nunique() > 1}
     if not compared:
-        best = points.iloc[0]  # points are sorted by their mean
-        return [f"The highest mean test accuracy{place} under {kind_text} is {_score(best)}, of {_label(best)} at "
-                f"ε = {best['epsilon']:.3g}{_cost(points[:1], dataset, evidence)}."]
-    winners: dict[str, list[str]] = {}  # algorithm -> epsilons at which its mean is the highest
+        best = _leading(points)
+        scores = "; ".join(f"{_score(point)}, of {_label(point)} at ε = {point['epsilon']:.3g}"
+                           for point in best[:MAX_LEADS].to_dict("records"))
+        equal = ": no difference" if len(best) > 1 else ""
+        return [f"The highest mean test accuracy{place} under {kind_text} is {scores}"
+                f"{_cost(best[:MAX_LEADS], dataset, evidence)}{equal}."]
+    winners: dict[str, list[str]] = {}  # algorithm that is ahead, or equal ones -> epsilons
     for epsilon, group in compared.items():
-        winners.setdefault(_label(group.iloc[0]), []).append(f"{epsilon:.3g}")
+        means = {_label(point): point["mean"] for point in group.drop_duplicates("algorithm").to_dict("records")}
+        winners.setdefault(who_leads(means), []).append(f"{epsilon:.3g}")
     names = "; ".join(f"{name} at {', '.join(epsilons)}" for name, epsilons in winners.items())
     choices = points["choices"].max()
     chosen = f", each at the best of up to {choices} settings by validation" if choices > 1 else ""
@@ -111,7 +117,7 @@ def _representative(epsilons: list[float], limit: int) -> list[float]:
 
 
 def _lead(group: pd.DataFrame, epsilon: float, point_runs: pd.DataFrame, evidence: Evidence) -> str:
-    """Return the sentence on the lead of the best algorithm over the next one, at one epsilon.
+    """Return the sentence on the lead of the best algorithm over the next one, at one epsilon, or that it has none.
 
     Example: `At certified ε ≤ 3 (nothing was chosen): BP 85.69 ± 0.26%, ahead of DFA by 0.49 points (95% interval −0.10
     to +1.10, n = 3 seeds, paired by seed; within what seeds explain).` The points of `group` are sorted by their mean.
@@ -120,24 +126,36 @@ def _lead(group: pd.DataFrame, epsilon: float, point_runs: pd.DataFrame, evidenc
     first, second = best_two.to_dict("records")
     difference, pairing = difference_of(_by_seed(second, point_runs), _by_seed(first, point_runs))
     dataset, kind = common_value(point_runs["dataset"]), first["kind"]
-    reasons, unknown_origin = against(evidence, dataset, kind, (first, second))
-    # If all seeds have the same small difference, the interval is too narrow: compare with the test set's resolution.
-    resolution = 100 * accuracy_error([], min(first["mean"], 100) / 100, DATASETS[dataset].n_test)  # points
-    is_unresolved = np.isclose(difference.low, difference.high) and difference.mean <= resolution
-    interval = ""
+    at = f"At {kind} ε ≤ {epsilon:.3g}{_cost(best_two, dataset, evidence)}: "
+    notes = []
     if not np.isnan(difference.low):
         low, high = (f"{end:+.2f}".replace("-", "−") for end in (difference.low, difference.high))
-        interval = f"95% interval {low} to {high}, n = {difference.n} seeds, {pairing}; "
-    if reasons:
-        verdict = f"no verdict: {', '.join(reasons)}"
-    elif not difference.low > 0 or is_unresolved:
-        verdict = "within what seeds explain"
-    elif unknown_origin:
-        verdict = "seeds do not explain it, the settings may"
-    else:
-        verdict = "beyond what seeds explain"
-    return (f"At {kind} ε ≤ {epsilon:.3g}{_cost(best_two, dataset, evidence)}: {_label(first)} {_score(first)}, "
-            f"ahead of {_label(second)} by {difference.mean:.2f} points ({interval}{verdict}).")
+        notes.append(f"95% interval {low} to {high}, n = {difference.n} seeds, {pairing}")
+    reasons, unknown_origin = against(evidence, dataset, kind, (first, second))
+    verdict = f"no verdict: {', '.join(reasons)}" if reasons else _verdict(difference, first, dataset, unknown_origin)
+    if is_difference(difference.mean):
+        return (f"{at}{_label(first)} {_score(first)}, ahead of {_label(second)} by {difference.mean:.2f} points "
+                f"({'; '.join([*notes, verdict])}).")
+    in_brackets = "; ".join([*notes, *([verdict] if reasons else [])])
+    return (f"{at}no difference between {_label(first)} {_score(first)} and {_label(second)} {_score(second)}"
+            f"{in_brackets and f' ({in_brackets})'}.")
+
+
+def _verdict(difference: MeanInterval, first: Mapping[str, Any], dataset: str, unknown_origin: bool) -> str:
+    """Return what explains the lead of the point `first` over the next: seeds, or perhaps settings of no known origin.
+
+    If all seeds have the same small difference, the interval is too narrow: the test set's resolution decides.
+    """
+    resolution = 100 * accuracy_error([], min(first["mean"], 100) / 100, DATASETS[dataset].n_test)  # points
+    is_unresolved = np.isclose(difference.low, difference.high) and difference.mean <= resolution
+    if not difference.low > 0 or is_unresolved:
+        return "within what seeds explain"
+    return "seeds do not explain it, the settings may" if unknown_origin else "beyond what seeds explain"
+
+
+def _leading(points: pd.DataFrame) -> pd.DataFrame:
+    """Return the first of points that are sorted by falling mean, and all that it is not ahead of."""
+    return points[~(points["mean"].max() - points["mean"]).map(is_difference)]
 
 
 def _by_seed(point: Mapping[str, Any], runs: pd.DataFrame) -> pd.Series:

@@ -17,6 +17,7 @@ from analysis.exhibits.table import Table
 from analysis.runs import ReportError, common_value, trials_of
 from analysis.text import NO_VALUE, level_order, level_text, without_formulas
 from pipeline.experiment.factors import balanced, find_factors
+from pipeline.trials.ranking import joined, leaders
 
 COLUMNS = ["factor", "level", "mean", "trials", "explained"]
 INTERACTIONS, SEEDS = "more interactions", "seeds"
@@ -108,9 +109,10 @@ def texts(table: pd.DataFrame, n_trials: int) -> Texts:
         level_means = part["mean"]
         best_level = best_mean = mean_range = NO_VALUE  # of a part without levels, for example a pair
         if level_means.notna().any():
-            best = part.loc[level_means.idxmax()]
-            best_level, best_mean = level_text(name, best["level"]), f"{best['mean']:.2f}"
-            mean_range = f"{level_means.max() - level_means.min():.2f}"
+            levels = [level_text(name, level) for level in part["level"]]
+            best = leaders(dict(zip(levels, level_means, strict=True)))
+            best_level = joined(best, "or") if len(best) < len(levels) else "no difference"
+            best_mean, mean_range = f"{level_means.max():.2f}", f"{level_means.max() - level_means.min():.2f}"
         share = common_value(part["explained"])
         rows.append([name, f"{100 * share:.1f}", best_level, best_mean, mean_range])
     n_used = int(table["trials"].iloc[-1])  # the last row is of a part without levels, to which all trials belong

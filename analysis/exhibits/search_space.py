@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import pandas as pd
@@ -18,6 +19,7 @@ from analysis.text import NO_VALUE, level_text
 from pipeline.experiment.search import Domain, Search
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.fields import plain
+from pipeline.trials.ranking import joined, leaders
 
 LEAST_TRIALS = 4  # from which on a share of their variance means something
 PER_ROW = 3
@@ -32,7 +34,7 @@ def draw(search: Search, runs: pd.DataFrame) -> Exhibit:
     table = tabulate(search, runs)
     shares = table.drop_duplicates("setting").set_index("setting")["importance"]
     rows = [[name, NO_VALUE if pd.isna(share) else f"{100 * share:.0f}",
-             level_text(name, best_value(table[table["setting"] == name]))] for name, share in shares.items()]
+             best_values(name, table[table["setting"] == name])] for name, share in shares.items()]
     header = ["setting", "variance explained %", "of the best trial"]
     caption = f"{CAPTION.format(table['trial_key'].nunique())}."
     return Exhibit("search_space", title="Which setting of the search matters", rows=table,
@@ -40,9 +42,10 @@ def draw(search: Search, runs: pd.DataFrame) -> Exhibit:
                    figure=plot(search.space, table))
 
 
-def best_value(rows: pd.DataFrame) -> Any:
-    """Return the value of a setting in the trial with the best score."""
-    return rows.loc[rows["validation %"].idxmax(), "value"]
+def best_values(name: str, rows: pd.DataFrame) -> str:
+    """Return the value of a setting in the trial with the best score, as text, or in several if none is ahead."""
+    scores = rows.groupby(rows["value"].map(partial(level_text, name)), sort=False)["validation %"].max()
+    return joined(leaders(scores.to_dict()), "or")
 
 
 def tabulate(search: Search, runs: pd.DataFrame) -> pd.DataFrame:
@@ -51,6 +54,12 @@ def tabulate(search: Search, runs: pd.DataFrame) -> pd.DataFrame:
     Needs `LEAST_TRIALS` trials that finished with scores that differ; `importance` is empty for a setting that not all
     of them use.
     """
+    for name, domain in search.space.items():
+        outside = [value for trial in trials_of(runs) if name in trial.canonical()
+                   and not domain.has(value := plain(getattr(trial, name)))]
+        if outside:
+            raise ReportError("search_space: needs the space that the trials were asked for in, and the file has "
+                              f"another: {name} {outside[0]} lies outside of it")
     scored = runs[runs[SCORE].notna() & (runs["status"] == "finished")]
     if len(scored) < LEAST_TRIALS or scored[SCORE].nunique() < 2:
         raise ReportError(f"search_space: needs {LEAST_TRIALS} finished trials or more whose scores differ, got "

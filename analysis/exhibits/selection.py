@@ -17,6 +17,7 @@ from pipeline.accounting.noise import choice_statement, noise_statement, sentenc
 from pipeline.experiment.experiment import Experiment
 from pipeline.trials.kinds import certified_trials
 from pipeline.trials.naming import counted, run_name
+from pipeline.trials.ranking import leaders
 
 ALONE = "price of this one trial, had it been the only one"
 SCORE = "validation/accuracy"
@@ -45,6 +46,7 @@ class Choice:
     scores: str = SCORES  # whether an epsilon covers the scores
     unscored: int = 0  # certified trials that hold no record out, and so were not compared
     gone: int = 0  # certified trials that are not in the file any more, which the price covers too
+    equals: int = 0  # other trials that it is not ahead of; 0 for random stopping, which tells of no other
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -80,6 +82,7 @@ def choose(experiment: Experiment, runs: pd.DataFrame, paid: Epsilon | None = No
     require_accuracy(scored, SCORE)
     require_accuracy(runs[runs["trial_key"].isin(list(trials))])
     best = scored.loc[scored[SCORE].idxmax()]
+    scores = dict(zip(scored["trial_key"], 100 * scored[SCORE], strict=True))
     trial = trials[best["trial_key"]]
     earlier = earlier_epochs(runs)  # an earlier draw of secret noise is a release too
     released_epochs = trial.epochs + earlier.get(trial.trial_key, 0)
@@ -99,7 +102,8 @@ def choose(experiment: Experiment, runs: pd.DataFrame, paid: Epsilon | None = No
                   others=len(tracked) - len(trials), noise=noise,
                   standing=standing(trial.noise for trial in certified_trials(compared)),
                   scores=SCORES_COVERED if scores_are_covered(compared) else SCORES,
-                  unscored=len(trials) - len(with_score), gone=len(certified_trials(experiment.past.trials)))
+                  unscored=len(trials) - len(with_score), gone=len(certified_trials(experiment.past.trials)),
+                  equals=len(leaders(scores)) - 1 if plan.publishes_all else 0)
 
 
 def draw(choice: Choice) -> Exhibit:
@@ -125,6 +129,9 @@ def texts(choice: Choice) -> Texts:
     row = [choice.name, f"{100 * choice.validation:.2f}", f"{100 * choice.test:.2f}",
            f"{epsilon.value:.4g}" if epsilon else NO_VALUE, f"{choice.alone.value:.4g}"]
     notes = ["Test accuracy had no part in the choice."]
+    if choice.equals:
+        notes.append(f"No difference in validation accuracy to {counted(choice.equals, 'other trial')}: any of them "
+                     "could have been chosen.")
     if epsilon is None:
         notes.append(f"No ε covers the choice: {choice.reason}.")
     else:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple, TypeVar
@@ -22,11 +21,12 @@ from pipeline.accounting.budget import require_unchanged
 from pipeline.experiment.exhibits import undrawn
 from pipeline.experiment.experiment import Experiment
 from pipeline.experiment.results import check_seeds, read_results
-from pipeline.experiment.search import Search
+from pipeline.experiment.search import Search, nothing_fits
 from pipeline.tracking.artifacts import DONE
 from pipeline.tracking.backend import TrackingError
 from pipeline.tracking.store import Store
-from pipeline.trials.fields import refuse
+from pipeline.trials.fields import UserError, refuse
+from pipeline.trials.guard import place_of
 from pipeline.trials.kinds import certified_trials
 
 Made = TypeVar("Made")
@@ -78,6 +78,9 @@ def write(experiment: Experiment, store: Store, out: Path | None = None, where: 
         ended = {run.trial_key for run in stored if run.status in DONE}
         experiment, progress = complete_part(experiment, ended, missing)
         runs = frame_of(stored, experiment.trials, source=experiment.source)
+    if runs.empty:
+        why = nothing_fits(len(store.suggestions()), len(stored)) if experiment.plan.asks else "it has no trial"
+        raise MissingTrials(f"{experiment.name}: must have a trial to report; {why}")
     left_out = undrawn(experiment.trials, experiment.report) if experiment.plan.publishes_all else []
     lacking: list[str] = []
     raised: list[str] = []
@@ -90,9 +93,9 @@ def write(experiment: Experiment, store: Store, out: Path | None = None, where: 
             if not experiment.plan.publishes_all:  # the reason may count the trials, which random stopping keeps secret
                 raise
             reason = str(error).removeprefix(f"{name}: ")
+            if not isinstance(error, UserError):
+                reason = f"raised {type(error).__name__} in {place_of(error)}: {' '.join(str(error).split())}"
             if not isinstance(error, ReportError):
-                place = traceback.extract_tb(error.__traceback__)[-1]
-                reason = f"raised {type(error).__name__} in {Path(place.filename).name}:{place.lineno}: {error}"
                 raised.append(name)
             left_out.append((name, reason))
             lacking.append(name)
@@ -114,9 +117,9 @@ def write(experiment: Experiment, store: Store, out: Path | None = None, where: 
     if choice:
         exhibits.append(selection.draw(choice))
     if isinstance(experiment.plan, Search) and not where:
-        exhibits.insert(0, search.draw(experiment, runs, store))
-        if of_settings := attempt("search_space", search_space.draw, experiment.plan, runs):
-            exhibits.insert(1, of_settings)
+        of_search = (attempt("search", search.draw, experiment, runs, store),
+                     attempt("search_space", search_space.draw, experiment.plan, runs))
+        exhibits = [*filter(None, of_search), *exhibits]
     contents = {"runs.csv": to_csv(csv_of(runs)).encode()}
     for exhibit in exhibits:
         contents |= exhibit.files

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from analysis.runs import MissingTrials
-from pipeline.experiment.exhibits import mismatch
+from pipeline.experiment.exhibits import refusal
 from pipeline.experiment.experiment import Experiment
 from pipeline.trials.naming import setting_key
 
@@ -52,6 +52,6 @@ def complete_part(experiment: Experiment, ended: Collection[str],
     which = "of settings that have all of their seeds"
     if not shown:
         shown, which = have_ended, "with the seeds that each setting has, as none has all"
-    report = tuple(name for name in experiment.report if not mismatch(name, shown))
+    report = tuple(name for name in experiment.report if not refusal(name, shown))
     part = replace(experiment, plan=experiment.plan.with_trials(shown), report=report)
     return part, Progress(len(have_ended), len(shown), len(experiment.trials), which)

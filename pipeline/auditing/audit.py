@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,6 +17,8 @@ from pipeline.auditing.row_space import RowSpaceAudit, row_space_audit
 from pipeline.experiment.experiment import Experiment
 from pipeline.learning.data.dataset import Dataset, load_for
 from pipeline.trials.config import ConfigError, TrialConfig
+from pipeline.trials.fields import UserError
+from pipeline.trials.guard import guarded
 from pipeline.trials.naming import run_name
 
 ATTACKED = 2  # the row space attack sees updates of the first two fully connected layers
@@ -68,6 +71,13 @@ def audit_trial(trial: TrialConfig, data_folder: Path | None = None, steps: int 
     return list(findings(trial_name(trial), trial, load_for([trial], data_folder)[trial.dataset], steps))
 
 
+def _hidden(trial: TrialConfig, what: str) -> contextlib.AbstractContextManager[None]:
+    """Return a context in which errors of a trial that hides them are told by type and place alone, after `what`."""
+    if not trial.hides_errors:
+        return contextlib.nullcontext()
+    return guarded(lambda line: UserError(f"{what} ({line})"), hidden=True)
+
+
 def _check_steps(steps: int, trials: Sequence[TrialConfig]) -> None:
     """Refuse more steps to attack than the shortest epoch has, of trials with this package's networks."""
     max_steps = min((trial.steps_per_epoch for trial in trials if not trial.parts.network.own), default=1)
@@ -99,8 +109,9 @@ def findings(name: str, trial: TrialConfig, data: Dataset, steps: int) -> Iterat
     """
     noisy = with_noise(trial)
     own = trial.parts.network.own
-    for finding in _own_network_findings(name, noisy) if own else _network_findings(name, noisy, data, steps):
-        yield dataclasses.replace(finding, public=finding.public or trial.disclosure == "plain")
+    with _hidden(trial, f"{name}: cannot be attacked"):
+        for finding in _own_network_findings(name, noisy) if own else _network_findings(name, noisy, data, steps):
+            yield dataclasses.replace(finding, public=finding.public or trial.disclosure == "plain")
 
 
 def _network_findings(name: str, trial: TrialConfig, data: Dataset, steps: int) -> Iterator[Finding]:

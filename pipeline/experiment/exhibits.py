@@ -14,6 +14,8 @@ from pipeline.experiment.factors import balanced, differing, find_factors, varie
 from pipeline.experiment.yaml_text import is_number
 from pipeline.trials.component import Component
 from pipeline.trials.config import TrialConfig
+from pipeline.trials.fields import UserError
+from pipeline.trials.guard import guarded, name_of
 from pipeline.trials.kinds import GUARANTEED, certified_trials
 from pipeline.trials.naming import method, noise_setting
 from pipeline.trials.part import PARTS, SETTINGS
@@ -306,12 +308,31 @@ def is_known(exhibit: object) -> bool:
     return isinstance(exhibit, str) and (exhibit in NEEDS or bool(swept(exhibit)))
 
 
+class Fault(str):
+    """Why nobody knows whether an exhibit can show trials: its own code failed. Only the report of it is lost."""
+
+
 def mismatch(exhibit: str, trials: Sequence[TrialConfig]) -> str:
-    """Return why an exhibit cannot show these trials; empty if it can."""
+    """Return why an exhibit cannot show these trials; empty if it can; a `Fault` if its own code cannot tell."""
     of_one = exhibit in OF_ONE_DATASET or exhibit not in NEEDS
     if of_one and len({trial.dataset for trial in trials}) > 1:
         return "is of one data set, but the trials use several"
-    return NEEDS[exhibit](trials) if exhibit in NEEDS else sweep(trials, swept(exhibit))
+    if exhibit not in NEEDS:
+        return sweep(trials, swept(exhibit))
+    try:
+        with guarded(lambda line: UserError(f"is left out, as its `needs`{name_of(NEEDS[exhibit])} raised {line}")):
+            reason = NEEDS[exhibit](trials) or ""
+    except UserError as error:
+        return Fault(error)
+    if isinstance(reason, str):
+        return reason
+    return Fault(f"is left out, as its `needs`{name_of(NEEDS[exhibit])} must return a text, got {reason!r}")
+
+
+def refusal(exhibit: str, trials: Sequence[TrialConfig]) -> str:
+    """Return why an exhibit must not be asked for; empty if it can show these trials, or drawing it will tell."""
+    reason = mismatch(exhibit, trials)
+    return "" if isinstance(reason, Fault) else reason
 
 
 def fitting(trials: Sequence[TrialConfig]) -> tuple[str, ...]:
@@ -319,7 +340,7 @@ def fitting(trials: Sequence[TrialConfig]) -> tuple[str, ...]:
     has_exhibit = {*SWEPT.values(), "target_epsilon", "target_label_epsilon"}  # of targets it is the frontier
     over = [f"{BY}{name}" for name in differing(trials, lambda _: None) if name not in has_exhibit]  # all in one cell
     return tuple(name for name in (*NEEDS, *filter(swept, over))
-                 if trials and name not in LISTED_ONLY and not mismatch(name, trials))
+                 if trials and name not in LISTED_ONLY and not refusal(name, trials))
 
 
 def undrawn(trials: Sequence[TrialConfig], report: Sequence[str]) -> list[tuple[str, str]]:

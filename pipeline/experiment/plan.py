@@ -51,7 +51,7 @@ class Plan:
 
     def mismatch(self, exhibit: str) -> str:
         """Return why an exhibit cannot show its trials, as the end of a sentence; empty if it can."""
-        return exhibits.mismatch(exhibit, self.trials)
+        return exhibits.refusal(exhibit, self.trials)
 
     def lines(self) -> Iterator[str]:
         """Yield lines for people on how its trials are asked for; none for what is known beforehand."""

@@ -15,6 +15,7 @@ from typing import Any
 from pipeline.experiment.yaml_text import located, parse_yaml
 from pipeline.trials import table
 from pipeline.trials.fields import ConfigError
+from pipeline.trials.guard import INSTALLED, guarded
 
 DECLARATION = ".yaml"  # ends the name of a plugin that is no module, and declares a table
 LOADED: dict[str, str] = {}  # of loaded plugins: name -> digest of its source, or of what a table's file declares
@@ -51,12 +52,14 @@ def load_plugins(names: Sequence[str], folder: Path) -> None:
 
 def _import(name: str, folder: Path) -> str:
     """Import a module with extensions; return the digest of its file."""
-    try:
+    def refused(line: str) -> ConfigError:
+        return ConfigError(f"plugins: '{name}' cannot be imported ({line}); it must be a module in "
+                           f"{folder.absolute()}, or one that is installed")
+
+    with guarded(refused):
         file = importlib.import_module(name).__file__ or ""
+        INSTALLED.add(file)
         return hashlib.sha256(Path(file).read_bytes()).hexdigest()[:16]
-    except Exception as error:  # a module may raise anything when it is imported
-        raise ConfigError(f"plugins: '{name}' cannot be imported ({type(error).__name__}: {error}); it must be a "
-                          f"module in {folder.absolute()}, or one that is installed") from error
 
 
 def _enter_table(path: Path) -> str:

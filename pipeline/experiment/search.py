@@ -34,7 +34,7 @@ from pipeline.experiment.stopping import check_alike, draw, read_selection
 from pipeline.experiment.yaml_text import Place, is_number, placed
 from pipeline.trials.config import ConfigError, TrialConfig, settings
 from pipeline.trials.feature_file import with_located_features
-from pipeline.trials.fields import check_whole, known_fields, refuse
+from pipeline.trials.fields import check_whole, known_fields, plain, refuse
 from pipeline.trials.naming import counted
 from pipeline.trials.records import ACCURACY
 from pipeline.trials.unused import Written
@@ -60,6 +60,12 @@ class Domain:
             return tuple(dict.fromkeys((self.values[0], self.values[1] - 1)))
         return self.values
 
+    def has(self, value: Any) -> bool:
+        """Whether a setting's `plain` value is one of the choices, or lies in the range."""
+        if self.kind == "choice":
+            return value in [plain(choice) for choice in self.values]
+        return bool(self.ends[0] <= value <= self.ends[-1])
+
     def tidy(self, value: float) -> float:
         """Return a number suggested for a range: whole for randint, else of `DIGITS` significant digits."""
         if self.kind == "randint":
@@ -67,6 +73,15 @@ class Domain:
         low, high = self.values
         rounded = float(f"{value:.{DIGITS}g}")
         return min(max(rounded, low), high)  # rounding may have left the range
+
+
+def nothing_fits(asked: int, n_trials: int) -> str:
+    """Return why a search has no trial: its name had `n_trials` before, of another space, which cost the budget."""
+    text = f"none of {counted(asked, 'suggestion')} fits the budget"
+    if not n_trials:
+        return text
+    have = "has" if n_trials == 1 else "have"
+    return f"{text}, of which {counted(n_trials, 'trial')} that this space does not ask for {have} spent a part"
 
 
 @dataclass(frozen=True)

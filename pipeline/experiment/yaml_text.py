@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import re
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -14,6 +15,14 @@ from pipeline.trials.config import ConfigError
 from pipeline.trials.fields import UserError, in_files
 
 PRESET = "preset"  # place of what the preset of a file sets
+PLAIN = re.compile(r"\w[\w./-]*", re.ASCII)  # may stand without quotes, if it does not read as a number or the like
+
+
+def as_yaml(text: str) -> str:
+    """Return a text as one line of YAML that an experiment file reads back as this text; in quotes if it needs them."""
+    if PLAIN.fullmatch(text) and parse_yaml(text, "text") == text:
+        return text
+    return json.dumps(text, ensure_ascii=not text.isprintable())
 
 
 class Place(str):

@@ -30,11 +30,14 @@ from pipeline.sweep.clock import Clock
 from pipeline.sweep.nodes import LOST_SECONDS, Node, Watch, alive, called, check_address, ended, others
 from pipeline.sweep.prepare import Sweep
 from pipeline.sweep.progress import SweepProgress
-from pipeline.sweep.worker import one_line, prepare_elsewhere
+from pipeline.sweep.worker import prepare_elsewhere
 from pipeline.trials.config import ConfigError
+from pipeline.trials.guard import one_line
 
 Result = TypeVar("Result")
 
+OTHERS = ("leave --address and RAY_ADDRESS out to start Ray on this machine, or name a cluster's, such as "
+          "10.0.0.1:6379, which `ray start --head` prints")
 WORKERS_OF_CLUSTER = "the cluster's nodes say how many packs they take"
 CLIENT = "ray://"  # prefix of Ray Client's addresses, for machines outside the cluster
 CONNECT_SECONDS = 90.0  # longest wait for a connection; Ray's own patience with a silent server is 60 s
@@ -145,7 +148,7 @@ def _connect(address: str, say: Callable[[str], None]) -> None:
                 connection.result()
         except ConnectionAbortedError as error:
             reason = str(error).strip().splitlines()[-1]  # the last line of a traceback on the head
-        except (ConnectionError, RuntimeError, ImportError) as error:
+        except (ConnectionError, RuntimeError, ImportError, ValueError) as error:
             raise ResourceError(f"address: no Ray cluster that can be used at '{address}' "
                                 f"({one_line(error)})") from None
         message = f"the head at '{address}' did not start a server for this client ({reason})"
@@ -244,6 +247,31 @@ def messages_in(log: Path, say: Callable[[str], None]) -> Iterator[None]:
         ray_worker.print_to_stdstream = original
 
 
+def read_address(given: str | None) -> str:
+    """Return the address of a Ray cluster, by default that of RAY_ADDRESS, else `local`; refuse one that is none.
+
+    With `auto` RAY_ADDRESS comes first, as for Ray itself.
+    """
+    address = (given or "").strip()
+    if address in ("", "auto"):
+        address = os.environ.get("RAY_ADDRESS", "").strip() or address or "local"
+    host, separator, port = address.removeprefix(CLIENT).rpartition(":")
+    is_port = port.isascii() and port.isdigit() and 0 < int(port) < 1 << 16
+    if address not in ("local", "auto") and (not separator or not host or "/" in host or not is_port):
+        source = "address" if given == address else "RAY_ADDRESS"
+        raise ConfigError(source, "must be auto, host:port or ray://host:port, with a port from 1 to 65535",
+                          f"'{address}'", OTHERS)
+    return address
+
+
+def _found() -> str:
+    """Return the address of the Ray that runs on this machine."""
+    try:
+        return services.canonicalize_bootstrap_address("auto") or "auto"
+    except (ConnectionError, ValueError):
+        raise ResourceError(f"address: no Ray runs on this machine, which 'auto' looks for; {OTHERS}") from None
+
+
 @contextlib.contextmanager
 def running_ray(sweep: Sweep, address: str, workers: int | None,  # address: `local`, `auto` or `host:port`
                 prepare: Callable[[], object]) -> Iterator[Watch]:
@@ -265,15 +293,14 @@ def running_ray(sweep: Sweep, address: str, workers: int | None,  # address: `lo
     handler = signal.getsignal(signal.SIGTERM)
     quietly: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
     if address != "local":
-        if address == "auto":
-            check_address(services.canonicalize_bootstrap_address(address) or address, found=True)
-        else:
-            check_address(address)
+        check_address(_found() if address == "auto" else address, found=address == "auto")
         progress.phase(f"connecting to Ray at {address}")
         try:
             ray.init(address, runtime_env=code(), **quietly)
-        except ConnectionError as error:
-            raise ResourceError(f"address: no Ray cluster at '{address}' ({one_line(error)})") from None
+        except (ConnectionError, RuntimeError, ValueError) as error:
+            ray.shutdown()
+            raise ResourceError(f"address: no Ray cluster that can be used at '{address}' ({one_line(error)}); {OTHERS}"
+                                ) from None
     else:
         check_machine(trials, sweep.experiment.resources, local_offer(workers))
         prepare()

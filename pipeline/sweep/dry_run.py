@@ -22,7 +22,7 @@ from pipeline.accounting.certified import without_amplification
 from pipeline.accounting.overview import aligned
 from pipeline.accounting.statement import bound_lines, price_lines
 from pipeline.experiment.experiment import Experiment, with_trials
-from pipeline.experiment.search import Search
+from pipeline.experiment.search import Search, nothing_fits
 from pipeline.learning.data.dataset import Dataset
 from pipeline.learning.evaluation import EVALUATION_BATCH
 from pipeline.learning.own.building import check_trainable
@@ -50,6 +50,7 @@ class DryRun:
     packs: tuple[Pack, ...]  # of the trials that are neither done nor taken over, in the order of their start
     done: int = 0  # trials that the store has
     taken_over: str = ""  # how many trials other sweeps of the store have, by sweep; empty for none
+    exhausted: str = ""  # why a search trains nothing: its name's trials have spent the budget; empty if it trains
 
 
 def preview(experiment: Experiment, workers: int | None, root: Path | None = Path("mlruns")) -> DryRun:
@@ -61,7 +62,8 @@ def preview(experiment: Experiment, workers: int | None, root: Path | None = Pat
     done = set() if experiment.plan.asks else {*done_of(runs)} & {trial.trial_key for trial in experiment.trials}
     possible = [trial for trial in experiment.possible if trial.trial_key not in done]
     check_trials(experiment, possible, possible, published_digests(runs))
-    experiment = _with_drawn_trials(experiment)
+    exhausted = _exhausted(experiment, runs, root) if root else ""
+    experiment = with_trials(experiment, ()) if exhausted else _with_drawn_trials(experiment)
     new, others, taken_over = [trial for trial in experiment.trials if trial.trial_key not in done], {}, ""
     if experiment.reuse and root:
         from pipeline.sweep.reuse import elsewhere, in_words  # imported here, too
@@ -76,7 +78,7 @@ def preview(experiment: Experiment, workers: int | None, root: Path | None = Pat
     packs = plan(missing, requested, at_once)
     seconds = estimate_seconds(packs, at_once, opus=1, threads=max(1, int(requested.cpu)),
                                device="cuda" if requested.gpu else "cpu") if packs else 0.0
-    return DryRun(experiment, seconds, at_once, tuple(packs), len(done), taken_over)
+    return DryRun(experiment, seconds, at_once, tuple(packs), len(done), taken_over, exhausted)
 
 
 def _begun_runs(experiment: Experiment, root: Path) -> list[TrackedRun]:
@@ -91,6 +93,20 @@ def _begun_runs(experiment: Experiment, root: Path) -> list[TrackedRun]:
         filter_of(experiment.plan, store)
         return store.runs() if store.has_begun else []
     return []
+
+
+def _exhausted(experiment: Experiment, runs: Sequence[TrackedRun], root: Path) -> str:
+    """Return why a search that has begun has no trial that fits its budget; empty if it has one, or no budget."""
+    if not runs or not isinstance(experiment.plan, Search) or not experiment.plan.budget:
+        return ""
+    from pipeline.sweep.search import Rounds  # imported here: Ray takes seconds
+    from pipeline.tracking.reader import Reader
+
+    store = Reader(root=root)
+    store.attach(experiment.name)
+    rounds = Rounds(experiment.plan, store)
+    rounds.next(runs)
+    return "" if rounds.trials else nothing_fits(len(rounds.suggestions), len(runs))
 
 
 def _with_drawn_trials(experiment: Experiment) -> Experiment:
@@ -119,7 +135,8 @@ def as_json(run: DryRun) -> str:
         packs.append({"resources": bundle(experiment.resources, pack.needs_opu), "trials": trials})
     return json.dumps({
         "experiment": experiment.name, "estimated_seconds": run.seconds, "packs_at_once": run.at_once, "done": run.done,
-        "taken_over": run.taken_over, "packs": packs, "ignored": experiment.ignored, "preset": list(experiment.advice),
+        "taken_over": run.taken_over, "packs": packs, "exhausted": run.exhausted,
+        "ignored": experiment.ignored, "preset": list(experiment.advice),
         "alone": list(_computed_alone(experiment)),
         "best": list(_prices(experiment)), "past": list(experiment.past.lines(experiment.trials)),
         "search": [*experiment.plan.lines(), *budget_lines(experiment)],
@@ -131,6 +148,8 @@ def as_lines(run: DryRun) -> Iterator[str]:
     experiment, varied = run.experiment, _varied(run.experiment)
     yield (f"{experiment.name}: {duration(run.seconds)} on this machine as busy as it is now (an estimate); data sets "
            "were not looked for")
+    if run.exhausted:
+        yield f"nothing to do: {run.exhausted}"
     trials, new = counted(len(experiment.trials), "trial"), sum(len(pack.trials) for pack in run.packs)
     taken = len(experiment.trials) - run.done - new
     if run.done or taken:

@@ -11,7 +11,7 @@ from typing import Any
 
 from pipeline.experiment.experiment import Experiment, check_name, parse_experiment
 from pipeline.experiment.preset import RECOMMENDED
-from pipeline.experiment.yaml_text import parse_yaml
+from pipeline.experiment.yaml_text import as_yaml
 from pipeline.learning.data.proposal import name_of, proposal
 from pipeline.sweep.dry_run import preview
 from pipeline.trials.datasets import DATASET_LABELS, DATASETS
@@ -39,6 +39,8 @@ COMMENTS = {
     "target_label_epsilon": "label epsilon of each trial at delta 1e-5; it sets the noise",
 }
 
+BETTER_FOR_LABELS = ("To protect labels rather than study the device, randomised response is more accurate "
+                     "(docs/privacy.md, section 5).")
 FOR_TABLE = """\
 # Written by `{command}`: first confirm what {table} declares.
 name: {name}
@@ -141,18 +143,24 @@ def write_for_table(path: Path, csv: Path, label: str) -> Iterator[str]:
     declaration = path.with_name(f"{name_of(csv)}_table.yaml")
     refuse(declaration.exists(), str(declaration), "must not be there already", "a file",
            "it may be confirmed: name another folder, or remove it")
-    command = shlex.join(["photonic", "init", str(path), "--csv", str(csv), "--label", label])
+    command = _command(["photonic", "init", str(path), "--csv", str(csv), "--label", label])
     proposed = proposal(csv, label, path.parent, command)
     declaration.write_text(proposed.text, encoding="utf-8")
-    path.write_text(FOR_TABLE.format(command=command, table=declaration.name, name=path.stem,
-                                     dataset=name_of(csv)), encoding="utf-8")
+    path.write_text(FOR_TABLE.format(command=command, table=as_yaml(declaration.name), name=as_yaml(path.stem),
+                                     dataset=as_yaml(name_of(csv))), encoding="utf-8")
     yield f"{declaration}: ranges, values and classes as the records have them, which is a leak"
     for name, reason in [*proposed.left_out.items()][:MOST_NAMED]:
         yield f"left out: {name!r}: {reason}"
     if (more := len(proposed.left_out) - MOST_NAMED) > 0:
         yield f"left out: {more} more, each with its reason in the declaration"
     yield "confirm:  put in what is public without the records, and `confirmed: true`; no sweep begins before"
-    yield f"train:    `photonic sweep {path} --dry-run`, then `photonic sweep {path}`"
+    quoted = shlex.quote(str(path))
+    yield f"train:    `photonic sweep {quoted} --dry-run`, then `photonic sweep {quoted}`"
+
+
+def _command(words: Sequence[str]) -> str:
+    """Return a command for a comment of a file, which has one line whatever its words are."""
+    return "".join(letter if letter.isprintable() else "?" for letter in shlex.join(words))
 
 
 def write(path: Path, answers: Answers) -> Iterator[str]:
@@ -169,8 +177,11 @@ def write(path: Path, answers: Answers) -> Iterator[str]:
         yield "longer than asked for: remove epsilons, or sweep with `--workers N` on more cores"
     if answers.features in computed():
         yield f"features: {answers.features} are computed once, before training, and not in the estimate"
-    yield f"settings: `photonic sweep {path} --dry-run` lists each with its origin"
-    yield f"train:    `photonic sweep {path}`, then `photonic report {path}`"
+    if answers.private == "labels":
+        yield BETTER_FOR_LABELS
+    quoted = shlex.quote(str(path))
+    yield f"settings: `photonic sweep {quoted} --dry-run` lists each with its origin"
+    yield f"train:    `photonic sweep {quoted}`, then `photonic report {quoted}`"
 
 
 def sets(answers: Answers) -> Sequence[Sequence[str]]:
@@ -205,11 +216,11 @@ def text(path: Path, answers: Answers, algorithms: Sequence[str]) -> str:
     for name, value in dataclasses.asdict(answers).items():
         if value != getattr(default, name):
             words += [_option(name), as_option(value)]
-    command = shlex.join(words)
     target = parts_of("mechanism", Mechanism)[PRIVATE[answers.private]].target
     lines = [
-        f"# Written by `{command}`.",
-        f"name: {path.stem if isinstance(parse_yaml(path.stem, path), str) else repr(path.stem)}",  # as 7 and on
+        f"# Written by `{_command(words)}`.",
+        *([f"# {BETTER_FOR_LABELS}"] if answers.private == "labels" else []),
+        f"name: {as_yaml(path.stem)}",
         f"description: {DATASET_LABELS[answers.dataset]}, a first comparison of {', '.join(algorithms)}.",
         f"preset: {RECOMMENDED}",
         "base:",

@@ -183,7 +183,7 @@ def check_address(address: str, found: bool = False) -> None:
     if not separator:
         return
     try:
-        socket.create_connection((host, int(port)), timeout=ASK_SECONDS).close()
+        socket.create_connection((host.strip("[]"), int(port)), timeout=ASK_SECONDS).close()
     except (OSError, ValueError) as error:
         raise ResourceError(f"address: no Ray cluster answers at '{address}' ({error}); start one with "
                             "`ray start --head`, or leave --address out to use this machine alone") from None

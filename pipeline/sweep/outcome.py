@@ -27,6 +27,7 @@ from pipeline.tracking.ui import VIEW
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.kinds import GUARANTEED
 from pipeline.trials.naming import counted, noise_setting, setting_key, to_ascii
+from pipeline.trials.ranking import who_leads
 from pipeline.trials.records import ACCURACY
 
 GUARANTEE = ("dataset", "mechanism", "sampler", "delta")  # trials that differ in these fields are not compared
@@ -141,12 +142,12 @@ def headline(best: Mapping[tuple[str, str], float], budget: Budget | None = None
         return ""
     algorithms, noises = (list(dict.fromkeys(key)) for key in zip(*best, strict=True))
     rows: list[Sequence[str]] = [["", *algorithms], ["---", *("---:" for _ in algorithms)]]
-    noises_by_winner: dict[str, list[str]] = {}
+    noises_by_winner: dict[str, list[str]] = {}  # of equals, none is the winner
     for noise in noises:
         accuracies = {algorithm: best[algorithm, noise] for algorithm in algorithms if (algorithm, noise) in best}
         cells = [f"{100 * accuracies[algorithm]:.2f}" if algorithm in accuracies else "" for algorithm in algorithms]
         rows.append([noise, *cells])
-        winner = max(accuracies, key=accuracies.__getitem__)
+        winner = who_leads({algorithm: 100 * accuracy for algorithm, accuracy in accuracies.items()})
         noises_by_winner.setdefault(winner, []).append(noise)
     winners = "; ".join(f"{algorithm} at {', '.join(noises)}" for algorithm, noises in noises_by_winner.items())
     covered = f"the budget of epsilon {budget.epsilon:g} covers" if budget else "no epsilon covers"

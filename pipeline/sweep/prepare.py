@@ -87,7 +87,7 @@ def prepare(experiment: Experiment, store: Store, clock: Clock, folder: PrivateF
     rounds = Rounds(plan, store, elsewhere=others.values())
     missing = rounds.next(runs)
     to_train = [trial for trial in missing if trial.trial_key not in others]
-    result = SweepResult(plan.planned, skipped=rounds.n_done, passed_over=rounds.passed_over)
+    result = SweepResult(plan.planned, skipped=rounds.n_done, passed_over=rounds.passed_over, others=len(runs))
     progress.add(to_train, rounds.later, result.skipped + len(missing) - len(to_train))
     for line in store.relocate():
         progress.say(line)

@@ -15,8 +15,10 @@ from rich import progress as bars
 from rich.console import Console
 from rich.table import Column
 
+from pipeline.experiment.search import nothing_fits
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.naming import computed_features, counted, duration, noise_setting, run_name
+from pipeline.trials.ranking import joined, leaders
 from pipeline.trials.records import ACCURACY, Computing, EpochRecord, Outcome
 
 LINE_SECONDS = 30.0  # least time between two lines of progress, where there is no terminal
@@ -34,6 +36,7 @@ class SweepResult:
     failed: dict[str, str] = field(default_factory=dict)  # trial_key -> reason in one line
     passed_over: int = 0  # in a search, suggestions without a trial of their own
     held_back: int = 0  # in a search, suggestions that wait until a failed trial is done
+    others: int = 0  # trials that the sweep's name had before, of this search or of another space
     wall_seconds: float = 0.0
     compute_seconds: float = 0.0  # of training alone, summed over packs
 
@@ -52,7 +55,7 @@ class SweepResult:
         """Return the result of a sweep as a line for people, with the file of tracebacks."""
         if self.skipped + self.passed_over == self.planned:
             if not self.skipped:
-                return f"nothing to do: none of {counted(self.planned, 'suggestion')} fits the budget"
+                return f"nothing to do: {nothing_fits(self.planned, self.others)}"
             done = "the trial is" if self.skipped == 1 else f"all {self.skipped} trials are"
             return f"nothing to do: {done} done"
         counts = {"done before": self.skipped, "finished": self.finished, "diverged": self.diverged,
@@ -81,7 +84,7 @@ class SweepProgress:
         self._epochs_left_by_trial: dict[str, int] = {}
         self._total_epochs, self._epochs_left = 0, 0  # of all trials; kept, because trials may be many
         self._started: dict[str, float] = {}
-        self._best: dict[str, tuple[float, str]] = {}  # (accuracy, algorithm) by noise setting
+        self._best: dict[str, dict[str, float]] = {}  # noise setting -> algorithm -> its best accuracy
         self._latest_noise = ""  # noise setting of the latest epoch's trial
         self._begin = self._spoke = time.monotonic()  # when training began, and when a line was printed last
         self._live: dict[str, bars.TaskID] = {}  # lines by trial_key of trials that train, by name of features
@@ -153,9 +156,8 @@ class SweepProgress:
         accuracy = record.metrics.get(ACCURACY)
         if accuracy is not None:
             self._latest_noise = noise_setting(self._trials[key])
-            best = accuracy, self._trials[key].algorithm
-            before = self._best.get(self._latest_noise, best)
-            self._best[self._latest_noise] = max(best, before, key=lambda pair: pair[0])
+            best, algorithm = self._best.setdefault(self._latest_noise, {}), self._trials[key].algorithm
+            best[algorithm] = max(accuracy, best.get(algorithm, accuracy))
         self._set_left(key, self._trials[key].epochs - record.epoch)
         if record.outcome:
             self._end(key, _result(record, record.outcome))
@@ -210,8 +212,9 @@ class SweepProgress:
         eta = self.eta_seconds()
         best = self._bar.tasks[0].fields["best"]  # the first task is that of the whole sweep
         if self._latest_noise:  # accuracies with different noise have different guarantees, so they are not compared
-            accuracy, algorithm = self._best[self._latest_noise]
-            best = f"best at {self._latest_noise}: {accuracy:.1%} {algorithm}"
+            percent = {algorithm: 100 * accuracy for algorithm, accuracy in self._best[self._latest_noise].items()}
+            names = joined(leaders(percent, digits=1))
+            best = f"best at {self._latest_noise}: {max(percent.values()):.1f}% {names}"
         self._bar.update(self._task, completed=self._total_epochs - self._epochs_left, best=best,
                          trials=f"{self._ended}/{self._total} trials",
                          eta="" if eta is None else f"{duration(eta)} left,")

@@ -37,10 +37,10 @@ from pipeline.sweep.checks import NOT_RECORDED
 from pipeline.sweep.ledger import Ledger
 from pipeline.sweep.prepare import Sweep
 from pipeline.sweep.reuse import in_words
-from pipeline.sweep.worker import one_line, public_line
 from pipeline.tracking.artifacts import LOST, REFUSED
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.feedback import COLOURS
+from pipeline.trials.guard import one_line, public_line
 from pipeline.trials.naming import method, short_name
 from pipeline.trials.packs import Pack
 from pipeline.trials.records import DESCRIPTION, Draw, EpochRecord

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import os
 import platform
 import subprocess
 import time
@@ -32,6 +31,7 @@ from pipeline.sweep.cluster import (
     node_resources,
     on_head,
     prepare_nodes,
+    read_address,
     running_ray,
 )
 from pipeline.sweep.ledger import Ledger, known
@@ -102,7 +102,7 @@ def run_sweep(experiment: Experiment, *, root: Path = Path("mlruns"), tracking_u
     begin = time.monotonic()
     load_plugins(*plugins_of(experiment))  # plugins define trials; the head of a cluster gets the experiment pickled
     check_used(experiment.possible)
-    address = address or os.environ.get("RAY_ADDRESS") or "local"
+    address = read_address(address)
     if address.startswith(CLIENT):
         if workers is not None:
             raise ConfigError(f"workers: {WORKERS_OF_CLUSTER}, got {workers}; leave it out")

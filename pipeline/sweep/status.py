@@ -14,6 +14,7 @@ from typing import Any
 
 from pipeline.accounting.noise import standing
 from pipeline.experiment.experiment import Experiment
+from pipeline.experiment.search import nothing_fits
 from pipeline.sweep.checkpoints import Checkpoints
 from pipeline.sweep.clock import SECONDS
 from pipeline.sweep.lock import MISSED_BEATS, local_driver, place, remote_lease
@@ -108,7 +109,7 @@ def read(store: Reader, name: str, experiment: Experiment | None = None, words: 
     return SweepState(name=name, running=bool(driver), trials=tuple(trials), unknown=unknown,
                       refused=tuple(f"{found.path.name}: {found.problem}" for found in checkpoints if found.problem),
                       go_on=shlex.join(command) if can_resume else "", elsewhere=elsewhere, beat=beat,
-                      search=_search(decisions, max(0, n_open)) if decisions else "",
+                      search=_search(decisions, max(0, n_open), len(runs)) if decisions else "",
                       budget=_budget(store) if exists else None,
                       nodes=store.nodes(driver) if driver and exists else None,
                       past=tuple(experiment.past.lines(experiment.trials)) if experiment else (),
@@ -120,17 +121,19 @@ def read(store: Reader, name: str, experiment: Experiment | None = None, words: 
 def _left_seconds(runs: Sequence[TrackedRun], trials: Sequence[TrialState], unknown: int) -> float | None:
     """Return about how long a driver still trains, from its runs; trials of unknown settings count as the mean."""
     done = sum(run.epoch for run in runs)
-    if not done:
+    if not done or not trials:
         return None
     left: float = sum(trial.epochs - trial.epoch for trial in trials if trial.status not in DONE)
     left += unknown * sum(trial.epochs for trial in trials) / len(trials)
     return (time.time() - min(run.start_ms for run in runs) / 1000) * left / done
 
 
-def _search(decisions: Sequence[tuple[str, bool]], n_open: int) -> str:
-    """Return the progress of a search as text."""
+def _search(decisions: Sequence[tuple[str, bool]], n_open: int, n_runs: int) -> str:
+    """Return the progress of a search as text; `n_runs` counts the trials of its name, in this space or another."""
     n_asked, n_passed_over = len(decisions), _n_passed_over(decisions)
     text = f"{n_asked} of {n_asked + n_open} suggestions asked for"
+    if n_passed_over == n_asked:
+        return f"{text}; {nothing_fits(n_asked, n_runs)}"
     return f"{text}, {n_passed_over} passed over (beyond the budget, or asked for before)" if n_passed_over else text
 
 

@@ -20,6 +20,7 @@ from pipeline.sweep.checkpoints import Checkpoint, CheckpointError, Checkpoints
 from pipeline.sweep.private import make_private
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.fields import UserError
+from pipeline.trials.guard import guarded, one_line, public_line
 from pipeline.trials.packs import Pack
 from pipeline.trials.records import Computing, Draw, EpochRecord
 
@@ -59,6 +60,7 @@ def prepare_node(trials: Sequence[TrialConfig], data_folder: Path | None, checkp
                  digests: Mapping[str, str] = MappingProxyType({})) -> None:  # of feature files, by their public names
     """Prepare a node for trials, before several workers look at once for data, features and checkpoints."""
     from pipeline.learning.data.dataset import load
+    from pipeline.learning.data.download import UNREAD
     from pipeline.learning.data.features import check_file, features
 
     try:
@@ -68,14 +70,22 @@ def prepare_node(trials: Sequence[TrialConfig], data_folder: Path | None, checkp
             raise
         make_private(private_log.parent)
         private_log.write_text(f"{error}\n", encoding="utf-8")
-        raise UserError(f"a record of the data set cannot be used; {private_log} says which") from None
+        said = getattr(error, "public", UNREAD)
+        said = "a record of the data set cannot be used" if said == UNREAD else said
+        raise UserError(f"{said}; {private_log} says which") from None
     for trial in trials:
         trial.parts.data.check(trial)  # as in `train_pack`
         if trial.parts.features.of_file:
             check_file(trial, digests)
             if trial.disclosure == "plain":  # otherwise no record may decide whether a trial fails
-                features(datasets[trial.dataset], trial)
+                with guarded(functools.partial(_uncomputed, trial.features), hidden=trial.hides_errors):
+                    features(datasets[trial.dataset], trial)
     make_private(checkpoints)
+
+
+def _uncomputed(name: str, line: str) -> UserError:
+    """Return the error on features that cannot be computed, from what was raised."""
+    return UserError(f"features: '{name}' cannot be computed ({line})")
 
 
 def prepare_elsewhere(plugins: Plugins, trials: Sequence[TrialConfig], data_folder: Path | None,
@@ -212,28 +222,3 @@ def _dataset(name: str, folder: Path | None, device: str) -> Dataset:
         return load(name, folder, device)
     except DataError as error:  # a node that joined after the others were prepared
         raise DataError(f"on {socket.gethostname()}: {error}", error.public, error.of_record) from error
-
-
-def one_line(error: BaseException) -> str:
-    """Return an exception as one line, `ValueError: message (training.py:120)`."""
-    lines = str(error).strip().splitlines()
-    message = lines[0] if lines else "without a message"
-    return f"{type(error).__name__}: {message}{_place(error)}"
-
-
-def public_line(error: BaseException) -> str:
-    """Return an exception of a trial with secret noise as one line without private numbers: at least type and place."""
-    public = getattr(error, "public", "")
-    if public:
-        return f"{type(error).__name__}: {public}{_place(error)}"
-    if isinstance(error, UserError):
-        return one_line(error)
-    return f"{type(error).__name__}{_place(error)}"
-
-
-def _place(error: BaseException) -> str:
-    """Return the place of an error's last frame as ` (file.py:120)`; empty if not known."""
-    frames = traceback.extract_tb(error.__traceback__)
-    if not frames:
-        return ""
-    return f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})"

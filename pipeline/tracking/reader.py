@@ -20,6 +20,7 @@ from safetensors.numpy import load
 
 from pipeline.experiment.experiment import Experiment, with_trials
 from pipeline.experiment.past import NO_PAST, Past
+from pipeline.tracking.address import check_store
 from pipeline.tracking.artifacts import (
     BUDGET,
     BY_SCORES,
@@ -79,6 +80,7 @@ class Reader:
     def __init__(self, uri: str | None = None, root: Path = Path("mlruns")) -> None:
         self.root = Path(root).absolute()
         self.uri = uri or os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{self.root / 'mlflow.db'}"
+        check_store(self.uri)
         self.place = f"{socket.gethostname()}:{self.root}"  # of this reader or writer
         self._database = database(self.uri)  # None for a server
         self._experiment_id: str | None = None  # of the open sweep

@@ -24,6 +24,7 @@ from typing import Any
 
 from filelock import FileLock
 
+from pipeline.tracking.address import check_artifacts
 from pipeline.tracking.artifacts import (
     DONE,
     DRAW,
@@ -137,6 +138,7 @@ class Store(Reader):
         """
         with self._locked():
             self._experiment_id = self._client.find_experiment(name) or self._create_experiment(name)
+            check_artifacts(self.uri, self._client.get_experiment(self._experiment_id).artifact_location)
             parent = next(self._parents(), None)
             if parent is None:
                 self._client.create_run(self._experiment_id, run_name=name, tags={"sweep": name, **origin()})

@@ -155,6 +155,17 @@ def test_the_headline_of_a_comparison_names_what_seeds_do_not_explain(sides):
     assert f": {top['difference']:+.2f}" in count.partition("largest: ")[2].partition("; ")[0]
 
 
+def test_a_difference_below_the_rounding_is_none(sides):
+    """Seeds that are all better by a thousandth of a point."""
+    b = dataclasses.replace(sides["a"], label="b", runs=sides["a"].runs.assign(
+        **{"test/accuracy": sides["a"].runs["test/accuracy"] + 0.00001}))
+    found = compare(sides["a"], b)
+    assert (accuracies(found)["low"] > 0).all()
+    assert headline(found)[1].endswith("in points: 0 with a 95% interval that excludes 0, and 6 more that are no "
+                                       "difference at two decimals.")
+    assert texts(found).markdown.count("| 0.00 | +0.00 to +0.00 |") == 6
+
+
 def test_frontiers_are_overlaid_in_one_colour_per_algorithm(sides):
     found = compare(sides["a"], sides["faster"])
     pairs = overlay(found)

@@ -177,7 +177,7 @@ def test_what_a_search_publishes_is_doubted_and_nothing_else():
                for rate, noise in ((0.03, 1.0), (0.95, 2.0), (0.3, 3.0))]
     runs = tracked(configs).assign(**{"validation/accuracy": [0.1, 0.8, 0.2], "test/accuracy": [0.7, 0.14, 0.1]})
     paid = SimpleNamespace(value=8.0, delta=1e-5)
-    choice = SimpleNamespace(selected=paid, standing="simulated", name="dfa", test=0.14, validation=0.8,
+    choice = SimpleNamespace(selected=paid, standing="simulated", name="dfa", test=0.14, validation=0.8, equals=0,
                              trial_key=configs[1].trial_key)
     said, low, end = headline.published(choice, runs, experiment)
     assert said.startswith("For ε = 8 at δ = 1e-05, of all that it released") and "test accuracy 14.00%" in said

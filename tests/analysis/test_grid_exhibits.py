@@ -223,6 +223,16 @@ def test_effects_explain_the_variance_that_they_were_given():
         main_effects.tabulate(runs[1:])
 
 
+def test_of_equal_levels_none_is_the_best():
+    """Batches make no difference, nor does DFA's by a thousandth of a point; of the norms one is better."""
+    runs = tracked(GRID)
+    scores = [0.5 + 0.1 * (c.clipping_norm == 2) + 0.00001 * (c.algorithm == "dfa") for c in GRID]
+    table = main_effects.tabulate(runs.assign(**{"test/accuracy": scores}))
+    lines = [line for line in main_effects.texts(table, len(runs)).markdown.splitlines() if "| 0.00 |" in line]
+    assert len(lines) == 3 and all("| no difference | 55.00 |" in line for line in lines)
+    assert "| clipping_norm | 100.0 | 2 | 60.00 | 10.00 |" in main_effects.texts(table, len(runs)).markdown
+
+
 # what captions may take
 
 def crowded():
@@ -288,6 +298,22 @@ def a_record_apart():
     return runs.assign(**{"test/accuracy": level})
 
 
+def levelled(*levels, configs=DECLARED):
+    """Trials of BP with the first accuracy, of DFA with the second, and so on; seeds a point apart."""
+    runs = tracked(configs)
+    names = list(dict.fromkeys(runs["algorithm"]))
+    level = runs["algorithm"].map(dict(zip(names, levels, strict=True)))
+    return runs.assign(**{"test/accuracy": level + 0.01 * runs["seed"]})
+
+
+def apart():
+    """Curves without a common epsilon."""
+    return [c for c in DECLARED if (c.algorithm == "bp") == (c.target_epsilon == 1)]
+
+
+THREE = [*DECLARED, *(dataclasses.replace(c, algorithm="tdfa") for c in DECLARED if c.algorithm == "dfa")]
+
+
 def priced(**other):
     """The best of the sweep, and what it costs."""
     price = SimpleNamespace(value=9.876, kind="selected")
@@ -303,6 +329,11 @@ HEADLINES = {
     "the best of a grid": lambda: (tracked(INNER), INNER), "other seeds": lambda: (seeds_apart(), INNER),
     "a difference within seeds": lambda: (within_seeds(), INNER),
     "a record apart": lambda: (a_record_apart(), DECLARED),
+    "a tie": lambda: (levelled(0.9, 0.9), DECLARED),
+    "a lead below the rounding": lambda: (levelled(0.9, 0.90004), DECLARED),
+    "a tie of one seed": lambda: (levelled(0.9, 0.9, configs=ONE_SEED), ONE_SEED),
+    "two of three": lambda: (levelled(0.9, 0.8, 0.9, configs=THREE), THREE),
+    "a tie without a common epsilon": lambda: (levelled(0.9, 0.9, configs=apart()), apart()),
     "nothing chosen": lambda: (tracked(DECLARED), DECLARED),
     "settings of unknown origin": lambda: (tracked(DECLARED), DECLARED, None),
     "with the price of the best": lambda: (tracked(DECLARED), DECLARED, Chosen(1, "luck", 1), priced()),

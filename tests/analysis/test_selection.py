@@ -117,6 +117,15 @@ def test_an_infinite_price_is_no_metric(store, tmp_path, monkeypatch):
     assert parent(store).tags["privacy.notes"] != "written"
 
 
+def test_the_chosen_of_equals_is_said_to_be_one_of_them(store):
+    runs = load_runs(store, GRID)
+    level = runs.assign(**{"validation/accuracy": [0.7, 0.70004, 0.6, 0.5]})
+    chosen = selection.choose(experiment(GRID), level)
+    assert chosen.trial_key == GRID[1].trial_key and chosen.equals == 1
+    assert "No difference in validation accuracy to 1 other trial: any of" in selection.texts(chosen).markdown
+    assert selection.choose(experiment(RandomStopping(GRID, GRID, STOPPING)), level).equals == 0
+
+
 def test_no_certified_trial_no_selection(store, tmp_path):
     files = write(experiment((PLAIN,)), store, tmp_path).files
     assert [path.name for path in files] == ["runs.csv", "manifest.json", "index.html"]

@@ -90,7 +90,7 @@ def test_what_is_no_input_is_left_out_with_its_reason(tmp_path, name, cells, rea
     ("code", drawn("1.0", "2.0", "5.0", ""), "values: [1, 2, 5]", "codes; if they count"),
     ("wardCode", drawn("310", "320", "777"), "values: [310, 320, 777]", "codes; if they count"),
     ("plz", drawn("8001", "8002", "8003"), "values: [8001, 8002, 8003]", "postcodes, which tell where a person lives"),
-    ("Code postal", drawn("01000", "75001"), 'values: ["01000", "75001"]', "postcodes, which tell where a person lives"),
+    ("Code postal", drawn("01000", "75001"), 'values: ["01000", "75001"]', "postcodes, which tell where a person"),
     ("28.8", drawn(*(f"{n}.25" for n in range(60))), "range: [0.25, 59.25]", "its name is a number: has the table"),
     ("dose", drawn("10", "20", "50"), "range: [10, 50]", "an amount; if these are codes, declare values: [...]"),
     ("smokes", drawn("0", "1"), "values: [0, 1]", ""),

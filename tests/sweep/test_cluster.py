@@ -11,8 +11,11 @@ from cluster_driver import EXPERIMENT
 from fault_tools import Damage, damage
 from ray_nodes import Nodes, free_port
 
+from pipeline.cli import main
 from pipeline.learning.data.dataset import DataError
+from pipeline.sweep import cluster
 from pipeline.sweep.checks import ResourceError
+from pipeline.sweep.cluster import OTHERS, read_address
 from pipeline.sweep.run import git_commit, run_sweep
 from pipeline.sweep.worker import _dataset
 from pipeline.tracking.store import Store
@@ -144,3 +147,56 @@ def test_cluster_that_cannot_be_swept_from_outside_is_refused(tmp_path, argument
 def test_data_that_a_node_lacks_while_it_trains_name_the_host(tmp_path):
     with pytest.raises(DataError, match=f"on {socket.gethostname()}: {tmp_path}/none: must be a folder"):
         _dataset("mnist", tmp_path / "none", "cpu")
+
+
+@pytest.mark.parametrize(("given", "environment", "found"), [
+    (None, "", "local"), ("auto", "", "auto"), ("", "auto", "auto"), ("auto", "10.0.0.1:6379", "10.0.0.1:6379"),
+    ("ray://h:10001", "x", "ray://h:10001"), ("[::1]:6379", "", "[::1]:6379"), (" h:1 ", "", "h:1"),
+    ("local", "h:1", "local")])
+def test_an_address_is_read_as_ray_reads_it(monkeypatch, given, environment, found):
+    monkeypatch.setenv("RAY_ADDRESS", environment)
+    assert read_address(given) == found
+
+
+@pytest.mark.parametrize("wrong", ["10.0.0.1", "host", "host:", ":6379", "host:port", "host:0", "host:70000", "host:²",
+                                   "http://host:8265", "ray://host", "ray://", "Auto", "host:-1"])
+@pytest.mark.parametrize("by", ["address", "RAY_ADDRESS"])
+def test_what_is_no_address_is_refused_in_one_line_before_anything_else(tmp_path, monkeypatch, capsys, wrong, by):
+    monkeypatch.setenv("RAY_ADDRESS", wrong if by == "RAY_ADDRESS" else "")
+    (tmp_path / "e.yaml").write_text("base: {dataset: digits, algorithm: bp, hidden: []}")
+    given = ["--address", wrong] if by == "address" else []
+    assert main(["sweep", str(tmp_path / "e.yaml"), "--mlruns", str(tmp_path / "runs"), *given]) == 2
+    assert capsys.readouterr().err == (
+        f"error: {by}: must be auto, host:port or ray://host:port, with a port from 1 to 65535, got '{wrong}'; "
+        f"{OTHERS}\n")
+    assert not (tmp_path / "runs").exists()
+
+
+def test_where_no_ray_runs_auto_says_what_is_accepted(tmp_path, monkeypatch, capsys, unstarted):
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setattr(cluster.services, "find_gcs_addresses", set)
+    monkeypatch.setattr(cluster.services, "find_bootstrap_address", lambda folder: None)
+    (tmp_path / "e.yaml").write_text("base: {dataset: digits, algorithm: bp, hidden: []}")
+    assert main(["sweep", str(tmp_path / "e.yaml"), "--mlruns", str(tmp_path / "runs"), "--address", "auto"]) == 2
+    assert capsys.readouterr().err.splitlines()[-1] == (
+        f"error: address: no Ray runs on this machine, which 'auto' looks for; {OTHERS}")
+
+
+@pytest.mark.parametrize("error", [RuntimeError("Version mismatch: the cluster has Ray 1\nand more"), ConnectionError(),
+                                   ValueError("no")])
+def test_a_cluster_that_cannot_be_used_is_one_line(tmp_path, monkeypatch, capsys, unstarted, error):
+    def fails(*arguments, **named):
+        raise error
+
+    monkeypatch.setattr(cluster, "check_address", lambda address, found: None)
+    monkeypatch.setattr(cluster.ray, "init", fails)
+    (tmp_path / "e.yaml").write_text("base: {dataset: digits, algorithm: bp, hidden: []}")
+    assert main(["sweep", str(tmp_path / "e.yaml"), "--mlruns", str(tmp_path / "runs"), "--address", "h:1"]) == 2
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.startswith(f"error: address: no Ray cluster that can be used at 'h:1' ({type(error).__name__}: ")
+
+
+@pytest.fixture
+def unstarted(monkeypatch):
+    """No Ray of another test."""
+    monkeypatch.setattr(cluster.ray, "is_initialized", lambda: False)

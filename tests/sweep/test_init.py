@@ -9,9 +9,12 @@ import pytest
 from pipeline.cli import main
 from pipeline.experiment.experiment import load_experiment, parse_experiment
 from pipeline.experiment.preset import recommended
+from pipeline.experiment.yaml_text import as_yaml, parse_yaml
+from pipeline.learning.data.dataset import register_dataset
 from pipeline.sweep import first_file
 from pipeline.sweep.first_file import Answers
 from pipeline.trials.config import ConfigError
+from pipeline.trials.datasets import DATASETS
 from pipeline.trials.naming import counted, duration
 
 README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
@@ -88,6 +91,55 @@ def test_wrong_answers_are_refused_and_nothing_is_written(options, says, tmp_pat
     assert not Path("mine.yaml").exists()
     assert main(["init", "nowhere/mine.yaml"]) == 2
     assert capsys.readouterr().err == "error: nowhere/mine.yaml: must be in a folder that is there\n"
+
+
+NAMES = ("7", "on", "Off", "yes", "no", "null", "true", "1e3", "1_000", "0x1F", "1.5", "2026-01-01", "12.30", "y",
+         "nan")
+TABLE = "age,outcome\n" + "".join(f"{n},{'well' if n % 2 else 'ill'}\n" for n in range(20))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_file_is_read_back_under_the_name_that_it_was_written_by(tmp_path, monkeypatch, name):
+    text = first_file.text(Path(f"{name}.yaml"), Answers(), ("bp",))
+    assert parse_experiment(text, Path(f"{name}.yaml")).name == name
+    monkeypatch.chdir(tmp_path)
+    Path("plain.csv").write_text(TABLE)
+    list(first_file.write_for_table(Path(f"{name}.yaml"), Path("plain.csv"), "outcome"))
+    assert parse_yaml(Path(f"{name}.yaml").read_text(), "f")["name"] == name
+
+
+@pytest.mark.usefixtures("extensions")
+@pytest.mark.parametrize(("table", "dataset"), [
+    *((f"{name}.csv", "table_" + re.sub("[^a-z0-9]+", "_", name.lower().partition(".")[0])) for name in NAMES
+      if name != "y" and name != "nan"),
+    ("mnist.csv", "table_mnist"), ("MNIST.csv", "table_mnist"), ("digits.csv", "table_digits"), ("nan.csv", "nan"),
+    ("taken.csv", "table_taken"), ("My: table #1 'x' \"y\".csv", "my_table_1_x_y"), ("two\nlines.csv", "two_lines"),
+    ("läuft gut.csv", "l_uft_gut"), ("[a], {b}.csv", "a_b"), ("_.csv", "table")])
+def test_what_is_written_for_a_table_is_what_the_next_command_takes(tmp_path, monkeypatch, table, dataset):
+    monkeypatch.chdir(tmp_path)
+    register_dataset("taken", DATASETS["digits"], lambda spec, folder: None)
+    Path(table).write_text(TABLE)
+    assert main(["init", "x.yaml", "--csv", table, "--label", "outcome"]) == 0
+    declaration = Path(f"{dataset}_table.yaml")
+    declaration.write_text(declaration.read_text().replace("confirmed: false", "confirmed: true"))
+    assert {trial.dataset for trial in load_experiment("x.yaml").trials} == {dataset}
+
+
+def test_texts_are_written_as_they_are_read():
+    for text in (*NAMES, "a b", "a: b", "a #b", "'", '"', "[a", "~", "...", "---", "é", "\x85", "\u2028", "\U0001f600",
+                 "", "two\nlines", "- a", "%a", "@a", "&a", "*a", "!a", "a\\b"):
+        assert parse_yaml(f"{{x: [{as_yaml(text)}, {as_yaml(text)}]}}", "f") == {"x": [text, text]}
+        assert len(as_yaml(text).splitlines()) == 1
+    assert as_yaml("plain_table.yaml") == "plain_table.yaml"
+
+
+def test_who_protects_labels_is_told_of_what_does_it_better(tmp_path, monkeypatch):
+    monkeypatch.setattr(first_file, "preview", lambda experiment, *a, **k: SimpleNamespace(seconds=4.0))
+    said = list(first_file.write(tmp_path / "mine.yaml", Answers(private="labels")))
+    advice = "To protect labels rather than study the device, randomised response is more accurate (docs/privacy.md"
+    assert [line for line in said if line.startswith(advice)]
+    assert f"\n# {advice}" in (tmp_path / "mine.yaml").read_text(encoding="utf-8")
+    assert "randomised" not in written(Answers())
 
 
 def test_what_no_option_says_is_asked():

@@ -49,6 +49,12 @@ def test_best_is_the_setting_with_the_highest_mean_over_all_its_seeds():
     assert contents(plan.trials) == {"datasets": "digits", "algorithms": "bp, dfa", "mechanisms": "per_example"}
 
 
+def test_of_equals_none_has_the_highest_accuracy():
+    told = headline({("bp", "sigma=1"): 0.9, ("dfa", "sigma=1"): 0.90004, ("bp", "sigma=2"): 0.9,
+                     ("dfa", "sigma=2"): 0.8}).splitlines()[0]
+    assert told == "Highest validation accuracy: no difference between bp and dfa at sigma=1; bp at sigma=2."
+
+
 def test_tags_of_the_best_have_the_largest_epsilon_of_their_seeds_and_what_covers_the_choice():
     group, certified = trials("dfa"), "epsilon/certified/"
     found = runs([(group, (0.8, 0.7))])

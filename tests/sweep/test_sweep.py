@@ -480,6 +480,17 @@ def test_progress_is_a_line_per_ended_trial_and_on_a_terminal_one_per_trial_that
     assert progress.eta_seconds() == 0 and [duration(s) for s in (24.2, 150, 7500)] == ["24 s", "2 min", "2 h 05 min"]
 
 
+def test_of_equals_the_live_line_names_all():
+    text = io.StringIO()
+    trials = grid(("bp", "dfa", "tdfa"), 1)
+    progress = SweepProgress(console=Console(file=text, highlight=False, width=140, force_terminal=True))
+    progress.add(trials)
+    with progress:
+        for trial, accuracy in zip(trials, (0.83912, 0.83893, 0.7), strict=True):
+            progress.record(EpochRecord(trial.trial_key, 1, {"validation/accuracy": accuracy}))
+    assert "83.9% bp and dfa " in text.getvalue()
+
+
 @pytest.mark.parametrize(("lost", "error", "raised"), [
     (False, KeyboardInterrupt, KeyboardInterrupt), (False, ValueError, TrackingError), (False, None, TrackingError),
     *((True, error, SweepRunning) for error in (SweepRunning, KeyboardInterrupt, ValueError, None))])

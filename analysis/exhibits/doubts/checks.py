@@ -77,7 +77,8 @@ def flat(evidence: Evidence) -> Doubt | None:
         keys, epsilons, means = ([row[name] for row in curve] for name in ("key", "compared_epsilon", "mean"))
         if kind == NO_FRONTIER or at_chance & set(keys):
             continue
-        if max(epsilons) < REAL_FACTOR * min(epsilons):  # too close to each other for a difference in accuracy
+        # Too close to each other for a difference in accuracy.
+        if len(curve) < 2 or max(epsilons) < REAL_FACTOR * min(epsilons):
             continue
         worst, *_, best = sorted(curve, key=lambda row: row["mean"])
         mean_accuracy = sum(means) / len(means) / 100  # a fraction
@@ -110,10 +111,10 @@ def edge(evidence: Evidence) -> Doubt | None:
         for field in _tuned_fields(evidence, row["kind"]):
             domain = plan.space.get(field.name) if isinstance(plan, Search) else None
             value, values = chosen[field.name], rivals[field.name].dropna()
-            has_end = values.nunique() > 1 and not (domain and domain.kind == "choice")
-            if not has_end:
-                continue
             ends = domain.ends if domain else (values.min(), values.max())
+            is_open = not domain or (domain.kind != "choice" and len(ends) > 1 and domain.has(value))
+            if values.nunique() < 2 or not is_open:
+                continue
             if _at_end(value, ends, field, domain):
                 at_end.append(row["key"])
                 descriptions[f"{field.name} {value:g} of {ends[0]:g} to {ends[1]:g}"] = None

@@ -26,6 +26,7 @@ from pipeline.learning.data.readers import Arrays, Reader, check_digest, checked
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.datasets import DATASETS, DatasetSpec, enter
 from pipeline.trials.fields import ConfigError, UserError
+from pipeline.trials.guard import is_of_users, without_message
 from pipeline.trials.part import PARTS, origin
 
 __all__ = ["DataError", "Dataset", "load", "load_for", "register_dataset"]
@@ -74,14 +75,7 @@ def load(name: str, folder: str | os.PathLike[str] | None = None, device: str | 
         raise DataError(f"dataset: must be one of {', '.join(DATASETS)}, got {name!r}")
     spec = DATASETS[name]
     source = None if name == "digits" else _given_folder(folder)  # `digits` is bundled with scikit-learn
-    try:
-        parts = PARTS["dataset"][name].load()(spec, source)
-    except UserError:
-        raise
-    except Exception as error:  # a user's reader may raise anything
-        raise DataError(f"dataset: '{name}' cannot be read by {origin(PARTS['dataset'][name])} "
-                        f"({type(error).__name__}: {error})", of_record=True) from error
-    train, test = _checked(name, spec, parts)
+    train, test = _read(name, spec, source)
     train_x, train_y, test_x, test_y = (torch.from_numpy(array).to(device) for array in (*train, *test))
     return Dataset(spec, train_x, train_y.long(), test_x, test_y.long())
 
@@ -96,6 +90,19 @@ def load_for(trials: Sequence[TrialConfig], folder: str | os.PathLike[str] | Non
         if not error.of_record or not any(trial.hides_errors for trial in trials):
             raise
     raise UserError("a record of the data set cannot be used; `photonic sweep` writes to its private folder which one")
+
+
+def _read(name: str, spec: DatasetSpec, source: Path | None) -> list[Arrays]:
+    """Return the checked records of a data set. What a user's reader says of an error may show a private record."""
+    cannot = f"dataset: '{name}' cannot be read by {origin(PARTS['dataset'][name])}"
+    try:
+        return _checked(name, spec, PARTS["dataset"][name].load()(spec, source))
+    except (Exception, SystemExit) as error:
+        if isinstance(error, UserError) and not is_of_users(error):
+            raise
+        said = " ".join(str(error).split())
+        message = said if isinstance(error, UserError) else f"{cannot} ({type(error).__name__}: {said})"
+        raise DataError(message, f"{cannot} ({without_message(error)})", of_record=True) from error
 
 
 def register_dataset(name: str, spec: DatasetSpec, read: Reader, *, label: str = "") -> None:

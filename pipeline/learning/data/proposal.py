@@ -10,11 +10,15 @@ from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
 
+import yaml
+
 from pipeline.learning.data.columns import MOST_CATEGORIES, NAMED, POSTCODE, Column, no_class, no_input
 from pipeline.learning.data.download import DataError
 from pipeline.learning.data.numbers import Style
 from pipeline.learning.data.recognised import Recognised, recognise
 from pipeline.learning.data.table import PLAIN, is_missing
+from pipeline.trials.datasets import DATASETS
+from pipeline.trials.table import TableSpec
 
 TEST_SHARE = 0.2
 READ = "# read from the records"
@@ -29,9 +33,15 @@ class Proposal:
 
 
 def name_of(file: Path) -> str:
-    """Return the name of a data set for a file: `my_patients` for `My patients.csv`."""
+    """Return the name of a data set for a file: `my_patients` for `My patients.csv`.
+
+    What is no name, no text in YAML, or another data set's name gets `table_` before it: `7`, `on`, `mnist`.
+    """
     name = re.sub("[^a-z0-9]+", "_", file.name.partition(".")[0].lower()).strip("_")
-    return name if name[:1].isalpha() else f"table_{name}".rstrip("_")
+    while (not name[:1].isalpha() or yaml.safe_load(name) != name
+           or not isinstance(DATASETS.get(name), TableSpec | None)):
+        name = f"table_{name}".rstrip("_")
+    return name
 
 
 def proposal(file: Path, label: str, folder: Path, command: str) -> Proposal:

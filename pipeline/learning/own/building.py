@@ -5,8 +5,7 @@ Settings are checked by it (`pipeline.trials.network`), and a training begins wi
 
 from __future__ import annotations
 
-from functools import lru_cache
-from pathlib import Path
+from functools import lru_cache, partial
 from typing import NamedTuple, cast
 
 import torch
@@ -21,6 +20,7 @@ from pipeline.learning.own.segments import Segments, blocks_of, children_of
 from pipeline.learning.own.ways import choose, made_up
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.fields import ConfigError, refuse
+from pipeline.trials.guard import guarded, name_of
 from pipeline.trials.network import Own
 from pipeline.trials.shapes import BlockShape
 
@@ -39,7 +39,7 @@ def own(trial: TrialConfig) -> Own:
 
 def in_words(part: Own) -> str:
     """Return the network's name, with file and line of the function that builds it."""
-    return f"'{part.name}' ({Path(part.source).name}:{part.works.__code__.co_firstlineno})"
+    return f"'{part.name}'{name_of(part.works)}"
 
 
 def lower_blocks(trial: TrialConfig) -> int:
@@ -53,12 +53,8 @@ def built(part: Own, shape: tuple[int, ...], n_classes: int) -> nn.Sequential:
     def fault(must: str, got: str, use: str = "") -> ConfigError:
         return ConfigError("network", f"{in_words(part)} {must}", got, use)
 
-    try:
+    with guarded(partial(fault, "must build a module")):
         module = part.works(part, shape, n_classes)
-    except ConfigError:
-        raise
-    except Exception as error:  # a user's function may raise anything
-        raise fault("must build a module", f"{type(error).__name__}: {error}") from error
     if not isinstance(module, nn.Sequential) or type(module).forward is not nn.Sequential.forward or not len(module):
         raise fault("must return a torch.nn.Sequential, whose children are the blocks", f"a {type(module).__name__}")
     for name, layer in module.named_modules():
@@ -71,7 +67,8 @@ def built(part: Own, shape: tuple[int, ...], n_classes: int) -> nn.Sequential:
             raise fault("must give the same result at every call", f"{layer_name}, which draws at random", "leave it "
                         "out")
     if any(is_lazy(value) for value in module.state_dict().values()):
-        module(made_up(shape))  # a lazy layer takes its shape from its first input
+        with guarded(partial(fault, f"must take records of shape {list(shape)}")):
+            module(made_up(shape))  # a lazy layer takes its shape from its first input
     return module
 
 
@@ -107,12 +104,12 @@ def described(part: Own, shape: tuple[int, ...], n_classes: int) -> Described:
 
 def _output(where: str, name: str, child: nn.Module, h: Tensor) -> tuple[Tensor, int]:
     """Return the output of a child for h [n, ...], and the multiplications of one record."""
-    try:
-        with FlopCounterMode(display=False) as flops:
-            out = child(h.clone())
-    except Exception as error:
-        raise ConfigError("network", f"{where} must take records of shape {list(h.shape[1:])}", f"in block '{name}', "
-                          f"{type(error).__name__}: {error}") from error
+    def fault(line: str) -> ConfigError:
+        return ConfigError("network", f"{where} must take records of shape {list(h.shape[1:])}",
+                           f"in block '{name}', {line}")
+
+    with guarded(fault), FlopCounterMode(display=False) as flops:
+        out = child(h.clone())
     got = f"of shape {list(out.shape)}, {out.dtype}" if isinstance(out, Tensor) else f"a {type(out).__name__}"
     refuse(not isinstance(out, Tensor) or out.shape[:1] != h.shape[:1] or not out.is_floating_point(), "network",
            f"{where}, block '{name}', must give one tensor [n, ...] for n records", got)

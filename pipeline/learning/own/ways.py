@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -19,6 +20,7 @@ from pipeline.learning.own.mapped import Mapped
 from pipeline.learning.own.operators import DrawsAtRandom, NotMapped, is_reviewed_here
 from pipeline.learning.own.segments import Segments, children_of, copy_of
 from pipeline.trials.fields import ConfigError, refuse
+from pipeline.trials.guard import guarded
 
 TOLERANCE = 1e-3  # of a graph's gradients in a parameter, relative to their norm: far more than rounding
 ROUNDING = 1e-6  # relative to the norm of all gradients
@@ -63,10 +65,8 @@ def choose(where: str, segments: Segments, records: Tensor, n_classes: int) -> t
 def _refuse_uncopied(where: str, segments: Segments) -> None:
     """Refuse a network without copies of its own, which would keep what a record leaves in them."""
     must = f"{where} must be a module that `copy.deepcopy` copies, with all its modules"
-    try:
+    with guarded(partial(ConfigError, "network", must)):
         modules = {id(module) for module in copy_of(segments).modules()}
-    except Exception as error:
-        raise ConfigError("network", must, f"{type(error).__name__}: {error}") from error
     shared = [name.removeprefix("network.") for name, module in segments.named_modules() if id(module) in modules]
     refuse(shared, "network", must, f"a copy that shares {', '.join(shared)}")
 
