@@ -73,12 +73,7 @@ class TableSpec(DatasetSpec):
 
     @property
     def inputs(self) -> dict[str, slice]:
-        """Return where each column's inputs stand in a record: `x[:, spec.inputs["ward"]]`, one per value and one more.
-
-        Example:
-            >>> TableSpec(1, 1, (1, 1, 4), 2, (0.5,), (0.5,),
-            ...           columns=(Column("age"), Column("ward", values=("north", "south")))).inputs
-            {'age': slice(0, 1, None), 'ward': slice(1, 4, None)}
+        """Return where each column's inputs stand in a record: one of a number, one per value and one more of others.
         """
         ends = itertools.accumulate(column.width for column in self.columns)
         return {column.name: slice(end - column.width, end) for column, end in zip(self.columns, ends, strict=True)}
@@ -90,6 +85,12 @@ def table_inputs(dataset: str) -> dict[str, slice]:
     A number has one input, a category one for each of its values and one more. In `x[:, inputs["ward"]]`, of shape
     [n, values + 1], the largest is at the category's place, so that `argmax(1)` is its number. Of a data set that is
     no table, or whose declaration is not loaded yet, a `ConfigError` says so.
+
+    Example:
+        >>> load_experiment("patients.yaml").name  # its plugins have the table's declaration
+        'patients'
+        >>> table_inputs("patients")
+        {'age': slice(0, 1, None), 'ward': slice(1, 4, None)}
     """
     spec = DATASETS.get(dataset)
     if not isinstance(spec, TableSpec):

@@ -17,13 +17,28 @@ name: example
 base: {dataset: digits, hidden: [16], batch_size: 64, epochs: 2, mechanism: per_example, sampler: poisson}
 grid: {algorithm: [bp, dfa], target_epsilon: [1, 8]}
 """
+TABLE = """
+dataset: patients
+data_file: patients.csv
+label: outcome
+classes: [well, ill]
+columns: {age: {range: [0, 120]}, ward: {values: [north, south]}}
+records: {train: 80, test: 20}
+test: {share: 0.2, seed: 0}
+confirmed: true
+"""
+OF_TABLE = """
+plugins: [table.yaml]
+base: {dataset: patients, mechanism: none, algorithm: bp, batch_size: 16}
+"""
 NAMES = {name: getattr(face, name) for face in (pipeline, analysis) for name in face.__all__}
 
 
 @pytest.fixture(scope="module")
 def swept(tmp_path_factory):
     folder = tmp_path_factory.mktemp("swept")
-    (folder / "example.yaml").write_text(FILE)
+    for name, text in (("example", FILE), ("table", TABLE), ("patients", OF_TABLE)):
+        (folder / f"{name}.yaml").write_text(text)
     with pytest.MonkeyPatch.context() as patch:
         store = Store(root=folder / "mlruns")
         store.open_sweep("example")

@@ -95,7 +95,7 @@ def test_wrong_answers_are_refused_and_nothing_is_written(options, says, tmp_pat
 
 NAMES = ("7", "on", "Off", "yes", "no", "null", "true", "1e3", "1_000", "0x1F", "1.5", "2026-01-01", "12.30", "y",
          "nan")
-TABLE = "age,outcome\n" + "".join(f"{n},{'well' if n % 2 else 'ill'}\n" for n in range(20))
+TABLE = "age,outcome\n" + "".join(f"{3 * n % 50},{'well' if n % 2 else 'ill'}\n" for n in range(20))
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -123,6 +123,15 @@ def test_what_is_written_for_a_table_is_what_the_next_command_takes(tmp_path, mo
     declaration = Path(f"{dataset}_table.yaml")
     declaration.write_text(declaration.read_text().replace("confirmed: false", "confirmed: true"))
     assert {trial.dataset for trial in load_experiment("x.yaml").trials} == {dataset}
+
+
+def test_a_table_of_which_no_column_is_left_gets_no_files(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("t.csv").write_text("id,outcome\n" + "".join(f"{n},{'well' if n % 2 else 'ill'}\n" for n in range(20)))
+    assert main(["init", "x.yaml", "--csv", "t.csv", "--label", "outcome"]) == 2
+    said = capsys.readouterr().err
+    assert "must have a column that can be an input, beside 'outcome'; left out are 'id' (row numbers" in said
+    assert [path.name for path in Path().iterdir()] == ["t.csv"]
 
 
 def test_texts_are_written_as_they_are_read():

@@ -60,6 +60,9 @@ def proposal(file: Path, label: str, folder: Path, command: str) -> Proposal:
     _check_label(target)
     inputs = [column for column in columns if column is not target]
     left_out = {column.name: reason for column in inputs if (reason := no_input(column))}
+    if len(left_out) == len(inputs):
+        reasons = ", ".join(f"{name!r} ({reason})" for name, reason in left_out.items()) or "none"
+        raise DataError(f"{file}: must have a column that can be an input, beside {label!r}; left out are {reasons}")
     n, n_test = len(rows.lines), round(TEST_SHARE * len(rows.lines))
     lines = [f"# By `{command}`: ranges, values and classes were READ FROM THE RECORDS, and no epsilon covers them.",
              "# Put in what is public without the records; then say `confirmed: true`, before which no sweep begins.",
