@@ -20,6 +20,7 @@ file is checked.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -136,6 +137,15 @@ class Search(Plan):
     def trial(self, values: Mapping[str, Any]) -> TrialConfig:
         """Return the trial of one suggestion, a value for every setting of the space; unused settings have defaults."""
         return self._composed(values).trial.pruned()
+
+    def asks_for(self, trial: TrialConfig) -> bool:
+        """Whether the trial is one of this space, base and preset; a file that was edited has others than before."""
+        values = {name: plain(getattr(trial, name)) for name in self.space}
+        possible = {name: values[name] if domain.has(values[name]) else domain.ends[0]  # an unused one has its default
+                    for name, domain in self.space.items()}
+        with contextlib.suppress(ConfigError):
+            return self.trial(possible).trial_key == trial.trial_key
+        return False
 
     def _composed(self, values: Mapping[str, Any]) -> Combination:
         """Return the trial of these values with base and preset, unused settings and all."""

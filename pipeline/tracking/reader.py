@@ -20,6 +20,7 @@ from safetensors.numpy import load
 
 from pipeline.experiment.experiment import Experiment, with_trials
 from pipeline.experiment.past import NO_PAST, Past
+from pipeline.experiment.search import Search
 from pipeline.tracking.address import check_store
 from pipeline.tracking.artifacts import (
     BUDGET,
@@ -212,10 +213,12 @@ class Reader:
     def as_swept(self, experiment: Experiment, runs: Sequence[TrackedRun] | None = None) -> Experiment:
         """Return the open sweep's experiment with its `past`, and a search with its trials so far.
 
-        `runs` are those of the sweep, if they were listed already.
+        Of a search that was edited since, they are the suggestions that it might still make. `runs` are those of the
+        sweep, if they were listed already.
         """
-        if experiment.plan.asks:
-            experiment = with_trials(experiment, started(self.suggestions()))
+        plan = experiment.plan
+        if isinstance(plan, Search):
+            experiment = with_trials(experiment, list(filter(plan.asks_for, started(self.suggestions()))))
         return replace(experiment, past=self.past(experiment, self.runs() if runs is None else runs))
 
     def past(self, experiment: Experiment | None, runs: Sequence[TrackedRun]) -> Past:
@@ -225,8 +228,11 @@ class Reader:
         """
         in_file = {*done_of(runs)}
         if experiment:
+            plan, suggested = experiment.plan, {key for key, was_started in self.decisions() if was_started}
             in_file = {trial.trial_key for trial in experiment.trials}
-            in_file |= {key for key, was_started in self.decisions() if was_started and experiment.plan.asks}
+            if isinstance(plan, Search):
+                in_file = {run.trial_key for run in runs
+                           if run.trial_key in suggested and run.trial and plan.asks_for(run.trial)}
         published = [*filter(has_released, runs), *self._trash()]
         others = [run for run in published if run.trial_key not in in_file]
         if not others:

@@ -1,6 +1,7 @@
 """What people see of a search and its budget: before it runs, while it runs, and in its report."""
 
 import json
+from dataclasses import replace
 
 import pandas as pd
 import pytest
@@ -14,9 +15,12 @@ from analysis.report.report import write
 from analysis.runs import MissingTrials
 from analysis.runs import load_runs as load_trials
 from pipeline.accounting.budget import budget_lines
+from pipeline.accounting.statement import price_lines
 from pipeline.cli import main
 from pipeline.experiment.experiment import load_experiment
+from pipeline.experiment.search import Domain
 from pipeline.sweep import dry_run, status
+from pipeline.sweep.target import with_past
 from pipeline.tracking.store import Store
 
 pytestmark = pytest.mark.usefixtures("only_svg")
@@ -48,6 +52,21 @@ def test_status_says_how_far_search_and_budget_are(swept):
         assert f"  search: 24 of 24 suggestions asked for, {24 - len(search.trials)} passed over" in text
         assert f"  budget: epsilon {spent:.4g} of 4 spent at delta 1e-05, simulated" in text
         assert json.loads(status.as_json([state]))[0]["budget"]["spent"] == spent
+
+
+def test_a_space_that_was_edited_tells_its_trials_from_those_before(swept):
+    experiment, store, search = swept
+    assert all(map(experiment.plan.asks_for, search.trials)) and store.as_swept(experiment).past.others == 0
+    narrower = replace(experiment, plan=replace(experiment.plan, space={
+        **experiment.plan.space, "learning_rate": Domain("loguniform", (0.2, 0.3))}))
+    kept = [trial for trial in search.trials if 0.2 <= trial.learning_rate <= 0.3]
+    others = len(search.trials) - len(kept)
+    assert others and [*store.as_swept(narrower).trials] == kept
+    said = f"{len(search.trials)} trials were trained under this name, {len(kept)} "
+    assert said in status.as_text([status.read(store, "search", narrower)])
+    assert any(line.startswith(said) for line in price_lines(with_past(narrower, store.root)))
+    larger = replace(experiment.plan, base={**experiment.plan.base, "clipping_norm": 0.5})
+    assert not any(map(larger.asks_for, search.trials))
 
 
 def test_status_of_a_search_that_has_more_to_ask_for(tmp_path):
