@@ -1,6 +1,7 @@
 """Integers of component clipping: an update as in float32, no number out of range, and no contribution above C."""
 
 from fractions import Fraction
+from functools import partial
 from itertools import product
 
 import pytest
@@ -9,7 +10,9 @@ from test_integers import BASE, OF_FACTORS, contributions, made, norms_over_c
 
 from pipeline import TrialConfig, train
 from pipeline.learning.integers import products
+from pipeline.learning.mechanisms.gaussian import GaussianMechanism
 from pipeline.learning.model import TrainedModel
+from pipeline.learning.rows import Rows
 from pipeline.trials import steps as steps_of
 from pipeline.trials.arithmetic import CLAMPED
 from pipeline.trials.config import ConfigError
@@ -95,6 +98,30 @@ def test_no_contribution_is_longer_than_c_however_large_its_factors(gain, tau_h,
             assert max(squares) > Fraction(1, 5), "and not short for nothing"
 
 
+def test_a_mechanism_with_one_factor_for_weights_and_biases_is_bounded_with_outputs_of_relu_too(digits):
+    """Weights are multiplied by the power of two that outputs were divided by; biases are not."""
+    training = made(fine(algorithm="bp", activation="relu", tau_h=40.0, tau_e=0.01), digits)
+    training.net.parameters.flat.mul_(300.0)
+    mechanism = training.mechanism
+    mechanism.factor = lambda norms: (mechanism.bounds[0] / norms).clamp_(max=1.0)
+    mechanism.layer_factors = partial(GaussianMechanism.layer_factors, mechanism)
+    found = contributions(training, torch.arange(30)[None])
+    assert training.net.forward(training.train_inputs.batch(torch.arange(30)[None]))[0][-1].scales.max() > 16
+    assert max(norms_over_c(training, *found)) <= 1
+
+
+@pytest.mark.parametrize("activation", ["tanh", "sigmoid"])
+def test_slopes_are_rounded_once_on_every_processor(activation, digits, monkeypatch):
+    """Some processors round a product before it is added, others only the sum."""
+    net = made(fine(activation=activation), digits).net
+    h = Rows(torch.arange(-2**13, 2**13 + 1, dtype=torch.int16)[None, None], net.hidden_step)
+    exact = h.real().double()
+    exact = (1 if activation == "tanh" else exact) - exact.square()  # of 28 bits
+    assert torch.equal(net.derivative(h, 1), exact.float())
+    monkeypatch.setattr(torch, "addcmul", lambda x, y, z, value: x + value * (y * z))
+    assert torch.equal(net.derivative(h, 1), exact.float())
+
+
 def shares(trial, data):
     """What the tag of a trained trial has, by layer."""
     [record] = train(TrialConfig(trial.given, epochs=1, train_records=160), data)
@@ -117,6 +144,13 @@ def test_so_are_learning_signals_and_outputs_of_relu_under_one_bound(changes, na
     assert max(shares(trial, digits)) <= LARGEST_SHARE
     monkeypatch.setattr(steps_of, name, value)
     assert [layer for layer, share in enumerate(shares(trial, digits)) if share > LARGEST_SHARE] == layers
+
+
+def test_so_are_learning_signals_before_their_projection(digits, monkeypatch):
+    reach = steps_of._signal_reach
+    monkeypatch.setattr(steps_of, "_signal_reach", lambda trial: reach(trial) / 16)
+    plain, projected = (shares(fine(denoise=denoise), digits)[:2] for denoise in (False, True))
+    assert min(plain) > LARGEST_SHARE and all(p >= q for p, q in zip(projected, plain, strict=True))
 
 
 def test_short_outputs_of_relu_under_one_bound_leave_no_room_for_long_signals(digits):

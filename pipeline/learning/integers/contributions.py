@@ -79,13 +79,16 @@ class IntegerSum:
 
         With a basis [R, n_l, r_l] (`denoise`) they are projected on it and rounded again: [R, m, r_l].
         """
-        integers = [signals(delta, step, self.largest.signal)
-                    for delta, step in zip(deltas, self.first_steps, strict=True)]
+        integers = self._before_projection(deltas)
         for layer, (basis, ratio) in enumerate(zip(self.bases, self.step_ratios, strict=True)):
             if basis is not None:
                 projected = torch.matmul(integers[layer].double(), basis.double())
                 integers[layer] = signals(projected, ratio, self.largest.signal).float()
         return integers
+
+    def _before_projection(self, deltas: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Return the learning signals in integers [R, m, n_l], float32, before `denoise` projects them."""
+        return [signals(delta, step, self.largest.signal) for delta, step in zip(deltas, self.first_steps, strict=True)]
 
     def contributions(self, factors: Factors, deltas: Sequence[torch.Tensor],
                       activations: Sequence[Rows]) -> list[tuple[torch.Tensor, torch.Tensor]]:
@@ -99,8 +102,8 @@ class IntegerSum:
         contributions = []
         for d, h, ratio, (weight_factor, bias_factor) in zip(integers, activations, self.ratios, factors_by_layer,
                                                              strict=True):
-            to_biases = None
-            if bias_factor is not weight_factor:  # before `d` is overwritten
+            to_biases = None  # the same as to weights, unless factors differ or weights get `h.scales` as well
+            if bias_factor is not weight_factor or h.scales is not None:  # before `d` is overwritten
                 to_biases = _scaled(d.clone(), bias_factor, ratio, LARGEST_OF_BIASES).int()
             largest = self.largest.contribution
             to_weights = _scaled(d, h.scaled(weight_factor), ratio, largest).to(whole_type(largest))
@@ -117,8 +120,10 @@ class IntegerSum:
             contributions: K of every layer, as the method `contributions` returns them.
         """
         by_layer = []
-        for h, d, (k, _) in zip(inputs, self.signals(deltas), contributions, strict=True):
-            shares = [_share_at(d, self.largest.signal), _share_at(k, self.largest.contribution)]
+        for h, first, d, (k, _) in zip(inputs, self._before_projection(deltas), self.signals(deltas), contributions,
+                                       strict=True):
+            shares = [_share_at(first, self.largest.signal), _share_at(d, self.largest.signal),
+                      _share_at(k, self.largest.contribution)]
             if h is not None:
                 shares.append(_share_at(h.values, self.largest.input))
             by_layer.append(torch.stack(shares).amax(dim=0))

@@ -181,8 +181,11 @@ class IntegerNetwork(Network):
         return function_table(values, device).to(whole_type(self.largest))
 
     def derivative(self, h: Rows, layer: int) -> torch.Tensor:
-        """Return phi'(z^l) [R, m, n_l] from h^l; exact."""
-        return super().derivative(h.real(), layer)
+        """Return phi'(z^l) [R, m, n_l] from h^l; exact, or the exact number rounded once to float32."""
+        real = h.real()
+        if self.fine and self.table is not None:  # squares need more than 24 bits; some processors would round them
+            return super().derivative(real.double(), layer).float()
+        return super().derivative(real, layer)
 
 
 def _sigmoid(z: float) -> float:
