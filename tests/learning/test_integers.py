@@ -52,6 +52,7 @@ TRIALS = {
                                      loss="label_smoothing", private_metrics="noisy"),
     **{f"component{name}": TrialConfig(OF_FACTORS.given, **changes) for name, changes in {
         "": {}, ", bp": {"algorithm": "bp"}, ", relu": {"algorithm": "bp", "activation": "relu"},
+        ", sigmoid": {"algorithm": "bp", "activation": "sigmoid"},
         ", pdfa": {"algorithm": "pdfa", "tau_e": 0.5},
         ", target": {"target_norm": 0.4, "denoise": True}}.items()},
 }
