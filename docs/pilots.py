@@ -85,6 +85,8 @@ def row(dataset: str, seed: int, total: float, mlruns: Path) -> dict[str, object
     pilots, _, scores = trained(content, path, mlruns)
     best = max(range(len(pilots.trials)), key=lambda case: scores[pilots.trials[case].trial_key])
     content["cases"].append({"base": {**content["cases"][best]["base"], **last_settings(dataset, total)}})
+    # A name of its own: under one name, trials of all totals would be paid for together.
+    content |= {"name": f"{pilots.name}_e{total:g}", "reuse": [pilots.name]}
     experiment, runs, _ = trained(content, path, mlruns)
     last = experiment.trials[-1]
     published = runs.set_index("trial_key").loc[last.trial_key]

@@ -85,7 +85,7 @@ def _selection(sweep: str, experiment: Experiment, runs: pd.DataFrame) -> Exhibi
         return Epsilon(row["selected_epsilon"], "selected", row["selected_rule"], row["selected_relation"],
                        row["selected_sampler"], row["selected_delta"], "pld")
 
-    with patch.object(selection, "selected_epsilon", price):
+    with patch.object(selection, "epsilon_of_choice", price):
         return selection.draw(selection.choose(experiment, runs))
 
 

@@ -67,7 +67,7 @@ def draw(name: str, experiment: Experiment | None, runs: pd.DataFrame, store: Re
     available = {"name": name, "experiment": experiment, "store": store}
     function = DRAWS.get(name, DRAWS["batch_size_sweep"])  # which draws `by_<setting>` too
     wanted = inspect.signature(function).parameters.keys() & available
-    fault = mismatch(name, experiment.trials if experiment else ())
+    fault = mismatch(name, experiment.trials) if experiment else ""
     if isinstance(fault, Fault):
         raise ConfigError(f"{name}: {fault}")
     exhibit = function(runs, **{key: available[key] for key in wanted})

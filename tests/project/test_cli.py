@@ -53,9 +53,11 @@ def test_sweep_then_again_then_wider_then_report(tmp_path):
     first = photonic("sweep", file, cwd=tmp_path)
     assert first.returncode == 0, first.stderr
     phases = [line for line in first.stderr.splitlines() if not line.startswith("[")]
-    assert phases[:3] == ["looking for data sets: digits", "starting Ray", phases[2]] and not first.stdout
-    assert re.fullmatch(r"training 6 trials in \d packs, \d+ at a time", phases[2])
-    assert len(phases) == 4 and phases[3].startswith("6 trials: 6 finished")
+    looking, starting, new, training, ended = phases
+    assert [looking, starting] == ["looking for data sets: digits", "starting Ray"] and not first.stdout
+    assert new.startswith(f"new tracking store: {tmp_path}")
+    assert re.fullmatch(r"training 6 trials in \d packs, \d+ at a time", training)
+    assert ended.startswith("6 trials: 6 finished")
     again = photonic("sweep", file, cwd=tmp_path)
     assert again.returncode == 0 and "nothing to do: all 6 trials are done" in again.stdout + again.stderr
     file.write_text(TINY.replace("sigma: [0.1]", "sigma: [0.1, 0.2]"))
