@@ -11,7 +11,7 @@ from analysis.exhibits.table import Table
 from analysis.runs import earlier_epochs, require_accuracy, trials_of
 from analysis.text import NO_VALUE, under_assumptions
 from pipeline.accounting import Epsilon, account
-from pipeline.accounting.evaluations import epsilon_of_choice, holds_out, scores_are_covered
+from pipeline.accounting.evaluations import choice_findings, epsilon_of_choice, holds_out, scores_are_covered
 from pipeline.accounting.event import UnsupportedAccounting
 from pipeline.accounting.noise import choice_statement, noise_statement, sentence, standing
 from pipeline.experiment.experiment import Experiment
@@ -51,19 +51,12 @@ class Choice:
     @property
     def metrics(self) -> dict[str, float]:
         """The metric `epsilon/selected/<rule>` of the selected epsilon; empty unless it is a finite number."""
-        if self.selected is None or not self.selected.is_finite:
-            return {}
-        return {self.selected.metric_name: self.selected.value}
+        return choice_findings(self.selected, self.reason, self.noise)[0]
 
     @property
     def tags(self) -> dict[str, str]:
         """Tags with the assumptions of the metric, or the reason why there is none."""
-        epsilon = self.selected
-        if epsilon is None:
-            return {"privacy.notes": f"no epsilon covers the choice of the best trial: {self.reason}"}
-        notes = f"{epsilon.note}. {self.noise}" if epsilon.is_finite else "infinite: no guarantee"
-        return {"privacy.relation": epsilon.relation, "privacy.sampler": epsilon.sampler,
-                "privacy.delta": f"{epsilon.delta:g}", "privacy.notes": notes}
+        return choice_findings(self.selected, self.reason, self.noise)[1]
 
 
 def choose(experiment: Experiment, runs: pd.DataFrame, paid: Epsilon | None = None) -> Choice:

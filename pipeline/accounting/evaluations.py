@@ -142,6 +142,20 @@ def epsilon_of_choice(plan: Plan, past: Past, compared: Sequence[TrialConfig],  
     return selected_epsilon(compared, plan.selection, {**earlier, **past.earlier})
 
 
+def choice_findings(epsilon: Epsilon | None, reason: str, noise: str) -> tuple[dict[str, float], dict[str, str]]:
+    """Return the metric and the tags that a sweep's parent run has of the epsilon of its choice.
+
+    Reports write them, and sweeps that add trials after a report. There is a metric only of a finite epsilon; `reason`
+    says why there is no epsilon, and `noise` is the `choice_statement`.
+    """
+    if epsilon is None:
+        return {}, {"privacy.notes": f"no epsilon covers the choice of the best trial: {reason}"}
+    notes = f"{epsilon.note}. {noise}" if epsilon.is_finite else "infinite: no guarantee"
+    return ({epsilon.metric_name: epsilon.value} if epsilon.is_finite else {},
+            {"privacy.relation": epsilon.relation, "privacy.sampler": epsilon.sampler,
+             "privacy.delta": f"{epsilon.delta:g}", "privacy.notes": notes})
+
+
 def scores_are_covered(trials: Sequence[TrialConfig]) -> bool:
     """Whether each certified trial that holds records out, at least one, releases its scores with noise."""
     scored = [trial for trial in certified_trials(trials) if holds_out(trial)]

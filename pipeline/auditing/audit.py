@@ -71,13 +71,6 @@ def audit_trial(trial: TrialConfig, data_folder: Path | None = None, steps: int 
     return list(findings(trial_name(trial), trial, load_for([trial], data_folder)[trial.dataset], steps))
 
 
-def _hidden(trial: TrialConfig, what: str) -> contextlib.AbstractContextManager[None]:
-    """Return a context in which errors of a trial that hides them are told by type and place alone, after `what`."""
-    if not trial.hides_errors:
-        return contextlib.nullcontext()
-    return guarded(lambda line: UserError(f"{what} ({line})"), hidden=True)
-
-
 def _check_steps(steps: int, trials: Sequence[TrialConfig]) -> None:
     """Refuse more steps to attack than the shortest epoch has, of trials with this package's networks."""
     max_steps = min((trial.steps_per_epoch for trial in trials if not trial.parts.network.own), default=1)
@@ -109,7 +102,8 @@ def findings(name: str, trial: TrialConfig, data: Dataset, steps: int) -> Iterat
     """
     noisy = with_noise(trial)
     own = trial.parts.network.own
-    with _hidden(trial, f"{name}: cannot be attacked"):
+    hidden = guarded(lambda line: UserError(f"{name}: cannot be attacked ({line})"), hidden=True)
+    with hidden if trial.hides_errors else contextlib.nullcontext():
         for finding in _own_network_findings(name, noisy) if own else _network_findings(name, noisy, data, steps):
             yield dataclasses.replace(finding, public=finding.public or trial.disclosure == "plain")
 

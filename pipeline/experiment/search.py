@@ -81,8 +81,7 @@ def nothing_fits(asked: int, n_trials: int) -> str:
     text = f"none of {counted(asked, 'suggestion')} fits the budget"
     if not n_trials:
         return text
-    have = "has" if n_trials == 1 else "have"
-    return f"{text}, of which {counted(n_trials, 'trial')} that this space does not ask for {have} spent a part"
+    return f"{text}: {counted(n_trials, 'trial')} of another space spent a part of it"
 
 
 @dataclass(frozen=True)

@@ -20,9 +20,13 @@ PLAIN = re.compile(r"\w[\w./-]*", re.ASCII)  # may stand without quotes, if it d
 
 def as_yaml(text: str) -> str:
     """Return a text as one line of YAML that an experiment file reads back as this text; in quotes if it needs them."""
-    if PLAIN.fullmatch(text) and parse_yaml(text, "text") == text:
-        return text
-    return json.dumps(text, ensure_ascii=not text.isprintable())
+    return text if PLAIN.fullmatch(text) and parse_yaml(text, "text") == text else quoted(text)
+
+
+def quoted(text: str) -> str:
+    """Return a text in quotes, on one line of YAML."""
+    letters = json.dumps(text, ensure_ascii=False)
+    return "".join(letter if letter.isprintable() else f"\\U{ord(letter):08x}" for letter in letters)
 
 
 class Place(str):

@@ -36,8 +36,8 @@ from pipeline.trials.guard import one_line
 
 Result = TypeVar("Result")
 
-OTHERS = ("leave --address and RAY_ADDRESS out to start Ray on this machine, or name a cluster's, such as "
-          "10.0.0.1:6379, which `ray start --head` prints")
+ADDRESSES = ("leave --address and RAY_ADDRESS out to start Ray on this machine, or name a cluster's, such as "
+             "10.0.0.1:6379, which `ray start --head` prints")
 WORKERS_OF_CLUSTER = "the cluster's nodes say how many packs they take"
 CLIENT = "ray://"  # prefix of Ray Client's addresses, for machines outside the cluster
 CONNECT_SECONDS = 90.0  # longest wait for a connection; Ray's own patience with a silent server is 60 s
@@ -258,9 +258,9 @@ def read_address(given: str | None) -> str:
     host, separator, port = address.removeprefix(CLIENT).rpartition(":")
     is_port = port.isascii() and port.isdigit() and 0 < int(port) < 1 << 16
     if address not in ("local", "auto") and (not separator or not host or "/" in host or not is_port):
-        source = "address" if given == address else "RAY_ADDRESS"
+        source = "address" if given and given.strip() == address else "RAY_ADDRESS"
         raise ConfigError(source, "must be auto, host:port or ray://host:port, with a port from 1 to 65535",
-                          f"'{address}'", OTHERS)
+                          f"'{address}'", ADDRESSES)
     return address
 
 
@@ -269,7 +269,7 @@ def _found() -> str:
     try:
         return services.canonicalize_bootstrap_address("auto") or "auto"
     except (ConnectionError, ValueError):
-        raise ResourceError(f"address: no Ray runs on this machine, which 'auto' looks for; {OTHERS}") from None
+        raise ResourceError(f"address: no Ray runs on this machine, which 'auto' looks for; {ADDRESSES}") from None
 
 
 @contextlib.contextmanager
@@ -299,8 +299,8 @@ def running_ray(sweep: Sweep, address: str, workers: int | None,  # address: `lo
             ray.init(address, runtime_env=code(), **quietly)
         except (ConnectionError, RuntimeError, ValueError) as error:
             ray.shutdown()
-            raise ResourceError(f"address: no Ray cluster that can be used at '{address}' ({one_line(error)}); {OTHERS}"
-                                ) from None
+            raise ResourceError(f"address: no Ray cluster that can be used at '{address}' ({one_line(error)}); "
+                                f"{ADDRESSES}") from None
     else:
         check_machine(trials, sweep.experiment.resources, local_offer(workers))
         prepare()

@@ -170,8 +170,7 @@ def as_lines(run: DryRun) -> Iterator[str]:
     yield from _prices(experiment)
     yield from experiment.plan.lines()
     yield from budget_lines(experiment)
-    if experiment.plan.publishes_all:  # else a price says it
-        yield from experiment.past.lines(experiment.trials)
+    yield from experiment.past.lines(experiment.trials)
 
 
 def _pack_rows(run: DryRun, varied: Sequence[str]) -> list[tuple[str, ...]]:

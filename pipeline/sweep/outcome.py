@@ -13,8 +13,9 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from pipeline.accounting import account
-from pipeline.accounting.evaluations import epsilon_of_choice
+from pipeline.accounting.evaluations import choice_findings, epsilon_of_choice
 from pipeline.accounting.event import UnsupportedAccounting
+from pipeline.accounting.noise import choice_statement
 from pipeline.experiment.experiment import Experiment
 from pipeline.experiment.factors import differing
 from pipeline.experiment.past import Past
@@ -68,15 +69,14 @@ def closed(store: Store, experiment: Experiment, status: str) -> None:
 
 
 def _selected(plan: Plan, past: Past, runs: Mapping[str, TrackedRun]) -> tuple[dict[str, float], dict[str, str]]:
-    """Return the selected epsilon, which a report logged before these trials were added, as metric and tag."""
+    """Return the selected epsilon, which a report logged before these trials were added, as metric and tags."""
     earlier = {key: int(run.tags.get(EARLIER, 0)) for key, run in runs.items()}
+    compared = [*plan.trials, *past.trials]
     try:
-        epsilon = epsilon_of_choice(plan, past, [*plan.trials, *past.trials], earlier)
+        epsilon = epsilon_of_choice(plan, past, compared, earlier)
     except UnsupportedAccounting as error:
-        return {}, {"privacy.notes": f"no epsilon covers the choice of the best trial: {error}"}
-    if not epsilon.is_finite:
-        return {}, {"privacy.notes": "infinite: no guarantee"}
-    return {epsilon.metric_name: epsilon.value}, {"privacy.notes": epsilon.note}
+        return choice_findings(None, str(error), "")
+    return choice_findings(epsilon, "", choice_statement(compared, plan.selection))
 
 
 class Best(NamedTuple):

@@ -59,20 +59,15 @@ def prepare_node(trials: Sequence[TrialConfig], data_folder: Path | None, checkp
                  private_log: Path,  # for an error that shows a record
                  digests: Mapping[str, str] = MappingProxyType({})) -> None:  # of feature files, by their public names
     """Prepare a node for trials, before several workers look at once for data, features and checkpoints."""
-    from pipeline.learning.data.dataset import load
-    from pipeline.learning.data.download import UNREAD
+    from pipeline.learning.data.dataset import load_for
     from pipeline.learning.data.features import check_file, features
 
-    try:
-        datasets = {name: load(name, data_folder) for name in sorted({trial.dataset for trial in trials})}
-    except UserError as error:
-        if not error.of_record or not any(trial.hides_errors for trial in trials):
-            raise
+    def keep(message: str) -> str:
         make_private(private_log.parent)
-        private_log.write_text(f"{error}\n", encoding="utf-8")
-        said = getattr(error, "public", UNREAD)
-        said = "a record of the data set cannot be used" if said == UNREAD else said
-        raise UserError(f"{said}; {private_log} says which") from None
+        private_log.write_text(f"{message}\n", encoding="utf-8")
+        return f"{private_log} says which"
+
+    datasets = load_for(trials, data_folder, keep=keep)
     for trial in trials:
         trial.parts.data.check(trial)  # as in `train_pack`
         if trial.parts.features.of_file:

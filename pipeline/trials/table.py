@@ -73,8 +73,7 @@ class TableSpec(DatasetSpec):
 
     @property
     def inputs(self) -> dict[str, slice]:
-        """Return where each column's inputs stand in a record: one of a number, one per value and one more of others.
-        """
+        """Return where each column's inputs stand in a record; `Column.width` counts them."""
         ends = itertools.accumulate(column.width for column in self.columns)
         return {column.name: slice(end - column.width, end) for column, end in zip(self.columns, ends, strict=True)}
 

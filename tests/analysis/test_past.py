@@ -97,7 +97,10 @@ def test_trials_that_are_added_raise_the_price_that_a_report_has_logged(tmp_path
     run_sweep(of(WIDE), root=tmp_path)
     whole = selected_epsilon(WIDE, Selection())
     assert logged().metrics["epsilon/selected/composition"] == pytest.approx(whole.value)
-    assert logged().tags["privacy.notes"] == whole.note
+    by_sweep = logged().tags["privacy.notes"]
+    assert by_sweep.startswith(f"{whole.note}. The noise comes from a recorded seed")
+    write(of(WIDE), store, tmp_path / "out")
+    assert logged().tags["privacy.notes"] == by_sweep, "as a report writes it"
     other = replace(BASE, sampler="poisson", noise_multiplier=2.0)
     run_sweep(of((*WIDE, other)), root=tmp_path)
     assert "no epsilon covers the choice" in logged().tags["privacy.notes"]

@@ -197,6 +197,11 @@ def test_a_name_of_a_column_cannot_leave_its_line(tmp_path):
     assert content["confirmed"] is False and content["columns"] == {"b\\'\u0085c": {"values": ["x", "z"]}}
 
 
+def test_letters_that_yaml_does_not_print_are_read_back(tmp_path):
+    text = written(tmp_path, text_of(**{"a\x7f": drawn("\x7f", "\x80\U0001f600", "\ufeff", "no")})).text
+    assert set(yaml.safe_load(text)["columns"]["a\x7f"]["values"]) == {"\x7f", "\x80\U0001f600", "\ufeff", "no"}
+
+
 def test_a_table_without_a_header_is_refused(tmp_path):
     with pytest.raises(DataError, match=r"t.csv: must have a header with the names of the columns"):
         written(tmp_path, "1,2.5,3\n" * 20, "3")

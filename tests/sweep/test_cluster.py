@@ -15,7 +15,7 @@ from pipeline.cli import main
 from pipeline.learning.data.dataset import DataError
 from pipeline.sweep import cluster
 from pipeline.sweep.checks import ResourceError
-from pipeline.sweep.cluster import OTHERS, read_address
+from pipeline.sweep.cluster import ADDRESSES, read_address
 from pipeline.sweep.run import git_commit, run_sweep
 from pipeline.sweep.worker import _dataset
 from pipeline.tracking.store import Store
@@ -168,8 +168,13 @@ def test_what_is_no_address_is_refused_in_one_line_before_anything_else(tmp_path
     assert main(["sweep", str(tmp_path / "e.yaml"), "--mlruns", str(tmp_path / "runs"), *given]) == 2
     assert capsys.readouterr().err == (
         f"error: {by}: must be auto, host:port or ray://host:port, with a port from 1 to 65535, got '{wrong}'; "
-        f"{OTHERS}\n")
+        f"{ADDRESSES}\n")
     assert not (tmp_path / "runs").exists()
+
+
+def test_an_address_with_spaces_around_it_is_refused_by_its_own_name():
+    with pytest.raises(ConfigError, match="^address: must be auto, .* got 'host'"):
+        read_address(" host ")
 
 
 def test_where_no_ray_runs_auto_says_what_is_accepted(tmp_path, monkeypatch, capsys, unstarted):
@@ -179,7 +184,7 @@ def test_where_no_ray_runs_auto_says_what_is_accepted(tmp_path, monkeypatch, cap
     (tmp_path / "e.yaml").write_text("base: {dataset: digits, algorithm: bp, hidden: []}")
     assert main(["sweep", str(tmp_path / "e.yaml"), "--mlruns", str(tmp_path / "runs"), "--address", "auto"]) == 2
     assert capsys.readouterr().err.splitlines()[-1] == (
-        f"error: address: no Ray runs on this machine, which 'auto' looks for; {OTHERS}")
+        f"error: address: no Ray runs on this machine, which 'auto' looks for; {ADDRESSES}")
 
 
 @pytest.mark.parametrize("error", [RuntimeError("Version mismatch: the cluster has Ray 1\nand more"), ConnectionError(),

@@ -75,7 +75,7 @@ def changed(tmp_path, monkeypatch):
 
 
 def test_a_search_whose_space_was_changed_says_that_nothing_fits(changed, capsys):
-    says = f"none of 12 suggestions fits the budget, of which {changed} trials that this space does not ask for have "
+    says = f"none of 12 suggestions fits the budget: {changed} trials of another space spent a part of it"
     assert main(["report", "q.yaml"]) == 0, "the trials that the store has, until the search asks anew"
     page = Path("reports/q/index.html").read_text(encoding="utf-8")
     assert "needs the space that the trials were asked for in, and the file has another: epochs" in page

@@ -13,7 +13,7 @@ is recorded: sizes, types and labels are all that is checked.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from pipeline.learning.data.download import DataError
+from pipeline.learning.data.download import UNREAD, DataError
 from pipeline.learning.data.readers import Arrays, Reader, check_digest, checked_labels
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.datasets import DATASETS, DatasetSpec, enter
@@ -80,16 +80,25 @@ def load(name: str, folder: str | os.PathLike[str] | None = None, device: str | 
     return Dataset(spec, train_x, train_y.long(), test_x, test_y.long())
 
 
+def _not_kept(message: str) -> str:
+    return "`photonic sweep` writes to its private folder which one"
+
+
 def load_for(trials: Sequence[TrialConfig], folder: str | os.PathLike[str] | None = None,
-             device: str | torch.device = "cpu") -> dict[str, Dataset]:
-    """Return the data sets of trials by name; an error shows no record if one of the trials hides its errors."""
+             device: str | torch.device = "cpu", keep: Callable[[str], str] = _not_kept) -> dict[str, Dataset]:
+    """Return the data sets of trials by name; an error shows no record if one of the trials hides its errors.
+
+    Its message goes to `keep`, which returns where people find it, as the end of a sentence.
+    """
     names = dict.fromkeys(trial.dataset for trial in trials)
     try:
         return {name: load(name, folder, device) for name in names}
     except UserError as error:
         if not error.of_record or not any(trial.hides_errors for trial in trials):
             raise
-    raise UserError("a record of the data set cannot be used; `photonic sweep` writes to its private folder which one")
+        public, where = getattr(error, "public", UNREAD), keep(str(error))
+    said = "a record of the data set cannot be used" if public == UNREAD else public
+    raise UserError(f"{said}; {where}")  # not in the block above, whose error a traceback would show
 
 
 def _read(name: str, spec: DatasetSpec, source: Path | None) -> list[Arrays]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Collection, Iterator
@@ -12,6 +11,7 @@ from pathlib import Path
 
 import yaml
 
+from pipeline.experiment.yaml_text import quoted
 from pipeline.learning.data.columns import MOST_CATEGORIES, NAMED, POSTCODE, Column, no_class, no_input
 from pipeline.learning.data.download import DataError
 from pipeline.learning.data.numbers import Style
@@ -149,9 +149,8 @@ def _listed(column: Column) -> str:
 
 def _yaml(value: str | Decimal) -> str:
     """Return a number as it is, and a text in quotes on one line."""
-    if isinstance(value, Decimal):
-        if value == value.to_integral_value() and value.adjusted() < 40:
-            return str(int(value))
-        return f"{value.normalize():f}" if abs(value.adjusted()) < 15 else repr(float(value))
-    text = json.dumps(value, ensure_ascii=False)
-    return "".join(mark if mark.isprintable() else mark.encode("ascii", "backslashreplace").decode() for mark in text)
+    if isinstance(value, str):
+        return quoted(value)
+    if value == value.to_integral_value() and value.adjusted() < 40:
+        return str(int(value))
+    return f"{value.normalize():f}" if abs(value.adjusted()) < 15 else repr(float(value))

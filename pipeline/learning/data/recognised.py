@@ -49,7 +49,7 @@ def recognise(file: Path) -> Recognised:
 
 
 def _fit(file: Path, text: str, separator: str) -> tuple[bool, float, int]:
-    """Return how well a separator fits: if the header is cut as rows are, the share of equal rows, their cells."""
+    """Return how well a separator fits, to be compared: the best cuts the header and most rows into as many cells."""
     try:
         found = [len(cells) for _, cells in itertools.islice(records(file, text, separator), LOOKED_AT)]
     except DataError:

@@ -143,7 +143,7 @@ def table_of(file: Path, found: Sequence[Record], separator: str) -> Rows:
 
 def _named(file: Path, names: Sequence[str], lines: np.ndarray, columns: Sequence[np.ndarray],
            numeric: frozenset[str] = frozenset()) -> Rows:
-    """Return columns by their names, which must differ, except of columns without one: the last of them stays."""
+    """Return columns by name; names must differ. Of columns without a name only the last is kept."""
     if twice := sorted({name for name in names if name and names.count(name) > 1}):
         raise refused(file, f"columns must have different names, got {', '.join(twice)} more than once")
     return Rows(file, lines, dict(zip(names, columns, strict=True)), numeric)
