@@ -19,8 +19,8 @@ from pipeline.experiment.plan import Plan
 from pipeline.experiment.search import Domain, Search
 from pipeline.sweep.ledger import apart, filter_of, released_by
 from pipeline.tracking.artifacts import (
-    BUDGET,
     ASKED_BY_SCORES,
+    BUDGET,
     BY_SCORES,
     DONE,
     REFUSED,
