@@ -171,7 +171,7 @@ def _cost(points: pd.DataFrame, dataset: str, evidence: Evidence) -> str:
     if points["choices"].max() == 1 and not any(rivals(past, point) for point in points.itertuples()):
         return " (no ε covers the search)" if plan.asks else " (nothing was chosen)"
     # Composition needs certified epsilons, and trials that were not suggested by the scores of others.
-    if kind != "certified" or plan.by_scores:
+    if kind != "certified" or plan.by_scores or past.by_scores:
         return " (no ε covers the choice of settings)"
     tried = evidence.tried[(evidence.tried["kind"] == kind) & (evidence.tried["dataset"] == dataset)]
     costs = price(points, tried, past)[PRICE]

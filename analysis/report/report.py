@@ -26,7 +26,7 @@ from pipeline.tracking.artifacts import DONE
 from pipeline.tracking.backend import TrackingError
 from pipeline.tracking.store import Store
 from pipeline.trials.fields import UserError, refuse
-from pipeline.trials.guard import place_of
+from pipeline.trials.guard import OF_WHO_RUNS_IT, place_of
 from pipeline.trials.kinds import certified_trials
 
 Made = TypeVar("Made")
@@ -89,7 +89,9 @@ def write(experiment: Experiment, store: Store, out: Path | None = None, where: 
         """Return what the function makes. If the runs lack data for it, or it fails, leave it out with the reason."""
         try:
             return function(*arguments)
-        except Exception as error:
+        except OF_WHO_RUNS_IT:
+            raise
+        except BaseException as error:  # code of users may end the process
             if not experiment.plan.publishes_all:  # the reason may count the trials, which random stopping keeps secret
                 raise
             reason = str(error).removeprefix(f"{name}: ")

@@ -129,9 +129,15 @@ def epsilon_of_choice(plan: Plan, past: Past, compared: Sequence[TrialConfig],  
     `UnsupportedAccounting` says why no rule applies: an adaptive search needs noisy scores and trials of equal cost, as
     composition requires costs that do not depend on results.
     """
+    check_choice(plan, past, compared)
+    return selected_epsilon(compared, plan.selection, {**earlier, **past.earlier})
+
+
+def check_choice(plan: Plan, past: Past, compared: Sequence[TrialConfig]) -> None:
+    """Refuse (`UnsupportedAccounting`) trials, those of the past included, among which no rule covers a choice."""
     if past.no_price:
         raise UnsupportedAccounting(past.no_price)
-    if plan.by_scores:
+    if plan.by_scores or past.by_scores:
         if not scores_are_covered(compared):
             raise UnsupportedAccounting("private_metrics: must be 'noisy' where trials are asked for by validation "
                                         "accuracy, or training goes by scores that nothing covers")
@@ -139,7 +145,6 @@ def epsilon_of_choice(plan: Plan, past: Past, compared: Sequence[TrialConfig],  
         if len(costs) > 1:
             raise UnsupportedAccounting("search: trials whose costs differ were asked for by scores, so that costs "
                                         "depend on results, which a budget covers and composition does not")
-    return selected_epsilon(compared, plan.selection, {**earlier, **past.earlier})
 
 
 def choice_findings(epsilon: Epsilon | None, reason: str, noise: str) -> tuple[dict[str, float], dict[str, str]]:

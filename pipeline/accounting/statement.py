@@ -9,14 +9,13 @@ from pipeline.accounting.certified import certified_epsilons, event_of, with_noi
 from pipeline.accounting.claimed import RELATION, abridged, claimed_epsilons, claimed_notes
 from pipeline.accounting.column import column_epsilons
 from pipeline.accounting.epsilon import Epsilon
-from pipeline.accounting.evaluations import cover, is_noisy, selected_epsilon
+from pipeline.accounting.evaluations import check_choice, cover, is_noisy, selected_epsilon
 from pipeline.accounting.event import PrivacyEvent, UnsupportedAccounting
 from pipeline.accounting.finite_precision import DELTA_SHARE, optical_enlargement
 from pipeline.accounting.label import RELATION as LABEL_RELATION
 from pipeline.accounting.label import label_epsilons
 from pipeline.accounting.noise import choice_statement
 from pipeline.experiment.experiment import Experiment
-from pipeline.experiment.past import Past
 from pipeline.experiment.stopping import Selection
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.kinds import GUARANTEED, KINDS, certified_trials
@@ -139,21 +138,20 @@ def price_lines(experiment: Experiment) -> Iterator[str]:
     if not experiment.plan.publishes_all:
         drawn = counted(len(guaranteed), "drawn trial")
         yield f"the best of the {drawn}, if nothing else is published"
-        yield from _selection_lines(experiment.possible, experiment.plan.selection, past)
+        yield from _selection_lines(experiment.possible, experiment, experiment.plan.selection)
         yield f"all {drawn} published"
-        yield from _selection_lines(guaranteed, Selection(), past)
-    elif len(guaranteed) >= 2 and not experiment.plan.asks:
+        yield from _selection_lines(guaranteed, experiment, Selection())
+    elif (len(guaranteed) >= 2 or (guaranteed and past.no_price)) and not experiment.plan.asks:
         yield f"the best of {counted(len(guaranteed), 'certified trial')}"
-        yield from _selection_lines(guaranteed, Selection(), past)
+        yield from _selection_lines(guaranteed, experiment, Selection())
     yield from past.lines(experiment.trials)
 
 
-def _selection_lines(trials: Sequence[TrialConfig], selection: Selection, past: Past) -> Iterator[str]:
+def _selection_lines(trials: Sequence[TrialConfig], experiment: Experiment, selection: Selection) -> Iterator[str]:
     """Yield indented lines: epsilon of publishing from `trials` by this selection, and notes, or why there is none."""
     try:
-        if past.no_price:
-            raise UnsupportedAccounting(past.no_price)
-        epsilon = selected_epsilon(trials, selection, past.earlier)
+        check_choice(experiment.plan, experiment.past, trials)
+        epsilon = selected_epsilon(trials, selection, experiment.past.earlier)
     except UnsupportedAccounting as error:
         yield f"  no epsilon covers the choice: {error}"
         return

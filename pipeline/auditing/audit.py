@@ -111,7 +111,7 @@ def findings(name: str, trial: TrialConfig, data: Dataset, steps: int) -> Iterat
 def _network_findings(name: str, trial: TrialConfig, data: Dataset, steps: int) -> Iterator[Finding]:
     """Yield the findings on a trial of this package's networks, with calibrated noise."""
     first_layer = len(trial.layers) - len(trial.hidden)  # number of the first fully connected layer
-    for layer in range(first_layer, first_layer + ATTACKED):
+    for layer in range(first_layer, min(first_layer + ATTACKED, len(trial.layers) + 1)):
         attack = row_space_audit(trial, data, layer, steps)
         epsilons: list[Epsilon] = []
         if layer == first_layer:  # the smallest claimed epsilon, once for the trial

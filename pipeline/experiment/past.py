@@ -25,6 +25,7 @@ class Past(NamedTuple):
     in_file: int = 0  # number of trials with a released epoch that the file has
     others: int = 0  # number of trials that it does not have; 0 for random stopping, which tells no number
     no_price: str = ""  # why no epsilon covers them
+    by_scores: bool = False  # whether results of some ever asked for others
 
     @property
     def trials(self) -> tuple[TrialConfig, ...]:

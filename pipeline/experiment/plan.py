@@ -15,6 +15,7 @@ from pipeline.experiment.sections import Budget
 from pipeline.experiment.stopping import Selection
 from pipeline.experiment.yaml_text import Place
 from pipeline.trials.config import TrialConfig
+from pipeline.trials.fields import digest
 
 
 class Plan:
@@ -43,6 +44,11 @@ class Plan:
     def by_scores(self) -> bool:
         """Whether trials are asked for by the results of earlier ones: their scores, or what they left of a budget."""
         return False
+
+    @property
+    def rule(self) -> str:
+        """A digest of what is public of random stopping: its distribution and candidates; empty for another plan."""
+        return ""
 
     @property
     def report(self) -> tuple[str, ...]:
@@ -83,6 +89,11 @@ class RandomStopping(Plan):
     @property
     def possible(self) -> tuple[TrialConfig, ...]:
         return self.candidates
+
+    @property
+    def rule(self) -> str:
+        return digest({"rule": list(map(str, self.selection.distribution)),
+                       "candidates": [trial.trial_key for trial in self.candidates]})
 
     def mismatch(self, exhibit: str) -> str:
         return "shows every trial, but of random stopping only the best may be published (selection.md shows it)"

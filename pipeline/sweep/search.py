@@ -19,6 +19,7 @@ from pipeline.experiment.plan import Plan
 from pipeline.experiment.search import Domain, Search
 from pipeline.sweep.ledger import apart, filter_of, released_by
 from pipeline.tracking.artifacts import (
+    ASKED_BY_SCORES,
     BUDGET,
     BY_SCORES,
     DONE,
@@ -154,9 +155,14 @@ class Rounds:
 
     @property
     def tags(self) -> dict[str, str]:
-        """Tags of the sweep: its budget with the order of its filter, and whether scores choose among its trials."""
-        chosen = {BY_SCORES: "true"} if not self._plan.publishes_all else {}
-        return chosen | ({BUDGET: json.dumps(self.filter.initial_state)} if self.filter else {})
+        """Tags of the sweep: its budget with the order of its filter, and what scores choose or ask for."""
+        plan, tags = self._plan, {}
+        if not plan.publishes_all:
+            before = self._store.tags().get(BY_SCORES, plan.rule) if self._store.has_begun else plan.rule
+            tags[BY_SCORES] = plan.rule if before in (plan.rule, "true") else "several"
+        if plan.by_scores:
+            tags[ASKED_BY_SCORES] = "true"
+        return tags | ({BUDGET: json.dumps(self.filter.initial_state)} if self.filter else {})
 
     def next(self, runs: Collection[TrackedRun]) -> list[TrialConfig]:
         """Return the trials to train: the last round's that are not done, else the next round's; none at the end."""

@@ -23,6 +23,7 @@ from pipeline.experiment.past import NO_PAST, Past
 from pipeline.experiment.search import Search
 from pipeline.tracking.address import check_store
 from pipeline.tracking.artifacts import (
+    ASKED_BY_SCORES,
     BUDGET,
     BY_SCORES,
     DONE,
@@ -235,13 +236,17 @@ class Reader:
                            if run.trial_key in suggested and run.trial and plan.asks_for(run.trial)}
         published = [*filter(has_released, runs), *self._trash()]
         others = [run for run in published if run.trial_key not in in_file]
-        if not others:
-            return NO_PAST
-        if (experiment and not experiment.plan.publishes_all) or BY_SCORES in self.tags():
+        tags = self.tags()
+        rule, by_scores = tags.get(BY_SCORES, ""), ASKED_BY_SCORES in tags
+        is_stopped = bool(experiment and not experiment.plan.publishes_all)
+        is_changed = experiment and is_stopped and rule not in ("", "true", experiment.plan.rule)
+        if not others and not is_changed:
+            return NO_PAST._replace(by_scores=by_scores)
+        if is_stopped or rule:
             return Past(no_price="selection: random stopping was used under this name, whose price covers one draw "
                         "alone, and the file has changed since; give the experiment another name")
         keys, other_keys = ({run.trial_key for run in some} for some in (published, others))
-        past = Past(in_file=len(keys - other_keys), others=len(other_keys))
+        past = Past(in_file=len(keys - other_keys), others=len(other_keys), by_scores=by_scores)
         try:
             return past._replace(releases=tuple(map(release_of, others)))
         except ConfigError as error:

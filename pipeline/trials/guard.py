@@ -18,6 +18,7 @@ from pipeline.trials.fields import UserError
 
 PACKAGES = Path(__file__).parents[2]
 OURS = tuple(str(PACKAGES / name) for name in ("pipeline", "analysis"))
+OF_WHO_RUNS_IT = (KeyboardInterrupt, GeneratorExit)  # no errors: a key, and a generator that is closed
 INSTALLED: set[str] = set()  # files of plugins that are installed, which are no libraries
 
 
@@ -33,7 +34,9 @@ def guarded(refused: Callable[[str], UserError], hidden: bool = False) -> Iterat
         if not hidden or public_line(error) == one_line(error):
             raise
         raise refused(public_line(error)) from None
-    except (Exception, SystemExit) as error:
+    except OF_WHO_RUNS_IT:
+        raise
+    except BaseException as error:
         raise refused(public_line(error) if hidden else one_line(error)) from error
 
 

@@ -21,6 +21,7 @@ from pipeline.experiment.plan import RandomStopping
 from pipeline.experiment.stopping import Selection
 from pipeline.sweep.dry_run import as_lines, preview
 from pipeline.sweep.run import run_sweep
+from pipeline.sweep.search import Rounds
 from pipeline.sweep.status import as_text, read
 from pipeline.sweep.target import with_past
 from pipeline.trials.config import TrialConfig
@@ -162,6 +163,34 @@ def test_after_random_stopping_a_grid_of_its_name_has_no_price(tmp_path):
     assert past == Past(no_price=past.no_price) and "random stopping" in past.no_price
     assert any("no epsilon covers the choice: selection: random stopping" in line for line in
                price_lines(of(NARROW, past=past)))
+
+
+def test_who_edits_the_rule_of_random_stopping_has_no_price_even_if_it_draws_the_same_trials(tmp_path):
+    plan, store = RandomStopping(NARROW, (BASE,), Selection("random_stopping", 9, 1, 5)), trained(tmp_path, NARROW)
+    other = replace(plan, selection=Selection("random_stopping", 2, 1, 5))
+    for swept, priced in ((plan, True), (plan, True), (other, False), (plan, False)):
+        store.open_sweep("edited", contents=Rounds(swept, store).tags)
+        for edited in (plan, other):
+            past = with_past(of(edited), store.root).past
+            assert bool(past.no_price) != (priced and edited is plan)
+            assert not any(digit in past.no_price for digit in "0123456789")
+
+
+def test_after_a_search_by_scores_a_grid_of_its_name_has_no_price(tmp_path):
+    store = trained(tmp_path)
+    store.open_sweep("edited", contents={"asked_by_scores": "true"})
+    for trials in (WIDE, NARROW, NARROW[:1]):
+        lines = "\n".join(price_lines(with_past(of(trials), store.root)))
+        assert "no epsilon covers the choice: private_metrics: must be 'noisy'" in lines and "epsilon = " not in lines
+        report = write(replace(of(trials), report=("frontier",)), store, tmp_path / "out")
+        assert "(selected" not in "".join(report.headline) and np.isnan(
+            pd.read_csv(tmp_path / "out" / "selection.csv")["selected_epsilon"][0])
+
+
+def test_one_trial_beside_one_that_cannot_be_read_has_no_price_in_account_either(tmp_path):
+    store = trained(tmp_path)
+    store._client.set_tag(store.runs()[0].run_id, "trial_key", "0" * 16)
+    assert any("no epsilon covers the choice" in line for line in price_lines(with_past(of(NARROW[:1]), store.root)))
 
 
 def test_a_trial_that_cannot_be_read_is_counted_and_leaves_no_price(tmp_path):

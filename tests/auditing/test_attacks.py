@@ -10,6 +10,7 @@ from scipy import stats
 
 from pipeline.accounting.audited import auc, gdp_mu_lower, one_run, one_run_audit, tpr_at_fpr, upper_limit
 from pipeline.accounting.curves import gdp_eps
+from pipeline.auditing.audit import findings
 from pipeline.auditing.release import gaussian_log_ratio, two_point_audit
 from pipeline.auditing.row_space import row_space_audit, row_space_basis, row_space_membership
 from pipeline.learning.mechanisms.photonic import Photonic
@@ -132,6 +133,11 @@ def assert_all_found(found, m, steps=1):
     dict(matmul_precision="bfloat16"), dict(optimizer="adam")], ids=str)
 def test_the_photonic_mechanism_gives_away_every_record_of_the_batch(change, digits):
     assert_all_found(row_space_audit(dataclasses.replace(DIGITS, **change), digits), 32)
+
+
+def test_a_network_without_hidden_layers_is_attacked_in_its_only_one(digits):
+    flat = TrialConfig(dataset="digits", hidden=(), algorithm="bp", mechanism="none", batch_size=32)
+    assert [finding.row[1] for finding in findings("flat", flat, digits, 1)] == ["row space, layer 1"]
 
 
 def test_deeper_layers_and_later_steps(digits):

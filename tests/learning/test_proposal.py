@@ -205,3 +205,17 @@ def test_letters_that_yaml_does_not_print_are_read_back(tmp_path):
 def test_a_table_without_a_header_is_refused(tmp_path):
     with pytest.raises(DataError, match=r"t.csv: must have a header with the names of the columns"):
         written(tmp_path, "1,2.5,3\n" * 20, "3")
+
+
+@pytest.mark.parametrize("end", ["", "E+04"])
+def test_what_writes_semicolons_writes_decimal_commas_even_with_three_digits(tmp_path, end):
+    cells = [f"{n % 9 + 1},{n:03}{end}" for n in PLACES]
+    found = written(tmp_path, text_of(";", x=cells, ward=drawn("a", "b")))
+    assert "decimal: \",\"" in found.text and "thousands" not in found.text.split("columns:")[0]
+    commas = written(tmp_path, text_of(",", x=cells, ward=drawn("a", "b")))
+    assert "thousands: \",\"" in commas.text.split("columns:")[0]
+
+
+def test_a_long_cell_is_read(tmp_path):
+    cells = ["x" * 200_000, *drawn("a", "b")[1:]]
+    assert f'"long": {{values: ["a", "b", "{cells[0]}"]}}' in written(tmp_path, text_of(long=cells)).text

@@ -50,6 +50,9 @@ def swept(folder, listed=""):
     ("1 / 0 if len(trials) == 2 else ''", "pass", "is left out, as its `needs` (mine.py:4) raised ZeroDivisionError: "),
     ("7", "pass", "is left out, as its `needs` (mine.py:4) must return a text, got 7"),
     ("None", "return runs.shape", "its function (mine.py:4) must return an Exhibit, got (2, "),
+    ("exec('class B(BaseException): pass\\nraise B(7)')", "pass",
+     "is left out, as its `needs` (mine.py:4) raised B: 7"),
+    ("''", "raise SystemExit(7)", "raised SystemExit in mine.py:6: 7"),
     ("''", "raise SystemError('two\\nlines')", "raised SystemError in mine.py:6: two lines")])
 def test_nothing_but_its_report_depends_on_an_exhibit(folder, capsys, needs, body, says, listed):
     Path("mine.py").write_text(EXHIBIT.format(needs=needs, body=body))
@@ -67,6 +70,7 @@ def test_nothing_but_its_report_depends_on_an_exhibit(folder, capsys, needs, bod
 
 @pytest.mark.parametrize(("text", "says"), [
     ("raise SystemExit('bye')", "SystemExit: bye (mine.py:1)"), ("x = (", "SyntaxError: '(' was never closed (mine.py"),
+    ("class B(BaseException): pass\nraise B('bye')", "B: bye (mine.py:2)"),
     ("raise ValueError('two\\nlines')", "ValueError: two (mine.py:1)")])
 def test_a_plugin_that_cannot_be_imported_is_one_line(folder, capsys, text, says):
     Path("mine.py").write_text(text)

@@ -35,7 +35,7 @@ SETTINGS_NAMED = 3  # largest number of an algorithm's settings in a note
 def of_experiment(runs: pd.DataFrame, *, name: str, experiment: Experiment) -> Exhibit:
     """Call `draw` with the experiment's references, budget and past."""
     return draw(runs, name=name, references=experiment.references, budget=experiment.plan.budget,
-                by_scores=experiment.plan.by_scores, past=experiment.past)
+                by_scores=experiment.plan.by_scores or experiment.past.by_scores, past=experiment.past)
 
 
 def draw(runs: pd.DataFrame, *, name: str, references: Sequence[Result] = (),

@@ -26,7 +26,7 @@ from pipeline.learning.data.readers import Arrays, Reader, check_digest, checked
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.datasets import DATASETS, DatasetSpec, enter
 from pipeline.trials.fields import ConfigError, UserError
-from pipeline.trials.guard import is_of_users, without_message
+from pipeline.trials.guard import OF_WHO_RUNS_IT, is_of_users, without_message
 from pipeline.trials.part import PARTS, origin
 
 __all__ = ["DataError", "Dataset", "load", "load_for", "register_dataset"]
@@ -106,7 +106,9 @@ def _read(name: str, spec: DatasetSpec, source: Path | None) -> list[Arrays]:
     cannot = f"dataset: '{name}' cannot be read by {origin(PARTS['dataset'][name])}"
     try:
         return _checked(name, spec, PARTS["dataset"][name].load()(spec, source))
-    except (Exception, SystemExit) as error:
+    except OF_WHO_RUNS_IT:
+        raise
+    except BaseException as error:
         if isinstance(error, UserError) and not is_of_users(error):
             raise
         said = " ".join(str(error).split())

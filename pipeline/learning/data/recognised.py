@@ -65,7 +65,8 @@ def _style(rows: Rows, separator: str) -> Style:
                and (texts := {cell for cell in cells if not is_missing(cell)})]
     scores = {style: sum(_n_numbers(style, texts) for texts in columns) for style in STYLES}
     best = [style for style in STYLES if scores[style] == max(scores.values())]
-    is_open = any(_n_numbers(best[0], texts) == len(texts) and best[0].other(texts) for texts in columns)
+    is_open = any(_n_numbers(best[0], texts) == len(texts) and (best[0].thousands or best[0].other(texts))
+                  for texts in columns)
     if separator == ";" and is_open:  # what writes semicolons writes decimal commas
         best.sort(key=lambda style: style.decimal != ",")
     return best[0]

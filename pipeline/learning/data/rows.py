@@ -31,6 +31,7 @@ MARKS = {codecs.BOM_UTF8: "utf-8", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF
 NUMERIC = ("int", "uint", "half", "float", "double", "decimal")  # beginnings of arrow's types of numbers
 SEPARATORS = ",;\t|"  # that a message advises
 MOST_NAMED = 30  # columns in a message
+csv.field_size_limit(2**31 - 1)  # characters of a cell; by default 2^17, and a longer one is an error
 Record = tuple[int, list[str]]  # the line where it begins, as an editor counts, and its cells
 
 
