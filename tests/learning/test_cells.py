@@ -116,9 +116,10 @@ def test_a_declared_text_wins_over_its_meaning_of_a_missing_cell(tmp_path):
     ("1234.5", {}), ("1,234.5", {"thousands": ","}), ("1234.5", {"thousands": ","}), ("1234,5", {"decimal": ","}),
     ("1.234,5", {"decimal": ",", "thousands": "."}), ("1 234,5", {"decimal": ",", "thousands": " "}),
     ("1\u00a0234,5", {"decimal": ",", "thousands": " "}), ("1\u202f234,5", {"decimal": ",", "thousands": " "}),
-    ("1'234.5", {"thousands": "'"}), ("1\u2019234.5", {"thousands": "'"}), ("12345e-1", {"thousands": ","})])
+    ("+1234.5", {}), ("1'234.5", {"thousands": "'"}), ("1\u2019234.5", {"thousands": "'"}),
+    ("12345e-1", {"thousands": ","})])
 def test_a_number_is_read_in_the_declared_style(tmp_path, cell, marks):
-    read_ = read(tmp_path, {"x": {"range": [1234.5 - 255, 1234.5]}}, column(cell, "", "-9999", "99999"), **marks)
+    read_ = read(tmp_path, {"x": {"range": [1234.5 - 255, 1234.5]}}, column(cell, "", "\u22129999", "99999"), **marks)
     assert read_ == [[255], [128], [0], [255]]
 
 
@@ -211,6 +212,8 @@ UMLAUT = PLAIN.replace(b"x", "größe".encode())
     ("t.csv", PLAIN.decode().encode("utf-16"), {"encoding": "utf-16"}),
     ("t.csv", PLAIN.replace(b",", b', "').replace(b"\n", b'"\n').replace(b'"y"', b"y"), {}),
     ("t.tsv", PLAIN.replace(b",", b"\t"), {"separator": "\t"}),
+    ("t.csv", b"sep=,\r\n" + PLAIN, {}), ("t.csv", b'"SEP=;"\n' + PLAIN.replace(b",", b";"), {"separator": ";"}),
+    ("t.csv", b"x,y\n" + PLAIN[4:].replace(b"\n", b",\n"), {}),
     ("t.csv.bz2", bz2.compress(PLAIN), {}), ("t.csv.xz", lzma.compress(PLAIN), {})])
 def test_a_file_is_read_however_it_is_written(tmp_path, name, data, changes):
     assert read(tmp_path, {"x": {"range": [0, 255]}}, data, name=name, **changes) == [[1], [2], [3], [4]]

@@ -202,6 +202,11 @@ def test_letters_that_yaml_does_not_print_are_read_back(tmp_path):
     assert set(yaml.safe_load(text)["columns"]["a\x7f"]["values"]) == {"\x7f", "\x80\U0001f600", "\ufeff", "no"}
 
 
+def test_what_excel_is_told_of_the_separator_is_no_header(tmp_path):
+    found = written(tmp_path, "sep=;\n" + text_of(";", x=["1,5", "2,5"] * (N // 2), z=["p", "q", "r", "q"] * (N // 4)))
+    assert 'separator: ";"' in found.text and '"z": {values: ["p", "q", "r"]}' in found.text
+
+
 def test_a_table_without_a_header_is_refused(tmp_path):
     with pytest.raises(DataError, match=r"t.csv: must have a header with the names of the columns"):
         written(tmp_path, "1,2.5,3\n" * 20, "3")

@@ -30,6 +30,7 @@ DECOMPRESS = {".gz": gzip.decompress, ".bz2": bz2.decompress, ".xz": lzma.decomp
 MARKS = {codecs.BOM_UTF8: "utf-8", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}  # that begin a file
 NUMERIC = ("int", "uint", "half", "float", "double", "decimal")  # beginnings of arrow's types of numbers
 SEPARATORS = ",;\t|"  # that a message advises
+FOR_EXCEL = re.compile('"?sep=.?"? *[\r\n]', re.IGNORECASE)  # a first line that tells Excel the separator
 MOST_NAMED = 30  # columns in a message
 csv.field_size_limit(2**31 - 1)  # characters of a cell; by default 2^17, and a longer one is an error
 Record = tuple[int, list[str]]  # the line where it begins, as an editor counts, and its cells
@@ -114,7 +115,7 @@ def records(file: Path, text: str, separator: str) -> Iterator[Record]:
     try:
         for cells in reader:
             cells = [cell.strip() for cell in cells]
-            if any(cells):
+            if any(cells) and not (line == 1 and FOR_EXCEL.match(text)):
                 yield line, cells
             line = reader.line_num + 1
     except csv.Error:  # its text has no byte of the file, and speaks of the reader
@@ -131,6 +132,8 @@ def table_of(file: Path, found: Sequence[Record], separator: str) -> Rows:
         raise refused(file, "must have a row per record below the header, has none")
     if len(names) == 1 and (mark := next((mark for mark in SEPARATORS if mark in names[0]), "")):
         raise refused(file, f"cells must be separated by {separator!r}, got {names[0]!r}; declare separator: {mark!r}")
+    if all(len(cells) == len(names) + 1 and not cells[-1] for _, cells in rows):  # a separator ends every row
+        rows = [(line, cells[:-1]) for line, cells in rows]
     if all(len(cells) == len(names) + 1 for _, cells in rows):
         raise refused(file, f"its header must name every column, has {len(names)} names, and every row one cell more; "
                             "if R wrote it, row.names = FALSE leaves out the first cells; else put a name before them")
