@@ -236,6 +236,7 @@ def test_a_zip_and_the_encodings_of_windows_are_read(tmp_path):
      {}),
     (PLAIN.replace(b"1,", b"8,1,").replace(b"2,", b"8,2,").replace(b"3,", b"8,3,").replace(b"4,", b"8,4,"),
      "/t.csv: its header must name every column, has 2 names, and every row one cell more; if R wrote", {}),
+    (b"# made by hand\n" + PLAIN, "/t.csv: its first line with text must name the columns, has one cell; remove", {}),
     (PLAIN.replace(b"3,", b'"3,'), "/t.csv, line 4: has a quotation mark that is not closed", {}),
     (PLAIN.replace(b"3,", b'"3"secret,'), "/t.csv, line 4: has a quotation mark that is not closed, or text", {}),
     (PLAIN.replace(b"2,", b"\xfc,"), "/t.csv, line 3: must be text in utf-8, has a byte that is none; declare encoding:"

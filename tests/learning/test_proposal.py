@@ -91,6 +91,8 @@ def test_what_is_no_input_is_left_out_with_its_reason(tmp_path, name, cells, rea
     ("wardCode", drawn("310", "320", "777"), "values: [310, 320, 777]", "codes; if they count"),
     ("plz", drawn("8001", "8002", "8003"), "values: [8001, 8002, 8003]", "postcodes, which tell where a person lives"),
     ("Code postal", drawn("01000", "75001"), 'values: ["01000", "75001"]', "postcodes, which tell where a person"),
+    ("ward", drawn("North", "NORTH", "south"), 'values: ["NORTH", "North", "south"]', "texts that differ in upper and"),
+    ("big", drawn("1e999", "p"), 'values: ["1e999", "p"]', ""),
     ("28.8", drawn(*(f"{n}.25" for n in range(60))), "range: [0.25, 59.25]", "its name is a number: has the table"),
     ("dose", drawn("10", "20", "50"), "range: [10, 50]", "an amount; if these are codes, declare values: [...]"),
     ("smokes", drawn("0", "1"), "values: [0, 1]", ""),
@@ -200,6 +202,11 @@ def test_a_name_of_a_column_cannot_leave_its_line(tmp_path):
 def test_letters_that_yaml_does_not_print_are_read_back(tmp_path):
     text = written(tmp_path, text_of(**{"a\x7f": drawn("\x7f", "\x80\U0001f600", "\ufeff", "no")})).text
     assert set(yaml.safe_load(text)["columns"]["a\x7f"]["values"]) == {"\x7f", "\x80\U0001f600", "\ufeff", "no"}
+
+
+def test_a_table_of_two_records_is_refused_as_none_is_left_to_test(tmp_path):
+    with pytest.raises(DataError, match="must have three records or more, .* has 2"):
+        written(tmp_path, "x,y\n1,well\n2,ill\n")
 
 
 def test_what_excel_is_told_of_the_separator_is_no_header(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -29,13 +30,14 @@ class Style:
         return re.compile(f"[-+]?(?:{whole}(?:{mark}[0-9]*)?|{mark}[0-9]+)(?:[eE][-+]?[0-9]{{1,3}})?")
 
     def read(self, text: str) -> Decimal | None:
-        """Return the number that a text is, exactly; None for any other text, as for inf or a wrong group of digits."""
+        """Return the number that a text is, exactly; None for any other text, as for inf, 1e999 or 1,23,456."""
         text = text.replace(MINUS, "-")
         if self.thousands:
             text = text.translate(ALIKE)
         if not self._form.fullmatch(text):
             return None
-        return Decimal(text.replace(self.thousands, "").replace(self.decimal, "."))
+        number = Decimal(text.replace(self.thousands, "").replace(self.decimal, "."))
+        return number if math.isfinite(float(number)) else None
 
     def other(self, texts: Collection[str]) -> Style | None:
         """Return the style in which the mark of decimals is one of thousands, if all of these texts allow that too."""

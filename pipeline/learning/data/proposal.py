@@ -55,6 +55,9 @@ def proposal(file: Path, label: str, folder: Path, command: str) -> Proposal:
     if all(PLAIN.read(name) is not None for name in rows.cells):
         raise DataError(f"{file}: must have a header with the names of the columns, its first row has numbers")
     rows.require([label])
+    n, n_test = len(rows.lines), round(TEST_SHARE * len(rows.lines))
+    if not n_test:
+        raise DataError(f"{file}: must have three records or more, as a fifth of them are test records, has {n}")
     columns = [Column(name, list(cells), found.style_in(name), rows) for name, cells in rows.cells.items()]
     target = next(column for column in columns if column.name == label)
     _check_label(target)
@@ -63,7 +66,6 @@ def proposal(file: Path, label: str, folder: Path, command: str) -> Proposal:
     if len(left_out) == len(inputs):
         reasons = ", ".join(f"{name!r} ({reason})" for name, reason in left_out.items()) or "none"
         raise DataError(f"{file}: must have a column that can be an input, beside {label!r}; left out are {reasons}")
-    n, n_test = len(rows.lines), round(TEST_SHARE * len(rows.lines))
     lines = [f"# By `{command}`: ranges, values and classes were READ FROM THE RECORDS, and no epsilon covers them.",
              "# Put in what is public without the records; then say `confirmed: true`, before which no sweep begins.",
              f"dataset: {name_of(file)}", f"data_file: {_yaml(os.path.relpath(file, folder))}", *_format(found),
@@ -133,6 +135,8 @@ def _category(column: Column) -> Iterator[str]:
         yield "postcodes, which tell where a person lives: leave them out, unless they are meant as an input"
     if column.numbers and len(column.values) > 2:
         yield "codes; if they count or measure something, declare a range: [low, high]"
+    if len({str(value).casefold() for value in column.values}) < len(column.values):
+        yield "texts that differ in upper and lower case alone are different categories"
     if marks := [str(text) for text in column.values if str(text).lower() in NAMED]:
         yield f"{' and '.join(marks)} may mean missing: remove what does"
 

@@ -134,6 +134,8 @@ def table_of(file: Path, found: Sequence[Record], separator: str) -> Rows:
         raise refused(file, f"cells must be separated by {separator!r}, got {names[0]!r}; declare separator: {mark!r}")
     if all(len(cells) == len(names) + 1 and not cells[-1] for _, cells in rows):  # a separator ends every row
         rows = [(line, cells[:-1]) for line, cells in rows]
+    if len(names) == 1 and all(len(cells) > 1 for _, cells in rows):
+        raise refused(file, "its first line with text must name the columns, has one cell; remove what stands above")
     if all(len(cells) == len(names) + 1 for _, cells in rows):
         raise refused(file, f"its header must name every column, has {len(names)} names, and every row one cell more; "
                             "if R wrote it, row.names = FALSE leaves out the first cells; else put a name before them")
