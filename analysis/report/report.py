@@ -28,6 +28,7 @@ from pipeline.tracking.store import Store
 from pipeline.trials.fields import UserError, refuse
 from pipeline.trials.guard import OF_WHO_RUNS_IT, place_of
 from pipeline.trials.kinds import certified_trials
+from pipeline.trials.naming import counted
 
 Made = TypeVar("Made")
 
@@ -79,7 +80,7 @@ def write(experiment: Experiment, store: Store, out: Path | None = None, where: 
         experiment, progress = complete_part(experiment, ended, missing)
         runs = frame_of(stored, experiment.trials, source=experiment.source)
     if runs.empty:
-        why = nothing_fits(len(store.suggestions()), len(stored)) if experiment.plan.asks else "it has no trial"
+        why = _why_none(experiment, store, len(stored))
         raise MissingTrials(f"{experiment.name}: must have a trial to report; {why}")
     left_out = undrawn(experiment.trials, experiment.report) if experiment.plan.publishes_all else []
     lacking: list[str] = []
@@ -150,6 +151,17 @@ def write(experiment: Experiment, store: Store, out: Path | None = None, where: 
         except TrackingError as error:  # a store that can be read and not written
             not_logged = str(error)
     return Report(paths, exhibits, sentences, left_out, lacking, notice, not_logged, raised)
+
+
+def _why_none(experiment: Experiment, store: Store, n_stored: int) -> str:
+    """Return why an experiment has no trial to report, though its sweep began."""
+    suggestions = store.suggestions() if experiment.plan.asks else []
+    if not suggestions:
+        return "it has none"
+    if any(suggestion.started for suggestion in suggestions):
+        return (f"its {counted(n_stored, 'trial')} were asked for in another space or with another base (run `photonic "
+                f"sweep {experiment.source}`)")
+    return nothing_fits(len(suggestions), n_stored)
 
 
 def _choice(experiment: Experiment, runs: pd.DataFrame, store: Store) -> Choice | None:

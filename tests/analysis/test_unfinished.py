@@ -122,7 +122,8 @@ def test_a_widened_sweep_is_shown_with_the_seeds_that_it_has(store, tmp_path):
 
 def test_what_publishes_its_best_alone_is_refused_until_all_have_ended(store, tmp_path):
     missing = MissingTrials("1 of 2 trials are finished")
-    stopping = replace(EXPERIMENT, plan=RandomStopping(EXPERIMENT.trials, (TrialConfig(),), Selection()))
+    drawn = RandomStopping(EXPERIMENT.trials, (TrialConfig(),), Selection("random_stopping", 9, 1, 5))
+    stopping = replace(EXPERIMENT, plan=drawn)
     keys = [t.trial_key for t in trials("bp")]
     with pytest.raises(MissingTrials, match="finished; random stopping publishes its best trial, which is not known"):
         complete_part(stopping, keys, missing)
