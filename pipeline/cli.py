@@ -157,7 +157,7 @@ def sweep(target: str, changes: tuple[str, ...], mlruns: Path, dry_run: bool, as
     if dry_run:
         from pipeline.sweep import dry_run as preview
 
-        plan = preview.preview(with_past(experiment, mlruns), workers, mlruns)
+        plan = preview.preview(experiment, workers, mlruns)
         return _print_lines([preview.as_json(plan)] if as_json else preview.as_lines(plan))
     if as_json:
         raise ConfigError("--json: is what --dry-run prints, got it without")

@@ -11,7 +11,7 @@ import pandas as pd
 
 from analysis.exhibits.doubts.checks import against, examine
 from analysis.exhibits.doubts.evidence import NO_FRONTIER, Evidence
-from analysis.exhibits.frontier.choice import price, rivals
+from analysis.exhibits.frontier.choice import is_chosen, price
 from analysis.exhibits.frontier.points import PRICE, compared_epsilon, summarized, tightest
 from analysis.exhibits.metrics import METRICS
 from analysis.exhibits.selection import Choice
@@ -168,7 +168,7 @@ def _by_seed(point: Mapping[str, Any], runs: pd.DataFrame) -> pd.Series:
 def _cost(points: pd.DataFrame, dataset: str, evidence: Evidence) -> str:
     """Return the cost of choosing settings: ` (selected ε 7.15, which covers the choice)`, ` (nothing was chosen)`."""
     kind, plan, past = common_value(points["kind"]), evidence.experiment.plan, evidence.experiment.past
-    if points["choices"].max() == 1 and not any(rivals(past, point) for point in points.itertuples()):
+    if not is_chosen(points, past):
         return " (no ε covers the search)" if plan.asks else " (nothing was chosen)"
     # Composition needs certified epsilons, and trials that were not suggested by the scores of others.
     if kind != "certified" or plan.by_scores or past.by_scores:

@@ -58,7 +58,7 @@ class Past(NamedTuple):
         algorithms = {trial.algorithm for trial in trials}  # of others, further settings differ as a consequence
         alike = [trial for trial in self.trials if trial.algorithm in algorithms] or self.trials
         there, here = _values(alike), _values(trials)
-        there["algorithm"] = _values(self.trials).get("algorithm", [])
+        there["algorithm"] = sorted({trial.algorithm for trial in self.trials})
         differing = [name for name in dict.fromkeys([*there, *here]) if there.get(name) != here.get(name)]
         differing.sort(key=lambda name: name == "seed")  # it says least
         texts = [f"{name} {_listed(there.get(name))} there, {_listed(here.get(name))} here" for name in

@@ -58,7 +58,7 @@ def preview(experiment: Experiment, workers: int | None, root: Path | None = Pat
 
     None asks no store. A few steps on random records estimate the time.
     """
-    runs = _begun_runs(experiment, root) if root else []
+    experiment, runs = _begun(experiment, root) if root else (experiment, [])
     done = set() if experiment.plan.asks else {*done_of(runs)} & {trial.trial_key for trial in experiment.trials}
     possible = [trial for trial in experiment.possible if trial.trial_key not in done]
     check_trials(experiment, possible, possible, published_digests(runs))
@@ -81,8 +81,8 @@ def preview(experiment: Experiment, workers: int | None, root: Path | None = Pat
     return DryRun(experiment, seconds, at_once, tuple(packs), len(done), taken_over, exhausted)
 
 
-def _begun_runs(experiment: Experiment, root: Path) -> list[TrackedRun]:
-    """Return the runs of a sweep that has begun, whose budget must still admit trials; none if it has not begun."""
+def _begun(experiment: Experiment, root: Path) -> tuple[Experiment, list[TrackedRun]]:
+    """Return (experiment with its past, runs) of a sweep that has begun, whose budget must still admit trials."""
     from pipeline.sweep.ledger import filter_of  # imported here: MLflow takes a second
     from pipeline.tracking.backend import NoStore
     from pipeline.tracking.reader import Reader
@@ -91,8 +91,10 @@ def _begun_runs(experiment: Experiment, root: Path) -> list[TrackedRun]:
         store = Reader(root=root)
         store.find(experiment.name)
         filter_of(experiment.plan, store)
-        return store.runs() if store.has_begun else []
-    return []
+        if store.has_begun:
+            runs = store.runs()
+            return dataclasses.replace(experiment, past=store.past(experiment, runs)), runs
+    return experiment, []
 
 
 def _exhausted(experiment: Experiment, runs: Sequence[TrackedRun], root: Path) -> str:

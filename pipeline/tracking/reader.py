@@ -227,22 +227,15 @@ class Reader:
 
         Without an experiment it is what has not ended, or is in the trash. Of random stopping it tells nothing.
         """
-        in_file = {*done_of(runs)}
-        if experiment:
-            plan, suggested = experiment.plan, {key for key, was_started in self.decisions() if was_started}
-            in_file = {trial.trial_key for trial in experiment.trials}
-            if isinstance(plan, Search):
-                in_file = {run.trial_key for run in runs
-                           if run.trial_key in suggested and run.trial and plan.asks_for(run.trial)}
+        in_file = self._in_file(experiment, runs) if experiment else {*done_of(runs)}
         published = [*filter(has_released, runs), *self._trash()]
         others = [run for run in published if run.trial_key not in in_file]
         tags = self.tags()
         rule, by_scores = tags.get(BY_SCORES, ""), ASKED_BY_SCORES in tags
-        is_stopped = bool(experiment and not experiment.plan.publishes_all)
-        is_changed = experiment and is_stopped and rule not in ("", "true", experiment.plan.rule)
-        if not others and not is_changed:
+        stopping = experiment.plan.rule if experiment else ""  # empty unless the file has random stopping
+        if not others and not (stopping and rule not in ("", "true", stopping)):
             return NO_PAST._replace(by_scores=by_scores)
-        if is_stopped or rule:
+        if stopping or rule:
             return Past(no_price="selection: random stopping was used under this name, whose price covers one draw "
                         "alone, and the file has changed since; give the experiment another name")
         keys, other_keys = ({run.trial_key for run in some} for some in (published, others))
@@ -251,6 +244,16 @@ class Reader:
             return past._replace(releases=tuple(map(release_of, others)))
         except ConfigError as error:
             return past._replace(no_price=f"a trial that is not in the file cannot be read: {error}")
+
+    def _in_file(self, experiment: Experiment, runs: Sequence[TrackedRun]) -> set[str]:
+        """Return the trial_keys of an experiment's trials; of a search, those of its suggestions in the present space.
+        """
+        plan = experiment.plan
+        if not isinstance(plan, Search):
+            return {trial.trial_key for trial in experiment.trials}
+        suggested = {key for key, was_started in self.decisions() if was_started}
+        return {run.trial_key for run in runs
+                if run.trial_key in suggested and run.trial and plan.asks_for(run.trial)}
 
     def _trash(self) -> Iterator[TrackedRun]:
         """Yield the deleted runs of the open sweep that have released something, oldest first."""

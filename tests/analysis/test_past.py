@@ -82,7 +82,7 @@ def test_what_was_looked_at_stays_paid_for_in_report_account_and_mlflow(store, t
 def test_status_dry_run_and_sweep_tell_it_with_what_differs(store, tmp_path, in_process, said):
     narrow, wide = (as_text([read(store, "edited", of(trials))]) for trials in (NARROW, WIDE))
     assert SAID in narrow and "trained under this name" not in wide
-    assert SAID in list(as_lines(preview(with_past(of(NARROW), store.root), 1, store.root)))
+    assert SAID in list(as_lines(preview(of(NARROW), 1, store.root)))
     run_sweep(of(NARROW), root=store.root)
     assert SAID in said
 

@@ -100,6 +100,11 @@ def price(points: pd.DataFrame, tried: pd.DataFrame, past: Past = NO_PAST) -> pd
     return points.assign(**{PRICE: costs})
 
 
+def is_chosen(points: pd.DataFrame, past: Past) -> bool:
+    """Whether any of these points was chosen: among settings of the file, or of the past of an edited one."""
+    return points["choices"].max() > 1 or any(rivals(past, point) for point in points.itertuples())
+
+
 def rivals(past: Past, point: Any) -> list[TrialConfig]:  # Any: of `DataFrame.itertuples`
     """Return the trials of the past with a point's method and noise: they were looked at beside it, seeds included."""
     return [trial for trial in past.trials if method(trial) == point.algorithm

@@ -124,8 +124,7 @@ def frontiers(runs: pd.DataFrame, metric: str = "accuracy", kinds: Sequence[str]
         for formula in _formulas(runs, kind):
             tried = tried_runs(runs, kind, formula)
             points = summarized(choice.choose(tried), kind, metric, formula)
-            has_choice = points["choices"].max() > 1 or any(choice.rivals(past, point) for point in points.itertuples())
-            frames.append(choice.price(points, tried, past) if has_choice else points)
+            frames.append(choice.price(points, tried, past) if choice.is_chosen(points, past) else points)
     if not frames:
         names = " or ".join(f"epsilon/{kind}" for kind in kinds)
         raise ReportError(f"frontier: needs trials with a finite {names}, found none")
