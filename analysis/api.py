@@ -15,7 +15,6 @@ from analysis.exhibits.frontier.points import PRICE, tightest
 from analysis.runs import (
     ReportError,
     Sweep,
-    earlier_epochs,
     require_accuracy,
     require_one,
     runs_of,
@@ -129,10 +128,9 @@ def best(runs: Sweep, epsilon: float, kind: str = "certified") -> pd.Series:
     winners = best_setting(within.assign(group=""), ["group"]).drop(columns="group")
     price, past = math.nan, runs.attrs.get("past", NO_PAST)
     if kind == "certified" and not runs.attrs.get("searched") and not past.no_price:
-        gone = [trial for trial in certified_trials(past.trials)
+        gone = [trial for trial in certified_trials([*past.trials, *past.lost])
                 if min(found.value for found in account(trial, trial.epochs) if found.kind == kind) <= epsilon]
         with contextlib.suppress(UnsupportedAccounting):  # no price is proved
-            price = selected_epsilon([*trials_of(within), *gone], Selection(),
-                                     {**earlier_epochs(within), **past.earlier}).value
+            price = selected_epsilon([*trials_of(within), *gone], Selection()).value
     row = winners.loc[winners[SCORE].idxmax()].drop(["chosen", "choices"])
     return pd.concat([row, pd.Series({PRICE: price, "compared": len(within)}, dtype=object)])

@@ -15,10 +15,7 @@ from pipeline.accounting.certified import with_noise
 from pipeline.experiment.experiment import Experiment, load_experiment
 from pipeline.experiment.factors import differing
 from pipeline.tracking.artifacts import (
-    CALIBRATED,
     DONE,
-    DRAWS,
-    EARLIER,
     TrackedRun,
     is_setting,
     missing_extension,
@@ -319,14 +316,6 @@ def require_seeds_alone(runs: pd.DataFrame, place: str, which: str) -> None:
         raise MixedTrials(f"{place}: only the seed may differ between trials that {which}, got {values}")
 
 
-def earlier_epochs(runs: pd.DataFrame) -> dict[str, int]:
-    """Return trial_key -> epochs released by earlier draws of its secret noise, for trials with such draws."""
-    if EARLIER not in runs:
-        return {}
-    known = runs.dropna(subset=EARLIER)
-    return dict(zip(known["trial_key"], known[EARLIER].astype(int), strict=True))
-
-
 def row_of(run: TrackedRun) -> dict[str, Any]:
     """Return one row of `frame_of` from a tracked run; a setting that does not apply is None, or NaN for a number."""
     numbers = {field.name for field in settings() if type(field.default) in (int, float)}
@@ -334,10 +323,6 @@ def row_of(run: TrackedRun) -> dict[str, Any]:
     fields = {name: float("nan") if name in numbers else None for name in setting_names()} | params
     known = run.trial.canonical() if run.trial else {name: 0 if name in numbers else None for name in fields} | params
     mechanism = parts_of("mechanism", Mechanism).get(known["mechanism"], Mechanism)  # it may not be imported
-    if int(run.tags.get(DRAWS, 1)) > 1:  # noise that was drawn repeatedly cost more than its target
-        for level, target in NOISE.items():
-            if (tag := f"{CALIBRATED}{level}") in run.tags:
-                known = known | {level: float(run.tags[tag]), target: 0.0}
     setting = mechanism.noise_setting(known).removeprefix("sigma=")
     tags = {name: text for name, text in run.tags.items()
             if name.startswith("privacy.") or name in ("git_commit", CLAMPED)}

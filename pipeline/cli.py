@@ -137,12 +137,12 @@ def init(file: Path, csv: Path | None, label: str | None, **given: str | None) -
               "it, 'ray://host:10001' from outside (default: RAY_ADDRESS, else a local one is started)")
 @click.option("--checkpoint-seconds", type=float, metavar="S", help="least time between two checkpoints of a pack "
               "(default: resources.checkpoint_seconds, 30)")
-@click.option("--redraw", is_flag=True, help="draw secret noise anew where a checkpoint cannot be used, which releases "
-              "the records once more; epsilon composes all draws (a search with a budget decides that itself)")
+@click.option("--lost", is_flag=True, help="end trials with secret noise whose sealed result was named and cannot be "
+              "found; they count, and are never trained again")
 @with_private
 @with_data
 def sweep(target: str, changes: tuple[str, ...], mlruns: Path, dry_run: bool, as_json: bool, workers: int | None,
-          address: str | None, checkpoint_seconds: float | None, redraw: bool, private: Path | None,
+          address: str | None, checkpoint_seconds: float | None, lost: bool, private: Path | None,
           data: Path | None) -> int:
     """Train the trials of an experiment that are not done yet.
 
@@ -164,11 +164,11 @@ def sweep(target: str, changes: tuple[str, ...], mlruns: Path, dry_run: bool, as
     from pipeline.sweep.run import run_sweep
 
     with quick_interrupt():
-        result = run_sweep(experiment, root=mlruns, data_folder=data, address=address, workers=workers, redraw=redraw,
+        result = run_sweep(experiment, root=mlruns, data_folder=data, address=address, workers=workers, lost=lost,
                            private=private)
     if result.remaining:
         return INTERRUPTED
-    return 1 if result.failed else 0
+    return 1 if result.failed or result.lost else 0
 
 
 @photonic.command()

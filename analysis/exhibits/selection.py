@@ -8,7 +8,7 @@ import pandas as pd
 
 from analysis.exhibits.exhibit import Exhibit, Texts
 from analysis.exhibits.table import Table
-from analysis.runs import earlier_epochs, require_accuracy, trials_of
+from analysis.runs import require_accuracy, trials_of
 from analysis.text import NO_VALUE, under_assumptions
 from pipeline.accounting import Epsilon, account
 from pipeline.accounting.evaluations import choice_findings, epsilon_of_choice, holds_out, scores_are_covered
@@ -77,14 +77,12 @@ def choose(experiment: Experiment, runs: pd.DataFrame, paid: Epsilon | None = No
     best = scored.loc[scored[SCORE].idxmax()]
     scores = dict(zip(scored["trial_key"], 100 * scored[SCORE], strict=True))
     trial = trials[best["trial_key"]]
-    earlier = earlier_epochs(runs)  # an earlier draw of secret noise is a release too
-    released_epochs = trial.epochs + earlier.get(trial.trial_key, 0)
-    tightest_epsilon = next(e for e in account(trial, released_epochs) if e.kind == "certified")
+    tightest_epsilon = next(e for e in account(trial, trial.epochs) if e.kind == "certified")
     compared = [*tracked, *experiment.past.trials] if plan.publishes_all else plan.possible
     selected, reason = paid, ""
     try:
         if selected is None:
-            selected = epsilon_of_choice(plan, experiment.past, compared, earlier)
+            selected = epsilon_of_choice(plan, experiment.past, compared)
         noise = choice_statement(compared, plan.selection)
     except UnsupportedAccounting as error:
         selected, reason = None, str(error)

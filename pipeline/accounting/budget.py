@@ -9,9 +9,10 @@ beforehand. B gives epsilon at delta by Canonne, Kamath & Steinke 2020, Proposit
 
     epsilon = B + log((alpha - 1)/alpha) - (log delta + log alpha)/(alpha - 1)
 
-The mechanism is one epoch of a trial. A training record pays for the steps of the epoch. A validation record pays
-alpha/(2 s^2) for the count with noise s (`evaluations`). The split does not look at the records, so an epoch costs the
-larger of the two. A trial starts only if all its epochs fit, and it is charged for the epochs that it released.
+The mechanism is one epoch of a trial, or with secret noise a whole trial, which releases nothing before its end. A
+training record pays for the steps of an epoch. A validation record pays alpha/(2 s^2) for the count with noise s
+(`evaluations`). The split does not look at the records, so an epoch costs the larger of the two. A trial starts only if
+all its epochs fit; it is charged for the epochs that it released, and for all of them with secret noise.
 """
 
 from __future__ import annotations
@@ -152,33 +153,18 @@ def epochs_released(released: Iterable[Release]) -> Iterator[tuple[TrialConfig, 
     """Yield (trial, released epochs) for every trial with a release.
 
     If noise comes from a recorded seed, a trial that is trained again releases the same values again, and the longest
-    release counts. With secret noise every draw is a separate release, and their epochs add up.
+    release counts. With secret noise every name is a release of all epochs. One without a name is still to come: it
+    counts for a trial that has no other.
     """
-    releases_by_key: dict[str, list[Release]] = {}
+    by_key: dict[str, dict[str, Release]] = {}  # of each trial by name
     for release in released:
-        releases_by_key.setdefault(release.trial.trial_key, []).append(release)
-    for releases in releases_by_key.values():
-        trial = releases[0].trial  # all releases of a key are of one trial
-        if trial.secure:
-            yield trial, sum(epochs_by_draw(releases))
-        else:
-            yield trial, max(release.epochs for release in releases)
-
-
-def epochs_by_draw(released: Iterable[Release]) -> list[int]:
-    """Return the number of epochs that each draw of one trial's secret noise released, the oldest draw first.
-
-    Several runs can continue one draw, so they publish the same epochs: the largest number counts. Lost epochs, of
-    failed attempts, are separate and add up. A release without a draw's name counts as a draw of its own.
-    """
-    published: dict[tuple[str, int], int] = {}
-    lost: dict[tuple[str, int], int] = {}
-    for number, release in enumerate(released):
-        draw = (release.draw, 0) if release.draw else ("", number)
-        published[draw] = max(published.get(draw, 0), release.published)
-        lost[draw] = lost.get(draw, 0) + release.lost
-    totals = [published[draw] + lost[draw] for draw in published]
-    return [total for total in totals if total]
+        by_name = by_key.setdefault(release.trial.trial_key, {})
+        by_name[release.name] = max(release, by_name.get(release.name, release), key=lambda each: each.epochs)
+    for by_name in by_key.values():
+        if len(by_name) > 1:
+            by_name.pop("", None)
+        first, *_ = by_name.values()
+        yield first.trial, sum(release.epochs for release in by_name.values())
 
 
 def scope(name: str, plan: Plan,

@@ -11,9 +11,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from types import MappingProxyType
 
 from scipy import optimize
 
@@ -89,9 +88,7 @@ def cover(trial: TrialConfig, epsilons: Sequence[Epsilon], epochs_done: int) -> 
             for epsilon in epsilons]
 
 
-def selected_epsilon(trials: Sequence[TrialConfig], selection: Selection,
-                     # by trial_key, the epochs that earlier draws of the trial's secret noise released
-                     earlier: Mapping[str, int] = MappingProxyType({})) -> Epsilon:
+def selected_epsilon(trials: Sequence[TrialConfig], selection: Selection) -> Epsilon:
     """Return epsilon of publishing the best certified trial of `trials`, by the selection's rule.
 
     For a fixed grid these are all trials, seeds included; for random stopping the candidates, not the drawn trials.
@@ -102,13 +99,12 @@ def selected_epsilon(trials: Sequence[TrialConfig], selection: Selection,
         raise ValueError("trials: must be at least one with a certified epsilon, got none")
     for name in ("dataset", "delta"):
         common(name, (getattr(trial, name) for trial in trials))
-    epochs = {trial: trial.epochs + earlier.get(trial.trial_key, 0) for trial in trials}
-    events = [event_of(with_noise(trial), epochs[trial]) for trial in trials]
+    events = [event_of(with_noise(trial), trial.epochs) for trial in trials]
     scores: list[float] = []  # by trial, mu of all its noisy evaluations together
     if scores_are_covered(trials):
-        scores = [math.sqrt(epochs[trial]) / evaluation_noise(trial) if is_noisy(trial) else 0.0 for trial in trials]
+        scores = [math.sqrt(trial.epochs) / evaluation_noise(trial) if is_noisy(trial) else 0.0 for trial in trials]
     delta = min(accounted_delta(trial) for trial in trials)
-    runs = sum(epochs[trial] / trial.epochs for trial in trials)  # of which the noise sampler's errors add up
+    runs: float = len(trials)  # of which the noise sampler's errors add up
     if selection.is_random:
         mean, shape = selection.distribution
         runs *= max(mean, 1)
@@ -122,15 +118,15 @@ def selected_epsilon(trials: Sequence[TrialConfig], selection: Selection,
                                value=epsilon.value if sampler_fits else math.inf)
 
 
-def epsilon_of_choice(plan: Plan, past: Past, compared: Sequence[TrialConfig],  # those of the past included
-                      earlier: Mapping[str, int]) -> Epsilon:  # by trial_key, as in `selected_epsilon`
+def epsilon_of_choice(plan: Plan, past: Past, compared: Sequence[TrialConfig]  # those of the past included
+                      ) -> Epsilon:
     """Return the epsilon that covers the choice of the best trial, by composition or for random stopping.
 
     `UnsupportedAccounting` says why no rule applies: an adaptive search needs noisy scores and trials of equal cost, as
     composition requires costs that do not depend on results.
     """
     check_choice(plan, past, compared)
-    return selected_epsilon(compared, plan.selection, {**earlier, **past.earlier})
+    return selected_epsilon(compared, plan.selection)
 
 
 def check_choice(plan: Plan, past: Past, compared: Sequence[TrialConfig]) -> None:

@@ -109,18 +109,17 @@ def with_own_network(tags: Mapping[str, str], why_alone: str, is_reviewed: bool)
             "network.records": f"alone: {why_alone}" if why_alone else "mapped"}
 
 
-def describe(config: TrialConfig, earlier: int = 0) -> str:
+def describe(config: TrialConfig) -> str:
     """Describe a trial and its privacy in Markdown paragraphs; a trial is one training run with fixed settings.
 
-    The text names the smallest epsilon of every kind (`certified`, `label`, ...) for the whole run and `earlier` epochs
-    with other secret noise, and what that kind guarantees. It is ASCII except for labels of extensions, because some
-    tracking databases store only ASCII.
+    The text names the smallest epsilon of every kind (`certified`, `label`, ...) for the whole run, and what that
+    kind guarantees. It is ASCII except for labels of extensions, because some tracking databases store only ASCII.
     """
     network = f"{config.network} {'-'.join(map(str, config.layer_sizes))}"
     summary = (f"**{config.parts.feedback.label}** on {config.parts.data.label}, {network}, "
                f"{counted(config.epochs, 'epoch')} in batches of {config.batch_size} ({config.sampler}), mechanism "
                f"`{config.mechanism}`.")
-    epsilons = account(config, earlier + config.epochs)
+    epsilons = account(config, config.epochs)
     paragraphs = [summary, _protection(config, epsilons)]
     for kind, of_kind in KINDS.items():
         if candidates := [epsilon for epsilon in epsilons if epsilon.kind == kind]:
@@ -151,7 +150,7 @@ def _selection_lines(trials: Sequence[TrialConfig], experiment: Experiment, sele
     """Yield indented lines: epsilon of publishing from `trials` by this selection, and notes, or why there is none."""
     try:
         check_choice(experiment.plan, experiment.past, trials)
-        epsilon = selected_epsilon(trials, selection, experiment.past.earlier)
+        epsilon = selected_epsilon(trials, selection)
     except UnsupportedAccounting as error:
         yield f"  no epsilon covers the choice: {error}"
         return

@@ -21,24 +21,17 @@ MOST_FIELDS = 3  # with their values, in a sentence
 class Past(NamedTuple):
     """The trials of a sweep's name that released an epoch and are not in its file."""
 
-    releases: tuple[Release, ...] = ()  # of every run of them, deleted runs included
+    releases: tuple[Release, ...] = ()  # of every run of them, and further ones of trials in the file
     in_file: int = 0  # number of trials with a released epoch that the file has
     others: int = 0  # number of trials that it does not have; 0 for random stopping, which tells no number
+    lost: tuple[TrialConfig, ...] = ()  # of the file: they released a name, and have no result
     no_price: str = ""  # why no epsilon covers them
     by_scores: bool = False  # whether results of some ever asked for others
 
     @property
     def trials(self) -> tuple[TrialConfig, ...]:
-        """The trials, each once."""
-        return tuple({release.trial.trial_key: release.trial for release in self.releases}.values())
-
-    @property
-    def earlier(self) -> dict[str, int]:
-        """Return trial_key -> epochs released by earlier draws of its secret noise."""
-        epochs: dict[str, int] = {}
-        for release in self.releases:
-            epochs[release.trial.trial_key] = max(release.earlier, epochs.get(release.trial.trial_key, 0))
-        return epochs
+        """The trials, one with secret noise as often as it has names."""
+        return tuple({(release.trial.trial_key, release.name): release.trial for release in self.releases}.values())
 
     def __deepcopy__(self, memo: object) -> Past:
         """Return this: it does not change, and pandas copies what a frame has as `attrs` at every step."""

@@ -20,11 +20,11 @@ def train(pack: Pack, data: Dataset, device: torch.device | str = "cpu") -> Iter
     A trial's last record has its outcome. A trial with weights that are not finite ends as `diverged`; the others
     continue.
     """
-    with contextlib.closing(prepare(pack, data, torch.device(device))) as training:
+    with contextlib.closing(prepare(pack, data, device)) as training:
         while not training.ended:
             yield training.run_epoch()
 
 
-def prepare(pack: Pack, data: Dataset, device: torch.device) -> Training:
+def prepare(pack: Pack, data: Dataset, device: torch.device | str) -> Training:
     """Return the training of a pack before its first epoch."""
-    return (OwnTraining if pack.shared.parts.network.own else Training)(pack, data, device)
+    return (OwnTraining if pack.shared.parts.network.own else Training)(pack, data, torch.device(device))

@@ -30,6 +30,7 @@ from pipeline.sweep.clock import Clock
 from pipeline.sweep.nodes import LOST_SECONDS, Node, Watch, alive, called, check_address, ended, others
 from pipeline.sweep.prepare import Sweep
 from pipeline.sweep.progress import SweepProgress
+from pipeline.sweep.sealed import SealedFile, found
 from pipeline.sweep.worker import prepare_elsewhere
 from pipeline.trials.config import ConfigError
 from pipeline.trials.guard import one_line
@@ -43,6 +44,7 @@ CLIENT = "ray://"  # prefix of Ray Client's addresses, for machines outside the 
 CONNECT_SECONDS = 90.0  # longest wait for a connection; Ray's own patience with a silent server is 60 s
 LOG_SECONDS = 2.0  # longest delay of a line that the head prints
 AWAY = "unless it comes back, this ends; the same command goes on"
+QUIETLY: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}  # options of `ray.init`
 MOST_NODES = 64  # nodes in the tracking store at most, because its texts have a maximum length
 # Asking for a resource that only the head offers puts a task there.
 HEAD = {"node:__internal_head__": 0.001}
@@ -85,6 +87,21 @@ def prepare_nodes(sweep: Sweep, local: bool, watch: Watch) -> None:
                                     "download") from None
         watch.say(f"node {names[node_id]} was lost while it was prepared; going on without it")
         check_resources(trials, resources, node_resources())
+
+
+def sealed_elsewhere(folder: Path) -> Iterator[tuple[list[SealedFile], Callable[..., Any]]]:
+    """Yield the sealed results in this folder on every other node, with a function that calls others there."""
+    for node_id in others():
+        def call(function: Callable[..., Any], *arguments: Any, node_id: str = node_id) -> Any:
+            on_node = NodeAffinitySchedulingStrategy(node_id, soft=False)
+            task = ray.remote(num_cpus=0, max_retries=0)(function).options(scheduling_strategy=on_node)
+            return ray.get(task.remote(*arguments))
+
+        try:
+            yield call(found, folder), call
+        except RayError as error:
+            raise ResourceError(f"node {node_id}: was lost while it was asked for sealed results ({one_line(error)}); "
+                                "run the same command again") from None
 
 
 def on_head(function: Callable[..., Result], address: str, **arguments: Any) -> Result:
@@ -278,10 +295,10 @@ def running_ray(sweep: Sweep, address: str, workers: int | None,  # address: `lo
     """Provide Ray within the context, with a watch of its nodes.
 
     It is the caller's Ray, a cluster's, or a Ray that is started for this sweep, with `workers` cores, and then
-    stopped. Unless it is the caller's, its messages go to a log. `prepare` prepares this machine, before Ray is
-    started; on a cluster it is not called.
+    stopped; what its workers print lies in a folder for this user alone. Unless it is the caller's, its messages go to
+    a log. `prepare` prepares this machine, before Ray is started; on a cluster it is not called.
     """
-    trials, progress, clock = sweep.possible, sweep.progress, sweep.clock
+    progress, clock = sweep.progress, sweep.clock
     if workers is not None and (address != "local" or ray.is_initialized()):
         raise ConfigError(f"workers: {WORKERS_OF_CLUSTER}, got {workers}; leave it out")
     if ray.is_initialized():
@@ -291,31 +308,42 @@ def running_ray(sweep: Sweep, address: str, workers: int | None,  # address: `lo
             yield watch
         return
     handler = signal.getsignal(signal.SIGTERM)
-    quietly: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
-    if address != "local":
-        check_address(_found() if address == "auto" else address, found=address == "auto")
-        progress.phase(f"connecting to Ray at {address}")
-        try:
-            ray.init(address, runtime_env=code(), **quietly)
-        except (ConnectionError, RuntimeError, ValueError) as error:
-            ray.shutdown()
-            raise ResourceError(f"address: no Ray cluster that can be used at '{address}' ({one_line(error)}); "
-                                f"{ADDRESSES}") from None
-    else:
-        check_machine(trials, sweep.experiment.resources, local_offer(workers))
-        prepare()
-        opus: dict[str, float] = {"OPU": 1} if any(trial.needs_opu for trial in trials) else {}
-        progress.phase("starting Ray")
-        with on_loopback():
-            start(lambda: ray.init(address, num_cpus=workers, resources=opus, include_dashboard=False, **quietly),
-                  progress.say)
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, handler)  # Ray has put its own there, which aborts with a stack trace
-    try:
+    with contextlib.ExitStack() as at_end:
+        (_start_here if address == "local" else _join)(sweep, address, workers, prepare, at_end)
+        at_end.callback(ray.shutdown)
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, handler)  # Ray has put its own there, which aborts with a stack trace
         with messages_in(sweep.folder.ray_log, progress.say), Watch(others, progress.say, clock) as watch:
             yield watch
-    finally:
+
+
+def _join(sweep: Sweep, address: str, *_: object) -> None:
+    """Join the cluster at an address."""
+    check_address(_found() if address == "auto" else address, found=address == "auto")
+    sweep.progress.phase(f"connecting to Ray at {address}")
+    try:
+        ray.init(address, runtime_env=code(), **QUIETLY)
+    except (ConnectionError, RuntimeError, ValueError) as error:
         ray.shutdown()
+        raise ResourceError(f"address: no Ray cluster that can be used at '{address}' ({one_line(error)}); "
+                            f"{ADDRESSES}") from None
+    if any(trial.secure for trial in sweep.possible):
+        sweep.progress.say("what workers print lies where the owner of the cluster lets Ray write it")
+
+
+def _start_here(sweep: Sweep, address: str, workers: int | None, prepare: Callable[[], object],
+                at_end: contextlib.ExitStack) -> None:
+    """Prepare this machine and start Ray on it, with a folder for this user alone, which goes at the end."""
+    check_machine(sweep.possible, sweep.experiment.resources, local_offer(workers))
+    prepare()
+    opus: dict[str, float] = {"OPU": 1} if any(trial.needs_opu for trial in sweep.possible) else {}
+    sweep.progress.phase("starting Ray")
+    own = at_end.enter_context(tempfile.TemporaryDirectory(prefix="ray-", dir=os.environ.get("RAY_TMPDIR"),
+                                                           ignore_cleanup_errors=True))
+    with on_loopback():
+        # Ray makes its folder writable by everybody, so it lies in one that is not; names of sockets must be short.
+        start(lambda: ray.init(address, num_cpus=workers, resources=opus, include_dashboard=False,
+                               _temp_dir=f"{own}/r", **QUIETLY), sweep.progress.say)
 
 
 def start(init: Callable[[], object], say: Callable[[str], None]) -> None:

@@ -21,7 +21,7 @@ from pipeline.experiment.factors import differing
 from pipeline.experiment.past import Past
 from pipeline.experiment.plan import Plan
 from pipeline.experiment.sections import Budget
-from pipeline.tracking.artifacts import EARLIER, STATUSES, TrackedRun
+from pipeline.tracking.artifacts import STATUSES, TrackedRun
 from pipeline.tracking.backend import MAX_TAG_LENGTH
 from pipeline.tracking.store import Store
 from pipeline.tracking.ui import VIEW
@@ -65,15 +65,14 @@ def closed(store: Store, experiment: Experiment, status: str) -> None:
     lines = "".join(f" {line}." for line in past.lines(plan.trials))
     store.describe(experiment.description, f"{headline(best, plan.budget)}\n\n{trials}: {counts_text}.{lines}".strip())
     if store.has_selected and not plan.budget:
-        store.log_sweep(*_selected(plan, past, runs))
+        store.log_sweep(*_selected(plan, past))
 
 
-def _selected(plan: Plan, past: Past, runs: Mapping[str, TrackedRun]) -> tuple[dict[str, float], dict[str, str]]:
+def _selected(plan: Plan, past: Past) -> tuple[dict[str, float], dict[str, str]]:
     """Return the selected epsilon, which a report logged before these trials were added, as metric and tags."""
-    earlier = {key: int(run.tags.get(EARLIER, 0)) for key, run in runs.items()}
     compared = [*plan.trials, *past.trials]
     try:
-        epsilon = epsilon_of_choice(plan, past, compared, earlier)
+        epsilon = epsilon_of_choice(plan, past, compared)
     except UnsupportedAccounting as error:
         return choice_findings(None, str(error), "")
     return choice_findings(epsilon, "", choice_statement(compared, plan.selection))

@@ -19,10 +19,10 @@ from pipeline.sweep.progress import SweepProgress, SweepResult
 from pipeline.sweep.reuse import elsewhere
 from pipeline.sweep.search import Rounds
 from pipeline.sweep.worker import Plugins
-from pipeline.tracking.artifacts import TrackedRun, done_of
+from pipeline.tracking.artifacts import TrackedRun, done_of, waiting
 from pipeline.tracking.store import Store
 from pipeline.trials.config import TrialConfig
-from pipeline.trials.naming import run_name
+from pipeline.trials.naming import counted, run_name
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,13 @@ class Sweep:
     result: SweepResult
     data_folder: Path | None  # on every node; None for each node's own
     digests: Mapping[str, str]  # of feature files, by their public names
+    waits: bool = False  # whether trials were named whose result the store does not have
     elsewhere: Mapping[str, TrackedRun] = field(default_factory=dict)  # by trial_key: trained by a sweep of `reuse`
+
+    @property
+    def trial_keys(self) -> set[str]:
+        """The trials of the file so far."""
+        return {trial.trial_key for trial in self.rounds.trials}
 
     @property
     def plugins(self) -> Plugins:
@@ -89,6 +95,10 @@ def prepare(experiment: Experiment, store: Store, clock: Clock, folder: PrivateF
     to_train = [trial for trial in missing if trial.trial_key not in others]
     result = SweepResult(plan.planned, skipped=rounds.n_done, passed_over=rounds.passed_over, others=len(runs))
     progress.add(to_train, rounds.later, result.skipped + len(missing) - len(to_train))
+    if rounds.gone:
+        progress.say(f"{counted(len(rounds.gone), 'trial')} of this name with secret noise released a result and "
+                     f"{'was' if len(rounds.gone) == 1 else 'were'} deleted: MLflow's trash counts, so they are not "
+                     "trained again; restore their runs")
     for line in store.relocate():
         progress.say(line)
     changed = changed_networks((*runs, *others.values()), (*experiment.possible, *rounds.trials))
@@ -103,4 +113,5 @@ def prepare(experiment: Experiment, store: Store, clock: Clock, folder: PrivateF
         for line in lines:
             progress.say(line)
     return Sweep(experiment, store, lease, clock, progress, folder, rounds, missing=missing, possible=possible,
-                 done=done_of(runs), result=result, data_folder=data_folder, digests=digests, elsewhere=others)
+                 done=done_of(runs), result=result, data_folder=data_folder, digests=digests, elsewhere=others,
+                 waits=bool(waiting(runs)))

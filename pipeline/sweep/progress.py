@@ -34,6 +34,7 @@ class SweepResult:
     finished: int = 0
     diverged: int = 0
     failed: dict[str, str] = field(default_factory=dict)  # trial_key -> reason in one line
+    lost: dict[str, str] = field(default_factory=dict)  # as `failed`, of trials that are trained no more
     passed_over: int = 0  # in a search, suggestions without a trial of their own
     held_back: int = 0  # in a search, suggestions that wait until a failed trial is done
     others: int = 0  # trials that the sweep's name had before, of this search or of another space
@@ -49,7 +50,7 @@ class SweepResult:
     @property
     def ended(self) -> int:
         """Number of trials that ended in this sweep."""
-        return self.finished + self.diverged
+        return self.finished + self.diverged + len(self.lost)
 
     def summary(self, failure_log: Path) -> str:
         """Return the result of a sweep as a line for people, with the file of tracebacks."""
@@ -59,13 +60,15 @@ class SweepResult:
             done = "the trial is" if self.skipped == 1 else f"all {self.skipped} trials are"
             return f"nothing to do: {done} done"
         counts = {"done before": self.skipped, "finished": self.finished, "diverged": self.diverged,
-                  "failed": len(self.failed), "passed over": self.passed_over}
+                  "lost": len(self.lost), "failed": len(self.failed), "passed over": self.passed_over}
         parts = [f"{count} {status}" for status, count in counts.items() if count]
         ended = ", ".join(parts) if parts else "none ended"
         text = (f"{counted(self.planned, 'trial')}: {ended}, in {duration(self.wall_seconds)} "
                 f"({duration(self.compute_seconds)} of training)")
+        if self.lost or self.failed:
+            text += f"; tracebacks are in {failure_log}"
         if self.failed:
-            text += f"; tracebacks are in {failure_log}; run the same command again to try the failed trials again"
+            text += "; run the same command again to try the failed trials again"
         if self.held_back:
             text += f", and then to ask for the {self.held_back} suggestions that depend on them"
         if self.remaining:
@@ -158,13 +161,24 @@ class SweepProgress:
             self._latest_noise = noise_setting(self._trials[key])
             best, algorithm = self._best.setdefault(self._latest_noise, {}), self._trials[key].algorithm
             best[algorithm] = max(accuracy, best.get(algorithm, accuracy))
-        self._set_left(key, self._trials[key].epochs - record.epoch)
         if record.outcome:
             self._end(key, _result(record, record.outcome))
         else:
-            trial = self._trials[key]
-            self._show(key, self.name(trial), record.epoch / trial.epochs, f"{record.epoch}/{trial.epochs} epochs",
-                       "" if accuracy is None else f"{accuracy:.1%}")
+            self._advance(self._trials[key], record.epoch, "" if accuracy is None else f"{accuracy:.1%}")
+        self._tell()
+
+    def hidden(self, trial: TrialConfig, epoch: int) -> None:
+        """Count an epoch of a trial whose results are not known yet."""
+        self._advance(trial, epoch)
+        self._tell()
+
+    def _advance(self, trial: TrialConfig, epoch: int, note: str = "") -> None:
+        """Count an epoch of a trial, and show it on a terminal."""
+        self._set_left(trial.trial_key, trial.epochs - epoch)
+        self._show(trial.trial_key, self.name(trial), epoch / trial.epochs, f"{epoch}/{trial.epochs} epochs", note)
+
+    def _tell(self) -> None:
+        """Show how far the sweep is: in the bar, or in a line every half minute."""
         self._refresh()
         done = self._total_epochs - self._epochs_left
         self._say_if_due(f"{done} of {self._total_epochs + self._later_epochs:.0f} epochs, {self._ended}/{self._total} "

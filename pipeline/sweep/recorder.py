@@ -2,7 +2,7 @@
 
 The order of writes is a promise: a driver that dies at any moment finds in the store all that anybody saw. Each line
 has a test, which is test_order_of_writes.py::test_each_write_comes_before_what_depends_on_it if no other is named.
-Lines 1 to 4 and 11 are kept by `pipeline.sweep.run`, line 12 by `pipeline.tracking.store`, and the rest here.
+Lines 1 to 4 and 10 are kept by `pipeline.sweep.run`, line 11 by `pipeline.tracking.store`, and the rest here.
 
 1. A sweep's parent run has its budget before a trial begins.
 2. A round's suggestions are stored before one of its trials begins.
@@ -11,17 +11,16 @@ Lines 1 to 4 and 11 are kept by `pipeline.sweep.run`, line 12 by `pipeline.track
 4. It looks at least every heartbeat, and before its last writes, whether it still holds the sweep.
    test_sweep.py::test_a_driver_that_stood_still_looks_whose_the_sweep_is_before_it_writes
 5. A trial's run is begun before its first step.
-6. A draw of secret noise is charged before noise is drawn.
-7. An epoch with secret noise is stored before anybody sees it, and its time, by which epochs are counted, comes first.
-   test_redraws.py::test_what_is_shown_is_in_the_store_before, test_redraws.py::test_the_clock_is_written_first
-8. The last epoch of a trial is stored before its checkpoint is removed.
-9. The charge of a failure is stored before the failure is told.
-   test_redraws.py::test_a_failure_is_paid_for_before_it_is_seen
-10. The epochs that a pack has sent are stored before its failure.
-    test_sweep.py::test_a_pack_that_fails_keeps_the_epochs_that_waited
-11. All sent epochs are stored before the sweep is closed, after Ctrl-C too.
+6. Before a result of secret noise is asked for, its name is stored, and then it is read that this driver holds the
+   sweep and that no other name is there.
+   test_sealed.py::test_of_two_drivers_that_name_two_results_of_a_trial_one_at_most_releases_its_own
+7. What is shown of secret noise is stored before: first all epochs of a trial in one file, then its metrics.
+8. The last epoch of a trial is stored before its checkpoint and its sealed result are removed.
+9. The epochs that a pack has sent are stored before its failure.
+   test_sweep.py::test_a_pack_that_fails_keeps_the_epochs_that_waited
+10. All sent epochs are stored before the sweep is closed, after Ctrl-C too.
     test_order_of_writes.py::test_what_waits_is_written_before_the_sweep_is_closed
-12. What a trial of another sweep released is charged here before the trial counts as taken over.
+11. What a trial of another sweep released is charged here before the trial counts as taken over.
     test_reuse.py::test_a_driver_that_dies_while_it_takes_over_leaves_no_trial_half_taken
 """
 
@@ -30,24 +29,22 @@ from __future__ import annotations
 import contextlib
 import traceback
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 
-from pipeline.accounting import account, describe
+from pipeline.accounting import account, privacy_tags
+from pipeline.accounting.certified import calibrated
 from pipeline.sweep.checks import NOT_RECORDED
-from pipeline.sweep.ledger import Ledger
+from pipeline.sweep.ledger import Odometer
 from pipeline.sweep.prepare import Sweep
 from pipeline.sweep.reuse import in_words
-from pipeline.tracking.artifacts import LOST, REFUSED
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.feedback import COLOURS
 from pipeline.trials.guard import one_line, public_line
 from pipeline.trials.naming import method, short_name
 from pipeline.trials.packs import Pack
-from pipeline.trials.records import DESCRIPTION, Draw, EpochRecord
+from pipeline.trials.records import EpochRecord, Hidden, Result, Sealed
 
-DRAWN = ("this is draw {number} of its noise, as {earlier} epochs of earlier draws were released; epsilon composes all "
-         "of them")
-
+OTHER_NAME = ("another draw of its noise was released, or may have been, so that this one was thrown away; it counts, "
+              "and `photonic sweep FILE --lost` ends the trial")
 RUN_COLOUR = "mlflow.runColor"  # tag that MLflow's page reads
 
 
@@ -56,18 +53,22 @@ class Recorder:
 
     MLflow takes as long for one epoch as for many. So a pack's epochs are collected, and written some time after the
     last write for the pack. An epoch with the end of a trial is written at once. If this process is killed,
-    collected epochs are sent or trained again when the sweep resumes. Epochs with secret noise are written at once:
-    nobody sees an epoch that the store does not have, so the store knows all releases.
+    collected epochs are sent or trained again when the sweep resumes. A pack with secret noise sends one result, at its
+    end, which is written at once.
     """
 
-    def __init__(self, sweep: Sweep, ledger: Ledger, tags: Mapping[str, str]) -> None:  # tags: of every trial
-        self._sweep, self._ledger, self._tags = sweep, ledger, tags
+    def __init__(self, sweep: Sweep, odometer: Odometer, tags: Mapping[str, str]) -> None:  # tags: of every trial
+        self._sweep, self._odometer, self._tags = sweep, odometer, tags
         self._store, self._progress, self._result = sweep.store, sweep.progress, sweep.result
         self._round: Sequence[TrialConfig] = ()
-        self._earlier_draws: dict[str, list[int]] = {}  # trials with a permitted draw: epochs of each earlier draw
+        self._named: dict[Pack, Sealed] = {}  # packs whose sealed result may be sent
         self._started: set[str] = set()
         self._ended = set(sweep.done)  # trial_keys; later records of these trials are ignored
         self._waiting: dict[Pack, list[EpochRecord]] = {}
+
+    def of(self, sweep: Sweep) -> Recorder:
+        """Return a recorder of the same store for another view of the sweep."""
+        return Recorder(sweep, self._odometer, self._tags)
 
     def start(self, pack: Pack) -> None:
         """Note that a worker starts a pack, for the first time or again after a worker died."""
@@ -89,7 +90,7 @@ class Recorder:
     def begin_round(self, trials: Sequence[TrialConfig]) -> None:
         """Count the trials of a round as started in the sweep's budget."""
         self._round = trials
-        self._ledger.begin(trials)
+        self._odometer.begin(trials)
 
     def take_over(self, trials: Iterable[TrialConfig]) -> bool:
         """Take over the trials that a sweep of `reuse` has trained, each once; return whether there were any."""
@@ -99,7 +100,7 @@ class Recorder:
             self._store.take_over(trial, other, short_name(trial, also=self._sweep.experiment.varied))
             self._ended.add(trial.trial_key)
         if taken:
-            self._ledger.read_again()
+            self._odometer.read_again()
             self._progress.say(f"taken over, not trained again: {in_words(taken.values())}")
         return bool(taken)
 
@@ -126,32 +127,60 @@ class Recorder:
         self._write(pack)
         self._progress.say(f"a worker died; starting again: {self._names(pack)}")
 
-    def begin_draw(self, pack: Pack, draw: Draw) -> bool:
-        """Whether a worker may draw secret noise, or resume; if so the charge is stored, else the pack failed."""
+    def hidden(self, pack: Pack, progress: Hidden, seconds: float) -> bool:
+        """Show the progress of a pack with secret noise; return whether it may train on, as no result of it was named.
+        """
+        self._result.compute_seconds += seconds
+        if progress.note:
+            self._progress.say(f"{progress.note}: {self._names(pack)}")
+        if pack in self._named:
+            self.wait(pack, self._named[pack])
+            return False
+        left = self.left(pack.trials)
+        for trial in left:
+            self._progress.hidden(trial, progress.epoch)
+        return bool(left)
+
+    def name(self, pack: Pack, sealed: Sealed) -> bool:
+        """Record the name of a pack's sealed result; return whether it may be asked for.
+
+        To look at the lease and then write is not enough: this process may sleep in between while another driver
+        releases another draw. So the name is written first, and what others have written is read after it.
+        """
         self.start(pack)
         left = self.left(pack.trials)
-        refusal = self._ledger.refusal(left, draw, self.unfinished)
-        if refusal:
-            self._fail(pack, refusal.reason, "", {key: {REFUSED: refusal.reason} for key in refusal.over_budget})
-            return False
         for trial in left:
-            key, before = trial.trial_key, self._ledger.before(trial, draw)
-            if self._ledger.is_live(trial, draw):
-                self._store.give_up(key)
-                self._started.discard(key)
-                self.start(pack)
-            self._store.begin_draw(key, draw.name, before)
-            self._earlier_draws[key] = before
-            if before and not draw.epoch:
-                self._progress.say(f"drawn anew, for the {len(before) + 1}. time: {self._progress.name(trial)}")
-        self._ledger.read_again()
+            epsilons = {e.metric_name: e.value for e in account(trial, trial.epochs) if e.is_finite}
+            self._store.name(trial.trial_key, sealed, epsilons, {**privacy_tags(trial), **calibrated(trial)})
+            self._odometer.name(trial, sealed.name)
+        self._sweep.lease.require_own()
+        if any(self._store.names(key) - {sealed.name} for key in pack.trial_keys):
+            self.fail(pack, OTHER_NAME, "")
+            return False
+        self._named[pack] = sealed
         return True
+
+    def release(self, pack: Pack, result: Result) -> None:
+        """Store and then show the result of a pack with secret noise, whose name was recorded."""
+        left = self.left(pack.trials)
+        records = {trial.trial_key: [r for r in result.records if r.trial_key == trial.trial_key] for trial in left}
+        reason, text = result.failure, result.traceback
+        try:
+            for record in result.records if left else ():
+                self._store.check(record)
+        except ValueError as error:  # a metric that cannot be stored
+            reason, text = public_line(error), traceback.format_exc()
+        if reason:
+            self._end(pack, f"{reason}; it was released and counts, and is trained no more", text, "lost")
+            return
+        for key, own in records.items():
+            self._store.keep(key, own)
+        self.record(pack, result.records, 0.0)
 
     def record(self, pack: Pack, records: Iterable[EpochRecord], seconds: float) -> None:
         """Record epochs of a pack; some may be repeated. `seconds` is the training time of these epochs."""
         self._result.compute_seconds += seconds
-        trials = {trial.trial_key: trial for trial in pack.trials}
-        records = [self._composed(trials[r.trial_key], r) for r in records if r.trial_key not in self._ended]
+        records = [record for record in records if record.trial_key not in self._ended]
         if not records:
             return
         for note in dict.fromkeys(r.tags["checkpoint"] for r in records if "checkpoint" in r.tags):
@@ -163,7 +192,7 @@ class Recorder:
             self.fail(pack, (public_line if pack.shared.hides_errors else one_line)(error), traceback.format_exc())
             return
         self._waiting.setdefault(pack, []).extend(records)
-        if pack.shared.secure or any(record.outcome for record in records):
+        if any(record.outcome for record in records):
             self._write(pack)
         self.write_due()
         for record in records:
@@ -187,58 +216,47 @@ class Recorder:
         self._sweep.clock.restart("write", of=pack)
         records = self._waiting.pop(pack, ())
         self._store.log(records)
-        self._ledger.add(records)
-
-    def _composed(self, trial: TrialConfig, record: EpochRecord) -> EpochRecord:
-        """Return an epoch's record with the epsilon of all draws of secret noise of its trial, composed."""
-        earlier_draws = self._earlier_draws.get(record.trial_key)  # released epochs of each
-        if not earlier_draws:
-            return record
-        earlier = sum(earlier_draws)
-        epochs = trial.epochs if record.outcome else record.epoch  # an early end is visible, and so costs all epochs
-        metrics = {name: value for name, value in record.metrics.items() if not name.startswith("epsilon/")}
-        metrics |= {e.metric_name: e.value for e in account(trial, earlier + epochs) if e.is_finite}
-        tags = dict(record.tags)
-        if tags.get("privacy.notes"):
-            tags["privacy.notes"] += f"; {DRAWN.format(number=len(earlier_draws) + 1, earlier=earlier)}"
-        if DESCRIPTION in tags:
-            tags[DESCRIPTION] = describe(trial, earlier)
-        return replace(record, metrics=metrics, tags=tags)
+        self._odometer.add(records)
 
     def fail(self, pack: Pack, reason: str, text: str) -> None:
-        """Mark a pack's trials that have not ended as failed, and log the traceback `text`.
-
-        A trial with secret noise is charged for all its epochs, as the failure itself may tell of their noise: the tag
-        `LOST` has the number of epochs that it never published.
-        """
-        with_secret_noise = [trial for trial in self.left(pack.trials) if trial.trial_key in self._earlier_draws]
-        tags = {trial.trial_key: {LOST: str(self._ledger.lost(trial))} for trial in with_secret_noise}
-        self._fail(pack, reason, text, tags)
+        """Mark a pack's trials that have not ended as failed, and log the traceback `text`."""
+        self._end(pack, reason, text, "failed")
 
     def died(self, pack: Pack, reason: str, text: str) -> None:
-        """Mark the pack's trials as failed after its worker died; the machine is outside the guarantee: no charge."""
-        self._fail(pack, reason, text, {})
+        """Mark a pack's trials that have not ended after its workers died; with secret noise as `interrupted`.
 
-    def _fail(self, pack: Pack, reason: str, text: str, tags: Mapping[str, Mapping[str, str]]) -> None:
-        """Mark the pack's trials that have not ended as failed, in the store, the logs and the progress.
+        The machine is outside the guarantee: nothing was released.
+        """
+        self._end(pack, reason, text, "interrupted" if pack.shared.secure else "failed")
 
-        The store comes first: a failure may depend on secret noise, so it is shown only after its charge (`tags`) is
-        recorded. `reason` may be public; the traceback `text` goes to the private log alone if errors may be private.
+    def wait(self, pack: Pack, sealed: Sealed) -> None:
+        """Report that trials were named whose sealed result is not to be found: they count, and are not trained."""
+        self.fail(pack, f"named and not to be found: the result that it sealed as {sealed.name} lies on {sealed.host}, "
+                  "in the private folder; the same command there goes on with it, and `photonic sweep FILE --lost` "
+                  "ends the trial", "")
+
+    def lose(self, pack: Pack, sealed: Sealed) -> None:
+        """End trials that were named, whose sealed result is not to be found: they count, and are never trained again.
+        """
+        self._end(pack, f"its sealed result {sealed.name} was given up; it counts as released, and is trained no more",
+                  "", "lost")
+
+    def _end(self, pack: Pack, reason: str, text: str, status: str) -> None:
+        """End the pack's trials that have not ended without a result, in the store, the logs and the progress.
+
+        `reason` may be public; the traceback `text` goes to the private log alone if errors may be private.
         """
         self.start(pack)  # a worker may die before its pack has started
         self._write(pack)
         left = self.left(pack.trials)
         names = self._names(pack)
         for trial in left:
-            self._store.fail(trial.trial_key, reason, tags.get(trial.trial_key))
-        if tags:
-            self._ledger.read_again()
-        # The failure becomes visible only now, after the store has its charge.
+            self._store.fail(trial.trial_key, reason, status)
         logs = [(self._sweep.failure_log, text)]
         if pack.shared.hides_errors:
             logs = [(self._sweep.failure_log, reason), (self._sweep.private_log, text)]
         with contextlib.suppress(OSError):  # a full disk; the store has the reason
-            mode = "a" if self._result.failed else "w"
+            mode = "a" if self._result.failed or self._result.lost else "w"
             for path, content in logs:
                 if content:
                     path.parent.mkdir(parents=True, exist_ok=True)
@@ -246,7 +264,7 @@ class Recorder:
                         log.write(f"{names}\n{content}\n")
         for trial in left:
             self._ended.add(trial.trial_key)
-            self._result.failed[trial.trial_key] = reason
+            (self._result.lost if status == "lost" else self._result.failed)[trial.trial_key] = reason
             self._progress.fail(trial.trial_key, reason)
 
     def _names(self, pack: Pack) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from pipeline.experiment.experiment import Experiment
 from pipeline.sweep.ledger import released_by
-from pipeline.tracking.artifacts import BY_SCORES, DONE, DRAW, REUSED, REUSED_FROM, TrackedRun, config_of
+from pipeline.tracking.artifacts import BY_SCORES, DONE, REUSED, REUSED_FROM, TrackedRun, config_of
 from pipeline.tracking.reader import Reader
 from pipeline.trials.fields import refuse
 from pipeline.trials.naming import counted
@@ -16,17 +16,18 @@ from pipeline.trials.naming import counted
 def elsewhere(experiment: Experiment, store: Reader) -> dict[str, TrackedRun]:
     """Return trial_key -> run of the trials that an experiment with `reuse` takes over; open its own sweep in `store`.
 
-    They have ended by themselves, and their noise was drawn once: an epsilon of several draws is above that of training
-    here. A trial that its own sweep has begun is not taken over: together they would be two releases of one trial. A
-    sweep that is not there, or whose trials' own scores chose what may be seen, is refused (`ConfigError`).
+    They have ended by themselves, and their noise is recorded. A trial that its own sweep has begun is not taken over:
+    together they would be two releases of one trial. A sweep that is not there, or whose trials' own scores chose what
+    may be seen, is refused (`ConfigError`), and so are trials with secret noise.
     """
     if not experiment.reuse:
         return {}
+    refuse(any(trial.secure for trial in experiment.possible), "reuse", "is for trials with recorded noise",
+           f"{', '.join(experiment.reuse)} with noise 'secure'", "leave it out")
     others = Reader(store.uri, store.root)  # opens the other sweeps
     known = [name for name in others.sweeps() if name != experiment.name]
     accepted = f"must name other sweeps of this store, {', '.join(known) or 'which has none'}"
     found: dict[str, TrackedRun] = {}  # the first sweep with a trial counts
-    redrawn = others.redrawn()  # who deletes and restores runs may have kept the better of two draws
     for name in experiment.reuse:
         refuse(name not in known, "reuse", accepted, repr(name), "leave it out, or train that sweep first")
         others.attach(name)
@@ -35,16 +36,16 @@ def elsewhere(experiment: Experiment, store: Reader) -> dict[str, TrackedRun]:
                "the store, which never had random stopping: it publishes its best trial alone", repr(name),
                "leave it out")
         for run in others.runs():
-            if run.status in DONE and run.trial_key not in redrawn:
+            if run.status in DONE:
                 run.tags = {REUSED: run.run_id, REUSED_FROM: name, **run.tags}  # a pointer has the origin already
                 found.setdefault(run.trial_key, run)
     store.find(experiment.name)
     for begun in store.runs() if store.has_begun else ():
         if REUSED not in begun.tags:
             found.pop(begun.trial_key, None)
-    for release in released_by(store):  # in the trash, too: another draw, or noise of another size, is another release
-        key, noise = release.trial.trial_key, (release.draw, release.trial.recorded_noise)
-        if key in found and noise != (found[key].tags.get(DRAW, ""), config_of(found[key]).recorded_noise):
+    for release in released_by(store):  # in the trash, too: noise of another size is another release
+        key = release.trial.trial_key
+        if key in found and release.trial.recorded_noise != config_of(found[key]).recorded_noise:
             del found[key]
     return found
 

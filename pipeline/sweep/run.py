@@ -33,8 +33,9 @@ from pipeline.sweep.cluster import (
     prepare_nodes,
     read_address,
     running_ray,
+    sealed_elsewhere,
 )
-from pipeline.sweep.ledger import Ledger, known
+from pipeline.sweep.ledger import Odometer, released_by
 from pipeline.sweep.lock import Lease, SweepRunning, sweeping
 from pipeline.sweep.nodes import Watch
 from pipeline.sweep.outcome import closed, contents, shared_view
@@ -42,9 +43,11 @@ from pipeline.sweep.prepare import Sweep, plugins_of, prepare
 from pipeline.sweep.private import PrivateFolder
 from pipeline.sweep.progress import SweepResult
 from pipeline.sweep.recorder import Recorder
+from pipeline.sweep.sealed import found
+from pipeline.sweep.settle import settle_files, settle_runs
 from pipeline.sweep.tuning import Driver, fit
 from pipeline.sweep.worker import Trainer, prepare_node, train_pack
-from pipeline.tracking.artifacts import TrackedRun, done_of
+from pipeline.tracking.artifacts import done_of
 from pipeline.tracking.backend import TrackingError
 from pipeline.tracking.store import Store
 from pipeline.trials.config import ConfigError, TrialConfig
@@ -58,7 +61,7 @@ __all__ = ["ResourceError", "SweepResult", "run_sweep"]
 def run_sweep(experiment: Experiment, *, root: Path = Path("mlruns"), tracking_uri: str | None = None,
               data_folder: Path | None = None, address: str | None = None, workers: int | None = None,
               trainer: Trainer | None = None, quiet: bool = False, idle_seconds: float = SECONDS["idle"],
-              commit: str | None = None, redraw: bool = False, private: Path | None = None) -> SweepResult:
+              commit: str | None = None, lost: bool = False, private: Path | None = None) -> SweepResult:
     """Train the trials of `experiment` that are not done, and track them. Call it again to resume or to retry.
 
     Args:
@@ -75,8 +78,8 @@ def run_sweep(experiment: Experiment, *, root: Path = Path("mlruns"), tracking_u
         quiet: show no progress.
         idle_seconds: time without a running pack before the resources are checked again.
         commit: commit of this code; by default the commit of its repository.
-        redraw: for trials without a budget and without a usable checkpoint, draw secret noise again. This releases
-            their records once more (`pipeline.sweep.ledger`). With a budget, the budget decides.
+        lost: end the trials with secret noise whose sealed result was named and is not to be found: they count, and
+            are never trained again (`pipeline.sweep.settle`).
         private: folder of checkpoints and other data as private as the records, on every node (see
             `pipeline.sweep.private`).
 
@@ -109,27 +112,35 @@ def run_sweep(experiment: Experiment, *, root: Path = Path("mlruns"), tracking_u
         experiment = dataclasses.replace(experiment, source=experiment.source.absolute())
         return on_head(run_sweep, address, experiment=experiment, root=root, tracking_uri=tracking_uri,
                        data_folder=data_folder, trainer=trainer, quiet=quiet, idle_seconds=idle_seconds,
-                       commit=commit or git_commit(), redraw=redraw, private=private)
+                       commit=commit or git_commit(), lost=lost, private=private)
     clock = Clock({**SECONDS, "idle": idle_seconds})
     root = Path(root).absolute()
     store = Store(tracking_uri, root)
     with sweeping(root, experiment.name, store.driver):
         sweep = prepare(experiment, store, clock, PrivateFolder(root, private), data_folder=data_folder, quiet=quiet)
-        if any(trial.trial_key in sweep.elsewhere for trial in sweep.missing):
-            with recorded(sweep, commit or git_commit()):
-                missing = left_to_train(sweep, Recorder(sweep, Ledger(store, sweep.rounds.filter), {}), sweep.missing)
+        local, files = address == "local", found(sweep.checkpoint_folder)
+        if files or sweep.waits or any(trial.trial_key in sweep.elsewhere for trial in sweep.missing):
+            with recorded(sweep, commit := commit or git_commit()):
+                recorder = recorder_of(sweep, commit)
+                settle_files(sweep, recorder, files)
+                if local:
+                    settle_runs(sweep, recorder, lost)
+                missing = left_to_train(sweep, recorder, recorder.left(sweep.missing) or next_round(sweep))
             sweep = dataclasses.replace(sweep, missing=missing, done=done_of(sweep.lease.runs()))
         if sweep.missing:
             with sweep.progress, running_ray(sweep, address, workers, lambda: prepare_here(sweep, trainer)) as watch:
-                checkpoints = open_checkpoints(sweep)
-                trainer = prepare_cluster(sweep, checkpoints, trainer, address == "local", watch)
+                checkpoints = Checkpoints(sweep.checkpoint_folder, experiment.resources.checkpoint_seconds)
+                trainer = prepare_cluster(sweep, checkpoints, trainer, local, watch)
                 sweep.lease.require_as_found(sweep.done)
-                commit = commit or git_commit()
                 # After Ctrl-C, `result.remaining` tells the caller.
-                with contextlib.suppress(KeyboardInterrupt), recorded(sweep, commit):
-                    ledger = Ledger(store, sweep.rounds.filter, redraw)
-                    recorder = Recorder(sweep, ledger, trial_tags(experiment, commit))
-                    train_rounds(sweep, recorder, trainer, checkpoints, watch)
+                with contextlib.suppress(KeyboardInterrupt), recorded(sweep, commit := commit or git_commit()):
+                    recorder = recorder_of(sweep, commit)
+                    if not local:
+                        for files, call in sealed_elsewhere(sweep.checkpoint_folder):
+                            settle_files(sweep, recorder, files, call)
+                        settle_runs(sweep, recorder, lost)
+                    missing = left_to_train(sweep, recorder, recorder.left(sweep.missing) or next_round(sweep))
+                    train_rounds(sweep, missing, recorder, trainer, checkpoints, watch)
         elif experiment.plan.asks and store.is_open:
             store.log_suggestions(sweep.rounds.suggestions)  # an earlier driver may have died before this
     sweep.result.wall_seconds = time.monotonic() - begin
@@ -137,10 +148,15 @@ def run_sweep(experiment: Experiment, *, root: Path = Path("mlruns"), tracking_u
     return sweep.result
 
 
+def recorder_of(sweep: Sweep, commit: str) -> Recorder:
+    """Return the writer of a sweep's trials."""
+    return Recorder(sweep, Odometer(sweep.store, sweep.rounds.filter), trial_tags(sweep.experiment, commit))
+
+
 def left_to_train(sweep: Sweep, recorder: Recorder, missing: Sequence[TrialConfig]) -> list[TrialConfig]:
     """Take over missing trials, and those of the rounds that then follow; return the missing trials to train."""
     while recorder.take_over(missing):
-        missing = next_round(sweep, sweep.lease.runs())
+        missing = next_round(sweep)
     return recorder.not_deleted(missing)
 
 
@@ -154,12 +170,6 @@ def prepare_here(sweep: Sweep, trainer: Trainer | None) -> None:
     say_data_sets(sweep)
     if trainer is None:
         prepare_node(sweep.possible, sweep.data_folder, sweep.checkpoint_folder, sweep.private_log, sweep.digests)
-
-
-def open_checkpoints(sweep: Sweep) -> Checkpoints:
-    """Return the sweep's checkpoints, with the state of trials that have released secret noise."""
-    released = known(sweep.store, sweep.done) if any(trial.secure for trial in sweep.possible) else {}
-    return Checkpoints(sweep.checkpoint_folder, sweep.experiment.resources.checkpoint_seconds, released)
 
 
 def prepare_cluster(sweep: Sweep, checkpoints: Checkpoints, trainer: Trainer | None, local: bool, watch: Watch
@@ -180,33 +190,37 @@ def prepare_cluster(sweep: Sweep, checkpoints: Checkpoints, trainer: Trainer | N
                              data_folder=sweep.data_folder, checkpoints=checkpoints, digests=sweep.digests)
 
 
-def train_rounds(sweep: Sweep, recorder: Recorder, trainer: Trainer, checkpoints: Checkpoints, watch: Watch) -> None:
+def train_rounds(sweep: Sweep, missing: Sequence[TrialConfig], recorder: Recorder, trainer: Trainer,
+                 checkpoints: Checkpoints, watch: Watch) -> None:
     """Train and record the missing trials, round by round, until no trial is missing or Ctrl-C."""
     rounds, lease, progress, resources = sweep.rounds, sweep.lease, sweep.progress, sweep.experiment.resources
-    missing, done = sweep.missing, sweep.done
     packs_at_once = slots(resources, cluster_resources())
     with afterwards(lease, recorder.write_all):
         while missing:
             lease.require_own()
             recorder.begin_round(missing)
-            resumed = checkpoints.resumable(rounds.trials, done, progress.say)
-            resumed += checkpoints.drawn_anew(missing, resumed)
+            resumed = checkpoints.resumable(rounds.trials, rounds.done, progress.say, named(sweep))
             packs = [with_calibrated_noise(pack) for pack in plan(missing, resources, packs_at_once, resumed)]
             progress.training(missing, len(packs), packs_at_once)
             fit(Driver(sweep, packs, recorder, watch), packs_at_once, trainer)
             lease.require_own()
             recorder.write_all()
-            runs = lease.runs()
-            done = done_of(runs)
-            missing = left_to_train(sweep, recorder, next_round(sweep, runs))
-        # Without a failure nothing is left to train: checkpoints that could not be used are kept no longer.
-        checkpoints.resumable(rounds.trials, done, progress.say, ended=not sweep.result.failed)
+            missing = left_to_train(sweep, recorder, next_round(sweep))
+        checkpoints.resumable(rounds.trials, rounds.done, progress.say, named(sweep))
 
 
-def next_round(sweep: Sweep, runs: Sequence[TrackedRun]) -> list[TrialConfig]:
+def named(sweep: Sweep) -> set[str]:
+    """Return the trial_keys that released secret noise."""
+    if not any(trial.secure for trial in sweep.possible):
+        return set()
+    return {release.trial.trial_key for release in released_by(sweep.store) if release.name}
+
+
+def next_round(sweep: Sweep) -> list[TrialConfig]:
     """Return the trials of the next round; none if trials failed, as a search depends on their scores."""
-    rounds, result = sweep.rounds, sweep.result
+    rounds, result, runs = sweep.rounds, sweep.result, sweep.lease.runs()
     if result.failed:
+        rounds.note(runs)
         result.held_back = rounds.later
         return []
     missing = rounds.next(runs)

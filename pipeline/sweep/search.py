@@ -17,15 +17,16 @@ from ray import tune
 
 from pipeline.experiment.plan import Plan
 from pipeline.experiment.search import Domain, Search
-from pipeline.sweep.ledger import apart, filter_of, released_by
+from pipeline.sweep.ledger import filter_of, released_by
 from pipeline.tracking.artifacts import (
     ASKED_BY_SCORES,
     BUDGET,
     BY_SCORES,
     DONE,
-    REFUSED,
+    ENDED,
     Suggestion,
     TrackedRun,
+    config_of,
     done_of,
     recorded_noise,
     started,
@@ -118,9 +119,10 @@ class Rounds:
         self.suggestions = [] if plan.asks else [Suggestion(trial, True) for trial in plan.trials]
         self._before = store.decisions() if self.filter and store.is_open else []
         self._elsewhere = elsewhere
+        self._may_be_secure = any(trial.secure for trial in plan.possible)
+        self.gone: set[str] = set()  # trial_keys of secret noise that were released and then deleted
         self._runs: dict[str, TrackedRun] = {}  # by trial_key
-        self._done: dict[str, str] = {}  # trial_key -> status of trials that need no more training
-        self._refused: set[str] = set()  # trial_keys
+        self.done: dict[str, str] = {}  # trial_key -> status of trials that are trained no more
         self._noise: dict[str, dict[str, float]] | None = None  # by trial_key, as recorded before this sweep
         self._reported = 0  # number of suggestions with scores that the searcher has
 
@@ -146,7 +148,7 @@ class Rounds:
     @property
     def n_done(self) -> int:
         """Number of trials that need no more training."""
-        return sum(trial.trial_key in self._done for trial in self.trials)
+        return sum(trial.trial_key in self.done for trial in self.trials)
 
     @property
     def later(self) -> int:
@@ -164,15 +166,19 @@ class Rounds:
             tags[ASKED_BY_SCORES] = "true"
         return tags | ({BUDGET: json.dumps(self.filter.initial_state)} if self.filter else {})
 
-    def next(self, runs: Collection[TrackedRun]) -> list[TrialConfig]:
-        """Return the trials to train: the last round's that are not done, else the next round's; none at the end."""
+    def note(self, runs: Collection[TrackedRun]) -> None:
+        """Note the runs that the store has now."""
         self._runs = {run.trial_key: run for run in runs}
-        self._done = done_of(runs)
+        self.gone = self._store.gone(runs) if self._may_be_secure and self._store.has_begun else set()
+        self.done = {**dict.fromkeys(self.gone, "deleted"), **done_of(runs)}
         if self._noise is None:
             self._noise = {run.trial_key: recorded_noise(run) for run in (*self._elsewhere, *runs)}
-            self._refused = {key for key, run in self._runs.items() if self.filter and REFUSED in run.tags}
+
+    def next(self, runs: Collection[TrackedRun]) -> list[TrialConfig]:
+        """Return the trials to train: the last round's that are not done, else the next round's; none at the end."""
+        self.note(runs)
         while True:
-            missing = [trial for trial in self.trials if trial.trial_key not in self._done]
+            missing = [trial for trial in self.trials if trial.trial_key not in self.done]
             if missing or not self._asking or not self.later:
                 return missing
             search, searcher = self._asking
@@ -189,20 +195,27 @@ class Rounds:
 
     def _suggest_round(self, search: Search, searcher: Searcher) -> None:
         """Add the next round's suggestions; a trial may start if all epochs of all trials so far fit the budget."""
-        planned, others = apart(released_by(self._store)) if self.filter else ({}, [])
+        planned = self._reserved() if self.filter else []
         for _ in range(min(search.round_size, self.later)):
             trial = search.trial(searcher.ask())
             starts = not self._passed_over(trial)
-            if self.filter and starts and trial.trial_key not in self._done:  # done trials cost nothing more
-                release = planned.get(trial.trial_key, Release(self._as_recorded(trial), 0))
-                with_it = {**planned, trial.trial_key: release.whole()}
-                starts = self.filter.admits([*with_it.values(), *others])
+            if self.filter and starts and trial.trial_key not in self.done:  # done trials cost nothing more
+                with_it = [*planned, self._whole(trial)]
+                starts = self.filter.admits(with_it)
                 planned = with_it if starts else planned
             self.suggestions.append(Suggestion(trial, starts))
 
+    def _reserved(self) -> list[Release]:
+        """Return what the sweep has released, and whole what every trial that has not ended may still release."""
+        begun = [config_of(run) for run in self._runs.values() if run.status not in ENDED]  # also of earlier commands
+        open_ = [trial for trial in (*begun, *self.trials) if trial.trial_key not in self.done]
+        return [*released_by(self._store), *map(self._whole, open_)]
+
+    def _whole(self, trial: TrialConfig) -> Release:
+        """Return all that a trial may release."""
+        return Release(self._as_recorded(trial), trial.epochs)
+
     def _passed_over(self, trial: TrialConfig) -> bool:
-        """Whether an earlier run passed over this trial, the search's next suggestion, or refused it another draw."""
-        if trial.trial_key in self._refused:
-            return True
+        """Whether an earlier run passed over this trial, the search's next suggestion."""
         number = len(self.suggestions)  # place of the next suggestion
         return number < len(self._before) and self._before[number] == (trial.trial_key, False)

@@ -20,13 +20,13 @@ from pipeline.sweep.clock import SECONDS
 from pipeline.sweep.lock import MISSED_BEATS, local_driver, place, remote_lease
 from pipeline.sweep.private import PrivateFolder
 from pipeline.sweep.reuse import in_words
-from pipeline.tracking.artifacts import DONE, STATUSES, TrackedRun
+from pipeline.tracking.artifacts import DONE, ENDED, STATUSES, TrackedRun
 from pipeline.tracking.reader import Reader
 from pipeline.trials.config import ConfigError
 from pipeline.trials.naming import counted, duration, run_name
 
 BEAT_SECONDS = SECONDS["heartbeat"]
-SHOWN = ("diverged", "failed", "interrupted", "running", "missing")  # trials with these statuses get a line each
+SHOWN = ("diverged", "lost", "failed", "interrupted", "running", "missing")  # their trials get a line each
 MOST_LINES = 20  # per status
 WORDS = {"missing": "waiting"}  # for people: a trial that has not begun is no error
 DEFAULT_COMMAND = ["photonic", "sweep", "FILE"]  # if no file was named
@@ -104,7 +104,7 @@ def read(store: Reader, name: str, experiment: Experiment | None = None, words: 
         n_open = planned - len(decisions)
         unknown = max(0, planned - _n_passed_over(decisions) - len(trials))
         command = DEFAULT_COMMAND
-    has_work_left = unknown or any(trial.status not in DONE for trial in trials)
+    has_work_left = unknown or any(trial.status not in ENDED for trial in trials)
     can_resume = has_work_left and not driver
     return SweepState(name=name, running=bool(driver), trials=tuple(trials), unknown=unknown,
                       refused=tuple(f"{found.path.name}: {found.problem}" for found in checkpoints if found.problem),
@@ -123,7 +123,7 @@ def _left_seconds(runs: Sequence[TrackedRun], trials: Sequence[TrialState], unkn
     done = sum(run.epoch for run in runs)
     if not done or not trials:
         return None
-    left: float = sum(trial.epochs - trial.epoch for trial in trials if trial.status not in DONE)
+    left: float = sum(trial.epochs - trial.epoch for trial in trials if trial.status not in ENDED)
     left += unknown * sum(trial.epochs for trial in trials) / len(trials)
     return (time.time() - min(run.start_ms for run in runs) / 1000) * left / done
 
@@ -166,14 +166,14 @@ def _state(run: TrackedRun, name: str, driver: str, checkpoints: Mapping[str, in
     """Return the state of a trial from its run in the store; only the present driver's runs can be `running`."""
     epochs = int(run.params["epochs"]) if "epochs" in run.params else 0
     epoch = epochs if run.status == "finished" else run.epoch
-    checkpoint = 0 if run.status in DONE else checkpoints.get(run.trial_key, 0)
+    checkpoint = 0 if run.status in ENDED else checkpoints.get(run.trial_key, 0)
     status, reason = run.status, ""
     if status == "running" and run.tags.get("driver") != driver:
         status = "interrupted"
         reason = "no process on this host runs its sweep"
         if driver:
             reason = "its sweep ended, and the one that runs now has not come to it"
-    elif status == "failed":
+    elif status in ("failed", "lost", "interrupted"):
         reason = run.tags.get("failure", "")
     elif status == "diverged":
         reason = "a weight stopped being finite"

@@ -25,7 +25,7 @@ from pipeline.sweep.prepare import Sweep
 from pipeline.sweep.recorder import Recorder
 from pipeline.sweep.worker import Plugins, Trainer, epochs
 from pipeline.trials.packs import Pack
-from pipeline.trials.records import Draw, EpochRecord
+from pipeline.trials.records import Computing, EpochRecord, Hidden, Result, Sealed
 
 TUNE_NAMES = {"CPU": "cpu", "GPU": "gpu"}  # of resources
 MAX_WORKER_DEATHS = 2  # per pack; an exception in training is not retried
@@ -88,8 +88,8 @@ class PackTrainable(tune.Trainable):
         return True
 
     def step(self) -> dict[str, Any]:
-        # The last step has no records: Ray keeps a pack's last result, and records with an outcome hold weights.
-        return next(self._epochs, {"records": [], "done": True})
+        # The last step has no item: Ray keeps a pack's last result, and records with an outcome hold weights.
+        return next(self._epochs, {"item": [], "done": True})
 
 
 def program(plugins: Plugins) -> str:
@@ -125,12 +125,11 @@ class PackOrder(FIFOScheduler):
         self._driver.kill = self.kill
 
     def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
-        """Return Tune's decision, CONTINUE or STOP, after a worker's result: a request to draw noise, or records.
+        """Return Tune's decision, CONTINUE or STOP, after a worker's result.
 
-        The worker takes its next step, which draws the requested noise, only after this returns.
+        The worker takes its next step, which sends what it has sealed, only after this returns.
         """
-        may_continue = "draw" not in result or self._driver.lets_draw(trial, result["draw"])
-        return self.CONTINUE if may_continue else self.STOP
+        return self.CONTINUE if self._driver.lets_go_on(trial, result) else self.STOP
 
     def kill_workers(self) -> None:
         """Kill all workers at once and free their resources; Tune itself would wait for the end of every epoch."""
@@ -187,18 +186,27 @@ class Driver(tune.Callback):
                         **info: Any) -> None:
         """Pass a worker's records to the recorder, its error if training failed, and its features to the progress."""
         self._watch.note_result(trial.trial_id, result["time_this_iter_s"])
-        records = result.pop("records")  # otherwise Tune would keep and snapshot the weights in them
+        item = result.pop("item")  # otherwise Tune would keep and snapshot the weights in it
         with self._writing():
-            self._recorder.record(self._pack(trial), records, result["time_this_iter_s"])
-            if "features" in result:
-                self.sweep.progress.computing(result["features"])
+            if isinstance(item, list):
+                self._recorder.record(self._pack(trial), item, result["time_this_iter_s"])
+            elif isinstance(item, Result):
+                self._recorder.release(self._pack(trial), item)
+            elif isinstance(item, Computing):
+                self.sweep.progress.computing(item)
             if "error" in result:
                 self._recorder.fail(self._pack(trial), result["error"], result["traceback"])
 
-    def lets_draw(self, trial: Any, draw: Draw) -> bool:
-        """Whether the worker of a pack may draw secret noise; if so, the store has recorded the charge."""
-        with self._writing():
-            return self._recorder.begin_draw(self._pack(trial), draw)
+    def lets_go_on(self, trial: Any, result: dict[str, Any]) -> bool:
+        """Whether a worker may go on: with secret noise to train, or to send the result whose name is recorded."""
+        item = result["item"]
+        if isinstance(item, Hidden):
+            with self._writing():
+                return self._recorder.hidden(self._pack(trial), item, result["time_this_iter_s"])
+        if isinstance(item, Sealed):
+            with self._writing():
+                return self._recorder.name(self._pack(trial), item)
+        return True
 
     def on_trial_recover(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         with self._writing():

@@ -6,53 +6,64 @@ import contextlib
 import dataclasses
 import functools
 import itertools
-import secrets
 import socket
+import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from pipeline.experiment.plugins import load_plugins
-from pipeline.sweep.checkpoints import Checkpoint, CheckpointError, Checkpoints
+from pipeline.sweep.checkpoints import Checkpoint, Checkpoints
 from pipeline.sweep.private import make_private
+from pipeline.sweep.private_file import UNFINISHED, UnusableFile
+from pipeline.sweep.sealed import found, remove, seal, unseal
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.fields import UserError
-from pipeline.trials.guard import guarded, one_line, public_line
+from pipeline.trials.guard import guarded, one_line, public_line, without_message
 from pipeline.trials.packs import Pack
-from pipeline.trials.records import Computing, Draw, EpochRecord
+from pipeline.trials.records import Computing, EpochRecord, Hidden, Result, Sealed
 
 if TYPE_CHECKING:  # workers import torch only when they train
     from pipeline.learning.data.dataset import Dataset
     from pipeline.learning.training import Training
 
 Plugins = tuple[Sequence[str], Path]  # names of modules, and their folder
-Trainer = Callable[[Pack], Iterator[list[EpochRecord] | Draw | Computing]]
+Item = list[EpochRecord] | Computing | Hidden | Sealed | Result  # what a trainer yields
+Trainer = Callable[[Pack], Iterator[Item]]
+
+
+class WorkerDeath(RuntimeError):
+    """A worker lacks memory or disk: as if it had been killed, and not an outcome of its pack."""
 
 
 def epochs(pack: Pack, trainer: Trainer) -> Iterator[dict[str, Any]]:
     """Train a pack, and yield a result for Ray Tune after every epoch.
 
-    A result is `{"records": [a record for each trial that had not ended]}`. It may also have `draw`, a request to draw
-    secret noise, which the caller grants when it asks for the next result, or `features`, how far they are computed.
-    An exception in training becomes the last result, with `error` and `traceback`.
+    A result is `{"item": what the trainer yields}`. With a `Sealed` item the caller records its name before it asks for
+    the next one. An exception in training becomes the last result, with `error` and `traceback`.
     """
-    live = {trial.trial_key for trial in pack.trials}
+    live, is_sealed = {trial.trial_key for trial in pack.trials}, False
     try:
-        # A request for the next item confirms the last one: after the last epoch the trainer may remove its checkpoint.
+        # A request for the next item confirms the last one: after the last the trainer may remove its files.
         for item in trainer(pack):
-            if isinstance(item, Draw | Computing):
-                yield {"records": [], "draw" if isinstance(item, Draw) else "features": item}
-                continue
-            live -= {record.trial_key for record in item if record.outcome}
-            yield {"records": item}
+            is_sealed |= isinstance(item, Sealed)
+            if (isinstance(item, list) and pack.shared.secure) or (isinstance(item, Result) and not is_sealed):
+                raise RuntimeError("with secret noise a result is sent alone, after its name, when it was sealed")
+            if isinstance(item, Result):
+                live.clear()
+            elif isinstance(item, list):
+                live -= {record.trial_key for record in item if record.outcome}
+            yield {"item": item}
         if live:
             raise RuntimeError(f"training ended without an outcome of {', '.join(sorted(live))}")
+    except WorkerDeath:
+        raise
     except Exception as error:
         reason = public_line(error) if pack.shared.hides_errors else one_line(error)
-        yield {"records": [], "error": reason, "traceback": traceback.format_exc()}
+        yield {"item": [], "error": reason, "traceback": traceback.format_exc()}
 
 
 def prepare_node(trials: Sequence[TrialConfig], data_folder: Path | None, checkpoints: Path,  # their folder
@@ -93,14 +104,13 @@ def prepare_elsewhere(plugins: Plugins, trials: Sequence[TrialConfig], data_fold
 
 
 def train_pack(pack: Pack, *, device: str, threads: int, data_folder: Path | None, checkpoints: Checkpoints,
-               digests: Mapping[str, str] = MappingProxyType({})
-               ) -> Iterator[list[EpochRecord] | Draw | Computing]:
+               digests: Mapping[str, str] = MappingProxyType({})) -> Iterator[Item]:
     """Train a pack on its data set, with checkpoints: the default trainer.
 
     It yields how far features are, if it computes them, and then the records of one epoch after the other. If the pack
-    had a checkpoint, one epoch's records have a tag `checkpoint` that tells whether it was used. A secure pack yields a
-    `Draw` before its records: the caller charges it before asking for more. A node that joined after the others were
-    prepared needs `digests`, as in `prepare_node`.
+    had a checkpoint, one epoch's records have a tag `checkpoint` that tells whether it was used. A pack with secret
+    noise yields its progress alone, and at its end its result (`sealed_training`). A node that joined after the others
+    were prepared needs `digests`, as in `prepare_node`.
     """
     import torch  # imported here: the driver needs no torch
 
@@ -115,90 +125,133 @@ def train_pack(pack: Pack, *, device: str, threads: int, data_folder: Path | Non
     data = _dataset(pack.shared.dataset, data_folder, device)
     yield from steps(data, pack.shared)
     keeper = CheckpointKeeper(pack, device, checkpoints)
-    with contextlib.closing(run.prepare(pack, data, torch.device(device))) as training:
+    if pack.shared.secure:
+        yield from sealed_training(pack, data, keeper)
+        return
+    with contextlib.closing(run.prepare(pack, data, device)) as training:
         yield from keeper.resume(training)
         while not training.ended:
-            yield from keeper.keep(training, training.run_epoch())
+            yield keeper.keep(training, training.run_epoch())
         keeper.end()
+
+
+def sealed_training(pack: Pack, data: Dataset, keeper: CheckpointKeeper) -> Iterator[Item]:
+    """Train a pack with secret noise: yield its progress, the name of its sealed result, and then the result.
+
+    A result that an earlier worker sealed is sent in place of training. An exception is the pack's outcome, as it may
+    depend on what was drawn; but want of memory or of a disk is a death (docs/privacy.md, section 10).
+    """
+    import torch  # imported here: the driver needs no torch
+
+    folder = keeper.checkpoints.folder
+    for damaged in (file for file in found(folder, pack) if file.problem):  # nobody has seen what was in it
+        remove(damaged.path)
+    file = next(iter(found(folder, pack)), None)
+    if file is None:
+        rehearse(pack, data, keeper)
+        try:
+            result = yield from _hidden_training(pack, data, keeper)
+        except (MemoryError, torch.OutOfMemoryError, OSError) as error:
+            raise WorkerDeath(without_message(error)) from error
+        except Exception as error:
+            result = Result((), without_message(error), traceback.format_exc())
+        try:
+            file = seal(folder, pack, result)
+        except OSError as error:
+            raise WorkerDeath(f"its result could not be sealed: {one_line(error)}") from error
+    yield file.sealed
+    yield unseal(file.path)
+    for sent in found(folder, pack):
+        remove(sent.path)
+    keeper.end()
+
+
+def _hidden_training(pack: Pack, data: Dataset, keeper: CheckpointKeeper) -> Generator[Item, None, Result]:
+    """Train a pack to its end and return its result; yield nothing but the epochs done."""
+    from pipeline.learning import run
+
+    with contextlib.closing(run.prepare(pack, data, keeper.device)) as training:
+        for records in keeper.resume(training):
+            yield Hidden(records[-1].epoch, _note_of(records))
+        while not training.ended:
+            yield Hidden(training.epoch, _note_of(keeper.keep(training, training.run_epoch())))
+    return Result(keeper.history)
+
+
+def rehearse(pack: Pack, data: Dataset, keeper: CheckpointKeeper) -> None:
+    """Take a step, evaluate, save a checkpoint and seal a result, on test records in place of training records.
+
+    What fails here is told and costs nothing, as no private record has a part in it.
+    """
+    from pipeline.learning import run
+    from pipeline.learning.data.features import public
+
+    with contextlib.closing(run.prepare(pack, public(data, pack.shared), keeper.device)) as training:
+        training.arithmetic.begin(training)
+        training.epoch = pack.shared.epochs - 1  # so that it ends with an outcome
+        training.sampler.steps = 1
+        records = training.run_epoch()
+        state = Checkpoint(keeper.device, *training.capture(), records)
+    make_private(keeper.checkpoints.folder)
+    with tempfile.TemporaryDirectory(dir=keeper.checkpoints.folder, suffix=UNFINISHED) as folder:
+        rehearsed = Checkpoints(Path(folder), 0.0)
+        rehearsed.save(pack, state)
+        rehearsed.load(pack, keeper.device)
+        unseal(seal(Path(folder), pack, Result(records)).path)
 
 
 class CheckpointKeeper:
     """Resumes a pack's training from its checkpoint, and saves new ones between its epochs.
 
-    Records from before the checkpoint are sent again, in case they were lost on the way. Records of secure trials are
-    held back until a checkpoint contains them, the last ones until a checkpoint contains the end. A lost epoch cannot
-    be repeated: a new one has other noise, and sending both would publish more than the accountants cover. (If no
-    checkpoint can be written, the last records are sent without one.) Before any secret draw the driver is asked. It
-    charges a second draw, or ends the pack.
+    Records from before the checkpoint are sent again, in case they were lost on the way.
     """
 
     def __init__(self, pack: Pack, device: str, checkpoints: Checkpoints) -> None:
-        self._pack, self._device, self._checkpoints = pack, device, checkpoints
-        self._history: list[EpochRecord] = []  # all records so far
-        self._held: list[list[EpochRecord]] = []  # epochs that wait for a checkpoint
+        self._pack, self.device, self.checkpoints = pack, device, checkpoints
+        self.history: list[EpochRecord] = []  # all records so far
         self._tried_at = time.monotonic()  # the start, or the last attempt to save a checkpoint
         self._warned = False  # of a checkpoint that could not be written
         self._note = ""  # for the tag `checkpoint` of the next epoch
-        self._draw = ""  # name of its draw of secret noise; empty unless the pack is secure
 
-    def resume(self, training: Training) -> Iterator[list[EpochRecord] | Draw]:
-        """Restore the pack's checkpoint, if it can be used, and yield the records of its epochs, epoch by epoch.
-
-        If trials have secret noise, a `Draw` comes first: a request to draw noise, new or from the checkpoint's epoch
-        on. The driver charges this draw before it asks for the next item.
-        """
-        saved, refused = None, ""
+    def resume(self, training: Training) -> Iterator[list[EpochRecord]]:
+        """Restore the pack's checkpoint, if it can be used, and yield the records of its epochs, epoch by epoch."""
         try:
-            saved = self._checkpoints.load(self._pack, self._device)
-        except CheckpointError as error:
-            refused = str(error)
+            saved = self.checkpoints.load(self._pack, self.device)
+        except UnusableFile as error:
             self._note = f"checkpoint refused, started again: {error}"
-        if self._pack.shared.secure:
-            self._draw = saved.draw if saved else secrets.token_hex(4)
-            yield Draw(self._draw, saved.values["epoch"] if saved else 0, refused)
-            if refused:  # the driver has charged a new draw, which never uses this checkpoint
-                self._checkpoints.remove(self._pack)
+            saved = None
         if not saved:
             return
         training.restore(saved.arrays, saved.values)
-        self._history = list(saved.records)  # by epoch in ascending order, and of at least one epoch
-        by_epoch = [list(records) for _, records in itertools.groupby(self._history, key=lambda record: record.epoch)]
+        self.history = list(saved.records)  # by epoch in ascending order, and of at least one epoch
+        by_epoch = [list(records) for _, records in itertools.groupby(self.history, key=lambda record: record.epoch)]
         yield from by_epoch[:-1]
         yield _noted(by_epoch[-1], f"resumed from epoch {training.epoch}")
 
-    def keep(self, training: Training, records: list[EpochRecord]) -> list[list[EpochRecord]]:
-        """Save a checkpoint if one is due; return the epochs that need not wait for a checkpoint."""
-        # Epochs with secret noise wait for a checkpoint.
-        must_wait = self._pack.shared.secure
-        self._history += records
-        is_interval_over = time.monotonic() - self._tried_at >= self._checkpoints.seconds
-        is_due = must_wait if training.ended else is_interval_over  # at the end, only secret noise needs a checkpoint
-        saved = is_due and self._save(training)
-        self._held.append(_noted(records, self._note))
-        self._note = ""
-        if must_wait and not saved and not training.ended:
-            return []
-        released, self._held = self._held, []
-        return released
+    def keep(self, training: Training, records: list[EpochRecord]) -> list[EpochRecord]:
+        """Save a checkpoint if one is due; return the records, with a note in their tags if there is one."""
+        self.history += records
+        if not training.ended and time.monotonic() - self._tried_at >= self.checkpoints.seconds:
+            self._save(training)
+        noted, self._note = _noted(records, self._note), ""
+        return noted
 
     def end(self) -> None:
         """Remove the pack's checkpoint, once the reader has received all records."""
-        self._checkpoints.remove(self._pack)
+        self.checkpoints.remove(self._pack)
 
-    def _save(self, training: Training) -> bool:
-        """Save a checkpoint; return whether it was written. A failure, as on a full disk, does not end training."""
+    def _save(self, training: Training) -> None:
+        """Save a checkpoint; a failure, as on a full disk, does not end training."""
         self._tried_at = time.monotonic()
         try:
             arrays, values = training.capture()
-            self._checkpoints.save(self._pack, Checkpoint(self._device, arrays, values, self._history, self._draw))
+            self.checkpoints.save(self._pack, Checkpoint(self.device, arrays, values, self.history))
         except OSError as error:
             if not self._warned:
                 problem = (f"no checkpoint could be written ({one_line(error)}), the one before is kept, training goes "
                            "on")
                 self._note = f"{self._note}; {problem}" if self._note else problem
                 self._warned = True
-            return False
-        return True
 
 
 def _noted(records: list[EpochRecord], note: str) -> list[EpochRecord]:
@@ -206,6 +259,11 @@ def _noted(records: list[EpochRecord], note: str) -> list[EpochRecord]:
     if not note:
         return records
     return [dataclasses.replace(record, tags={**record.tags, "checkpoint": note}) for record in records]
+
+
+def _note_of(records: list[EpochRecord]) -> str:
+    """Return the note in the tags of an epoch's records."""
+    return records[-1].tags.get("checkpoint", "")
 
 
 @functools.lru_cache(maxsize=2)

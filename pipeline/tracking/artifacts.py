@@ -18,23 +18,20 @@ from pipeline.trials.config import ConfigError, TrialConfig
 from pipeline.trials.part import PARTS, SETTINGS
 from pipeline.trials.records import CLOCK, Outcome, Release
 
-STATUSES = ("running", "finished", "diverged", "failed", "interrupted")
-DONE = ("finished", "diverged")  # statuses of trials that need no more training
+STATUSES = ("running", "finished", "diverged", "lost", "failed", "interrupted")
+DONE = ("finished", "diverged")  # statuses of trials with a result
+ENDED = (*DONE, "lost")  # statuses of trials that are trained no more; a lost one was released and has no result
 EXPERIMENT = "experiment.yaml"  # artifact of a sweep's parent run: the experiment file of its last run
 BUDGET = "budget"  # tag of a sweep's experiment: the initial state of its privacy budget, as JSON
 BY_SCORES = "chosen_by_scores"  # tag of a sweep's experiment that has ever had random stopping: its rule, or `several`
 ASKED_BY_SCORES = "asked_by_scores"  # tag of a sweep's experiment that has ever had a search by scores, or a budget
 WEIGHTS = "weights.safetensors"  # artifact of a trial
 CONFIG = "config.json"  # artifact of a trial: its canonical configuration
+RELEASED = "released.json"  # artifact of a trial with secret noise: its epochs, from which its metrics are derived
 SUGGESTIONS = "search.json"  # artifact of a sweep's parent run: the suggestions of its search
 CALIBRATED = "calibrated."  # prefix of tags and params with calibrated noise: `noise_multiplier` or `sigma`
 MAX_EXACT_INTEGER = 1e15  # below this, an integer in a float is exact without a decimal point
-# Tags of a trial with secret noise: every draw is a release of its own.
-DRAW = "draw"  # random name of the draw of a run's epochs
-DRAWS = "privacy.draws"  # number of draws up to this one, including deleted runs
-EARLIER = "privacy.earlier_epochs"  # number of epochs that all earlier draws have released
-LOST = "privacy.lost_epochs"  # unpublished epochs of failed attempts, which count as released
-REFUSED = "privacy.refused"  # why a budget did not admit another draw
+NAMED = "released."  # prefix of the tag with the name of a trial's sealed result: its epochs, and where it was sealed
 # Tags of a run that only points to the trial's run in another sweep (`reuse` of an experiment file).
 REUSED = "reused.run"  # MLflow's id of that run, which has the history and the files
 REUSED_FROM = "reused.sweep"  # the name of its sweep then
@@ -139,16 +136,29 @@ def config_of(run: TrackedRun) -> TrialConfig:
     return run.trial or _composed(run)
 
 
+def names_of(tags: Mapping[str, str]) -> list[str]:
+    """Return the names of the sealed results that a run has, from its tags; one, unless two drivers ran its sweep."""
+    return [tag.removeprefix(NAMED) for tag in tags if tag.startswith(NAMED)]
+
+
 def has_released(run: TrackedRun) -> bool:
-    """Whether a run has published an epoch, or has a draw, which may have."""
-    return bool(run.epoch or run.tags.get(DRAW))
+    """Whether a run has published an epoch, or has the name of a sealed result, of which something may be published."""
+    return bool(run.epoch or names_of(run.tags))
 
 
-def release_of(run: TrackedRun, deleted: bool = False) -> Release:
-    """Return what a run has released; errors as in `config_of`."""
-    lost, earlier = int(run.tags.get(LOST, 0)), int(run.tags.get(EARLIER, 0))
-    return Release(config_of(run), run.epoch + lost, deleted=deleted, draw=run.tags.get(DRAW, ""), lost=lost,
-                   earlier=earlier)
+def releases_of(run: TrackedRun, deleted: bool = False) -> list[Release]:
+    """Return what a run has released, one for each name of secret noise; errors as in `config_of`."""
+    if not has_released(run):
+        return []
+    trial = config_of(run)
+    if not trial.secure:
+        return [Release(trial, run.epoch, deleted)]
+    return [Release(trial, trial.epochs, deleted, name) for name in names_of(run.tags)]
+
+
+def waiting(runs: Iterable[TrackedRun]) -> list[TrackedRun]:
+    """Return the runs with a name of secret noise that have not ended."""
+    return [run for run in runs if names_of(run.tags) and run.status not in ENDED]
 
 
 def _composed(run: TrackedRun) -> TrialConfig:
@@ -176,8 +186,8 @@ def missing_extension(settings: Mapping[str, Any]) -> str:
 
 
 def done_of(runs: Iterable[TrackedRun]) -> dict[str, str]:
-    """Return trial_key -> status of the runs that need no more training."""
-    return {run.trial_key: run.status for run in runs if run.status in DONE}
+    """Return trial_key -> status of the runs that are trained no more."""
+    return {run.trial_key: run.status for run in runs if run.status in ENDED}
 
 
 def recorded_noise(run: TrackedRun) -> dict[str, float]:
@@ -188,17 +198,15 @@ def recorded_noise(run: TrackedRun) -> dict[str, float]:
 def total_costs(runs: Iterable[TrackedRun]) -> tuple[float, float]:
     """Return (sum of epsilons, sum of deltas) over runs with a certified epsilon.
 
-    A run counts with its smallest logged epsilon. Runs of one trial draw the same noise if it comes from a recorded
-    seed. They are one release then, which counts with its largest cost. With other noise, every run is a release.
+    A run counts with its smallest logged epsilon, and with secret noise as often as it has names. Runs of one trial
+    draw the same noise if it comes from a recorded seed: they are one release, which counts with its largest cost.
     """
     costs: dict[str, tuple[float, float]] = {}  # release -> (epsilon, delta)
     for run in runs:
         epsilons = [value for metric, value in run.metrics.items() if metric.startswith("epsilon/certified/")]
-        if not epsilons:
-            continue
-        release = run.run_id if run.params.get("noise") == "secure" else run.trial_key
-        cost = min(epsilons), float(run.tags["privacy.delta"])
-        costs[release] = max(costs.get(release, cost), cost)
+        for name in names_of(run.tags) or [""] if epsilons else ():
+            cost, release = (min(epsilons), float(run.tags["privacy.delta"])), f"{run.trial_key} {name}"
+            costs[release] = max(costs.get(release, cost), cost)
     return sum(epsilon for epsilon, _ in costs.values()), sum(delta for _, delta in costs.values())
 
 

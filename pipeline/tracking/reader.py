@@ -10,7 +10,7 @@ import json
 import os
 import socket
 import tempfile
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,18 +27,20 @@ from pipeline.tracking.artifacts import (
     BUDGET,
     BY_SCORES,
     DONE,
-    EARLIER,
     EXPERIMENT,
+    RELEASED,
     REUSED,
     REUSED_FROM,
     SUGGESTIONS,
     WEIGHTS,
     Suggestion,
     TrackedRun,
+    config_of,
     decisions_of,
     done_of,
     has_released,
-    release_of,
+    names_of,
+    releases_of,
     started,
     suggestions_of,
     total_costs,
@@ -56,7 +58,7 @@ from pipeline.tracking.backend import (
     reporting_errors,
 )
 from pipeline.trials.config import ConfigError
-from pipeline.trials.records import Release
+from pipeline.trials.records import EpochRecord, Release
 
 PARENTS = "tags.sweep LIKE '%'"  # MLflow's filter for parent runs of sweeps
 MOST_IDS = 500  # of runs in one filter of MLflow, whose parser has a limit
@@ -227,13 +229,16 @@ class Reader:
 
         Without an experiment it is what has not ended, or is in the trash. Of random stopping it tells nothing.
         """
-        in_file = self._in_file(experiment, runs) if experiment else {*done_of(runs)}
+        in_file = self._in_file(experiment, runs) if experiment else {run.trial_key for run in runs
+                                                                      if run.status in DONE}
         published = [*filter(has_released, runs), *self._trash()]
         others = [run for run in published if run.trial_key not in in_file]
         tags = self.tags()
         rule, by_scores = tags.get(BY_SCORES, ""), ASKED_BY_SCORES in tags
         stopping = experiment.plan.rule if experiment else ""  # empty unless the file has random stopping
-        if not others and not (stopping and rule not in ("", "true", stopping)):
+        lost = [run for run in runs if run.status == "lost" and run.trial_key in in_file]
+        twice = _named_twice(run for run in published if run.trial_key in in_file)
+        if not (others or lost or twice) and not (stopping and rule not in ("", "true", stopping)):
             return NO_PAST._replace(by_scores=by_scores)
         if stopping or rule:
             return Past(no_price="selection: random stopping was used under this name, whose price covers one draw "
@@ -241,7 +246,9 @@ class Reader:
         keys, other_keys = ({run.trial_key for run in some} for some in (published, others))
         past = Past(in_file=len(keys - other_keys), others=len(other_keys), by_scores=by_scores)
         try:
-            return past._replace(releases=tuple(map(release_of, others)))
+            releases = [release for run in others for release in releases_of(run)]
+            releases += [Release(trial := config_of(run), trial.epochs, name=name) for run, name in twice]
+            return past._replace(releases=tuple(releases), lost=tuple(map(config_of, lost)))
         except ConfigError as error:
             return past._replace(no_price=f"a trial that is not in the file cannot be read: {error}")
 
@@ -272,28 +279,34 @@ class Reader:
             text = self._client.get_run(self._parent()).data.tags.get(BUDGET)
         return json.loads(text) if text else None
 
-    def released(self, trial_key: str = "", exclude: Collection[str] = ()) -> list[Release]:
-        """Return what every run of the open sweep has released, oldest first; errors as in `config_of`.
+    def released(self) -> list[Release]:
+        """Return what every run of the open sweep has released, oldest first, also those in MLflow's trash.
 
-        Runs in MLflow's trash are included, and runs with a draw that has released nothing yet.
-
-        Args:
-            trial_key: the only trial to return; empty for all.
-            exclude: trial_keys to leave out.
+        Errors are those of `config_of`.
         """
-        condition = f"tags.trial_key = '{trial_key}'" if trial_key else ""
-        releases = []
-        for mlflow_run in self._client.search([self.experiment_id], condition, deleted=True):
-            key = mlflow_run.data.tags.get("trial_key")
-            if key and key not in exclude and has_released(run := tracked(mlflow_run)):
-                releases.append(release_of(run, mlflow_run.info.lifecycle_stage == "deleted"))
+        releases: list[Release] = []
+        for mlflow_run in self._client.search([self.experiment_id], "", deleted=True):
+            if "trial_key" in mlflow_run.data.tags:
+                releases += releases_of(tracked(mlflow_run), mlflow_run.info.lifecycle_stage == "deleted")
         return releases
 
-    def redrawn(self) -> set[str]:
-        """Return the trial_keys of the store whose secret noise was drawn again after a release, in the trash too."""
-        experiments = [experiment.experiment_id for experiment in self._client.search_experiments()]
-        found = self._client.search(experiments, f"tags.`{EARLIER}` != '0'", deleted=True)
-        return {run.data.tags["trial_key"] for run in found}
+    def names(self, trial_key: str) -> set[str]:
+        """Return all names under which the open sweep has released a trial with secret noise, in the trash too."""
+        runs = self._client.search([self.experiment_id], f"tags.trial_key = '{trial_key}'", deleted=True)
+        return {name for run in runs for name in names_of(run.data.tags)}
+
+    def gone(self, runs: Iterable[TrackedRun]) -> set[str]:
+        """Return the trial_keys with secret noise that were released and lie in the trash, not among these `runs`."""
+        here = {run.trial_key for run in runs if names_of(run.tags)}
+        return {run.trial_key for run in self._trash() if names_of(run.tags)} - here
+
+    def kept(self, run: TrackedRun) -> list[EpochRecord]:
+        """Return the records of a trial with secret noise that were kept with its run; none before."""
+        content = self._file(run.run_id, RELEASED)
+        if not content:
+            return []
+        weights = load(self._file(run.run_id, WEIGHTS) or b"")
+        return [EpochRecord.from_entry(entry, weights) for entry in json.loads(content)]
 
     def certified(self, dataset: str, relation: str) -> dict[str, tuple[float, float]]:
         """Return sweep -> (epsilon, delta), for sweeps of the store with certified trials on a data set.
@@ -424,3 +437,10 @@ class Reader:
         if self._parent_id is None:
             raise self._client.refusal(f"the open sweep (experiment {self.experiment_id}) has no parent run any more")
         return self._parent_id
+
+
+def _named_twice(runs: Iterable[TrackedRun]) -> list[tuple[TrackedRun, str]]:
+    """Return (run, name) for the names of these runs but the first of each trial, which was paid for again."""
+    first: dict[str, str] = {}  # by trial_key
+    return [(run, name) for run in runs for name in names_of(run.tags)
+            if first.setdefault(run.trial_key, name) != name]

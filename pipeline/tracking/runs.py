@@ -72,9 +72,5 @@ class Listing:
         self._mark_file(experiment).write_text(self._mark)
         return runs
 
-    def forget(self, key: str) -> None:
-        """Remove the trial's runs from the listing."""
-        self._runs.pop(key, None)
-
     def _mark_file(self, experiment: str) -> Path:
         return self._folder / f".runs-{experiment}.mark"

@@ -27,10 +27,10 @@ from filelock import FileLock
 from pipeline.tracking.address import check_artifacts
 from pipeline.tracking.artifacts import (
     DONE,
-    DRAW,
-    DRAWS,
-    EARLIER,
+    ENDED,
     EXPERIMENT,
+    NAMED,
+    RELEASED,
     REUSED,
     STATUSES,
     SUGGESTIONS,
@@ -59,11 +59,9 @@ from pipeline.tracking.runs import Listing, Started
 from pipeline.tracking.ui import runs_address
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.disclosure import check_metrics
-from pipeline.trials.fields import UserError
 from pipeline.trials.naming import short_name, to_ascii
-from pipeline.trials.records import CLOCK, DESCRIPTION, EpochRecord, Outcome
+from pipeline.trials.records import CLOCK, DESCRIPTION, EpochRecord, Outcome, Sealed
 
-WITHOUT_NOISE = ("time/", "epsilon/")  # metrics that do not depend on the drawn noise
 _NOTE = "mlflow.note.content"  # the tag that MLflow's page shows as the description of a run or an experiment
 _KIND = {"mlflow.experimentKind": "custom_model_development"}  # some versions of MLflow's page use it; 3.17 does not
 _PARENT_NOTE = """{description}
@@ -73,10 +71,6 @@ is an epoch. Accuracies are fractions. A metric `epsilon/<kind>/...` is only as 
 formula as printed in the paper and **no guarantee**; the tags `privacy.*` say what, if anything, is guaranteed:
 `privacy.certified` is `true`, `up to rounding` (last bits of contributions are not covered), `simulated` (the noise
 comes from a recorded seed) or `false`."""
-
-
-class OtherNoise(UserError, ValueError):
-    """An epoch was published with other secret noise: both together cost more than the accountants cover."""
 
 
 class Store(Reader):
@@ -311,7 +305,7 @@ class Store(Reader):
         if REUSED in run.data.tags:
             self._client.delete_run(run_id)
             return None
-        if run.data.tags.get("status") in DONE:
+        if run.data.tags.get("status") in ENDED:
             raise TrackingError(f"trial {key} is {run.data.tags['status']} already, run {run_id}")
         if "failure" in run.data.tags:
             with ignoring_error("RESOURCE_DOES_NOT_EXIST"):  # deleted by a call with a lost answer
@@ -326,23 +320,15 @@ class Store(Reader):
     def check(self, record: EpochRecord) -> None:
         """Check that `log` would accept the record.
 
-        Errors as in `log`; also `ValueError` for a metric that no guarantee covers (`trials.disclosure`), and
-        `OtherNoise` for an epoch of a secure trial that was published with other values.
+        Errors as in `log`; also `ValueError` for a metric that no guarantee covers (`trials.disclosure`).
         """
         key = record.trial_key
         if key not in self._started:
             raise TrackingError(f"trial {key} was not started, got its epoch {record.epoch}")
-        config, logged = self._started[key].config, self._started[key].logged
-        if config.disclosure != "plain":
+        if self._started[key].config.disclosure != "plain":
             check_metrics(record.metrics)
         for name, value in record.metrics.items():
             _require_finite(name, value, f"trial {key}, epoch {record.epoch}")
-            known = logged.get((name, record.epoch), value)
-            depends_on_noise = not name.startswith(WITHOUT_NOISE)
-            if config.secure and known != value and depends_on_noise:
-                # The message has no values: they were computed from private records.
-                raise OtherNoise(f"{name}: trial {key}, epoch {record.epoch}, was published with other noise; what "
-                                 "came now was thrown away")
         if record.outcome and record.outcome.status not in DONE:
             raise ValueError(f"status: must be one of {', '.join(DONE)}, got '{record.outcome.status}' "
                              f"(trial {record.trial_key})")
@@ -361,24 +347,38 @@ class Store(Reader):
         self._client.set_tag(run_id, "status", status)
         started.logged, started.params = {}, set()  # a done trial gets no more writes
 
-    def begin_draw(self, trial_key: str, name: str, earlier: Sequence[int]) -> None:
-        """Begin the draw `name` of a started trial's noise, after draws that released `earlier` epochs each."""
-        tags = {DRAW: name, DRAWS: str(len(earlier) + 1), EARLIER: str(sum(earlier))}
-        self._client.write(self._run_id(trial_key), tags=tags)
+    def name(self, trial_key: str, sealed: Sealed, epsilons: Mapping[str, float], tags: Mapping[str, str]) -> None:
+        """Record that a started trial releases a sealed result: its name, its `epsilons` by metric, and other tags.
 
-    def give_up(self, trial_key: str) -> None:
-        """Move a started trial's run to MLflow's trash, where its releases still count; the trial can start again."""
-        run_id = self._run_id(trial_key)
-        del self._started[trial_key]
-        self._client.delete_run(run_id)
-        self._listing.forget(trial_key)
+        Epsilons are of all planned epochs, and are logged at the last one.
+        """
+        started = self._started[trial_key]
+        epoch = started.config.epochs
+        new = {(metric, epoch): value for metric, value in epsilons.items()
+               if started.logged.get((metric, epoch)) != value}
+        named = {f"{NAMED}{sealed.name}": f"{epoch} epochs, sealed on {sealed.host}"}
+        calibrated = {tag: f"{float(text):.6g}" for tag, text in tags.items() if not is_setting(tag)}
+        self._client.write(self._run_id(trial_key), [(metric, value, epoch) for (metric, epoch), value in new.items()],
+                           params=started.new_params(calibrated), tags={**tags, **named})
+        started.logged.update(new)
 
-    def fail(self, trial_key: str, reason: str, tags: Mapping[str, str] | None = None) -> None:
-        """Mark a started trial as failed; the next sweep resumes its run. Only the end of a long reason is kept."""
+    def keep(self, trial_key: str, records: Sequence[EpochRecord]) -> None:
+        """Write all records of a started trial with its run, in one file, before any of them is logged."""
+        started = self._started[trial_key]
+        (outcome,) = [record.outcome for record in records if record.outcome]
+        self._log_files(started.run, lambda folder: write_artifacts(folder, started.config, outcome))
+        text = json.dumps([record.as_entry() for record in records])
+        self._log_files(started.run, lambda folder: (folder / RELEASED).write_text(text, encoding="utf-8"))
+
+    def fail(self, trial_key: str, reason: str, status: str = "failed") -> None:
+        """End a started trial without a result: `failed` or `interrupted`, or `lost`, which no sweep trains again.
+
+        Only the end of a long reason is kept.
+        """
         if trial_key not in self._started:
             raise TrackingError(f"trial {trial_key} was not started, and cannot fail")
         run_id = self._run_id(trial_key)
-        self._client.write(run_id, tags={"status": "failed", "failure": reason[-MAX_TAG_LENGTH:], **(tags or {})})
+        self._client.write(run_id, tags={"status": status, "failure": reason[-MAX_TAG_LENGTH:]})
         self._client.set_terminated(run_id, "FAILED")
 
     def close_sweep(self, status: str) -> list[TrackedRun]:

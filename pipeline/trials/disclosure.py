@@ -29,6 +29,7 @@ ARTIFACTS = {
     "weights.safetensors": "the last released iterate, or an average of released iterates",
     "per_class.csv": "counts on the test set alone",
     "config.json": "settings alone",
+    "released.json": "all epochs of a trial with secret noise, as they are logged",
     "audit.txt": NEIGHBOURS,
 }
 

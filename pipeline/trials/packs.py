@@ -75,6 +75,10 @@ class Pack:
         return self.trials[0]
 
     @property
+    def trial_keys(self) -> list[str]:
+        return [trial.trial_key for trial in self.trials]
+
+    @property
     def needs_opu(self) -> bool:
         """Whether the pack must reserve an `OPU` resource."""
         return self.shared.needs_opu

@@ -6,9 +6,9 @@ Plain data without torch, MLflow or Ray, so that every package can use it.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 from pipeline.trials.naming import duration
 
@@ -53,39 +53,55 @@ class EpochRecord:
     tags: Mapping[str, str] = field(default_factory=dict)
     outcome: Outcome | None = None  # only in a trial's last record
 
+    def as_entry(self) -> dict[str, Any]:
+        """Return the record as JSON values, without weights; `from_entry` reads it."""
+        entry = asdict(replace(self, outcome=None))
+        if self.outcome:
+            entry["outcome"] = {"status": self.outcome.status, "per_class": [asdict(c) for c in self.outcome.per_class]}
+        return entry
+
+    @classmethod
+    def from_entry(cls, entry: Mapping[str, Any], weights: Mapping[str, np.ndarray]) -> EpochRecord:
+        """Return the record of an entry, with the final weights of its trial if it has an outcome."""
+        if not entry["outcome"]:
+            return cls(**entry)
+        per_class = tuple(ClassAccuracy(**fields) for fields in entry["outcome"]["per_class"])
+        return cls(**{**entry, "outcome": Outcome(entry["outcome"]["status"], weights, per_class)})
+
 
 @dataclass(frozen=True)
 class Release:
-    """What a tracked run has published of a trial."""
+    """What a trial has released under one name of its secret noise, or with recorded noise in one run."""
 
     trial: TrialConfig
-    epochs: int  # released: the published and the lost ones
+    epochs: int  # with secret noise all that are planned, however the trial ends
     deleted: bool = False  # whether the run was deleted since; its release still counts
-    draw: str = ""  # name of the draw of secret noise; empty without secret noise, and for runs without a name
-    lost: int = 0  # epochs of failed attempts that were not published, up to the last
-    earlier: int = 0  # epochs that its epsilon composes besides its published epochs
-
-    @property
-    def published(self) -> int:
-        """Return the number of epochs in the store."""
-        return self.epochs - self.lost
-
-    def whole(self) -> Release:
-        """Return this release as it is once the trial has trained to its end; lost epochs still count."""
-        return replace(self, epochs=self.trial.epochs + self.lost)
+    name: str = ""  # of the sealed result; empty with recorded noise
 
 
 @dataclass(frozen=True)
-class Draw:
-    """A worker's request before it draws secret noise for a pack, or resumes from a checkpoint.
+class Hidden:
+    """Progress of a pack with secret noise, the same whichever of its trials have diverged: nothing else is told."""
 
-    A second draw of the same epochs is a second release of the same records. So the writer of the tracking store
-    charges the draw before it answers (docs/privacy.md, section 10).
-    """
+    epoch: int
+    note: str = ""  # on the pack's checkpoint
 
-    name: str  # random; it distinguishes draws and reveals nothing about the noise
-    epoch: int = 0  # of the checkpoint from which this draw would resume; 0 for a new draw
-    reason: str = ""  # for a new draw, why the checkpoint is not used; empty without a checkpoint
+
+@dataclass(frozen=True)
+class Sealed:
+    """A worker's word that a pack's result is sealed; it sends the result once the driver has recorded the name."""
+
+    name: str  # random: it tells nothing of the result
+    host: str  # where the file lies
+
+
+@dataclass(frozen=True)
+class Result:
+    """All that a pack with secret noise releases: every epoch of every trial, or how it failed."""
+
+    records: Sequence[EpochRecord] = ()  # by epoch; each trial's last one has its outcome
+    failure: str = ""  # kind and place of the exception that ended the pack
+    traceback: str = ""  # of that exception, for the private folder alone
 
 
 @dataclass

@@ -14,7 +14,7 @@ import pandas as pd
 from analysis.exhibits.envelope import SCORE, varied
 from analysis.exhibits.frontier.pareto import pareto_front
 from analysis.exhibits.table import Table
-from analysis.runs import ALGORITHM_LABELS, ask, earlier_epochs, require_accuracy, trials_of
+from analysis.runs import ALGORITHM_LABELS, ask, require_accuracy, trials_of
 from analysis.text import NO_VALUE, settings_text
 from pipeline.accounting.evaluations import selected_epsilon
 from pipeline.accounting.event import UnsupportedAccounting
@@ -93,9 +93,8 @@ def price(points: pd.DataFrame, tried: pd.DataFrame, past: Past = NO_PAST) -> pd
             if point.choices > 1:
                 target = point.setting if is_target(point.setting) else ""
                 compared = tried[tried["choice"] == f"{point.algorithm} {target}"]
-            earlier = {**earlier_epochs(compared), **past.earlier}
             with contextlib.suppress(UnsupportedAccounting):  # no price is proved
-                cost = _composed((*trials_of(compared), *gone), tuple(earlier.items()))
+                cost = _composed((*trials_of(compared), *gone))
         costs.append(cost)
     return points.assign(**{PRICE: costs})
 
@@ -107,14 +106,14 @@ def is_chosen(points: pd.DataFrame, past: Past) -> bool:
 
 def rivals(past: Past, point: Any) -> list[TrialConfig]:  # Any: of `DataFrame.itertuples`
     """Return the trials of the past with a point's method and noise: they were looked at beside it, seeds included."""
-    return [trial for trial in past.trials if method(trial) == point.algorithm
+    return [trial for trial in (*past.trials, *past.lost) if method(trial) == point.algorithm
             and noise_setting(trial).removeprefix("sigma=") == point.setting]
 
 
 @lru_cache(maxsize=1024)
-def _composed(trials: tuple[TrialConfig, ...], earlier: tuple[tuple[str, int], ...]) -> float:
+def _composed(trials: tuple[TrialConfig, ...]) -> float:
     """Return the epsilon of all compared trials together, cached for all exhibits of a report: it takes seconds."""
-    return selected_epsilon(trials, Selection(), dict(earlier)).value
+    return selected_epsilon(trials, Selection()).value
 
 
 def letters(points: pd.DataFrame) -> dict[str, str]:

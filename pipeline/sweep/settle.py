@@ -1,0 +1,86 @@
+"""Settle, before a sweep trains, what an earlier worker or driver left of trials with secret noise.
+
+A sealed result that outlived them is released, if its trials have no other name. One whose content was kept with its
+run is derived again. A trial that was named, and whose result is not to be found, waits, or ends as lost.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from pipeline.sweep.checkpoints import Checkpoints
+from pipeline.sweep.ledger import released_by
+from pipeline.sweep.prepare import Sweep
+from pipeline.sweep.progress import SweepProgress, SweepResult
+from pipeline.sweep.recorder import Recorder
+from pipeline.sweep.sealed import SealedFile, problem_of, remove, unseal
+from pipeline.tracking.artifacts import NAMED, TrackedRun, config_of, names_of, waiting
+from pipeline.trials.config import ConfigError
+from pipeline.trials.packs import Pack
+from pipeline.trials.records import Result, Sealed
+
+Call = Callable[..., Any]  # calls a function with arguments, on the node where the files are
+
+
+def call_here(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Call a function on this node."""
+    return function(*arguments)
+
+
+def settle_files(sweep: Sweep, recorder: Recorder, files: Iterable[SealedFile], call: Call = call_here) -> None:
+    """Release the results in sealed files, which are on the node of `call`; remove those that may not be released."""
+    for file in files:
+        if problem := file.problem or call(problem_of, file.path):
+            _give_up(sweep, file, problem, call)
+            continue
+        try:
+            pack = file.pack
+        except ConfigError as error:
+            sweep.progress.say(f"{file} cannot be released: {error}")
+            continue
+        if set().union(*map(sweep.store.names, pack.trial_keys)) - {file.sealed.name}:
+            sweep.progress.say(f"{file} was removed: another draw of its trials was released, or may have been")
+        else:
+            writer = _writer(sweep, recorder, pack)
+            if writer.name(pack, file.sealed):
+                writer.release(pack, call(unseal, file.path))
+        call(remove, file.path)
+        Checkpoints(sweep.checkpoint_folder, 0.0).remove(pack)
+
+
+def settle_runs(sweep: Sweep, recorder: Recorder, lost: bool) -> None:
+    """Derive results that were kept with their runs; let other named trials of the file wait, or end them if `lost`."""
+    for run in waiting(sweep.lease.runs()):
+        pack, sealed = Pack((config_of(run),)), _sealed(run)
+        if records := sweep.store.kept(run):
+            writer = _writer(sweep, recorder, pack)
+            writer.start(pack)
+            writer.release(pack, Result(records))
+        elif run.trial_key in sweep.trial_keys:
+            (recorder.lose if lost else recorder.wait)(pack, sealed)
+
+
+def _sealed(run: TrackedRun) -> Sealed:
+    """Return the first name of a run, and the host that its tag has."""
+    name, *_ = names_of(run.tags)
+    return Sealed(name, run.tags[f"{NAMED}{name}"].rpartition(" ")[2])
+
+
+def _give_up(sweep: Sweep, file: SealedFile, problem: str, call: Call) -> None:
+    """Remove a sealed result that cannot be read, unless its name was recorded: then its trials wait for it."""
+    if file.sealed.name in {release.name for release in released_by(sweep.store)}:
+        sweep.progress.say(f"{file} was named, and cannot be read: {problem}")
+        return
+    sweep.progress.say(f"{file} was removed, nothing of it was released, its trials are trained again: {problem}")
+    call(remove, file.path)
+
+
+def _writer(sweep: Sweep, recorder: Recorder, pack: Pack) -> Recorder:
+    """Return the recorder of a pack: that of the sweep, or one that counts nothing if the file no longer has it."""
+    if set(pack.trial_keys) <= sweep.trial_keys:
+        return recorder
+    progress = SweepProgress(quiet=True)
+    progress.add(pack.trials)
+    return recorder.of(dataclasses.replace(sweep, progress=progress, result=SweepResult(0)))
