@@ -1,4 +1,4 @@
-"""Trainers hand over the records of an epoch at a time; here they come one by one."""
+"""Trainers hand over the records of an epoch at a time, or of a whole pack; here they come one by one."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from pipeline.learning import run
 from pipeline.sweep import worker
-from pipeline.trials.records import Draw, EpochRecord
+from pipeline.trials.records import EpochRecord, Result
 
 
 def train(*arguments: Any, **options: Any) -> Iterator[EpochRecord]:
@@ -17,6 +17,7 @@ def train(*arguments: Any, **options: Any) -> Iterator[EpochRecord]:
 
 
 def train_pack(*arguments: Any, **options: Any) -> Iterator[EpochRecord]:
-    """The records of `pipeline.sweep.worker.train_pack`, whose question is answered with yes."""
-    for records in worker.train_pack(*arguments, **options):
-        yield from () if isinstance(records, Draw) else records
+    """The records of `pipeline.sweep.worker.train_pack`, of a sealed result too."""
+    for item in worker.train_pack(*arguments, **options):
+        if isinstance(item, list | Result):
+            yield from item.records if isinstance(item, Result) else item
