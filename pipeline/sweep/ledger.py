@@ -13,9 +13,9 @@ from pipeline.accounting.budget import Filter, make_filter, require_unchanged
 from pipeline.experiment.plan import Plan
 from pipeline.tracking.reader import Reader
 from pipeline.tracking.store import Store
-from pipeline.trials.config import ConfigError, TrialConfig
+from pipeline.trials.config import ConfigError
 from pipeline.trials.naming import counted
-from pipeline.trials.records import EpochRecord, Release
+from pipeline.trials.records import Release
 
 
 class Odometer:
@@ -24,44 +24,33 @@ class Odometer:
 
     def __init__(self, store: Store, filter: Filter | None) -> None:
         self._store, self._filter = store, filter
-        self._trials: dict[str, TrialConfig] = {}  # by trial_key, of the current round
         self._released: dict[tuple[str, str], Release] = {}  # by trial_key and name
         self.read_again()
 
-    def begin(self, trials: Iterable[TrialConfig]) -> None:
-        """Note the trials of a new round."""
-        self._trials = {trial.trial_key: trial for trial in trials}
-        self._log()
-
-    def name(self, trial: TrialConfig, name: str) -> None:
-        """Count a trial with secret noise whole, as its run has a name."""
-        self._add([Release(trial, trial.epochs, name=name)])
-
-    def add(self, records: Iterable[EpochRecord]) -> None:
-        """Count epochs with recorded noise that the store has now."""
-        trials = [(self._trials[record.trial_key], record.epoch) for record in records]
-        self._add(Release(trial, epoch) for trial, epoch in trials if not trial.secure)
-
     def read_again(self) -> None:
-        """Read all releases of the store."""
+        """Count all releases of the store, and log epsilon."""
         if self._filter:
-            self._add(released_by(self._store))
+            self._count(released_by(self._store))
+            self._log(self._filter)
 
-    def _add(self, released: Iterable[Release]) -> None:
-        """Add releases, some perhaps for a second time; log epsilon if there are new ones."""
+    def add(self, released: Iterable[Release]) -> None:
+        """Count releases that the store has now, some perhaps for a second time; log epsilon if there are new ones."""
+        if self._filter and self._count(released):
+            self._log(self._filter)
+
+    def _count(self, released: Iterable[Release]) -> bool:
+        """Count releases; return whether there are new ones."""
         before = dict(self._released)
         for release in released:
             place = release.trial.trial_key, release.name
             self._released[place] = max(release, self._released.get(place, release), key=lambda each: each.epochs)
-        if self._released != before:
-            self._log()
+        return self._released != before
 
-    def _log(self) -> None:
+    def _log(self, filter: Filter) -> None:
         """Log the epsilon spent so far; its step is the number of released epochs."""
-        if self._filter and self._store.is_open:
-            released = list(self._released.values())
-            spent = self._filter.epsilon(self._filter.spent(released))
-            self._store.log_sweep({"epsilon/spent": spent}, {}, step=sum(release.epochs for release in released))
+        released = list(self._released.values())
+        self._store.log_sweep({"epsilon/spent": filter.epsilon(filter.spent(released))}, {},
+                              step=sum(release.epochs for release in released))
 
 
 def released_by(store: Reader) -> list[Release]:

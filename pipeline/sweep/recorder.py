@@ -41,7 +41,7 @@ from pipeline.trials.feedback import COLOURS
 from pipeline.trials.guard import one_line, public_line
 from pipeline.trials.naming import method, short_name
 from pipeline.trials.packs import Pack
-from pipeline.trials.records import EpochRecord, Hidden, Result, Sealed
+from pipeline.trials.records import EpochRecord, Hidden, Release, Result, Sealed
 
 OTHER_NAME = ("another draw of its noise was released, or may have been, so that this one was thrown away; it counts, "
               "and `photonic sweep FILE --lost` ends the trial")
@@ -88,9 +88,8 @@ class Recorder:
         return {**self._tags, **hidden, **colour}
 
     def begin_round(self, trials: Sequence[TrialConfig]) -> None:
-        """Count the trials of a round as started in the sweep's budget."""
+        """Note the trials of a round."""
         self._round = trials
-        self._odometer.begin(trials)
 
     def take_over(self, trials: Iterable[TrialConfig]) -> bool:
         """Take over the trials that a sweep of `reuse` has trained, each once; return whether there were any."""
@@ -152,7 +151,7 @@ class Recorder:
         for trial in left:
             epsilons = {e.metric_name: e.value for e in account(trial, trial.epochs) if e.is_finite}
             self._store.name(trial.trial_key, sealed, epsilons, {**privacy_tags(trial), **calibrated(trial)})
-            self._odometer.name(trial, sealed.name)
+            self._odometer.add([Release(trial, trial.epochs, name=sealed.name)])
         self._sweep.lease.require_own()
         if any(self._store.names(key) - {sealed.name} for key in pack.trial_keys):
             self.fail(pack, OTHER_NAME, "")
@@ -216,7 +215,8 @@ class Recorder:
         self._sweep.clock.restart("write", of=pack)
         records = self._waiting.pop(pack, ())
         self._store.log(records)
-        self._odometer.add(records)
+        trials = {trial.trial_key: trial for trial in pack.trials if not trial.secure}
+        self._odometer.add(Release(trials[r.trial_key], r.epoch) for r in records if r.trial_key in trials)
 
     def fail(self, pack: Pack, reason: str, text: str) -> None:
         """Mark a pack's trials that have not ended as failed, and log the traceback `text`."""

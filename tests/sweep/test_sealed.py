@@ -1,0 +1,398 @@
+"""A trial with secret noise releases one result, at its end: names, drivers that race, deaths, and what outlives them."""
+
+import contextlib
+import json
+import math
+import os
+import shutil
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from commands import load
+from in_process import fit
+from search_tools import parse
+
+from pipeline.accounting import account
+from pipeline.learning.run import prepare as prepare_training
+from pipeline.learning.training import Training
+from pipeline.sweep import sealed, worker
+from pipeline.sweep.checkpoints import Checkpoint, Checkpoints
+from pipeline.sweep.lock import SweepRunning
+from pipeline.sweep.private_file import UNFINISHED, UnusableFile
+from pipeline.sweep.run import run_sweep
+from pipeline.sweep.sealed import found, seal, unseal
+from pipeline.tracking.artifacts import NAMED, RELEASED, names_of
+from pipeline.tracking.reader import Reader
+from pipeline.tracking.store import Store
+from pipeline.trials.packs import Pack
+from pipeline.trials.records import Hidden, Result, Sealed
+
+GRID = """
+name: secret
+base: {dataset: digits, hidden: [8], batch_size: 256, epochs: 3, algorithm: dfa, mechanism: per_example,
+       sampler: poisson, noise: secure, arithmetic: integer, target_epsilon: 3, alignment_batches: 0}
+grid: {seed: {range: [0, 3]}}
+resources: {pack_size: 2, checkpoint_seconds: 0}
+"""
+BUDGET = GRID.replace("grid: {seed: {range: [0, 3]}}", """search:
+  algorithm: random
+  trials: 3
+  space: {learning_rate: {loguniform: [0.05, 5]}}
+  max_concurrent: 3
+budget: {epsilon: 8, delta: 1.0e-5}""")
+
+
+class Died(BaseException):
+    """In the place of a kill."""
+
+
+class Odometer:
+    """Its own: a draw is all noise of one training to its end, a resumed one with what its checkpoint had."""
+
+    def __init__(self, patch):
+        self.drawn = []  # validation accuracies of each draw, by (trial_key, epoch)
+        run_epoch = Training.run_epoch
+
+        def watched(training):
+            records = run_epoch(training)
+            self.drawn.append({(r.trial_key, r.epoch): r.metrics["validation/accuracy"] for r in records})
+            return records
+
+        patch.setattr(Training, "run_epoch", watched)
+
+
+@pytest.fixture
+def sweep(tmp_path, in_process):
+    """Run the sweep of a text, in this process."""
+    def swept(text=GRID, **options):
+        return run_sweep(load(tmp_path, text), root=tmp_path / "mlruns", quiet=True, **options)
+
+    return swept
+
+
+def stored(tmp_path, name="secret"):
+    store = Reader(root=tmp_path / "mlruns")
+    store.attach(name)
+    return store
+
+
+def folder_of(tmp_path, name="secret"):
+    return tmp_path / "mlruns" / "private" / "checkpoints" / name
+
+
+@contextlib.contextmanager
+def dying(owner, name, before=True):
+    """The process dies just before, or just after, the first call of a function that is no rehearsal."""
+    call = getattr(owner, name)
+
+    def once(*arguments, **options):
+        if str(arguments[0]).count(UNFINISHED):
+            return call(*arguments, **options)
+        if not before:
+            call(*arguments, **options)
+        raise Died
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(owner, name, once)
+        yield
+
+
+def names(tmp_path):
+    """trial_key -> names of its runs, those in the trash too."""
+    found = {}
+    for release in stored(tmp_path).released():
+        found.setdefault(release.trial.trial_key, set()).add(release.name)
+    return found
+
+
+def test_a_secure_trial_has_one_name_all_epochs_and_the_epsilon_of_all_that_were_planned(tmp_path, sweep):
+    assert sweep().finished == 3
+    store = stored(tmp_path)
+    for run in store.runs():
+        (name,) = names_of(run.tags)
+        assert run.tags[f"{NAMED}{name}"].startswith("3 epochs, sealed on ") and run.epoch == 3
+        assert [epoch for epoch, _ in store.history(run.run_id, "validation/accuracy")] == [1, 2, 3]
+        kept = store.kept(run)
+        assert kept[-1].outcome.weights.keys() == store.weights(run).keys()
+        assert {r.epoch: r.metrics["test/accuracy"] for r in kept if r.outcome} == dict(
+            store.history(run.run_id, "test/accuracy"))
+    by_name = [names_of(run.tags)[0] for run in store.runs()]
+    assert len(set(by_name)) == 2, "one of each pack"
+    assert not list(folder_of(tmp_path).iterdir())
+    assert [release.epochs for release in store.released()] == [3, 3, 3]
+
+
+# Where a driver or a worker dies, and whether another draw is made afterwards.
+PLACES = {
+    "before the seal": (worker, "seal", True, True), "sealed, not named": (Store, "name", True, False),
+    "named, not read again": (Store, "names", True, False), "named, not asked for": (worker, "unseal", True, False),
+    "asked for, not kept": (Store, "keep", True, False), "kept, not logged": (Store, "keep", False, False),
+    "logged in part": (Store, "_finish", True, False), "stored, not removed": (worker, "remove", True, False)}
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_wherever_a_process_dies_one_draw_is_released_and_no_trial_is_lost(tmp_path, sweep, monkeypatch, place):
+    owner, name, before, again = PLACES[place]
+    odometer = Odometer(monkeypatch)
+    with dying(owner, name, before), pytest.raises(Died):
+        sweep()
+    result = sweep()
+    assert not result.failed and not result.lost
+    store = stored(tmp_path)
+    assert len(store.done()) == 3 and all(len(found) == 1 for found in names(tmp_path).values())
+    assert len(odometer.drawn) == 8 + 2 * again, "a rehearsal and three epochs of each pack, and what is drawn again"
+    public = {(run.trial_key, epoch): value for run in store.runs()
+              for epoch, value in store.history(run.run_id, "validation/accuracy")}
+    drawn = {}
+    for draw in odometer.drawn:
+        for of, value in draw.items():
+            drawn.setdefault(of, set()).add(value)
+    assert len(public) == 9 and all(value in drawn[of] for of, value in public.items())
+    assert not list(folder_of(tmp_path).iterdir())
+
+
+def test_of_two_drivers_that_name_two_results_of_a_trial_one_at_most_releases_its_own(tmp_path, sweep, monkeypatch):
+    """The second sleeps after its look at the lease, and writes its name when the first has read."""
+    name = Store.name
+
+    def slept(store, key, sealed_, *more):
+        name(store, key, sealed_, *more)
+        monkeypatch.setattr(Store, "name", name)
+        store._client.set_tag(store._run_id(key), f"{NAMED}00other", "3 epochs, sealed on elsewhere")
+
+    monkeypatch.setattr(Store, "name", slept)
+    result = sweep()
+    assert len(result.failed) == 2 and result.finished == 1, "the other pack is not concerned"
+    assert all("another draw of its noise was released, or may have been" in why for why in result.failed.values())
+    store = stored(tmp_path)
+    twice = [key for key, found in names(tmp_path).items() if len(found) > 1]
+    assert len(twice) == 1 and not any(run.epoch for run in store.runs() if run.status != "finished")
+    past = store.past(load(tmp_path, GRID), store.runs())
+    assert [release.trial.trial_key for release in past.releases] == twice, "both names are paid for"
+    result = sweep()
+    assert not result.finished and len(result.failed) == 2
+    assert not list(folder_of(tmp_path).iterdir()), "the second draw is removed unread"
+    assert len(sweep(lost=True).lost) == 2
+    assert {run.status for run in stored(tmp_path).runs()} == {"finished", "lost"}
+    assert sweep().skipped == 3, "and never trained again"
+
+
+def test_a_driver_that_lost_the_sweep_writes_nothing_after_the_name(tmp_path, sweep, monkeypatch):
+    name = Store.name
+
+    def taken_over(store, *arguments):
+        name(store, *arguments)
+        store._client.set_tag(store._parent(), "driver", "another@host:folder")
+
+    monkeypatch.setattr(Store, "name", taken_over)
+    monkeypatch.setattr(Store, "shared", True)
+    monkeypatch.setattr(Store, "keep", lambda *_: pytest.fail("content was asked for"))
+    monkeypatch.setattr("pipeline.sweep.lock.SETTLING_SECONDS", 0.0)
+    with pytest.raises(SweepRunning):
+        sweep()
+    assert not any(run.epoch for run in stored(tmp_path).runs())
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_a_named_result_that_is_not_to_be_found_waits_counts_and_ends_as_lost_if_it_is_said(tmp_path, sweep, lost):
+    with dying(worker, "unseal"), pytest.raises(Died):
+        sweep(BUDGET)
+    shutil.move(folder_of(tmp_path), tmp_path / "elsewhere")
+    result = sweep(BUDGET, lost=lost)
+    store = stored(tmp_path)
+    reasons = result.lost if lost else result.failed
+    assert len(reasons) == 1 and result.finished == 2
+    spent = store._client.get_run(store._parent()).data.metrics["epsilon/spent"]
+    for run in store.runs():
+        if run.trial_key in reasons:
+            assert run.status == ("lost" if lost else "failed") and not run.epoch
+            assert min(e.value for e in account(run.trial, 3)) == run.metrics["epsilon/certified/pld"]
+    assert len(store.released()) == 3 and spent > 0
+    shutil.rmtree(folder_of(tmp_path), ignore_errors=True)
+    shutil.move(tmp_path / "elsewhere", folder_of(tmp_path))
+    result = sweep(BUDGET)
+    assert (result.finished, result.lost, result.failed) == (0 if lost else 1, {}, {}), "its host came back"
+    assert not list(folder_of(tmp_path).iterdir())
+    store = stored(tmp_path)
+    assert store._client.get_run(store._parent()).data.metrics["epsilon/spent"] == spent
+
+
+def test_a_sealed_file_that_is_damaged_before_its_name_is_stored_costs_nothing(tmp_path, sweep, said):
+    with dying(Store, "name"), pytest.raises(Died):
+        sweep()
+    (path,) = folder_of(tmp_path).glob("*.sealed")
+    path.write_bytes(path.read_bytes()[:-1] + b"x")
+    assert run_sweep(load(tmp_path, GRID), root=tmp_path / "mlruns").finished == 3
+    assert any("was removed, nothing of it was released" in line for line in said)
+
+
+def test_a_named_file_that_is_damaged_stays_and_its_trials_wait(tmp_path, sweep, said):
+    with dying(worker, "unseal"), pytest.raises(Died):
+        sweep()
+    (path,) = folder_of(tmp_path).glob("*.sealed")
+    path.write_bytes(path.read_bytes()[:-1] + b"x")
+    result = run_sweep(load(tmp_path, GRID), root=tmp_path / "mlruns")
+    assert len(result.failed) == 2 and result.finished == 1 and path.exists()
+    assert any("was named, and cannot be read: its content does not have its checksum" in line for line in said)
+
+
+def test_a_file_that_was_narrowed_gives_up_no_sealed_result(tmp_path, sweep):
+    with dying(Store, "name"), pytest.raises(Died):
+        sweep()
+    result = sweep(GRID.replace("[0, 3]", "[2, 3]"))
+    assert result.finished == 1 and not result.remaining
+    store = stored(tmp_path)
+    assert len(store.done()) == 3 and all(len(found) == 1 for found in names(tmp_path).values())
+
+
+def test_a_run_with_a_name_counts_in_the_trash_and_is_not_trained_again(tmp_path, sweep, said):
+    sweep(BUDGET)
+    store = stored(tmp_path)
+    run = store.runs()[0]
+    before = store._client.get_run(store._parent()).data.metrics["epsilon/spent"]
+    Store(root=tmp_path / "mlruns")._client.delete_run(run.run_id)
+    result = run_sweep(load(tmp_path, BUDGET), root=tmp_path / "mlruns")
+    assert (result.finished, result.skipped) == (0, 3)
+    assert any("MLflow's trash counts, so they are not trained again" in line for line in said)
+    assert stored(tmp_path)._client.get_run(store._parent()).data.metrics["epsilon/spent"] == before
+
+
+@pytest.mark.usefixtures("in_process")
+def test_what_fails_after_the_first_step_is_an_outcome_and_what_fails_before_costs_nothing(tmp_path, sweep, monkeypatch):
+    run_epoch = Training.run_epoch
+
+    def failing(training):
+        if training.epoch == 1:
+            raise ValueError(f"a weight of {float(training.net.parameters.flat.sum())}")
+        return run_epoch(training)
+
+    monkeypatch.setattr(Training, "run_epoch", failing)
+    result = sweep()
+    assert len(result.lost) == 3 and not result.failed
+    store = stored(tmp_path)
+    for run in store.runs():
+        assert run.status == "lost" and len(names_of(run.tags)) == 1 and not run.epoch
+        assert run.tags["failure"].startswith("ValueError (test_sealed.py:") and "a weight" not in run.tags["failure"]
+    assert "a weight" in (tmp_path / "mlruns" / "private" / "failures" / "secret.log").read_text()
+    assert sweep().skipped == 3
+    assert not list(folder_of(tmp_path).iterdir())
+
+
+def test_a_rehearsal_fails_on_public_records_and_releases_nothing(tmp_path, sweep, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(worker, "seal", full)
+        result = sweep()
+    assert len(result.failed) == 3 and not stored(tmp_path).released()
+    assert all(why.startswith("OSError (") for why in result.failed.values())
+    assert sweep().finished == 3
+
+
+@pytest.mark.parametrize("error", [MemoryError(), OSError(28, "No space left"), torch.OutOfMemoryError("of memory")])
+def test_want_of_memory_or_disk_is_a_death_of_the_worker(tmp_path, monkeypatch, digits, error):
+    trial = load(tmp_path, GRID).trials[0]
+    run_epoch = Training.run_epoch
+
+    def failing(training):
+        if training.epoch == 1:
+            raise error
+        return run_epoch(training)
+
+    monkeypatch.setattr(Training, "run_epoch", failing)
+    items = worker.epochs(Pack((trial,)), lambda pack: worker.train_pack(
+        pack, device="cpu", threads=1, data_folder=None, checkpoints=Checkpoints(tmp_path / "c", 0.0)))
+    assert next(items)["item"] == Hidden(1)
+    with pytest.raises(worker.WorkerDeath, match=f"^{type(error).__name__} "):
+        next(items)
+    assert not found(tmp_path / "c") and Checkpoints(tmp_path / "c", 0.0).found(), "it goes on from its checkpoint"
+
+
+def test_a_seal_that_cannot_be_written_is_tried_again_and_then_a_death(tmp_path, monkeypatch, digits):
+    monkeypatch.setattr(sealed, "PAUSE_SECONDS", 0.0)
+    trial, write, tries = load(tmp_path, GRID).trials[0], sealed.write, []
+
+    def full(path, *content):
+        if path.parent.name == "c":
+            tries.append(path)
+            if len(tries) < limit:
+                raise OSError(28, "No space left on device")
+        write(path, *content)
+
+    monkeypatch.setattr(sealed, "write", full)
+    for limit in (3, 4):
+        tries.clear()
+        items = list_until_death(worker.train_pack(Pack((trial,)), device="cpu", threads=1, data_folder=None,
+                                                   checkpoints=Checkpoints(tmp_path / "c", 1e9)))
+        assert len(tries) == 3 and isinstance(items[-1], Result if limit == 3 else worker.WorkerDeath)
+        assert not any(isinstance(item, Sealed) for item in items) == (limit == 4)
+
+
+def list_until_death(items):
+    found = []
+    try:
+        for item in items:
+            found.append(item)
+    except worker.WorkerDeath as death:
+        found.append(death)
+    return found
+
+
+def test_of_several_sealed_files_the_first_by_name_is_sent_and_the_others_are_removed(tmp_path, digits):
+    pack = Pack((load(tmp_path, GRID).trials[0],))
+    checkpoints = Checkpoints(tmp_path / "c", 1e9)
+    files = [seal(tmp_path / "c", pack, Result(failure=str(number))) for number in range(3)]
+    first = min(files, key=lambda file: file.sealed.name)
+    items = list(worker.train_pack(pack, device="cpu", threads=1, data_folder=None, checkpoints=checkpoints))
+    assert items == [first.sealed, Result([], failure=str(files.index(first)))] and not found(tmp_path / "c")
+
+
+def test_a_sealed_file_is_read_whatever_wrote_it_and_refused_if_a_byte_is_another(tmp_path, monkeypatch, digits):
+    """Another torch, code or device: its format and checksum alone decide."""
+    experiment = load(tmp_path, GRID)
+    pack = Pack((experiment.trials[0].with_recorded_noise({"noise_multiplier": 1.25}),))
+    training = prepare_training(pack, digits, "cpu")
+    records = [record for _ in range(3) for record in training.run_epoch()]
+    file = seal(tmp_path, pack, Result(records))
+    monkeypatch.setattr("pipeline.sweep.checkpoints.SOFTWARE", {"format": 2, "torch": "another"})
+    (again,) = found(tmp_path)
+    assert again.sealed == file.sealed and not again.problem and again.pack == pack
+    assert dict(again.pack.shared.recorded_noise) == {"noise_multiplier": 1.25}
+    result = unseal(again.path)
+    assert [r.as_entry() for r in result.records] == [json.loads(json.dumps(r.as_entry())) for r in records]
+    weights = result.records[-1].outcome.weights
+    assert all(np.array_equal(weights[name], array) for name, array in records[-1].outcome.weights.items())
+    content = file.path.read_bytes()
+    for place in (8, len(content) // 2, len(content) - 1):
+        file.path.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1:])
+        with pytest.raises(UnusableFile):
+            unseal(file.path)
+
+
+def test_a_pack_shows_the_same_progress_whichever_of_its_trials_diverge(tmp_path, digits, monkeypatch):
+    pack, run_epoch = Pack(load(tmp_path, GRID).trials), Training.run_epoch
+
+    def diverging(training):
+        for replica in diverged if training.epoch == 1 else ():
+            training.net.parameters.flat[replica] = math.nan
+        return run_epoch(training)
+
+    monkeypatch.setattr(Training, "run_epoch", diverging)
+    for diverged in ((), (0,), (1, 2)):
+        items = list(worker.train_pack(pack, device="cpu", threads=1, data_folder=None,
+                                       checkpoints=Checkpoints(tmp_path / "c", 0.0)))
+        assert items[:3] == [Hidden(1), Hidden(2), Hidden(3)] and len(items) == 5
+        ended = [(r.outcome.status, r.epoch) for key in pack.trial_keys for r in items[-1].records
+                 if r.outcome and r.trial_key == key]
+        assert ended == [("diverged", 2) if seed in diverged else ("finished", 3) for seed in range(3)]
+
+
+def test_a_checkpoint_goes_on_with_fresh_noise_and_one_of_other_software_costs_nothing(tmp_path, sweep, monkeypatch):
+    with dying(worker, "seal"), pytest.raises(Died):
+        sweep()
+    assert list(folder_of(tmp_path).glob("*.safetensors"))
+    monkeypatch.setitem(worker.Checkpoints.load.__globals__["SOFTWARE"], "torch", "another")
+    assert sweep().finished == 3 and all(len(found) == 1 for found in names(tmp_path).values())
