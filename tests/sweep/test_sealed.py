@@ -3,27 +3,23 @@
 import contextlib
 import json
 import math
-import os
 import shutil
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from commands import load
-from in_process import fit
-from search_tools import parse
 
 from pipeline.accounting import account
 from pipeline.learning.run import prepare as prepare_training
 from pipeline.learning.training import Training
 from pipeline.sweep import sealed, worker
-from pipeline.sweep.checkpoints import Checkpoint, Checkpoints
+from pipeline.sweep.checkpoints import Checkpoints
 from pipeline.sweep.lock import SweepRunning
 from pipeline.sweep.private_file import UNFINISHED, UnusableFile
 from pipeline.sweep.run import run_sweep
 from pipeline.sweep.sealed import found, seal, unseal
-from pipeline.tracking.artifacts import NAMED, RELEASED, names_of
+from pipeline.tracking.artifacts import NAMED, names_of
 from pipeline.tracking.reader import Reader
 from pipeline.tracking.store import Store
 from pipeline.trials.packs import Pack
@@ -260,7 +256,7 @@ def test_a_run_with_a_name_counts_in_the_trash_and_is_not_trained_again(tmp_path
 
 
 @pytest.mark.usefixtures("in_process")
-def test_what_fails_after_the_first_step_is_an_outcome_and_what_fails_before_costs_nothing(tmp_path, sweep, monkeypatch):
+def test_what_fails_in_training_is_an_outcome_that_counts(tmp_path, sweep, monkeypatch):
     run_epoch = Training.run_epoch
 
     def failing(training):
@@ -328,7 +324,7 @@ def test_a_seal_that_cannot_be_written_is_tried_again_and_then_a_death(tmp_path,
         items = list_until_death(worker.train_pack(Pack((trial,)), device="cpu", threads=1, data_folder=None,
                                                    checkpoints=Checkpoints(tmp_path / "c", 1e9)))
         assert len(tries) == 3 and isinstance(items[-1], Result if limit == 3 else worker.WorkerDeath)
-        assert not any(isinstance(item, Sealed) for item in items) == (limit == 4)
+        assert any(isinstance(item, Sealed) for item in items) != (limit == 4)
 
 
 def list_until_death(items):
