@@ -197,9 +197,9 @@ class SweepProgress:
         if not self._console.is_terminal and time.monotonic() - self._spoke >= LINE_SECONDS:
             self.say(text)
 
-    def fail(self, trial_key: str, reason: str) -> None:
-        """Report that a trial failed, in a line of its own, on a terminal too."""
-        self._end(trial_key, f"failed: {reason}", always=True)
+    def fail(self, trial_key: str, reason: str, status: str = "failed") -> None:
+        """Report that a trial has no result, in a line of its own, on a terminal too."""
+        self._end(trial_key, f"{status}: {reason}", always=True)
         self._refresh()
 
     def eta_seconds(self) -> float | None:

@@ -265,7 +265,7 @@ class Recorder:
         for trial in left:
             self._ended.add(trial.trial_key)
             (self._result.lost if status == "lost" else self._result.failed)[trial.trial_key] = reason
-            self._progress.fail(trial.trial_key, reason)
+            self._progress.fail(trial.trial_key, reason, status)
 
     def _names(self, pack: Pack) -> str:
         """Return the names of the pack's trials that have not ended."""

@@ -1,10 +1,12 @@
-"""A trial with secret noise releases one result, at its end: names, drivers that race, deaths, and what outlives them."""
+"""A trial with secret noise releases one result, at its end: names, drivers that race, deaths, what outlives them."""
 
 import contextlib
 import json
 import math
 import shutil
+import time
 
+import kills
 import numpy as np
 import pytest
 import torch
@@ -255,7 +257,6 @@ def test_a_run_with_a_name_counts_in_the_trash_and_is_not_trained_again(tmp_path
     assert stored(tmp_path)._client.get_run(store._parent()).data.metrics["epsilon/spent"] == before
 
 
-@pytest.mark.usefixtures("in_process")
 def test_what_fails_in_training_is_an_outcome_that_counts(tmp_path, sweep, monkeypatch):
     run_epoch = Training.run_epoch
 
@@ -392,3 +393,13 @@ def test_a_checkpoint_goes_on_with_fresh_noise_and_one_of_other_software_costs_n
     assert list(folder_of(tmp_path).glob("*.safetensors"))
     monkeypatch.setitem(worker.Checkpoints.load.__globals__["SOFTWARE"], "torch", "another")
     assert sweep().finished == 3 and all(len(found) == 1 for found in names(tmp_path).values())
+
+
+@pytest.mark.slow
+def test_whatever_is_killed_and_tampered_with_one_draw_is_public_and_counted(tmp_path):
+    kills.campaign(tmp_path, kills=8, seed=3)
+
+
+@pytest.mark.nightly
+def test_two_hundred_kills_release_one_draw_of_each_trial(tmp_path):
+    kills.campaign(tmp_path, kills=200, seed=int(time.time()))

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import json
 import math
 import os
@@ -249,7 +250,7 @@ class Attack:
         for training, _, epoch, _ in drawn:
             first[training] = min(epoch, first.get(training, epoch))
         trainings = [of_value[point] for point in history]
-        for epoch, (one, following) in enumerate(zip(trainings, trainings[1:], strict=False), start=1):
+        for epoch, (one, following) in enumerate(itertools.pairwise(trainings), start=1):
             assert one == following or first[following] == epoch + 1, "two draws of one trial are public"
 
     def _public_numbers(self) -> set[float]:
@@ -266,8 +267,7 @@ class Attack:
 
     def _epsilon(self, store: Reader, epochs: int) -> float:
         """Of so many released epochs, by Renyi divergences of dp_accounting's own at the order of the filter."""
-        (_, delta), order, *_ = restored_filter(store.budget())
-        delta = restored_filter(store.budget()).delta
+        _, order, delta = restored_filter(store.budget())
         event = SelfComposedDpEvent(PoissonSampledDpEvent(128 / 1293, GaussianDpEvent(NOISE)), (1293 // 128) * epochs)
         divergence = float(np.asarray(RdpAccountant([order]).compose(event).rdp)[0])
         return divergence + math.log((order - 1) / order) - math.log(delta * order) / (order - 1)
