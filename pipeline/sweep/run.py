@@ -35,7 +35,7 @@ from pipeline.sweep.cluster import (
     running_ray,
     sealed_elsewhere,
 )
-from pipeline.sweep.ledger import Odometer, released_by
+from pipeline.sweep.ledger import Odometer
 from pipeline.sweep.lock import Lease, SweepRunning, sweeping
 from pipeline.sweep.nodes import Watch
 from pipeline.sweep.outcome import closed, contents, shared_view
@@ -199,21 +199,14 @@ def train_rounds(sweep: Sweep, missing: Sequence[TrialConfig], recorder: Recorde
         while missing:
             lease.require_own()
             recorder.begin_round(missing)
-            resumed = checkpoints.resumable(rounds.trials, rounds.done, progress.say, named(sweep))
+            resumed = checkpoints.resumable(rounds.trials, rounds.done, progress.say, rounds.named)
             packs = [with_calibrated_noise(pack) for pack in plan(missing, resources, packs_at_once, resumed)]
             progress.training(missing, len(packs), packs_at_once)
             fit(Driver(sweep, packs, recorder, watch), packs_at_once, trainer)
             lease.require_own()
             recorder.write_all()
             missing = left_to_train(sweep, recorder, next_round(sweep))
-        checkpoints.resumable(rounds.trials, rounds.done, progress.say, named(sweep))
-
-
-def named(sweep: Sweep) -> set[str]:
-    """Return the trial_keys that released secret noise."""
-    if not any(trial.secure for trial in sweep.possible):
-        return set()
-    return {release.trial.trial_key for release in released_by(sweep.store) if release.name}
+        checkpoints.resumable(rounds.trials, rounds.done, progress.say, rounds.named)
 
 
 def next_round(sweep: Sweep) -> list[TrialConfig]:

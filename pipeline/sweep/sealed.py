@@ -7,7 +7,6 @@ its format and checksum alone decide whether it is read, by any later version, t
 
 from __future__ import annotations
 
-import contextlib
 import json
 import secrets
 import socket
@@ -16,8 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from pipeline.sweep.checkpoints import pack_digest
-from pipeline.sweep.private_file import UnusableFile, packed, read, read_text, unpacked, write
+from pipeline.sweep.private_file import UnusableFile, packed, read, unpacked, write
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.packs import Pack
 from pipeline.trials.records import Result, Sealed
@@ -70,8 +71,7 @@ def seal(folder: Path, pack: Pack, result: Result) -> SealedFile:
 
 def unseal(path: Path) -> Result:
     """Return the result in a sealed file; `UnusableFile` says why it cannot be read."""
-    text, arrays = read(path)
-    content = _parsed(text)
+    content, arrays = _content(path)
     return Result(unpacked(content["records"], arrays), content["failure"], content["traceback"])
 
 
@@ -80,20 +80,12 @@ def found(folder: Path, pack: Pack | None = None) -> list[SealedFile]:
     pattern = f"{pack_digest(pack)}.*{SUFFIX}" if pack else f"*{SUFFIX}"
     files = []
     for path in sorted(folder.glob(pattern), key=lambda path: path.name.split(".")[1:]):
-        trials, problem = [], problem_of(path)
-        with contextlib.suppress(UnusableFile):
-            trials = _parsed(read_text(path))["trials"]
+        try:
+            trials, problem = _content(path)[0]["trials"], ""
+        except UnusableFile as error:
+            trials, problem = [], str(error)
         files.append(SealedFile(path, socket.gethostname(), trials, problem))
     return files
-
-
-def problem_of(path: Path) -> str:
-    """Return why a sealed result cannot be read; empty if it can."""
-    try:
-        unseal(path)
-    except UnusableFile as error:
-        return str(error)
-    return ""
 
 
 def remove(path: Path) -> None:
@@ -101,12 +93,9 @@ def remove(path: Path) -> None:
     path.unlink(missing_ok=True)
 
 
-def _parsed(text: str) -> dict[str, Any]:
-    """Return the content of a header, of this format."""
-    try:
-        content = dict(json.loads(text))
-    except (ValueError, TypeError):
-        raise UnusableFile("it is damaged (its header cannot be read)") from None
-    if content.get("format") != FORMAT:
-        raise UnusableFile(f"its format is {content.get('format')}, and this version reads {FORMAT}")
-    return content
+def _content(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """Return (header, arrays by name) of a sealed result that has its checksum and this format."""
+    text, arrays = read(path)
+    if (content := json.loads(text))["format"] != FORMAT:
+        raise UnusableFile(f"its format is {content['format']}, and this version reads {FORMAT}")
+    return content, arrays

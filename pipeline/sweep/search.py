@@ -28,6 +28,7 @@ from pipeline.tracking.artifacts import (
     TrackedRun,
     config_of,
     done_of,
+    names_of,
     recorded_noise,
     started,
 )
@@ -120,7 +121,8 @@ class Rounds:
         self._before = store.decisions() if self.filter and store.is_open else []
         self._elsewhere = elsewhere
         self._may_be_secure = any(trial.secure for trial in plan.possible)
-        self.gone: set[str] = set()  # trial_keys of secret noise that were released and then deleted
+        self.gone: set[str] = set()  # trial_keys with secret noise that were released and then deleted
+        self.named: set[str] = set()  # trial_keys with secret noise that were released
         self._runs: dict[str, TrackedRun] = {}  # by trial_key
         self.done: dict[str, str] = {}  # trial_key -> status of trials that are trained no more
         self._noise: dict[str, dict[str, float]] | None = None  # by trial_key, as recorded before this sweep
@@ -170,6 +172,7 @@ class Rounds:
         """Note the runs that the store has now."""
         self._runs = {run.trial_key: run for run in runs}
         self.gone = self._store.gone(runs) if self._may_be_secure and self._store.has_begun else set()
+        self.named = self.gone | {run.trial_key for run in runs if names_of(run.tags)}
         self.done = {**dict.fromkeys(self.gone, "deleted"), **done_of(runs)}
         if self._noise is None:
             self._noise = {run.trial_key: recorded_noise(run) for run in (*self._elsewhere, *runs)}

@@ -15,7 +15,7 @@ from pipeline.sweep.ledger import released_by
 from pipeline.sweep.prepare import Sweep
 from pipeline.sweep.progress import SweepProgress, SweepResult
 from pipeline.sweep.recorder import Recorder
-from pipeline.sweep.sealed import SealedFile, problem_of, remove, unseal
+from pipeline.sweep.sealed import SealedFile, remove, unseal
 from pipeline.tracking.artifacts import NAMED, TrackedRun, config_of, names_of, waiting
 from pipeline.trials.config import ConfigError
 from pipeline.trials.packs import Pack
@@ -32,8 +32,8 @@ def call_here(function: Callable[..., Any], *arguments: Any) -> Any:
 def settle_files(sweep: Sweep, recorder: Recorder, files: Iterable[SealedFile], call: Call = call_here) -> None:
     """Release the results in sealed files, which are on the node of `call`; remove those that may not be released."""
     for file in files:
-        if problem := file.problem or call(problem_of, file.path):
-            _give_up(sweep, file, problem, call)
+        if file.problem:
+            _give_up(sweep, file, call)
             continue
         try:
             pack = file.pack
@@ -68,12 +68,12 @@ def _sealed(run: TrackedRun) -> Sealed:
     return Sealed(name, run.tags[f"{NAMED}{name}"].rpartition(" ")[2])
 
 
-def _give_up(sweep: Sweep, file: SealedFile, problem: str, call: Call) -> None:
+def _give_up(sweep: Sweep, file: SealedFile, call: Call) -> None:
     """Remove a sealed result that cannot be read, unless its name was recorded: then its trials wait for it."""
     if file.sealed.name in {release.name for release in released_by(sweep.store)}:
-        sweep.progress.say(f"{file} was named, and cannot be read: {problem}")
+        sweep.progress.say(f"{file} was named, and cannot be read: {file.problem}")
         return
-    sweep.progress.say(f"{file} was removed, nothing of it was released, its trials are trained again: {problem}")
+    sweep.progress.say(f"{file} was removed, nothing of it was released, its trials are trained again: {file.problem}")
     call(remove, file.path)
 
 
