@@ -3,14 +3,18 @@
 import contextlib
 import json
 import math
+import re
 import shutil
 import time
 
 import kills
 import numpy as np
 import pytest
+import test_promises as promises
 import torch
 from commands import load
+from fault_tools import photonic
+from safetensors.numpy import save_file
 
 from pipeline.accounting import account
 from pipeline.learning.run import prepare as prepare_training
@@ -393,6 +397,30 @@ def test_a_checkpoint_goes_on_with_fresh_noise_and_one_of_other_software_costs_n
     assert list(folder_of(tmp_path).glob("*.safetensors"))
     monkeypatch.setitem(worker.Checkpoints.load.__globals__["SOFTWARE"], "torch", "another")
     assert sweep().finished == 3 and all(len(found) == 1 for found in names(tmp_path).values())
+
+
+@pytest.mark.slow
+def test_neighbours_under_the_same_kills_leave_the_same_strings_lines_and_exit_codes(tmp_path):
+    """Of two trials each: a record's features differ, and what a plugin's source has of it. Only scores may differ."""
+    left = []
+    for number, neighbour in enumerate((None, 5)):
+        folder = tmp_path / str(number)
+        (folder / "orders").mkdir(parents=True)
+        save_file(promises.rows(other=neighbour), folder / "features.safetensors")
+        (folder / "some_plugin.py").write_text(promises.PLUGIN.format(content=neighbour) + kills.INTERCEPTOR)
+        (folder / "private.yaml").write_text(promises.FILE)
+        codes, lines = [], []
+        for orders in (("epoch", "sealed", "keep"), ("content", "ended"), ()):
+            for order in orders:
+                (folder / "orders" / order).write_text("kill")
+            command = photonic("sweep", "private.yaml", "--workers", "1", cwd=folder, KILLS=str(folder),
+                               DIVERGES="{}", FAILS="[1]")
+            out, err = command.communicate(timeout=300)
+            codes.append(command.returncode)
+            lines += [re.sub(r"-?\d+(\.\d+)?", "#", line.replace(str(folder), "")) for line in (out + err).splitlines()]
+        log = (folder / "mlruns" / "failures" / "private.log").read_text()
+        left.append((codes, lines, promises.texts(folder / "mlruns"), log, (folder / "killed").read_text()))
+    assert left[0] == left[1] and left[0][0] == [-9, -9, 0]
 
 
 @pytest.mark.slow
