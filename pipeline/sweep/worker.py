@@ -174,7 +174,8 @@ def _hidden_training(pack: Pack, data: Dataset, keeper: CheckpointKeeper) -> Gen
         for records in keeper.resume(training):
             yield Hidden(records[-1].epoch, _note_of(records))
         while not training.ended:
-            yield Hidden(training.epoch, _note_of(keeper.keep(training, training.run_epoch())))
+            records = keeper.keep(training, training.run_epoch())
+            yield Hidden(training.epoch, _note_of(records))
     return Result(keeper.history)
 
 
