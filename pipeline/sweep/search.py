@@ -210,7 +210,8 @@ class Rounds:
 
     def _reserved(self) -> list[Release]:
         """Return what the sweep has released, and whole what every trial that has not ended may still release."""
-        begun = [config_of(run) for run in self._runs.values() if run.status not in ENDED]  # also of earlier commands
+        # Also of earlier commands. A run without params is of a driver that died before it had written them.
+        begun = [config_of(run) for run in self._runs.values() if run.params and run.status not in ENDED]
         open_ = [trial for trial in (*begun, *self.trials) if trial.trial_key not in self.done]
         return [*released_by(self._store), *map(self._whole, open_)]
 

@@ -12,7 +12,7 @@ import pytest
 from dp_accounting import GaussianDpEvent, NeighboringRelation, PoissonSampledDpEvent, SelfComposedDpEvent
 from dp_accounting.dp_event import SampledWithoutReplacementDpEvent
 from dp_accounting.rdp import RdpAccountant
-from search_tools import FILE, by_hand, parse, records, rounds, train
+from search_tools import FILE, by_hand, name, parse, records, rounds, train
 
 from analysis.report.report import write
 from pipeline.accounting import account
@@ -20,7 +20,7 @@ from pipeline.accounting.budget import budget_lines, epoch_cost, make_filter, sc
 from pipeline.accounting.evaluations import evaluation_noise
 from pipeline.sweep import dry_run
 from pipeline.sweep.dry_run import preview
-from pipeline.sweep.ledger import Ledger, filter_of, released_by
+from pipeline.sweep.ledger import Odometer, filter_of, released_by
 from pipeline.sweep.search import Rounds
 from pipeline.tracking.store import Store
 from pipeline.trials.config import ConfigError
@@ -145,13 +145,15 @@ def test_the_filter_judges_exactly_what_was_released():
     assert filter.spent([Release(trial, most)]) == float(most * exact)
 
 
-def test_a_trial_of_research_noise_is_paid_once_and_one_of_secret_noise_as_often_as_it_was_released():
-    for changes, times in (([], 1), ([SECURE], 2)):
+def test_a_trial_of_research_noise_is_paid_once_and_one_of_secret_noise_as_often_as_it_has_names():
+    for changes, names, times in (([], ("", ""), 1), ([SECURE], ("a", "b"), 2), ([SECURE], ("a", "a"), 1),
+                                  ([SECURE], ("a", ""), 1)):
         experiment = budgeted(*changes)
         filter, trial = make_filter(experiment.plan), experiment.possible[0]
-        once = filter.spent([Release(trial, 2)])
-        assert filter.spent([Release(trial, 2, deleted=True), Release(trial, 2)]) == pytest.approx(times * once)
-        assert filter.spent([Release(trial, 2, deleted=True)]) == once, "what was deleted was released"
+        before, again = (Release(trial, 2, deleted=not n, name=each) for n, each in enumerate(names))
+        once = filter.spent([before])
+        assert filter.spent([before, again]) == pytest.approx(times * once), "without a name it is still to come"
+        assert once > 0, "what was deleted was released"
 
 
 @pytest.mark.parametrize("secure", [False, True])
@@ -161,14 +163,16 @@ def test_the_odometer_never_goes_down_whatever_is_deleted_or_trained_again(secur
     first, second, *_ = search.next(())
 
     def trained(store, *trials):
-        ledger = Ledger(store, search.filter)
-        ledger.begin(trials)
+        odometer = Odometer(store, search.filter)
+        odometer.begin(trials)
         for trial in trials:
             store.start(trial)
+            if secure:
+                odometer.name(trial, name(store, trial))
             for record in records(trial, 2):
                 store.log([record])
-                ledger.add([record])
-                ledger.add([record])  # handed in twice
+                odometer.add([record])
+                odometer.add([record])  # handed in twice
 
     trained(store, first, second)
     spent = search.filter.spent(released_by(store))
@@ -176,8 +180,11 @@ def test_the_odometer_never_goes_down_whatever_is_deleted_or_trained_again(secur
     store._client.delete_run(run.run_id)
     assert search.filter.spent(released_by(store)) == spent == by_hand(store, search.filter.order)
     again = Store(root=tmp_path)
-    assert rounds(experiment, again).next(())[0] == first, "what is asked for stays as it was"
-    trained(again, first)
+    resumed = rounds(experiment, again)
+    missing = resumed.next(())
+    assert resumed.trials[0] == first, "what is asked for stays as it was"
+    assert (first in missing) != secure, "what was released of secret noise is not drawn again"
+    trained(again, first)  # as another driver may have done meanwhile
     final = search.filter.spent(released_by(again))
     assert final == by_hand(again, search.filter.order)
     assert (final > spent) if secure else (final == spent)
@@ -277,16 +284,29 @@ def test_epochs_of_a_trial_that_no_longer_fits_count_when_others_are_judged(tmp_
     assert search.suggestions[1].started and not search.suggestions[2].started
 
 
-def test_epochs_of_a_deleted_run_count_when_its_trial_no_longer_fits(tmp_path):
-    """Of secret noise, whose epochs are paid for again: neither of two trials can be afforded then."""
+def test_a_trial_that_an_earlier_command_began_is_reserved_whole_although_it_is_not_asked_for(tmp_path):
+    """A run without its params is of a driver that died before it had written them, and keeps nobody from going on."""
+    asks, store = Fixed({"learning_rate": 1.2, "epochs": 34}), Store(root=tmp_path)
+    experiment = budgeted(LONG[1], ("trials: 12", "trials: 1"))
+    rounds(experiment, store, asks)
+    (other,) = rounds(experiment, store, Fixed({"learning_rate": 1.1, "epochs": 73})).next(())
+    train(store, [other], epochs=1, status="")
+    store._client.create_run(store.experiment_id, tags={"trial_key": "0123456789ab"})
+    search = rounds(experiment, store, asks)
+    assert search.next(store.runs()) == [] and search.passed_over == 1
+
+
+def test_a_deleted_trial_of_secret_noise_counts_whole_and_is_not_trained_again(tmp_path):
+    """Nor can another one be afforded beside it, which its one published epoch would leave enough for."""
     experiment = budgeted(("trials: 12", "trials: 2"), LONG[1], SECURE)
     asks, store = Fixed(*({"learning_rate": rate, "epochs": 40} for rate in (1.0, 1.1))), Store(root=tmp_path)
-    train(store, rounds(experiment, store, asks).next(()), epochs=39, status="")
+    first, *_ = rounds(experiment, store, asks).next(())
+    train(store, [first], epochs=1, status="diverged")
     (run,) = store.runs()
     store._client.delete_run(run.run_id)
     search = rounds(experiment, store, asks)
     end(search, store)
-    assert search.passed_over == 2
+    assert store.runs() == [] and search.gone == {first.trial_key} and search.passed_over == 1
 
 
 def test_what_was_passed_over_stays_so_when_the_search_is_resumed(tmp_path):
@@ -336,21 +356,23 @@ def test_what_exceeds_the_budget_is_covered_by_nothing_and_not_gone_on_with(tmp_
 
 def test_a_run_that_is_restored_beside_another_of_its_trial_is_paid_for_and_the_odometer_does_not_go_down(tmp_path):
     experiment = budgeted(("trials: 12", "trials: 2"), LONG[1], SECURE)
-    asks = Fixed({"learning_rate": 1.0, "epochs": 30}, {"learning_rate": 1.1, "epochs": 12})
+    asks = Fixed({"learning_rate": 1.0, "epochs": 20}, {"learning_rate": 1.1, "epochs": 12})
     store = Store(root=tmp_path)
     search = rounds(experiment, store, asks)
-    first, _ = search.next(store.runs())
+    first, second = search.next(store.runs())
     train(store, [first])
     (run,) = store.runs()
     store._client.delete_run(run.run_id)
     store = Store(root=tmp_path)
     search = rounds(experiment, store, asks)
-    train(store, search.next(store.runs()))
-    Ledger(store, search.filter).begin([])
+    assert search.next(store.runs()) == [second]
+    train(store, [first, second])  # the first by a driver that had not seen the run
+    Odometer(store, search.filter)
     store._client.restore_run(run.run_id)
-    Ledger(store, search.filter).begin([])
+    Odometer(store, search.filter)
     history = store._client.get_metric_history(store._parent(), "epsilon/spent")
     assert {point.value for point in history} == {spent(search, store)}
+    assert search.filter.spent(released_by(store)) == by_hand(store, search.filter.order)
 
 
 def test_what_a_budget_does_not_know_is_said_and_other_sweeps_are_added_up(tmp_path):

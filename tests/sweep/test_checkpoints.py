@@ -1,9 +1,7 @@
 """Checkpoints without Ray: a trial that was stopped and restored ends with the bits of one that was not."""
 
-import contextlib
 import json
 import math
-from unittest.mock import ANY
 
 import numpy as np
 import pytest
@@ -15,11 +13,13 @@ from pipeline.learning.randomness import GaussianNoise
 from pipeline.learning.run import prepare
 from pipeline.learning.training import Training
 from pipeline.sweep import checkpoints as module
-from pipeline.sweep import worker
-from pipeline.sweep.checkpoints import Checkpoint, CheckpointError, Checkpoints, PublishedState, Superseded
+from pipeline.sweep import private_file, worker
+from pipeline.sweep.checkpoints import Checkpoint, Checkpoints
+from pipeline.sweep.private_file import UnusableFile
+from pipeline.sweep.sealed import found
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.packs import Pack
-from pipeline.trials.records import Draw, EpochRecord, Outcome
+from pipeline.trials.records import EpochRecord, Hidden, Outcome, Result, Sealed
 
 MECHANISMS = {
     "photonic": {"mechanism": "photonic", "sigma": 0.05},
@@ -147,19 +147,6 @@ def test_what_was_saved_is_what_is_loaded_and_one_file_replaces_the_other(tmp_pa
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize(("known", "says"), [
-    (PublishedState("", 1), ""),
-    (PublishedState("", 2), "later epochs of its trials were published, and would be drawn anew"),
-    (PublishedState("00000001", 1), "another draw of its secret noise has replaced its own")])
-def test_a_checkpoint_behind_what_the_store_has_of_a_secret_trial_is_not_gone_on_with(tmp_path, known, says):
-    pack, _ = saved_pack(tmp_path)
-    checkpoints = Checkpoints(tmp_path, 0, {pack.trials[0].trial_key: known})
-    (found,) = checkpoints.found()
-    assert (found.problem, found.superseded) == (says, bool(says))
-    with pytest.raises(Superseded, match=says) if says else contextlib.nullcontext():
-        assert checkpoints.load(pack, "cpu").values["epoch"] == 1
-
-
 def flip(content):
     return content[:-100] + bytes([content[-100] ^ 1]) + content[-99:]
 
@@ -181,7 +168,7 @@ def test_a_checkpoint_that_cannot_be_trusted_is_refused(damage, device, says, tm
         path.rename(Checkpoints(tmp_path, 0).path(pack))
     else:
         path.write_bytes(damage(path.read_bytes()))
-    with pytest.raises(CheckpointError, match=says) as error:
+    with pytest.raises(UnusableFile, match=says) as error:
         Checkpoints(tmp_path, 0).load(pack, device)
     assert "\n" not in str(error.value)
 
@@ -193,7 +180,7 @@ def test_an_interrupted_save_leaves_the_old_checkpoint(tmp_path, monkeypatch):
     def no_space(*arguments):
         raise OSError("No space left on device")
 
-    monkeypatch.setattr(module.os, "fsync", no_space)
+    monkeypatch.setattr(private_file.os, "fsync", no_space)
     with pytest.raises(OSError, match="No space left"):
         saved_pack(tmp_path)
     assert list(tmp_path.iterdir()) == [path] and path.read_bytes() == before
@@ -216,6 +203,9 @@ def test_packs_with_a_checkpoint_stay_together_and_orphans_go(tmp_path):
     saved_pack(tmp_path)
     assert store.resumable(wider, {first, second}, said.append) == [] and len(said) == 2
     assert not list(tmp_path.iterdir())
+    saved_pack(tmp_path)
+    assert store.resumable(wider, {first}, said.append, released={second}) == [], "its noise may not be drawn again"
+    assert said[2].endswith("a trial of its pack was released") and not list(tmp_path.iterdir())
 
 
 def trained(pack, store):
@@ -251,29 +241,38 @@ def test_short_trials_write_no_checkpoint(tmp_path):
     assert not (tmp_path / "none").exists()
 
 
-def test_secure_records_wait_for_a_checkpoint_or_the_end(digits, tmp_path):
+def sealing(folder, seconds=0.0):
+    """A pack with secret noise, and what a worker sends of it."""
     pack = pack_of(1, **MECHANISMS["per_example"], noise="secure", matmul_precision="integer")
-    held = worker.train_pack(pack, device="cpu", threads=1, data_folder=None, checkpoints=Checkpoints(tmp_path, 1e9))
-    assert next(held) == Draw(ANY) and held.gi_frame.f_locals["training"].epoch == 0, "asks before it draws"
-    assert next(held)[0].epoch == 1
-    assert held.gi_frame.f_locals["training"].epoch == 3, "nothing was handed in before the end"
-    Checkpoints(tmp_path, 0).remove(pack)
-    held.close()
-    saved = worker.train_pack(pack, device="cpu", threads=1, data_folder=None, checkpoints=Checkpoints(tmp_path, 0))
-    assert next(saved).epoch == 0
-    assert next(saved)[0].epoch == 1 and saved.gi_frame.f_locals["training"].epoch == 1
-    saved.close()
-    again = list(trained(pack, Checkpoints(tmp_path, 0)))
-    assert [r.epoch for r in again] == [1, 2, 3] and again[-1].outcome.status == "finished"
+    return pack, worker.train_pack(pack, device="cpu", threads=1, data_folder=None,
+                                   checkpoints=Checkpoints(folder, seconds))
 
 
-def test_the_end_of_a_secure_trial_that_the_store_did_not_take_is_handed_in_again_and_not_drawn_anew(tmp_path):
-    pack = pack_of(1, **MECHANISMS["per_example"], noise="secure", matmul_precision="integer")
-    store = Checkpoints(tmp_path, 1e9)
-    lost = trained(pack, store)
-    first = [next(lost) for _ in range(3)]
-    assert first[-1].outcome
-    lost.close()  # the driver ended before it had written the outcome
-    again = list(trained(pack, store))
-    assert [comparable(r) for r in again] == [comparable(r) for r in first]
-    assert not list(tmp_path.iterdir()), "and then the checkpoint is gone"
+@pytest.mark.parametrize("seconds", [0, 1e9])
+def test_a_secure_pack_tells_its_progress_alone_until_its_result_is_sealed(digits, tmp_path, seconds):
+    """Where there is a checkpoint the next worker goes on from it; elsewhere it draws all noise anew."""
+    pack, killed = sealing(tmp_path, seconds)
+    assert [next(killed) for _ in range(2)] == [Hidden(1), Hidden(2)]
+    killed.close()
+    assert Checkpoints(tmp_path, 0).path(pack).exists() == (not seconds) and not found(tmp_path)
+    _, items = sealing(tmp_path, seconds)
+    *progress, sealed, result = items
+    assert progress == [Hidden(1), Hidden(2, "" if seconds else "resumed from epoch 2"), Hidden(3)]
+    assert isinstance(sealed, Sealed) and isinstance(result, Result) and not result.failure
+    assert [record.epoch for record in result.records] == [1, 2, 3]
+    assert result.records[-1].outcome.status == "finished" and not list(tmp_path.iterdir())
+
+
+def test_a_sealed_result_that_was_not_confirmed_is_sent_again_and_not_drawn_anew(digits, tmp_path):
+    _, first = sealing(tmp_path)
+    *_, sealed = (next(first) for _ in range(4))
+    first.close()  # the driver ended before it asked for the result
+    pack, again = sealing(tmp_path)
+    assert next(again) == sealed, "nothing is trained"
+    result = next(again)
+    again.close()  # it ended before it had stored the result
+    assert [file.sealed for file in found(tmp_path, pack)] == [sealed]
+    _, last = sealing(tmp_path)
+    *_, sent = last
+    assert [comparable(r) for r in sent.records] == [comparable(r) for r in result.records] and len(sent.records) == 3
+    assert not list(tmp_path.iterdir()), "and then the files are gone"

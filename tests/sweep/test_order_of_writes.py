@@ -11,7 +11,7 @@ from search_tools import parse
 
 from pipeline.learning.randomness import RoundedNoise
 from pipeline.learning.training import Training
-from pipeline.sweep import ledger, recorder
+from pipeline.sweep import ledger, recorder, worker
 from pipeline.sweep.checkpoints import Checkpoints
 from pipeline.sweep.clock import SECONDS
 from pipeline.sweep.lock import Lease
@@ -60,13 +60,25 @@ def events(monkeypatch):
           after=True)
     spied(Lease, "confirm", lambda _: [("confirm", "", 0)], after=True)
     spied(Store, "start", lambda _, trial, **more: [("start", trial.trial_key, 0)], after=True)
-    spied(Store, "begin_draw", lambda _, key, *draw: [("charge", key, 0)], after=True)
+    spied(Store, "name", lambda _, key, *more: [("name", key, 0)], after=True)
+    spied(Lease, "require_own", lambda _: [("own", "", 0)], after=True)
+    spied(Store, "names", lambda _, key: [("other names", key, 0)], after=True)
+    spied(worker, "unseal", lambda _: [("asked for", at.key, 0)])
+    spied(Store, "keep", lambda _, key, records: [("keep", key, 0)], after=True)
     spied(Store, "log", lambda _, records: [("log", record.trial_key, record.epoch) for record in records], after=True)
     spied(Store, "close_sweep", lambda _, status: [(f"close {status}", "", 0)])
     spied(Training, "run_epoch", trains)
-    spied(RoundedNoise, "next", lambda _: [("noise", at.key, 0)])
+    spied(RoundedNoise, "next", lambda noise: [("noise", at.key, 0)] * (None in noise.seeds))  # the secret one
     spied(SweepProgress, "record", lambda _, record: [("shown", record.trial_key, record.epoch)])
+    spied(worker, "remove", lambda _: [("remove sealed", at.key, 0)])
     spied(Checkpoints, "remove", lambda _, pack: [("remove", pack.shared.trial_key, 0)])
+
+    def rehearsed(pack, *more, rehearse=worker.rehearse):
+        before = len(found)
+        rehearse(pack, *more)
+        found[before:] = [("rehearse", pack.shared.trial_key, 0)]  # in place of all that it did on test records
+
+    monkeypatch.setattr(worker, "rehearse", rehearsed)
     return found
 
 
@@ -79,12 +91,14 @@ def test_each_write_comes_before_what_depends_on_it(tmp_path, in_process, events
     keys = {key for what, key, _ in place if what == "start"}
     assert len(keys) == 3 and max(place.values()) == place["close FINISHED", "", 0] == len(events) - 1
     for key in keys:
-        in_order = [("open with budget", "", 0), ("suggestions", key, 0), ("start", key, 0), ("charge", key, 0),
-                    ("step", key, 1), ("noise", key, 0), ("log", key, 1), ("shown", key, 1), ("log", key, 2),
-                    ("shown", key, 2), ("remove", key, 0)]
+        in_order = [("open with budget", "", 0), ("suggestions", key, 0), ("start", key, 0), ("rehearse", key, 0),
+                    ("step", key, 1), ("noise", key, 0), ("step", key, 2), ("name", key, 0), ("other names", key, 0),
+                    ("asked for", key, 0), ("keep", key, 0), ("log", key, 1), ("log", key, 2), ("shown", key, 1),
+                    ("shown", key, 2), ("remove sealed", key, 0), ("remove", key, 0)]
         assert place["confirm", "", 0] < place["start", key, 0]
         came = [place[event] for event in in_order]
         assert came == sorted(came), [event for _, event in sorted(zip(came, in_order, strict=True))]
+        assert ("own", "", 0) in events[place["name", key, 0]:place["other names", key, 0]]
 
 
 @pytest.mark.parametrize(("error", "status"), [(None, "FINISHED"), (KeyboardInterrupt, "KILLED"),
@@ -113,10 +127,10 @@ def test_what_waits_is_written_before_the_sweep_is_closed(tmp_path, in_process, 
     assert ("log", trial.trial_key, 1) in events and events.index((f"close {status}", "", 0)) > last
 
 
-@pytest.mark.parametrize("module", [recorder, ledger])
-def test_every_promise_names_a_test_that_is_there(module):
+@pytest.mark.parametrize(("module", "names"), [(recorder, 7), (ledger, 1)])
+def test_every_promise_names_a_test_that_is_there(module, names):
     named = re.findall(r"(test_\w+\.py)::(test_\w+)", module.__doc__)
     for file, name in named:
         (path,) = (ROOT / "tests").rglob(file)
         assert f"def {name}(" in path.read_text(), f"{file}::{name}"
-    assert len(named) >= 7
+    assert len(named) == names

@@ -94,7 +94,7 @@ def test_without_a_file_all_sweeps_and_as_json_for_scripts(mixed, tmp_path, caps
         states = {state["name"]: state for state in json.loads(status(capsys, tmp_path, "--json"))}
     assert set(states) == {"mixed", "other"} and states["mixed"]["running"] and not states["mixed"]["go_on"]
     assert states["mixed"]["counts"] == {"done": 2, "running": 1, "finished": 1, "diverged": 1, "failed": 1,
-                                         "interrupted": 1, "missing": 1}
+                                         "lost": 0, "interrupted": 1, "missing": 1}
     assert {t["trial_key"]: t["epoch"] for t in states["mixed"]["trials"]} == {
         trial.trial_key: epoch for trial, epoch in zip(experiment.trials, (4, 2, 1, 2, 1), strict=False)}
     assert not states["other"]["running"] and states["other"]["counts"]["missing"] == 3

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from pipeline.sweep.checkpoints import Checkpoint, Checkpoints
 from pipeline.sweep.worker import train_pack
 from pipeline.trials.packs import Pack
-from pipeline.trials.records import Draw, EpochRecord
+from pipeline.trials.records import EpochRecord
 
 
 class EveryOther(Checkpoints):
@@ -59,23 +59,3 @@ def train(pack: Pack, *, root: Path, kill_after: Mapping[str, int] = MappingProx
                               checkpoints=EveryOther(root / "private" / "checkpoints" / name, 0))
     finally:
         Training.step, Training.run_epoch = step, epoch
-
-
-def on_two_hosts(pack: Pack, *, root: Path) -> Iterator[list[EpochRecord] | Draw]:
-    """Train on a host that dies after three epochs, and then on one that has none of its checkpoints."""
-    from pipeline.learning.training import Training
-
-    first, epoch = not (root / "died").exists(), Training.run_epoch
-
-    def dying(self):
-        if first and self.epoch == 3:
-            (root / "died").touch()
-            os.kill(os.getpid(), signal.SIGKILL)
-        return epoch(self)
-
-    Training.run_epoch = dying
-    try:
-        yield from train_pack(pack, device="cpu", threads=1, data_folder=None,
-                              checkpoints=Checkpoints(root / ("one" if first else "two"), 0))
-    finally:
-        Training.run_epoch = epoch

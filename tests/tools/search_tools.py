@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import secrets
 from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
@@ -14,11 +15,11 @@ from pipeline.accounting import account, privacy_tags
 from pipeline.accounting.budget import epoch_cost
 from pipeline.experiment.experiment import Experiment, parse_experiment
 from pipeline.sweep.search import Rounds, make_searcher
-from pipeline.tracking.artifacts import config_of, tracked
+from pipeline.tracking.artifacts import config_of, names_of, tracked
 from pipeline.tracking.reader import Reader
 from pipeline.tracking.store import Store
 from pipeline.trials.config import TrialConfig
-from pipeline.trials.records import ACCURACY, CLOCK, EpochRecord, Outcome
+from pipeline.trials.records import ACCURACY, CLOCK, EpochRecord, Outcome, Sealed
 
 FILE = """
 name: search
@@ -59,10 +60,19 @@ def records(trial: TrialConfig, epochs: int, status: str = "") -> list[EpochReco
 
 
 def train(store: Store, trials: Sequence[TrialConfig], epochs: int = 0, status: str = "finished") -> None:
-    """All epochs of every trial, or only so many."""
+    """All epochs of every trial, or only so many; those with secret noise under a name."""
     for trial in trials:
         store.start(trial)
+        if trial.secure:
+            name(store, trial)
         store.log(records(trial, epochs or trial.epochs, status))
+
+
+def name(store: Store, trial: TrialConfig) -> str:
+    """Record a new name of a started trial's sealed result, and return it."""
+    sealed = Sealed(secrets.token_hex(8), "here")
+    store.name(trial.trial_key, sealed, {}, privacy_tags(trial))
+    return sealed.name
 
 
 def rounds(experiment: Experiment, store: Store, make=make_searcher) -> Rounds:
@@ -75,13 +85,18 @@ def rounds(experiment: Experiment, store: Store, make=make_searcher) -> Rounds:
 
 
 def by_hand(store: Reader, order: int) -> float:
-    """Renyi divergence of every epoch that the database of the open sweep has, of runs in the trash too, added up
-    exactly; an epoch that was trained again with noise from a seed counts once."""
+    """Renyi divergence of all that the database of the open sweep has released, in the trash too, added up exactly.
+
+    An epoch that was trained again with noise from a seed counts once; with secret noise every name counts whole.
+    """
     events: dict[tuple[str, str, int], Fraction] = {}
     for run in store._client.search_runs([store._experiment_id], run_view_type=3):
         if "trial_key" in run.data.tags:
             trial = config_of(tracked(run))
-            release = run.info.run_id if trial.secure else ""
-            for point in store._client.get_metric_history(run.info.run_id, CLOCK):
-                events[trial.trial_key, release, point.step] = Fraction(epoch_cost(trial, order))
+            released = {"": [point.step for point in store._client.get_metric_history(run.info.run_id, CLOCK)]}
+            if trial.secure:
+                released = {name: range(1, trial.epochs + 1) for name in names_of(run.data.tags)}
+            for name, epochs in released.items():
+                for epoch in epochs:
+                    events[trial.trial_key, name, epoch] = Fraction(epoch_cost(trial, order))
     return float(sum(events.values(), Fraction(0)))
