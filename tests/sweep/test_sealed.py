@@ -408,7 +408,7 @@ def test_neighbours_under_the_same_kills_leave_the_same_strings_lines_and_exit_c
         (folder / "orders").mkdir(parents=True)
         save_file(promises.rows(other=neighbour), folder / "features.safetensors")
         (folder / "some_plugin.py").write_text(promises.PLUGIN.format(content=neighbour) + kills.INTERCEPTOR)
-        (folder / "private.yaml").write_text(promises.FILE)
+        (folder / "private.yaml").write_text(promises.FILE.replace("epochs: 2", "epochs: 3"))
         codes, lines = [], []
         for orders in (("epoch", "sealed", "keep"), ("content", "ended"), ()):
             for order in orders:
