@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from pipeline.sweep.checkpoints import Checkpoints
-from pipeline.sweep.ledger import released_by
 from pipeline.sweep.prepare import Sweep
 from pipeline.sweep.progress import SweepProgress, SweepResult
 from pipeline.sweep.recorder import Recorder
@@ -69,11 +68,11 @@ def _sealed(run: TrackedRun) -> Sealed:
 
 
 def _give_up(sweep: Sweep, file: SealedFile, call: Call) -> None:
-    """Remove a sealed result that cannot be read, unless its name was recorded: then its trials wait for it."""
-    if file.sealed.name in {release.name for release in released_by(sweep.store)}:
+    """Remove a sealed result that cannot be read, unless trials wait for it."""
+    if any(file.sealed.name in names_of(run.tags) for run in waiting(sweep.lease.runs())):
         sweep.progress.say(f"{file} was named, and cannot be read: {file.problem}")
         return
-    sweep.progress.say(f"{file} was removed, nothing of it was released, its trials are trained again: {file.problem}")
+    sweep.progress.say(f"{file} was removed, nothing of it was released: {file.problem}")
     call(remove, file.path)
 
 

@@ -31,6 +31,7 @@ from dp_accounting.rdp import RdpAccountant
 from fault_tools import environment
 
 from pipeline.accounting.budget import restored_filter
+from pipeline.accounting.evaluations import evaluation_noise
 from pipeline.sweep import status
 from pipeline.tracking.artifacts import names_of
 from pipeline.tracking.reader import Reader
@@ -149,6 +150,7 @@ class Attack:
         self._restore()
         if self._command() == 1:
             self._command("--lost")
+        assert self._command() == 0, "nothing is left to do"
         self.verify()
         return self.kills
 
@@ -268,8 +270,9 @@ class Attack:
     def _epsilon(self, store: Reader, epochs: int) -> float:
         """Of so many released epochs, by Renyi divergences of dp_accounting's own at the order of the filter."""
         _, order, delta = restored_filter(store.budget())
-        event = SelfComposedDpEvent(PoissonSampledDpEvent(128 / 1293, GaussianDpEvent(NOISE)), (1293 // 128) * epochs)
-        divergence = float(np.asarray(RdpAccountant([order]).compose(event).rdp)[0])
+        event = SelfComposedDpEvent(PoissonSampledDpEvent(128 / 1293, GaussianDpEvent(NOISE)), 1293 // 128)
+        training = float(np.asarray(RdpAccountant([order]).compose(event).rdp)[0])
+        divergence = epochs * max(training, order / (2 * evaluation_noise(store.runs()[0].trial) ** 2))
         return divergence + math.log((order - 1) / order) - math.log(delta * order) / (order - 1)
 
 
