@@ -16,6 +16,7 @@ import json
 import os
 import shutil
 import stat
+import tempfile
 from collections.abc import Collection, Iterable
 from pathlib import Path
 
@@ -52,7 +53,13 @@ class PrivateFolder:
             if self.path.resolve().is_relative_to(other.resolve()):
                 raise ConfigError(f"private folder: must lie outside {other}, which others are shown, got {self.path}; "
                                   f"name another by --private or {VARIABLE}")
-        make_private(self.path)
+        try:
+            make_private(self.path)
+            tempfile.TemporaryFile(dir=self.path).close()
+        except OSError as error:
+            raise ConfigError(f"private folder: must be a folder that can be written, got {self.path} "
+                              f"({error.strerror}); nothing was released; name another by --private or {VARIABLE}"
+                              ) from None
         if (mode := stat.S_IMODE(self.path.stat().st_mode)) & 0o077 and secure:
             raise ConfigError("private folder: must be readable by its owner alone (mode 700) with noise 'secure', "
                               f"got {self.path} with mode {mode:o}; change that, or name another by --private or "

@@ -223,23 +223,23 @@ class Recorder:
         self._end(pack, reason, text, "failed")
 
     def died(self, pack: Pack, reason: str, text: str) -> None:
-        """Mark a pack's trials that have not ended after its workers died; with secret noise as `interrupted`.
-
-        The machine is outside the guarantee: nothing was released.
-        """
-        self._end(pack, reason, text, "interrupted" if pack.shared.secure else "failed")
+        """Mark a pack's trials that have not ended after its workers died, which with secret noise released nothing."""
+        if pack.shared.secure:
+            self._end(pack, f"{reason}; nothing of it was released", text, "interrupted")
+        else:
+            self.fail(pack, reason, text)
 
     def wait(self, pack: Pack, sealed: Sealed) -> None:
         """Report that trials were named whose sealed result is not to be found: they count, and are not trained."""
-        self.fail(pack, f"named and not to be found: the result that it sealed as {sealed.name} lies on {sealed.host}, "
-                  "in the private folder; the same command there goes on with it, and `photonic sweep FILE --lost` "
-                  "ends the trial", "")
+        self.fail(pack, f"it counts, and nothing of it was shown: its sealed result {sealed.name}, which was named, is "
+                  f"not to be found; it was in the private folder of {sealed.host}; with that folder the same command "
+                  "goes on, and with `--lost` it ends the trial", "")
 
     def lose(self, pack: Pack, sealed: Sealed) -> None:
         """End trials that were named, whose sealed result is not to be found: they count, and are never trained again.
         """
-        self._end(pack, f"its sealed result {sealed.name} was given up; it counts as released, and is trained no more",
-                  "", "lost")
+        self._end(pack, f"its sealed result {sealed.name}, which was named, was given up; it counts, and is trained no "
+                  "more", "", "lost")
 
     def _end(self, pack: Pack, reason: str, text: str, status: str) -> None:
         """End the pack's trials that have not ended without a result, in the store, the logs and the progress.

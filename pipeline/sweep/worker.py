@@ -194,11 +194,15 @@ def rehearse(pack: Pack, data: Dataset, keeper: CheckpointKeeper) -> None:
         records = training.run_epoch()
         state = Checkpoint(keeper.device, *training.capture(), records)
     make_private(keeper.checkpoints.folder)
-    with tempfile.TemporaryDirectory(dir=keeper.checkpoints.folder, suffix=UNFINISHED) as folder:
-        rehearsed = Checkpoints(Path(folder), 0.0)
-        rehearsed.save(pack, state)
-        rehearsed.load(pack, keeper.device)
-        unseal(seal(Path(folder), pack, Result(records)).path)
+    try:
+        with tempfile.TemporaryDirectory(dir=keeper.checkpoints.folder, suffix=UNFINISHED) as folder:
+            rehearsed = Checkpoints(Path(folder), 0.0)
+            rehearsed.save(pack, state)
+            rehearsed.load(pack, keeper.device)
+            unseal(seal(Path(folder), pack, Result(records)).path)
+    except OSError as error:
+        raise UnusableFile("private folder: must take checkpoints and sealed results, and does not "
+                           f"({error.strerror}); nothing was released") from None
 
 
 class CheckpointKeeper:
