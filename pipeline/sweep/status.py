@@ -29,6 +29,7 @@ BEAT_SECONDS = SECONDS["heartbeat"]
 SHOWN = ("diverged", "lost", "failed", "interrupted", "running", "missing")  # their trials get a line each
 MOST_LINES = 20  # per status
 WORDS = {"missing": "waiting"}  # for people: a trial that has not begun is no error
+IN_TRASH = "it was released and lies in MLflow's trash, where it counts; restore its run"
 DEFAULT_COMMAND = ["photonic", "sweep", "FILE"]  # if no file was named
 
 
@@ -89,11 +90,15 @@ def read(store: Reader, name: str, experiment: Experiment | None = None, words: 
     epochs = {key: checkpoint.epoch for checkpoint in checkpoints if not checkpoint.problem
               for key in checkpoint.trial_keys}
     if experiment:
-        varied = experiment.varied
-        trials = [_state(runs[trial.trial_key], run_name(trial, varied), driver, epochs) if trial.trial_key in runs else
-                  TrialState(trial.trial_key, run_name(trial, varied), "missing", 0, trial.epochs,
-                             epochs.get(trial.trial_key, 0))
-                  for trial in experiment.trials]
+        gone = store.gone(listed) if exists and any(trial.secure for trial in experiment.trials) else ()
+        trials = []
+        for trial in experiment.trials:
+            key, name = trial.trial_key, run_name(trial, experiment.varied)
+            if key in runs:
+                trials.append(_state(runs[key], name, driver, epochs))
+            else:
+                status, reason = ("lost", IN_TRASH) if key in gone else ("missing", "")
+                trials.append(TrialState(key, name, status, 0, trial.epochs, epochs.get(key, 0), reason))
         # suggestions that a search has not asked for yet
         unknown = n_open = experiment.planned - len(decisions) if experiment.plan.asks else 0
         command = ["photonic", "sweep", *(words or [str(experiment.source)])]

@@ -19,7 +19,7 @@ from safetensors.numpy import save_file
 from pipeline.accounting import account
 from pipeline.learning.run import prepare as prepare_training
 from pipeline.learning.training import Training
-from pipeline.sweep import sealed, worker
+from pipeline.sweep import sealed, status, worker
 from pipeline.sweep.checkpoints import Checkpoints
 from pipeline.sweep.lock import SweepRunning
 from pipeline.sweep.private_file import UNFINISHED, UnusableFile
@@ -258,6 +258,8 @@ def test_a_run_with_a_name_counts_in_the_trash_and_is_not_trained_again(tmp_path
     result = run_sweep(load(tmp_path, BUDGET), root=tmp_path / "mlruns")
     assert (result.finished, result.skipped) == (0, 3)
     assert any("MLflow's trash counts, so they are not trained again" in line for line in said)
+    state = status.read(stored(tmp_path), "secret", load(tmp_path, BUDGET))
+    assert state.counts["lost"] == 1 and not state.go_on and "lies in MLflow's trash" in status.as_text([state])
     assert stored(tmp_path)._client.get_run(store._parent()).data.metrics["epsilon/spent"] == before
 
 
