@@ -39,8 +39,7 @@ class Odometer:
 
     def add(self, records: Iterable[EpochRecord]) -> None:
         """Count epochs with recorded noise that the store has now."""
-        trials = [(self._trials[record.trial_key], record.epoch) for record in records]
-        self._add(Release(trial, epoch) for trial, epoch in trials if not trial.secure)
+        self._add(Release(self._trials[record.trial_key], record.epoch) for record in records)
 
     def read_again(self) -> None:
         """Read all releases of the store."""
@@ -49,6 +48,8 @@ class Odometer:
 
     def _add(self, released: Iterable[Release]) -> None:
         """Add releases, some perhaps for a second time; log epsilon if there are new ones."""
+        if not self._filter:
+            return
         before = dict(self._released)
         for release in released:
             place = release.trial.trial_key, release.name

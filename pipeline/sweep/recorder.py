@@ -216,7 +216,8 @@ class Recorder:
         self._sweep.clock.restart("write", of=pack)
         records = self._waiting.pop(pack, ())
         self._store.log(records)
-        self._odometer.add(records)
+        if not pack.shared.secure:  # its name was counted
+            self._odometer.add(records)
 
     def fail(self, pack: Pack, reason: str, text: str) -> None:
         """Mark a pack's trials that have not ended as failed, and log the traceback `text`."""

@@ -37,7 +37,7 @@ from pipeline.sweep import progress as progress_module
 from pipeline.sweep import run as sweep
 from pipeline.sweep.checks import ResourceError, check_resources, slots
 from pipeline.sweep.clock import SECONDS, Clock
-from pipeline.sweep.ledger import Ledger
+from pipeline.sweep.ledger import Odometer
 from pipeline.sweep.lock import SweepRunning
 from pipeline.sweep.nodes import Watch, others
 from pipeline.sweep.progress import SweepProgress
@@ -361,7 +361,7 @@ def idle(tmp_path, monkeypatch, said):
     trials = grid(("dfa",), 1)
     sweep = prepared(trials, tmp_path, clock=Clock(now=lambda: found.now),
                      lease=SimpleNamespace(beat=lambda nodes: None))
-    recorder = Recorder(sweep, Ledger(None, None), {})
+    recorder = Recorder(sweep, Odometer(None, None), {})
     recorder.begin_round(trials)
     driver = tuning.Driver(sweep, [Pack(trials)], recorder, Watch(dict, print, sweep.clock))
     monkeypatch.setattr(tuning, "node_resources", lambda: found.there)
@@ -407,7 +407,7 @@ class Recording:
             start=lambda *a, **k: None, check=check, fail=lambda key, reason, tags: self.written.append(reason[:25]),
             log=lambda records: self.written.append([r.epoch for r in records]))
         self.sweep = prepared([trial], folder, store=store, clock=Clock(SECONDS, now=lambda: self.now))
-        self.taking = Recorder(self.sweep, Ledger(store, None), {})
+        self.taking = Recorder(self.sweep, Odometer(store, None), {})
         self.taking.start(self.pack)
 
     def hand_in(self, epoch, outcome=None, metrics=None):
