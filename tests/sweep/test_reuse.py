@@ -209,7 +209,9 @@ def test_what_the_sweep_has_begun_or_released_with_other_noise_than_the_source_i
     (run,) = store.runs()
     store._client.delete_run(run.run_id)
     assert dry_run.preview(second(), 1, tmp_path).taken_over == "2 trials of first", "the same noise from the same seed"
+    store._client.restore_run(run.run_id)
     store._client.set_tag(run.run_id, "calibrated.noise_multiplier", "4.0")
+    store._client.delete_run(run.run_id)
     assert dry_run.preview(second(), 1, tmp_path).taken_over == "1 trial of first"
 
 
