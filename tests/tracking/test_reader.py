@@ -18,8 +18,9 @@ from pipeline.trials.config import TrialConfig
 from pipeline.trials.records import EpochRecord, Outcome
 
 DONE, RUNNING = (TrialConfig(dataset="digits", algorithm="bp", batch_size=64, epochs=2, seed=seed) for seed in (0, 1))
-WRITES = {"be_patient", "beat", "check", "close_sweep", "describe", "fail", "keep", "log", "log_audit", "log_experiment",
-          "log_report", "log_suggestions", "log_sweep", "name", "note_nodes", "open_sweep", "relocate", "start", "take_over"}
+WRITES = {"be_patient", "beat", "check", "close_sweep", "describe", "fail", "keep",
+          "log", "log_audit", "log_experiment", "log_report", "log_suggestions", "log_sweep", "name", "note_nodes",
+          "open_sweep", "relocate", "start", "take_over"}
 
 
 @pytest.fixture(scope="module")

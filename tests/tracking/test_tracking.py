@@ -9,7 +9,6 @@ import json
 import math
 import os
 import pickle
-import re
 import signal
 import socket
 import subprocess
