@@ -158,6 +158,9 @@ def test_a_copy_reads_and_writes_its_own_artifacts_and_leaves_the_other_store_as
     write_everything(store, tmp_path)
     assert store.experiment() == "name: changed\n" and list(store.weights(store.trial(RUNNING.trial_key))) == ["b"]
     assert [record.epoch for record in store.kept(store.trial(RUNNING.trial_key))] == [2]
+    (kept,) = (copy / "artifacts").rglob("released.json")
+    kept.write_text(kept.read_text()[:-1])  # as a driver leaves it that dies while it writes
+    assert store.kept(store.trial(RUNNING.trial_key)) == []
     names = sorted(path.name for path in (copy / "artifacts").rglob("*") if path.is_file())
     if by_uri:  # a new experiment has its artifacts in the folder that `Store` names
         names += [path.name for path in (tmp_path / "elsewhere" / "artifacts").rglob("*.yaml")]
