@@ -161,20 +161,20 @@ class Recorder:
 
     def release(self, pack: Pack, result: Result) -> None:
         """Store and then show the result of a pack with secret noise, whose name was recorded."""
-        left = self.left(pack.trials)
-        records = {trial.trial_key: [r for r in result.records if r.trial_key == trial.trial_key] for trial in left}
+        left = [trial.trial_key for trial in self.left(pack.trials)]  # an earlier driver may have stored the others
+        records = [record for record in result.records if record.trial_key in left]
         reason, text = result.failure, result.traceback
         try:
-            for record in result.records if left else ():
+            for record in records:
                 self._store.check(record)
         except ValueError as error:  # a metric that cannot be stored
             reason, text = public_line(error), traceback.format_exc()
         if reason:
             self._end(pack, f"{reason}; it was released and counts, and is trained no more", text, "lost")
             return
-        for key, own in records.items():
-            self._store.keep(key, own)
-        self.record(pack, result.records, 0.0)
+        for key in left:
+            self._store.keep(key, [record for record in records if record.trial_key == key])
+        self.record(pack, records, 0.0)
 
     def record(self, pack: Pack, records: Iterable[EpochRecord], seconds: float) -> None:
         """Record epochs of a pack; some may be repeated. `seconds` is the training time of these epochs."""

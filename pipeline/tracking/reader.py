@@ -302,11 +302,12 @@ class Reader:
 
     def kept(self, run: TrackedRun) -> list[EpochRecord]:
         """Return the records of a trial with secret noise that were kept with its run; none before."""
-        content = self._file(run.run_id, RELEASED)
-        if not content:
+        try:
+            entries = json.loads(self._file(run.run_id, RELEASED) or b"[]")
+        except ValueError:  # a driver died while it wrote the file
             return []
-        weights = load(self._file(run.run_id, WEIGHTS) or b"")
-        return [EpochRecord.from_entry(entry, weights) for entry in json.loads(content)]
+        weights = load(self._file(run.run_id, WEIGHTS) or b"") if entries else {}
+        return [EpochRecord.from_entry(entry, weights) for entry in entries]
 
     def certified(self, dataset: str, relation: str) -> dict[str, tuple[float, float]]:
         """Return sweep -> (epsilon, delta), for sweeps of the store with certified trials on a data set.

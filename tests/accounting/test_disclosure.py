@@ -37,15 +37,17 @@ def test_every_metric_and_artifact_of_a_secure_trial_in_the_store_is_on_the_list
     store = Store(root=tmp_path)
     store.open_sweep("secure")
     store.start(trial)
-    for record in train(Pack((trial,)), digits):
-        store.log([record])
+    records = list(train(Pack((trial,)), digits))
+    store.keep(trial.trial_key, records)
+    store.log(records)
     store.close_sweep("FINISHED")
     run, = store.runs()
     reasons = {name: [known for known in METRICS if name.startswith(known)] for name in run.metrics}
     assert run.metrics and all(len(known) == 1 for known in reasons.values()), reasons
     assert ("validation/accuracy" in run.metrics) == (kept == "noisy") and "train/loss" not in run.metrics
     files = {path.name for path in Path(tmp_path).rglob("artifacts/**/*") if path.is_file()}
-    assert {"weights.safetensors", "per_class.csv", "config.json"} <= files <= set(ARTIFACTS) | {"index.html"}
+    expected = {"weights.safetensors", "per_class.csv", "config.json", "released.json"}
+    assert expected <= files <= set(ARTIFACTS) | {"index.html"}
     table, = Path(tmp_path).rglob("per_class.csv")
     assert "validation" not in table.read_text() and "test" in table.read_text()
 

@@ -125,8 +125,8 @@ def test_the_price_is_of_all_that_was_compared_seeds_included(monkeypatch):
     """What composing trials costs, test_disclosure.py and test_accounting_selection.py say."""
     compared = {}
 
-    def selected(trials, selection, earlier):
-        assert selection == Selection() and not earlier
+    def selected(trials, selection):
+        assert selection == Selection()
         compared[trials[0].algorithm, f"epsilon={trials[0].target_epsilon:g}"] = trials
         return SimpleNamespace(value=100 * trials[0].target_epsilon + len(trials) + (trials[0].algorithm == "dfa"))
 
@@ -350,12 +350,12 @@ def said(runs, configs, chosen=CHOSEN, best=None):
 
 
 def test_the_headline_says_who_leads_what_choosing_cost_and_whether_seeds_could_have_done_it(monkeypatch):
-    monkeypatch.setattr(choice, "_composed", lambda trials, earlier: 7.154 + (trials[0].algorithm == "dfa"))
+    monkeypatch.setattr(choice, "_composed", lambda trials: 7.154 + (trials[0].algorithm == "dfa"))
     approved("headlines", "\n\n".join("\n".join([f"# {name}", *said(*case())]) for name, case in HEADLINES.items()))
 
 
 def test_a_choice_that_composition_does_not_cover_is_said_to_have_no_price(monkeypatch):
-    def unsupported(trials, earlier):
+    def unsupported(trials):
         raise UnsupportedAccounting("delta: must be one")
 
     monkeypatch.setattr(choice, "_composed", unsupported)

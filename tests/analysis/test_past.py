@@ -11,6 +11,7 @@ from stored import records, stored
 
 from analysis import best, load_runs
 from analysis.exhibits.frontier.points import frontiers
+from analysis.exhibits.selection import choose
 from analysis.report.report import write
 from pipeline.accounting import account
 from pipeline.accounting.evaluations import selected_epsilon
@@ -26,7 +27,7 @@ from pipeline.sweep.status import as_text, read
 from pipeline.sweep.target import with_past
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.packs import Resources
-from pipeline.trials.records import CLOCK, Release
+from pipeline.trials.records import CLOCK, Release, Sealed
 
 pytestmark = pytest.mark.usefixtures("only_svg")
 BASE = TrialConfig(dataset="digits", mechanism="per_example", sampler="shuffled", noise_multiplier=20.0, epochs=1,
@@ -204,10 +205,22 @@ def test_a_trial_that_cannot_be_read_is_counted_and_leaves_no_price(tmp_path):
         pd.read_csv(tmp_path / "out" / "selection.csv")["selected_epsilon"][0])
 
 
-def test_secret_noise_of_the_past_counts_every_draw():
-    trial = replace(BASE, noise="secure", matmul_precision="integer")
-    past = Past((Release(trial, 1, deleted=True), Release(trial, 1, earlier=1)), 0, 1)
-    assert past.trials == (trial,) and past.earlier == {trial.trial_key: 1}
+def test_secret_noise_counts_every_name_also_of_a_trial_that_is_lost(tmp_path):
+    """Of the file one trial has two names, and one has a name and no result."""
+    twice, once = (replace(trial, noise="secure", matmul_precision="integer") for trial in NARROW)
+    store = trained(tmp_path, ())
+    for trial, names in ((twice, "ab"), (once, "c")):
+        store.start(trial)
+        for name in names:
+            store.name(trial.trial_key, Sealed(name, "here"), {}, privacy_tags(trial))
+    certified = {epsilon.metric_name: epsilon.value for epsilon in account(twice, 1)}
+    store.log(records(twice, [{"validation/accuracy": 0.5, "test/accuracy": 0.5, CLOCK: 1.0, **certified}]))
+    store.fail(once.trial_key, "given up", "lost")
+    experiment, runs = with_past(of((twice, once)), store.root), load_runs("edited", tmp_path)
+    assert experiment.past.trials == (twice,) and experiment.past.lost == (once,)
+    price = selected_epsilon([twice, twice, once], Selection()).value
+    assert best(runs, epsilon=100)["selected_epsilon"] == price
+    assert choose(experiment, runs[runs["status"] == "finished"]).selected.value == price
 
 
 def test_many_values_and_settings_are_told_in_short():

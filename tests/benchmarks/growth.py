@@ -29,7 +29,7 @@ from pipeline.experiment.experiment import Experiment, parse_experiment
 from pipeline.sweep import run, status
 from pipeline.sweep.clock import Clock
 from pipeline.sweep.dry_run import as_lines, preview
-from pipeline.sweep.ledger import Ledger
+from pipeline.sweep.ledger import Odometer
 from pipeline.sweep.outcome import contents, shared_view
 from pipeline.sweep.prepare import prepare
 from pipeline.sweep.private import PrivateFolder
@@ -139,7 +139,7 @@ def per_trial(uri: str, root: Path, experiment: Experiment, trials: list[TrialCo
     store = Store(uri, root)
     store.open_sweep(experiment.name)
     sweep = prepare(experiment, store, Clock(), PrivateFolder(root), data_folder=None, quiet=True)
-    taking = Recorder(sweep, Ledger(store, None), {})
+    taking = Recorder(sweep, Odometer(store, None), {})
     taking.start(Pack((trials[0],)))  # lists the runs, once for a sweep
     spent = []
     for trial in trials[1:]:

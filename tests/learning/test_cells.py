@@ -247,8 +247,8 @@ def test_a_zip_and_the_encodings_of_windows_are_read(tmp_path):
     (PLAIN.decode().encode("utf-16-le"), "/t.csv: must be in utf-8, has zero bytes; declare encoding: utf-16-le", {}),
     (b"\xef\xbb\xbf" + PLAIN, "/t.csv: must be in cp1252, begins as utf-8 does; declare encoding: utf-8",
      {"encoding": "cp1252"}),
-    (gzip.compress(PLAIN, mtime=0)[:-9], "/t.csv.gz: cannot be read (EOFError); it must be text, or one such file as its name",
-     {"name": "t.csv.gz"}),
+    (gzip.compress(PLAIN, mtime=0)[:-9],
+     "/t.csv.gz: cannot be read (EOFError); it must be text, or one such file as its name", {"name": "t.csv.gz"}),
     (PLAIN, "/t.parquet: cannot be read as Parquet (ArrowInvalid)", {"name": "t.parquet"})])
 def test_what_is_no_table_is_said_in_own_words_without_a_byte_of_a_record(tmp_path, data, said, changes):
     found = message(tmp_path, {"x": {"range": [0, 255]}}, data, **changes)

@@ -27,7 +27,8 @@ from pipeline.learning.feedback.algorithms import BackPropagation, register_feed
 from pipeline.learning.mechanisms import contribution_bound, register_mechanism
 from pipeline.learning.mechanisms.base import NoMechanism
 from pipeline.learning.mechanisms.gaussian import PerExample
-from pipeline.sweep.checkpoints import CheckpointError, Checkpoints
+from pipeline.sweep.checkpoints import Checkpoints
+from pipeline.sweep.private_file import UnusableFile
 from pipeline.tracking.artifacts import TrackedRun, config_of, param_text
 from pipeline.trials import loss, mechanism, sampler
 from pipeline.trials.config import ConfigError, TrialConfig
@@ -329,7 +330,7 @@ def test_a_checkpoint_of_another_version_of_a_plugin_is_refused(tmp_path, monkey
     source.close()
     assert store.load(pack, "cpu").values["epoch"] == 1
     monkeypatch.setitem(LOADED, "a_plugin", "another")
-    with pytest.raises(CheckpointError, match=r"other software wrote it \(another file of plugin a_plugin\)$"):
+    with pytest.raises(UnusableFile, match=r"other software wrote it \(another file of plugin a_plugin\)$"):
         store.load(pack, "cpu")
 
 

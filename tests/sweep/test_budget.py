@@ -168,11 +168,13 @@ def test_the_odometer_never_goes_down_whatever_is_deleted_or_trained_again(secur
         for trial in trials:
             store.start(trial)
             if secure:
-                odometer.name(trial, name(store, trial))
+                given = name(store, trial)
+                for _ in range(2):
+                    odometer.name(trial, given)
             for record in records(trial, 2):
                 store.log([record])
-                odometer.add([record])
-                odometer.add([record])  # handed in twice
+                for _ in () if secure else range(2):  # handed in twice
+                    odometer.add([record])
 
     trained(store, first, second)
     spent = search.filter.spent(released_by(store))

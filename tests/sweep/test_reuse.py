@@ -1,6 +1,5 @@
 """`reuse` in a file: trials that another sweep has trained are taken over, charged in full, and released once."""
 
-import secrets
 import shutil
 from pathlib import Path
 
@@ -19,7 +18,7 @@ from pipeline.tracking.backend import TrackingError
 from pipeline.tracking.reader import Reader
 from pipeline.tracking.store import Store
 from pipeline.trials.config import ConfigError
-from pipeline.trials.records import ACCURACY, Draw
+from pipeline.trials.records import ACCURACY
 
 FILE = """
 name: first
@@ -58,8 +57,6 @@ class Trainer:
         self.keys, self._status = [], status
 
     def __call__(self, pack):
-        if pack.shared.secure:
-            yield Draw(secrets.token_hex(4))
         self.keys += [trial.trial_key for trial in pack.trials]
         for epoch in zip(*(records(trial, trial.epochs, self._status) for trial in pack.trials), strict=True):
             yield list(epoch)
@@ -131,39 +128,19 @@ def test_a_dry_run_estimates_what_is_left_to_train(tmp_path, in_process):
     assert '"taken_over": "2 trials of first"' in dry_run.as_json(found)
 
 
-def test_what_the_sweep_has_begun_or_was_drawn_more_than_once_is_not_taken_over(tmp_path, in_process):
-    swept(parse(SECRET, text=FILE), tmp_path)
-    store = Store(root=tmp_path)
-    store.attach("first")
-    redrawn, begun = store.runs()
-    store._client.set_tag(redrawn.run_id, "privacy.earlier_epochs", "2")
-    store.open_sweep("second")
-    store.start(begun.trial)
-    store.begin_draw(begun.trial_key, "other", [])
-    store.log(records(begun.trial, 1))
-    store.fail(begun.trial_key, "no")
-    for live in (True, False):
-        if not live:
-            store._client.delete_run(store.runs()[0].run_id)
-        assert not dry_run.preview(second(SECRET, seeds=2), 1, tmp_path).taken_over
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize(("algorithm", "secret"), [("random", False), ("optuna", True)])
-def test_a_search_is_charged_in_full_and_asks_for_what_it_would_have_asked_for(algorithm, secret, tmp_path, in_process):
+@pytest.mark.parametrize("algorithm", ["random", "optuna"])
+def test_a_search_is_charged_in_full_and_asks_for_what_it_would_have_asked_for(algorithm, tmp_path, in_process):
     text = SEARCH.replace("ALGORITHM", algorithm)
-    changes = [SECRET] * secret
-    alone = parse(("name: first", "name: alone"), *changes, text=text)
-    trained = swept(alone, tmp_path / "alone")
-    first = parse(("name: first", "name: first"), *changes, text=text)
-    assert swept(first, tmp_path) == trained and len(trained) > 1
-    again = parse(("name: first", "name: second\nreuse: [first]"), *changes, text=text)
+    trained = swept(parse(("name: first", "name: alone"), text=text), tmp_path / "alone")
+    assert swept(parse(text=text), tmp_path) == trained and len(trained) > 1
+    again = parse(("name: first", "name: second\nreuse: [first]"), text=text)
     assert swept(again, tmp_path) == []
     assert spent(tmp_path, "second") == spent(tmp_path, "first") == spent(tmp_path / "alone", "alone") > 0
     for run in pointers(Store(root=tmp_path)):
         Store(root=tmp_path)._client.delete_run(run.info.run_id)
     assert spent(tmp_path, "second") == spent(tmp_path, "first"), "what is deleted stays paid for"
-    assert swept(again, tmp_path) == [], "the same draws are no new releases"
+    assert swept(again, tmp_path) == [], "the same noise is no new release"
     assert spent(tmp_path, "second") == spent(tmp_path, "first")
 
 
@@ -220,31 +197,21 @@ def test_a_budget_admits_what_is_taken_over_by_the_noise_that_its_run_records(tm
     assert swept(then, tmp_path) == []
 
 
-@pytest.mark.slow
-def test_a_draw_that_was_kept_among_several_is_not_taken_over(tmp_path, in_process):
-    swept(parse(SECRET, text=FILE), tmp_path)
-    store = Store(root=tmp_path)
-    store.attach("first")
-    kept, _ = store.runs()
-    store._client.delete_run(kept.run_id)
-    swept(parse(SECRET, text=FILE), tmp_path, redraw=True)
-    (other,) = [run for run in store.runs() if run.trial_key == kept.trial_key]
-    store._client.delete_run(other.run_id)
-    store._client.restore_run(kept.run_id)
-    assert dry_run.preview(second(SECRET), 1, tmp_path).taken_over == "1 trial of first"
-
-
-def test_what_the_sweep_released_with_other_noise_than_the_source_is_not_taken_over(tmp_path, in_process):
+def test_what_the_sweep_has_begun_or_released_with_other_noise_than_the_source_is_not_taken_over(tmp_path, in_process):
     swept(parse(text=FILE), tmp_path)
     store = Store(root=tmp_path)
     store.open_sweep("second")
     trial = parse(text=FILE).trials[0]
     store.start(trial)
     store.log(records(trial, 1))
-    store.give_up(trial.trial_key)
+    store.fail(trial.trial_key, "no")
+    assert dry_run.preview(second(), 1, tmp_path).taken_over == "1 trial of first", "the other it trains itself"
+    (run,) = store.runs()
+    store._client.delete_run(run.run_id)
     assert dry_run.preview(second(), 1, tmp_path).taken_over == "2 trials of first", "the same noise from the same seed"
-    run = store.trial(trial.trial_key)
+    store._client.restore_run(run.run_id)
     store._client.set_tag(run.run_id, "calibrated.noise_multiplier", "4.0")
+    store._client.delete_run(run.run_id)
     assert dry_run.preview(second(), 1, tmp_path).taken_over == "1 trial of first"
 
 
@@ -280,21 +247,21 @@ def test_sweeps_that_are_not_there_or_may_not_be_published_are_refused(tmp_path,
     swept(drawn, tmp_path)
     unknown = "reuse: must name other sweeps of this store, first, got '{}'; leave it out, or train that"
     chosen = "reuse: must name sweeps with a file in the store, which never had .* got '{}'; leave it out"
-    for name, message in (("gone", unknown), ("first", chosen)):
-        for refused in (swept, lambda experiment, root: dry_run.preview(experiment, 1, root)):
+    for refused in (swept, lambda experiment, root: dry_run.preview(experiment, 1, root)):
+        for name, message in (("gone", unknown), ("first", chosen)):
             with pytest.raises(ConfigError, match=message.format(name)):
                 refused(second(reuse=f"reuse: [{name}]"), tmp_path)
+        with pytest.raises(ConfigError, match="reuse: is for trials with recorded noise, got first with .* 'secure'"):
+            refused(second(SECRET), tmp_path)
     assert Reader(root=tmp_path).sweeps() == ["first"], "nothing was written"
     swept(parse(text=FILE), tmp_path)
     with pytest.raises(ConfigError, match=chosen.format("first")):
         swept(second(reuse="reuse: [first]"), tmp_path)
 
 
-@pytest.mark.parametrize("secret", [False, True])
-def test_where_the_source_is_deleted_the_reader_says_so_and_the_sweep_trains_the_trial(secret, tmp_path, in_process):
-    changes = [SECRET] * secret
-    swept(parse(*changes, text=FILE), tmp_path)
-    then = second(*changes, seeds=2)
+def test_where_the_source_is_deleted_the_reader_says_so_and_the_sweep_trains_the_trial(tmp_path, in_process):
+    swept(parse(text=FILE), tmp_path)
+    then = second(seeds=2)
     swept(then, tmp_path)
     store = Reader(root=tmp_path)
     store.attach("first")
@@ -314,12 +281,9 @@ def test_where_the_source_is_deleted_the_reader_says_so_and_the_sweep_trains_the
     store._client.restore_run(gone.run_id)
     assert swept(then, tmp_path) == []
     store._client.delete_run(gone.run_id)
-    if secret:  # another draw is another release
-        assert "would need new noise" in run_sweep(then, root=tmp_path, quiet=True).failed[gone.trial_key]
-    else:
-        assert swept(then, tmp_path) == [gone.trial_key]
-        store.attach("second")
-        assert {run.status for run in store.runs()} == {"finished"} and len(pointers(store)) == 2
+    assert swept(then, tmp_path) == [gone.trial_key]
+    store.attach("second")
+    assert {run.status for run in store.runs()} == {"finished"} and len(pointers(store)) == 2
 
 
 @pytest.mark.slow

@@ -37,7 +37,7 @@ from pipeline.sweep import progress as progress_module
 from pipeline.sweep import run as sweep
 from pipeline.sweep.checks import ResourceError, check_resources, slots
 from pipeline.sweep.clock import SECONDS, Clock
-from pipeline.sweep.ledger import Ledger
+from pipeline.sweep.ledger import Odometer
 from pipeline.sweep.lock import SweepRunning
 from pipeline.sweep.nodes import Watch, others
 from pipeline.sweep.progress import SweepProgress
@@ -50,7 +50,7 @@ from pipeline.tracking.store import Store, TrackingError
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.naming import duration
 from pipeline.trials.packs import Pack, Resources
-from pipeline.trials.records import REPORTS, Computing, EpochRecord, Outcome
+from pipeline.trials.records import REPORTS, Computing, EpochRecord, Hidden, Outcome, Result, Sealed
 
 cloudpickle.register_pickle_by_value(sweep_stub)  # workers cannot import from the folder of the tests
 
@@ -111,9 +111,9 @@ def test_a_worker_of_another_program_trains_nothing(tmp_path, two_cores, monkeyp
     outdated.setup({"pack": 0}, **handed)
     current.setup({"pack": 0}, **handed | {"code": tuning.PROGRAM})
     step = outdated.step()
-    assert not step["records"] and "the files of the package pipeline, or of a plugin, changed since" in step["error"]
+    assert not step["item"] and "the files of the package pipeline, or of a plugin, changed since" in step["error"]
     step = current.step()
-    assert [record.epoch for record in step["records"]] == [1] and "error" not in step
+    assert [record.epoch for record in step["item"]] == [1] and "error" not in step
 
 
 def test_a_driver_that_stood_still_looks_whose_the_sweep_is_before_it_writes(tmp_path):
@@ -122,12 +122,15 @@ def test_a_driver_that_stood_still_looks_whose_the_sweep_is_before_it_writes(tmp
         raise SweepRunning("another took it over")
 
     recorder = SimpleNamespace(**{name: lambda *a, **k: pytest.fail("written") for name in (
-        "start", "record", "restart", "fail", "write_due")})
+        "start", "record", "restart", "fail", "died", "hidden", "name", "release", "write_due")})
     sweep = prepared(grid(("dfa",), 1), tmp_path, lease=SimpleNamespace(beat=lost))
     driver = tuning.Driver(sweep, [None], recorder, Watch(dict, print, sweep.clock))
     trial = SimpleNamespace(config={"pack": 0}, trial_id="0")
     for event in (lambda: driver.on_step_end(0, []), lambda: driver.on_trial_start(0, [], trial),
-                  lambda: driver.on_trial_result(0, [], trial, {"records": [], "done": False, "time_this_iter_s": 1.0}),
+                  *(lambda item=item: driver.on_trial_result(0, [], trial, {"item": item, "time_this_iter_s": 1.0})
+                    for item in ([], Result())),
+                  *(lambda item=item: driver.lets_go_on(trial, {"item": item, "time_this_iter_s": 1.0})
+                    for item in (Hidden(1), Sealed("0", "here"))),
                   lambda: driver.on_trial_recover(0, [], trial), lambda: driver.on_trial_error(0, [], trial)):
         driver.error = None
         with pytest.raises(SweepRunning):
@@ -313,8 +316,8 @@ def test_epochs_reports_a_trainer_that_stops_early():
     report = Computing("scattering of digits", 10, 5)
     records = [EpochRecord(key, 1, {}), EpochRecord(other, 1, {})]
     first, *results = list(epochs(pack, lambda pack: iter([report, records])))
-    assert first == {"records": [], "features": report}
-    assert [r.epoch for r in results[0]["records"]] == [1, 1]
+    assert first == {"item": report}
+    assert [r.epoch for r in results[0]["item"]] == [1, 1]
     assert key in results[1]["error"] and "without an outcome" in results[1]["error"]
 
 
@@ -324,8 +327,8 @@ def test_a_worker_tells_of_features_that_it_computes_and_the_driver_shows_it(cac
     results = list(epochs(Pack((trial,)), lambda pack: worker.train_pack(
         pack, device="cpu", threads=1, data_folder=None, checkpoints=worker.Checkpoints(tmp_path, 1e9))))
     *first, epoch = results
-    assert 20 < len(first) <= REPORTS and {result["features"].features for result in first} == {"scattering of digits"}
-    assert [record.epoch for record in epoch["records"]] == [1]
+    assert 20 < len(first) <= REPORTS and {result["item"].features for result in first} == {"scattering of digits"}
+    assert [record.epoch for record in epoch["item"]] == [1]
     shown, recorded = [], []
     sweep = prepared((trial,), tmp_path, lease=SimpleNamespace(beat=lambda nodes: None),
                      progress=SimpleNamespace(computing=shown.append))
@@ -334,7 +337,7 @@ def test_a_worker_tells_of_features_that_it_computes_and_the_driver_shows_it(cac
     for result in results:
         driver.on_trial_result(0, [], SimpleNamespace(config={"pack": 0}, trial_id="0"),
                                {**result, "done": False, "time_this_iter_s": 1.0})
-    assert shown == [result["features"] for result in first] and recorded == epoch["records"]
+    assert shown == [result["item"] for result in first] and recorded == epoch["item"]
 
 
 def test_a_sweep_that_goes_on_lists_its_runs_once_before_the_first_step(tmp_path, in_process, monkeypatch):
@@ -361,7 +364,7 @@ def idle(tmp_path, monkeypatch, said):
     trials = grid(("dfa",), 1)
     sweep = prepared(trials, tmp_path, clock=Clock(now=lambda: found.now),
                      lease=SimpleNamespace(beat=lambda nodes: None))
-    recorder = Recorder(sweep, Ledger(None, None), {})
+    recorder = Recorder(sweep, Odometer(None, None), {})
     recorder.begin_round(trials)
     driver = tuning.Driver(sweep, [Pack(trials)], recorder, Watch(dict, print, sweep.clock))
     monkeypatch.setattr(tuning, "node_resources", lambda: found.there)
@@ -407,7 +410,7 @@ class Recording:
             start=lambda *a, **k: None, check=check, fail=lambda key, reason, tags: self.written.append(reason[:25]),
             log=lambda records: self.written.append([r.epoch for r in records]))
         self.sweep = prepared([trial], folder, store=store, clock=Clock(SECONDS, now=lambda: self.now))
-        self.taking = Recorder(self.sweep, Ledger(store, None), {})
+        self.taking = Recorder(self.sweep, Odometer(store, None), {})
         self.taking.start(self.pack)
 
     def hand_in(self, epoch, outcome=None, metrics=None):

@@ -18,8 +18,8 @@ from pipeline.trials.config import TrialConfig
 from pipeline.trials.records import EpochRecord, Outcome
 
 DONE, RUNNING = (TrialConfig(dataset="digits", algorithm="bp", batch_size=64, epochs=2, seed=seed) for seed in (0, 1))
-WRITES = {"be_patient", "beat", "begin_draw", "check", "close_sweep", "describe", "fail", "give_up",
-          "log", "log_audit", "log_experiment", "log_report", "log_suggestions", "log_sweep", "note_nodes",
+WRITES = {"be_patient", "beat", "check", "close_sweep", "describe", "fail", "keep",
+          "log", "log_audit", "log_experiment", "log_report", "log_suggestions", "log_sweep", "name", "note_nodes",
           "open_sweep", "relocate", "start", "take_over"}
 
 
@@ -61,6 +61,7 @@ def every_method(root):
     assert reader.done() == {DONE.trial_key: "finished"} and reader.holder()[0].endswith(f"@{reader.place}")
     run = reader.trial(DONE.trial_key)
     assert run in reader.runs() and reader.history(run.run_id, "test/accuracy") == [(1, 0.5), (2, 0.6)]
+    assert reader.names(DONE.trial_key) == reader.gone([run]) == set() and reader.kept(run) == []
 
 
 @pytest.mark.parametrize("read", [
@@ -143,7 +144,9 @@ def write_everything(store, folder):
     store.log_report([folder / "file.txt"])
     store.log_audit(store.trial(DONE.trial_key).run_id, {}, {}, folder / "file.txt")
     store.start(RUNNING)
-    store.log([EpochRecord(RUNNING.trial_key, 2, {}, outcome=Outcome("finished", {"b": np.ones(1, np.float32)}, ()))])
+    ended = EpochRecord(RUNNING.trial_key, 2, {}, outcome=Outcome("finished", {"b": np.ones(1, np.float32)}, ()))
+    store.keep(RUNNING.trial_key, [ended])
+    store.log([ended])
 
 
 @pytest.mark.parametrize("by_uri", [False, True], ids=["folder", "URI"])
@@ -154,11 +157,16 @@ def test_a_copy_reads_and_writes_its_own_artifacts_and_leaves_the_other_store_as
     assert line.startswith(f"the store is a copy of {root}: ")
     write_everything(store, tmp_path)
     assert store.experiment() == "name: changed\n" and list(store.weights(store.trial(RUNNING.trial_key))) == ["b"]
+    assert [record.epoch for record in store.kept(store.trial(RUNNING.trial_key))] == [2]
+    (kept,) = (copy / "artifacts").rglob("released.json")
+    kept.write_text(kept.read_text()[:-1])  # as a driver leaves it that dies while it writes
+    assert store.kept(store.trial(RUNNING.trial_key)) == []
     names = sorted(path.name for path in (copy / "artifacts").rglob("*") if path.is_file())
     if by_uri:  # a new experiment has its artifacts in the folder that `Store` names
         names += [path.name for path in (tmp_path / "elsewhere" / "artifacts").rglob("*.yaml")]
     assert sorted(names) == sorted([*2 * ["experiment.yaml"], "search.json", "file.txt", "file.txt",
-                                    *2 * ["weights.safetensors", "config.json", "per_class.csv"]])
+                                    *2 * ["weights.safetensors", "config.json", "per_class.csv"],
+                                    "released.json"])
     assert addresses < recorded(copy) and digests(root) == before
 
 

@@ -9,7 +9,6 @@ import json
 import math
 import os
 import pickle
-import re
 import signal
 import socket
 import subprocess
@@ -447,23 +446,6 @@ def test_a_driver_whose_sweep_another_has_trained_since_it_looked_ends(root, tmp
     lease.require_as_found({PDFA.trial_key: "finished"})
 
 
-def test_an_epoch_of_a_secure_trial_is_published_with_one_noise(store):
-    """Epsilon says nothing of it: that of a trial that diverged is of all epochs, that of one which goes on is not."""
-    secure = TrialConfig(dataset="digits", batch_size=64, mechanism="photonic", sigma=10.0, noise="secure")
-    for trial in (secure, PDFA):
-        store.start(trial)
-        first, again = ({"validation/accuracy": 0.1, "time/epoch_seconds": seconds, "epsilon/certified/pld": epsilon}
-                        for seconds, epsilon in ((1.0, 3.0), (2.0, 1.0)))
-        store.log([epoch(trial, 1, **first)])
-        store.check(epoch(trial, 1, **again))
-    other = EpochRecord(secure.trial_key, 1, {"validation/accuracy": 0.3})
-    with pytest.raises(ValueError, match="validation/accuracy: .* published with other noise") as refused:
-        store.check(other)
-    assert not {"0.1", "0.3"} & set(re.findall(r"\d+\.\d+", str(refused.value))), "both numbers are secret, or may be"
-    store.check(EpochRecord(secure.trial_key, 2, other.metrics))
-    store.check(EpochRecord(PDFA.trial_key, 1, other.metrics))
-
-
 def test_ctrl_c_ends_the_wait_for_a_store(monkeypatch):
     monkeypatch.setattr(backend, "PAUSE_SECONDS", 5)
     said = []
@@ -537,20 +519,23 @@ def test_a_failed_trial_keeps_its_reason_and_is_taken_up_again(store, client):
 
 
 def test_closing_counts_the_trials(store, client):
-    first, second, third, fourth = seeds(4)
-    for config in (first, second, third, fourth):
+    first, second, third, fourth, fifth = seeds(5)
+    for config in (first, second, third, fourth, fifth):
         store.start(config)
     store.log([epoch(first, 1, Outcome("finished", {}, ())), epoch(second, 1, Outcome("diverged", {}, ()))])
-    store.fail(third.trial_key, "lost")
+    store.fail(third.trial_key, "no memory")
+    store.fail(fifth.trial_key, "its sealed result was given up", "lost")
     store.close_sweep("FAILED")
     parent = client.get_run(store._parent_id)
     assert parent.info.status == "FAILED"
     counts = {k: v for k, v in parent.data.tags.items() if k.startswith("trials.")}
     assert counts == {"trials.finished": "1", "trials.diverged": "1", "trials.failed": "1", "trials.running": "0",
-                      "trials.interrupted": "1"}
+                      "trials.interrupted": "1", "trials.lost": "1"}
     left = next(run for run in store.runs() if run.trial_key == fourth.trial_key)
     assert left.status == "interrupted" and client.get_run(left.run_id).info.status == "KILLED"
     assert store.start(fourth) == left.run_id, "an interrupted trial is taken up again"
+    with pytest.raises(TrackingError, match=f"trial {fifth.trial_key} is lost already"):
+        store.start(fifth)
 
 
 def test_attach_reads_and_takes_a_report_but_changes_nothing(store, root, client, tmp_path, request):
@@ -668,11 +653,14 @@ def test_a_given_uri_goes_first_and_a_list_of_sweeps_leaves_the_open_one_open(st
 
 
 def test_runs_of_one_trial_are_one_release_with_recorded_noise_and_as_many_with_secret_noise():
-    def costs(*epsilons, key="same", **params):
-        runs = [TrackedRun(f"{key} {epsilon}", key, params, {
+    def costs(*epsilons, names=("", "", "")):  # of the sealed results of each run
+        runs = [TrackedRun(str(epsilon), "same", {}, {
             "epsilon/certified/pld": epsilon, "epsilon/certified/rdp": epsilon + 1, "epsilon/label/gdp": 0.1},
-            {"privacy.delta": "1e-05"}, "finished", 0, None) for epsilon in epsilons]
+            {"privacy.delta": "1e-05", **{f"released.{name}": "2 epochs, sealed on here" for name in of_run}},
+            "finished", 0, None) for epsilon, of_run in zip(epsilons, names, strict=False)]
         return total_costs(runs)
 
     assert costs(2.0, 3.0, 1.0) == (3.0, 1e-5)
-    assert costs(2.0, 3.0, noise="secure") == (5.0, 2e-5)
+    assert costs(2.0, 3.0, names=("a", "b")) == (5.0, 2e-5)
+    assert costs(2.0, names=("ab",)) == (4.0, 2e-5), "one run with two names"
+    assert costs(2.0, 2.0, names=("a", "a")) == (2.0, 1e-5), "one name of two runs"
