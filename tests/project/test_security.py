@@ -171,7 +171,8 @@ def test_every_kind_of_error_for_people_has_a_line_that_may_be_shown_or_speaks_o
         "UserError", "ConfigError", "UnsupportedAccounting",  # settings
         "OpuUnavailable",  # what is installed
         "CheckpointError", "Superseded",  # of the file's header
-        "SweepRunning", "ResourceError", "TrackingError", "NoStore", "OtherNoise"}  # raised where no records are
+        # raised where no records are
+        "SweepRunning", "ResourceError", "TrackingError", "NoStore", "OtherFormat", "OtherNoise"}
 
 
 class Trap:
