@@ -205,7 +205,7 @@ def test_a_trial_that_cannot_be_read_is_counted_and_leaves_no_price(tmp_path):
 
 
 def test_secret_noise_of_the_past_counts_every_draw():
-    trial = replace(BASE, noise="secure", matmul_precision="integer")
+    trial = replace(BASE, noise="secure", arithmetic="integer")
     past = Past((Release(trial, 1, deleted=True), Release(trial, 1, earlier=1)), 0, 1)
     assert past.trials == (trial,) and past.earlier == {trial.trial_key: 1}
 

@@ -105,7 +105,7 @@ def test_a_diverged_trial_stays_ended_and_its_outcome_comes_back(digits, tmp_pat
 
 def test_secure_trials_leave_neither_seed_nor_generator_and_go_on_with_fresh_noise(digits, tmp_path):
     seed = 987654321987654321
-    pack = Pack((TrialConfig(**TINY, **MECHANISMS["per_example"], noise="secure", matmul_precision="integer",
+    pack = Pack((TrialConfig(**TINY, **MECHANISMS["per_example"], noise="secure", arithmetic="integer",
                              sampler="poisson", algorithm="pdfa", seed=seed),))
     training = prepare(pack, digits, torch.device("cpu"))
     records, store = training.run_epoch(), Checkpoints(tmp_path, 0)
@@ -252,7 +252,7 @@ def test_short_trials_write_no_checkpoint(tmp_path):
 
 
 def test_secure_records_wait_for_a_checkpoint_or_the_end(digits, tmp_path):
-    pack = pack_of(1, **MECHANISMS["per_example"], noise="secure", matmul_precision="integer")
+    pack = pack_of(1, **MECHANISMS["per_example"], noise="secure", arithmetic="integer")
     held = worker.train_pack(pack, device="cpu", threads=1, data_folder=None, checkpoints=Checkpoints(tmp_path, 1e9))
     assert next(held) == Draw(ANY) and held.gi_frame.f_locals["training"].epoch == 0, "asks before it draws"
     assert next(held)[0].epoch == 1
@@ -268,7 +268,7 @@ def test_secure_records_wait_for_a_checkpoint_or_the_end(digits, tmp_path):
 
 
 def test_the_end_of_a_secure_trial_that_the_store_did_not_take_is_handed_in_again_and_not_drawn_anew(tmp_path):
-    pack = pack_of(1, **MECHANISMS["per_example"], noise="secure", matmul_precision="integer")
+    pack = pack_of(1, **MECHANISMS["per_example"], noise="secure", arithmetic="integer")
     store = Checkpoints(tmp_path, 1e9)
     lost = trained(pack, store)
     first = [next(lost) for _ in range(3)]
