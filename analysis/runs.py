@@ -122,7 +122,15 @@ def read_runs(path: Path) -> pd.DataFrame:
     runs = pd.read_csv(path, dtype={"setting": str})
     runs = runs.reindex(columns=[*runs, *(name for name in setting_names() if name not in runs)])  # added since
     lists = {name: runs[name].map(_tuple, na_action="ignore") for name in _tuples()}
-    return with_trials(runs.assign(**lists).copy())  # the copy has its columns in one piece, as pandas asks for
+    runs = with_trials(runs.assign(**lists).copy())  # the copy has its columns in one piece, as pandas asks for
+    return runs.assign(**{name: _filled(runs, name) for name in setting_names()})
+
+
+def _filled(runs: pd.DataFrame, name: str) -> pd.Series:
+    """Return a setting's column; where a file has no value, the one that the trial uses."""
+    values = [trial.used().get(name) if is_missing(value) else value
+              for value, trial in zip(runs[name], runs[TRIAL], strict=True)]
+    return pd.Series([tuple(value) if isinstance(value, list) else value for value in values], runs.index)
 
 
 def csv_of(runs: pd.DataFrame) -> pd.DataFrame:
@@ -252,7 +260,7 @@ def common_value(column: pd.Series) -> Any:
 def noise_sources(runs: pd.DataFrame) -> pd.Series:
     """Return each run's setting `noise`, `research` or `secure`; empty for runs without a mechanism.
 
-    Without a trial it is the tracked one. Runs of earlier versions have tracked none.
+    Without a trial it is the tracked one.
     """
     tracked = (runs if TRIAL in runs else with_trials(runs)).reindex(columns=[TRIAL, "noise"])
     sources = [trial.canonical().get("noise") if trial else noise for trial, noise in tracked.itertuples(index=False)]

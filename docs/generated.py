@@ -23,7 +23,6 @@ from mkdocs.structure.pages import Page
 from pipeline.cli import photonic
 from pipeline.trials import part
 from pipeline.trials.config import settings
-from pipeline.trials.fields import SYNONYMS
 
 ROOT = Path(__file__).parent.parent
 LINK = re.compile(r"(\]\()([^)#\s]+)((?:#[^)\s]*)?\))")
@@ -67,9 +66,8 @@ def settings_page() -> str:
         own = {name: field for name, field in left.items() if name != slot and slot in part.owners(name)}
         left = {name: field for name, field in left.items() if name not in own and name != slot}
         head = fields[slot]
-        other = [f" Files may call it `{name}`." for name, known in SYNONYMS.items() if known == slot]
         lines += [f"## {slot}", "", f"{_sentence(head.metadata['doc'])} Default: {_default(head)}. "
-                  f"Values: {', '.join(f'`{name}`' for name in parts)}.{''.join(other)}", ""]
+                  f"Values: {', '.join(f'`{name}`' for name in parts)}.", ""]
         if own:
             lines += table("setting, default, meaning, applies to", [
                 [f"`{name}`", _default(field), _meaning(field), _owners(part.owners(name)[slot], parts)]

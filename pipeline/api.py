@@ -59,7 +59,7 @@ def train(trials: TrialConfig | Sequence[TrialConfig], data: Dataset | str | os.
     if not trials or len(set(keys)) < len(keys):
         raise ConfigError(f"trials: must be at least one, each once, got {', '.join(keys) or 'none'}")
     check_used(trials)
-    check_promises(trials, None)
+    check_promises(trials, stored=False)
     check_evaluations(trials)
     datasets = _datasets(trials, data, device)
     gpus = 1.0 if torch.device(device).type == "cuda" else 0.0
@@ -112,7 +112,7 @@ def account(trial: TrialConfig, epochs: int | None = None) -> list[Epsilon]:
     if not 1 <= n_epochs <= trial.epochs:
         raise ConfigError(f"epochs: must be at least 1 and at most the {trial.epochs} of the trial, got {epochs}")
     check_used([trial])
-    check_promises([trial], None)
+    check_promises([trial], stored=False)
     return account_after(trial, n_epochs)
 
 

@@ -195,12 +195,17 @@ def status(target: str | None, changes: tuple[str, ...], mlruns: Path, private: 
 
     def print_states() -> bool:
         """Print the state of every sweep; return whether any sweep is running."""
-        names = [experiment.name] if experiment else store.sweeps()
-        states = [sweep_status.read(store, name, experiment, words, private) for name in names]
-        text = sweep_status.as_json(states) if as_json else sweep_status.as_text(states)
+        refusals: list[str] = []
+        if experiment:
+            states = [sweep_status.read(store, experiment.name, experiment, words, private)]
+        else:
+            states, refusals = sweep_status.read_all(store, private)
+        text = sweep_status.as_json(states) if as_json else sweep_status.as_text(states, refusals)
         if watch and sys.stdout.isatty():
             print(CLEAR_SCREEN, end="")
         print(text, flush=True)
+        for line in refusals if as_json else ():
+            print(line, file=sys.stderr)
         return any(state.running for state in states)
 
     if not watch:

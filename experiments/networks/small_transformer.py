@@ -59,7 +59,7 @@ class Output(nn.Module):
     "depth": setting(2, "blocks of attention", low=1),
     "heads": setting(4, "heads of a block of attention; they divide the width", low=1),
     "output_reads": setting("mean", "what a transformer's output reads: the mean over patches, or all of them",
-                            choices=("mean", "patches"), elide=True)})
+                            choices=("mean", "patches"))})
 def build(trial, shape, n_classes):
     side, d = trial.patch_side, trial.width
     if len(shape) != 3 or shape[1] % side or shape[2] % side:

@@ -226,7 +226,7 @@ def assumptions(trial: TrialConfig) -> tuple[Assumption, ...]:
         slope = f"phi' is clamped to at least {trial.gamma_min:g}"
     rho = max(rho_of(layer.gamma_min, layer.gamma_max, layer.tau_h_min, layer.tau_h_max)
               for layer in layers_of(trial))
-    is_float32 = trial.matmul_precision == "float32"
+    is_float32 = trial.arithmetic == "float32"
     rounding = "" if is_float32 else ": bounds hold, and the noise is Gaussian, to a relative 2^-8"
     return (
         Assumption(FEEDBACK, True, "every layer's projected error gets a noise of its own"),
@@ -239,7 +239,7 @@ def assumptions(trial: TrialConfig) -> tuple[Assumption, ...]:
         Assumption(RHO, trial.batch_size + 1 > rho * rho, f"m = {trial.batch_size}, rho^2 = {rho * rho:.4g}"),
         Assumption(EQUAL, False, "assumed, not enforced: phi' and h differ between neighbouring data sets"),
         Assumption(SATURATING, False, "assumed, not enforced: phi' and h need not reach their bounds"),
-        Assumption(EXACT, is_float32, f"matmul_precision = {trial.matmul_precision}{rounding}"),
+        Assumption(EXACT, is_float32, f"arithmetic = {trial.arithmetic}{rounding}"),
     )
 
 
@@ -293,7 +293,7 @@ def _note(trial: TrialConfig, variant: Variant, convention: str) -> str:
              "share their noise, biases not counted"]
     if convention == "epochs" and trial.parts.sampler.amplified:
         parts.append(f"T = epochs presupposes a partition per epoch, which {trial.sampler} is not")
-    if trial.matmul_precision != "float32":  # no formula needs this assumption, so that `_missing` does not tell it
+    if trial.arithmetic != "float32":  # no formula needs this assumption, so that `_missing` does not tell it
         parts.append(f"{EXACT}: fails")
     if variant.trusts:
         parts.append(f"assumed, not enforced: {', '.join(variant.trusts)}")

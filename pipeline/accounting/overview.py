@@ -44,7 +44,7 @@ class Statement:
 
 def statements(experiment: Experiment, by_epoch: bool = False) -> list[Statement]:
     """Return a statement on every setting of `experiment.possible`, with epsilons `by_epoch` or of the whole run."""
-    check_promises(experiment.possible, None)
+    check_promises(experiment.possible, stored=False)
     trials_by_setting: dict[TrialConfig, list[TrialConfig]] = {}
     for trial in experiment.possible:
         trials_by_setting.setdefault(TrialConfig(trial.given, seed=0), []).append(trial)

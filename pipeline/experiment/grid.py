@@ -16,7 +16,7 @@ from pipeline.experiment.preset import Recommendation, recommend
 from pipeline.experiment.yaml_text import PRESET, Place, is_number, placed
 from pipeline.trials.config import ConfigError, TrialConfig, settings
 from pipeline.trials.feature_file import with_located_features
-from pipeline.trials.fields import SYNONYMS, accepted, in_files, known_fields, plain, refuse, renamed
+from pipeline.trials.fields import accepted, known_fields, plain, refuse
 from pipeline.trials.unused import why_unused
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def changed(content: Mapping[str, Any], changes: Mapping[str, Any], path: Path) 
     entry_changes = {field: value for field, value in changes.items() if field == "name" or "." in field}
     for field, value in entry_changes.items():
         content = _with_entry(content, field, value)
-    base_changes = renamed({field: value for field, value in changes.items() if field not in entry_changes})
+    base_changes = {field: value for field, value in changes.items() if field not in entry_changes}
     for field, place, _ in entries(content):
         refuse(field in base_changes and not place.startswith("base."), f"--set {field}",
                "must be a field that no grid, case or space sets", f"one of {place.rpartition('.')[0]}",
@@ -76,7 +76,7 @@ def changed(content: Mapping[str, Any], changes: Mapping[str, Any], path: Path) 
     for field, value in base_changes.items():
         if field not in names and not content.get("plugins"):  # a plugin may define further fields
             raise ConfigError(f"--set {field}: unknown field, got {value!r}; {known_fields(field, names)}")
-    base = {key: value for key, value in content.get("base", {}).items() if SYNONYMS.get(key, key) not in base_changes}
+    base = {key: value for key, value in content.get("base", {}).items() if key not in base_changes}
     content = {**content, "base": {**base, **base_changes}}
     options = " ".join(f"--set {field}={value}" for field, value in changes.items())
     plain_content = json.loads(json.dumps(content))  # texts and lists without lines, which YAML could not write
@@ -100,7 +100,7 @@ def _with_entry(content: Mapping[str, Any], field: str, value: Any) -> dict[str,
 
 
 def entries(content: Mapping[str, Any]) -> Iterator[tuple[str, Place, Any]]:
-    """Yield (field by its name in keys, place, value) of base, grid, those of every case, and space of a file."""
+    """Yield (field, place, value) of base, grid, those of every case, and space of a file."""
     parts = [(part, key, where) for where, part in (("", content), *_cases(content)) for key in ("base", "grid")]
     if isinstance(content.get("search"), Mapping):
         parts.append((content["search"], "space", "search."))
@@ -149,7 +149,7 @@ def combine(top: Mapping[str, Any], folder: Path, preset: str) -> Iterator[Combi
             chosen = dict(zip(grid, numbered, strict=True))  # field -> (index, value)
             values = {field: value for field, (_, value) in chosen.items()}
             indexed = {field: places[field].item(index, grid[field]) for field, (index, _) in chosen.items()}
-            assignments = ", ".join(f"{in_files(field)}={value}" for field, value in values.items())
+            assignments = ", ".join(f"{field}={value}" for field, value in values.items())
             yield compose(f"{where}grid[{assignments}]" if values else f"{where}base",
                           with_located_features(base | values, folder), preset, places | indexed)
 
@@ -175,14 +175,13 @@ def _cases(top: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 
 def read_settings(part: Mapping[str, Any], key: str, where: str = "") -> tuple[dict[str, Any], dict[str, Place]]:
-    """Return value and place of each field, by its name in keys, of `base`, `grid` or `space` in a file's part."""
+    """Return value and place of each field of `base`, `grid` or `space` in a file's part."""
     value = part.get(key, {})
     if value is None:
         raise ConfigError(f"{where}{key}: is blank; give it at least one field, or leave it out")
     refuse(not isinstance(value, Mapping), f"{where}{key}", "must be a mapping from field to value", repr(value))
-    places = {SYNONYMS.get(field, str(field)): Place(f"{where}{key}").of(field) for field in value}
-    with placed(places):
-        return renamed({str(field): value for field, value in value.items()}), places
+    places = {str(field): Place(f"{where}{key}").of(field) for field in value}
+    return {str(field): value for field, value in value.items()}, places
 
 
 def _grid(part: Mapping[str, Any], where: str) -> tuple[dict[str, list[Any]], dict[str, Place]]:
@@ -235,7 +234,7 @@ def check_distinct(combinations: Sequence[Combination]) -> None:
         if first is combination:
             continue
         defaults = {f.name: plain(f.default) for f in settings()}
-        described = ", ".join(f"{in_files(name)}={value}" for name, value in trial.canonical().items()
+        described = ", ".join(f"{name}={value}" for name, value in trial.canonical().items()
                               if name in ("algorithm", "seed") or value != defaults[name])
         reasons = "".join(f"; {_no_difference(f, first.trial, trial)}" for f in settings()
                           if getattr(first.trial, f.name) != getattr(trial, f.name))
@@ -246,7 +245,7 @@ def _no_difference(field: dataclasses.Field[Any], one: TrialConfig, other: Trial
     """Return a clause on two trials of one key: why a setting's two values make no difference, and the remedy."""
     name = field.name
     if name in one.used():  # a path: for example two files with the same content
-        return (f"{in_files(name)}: {getattr(one, name)!r} and {getattr(other, name)!r} make no difference; give one "
+        return (f"{name}: {getattr(one, name)!r} and {getattr(other, name)!r} make no difference; give one "
                 "of them")
     # Not empty, as the two values differ. A default has no effect to explain, so the message quotes only others.
     not_default = [trial for trial in (one, other) if getattr(trial, name) != field.default]

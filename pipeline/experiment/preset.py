@@ -19,7 +19,7 @@ import yaml
 from pipeline.experiment.yaml_text import is_number
 from pipeline.trials.config import ConfigError, TrialConfig
 from pipeline.trials.datasets import DATASETS
-from pipeline.trials.fields import check, coerce, plain, refuse, renamed
+from pipeline.trials.fields import check, coerce, plain, refuse
 from pipeline.trials.mechanism import Mechanism
 from pipeline.trials.naming import method, method_of
 from pipeline.trials.network import Network
@@ -61,8 +61,7 @@ def recommended(**settings: Any) -> TrialConfig:
         >>> trial.sampler, trial.hidden
         ('poisson', (64,))
     """
-    given = renamed(settings)
-    return TrialConfig(**{**recommend(given).settings, **given})
+    return TrialConfig(**{**recommend(settings).settings, **settings})
 
 
 def recommend(given: Mapping[str, Any]) -> Recommendation:

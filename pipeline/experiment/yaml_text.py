@@ -12,7 +12,7 @@ from typing import Any, TypeGuard
 import yaml
 
 from pipeline.trials.config import ConfigError
-from pipeline.trials.fields import UserError, in_files
+from pipeline.trials.fields import UserError
 
 PRESET = "preset"  # place of what the preset of a file sets
 PLAIN = re.compile(r"\w[\w./-]*", re.ASCII)  # may stand without quotes, if it does not read as a number or the like
@@ -147,7 +147,7 @@ def located(path: Path, content: Any = None) -> Iterator[None]:
         ends = str(error).endswith("?")  # with a suggestion
         origin = f"{' It stands' if ends else ','} at {error.at}" if error.at else ""
         if error.at == PRESET:
-            origin = f"; give {in_files(error.field)} in the file, in place of what the preset has"
+            origin = f"; give {error.field} in the file, in place of what the preset has"
         line = getattr(error.at, "line", 0) or _line(content, error.at or str(error).partition(":")[0])
         error.args = (f"{error}{origin} ({path}{f', line {line}' if line else ''})",)
         raise error from None

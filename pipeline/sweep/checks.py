@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from pipeline.accounting.evaluations import check_evaluations
 from pipeline.experiment.experiment import Experiment
@@ -30,16 +30,10 @@ class ResourceError(UserError, RuntimeError):
     """No node offers the resources of a trial; Ray itself would wait forever."""
 
 
-def check_trials(experiment: Experiment, trials: Iterable[TrialConfig], possible: Iterable[TrialConfig] = (),
-                 published: Collection[str] = ()) -> None:  # digests of feature files that trials are released with
+def check_trials(experiment: Experiment, trials: Iterable[TrialConfig], possible: Iterable[TrialConfig] = ()) -> None:
     """Check the evaluations of trials to train, and that all possible trials keep the promises of their epsilons."""
     experiment.check(trials, lambda trial: check_evaluations([trial]))
-    experiment.check(possible, lambda trial: check_promises([trial], published))
-
-
-def published_digests(runs: Iterable[TrackedRun]) -> set[str]:
-    """Return digests of feature files in a sweep's runs: an earlier version stored digests instead of names."""
-    return {run.params["feature_sha256"] for run in runs if "feature_sha256" in run.params}
+    experiment.check(possible, lambda trial: check_promises([trial]))
 
 
 def bundle(resources: Resources, needs_opu: bool) -> dict[str, float]:

@@ -27,7 +27,7 @@ from pipeline.learning.data.dataset import Dataset
 from pipeline.learning.evaluation import EVALUATION_BATCH
 from pipeline.learning.own.building import check_trainable
 from pipeline.learning.run import prepare
-from pipeline.sweep.checks import bundle, check_machine, check_trials, local_offer, published_digests, slots
+from pipeline.sweep.checks import bundle, check_machine, check_trials, local_offer, slots
 from pipeline.tracking.artifacts import TrackedRun, done_of
 from pipeline.trials.config import TrialConfig, settings
 from pipeline.trials.fields import plain
@@ -61,7 +61,7 @@ def preview(experiment: Experiment, workers: int | None, root: Path | None = Pat
     experiment, runs = _begun(experiment, root) if root else (experiment, [])
     done = set() if experiment.plan.asks else {*done_of(runs)} & {trial.trial_key for trial in experiment.trials}
     possible = [trial for trial in experiment.possible if trial.trial_key not in done]
-    check_trials(experiment, possible, possible, published_digests(runs))
+    check_trials(experiment, possible, possible)
     exhausted = _exhausted(experiment, runs, root) if root else ""
     experiment = with_trials(experiment, ()) if exhausted else _with_drawn_trials(experiment)
     new, others, taken_over = [trial for trial in experiment.trials if trial.trial_key not in done], {}, ""

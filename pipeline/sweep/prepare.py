@@ -11,7 +11,7 @@ from pipeline.accounting.budget import scope
 from pipeline.accounting.certified import without_amplification
 from pipeline.experiment.experiment import Experiment
 from pipeline.experiment.past import NO_PAST
-from pipeline.sweep.checks import changed_networks, check_trials, published_digests
+from pipeline.sweep.checks import changed_networks, check_trials
 from pipeline.sweep.clock import Clock
 from pipeline.sweep.lock import Lease
 from pipeline.sweep.private import PrivateFolder
@@ -105,9 +105,8 @@ def prepare(experiment: Experiment, store: Store, clock: Clock, folder: PrivateF
     possible = plan.possible if plan.asks else to_train
     digests: Mapping[str, str] = {}
     if missing:
-        uses_files = any(trial.parts.features.of_file for trial in possible)
-        check_trials(experiment, to_train, possible, published_digests(runs) if uses_files else ())
-        folder.make(experiment.name, any(trial.hides_errors for trial in possible), store.artifact_folders())
+        check_trials(experiment, to_train, possible)
+        folder.make(any(trial.hides_errors for trial in possible), store.artifact_folders())
         digests = folder.feature_digests(possible)
         lines = (*scope(experiment.name, plan, store.certified), *without_amplification(possible), *changed)
         for line in lines:

@@ -11,10 +11,8 @@ It is as private as the data. By default it is `<root>/private`, outside the fol
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import shutil
 import stat
 import tempfile
 from collections.abc import Collection, Iterable
@@ -45,10 +43,9 @@ class PrivateFolder:
         given = folder or os.environ.get(VARIABLE) or self.root / "private"
         self.path = Path(given).expanduser().absolute()
         self.ray, self.ray_log, self._digests = (self.path / name for name in ("ray", "ray.log", "digests.json"))
-        self._old = self.root / "checkpoints"  # of an earlier version
 
-    def make(self, sweep: str, secure: bool, served: Collection[Path] = ()) -> None:
-        """Create the folder, for its owner only and seen by no other; move an earlier version's checkpoints to it."""
+    def make(self, secure: bool, served: Collection[Path] = ()) -> None:
+        """Create the folder, for its owner only and seen by no other."""
         for other in {self.root / name for name in SERVED} | {Path(path).absolute() for path in served}:
             if self.path.resolve().is_relative_to(other.resolve()):
                 raise ConfigError(f"private folder: must lie outside {other}, which others are shown, got {self.path}; "
@@ -64,16 +61,10 @@ class PrivateFolder:
             raise ConfigError("private folder: must be readable by its owner alone (mode 700) with noise 'secure', "
                               f"got {self.path} with mode {mode:o}; change that, or name another by --private or "
                               f"{VARIABLE}")
-        if self.checkpoints(sweep) == (old := self._old / sweep):
-            make_private(self.path / "checkpoints")
-            shutil.move(old, self.path / "checkpoints" / sweep)
-            with contextlib.suppress(OSError):  # not empty
-                self._old.rmdir()
 
     def checkpoints(self, sweep: str) -> Path:
-        """Return the folder of a sweep's checkpoints: an earlier version's folder until `make` has moved it."""
-        own, old = self.path / "checkpoints" / sweep, self._old / sweep
-        return old if old.exists() and not own.exists() else own
+        """Return the folder of a sweep's checkpoints."""
+        return self.path / "checkpoints" / sweep
 
     def feature_digests(self, trials: Iterable[TrialConfig]) -> dict[str, str]:
         """Return the SHA-256 of every named feature file, by name; new ones are stored here permanently."""

@@ -21,6 +21,7 @@ from pipeline.sweep.lock import MISSED_BEATS, local_driver, place, remote_lease
 from pipeline.sweep.private import PrivateFolder
 from pipeline.sweep.reuse import in_words
 from pipeline.tracking.artifacts import DONE, ENDED, STATUSES, TrackedRun
+from pipeline.tracking.backend import OtherFormat
 from pipeline.tracking.reader import Reader
 from pipeline.trials.config import ConfigError
 from pipeline.trials.naming import counted, duration, run_name
@@ -71,6 +72,17 @@ class SweepState:
         counts = Counter(trial.status for trial in self.trials)
         return {"done": sum(counts[s] for s in DONE), **{s: counts[s] for s in STATUSES},
                 "missing": counts["missing"] + self.unknown}
+
+
+def read_all(store: Reader, private: Path | None = None) -> tuple[list[SweepState], list[str]]:
+    """Return the states of a store's sweeps, and a line for each sweep that another version began."""
+    states, refusals = [], []
+    for name in store.sweeps():
+        try:
+            states.append(read(store, name, private=private))
+        except OtherFormat as refusal:
+            refusals.append(str(refusal))
+    return states, refusals
 
 
 def read(store: Reader, name: str, experiment: Experiment | None = None, words: Sequence[str] = (),
@@ -190,9 +202,9 @@ def as_json(states: Sequence[SweepState]) -> str:
     return json.dumps([{**dataclasses.asdict(state), "counts": state.counts} for state in states], indent=2)
 
 
-def as_text(states: Sequence[SweepState]) -> str:
+def as_text(states: Sequence[SweepState], refusals: Sequence[str] = ()) -> str:
     """Return the states as text for people: one line per sweep, and one per trial that is not finished."""
-    return "\n\n".join(_text(state) for state in states) or "no sweep in the store"
+    return "\n\n".join([*map(_text, states), *refusals]) or "no sweep in the store"
 
 
 def _text(state: SweepState) -> str:

@@ -56,9 +56,7 @@ def _check_feature_files(experiment: Experiment, store: Reader) -> None:
     trials = {trial.feature_sha256: trial for trial in experiment.possible if trial.feature_sha256}
     if not trials:
         return
-    from pipeline.sweep.checks import published_digests
-
-    swept_digests = published_digests(store.runs())
+    swept_digests = {digest for run in store.runs() if (digest := run.params.get("feature_sha256"))}
     if not swept_digests:
         return
     for digest, trial in trials.items():

@@ -21,6 +21,8 @@ from pipeline.trials.records import CLOCK, Outcome, Release
 STATUSES = ("running", "finished", "diverged", "lost", "failed", "interrupted")
 DONE = ("finished", "diverged")  # statuses of trials with a result
 ENDED = (*DONE, "lost")  # statuses of trials that are trained no more; a lost one was released and has no result
+FORMAT = "format"  # tag of a sweep's experiment: what keys and tags of its runs mean
+PRESENT_FORMAT = "1"
 EXPERIMENT = "experiment.yaml"  # artifact of a sweep's parent run: the experiment file of its last run
 BUDGET = "budget"  # tag of a sweep's experiment: the initial state of its privacy budget, as JSON
 BY_SCORES = "chosen_by_scores"  # tag of a sweep's experiment that has ever had random stopping: its rule, or `several`
@@ -111,7 +113,6 @@ def param_text(value: Any) -> str:
     """Return a param's text in MLflow: a text unchanged, an integral number without a point, anything else as JSON."""
     if isinstance(value, str):
         return value
-    # Earlier versions wrote `3.0`; their runs keep it.
     if isinstance(value, float) and value.is_integer() and abs(value) < MAX_EXACT_INTEGER:
         value = int(value)
     return json.dumps(value)

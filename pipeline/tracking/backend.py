@@ -63,6 +63,10 @@ class NoStore(TrackingError):
     """There is no tracking store yet."""
 
 
+class OtherFormat(TrackingError):
+    """Another version of this software began the sweep; the store's other sweeps can be opened."""
+
+
 def redacted(text: str) -> str:
     """Return a URI, or a text with URIs, without user, password and tokens, for messages and logs."""
     text = re.sub(r"://[^/@\s:]*(:\S*)?@", "://***@", text)  # up to the last @: passwords may contain @ and slashes

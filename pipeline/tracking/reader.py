@@ -28,6 +28,8 @@ from pipeline.tracking.artifacts import (
     BY_SCORES,
     DONE,
     EXPERIMENT,
+    FORMAT,
+    PRESENT_FORMAT,
     RELEASED,
     REUSED,
     REUSED_FROM,
@@ -49,6 +51,7 @@ from pipeline.tracking.artifacts import (
 from pipeline.tracking.backend import (
     Client,
     NoStore,
+    OtherFormat,
     TrackingError,
     connect,
     database,
@@ -145,14 +148,27 @@ class Reader:
         return [name for experiment_id, name in names.items() if experiment_id in begun]
 
     def find(self, name: str) -> bool:
-        """Open the sweep `name`; return whether it exists."""
-        self._experiment_id = self._client.find_experiment(name)
+        """Open the sweep `name`; return whether it exists. One of another format is refused (`OtherFormat`)."""
+        self._experiment_id = self._find_experiment(name)
         parent = next(self._parents(), None) if self._experiment_id else None
         self._parent_id = parent.info.run_id if parent else None
         return parent is not None
 
+    def _find_experiment(self, name: str) -> str | None:
+        """Return MLflow's id of the experiment `name`, None if there is none.
+
+        A sweep that another version began is refused (`OtherFormat`), also if its runs lie in MLflow's trash.
+        """
+        experiment_id = self._client.find_experiment(name)
+        if experiment_id is None or self._client.get_experiment(experiment_id).tags.get(FORMAT) == PRESENT_FORMAT:
+            return experiment_id
+        if any(self._client.search([experiment_id], PARENTS, deleted=True)):
+            raise OtherFormat(f"sweep '{name}': another version of this software began it, and its trials have other "
+                              "keys; give the experiment another name, or use another store")
+        return experiment_id
+
     def attach(self, name: str) -> None:
-        """Open the sweep `name`, which the store must have (`TrackingError`)."""
+        """Open the sweep `name`, which the store must have (`TrackingError`); errors as in `find`."""
         if not self.find(name):
             raise self._client.refusal(f"no sweep named '{name}' (run the sweep first)")
 
@@ -182,8 +198,8 @@ class Reader:
         """Return the text of the open sweep's experiment file when it last ran; errors where none was kept."""
         text = self.kept_experiment()
         if not text:
-            raise self._client.refusal("the sweep has no experiment file (random stopping keeps its seed secret, and "
-                                       "older versions kept none); name the file itself")
+            raise self._client.refusal("the sweep has no experiment file (random stopping keeps its seed secret); "
+                                       "name the file itself")
         return text
 
     def kept_experiment(self) -> str:
@@ -275,8 +291,6 @@ class Reader:
     def budget(self) -> list[float] | None:
         """Return the open sweep's budget as it began (`accounting.budget.Filter.initial_state`); None without one."""
         text = self.tags().get(BUDGET)
-        if text is None and self.is_open:  # an earlier version stored it here
-            text = self._client.get_run(self._parent()).data.tags.get(BUDGET)
         return json.loads(text) if text else None
 
     def released(self) -> list[Release]:

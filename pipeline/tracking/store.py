@@ -29,7 +29,9 @@ from pipeline.tracking.artifacts import (
     DONE,
     ENDED,
     EXPERIMENT,
+    FORMAT,
     NAMED,
+    PRESENT_FORMAT,
     RELEASED,
     REUSED,
     STATUSES,
@@ -128,13 +130,14 @@ class Store(Reader):
 
         MLflow never changes a logged param. If a later sweep has another value, the param keeps the first value and the
         tag `latest.<param>` has the new one. `contents` are tags of the experiment. An experiment of that name in
-        MLflow's trash is refused (`TrackingError`).
+        MLflow's trash is refused (`TrackingError`), and so is a sweep of another format (`OtherFormat`).
         """
         with self._locked():
-            self._experiment_id = self._client.find_experiment(name) or self._create_experiment(name)
+            self._experiment_id = self._find_experiment(name) or self._create_experiment(name)
             check_artifacts(self.uri, self._client.get_experiment(self._experiment_id).artifact_location)
             parent = next(self._parents(), None)
             if parent is None:
+                self._client.set_experiment_tag(self._experiment_id, FORMAT, PRESENT_FORMAT)
                 self._client.create_run(self._experiment_id, run_name=name, tags={"sweep": name, **origin()})
                 parent, *others = self._parents()  # several processes may create one at once; all keep the first
                 for run in others:
@@ -247,11 +250,10 @@ class Store(Reader):
                   for epoch, value in self.history(run_id, metric)}
         started = Started(config, run, logged, set(run.data.params))
         # A resumed run may lack params: its process may have ended between creating the run and this line.
-        # Existing params stay: earlier versions wrote numbers in another form, and MLflow changes no param.
         params = started.new_params({setting: param_text(value) for setting, value in config.canonical().items()})
         changed_tags = {tag: text for tag, text in tags.items() if run.data.tags.get(tag) != text}
         self._client.write(run_id, params=params, tags=changed_tags)
-        if not run.data.params:  # a new run: those of earlier versions have no data set
+        if not run.data.params:  # a new run
             self._client.log_dataset(run_id, config.dataset)
         self._started[key] = started
         return run_id

@@ -12,14 +12,13 @@ import sys
 from urllib.parse import urlsplit
 
 from pipeline.arguments import PORT
-from pipeline.tracking.backend import TrackingError, redacted
+from pipeline.tracking.backend import OtherFormat, TrackingError, redacted
 from pipeline.tracking.reader import Reader
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 END_SECONDS = 5.0  # the server's time to close open connections
 MAX_SWEEPS = 5  # sweeps with a line when the page is served
 VIEW = "mlflow.sharedViewState.photonic"  # tag of an experiment with the view of its runs (`sweep.outcome`)
-DEFAULT_VIEW = "orderByKey=metrics.%60test%2Faccuracy%60&orderByAsc=false"  # of earlier versions' sweeps, without VIEW
 TRAINING = "workflowType=machine_learning"  # selects this half of MLflow's page, whatever was chosen last
 
 
@@ -32,7 +31,7 @@ def address(store: Reader, run_id: str) -> str:
 def runs_address(store: Reader, page: str = "", chart: bool = False) -> str:
     """Return the address of all runs of the open sweep on MLflow's page, in the sweep's view; empty if it has no page.
 
-    A view is a stored choice of columns and charts, sorted by accuracy. Sweeps of earlier versions have none.
+    A view is a stored choice of columns and charts, sorted by accuracy.
 
     Args:
         page: address of MLflow's page; empty for the store's own.
@@ -41,10 +40,7 @@ def runs_address(store: Reader, page: str = "", chart: bool = False) -> str:
     page = page or _page(store)
     if not page:
         return ""
-    view = DEFAULT_VIEW
-    if VIEW in store.tags():
-        view_name = VIEW.rpartition(".")[2]
-        view = f"viewStateShareKey={view_name}"
+    view = f"viewStateShareKey={VIEW.rpartition('.')[2]}"
     mode = "CHART" if chart else "TABLE"
     return f"{page}/#/experiments/{store.experiment_id}/runs?{TRAINING}&compareRunsMode={mode}&{view}"
 
@@ -62,11 +58,17 @@ def _page(store: Reader) -> str:
 
 def runs_pages(store: Reader, page: str) -> list[str]:
     """Return lines for recent sweeps: the address of a sweep's runs and its name, and the address of its chart, if any.
+
+    A sweep of another format has the line that refuses it.
     """
     # MLflow's own list of experiments leads to pages for generative AI unless `Model training` is selected there.
     lines = []
     for name in reversed(store.sweeps()[-MAX_SWEEPS:]):
-        store.attach(name)
+        try:
+            store.attach(name)
+        except OtherFormat as refusal:
+            lines.append(f"  {refusal}")
+            continue
         lines.append(f"  {runs_address(store, page)}  {name}")
         if "compareRunCharts" in store.tags().get(VIEW, ""):
             lines.append(f"  {runs_address(store, page, chart=True)}  {name}, accuracy against epsilon")

@@ -1,7 +1,4 @@
-"""Arithmetics: float32, bfloat16, or integers with exact sums.
-
-The setting is called `arithmetic` in files. Keys and params of trials use its older name, `matmul_precision`.
-"""
+"""Arithmetics: float32, bfloat16, or integers with exact sums."""
 
 from __future__ import annotations
 
@@ -25,19 +22,19 @@ class Arithmetic(Part):
     works = "pipeline.learning.training:FloatingPoint"
 
 
-@part("matmul_precision", "float32")
+@part("arithmetic", "float32")
 class Float32(Arithmetic):
     """Everything in float32."""
 
 
-@part("matmul_precision", "bfloat16")
+@part("arithmetic", "bfloat16")
 class BFloat16(Arithmetic):
     """The factors of products are rounded to bfloat16."""
 
     factors = "bfloat16"
 
 
-@part("matmul_precision", "integer")
+@part("arithmetic", "integer")
 class Integer(Arithmetic):
     """Inputs, weights and contributions are small integers times public powers of two (docs/privacy.md, section 9)."""
 

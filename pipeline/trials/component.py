@@ -34,7 +34,7 @@ class Component(Gaussian):
     target_norm: float = setting(
         0.0, "component clipping: C, bound on the norm of a record's contribution, of which every layer gets "
         "C/sqrt(L); sets tau_h of every layer, and clips each record's part in a convolution. 0 leaves C to tau_h",
-        low=0, per_trial=True, elide=True)
+        low=0, per_trial=True)
 
     @property
     def update_norm(self) -> float:

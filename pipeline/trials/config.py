@@ -12,7 +12,7 @@ from pipeline.trials.component import Component as Component
 from pipeline.trials.datasets import Data
 from pipeline.trials.features import Features
 from pipeline.trials.feedback import Feedback, Projector
-from pipeline.trials.fields import SYNONYMS, ConfigError, check, coerce, digest, known_fields, plain, renamed
+from pipeline.trials.fields import ConfigError, check, coerce, digest, known_fields, plain
 from pipeline.trials.loss import Loss
 from pipeline.trials.mechanism import Mechanism
 from pipeline.trials.network import Network
@@ -74,7 +74,7 @@ class TrialConfig:
 
     def __init__(self, given: tuple[tuple[str, Any], ...] = (), **values: Any) -> None:
         """Compose a trial from the `given` of an earlier one and settings that replace or extend them."""
-        values = {**dict(given), **renamed(values)}
+        values = {**dict(given), **values}
         for name, value in values.items():
             if name not in SETTINGS:
                 raise ConfigError(name, "unknown field", repr(value), known_fields(name, SETTINGS))
@@ -109,7 +109,6 @@ class TrialConfig:
         if name in ("parts", "unused", "_flat") and "given" in self.__dict__:  # of a trial that was pickled
             self._compose(dict(self.given))
             return self.__dict__[name]
-        name = SYNONYMS.get(name, name)
         if not name.startswith("_"):
             if name in self._flat:
                 return self._flat[name]

@@ -54,7 +54,7 @@ class Data(Part):
         0.1, "share of the training records held out for validation, drawn by seed; 0 trains on all, and test "
         "accuracy is logged after every epoch in place of validation accuracy: choose nothing by it", low=0, high=0.5)
     train_records: int = setting(
-        0, "training records that are used at all, validation included, drawn by seed; 0 takes all", low=0, elide=True)
+        0, "training records that are used at all, validation included, drawn by seed; 0 takes all", low=0)
 
     @property
     def split_sizes(self) -> tuple[int, int]:

@@ -82,14 +82,8 @@ class Features(Part):
 
     def key(self, trial: Trial) -> tuple[Any, ...]:
         """Return a key that differs for different features of the same records: name and values of settings in use."""
-        key: list[Any] = [self.name]
-        for field in self.settings:
-            if field.metadata["identity"] and uses(self, field, trial):
-                value = getattr(self, field.name)
-                # An optional number comes with its name, or it could be taken for another optional number.
-                is_optional_number = field.metadata["elide"] and isinstance(value, float)
-                key.append((field.name, value) if is_optional_number else value)
-        return tuple(key)
+        in_use = [field.name for field in self.settings if field.metadata["identity"] and uses(self, field, trial)]
+        return self.name, *((name, getattr(self, name)) for name in in_use)
 
     @property
     def standardised(self) -> bool:
@@ -177,15 +171,15 @@ class Scattering(SquareImages):
     feature_reference: str = setting(
         "none", "images over which every channel of the scattering coefficients has mean 0 and variance 1 before it "
         "is normalised in groups: none, or synthetic ones (dead leaves; Lee, Mumford and Huang 2001)",
-        choices=("none", "dead_leaves"), elide=True)
+        choices=("none", "dead_leaves"))
     feature_mirrored: bool = setting(
-        False, "features are the mean of those of an image and of the same with left and right exchanged", elide=True)
+        False, "features are the mean of those of an image and of the same with left and right exchanged")
     feature_power: float = setting(
         1.0, "p: a value x of the map becomes sign(x) |x|^p before all else is done to it; 0.5 is the square root "
-        "(Perronnin, Sanchez and Mensink 2010)", low=0, open_low=True, high=4, elide=True)
+        "(Perronnin, Sanchez and Mensink 2010)", low=0, open_low=True, high=4)
     feature_decorrelation: float = setting(
         0.0, "a: channels x, once standardised over synthetic images, become (S + 0.1)^(-a/2) x, S their covariance "
-        "there, over its mean variance; 0 leaves them, 1 whitens", low=0, high=1, elide=True)
+        "there, over its mean variance; 0 leaves them, 1 whitens", low=0, high=1)
 
     def shape(self, trial: Trial) -> tuple[int, ...]:
         """Return (channels of all colours, rows, columns), without the padding."""
@@ -227,19 +221,19 @@ class Patches(SquareImages):
     patch_pools: int = setting(6, "rows and columns of averages that a channel has", low=1)
     patch_beside: str = setting(
         "none", "what stands beside the channels of patches: nothing, those of `features: encoder`, averaged over as "
-        "many pools, those of `features: scattering`, or both of them", choices=tuple(BESIDE), elide=True)
+        "many pools, those of `features: scattering`, or both of them", choices=tuple(BESIDE))
     beside_weight: float = setting(
         0.0, "w: with w > 0 features beside patches are computed apart, and those of each map have w times the norm "
-        "of those of patches; 0 treats the channels of patches and encoder alike", low=0, high=100, elide=True,
+        "of those of patches; 0 treats the channels of patches and encoder alike", low=0, high=100,
         needs=[not_chosen("patch_beside", "none")])
     encoder_pools: int = setting(3, "rows and columns of averages that a channel of the encoder has", low=1,
                                  needs=[_beside("encoder"), positive("beside_weight")])
     scattering_scales: int = again("scattering_scales", _beside("scattering"))
     scattering_angles: int = again("scattering_angles", _beside("scattering"))
     feature_groups: int = again("feature_groups")
-    feature_mirrored: bool = again("feature_mirrored", elide=True)
-    feature_power: float = again("feature_power", elide=True)
-    feature_decorrelation: float = again("feature_decorrelation", elide=True)
+    feature_mirrored: bool = again("feature_mirrored")
+    feature_power: float = again("feature_power")
+    feature_decorrelation: float = again("feature_decorrelation")
 
     @property
     def apart(self) -> bool:
@@ -305,9 +299,9 @@ class Encoder(SquareImages):
     works = "pipeline.learning.data.maps:ENCODER"
     encoder_pools: int = again("encoder_pools")
     feature_groups: int = again("feature_groups")
-    feature_mirrored: bool = again("feature_mirrored", elide=True)
-    feature_power: float = again("feature_power", elide=True)
-    feature_decorrelation: float = again("feature_decorrelation", elide=True)
+    feature_mirrored: bool = again("feature_mirrored")
+    feature_power: float = again("feature_power")
+    feature_decorrelation: float = again("feature_decorrelation")
 
     def shape(self, trial: Trial) -> tuple[int, ...]:
         return ENCODER_CHANNELS, self.encoder_pools, self.encoder_pools
@@ -332,8 +326,9 @@ class File(Features):
         "and test [M, d]; relative paths are from the experiment file", identity=False)
     feature_name: str = setting(
         "", "name that stands for that file in the tracking store, in place of its digest, which stays in the private "
-        "folder; must be given where private_metrics is not plain", elide=True)
-    feature_sha256: str = setting("", "digest of that file, which it must have; by default as found", elide=True)
+        "folder; must be given where private_metrics is not plain", applies=lambda c: bool(c.feature_name))
+    feature_sha256: str = setting("", "digest of that file, which it must have; by default as found",
+                                  applies=lambda c: not c.feature_name)
     feature_width: int = setting(0, "d of that file; by default as found", low=0)
     feature_source: str = setting(
         "", "statement that the encoder of these features is public, and which it is, for privacy.notes")

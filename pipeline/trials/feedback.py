@@ -69,8 +69,7 @@ class Tdfa(_Direct):
         0.15, "t: an error beyond +-t becomes +-1, others 0", low=0, high=1, open_high=True, per_trial=True)
     feedback_centered: bool = setting(
         False, "subtract from B its mean over classes: ternary errors, which do not sum to 0, then push no unit for "
-        "being unbalanced; of a real OPU the mean is measured once", needs=[not_chosen("mechanism", "photonic")],
-        elide=True)
+        "being unbalanced; of a real OPU the mean is measured once", needs=[not_chosen("mechanism", "photonic")])
 
 
 _NEEDS_SUM = Need("mechanism", "with a certified epsilon", lambda c: c.parts.mechanism.certified)
@@ -83,7 +82,7 @@ class Pdfa(_Direct):
     label, ternary, optical = "PDFA", True, True
     projectors = ("opu_simulated", "opu_hardware")
     threshold: float = again("threshold")
-    feedback_centered: bool = again("feedback_centered", not_chosen("mechanism", "photonic"), elide=True)
+    feedback_centered: bool = again("feedback_centered", not_chosen("mechanism", "photonic"))
     sigma: float = setting(
         0.0, "standard deviation of the optical noise g, per component (Eq. 10)", low=0, per_trial=True,
         needs=[_NEEDS_SUM])

@@ -14,8 +14,6 @@ from typing import Any, TypeGuard
 
 from pipeline.trials.condition import Need, Trial
 
-SYNONYMS = {"arithmetic": "matmul_precision"}  # name in files -> name in keys and params
-
 
 class UserError(Exception):
     """An error with a message for people; the command line prints it in one line.
@@ -29,9 +27,8 @@ class UserError(Exception):
 
     @property
     def field(self) -> str:
-        """Return the setting that the message is about, by its name in keys, or the entry of a file."""
-        name = str(self).partition(":")[0]
-        return SYNONYMS.get(name, name)
+        """Return the setting that the message is about, or the entry of a file."""
+        return str(self).partition(":")[0]
 
 
 class ConfigError(UserError, ValueError):
@@ -51,7 +48,7 @@ class ConfigError(UserError, ValueError):
 
     def __init__(self, field: str, must: str = "", got: object = "", use: str = "") -> None:
         remedy = f"; {use}" if use else ""
-        super().__init__(f"{in_files(field)}: {must}, got {got}{remedy}" if must else field)
+        super().__init__(f"{field}: {must}, got {got}{remedy}" if must else field)
 
 
 def refuse(condition: object, field: str, must: str, got: object, use: str = "") -> None:
@@ -71,20 +68,6 @@ ELSEWHERE = {
     "persample": "per_example", "fmnist": "fashion_mnist", "cifar": "cifar10", "backprop": "bp",
     "backpropagation": "bp", "opu": "pdfa", "cnn": "convnet", "fullyconnected": "mlp", "dense": "mlp",
 }
-
-
-def in_files(name: str) -> str:
-    """Return a setting's name in files and messages from that in keys: `arithmetic` for `matmul_precision`."""
-    return next((synonym for synonym, in_keys in SYNONYMS.items() if in_keys == name), name)
-
-
-def renamed(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings under their names in keys, and refuse a setting given under both."""
-    for name, in_keys in SYNONYMS.items():
-        if name in values and in_keys in values:
-            raise ConfigError(name, f"is another name of {in_keys}; give it once",
-                              f"{values[name]!r} and {values[in_keys]!r}")
-    return {SYNONYMS.get(name, name): value for name, value in values.items()}
 
 
 def suggestion(name: Any, names: Collection[str]) -> str:

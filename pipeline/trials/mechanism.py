@@ -132,13 +132,13 @@ class Photonic(Mechanism):
         needs=[_NO_BP])
     joint_release: bool = setting(
         False, "the projections of all layers are scaled and get noise as one vector, of norm tau_f at most, and the "
-        "output layer's error is decoded from it", elide=True)
+        "output layer's error is decoded from it", needs=[_NO_BP])
     denoise: bool = setting(
         False, "what was projected or, with a Gaussian mechanism, every contribution and the noise on their sum is put "
-        "on the column space of B, which takes away the noise outside it", elide=True)
+        "on the column space of B, which takes away the noise outside it", needs=[_NO_BP])
     target_label_epsilon: float = setting(
         0.0, "label epsilon that the whole run may cost; sets sigma of the photonic mechanism. 0 leaves that to sigma",
-        low=0, high=1e6, per_trial=True, elide=True)
+        low=0, high=1e6, per_trial=True)
 
     def kind(self, trial: Trial) -> str:
         """Return `label` if every layer's error gets noise, so that the label epsilon is finite; else an empty text."""
@@ -196,7 +196,7 @@ class Gaussian(Mechanism):
     target_epsilon: float = setting(
         0.0, "certified epsilon that the whole run may cost; sets the noise multiplier. 0 leaves that to "
         "noise_multiplier", low=0, per_trial=True)
-    denoise: bool = again("denoise", elide=True)
+    denoise: bool = again("denoise", _NO_BP)
 
     def kind(self, trial: Trial) -> str:
         """Return `certified` for a trial with noise, else an empty text."""
@@ -234,8 +234,8 @@ class Gaussian(Mechanism):
         refuse(has_losses and trial.delta < min_delta, "delta", f"must be at least {min_delta:.3g} with sampler "
                f"'{trial.sampler}' and {steps} steps, below which rounding errors of the privacy-loss distribution "
                "count", f"{trial.delta:g}", "use a larger one, or sampler 'shuffled', whose epsilon is exact")
-        refuse(trial.parts.arithmetic.factors != "float32", "matmul_precision", f"must be 'float32' with mechanism "
-               f"'{self.name}', whose bound on contributions does not cover rounding", f"'{trial.matmul_precision}'",
+        refuse(trial.parts.arithmetic.factors != "float32", "arithmetic", f"must be 'float32' with mechanism "
+               f"'{self.name}', whose bound on contributions does not cover rounding", f"'{trial.arithmetic}'",
                "'integer' is faster, too")
 
 

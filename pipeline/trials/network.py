@@ -30,17 +30,17 @@ class Network(Part):
     hidden: tuple[int, ...] = setting((512, 512), "widths of the hidden fully connected layers")
     activation: str = setting("tanh", "activation phi of the hidden fully connected layers", choices=ACTIVATIONS)
     input_norm: float = setting(
-        0.0, "Euclidean norm to which every record's input is scaled; 0 leaves it as it is", low=0, elide=True)
+        0.0, "Euclidean norm to which every record's input is scaled; 0 leaves it as it is", low=0)
     init: str = setting(
         "uniform", "layers at the start: weights and biases `uniform` on +-1/sqrt(inputs of a unit), or weights "
         "uniform on +-sqrt(6/(fan_in + fan_out)) and biases 0 (`glorot`; Glorot and Bengio 2010)",
-        choices=("uniform", "glorot"), elide=True)
+        choices=("uniform", "glorot"))
     init_gain: float = setting(
-        1.0, "factor on the weights and biases with which layers start", low=0, open_low=True, elide=True)
+        1.0, "factor on the weights and biases with which layers start", low=0, open_low=True)
     output_init: str = setting(
         "uniform", "output layer at the start: as `init` says of all layers (`uniform`); at `zero`; or a multiple of "
         "the last hidden layer's B (`feedback`), with which feedback is aligned from the start",
-        choices=("uniform", "zero", "feedback"), elide=True)
+        choices=("uniform", "zero", "feedback"))
     output_std: float = setting(
         0.2, "standard deviation of the entries of an output layer that starts as a multiple of B", low=0,
         open_low=True, needs=[chosen("output_init", "feedback")])
@@ -121,7 +121,7 @@ class Own(Part):
     not_integer = "what a module computes is in floating point; noise 'secure' sums its contributions as integers"
 
     network_version: int = setting(0, "version of a user's network; by default that which is loaded", low=0)
-    input_norm: float = again("input_norm", elide=True)
+    input_norm: float = again("input_norm")
     records_at_once: int = setting(
         128, "records whose contributions a user's network computes at a time; memory grows with it", low=1, high=4096)
     shared_blocks: int = setting(
@@ -147,8 +147,8 @@ class Own(Part):
                "nothing is described of blocks", f"'{mechanism.name}'")
         refuse(trial.denoise, "denoise", "needs the columns of a layer's weights, which a block has not",
                f"true with {network}", "use false")
-        refuse(trial.parts.arithmetic.factors != "float32", "matmul_precision", f"must be 'float32' with {network}",
-               f"'{trial.matmul_precision}'")
+        refuse(trial.parts.arithmetic.factors != "float32", "arithmetic", f"must be 'float32' with {network}",
+               f"'{trial.arithmetic}'")
         n_blocks = len(self.layers(trial.parts.features.shape(trial), trial.parts.data.spec.n_classes))
         refuse(not feedback.exact and n_blocks < 2, "network", "must have a block below its output block, to which an "
                "error is projected", f"{n_blocks} in '{self.name}' with algorithm '{trial.algorithm}'", "use 'bp'")

@@ -11,10 +11,10 @@ class Optimizer(Part):
     learning_rate: float = setting(0.01, "step size eta", low=0, open_low=True)
     schedule: str = setting(
         "constant", "learning rate over the run: `constant`, or falling from eta to 0, `linear` or as a `cosine`",
-        choices=("constant", "linear", "cosine"), elide=True)
+        choices=("constant", "linear", "cosine"))
     averaging: float = setting(
         0.0, "decay of the exponential moving average of the iterates that is evaluated and kept; 0 takes the last "
-        "iterate", low=0, high=1, open_high=True, elide=True)
+        "iterate", low=0, high=1, open_high=True)
 
 
 @part("optimizer", "sgd")

@@ -227,8 +227,7 @@ _SLOTS: Sequence[tuple[str, str, str, str, dict[str, Any]]] = (
     ("features", "features", "pixels",
      "what the network takes in: pixels, or a public map of single records: scattering coefficients (Tramer and Boneh "
      "2021), responses to patches of synthetic images, activations of an encoder trained on synthetic objects, or "
-     "those of a file",
-     {"elide": True}),
+     "those of a file", {}),
     ("network", "network", "mlp",
      "architecture: fully connected, or `convnet`, convolutions with 2 x 2 max pools before those layers", {}),
     ("algorithm", "feedback", "dfa",
@@ -238,17 +237,17 @@ _SLOTS: Sequence[tuple[str, str, str, str, dict[str, Any]]] = (
      "who computes B e; by default `opu_simulated` for pdfa, `gaussian` for dfa, tdfa and hybrid, `none` for bp", {}),
     ("loss", "loss", "cross_entropy",
      "what is minimized: cross-entropy with labels, or with labels of which a share is spread over all classes "
-     "(Szegedy et al. 2016)", {"elide": True}),
+     "(Szegedy et al. 2016)", {}),
     ("mechanism", "mechanism", "none", "how the update is privatized", {}),
     ("noise", "release", "research",
      "noise and batches are drawn by seed (`research`), so that the trial can be repeated and whoever knows the seed "
      "can subtract the noise, or from the operating system, recorded nowhere (`secure`)", {"needs": [PRIVATE]}),
     ("sampler", "sampler", "shuffled", "how batches are drawn", {}),
     ("optimizer", "optimizer", "sgd", "how an update moves the weights", {}),
-    ("matmul_precision", "arithmetic", "float32",
-     "numbers that a trial is computed in, called `arithmetic` in files: `float32`; products of factors rounded to "
-     "`bfloat16`, fast where the processor has it (AVX512-BF16, AMX, GPUs) and slow elsewhere; or `integer`, for "
-     "Gaussian mechanisms, whose sums are exact, with weights of the same bits on every processor", {}),
+    ("arithmetic", "arithmetic", "float32",
+     "numbers that a trial is computed in: `float32`; products of factors rounded to `bfloat16`, fast where the "
+     "processor has it (AVX512-BF16, AMX, GPUs) and slow elsewhere; or `integer`, for Gaussian mechanisms, whose sums "
+     "are exact, with weights of the same bits on every processor", {}),
 )
 SLOTS: Mapping[str, str] = {name: attribute for name, attribute, *_ in _SLOTS}
 for _name, _, _default, _doc, _rules in _SLOTS:

@@ -5,7 +5,7 @@ A trial that breaks one is read, reported and counted, but not trained.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from pipeline.trials.fields import refuse
@@ -19,20 +19,19 @@ if TYPE_CHECKING:
 LONGEST_ROW = 2**23  # numbers, for which the margins of a row's norm hold
 
 
-def check_promises(trials: Iterable[TrialConfig], published: Collection[str] | None = ()) -> None:
+def check_promises(trials: Iterable[TrialConfig], stored: bool = True) -> None:
     """Refuse trials that may not be trained: their epsilon would not cover all that leaves the private folder.
 
-    `published` are digests of feature files that were in the tracking store from its beginning; None if no store is
-    written, so that files need no names.
+    Unless they are `stored`, in a tracking store, feature files need no names.
     """
     for trial in trials:
         check_noise(trial)
         if trial.parts.network.own:
             load("pipeline.learning.own.building:check_trainable")(trial)
         unnamed = trial.parts.features.of_file and trial.disclosure != "plain" and not trial.feature_name
-        refuse(unnamed and published is not None and trial.feature_sha256 not in published, "feature_name", "must be "
-               f"given with features 'file' and private_metrics '{trial.disclosure}'", "''", "it stands for the "
-               "file in the tracking store; by a digest anyone could test whether a candidate file is the private one")
+        refuse(stored and unnamed, "feature_name", f"must be given with features 'file' and private_metrics "
+               f"'{trial.disclosure}'", "''", "it stands for the file in the tracking store; by a digest anyone could "
+               "test whether a candidate file is the private one")
         if not trial.secure:
             continue
         # What follows is a gap in the guarantee: statistics of training records, or norms that round.

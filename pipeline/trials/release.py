@@ -32,7 +32,7 @@ class Release(Part):
         choices=DISCLOSURES, applies=lambda c: c.disclosure != "plain")
     canaries: int = setting(
         0, "training records that get a wrong label and take part with probability 1/2, to audit the run; 0 audits "
-        "nothing", low=0, elide=True)
+        "nothing", low=0)
     alignment_batches: int = setting(
         4, "batches per epoch on which the update is compared with the true gradient; 0 measures none", low=0)
     seed: int = setting(0, "seed of split, initialisation and feedback and, in research, of sampling and noise",
@@ -90,8 +90,8 @@ class Secure(Release):
         why_not = mechanism.not_integer
         instead = f" with mechanism 'per_example' ({why_not})" if why_not else ""
         rounded = mechanism.certified and not trial.exact and not trial.parts.network.own
-        refuse(rounded, "matmul_precision", f"must be 'integer' with noise 'secure' and mechanism '{trial.mechanism}', "
-               "whose guarantee is of sums without rounding", f"'{trial.matmul_precision}'",
+        refuse(rounded, "arithmetic", f"must be 'integer' with noise 'secure' and mechanism '{trial.mechanism}', "
+               "whose guarantee is of sums without rounding", f"'{trial.arithmetic}'",
                f"use that{instead}, or noise 'research'")
         for name in ("clipping_norm", "target_norm", "tau_e", "tau_h", "tau_f", "sigma"):
             value = getattr(trial, name)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pipeline.trials.feedback import Feedback
-from pipeline.trials.fields import ConfigError, in_files, listed_or, plain
+from pipeline.trials.fields import ConfigError, listed_or, plain
 from pipeline.trials.naming import counted
 from pipeline.trials.part import PARTS, SETTINGS, SLOTS, declares, owners, parts_of, unmet
 
@@ -91,7 +91,7 @@ def why_unused(field: str, trials: Sequence[TrialConfig]) -> str:
     if replacement := trial.parts.mechanism.instead.get(field):
         remedies = [replacement, *remedies]
     values = ", ".join(dict.fromkeys(f"{plain(getattr(trial, field))}" for trial in trials))
-    return f"{in_files(field)}: is not used with {' and '.join(reasons)}, got {values}; use {', or '.join(remedies)}"
+    return f"{field}: is not used with {' and '.join(reasons)}, got {values}; use {', or '.join(remedies)}"
 
 
 def _elsewhere(field: str, trial: TrialConfig) -> list[tuple[str, list[str], str]]:

@@ -70,15 +70,15 @@ def test_shuffled_batches_are_told_what_they_cost():
 @pytest.mark.parametrize(("setting", "research", "secure"), [
     ({}, "simulated", "true"), ({"mechanism": "component"}, "simulated", "true"),
     ({"noise_multiplier": 0.0, "target_epsilon": 3.0}, "simulated", "true"), ({"noise_multiplier": 0.0}, "false", None),
-    ({"mechanism": "none", "matmul_precision": "float32"}, "false", "false"),
-    ({"mechanism": "photonic", "matmul_precision": "float32", "sigma": 1.0, "algorithm": "dfa"}, "false", "false")])
+    ({"mechanism": "none", "arithmetic": "float32"}, "false", "false"),
+    ({"mechanism": "photonic", "arithmetic": "float32", "sigma": 1.0, "algorithm": "dfa"}, "false", "false")])
 def test_only_secret_noise_makes_a_certified_epsilon_true(setting, research, secure):
     """And photonic trials are never certified."""
     for noise, expected in (("research", research), ("secure", secure)):
         if expected is None:  # refused: there is nothing to keep secret
             continue
         config = TrialConfig(**{**dict(BASE.given), "sampler": "shuffled", "noise": noise,
-                                "matmul_precision": "integer", **setting})
+                                "arithmetic": "integer", **setting})
         assert privacy_tags(config)["privacy.certified"] == expected
     kinds = {e.kind for e in account(config, 1)}
     assert kinds == {"claimed", "column", "label"} or setting.get("mechanism") != "photonic"

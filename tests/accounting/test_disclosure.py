@@ -24,7 +24,7 @@ from pipeline.trials.packs import Pack
 
 CPU = torch.device("cpu")
 SECURE = TrialConfig(dataset="digits", hidden=(16,), batch_size=64, epochs=3, learning_rate=0.1, noise="secure",
-                     mechanism="per_example", sampler="poisson", target_epsilon=3.0, matmul_precision="integer")
+                     mechanism="per_example", sampler="poisson", target_epsilon=3.0, arithmetic="integer")
 LABEL = TrialConfig(dataset="digits", hidden=(16,), batch_size=64, epochs=3, learning_rate=0.1, noise="secure",
                     mechanism="photonic", algorithm="pdfa", target_label_epsilon=5.0)
 KINDS = {"certified": SECURE, "label": LABEL}
@@ -129,7 +129,7 @@ def test_without_validation_records_nothing_is_paid_and_test_accuracy_is_followe
 @pytest.mark.parametrize("network", ["mlp", "convnet"])
 def test_alignment_of_a_secure_trial_is_with_the_gradient_on_test_records(network, digits):
     trial = dataclasses.replace(SECURE, network=network, channels=(3,), kernel=3, algorithm="bp", projector="",
-                                noise="research", matmul_precision="float32", private_metrics="withheld",
+                                noise="research", arithmetic="float32", private_metrics="withheld",
                                 target_epsilon=0.0, noise_multiplier=1.0)
     training = prepare(Pack((trial,)), digits, CPU)
     plain = prepare(Pack((dataclasses.replace(trial, private_metrics="plain"),)), digits, CPU)

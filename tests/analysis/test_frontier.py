@@ -143,7 +143,7 @@ def test_label_targets_are_points_named_by_their_target(tmp_path):
     assert "|  | ε ≤ 0.5 | ε ≤ 3 |" in texts_of([points], runs).markdown
     assert "PDFA (label ε ≤ 3, label ε ≤ 0.5)" in texts_of([points], runs.assign(status="diverged")).markdown
     mixed = frontiers.frontier(load_runs(store), "label")  # settings that go with the noise level, and no choice
-    assert mixed["chosen"].tolist() == ["joint_release True", "", "joint_release True"]
+    assert mixed["chosen"].tolist() == ["joint_release True", "joint_release False", "joint_release True"]
     assert mixed["choices"].tolist() == [1, 1, 1]
 
 

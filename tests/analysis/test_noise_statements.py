@@ -36,7 +36,7 @@ ARITHMETICS = {"research": "float32", "secure": "integer"}  # of certified trial
 
 
 def with_noise(trials, *sources):
-    return [replace(trial, noise=noise, matmul_precision=ARITHMETICS[noise] if trial.parts.mechanism.certified else
+    return [replace(trial, noise=noise, arithmetic=ARITHMETICS[noise] if trial.parts.mechanism.certified else
                     "float32") for trial, noise in zip(trials, sources, strict=True)]
 
 
@@ -63,7 +63,7 @@ def test_one_sentence_for_each_mixture(name):
 
 def test_the_source_is_that_of_the_run_and_research_where_none_was_tracked():
     runs = frame(["secure", "research"])
-    for same in (runs, runs.assign(noise=None), runs.drop(columns="noise")):  # earlier versions tracked none
+    for same in (runs, runs.assign(noise=None), runs.drop(columns="noise")):
         assert noise_sources(same).tolist() == ["secure", "research", None]
     without = noise_sources(runs.assign(trial=None))  # an extension's that is not imported
     assert without.dropna().tolist() == ["secure", "research"]

@@ -207,7 +207,7 @@ def test_a_trial_that_cannot_be_read_is_counted_and_leaves_no_price(tmp_path):
 
 def test_secret_noise_counts_every_name_also_of_a_trial_that_is_lost(tmp_path):
     """Of the file one trial has two names, and one has a name and no result."""
-    twice, once = (replace(trial, noise="secure", matmul_precision="integer") for trial in NARROW)
+    twice, once = (replace(trial, noise="secure", arithmetic="integer") for trial in NARROW)
     store = trained(tmp_path, ())
     for trial, names in ((twice, "ab"), (once, "c")):
         store.start(trial)

@@ -161,7 +161,7 @@ def test_a_choice_is_simulated_by_the_noise_of_all_that_was_looked_at(store, sou
     store.attach("best")
     runs = load_runs(store, GRID)
     exact = {"secure": "integer", "research": "float32"}
-    trials = [replace(trial, noise=noise, matmul_precision=exact[noise])
+    trials = [replace(trial, noise=noise, arithmetic=exact[noise])
               for trial, noise in zip(GRID, sources, strict=True)]
     choice = selection.choose(experiment(trials), runs.assign(trial_key=[trial.trial_key for trial in trials]))
     assert choice.trial_key == trials[2].trial_key and choice.standing == standing

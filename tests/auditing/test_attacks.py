@@ -130,7 +130,7 @@ def assert_all_found(found, m, steps=1):
     dict(sigma=0.1), dict(sigma=1.0), dict(sigma=10.0), dict(sigma=0.0), dict(mechanism="none"),
     dict(algorithm="bp", projector="none"), dict(algorithm="tdfa"), dict(algorithm="pdfa", projector="opu_simulated"),
     dict(activation="relu"), dict(tau_h_min=0.5, activation_floor=True), dict(tau_h_min=0.5),
-    dict(matmul_precision="bfloat16"), dict(optimizer="adam")], ids=str)
+    dict(arithmetic="bfloat16"), dict(optimizer="adam")], ids=str)
 def test_the_photonic_mechanism_gives_away_every_record_of_the_batch(change, digits):
     assert_all_found(row_space_audit(dataclasses.replace(DIGITS, **change), digits), 32)
 

@@ -155,7 +155,7 @@ def step_ratios(size: Size) -> Iterator[tuple[str, float]]:
             if dtype != "float32" and mechanism in ("per_example", "component"):
                 continue  # certified bounds do not cover rounding, and the settings refuse it
             for algorithm in ALGORITHMS:
-                config = TrialConfig(**{**size.base, **settings, "algorithm": algorithm, "matmul_precision": dtype})
+                config = TrialConfig(**{**size.base, **settings, "algorithm": algorithm, "arithmetic": dtype})
                 contend(f"{algorithm}_{mechanism}", config)
                 if algorithm == "dfa" and mechanism == "private":
                     for replicas in PACKS:
@@ -179,7 +179,7 @@ def hand_written_ratios(size: Size) -> Iterator[tuple[str, float]]:
     """DFA as it is written by hand, over ours."""
     ours = {f"{mechanism}_speedup_over_hand_written_{precision}":
             TrialConfig(**{**size.base, **MECHANISMS[mechanism], "algorithm": "dfa", "activation": "tanh",
-                           "matmul_precision": dtype})
+                           "arithmetic": dtype})
             for mechanism in ("plain", "private") for precision, dtype in PRECISIONS.items()}
     config = ours["plain_speedup_over_hand_written_fp32"]
     data = records(config.dataset)

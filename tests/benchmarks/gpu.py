@@ -154,7 +154,7 @@ class Replayed:
 
 @contextlib.contextmanager
 def products_in(precision: str) -> Iterator[str]:
-    """Products of float32 on a GPU as `precision` says, and the setting `matmul_precision` that goes with it."""
+    """Products of float32 on a GPU as `precision` says, and the setting `arithmetic` that goes with it."""
     backend, before = torch.backends.cuda.matmul, torch.backends.cuda.matmul.fp32_precision
     backend.fp32_precision = "tf32" if precision == "tf32" else "ieee"
     try:
@@ -210,8 +210,8 @@ def agreement_with_the_cpu(size: Size, here: Dataset, there: Dataset) -> Iterato
         algorithms, mechanisms = (ALGORITHMS, MECHANISMS) if precision == "float32" else (("bp", "dfa"), ("photonic",))
         for algorithm, mechanism in itertools.product(algorithms, mechanisms):
             config = trial_of(size, algorithm, mechanism, noisy=False)
-            with products_in(precision) as matmul_precision:
-                of_this = config if config.exact else dataclasses.replace(config, matmul_precision=matmul_precision)
+            with products_in(precision) as arithmetic:
+                of_this = config if config.exact else dataclasses.replace(config, arithmetic=arithmetic)
                 of_device = training_of(of_this, there, 2)
                 value = farthest(some_steps(of_device), some_steps(training_of(config, here, 2)))
             yield Check(f"{algorithm} {mechanism} {precision}: steps as on a CPU", value,
@@ -292,9 +292,9 @@ def pack_rows(size: Size, device: torch.device, peak: dict[str, float]) -> Itera
     data = random_records(TrialConfig(**size.base).dataset, device)
     for precision, replicas in itertools.product(PRECISIONS, size.packs):
         gc.collect()  # a training whose steps are replayed refers to itself, and its memory is the GPU's
-        with products_in(precision) as matmul_precision:
+        with products_in(precision) as arithmetic:
             config = dataclasses.replace(trial_of(size, "dfa", "photonic", noisy=True), alignment_batches=0,
-                                         matmul_precision=matmul_precision)
+                                         arithmetic=arithmetic)
             plain, replayed = (training_of(config, data, replicas) for _ in range(2))
             replayed.step = Replayed(replayed)
             times = take_turns({"plain": _in_turn(plain), "replayed": _in_turn(replayed),

@@ -118,7 +118,7 @@ def products(config: TrialConfig) -> list[tuple[Shape, bool, bool]]:
 def floor(config: TrialConfig, replicas: int = 1, device: torch.device | str = "cpu") -> Step:
     """Those products alone, for every replica, in the trial's precision and into tensors that exist already; on a CPU
     one after the other, elsewhere as stacks, as `layers.matmul` multiplies."""
-    dtype = getattr(torch, config.matmul_precision)
+    dtype = getattr(torch, config.arithmetic)
     one_by_one = torch.device(device).type == "cpu"
     stack, multiply = ((), torch.mm) if one_by_one else ((replicas,), torch.bmm)
 

@@ -226,8 +226,6 @@ SPACE = "search:\n  algorithm: random\n  trials: 2\n  space:\n    "
      r"sigma: must be >= 0, got -1.0, at cases\[1\].grid.sigma\[1\] \(a.yaml, line 7"),
     ("base: {mechanism: photonic}\ngrid:\n  sigma:\n    linspace: [-1, 1, 3]\n",
      r"sigma: must be >= 0, got -1.0, at grid.sigma\[0\] \(a.yaml, line 3"),
-    ("base:\n  seed: 1\n  arithmetic: integer\n  matmul_precision: integer\n",
-     r"arithmetic: is another name of matmul_precision; .*, at base.matmul_precision \(a.yaml, line 4"),
     ("base: {dataset: digits, target_epsilon: 3, mechanism: per_example, train_records: 10}\npreset: recommended\n",
      r"batch_size: .*, got 512; give batch_size in the file, in place of what the preset has \(a.yaml, line 2"),
     (f"{PRIVATE}  validation_fraction: 0\nselection: {{rule: composition}}",

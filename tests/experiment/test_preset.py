@@ -13,7 +13,7 @@ from pipeline.experiment.experiment import parse_experiment
 from pipeline.experiment.plugins import load_plugins
 from pipeline.experiment.preset import recommend
 from pipeline.trials.config import ConfigError, TrialConfig
-from pipeline.trials.fields import digest, renamed
+from pipeline.trials.fields import digest
 from pipeline.trials.part import PARTS
 
 GIVEN = {"dataset": "fashion_mnist", "mechanism": "per_example", "algorithm": "dfa", "target_epsilon": 3}
@@ -44,8 +44,8 @@ def test_trials_with_the_preset_are_those_of_the_committed_frontier(name):
         given = {name: run[name] for name in written + [target] * (run["mechanism"] != "none")}
         given |= {"features": run["features"]} if isinstance(run.get("features"), str) else {}
         given |= {"hidden": []} if run["hidden"] == "[]" else {}
-        given |= {"arithmetic": "integer"} if run["matmul_precision"] == "integer" else {}
-        trial = TrialConfig(**{**recommend(renamed(given)).settings, **given})
+        given |= {"arithmetic": "integer"} if run["arithmetic"] == "integer" else {}
+        trial = TrialConfig(**{**recommend(given).settings, **given})
         assert trial.trial_key == run["trial_key"], given
 
 
@@ -170,4 +170,4 @@ def test_a_search_fills_in_what_its_space_leaves_open():
     assert {corner.batch_size for corner in experiment.possible} == {2048}
 
 
-EXPECTED = (462, "06f8c8163a1b8fbd")
+EXPECTED = (462, "29991663afcda2d5")

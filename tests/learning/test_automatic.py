@@ -16,7 +16,7 @@ CPU, M, C, GAMMA = torch.device("cpu"), 32, 0.5, 0.01
 TRIAL = TrialConfig(dataset="digits", hidden=(24, 16), batch_size=M, mechanism="automatic", clipping_norm=C, epochs=2,
                     sampler="poisson", noise_multiplier=1.0, learning_rate=0.5)
 CONVNET = dataclasses.replace(TRIAL, algorithm="hybrid", projector="", network="convnet", channels=(4,), kernel=3)
-SECURE = dataclasses.replace(TRIAL, noise="secure", matmul_precision="integer")
+SECURE = dataclasses.replace(TRIAL, noise="secure", arithmetic="integer")
 TRIALS = {"dfa": TRIAL, "bp": dataclasses.replace(TRIAL, algorithm="bp", projector=""), "convnet": CONVNET,
           "denoise": dataclasses.replace(TRIAL, denoise=True)}
 
@@ -56,7 +56,7 @@ def test_lengths_in_integers_are_those_of_the_closed_form_less_what_is_truncated
 
 
 @pytest.mark.parametrize("changes", [
-    {}, {"noise": "secure", "matmul_precision": "integer"}, {"sampler": "shuffled"}, {"sampler": "without_replacement"},
+    {}, {"noise": "secure", "arithmetic": "integer"}, {"sampler": "shuffled"}, {"sampler": "without_replacement"},
     {"noise_multiplier": 0.0, "target_epsilon": 3.0}, {"denoise": True}])
 def test_it_is_accounted_for_as_per_example_whatever_gamma(changes):
     automatic = dataclasses.replace(TRIAL, **changes)
@@ -70,6 +70,6 @@ def test_it_is_accounted_for_as_per_example_whatever_gamma(changes):
 
 
 def test_an_audit_of_one_release_in_integers_comes_close_to_what_is_certified_and_stays_below():
-    audit = audit_release(dataclasses.replace(TRIAL, matmul_precision="integer"), trials=600, delta=0.01)
+    audit = audit_release(dataclasses.replace(TRIAL, arithmetic="integer"), trials=600, delta=0.01)
     assert 0.3 < audit.mu_lower <= audit.mu == 1 and not audit.exceeds
     assert abs(audit.auc - 0.7602) < 0.07  # Phi(mu/sqrt 2), of all that is released

@@ -190,7 +190,7 @@ def test_others_belong_to_what_is_declared_and_formats_do_not(tmp_path):
     assert digests[0] == digests[1] == DIGEST != digests[2]
 
 
-DIGEST = "954812c91fd9d88d"  # by the version before there were `others`, `thousands` and `encoding`
+DIGEST = "954812c91fd9d88d"  # of what is public of it
 TEXT = 'x,y\n1,a\n"two\nlines",b\n\n3,a\n4,b\n'
 
 

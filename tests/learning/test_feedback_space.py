@@ -19,7 +19,7 @@ DFA = TrialConfig(dataset="digits", hidden=HIDDEN, batch_size=M, mechanism="per_
                   sampler="poisson", noise_multiplier=1.0, learning_rate=0.5, denoise=True)
 COMPONENT = dataclasses.replace(DFA, mechanism="component", clipping_norm=1.0, tau_e=0.4, tau_h=2.0)
 HYBRID = dataclasses.replace(DFA, algorithm="hybrid", projector="", network="convnet", channels=(4,), kernel=3)
-SECURE = dataclasses.replace(DFA, noise="secure", matmul_precision="integer")
+SECURE = dataclasses.replace(DFA, noise="secure", arithmetic="integer")
 TERNARY = dataclasses.replace(DFA, algorithm="tdfa", projector="")
 OPTICAL = dataclasses.replace(DFA, algorithm="pdfa", projector="", sigma=0.3)
 TRIALS = {"dfa": DFA, "component": COMPONENT, "tdfa": TERNARY, "pdfa": OPTICAL,

@@ -27,7 +27,7 @@ from pipeline.trials.packs import Pack
 
 CPU = torch.device("cpu")
 BASE = TrialConfig(dataset="digits", hidden=(16, 12), batch_size=32, epochs=2, learning_rate=0.1, noise="secure",
-                   mechanism="per_example", sampler="poisson", noise_multiplier=1.0, matmul_precision="integer")
+                   mechanism="per_example", sampler="poisson", noise_multiplier=1.0, arithmetic="integer")
 PHOTONIC = TrialConfig(dataset="digits", hidden=(16, 12), batch_size=32, algorithm="pdfa", mechanism="photonic",
                        sigma=5.0, noise="secure")
 

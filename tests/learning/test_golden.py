@@ -30,7 +30,7 @@ from pipeline.trials.packs import Pack
 GOLDEN = Path(__file__).parents[1] / "data" / "golden.json"
 TINY = {"dataset": "digits", "train_records": 640, "hidden": (24, 16), "batch_size": 32, "epochs": 2, "seed": 3}
 PER_EXAMPLE = {**TINY, "algorithm": "dfa", "feedback_std": 0.2, "mechanism": "per_example", "learning_rate": 0.3}
-INTEGER = {**PER_EXAMPLE, "matmul_precision": "integer", "sampler": "poisson", "noise_multiplier": 0.5}
+INTEGER = {**PER_EXAMPLE, "arithmetic": "integer", "sampler": "poisson", "noise_multiplier": 0.5}
 PHOTONIC = {**TINY, "algorithm": "pdfa", "feedback_std": 0.1, "mechanism": "photonic", "tau_h": 8.0,
             "learning_rate": 0.02}
 PACK = {  # trained together, too; feedback, release

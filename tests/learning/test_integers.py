@@ -322,15 +322,15 @@ def test_the_network_learns_as_that_of_float32_does_without_noise(digits):
             assert 0.95 < mine.norm() / other.norm() < 1.05, name
 
 
-def test_the_name_in_files_is_arithmetic_and_in_keys_matmul_precision():
-    assert BASE.canonical()["matmul_precision"] == BASE.arithmetic == "integer"
+def test_arithmetic_may_stand_in_base_grid_space_and_changes():
+    assert BASE.canonical()["arithmetic"] == BASE.arithmetic == "integer"
     text = "base: {dataset: digits, mechanism: per_example, sampler: poisson, noise_multiplier: 1, feedback_std: 0.3}\n"
     search = "search: {algorithm: random, trials: 2, space: {learning_rate: {uniform: [0.1, 1]}}}"
     fixed = text.replace("base: {", "base: {arithmetic: integer, ")
 
     def precisions(text, **changes):
         experiment = parse_experiment(text, Path("FILE.yaml"), changes=changes or None)
-        return [trial.matmul_precision for trial in experiment.possible]
+        return [trial.arithmetic for trial in experiment.possible]
 
     grid, choice = "grid: {arithmetic: [float32, integer]}", "space: {arithmetic: {choice: [integer]}, "
     assert precisions(text + grid) == ["float32", "integer"]

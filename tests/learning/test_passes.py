@@ -22,7 +22,7 @@ BASE = {"dataset": "digits", "hidden": (96, 48), "batch_size": 64, "alignment_ba
 MECHANISMS = {"none": {}, "photonic": {"mechanism": "photonic", "sigma": 0.1},
               "per_example": {"mechanism": "per_example", "noise_multiplier": 1.0}}
 CASES = {f"{algorithm} {mechanism} {precision}": {**BASE, **settings, "algorithm": algorithm,
-                                                  "matmul_precision": precision}
+                                                  "arithmetic": precision}
          for algorithm in ("bp", "dfa", "tdfa", "pdfa") for mechanism, settings in MECHANISMS.items()
          for precision in (("float32",) if mechanism == "per_example" else ("float32", "bfloat16"))}
 LARGE = 64 * 48  # elements: of the smallest activation of a layer; what is smaller is no pass

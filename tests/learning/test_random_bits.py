@@ -130,7 +130,7 @@ def test_one_record_of_random_bits_moves_the_sum_by_at_most_c_whatever_the_setti
                                     lambda norms: BOUND / (norms + 1e-6)], ids=["per_example", "automatic"])
 def test_one_row_of_random_bits_moves_the_sum_of_rows_by_at_most_c(factor):
     trial = TrialConfig(dataset="digits", mechanism="per_example", noise="secure", noise_multiplier=1.0, batch_size=64,
-                        matmul_precision="integer")
+                        arithmetic="integer")
     generator, width = torch.Generator().manual_seed(6), 32
     release = RowSum([trial], [BOUND], [BOUND], (width,), CPU)
     release.noise.next = lambda: torch.zeros(1, width, dtype=torch.float64)

@@ -90,7 +90,7 @@ def test_poisson_batches_have_binomial_sizes_and_lose_no_record():
 
 SECURE = TrialConfig(dataset="digits", hidden=(16, 16), batch_size=32, epochs=2, learning_rate=0.1, noise="secure")
 INTEGER = dataclasses.replace(SECURE, mechanism="per_example", sampler="poisson", noise_multiplier=1.0,
-                              matmul_precision="integer")
+                              arithmetic="integer")
 TRIALS = {
     "photonic": dataclasses.replace(SECURE, mechanism="photonic", sigma=10.0),
     "per_example": INTEGER,

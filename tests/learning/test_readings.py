@@ -94,7 +94,7 @@ def test_the_norm_of_a_contribution_is_the_closed_form_of_each_reading():
 
 
 def test_with_the_defaults_it_is_component_clipping(digits):
-    for trial in (DENSE, HYBRID, replace(DENSE, matmul_precision="integer")):
+    for trial in (DENSE, HYBRID, replace(DENSE, arithmetic="integer")):
         trial = replace(trial, noise_multiplier=0.5, epochs=1)
         with reproducible():
             assert run(train(of(trial), digits)) == run(train(trial, digits))
@@ -261,7 +261,7 @@ def test_a_reading_has_secret_noise_in_integers_alone(name):
         replace(trial, **secret)
     assert "\n" not in str(raised.value)
     if trial.network != "convnet":
-        check_promises([replace(trial, **secret, matmul_precision="integer", private_metrics="withheld")])
+        check_promises([replace(trial, **secret, arithmetic="integer", private_metrics="withheld")])
 
 
 @pytest.mark.parametrize(("text", "message"), [
@@ -292,7 +292,7 @@ def test_a_reading_that_nothing_makes_use_of_is_refused_in_one_line(text, messag
 def test_a_default_may_be_written_down_where_another_value_would_be_used():
     text = "base: {init: uniform, init_gain: 1, output_init: uniform, schedule: constant}"
     trial, = parse_experiment(text, Path("e.yaml")).trials
-    assert not trial.canonical().keys() & {"init", "init_gain", "output_init", "schedule"}
+    assert trial.trial_key == TrialConfig().trial_key
 
 
 @pytest.mark.parametrize(("init", "gain"), [("uniform", 2.5), ("glorot", 1.0)])
@@ -344,7 +344,7 @@ def test_the_file_of_readings_has_the_papers_noise_and_tells_what_it_costs():
 def test_weights_are_those_that_were_written_down(name, digits):
     trial, changes = READINGS[name]
     with reproducible():
-        found = run(train(of(trial, **changes, matmul_precision="integer", noise_multiplier=20.0, seed=3), digits))
+        found = run(train(of(trial, **changes, arithmetic="integer", noise_multiplier=20.0, seed=3), digits))
     assert found["weights"] == GOLDEN[name]
 
 

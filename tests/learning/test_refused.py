@@ -9,7 +9,7 @@ from test_integers import BASE
 
 from pipeline.trials.config import ConfigError, TrialConfig
 
-INTEGERS = {name: value for name, value in BASE.given if name != "matmul_precision"} | {"arithmetic": "integer"}
+INTEGERS = {name: value for name, value in BASE.given if name != "arithmetic"} | {"arithmetic": "integer"}
 REFUSED = {  # settings that are valid, and changes to them with what is said of each
     "automatic": (AUTOMATIC.given, [
         ({"clipping_gamma": 0.0}, "clipping_gamma: must be >= 1e-06")]),
@@ -54,10 +54,10 @@ REFUSED = {  # settings that are valid, and changes to them with what is said of
         ({"clipping_norm": 1e-300}, "clipping_norm: must be at least 1e-15 and at most 1e.15 with noise 'secure'"),
         ({"noise_multiplier": 2e6},
          r"noise_multiplier: must be at most [\d.e+]+ with arithmetic 'integer', or the grid"),
-        ({"matmul_precision": "float32"},
+        ({"arithmetic": "float32"},
          "arithmetic: must be 'integer' with noise 'secure' and mechanism 'per_example', whose guarantee is of sums "
          "without rounding, got 'float32'; use that, or noise 'research'"),
-        ({"mechanism": "component", "matmul_precision": "float32"},
+        ({"mechanism": "component", "arithmetic": "float32"},
          "arithmetic: must be 'integer' with noise 'secure' and mechanism 'component', "),
         ({"network": "convnet", "channels": (4,), "kernel": 3, "algorithm": "hybrid", "projector": ""},
          "network: the proof of noise 'secure' is of integers, .* got 'convnet'; use 'mlp', or noise 'research'"),

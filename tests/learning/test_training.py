@@ -42,7 +42,7 @@ PACKED = {
     "bp photonic": dict(algorithm="bp", **PHOTONIC),
     "dfa photonic": dict(algorithm="dfa", **PHOTONIC),
     "tdfa photonic floor": dict(algorithm="tdfa", activation_floor=True, **PHOTONIC),
-    "pdfa photonic bfloat16": dict(algorithm="pdfa", matmul_precision="bfloat16", **PHOTONIC),
+    "pdfa photonic bfloat16": dict(algorithm="pdfa", arithmetic="bfloat16", **PHOTONIC),
     "pdfa joint release": dict(algorithm="pdfa", mechanism="photonic", joint_release=True, denoise=True),
     "pdfa per_example poisson": dict(algorithm="pdfa", sampler="poisson", **CERTIFIED),
     "pdfa per_example canaries": dict(algorithm="pdfa", sampler="poisson", canaries=60, **CERTIFIED),
@@ -78,7 +78,7 @@ def test_a_trials_result_does_not_depend_on_its_pack(name, digits):
 
 
 def test_bfloat16_products_change_little(digits):
-    exact, rounded = (results([replace(BASE, matmul_precision=precision)], digits).popitem()[1][-1]
+    exact, rounded = (results([replace(BASE, arithmetic=precision)], digits).popitem()[1][-1]
                       for precision in ("float32", "bfloat16"))
     for name, weight in exact.outcome.weights.items():
         difference = np.linalg.norm(weight - rounded.outcome.weights[name]) / np.linalg.norm(weight)
@@ -264,7 +264,7 @@ def test_weights_have_the_bits_of_the_class_of_torch_as_the_step_size_falls_and_
     start = torch.randn(3, 1001, generator=torch.Generator().manual_seed(1))
     ours, theirs, update = start.clone(), start.clone().requires_grad_(), torch.empty_like(start)
     optimizer = config.parts.optimizer.load()(config, ours, update)
-    exact = replace(config, mechanism="per_example", noise_multiplier=1.0, matmul_precision="integer")
+    exact = replace(config, mechanism="per_example", noise_multiplier=1.0, arithmetic="integer")
     of_integers = start.clone()  # whose operations round one by one
     rounding = exact.parts.optimizer.load()(exact, of_integers, update)
     reference = kind([theirs], lr=0.1, fused=True, **own)

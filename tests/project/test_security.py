@@ -176,7 +176,7 @@ def test_every_kind_of_error_for_people_has_a_line_that_may_be_shown_or_speaks_o
         "UserError", "ConfigError", "UnsupportedAccounting",  # settings
         "OpuUnavailable",  # what is installed
         "UnusableFile",  # of the file's header
-        "SweepRunning", "ResourceError", "TrackingError", "NoStore"}  # raised where no records are
+        "SweepRunning", "ResourceError", "TrackingError", "NoStore", "OtherFormat"}  # raised where no records are
 
 
 class Trap:

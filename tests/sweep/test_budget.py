@@ -234,15 +234,13 @@ def test_trials_that_the_sweep_has_already_must_be_covered(other, begun, says, t
 
 
 @pytest.mark.parametrize("change", [("epsilon: 4", "epsilon: 5"), ("budget: {epsilon: 4, delta: 1.0e-5}", "")])
-@pytest.mark.parametrize("where", ["contents", "tags"])
-def test_a_budget_is_that_with_which_the_sweep_began_also_if_its_parent_run_is_deleted(change, where, tmp_path,
-                                                                                       monkeypatch):
-    """Nor is there a dry run or a report of another one. Earlier versions had it in tags of the parent run."""
+def test_a_budget_is_that_with_which_the_sweep_began_also_if_its_parent_run_is_deleted(change, tmp_path, monkeypatch):
+    """Nor is there a dry run or a report of another one."""
     monkeypatch.setattr(dry_run, "estimate_seconds", lambda *a, **k: 1.0)
     one, other = budgeted(), budgeted(change)
     assert preview(other, 2, tmp_path).packs and not list(tmp_path.iterdir()), "nothing has begun, or is created"
     store = Store(root=tmp_path)
-    store.open_sweep("search", **{where: {"budget": "[4.0, 1e-05, 9, 1e-05]"}})
+    store.open_sweep("search", contents={"budget": "[4.0, 1e-05, 9, 1e-05]"})
     assert preview(one, 2, tmp_path).packs
     got = "none" if other.plan.budget is None else "epsilon 5 at delta 1e-05"
     for refused in (lambda: filter_of(other.plan, store), lambda: preview(other, 2, tmp_path),
@@ -250,8 +248,6 @@ def test_a_budget_is_that_with_which_the_sweep_began_also_if_its_parent_run_is_d
         with pytest.raises(ConfigError, match=f"budget: must be the one that the sweep began with, epsilon 4 .*{got}"):
             refused()
     assert filter_of(one.plan, store).order == 9 != make_filter(one.plan).order, "fixed beforehand"
-    if where == "tags":
-        return
     store._client.delete_run(store._parent())
     store = Store(root=tmp_path)
     assert not store.find("search") and store.has_begun

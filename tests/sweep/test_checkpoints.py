@@ -105,7 +105,7 @@ def test_a_diverged_trial_stays_ended_and_its_outcome_comes_back(digits, tmp_pat
 
 def test_secure_trials_leave_neither_seed_nor_generator_and_go_on_with_fresh_noise(digits, tmp_path):
     seed = 987654321987654321
-    pack = Pack((TrialConfig(**TINY, **MECHANISMS["per_example"], noise="secure", matmul_precision="integer",
+    pack = Pack((TrialConfig(**TINY, **MECHANISMS["per_example"], noise="secure", arithmetic="integer",
                              sampler="poisson", algorithm="pdfa", seed=seed),))
     training = prepare(pack, digits, torch.device("cpu"))
     records, store = training.run_epoch(), Checkpoints(tmp_path, 0)
@@ -243,7 +243,7 @@ def test_short_trials_write_no_checkpoint(tmp_path):
 
 def sealing(folder, seconds=0.0):
     """A pack with secret noise, and what a worker sends of it."""
-    pack = pack_of(1, **MECHANISMS["per_example"], noise="secure", matmul_precision="integer")
+    pack = pack_of(1, **MECHANISMS["per_example"], noise="secure", arithmetic="integer")
     return pack, worker.train_pack(pack, device="cpu", threads=1, data_folder=None,
                                    checkpoints=Checkpoints(folder, seconds))
 

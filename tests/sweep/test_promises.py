@@ -39,7 +39,7 @@ from pipeline.trials.promises import check_promises
 
 SECURE = {"dataset": "digits", "hidden": (16,), "batch_size": 128, "epochs": 2, "learning_rate": 0.5,
           "mechanism": "per_example", "sampler": "poisson", "noise_multiplier": 2.0, "noise": "secure",
-          "matmul_precision": "integer", "feedback_std": 0.15}
+          "arithmetic": "integer", "feedback_std": 0.15}
 CPU = torch.device("cpu")
 
 
@@ -89,7 +89,7 @@ CONVOLUTIONS = {"network": "convnet", "channels": (4,), "kernel": 3}
                      {"noise": "research", "private_metrics": "noisy"})),
     ({"features": "pixels", "inputs": "standardized"},
      "inputs: 'standardized' takes means .* of digits, .* use 'centered'"),
-    *(({"features": "pixels", "matmul_precision": precision, **CONVOLUTIONS},
+    *(({"features": "pixels", "arithmetic": precision, **CONVOLUTIONS},
        "network: .* which convolutions are not computed in, got 'convnet'; use 'ml")
       for precision in ("integer", "float32"))])
 def test_what_would_tell_of_private_records_is_refused(file, values, message):
@@ -97,9 +97,8 @@ def test_what_would_tell_of_private_records_is_refused(file, values, message):
         check_promises([TrialConfig(**{**SECURE, **values}) if "features" in values else of(file, **values)])
 
 
-def test_what_is_public_or_was_published_before_is_not_refused(file):
-    old = of(file, feature_name="")
-    check_promises([old], published={old.feature_sha256})
+def test_what_is_public_or_is_not_stored_is_not_refused(file):
+    check_promises([of(file, feature_name="")], stored=False)
     check_promises([of(file), of(file, feature_name="", noise="research"), TrialConfig(**SECURE)])
     for values, says in (({"noise": "research"}, "not covered: inputs are shifted"),
                          ({"dataset": "mnist"}, "means and deviations of the training records and count as public")):
@@ -110,7 +109,7 @@ def test_what_is_public_or_was_published_before_is_not_refused(file):
 
 def test_a_name_stands_for_one_file_for_ever_and_only_the_private_folder_knows_which(file, tmp_path, digits):
     folder, other = PrivateFolder(tmp_path / "mlruns"), tmp_path / "other.safetensors"
-    folder.make("private", secure=True)
+    folder.make(secure=True)
     save_file(rows(other=7), other)
     for files in ((file, other), (other, file)):
         with pytest.raises(ConfigError, match="feature_name: 'projections' has stood for another file"):
@@ -237,12 +236,12 @@ def test_an_extension_states_its_bound_as_a_factor_or_has_no_secret_noise(digits
     with pytest.raises(ConfigError, match=f"arithmetic: 'integer' does not go with mechanism 'rewritten': {why}; use "):
         TrialConfig(**{**SECURE, "mechanism": "rewritten"})
     with pytest.raises(ConfigError, match=f"use that with mechanism 'per_example' .{why}., or noise 'research'"):
-        TrialConfig(**{**SECURE, "mechanism": "rewritten", "matmul_precision": "float32"})
+        TrialConfig(**{**SECURE, "mechanism": "rewritten", "arithmetic": "float32"})
 
 
 @pytest.mark.parametrize("values", [
     {}, {"noise": "research", "private_metrics": "noisy"}, {"mechanism": "photonic", "sampler": "shuffled",
-                                                           "matmul_precision": "float32",
+                                                           "arithmetic": "float32",
                                                            "noise_multiplier": 0.0, "sigma": 2.0}])
 def test_a_record_that_cannot_be_used_contributes_nothing_and_nobody_is_told(tmp_path, digits, values, capfd):
     """Its batch without it has the same sum of contributions, to the last bit."""
@@ -303,24 +302,18 @@ def test_records_that_cannot_be_used_are_refused_before_ray_is_started(tmp_path,
 
 def test_the_private_folder_is_for_its_owner_alone_and_outside_what_is_served(tmp_path, monkeypatch):
     folder = PrivateFolder(tmp_path / "mlruns")
-    (tmp_path / "mlruns" / "checkpoints" / "old").mkdir(parents=True)
-    (tmp_path / "mlruns" / "checkpoints" / "old" / "a.safetensors").touch()
-    (tmp_path / "mlruns" / "checkpoints" / "other").mkdir()
-    assert folder.checkpoints("old") == tmp_path / "mlruns" / "checkpoints" / "old", "as long as it was not moved"
-    folder.make("old", secure=True)
+    folder.make(secure=True)
     assert stat.S_IMODE(folder.path.stat().st_mode) == 0o700
-    assert (folder.checkpoints("old") / "a.safetensors").exists()
-    assert not (tmp_path / "mlruns" / "checkpoints" / "old").exists()
-    assert folder.checkpoints("other") == tmp_path / "mlruns" / "checkpoints" / "other", "another sweep's stay"
+    assert folder.checkpoints("x") == tmp_path / "mlruns" / "private" / "checkpoints" / "x"
     for served in (tmp_path / "mlruns" / "artifacts" / "x", tmp_path / "mlruns" / "reports", tmp_path / "shown" / "x"):
         with pytest.raises(ConfigError, match="private folder: must lie outside .*, which others are shown"):
-            PrivateFolder(tmp_path / "mlruns", served).make("old", False, [tmp_path / "shown"])
+            PrivateFolder(tmp_path / "mlruns", served).make(False, [tmp_path / "shown"])
     monkeypatch.setenv("PHOTONIC_PRIVATE", str(tmp_path / "elsewhere"))
     assert PrivateFolder(tmp_path / "mlruns").path == tmp_path / "elsewhere"
     (tmp_path / "open").mkdir(mode=0o755)
     with pytest.raises(ConfigError, match="readable by its owner alone .* with mode 755"):
-        PrivateFolder(tmp_path, tmp_path / "open").make("old", secure=True)
-    PrivateFolder(tmp_path, tmp_path / "open").make("old", secure=False)
+        PrivateFolder(tmp_path, tmp_path / "open").make(secure=True)
+    PrivateFolder(tmp_path, tmp_path / "open").make(secure=False)
     assert stat.S_IMODE((tmp_path / "open").stat().st_mode) == 0o755, "a folder of the user's is not changed"
     Checkpoints(tmp_path / "node" / "private" / "checkpoints" / "x", 0).save(
         pack := Pack((TrialConfig(dataset="digits"),)), Checkpoint("cpu", {}, {"epoch": 1}, []))

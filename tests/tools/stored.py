@@ -47,7 +47,7 @@ def changed(runs: pd.DataFrame, **settings: object) -> pd.DataFrame:
 def with_secret_noise(runs: pd.DataFrame) -> pd.DataFrame:
     """The runs as if their noise were secret, which takes sums of integers with `per_example`."""
     exact = runs["mechanism"].map({"per_example": "integer"}).fillna("float32")
-    return changed(runs, noise="secure", matmul_precision=exact)
+    return changed(runs, noise="secure", arithmetic=exact)
 
 
 def run_of(trial: TrialConfig, metrics: Metrics, tags: Mapping[str, str] | None = None) -> dict[str, object]:

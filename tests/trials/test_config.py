@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 
 from pipeline.tracking.artifacts import param_text, param_value
 from pipeline.trials.config import ConfigError, TrialConfig, settings
-from pipeline.trials.fields import in_files, refuse
+from pipeline.trials.fields import refuse, setting
+from pipeline.trials.optimizer import Optimizer
+from pipeline.trials.part import again, extension
 from pipeline.trials.shapes import n_parameters
 
 PRIVATE = {"mechanism": "photonic"}
@@ -108,7 +110,7 @@ OTHER = dict(dataset="mnist", validation_fraction=0.2, inputs="unit", input_norm
              tau_h_min=0.5, gamma_min=0.1, activation_floor=True, output_noise=False, tau_e=0.2, feedback_norm=0.5,
              clipping_norm=2.0, noise_multiplier=2.0, target_epsilon=3.0, delta=1e-6, sampler="without_replacement",
              noise="secure", canaries=1000, batch_size=128, epochs=3, optimizer="adam", learning_rate=0.1, momentum=0.5,
-             averaging=0.9, matmul_precision="bfloat16", alignment_batches=1, seed=7, train_records=30_000,
+             averaging=0.9, arithmetic="bfloat16", alignment_batches=1, seed=7, train_records=30_000,
              channels=(16,), kernel=3, conv_activation="relu", target_norm=2.0, joint_release=True, denoise=True,
              target_label_epsilon=3.0, private_metrics="withheld", schedule="linear", output_init="zero",
              init="glorot", init_gain=2.0, loss="label_smoothing")
@@ -123,7 +125,7 @@ USES = {"none": set(), "photonic": PHOTONIC, "component": GAUSSIAN | {"tau_h", "
 HYBRID = dict(network="convnet", algorithm="hybrid", mechanism="component", target_norm=2.0)
 SMOOTHING, ADAMW, NESTEROV = {"loss": "label_smoothing"}, {"optimizer": "adamw"}, {"optimizer": "nesterov"}
 POISSON, AUDITED = {"sampler": "poisson"}, {"sampler": "poisson", "canaries": 100}
-EXACT = {"noise_multiplier": 1.0, "matmul_precision": "integer"}
+EXACT = {"noise_multiplier": 1.0, "arithmetic": "integer"}
 NOISY = {"photonic": {"sigma": 10.0}, "component": EXACT, "per_example": EXACT}
 
 
@@ -151,6 +153,24 @@ def test_two_trials_have_one_key_where_what_differs_has_no_effect(one, change, s
     assert (TrialConfig(**one).trial_key == TrialConfig(**{**one, **change}).trial_key) == same
 
 
+@pytest.mark.usefixtures("extensions")
+def test_a_setting_that_a_part_gets_later_leaves_keys_as_they_were_if_it_is_elided():
+    def made_up(learning_rate=0.1, **settings):
+        extension("optimizer", "made_up", Optimizer, {"learning_rate": None, **settings})
+        return TrialConfig(optimizer="made_up", learning_rate=learning_rate)
+
+    before = made_up()
+    after = made_up(warmth=setting(0.0, "made up", elide=True))
+    assert after.trial_key == before.trial_key and "warmth" not in after.used() and after.warmth == 0.0
+    assert dataclasses.replace(after, warmth=0.0).trial_key == before.trial_key
+    other = dataclasses.replace(after, warmth=0.5)
+    assert other.trial_key != before.trial_key and other.canonical() == {**before.canonical(), "warmth": 0.5}
+    assert made_up(warmth=setting(0.0, "made up")).trial_key != before.trial_key
+    extension("optimizer", "another", Optimizer, {"learning_rate": again("learning_rate", elide=True)})
+    elided = TrialConfig(optimizer="another")
+    assert "learning_rate" not in elided.canonical() and "learning_rate" in made_up().canonical()
+
+
 # Settings whose other values are in other tests; another projector for an algorithm that can run here does not exist.
 ELSEWHERE = {
     "above": {"network", "projector", "output_std", "feedback_centered", "smoothing", "weight_decay"},
@@ -159,7 +179,7 @@ ELSEWHERE = {
         if f.name.startswith(("feature", "scattering_", "patch_", "encoder_", "beside_"))},
     "test_automatic": {"clipping_gamma"}}
 REFUSED = {"canaries": "canaries: need sampler 'poisson'", "noise": "noise: needs a guarantee that it can keep",
-           "matmul_precision": "arithmetic: must be 'float32'"}
+           "arithmetic": "arithmetic: must be 'float32'"}
 
 
 @pytest.mark.parametrize(("mechanism", "refused"), [
@@ -190,14 +210,14 @@ def composed(values):
 @given(given_settings(), st.randoms(use_true_random=False))
 def test_a_trial_keeps_its_key_however_it_is_written_and_wherever_it_was_kept(values, random):
     assume(trial := composed(values))
-    respelt = {in_files(name): int(value) if isinstance(value, float) and value.is_integer() else
+    respelt = {name: int(value) if isinstance(value, float) and value.is_integer() else
                tuple(value) if isinstance(value, list) else value
                for name, value in random.sample([*values.items()], len(values))}
     params = {name: param_text(value) for name, value in trial.used().items()}
-    for again in (TrialConfig(**respelt), TrialConfig(trial.given), trial.pruned(), pickle.loads(pickle.dumps(trial)),
+    for other in (TrialConfig(**respelt), TrialConfig(trial.given), trial.pruned(), pickle.loads(pickle.dumps(trial)),
                   TrialConfig.from_mapping(json.loads(json.dumps(trial.used()))),
                   TrialConfig.from_mapping({name: param_value(name, text) for name, text in params.items()})):
-        assert (again.trial_key, again.canonical()) == (trial.trial_key, trial.canonical())
+        assert (other.trial_key, other.canonical()) == (trial.trial_key, trial.canonical())
 
 
 @given(ANYTHING)
@@ -212,8 +232,8 @@ def test_every_setting_has_another_value_in_some_test():
 
 def test_a_key_is_sixteen_digits_and_of_settings_that_the_trial_has():
     assert re.fullmatch("[0-9a-f]{16}", TrialConfig().trial_key)
-    for part, setting in ((SMOOTHING, "smoothing"), (ADAMW, "weight_decay"), (NESTEROV, "momentum")):
-        assert setting in TrialConfig(**part).canonical()
+    for part, name in ((SMOOTHING, "smoothing"), (ADAMW, "weight_decay"), (NESTEROV, "momentum")):
+        assert name in TrialConfig(**part).canonical()
     assert "smoothing" not in TrialConfig().canonical()
     assert TrialConfig(**AUDITED).pack_key != TrialConfig(**{**AUDITED, "canaries": 101}).pack_key
 

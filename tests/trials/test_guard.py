@@ -131,7 +131,7 @@ def test_an_error_of_a_reader_shows_no_record_of_a_secure_trial(folder, fault):
     register_dataset("mine", DATASETS["digits"], read(fault))
     with pytest.raises(DataError, match="8191"):
         load("mine")
-    secure = TrialConfig(dataset="mine", mechanism="per_example", noise="secure", matmul_precision="integer",
+    secure = TrialConfig(dataset="mine", mechanism="per_example", noise="secure", arithmetic="integer",
                          sampler="poisson", target_epsilon=1.0)
     for ask in (lambda: prepare_node([secure], None, folder / "c", folder / "private" / "log"),
                 lambda: audit_trial(secure)):

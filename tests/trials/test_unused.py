@@ -76,7 +76,7 @@ def test_refused_with_what_to_use_instead(tmp_path, text, message):
     "grid: {averaging: [0, 0.9]}"])
 def test_neutral_values_and_fields_that_one_trial_uses_are_fine(tmp_path, text):
     assert load(tmp_path, text).trials
-    swept = "base: {mechanism: photonic, target_epsilon: 3}"  # by an earlier version, and stored: it is still read
+    swept = "base: {mechanism: photonic, target_epsilon: 3}"  # a text from the store was checked when it was swept
     assert parse_experiment(swept, Path("e.yaml"), stored=True).trials
 
 
