@@ -105,12 +105,12 @@ def read(store: Reader, name: str, experiment: Experiment | None = None, words: 
         gone = store.gone(listed) if exists and any(trial.secure for trial in experiment.trials) else ()
         trials = []
         for trial in experiment.trials:
-            key, name = trial.trial_key, run_name(trial, experiment.varied)
+            key, called = trial.trial_key, run_name(trial, experiment.varied)
             if key in runs:
-                trials.append(_state(runs[key], name, driver, epochs))
+                trials.append(_state(runs[key], called, driver, epochs))
             else:
                 status, reason = ("lost", IN_TRASH) if key in gone else ("missing", "")
-                trials.append(TrialState(key, name, status, 0, trial.epochs, epochs.get(key, 0), reason))
+                trials.append(TrialState(key, called, status, 0, trial.epochs, epochs.get(key, 0), reason))
         # suggestions that a search has not asked for yet
         unknown = n_open = experiment.planned - len(decisions) if experiment.plan.asks else 0
         command = ["photonic", "sweep", *(words or [str(experiment.source)])]

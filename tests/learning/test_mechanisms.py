@@ -187,7 +187,7 @@ def precisions():
                 torch.backends.mkldnn.conv]
     before = [backend.fp32_precision for backend in backends]
     yield
-    torch.set_float32_arithmetic("highest")
+    torch.set_float32_matmul_precision("highest")
     torch.backends.cudnn.allow_tf32 = False
     for backend, value in zip(backends, before, strict=True):
         backend.fp32_precision = value
@@ -196,7 +196,7 @@ def precisions():
 @pytest.mark.parametrize(("change", "setting", "value"), [
     (lambda: setattr(torch.backends.cuda.matmul, "allow_tf32", True), "cuda.matmul", "tf32"),
     (lambda: setattr(torch.backends.cuda.matmul, "fp32_precision", "tf32"), "cuda.matmul", "tf32"),
-    (lambda: torch.set_float32_arithmetic("high"), "cuda.matmul", "tf32"),
+    (lambda: torch.set_float32_matmul_precision("high"), "cuda.matmul", "tf32"),
     (lambda: setattr(torch.backends.cudnn, "allow_tf32", True), "cudnn.conv", "tf32"),
     (lambda: setattr(torch.backends.mkldnn.matmul, "fp32_precision", "bf16"), "mkldnn.matmul", "bf16"),
     (lambda: setattr(torch.backends.mkldnn.matmul, "fp32_precision", "tf32"), "mkldnn.matmul", "tf32"),

@@ -291,7 +291,7 @@ def test_a_rehearsal_fails_on_public_records_and_releases_nothing(tmp_path, swee
         patch.setattr(worker, "seal", full)
         result = sweep()
     assert len(result.failed) == 3 and not stored(tmp_path).released()
-    assert all(why.startswith("OSError (") for why in result.failed.values())
+    assert all("private folder: must take checkpoints and sealed results" in why for why in result.failed.values())
     assert sweep().finished == 3
 
 
