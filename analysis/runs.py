@@ -16,6 +16,7 @@ from pipeline.experiment.experiment import Experiment, load_experiment
 from pipeline.experiment.factors import differing
 from pipeline.tracking.artifacts import (
     DONE,
+    ENDED,
     TrackedRun,
     is_setting,
     missing_extension,
@@ -86,13 +87,13 @@ def frame_of(runs: Sequence[TrackedRun], trials: Sequence[TrialConfig] | None = 
     """Return a sweep's runs, one row per trial, with the columns of `analysis.load_runs`.
 
     `trial` is the `TrialConfig` with its recorded noise; None if it cannot be composed here, see `trials_of`. With
-    `trials`, only these are returned, in this order; all must have ended (`MissingTrials`). A trial must not have two
-    runs (`DuplicateTrials`). `source` is the experiment file, for the message.
+    `trials`, only these are returned, in this order; all must have ended (`MissingTrials`), and a lost one has no row.
+    A trial must not have two runs (`DuplicateTrials`). `source` is the experiment file, for the message.
     """
     if trials is not None:
         configs = {config.trial_key: config for config in trials}
         runs = [run for run in runs if run.trial_key in configs]
-        ended = {run.trial_key for run in runs if run.status in DONE}
+        ended = {run.trial_key for run in runs if run.status in ENDED}
         missing = [config for key, config in configs.items() if key not in ended]
         if missing:
             names = ", ".join(f"{run_name(config)} ({config.trial_key})" for config in missing[:5])
@@ -100,7 +101,7 @@ def frame_of(runs: Sequence[TrackedRun], trials: Sequence[TrialConfig] | None = 
             raise MissingTrials(f"{len(ended)} of {len(configs)} trials are finished; missing: {names} "
                                 f"(run `photonic sweep {source}`)")
         ranks = {key: rank for rank, key in enumerate(configs)}
-        runs = sorted(runs, key=lambda run: ranks[run.trial_key])
+        runs = sorted((run for run in runs if run.status in DONE), key=lambda run: ranks[run.trial_key])
     duplicates = [key for key, count in Counter(run.trial_key for run in runs).items() if count > 1]
     if duplicates:
         ids = ", ".join(run.run_id for run in runs if run.trial_key in duplicates)

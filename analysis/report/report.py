@@ -22,7 +22,7 @@ from pipeline.experiment.exhibits import undrawn
 from pipeline.experiment.experiment import Experiment
 from pipeline.experiment.results import check_seeds, read_results
 from pipeline.experiment.search import Search, nothing_fits
-from pipeline.tracking.artifacts import DONE
+from pipeline.tracking.artifacts import ENDED
 from pipeline.tracking.backend import TrackingError
 from pipeline.tracking.store import Store
 from pipeline.trials.fields import UserError, refuse
@@ -76,7 +76,7 @@ def write(experiment: Experiment, store: Store, out: Path | None = None, where: 
     try:
         runs = frame_of(stored, experiment.trials, source=experiment.source)
     except MissingTrials as missing:
-        ended = {run.trial_key for run in stored if run.status in DONE}
+        ended = {run.trial_key for run in stored if run.status in ENDED}
         experiment, progress = complete_part(experiment, ended, missing)
         runs = frame_of(stored, experiment.trials, source=experiment.source)
     if runs.empty:

@@ -221,6 +221,9 @@ def test_secret_noise_counts_every_name_also_of_a_trial_that_is_lost(tmp_path):
     price = selected_epsilon([twice, twice, once], Selection()).value
     assert best(runs, epsilon=100)["selected_epsilon"] == price
     assert choose(experiment, runs[runs["status"] == "finished"]).selected.value == price
+    assert list(load_runs(experiment, tmp_path)["trial_key"]) == [twice.trial_key], "a lost trial has no row"
+    (line,) = experiment.past.lines(experiment.trials)
+    assert line.startswith("1 trial of the file was released and lost, without a result")
 
 
 def test_many_values_and_settings_are_told_in_short():

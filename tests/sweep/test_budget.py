@@ -164,17 +164,13 @@ def test_the_odometer_never_goes_down_whatever_is_deleted_or_trained_again(secur
 
     def trained(store, *trials):
         odometer = Odometer(store, search.filter)
-        odometer.begin(trials)
         for trial in trials:
             store.start(trial)
-            if secure:
-                given = name(store, trial)
-                for _ in range(2):
-                    odometer.name(trial, given)
+            released = [Release(trial, trial.epochs, name=name(store, trial))] if secure else []
             for record in records(trial, 2):
                 store.log([record])
-                for _ in () if secure else range(2):  # handed in twice
-                    odometer.add([record])
+                for _ in range(2):  # handed in twice
+                    odometer.add(released or [Release(trial, record.epoch)])
 
     trained(store, first, second)
     spent = search.filter.spent(released_by(store))
