@@ -301,6 +301,10 @@ def connect(uri: str, lock: FileLock | None) -> Client:
         event.listen(Engine, "do_connect", _reading_only)
     with reporting_errors(uri), lock or contextlib.nullcontext():
         path = database(uri)
+        if lock and path is not None and path.exists() and not is_set_up(path):
+            # A process was killed while MLflow made the tables: they have no sweep, and MLflow cannot go on with them.
+            for part in path.parent.glob(f"{path.name}*"):
+                part.rename(part.with_name(f"unfinished-{part.name}"))
         if lock and path is not None and not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
             with contextlib.closing(sqlite3.connect(path)) as connection:

@@ -11,6 +11,7 @@ import os
 import pickle
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -664,3 +665,13 @@ def test_runs_of_one_trial_are_one_release_with_recorded_noise_and_as_many_with_
     assert costs(2.0, 3.0, names=("a", "b")) == (5.0, 2e-5)
     assert costs(2.0, names=("ab",)) == (4.0, 2e-5), "one run with two names"
     assert costs(2.0, 2.0, names=("a", "a")) == (2.0, 1e-5), "one name of two runs"
+
+
+def test_a_database_whose_maker_was_killed_is_set_aside_and_made_anew(tmp_path):
+    """MLflow itself never goes on with such a file: its migrations find their own tables."""
+    with contextlib.closing(sqlite3.connect(tmp_path / "mlflow.db")) as database:
+        database.execute("CREATE TABLE _alembic_tmp_trace_tags (key TEXT)")
+        database.execute("CREATE TABLE experiments (experiment_id INTEGER)")
+    store = Store(root=tmp_path)
+    store.open_sweep("first")
+    assert Store(root=tmp_path).find("first") and (tmp_path / "unfinished-mlflow.db").exists()
