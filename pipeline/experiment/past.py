@@ -41,8 +41,8 @@ class Past(NamedTuple):
         """Yield a line on lost trials of the file, and one on trials beside those of the file, and how they differ."""
         if self.lost:
             were = "was" if len(self.lost) == 1 else "were"
-            yield (f"{counted(len(self.lost), 'trial')} of the file {were} released and lost, without a result; selected "
-                   "epsilon counts what was released")
+            yield (f"{counted(len(self.lost), 'trial')} of the file {were} released and lost, without a result; "
+                   "selected epsilon counts what was released")
         if not self.others:
             return
         total, differences = self.in_file + self.others, self._differences(trials)

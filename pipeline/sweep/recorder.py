@@ -63,12 +63,14 @@ class Recorder:
         self._round: Sequence[TrialConfig] = ()
         self._named: dict[Pack, Sealed] = {}  # packs whose sealed result may be sent
         self._started: set[str] = set()
-        self._ended = set(sweep.done)  # trial_keys; later records of these trials are ignored
+        self._ended = {*sweep.done, *sweep.result.failed}  # trial_keys; later records of these trials are ignored
         self._waiting: dict[Pack, list[EpochRecord]] = {}
 
     def of(self, sweep: Sweep) -> Recorder:
-        """Return a recorder of the same store for another view of the sweep."""
-        return Recorder(sweep, self._odometer, self._tags)
+        """Return a recorder of the same store for another view of the sweep; both know which trials have ended."""
+        other = Recorder(sweep, self._odometer, self._tags)
+        other._ended = self._ended
+        return other
 
     def start(self, pack: Pack) -> None:
         """Note that a worker starts a pack, for the first time or again after a worker died."""
@@ -147,6 +149,9 @@ class Recorder:
         releases another draw. So the name is written first, and what others have written is read after it.
         """
         self.start(pack)
+        if (named := self._named.get(pack, sealed)).name != sealed.name:  # of an earlier worker, whose file has gone
+            self.wait(pack, named)
+            return False
         left = self.left(pack.trials)
         for trial in left:
             epsilons = {e.metric_name: e.value for e in account(trial, trial.epochs) if e.is_finite}
@@ -224,7 +229,9 @@ class Recorder:
 
     def died(self, pack: Pack, reason: str, text: str) -> None:
         """Mark a pack's trials that have not ended after its workers died, which with secret noise released nothing."""
-        if pack.shared.secure:
+        if pack in self._named:
+            self.wait(pack, self._named[pack])
+        elif pack.shared.secure:
             self._end(pack, f"{reason}; nothing of it was released", text, "interrupted")
         else:
             self.fail(pack, reason, text)

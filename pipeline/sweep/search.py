@@ -9,7 +9,7 @@ now. Like `pipeline.sweep.cluster`, this is imported after `pipeline.sweep` has 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from typing import Any, Protocol
 
 import numpy as np
@@ -214,6 +214,10 @@ class Rounds:
         begun = [config_of(run) for run in self._runs.values() if run.params and run.status not in ENDED]
         open_ = [trial for trial in (*begun, *self.trials) if trial.trial_key not in self.done]
         return [*released_by(self._store), *map(self._whole, open_)]
+
+    def admits(self, trials: Iterable[TrialConfig]) -> bool:
+        """Whether the budget, if there is one, covers these trials beside all that is released and reserved."""
+        return not self.filter or self.filter.admits([*self._reserved(), *map(self._whole, trials)])
 
     def _whole(self, trial: TrialConfig) -> Release:
         """Return all that a trial may release."""

@@ -12,11 +12,11 @@ from typing import Any
 
 from pipeline.sweep.checkpoints import Checkpoints
 from pipeline.sweep.prepare import Sweep
+from pipeline.sweep.private_file import UnusableFile
 from pipeline.sweep.progress import SweepProgress, SweepResult
 from pipeline.sweep.recorder import Recorder
 from pipeline.sweep.sealed import SealedFile, remove, unseal
 from pipeline.tracking.artifacts import NAMED, TrackedRun, config_of, names_of, waiting
-from pipeline.trials.config import ConfigError
 from pipeline.trials.packs import Pack
 from pipeline.trials.records import Result, Sealed
 
@@ -36,17 +36,30 @@ def settle_files(sweep: Sweep, recorder: Recorder, files: Iterable[SealedFile], 
             continue
         try:
             pack = file.pack
-        except ConfigError as error:
+        except ValueError as error:
             sweep.progress.say(f"{file} cannot be released: {error}")
             continue
-        if set().union(*map(sweep.store.names, pack.trial_keys)) - {file.sealed.name}:
+        names = set().union(*map(sweep.store.names, pack.trial_keys))
+        if names - {file.sealed.name}:
             sweep.progress.say(f"{file} was removed: another draw of its trials was released, or may have been")
-        else:
-            writer = _writer(sweep, recorder, pack)
-            if writer.name(pack, file.sealed):
-                writer.release(pack, call(unseal, file.path))
+        elif not names and not sweep.rounds.admits(pack.trials):
+            sweep.progress.say(f"{file} was removed, nothing of it was released: it is beyond the budget")
+        elif not _release(_writer(sweep, recorder, pack), pack, file, call):
+            continue
         call(remove, file.path)
         Checkpoints(sweep.checkpoint_folder, 0.0).remove(pack)
+
+
+def _release(writer: Recorder, pack: Pack, file: SealedFile, call: Call) -> bool:
+    """Release the result in a sealed file; return whether it may go, as it may not if it cannot be read any more."""
+    if writer.name(pack, file.sealed):
+        try:
+            result = call(unseal, file.path)
+        except UnusableFile:
+            writer.wait(pack, file.sealed)
+            return False
+        writer.release(pack, result)
+    return True
 
 
 def settle_runs(sweep: Sweep, recorder: Recorder, lost: bool) -> None:

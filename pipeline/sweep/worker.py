@@ -141,7 +141,7 @@ def sealed_training(pack: Pack, data: Dataset, keeper: CheckpointKeeper) -> Iter
     A result that an earlier worker sealed is sent in place of training. An exception is the pack's outcome, as it may
     depend on what was drawn; but want of memory or of a disk is a death (docs/privacy.md, section 10).
     """
-    import torch  # imported here: the driver needs no torch
+    from pipeline.learning.own.alone import lacks_memory
 
     folder = keeper.checkpoints.folder
     for damaged in (file for file in found(folder, pack) if file.problem):  # nobody has seen what was in it
@@ -151,9 +151,9 @@ def sealed_training(pack: Pack, data: Dataset, keeper: CheckpointKeeper) -> Iter
         rehearse(pack, data, keeper)
         try:
             result = yield from _hidden_training(pack, data, keeper)
-        except (MemoryError, torch.OutOfMemoryError, OSError) as error:
-            raise WorkerDeath(without_message(error)) from error
         except Exception as error:
+            if isinstance(error, OSError) or lacks_memory(error):
+                raise WorkerDeath(without_message(error)) from error
             result = Result((), without_message(error), traceback.format_exc())
         try:
             file = seal(folder, pack, result)
@@ -173,7 +173,7 @@ def _hidden_training(pack: Pack, data: Dataset, keeper: CheckpointKeeper) -> Gen
     with contextlib.closing(run.prepare(pack, data, keeper.device)) as training:
         for records in keeper.resume(training):
             yield Hidden(records[-1].epoch, _note_of(records))
-        while not training.ended:
+        while training.epoch < pack.shared.epochs:  # to the last, even if all have diverged: how long it takes tells
             records = keeper.keep(training, training.run_epoch())
             yield Hidden(training.epoch, _note_of(records))
     return Result(keeper.history)
@@ -236,7 +236,8 @@ class CheckpointKeeper:
     def keep(self, training: Training, records: list[EpochRecord]) -> list[EpochRecord]:
         """Save a checkpoint if one is due; return the records, with a note in their tags if there is one."""
         self.history += records
-        if not training.ended and time.monotonic() - self._tried_at >= self.checkpoints.seconds:
+        is_last = training.epoch == self._pack.shared.epochs
+        if not is_last and time.monotonic() - self._tried_at >= self.checkpoints.seconds:
             self._save(training)
         noted, self._note = _noted(records, self._note), ""
         return noted
@@ -268,7 +269,7 @@ def _noted(records: list[EpochRecord], note: str) -> list[EpochRecord]:
 
 def _note_of(records: list[EpochRecord]) -> str:
     """Return the note in the tags of an epoch's records."""
-    return records[-1].tags.get("checkpoint", "")
+    return records[-1].tags.get("checkpoint", "") if records else ""
 
 
 @functools.lru_cache(maxsize=2)

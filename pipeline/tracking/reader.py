@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from safetensors import SafetensorError
 from safetensors.numpy import load
 
 from pipeline.experiment.experiment import Experiment, with_trials
@@ -315,13 +316,13 @@ class Reader:
         return {run.trial_key for run in self._trash() if names_of(run.tags)} - here
 
     def kept(self, run: TrackedRun) -> list[EpochRecord]:
-        """Return the records of a trial with secret noise that were kept with its run; none before."""
+        """Return the records of a trial with secret noise that were kept with its run; none before, or if damaged."""
+        content, weights = self._file(run.run_id, RELEASED), self._file(run.run_id, WEIGHTS)
         try:
-            entries = json.loads(self._file(run.run_id, RELEASED) or b"[]")
-        except ValueError:  # a driver died while it wrote the file
+            arrays = load(weights or b"")
+            return [EpochRecord.from_entry(entry, arrays) for entry in json.loads(content or "[]")]
+        except (ValueError, SafetensorError):  # a driver died, or a disk was full, while it wrote them
             return []
-        weights = load(self._file(run.run_id, WEIGHTS) or b"") if entries else {}
-        return [EpochRecord.from_entry(entry, weights) for entry in entries]
 
     def certified(self, dataset: str, relation: str) -> dict[str, tuple[float, float]]:
         """Return sweep -> (epsilon, delta), for sweeps of the store with certified trials on a data set.

@@ -19,10 +19,11 @@ from safetensors.numpy import save_file
 from pipeline.accounting import account
 from pipeline.learning.run import prepare as prepare_training
 from pipeline.learning.training import Training
-from pipeline.sweep import sealed, status, worker
+from pipeline.sweep import sealed, settle, status, worker
 from pipeline.sweep.checkpoints import Checkpoints
 from pipeline.sweep.lock import SweepRunning
-from pipeline.sweep.private_file import UNFINISHED, UnusableFile
+from pipeline.sweep.private_file import UNFINISHED, UnusableFile, read, write
+from pipeline.sweep.recorder import Recorder
 from pipeline.sweep.run import run_sweep
 from pipeline.sweep.sealed import found, seal, unseal
 from pipeline.tracking.artifacts import NAMED, names_of
@@ -291,11 +292,12 @@ def test_a_rehearsal_fails_on_public_records_and_releases_nothing(tmp_path, swee
         patch.setattr(worker, "seal", full)
         result = sweep()
     assert len(result.failed) == 3 and not stored(tmp_path).released()
-    assert all("private folder: must take checkpoints and sealed results" in why for why in result.failed.values())
+    assert all("must take checkpoints and sealed results, and does not" in why for why in result.failed.values())
     assert sweep().finished == 3
 
 
-@pytest.mark.parametrize("error", [MemoryError(), OSError(28, "No space left"), torch.OutOfMemoryError("of memory")])
+@pytest.mark.parametrize("error", [MemoryError(), OSError(28, "No space left"), torch.OutOfMemoryError("of memory"),
+                                   RuntimeError("DefaultCPUAllocator: can't allocate memory")])
 def test_want_of_memory_or_disk_is_a_death_of_the_worker(tmp_path, monkeypatch, digits, error):
     trial = load(tmp_path, GRID).trials[0]
     run_epoch = Training.run_epoch
@@ -384,13 +386,110 @@ def test_a_pack_shows_the_same_progress_whichever_of_its_trials_diverge(tmp_path
         return run_epoch(training)
 
     monkeypatch.setattr(Training, "run_epoch", diverging)
-    for diverged in ((), (0,), (1, 2)):
+    for diverged in ((), (0,), (1, 2), (0, 1, 2)):
         items = list(worker.train_pack(pack, device="cpu", threads=1, data_folder=None,
                                        checkpoints=Checkpoints(tmp_path / "c", 0.0)))
         assert items[:3] == [Hidden(1), Hidden(2), Hidden(3)] and len(items) == 5
         ended = [(r.outcome.status, r.epoch) for key in pack.trial_keys for r in items[-1].records
                  if r.outcome and r.trial_key == key]
         assert ended == [("diverged", 2) if seed in diverged else ("finished", 3) for seed in range(3)]
+
+
+def test_a_file_that_a_driver_wrote_in_part_is_none_that_was_kept(tmp_path, sweep):
+    with dying(Store, "_finish"), pytest.raises(Died):
+        sweep()
+    for path in (tmp_path / "mlruns" / "artifacts").rglob("released.json"):
+        path.write_text(path.read_text()[:100])
+    shutil.move(folder_of(tmp_path), tmp_path / "elsewhere")
+    assert len(sweep().failed) == 2
+    shutil.rmtree(folder_of(tmp_path))
+    shutil.move(tmp_path / "elsewhere", folder_of(tmp_path))
+    assert sweep().finished == 2 and sweep().skipped == 3
+
+
+def test_a_sealed_result_that_nothing_reserves_is_not_released_beyond_the_budget(tmp_path, sweep, said):
+    """Its run was deleted before it was named, and the edited space asks for as much as the budget covers."""
+    asked = BUDGET.replace("trials: 3", "trials: 30").replace("max_concurrent: 3", "max_concurrent: 30")
+    with dying(Store, "name"), pytest.raises(Died):
+        sweep(asked)
+    store = Store(root=tmp_path / "mlruns")
+    for run in stored(tmp_path).runs():
+        store._client.delete_run(run.run_id)
+    edited = asked.replace("[0.05, 5]", "[0.06, 4]")
+    result = run_sweep(load(tmp_path, edited), root=tmp_path / "mlruns")
+    assert result.finished and result.passed_over and not result.failed
+    assert any("was removed, nothing of it was released: it is beyond the budget" in line for line in said)
+    assert len(stored(tmp_path).released()) == result.finished and sweep(edited).skipped == result.finished
+
+
+def test_a_worker_that_finds_another_sealed_result_than_was_named_adds_no_second_name(tmp_path, sweep, monkeypatch):
+    unsealed = worker.unseal
+
+    def renamed(path):
+        """The worker dies, its file goes, and one of a worker that outlived its driver is there for the next one."""
+        if UNFINISHED in str(path):
+            return unsealed(path)
+        monkeypatch.setattr(worker, "unseal", unsealed)
+        path.rename(path.with_name(f"{path.name.split('.')[0]}.other.sealed"))
+        return Hidden(0)
+
+    monkeypatch.setattr(worker, "unseal", renamed)
+    recorder_name, asked = Recorder.name, []
+
+    def named(recorder, pack, sealed_):
+        asked.append(recorder_name(recorder, pack, sealed_))
+        if len(asked) == 1:
+            asked.append(recorder_name(recorder, pack, Sealed("other", sealed_.host)))
+        return asked[0]
+
+    monkeypatch.setattr(Recorder, "name", named)
+    assert len(sweep().failed) == 2 and asked[:2] == [True, False]
+    assert all(len(found) == 1 for found in names(tmp_path).values())
+
+
+def test_a_pack_whose_workers_died_after_its_name_waits_and_counts(tmp_path, sweep, monkeypatch):
+    release = Recorder.release
+
+    def died(recorder, pack, result):
+        monkeypatch.setattr(Recorder, "release", release)
+        recorder.died(pack, "its worker died 3 times", "")
+
+    monkeypatch.setattr(Recorder, "release", died)
+    reasons = sweep().failed.values()
+    assert len(reasons) == 2 and all(why.startswith("it counts, and nothing of it was shown") for why in reasons)
+
+
+def test_a_sealed_result_that_goes_while_it_is_named_waits(tmp_path, sweep, monkeypatch):
+    with dying(Store, "name"), pytest.raises(Died):
+        sweep()
+    with monkeypatch.context() as patch:
+        patch.setattr(settle, "unseal", lambda path: shutil.move(path, tmp_path / path.name) and unseal(path))
+        result = sweep()
+    assert len(result.failed) == 2 and result.finished == 1
+    assert all(len(found) == 1 for found in names(tmp_path).values())
+    (away,) = tmp_path.glob("*.sealed")
+    shutil.move(away, folder_of(tmp_path) / away.name)
+    assert sweep().finished == 2
+
+
+def test_a_sealed_result_of_another_node_of_which_the_file_has_a_part_is_released_once(tmp_path, sweep, monkeypatch):
+    with dying(Store, "name"), pytest.raises(Died):
+        sweep()
+    away = shutil.move(folder_of(tmp_path), tmp_path / "away")
+    monkeypatch.setattr("pipeline.sweep.run.sealed_elsewhere", lambda *_: [(found(away), settle.call_here)])
+    assert not sweep(GRID.replace("[0, 3]", "[1, 3]"), address="auto").remaining
+    assert len(stored(tmp_path).done()) == 3 and all(len(found) == 1 for found in names(tmp_path).values())
+
+
+def test_a_sealed_result_whose_trials_are_no_longer_one_pack_is_said_and_stays(tmp_path, sweep, said):
+    trials = load(tmp_path, GRID).trials[1:]
+    file = seal(folder_of(tmp_path), Pack(trials), Result())
+    text, arrays = read(file.path)
+    other = json.loads(text)
+    other["trials"][1]["settings"]["batch_size"] = 128
+    write(file.path, json.dumps(other), arrays)
+    assert run_sweep(load(tmp_path, GRID), root=tmp_path / "mlruns").finished == 3
+    assert any("cannot be released: trials: a pack needs trials of one pack_key" in line for line in said)
 
 
 def test_a_checkpoint_goes_on_with_fresh_noise_and_one_of_other_software_costs_nothing(tmp_path, sweep, monkeypatch):

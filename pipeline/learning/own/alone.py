@@ -74,12 +74,19 @@ class Alone:
         """Keep an error in `raised` and go on after the context. A machine without memory ends the trial."""
         try:
             yield
-        except (KeyboardInterrupt, MemoryError, torch.OutOfMemoryError):
+        except KeyboardInterrupt:
             raise
         except BaseException as error:
-            if type(error) is RuntimeError and any(text in str(error) for text in OUT_OF_MEMORY):
+            if lacks_memory(error):
                 raise
             self.raised = error
+
+
+def lacks_memory(error: BaseException) -> bool:
+    """Whether a machine's want of memory raised an error."""
+    if type(error) is RuntimeError:
+        return any(text in str(error) for text in OUT_OF_MEMORY)
+    return isinstance(error, (MemoryError, torch.OutOfMemoryError))
 
 
 def _row(outputs: Sequence[Tensor], signals: Sequence[Tensor], trained: Sequence[Tensor]) -> Tensor:
