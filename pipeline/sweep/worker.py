@@ -10,7 +10,7 @@ import socket
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -139,7 +139,8 @@ def sealed_training(pack: Pack, data: Dataset, keeper: CheckpointKeeper) -> Iter
     """Train a pack with secret noise: yield its progress, the name of its sealed result, and then the result.
 
     A result that an earlier worker sealed is sent in place of training. An exception is the pack's outcome, as it may
-    depend on what was drawn; but want of memory or of a disk is a death (docs/privacy.md, section 10).
+    depend on what was drawn; but want of memory or of a disk is a death. Every outcome is sealed after the last epoch:
+    if some were sealed earlier, a death would drop the others more often (docs/privacy.md, section 10).
     """
     from pipeline.learning.own.alone import lacks_memory
 
@@ -149,12 +150,20 @@ def sealed_training(pack: Pack, data: Dataset, keeper: CheckpointKeeper) -> Iter
     file = next(iter(found(folder, pack)), None)
     if file is None:
         rehearse(pack, data, keeper)
+        begin, epoch = time.monotonic(), 0
         try:
-            result = yield from _hidden_training(pack, data, keeper)
+            for hidden in _hidden_training(pack, data, keeper):
+                epoch = hidden.epoch
+                yield hidden
+            result = Result(keeper.history)
         except Exception as error:
             if isinstance(error, OSError) or lacks_memory(error):
                 raise WorkerDeath(without_message(error)) from error
             result = Result((), without_message(error), traceback.format_exc())
+            pause = (time.monotonic() - begin) / max(1, epoch)
+            for missing in range(epoch + 1, pack.shared.epochs + 1):  # sealed as late as another outcome
+                time.sleep(pause)
+                yield Hidden(missing)
         try:
             file = seal(folder, pack, result)
         except OSError as error:
@@ -166,17 +175,16 @@ def sealed_training(pack: Pack, data: Dataset, keeper: CheckpointKeeper) -> Iter
     keeper.end()
 
 
-def _hidden_training(pack: Pack, data: Dataset, keeper: CheckpointKeeper) -> Generator[Item, None, Result]:
-    """Train a pack to its end and return its result; yield nothing but the epochs done."""
+def _hidden_training(pack: Pack, data: Dataset, keeper: CheckpointKeeper) -> Iterator[Hidden]:
+    """Train a pack to its last epoch; yield nothing but the epochs done."""
     from pipeline.learning import run
 
     with contextlib.closing(run.prepare(pack, data, keeper.device)) as training:
         for records in keeper.resume(training):
             yield Hidden(records[-1].epoch, _note_of(records))
-        while training.epoch < pack.shared.epochs:  # to the last, even if all have diverged: how long it takes tells
+        while training.epoch < pack.shared.epochs:  # even if all trials have diverged
             records = keeper.keep(training, training.run_epoch())
             yield Hidden(training.epoch, _note_of(records))
-    return Result(keeper.history)
 
 
 def rehearse(pack: Pack, data: Dataset, keeper: CheckpointKeeper) -> None:

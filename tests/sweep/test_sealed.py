@@ -377,22 +377,25 @@ def test_a_sealed_file_is_read_whatever_wrote_it_and_refused_if_a_byte_is_anothe
             unseal(file.path)
 
 
-def test_a_pack_shows_the_same_progress_whichever_of_its_trials_diverge(tmp_path, digits, monkeypatch):
+def test_a_pack_shows_the_same_progress_whichever_of_its_trials_diverge_or_fail(tmp_path, digits, monkeypatch):
     pack, run_epoch = Pack(load(tmp_path, GRID).trials), Training.run_epoch
 
     def diverging(training):
         for replica in diverged if training.epoch == 1 else ():
             training.net.parameters.flat[replica] = math.nan
+        if fails and training.epoch == 1:
+            raise ValueError
         return run_epoch(training)
 
     monkeypatch.setattr(Training, "run_epoch", diverging)
-    for diverged in ((), (0,), (1, 2), (0, 1, 2)):
+    for diverged, fails in (((), False), ((0,), False), ((1, 2), False), ((0, 1, 2), False), ((), True)):
         items = list(worker.train_pack(pack, device="cpu", threads=1, data_folder=None,
                                        checkpoints=Checkpoints(tmp_path / "c", 0.0)))
         assert items[:3] == [Hidden(1), Hidden(2), Hidden(3)] and len(items) == 5
         ended = [(r.outcome.status, r.epoch) for key in pack.trial_keys for r in items[-1].records
                  if r.outcome and r.trial_key == key]
-        assert ended == [("diverged", 2) if seed in diverged else ("finished", 3) for seed in range(3)]
+        assert ended == ([] if fails else [("diverged", 2) if seed in diverged else ("finished", 3)
+                                           for seed in range(3)])
 
 
 def test_a_file_that_a_driver_wrote_in_part_is_none_that_was_kept(tmp_path, sweep):
