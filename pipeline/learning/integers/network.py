@@ -148,9 +148,15 @@ class IntegerNetwork(Network):
 
         ReLU is rounded to steps. Other functions are looked up in a table of values from -`REACH` to `REACH`.
         """
+        if self.table is None and self.fine:
+            # A record's larger outputs are divided by a power of two, and none is clamped. What is above 0 is at least
+            # a step, which keeps its slope.
+            h = z.nan_to_num(0.0).clamp_(0, LARGEST_FLOAT)
+            over = h.amax(dim=-1, keepdim=True) / (self.hidden_step * self.largest)
+            scales = power_of_two_above(over).clamp_(min=1.0)
+            rounded = torch.where(h > 0, h.div(scales * self.hidden_step).round_().clamp_(1, self.largest), 0.0)
+            return Rows(rounded.to(whole_type(self.largest)), self.hidden_step, scales=scales)
         if self.table is None:
-            if self.fine:
-                return self._fine_relu(z)
             rounded = z.div_(self.hidden_step).round_().nan_to_num_(0.0).clamp_(0, self.largest)
             return Rows(rounded.to(whole_type(self.largest)), self.hidden_step)
         # The index of z is (z + REACH) in entries per unit; adding 0.5 before the cast to an integer rounds it.
@@ -158,22 +164,11 @@ class IntegerNetwork(Network):
         indices = z.mul_(n / (2 * REACH)).add_(n / 2 + 0.5).nan_to_num_(0.0).clamp_(0, n - 1)
         return Rows(self.table.index_select(0, indices.to(torch.int32).flatten()).view(z.shape), self.hidden_step)
 
-    def _fine_relu(self, z: torch.Tensor) -> Rows:
-        """Return outputs of relu; a record's larger ones are divided by a power of two, and none is clamped.
-
-        What is above 0 is at least a step, which keeps its slope.
-        """
-        h = z.nan_to_num(0.0).clamp_(0, LARGEST_FLOAT)
-        over = h.amax(dim=-1, keepdim=True) / (self.hidden_step * self.largest)
-        scales = power_of_two_above(over).clamp_(min=1.0)
-        rounded = torch.where(h > 0, h.div(scales * self.hidden_step).round_().clamp_(1, self.largest), 0.0)
-        return Rows(rounded.to(whole_type(self.largest)), self.hidden_step, scales=scales)
-
     def _table(self, activation: str, device: torch.device) -> torch.Tensor | None:
         """Return phi at equally spaced z, in steps of hidden outputs [`entries`]; None for relu."""
         if activation == "relu":
             return None
-        phi = math.tanh if activation == "tanh" else _sigmoid
+        phi = math.tanh if activation == "tanh" else lambda z: 1 / (1 + math.exp(-z))  # sigmoid
         values = []
         for k in range(self.entries):
             z = (k - self.entries / 2) * 2 * REACH / self.entries
@@ -186,10 +181,6 @@ class IntegerNetwork(Network):
         if self.fine and self.table is not None:  # squares need more than 24 bits; some processors would round them
             return super().derivative(real.double(), layer).float()
         return super().derivative(real, layer)
-
-
-def _sigmoid(z: float) -> float:
-    return 1 / (1 + math.exp(-z))
 
 
 class IntegerLoss(Loss):

@@ -44,16 +44,6 @@ from pipeline.trials import component
 from pipeline.trials.config import TrialConfig
 
 
-def contribution_norms(net: Network, deltas: Sequence[torch.Tensor], activations: Sequence[torch.Tensor]
-                       ) -> torch.Tensor:
-    """Return ||u_i|| [R, m, 1], the norm of record i's contribution to the weights and biases of all layers.
-
-    For fully connected layers it is sqrt(sum_l ||delta_i^l||^2 (||h_i^{l-1}||^2 + 1)).
-    """
-    squares = [layer.squared_norms(d, h) for layer, d, h in zip(net.layers, deltas, activations, strict=True)]
-    return torch.stack(squares).sum(dim=0).sqrt()
-
-
 class GaussianMechanism(Mechanism):
     """Base of the Gaussian mechanisms: adds the noise and divides by m; subclasses bound the contributions.
 
@@ -148,7 +138,8 @@ class GaussianMechanism(Mechanism):
             deltas: delta^1..delta^L, each [R, m, n_l].
             activations: h^0..h^{L-1}, each [R, m, n_{l-1}].
         """
-        factor = self.factor(contribution_norms(self.net, deltas, activations))
+        squares = [layer.squared_norms(d, h) for layer, d, h in zip(self.net.layers, deltas, activations, strict=True)]
+        factor = self.factor(torch.stack(squares).sum(dim=0).sqrt())  # of ||u_i||, over all layers [R, m, 1]
         return [d * factor for d in deltas], activations
 
     def update(self, deltas: list[torch.Tensor], activations: list[Activation], out: Parameters) -> None:
