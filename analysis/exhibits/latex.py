@@ -38,19 +38,15 @@ def escape(text: str) -> str:
     r"""Return text for LaTeX: escaped characters, `code` in typewriter, intervals and signed numbers in math mode."""
     escaped = []
     for index, part in enumerate(text.split("`")):
+        plain = "".join(CHARACTERS.get(character, character) for character in part)
         is_code = index % 2 == 1  # between two backquotes
-        escaped.append(rf"\texttt{{{_plain(part)}}}" if is_code else _numbers(_plain(part)))
+        escaped.append(rf"\texttt{{{plain}}}" if is_code else _numbers(plain))
     return "".join(escaped)
-
-
-def _plain(text: str) -> str:
-    """Return text with every special character escaped."""
-    return "".join(CHARACTERS.get(character, character) for character in text)
 
 
 def _numbers(text: str) -> str:
     r"""Return escaped LaTeX text with `84.20 ± 0.31` and `σ = 0.05` as one formula each, and signs in math mode."""
-    text = text.replace("$-$", "-")  # minus signs, which `_plain` escaped: one form of the sign is enough below
+    text = text.replace("$-$", "-")  # minus signs, which `escape` wrote: one form of the sign is enough below
     text = re.sub(rf"(-?{NUMBER}) \$\\pm\$ ({NUMBER})", r"$\1 \\pm \2$", text)  # mean and half width
     text = re.sub(rf"\$(\\[a-z]+)\$ (?:(=)|\$(\\leq)\$) ({NUMBER})(?![\w.])",
                   lambda match: f"${match[1]} {match[2] or match[3]} {match[4]}$", text)  # symbol = number

@@ -90,8 +90,11 @@ def as_lines(experiment: Experiment, by_epoch: bool = False) -> Iterator[str]:
     of_trials = counted(len(trials), experiment.plan.noun)
     yield f"{experiment.name}: {counted(len(settings), 'setting')}, whatever the seed, of {of_trials}"
     yield from _table(settings, {trial.trial_key: trial.epochs for trial in trials})
-    if by_epoch:
-        yield from _epoch_lines(settings)
+    for setting in settings if by_epoch else ():
+        yield setting.name
+        for number, epsilons in enumerate(setting.epsilons, start=1):
+            values = [f"{epsilon.metric_name.removeprefix('epsilon/')} {epsilon.value:.4g}" for epsilon in epsilons]
+            yield f"  after epoch {number:>3}: {', '.join(values) or 'none'}"
     for kind in dict.fromkeys(epsilon.kind for setting in settings for epsilon in setting.run_epsilons):  # each once
         yield f"{kind}: {KINDS[kind].meaning}"
     yield from _merged_lines("assumes:", settings, lambda setting: [
@@ -114,15 +117,6 @@ def _table(settings: Sequence[Statement], epochs: Mapping[str, int]) -> Iterator
             names_by_row.setdefault((epsilon, *columns, noise, n_epochs), []).append(setting.name)
     rows = [(*row, _merged_names(names)) for row, names in names_by_row.items()]
     yield from aligned([HEADER, *rows])
-
-
-def _epoch_lines(settings: Sequence[Statement]) -> Iterator[str]:
-    """Yield the name of every setting, and one line for each epoch with all epsilons after it."""
-    for setting in settings:
-        yield setting.name
-        for number, epsilons in enumerate(setting.epsilons, start=1):
-            values = [f"{epsilon.metric_name.removeprefix('epsilon/')} {epsilon.value:.4g}" for epsilon in epsilons]
-            yield f"  after epoch {number:>3}: {', '.join(values) or 'none'}"
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
