@@ -28,9 +28,14 @@ def to_latex(parts: Iterable[str | Table], name: str) -> dict[str, str]:
     for part in parts:
         if isinstance(part, str):
             caption = part
-        else:
-            number = f"-{len(files) + 1}" if files else ""
-            files[f"{name}{number}.tex"] = f"{NEEDS}\n% \\caption{{{escape(caption)}}}\n{_tabular(part)}\n"
+            continue
+        columns = "".join("r" if numeric else "l" for numeric in part.numeric)
+        text_rows = [part.header, *([cell.text for cell in row] for row in part.rows)]
+        header, *rows = (" & ".join(map(escape, row)) + r" \\" for row in text_rows)
+        number = f"-{len(files) + 1}" if files else ""
+        files[f"{name}{number}.tex"] = "\n".join([
+            NEEDS, rf"% \caption{{{escape(caption)}}}", rf"\begin{{tabular}}{{{columns}}}", r"\toprule", header,
+            r"\midrule", *rows, r"\bottomrule", r"\end{tabular}", ""])
     return files
 
 
@@ -51,12 +56,3 @@ def _numbers(text: str) -> str:
     text = re.sub(rf"\$(\\[a-z]+)\$ (?:(=)|\$(\\leq)\$) ({NUMBER})(?![\w.])",
                   lambda match: f"${match[1]} {match[2] or match[3]} {match[4]}$", text)  # symbol = number
     return re.sub(rf"(?<![\w.,$-])([-+])(?={NUMBER}(?!\w))", r"$\1$", text)  # signs of other numbers
-
-
-def _tabular(table: Table) -> str:
-    """Return the cells of a table between booktabs rules."""
-    columns = "".join("r" if numeric else "l" for numeric in table.numeric)
-    text_rows = [table.header, *([cell.text for cell in row] for row in table.rows)]
-    header, *rows = (" & ".join(map(escape, row)) + r" \\" for row in text_rows)
-    return "\n".join([rf"\begin{{tabular}}{{{columns}}}", r"\toprule", header, r"\midrule", *rows, r"\bottomrule",
-                      r"\end{tabular}"])

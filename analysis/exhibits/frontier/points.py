@@ -89,7 +89,8 @@ def tried_runs(runs: pd.DataFrame, kind: str, formula: str = "") -> pd.DataFrame
         raise ReportError(f"kind: must be one of {', '.join(FRONTIER_KINDS)}, got {kind!r}")
     runs = with_trials(runs).assign(epsilon=tightest(runs, kind, formula)).dropna(subset="epsilon")
     if runs.empty:
-        raise ReportError(f"frontier: needs trials with a finite {_key(kind, formula).rstrip('/')}, found none")
+        epsilon = f"epsilon/{kind}/{formula}".rstrip("/")
+        raise ReportError(f"frontier: needs trials with a finite {epsilon}, found none")
     runs = runs.assign(relation=LABEL_RELATION if kind == "label" else runs.get("privacy.relation", "not tracked"))
     require_one(runs, ("dataset", "relation", "delta"), "for all points of one frontier")
     return choice.candidates(runs, kind)
@@ -123,7 +124,7 @@ def frontiers(runs: pd.DataFrame, metric: str = "accuracy", kinds: Sequence[str]
     for kind in kinds:
         formulas = [""] if kind != "claimed" and tightest(runs, kind).notna().any() else []
         if kind == "claimed":
-            prefix = _key(kind, "")
+            prefix = f"epsilon/{kind}/"
             formulas = [name.removeprefix(prefix) for name in sorted(runs.columns)
                         if name.startswith(prefix) and runs[name].notna().any()]
         for formula in formulas:
@@ -142,7 +143,7 @@ def tightest(runs: pd.DataFrame, kind: str, formula: str = "") -> pd.Series:
     Every logged accountant is proved for the trial, so the smallest value holds too. For `claimed` nothing is proved;
     the value is from one formula. Infinite epsilons are not logged.
     """
-    logged = [name for name in runs.columns if name.startswith(_key(kind, formula))]
+    logged = [name for name in runs.columns if name.startswith(f"epsilon/{kind}/{formula}")]
     return runs[logged].astype(float).min(axis=1)
 
 
@@ -177,7 +178,3 @@ def title(points: pd.DataFrame) -> str:
 def short_title(points: pd.DataFrame) -> str:
     """Return the first line of an axis's `title` up to a comma: `certified ε: features and labels`."""
     return title(points).splitlines()[0].partition(",")[0]
-
-
-def _key(kind: str, formula: str) -> str:
-    return f"epsilon/{kind}/{formula}"
