@@ -115,8 +115,7 @@ def _table(settings: Sequence[Statement], epochs: Mapping[str, int]) -> Iterator
         for epsilon, *columns in _rows(setting.run_epsilons) or [without_epsilon]:
             noise = "" if epsilon == "inf" else setting.noise  # infinite at any noise
             names_by_row.setdefault((epsilon, *columns, noise, n_epochs), []).append(setting.name)
-    rows = [(*row, _merged_names(names)) for row, names in names_by_row.items()]
-    yield from aligned([HEADER, *rows])
+    yield from aligned([HEADER, *((*row, _merged_names(names)) for row, names in names_by_row.items())])
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
