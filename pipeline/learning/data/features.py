@@ -52,7 +52,7 @@ def features(data: Dataset, config: TrialConfig) -> tuple[torch.Tensor, torch.Te
         if computing.seconds >= SILENT_SECONDS:
             print(computing, file=sys.stderr)
     mapped = data.mapped[_key(config)]
-    # In other trials such a record contributes nothing: an error about it would reveal the record.
+    # With private metrics such a record contributes nothing: an error about it would reveal the record.
     for part in mapped if config.disclosure == "plain" else ():
         usable = representable(part, config)
         if not usable.all():

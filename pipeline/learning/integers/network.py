@@ -24,7 +24,6 @@ from pipeline.learning.integers.products import (
     quantised,
     signals,
     split_digits,
-    step_of_rows,
     whole_product,
     whole_type,
 )
@@ -86,7 +85,8 @@ class IntegerDense(Dense):
     def _fine_back(delta: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         """Return W^T delta [m, n_{l-1}], float32, exact; delta [m, n_l] is rounded to 14 bits of a record's largest."""
         integers, step = quantised(weight, LARGEST)
-        row_steps = step_of_rows(delta)
+        sizes = delta.abs().amax(dim=-1, keepdim=True)
+        row_steps = power_of_two_above(sizes.clamp_(1 / LARGEST_FLOAT, LARGEST_FLOAT)) / LARGEST  # [m, 1]
         rows = signals(delta, row_steps, LARGEST).to(torch.int16)
         return whole_product(rows, split_digits(integers.to(torch.int16))).float().mul_(row_steps).mul_(step)
 
@@ -126,7 +126,14 @@ class IntegerNetwork(Network):
                        for k, shape in enumerate(dense_shapes(config.layer_sizes))]
         self.largest, self.hidden_step = largest_integers(config).input, hidden_step(config)
         self.entries = FINE_ENTRIES if self.fine else ENTRIES
-        self.table = self._table(config.activation, device)
+        self.table: torch.Tensor | None = None  # phi at equally spaced z, in steps of hidden outputs; relu needs none
+        if config.activation != "relu":
+            phi = math.tanh if config.activation == "tanh" else lambda z: 1 / (1 + math.exp(-z))  # sigmoid
+            values = []
+            for k in range(self.entries):
+                z = (k - self.entries / 2) * 2 * REACH / self.entries
+                values.append(max(-self.largest, min(self.largest, round(phi(z) / self.hidden_step))))
+            self.table = function_table(values, device).to(whole_type(self.largest))
 
     @staticmethod
     def _drawn(shape: tuple[int, ...], bound: float, generator: torch.Generator) -> torch.Tensor:
@@ -163,17 +170,6 @@ class IntegerNetwork(Network):
         n = self.entries
         indices = z.mul_(n / (2 * REACH)).add_(n / 2 + 0.5).nan_to_num_(0.0).clamp_(0, n - 1)
         return Rows(self.table.index_select(0, indices.to(torch.int32).flatten()).view(z.shape), self.hidden_step)
-
-    def _table(self, activation: str, device: torch.device) -> torch.Tensor | None:
-        """Return phi at equally spaced z, in steps of hidden outputs [`entries`]; None for relu."""
-        if activation == "relu":
-            return None
-        phi = math.tanh if activation == "tanh" else lambda z: 1 / (1 + math.exp(-z))  # sigmoid
-        values = []
-        for k in range(self.entries):
-            z = (k - self.entries / 2) * 2 * REACH / self.entries
-            values.append(max(-self.largest, min(self.largest, round(phi(z) / self.hidden_step))))
-        return function_table(values, device).to(whole_type(self.largest))
 
     def derivative(self, h: Rows, layer: int) -> torch.Tensor:
         """Return phi'(z^l) [R, m, n_l] from h^l; exact, or the exact number rounded once to float32."""

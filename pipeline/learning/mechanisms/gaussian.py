@@ -168,20 +168,13 @@ class GaussianMechanism(Mechanism):
         if isinstance(self.integers, IntegerSum):
             return self.integers.add_up(self.layer_factors, deltas, activations, out)
         deltas, activations = self.bounded(self.factors(deltas), activations)
-        sum_outer_products(self.net, *only_finite(deltas, activations), out)
-
-
-def only_finite(deltas: list[torch.Tensor],
-                activations: list[torch.Tensor]) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    """Return the factors of contributions, with zeros for records that have a factor or norm that is not finite.
-
-    Such a record contributes nothing. Otherwise it would turn the whole sum into nan and so reveal its membership.
-    """
-    per_factor = [torch.isfinite(x.sum(dim=-1)) for x in (*deltas, *activations)]  # each [R, m]
-    finite = torch.stack(per_factor).all(dim=0).unsqueeze(-1)  # [R, m, 1]
-    if finite.device.type == "cpu" and bool(finite.all()):  # on a GPU the check would wait for the device
-        return deltas, activations
-    return ([torch.where(finite, d, 0.0) for d in deltas], [torch.where(finite, h, 0.0) for h in activations])
+        # A record with a factor or norm that is not finite contributes nothing: otherwise it would turn the whole sum
+        # into nan, and so reveal its membership.
+        per_factor = [torch.isfinite(x.sum(dim=-1)) for x in (*deltas, *activations)]  # each [R, m]
+        finite = torch.stack(per_factor).all(dim=0).unsqueeze(-1)  # [R, m, 1]
+        if finite.device.type != "cpu" or not bool(finite.all()):  # on a GPU the check would wait for the device
+            deltas, activations = ([torch.where(finite, x, 0.0) for x in factors] for factors in (deltas, activations))
+        sum_outer_products(self.net, deltas, activations, out)
 
 
 class PerExample(GaussianMechanism):
