@@ -117,10 +117,7 @@ def plus_minus(mean: float, *, half_width: float, digits: int = 2, minimum: floa
 
 @lru_cache(maxsize=8)
 def _draws(n: int, resamples: int) -> np.ndarray:
-    """Return indices [draws, n]: a row per draw of n values with replacement, for the bootstrap.
-
-    For small n there are all n^n draws, else `resamples` draws from a fixed seed.
-    """
+    """Return indices [draws, n] with replacement: all n^n draws for small n, else `resamples` by a fixed seed."""
     if n <= MAX_ENUMERATED:
         return np.indices((n,) * n).reshape(n, -1).T  # [n^n, n]: all tuples of n indices
     return np.random.default_rng(n).integers(n, size=(resamples, n))

@@ -207,10 +207,7 @@ def curve(ax: Axes, points: pd.DataFrame, x: str, algorithm: str, shift: float, 
 
 
 def _marker_text(point: Mapping[str, Any], x: str, label: str) -> str:
-    """Return the text of a marker: lines with the curve's label, the value of column `x`, the mean and its interval.
-
-    If the point is the best of several settings, the last line has the chosen one.
-    """
+    """Return a marker's lines: label, value of column `x`, mean and interval, and the setting chosen among several."""
     alone = " (n = 1)" if point.get("has_seeds", True) else " (as published)"
     interval = f" ± {point['half_width']:.3g} (95% t interval, n = {point['n']})" if point["n"] > 1 else alone
     symbol = "ε" if x == "epsilon" else x
@@ -270,10 +267,7 @@ def within(ax: Axes, low: float, high: float) -> None:
 
 
 def _spaced_ticks(values: Sequence[float]) -> list[float]:
-    """Return values that have enough space for their labels on a log axis, as ticks; the others are left out.
-
-    All but small integers are rounded to two digits.
-    """
+    """Return rounded values with enough space for their labels on a log axis, as ticks; leave out the others."""
     rounded = set()
     for value in map(float, values):
         is_small_integer = value.is_integer() and value < LARGE_TICK

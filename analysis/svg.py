@@ -35,11 +35,7 @@ def name(figure: Figure) -> dict[str, Artist]:
     """Give an id to the SVG group of every artist that `annotate` handles, and return the artists by id."""
     with_markers = {line for ax in figure.axes for line in ax.lines
                     if line.get_marker() not in ("", " ", "None", None)}
-
-    def is_annotated(artist: Artist) -> bool:
-        return artist in _TAGS or artist in with_markers
-
-    artists = figure.findobj(is_annotated)
+    artists = figure.findobj(lambda artist: artist in _TAGS or artist in with_markers)
     names = {f"artist-{number}": artist for number, artist in enumerate(artists)}
     for group_id, artist in names.items():
         artist.set_gid(group_id)

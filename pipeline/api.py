@@ -61,7 +61,13 @@ def train(trials: TrialConfig | Sequence[TrialConfig], data: Dataset | str | os.
     check_used(trials)
     check_promises(trials, stored=False)
     check_evaluations(trials)
-    datasets = _datasets(trials, data, device)
+    if isinstance(data, Dataset):
+        datasets = dict.fromkeys((trial.dataset for trial in trials), data)
+    else:
+        datasets = load_for(trials, data, device)
+    for name, dataset in datasets.items():
+        if dataset.spec != DATASETS[name]:
+            raise ConfigError(f"data: must be the data set of every trial, '{name}', got one with {dataset.spec}")
     gpus = 1.0 if torch.device(device).type == "cuda" else 0.0
     packs = plan(trials, Resources(gpu=gpus), workers=1)  # a pack: trials with equal tensor shapes
 
@@ -71,23 +77,6 @@ def train(trials: TrialConfig | Sequence[TrialConfig], data: Dataset | str | os.
                 yield from epoch_records
 
     return records_of_packs()  # not a generator itself: the checks above raise at once
-
-
-def _datasets(trials: Sequence[TrialConfig], data: Dataset | str | os.PathLike[str] | None,
-              device: torch.device | str) -> dict[str, Dataset]:
-    """Return the trials' data sets by name, loaded to `device` unless `data` is a data set; arguments as in `train`.
-
-    Raises:
-        ConfigError: for a data set other than a trial's.
-        DataError: for an unavailable data set.
-    """
-    if not isinstance(data, Dataset):
-        return load_for(trials, data, device)
-    names = dict.fromkeys(trial.dataset for trial in trials)
-    for name in names:
-        if data.spec != DATASETS[name]:
-            raise ConfigError(f"data: must be the data set of every trial, '{name}', got one with {data.spec}")
-    return dict.fromkeys(names, data)
 
 
 def account(trial: TrialConfig, epochs: int | None = None) -> list[Epsilon]:

@@ -44,8 +44,6 @@ if TYPE_CHECKING:
 # says why); 130 interrupted.
 REFUSED = 2
 WATCH_SECONDS = 5.0  # between two updates of `status --watch`
-TRIAL_KEY_OR_RUN_ID = "[0-9a-f]{16}|[0-9a-f]{32}"
-CLEAR_SCREEN = "\x1b[2J\x1b[H"  # terminal codes: erase everything, and move the cursor to the top left
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
@@ -118,11 +116,7 @@ def init(file: Path, csv: Path | None, label: str | None, **given: str | None) -
         raise ConfigError("--csv: must go with --label and no other option, got others; edit the file that it writes")
     if csv and label:
         return _print_lines(first_file.write_for_table(file, csv, label))
-
-    def no_answer(question: str) -> str:
-        return ""  # takes the default
-
-    answers = first_file.read_answers(given, input if sys.stdin.isatty() else no_answer)
+    answers = first_file.read_answers(given, input if sys.stdin.isatty() else lambda question: "")  # "": by default
     return _print_lines(first_file.write(file, answers))
 
 
@@ -202,7 +196,7 @@ def status(target: str | None, changes: tuple[str, ...], mlruns: Path, private: 
             states, refusals = sweep_status.read_all(store, private)
         text = sweep_status.as_json(states) if as_json else sweep_status.as_text(states, refusals)
         if watch and sys.stdout.isatty():
-            print(CLEAR_SCREEN, end="")
+            print("\x1b[2J\x1b[H", end="")  # terminal codes: erase everything, and move the cursor to the top left
         print(text, flush=True)
         for line in refusals if as_json else ():
             print(line, file=sys.stderr)
@@ -356,7 +350,7 @@ def audit(target: str, data: Path | None, trial: int | None, steps: int, mlruns:
     """
     from pipeline.auditing.command import audit_file, audit_run
 
-    if re.fullmatch(TRIAL_KEY_OR_RUN_ID, target) and not Path(target).exists():
+    if re.fullmatch("[0-9a-f]{16}|[0-9a-f]{32}", target) and not Path(target).exists():  # trial_key or run id
         if trial is not None:
             raise ConfigError(f"--trial: selects a trial of FILE, and a run is one, got {trial}")
         findings = audit_run(target, data, steps, mlruns or Path("mlruns"))

@@ -186,7 +186,6 @@ def _differs(comparison: Comparison) -> str:
 
 
 def _notes(comparison: Comparison) -> list[str]:
-    """Return notes on the reliability of the differences, and on trials left out."""
     a, b, rows = comparison.a, comparison.b, accuracies(comparison)
     sentences = []
     if (rows["interval"] != "").any():

@@ -143,6 +143,5 @@ def _labels(a: Experiment, b: Experiment, runs: Sequence[pd.DataFrame]) -> tuple
 
 
 def _commits(runs: pd.DataFrame) -> list[str]:
-    """Return the distinct commits of the runs, abridged; empty if they were not recorded."""
     commits = runs["git_commit"].dropna().unique() if "git_commit" in runs else ()
     return [abridged(commit) for commit in commits]

@@ -90,7 +90,7 @@ def _answer(evidence: Evidence, *, dataset: str, kind: str, place: str, max_lead
     compared = {epsilon: group for epsilon, group in points.groupby("compared_epsilon")
                 if group["algorithm"].nunique() > 1}
     if not compared:
-        best = _leading(points)
+        best = points[~(points["mean"].max() - points["mean"]).map(is_difference)]  # the first, and all equal to it
         scores = "; ".join(f"{_score(point)}, of {_label(point)} at ε = {point['epsilon']:.3g}"
                            for point in best[:MAX_LEADS].to_dict("records"))
         equal = ": no difference" if len(best) > 1 else ""
@@ -153,11 +153,6 @@ def _verdict(difference: MeanInterval, first: Mapping[str, Any], dataset: str, u
     return "seeds do not explain it, the settings may" if unknown_origin else "beyond what seeds explain"
 
 
-def _leading(points: pd.DataFrame) -> pd.DataFrame:
-    """Return the first of points that are sorted by falling mean, and all that it is not ahead of."""
-    return points[~(points["mean"].max() - points["mean"]).map(is_difference)]
-
-
 def _by_seed(point: Mapping[str, Any], runs: pd.DataFrame) -> pd.Series:
     """Return seed -> test accuracy in percent of a point's runs."""
     is_of_point = ((runs["algorithm"] == point["algorithm"]) & (runs["setting"] == point["setting"])
@@ -200,7 +195,6 @@ def _price(experiment: Experiment, choice: Choice | None) -> str:
 
 
 def _label(row: pd.Series | Mapping[str, Any]) -> str:
-    """Return the label of a point's algorithm."""
     return ALGORITHM_LABELS[row["algorithm"]]
 
 

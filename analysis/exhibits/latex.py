@@ -28,9 +28,14 @@ def to_latex(parts: Iterable[str | Table], name: str) -> dict[str, str]:
     for part in parts:
         if isinstance(part, str):
             caption = part
-        else:
-            number = f"-{len(files) + 1}" if files else ""
-            files[f"{name}{number}.tex"] = f"{NEEDS}\n% \\caption{{{escape(caption)}}}\n{_tabular(part)}\n"
+            continue
+        columns = "".join("r" if numeric else "l" for numeric in part.numeric)
+        text_rows = [part.header, *([cell.text for cell in row] for row in part.rows)]
+        header, *rows = (" & ".join(map(escape, row)) + r" \\" for row in text_rows)
+        number = f"-{len(files) + 1}" if files else ""
+        files[f"{name}{number}.tex"] = "\n".join([
+            NEEDS, rf"% \caption{{{escape(caption)}}}", rf"\begin{{tabular}}{{{columns}}}", r"\toprule", header,
+            r"\midrule", *rows, r"\bottomrule", r"\end{tabular}", ""])
     return files
 
 
@@ -38,29 +43,16 @@ def escape(text: str) -> str:
     r"""Return text for LaTeX: escaped characters, `code` in typewriter, intervals and signed numbers in math mode."""
     escaped = []
     for index, part in enumerate(text.split("`")):
+        plain = "".join(CHARACTERS.get(character, character) for character in part)
         is_code = index % 2 == 1  # between two backquotes
-        escaped.append(rf"\texttt{{{_plain(part)}}}" if is_code else _numbers(_plain(part)))
+        escaped.append(rf"\texttt{{{plain}}}" if is_code else _numbers(plain))
     return "".join(escaped)
-
-
-def _plain(text: str) -> str:
-    """Return text with every special character escaped."""
-    return "".join(CHARACTERS.get(character, character) for character in text)
 
 
 def _numbers(text: str) -> str:
     r"""Return escaped LaTeX text with `84.20 ± 0.31` and `σ = 0.05` as one formula each, and signs in math mode."""
-    text = text.replace("$-$", "-")  # minus signs, which `_plain` escaped: one form of the sign is enough below
+    text = text.replace("$-$", "-")  # minus signs, which `escape` wrote: one form of the sign is enough below
     text = re.sub(rf"(-?{NUMBER}) \$\\pm\$ ({NUMBER})", r"$\1 \\pm \2$", text)  # mean and half width
     text = re.sub(rf"\$(\\[a-z]+)\$ (?:(=)|\$(\\leq)\$) ({NUMBER})(?![\w.])",
                   lambda match: f"${match[1]} {match[2] or match[3]} {match[4]}$", text)  # symbol = number
     return re.sub(rf"(?<![\w.,$-])([-+])(?={NUMBER}(?!\w))", r"$\1$", text)  # signs of other numbers
-
-
-def _tabular(table: Table) -> str:
-    """Return the cells of a table between booktabs rules."""
-    columns = "".join("r" if numeric else "l" for numeric in table.numeric)
-    text_rows = [table.header, *([cell.text for cell in row] for row in table.rows)]
-    header, *rows = (" & ".join(map(escape, row)) + r" \\" for row in text_rows)
-    return "\n".join([rf"\begin{{tabular}}{{{columns}}}", r"\toprule", header, r"\midrule", *rows, r"\bottomrule",
-                      r"\end{tabular}"])

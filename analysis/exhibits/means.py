@@ -10,14 +10,7 @@ from analysis.exhibits.exhibit import Exhibit, Texts
 from analysis.exhibits.frontier.points import tightest
 from analysis.exhibits.metrics import HEADINGS, METRICS
 from analysis.exhibits.table import Table
-from analysis.runs import (
-    ALGORITHM_LABELS,
-    DATASET_LABELS,
-    NON_PRIVATE,
-    ask,
-    setting_label,
-    trials_of,
-)
+from analysis.runs import ALGORITHM_LABELS, DATASET_LABELS, NON_PRIVATE, ask, setting_label, trials_of
 from analysis.text import NO_VALUE, epsilon_text, means_text, value_text
 from pipeline.experiment.factors import find_factors
 from pipeline.trials.kinds import GUARANTEED

@@ -49,10 +49,16 @@ def draw(experiment: Experiment, runs: pd.DataFrame, store: Reader) -> Exhibit:
     header = [column for column in formats if column in rows.columns]  # without a budget there is no ε
     cells = [[format(row[name], formats[name]) if pd.notna(row[name]) else NO_VALUE for name in header]
              for row in rows.to_dict("records")]
-    notes = (*_notes(rows, privacy_filter), *scope(experiment.name, experiment.plan, store.certified))
+    notes = scope(experiment.name, experiment.plan, store.certified)
+    if privacy_filter:
+        notes = ["ε spent is that of all epochs released until then, by a Renyi filter of order "
+                 f"{privacy_filter.order} that was fixed beforehand; no trial started whose whole cost did not fit.",
+                 *notes]
+    if n_passed_over := (rows["status"] == "passed over").sum():
+        notes = [f"{counted(n_passed_over, 'suggestion')} passed over: beyond the budget, or asked for before.", *notes]
     return Exhibit("search", title="What the search asked for", rows=rows, figure=plot(rows, privacy_filter),
                    texts=Texts((caption(experiment, privacy_filter), Table.of(header, cells, text_columns=(1, 2))),
-                               notes=notes))
+                               notes=tuple(notes)))
 
 
 def table(experiment: Experiment, runs: pd.DataFrame, store: Reader, privacy_filter: Filter | None) -> pd.DataFrame:
@@ -101,18 +107,6 @@ def caption(experiment: Experiment, privacy_filter: Filter | None) -> str:
     budget = privacy_filter.budget
     return (f"{text}. Below, ε spent of the budget, {budget.epsilon:g} at δ = {budget.delta:g} "
             f"({standing(trial.noise for trial in certified_trials(experiment.trials))}).")
-
-
-def _notes(rows: pd.DataFrame, privacy_filter: Filter | None) -> list[str]:
-    """Return notes on suggestions passed over, and on the budget."""
-    sentences = []
-    if n_passed_over := (rows["status"] == "passed over").sum():
-        sentences.append(f"{counted(n_passed_over, 'suggestion')} passed over: beyond the budget, or asked for before.")
-    if privacy_filter:
-        sentences.append("ε spent is that of all epochs released until then, by a Renyi filter of order "
-                         f"{privacy_filter.order} that was fixed beforehand; no trial started whose whole cost did not "
-                         "fit.")
-    return sentences
 
 
 def plot(rows: pd.DataFrame, privacy_filter: Filter | None) -> Figure:

@@ -202,10 +202,7 @@ def abridged(commit: str) -> str:
 
 
 def _settings_origin(experiment: Experiment, runs: pd.DataFrame) -> list[tuple[str, str]]:
-    """Return facts, as (name, value), on the origin of the settings: the preset, and the runs that chose them.
-
-    A remark tells how many seeds of these runs are also reported.
-    """
+    """Return facts on the settings' origin: the preset, and the runs that chose them, with the seeds reported too."""
     preset = [("Preset", experiment.preset)] if experiment.preset else []
     if experiment.chosen is None:
         return preset

@@ -136,7 +136,9 @@ def render(page: Page) -> str:
     environment = Environment(loader=FileSystemLoader(TEMPLATE), autoescape=True, undefined=StrictUndefined,
                               trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
     environment.filters.update(
-        inline=_inline, marked=_marked, downloads=downloads, drawing=drawing, algorithms=algorithms,
+        inline=_inline, marked=_marked, downloads=downloads, drawing=drawing,
+        # The algorithms with curves that can be hidden in an SVG, in drawing order.
+        algorithms=lambda figure: list(dict.fromkeys(re.findall(r'data-algorithm="([^"]+)"', figure))),
         breaking=lambda text: Markup("_<wbr>").join(text.split("_")))  # lines may break after underscores
     palette = {name: to_hex(PALETTE[name]) for name in ALGORITHM_LABELS}
     # The usual name of each column of the table of trials, once.
@@ -158,11 +160,6 @@ def drawing(exhibit: Exhibit) -> Markup:
     if not svg:
         return Markup()
     return inline_svg(svg.decode(), f"figure-{exhibit.name}", exhibit.title)
-
-
-def algorithms(figure: str) -> list[str]:
-    """Return the algorithms with curves that can be hidden in an SVG, in drawing order."""
-    return list(dict.fromkeys(re.findall(r'data-algorithm="([^"]+)"', figure)))
 
 
 def inline_svg(text: str, prefix: str, label: str) -> Markup:

@@ -174,10 +174,7 @@ def _choice(experiment: Experiment, runs: pd.DataFrame, store: Store) -> Choice 
 
 
 def _headline(experiment: Experiment, runs: pd.DataFrame, choice: Choice | None) -> list[str]:
-    """Return sentences with the main results.
-
-    With random stopping they are only on the best trial: no other may be published.
-    """
+    """Return the main results; with random stopping only on the best trial, as no other may be published."""
     if not experiment.plan.publishes_all:
         return [selection.summary_sentence(choice)] if choice else []
     if experiment.plan.budget and choice:

@@ -32,7 +32,11 @@ def kept(of: tuple[object, ...], target_epsilon: float, epsilon_of: Callable[[fl
     `of` is the entry's key: all that `epsilon_of` depends on. Without a cache that can be written, nothing is kept.
     """
     name = digest({"of": repr((VERSION, *of, target_epsilon, least)), **_software()})
-    value = _read(name)
+    try:
+        text = (cache_folder() / FOLDER / name).read_text(encoding="ascii")
+        value = float(text) if text.endswith("\n") else math.nan  # nan: written in part
+    except (OSError, ValueError, RuntimeError):  # missing or damaged; RuntimeError: the user has no home folder
+        value = math.nan
     if (least <= value <= MAX_VALUE
             and CALIBRATION_RANGE[0] * target_epsilon <= epsilon_of(value) <= target_epsilon):
         return value
@@ -44,15 +48,6 @@ def kept(of: tuple[object, ...], target_epsilon: float, epsilon_of: Callable[[fl
             file.write(f"{value!r}\n")
         os.replace(file.name, folder / name)  # whole, so that no process reads a part of it
     return value
-
-
-def _read(name: str) -> float:
-    """Return the value of an entry of the cache; nan for an entry that is missing or damaged."""
-    try:
-        text = (cache_folder() / FOLDER / name).read_text(encoding="ascii")
-        return float(text) if text.endswith("\n") else math.nan
-    except (OSError, ValueError, RuntimeError):  # RuntimeError: the user has no home folder
-        return math.nan
 
 
 def calibrate(target_epsilon: float, epsilon_of: Callable[[float], float], name: str, min_value: float = 1e-6,

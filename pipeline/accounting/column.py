@@ -24,7 +24,6 @@ def alpha_max(m: int, gamma_min: float, gamma_max: float, tau_h_min: float, tau_
 
 
 def _alpha_max(m: int, rho: float) -> float:
-    """Return `alpha_max` from rho."""
     return 1 + m / (rho**2 - 1) if rho > 1 else math.inf
 
 

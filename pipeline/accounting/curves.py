@@ -93,18 +93,12 @@ def without_replacement_rdp(q: float, z: float, orders: tuple[int, ...] = ORDERS
         j = np.arange(max(orders) + 1)
         log_B = _log_central_moments(max(orders) + 1, z)  # log B(0), log B(2), ...
         log_b_of_moments = math.log(4) + (log_B[j // 2] + log_B[(j + 1) // 2]) / 2  # first argument of min in b(j)
-        log_terms = np.minimum(log_b_of_moments, _log_terms(j, z))
-        curve = _amplified(q, log_terms, orders)
+        log_b = math.log(2) + j * (j - 1) / (2 * z**2)  # second argument, 2 e^((j-1) D(j))
+        log_4_times_difference = math.log(4 * -math.expm1(-1 / z**2)) + 1 / z**2  # log(4 (e^D(2) - 1)), D(2) = 1/z^2
+        log_b[2] = min(log_b[2], log_4_times_difference)
+        curve = _amplified(q, np.minimum(log_b_of_moments, log_b), orders)
     curve.setflags(write=False)
     return curve
-
-
-def _log_terms(j: np.ndarray, z: float) -> np.ndarray:
-    """Return log of 2 e^((j-1) D(j)), and at j = 2 of the smaller of this and 4 (e^D(2) - 1), for every j."""
-    terms = math.log(2) + j * (j - 1) / (2 * z**2)
-    log_4_times_difference = math.log(4 * -math.expm1(-1 / z**2)) + 1 / z**2  # log(4 (e^D(2) - 1)), D(2) = 1/z^2
-    terms[2] = min(terms[2], log_4_times_difference)
-    return terms
 
 
 def _amplified(q: float, log_terms: np.ndarray, orders: Sequence[int]) -> np.ndarray:

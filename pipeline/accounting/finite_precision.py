@@ -38,10 +38,7 @@ def count_enlargement(noise: float) -> float:
 
 
 def _enlargement(sensitivity: float, noise: float, d: int, name: str) -> float:  # both over C, the numbers' bound
-    """Return eta of d numbers: rounding them to the grid of the noise makes their sensitivity C (1 + eta).
-
-    Noise whose grid is too coarse is refused under the name `name`.
-    """
+    """Return eta: rounding d numbers to the noise's grid makes their sensitivity C (1 + eta)."""
     rounding = noise * math.sqrt(d) / STEPS_PER_SIGMA
     if rounding > COARSEST:
         max_noise = COARSEST * STEPS_PER_SIGMA / math.sqrt(d)

@@ -54,31 +54,25 @@ def statements(experiment: Experiment, by_epoch: bool = False) -> list[Statement
 def _statement(trials: Sequence[TrialConfig], experiment: Experiment, by_epoch: bool) -> Statement:
     """Return the statement on trials that differ only in their seed."""
     trial, noisy = trials[0], with_noise(trials[0])  # the first stands for all seeds
+    mechanism = noisy.parts.mechanism
+    noise = f"sigma = {noisy.sigma:.4g}" if mechanism.optical else "none"
+    if mechanism.certified:
+        noise = f"z = {noisy.noise_multiplier:.4g}"
+    step_lines: tuple[str, ...] = ()
+    if noisy.exact:  # trained in integer arithmetic: a line per layer; C is the largest norm of a contribution
+        deviation = noisy.noise_multiplier / mechanism.sensitivity_ratio(noisy)  # of the noise, over C
+        step_lines = tuple(f"layer {number}: inputs 2^{math.log2(step.input):.0f}, learning signals "
+                           f"2^{math.log2(step.signal):.0f}, contributions {step.contribution:.3g} C"
+                           for number, step in enumerate(steps(noisy, 1.0, deviation), start=1))
     return Statement(
         name=run_name(trial, experiment.varied).rpartition(" ")[0],  # without the seed, with which it ends
         trial_keys=tuple(seed_trial.trial_key for seed_trial in trials),
-        noise=_noise_level(noisy),
+        noise=noise,
         epsilons=tuple(tuple(account(trial, epoch))
                        for epoch in range(1 if by_epoch else trial.epochs, trial.epochs + 1)),
         assumptions=assumptions(noisy),
         notes=privacy_tags(trial)["privacy.notes"],
-        steps=_step_lines(noisy) if noisy.exact else ())  # `exact`: trained in integer arithmetic
-
-
-def _step_lines(noisy: TrialConfig) -> tuple[str, ...]:
-    """Return a line per layer with the real values of an integer 1; contributions over C, a record's largest one."""
-    deviation = noisy.noise_multiplier / noisy.parts.mechanism.sensitivity_ratio(noisy)  # of the noise, over C
-    return tuple(f"layer {number}: inputs 2^{math.log2(step.input):.0f}, learning signals "
-                 f"2^{math.log2(step.signal):.0f}, contributions {step.contribution:.3g} C"
-                 for number, step in enumerate(steps(noisy, 1.0, deviation), start=1))
-
-
-def _noise_level(noisy: TrialConfig) -> str:
-    """Return a calibrated trial's noise: `z = 1.1`, `sigma = 0.1`, or `none`."""
-    mechanism = noisy.parts.mechanism
-    if mechanism.certified:
-        return f"z = {noisy.noise_multiplier:.4g}"
-    return f"sigma = {noisy.sigma:.4g}" if mechanism.optical else "none"
+        steps=step_lines)
 
 
 def as_json(experiment: Experiment, by_epoch: bool = False) -> str:
@@ -96,8 +90,11 @@ def as_lines(experiment: Experiment, by_epoch: bool = False) -> Iterator[str]:
     of_trials = counted(len(trials), experiment.plan.noun)
     yield f"{experiment.name}: {counted(len(settings), 'setting')}, whatever the seed, of {of_trials}"
     yield from _table(settings, {trial.trial_key: trial.epochs for trial in trials})
-    if by_epoch:
-        yield from _epoch_lines(settings)
+    for setting in settings if by_epoch else ():
+        yield setting.name
+        for number, epsilons in enumerate(setting.epsilons, start=1):
+            values = [f"{epsilon.metric_name.removeprefix('epsilon/')} {epsilon.value:.4g}" for epsilon in epsilons]
+            yield f"  after epoch {number:>3}: {', '.join(values) or 'none'}"
     for kind in dict.fromkeys(epsilon.kind for setting in settings for epsilon in setting.run_epsilons):  # each once
         yield f"{kind}: {KINDS[kind].meaning}"
     yield from _merged_lines("assumes:", settings, lambda setting: [
@@ -118,17 +115,7 @@ def _table(settings: Sequence[Statement], epochs: Mapping[str, int]) -> Iterator
         for epsilon, *columns in _rows(setting.run_epsilons) or [without_epsilon]:
             noise = "" if epsilon == "inf" else setting.noise  # infinite at any noise
             names_by_row.setdefault((epsilon, *columns, noise, n_epochs), []).append(setting.name)
-    rows = [(*row, _merged_names(names)) for row, names in names_by_row.items()]
-    yield from aligned([HEADER, *rows])
-
-
-def _epoch_lines(settings: Sequence[Statement]) -> Iterator[str]:
-    """Yield the name of every setting, and one line for each epoch with all epsilons after it."""
-    for setting in settings:
-        yield setting.name
-        for number, epsilons in enumerate(setting.epsilons, start=1):
-            values = [f"{epsilon.metric_name.removeprefix('epsilon/')} {epsilon.value:.4g}" for epsilon in epsilons]
-            yield f"  after epoch {number:>3}: {', '.join(values) or 'none'}"
+    yield from aligned([HEADER, *((*row, _merged_names(names)) for row, names in names_by_row.items())])
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:

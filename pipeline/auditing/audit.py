@@ -46,7 +46,10 @@ def audit_experiment(experiment: Experiment, number: int | None = None, data_fol
     Trials that differ only in the seed count once. For a search the trials are the corners of its space. The row space
     attack sees the updates of `steps` training steps.
     """
-    trials = distinct(experiment.trials or experiment.possible)
+    first_by_settings: dict[TrialConfig, TrialConfig] = {}
+    for trial in experiment.trials or experiment.possible:
+        first_by_settings.setdefault(TrialConfig(trial.given, seed=0), trial)
+    trials = list(first_by_settings.values())
     if number is not None and not 1 <= number <= len(trials):
         raise ConfigError(f"--trial: must be at least 1 and at most the {len(trials)} of the experiment (seeds apart), "
                           f"got {number}")
@@ -76,15 +79,6 @@ def _check_steps(steps: int, trials: Sequence[TrialConfig]) -> None:
     max_steps = min((trial.steps_per_epoch for trial in trials if not trial.parts.network.own), default=1)
     if not 1 <= steps <= max_steps:
         raise ConfigError(f"--steps: must be at least 1 and at most the {max_steps} of an epoch, got {steps}")
-
-
-def distinct(trials: Sequence[TrialConfig]) -> list[TrialConfig]:
-    """Return the first of each group of trials that differ only in their seed."""
-    first_by_settings: dict[TrialConfig, TrialConfig] = {}
-    for trial in trials:
-        without_seed = TrialConfig(trial.given, seed=0)
-        first_by_settings.setdefault(without_seed, trial)
-    return list(first_by_settings.values())
 
 
 def trial_name(trial: TrialConfig, varied: Sequence[str] = ()) -> str:

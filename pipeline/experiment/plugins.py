@@ -17,7 +17,6 @@ from pipeline.trials import table
 from pipeline.trials.fields import ConfigError
 from pipeline.trials.guard import INSTALLED, guarded
 
-DECLARATION = ".yaml"  # ends the name of a plugin that is no module, and declares a table
 LOADED: dict[str, str] = {}  # of loaded plugins: name -> digest of its source, or of what a table's file declares
 
 
@@ -44,7 +43,7 @@ def load_plugins(names: Sequence[str], folder: Path) -> None:
         sys.path.append(str(folder.absolute()))
     importlib.invalidate_caches()  # a file may have just been written
     for name in names:
-        if name.endswith(DECLARATION):  # read again: another one of the name is refused
+        if name.endswith(".yaml"):  # read again: another one of the name is refused
             LOADED[name] = _enter_table(folder / name)
         elif name not in LOADED:  # a reload could record a newer digest than that of the code that runs
             LOADED[name] = _import(name, folder)

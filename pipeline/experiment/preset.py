@@ -150,7 +150,6 @@ def _interpolated(value: Any, epsilon: float | None) -> Any:
 
 
 def _rounded(number: float) -> float:
-    """Return a number with `DIGITS` significant digits."""
     return float(f"{number:.{DIGITS}g}")
 
 

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 RULES = ("composition", "random_stopping")
 LOGARITHMIC, GEOMETRIC, POISSON = 0.0, 1.0, math.inf
 LEAST_SHAPE = 0.01  # below it nearly every negative binomial draw is 0 and rejected
-TRIAL_SEEDS = 2**31
 
 
 @dataclass(frozen=True)
@@ -133,7 +132,7 @@ def draw(candidates: Sequence[TrialConfig], selection: Selection) -> tuple[Trial
                           "more; a finite shape draws at least one trial")
     picks = generator.integers(len(candidates), size=k)
     # not 0 to K - 1: the best trial is published with its seed, which must not reveal K
-    seeds = generator.choice(TRIAL_SEEDS, size=k, replace=False)
+    seeds = generator.choice(2**31, size=k, replace=False)
     return tuple(TrialConfig(candidates[i].given, seed=int(seed)) for i, seed in zip(picks, seeds, strict=True))
 
 

@@ -16,7 +16,6 @@ from pipeline.learning.integers.products import kernel, power_of_two_above
 from pipeline.learning.mechanisms.gaussian import GaussianMechanism
 from pipeline.learning.network.network import Network
 from pipeline.learning.randomness import RoundedNoise
-from pipeline.learning.rows import Rows
 from pipeline.learning.training import FloatingPoint, Training
 from pipeline.trials.arithmetic import CLAMPED
 from pipeline.trials.feedback import is_centered
@@ -78,7 +77,12 @@ class IntegerArithmetic(FloatingPoint):
         """Count what rounding loses of the first `N_CHECKED` test records; warn if many contribute nothing."""
         mechanism = training.mechanism
         assert isinstance(mechanism, GaussianMechanism) and isinstance(mechanism.integers, IntegerSum)
-        activations, deltas = self._of_test_records(training)
+        test_y = training.data.test_y
+        places = torch.arange(min(N_CHECKED, len(test_y)), device=self.device).expand(len(self.pack.trials), -1)
+        activations, logits = training.net.forward(training.test_inputs.batch(places))
+        error, _ = training.loss(logits, test_y[places])
+        signals = training.feedback.signals(error)  # without noise
+        deltas = training.feedback.deltas(signals, training.net, activations, training.net.derivative)
         contributions = mechanism.integers.contributions(mechanism.layer_factors, deltas, activations)
         is_zero = [(weights == 0).all(dim=-1) for weights, _ in contributions]  # per layer [R, m]
         self.truncated = torch.stack(is_zero).all(dim=0).double().mean(dim=1).tolist()
@@ -86,19 +90,6 @@ class IntegerArithmetic(FloatingPoint):
         counted = [inputs, *(h if self.pack.shared.activation == "relu" else None for h in outputs)]  # others end at 1
         self.clamped = mechanism.integers.clamped(counted, deltas, contributions)
         self.kernel = kernel(self.device, training.net.sizes, self.pack.shared.batch_size)
-        self._warn(mechanism)
-
-    def _of_test_records(self, training: Training) -> tuple[list[Rows], list[torch.Tensor]]:
-        """Return activations and learning signals, without noise, of the first `N_CHECKED` test records."""
-        test_y = training.data.test_y
-        places = torch.arange(min(N_CHECKED, len(test_y)), device=self.device).expand(len(self.pack.trials), -1)
-        activations, logits = training.net.forward(training.test_inputs.batch(places))
-        error, _ = training.loss(logits, test_y[places])
-        signals = training.feedback.signals(error)
-        return activations, training.feedback.deltas(signals, training.net, activations, training.net.derivative)
-
-    def _warn(self, mechanism: GaussianMechanism) -> None:
-        """Warn of trials in which many records contribute nothing."""
         for trial, bound, share in zip(self.pack.trials, mechanism.bounds, self.truncated, strict=True):
             if share > WARNING_SHARE:
                 print(f"warning: clipping norm C = {bound:g}: {share:.0%} of {N_CHECKED:,} test records contribute "

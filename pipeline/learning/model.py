@@ -85,7 +85,12 @@ class TrainedModel(torch.nn.Module):
         with torch.no_grad():
             network = _Program(self, records)
             program = torch.export.export(network, (records,), dynamic_shapes=({0: RECORDS},))
-            _check_program(program, network, records)
+            generator = torch.Generator().manual_seed(0)
+            made_up = torch.randint(0, 2, (4, n_0), generator=generator).to(records.dtype)
+            logits, expected = program.module()(made_up), network(made_up)
+        if not torch.allclose(logits, expected, rtol=1e-3, atol=1e-4, equal_nan=True):
+            difference = (logits - expected).abs().max()
+            raise ConfigError(f"program: must give the network's logits, got others by {difference:.2g}")
         for node in program.graph.nodes:
             node.meta.pop("stack_trace", None)  # it names folders of this machine
         for name, tensor in program.constants.items():  # weights are views of one tensor, which files cannot share
@@ -107,16 +112,6 @@ class TrainedModel(torch.nn.Module):
         if not config.parts.features.raw:
             (flat,) = compute([flat], data, config)
         return _arithmetic(config, flat.device).inputs(flat, config, data)
-
-
-def _check_program(program: torch.export.ExportedProgram, network: torch.nn.Module, records: torch.Tensor) -> None:
-    """Refuse a program with other logits than those of training and evaluation, on made-up records."""
-    generator = torch.Generator().manual_seed(0)
-    made_up = torch.randint(0, 2, (4, records.shape[1]), generator=generator).to(records.dtype)
-    logits, expected = program.module()(made_up), network(made_up)
-    if not torch.allclose(logits, expected, rtol=1e-3, atol=1e-4, equal_nan=True):
-        difference = (logits - expected).abs().max()
-        raise ConfigError(f"program: must give the network's logits, got others by {difference:.2g}")
 
 
 class _Program(torch.nn.Module):

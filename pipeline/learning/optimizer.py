@@ -99,7 +99,6 @@ class Adam(Optimizer):
              decoupled_weight_decay=self.decoupled)
 
     def _step_bit_exact(self) -> None:
-        """Move the parameters with the same bits on every processor: each operation rounds by itself."""
         mean, square, steps = (self.state[name] for name in ("exp_avg", "exp_avg_sq", "step"))
         t = int(steps.add_(1))  # number of this step
         mean.mul_(BETA_1).add_(self.update.mul(1 - BETA_1))

@@ -30,7 +30,7 @@ from pipeline.learning.optimizer import MovingAverage, Optimizer, learning_rate
 from pipeline.learning.randomness import Noise
 from pipeline.learning.reporting import first_tags, outcome_of, record_of
 from pipeline.trials.packs import Pack
-from pipeline.trials.records import EpochRecord, Outcome
+from pipeline.trials.records import EpochRecord
 
 
 class FloatingPoint:
@@ -169,7 +169,8 @@ class Training:
             records = []
             for r in self.active:
                 metrics = {"time/epoch_seconds": seconds, **self._metrics(r, losses, alignment), **evaluated[r]}
-                outcome = self._outcome(r, ended[r], counts) if r in ended else None
+                published = {part: of_part[r] for part, of_part in counts.items() if part in self.evaluation.published}
+                outcome = outcome_of(ended[r], self._weights(r), published) if r in ended else None
                 records.append(record_of(self.pack.trials[r], self.epoch, metrics, self._tags(r), outcome))
         self.active = [r for r in self.active if r not in ended]
         return records
@@ -213,11 +214,6 @@ class Training:
         if self.epoch > 1:
             return {}
         return first_tags(self.pack.trials[r], self.device) | self.arithmetic.tags(r)
-
-    def _outcome(self, r: int, status: str, counts: Mapping[str, torch.Tensor]) -> Outcome:
-        """Return trial r's outcome with its present weights, from counts [R, 2, classes] by part."""
-        return outcome_of(status, self._weights(r), {part: of_part[r] for part, of_part in counts.items()
-                                                     if part in self.evaluation.published})
 
     def _train_epoch(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Return mean training loss [R] and mean alignment [R, L] on the CPU; alignment is nan if not measured."""

@@ -84,7 +84,16 @@ class Component(Gaussian):
         """Refuse a matrix of a device, whose norm cannot be set, and norms that are too small or too large."""
         refuse(trial.parts.projector.hardware, "mechanism", "component clipping needs the norm of the feedback matrix, "
                "which is not known of a real OPU", "projector 'opu_hardware'", "use 'per_example'")
-        self._check_target_norm(trial)
+        if self.target_norm:
+            n_layers = len(trial.layers)
+            # A layer's tau_h solves delta sqrt(1 + tau_h^2) = C/sqrt(L).
+            infimum = max(self.delta_bounds(trial, self.tau_e)) * math.sqrt(n_layers)
+            refuse(self.target_norm <= infimum, "target_norm", f"must be > {infimum:.4g}, as each of {n_layers} layers "
+                   f"gets target_norm/sqrt({n_layers}), and ||delta|| alone may be {infimum / n_layers**0.5:.4g} in "
+                   "one (lower tau_e or feedback_norm to lower it)", self.target_norm)
+        else:
+            refuse(trial.parts.network.convolutional, "target_norm", f"must be > 0 with mechanism '{self.name}' and "
+                   "network 'convnet', as the part of a record in a convolution is clipped to target_norm/sqrt(L)", 0.0)
         try:
             norm, _ = self.stated_norm(trial) * self.sensitivity_ratio(trial), self.activation_bounds(trial)
         except ArithmeticError:  # a square is infinite
@@ -93,16 +102,3 @@ class Component(Gaussian):
                f"{self.tau_e!r} with feedback_norm {self.feedback_norm!r}, tau_h {self.tau_h!r} and target_norm "
                f"{self.target_norm!r}", "use norms between 1e-50 and 1e50")
         super().check(trial)
-
-    def _check_target_norm(self, trial: Trial) -> None:
-        """Refuse convolutions without a target norm, and a target norm too small for any tau_h > 0."""
-        if not self.target_norm:
-            refuse(trial.parts.network.convolutional, "target_norm", f"must be > 0 with mechanism '{self.name}' and "
-                   "network 'convnet', as the part of a record in a convolution is clipped to target_norm/sqrt(L)", 0.0)
-            return
-        n_layers = len(trial.layers)
-        # A layer's tau_h solves delta sqrt(1 + tau_h^2) = C/sqrt(L).
-        infimum = max(self.delta_bounds(trial, self.tau_e)) * math.sqrt(n_layers)
-        refuse(self.target_norm <= infimum, "target_norm", f"must be > {infimum:.4g}, as each of {n_layers} layers "
-               f"gets target_norm/sqrt({n_layers}), and ||delta|| alone may be {infimum / n_layers**0.5:.4g} in one "
-               "(lower tau_e or feedback_norm to lower it)", self.target_norm)

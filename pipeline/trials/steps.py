@@ -135,23 +135,19 @@ def steps(trial: Trial, bound: float, deviation: float) -> list[Steps]:
     `deviation` is that of the noise on their sum, in the unit of `bound`, which a has too; 0 without noise.
     """
     unit = deviation or bound  # a contribution's step is a power of two times the noise, so that noise lies on its grid
+    *hidden_steps, output_step = signal_steps(trial)
+    if trial.denoise and not is_fine(trial):  # a fine s is one for all that the signal's norm admits
+        # Hidden signals are in coordinates of the feedback space, one for each class.
+        n_classes = trial.layer_sizes[-1]
+        hidden_steps = [s * power_of_two(math.sqrt(width / n_classes))
+                        for s, width in zip(hidden_steps, trial.hidden, strict=True)]
     found = []
-    for b, s, reach in zip(input_steps(trial), _bounded_signal_steps(trial), _reaches(trial), strict=True):
+    for b, s, reach in zip(input_steps(trial), [*hidden_steps, output_step], _reaches(trial), strict=True):
         a = unit * power_of_two(bound * reach / (largest_integers(trial).contribution * unit))
         if is_fine(trial):  # no finer than the noise's grid, at which rounding is lost in noise
             a = max(a, unit * 2.0**-GRID_BITS / min(b, 1.0))
         found.append(Steps(b, s, a))
     return found
-
-
-def _bounded_signal_steps(trial: Trial) -> list[float]:
-    """Return s by layer: with `denoise`, of hidden signals in coordinates of the feedback space, one for each class."""
-    *hidden_steps, output_step = signal_steps(trial)
-    if trial.denoise and not is_fine(trial):  # a fine s is one for all that the signal's norm admits
-        n_classes = trial.layer_sizes[-1]
-        hidden_steps = [s * power_of_two(math.sqrt(width / n_classes))
-                        for s, width in zip(hidden_steps, trial.hidden, strict=True)]
-    return [*hidden_steps, output_step]
 
 
 def _reaches(trial: Trial) -> list[float]:

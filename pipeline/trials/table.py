@@ -37,7 +37,6 @@ OPEN = ("separator", "decimal", "thousands", "encoding")  # entries that may be 
 ENTRIES = ("dataset", "data_file", "label", "classes", "columns", "records", "test", "confirmed", *OPEN)
 NOT_PUBLIC = ("data_file", "confirmed", *OPEN)  # entries that do not belong to a trial's identity
 LEVELS = 255  # a column's range has steps of 1/255
-READER = "pipeline.learning.data.table:read"
 
 
 @dataclass(frozen=True)
@@ -133,13 +132,12 @@ def enter(content: Any, path: Path) -> str:
     if "file" in public["test"]:
         public["test"] = "file"  # its path belongs to no identity
     declared = digest(public)
-    part("dataset", name)(type(name, (Table,), {"spec": spec, "label": "", "works": READER, "source": path.name,
-                                                     "declared": declared}))
+    part("dataset", name)(type(name, (Table,), {"spec": spec, "label": "", "works": "pipeline.learning.data.table:read",
+                                                "source": path.name, "declared": declared}))
     return declared
 
 
 def _spec(content: Mapping[str, Any], folder: Path) -> TableSpec:
-    """Return what a file in this folder declares."""
     columns, classes, records = _columns(content["columns"]), _values("classes", content["classes"]), content["records"]
     refuse(len(classes) < 2, "classes", "must be at least two", ", ".join(map(str, classes)))
     for entry in ("data_file", "label", *(entry for entry in OPEN if entry in content)):
@@ -179,7 +177,6 @@ def _check_marks(content: Mapping[str, Any]) -> None:
 
 
 def _columns(content: Any) -> tuple[Column, ...]:
-    """Return the declared columns."""
     refuse(not isinstance(content, Mapping) or not content, "columns", "must be a mapping of columns",
            repr(content), "such as {age: {range: [0, 120]}, ward: {values: [north, south]}}")
     columns = []

@@ -227,10 +227,7 @@ def _at_end(value: float, ends: tuple[float, float], field: Field[Any], domain: 
 
 
 def _doubt(check: str, points: Iterable[Key], evidence: Evidence, sentence_at: Callable[[str], str]) -> Doubt | None:
-    """Return the finding on these points; None if there are none.
-
-    `sentence_at` makes the sentence from the place of the points in words.
-    """
+    """Return the finding on these points, None if there are none; `sentence_at` gets their place in words."""
     points = frozenset(points)
     return Doubt(check, points, sentence_at(_where(points, evidence))) if points else None
 

@@ -58,7 +58,11 @@ class Evidence:
                     continue
                 tried.append(candidates)
                 on_no_frontier &= epsilon.isna()
-            shown.append(_without_frontier(dataset_runs[on_no_frontier]))
+            rest = dataset_runs[on_no_frontier]
+            rest = rest[rest.reindex(columns=["test/accuracy"])["test/accuracy"].notna()]  # none without the column
+            shown.append(rest.assign(algorithm=ask(rest, method), point=ask(rest, setting_key), kind=NO_FRONTIER,
+                                     epsilon=float("nan"), value=100 * rest.get("test/accuracy", 0.0), chosen="",
+                                     choices=1))
         none_tried = runs[:0].assign(kind="", point="", epsilon=0.0)
         return cls(pd.concat(shown), pd.concat(tried) if tried else none_tried, experiment, refused)
 
@@ -118,11 +122,3 @@ class Evidence:
                         & runs["kind"].isin((kind, NO_FRONTIER))]
 
         return dataclasses.replace(self, shown=matching(self.shown), tried=matching(self.tried))
-
-
-def _without_frontier(runs: pd.DataFrame) -> pd.DataFrame:
-    """Return the runs that have a test accuracy, with the columns of `Evidence.shown`, as points on no frontier."""
-    accuracy = runs.reindex(columns=["test/accuracy"])["test/accuracy"]  # empty without the column
-    runs = runs[accuracy.notna()]
-    return runs.assign(algorithm=ask(runs, method), point=ask(runs, setting_key), kind=NO_FRONTIER,
-                       epsilon=float("nan"), value=100 * runs.get("test/accuracy", 0.0), chosen="", choices=1)

@@ -118,7 +118,6 @@ def _formula(points: pd.DataFrame) -> str:
 
 
 def _notes(points: pd.DataFrame, runs: pd.DataFrame, budget: Budget | None) -> list[str]:
-    """Return notes on the points of one kind."""
     kind, metric = common_value(points["kind"]), METRICS[common_value(points["metric"])]
     axis_runs = _runs_on_axis(points, runs)
     epochs = " or ".join(f"{value:g}" for value in sorted(set(axis_runs["epochs"])))

@@ -89,7 +89,8 @@ def tried_runs(runs: pd.DataFrame, kind: str, formula: str = "") -> pd.DataFrame
         raise ReportError(f"kind: must be one of {', '.join(FRONTIER_KINDS)}, got {kind!r}")
     runs = with_trials(runs).assign(epsilon=tightest(runs, kind, formula)).dropna(subset="epsilon")
     if runs.empty:
-        raise ReportError(f"frontier: needs trials with a finite {_key(kind, formula).rstrip('/')}, found none")
+        epsilon = f"epsilon/{kind}/{formula}".rstrip("/")
+        raise ReportError(f"frontier: needs trials with a finite {epsilon}, found none")
     runs = runs.assign(relation=LABEL_RELATION if kind == "label" else runs.get("privacy.relation", "not tracked"))
     require_one(runs, ("dataset", "relation", "delta"), "for all points of one frontier")
     return choice.candidates(runs, kind)
@@ -121,7 +122,12 @@ def frontiers(runs: pd.DataFrame, metric: str = "accuracy", kinds: Sequence[str]
     """
     frames = []
     for kind in kinds:
-        for formula in _formulas(runs, kind):
+        formulas = [""] if kind != "claimed" and tightest(runs, kind).notna().any() else []
+        if kind == "claimed":
+            prefix = f"epsilon/{kind}/"
+            formulas = [name.removeprefix(prefix) for name in sorted(runs.columns)
+                        if name.startswith(prefix) and runs[name].notna().any()]
+        for formula in formulas:
             tried = tried_runs(runs, kind, formula)
             points = summarized(choice.choose(tried), kind, metric, formula)
             frames.append(choice.price(points, tried, past) if choice.is_chosen(points, past) else points)
@@ -137,7 +143,7 @@ def tightest(runs: pd.DataFrame, kind: str, formula: str = "") -> pd.Series:
     Every logged accountant is proved for the trial, so the smallest value holds too. For `claimed` nothing is proved;
     the value is from one formula. Infinite epsilons are not logged.
     """
-    logged = [name for name in runs.columns if name.startswith(_key(kind, formula))]
+    logged = [name for name in runs.columns if name.startswith(f"epsilon/{kind}/{formula}")]
     return runs[logged].astype(float).min(axis=1)
 
 
@@ -163,32 +169,12 @@ def title(points: pd.DataFrame) -> str:
     """Return the title of an axis, in two lines: `certified ε: features and labels`, then relation, sampler, delta."""
     first = points.iloc[0]  # points of an axis have one kind, formula, relation and delta
     samplers = " or ".join(sorted(set(points["sampler"])))
-    guarantee = f"{first['kind']} ε: {KINDS[first['kind']].protects}{formula_text(first['formula'])}"
+    name, _, count = first["formula"].partition("/")
+    formula = f", {name.replace('_', ' ')} formula, T = {count}" if name else ""
+    guarantee = f"{first['kind']} ε: {KINDS[first['kind']].protects}{formula}"
     return f"{guarantee}\n{first['relation']}, {samplers} batches, δ = {first['delta']:g}"
 
 
 def short_title(points: pd.DataFrame) -> str:
     """Return the first line of an axis's `title` up to a comma: `certified ε: features and labels`."""
     return title(points).splitlines()[0].partition(",")[0]
-
-
-def formula_text(formula: str) -> str:
-    """Return `, saturating formula, T = epochs` for `saturating/epochs`."""
-    name, _, count = formula.partition("/")
-    return f", {name.replace('_', ' ')} formula, T = {count}" if formula else ""
-
-
-def _key(kind: str, formula: str) -> str:
-    return f"epsilon/{kind}/{formula}"
-
-
-def _formulas(runs: pd.DataFrame, kind: str) -> list[str]:
-    """Return the formulas of epsilons of one kind that the runs have; [] if no run has such an epsilon.
-
-    Only claimed epsilons have formulas; for another kind the result is [""].
-    """
-    if kind != "claimed":
-        return [""] if tightest(runs, kind).notna().any() else []
-    prefix = _key(kind, "")
-    logged = [name for name in sorted(runs.columns) if name.startswith(prefix) and runs[name].notna().any()]
-    return [name.removeprefix(prefix) for name in logged]

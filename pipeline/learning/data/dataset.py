@@ -74,7 +74,13 @@ def load(name: str, folder: str | os.PathLike[str] | None = None, device: str | 
     if name not in DATASETS:
         raise DataError(f"dataset: must be one of {', '.join(DATASETS)}, got {name!r}")
     spec = DATASETS[name]
-    source = None if name == "digits" else _given_folder(folder)  # `digits` is bundled with scikit-learn
+    origin = "the argument folder"
+    if folder is None:
+        folder, origin = os.environ.get("PHOTONIC_DATA") or None, "PHOTONIC_DATA"
+    # `digits` is bundled with scikit-learn
+    source = None if folder is None or name == "digits" else Path(folder).expanduser()
+    if source and not source.is_dir():
+        raise DataError(f"{source}: must be a folder that holds the data (from {origin}), it is not")
     train, test = _read(name, spec, source)
     train_x, train_y, test_x, test_y = (torch.from_numpy(array).to(device) for array in (*train, *test))
     return Dataset(spec, train_x, train_y.long(), test_x, test_y.long())
@@ -134,19 +140,6 @@ def register_dataset(name: str, spec: DatasetSpec, read: Reader, *, label: str =
         raise ConfigError(f"dataset: '{name}' must have at least two classes, and one mean and one std for each "
                           f"channel of its shape, got {spec}")
     enter(name, spec, read, label)
-
-
-def _given_folder(folder: str | os.PathLike[str] | None) -> Path | None:
-    """Return the existing folder that the user gave: the argument, or else PHOTONIC_DATA; None without either."""
-    origin = "the argument folder"
-    if folder is None:
-        folder, origin = os.environ.get("PHOTONIC_DATA") or None, "PHOTONIC_DATA"
-    if folder is None:
-        return None
-    path = Path(folder).expanduser()
-    if not path.is_dir():
-        raise DataError(f"{path}: must be a folder that holds the data (from {origin}), it is not")
-    return path
 
 
 def _checked(name: str, spec: DatasetSpec, parts: tuple[Arrays, Arrays]) -> list[Arrays]:

@@ -53,9 +53,13 @@ def features(data: Dataset, config: TrialConfig) -> tuple[torch.Tensor, torch.Te
         if computing.seconds >= SILENT_SECONDS:
             print(computing, file=sys.stderr)
     mapped = data.mapped[_key(config)]
-    if config.disclosure == "plain":
-        for part in mapped:
-            _require_finite(part, config)
+    # With private metrics such a record contributes nothing: an error about it would reveal the record.
+    for part in mapped if config.disclosure == "plain" else ():
+        usable = representable(part, config)
+        if not usable.all():
+            limit = f" and smaller than {LARGEST_FEATURE:.1e} with arithmetic 'integer'" if config.exact else ""
+            raise DataError(f"features: '{config.features}' must be finite{limit}, which those of record "
+                            f"{int(usable.int().argmin())} of {len(part)} are not")
     return mapped
 
 
@@ -84,18 +88,6 @@ def _key(config: TrialConfig) -> tuple[object, ...]:
     return key
 
 
-def _require_finite(part: torch.Tensor, config: TrialConfig) -> None:
-    """Refuse features [N, n_0] that are not `representable`, naming the first record; only with plain metrics.
-
-    In other trials such a record contributes nothing: an error about it would reveal the record.
-    """
-    usable = representable(part, config)
-    if not usable.all():
-        limit = f" and smaller than {LARGEST_FEATURE:.1e} with arithmetic 'integer'" if config.exact else ""
-        raise DataError(f"features: '{config.features}' must be finite{limit}, which those of record "
-                        f"{int(usable.int().argmin())} of {len(part)} are not")
-
-
 def compute(parts: Sequence[torch.Tensor],  # each [n, n_features]: uint8 pixels, or features from a file
             data: Dataset, config: TrialConfig) -> list[torch.Tensor]:
     """Return the features of each part, bfloat16 [n, n_0]; all are NaN for a record with one that is not finite."""
@@ -108,7 +100,6 @@ def compute(parts: Sequence[torch.Tensor],  # each [n, n_features]: uint8 pixels
 
 
 def _compute(parts: Sequence[torch.Tensor], data: Dataset, config: TrialConfig) -> Steps:
-    """Compute as `compute` says."""
     blocks = config.parts.features.blocks(config) or [(1.0, config)]
     progress = Computing(f"{config.features} of {config.dataset}", len(blocks) * sum(map(len, parts)))
     by_map = []

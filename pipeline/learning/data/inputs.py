@@ -51,7 +51,10 @@ class Inputs:
         inputs = self._memory(len(places), reuse_buffer)
         rows = max(1, CHUNK_ELEMENTS[inputs.device.type] // inputs.shape[1])
         for out_chunk, place_chunk in zip(inputs.split(rows), places.split(rows), strict=True):
-            self._write(place_chunk, out_chunk)
+            out_chunk.copy_(self.records.index_select(0, place_chunk))
+            if self.usable is not None:
+                out_chunk[~self.usable[place_chunk]] = 0.0
+            self._scale(out_chunk)
         return inputs.view(*indices.shape, inputs.shape[1])
 
     def _memory(self, rows: int, reuse_buffer: bool) -> torch.Tensor:
@@ -62,13 +65,6 @@ class Inputs:
         if reuse_buffer:
             self._buffer = memory
         return memory[:rows]
-
-    def _write(self, places: torch.Tensor, out: torch.Tensor) -> None:
-        """Write the scaled and normalised inputs of the records at `places` to `out` [n, n_0]."""
-        out.copy_(self.records.index_select(0, places))
-        if self.usable is not None:
-            out[~self.usable[places]] = 0.0
-        self._scale(out)
 
     def of(self, records: torch.Tensor) -> Activation:
         """Return the inputs [1, n, n_0] of other records [n, n_0], each `representable`."""

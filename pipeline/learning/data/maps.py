@@ -111,16 +111,9 @@ def register_features(name: str, function: Callable[[torch.Tensor, TrialConfig],
     def make(spec: DatasetSpec, config: TrialConfig, device: torch.device) -> Apply:
         return lambda records: function(_images(records, spec), config)
 
-    code = _code(function)
+    compiled = getattr(getattr(function, "func", function), "__code__", None)  # `func`: of a `functools.partial`
+    path = Path(compiled.co_filename) if compiled else None
+    # Empty in a notebook, whose code may change unseen.
+    code = hashlib.sha256(path.read_bytes()).hexdigest() if path and path.is_file() else ""
     works = Map(make, CHUNK_SIZE, code=code, is_cached=bool(code), function=function)
     extension("features", name, stated(shape, public_because), entries, works=works, groups=groups)
-
-
-def _code(function: Any) -> str:
-    """Return the SHA-256 of the file that defines a function; empty in a notebook, whose code may change unseen."""
-    function = getattr(function, "func", function)  # of a `functools.partial`
-    code = getattr(function, "__code__", None)
-    path = Path(code.co_filename) if code else None
-    if path is None or not path.is_file():
-        return ""
-    return hashlib.sha256(path.read_bytes()).hexdigest()

@@ -10,7 +10,6 @@ from decimal import Decimal
 from functools import cached_property
 
 SPACES, APOSTROPHES = "\u00a0\u202f\u2009", "\u2019"  # what spreadsheets write for a space, and for an apostrophe
-MINUS = "\u2212"  # what typesetters write
 ALIKE = str.maketrans(SPACES + APOSTROPHES, " " * len(SPACES) + "'" * len(APOSTROPHES))
 GROUPS = "[1-9][0-9]{{0,2}}(?:{}[0-9]{{3}})+"
 
@@ -31,7 +30,7 @@ class Style:
 
     def read(self, text: str) -> Decimal | None:
         """Return the number that a text is, exactly; None for any other text, as for inf, 1e999 or 1,23,456."""
-        text = text.replace(MINUS, "-")
+        text = text.replace("\u2212", "-")  # the minus that typesetters write
         if self.thousands:
             text = text.translate(ALIKE)
         if not self._form.fullmatch(text):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
@@ -112,7 +112,8 @@ def _declared(column: Column, target: Column) -> str:
         rules, guesses = f"{{range: [{low}, {high}]}}", list(_amount(column))
     else:
         rules, guesses = f"{{values: {_listed(column)}}}", list(_category(column))
-    if 2 * len(column.values) < len(column.cells) and _tells(column.cells, target.cells):
+    tells_class = len(set(zip(column.cells, target.cells, strict=True))) == len(set(column.cells))
+    if tells_class and 2 * len(column.values) < len(column.cells):
         guesses.append("it tells the class of every record alone: is it known before the class is?")
     return f"{rules}  {READ}" + "".join(f"; guessed: {guess}" for guess in guesses)
 
@@ -139,11 +140,6 @@ def _category(column: Column) -> Iterator[str]:
         yield "texts that differ in upper and lower case alone are different categories"
     if marks := [str(text) for text in column.values if str(text).lower() in NAMED]:
         yield f"{' and '.join(marks)} may mean missing: remove what does"
-
-
-def _tells(cells: Collection[str], labels: Collection[str]) -> bool:
-    """Whether records with equal cells have equal labels."""
-    return len(set(zip(cells, labels, strict=True))) == len(set(cells))
 
 
 def _listed(column: Column) -> str:

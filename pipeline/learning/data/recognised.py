@@ -73,5 +73,4 @@ def _style(rows: Rows, separator: str) -> Style:
 
 
 def _n_numbers(style: Style, texts: Collection[str]) -> int:
-    """Return how many of these texts are numbers in a style."""
     return sum(style.read(text) is not None for text in texts)

@@ -74,7 +74,6 @@ def is_missing(cell: str) -> bool:
 
 
 def _style(rows: Rows, name: str, spec: TableSpec) -> Style:
-    """Return how a column writes its numbers."""
     return PLAIN if name in rows.numeric else Style(spec.decimal, spec.thousands)
 
 

@@ -46,23 +46,18 @@ class IntegerInputs(Inputs):
         return Rows(self._rounded(records).to(self.values.dtype)[None], self.step)
 
     def _rounded(self, records: torch.Tensor, usable: torch.Tensor | None = None) -> torch.Tensor:
-        """Return records [n, n_0] in steps of `step`, float32; zeros for those that are not `usable` [n]."""
+        """Return records [n, n_0], normalised if asked for, in steps of `step`, float32; zeros if not `usable` [n]."""
         x = records.float() if self._table is None else self._looked_up(self._table, records)
         if usable is not None:
             x[~usable] = 0.0  # before anything is computed from it
         if self._table is None:
             x.div_(FINE)
-        self._round(x)
-        return x
-
-    def _round(self, x: torch.Tensor) -> None:
-        """Normalise features in steps of `FINE` [rows, n_features], if asked for, and round them to steps of `step`."""
         divisor = self._divisor(x) if self.norm else 1.0
         x.div_(divisor).round_().clamp_(-LARGEST_FINE / FINE, LARGEST_FINE / FINE)
         if self.norm:
             norms = (exact_norm(x) * FINE * divisor).clamp_(min=LEAST_NORM)
             x.mul_((self.norm * divisor / norms).float())
-        x.mul_(FINE / self.step).round_().clamp_(-self.largest, self.largest)
+        return x.mul_(FINE / self.step).round_().clamp_(-self.largest, self.largest)
 
     def batch(self, indices: torch.Tensor, reuse_buffer: bool = False) -> Rows:
         flat = indices.flatten()

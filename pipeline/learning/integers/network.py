@@ -24,7 +24,6 @@ from pipeline.learning.integers.products import (
     quantised,
     signals,
     split_digits,
-    step_of_rows,
     whole_product,
     whole_type,
 )
@@ -86,7 +85,8 @@ class IntegerDense(Dense):
     def _fine_back(delta: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         """Return W^T delta [m, n_{l-1}], float32, exact; delta [m, n_l] is rounded to 14 bits of a record's largest."""
         integers, step = quantised(weight, LARGEST)
-        row_steps = step_of_rows(delta)
+        sizes = delta.abs().amax(dim=-1, keepdim=True)
+        row_steps = power_of_two_above(sizes.clamp_(1 / LARGEST_FLOAT, LARGEST_FLOAT)) / LARGEST  # [m, 1]
         rows = signals(delta, row_steps, LARGEST).to(torch.int16)
         return whole_product(rows, split_digits(integers.to(torch.int16))).float().mul_(row_steps).mul_(step)
 
@@ -126,7 +126,14 @@ class IntegerNetwork(Network):
                        for k, shape in enumerate(dense_shapes(config.layer_sizes))]
         self.largest, self.hidden_step = largest_integers(config).input, hidden_step(config)
         self.entries = FINE_ENTRIES if self.fine else ENTRIES
-        self.table = self._table(config.activation, device)
+        self.table: torch.Tensor | None = None  # phi at equally spaced z, in steps of hidden outputs; relu needs none
+        if config.activation != "relu":
+            phi = math.tanh if config.activation == "tanh" else lambda z: 1 / (1 + math.exp(-z))  # sigmoid
+            values = []
+            for k in range(self.entries):
+                z = (k - self.entries / 2) * 2 * REACH / self.entries
+                values.append(max(-self.largest, min(self.largest, round(phi(z) / self.hidden_step))))
+            self.table = function_table(values, device).to(whole_type(self.largest))
 
     @staticmethod
     def _drawn(shape: tuple[int, ...], bound: float, generator: torch.Generator) -> torch.Tensor:
@@ -148,9 +155,15 @@ class IntegerNetwork(Network):
 
         ReLU is rounded to steps. Other functions are looked up in a table of values from -`REACH` to `REACH`.
         """
+        if self.table is None and self.fine:
+            # A record's larger outputs are divided by a power of two, and none is clamped. What is above 0 is at least
+            # a step, which keeps its slope.
+            h = z.nan_to_num(0.0).clamp_(0, LARGEST_FLOAT)
+            over = h.amax(dim=-1, keepdim=True) / (self.hidden_step * self.largest)
+            scales = power_of_two_above(over).clamp_(min=1.0)
+            rounded = torch.where(h > 0, h.div(scales * self.hidden_step).round_().clamp_(1, self.largest), 0.0)
+            return Rows(rounded.to(whole_type(self.largest)), self.hidden_step, scales=scales)
         if self.table is None:
-            if self.fine:
-                return self._fine_relu(z)
             rounded = z.div_(self.hidden_step).round_().nan_to_num_(0.0).clamp_(0, self.largest)
             return Rows(rounded.to(whole_type(self.largest)), self.hidden_step)
         # The index of z is (z + REACH) in entries per unit; adding 0.5 before the cast to an integer rounds it.
@@ -158,38 +171,12 @@ class IntegerNetwork(Network):
         indices = z.mul_(n / (2 * REACH)).add_(n / 2 + 0.5).nan_to_num_(0.0).clamp_(0, n - 1)
         return Rows(self.table.index_select(0, indices.to(torch.int32).flatten()).view(z.shape), self.hidden_step)
 
-    def _fine_relu(self, z: torch.Tensor) -> Rows:
-        """Return outputs of relu; a record's larger ones are divided by a power of two, and none is clamped.
-
-        What is above 0 is at least a step, which keeps its slope.
-        """
-        h = z.nan_to_num(0.0).clamp_(0, LARGEST_FLOAT)
-        over = h.amax(dim=-1, keepdim=True) / (self.hidden_step * self.largest)
-        scales = power_of_two_above(over).clamp_(min=1.0)
-        rounded = torch.where(h > 0, h.div(scales * self.hidden_step).round_().clamp_(1, self.largest), 0.0)
-        return Rows(rounded.to(whole_type(self.largest)), self.hidden_step, scales=scales)
-
-    def _table(self, activation: str, device: torch.device) -> torch.Tensor | None:
-        """Return phi at equally spaced z, in steps of hidden outputs [`entries`]; None for relu."""
-        if activation == "relu":
-            return None
-        phi = math.tanh if activation == "tanh" else _sigmoid
-        values = []
-        for k in range(self.entries):
-            z = (k - self.entries / 2) * 2 * REACH / self.entries
-            values.append(max(-self.largest, min(self.largest, round(phi(z) / self.hidden_step))))
-        return function_table(values, device).to(whole_type(self.largest))
-
     def derivative(self, h: Rows, layer: int) -> torch.Tensor:
         """Return phi'(z^l) [R, m, n_l] from h^l; exact, or the exact number rounded once to float32."""
         real = h.real()
         if self.fine and self.table is not None:  # squares need more than 24 bits; some processors would round them
             return super().derivative(real.double(), layer).float()
         return super().derivative(real, layer)
-
-
-def _sigmoid(z: float) -> float:
-    return 1 / (1 + math.exp(-z))
 
 
 class IntegerLoss(Loss):

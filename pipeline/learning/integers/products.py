@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 import torch
 import torch.nn.functional as F
 
-from pipeline.trials.steps import BASE, LARGEST, LARGEST_FIRST, LARGEST_SECOND, LARGEST_SIGNAL
+from pipeline.trials.steps import BASE, LARGEST_FIRST, LARGEST_SECOND, LARGEST_SIGNAL
 
 FLOAT32_TERMS = 2**24 // (LARGEST_FIRST * LARGEST_SECOND)
 FLOAT32_ROWS = 512
@@ -192,9 +192,3 @@ def whole_type(largest: int) -> torch.dtype:
     if largest <= torch.iinfo(torch.int8).max:
         return torch.int8
     return torch.int16 if largest <= torch.iinfo(torch.int16).max else torch.int32
-
-
-def step_of_rows(x: torch.Tensor) -> torch.Tensor:
-    """Return a power of two for each row of x [m, n], by which it is divided to be at most `LARGEST` in size [m, 1]."""
-    sizes = x.abs().amax(dim=-1, keepdim=True)
-    return power_of_two_above(sizes.clamp_(1 / LARGEST_FLOAT, LARGEST_FLOAT)) / LARGEST

@@ -44,16 +44,6 @@ from pipeline.trials import component
 from pipeline.trials.config import TrialConfig
 
 
-def contribution_norms(net: Network, deltas: Sequence[torch.Tensor], activations: Sequence[torch.Tensor]
-                       ) -> torch.Tensor:
-    """Return ||u_i|| [R, m, 1], the norm of record i's contribution to the weights and biases of all layers.
-
-    For fully connected layers it is sqrt(sum_l ||delta_i^l||^2 (||h_i^{l-1}||^2 + 1)).
-    """
-    squares = [layer.squared_norms(d, h) for layer, d, h in zip(net.layers, deltas, activations, strict=True)]
-    return torch.stack(squares).sum(dim=0).sqrt()
-
-
 class GaussianMechanism(Mechanism):
     """Base of the Gaussian mechanisms: adds the noise and divides by m; subclasses bound the contributions.
 
@@ -148,7 +138,8 @@ class GaussianMechanism(Mechanism):
             deltas: delta^1..delta^L, each [R, m, n_l].
             activations: h^0..h^{L-1}, each [R, m, n_{l-1}].
         """
-        factor = self.factor(contribution_norms(self.net, deltas, activations))
+        squares = [layer.squared_norms(d, h) for layer, d, h in zip(self.net.layers, deltas, activations, strict=True)]
+        factor = self.factor(torch.stack(squares).sum(dim=0).sqrt())  # of ||u_i||, over all layers [R, m, 1]
         return [d * factor for d in deltas], activations
 
     def update(self, deltas: list[torch.Tensor], activations: list[Activation], out: Parameters) -> None:
@@ -177,20 +168,13 @@ class GaussianMechanism(Mechanism):
         if isinstance(self.integers, IntegerSum):
             return self.integers.add_up(self.layer_factors, deltas, activations, out)
         deltas, activations = self.bounded(self.factors(deltas), activations)
-        sum_outer_products(self.net, *only_finite(deltas, activations), out)
-
-
-def only_finite(deltas: list[torch.Tensor],
-                activations: list[torch.Tensor]) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    """Return the factors of contributions, with zeros for records that have a factor or norm that is not finite.
-
-    Such a record contributes nothing. Otherwise it would turn the whole sum into nan and so reveal its membership.
-    """
-    per_factor = [torch.isfinite(x.sum(dim=-1)) for x in (*deltas, *activations)]  # each [R, m]
-    finite = torch.stack(per_factor).all(dim=0).unsqueeze(-1)  # [R, m, 1]
-    if finite.device.type == "cpu" and bool(finite.all()):  # on a GPU the check would wait for the device
-        return deltas, activations
-    return ([torch.where(finite, d, 0.0) for d in deltas], [torch.where(finite, h, 0.0) for h in activations])
+        # A record with a factor or norm that is not finite contributes nothing: otherwise it would turn the whole sum
+        # into nan, and so reveal its membership.
+        per_factor = [torch.isfinite(x.sum(dim=-1)) for x in (*deltas, *activations)]  # each [R, m]
+        finite = torch.stack(per_factor).all(dim=0).unsqueeze(-1)  # [R, m, 1]
+        if finite.device.type != "cpu" or not bool(finite.all()):  # on a GPU the check would wait for the device
+            deltas, activations = ([torch.where(finite, x, 0.0) for x in factors] for factors in (deltas, activations))
+        sum_outer_products(self.net, deltas, activations, out)
 
 
 class PerExample(GaussianMechanism):

@@ -24,18 +24,12 @@ FP32_PRODUCTS = ("cuda.matmul", "cudnn.conv", "mkldnn.matmul", "mkldnn.conv")
 def make_mechanism(pack: Pack, net: Network, device: torch.device, matrices: torch.Tensor | None = None) -> Mechanism:
     """Make the pack's mechanism; a certified one is refused if torch is set to round factors of products."""
     mechanism = pack.shared.parts.mechanism
-    if mechanism.certified:
-        check_float32(mechanism.name)
-    return mechanism.load()(pack.trials, net, device, matrices)
-
-
-def check_float32(mechanism: str) -> None:
-    """Refuse torch settings that round the factors of float32 products to fewer bits, on a GPU or a CPU."""
-    for name in FP32_PRODUCTS:
+    for name in FP32_PRODUCTS if mechanism.certified else ():
         value = attrgetter(name)(torch.backends).fp32_precision
         if value not in ("none", "ieee"):
-            raise ConfigError(f"torch.backends.{name}.fp32_precision: must be 'ieee' with mechanism '{mechanism}', "
-                              f"whose bound on contributions does not cover rounding, got '{value}'")
+            raise ConfigError(f"torch.backends.{name}.fp32_precision: must be 'ieee' with mechanism '{mechanism.name}',"
+                              f" whose bound on contributions does not cover rounding, got '{value}'")
+    return mechanism.load()(pack.trials, net, device, matrices)
 
 
 def contribution_bound(trial: TrialConfig) -> float:

@@ -166,23 +166,13 @@ class Conv:
     def _weight_norms(self, delta: torch.Tensor, image: torch.Tensor, places: torch.Tensor) -> tuple[torch.Tensor]:
         """Return the squared norm of every record's gradient by the filters [R, m, 1], in chunks of records."""
         norms = self._norms_by_gram if self.by_gram else self._norms_by_gradient
-        chunk_size = self._chunk_size(delta.device)
+        # The largest tensor of a chunk is a Gram matrix of positions, the patches of the input, or the signals.
+        positions = self.shape.height * self.shape.width
+        elements = positions * max(positions, self.shape.kernel**2 * self.shape.in_channels, self.shape.out_channels)
+        chunk_size = max(1, CHUNK_ELEMENTS[delta.device.type] // elements)
         deltas, images, maxima = (x.flatten(0, 1).split(chunk_size) for x in (delta, image, places))
         chunks = [norms(self._unpool(d, p), h) for d, h, p in zip(deltas, images, maxima, strict=True)]
         return (torch.cat(chunks).view(*delta.shape[:2], 1),)
-
-    def _chunk_size(self, device: torch.device) -> int:
-        """Return how many records are computed at a time, so that their largest tensor has `CHUNK_ELEMENTS` at most.
-
-        That tensor is a Gram matrix of positions, the patches of the input, or the signals.
-        """
-        positions = self.shape.height * self.shape.width
-        elements = positions * max(positions, self.shape.kernel**2 * self.shape.in_channels, self.shape.out_channels)
-        return max(1, CHUNK_ELEMENTS[device.type] // elements)
-
-    def _patches(self, image: torch.Tensor) -> torch.Tensor:
-        """Return the patches of an image [c, C_in k^2, H W]."""
-        return F.unfold(image, self.shape.kernel, padding=self.shape.kernel // 2)
 
     def _norms_by_gradient(self, delta: torch.Tensor, image: torch.Tensor) -> torch.Tensor:
         """Return the squared norms of records' gradients by the filters, from the formed gradients, [records].
@@ -190,7 +180,8 @@ class Conv:
         A gradient is sum_p delta_p x_p^T over positions p: delta_p is the learning signal there, before the pool, and
         x_p the patch under the filter. A bound on the rounding error is added, so that no norm is too small.
         """
-        patches, signals = self._patches(image), delta.flatten(2)
+        patches = F.unfold(image, self.shape.kernel, padding=self.shape.kernel // 2)  # [c, C_in k^2, H W]
+        signals = delta.flatten(2)
         gradients = torch.bmm(signals, patches.transpose(1, 2))
         squares = squared_norm(gradients.flatten(1), 1)
         # The norm if all positions were aligned: rounding errors are relative to it.

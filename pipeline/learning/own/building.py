@@ -117,7 +117,6 @@ def _output(where: str, name: str, child: nn.Module, h: Tensor) -> tuple[Tensor,
 
 
 def _trained(where: str, name: str, child: nn.Module) -> dict[nn.Parameter, str]:
-    """Return the trained parameters of a child with their names."""
     trained = {key: parameter for key, parameter in child.named_parameters() if parameter.requires_grad}
     other = [f"{value.dtype} in '{key}'" for key, value in trained.items() if value.dtype != torch.float32]
     refuse(other, "network", f"{where}, block '{name}', must have float32 parameters", ", ".join(other))

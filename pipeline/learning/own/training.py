@@ -101,10 +101,7 @@ class OwnTraining(Training):
         return signals_of
 
     def _add(self, x: Tensor, signals_of: Callable[[Tensor], list[Tensor]], present: Tensor) -> None:
-        """Add bounded contributions to `update` or, as integers, to the mechanism's sum.
-
-        A contribution that is not finite counts as none.
-        """
+        """Add bounded contributions, none that is not finite, to `update` or, as integers, to the mechanism's sum."""
         gradients = self.net.way.gradients(x, signals_of)
         if not isinstance(self.mechanism, GaussianMechanism):
             factors = present / self.config.batch_size

@@ -118,7 +118,6 @@ def check_alone(where: str, alone: Alone, records: Tensor) -> None:
 
 
 def _refuse_raised(where: str, alone: Alone) -> None:
-    """Refuse a network that has raised on public records."""
     refuse(alone.raised, "network", f"{where} must raise on no record", f"{type(alone.raised).__name__}: "
            f"{alone.raised}", "guard what can raise, as an index by a clamp")
 
