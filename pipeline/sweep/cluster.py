@@ -6,6 +6,7 @@ It is imported after `pipeline.sweep` has set Ray's environment variables.
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import os
 import signal
@@ -69,11 +70,9 @@ def prepare_nodes(sweep: Sweep, local: bool, watch: Watch) -> None:
         node_id = node["NodeID"]
         fitting = [trial for trial in trials if fits(node["Resources"], bundle(resources, trial.needs_opu))]
         if fitting and node_id != own_node:
-            on_node = NodeAffinitySchedulingStrategy(node_id, soft=False)
-            task = ray.remote(num_cpus=0, max_retries=0)(prepare_elsewhere).options(scheduling_strategy=on_node)
             names[node_id] = called(node)
-            tasks[node_id] = task.remote(sweep.plugins, fitting, sweep.data_folder, sweep.checkpoint_folder,
-                                         sweep.private_log, sweep.digests)
+            tasks[node_id] = _task_on(node_id, prepare_elsewhere, sweep.plugins, fitting, sweep.data_folder,
+                                      sweep.checkpoint_folder, sweep.private_log, sweep.digests)
     for node_id, task in ended(tasks, watch):
         try:
             if task:
@@ -89,19 +88,42 @@ def prepare_nodes(sweep: Sweep, local: bool, watch: Watch) -> None:
         check_resources(trials, resources, node_resources())
 
 
-def sealed_elsewhere(folder: Path) -> Iterator[tuple[list[SealedFile], Callable[..., Any]]]:
-    """Yield the sealed results in this folder on every other node, with a function that calls others there."""
-    for node_id in others():
-        def call(function: Callable[..., Any], *arguments: Any, node_id: str = node_id) -> Any:
-            on_node = NodeAffinitySchedulingStrategy(node_id, soft=False)
-            task = ray.remote(num_cpus=0, max_retries=0)(function).options(scheduling_strategy=on_node)
-            return ray.get(task.remote(*arguments))
+def sealed_elsewhere(folder: Path, watch: Watch) -> Iterator[tuple[list[SealedFile], Callable[..., Any]]]:
+    """Yield the sealed results in this folder on every other node, with a function that calls others there.
 
+    A node that cannot be asked is left out, as if it were no part of the cluster: what was named there waits.
+    """
+    nodes = others()
+    tasks = {node_id: _task_on(node_id, found, folder) for node_id in nodes}
+    for node_id, task in ended(tasks, watch):
+        node = nodes[node_id].name
         try:
-            yield call(found, folder), call
+            if task:
+                yield ray.get(task), functools.partial(_call_on, node_id, node, watch)
+                continue
+            reason = "it was lost"
         except RayError as error:
-            raise ResourceError(f"node {node_id}: was lost while it was asked for sealed results ({one_line(error)}); "
-                                "run the same command again") from None
+            reason = _reason(error)
+        watch.say(f"node {node} could not be asked for sealed results ({reason}); going on without it")
+
+
+def _call_on(node_id: str, node: str, watch: Watch, function: Callable[..., Result], *arguments: Any) -> Result:
+    """Call a function on a node; raise what it raises there, or `ResourceError` if the node is lost."""
+    ((_, task),) = ended({node_id: _task_on(node_id, function, *arguments)}, watch)
+    try:
+        if task:
+            return ray.get(task)
+    except RayTaskError as error:
+        raise error.cause from None
+    except RayError:
+        pass
+    raise ResourceError(f"node {node}: was lost while its sealed results were released; run the same command again")
+
+
+def _task_on(node_id: str, function: Callable[..., Any], *arguments: Any) -> Any:
+    """Start a function as a task on a node."""
+    on_node = NodeAffinitySchedulingStrategy(node_id, soft=False)
+    return ray.remote(num_cpus=0, max_retries=0)(function).options(scheduling_strategy=on_node).remote(*arguments)
 
 
 def on_head(function: Callable[..., Result], address: str, **arguments: Any) -> Result:

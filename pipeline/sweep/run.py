@@ -136,7 +136,8 @@ def run_sweep(experiment: Experiment, *, root: Path = Path("mlruns"), tracking_u
                 with contextlib.suppress(KeyboardInterrupt), recorded(sweep, commit := commit or git_commit()):
                     recorder = recorder_of(sweep, commit)
                     if not local:
-                        for files, call in sealed_elsewhere(sweep.checkpoint_folder):
+                        is_secure = any(trial.secure for trial in sweep.possible)
+                        for files, call in sealed_elsewhere(sweep.checkpoint_folder, watch) if is_secure else ():
                             settle_files(sweep, recorder, files, call)
                         settle_runs(sweep, recorder, lost)
                     missing = left_to_train(sweep, recorder, recorder.left(sweep.missing) or next_round(sweep))

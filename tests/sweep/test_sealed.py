@@ -6,6 +6,7 @@ import math
 import re
 import shutil
 import time
+from types import SimpleNamespace
 
 import kills
 import numpy as np
@@ -14,13 +15,15 @@ import test_promises as promises
 import torch
 from commands import load
 from fault_tools import photonic
+from ray.exceptions import RayTaskError
 from safetensors.numpy import save_file
 
 from pipeline.accounting import account
 from pipeline.learning.run import prepare as prepare_training
 from pipeline.learning.training import Training
-from pipeline.sweep import sealed, settle, status, worker
+from pipeline.sweep import cluster, sealed, settle, status, worker
 from pipeline.sweep.checkpoints import Checkpoints
+from pipeline.sweep.checks import ResourceError
 from pipeline.sweep.lock import SweepRunning
 from pipeline.sweep.private_file import UNFINISHED, UnusableFile, read, write
 from pipeline.sweep.recorder import Recorder
@@ -482,6 +485,33 @@ def test_a_sealed_result_of_another_node_of_which_the_file_has_a_part_is_release
     monkeypatch.setattr("pipeline.sweep.run.sealed_elsewhere", lambda *_: [(found(away), settle.call_here)])
     assert not sweep(GRID.replace("[0, 3]", "[1, 3]"), address="auto").remaining
     assert len(stored(tmp_path).done()) == 3 and all(len(found) == 1 for found in names(tmp_path).values())
+
+
+def test_a_node_that_is_lost_before_it_is_asked_is_left_out_and_one_that_is_lost_later_is_one_line(monkeypatch):
+    nodes = {name: SimpleNamespace(name=f"{name} (host)") for name in ("a", "b", "c")}
+    answers, told = {"a": lambda: ["file"], "b": None, "c": lambda: 1 / 0}, []
+
+    def get(task):
+        try:
+            return task()
+        except ZeroDivisionError as error:
+            raise RayTaskError("found", "traceback", error) from None
+
+    monkeypatch.setattr(cluster, "others", lambda: nodes)
+    monkeypatch.setattr(cluster, "_task_on", lambda node_id, *_: answers[node_id])
+    monkeypatch.setattr(cluster, "ended", lambda tasks, watch: tasks.items())
+    monkeypatch.setattr(cluster.ray, "get", get)
+    ((files, call),) = cluster.sealed_elsewhere("folder", SimpleNamespace(say=told.append))
+    assert files == ["file"] == call(unseal, "path")
+    assert told == ["node b (host) could not be asked for sealed results (it was lost); going on without it",
+                    "node c (host) could not be asked for sealed results (ZeroDivisionError: division by zero); going "
+                    "on without it"]
+    answers["a"] = None
+    with pytest.raises(ResourceError, match=r"^node a \(host\): was lost while its sealed results were released"):
+        call(unseal, "path")
+    answers["a"] = answers["c"]
+    with pytest.raises(ZeroDivisionError):
+        call(unseal, "path")
 
 
 def test_a_sealed_result_whose_trials_are_no_longer_one_pack_is_said_and_stays(tmp_path, sweep, said):
