@@ -80,14 +80,16 @@ def table(experiment: Experiment, runs: pd.DataFrame, store: Reader, privacy_fil
     # Trials of earlier files that this search did not suggest have spent their epsilon before it began.
     counted_releases = [release for release in releases if release.trial.trial_key not in suggested_keys]
     seen: set[str] = set()
+    lost = {trial.trial_key for trial in experiment.past.lost}
     rows = []
     for number, suggestion in enumerate(suggestions, start=1):
         trial, key = suggestion.trial, suggestion.trial.trial_key
         is_trained = suggestion.started and key not in seen and key in runs_by_key.index
+        is_lost = suggestion.started and key not in seen and key in lost
         seen.add(key)
         counted_releases += releases_by_key.pop(key, [])  # once, at the trial's first suggestion
         row = {"number": number, "trial": run_name(trial, experiment.varied), "trial_key": key,
-               "algorithm": trial.algorithm, "status": "passed over", "epochs": 0, "validation %": np.nan}
+               "algorithm": trial.algorithm, "status": "lost" if is_lost else "passed over", "epochs": 0, "validation %": np.nan}
         if is_trained:
             row |= {"status": runs_by_key.loc[key, "status"], "epochs": epochs[key],
                     "validation %": 100 * runs_by_key.loc[key, SCORE]}

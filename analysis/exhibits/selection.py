@@ -78,8 +78,7 @@ def choose(experiment: Experiment, runs: pd.DataFrame, paid: Epsilon | None = No
     scores = dict(zip(scored["trial_key"], 100 * scored[SCORE], strict=True))
     trial = trials[best["trial_key"]]
     tightest_epsilon = next(e for e in account(trial, trial.epochs) if e.kind == "certified")
-    lost = [other for other in experiment.past.lost if other not in tracked]  # where a report is of a part of the file
-    compared = [*tracked, *lost, *experiment.past.trials] if plan.publishes_all else plan.possible
+    compared = [*tracked, *experiment.past.trials] if plan.publishes_all else plan.possible
     selected, reason = paid, ""
     try:
         if selected is None:

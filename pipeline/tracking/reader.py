@@ -255,11 +255,11 @@ class Reader:
         stopping = experiment.plan.rule if experiment else ""  # empty unless the file has random stopping
         lost = [run for run in runs if run.status == "lost" and run.trial_key in in_file]
         twice = _named_twice(run for run in published if run.trial_key in in_file)
-        if not (others or lost or twice) and not (stopping and rule not in ("", "true", stopping)):
-            return NO_PAST._replace(by_scores=by_scores)
-        if stopping or rule:
+        if (stopping or rule) and (others or twice or (stopping and rule not in ("", "true", stopping))):
             return Past(no_price="selection: random stopping was used under this name, whose price covers one draw "
                         "alone, and the file has changed since; give the experiment another name")
+        if stopping or not (others or lost or twice):  # the price of random stopping covers a lost trial
+            return NO_PAST._replace(by_scores=by_scores)
         keys, other_keys = ({run.trial_key for run in some} for some in (published, others))
         past = Past(in_file=len(keys - other_keys), others=len(other_keys), by_scores=by_scores)
         try:

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import kills
 import numpy as np
+import pandas as pd
 import pytest
 import test_promises as promises
 import torch
@@ -18,7 +19,10 @@ from fault_tools import photonic
 from ray.exceptions import RayTaskError
 from safetensors.numpy import save_file
 
+from analysis.report.report import write
 from pipeline.accounting import account
+from pipeline.accounting.evaluations import selected_epsilon
+from pipeline.experiment.stopping import Selection
 from pipeline.learning.run import prepare as prepare_training
 from pipeline.learning.training import Training
 from pipeline.sweep import cluster, sealed, settle, status, worker
@@ -531,6 +535,24 @@ def test_a_checkpoint_goes_on_with_fresh_noise_and_one_of_other_software_costs_n
     assert list(folder_of(tmp_path).glob("*.safetensors"))
     monkeypatch.setitem(worker.Checkpoints.load.__globals__["SOFTWARE"], "torch", "another")
     assert sweep().finished == 3 and all(len(found) == 1 for found in names(tmp_path).values())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("text", [GRID, BUDGET])
+def test_a_report_has_a_lost_trial_in_its_price_and_in_no_mean(tmp_path, sweep, text):
+    with dying(worker, "unseal"), pytest.raises(Died):
+        sweep(text)
+    shutil.move(folder_of(tmp_path), tmp_path / "elsewhere")
+    lost = len(sweep(text, lost=True).lost)
+    experiment, store = load(tmp_path, text), Store(root=tmp_path / "mlruns")
+    write(experiment, store, tmp_path / "report")
+    assert len(pd.read_csv(tmp_path / "report" / "runs.csv")) == 3 - lost
+    (row,) = pd.read_csv(tmp_path / "report" / "selection.csv").to_dict("records")
+    if text == GRID:
+        assert row["selected_epsilon"] == selected_epsilon(experiment.trials, Selection()).value
+    else:
+        statuses = list(pd.read_csv(tmp_path / "report" / "search.csv")["status"])
+        assert sorted(statuses) == ["finished", "finished", "lost"] and row["selected_epsilon"] == 8
 
 
 @pytest.mark.slow
