@@ -89,7 +89,8 @@ def table(experiment: Experiment, runs: pd.DataFrame, store: Reader, privacy_fil
         seen.add(key)
         counted_releases += releases_by_key.pop(key, [])  # once, at the trial's first suggestion
         row = {"number": number, "trial": run_name(trial, experiment.varied), "trial_key": key,
-               "algorithm": trial.algorithm, "status": "lost" if is_lost else "passed over", "epochs": 0, "validation %": np.nan}
+               "algorithm": trial.algorithm, "status": "lost" if is_lost else "passed over", "epochs": 0,
+               "validation %": np.nan}
         if is_trained:
             row |= {"status": runs_by_key.loc[key, "status"], "epochs": epochs[key],
                     "validation %": 100 * runs_by_key.loc[key, SCORE]}

@@ -239,8 +239,8 @@ class Store(Reader):
             else:
                 run_ids = self._listing.runs_of(key, self.experiment_id, super().runs)
             if len(run_ids) > 1:
-                raise TrackingError(f"trial {key} has {len(run_ids)} runs: {', '.join(run_ids)}; delete all but one, and "
-                                    f"keep one with a tag {NAMED}NAME")
+                raise TrackingError(f"trial {key} has {len(run_ids)} runs: {', '.join(run_ids)}; delete all but one, "
+                                    f"and keep one with a tag {NAMED}NAME")
             run = self._resume(key, run_ids[0]) if run_ids else None
             if run is None:
                 identity = {"trial_key": key, "mlflow.parentRunId": self._parent(), **origin(), **tags}

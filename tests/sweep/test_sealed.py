@@ -19,7 +19,7 @@ from fault_tools import photonic
 from ray.exceptions import RayTaskError
 from safetensors.numpy import save_file
 
-from analysis.report.report import write
+from analysis.report import report
 from pipeline.accounting import account
 from pipeline.accounting.evaluations import selected_epsilon
 from pipeline.experiment.stopping import Selection
@@ -545,7 +545,7 @@ def test_a_report_has_a_lost_trial_in_its_price_and_in_no_mean(tmp_path, sweep, 
     shutil.move(folder_of(tmp_path), tmp_path / "elsewhere")
     lost = len(sweep(text, lost=True).lost)
     experiment, store = load(tmp_path, text), Store(root=tmp_path / "mlruns")
-    write(experiment, store, tmp_path / "report")
+    report.write(experiment, store, tmp_path / "report")
     assert len(pd.read_csv(tmp_path / "report" / "runs.csv")) == 3 - lost
     (row,) = pd.read_csv(tmp_path / "report" / "selection.csv").to_dict("records")
     if text == GRID:
