@@ -119,6 +119,7 @@ def run_sweep(experiment: Experiment, *, root: Path = Path("mlruns"), tracking_u
     with sweeping(root, experiment.name, store.driver):
         sweep = prepare(experiment, store, clock, PrivateFolder(root, private), data_folder=data_folder, quiet=quiet)
         local, files = address == "local", found(sweep.checkpoint_folder)
+        checkpoints = Checkpoints(sweep.checkpoint_folder, experiment.resources.checkpoint_seconds)
         if files or sweep.waits or any(trial.trial_key in sweep.elsewhere for trial in sweep.missing):
             with recorded(sweep, commit := commit or git_commit()):
                 recorder = recorder_of(sweep, commit)
@@ -126,10 +127,11 @@ def run_sweep(experiment: Experiment, *, root: Path = Path("mlruns"), tracking_u
                 if local:
                     settle_runs(sweep, recorder, lost)
                 missing = left_to_train(sweep, recorder, recorder.left(sweep.missing) or next_round(sweep))
+                if not missing:
+                    checkpoints.resumable(sweep.rounds.trials, sweep.rounds.done, sweep.progress.say, sweep.rounds.named)
             sweep = dataclasses.replace(sweep, missing=missing, done=done_of(sweep.lease.runs()))
         if sweep.missing:
             with sweep.progress, running_ray(sweep, address, workers, lambda: prepare_here(sweep, trainer)) as watch:
-                checkpoints = Checkpoints(sweep.checkpoint_folder, experiment.resources.checkpoint_seconds)
                 trainer = prepare_cluster(sweep, checkpoints, trainer, local, watch)
                 sweep.lease.require_as_found(sweep.done)
                 # After Ctrl-C, `result.remaining` tells the caller.

@@ -184,7 +184,9 @@ def test_of_two_drivers_that_name_two_results_of_a_trial_one_at_most_releases_it
     result = sweep()
     assert not result.finished and len(result.failed) == 2
     assert not list(folder_of(tmp_path).iterdir()), "the second draw is removed unread"
-    assert len(sweep(lost=True).lost) == 2
+    pack = Pack(load(tmp_path, GRID).trials[:2])
+    Checkpoints(folder_of(tmp_path), 0.0).save(pack, Checkpoint("cpu", {}, {"epoch": 1}, []))
+    assert len(sweep(lost=True).lost) == 2 and not list(folder_of(tmp_path).iterdir())
     assert {run.status for run in stored(tmp_path).runs()} == {"finished", "lost"}
     assert sweep().skipped == 3, "and never trained again"
 
