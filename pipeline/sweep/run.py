@@ -128,7 +128,7 @@ def run_sweep(experiment: Experiment, *, root: Path = Path("mlruns"), tracking_u
                     settle_runs(sweep, recorder, lost)
                 missing = left_to_train(sweep, recorder, recorder.left(sweep.missing) or next_round(sweep))
                 if not missing:
-                    checkpoints.resumable(sweep.rounds.trials, sweep.rounds.done, sweep.progress.say, sweep.rounds.named)
+                    remove_stale(checkpoints, sweep)
             sweep = dataclasses.replace(sweep, missing=missing, done=done_of(sweep.lease.runs()))
         if sweep.missing:
             with sweep.progress, running_ray(sweep, address, workers, lambda: prepare_here(sweep, trainer)) as watch:
@@ -209,7 +209,12 @@ def train_rounds(sweep: Sweep, missing: Sequence[TrialConfig], recorder: Recorde
             lease.require_own()
             recorder.write_all()
             missing = left_to_train(sweep, recorder, next_round(sweep))
-        checkpoints.resumable(rounds.trials, rounds.done, progress.say, rounds.named)
+        remove_stale(checkpoints, sweep)
+
+
+def remove_stale(checkpoints: Checkpoints, sweep: Sweep) -> None:
+    """Remove the checkpoints that no trial resumes from."""
+    checkpoints.resumable(sweep.rounds.trials, sweep.rounds.done, sweep.progress.say, sweep.rounds.named)
 
 
 def next_round(sweep: Sweep) -> list[TrialConfig]:

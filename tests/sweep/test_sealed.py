@@ -26,7 +26,7 @@ from pipeline.experiment.stopping import Selection
 from pipeline.learning.run import prepare as prepare_training
 from pipeline.learning.training import Training
 from pipeline.sweep import cluster, sealed, settle, status, worker
-from pipeline.sweep.checkpoints import Checkpoints
+from pipeline.sweep.checkpoints import Checkpoint, Checkpoints
 from pipeline.sweep.checks import ResourceError
 from pipeline.sweep.lock import SweepRunning
 from pipeline.sweep.private_file import UNFINISHED, UnusableFile, read, write
