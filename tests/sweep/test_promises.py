@@ -303,7 +303,7 @@ def test_no_screen_and_no_public_log_has_the_message_of_what_failed_with_secret_
         return run_epoch(training)
 
     monkeypatch.setattr(Training, "run_epoch", failing)
-    experiment = commands.load(tmp_path, f"name: fails\nbase: {json.dumps(SECURE)}")
+    experiment = commands.load(tmp_path, f"name: fails\nbase: {json.dumps({**SECURE, 'epochs': 3})}")
     result = run_sweep(experiment, root=tmp_path / "mlruns")
     (reason,) = result.lost.values()
     assert reason.endswith("; it was released and counts, and is trained no more")
