@@ -401,20 +401,6 @@ class Chebyshev(nn.Module):
 
 # Ways to write
 
-class Slices(nn.Module):
-    """Arithmetic in place, on slices."""
-
-    def __init__(self):
-        super().__init__()
-        self.linear, self.scale = nn.Linear(64, 16), nn.Parameter(torch.ones(8))
-
-    def forward(self, x):
-        h = self.linear(x)
-        h[:, :8] *= self.scale
-        h[:, 8:] += h[:, :8]
-        h[:, 0] = 1.0
-        return h.tanh_()
-
 
 class Assigned(nn.Module):
     """Writes into the pixels before the first layer."""
@@ -620,7 +606,7 @@ NETWORKS = {
     "moves": lambda: nn.Sequential(Moves(), nn.Linear(408, 10)),
     "numpy_scale": lambda: nn.Sequential(nn.Flatten(), NumpyScale(), nn.Linear(64, 10)),
     "attribute_tensor": lambda: nn.Sequential(nn.Flatten(), AttributeTensor(), nn.Linear(64, 10)),
-    "slices": lambda: flat(Slices()), "chosen": lambda: flat(Chosen()),
+    "chosen": lambda: flat(Chosen()),
     "cumulative": lambda: flat(nn.Linear(64, 16), Map(lambda x: x.tanh().cumsum(-1))),
     "sorted": lambda: flat(Sorted(lambda x: x.sort(dim=-1, descending=True).values[:, :16])),
     "largest": lambda: flat(Sorted(lambda x: x.topk(16, dim=-1).values)), "branch": lambda: flat(Branch()),
