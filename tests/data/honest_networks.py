@@ -1,5 +1,8 @@
 """Honest networks of the kinds that people write, for records [1, 8, 8] with pixels in [0, 1] and 10 classes.
 
+They have every operator that such networks are known to need. A kind whose operators others have stands here only if
+it is built in another way, or has other arguments.
+
 `NETWORKS` has a function for each that builds it. Layers of `Lazy...` take their shapes from a first record.
 """
 
@@ -7,7 +10,6 @@ import math
 import warnings
 from functools import partial
 
-import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional as F
@@ -157,13 +159,6 @@ def local_response_norm():
     return image(nn.Conv2d(1, 4, 3), nn.LocalResponseNorm(3), nn.ReLU(), n=144)
 
 
-def unit_variance():
-    """Standardises records by their own pixels, and channels by their own variance."""
-    return nn.Sequential(Map(lambda x: (x - x.mean((1, 2, 3), keepdim=True)) / (x.std((1, 2, 3), keepdim=True) + 0.1)),
-                         nn.Conv2d(1, 4, 3), Map(lambda x: x * (x.var((2, 3), keepdim=True) + 1e-3).rsqrt()), nn.ReLU(),
-                         nn.Flatten(), nn.Linear(144, 10))
-
-
 def upsampled():
     return image(nn.Conv2d(1, 4, 3, stride=2), nn.Upsample(scale_factor=2), nn.Conv2d(4, 2, 3), nn.Tanh(),
                  nn.Upsample(size=(6, 6), mode="bilinear"), n=72)
@@ -178,19 +173,6 @@ def patches():
                          nn.Flatten(), nn.Linear(32, 10))
 
 
-def blurred():
-    """A fixed filter before a trained one."""
-    class Blur(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.register_buffer("filter", torch.ones(1, 1, 3, 3) / 9)
-
-        def forward(self, x):
-            return F.conv2d(F.pad(x, (1, 1, 1, 1)), self.filter)
-
-    return image(Blur(), nn.Conv2d(1, 4, 3), nn.Tanh(), n=144)
-
-
 # Gates
 
 class Maxout(nn.Module):
@@ -200,24 +182,6 @@ class Maxout(nn.Module):
 
     def forward(self, x):
         return self.linear(x).unflatten(1, (16, 2)).max(dim=2).values
-
-
-class Swiglu(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.gate, self.up, self.down = nn.Linear(64, 24), nn.Linear(64, 24), nn.Linear(24, 16)
-
-    def forward(self, x):
-        return self.down(F.silu(self.gate(x)) * self.up(x))
-
-
-class SoftmaxGate(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.gate, self.value = nn.Linear(64, 16), nn.Linear(64, 16)
-
-    def forward(self, x):
-        return self.gate(x).softmax(dim=-1) * self.value(x)
 
 
 class SqueezeExcite(nn.Module):
@@ -240,32 +204,6 @@ class Gated(nn.Module):
         return x + self.gate * self.layer(x).tanh()
 
 
-class Experts(nn.Module):
-    """A mixture of experts, weighted by a softmax."""
-
-    def __init__(self):
-        super().__init__()
-        self.gate, self.experts = nn.Linear(64, 3), nn.ModuleList(nn.Linear(64, 16) for _ in range(3))
-
-    def forward(self, x):
-        outputs = torch.stack([expert(x) for expert in self.experts], dim=1)
-        return (self.gate(x).softmax(-1)[:, :, None] * outputs).sum(1).relu()
-
-
-class TopExpert(nn.Module):
-    """A mixture of experts in which each record goes to the one of the largest gate."""
-
-    def __init__(self):
-        super().__init__()
-        self.gate, self.experts = nn.Linear(64, 3), nn.ModuleList(nn.Linear(64, 16) for _ in range(3))
-
-    def forward(self, x):
-        gates = self.gate(x).softmax(-1)
-        chosen = F.one_hot(gates.argmax(-1), 3)
-        outputs = torch.stack([expert(x) for expert in self.experts], dim=1)
-        return ((gates * chosen)[:, :, None] * outputs).sum(1).tanh()
-
-
 def residual():
     def block():
         return Plus(nn.Conv2d(4, 4, 3, padding=1), nn.GroupNorm(1, 4), nn.ReLU(inplace=True),
@@ -274,36 +212,20 @@ def residual():
     return image(nn.Conv2d(1, 4, 3, stride=2), block(), nn.ReLU(), block(), nn.ReLU(), n=36)
 
 
-def dense_net():
-    class Dense(nn.Module):
-        def __init__(self, n):
-            super().__init__()
-            self.layer = nn.Conv2d(n, 4, 3, padding=1)
-
-        def forward(self, x):
-            return torch.cat([x, self.layer(x).relu()], dim=1)
-
-    return image(Dense(1), Dense(5), nn.AvgPool2d(2), n=144)
-
-
 # Sequences
 
 class Attention(nn.Module):
-    """Attention over the rows of an image: written out, with a bias for each relative position if wanted."""
+    """Attention over the rows of an image, written out, with a bias for each relative position."""
 
-    def __init__(self, is_relative=False, is_causal=False):
+    def __init__(self):
         super().__init__()
-        self.qkv, self.out, self.is_causal = nn.Linear(8, 24), nn.Linear(8, 8), is_causal
-        self.bias = nn.Parameter(torch.zeros(15, 2)) if is_relative else None
+        self.qkv, self.out = nn.Linear(8, 24), nn.Linear(8, 8)
+        self.bias = nn.Parameter(torch.zeros(15, 2))
         self.register_buffer("offsets", torch.arange(8)[:, None] - torch.arange(8) + 7)
 
     def forward(self, x):
         q, k, v = self.qkv(x).unflatten(-1, (3, 2, 4)).permute(2, 0, 3, 1, 4)
-        scores = q @ k.mT / math.sqrt(4)
-        if self.bias is not None:
-            scores = scores + self.bias[self.offsets].permute(2, 0, 1)
-        if self.is_causal:
-            scores = scores.masked_fill(torch.ones(8, 8, dtype=torch.bool).triu(1), float("-inf"))
+        scores = q @ k.mT / math.sqrt(4) + self.bias[self.offsets].permute(2, 0, 1)
         return x + self.out((scores.softmax(-1) @ v).transpose(1, 2).flatten(2))
 
 
@@ -314,40 +236,6 @@ class TorchAttention(nn.Module):
 
     def forward(self, x):
         return x + self.attention(x, x, x, need_weights=False)[0]
-
-
-class ScaledAttention(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.qkv = nn.Linear(8, 24)
-
-    def forward(self, x):
-        q, k, v = self.qkv(x).unflatten(-1, (3, 2, 4)).permute(2, 0, 3, 1, 4)
-        return F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2)
-
-
-class MaskedAttention(nn.Module):
-    """Attends to the rows that are not empty."""
-
-    def __init__(self):
-        super().__init__()
-        self.q, self.k, self.v = nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 8)
-
-    def forward(self, x):
-        is_empty = (x.mean(-1) < 0.2)[:, None, :]
-        scores = torch.where(is_empty, -1e9, self.q(x) @ self.k(x).mT)
-        return x + scores.softmax(-1) @ self.v(x)
-
-
-class LinearAttention(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.qkv = nn.Linear(8, 24)
-
-    def forward(self, x):
-        q, k, v = self.qkv(x).chunk(3, dim=-1)
-        q, k = F.elu(q) + 1, F.elu(k) + 1
-        return x + (q @ (k.mT @ v)) / (q @ k.sum(1, keepdim=True).mT)
 
 
 class Rotary(nn.Module):
@@ -365,31 +253,6 @@ class Rotary(nn.Module):
         return F.scaled_dot_product_attention(q, k, v)
 
 
-class Pooled(nn.Module):
-    """Averages a sequence by learned attention, with a token for the class."""
-
-    def __init__(self):
-        super().__init__()
-        self.token, self.places = nn.Parameter(torch.randn(1, 1, 8)), nn.Parameter(torch.randn(9, 8) / 10)
-        self.attention = Attention()
-        self.attention.register_buffer("offsets", None)
-
-    def forward(self, x):
-        x = torch.cat([self.token.expand(len(x), -1, -1), x], dim=1) + self.places
-        return self.attention(x)[:, 0]
-
-
-class Mixer(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.norms = nn.ModuleList(nn.LayerNorm(8) for _ in range(2))
-        self.mixers = nn.ModuleList(nn.Sequential(nn.Linear(8, 12), nn.GELU(), nn.Linear(12, 8)) for _ in range(2))
-
-    def forward(self, x):
-        x = x + self.mixers[0](self.norms[0](x).mT).mT
-        return x + self.mixers[1](self.norms[1](x))
-
-
 class Recurrent(nn.Module):
     """The outputs of a recurrent layer of torch at all rows."""
 
@@ -399,20 +262,6 @@ class Recurrent(nn.Module):
 
     def forward(self, x):
         return self.layer(x)[0]
-
-
-class Cell(nn.Module):
-    """A recurrent cell in a loop."""
-
-    def __init__(self, cell):
-        super().__init__()
-        self.cell = cell
-
-    def forward(self, x):
-        state = x.new_zeros(len(x), 16)
-        for row in x.unbind(1):
-            state = self.cell(row, state)
-        return state
 
 
 class StateSpace(nn.Module):
@@ -447,15 +296,6 @@ class Codes(nn.Module):
         return codes + self.places(torch.arange(64)) if self.places else codes
 
 
-class Bag(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.table = nn.EmbeddingBag(17, 16, mode="sum")
-
-    def forward(self, x):
-        return self.table((x.flatten(1) * 16).round().long()).tanh()
-
-
 class OneHot(nn.Module):
     def __init__(self):
         super().__init__()
@@ -463,31 +303,6 @@ class OneHot(nn.Module):
 
     def forward(self, x):
         return (x.flatten(1)[..., None] * 16).round().eq(torch.arange(17)).float() @ self.table
-
-
-class IndexedTable(nn.Module):
-    """Looks pixels up by an index instead of an embedding."""
-
-    def __init__(self):
-        super().__init__()
-        self.table = nn.Parameter(torch.randn(17, 4))
-
-    def forward(self, x):
-        return self.table[(x.flatten(1) * 16).round().long()]
-
-
-class CodeBook(nn.Module):
-    """Replaces each row of an image by the nearest code, with a gradient straight through."""
-
-    def __init__(self):
-        super().__init__()
-        self.linear, self.codes = nn.Linear(8, 4), nn.Parameter(torch.randn(6, 4))
-
-    def forward(self, x):
-        h = self.linear(x)
-        nearest = torch.cdist(h, self.codes[None]).argmin(-1)
-        code = F.one_hot(nearest, 6).float() @ self.codes
-        return h + (code - h).detach() + 0.1 * code
 
 
 # Quantised
@@ -525,19 +340,6 @@ class FakeQuantised(nn.Module):
         return torch.fake_quantize_per_tensor_affine(x, 0.1, 0, -128, 127)
 
 
-class Numpy(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x):
-        y = torch.from_numpy(np.tanh(x.detach().numpy()))
-        ctx.save_for_backward(y)
-        return y
-
-    @staticmethod
-    def backward(ctx, gradient):
-        (y,) = ctx.saved_tensors
-        return gradient * torch.from_numpy(1 - y.numpy() ** 2)
-
-
 # Weights that are shared, frozen or computed
 
 class Tied(nn.Module):
@@ -549,52 +351,6 @@ class Tied(nn.Module):
 
     def forward(self, x):
         return self.back(torch.tanh(self.up(x)) @ self.up.weight)
-
-
-class SharedLayers(nn.Module):
-    """Two layers with one weight."""
-
-    def __init__(self):
-        super().__init__()
-        self.first, self.second = nn.Linear(16, 16), nn.Linear(16, 16)
-        self.second.weight = self.first.weight
-
-    def forward(self, x):
-        return self.second(self.first(x).tanh()).tanh()
-
-
-class LowRank(nn.Module):
-    """LoRA: a frozen layer and a trained one of rank 2, which starts at 0."""
-
-    def __init__(self, n_in, n_out):
-        super().__init__()
-        self.frozen = nn.Linear(n_in, n_out).requires_grad_(False)
-        self.down, self.up = nn.Linear(n_in, 2, bias=False), nn.Linear(2, n_out, bias=False)
-        nn.init.zeros_(self.up.weight)
-
-    def forward(self, x):
-        return self.frozen(x) + 4 * self.up(self.down(x))
-
-
-class Hyper(nn.Module):
-    """The weights of a layer are computed from the record."""
-
-    def __init__(self):
-        super().__init__()
-        self.make, self.bias = nn.Linear(64, 8 * 16), nn.Linear(64, 16)
-
-    def forward(self, x):
-        weight = self.make(x).unflatten(1, (8, 16))
-        return torch.bmm(x[:, None, :8], weight)[:, 0].tanh() + self.bias(x)
-
-
-class Einsum(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.rows, self.columns = nn.Parameter(torch.randn(8, 4) / 3), nn.Parameter(torch.randn(8, 4) / 3)
-
-    def forward(self, x):
-        return torch.einsum("bcij,ik,jl->bkl", x, self.rows, self.columns).tanh().flatten(1)
 
 
 class Bilinear(nn.Module):
@@ -617,17 +373,6 @@ class Cosine(nn.Module):
         return self.temperature.exp() * F.linear(F.normalize(x, dim=-1), F.normalize(self.weight, dim=-1))
 
 
-class Radial(nn.Module):
-    """Radial basis functions."""
-
-    def __init__(self):
-        super().__init__()
-        self.centres = nn.Parameter(torch.rand(16, 64))
-
-    def forward(self, x):
-        return torch.exp(-(x[:, None] - self.centres).square().sum(-1) / 10)
-
-
 class Spectrum(nn.Module):
     """Multiplies an image's Fourier transform by learned complex weights."""
 
@@ -637,29 +382,6 @@ class Spectrum(nn.Module):
 
     def forward(self, x):
         return torch.fft.irfft2(torch.fft.rfft2(x) * torch.view_as_complex(self.weight), s=(8, 8))
-
-
-class FourierFeatures(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.register_buffer("frequencies", torch.randn(64, 16) / 4)
-
-    def forward(self, x):
-        angles = 2 * math.pi * x @ self.frequencies
-        return torch.cat([angles.sin(), angles.cos()], dim=-1)
-
-
-class Splines(nn.Module):
-    """Each pixel through hat functions of its own, like a Kolmogorov-Arnold network."""
-
-    def __init__(self):
-        super().__init__()
-        self.register_buffer("knots", torch.linspace(0, 1, 5))
-        self.weights = nn.Parameter(torch.randn(16, 64, 5) / 8)
-
-    def forward(self, x):
-        hats = (1 - 4 * (x[..., None] - self.knots).abs()).clamp(min=0)
-        return torch.einsum("bik,oik->bo", hats, self.weights) + F.silu(x).mean(-1, keepdim=True)
 
 
 class Chebyshev(nn.Module):
@@ -678,34 +400,6 @@ class Chebyshev(nn.Module):
 
 
 # Ways to write
-
-class Slices(nn.Module):
-    """Arithmetic in place, on slices."""
-
-    def __init__(self):
-        super().__init__()
-        self.linear, self.scale = nn.Linear(64, 16), nn.Parameter(torch.ones(8))
-
-    def forward(self, x):
-        h = self.linear(x)
-        h[:, :8] *= self.scale
-        h[:, 8:] += h[:, :8]
-        h[:, 0] = 1.0
-        return h.tanh_()
-
-
-class InPlace(nn.Module):
-    """Arithmetic in place, on whole tensors."""
-
-    def __init__(self):
-        super().__init__()
-        self.linear, self.scale = nn.Linear(64, 16), nn.Parameter(torch.ones(16))
-
-    def forward(self, x):
-        h = self.linear(x)
-        h += 0.1
-        h *= self.scale
-        return h.tanh_()
 
 
 class Assigned(nn.Module):
@@ -825,47 +519,6 @@ class Checkpointed(nn.Module):
         return checkpoint(self.layers, x, use_reentrant=self.use_reentrant)
 
 
-class Twice(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.first, self.layer = nn.Linear(64, 16), nn.Linear(16, 16)
-
-    def forward(self, x):
-        return self.layer(self.layer(self.first(x).tanh()).tanh()).tanh()
-
-
-class FixedPoint(nn.Module):
-    """A deep equilibrium by a fixed number of steps."""
-
-    def __init__(self):
-        super().__init__()
-        self.inject, self.step = nn.Linear(64, 16), nn.Linear(16, 16)
-
-    def forward(self, x):
-        x = self.inject(x)
-        z = torch.zeros_like(x)
-        for _ in range(5):
-            z = torch.tanh(0.5 * self.step(z) + x)
-        return z
-
-
-class Capsules(nn.Module):
-    """Routing by agreement between 8 rows and 4 capsules."""
-
-    def __init__(self):
-        super().__init__()
-        self.weight = nn.Parameter(torch.randn(8, 4, 8, 4) / 3)
-
-    def forward(self, x):
-        votes = torch.einsum("bri,rcio->brco", x, self.weight)
-        scores = votes.new_zeros(votes.shape[:3])
-        for _ in range(2):
-            mean = (scores.softmax(2)[..., None] * votes).sum(1)
-            mean = mean / (1 + mean.norm(dim=-1, keepdim=True))
-            scores = scores + (votes * mean[:, None]).sum(-1)
-        return mean.flatten(1)
-
-
 def old_weight_norm():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)
@@ -875,11 +528,6 @@ def old_weight_norm():
 def module_twice():
     shared, activation = nn.Linear(16, 16), nn.Tanh()
     return flat(nn.Linear(64, 16), activation, shared, activation, shared, activation)
-
-
-def activation_twice():
-    activation = nn.ReLU()
-    return flat(nn.Linear(64, 16), activation, nn.Linear(16, 16), activation)
 
 
 def frozen_first():
@@ -925,64 +573,42 @@ NETWORKS = {
     "convolution_3d": convolution_3d, "average_pools": average_pools, "adaptive_pools": adaptive_pools,
     "adaptive_max_pool": adaptive_max_pool, "overlapping_max_pool": overlapping_max_pool, "norm_pool": norm_pool,
     "group_norm": group_norm, "layer_norm": layer_norm, "instance_norm": instance_norm, "rms_norm": rms_norm,
-    "local_response_norm": local_response_norm, "unit_variance": unit_variance, "upsampled": upsampled,
-    "pixel_shuffle": pixel_shuffle, "patches": patches, "blurred": blurred,
-    **{f"activation_{name}": partial(activated, layer) for name, layer in ACTIVATIONS.items()},
+    "local_response_norm": local_response_norm, "upsampled": upsampled, "pixel_shuffle": pixel_shuffle,
+    "patches": patches, **{f"activation_{name}": partial(activated, layer) for name, layer in ACTIVATIONS.items()},
     "glu": lambda: flat(nn.Linear(64, 32), nn.GLU()), "maxout": lambda: flat(Maxout()),
-    "swiglu": lambda: flat(Swiglu()), "softmax_gate": lambda: flat(SoftmaxGate()),
     "squeeze_excite": lambda: image(nn.Conv2d(1, 4, 3), nn.ReLU(), SqueezeExcite(4), n=144),
     "scalar_gate": lambda: flat(nn.Linear(64, 16), Gated([], 0.0)),
-    "gate_of_one": lambda: flat(nn.Linear(64, 16), Gated([1], 0.5)),
-    "experts": lambda: flat(Experts()), "top_expert": lambda: flat(TopExpert()), "residual": residual,
-    "dense_net": dense_net,
-    "attention": lambda: rows(Attention()), "relative_attention": lambda: rows(Attention(is_relative=True)),
-    "causal_attention": lambda: rows(Attention(is_causal=True)), "torch_attention": lambda: rows(TorchAttention()),
-    "scaled_attention": lambda: rows(ScaledAttention()), "masked_attention": lambda: rows(MaskedAttention()),
-    "linear_attention": lambda: rows(LinearAttention()), "rotary": lambda: rows(Rotary()),
-    "class_token": lambda: nn.Sequential(nn.Flatten(1, 2), Pooled(), nn.Linear(8, 10)),
+    "gate_of_one": lambda: flat(nn.Linear(64, 16), Gated([1], 0.5)), "residual": residual,
+    "relative_attention": lambda: rows(Attention()), "torch_attention": lambda: rows(TorchAttention()),
+    "rotary": lambda: rows(Rotary()),
     "transformer": lambda: rows(nn.Linear(8, 8), transformer_layer(), transformer_layer(activation="gelu")),
-    "transformer_norm_first": lambda: rows(transformer_layer(norm_first=True)), "mixer": lambda: rows(Mixer(), Mixer()),
+    "transformer_norm_first": lambda: rows(transformer_layer(norm_first=True)),
     "gru": lambda: rows(Recurrent(nn.GRU(8, 8, batch_first=True))),
-    "gru_bidirectional": lambda: rows(Recurrent(nn.GRU(8, 4, bidirectional=True, batch_first=True))),
-    "rnn": lambda: rows(Recurrent(nn.RNN(8, 8, num_layers=2, batch_first=True))),
-    "lstm": lambda: rows(Recurrent(nn.LSTM(8, 8, batch_first=True))),
-    "gru_cell": lambda: nn.Sequential(nn.Flatten(1, 2), Cell(nn.GRUCell(8, 16)), nn.Linear(16, 10)),
-    "rnn_cell": lambda: nn.Sequential(nn.Flatten(1, 2), Cell(nn.RNNCell(8, 16)), nn.Linear(16, 10)),
-    "state_space": lambda: rows(StateSpace()),
+    "lstm": lambda: rows(Recurrent(nn.LSTM(8, 8, batch_first=True))), "state_space": lambda: rows(StateSpace()),
     "embedding": lambda: image(Codes(), n=256), "embedding_padding": lambda: image(Codes(padding_idx=0), n=256),
     "embedding_places": lambda: image(Codes(has_places=True), n=256),
     "embedding_scaled": lambda: image(Codes(scale_grad_by_freq=True), n=256),
     "embedding_max_norm": lambda: image(Codes(max_norm=1.0), n=256),
-    "embedding_sparse": lambda: image(Codes(sparse=True), n=256), "embedding_bag": lambda: flat(Bag()),
-    "one_hot": lambda: image(OneHot(), n=256), "indexed_table": lambda: image(IndexedTable(), n=256),
-    "code_book": lambda: rows(CodeBook(), width=4),
+    "embedding_sparse": lambda: image(Codes(sparse=True), n=256), "one_hot": lambda: image(OneHot(), n=256),
     "binarised": lambda: flat(Binarised(64, 16), nn.Tanh()),
     "straight_through": lambda: flat(StraightThrough(64, 16), nn.Tanh()),
-    "fake_quantised": lambda: flat(nn.Linear(64, 16), FakeQuantised(), nn.Tanh()),
-    "numpy": lambda: flat(nn.Linear(64, 16), Map(Numpy.apply)),
-    "tied": lambda: flat(Tied()), "shared_layers": lambda: flat(nn.Linear(64, 16), SharedLayers()),
-    "module_twice": module_twice, "activation_twice": activation_twice, "layer_twice": lambda: flat(Twice()),
-    "frozen_first": frozen_first, "frozen_middle": frozen_middle, "frozen_bias": frozen_bias,
-    "unused_parameter": unused_parameter, "old_weight_norm": old_weight_norm,
+    "fake_quantised": lambda: flat(nn.Linear(64, 16), FakeQuantised(), nn.Tanh()), "tied": lambda: flat(Tied()),
+    "module_twice": module_twice, "frozen_first": frozen_first, "frozen_middle": frozen_middle,
+    "frozen_bias": frozen_bias, "unused_parameter": unused_parameter, "old_weight_norm": old_weight_norm,
     "weight_norm": lambda: flat(parametrizations.weight_norm(nn.Linear(64, 16)), nn.Tanh()),
     "spectral_norm": lambda: flat(parametrizations.spectral_norm(nn.Linear(64, 16)), nn.Tanh()),
     "orthogonal": lambda: flat(parametrizations.orthogonal(nn.Linear(64, 16)), nn.Tanh()),
-    "lora": lambda: flat(LowRank(64, 16), nn.Tanh()), "hyper": lambda: flat(Hyper()),
-    "einsum": lambda: nn.Sequential(Einsum(), nn.Linear(16, 10)), "bilinear": lambda: flat(Bilinear(), nn.Tanh()),
+    "bilinear": lambda: flat(Bilinear(), nn.Tanh()),
     "cosine": lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.Tanh(), Cosine()),
-    "radial": lambda: flat(Radial()), "spectrum": lambda: image(Spectrum(), nn.Tanh(), n=64),
-    "fourier_features": lambda: nn.Sequential(nn.Flatten(), FourierFeatures(), nn.Linear(32, 10)),
-    "splines": lambda: flat(Splines()), "chebyshev": lambda: flat(Chebyshev(), nn.Tanh()),
-    "in_place": lambda: flat(InPlace()), "assigned": lambda: nn.Sequential(nn.Flatten(), Assigned(), nn.Linear(64, 10)),
+    "spectrum": lambda: image(Spectrum(), nn.Tanh(), n=64), "chebyshev": lambda: flat(Chebyshev(), nn.Tanh()),
+    "assigned": lambda: nn.Sequential(nn.Flatten(), Assigned(), nn.Linear(64, 10)),
     "functions": lambda: flat(Functions()), "reductions": lambda: nn.Sequential(Reductions(), nn.Linear(88, 10)),
     "moves": lambda: nn.Sequential(Moves(), nn.Linear(408, 10)),
     "numpy_scale": lambda: nn.Sequential(nn.Flatten(), NumpyScale(), nn.Linear(64, 10)),
     "attribute_tensor": lambda: nn.Sequential(nn.Flatten(), AttributeTensor(), nn.Linear(64, 10)),
-    "slices": lambda: flat(Slices()), "chosen": lambda: flat(Chosen()),
+    "chosen": lambda: flat(Chosen()),
     "cumulative": lambda: flat(nn.Linear(64, 16), Map(lambda x: x.tanh().cumsum(-1))),
     "sorted": lambda: flat(Sorted(lambda x: x.sort(dim=-1, descending=True).values[:, :16])),
-    "largest": lambda: flat(Sorted(lambda x: x.topk(16, dim=-1).values)),
-    "branch": lambda: flat(Branch()), "checkpoint": lambda: flat(Checkpointed(False)),
-    "checkpoint_reentrant": lambda: flat(Checkpointed(True)), "fixed_point": lambda: flat(FixedPoint()),
-    "capsules": lambda: nn.Sequential(nn.Flatten(1, 2), Capsules(), nn.Linear(16, 10)),
+    "largest": lambda: flat(Sorted(lambda x: x.topk(16, dim=-1).values)), "branch": lambda: flat(Branch()),
+    "checkpoint": lambda: flat(Checkpointed(False)), "checkpoint_reentrant": lambda: flat(Checkpointed(True)),
     "log_softmax": lambda: nn.Sequential(*perceptron(), nn.LogSoftmax(dim=-1)), "lazy": lazy}

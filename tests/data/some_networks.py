@@ -23,24 +23,9 @@ def convolutions(trial, shape, n_classes):
                          nn.Linear(16, n_classes))
 
 
-class Counts(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.register_buffer("calls", torch.zeros(1))
-
-    def forward(self, x):
-        self.calls += 1
-        return x
-
-
 class Pair(nn.Module):
     def forward(self, x):
         return x, x
-
-
-class Branch(nn.Module):
-    def forward(self, x):
-        return x if x.sum() > 0 else -x
 
 
 def _with(*layers):
@@ -53,69 +38,10 @@ def _tied():
                          nn.Linear(64, 10))
 
 
-def _frozen():
-    model = _with()
-    return model.requires_grad_(False)
-
-
 FAULTY = {"batch_norm": lambda: _with(nn.BatchNorm1d(64)), "dropout": lambda: _with(nn.Dropout(0.1)),
-          "counts": lambda: _with(Counts()), "pair": lambda: _with(Pair()), "branch": lambda: _with(Branch()),
-          "tied": _tied, "frozen": _frozen, "classes": lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 9)),
-          "module": lambda: nn.Linear(64, 10), "shape": lambda: nn.Sequential(nn.Flatten(), nn.Linear(63, 10)),
-          "raises": lambda: 1 / 0, "double": lambda: _with().double(),
-          "input": lambda: nn.Sequential(nn.ReLU(inplace=True), nn.Flatten(), nn.Linear(64, 10))}
+          "pair": lambda: _with(Pair()), "tied": _tied, "frozen": lambda: _with().requires_grad_(False),
+          "classes": lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 9)), "module": lambda: nn.Linear(64, 10),
+          "shape": lambda: nn.Sequential(nn.Flatten(), nn.Linear(63, 10)), "raises": lambda: 1 / 0,
+          "double": lambda: _with().double()}
 for _name, _make in FAULTY.items():
     network(f"faulty_{_name}", version=1)(lambda trial, shape, n_classes, make=_make: make())
-
-
-class ByName(nn.Module):
-    """A layer whose input has a name, and one with a normalised weight."""
-
-    def __init__(self):
-        super().__init__()
-        self.first, self.second = nn.Linear(64, 12), nn.utils.parametrizations.weight_norm(nn.Linear(12, 10))
-
-    def forward(self, x):
-        return self.second(torch.tanh(self.first(input=x.flatten(1))))
-
-
-@network("by_name", version=1)
-def by_name(trial, shape, n_classes):
-    return nn.Sequential(ByName())
-
-
-class Twice(nn.Module):
-    """Uses the weights of one layer by a call and, transposed, by themselves."""
-
-    def __init__(self):
-        super().__init__()
-        self.flat, self.up, self.back = nn.Flatten(), nn.Linear(64, 12), nn.Linear(64, 10)
-
-    def forward(self, x):
-        return self.back(torch.tanh(self.up(self.flat(x))) @ self.up.weight)
-
-
-@network("twice", version=1)
-def twice(trial, shape, n_classes):
-    return nn.Sequential(Twice())
-
-
-class Attention(nn.Module):
-    """torch's own attention over the rows of an image, and a frozen layer."""
-
-    def __init__(self):
-        super().__init__()
-        self.attention, self.frozen = nn.MultiheadAttention(8, 2, batch_first=True), nn.Linear(8, 8)
-        self.frozen.requires_grad_(False)
-
-    def forward(self, x):
-        x = self.frozen(x[:, 0])
-        return self.attention(x, x, x, need_weights=False)[0].flatten(1)
-
-
-@network("attention", version=1)
-def attention(trial, shape, n_classes):
-    return nn.Sequential(nn.Sequential(nn.Conv2d(1, 2, 3, padding="same", groups=1), nn.GroupNorm(1, 2),
-                                       nn.Conv2d(2, 2, 3, padding=1, groups=2), nn.Tanh()),
-                         nn.Sequential(nn.Conv2d(2, 1, (3, 2), (1, 1), padding=(1, 1), dilation=(1, 2)), Attention()),
-                         nn.LayerNorm(64), nn.Linear(64, n_classes))

@@ -122,6 +122,7 @@ NO_FRONTIER = [
     (r'name: "\ud83d"', r".*e.yaml: not valid YAML: 'utf-16"),
     ("base: !!int a", r".*e.yaml: not valid YAML: invalid literal"), ("[" * 2000, r".*e.yaml: not valid YAML: maximum"),
     ("base: {epochs: 0100}", r"epochs: must be a whole number, got the text '0100'; write it without .*, line 1\)"),
+    ("name: on", r"name: must be text, got True; in quotes it is text"),
     ("base: {optimizer: no}", r"optimizer: must be text, got False; in quotes it is text, at base.optimizer"),
     ("grid: {seed: {range: [0, 1_000_000_000]}}", r"grid.seed.range: must have at most 100000 values, got 1000000000"),
     ("grid: {sigma: {linspace: [0, 1, 1e9]}}", r"grid.sigma.linspace: must have at most 100000 values, got 1000000000"),

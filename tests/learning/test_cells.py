@@ -283,6 +283,7 @@ def test_no_command_shows_a_byte_of_a_record_of_secure_trials(tmp_path, monkeypa
     assert main(command) == (0 if "--dry-run" in command else 2)
     said = "".join(capfd.readouterr())
     assert not any(byte in said for byte in ("Kimberley", "0xfc", "\xfc", "line 3", "column '", "Traceback")), said
+    assert "--dry-run" in command or "error: a record of the data set cannot be used" in said
     private = tmp_path / "mlruns" / "private"
     assert command != ["sweep", "e.yaml"] or "t.csv, line 3" in (private / "failures" / "e.log").read_text()
     others = [file for file in tmp_path.rglob("*") if file.is_file() and file.suffix != ".csv"

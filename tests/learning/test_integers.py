@@ -16,7 +16,6 @@ from safetensors.torch import save_file
 from scipy import stats
 
 from pipeline import TrialConfig, train
-from pipeline.experiment.experiment import parse_experiment
 from pipeline.learning.data.dataset import load
 from pipeline.learning.integers import products
 from pipeline.learning.integers.inputs import IntegerInputs
@@ -320,26 +319,6 @@ def test_the_network_learns_as_that_of_float32_does_without_noise(digits):
         for mine, other in zip(whole.update.weights, real.update.weights, strict=True):
             assert torch.cosine_similarity(mine.flatten(), other.flatten(), dim=0) > least, name
             assert 0.95 < mine.norm() / other.norm() < 1.05, name
-
-
-def test_arithmetic_may_stand_in_base_grid_space_and_changes():
-    assert BASE.canonical()["arithmetic"] == BASE.arithmetic == "integer"
-    text = "base: {dataset: digits, mechanism: per_example, sampler: poisson, noise_multiplier: 1, feedback_std: 0.3}\n"
-    search = "search: {algorithm: random, trials: 2, space: {learning_rate: {uniform: [0.1, 1]}}}"
-    fixed = text.replace("base: {", "base: {arithmetic: integer, ")
-
-    def precisions(text, **changes):
-        experiment = parse_experiment(text, Path("FILE.yaml"), changes=changes or None)
-        return [trial.arithmetic for trial in experiment.possible]
-
-    grid, choice = "grid: {arithmetic: [float32, integer]}", "space: {arithmetic: {choice: [integer]}, "
-    assert precisions(text + grid) == ["float32", "integer"]
-    assert set(precisions(fixed + search)) == set(precisions(text + search.replace("space: {", choice))) == {"integer"}
-    assert set(precisions(fixed + search, arithmetic="float32")) == {"float32"}
-    with pytest.raises(ConfigError, match=r"arithmetic: must be one of .* at grid.arithmetic\[1\]"):
-        precisions(text + grid.replace("integer]", "whole]"))
-    with pytest.raises(ConfigError, match="must be a field that no grid, case or space sets, got one of search.space"):
-        precisions(text + search.replace("space: {", choice), arithmetic="float32")
 
 
 def test_norms_of_contributions_are_those_of_what_the_integers_represent():

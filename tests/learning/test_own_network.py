@@ -12,7 +12,6 @@ from pipeline import ConfigError, TrialConfig, account
 from pipeline.auditing.audit import findings
 from pipeline.experiment.plugins import load_plugins
 from pipeline.experiment.preset import recommend
-from pipeline.learning.mechanisms.gradients import rows_of
 from pipeline.learning.model import TrainedModule
 from pipeline.learning.run import prepare
 from pipeline.trials.packs import Pack
@@ -178,31 +177,3 @@ def test_what_a_trial_of_a_network_is(digits):
     for network, blocks, d in (("tempered_cnn", 4, 26_010), ("small_transformer", 4, 71_946)):  # as their pages say
         layers = own(network, dataset="fashion_mnist", batch_size=256).layers
         assert len(layers) == blocks and sum(layer.parameters for layer in layers) == d
-
-
-@pytest.mark.parametrize(("network", "algorithm"), [
-    ("twice", "bp"), ("by_name", "bp"), ("attention", "bp"), ("attention", "dfa"), ("faulty_tied", "bp"),
-    ("small_transformer", "dfa")])
-def test_rows_are_the_gradients_of_single_records(network, algorithm, digits):
-    config = own(network, algorithm=algorithm, **{"patch_side": 4} if network == "small_transformer" else {})
-    training = prepare(Pack((config,)), digits, CPU)
-    x, y = training.test_inputs.batch(torch.arange(3)), digits.test_y[:3]
-    rows = []
-    for records, labels in zip(x.split(1), y.split(1), strict=True):
-        records, labels, present = training._filled(records, labels)
-        signals_of = training._signals_of(labels, present, torch.zeros(1))
-        rows.append(rows_of(training.net.way.gradients(records, signals_of))[0])
-    module = training.net.module
-    trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
-    for record, label, row in zip(x, y, rows, strict=True):
-        h, inputs = record.view(1, *training.net.shape), []
-        for block in module:
-            h = h.detach() if algorithm == "dfa" else h
-            h = block(h)
-            inputs.append(h)
-        error = torch.softmax(h.detach(), 1) - torch.nn.functional.one_hot(label, 10)
-        signals = training.feedback.signals(error[None])
-        outputs = inputs if algorithm == "dfa" else inputs[-1:]
-        product = sum((output.flatten() @ signal.flatten()) for output, signal in zip(outputs, signals, strict=True))
-        expected = torch.autograd.grad(product, trained)
-        torch.testing.assert_close(row, torch.cat([part.flatten() for part in expected]), rtol=1e-4, atol=1e-5)

@@ -199,11 +199,6 @@ def test_a_name_of_a_column_cannot_leave_its_line(tmp_path):
     assert content["confirmed"] is False and content["columns"] == {"b\\'\u0085c": {"values": ["x", "z"]}}
 
 
-def test_letters_that_yaml_does_not_print_are_read_back(tmp_path):
-    text = written(tmp_path, text_of(**{"a\x7f": drawn("\x7f", "\x80\U0001f600", "\ufeff", "no")})).text
-    assert set(yaml.safe_load(text)["columns"]["a\x7f"]["values"]) == {"\x7f", "\x80\U0001f600", "\ufeff", "no"}
-
-
 def test_a_table_of_two_records_is_refused_as_none_is_left_to_test(tmp_path):
     with pytest.raises(DataError, match="must have three records or more, .* has 2"):
         written(tmp_path, "x,y\n1,well\n2,ill\n")

@@ -219,18 +219,6 @@ def test_another_file_of_the_name_is_refused_in_one_process_and_by_a_worker(tmp_
             prepare_node([pickle.loads(trial)], None, tmp_path / "checkpoints", tmp_path / "log")
 
 
-def test_a_record_of_secure_trials_is_named_in_the_private_folder_alone(tmp_path, monkeypatch, capsys):
-    declare(tmp_path, CSV.replace("60,", "secret,"))
-    base = {**TRIAL, "hidden": [4], "noise": "secure", "arithmetic": "integer", "batch_size": 1, "epochs": 1}
-    (tmp_path / "e.yaml").write_text(yaml.safe_dump({"name": "e", "plugins": ["patients.yaml"], "base": base}))
-    monkeypatch.chdir(tmp_path)
-    assert main(["sweep", "e.yaml"]) == 2
-    said = "".join(capsys.readouterr())
-    assert "error: a record of the data set cannot be used" in said and "secret" not in said
-    assert "line 5, column 'age': must be a number, got 'secret'" in (
-        tmp_path / "mlruns" / "private" / "failures" / "e.log").read_text()
-
-
 def test_a_missing_declaration_and_a_missing_table_are_named(tmp_path):
     with pytest.raises(ConfigError, match=r"plugins: 'patients.yaml' cannot be read .*; it must be the declaration"):
         load_plugins(["patients.yaml"], tmp_path)

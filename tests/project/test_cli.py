@@ -329,13 +329,6 @@ def test_a_name_that_is_too_long_for_files_is_refused_by_every_command(tmp_path,
     assert [path.name for path in tmp_path.iterdir()] == ["e.yaml"]
 
 
-def test_init_quotes_a_name_that_yaml_would_not_read_as_text(tmp_path, capsys):
-    output(capsys, "init", str(tmp_path / "on.yaml"), "--dataset", "digits", "--private", "nothing")
-    assert load_experiment(tmp_path / "on.yaml").name == "on"
-    assert "name: must be text, got True; in quotes it is text" in output(
-        capsys, "account", str(written(tmp_path / "e.yaml", "name: on\nbase: {dataset: digits}")), code=2)
-
-
 @pytest.mark.slow
 def test_an_output_that_cannot_encode_a_character_gets_another(tmp_path):
     """With a notebook's backend of figures, which is not installed here."""

@@ -261,18 +261,3 @@ def test_a_secure_pack_tells_its_progress_alone_until_its_result_is_sealed(digit
     assert isinstance(sealed, Sealed) and isinstance(result, Result) and not result.failure
     assert [record.epoch for record in result.records] == [1, 2, 3]
     assert result.records[-1].outcome.status == "finished" and not list(tmp_path.iterdir())
-
-
-def test_a_sealed_result_that_was_not_confirmed_is_sent_again_and_not_drawn_anew(digits, tmp_path):
-    _, first = sealing(tmp_path)
-    *_, sealed = (next(first) for _ in range(4))
-    first.close()  # the driver ended before it asked for the result
-    pack, again = sealing(tmp_path)
-    assert next(again) == sealed, "nothing is trained"
-    result = next(again)
-    again.close()  # it ended before it had stored the result
-    assert [file.sealed for file in found(tmp_path, pack)] == [sealed]
-    _, last = sealing(tmp_path)
-    *_, sent = last
-    assert [comparable(r) for r in sent.records] == [comparable(r) for r in result.records] and len(sent.records) == 3
-    assert not list(tmp_path.iterdir()), "and then the files are gone"

@@ -136,7 +136,7 @@ def test_a_table_of_which_no_column_is_left_gets_no_files(tmp_path, monkeypatch,
 
 def test_texts_are_written_as_they_are_read():
     for text in (*NAMES, "a b", "a: b", "a #b", "'", '"', "[a", "~", "...", "---", "é", "\x85", "\u2028", "\U0001f600",
-                 "", "two\nlines", "- a", "%a", "@a", "&a", "*a", "!a", "a\\b"):
+                 "\x7f", "\x80\U0001f600", "\ufeff", "", "two\nlines", "- a", "%a", "@a", "&a", "*a", "!a", "a\\b"):
         assert parse_yaml(f"{{x: [{as_yaml(text)}, {as_yaml(text)}]}}", "f") == {"x": [text, text]}
         assert len(as_yaml(text).splitlines()) == 1
     assert as_yaml("plain_table.yaml") == "plain_table.yaml"

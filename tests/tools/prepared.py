@@ -15,9 +15,9 @@ from pipeline.trials.config import TrialConfig
 from pipeline.trials.packs import Resources
 
 
-def prepared(trials: Sequence[TrialConfig], root: Path, resources: Resources | None = None, **given: Any) -> Sweep:
+def prepared(trials: Sequence[TrialConfig], root: Path, **given: Any) -> Sweep:
     """All trials are missing; `given` are attributes of the sweep."""
-    experiment = Experiment("stub", "", tuple(trials), resources or Resources(), (), Path("stub.yaml"))
+    experiment = Experiment("stub", "", tuple(trials), Resources(), (), Path("stub.yaml"))
     attributes = dict(
         experiment=experiment, store=None, lease=None, clock=Clock(), progress=SweepProgress(quiet=True),
         folder=PrivateFolder(root), rounds=None, missing=list(trials), possible=trials, done={},
