@@ -223,8 +223,8 @@ class Attack:
             of_trial = [line for line in drawn if line[1] == run.trial_key]
             seen = {(epoch, value) for _, _, epoch, value in of_trial if value in public}
             if run.status == "lost":
-                failed = not self.budget and run.trial.seed in FAILS
-                assert failed == run.tags["failure"].startswith("ValueError") and (failed or name in self.gone)
+                failed = not self.budget and run.trial.seed in FAILS and run.tags["failure"].startswith("ValueError")
+                assert failed or name in self.gone, f"{name} is lost, and its file was not deleted or damaged"
                 assert not seen, "of a lost trial nothing is shown"
                 continue
             history = store.history(run.run_id, "validation/accuracy")
