@@ -13,9 +13,11 @@ from pipeline.accounting.budget import Filter, make_filter, require_unchanged
 from pipeline.experiment.plan import Plan
 from pipeline.tracking.reader import Reader
 from pipeline.tracking.store import Store
-from pipeline.trials.config import ConfigError
+from pipeline.trials.config import ConfigError, TrialConfig
 from pipeline.trials.naming import counted
 from pipeline.trials.records import Release
+
+ALIKE = ("dataset", "sampler", "delta", "noise")  # settings that all trials under one budget share
 
 
 class Odometer:
@@ -72,12 +74,10 @@ def filter_of(plan: Plan, store: Reader) -> Filter | None:
     if released and not stored_budget:
         raise ConfigError(f"budget: must be there from the beginning, but {counted(len(released), 'trial')} of the "
                           f"sweep began without one, got {plan.budget}; give the experiment another name")
-    for name in ("dataset", "sampler", "delta", "noise"):
-        allowed = {getattr(corner, name) for corner in plan.possible}
-        for trial in (release.trial for release in released):
-            if getattr(trial, name) not in allowed:
-                raise ConfigError(f"{name}: must be that of all trials under a budget, got {getattr(trial, name)} of "
-                                  f"trial {trial.trial_key}, which the sweep has; give the experiment another name")
+    for trial in (release.trial for release in released):
+        if name := unlike(plan, trial):
+            raise ConfigError(f"{name}: must be that of all trials under a budget, got {getattr(trial, name)} of "
+                              f"trial {trial.trial_key}, which the sweep has; give the experiment another name")
     order = int(stored_budget[2]) if stored_budget else None  # Renyi order, fixed when the sweep began
     filter = make_filter(plan, order)
     if not filter.admits(released):
@@ -85,3 +85,11 @@ def filter_of(plan: Plan, store: Reader) -> Filter | None:
         raise ConfigError(f"budget: of {plan.budget}, {spent:.4g} was spent, so that nothing covers the sweep "
                           "any more; give the experiment another name")
     return filter
+
+
+def unlike(plan: Plan, trial: TrialConfig) -> str:
+    """Return a setting that a trial must share with those of a plan with a budget, and does not; empty for none."""
+    for name in ALIKE:
+        if getattr(trial, name) not in {getattr(corner, name) for corner in plan.possible}:
+            return name
+    return ""

@@ -17,7 +17,7 @@ from ray import tune
 
 from pipeline.experiment.plan import Plan
 from pipeline.experiment.search import Domain, Search
-from pipeline.sweep.ledger import filter_of, released_by
+from pipeline.sweep.ledger import filter_of, released_by, unlike
 from pipeline.tracking.artifacts import (
     ASKED_BY_SCORES,
     BUDGET,
@@ -217,7 +217,11 @@ class Rounds:
 
     def admits(self, trials: Iterable[TrialConfig]) -> bool:
         """Whether the budget, if there is one, covers these trials beside all that is released and reserved."""
-        return not self.filter or self.filter.admits([*self._reserved(), *map(self._whole, trials)])
+        if not self.filter:
+            return True
+        if any(unlike(self._plan, trial) for trial in trials):
+            return False
+        return self.filter.admits([*self._reserved(), *map(self._whole, trials)])
 
     def _whole(self, trial: TrialConfig) -> Release:
         """Return all that a trial may release."""

@@ -43,7 +43,7 @@ def settle_files(sweep: Sweep, recorder: Recorder, files: Iterable[SealedFile], 
         if names - {file.sealed.name}:
             sweep.progress.say(f"{file} was removed: another draw of its trials was released, or may have been")
         elif not names and not sweep.rounds.admits(pack.trials):
-            sweep.progress.say(f"{file} was removed, nothing of it was released: it is beyond the budget")
+            sweep.progress.say(f"{file} was removed, nothing of it was released: the budget does not cover it")
         elif not _release(_writer(sweep, recorder, pack), pack, file, call):
             continue
         call(remove, file.path)

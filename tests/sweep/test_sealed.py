@@ -430,8 +430,15 @@ def test_a_sealed_result_that_nothing_reserves_is_not_released_beyond_the_budget
     edited = asked.replace("[0.05, 5]", "[0.06, 4]")
     result = run_sweep(load(tmp_path, edited), root=tmp_path / "mlruns")
     assert result.finished and result.passed_over and not result.failed
-    assert any("was removed, nothing of it was released: it is beyond the budget" in line for line in said)
+    assert any("was removed, nothing of it was released: the budget does not cover it" in line for line in said)
     assert len(stored(tmp_path).released()) == result.finished and sweep(edited).skipped == result.finished
+
+
+def test_a_sealed_result_of_a_grid_that_the_budget_of_the_same_name_cannot_cover_is_not_released(tmp_path, sweep):
+    with dying(Store, "name"), pytest.raises(Died):
+        sweep(GRID.replace("base: {", "base: {delta: 1.0e-6, "))
+    assert sweep(BUDGET).finished == 3 and sweep(BUDGET).skipped == 3
+    assert {release.trial.delta for release in stored(tmp_path).released()} == {1e-5}
 
 
 def test_a_worker_that_finds_another_sealed_result_than_was_named_adds_no_second_name(tmp_path, sweep, monkeypatch):
