@@ -158,8 +158,10 @@ class Recorder:
             self._store.name(trial.trial_key, sealed, epsilons, {**privacy_tags(trial), **calibrated(trial)})
             self._odometer.add([Release(trial, trial.epochs, name=sealed.name)])
         self._sweep.lease.require_own()
-        if any(self._store.names(key) - {sealed.name} for key in pack.trial_keys):
-            self.fail(pack, OTHER_NAME, "")
+        for trial in left:
+            if self._store.names(trial.trial_key) - {sealed.name}:
+                self.fail(Pack((trial,)), OTHER_NAME, "")
+        if left and not self.left(left):
             return False
         self._named[pack] = sealed
         return True

@@ -17,6 +17,7 @@ from pipeline.sweep.progress import SweepProgress, SweepResult
 from pipeline.sweep.recorder import Recorder
 from pipeline.sweep.sealed import SealedFile, remove, unseal
 from pipeline.tracking.artifacts import NAMED, TrackedRun, config_of, names_of, waiting
+from pipeline.trials.config import TrialConfig
 from pipeline.trials.packs import Pack
 from pipeline.trials.records import Result, Sealed
 
@@ -39,15 +40,23 @@ def settle_files(sweep: Sweep, recorder: Recorder, files: Iterable[SealedFile], 
         except ValueError as error:
             sweep.progress.say(f"{file} cannot be released: {error}")
             continue
-        names = set().union(*map(sweep.store.names, pack.trial_keys))
-        if names - {file.sealed.name}:
-            sweep.progress.say(f"{file} was removed: another draw of its trials was released, or may have been")
-        elif not names and not sweep.rounds.admits(pack.trials):
-            sweep.progress.say(f"{file} was removed, nothing of it was released: the budget does not cover it")
-        elif not _release(_writer(sweep, recorder, pack), pack, file, call):
-            continue
+        if trials := _releasable(sweep, pack, file.sealed.name):
+            part = Pack(tuple(trials))
+            if not _release(_writer(sweep, recorder, part), part, file, call):
+                continue
+        else:
+            sweep.progress.say(f"{file} was removed, and nothing of it is released now: another draw of its trials "
+                               "was, or may have been, or the budget does not cover it")
         call(remove, file.path)
         Checkpoints(sweep.checkpoint_folder, 0.0).remove(pack)
+
+
+def _releasable(sweep: Sweep, pack: Pack, name: str) -> list[TrialConfig]:
+    """Return the trials of a pack without another name, if they have this one or a budget covers them."""
+    names = {trial: sweep.store.names(trial.trial_key) for trial in pack.trials}
+    new = [trial for trial in pack.trials if not names[trial]]
+    covered = new if sweep.rounds.admits(new) else []
+    return [trial for trial in pack.trials if names[trial] == {name} or trial in covered]
 
 
 def _release(writer: Recorder, pack: Pack, file: SealedFile, call: Call) -> bool:
