@@ -13,10 +13,6 @@ NAMES = ("privacy", "extending", "networks")
 PAGES = {name: (DOCS / f"{name}.md").read_text(encoding="utf-8") for name in NAMES}
 BLOCKS = {name: re.findall(r"^```python\n(.*?)^```\n(?:```text\n(.*?)^```$)?", page, re.DOTALL | re.MULTILINE)
           for name, page in PAGES.items()}
-# Extensions as this page has shown them: programs of users look so.
-SHOWN = (Path(__file__).parents[1] / "data" / "extending.md").read_text(encoding="utf-8")
-EARLIER = [block for block in re.findall(r"^```python\n(.*?)^```\n```text\n(.*?)^```$", SHOWN, re.DOTALL | re.MULTILINE)
-           if block not in BLOCKS["extending"]]
 
 
 def printed(code):
@@ -36,9 +32,4 @@ def test_every_python_block_says_what_it_prints(page, least):
 @pytest.mark.parametrize(("code", "expected"), [
     pytest.param(*block, id=f"{page}{i}") for page in PAGES for i, block in enumerate(BLOCKS[page], start=1)])
 def test_python_blocks_print_what_the_page_says(code, expected, extensions):
-    assert printed(code) == expected
-
-
-@pytest.mark.parametrize(("code", "expected"), EARLIER)
-def test_extensions_as_they_were_shown_go_on_working(code, expected, extensions):
     assert printed(code) == expected
