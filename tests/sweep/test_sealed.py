@@ -54,6 +54,9 @@ BUDGET = GRID.replace("grid: {seed: {range: [0, 3]}}", """search:
 budget: {epsilon: 8, delta: 1.0e-5}""")
 
 
+ONE_TRIAL = promises.FILE.replace("epochs: 2", "epochs: 3").replace("[0, 2]", "[0, 1]")
+
+
 class Died(BaseException):
     """In the place of a kill."""
 
@@ -578,27 +581,29 @@ def test_a_report_has_a_lost_trial_in_its_price_and_in_no_mean(tmp_path, sweep, 
 
 
 @pytest.mark.slow
-def test_neighbours_under_the_same_kills_leave_the_same_strings_lines_and_exit_codes(tmp_path):
-    """Of two trials each: a record's features differ, and what a plugin's source has of it. Only scores may differ."""
+@pytest.mark.parametrize(("fails", "kills_of", "codes_of"), [
+    ("[]", (("epoch", "sealed", "keep"), ("ended",), ()), [-9, -9, 0]), ("[0]", (("epoch", "name"), ()), [-9, 1])])
+def test_neighbours_under_the_same_kills_leave_the_same_behind(tmp_path, fails, kills_of, codes_of):
+    """Of a trial each: a record's features differ, and what a plugin's source has of it. Only scores may differ."""
     left = []
     for number, neighbour in enumerate((None, 5)):
         folder = tmp_path / str(number)
         (folder / "orders").mkdir(parents=True)
         save_file(promises.rows(other=neighbour), folder / "features.safetensors")
         (folder / "some_plugin.py").write_text(promises.PLUGIN.format(content=neighbour) + kills.INTERCEPTOR)
-        (folder / "private.yaml").write_text(promises.FILE.replace("epochs: 2", "epochs: 3"))
+        (folder / "private.yaml").write_text(ONE_TRIAL)
         codes, lines = [], []
-        for orders in (("epoch", "sealed", "keep"), ("content", "ended"), ()):
+        for orders in kills_of:
             for order in orders:
                 (folder / "orders" / order).write_text("kill")
             command = photonic("sweep", "private.yaml", "--workers", "1", cwd=folder, KILLS=str(folder),
-                               DIVERGES="{}", FAILS="[1]")
+                               DIVERGES="{}", FAILS=fails)
             out, err = command.communicate(timeout=300)
             codes.append(command.returncode)
             lines += [re.sub(r"-?\d+(\.\d+)?", "#", line.replace(str(folder), "")) for line in (out + err).splitlines()]
-        log = (folder / "mlruns" / "failures" / "private.log").read_text()
-        left.append((codes, lines, promises.texts(folder / "mlruns"), log, (folder / "killed").read_text()))
-    assert left[0] == left[1] and left[0][0] == [-9, -9, 0]
+        logs = [path.read_text() for path in (folder / "mlruns" / "failures").glob("*")]
+        left.append((codes, lines, promises.texts(folder / "mlruns"), logs, (folder / "killed").read_text()))
+    assert left[0] == left[1] and left[0][0] == codes_of
 
 
 @pytest.mark.slow
