@@ -240,6 +240,9 @@ class Recorder:
 
     def wait(self, pack: Pack, sealed: Sealed) -> None:
         """Report that trials were named whose sealed result is not to be found: they count, and are not trained."""
+        if any(self._store.names(key) - {sealed.name} for key in pack.trial_keys):
+            self.fail(pack, OTHER_NAME, "")
+            return
         self.fail(pack, f"it counts, and nothing of it was shown: its sealed result {sealed.name}, which was named, is "
                   f"not to be found; it was in the private folder of {sealed.host}; with that folder the same command "
                   "goes on, and with `--lost` it ends the trial", "")

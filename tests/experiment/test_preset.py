@@ -45,6 +45,7 @@ def test_trials_with_the_preset_are_those_of_the_committed_frontier(name):
         given |= {"features": run["features"]} if isinstance(run.get("features"), str) else {}
         given |= {"hidden": []} if run["hidden"] == "[]" else {}
         given |= {"arithmetic": "integer"} if run["arithmetic"] == "integer" else {}
+        given |= {name: run[name] for name in ("noise", "private_metrics") if run["noise"] == "secure"}
         trial = TrialConfig(**{**recommend(given).settings, **given})
         assert trial.trial_key == run["trial_key"], given
 
