@@ -19,7 +19,7 @@ from pipeline.learning.data import dead_leaves, load, patches
 from pipeline.tracking import backend, store
 
 # Files that take longest, the longest first: two processes that take file by file then end at the same time.
-LONGEST = ("test_chaos", "test_faults", "test_sweep", "test_reuse", "test_results",
+LONGEST = ("test_sealed", "test_chaos", "test_faults", "test_sweep", "test_reuse", "test_results",
            "test_page", "test_tracking", "test_api", "test_cli", "test_integers", "test_docs",
            "test_search", "test_budget", "test_certified", "test_grid_exhibits", "test_readings", "test_unfinished",
            "test_features", "test_accounting_gaussian", "test_analysis", "test_own_network", "test_isolation",

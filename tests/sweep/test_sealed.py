@@ -608,7 +608,7 @@ def test_neighbours_under_the_same_kills_leave_the_same_behind(tmp_path, fails, 
 
 @pytest.mark.slow
 def test_whatever_is_killed_and_tampered_with_one_draw_is_public_and_counted(tmp_path):
-    kills.campaign(tmp_path, kills=8, seed=3)
+    kills.campaign(tmp_path, kills=4, seed=3)
 
 
 @pytest.mark.nightly
