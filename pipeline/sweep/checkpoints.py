@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import importlib.metadata
 import json
+import shutil
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -127,8 +128,8 @@ class Checkpoints:
             else:
                 packs.append(Pack(tuple(by_key[key] for key in checkpoint.trial_keys)))
                 packed_keys |= keys
-        for path in self.folder.glob(f"*{UNFINISHED}"):
-            path.unlink(missing_ok=True)
+        for path in self.folder.glob(f"*{UNFINISHED}"):  # a folder is of a rehearsal
+            shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
         return packs
 
 

@@ -145,9 +145,10 @@ def sealed_training(pack: Pack, data: Dataset, keeper: CheckpointKeeper) -> Iter
     from pipeline.learning.own.alone import lacks_memory
 
     folder = keeper.checkpoints.folder
-    for damaged in (file for file in found(folder, pack) if file.problem):  # nobody has seen what was in it
+    files = found(folder, pack)
+    for damaged in (file for file in files if file.problem):  # nobody has seen what was in it
         remove(damaged.path)
-    file = next(iter(found(folder, pack)), None)
+    file = next((file for file in files if not file.problem), None)
     if file is None:
         rehearse(pack, data, keeper)
         begin, epoch = time.monotonic(), 0

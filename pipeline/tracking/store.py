@@ -280,11 +280,9 @@ class Store(Reader):
             tags: dict[str, str] = {}
             for record in group:
                 tags |= record.tags
-            # Calibrated noise is a tag and, with six digits, also a param.
-            calibrated = {name: f"{float(text):.6g}" for name, text in tags.items() if not is_setting(name)}
             if DESCRIPTION in tags:
                 tags[_NOTE] = tags.pop(DESCRIPTION)
-            self._client.write(self._run_id(key), points, params=started.new_params(calibrated), tags=tags)
+            self._client.write(self._run_id(key), points, params=started.new_params(_calibrated(tags)), tags=tags)
             started.logged.update(new)
             for record in group:
                 if record.outcome:
@@ -357,12 +355,10 @@ class Store(Reader):
         """
         started = self._started[trial_key]
         epoch = started.config.epochs
-        new = {(metric, epoch): value for metric, value in epsilons.items()
-               if started.logged.get((metric, epoch)) != value}
+        new = started.new_points([EpochRecord(trial_key, epoch, epsilons)])
         named = {f"{NAMED}{sealed.name}": f"{epoch} epochs, sealed on {sealed.host}"}
-        calibrated = {tag: f"{float(text):.6g}" for tag, text in tags.items() if not is_setting(tag)}
         self._client.write(self._run_id(trial_key), [(metric, value, epoch) for (metric, epoch), value in new.items()],
-                           params=started.new_params(calibrated), tags={**tags, **named})
+                           params=started.new_params(_calibrated(tags)), tags={**tags, **named})
         started.logged.update(new)
 
     def keep(self, trial_key: str, records: Sequence[EpochRecord]) -> None:
@@ -473,6 +469,11 @@ class Store(Reader):
             if not run.data.params:
                 self._client.delete_run(run.info.run_id)
         return with_params
+
+
+def _calibrated(tags: Mapping[str, str]) -> dict[str, str]:
+    """Return the params with calibrated noise, with six digits, from the tags that have it in full."""
+    return {name: f"{float(text):.6g}" for name, text in tags.items() if not is_setting(name)}
 
 
 def _require_finite(name: str, value: float, place: str) -> None:

@@ -7,7 +7,6 @@ import sqlite3
 import stat
 from pathlib import Path
 
-import commands
 import numpy as np
 import pytest
 import torch
@@ -22,11 +21,9 @@ from pipeline.learning.data.download import DataError
 from pipeline.learning.mechanisms import register_mechanism
 from pipeline.learning.mechanisms.gaussian import PerExample
 from pipeline.learning.run import prepare
-from pipeline.learning.training import Training
 from pipeline.sweep import cluster
 from pipeline.sweep.checkpoints import Checkpoint, Checkpoints
 from pipeline.sweep.private import PrivateFolder
-from pipeline.sweep.run import run_sweep
 from pipeline.tracking.artifacts import NAMED
 from pipeline.trials.config import ConfigError, TrialConfig
 from pipeline.trials.datasets import DATASETS
@@ -290,22 +287,3 @@ def test_the_private_folder_is_for_its_owner_alone_and_outside_what_is_served(tm
         pack := Pack((TrialConfig(dataset="digits"),)), Checkpoint("cpu", {}, {"epoch": 1}, []))
     assert stat.S_IMODE((tmp_path / "node" / "private").stat().st_mode) == 0o700, "on other hosts, too"
     assert Checkpoints(tmp_path / "node" / "private" / "checkpoints" / "x", 0).path(pack).exists()
-
-
-@pytest.mark.usefixtures("in_process")
-def test_no_screen_and_no_public_log_has_the_message_of_what_failed_with_secret_noise(tmp_path, said, monkeypatch):
-    """What else becomes of such a trial stands in test_sealed.py."""
-    run_epoch = Training.run_epoch
-
-    def failing(training):
-        if training.epoch == 1:
-            raise RuntimeError(f"the sum is {float(training.net.parameters.flat.sum())}")
-        return run_epoch(training)
-
-    monkeypatch.setattr(Training, "run_epoch", failing)
-    experiment = commands.load(tmp_path, f"name: fails\nbase: {json.dumps({**SECURE, 'epochs': 3})}")
-    result = run_sweep(experiment, root=tmp_path / "mlruns")
-    (reason,) = result.lost.values()
-    assert reason.endswith("; it was released and counts, and is trained no more")
-    public = " ".join([*said, (tmp_path / "mlruns" / "failures" / "fails.log").read_text()])
-    assert "the sum is" not in public and "RuntimeError" in public

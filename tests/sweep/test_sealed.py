@@ -289,7 +289,7 @@ def test_a_run_with_a_name_counts_in_the_trash_and_is_not_trained_again(tmp_path
     assert stored(tmp_path)._client.get_run(store._parent()).data.metrics["epsilon/spent"] == before
 
 
-def test_what_fails_in_training_is_an_outcome_that_counts(tmp_path, sweep, monkeypatch):
+def test_what_fails_in_training_is_an_outcome_that_counts(tmp_path, sweep, monkeypatch, said):
     run_epoch = Training.run_epoch
 
     def failing(training):
@@ -298,8 +298,11 @@ def test_what_fails_in_training_is_an_outcome_that_counts(tmp_path, sweep, monke
         return run_epoch(training)
 
     monkeypatch.setattr(Training, "run_epoch", failing)
-    result = sweep()
+    result = run_sweep(load(tmp_path, GRID), root=tmp_path / "mlruns")
     assert len(result.lost) == 3 and not result.failed
+    assert all(why.endswith("; it was released and counts, and is trained no more") for why in result.lost.values())
+    public = " ".join([*said, (tmp_path / "mlruns" / "failures" / "secret.log").read_text()])
+    assert "a weight" not in public and "ValueError" in public
     store = stored(tmp_path)
     for run in store.runs():
         assert run.status == "lost" and len(names_of(run.tags)) == 1 and not run.epoch
@@ -558,6 +561,8 @@ def test_a_checkpoint_goes_on_with_fresh_noise_and_one_of_other_software_costs_n
     with dying(worker, "seal"), pytest.raises(Died):
         sweep()
     assert list(folder_of(tmp_path).glob("*.safetensors"))
+    (folder_of(tmp_path) / "rehearsal.tmp").mkdir()
+    (folder_of(tmp_path) / "rehearsal.tmp" / "of a worker that was killed").touch()
     monkeypatch.setitem(worker.Checkpoints.load.__globals__["SOFTWARE"], "torch", "another")
     assert sweep().finished == 3 and all(len(found) == 1 for found in names(tmp_path).values())
 
