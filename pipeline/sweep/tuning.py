@@ -105,6 +105,12 @@ def refuse_to_train(pack: Pack) -> Iterator[list[EpochRecord]]:
                        "which continues with the new one (in a notebook, restart it first)")
 
 
+def kill_worker(trial: Any) -> None:
+    """Kill the worker that trains a trial of Tune, which is a pack; the pack restarts as after a worker's death."""
+    if actor := trial.temporary_state.ray_actor:  # Tune has it from the worker's start to its end
+        ray.kill(actor)
+
+
 class PackOrder(FIFOScheduler):
     """Runs packs in order, without ending workers that are just starting.
 
@@ -122,7 +128,6 @@ class PackOrder(FIFOScheduler):
     def on_trial_add(self, tune_controller: Any, trial: Any) -> None:
         self._controller = tune_controller
         self._driver.live = tune_controller.get_live_trials  # a few hundred at most, whatever the number of packs
-        self._driver.kill = self.kill
 
     def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
         """Return Tune's decision, CONTINUE or STOP, after a worker's result.
@@ -134,14 +139,9 @@ class PackOrder(FIFOScheduler):
     def kill_workers(self) -> None:
         """Kill all workers at once and free their resources; Tune itself would wait for the end of every epoch."""
         if self._controller:
-            self._controller._actor_manager.cleanup()
-
-    def kill(self, trial: Any) -> None:
-        """Kill the worker that trains a trial of Tune, which is a pack; the pack restarts as after a worker's death."""
-        worker = self._controller._trial_to_actor.get(trial)
-        live = self._controller._actor_manager._live_actors_to_ray_actors_resources.get(worker)
-        if live:  # Ray's actor, and its resources
-            ray.kill(live[0])
+            for trial in self._controller.get_live_trials():
+                kill_worker(trial)
+            self._controller.cleanup()
 
     def on_trial_complete(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> None:
         self._freed = trial.placement_group_factory
@@ -170,7 +170,6 @@ class Driver(tune.Callback):
         self.sweep, self.packs, self._recorder, self._watch = sweep, packs, recorder, watch  # packs: by Tune's number
         self.error: Exception | None = None
         self.live: Callable[[], Iterable[Any]] = tuple  # trials of Tune that have not ended; set by `PackOrder`
-        self.kill: Callable[[Any], None]  # kills the worker of a trial; set by `PackOrder`
         sweep.clock.restart("idle", "warning")  # a round begins, and its packs wait for workers
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -235,7 +234,7 @@ class Driver(tune.Callback):
             self._check_resources([trial.status for trial in live.values()])
             for lost in self._watch.overdue(key for key, trial in live.items() if trial.status == "RUNNING"):
                 self._watch.note_result(lost)
-                self.kill(live[lost])
+                kill_worker(live[lost])
 
     def _check_resources(self, statuses: Sequence[str]) -> None:
         """Check the cluster once packs have waited for long without a running one; until then, say what is lacking."""
