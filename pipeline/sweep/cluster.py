@@ -7,21 +7,21 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import ipaddress
 import logging
 import os
 import signal
+import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, TypeVar
 
 import ray
-from ray._private import ray_constants, services, state
-from ray._private import worker as ray_worker
-from ray.exceptions import RayError, RayTaskError
+from ray.exceptions import AuthenticationError, RayError, RayTaskError
 from ray.util import client
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -47,6 +47,9 @@ LOG_SECONDS = 2.0  # longest delay of a line that the head prints
 AWAY = "unless it comes back, this ends; the same command goes on"
 QUIETLY: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}  # options of `ray.init`
 MOST_NODES = 64  # nodes in the tracking store at most, because its texts have a maximum length
+TOKEN = ("set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN to the token of its head, or copy that to ~/.ray/auth_token; "
+         "without one of its own, the head has it in ~/.ray/auth_token, too")
+LOOPBACK = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"  # 0: Ray listens on 127.0.0.1 only; it reads this when it is imported
 # Asking for a resource that only the head offers puts a task there.
 HEAD = {"node:__internal_head__": 0.001}
 
@@ -228,62 +231,41 @@ def node_resources() -> list[dict[str, float]]:
     return [node["Resources"] for node in alive()]
 
 
-def in_use() -> list[dict[str, Any]]:
-    """Return name (`node`) and resources of at most `MOST_NODES` nodes: resource -> [used, total], as Ray counts."""
-    free_by_node = state.available_resources_per_node()
-    nodes = []
-    for node in alive()[:MOST_NODES]:
-        totals = node["Resources"]
-        free = free_by_node.get(node["NodeID"], {})
-        amounts = {}
-        for name in reversed(ADVICE):  # the names of resources
-            if totals.get(name, 0.0):
-                amounts[name] = [round(totals[name] - free.get(name, 0.0), 3), totals[name]]
-        nodes.append({"node": node["NodeName"], **amounts})
-    return nodes
+def in_use() -> dict[str, Any]:
+    """Return the resources of the cluster as `in_use`, name -> [used, total], and the totals of its `nodes` by name."""
+    totals, free = ray.cluster_resources(), ray.available_resources()
+    names = [name for name in reversed(ADVICE) if totals.get(name)]  # ADVICE: by name of a resource
+    nodes = [{"node": node["NodeName"]} | {name: node["Resources"][name] for name in names if name in node["Resources"]}
+             for node in alive()[:MOST_NODES]]
+    return {"in_use": {name: [round(totals[name] - free.get(name, 0.0), 3), totals[name]] for name in names},
+            "nodes": nodes}
 
 
-@contextlib.contextmanager
-def on_loopback() -> Iterator[None]:
-    """Make a Ray that is started here listen on 127.0.0.1 only, with one node; by default it uses all interfaces.
+class RayMessages:
+    """Stands in for stdout while a Ray runs: what its threads print goes to a log, and one line names the log.
 
-    Ray reads an environment variable for this at import, so the variable and Ray's constant are both set.
+    Ray tells of workers killed for memory, lost nodes, and resources that no node has. Threads that are older than this
+    object print as before.
     """
-    variable = ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR
-    if variable in os.environ:  # the user's own choice stays
-        yield
-        return
-    default = ray_constants.ENABLE_RAY_CLUSTER
-    os.environ[variable] = "0"
-    ray_constants.ENABLE_RAY_CLUSTER = False
-    try:
-        yield
-    finally:
-        del os.environ[variable]
-        ray_constants.ENABLE_RAY_CLUSTER = default
 
+    def __init__(self, log: Path, say: Callable[[str], None]) -> None:
+        self._log, self._say, self._said = log, say, False
+        self._stdout, self._older = sys.stdout, set(threading.enumerate())
 
-@contextlib.contextmanager
-def messages_in(log: Path, say: Callable[[str], None]) -> Iterator[None]:
-    """Append Ray's own messages to a file within the context, and say so once.
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stdout, name)
 
-    They are on workers killed for memory, lost nodes and resources that no node has; Ray prints them to the terminal.
-    """
-    original, said = ray_worker.print_to_stdstream, threading.Event()
-
-    def write(data: Mapping[str, Any], *options: Any, **named: Any) -> None:
-        now = time.strftime("%Y-%m-%d %H:%M:%S")
-        with open(log, "a", encoding="utf-8") as file:
-            file.writelines(f"{now} {line}\n" for line in data["lines"])
-        if not said.is_set():
-            said.set()
-            say(f"Ray's own messages are in {log}")
-
-    ray_worker.print_to_stdstream = write
-    try:
-        yield
-    finally:
-        ray_worker.print_to_stdstream = original
+    def write(self, text: str) -> int:
+        """Write a text as `print` does, which writes the end of its line separately."""
+        if threading.current_thread() in self._older:
+            return self._stdout.write(text)
+        if text.strip():
+            with open(self._log, "a", encoding="utf-8") as file:
+                file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text.rstrip()}\n")
+            if not self._said:
+                self._said = True
+                self._say(f"Ray's own messages are in {self._log}")
+        return len(text)
 
 
 def read_address(given: str | None) -> str:
@@ -301,14 +283,6 @@ def read_address(given: str | None) -> str:
         raise ConfigError(source, "must be auto, host:port or ray://host:port, with a port from 1 to 65535",
                           f"'{address}'", ADDRESSES)
     return address
-
-
-def _found() -> str:
-    """Return the address of the Ray that runs on this machine."""
-    try:
-        return services.canonicalize_bootstrap_address("auto") or "auto"
-    except (ConnectionError, ValueError):
-        raise ResourceError(f"address: no Ray runs on this machine, which 'auto' looks for; {ADDRESSES}") from None
 
 
 @contextlib.contextmanager
@@ -330,42 +304,71 @@ def running_ray(sweep: Sweep, address: str, workers: int | None,  # address: `lo
             yield watch
         return
     handler = signal.getsignal(signal.SIGTERM)
+    messages: Any = RayMessages(sweep.folder.ray_log, progress.say)  # it has all that a stream has
     with contextlib.ExitStack() as at_end:
-        (_start_here if address == "local" else _join)(sweep, address, workers, prepare, at_end)
+        at_end.enter_context(contextlib.redirect_stdout(messages))
+        if address == "local":
+            _start_here(sweep, workers, prepare, at_end)
+        else:
+            _join(sweep, address)
         at_end.callback(ray.shutdown)
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, handler)  # Ray has put its own there, which aborts with a stack trace
-        with messages_in(sweep.folder.ray_log, progress.say), Watch(others, progress.say, clock) as watch:
+        with Watch(others, progress.say, clock) as watch:
             yield watch
 
 
-def _join(sweep: Sweep, address: str, *_: object) -> None:
+def _join(sweep: Sweep, address: str) -> None:
     """Join the cluster at an address."""
-    check_address(_found() if address == "auto" else address, found=address == "auto")
+    if address != "auto":
+        check_address(address)
     sweep.progress.phase(f"connecting to Ray at {address}")
     try:
         ray.init(address, runtime_env=code(), **QUIETLY)
-    except (ConnectionError, RuntimeError, ValueError) as error:
+    except (ConnectionError, RuntimeError, ValueError, AuthenticationError) as error:
         ray.shutdown()
+        if "AuthenticationError" in f"{error!r} {error.__cause__}":
+            raise ResourceError(f"address: the Ray cluster at '{address}' asks for a token, which is missing or wrong "
+                                f"here; {TOKEN}") from None
         raise ResourceError(f"address: no Ray cluster that can be used at '{address}' ({one_line(error)}); "
                             f"{ADDRESSES}") from None
     if any(trial.secure for trial in sweep.possible):
         sweep.progress.say("what workers print lies where the owner of the cluster lets Ray write it")
 
 
-def _start_here(sweep: Sweep, address: str, workers: int | None, prepare: Callable[[], object],
+def _start_here(sweep: Sweep, workers: int | None, prepare: Callable[[], object],
                 at_end: contextlib.ExitStack) -> None:
     """Prepare this machine and start Ray on it, with a folder for this user alone, which goes at the end."""
     check_machine(sweep.possible, sweep.experiment.resources, local_offer(workers))
     prepare()
     opus: dict[str, float] = {"OPU": 1} if any(trial.needs_opu for trial in sweep.possible) else {}
     sweep.progress.phase("starting Ray")
-    own = at_end.enter_context(tempfile.TemporaryDirectory(prefix="ray-", dir=os.environ.get("RAY_TMPDIR"),
-                                                           ignore_cleanup_errors=True))
-    with on_loopback():
-        # Ray makes its folder writable by everybody, so it lies in one that is not; names of sockets must be short.
-        start(lambda: ray.init(address, num_cpus=workers, resources=opus, include_dashboard=False,
-                               _temp_dir=f"{own}/r", **QUIETLY), sweep.progress.say)
+    at_end.enter_context(own_folder())
+    start(lambda: ray.init("local", num_cpus=workers, resources=opus, include_dashboard=False, **QUIETLY),
+          sweep.progress.say)
+    check_listening(alive()[0]["NodeManagerAddress"])
+
+
+@contextlib.contextmanager
+def own_folder() -> Iterator[None]:
+    """Let a Ray that starts in the context write to a folder for this user alone; its own is open to everybody."""
+    given = os.environ.get("RAY_TMPDIR")
+    with tempfile.TemporaryDirectory(prefix="ray-", dir=given, ignore_cleanup_errors=True) as folder:
+        os.environ["RAY_TMPDIR"] = folder
+        try:
+            yield
+        finally:
+            del os.environ["RAY_TMPDIR"]
+            if given is not None:
+                os.environ["RAY_TMPDIR"] = given
+
+
+def check_listening(address: str) -> None:
+    """Check that the Ray that was started here listens on loopback only, unless the user wants it on all interfaces."""
+    if os.environ[LOOPBACK] == "0" and not ipaddress.ip_address(address).is_loopback:
+        ray.shutdown()
+        raise ResourceError(f"{LOOPBACK}: must be 0 before ray is imported, as Ray listens on {address} otherwise; "
+                            "import pipeline.sweep before ray, or set it to 0 (or to 1, to allow this)")
 
 
 def start(init: Callable[[], object], say: Callable[[str], None]) -> None:
@@ -377,7 +380,7 @@ def start(init: Callable[[], object], say: Callable[[str], None]) -> None:
         except Exception as error:  # Ray has no narrower type for this
             ray.shutdown()
             if "AF_UNIX path length" in str(error):
-                folder = os.environ.get("RAY_TMPDIR") or tempfile.gettempdir()
+                folder = Path(os.environ["RAY_TMPDIR"]).parent  # of that which `own_folder` has made
                 raise ResourceError(f"RAY_TMPDIR: must name a folder with a shorter path than {folder}, in which Ray's "
                                     "sockets have names that are too long; set RAY_TMPDIR=/tmp, or a shorter TMPDIR"
                                     ) from None

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -141,8 +141,8 @@ class Lease:
             self._store.attach(self._name)
             self.require_own()
 
-    def beat(self, nodes: Callable[[], Sequence[Mapping[str, Any]]] = tuple) -> None:
-        """Send a heartbeat if one is due, with each node's used resources; an error if another driver took over."""
+    def beat(self, nodes: Callable[[], Mapping[str, Any]] = dict) -> None:
+        """Send a heartbeat if one is due, with the resources in use; an error if another driver took over."""
         if not self._clock.is_due("heartbeat"):
             return
         self.require_own()

@@ -7,17 +7,14 @@ return.
 from __future__ import annotations
 
 import math
-import os
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-import grpc
 import ray
 
 from pipeline.sweep.checks import ResourceError
@@ -27,9 +24,6 @@ ASK_SECONDS = 5.0  # time between two probes of a node, and the timeout of one
 TELL_SECONDS = 10.0  # silence before it is reported
 REPEAT_SECONDS = 25.0  # time until a report is repeated
 LOST_SECONDS = 120.0  # silence after which a node counts as lost here, even if Ray has not declared it dead
-QUESTION = "/grpc.health.v1.Health/Check"  # the probe of Ray's own head
-# Requests for a head's two ports, cluster and Ray Client; neither answers without its token.
-TOKEN_QUESTIONS = ("/ray.rpc.NodeInfoGcsService/CheckAlive", "/ray.rpc.RayletDriver/ClusterInfo")
 
 
 @dataclass(frozen=True)
@@ -37,15 +31,14 @@ class Node:
     """A node of a cluster."""
 
     name: str  # in messages, `worker-2 (10.0.0.12)`
-    address: str  # host:port of its raylet, or of another gRPC server on it
+    address: str  # host:port of its raylet, or of another server on it
 
     def answers(self) -> bool:
-        """Whether a gRPC server answers at the address; a request for a token counts as an answer."""
-        with grpc.insecure_channel(self.address, [("grpc.enable_http_proxy", 0)]) as channel:
-            try:
-                channel.unary_unary(QUESTION)(b"", timeout=ASK_SECONDS)
-            except grpc.RpcError as error:
-                return error.code() not in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
+        """Whether a process listens at the address, even if it stands still."""
+        try:
+            connect(self.address)
+        except OSError:
+            return False
         return True
 
 
@@ -173,52 +166,16 @@ def ended(tasks: Mapping[str, Any], watch: Watch) -> Iterator[tuple[str, Any]]:
             watch.say(f"waiting for {', '.join(names[node_id] for node_id in waiting)}")
 
 
-def check_address(address: str, found: bool = False) -> None:
-    """Check that a cluster answers at `host:port`, and that Ray has its token; else raise `ResourceError`.
-
-    An address without a port (`auto`, if no cluster was found) is left to Ray. If Ray has `found` the cluster itself,
-    it sends a token unless RAY_AUTH_MODE forbids it.
-    """
-    host, separator, port = address.rpartition(":")
-    if not separator:
-        return
+def check_address(address: str) -> None:
+    """Check that something listens at `host:port`; otherwise raise `ResourceError`."""
     try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=ASK_SECONDS).close()
-    except (OSError, ValueError) as error:
+        connect(address)
+    except OSError as error:
         raise ResourceError(f"address: no Ray cluster answers at '{address}' ({error}); start one with "
                             "`ray start --head`, or leave --address out to use this machine alone") from None
-    if not _refuses(address, ""):
-        return
-    token, source = own_token()
-    if not token:
-        raise ResourceError(f"address: the Ray cluster at '{address}' asks for a token, and there is none; set "
-                            "RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN to the token of its head, or write that to "
-                            f"{source} (RAY_AUTH_TOKEN_PATH names another file)")
-    if _refuses(address, token):
-        raise ResourceError(f"address: the Ray cluster at '{address}' asks for another token than that in {source}; "
-                            "its own is in ~/.ray/auth_token on its head, if it was not set there")
-    mode = os.environ.get("RAY_AUTH_MODE", "token" if found else "")
-    if mode.lower() != "token":
-        raise ResourceError(f"address: the Ray cluster at '{address}' asks for a token; Ray hands in that of {source} "
-                            f"with RAY_AUTH_MODE=token only, got '{mode}'; set it")
 
 
-def own_token() -> tuple[str, str]:
-    """Return (the token that Ray finds here, empty for none; the place where it is, or should be)."""
-    if token := os.environ.get("RAY_AUTH_TOKEN", "").strip():
-        return token, "RAY_AUTH_TOKEN"
-    file = Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or Path.home() / ".ray" / "auth_token")
-    return (file.read_text(encoding="utf-8").strip() if file.is_file() else ""), str(file)
-
-
-def _refuses(address: str, token: str) -> bool:
-    """Whether the server refuses this token; with an empty token, whether it refuses requests without one."""
-    with grpc.insecure_channel(address) as channel:
-        for question in TOKEN_QUESTIONS:
-            try:
-                channel.unary_unary(question)(b"", timeout=ASK_SECONDS,
-                                              metadata=[("authorization", f"Bearer {token}")] if token else [])
-            except grpc.RpcError as error:
-                if error.code() == grpc.StatusCode.UNAUTHENTICATED:
-                    return True
-    return False
+def connect(address: str) -> None:
+    """Open a TCP connection to `host:port`, and close it."""
+    host, _, port = address.rpartition(":")
+    socket.create_connection((host.strip("[]"), int(port)), timeout=ASK_SECONDS).close()

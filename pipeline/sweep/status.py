@@ -61,7 +61,8 @@ class SweepState:
     beat: str = ""  # that process's last heartbeat in the store: a count, empty for none yet
     search: str = ""  # progress of a search; empty for a grid
     budget: dict[str, Any] | None = None  # as `_budget` returns it
-    nodes: list[dict[str, Any]] | None = None  # of a running sweep: each with used and total CPU, GPU, OPU, if known
+    nodes: list[dict[str, Any]] | None = None  # of a running sweep, if known: each with its CPU, GPU, OPU
+    in_use: dict[str, list[float]] | None = None  # of all nodes: CPU, GPU, OPU -> [used, total]
     left_seconds: float | None = None  # of a running sweep, about, from its driver's epochs; None before the first
     taken_over: str = ""  # trials that were, by the sweep that trained them; empty for none
     past: tuple[str, ...] = ()  # lines on trials of this name that the file does not have
@@ -121,6 +122,7 @@ def read(store: Reader, name: str, experiment: Experiment | None = None, words: 
         n_open = planned - len(decisions)
         unknown = max(0, planned - _n_passed_over(decisions) - len(trials))
         command = DEFAULT_COMMAND
+    noted = store.nodes(driver) if driver and exists else {}
     has_work_left = unknown or any(trial.status not in ENDED for trial in trials)
     can_resume = has_work_left and not driver
     return SweepState(name=name, running=bool(driver), trials=tuple(trials), unknown=unknown,
@@ -128,7 +130,7 @@ def read(store: Reader, name: str, experiment: Experiment | None = None, words: 
                       go_on=shlex.join(command) if can_resume else "", elsewhere=elsewhere, beat=beat,
                       search=_search(decisions, max(0, n_open), len(runs)) if decisions else "",
                       budget=_budget(store) if exists else None,
-                      nodes=store.nodes(driver) if driver and exists else None,
+                      nodes=noted.get("nodes"), in_use=noted.get("in_use"),
                       past=tuple(experiment.past.lines(experiment.trials)) if experiment else (),
                       taken_over=in_words(run for run in runs.values() if run.status in DONE),
                       left_seconds=_left_seconds([run for run in runs.values() if run.tags.get("driver") == driver],
@@ -222,10 +224,12 @@ def _text(state: SweepState) -> str:
                      f"{BEAT_SECONDS:g} s, and after {MISSED_BEATS * BEAT_SECONDS:g} s without one `photonic sweep` "
                      "takes over")
     if state.running:
+        if state.in_use:
+            in_use = (f"{name} {used:g} of {total:g}" for name, (used, total) in state.in_use.items())
+            lines.append(f"  in use: {', '.join(in_use)}")
         for node in state.nodes or ():
-            in_use = ", ".join(f"{name} {amounts[0]:g} of {amounts[1]:g} in use" for name, amounts in node.items()
-                               if name != "node")
-            lines.append(f"  node {node['node']}: {in_use or 'nothing that packs take'}")
+            offers = ", ".join(f"{name} {amount:g}" for name, amount in node.items() if name != "node")
+            lines.append(f"  node {node['node']}: {offers or 'nothing that packs take'}")
         if not state.nodes:
             lines.append(f"  nodes: unknown; the driver notes them every {BEAT_SECONDS:g} s while packs train")
     if state.search:

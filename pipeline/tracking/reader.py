@@ -189,11 +189,11 @@ class Reader:
             return None
         return tags["driver"], tags.get("driver.beat", "")
 
-    def nodes(self, driver: str) -> list[dict[str, Any]] | None:
-        """Return a driver's last record of the cluster's nodes; None if it has written none."""
+    def nodes(self, driver: str) -> dict[str, Any]:
+        """Return a driver's last record of the cluster's nodes; an empty one if it has written none."""
         tags = self._client.get_run(self._parent()).data.tags
         record = json.loads(tags.get("driver.nodes", "{}"))
-        return record["nodes"] if record.get("driver") == driver else None
+        return record if record.get("driver") == driver else {}
 
     def experiment(self) -> str:
         """Return the text of the open sweep's experiment file when it last ran; errors where none was kept."""

@@ -214,9 +214,9 @@ class Store(Reader):
         """Write a heartbeat of the open sweep's driver."""
         self._client.set_tag(self._parent(), "driver.beat", str(count))
 
-    def note_nodes(self, nodes: Sequence[Mapping[str, Any]]) -> None:
+    def note_nodes(self, nodes: Mapping[str, Any]) -> None:
         """Write the driver's view of the nodes, for `Reader.nodes`."""
-        self._client.set_tag(self._parent(), "driver.nodes", json.dumps({"driver": self.driver, "nodes": nodes}))
+        self._client.set_tag(self._parent(), "driver.nodes", json.dumps({**nodes, "driver": self.driver}))
 
     def runs(self) -> list[TrackedRun]:
         """Return all trials of the open sweep, oldest first; in a database, those that start then need no search."""

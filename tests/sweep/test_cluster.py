@@ -4,6 +4,7 @@ import os
 import re
 import socket
 from collections import Counter
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -177,28 +178,46 @@ def test_an_address_with_spaces_around_it_is_refused_by_its_own_name():
         read_address(" host ")
 
 
-def test_where_no_ray_runs_auto_says_what_is_accepted(tmp_path, monkeypatch, capsys, unstarted):
-    monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    monkeypatch.setattr(cluster.services, "find_gcs_addresses", set)
-    monkeypatch.setattr(cluster.services, "find_bootstrap_address", lambda folder: None)
-    (tmp_path / "e.yaml").write_text("base: {dataset: digits, algorithm: bp, hidden: []}")
-    assert main(["sweep", str(tmp_path / "e.yaml"), "--mlruns", str(tmp_path / "runs"), "--address", "auto"]) == 2
-    assert capsys.readouterr().err.splitlines()[-1] == (
-        f"error: address: no Ray runs on this machine, which 'auto' looks for; {ADDRESSES}")
-
-
+@pytest.mark.parametrize("address", ["auto", "h:1"])
 @pytest.mark.parametrize("error", [RuntimeError("Version mismatch: the cluster has Ray 1\nand more"), ConnectionError(),
                                    ValueError("no")])
-def test_a_cluster_that_cannot_be_used_is_one_line(tmp_path, monkeypatch, capsys, unstarted, error):
+def test_a_cluster_that_cannot_be_used_is_one_line(tmp_path, monkeypatch, capsys, unstarted, error, address):
     def fails(*arguments, **named):
         raise error
 
-    monkeypatch.setattr(cluster, "check_address", lambda address, found: None)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setattr(cluster, "check_address", lambda address: None)
     monkeypatch.setattr(cluster.ray, "init", fails)
     (tmp_path / "e.yaml").write_text("base: {dataset: digits, algorithm: bp, hidden: []}")
-    assert main(["sweep", str(tmp_path / "e.yaml"), "--mlruns", str(tmp_path / "runs"), "--address", "h:1"]) == 2
+    assert main(["sweep", str(tmp_path / "e.yaml"), "--mlruns", str(tmp_path / "runs"), "--address", address]) == 2
     last = capsys.readouterr().err.splitlines()[-1]
-    assert last.startswith(f"error: address: no Ray cluster that can be used at 'h:1' ({type(error).__name__}: ")
+    assert last.startswith(f"error: address: no Ray cluster that can be used at '{address}' ({type(error).__name__}: ")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("access", [{}, {"RAY_AUTH_MODE": "token"},
+                                    {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "0123456789abcdef" * 4}])
+def test_a_cluster_that_asks_for_a_token_says_so_in_one_line(nodes, tmp_path, access):
+    file, own = tmp_path / "e.yaml", {"RAY_AUTH_MODE": "", "RAY_AUTH_TOKEN": "", "HOME": str(tmp_path), **access}
+    file.write_text("base: {dataset: digits, algorithm: bp, hidden: []}")
+    program = "import sys; from pipeline.cli import main; sys.exit(main())"
+    done = nodes.python("-c", program, "sweep", file, "--address", nodes.address, cwd=tmp_path, **own)
+    assert done.returncode == 2, done.stderr
+    assert re.fullmatch(f"error: address: the Ray cluster at '{nodes.address}' asks for a token, .* set "
+                        "RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN .*", done.stderr.splitlines()[-1]), done.stderr
+
+
+@pytest.mark.parametrize(("chosen", "address", "refused"), [
+    ("0", "10.0.0.1", True), ("0", "127.0.0.1", False), ("0", "::1", False), ("1", "10.0.0.1", False)])
+def test_a_ray_of_this_machine_that_others_reach_is_refused(monkeypatch, chosen, address, refused):
+    """As if ray was imported before the variable was set."""
+    ended = []
+    monkeypatch.setenv(cluster.LOOPBACK, chosen)
+    monkeypatch.setattr(cluster.ray, "shutdown", lambda: ended.append("ray"))
+    with (pytest.raises(ResourceError, match=f"^{cluster.LOOPBACK}: must be 0 before ray is imported, .* {address} ")
+          if refused else nullcontext()):
+        cluster.check_listening(address)
+    assert ended == ["ray"] * refused
 
 
 @pytest.fixture

@@ -37,8 +37,10 @@ def train(pack, *, folder: Path, packs: int):
 def test_two_packs_on_each_of_two_gpus(tmp_path):
     ray.init("local", num_cpus=4, num_gpus=2, include_dashboard=False, logging_level="ERROR", log_to_driver=False)
     try:
-        (node,) = in_use()
-        assert {name: amounts for name, amounts in node.items() if name != "node"} == {"CPU": [0, 4], "GPU": [0, 2]}
+        cluster = in_use()
+        assert cluster["in_use"] == {"CPU": [0, 4], "GPU": [0, 2]}
+        (node,) = cluster["nodes"]
+        assert node == {"node": node["node"], "CPU": 4, "GPU": 2}
         trainer = functools.partial(train, folder=tmp_path, packs=4)
         result = run_sweep(experiment(grid(("dfa",), 4), cpu=1, gpu=0.5), root=tmp_path / "runs", trainer=trainer,
                            quiet=True)

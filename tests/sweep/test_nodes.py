@@ -6,16 +6,13 @@ import contextlib
 import math
 import re
 import socket
+import sys
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
-import grpc
 import pytest
-import ray
 from fault_tools import wait_for
 from prepared import prepared
-from ray._private import worker as ray_worker
 
 from pipeline.sweep import cluster, nodes
 from pipeline.sweep.checks import ResourceError
@@ -61,21 +58,11 @@ def test_a_node_that_does_not_answer_is_named_again_and_again_until_it_answers_o
     assert not watch._thread.is_alive()
 
 
-def test_a_server_that_wants_a_token_answers_and_a_port_without_one_or_that_says_nothing_does_not(monkeypatch):
-    class Refuses(grpc.GenericRpcHandler):
-        def service(self, details):
-            return grpc.unary_unary_rpc_method_handler(
-                lambda request, context: context.abort(grpc.StatusCode.UNAUTHENTICATED, "token"))
-
-    server = grpc.server(ThreadPoolExecutor(1), [Refuses()])
-    port = server.add_insecure_port("127.0.0.1:0")
-    server.start()
-    assert Node("", f"127.0.0.1:{port}").answers()
-    server.stop(None).wait()
-    assert not Node("", f"127.0.0.1:{port}").answers()
-    monkeypatch.setattr(nodes, "ASK_SECONDS", 0.3)
-    with socket.create_server(("127.0.0.1", 0)) as dumb:  # as of a process that stands still
-        assert not Node("", f"127.0.0.1:{dumb.getsockname()[1]}").answers()
+def test_a_port_on_which_a_process_listens_answers_and_another_does_not():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        assert Node("", address).answers()
+    assert not Node("", address).answers()
 
 
 def not_retried(task):
@@ -188,22 +175,21 @@ def test_a_worker_whose_answer_was_lost_with_the_link_is_found_once_it_had_time_
     assert watch.at(1140.0, "waits for the driver") == ["waits for the driver"]
 
 
-def test_what_ray_prints_is_in_a_log_and_one_line_names_it(capsys, tmp_path):
-    said, texts = [], ["The node with node id: 1 has been marked dead because ...",
-                       "1 worker was killed due to memory pressure"]
-    messages = iter(texts)
-    over = threading.Event()
-
-    def poll():
-        message = next(messages, None)
-        if message is None:
-            over.set()
-        return None, message and {"job_id": None, "error_message": message}
-
-    ray_process = SimpleNamespace(gcs_error_subscriber=SimpleNamespace(subscribe=lambda: None, poll=poll),
-                                  current_job_id=ray.JobID.nil())
-    with cluster.messages_in(tmp_path / "ray.log", said.append):
-        ray_worker.listen_error_messages(ray_process, over)
+def test_what_threads_of_ray_print_is_in_a_log_and_one_line_names_it(capsys, tmp_path):
+    """Threads that were there before, as this one, print as always."""
+    said, waiting = [], threading.Event()
+    older = threading.Thread(target=lambda: waiting.wait() and print("older"))
+    older.start()
+    with contextlib.redirect_stdout(cluster.RayMessages(tmp_path / "ray.log", said.append)):
+        for text in ("(raylet) node 1 was marked dead", "(raylet) 1 worker was killed"):
+            ray_thread = threading.Thread(target=print, args=(text,))
+            ray_thread.start()
+            ray_thread.join()
+        print("this one", sys.stdout.isatty())
+        waiting.set()
+        older.join()
     lines = (tmp_path / "ray.log").read_text().splitlines()
-    assert [line.split(" ", 2)[2] for line in lines] == texts
-    assert said == [f"Ray's own messages are in {tmp_path / 'ray.log'}"] and capsys.readouterr() == ("", "")
+    assert [line.split(" ", 2)[2] for line in lines] == ["(raylet) node 1 was marked dead",
+                                                         "(raylet) 1 worker was killed"]
+    assert said == [f"Ray's own messages are in {tmp_path / 'ray.log'}"]
+    assert capsys.readouterr() == ("this one False\nolder\n", "")

@@ -117,7 +117,7 @@ def test_of_a_driver_elsewhere_the_shared_store_tells(mixed, tmp_path, capsys, m
     monkeypatch.setattr(sweep_status.time, "time", lambda: began + 8)  # in which it trained 4 + 2 + 1 + 1 epochs
     assert json.loads(here("--json"))[0]["left_seconds"] == pytest.approx(3 + 3 + 2 + 4)
     texts = [here()]
-    store.note_nodes([{"node": "of another driver"}])
+    store.note_nodes({"nodes": [{"node": "of another driver"}]})
     store.beat(7)
     texts.append("\n".join(here().splitlines()[:3]))
     (state,) = json.loads(here("--json"))
@@ -128,19 +128,20 @@ def test_of_a_driver_elsewhere_the_shared_store_tells(mixed, tmp_path, capsys, m
     approved("status_elsewhere", "\n".join([*texts, here()]).replace(place, "HOST"))
 
 
-def test_what_is_in_use_of_each_node_is_shown_as_its_driver_noted_it(mixed, tmp_path, capsys):
+def test_what_is_in_use_of_the_nodes_is_shown_as_its_driver_noted_it(mixed, tmp_path, capsys):
     file, _, _driver = mixed
     store = Store(root=tmp_path / "mlruns")
     store.open_sweep("mixed")
     lease = lock.Lease(store, "mixed", Clock({"heartbeat": 0.0}))
-    lease.beat(lambda: [{"node": "a", "CPU": [1.0, 8.0], "GPU": [0.75, 4.0]},
-                        {"node": "b", "CPU": [0, 2], "OPU": [1, 1]}])
+    nodes = [{"node": "a", "CPU": 8.0, "GPU": 4.0}, {"node": "b", "CPU": 2.0, "OPU": 1.0}]
+    in_use = {"CPU": [1.0, 10.0], "GPU": [0.75, 4.0], "OPU": [1.0, 1.0]}
+    lease.beat(lambda: {"in_use": in_use, "nodes": nodes})
     with sweeping(tmp_path / "mlruns", "mixed", store.driver):
         text = status(capsys, tmp_path, file)
         (state,) = json.loads(status(capsys, tmp_path, file, "--json"))
-    assert text.splitlines()[1:3] == ["  node a: CPU 1 of 8 in use, GPU 0.75 of 4 in use",
-                                      "  node b: CPU 0 of 2 in use, OPU 1 of 1 in use"]
-    assert state["nodes"][0] == {"node": "a", "CPU": [1, 8], "GPU": [0.75, 4]}
+    assert text.splitlines()[1:4] == ["  in use: CPU 1 of 10, GPU 0.75 of 4, OPU 1 of 1",
+                                      "  node a: CPU 8, GPU 4", "  node b: CPU 2, OPU 1"]
+    assert state["nodes"] == nodes and state["in_use"] == in_use
     assert "node" not in status(capsys, tmp_path, file), "a sweep that does not run uses nothing"
 
 

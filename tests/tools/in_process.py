@@ -39,7 +39,7 @@ def without_ray(patch):
     patch.setattr(run, "node_resources", lambda: [node])
     patch.setattr(run, "cluster_resources", lambda: node)
     patch.setattr(run, "prepare_nodes", lambda *a: None)
-    patch.setattr(tuning, "in_use", tuple)
+    patch.setattr(tuning, "in_use", dict)
     patch.setattr(tuning, "node_resources", lambda: [node])
     patch.setattr(run, "fit", fit)
     yield

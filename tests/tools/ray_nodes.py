@@ -93,5 +93,6 @@ class Nodes:
 
 def clean() -> dict[str, str]:
     """This environment without what would decide where sweeps run, track and find data."""
-    return {name: value for name, value in os.environ.items() if name not in ("RAY_ADDRESS", "PYTHONPATH", "HOME")
+    left_out = ("RAY_ADDRESS", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "PYTHONPATH", "HOME")
+    return {name: value for name, value in os.environ.items() if name not in left_out
             and not name.startswith(("RAY_AUTH", "PHOTONIC_", "MLFLOW_"))} | {"OMP_NUM_THREADS": "1"}
