@@ -9,7 +9,7 @@ from types import MappingProxyType
 # Deadline -> seconds after it was last restarted.
 SECONDS: Mapping[str, float] = MappingProxyType({
     "heartbeat": 5.0,  # the driver renews its lease of a sweep in a shared store
-    "write": 1.0,  # a pack's collected epochs are written
+    "write": 5.0,  # a pack's collected epochs are written
     "idle": 60.0,  # packs have waited without a running one: the cluster must still have their resources
     "warning": 20.0,  # until then, the user is told what resources are lacking
     "listening": 5.0,  # without a look at results, the driver may have missed some

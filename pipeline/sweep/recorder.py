@@ -14,7 +14,7 @@ Lines 1 to 4 and 10 are kept by `pipeline.sweep.run`, line 11 by `pipeline.track
 6. Before a result of secret noise is asked for, its name is stored, and then it is read that this driver holds the
    sweep and that no other name is there.
    test_sealed.py::test_of_two_drivers_that_name_two_results_of_a_trial_one_at_most_releases_its_own
-7. What is shown of secret noise is stored before: first all epochs of a trial in one file, then its metrics.
+7. What is shown was stored before; of secret noise, first all epochs of a trial in one file, then its metrics.
 8. The last epoch of a trial is stored before its checkpoint and its sealed result are removed.
 9. The epochs that a pack has sent are stored before its failure.
    test_sweep.py::test_a_pack_that_fails_keeps_the_epochs_that_waited
@@ -201,12 +201,6 @@ class Recorder:
         if any(record.outcome for record in records):
             self._write(pack)
         self.write_due()
-        for record in records:
-            if record.outcome:
-                self._ended.add(record.trial_key)
-                self._result.finished += record.outcome.status == "finished"
-                self._result.diverged += record.outcome.status == "diverged"
-            self._progress.record(record)
 
     def write_due(self) -> None:
         """Write the epochs of packs without a write for some time."""
@@ -218,12 +212,18 @@ class Recorder:
             self._write(pack)
 
     def _write(self, pack: Pack) -> None:
-        """Write the collected epochs of a pack to the store, and charge them to the budget."""
+        """Write the collected epochs of a pack to the store, charge them to the budget, and only then show them."""
         self._sweep.clock.restart("write", of=pack)
         records = self._waiting.pop(pack, ())
         self._store.log(records)
         trials = {trial.trial_key: trial for trial in pack.trials if not trial.secure}
         self._odometer.add(Release(trials[r.trial_key], r.epoch) for r in records if r.trial_key in trials)
+        for record in records:
+            if record.outcome:
+                self._ended.add(record.trial_key)
+                self._result.finished += record.outcome.status == "finished"
+                self._result.diverged += record.outcome.status == "diverged"
+            self._progress.record(record)
 
     def fail(self, pack: Pack, reason: str, text: str) -> None:
         """Mark a pack's trials that have not ended as failed, and log the traceback `text`."""

@@ -66,12 +66,16 @@ class TrackedRun:
 
 
 def tracked(run: Any) -> TrackedRun:
-    """Return MLflow's run of a trial as plain data."""
+    """Return MLflow's run of a trial as plain data.
+
+    The tag `status` counts from when MLflow's own status says that the run has ended: that is written last.
+    """
     tags = dict(run.data.tags)
+    status = "running" if run.info.status == "RUNNING" else tags.get("status", "running")
     # A run has the latest point of each metric. Every epoch logs CLOCK; the public API does not have its step.
     last_epoch = next((metric.step for metric in run.data._metric_objs if metric.key == CLOCK), 0)
     return TrackedRun(run_id=run.info.run_id, trial_key=tags["trial_key"], params=dict(run.data.params),
-                      metrics=dict(run.data.metrics), tags=tags, status=tags.get("status", "running"),
+                      metrics=dict(run.data.metrics), tags=tags, status=status,
                       start_ms=run.info.start_time, end_ms=run.info.end_time, epoch=last_epoch)
 
 

@@ -144,6 +144,7 @@ class Client:
         self._is_file = database(uri) is not None
         self._seconds = 0.0  # of `be_patient`; without patience no call is repeated
         self._say: Callable[[str], None] = print
+        self.repeated = 0  # calls that were made again
         self._lost_at: float | None = None  # time of the first failed call; None while the store answers
         self._last_message = 0.0  # time of the last message
 
@@ -233,6 +234,7 @@ class Client:
             except Exception as error:
                 if not is_temporary(error) or not self._pause_before_retry(start):
                     raise
+                self.repeated += 1
             else:
                 if self._lost_at is not None:
                     outage = time.monotonic() - self._lost_at

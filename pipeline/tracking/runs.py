@@ -21,6 +21,7 @@ class Started:
     run: Any  # MLflow's, as it was when the trial started
     logged: dict[tuple[str, int], float]  # (metric, epoch) -> value
     params: set[str]  # names
+    kept: bool = False  # whether the run has the trial's files already
 
     def new_points(self, records: Iterable[EpochRecord]) -> dict[tuple[str, int], float]:
         """Return the metrics of records that the run lacks or has with another value: (name, epoch) -> value.
@@ -45,11 +46,12 @@ class Started:
 
 
 class Listing:
-    """The runs of a sweep's trials in a database, without a search for each trial.
+    """The runs of a sweep's trials, without a search for each trial.
 
     The sweep is listed once, and again if another process of this host has listed it meanwhile: that process may have
     created runs. A process that lists the runs writes a random mark to a file in `folder`, so another mark there means
-    another process. A caller holds a lock until it has created its run.
+    another process. A caller holds a lock until it has created its run. Processes of other hosts create none: a lease
+    keeps them out of the sweep (`pipeline.sweep.lock`).
     """
 
     def __init__(self, folder: Path) -> None:

@@ -219,9 +219,7 @@ class Store(Reader):
         self._client.set_tag(self._parent(), "driver.nodes", json.dumps({**nodes, "driver": self.driver}))
 
     def runs(self) -> list[TrackedRun]:
-        """Return all trials of the open sweep, oldest first; in a database, those that start then need no search."""
-        if self._database is None:
-            return super().runs()
+        """Return all trials of the open sweep, oldest first; those that start then need no search."""
         with self._locked():
             return self._listing.read(self.experiment_id, super().runs)
 
@@ -232,12 +230,11 @@ class Store(Reader):
         refused (`TrackingError`). A run that points to another sweep's goes to MLflow's trash, where it still counts.
         """
         key, tags = config.trial_key, {**(tags or {}), "driver": self.driver, "status": "running"}
+        repeated = self._client.repeated
         with self._locked():
-            if self._database is None:  # a server: other hosts may have created runs
-                runs = self._without_empty(list(self._search(f"tags.trial_key = '{key}'")))
-                run_ids = [run.info.run_id for run in runs]
-            else:
-                run_ids = self._listing.runs_of(key, self.experiment_id, super().runs)
+            run_ids = self._listing.runs_of(key, self.experiment_id, super().runs)
+            if len(run_ids) > 1:  # perhaps the answer of a call that created one was lost
+                run_ids[:] = [run.run_id for run in self._without_empty(f"tags.trial_key = '{key}'")]
             if len(run_ids) > 1:
                 raise TrackingError(f"trial {key} has {len(run_ids)} runs: {', '.join(run_ids)}; delete all but one, "
                                     f"and keep one with a tag {NAMED}NAME")
@@ -256,6 +253,8 @@ class Store(Reader):
         self._client.write(run_id, params=params, tags=changed_tags)
         if not run.data.params:  # a new run
             self._client.log_dataset(run_id, config.dataset)
+        if self._client.repeated > repeated:  # perhaps the call that created the run
+            self._without_empty(f"tags.trial_key = '{key}'")
         self._started[key] = started
         return run_id
 
@@ -282,11 +281,13 @@ class Store(Reader):
                 tags |= record.tags
             if DESCRIPTION in tags:
                 tags[_NOTE] = tags.pop(DESCRIPTION)
+            outcome = next((record.outcome for record in group if record.outcome), None)
+            if outcome:
+                tags["status"] = outcome.status
             self._client.write(self._run_id(key), points, params=started.new_params(_calibrated(tags)), tags=tags)
             started.logged.update(new)
-            for record in group:
-                if record.outcome:
-                    self._finish(key, record.outcome)
+            if outcome:
+                self._finish(key, outcome)
 
     def take_over(self, config: TrialConfig, other: TrackedRun, name: str) -> None:
         """Add a trial's run that points to `other`, its run in another sweep, with params and last metrics of that."""
@@ -294,8 +295,8 @@ class Store(Reader):
         run_id, started = self.start(config, tags, name), self._started[config.trial_key]
         # Its epochs are written before it counts as done, so that nobody uses what a budget has not charged.
         self._client.write(run_id, [(metric, value, other.epoch) for metric, value in other.metrics.items()],
-                           params=started.new_params(other.params))
-        self._end(config.trial_key, other.status)
+                           params=started.new_params(other.params), tags={"status": other.status})
+        self._end(config.trial_key)
 
     def _resume(self, key: str, run_id: str) -> Any:
         """Mark a trial's unfinished run as running again, and return MLflow's run as it was before.
@@ -306,8 +307,8 @@ class Store(Reader):
         if REUSED in run.data.tags:
             self._client.delete_run(run_id)
             return None
-        if run.data.tags.get("status") in ENDED:
-            raise TrackingError(f"trial {key} is {run.data.tags['status']} already, run {run_id}")
+        if (status := tracked(run).status) in ENDED:
+            raise TrackingError(f"trial {key} is {status} already, run {run_id}")
         if "failure" in run.data.tags:
             with ignoring_error("RESOURCE_DOES_NOT_EXIST"):  # deleted by a call with a lost answer
                 self._client.delete_tag(run_id, "failure")
@@ -335,17 +336,16 @@ class Store(Reader):
                              f"(trial {record.trial_key})")
 
     def _finish(self, key: str, outcome: Outcome) -> None:
-        """Store a trial's artifacts and its final status, which marks it as done."""
+        """Store a trial's artifacts, unless `keep` has, and mark it as done."""
         started = self._started[key]
-        self._log_files(started.run, lambda folder: write_artifacts(folder, started.config, outcome))
-        self._end(key, outcome.status)
+        if not started.kept:
+            self._log_files(started.run, lambda folder: write_artifacts(folder, started.config, outcome))
+        self._end(key)
 
-    def _end(self, key: str, status: str) -> None:
-        """Mark a trial as done."""
-        started, run_id = self._started[key], self._run_id(key)
-        self._client.set_terminated(run_id, "FINISHED")
-        # The tag comes last: a trial counts as done only when everything is stored.
-        self._client.set_tag(run_id, "status", status)
+    def _end(self, key: str) -> None:
+        """Mark a trial as done, of which everything is stored by now."""
+        self._client.set_terminated(self._run_id(key), "FINISHED")
+        started = self._started[key]
         started.logged, started.params = {}, set()  # a done trial gets no more writes
 
     def name(self, trial_key: str, sealed: Sealed, epsilons: Mapping[str, float], tags: Mapping[str, str]) -> None:
@@ -365,9 +365,14 @@ class Store(Reader):
         """Write all records of a started trial with its run, in one file, before any of them is logged."""
         started = self._started[trial_key]
         (outcome,) = [record.outcome for record in records if record.outcome]
-        self._log_files(started.run, lambda folder: write_artifacts(folder, started.config, outcome))
         text = json.dumps([record.as_entry() for record in records])
-        self._log_files(started.run, lambda folder: (folder / RELEASED).write_text(text, encoding="utf-8"))
+
+        def write_to(folder: Path) -> None:
+            write_artifacts(folder, started.config, outcome)
+            (folder / RELEASED).write_text(text, encoding="utf-8")
+
+        self._log_files(started.run, write_to)
+        started.kept = True
 
     def fail(self, trial_key: str, reason: str, status: str = "failed") -> None:
         """End a started trial without a result: `failed` or `interrupted`, or `lost`, which no sweep trains again.
@@ -388,12 +393,7 @@ class Store(Reader):
         """
         if status not in ("FINISHED", "FAILED", "KILLED"):
             raise ValueError(f"status: must be one of FINISHED, FAILED, KILLED, got '{status}'")
-        runs_by_key: dict[str, list[Any]] = {}  # trial_key -> MLflow's runs; several after a lost answer
-        for mlflow_run in self._search():
-            if "trial_key" in mlflow_run.data.tags:
-                runs_by_key.setdefault(mlflow_run.data.tags["trial_key"], []).append(mlflow_run)
-        runs = self._followed([tracked(mlflow_run) for group in runs_by_key.values()
-                               for mlflow_run in self._without_empty(group)])
+        runs = self._followed(self._without_empty())
         for run in runs:
             if run.status == "running" and run.trial_key in self._started:
                 self._client.write(run.run_id, tags={"status": "interrupted"})
@@ -459,16 +459,15 @@ class Store(Reader):
                     write_to(Path(scratch))
                     self._client.log_artifacts(run.info.run_id, scratch)
 
-    def _without_empty(self, runs: Sequence[Any]) -> list[Any]:
-        """Delete the empty runs of one trial, unless all are empty, and return the other runs."""
+    def _without_empty(self, condition: str = "") -> list[TrackedRun]:
+        """Delete the empty runs of trials that have another one, and return the others that match, oldest first."""
         # If the answer of a call that creates a run is lost, the call is repeated, and an empty run is left.
-        with_params = [run for run in runs if run.data.params]
-        if not with_params:
-            return list(runs)
+        runs = [tracked(run) for run in self._search(condition) if "trial_key" in run.data.tags]
+        begun = {run.trial_key for run in runs if run.params}
         for run in runs:
-            if not run.data.params:
-                self._client.delete_run(run.info.run_id)
-        return with_params
+            if not run.params and run.trial_key in begun:
+                self._client.delete_run(run.run_id)
+        return [run for run in runs if run.params or run.trial_key not in begun]
 
 
 def _calibrated(tags: Mapping[str, str]) -> dict[str, str]:

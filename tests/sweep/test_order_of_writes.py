@@ -125,17 +125,17 @@ def test_of_a_pack_of_which_a_driver_stored_one_trial_the_next_one_stores_the_ot
 @pytest.mark.parametrize(("error", "status"), [(None, "FINISHED"), (KeyboardInterrupt, "KILLED"),
                                                (ZeroDivisionError, "FAILED")])
 def test_what_waits_is_written_before_the_sweep_is_closed(tmp_path, in_process, events, monkeypatch, error, status):
-    """Of the first trial an epoch waits when the second one ends the driver."""
+    """And it is shown only then. An epoch waits when the driver ends."""
     monkeypatch.setattr("pipeline.sweep.run.SECONDS", {**SECONDS, "write": 1e9})
     trial, = trials = sweep_stub.grid(("dfa",), 1)
-    show = SweepProgress.record
+    write_due = recorder.Recorder.write_due
 
-    def shown(progress, record):
-        show(progress, record)
-        if error:
+    def ends(recorder):
+        write_due(recorder)
+        if error and recorder._waiting:
             raise error
 
-    monkeypatch.setattr(SweepProgress, "record", shown)
+    monkeypatch.setattr(recorder.Recorder, "write_due", ends)
     sweep = functools.partial(run_sweep, sweep_stub.experiment(trials), root=tmp_path, quiet=True,
                               trainer=functools.partial(sweep_stub.train, folder=tmp_path))
     if error is ZeroDivisionError:
@@ -143,9 +143,9 @@ def test_what_waits_is_written_before_the_sweep_is_closed(tmp_path, in_process, 
             sweep()
     else:
         sweep()
-    *_, last = [number for number, (what, *_) in enumerate(events) if what == "log"]
-    assert events.index(("shown", trial.trial_key, 1)) < last, "it waited"
-    assert ("log", trial.trial_key, 1) in events and events.index((f"close {status}", "", 0)) > last
+    epochs = [1] if error else [1, 2]
+    assert [event for event in events if event[0] in ("log", "shown", f"close {status}")] == [
+        *((what, trial.trial_key, epoch) for what in ("log", "shown") for epoch in epochs), (f"close {status}", "", 0)]
 
 
 @pytest.mark.parametrize(("module", "names"), [(recorder, 7), (ledger, 1)])

@@ -287,7 +287,7 @@ def test_where_the_source_is_deleted_the_reader_says_so_and_the_sweep_trains_the
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("write", ["create_run", "write", "set_tag"])
+@pytest.mark.parametrize("write", ["create_run", "write", "set_terminated"])
 def test_a_driver_that_dies_while_it_takes_over_leaves_no_trial_half_taken(write, tmp_path, in_process, monkeypatch):
     text = SEARCH.replace("ALGORITHM", "random")
     swept(parse(text=text), tmp_path)
@@ -310,8 +310,8 @@ def test_a_driver_that_dies_while_it_takes_over_leaves_no_trial_half_taken(write
         run_sweep(then, root=tmp_path, quiet=True)
     store = Reader(root=tmp_path)
     (run,) = pointers(store)
-    done = run.data.tags["status"] == "finished"
-    assert done == (write == "set_tag")
+    done = run.info.status == "FINISHED"
+    assert done == (write == "set_terminated")
     if done:
         assert spent(tmp_path, "second") > 0, "it was charged before"
     assert swept(then, tmp_path) == [] and spent(tmp_path, "second") == spent(tmp_path, "first")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import http.client
 import json
 import os
 import signal
@@ -17,8 +18,10 @@ import urllib.request
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import numpy as np
 import pytest
@@ -233,13 +236,12 @@ class Server:
 
     def __init__(self, folder: Path) -> None:
         self._port, self._folder = free_port(), folder
-        self.uri = f"http://127.0.0.1:{self._port}"
+        self.uri, self.database = f"http://127.0.0.1:{self._port}", f"sqlite:///{folder / 'mlflow.db'}"
         self.start()
 
     def start(self) -> None:
         """Start it, and wait until it answers."""
-        store = ["--backend-store-uri", f"sqlite:///{self._folder / 'mlflow.db'}",
-                 "--artifacts-destination", str(self._folder / "artifacts")]
+        store = ["--backend-store-uri", self.database, "--artifacts-destination", str(self._folder / "artifacts")]
         with open(self._folder / "server.log", "a") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(self._port),
@@ -255,6 +257,51 @@ class Server:
     def kill(self) -> None:
         self.signal(signal.SIGKILL)
         self._process.wait()
+
+
+class Relay(ThreadingHTTPServer):
+    """Passes requests on to a server at `uri`, and answers back.
+
+    Attributes:
+        requests: that came, as their method and the last part of their path: `POST create`.
+        lose: requests whose next answer is lost, one for each time that a request is listed.
+    """
+
+    def __init__(self, uri: str) -> None:
+        super().__init__(("127.0.0.1", 0), _Passing)
+        self.uri, self.server_uri = f"http://127.0.0.1:{self.server_port}", uri
+        self.requests: list[str] = []
+        self.lose: list[str] = []
+        threading.Thread(target=self.serve_forever, daemon=True).start()
+
+
+class _Passing(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: Relay
+
+    def do_GET(self) -> None:
+        request = f"{self.command} {self.path.partition('?')[0].rpartition('/')[2]}"
+        self.server.requests.append(request)
+        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        connection = http.client.HTTPConnection(urlsplit(self.server.server_uri).netloc)
+        with contextlib.closing(connection):
+            connection.request(self.command, self.path, body, dict(self.headers))
+            answer = connection.getresponse()
+            content = answer.read()
+        if request in self.server.lose:
+            self.server.lose.remove(request)
+            self.close_connection = True
+            return
+        self.send_response(answer.status)
+        for name in ("Content-Type", "Content-Length"):
+            self.send_header(name, answer.headers[name]) if name in answer.headers else None
+        self.end_headers()
+        self.wfile.write(content)
+
+    do_POST = do_PUT = do_PATCH = do_DELETE = do_GET
+
+    def log_message(self, *of: object) -> None:
+        pass
 
 
 def integrity(database: Path) -> str:

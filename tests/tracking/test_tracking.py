@@ -274,6 +274,22 @@ def test_finished_trials_are_done_and_never_started_again_and_their_artifacts_ar
     assert TrialConfig.from_mapping(config).trial_key == PDFA.trial_key
 
 
+def test_a_trial_whose_driver_died_before_its_last_call_is_not_done_and_written_once(store, root, client, request):
+    run_id, last = store.start(PDFA), epoch(PDFA, 1, Outcome("finished", WEIGHTS, PER_CLASS))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(MlflowClient, "set_terminated", Mock(side_effect=KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            store.log([last])
+    assert client.get_run(run_id).data.tags["status"] == "finished"
+    assert store.done() == {} and [run.status for run in store.runs()] == ["running"]
+    later = Store(root=root)
+    later.open_sweep(request.node.name)
+    assert later.start(PDFA) == run_id
+    later.log([last])
+    assert later.done() == {PDFA.trial_key: "finished"}
+    assert [point.step for point in client.get_metric_history(run_id, "validation/accuracy")] == [1]
+
+
 def test_what_may_not_be_logged_is_refused_and_nothing_of_it_is_written(store):
     with pytest.raises(TrackingError, match=f"{BP.trial_key} was not started"):
         store.log([epoch(BP, 1)])
