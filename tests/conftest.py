@@ -17,6 +17,7 @@ from registries import forgotten_plugins
 from pipeline.experiment.plugins import load_plugins
 from pipeline.learning.data import dead_leaves, load, patches
 from pipeline.tracking import backend, store
+from pipeline.tracking.database import database
 
 # Files that take longest, the longest first: two processes that take file by file then end at the same time.
 LONGEST = ("test_sealed", "test_chaos", "test_faults", "test_sweep", "test_reuse", "test_results",
@@ -125,7 +126,7 @@ def databases_are_copied(tmp_path_factory):
         return path
 
     def connect(uri, lock):
-        path = backend.database(uri)
+        path = database(uri)
         with lock or contextlib.nullcontext():
             if lock and path is not None and not path.exists():
                 path.parent.mkdir(parents=True, exist_ok=True)

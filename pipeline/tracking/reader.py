@@ -55,12 +55,10 @@ from pipeline.tracking.backend import (
     OtherFormat,
     TrackingError,
     connect,
-    database,
-    is_set_up,
-    local_folder,
     redacted,
     reporting_errors,
 )
+from pipeline.tracking.database import database, is_set_up, local_folder
 from pipeline.trials.config import ConfigError
 from pipeline.trials.records import EpochRecord, Release
 

@@ -50,12 +50,11 @@ from pipeline.tracking.backend import (
     TrackingError,
     connect,
     ignoring_error,
-    is_set_up,
-    local_folder,
     origin,
-    replace_locations,
     reporting_errors,
 )
+from pipeline.tracking.database import is_set_up, local_folder, replace_locations
+from pipeline.tracking.patience import Patience
 from pipeline.tracking.reader import Reader
 from pipeline.tracking.runs import Listing, Started
 from pipeline.tracking.ui import runs_address
@@ -121,8 +120,8 @@ class Store(Reader):
             yield
 
     def be_patient(self, seconds: float, say: Callable[[str], None]) -> None:
-        """Wait, from now on, up to `seconds` for an unreachable store, as `Client.be_patient`."""
-        self._client.be_patient(seconds, say)
+        """Wait, from now on, up to `seconds` for an unreachable store; `say` receives messages about it."""
+        self._client.patience = Patience(seconds, say)
 
     def open_sweep(self, name: str, description: str = "", params: Mapping[str, Any] | None = None,
                    tags: Mapping[str, str] | None = None, contents: Mapping[str, str] | None = None) -> None:
@@ -230,7 +229,7 @@ class Store(Reader):
         refused (`TrackingError`). A run that points to another sweep's goes to MLflow's trash, where it still counts.
         """
         key, tags = config.trial_key, {**(tags or {}), "driver": self.driver, "status": "running"}
-        repeated = self._client.repeated
+        repeated = self._client.patience.repeated
         with self._locked():
             run_ids = self._listing.runs_of(key, self.experiment_id, super().runs)
             if len(run_ids) > 1:  # perhaps the answer of a call that created one was lost
@@ -253,7 +252,7 @@ class Store(Reader):
         self._client.write(run_id, params=params, tags=changed_tags)
         if not run.data.params:  # a new run
             self._client.log_dataset(run_id, config.dataset)
-        if self._client.repeated > repeated:  # perhaps the call that created the run
+        if self._client.patience.repeated > repeated:  # perhaps the call that created the run
             self._without_empty(f"tags.trial_key = '{key}'")
         self._started[key] = started
         return run_id

@@ -265,6 +265,7 @@ class Relay(ThreadingHTTPServer):
     Attributes:
         requests: that came, as their method and the last part of their path: `POST create`.
         lose: requests whose next answer is lost, one for each time that a request is listed.
+        hangs: whether the connection then stays open for as long as the client waits.
     """
 
     def __init__(self, uri: str) -> None:
@@ -272,6 +273,7 @@ class Relay(ThreadingHTTPServer):
         self.uri, self.server_uri = f"http://127.0.0.1:{self.server_port}", uri
         self.requests: list[str] = []
         self.lose: list[str] = []
+        self.hangs = False
         threading.Thread(target=self.serve_forever, daemon=True).start()
 
 
@@ -290,6 +292,8 @@ class _Passing(BaseHTTPRequestHandler):
             content = answer.read()
         if request in self.server.lose:
             self.server.lose.remove(request)
+            if self.server.hangs:
+                self.rfile.read(1)  # nothing comes until the client closes
             self.close_connection = True
             return
         self.send_response(answer.status)

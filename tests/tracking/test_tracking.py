@@ -36,7 +36,7 @@ from pipeline.sweep import lock
 from pipeline.sweep.clock import Clock
 from pipeline.sweep.lock import Lease, SweepRunning
 from pipeline.sweep.search import Rounds
-from pipeline.tracking import backend
+from pipeline.tracking import backend, patience
 from pipeline.tracking import reader as reading
 from pipeline.tracking import store as tracking
 from pipeline.tracking.artifacts import TrackedRun, config_of, total_costs
@@ -323,14 +323,14 @@ class Forgetful:
         return call
 
 
-def patient_client(mlflow, say):
+def patient_client(mlflow, say, seconds=60):
     client = backend.Client(mlflow, "sqlite:///there")
-    client.be_patient(60, say)
+    client.patience = patience.Patience(seconds, say)
     return client
 
 
 def test_calls_whose_answers_are_lost_are_made_again_and_write_nothing_twice(root, client, request, monkeypatch):
-    monkeypatch.setattr(backend, "PAUSE_SECONDS", 0)
+    monkeypatch.setattr(patience, "PAUSE_SECONDS", 0)
     store, said = Store(root=root), []
     store._client.mlflow = forgetful = Forgetful(store._client.mlflow)
     store.be_patient(60, said.append)
@@ -355,11 +355,11 @@ def test_a_database_that_stays_locked_ends_the_patience(store, root, monkeypatch
     said = []
     store.start(PDFA)
     store.be_patient(0.5, said.append)
-    monkeypatch.setattr(backend, "PAUSE_SECONDS", 0.2)
+    monkeypatch.setattr(patience, "PAUSE_SECONDS", 0.2)
     with impatient_sqlite(), locked(root / "mlflow.db"):
         with pytest.raises(TrackingError, match="database is locked"):
             store.log([epoch(PDFA, 1)])
-        monkeypatch.setattr(backend.time, "sleep", lambda _: pytest.fail("nobody waits twice"))
+        monkeypatch.setattr(patience.time, "sleep", lambda _: pytest.fail("nobody waits twice"))
         with pytest.raises(TrackingError, match="database is locked"):
             store.close_sweep("FAILED")
     assert said == ["the tracking store cannot be reached; trying again for up to 0.5 s"]
@@ -367,19 +367,26 @@ def test_a_database_that_stays_locked_ends_the_patience(store, root, monkeypatch
     assert store.runs()[0].metrics == {"validation/accuracy": 0.1}
 
 
-def test_one_call_that_hangs_is_told_of_again_and_again(monkeypatch):
-    monkeypatch.setattr(backend, "MESSAGE_SECONDS", 0.02)
-    monkeypatch.setattr(backend, "CHECK_SECONDS", 0.001, raising=False)
-    said, told_twice = [], threading.Event()
+def test_a_server_that_hangs_is_told_of_after_every_try_that_takes_long(monkeypatch):
+    now, said, seconds = [0.0], [], 40.0  # of a try
+    monkeypatch.setattr(patience.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(patience.time, "sleep", lambda pause: now.__setitem__(0, now[0] + pause))
 
-    def say(text):
-        said.append(text)
-        if len(said) == 2:
-            told_twice.set()
+    def get():
+        now[0] += seconds
+        if now[0] < 200:
+            raise requests.Timeout("read timeout")
+        return "answer"
 
-    patient = patient_client(SimpleNamespace(get=lambda: told_twice.wait(10)), say)
-    assert patient.get(), "the store was waited for without a second word"
-    assert all(text.startswith("the tracking store has not answered for ") for text in said)
+    patient = patient_client(SimpleNamespace(get=get), lambda text: said.append((now[0], text)), 300)
+    assert patient.get() == "answer"
+    waits = [(81.0, 81), (122.0, 122), (163.0, 163)]
+    assert said == [(40.0, "the tracking store cannot be reached; trying again for up to 300 s"),
+                    *((at, f"the tracking store has not answered for {after} s; trying again for up to 300 s")
+                      for at, after in waits),
+                    (204.0, "the tracking store is back after 204 s; nothing was lost")]
+    assert float(os.environ["MLFLOW_HTTP_REQUEST_TIMEOUT"]) * (1 + int(
+        os.environ["MLFLOW_HTTP_REQUEST_MAX_RETRIES"])) == seconds, "of a try without an answer"
 
 
 @pytest.mark.parametrize(("error", "temporary"), [
@@ -390,12 +397,12 @@ def test_one_call_that_hangs_is_told_of_again_and_again(monkeypatch):
     (MlflowException("denied", PERMISSION_DENIED), False), (MlflowException("x", INVALID_PARAMETER_VALUE), False),
     (OSError(errno.ENOSPC, "No space left on device"), False), (PermissionError("denied"), False)])
 def test_only_what_may_pass_is_tried_again(error, temporary, monkeypatch):
-    monkeypatch.setattr(backend, "PAUSE_SECONDS", 0)
+    monkeypatch.setattr(patience, "PAUSE_SECONDS", 0)
     client, said = SimpleNamespace(get=Mock(side_effect=[error, "answer"])), []
     patient = patient_client(client, said.append)
     outer = MlflowException("API request failed")  # as MLflow wraps errors of the network
     outer.__context__ = error
-    assert backend.is_temporary(outer) == (temporary and not isinstance(error, MlflowException))
+    assert patience.is_temporary(outer) == (temporary and not isinstance(error, MlflowException))
     if temporary:
         assert patient.get(1, two=2) == "answer" and client.get.call_args_list == [call(1, two=2)] * 2
         return
@@ -408,7 +415,7 @@ def test_only_what_may_pass_is_tried_again(error, temporary, monkeypatch):
     "", "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n",
     "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\n{\r\n"])
 def test_a_call_is_repeated_whose_server_died_within_its_answer(cut, monkeypatch):
-    monkeypatch.setattr(backend, "PAUSE_SECONDS", 0)
+    monkeypatch.setattr(patience, "PAUSE_SECONDS", 0)
     answers, requested = [cut, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}"], []
 
     def serve():
@@ -456,7 +463,7 @@ def test_a_driver_whose_sweep_another_has_trained_since_it_looked_ends(root, tmp
 
 
 def test_ctrl_c_ends_the_wait_for_a_store(monkeypatch):
-    monkeypatch.setattr(backend, "PAUSE_SECONDS", 5)
+    monkeypatch.setattr(patience, "PAUSE_SECONDS", 5)
     said = []
     client = SimpleNamespace(get=Mock(side_effect=requests.ConnectionError("refused")))
     patient = patient_client(client, said.append)
