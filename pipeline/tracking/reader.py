@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import socket
-import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -58,7 +57,8 @@ from pipeline.tracking.backend import (
     redacted,
     reporting_errors,
 )
-from pipeline.tracking.database import database, is_set_up, local_folder
+from pipeline.tracking.database import database, is_set_up
+from pipeline.tracking.files import Files
 from pipeline.trials.config import ConfigError
 from pipeline.trials.records import EpochRecord, Release
 
@@ -92,6 +92,7 @@ class Reader:
         self._experiment_id: str | None = None  # of the open sweep
         self._parent_id: str | None = None  # of the open sweep; None also for one whose parent run was deleted
         self._client = self._open()
+        self._files = Files(self._client, self.shared)
 
     @classmethod
     def of(cls, store: Reader | str | os.PathLike[str]) -> Reader:
@@ -111,28 +112,7 @@ class Reader:
 
     def artifact_folders(self) -> list[Path]:
         """Return the folders of this host with the store's artifacts; every reader of its runs can see them."""
-        recorded = [local_folder(experiment.artifact_location) for experiment in self._client.search_experiments()]
-        with reporting_errors(self.uri):
-            return [folder for place in recorded if place for folder in (self._beside(place), place) if folder]
-
-    def _beside(self, recorded: Path) -> Path | None:
-        """Return the folder of a sweep's artifacts beside the database; None if they do not belong there."""
-        # MLflow records `<root>/artifacts/<sweep>`. The root of a moved or copied store is not the database's folder.
-        if self._database is None or recorded.parent.name != "artifacts":
-            return None
-        folder = self._database.absolute().parent / "artifacts" / recorded.name
-        # A database that several folders share may have its artifacts in another folder.
-        return folder if not self.shared or folder.exists() else None
-
-    def _folders(self, run: Any) -> list[Path]:
-        """Return this host's folders for artifacts of MLflow's run, that of new ones first; none if a server has them.
-        """
-        recorded = local_folder(run.info.artifact_uri)
-        if recorded is None:
-            return []
-        sweep, below = recorded.parents[1], recorded.parts[-2:]  # MLflow adds `<run>/artifacts`
-        beside = self._beside(sweep)
-        return [beside.joinpath(*below), recorded] if beside else [recorded]
+        return self._files.folders()
 
     @property
     def shared(self) -> bool:
@@ -315,7 +295,7 @@ class Reader:
 
     def kept(self, run: TrackedRun) -> list[EpochRecord]:
         """Return the records of a trial with secret noise that were kept with its run; none before, or if damaged."""
-        content, weights = self._file(run.run_id, RELEASED), self._file(run.run_id, WEIGHTS)
+        content, weights = self._files.read(run.run_id, RELEASED), self._files.read(run.run_id, WEIGHTS)
         try:
             arrays = load(weights or b"")
             return [EpochRecord.from_entry(entry, arrays) for entry in json.loads(content or "[]")]
@@ -329,40 +309,25 @@ class Reader:
         that sweeps share by `reuse` counts once: in one with a budget, which covers it, else where it was trained.
         """
         experiments = {experiment.experiment_id: experiment for experiment in self._client.search_experiments()}
-        runs: dict[str, list[TrackedRun]] = {}  # by MLflow's id of their experiment
-        counted: dict[str, Any] = {}  # MLflow's run that counts, by the id of the run that trained the trial
         found = self._client.search(list(experiments), f"params.dataset = '{dataset}'", deleted=True)
+        counted: dict[str, Any] = {}  # MLflow's run that counts, by the id of the run that trained the trial
         # The sort is stable: among sweeps without a budget the oldest run comes first, which trained the trial. A run
         # without metrics comes last: a driver died while it took the trial over, so no budget has been charged.
         for run in sorted(found, key=lambda run: (not run.data.metrics,
                                                   BUDGET not in experiments[run.info.experiment_id].tags)):
             counted.setdefault(run.data.tags.get(REUSED, run.info.run_id), run)
+        runs: dict[str, list[TrackedRun]] = {}  # by MLflow's id of their experiment
         for run in counted.values():
             tags = run.data.tags
             if tags.get("privacy.certified", "false") != "false" and tags.get("privacy.relation") == relation:
                 runs.setdefault(run.info.experiment_id, []).append(tracked(run))
-        costs = {}
-        for experiment_id, sweep_runs in runs.items():
-            experiment = experiments[experiment_id]
-            budget = experiment.tags.get(BUDGET)  # JSON, which begins with epsilon and delta
-            costs[experiment.name] = tuple(json.loads(budget)[:2]) if budget else total_costs(sweep_runs)
-        return costs
+        budgets = {each: experiments[each].tags.get(BUDGET) for each in runs}  # JSON that begins with epsilon and delta
+        return {experiments[each].name: tuple(json.loads(budget)[:2]) if (budget := budgets[each])
+                else total_costs(of_sweep) for each, of_sweep in runs.items()}
 
     def _text(self, name: str) -> str:
         """Return the text of an artifact of the parent run; empty if it is missing."""
-        return (self._file(self._parent(), name) or b"").decode("utf-8")
-
-    def _file(self, run_id: str, name: str) -> bytes | None:
-        """Return the content of a run's artifact; None if it is missing."""
-        run = self._client.get_run(run_id)
-        with reporting_errors(self.uri):
-            if folders := self._folders(run):
-                paths = [folder / name for folder in folders]
-                return next((path.read_bytes() for path in paths if path.exists()), None)
-            if name not in {file.path for file in self._client.list_artifacts(run_id)}:
-                return None
-            with tempfile.TemporaryDirectory() as scratch:
-                return Path(self._client.download_artifacts(run_id, name, scratch)).read_bytes()
+        return (self._files.read(self._parent(), name) or b"").decode("utf-8")
 
     def runs(self) -> list[TrackedRun]:
         """Return all trials of the open sweep, oldest first."""
@@ -370,34 +335,30 @@ class Reader:
 
     def _followed(self, runs: Sequence[TrackedRun]) -> list[TrackedRun]:
         """Return the runs, each complete pointer (`REUSED`) replaced by its run; as failed if that was deleted."""
-        wanted = [run.tags[REUSED] for run in runs if REUSED in run.tags]
-        experiments = [experiment.experiment_id for experiment in self._client.search_experiments()] if wanted else []
-        targets: dict[str, TrackedRun] = {}  # by MLflow's id; of deleted runs none
-        for first in range(0, len(wanted), MOST_IDS):
-            ids = ", ".join(f"'{run_id}'" for run_id in wanted[first:first + MOST_IDS])
+        targets = self._with_ids([run.tags[REUSED] for run in runs if REUSED in run.tags])
+        return [_pointed_to(run, targets.get(run.tags[REUSED])) if REUSED in run.tags and run.status in DONE else run
+                for run in runs]
+
+    def _with_ids(self, run_ids: Sequence[str]) -> dict[str, TrackedRun]:
+        """Return the runs of the store with these MLflow ids, by id; none of deleted runs."""
+        experiments = self._experiments() if run_ids else []
+        targets: dict[str, TrackedRun] = {}
+        for first in range(0, len(run_ids), MOST_IDS):
+            ids = ", ".join(f"'{run_id}'" for run_id in run_ids[first:first + MOST_IDS])
             found = self._client.search(experiments, f"attributes.run_id IN ({ids})")
             targets |= {run.info.run_id: tracked(run) for run in found}
-        followed = []
-        for run in runs:
-            if REUSED in run.tags and run.status in DONE:
-                origin = {tag: run.tags[tag] for tag in (REUSED, REUSED_FROM)}
-                target = targets.get(origin[REUSED])
-                if target and target.status in DONE:
-                    run = replace(target, tags={**target.tags, **origin})
-                else:
-                    reason = (f"it was taken over from run {origin[REUSED]} of '{origin[REUSED_FROM]}', which was "
-                              "deleted; restore that run, or run this sweep again to train the trial here")
-                    run = replace(run, status="failed", metrics={}, epoch=0, tags={**run.tags, "failure": reason})
-            followed.append(run)
-        return followed
+        return targets
+
+    def _experiments(self) -> list[str]:
+        """Return MLflow's ids of all experiments of the store."""
+        return [experiment.experiment_id for experiment in self._client.search_experiments()]
 
     def trial(self, name: str) -> TrackedRun:
         """Return the one trial of the store, in any sweep, with this MLflow run id or trial_key."""
         field = {16: "tags.trial_key", 32: "attributes.run_id"}.get(len(name))  # by the number of hexadecimal digits
         if field is None or not name.isalnum():
             raise TrackingError(f"'{name}': must be a trial_key or a run id, 16 or 32 hexadecimal digits")
-        experiments = [experiment.experiment_id for experiment in self._client.search_experiments()]
-        found = self._client.search(experiments, f"{field} = '{name}'")
+        found = self._client.search(self._experiments(), f"{field} = '{name}'")
         followed = self._followed([tracked(run) for run in found if "trial_key" in run.data.tags])
         runs = list({run.run_id: run for run in followed}.values())  # a run and those that point to it are one
         if not runs:
@@ -416,7 +377,7 @@ class Reader:
         if run.status not in DONE:
             why = f"{run.status} {run.tags.get('failure', '')}".strip()
             raise TrackingError(f"trial {run.trial_key}: must have ended to have weights, is {why}")
-        content = self._file(run.run_id, name)
+        content = self._files.read(run.run_id, name)
         if content is None:
             raise self._client.refusal(f"{name} of trial {run.trial_key} is missing")
         return content
@@ -451,6 +412,16 @@ class Reader:
         if self._parent_id is None:
             raise self._client.refusal(f"the open sweep (experiment {self.experiment_id}) has no parent run any more")
         return self._parent_id
+
+
+def _pointed_to(run: TrackedRun, target: TrackedRun | None) -> TrackedRun:
+    """Return the run `target` that a pointer leads to, with the pointer's tags; the pointer as failed if it is gone."""
+    origin = {tag: run.tags[tag] for tag in (REUSED, REUSED_FROM)}
+    if target and target.status in DONE:
+        return replace(target, tags={**target.tags, **origin})
+    reason = (f"it was taken over from run {origin[REUSED]} of '{origin[REUSED_FROM]}', which was deleted; restore "
+              "that run, or run this sweep again to train the trial here")
+    return replace(run, status="failed", metrics={}, epoch=0, tags={**run.tags, "failure": reason})
 
 
 def _named_twice(runs: Iterable[TrackedRun]) -> list[tuple[TrackedRun, str]]:

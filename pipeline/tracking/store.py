@@ -13,10 +13,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-import os
 import re
-import shutil
-import tempfile
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -53,7 +50,8 @@ from pipeline.tracking.backend import (
     origin,
     reporting_errors,
 )
-from pipeline.tracking.database import is_set_up, local_folder, replace_locations
+from pipeline.tracking.database import is_set_up
+from pipeline.tracking.files import OwnFiles
 from pipeline.tracking.patience import Patience
 from pipeline.tracking.reader import Reader
 from pipeline.tracking.runs import Listing, Started
@@ -96,6 +94,7 @@ class Store(Reader):
     def __init__(self, uri: str | None = None, root: Path = Path("mlruns"), *, create: bool = True) -> None:
         self._create, self._is_new, self._lock = create, False, FileLock(Path(root).absolute() / ".tracking.lock")
         super().__init__(uri, root)
+        self._files: OwnFiles = OwnFiles(self._client, self.shared)
         self.driver = f"{uuid.uuid4().hex}@{self.place}"  # this writer's name: a tag of runs that it starts or resumes
         self._started: dict[str, Started] = {}  # by trial_key
         self._listing = Listing(self.root)
@@ -134,26 +133,12 @@ class Store(Reader):
         with self._locked():
             self._experiment_id = self._find_experiment(name) or self._create_experiment(name)
             check_artifacts(self.uri, self._client.get_experiment(self._experiment_id).artifact_location)
-            parent = next(self._parents(), None)
-            if parent is None:
-                self._client.set_experiment_tag(self._experiment_id, FORMAT, PRESENT_FORMAT)
-                self._client.create_run(self._experiment_id, run_name=name, tags={"sweep": name, **origin()})
-                parent, *others = self._parents()  # several processes may create one at once; all keep the first
-                for run in others:
-                    self._client.delete_run(run.info.run_id)
+            parent = next(self._parents(), None) or self._create_parent(name)
             self._parent_id = parent.info.run_id
-        logged_params = parent.data.params
-        new_params, latest_tags = {}, {}
-        for param, value in (params or {}).items():
-            text, tag = param_text(value), f"latest.{param}"
-            if param not in logged_params:
-                new_params[param] = text
-            has_changed = logged_params.get(param, text) != text
-            if has_changed or tag in parent.data.tags:
-                latest_tags[tag] = text
-        all_tags = {**(tags or {}), **latest_tags, "driver": self.driver}
-        self._client.write(self._parent_id, params=new_params, tags=all_tags)
-        if not logged_params:
+        new_params, latest_tags = _changes(parent.data, params or {})
+        self._client.write(self._parent_id, params=new_params,
+                           tags={**(tags or {}), **latest_tags, "driver": self.driver})
+        if not parent.data.params:
             for dataset in filter(None, (contents or {}).get("datasets", "").split(", ")):
                 self._client.log_dataset(self._parent_id, dataset)
         for key, text in {**_KIND, **(contents or {})}.items():
@@ -172,29 +157,23 @@ class Store(Reader):
             raise self._client.refusal(f"experiment '{name}' was created and is not there")
         return created
 
+    def _create_parent(self, name: str) -> Any:
+        """Create the parent run of a sweep, and return it."""
+        self._client.set_experiment_tag(self.experiment_id, FORMAT, PRESENT_FORMAT)
+        self._client.create_run(self.experiment_id, run_name=name, tags={"sweep": name, **origin()})
+        parent, *others = self._parents()  # several processes may create one at once; all keep the first
+        for run in others:
+            self._client.delete_run(run.info.run_id)
+        return parent
+
     def relocate(self) -> list[str]:
         """Record where a moved store's artifacts lie now, for MLflow's page; return a line if it was moved or copied.
 
         A recorded folder of a store that still exists stays recorded: this store may be a copy of it, or both may be
         one folder that other hosts have there.
         """
-        new_places, lines = {}, set()
         with self._locked():
-            for experiment in self._client.search_experiments():
-                recorded = local_folder(experiment.artifact_location)
-                beside = self._beside(recorded) if recorded else None
-                if recorded is None or beside in (None, recorded):
-                    continue
-                old_root = recorded.parents[1]
-                if not os.path.exists(old_root):  # also a folder of another user, which cannot be seen
-                    new_places[experiment.artifact_location] = beside.as_uri()
-                    lines.add(f"the store was moved from {old_root}: MLflow's page finds its artifacts here again")
-                elif not old_root.samefile(beside.parents[1]):
-                    lines.add(f"the store is a copy of {old_root}: new artifacts are written here, and MLflow's page "
-                              "shows only those of that folder, as long as it exists")
-            if new_places:
-                replace_locations(self.uri, new_places)
-        return sorted(lines)
+            return self._files.relocate()
 
     def describe(self, description: str, headline: str = "") -> None:
         """Set the sweep's description on MLflow's page, for parent run and experiment: Markdown, the headline first."""
@@ -228,20 +207,9 @@ class Store(Reader):
         The run is named by `short_name` unless `name` is given. A trial with a finished run, or with several, is
         refused (`TrackingError`). A run that points to another sweep's goes to MLflow's trash, where it still counts.
         """
-        key, tags = config.trial_key, {**(tags or {}), "driver": self.driver, "status": "running"}
+        tags = {**(tags or {}), "driver": self.driver, "status": "running"}
         repeated = self._client.patience.repeated
-        with self._locked():
-            run_ids = self._listing.runs_of(key, self.experiment_id, super().runs)
-            if len(run_ids) > 1:  # perhaps the answer of a call that created one was lost
-                run_ids[:] = [run.run_id for run in self._without_empty(f"tags.trial_key = '{key}'")]
-            if len(run_ids) > 1:
-                raise TrackingError(f"trial {key} has {len(run_ids)} runs: {', '.join(run_ids)}; delete all but one, "
-                                    f"and keep one with a tag {NAMED}NAME")
-            run = self._resume(key, run_ids[0]) if run_ids else None
-            if run is None:
-                identity = {"trial_key": key, "mlflow.parentRunId": self._parent(), **origin(), **tags}
-                run = self._client.create_run(self.experiment_id, run_name=name or short_name(config), tags=identity)
-                run_ids[:] = [run.info.run_id]  # also in the listing, whose list this is
+        run = self._run_to_write(config.trial_key, name or short_name(config), tags)
         run_id = run.info.run_id
         logged = {(metric, epoch): value for metric in run.data.metrics
                   for epoch, value in self.history(run_id, metric)}
@@ -253,9 +221,25 @@ class Store(Reader):
         if not run.data.params:  # a new run
             self._client.log_dataset(run_id, config.dataset)
         if self._client.patience.repeated > repeated:  # perhaps the call that created the run
-            self._without_empty(f"tags.trial_key = '{key}'")
-        self._started[key] = started
+            self._without_empty(config.trial_key)
+        self._started[config.trial_key] = started
         return run_id
+
+    def _run_to_write(self, key: str, name: str, tags: Mapping[str, str]) -> Any:
+        """Return MLflow's run of a trial that starts: its unfinished one, as it was before, or a new one."""
+        with self._locked():
+            run_ids = self._listing.runs_of(key, self.experiment_id, super().runs)
+            if len(run_ids) > 1:
+                run_ids[:] = [run.run_id for run in self._without_empty(key)]
+            if len(run_ids) > 1:
+                raise TrackingError(f"trial {key} has {len(run_ids)} runs: {', '.join(run_ids)}; delete all but one, "
+                                    f"and keep one with a tag {NAMED}NAME")
+            run = self._resume(key, run_ids[0]) if run_ids else None
+            if run is None:
+                identity = {"trial_key": key, "mlflow.parentRunId": self._parent(), **origin(), **tags}
+                run = self._client.create_run(self.experiment_id, run_name=name, tags=identity)
+                run_ids[:] = [run.info.run_id]  # also in the listing, whose list this is
+            return run
 
     def log(self, records: Iterable[EpochRecord]) -> None:
         """Write records of started trials, and close trials with an outcome. May be repeated after an error.
@@ -270,23 +254,25 @@ class Store(Reader):
             self.check(record)
             groups.setdefault(record.trial_key, []).append(record)
         for key, group in groups.items():
-            started = self._started[key]
-            new = started.new_points(group)
-            # The clock is written first: if the call then fails, the epoch still counts as released.
-            points = sorted([(name, value, epoch) for (name, epoch), value in new.items()],
-                            key=lambda point: point[0] != CLOCK)
-            tags: dict[str, str] = {}
-            for record in group:
-                tags |= record.tags
-            if DESCRIPTION in tags:
-                tags[_NOTE] = tags.pop(DESCRIPTION)
-            outcome = next((record.outcome for record in group if record.outcome), None)
-            if outcome:
-                tags["status"] = outcome.status
-            self._client.write(self._run_id(key), points, params=started.new_params(_calibrated(tags)), tags=tags)
-            started.logged.update(new)
-            if outcome:
-                self._finish(key, outcome)
+            self._log_trial(key, group)
+
+    def _log_trial(self, key: str, records: Sequence[EpochRecord]) -> None:
+        """Write checked records of one trial, and close it with an outcome."""
+        started = self._started[key]
+        new = started.new_points(records)
+        # The clock is written first: if the call then fails, the epoch still counts as released.
+        points = sorted([(name, value, epoch) for (name, epoch), value in new.items()],
+                        key=lambda point: point[0] != CLOCK)
+        tags = {tag: text for record in records for tag, text in record.tags.items()}
+        if DESCRIPTION in tags:
+            tags[_NOTE] = tags.pop(DESCRIPTION)
+        outcome = next((record.outcome for record in records if record.outcome), None)
+        if outcome:
+            tags["status"] = outcome.status
+        self._client.write(self._run_id(key), points, params=started.new_params(_calibrated(tags)), tags=tags)
+        started.logged.update(new)
+        if outcome:
+            self._finish(key, outcome)
 
     def take_over(self, config: TrialConfig, other: TrackedRun, name: str) -> None:
         """Add a trial's run that points to `other`, its run in another sweep, with params and last metrics of that."""
@@ -338,7 +324,7 @@ class Store(Reader):
         """Store a trial's artifacts, unless `keep` has, and mark it as done."""
         started = self._started[key]
         if not started.kept:
-            self._log_files(started.run, lambda folder: write_artifacts(folder, started.config, outcome))
+            self._files.write(started.run, lambda folder: write_artifacts(folder, started.config, outcome))
         self._end(key)
 
     def _end(self, key: str) -> None:
@@ -370,7 +356,7 @@ class Store(Reader):
             write_artifacts(folder, started.config, outcome)
             (folder / RELEASED).write_text(text, encoding="utf-8")
 
-        self._log_files(started.run, write_to)
+        self._files.write(started.run, write_to)
         started.kept = True
 
     def fail(self, trial_key: str, reason: str, status: str = "failed") -> None:
@@ -406,19 +392,19 @@ class Store(Reader):
     def log_audit(self, run_id: str, metrics: Mapping[str, float], tags: Mapping[str, str], file: Path) -> None:
         """Write the results of attacks on a trial: metrics at step 0, tags, and a file in the artifact `audit/`."""
         self._client.write(run_id, [(name, value, 0) for name, value in metrics.items()], tags=tags)
-        self._log_copies(run_id, [file], "audit")
+        self._files.copy(run_id, [file], "audit")
 
     def log_report(self, files: Iterable[Path], part: str = "") -> None:
         """Write files as artifacts `report/`, or `report/<part>/`, of the parent run."""
-        self._log_copies(self._parent(), files, f"report/{part}" if part else "report")
+        self._files.copy(self._parent(), files, f"report/{part}" if part else "report")
 
     def log_experiment(self, text: str) -> None:
         """Write the text of the experiment file to the parent run."""
-        self._log_text(self._parent(), EXPERIMENT, text)
+        self._files.write_text(self._parent(), EXPERIMENT, text)
 
     def log_suggestions(self, suggestions: Sequence[Suggestion]) -> None:
         """Write the suggestions of the open sweep's search to the parent run."""
-        self._log_text(self._parent(), SUGGESTIONS, suggestions_text(suggestions))
+        self._files.write_text(self._parent(), SUGGESTIONS, suggestions_text(suggestions))
 
     def log_sweep(self, metrics: Mapping[str, float], tags: Mapping[str, str], step: int = 0) -> None:
         """Write metrics and tags of the whole sweep to the parent run.
@@ -431,42 +417,25 @@ class Store(Reader):
             _require_finite(name, value, "the sweep")
         self._client.write(self._parent(), [(name, float(value), step) for name, value in metrics.items()], tags=tags)
 
-    def _log_text(self, run_id: str, name: str, text: str) -> None:
-        """Write a text as an artifact of a run."""
-        self._log_files(self._client.get_run(run_id),
-                        lambda folder: (folder / name).write_text(text, encoding="utf-8"))
-
-    def _log_copies(self, run_id: str, files: Iterable[Path], name: str) -> None:
-        """Copy files to the artifact folder `name` of a run."""
-
-        def copy_to(folder: Path) -> None:
-            (folder / name).mkdir(parents=True, exist_ok=True)
-            for file in files:
-                shutil.copy(file, folder / name)
-
-        self._log_files(self._client.get_run(run_id), copy_to)
-
-    def _log_files(self, run: Any, write_to: Callable[[Path], object]) -> None:
-        """Store the files that `write_to` writes to a folder as artifacts of MLflow's run."""
-        with reporting_errors(self.uri):
-            # MLflow itself would write to the folder that it recorded, from which the store may have been moved.
-            if folders := self._folders(run):
-                folders[0].mkdir(parents=True, exist_ok=True)
-                write_to(folders[0])
-            else:
-                with tempfile.TemporaryDirectory() as scratch:
-                    write_to(Path(scratch))
-                    self._client.log_artifacts(run.info.run_id, scratch)
-
-    def _without_empty(self, condition: str = "") -> list[TrackedRun]:
-        """Delete the empty runs of trials that have another one, and return the others that match, oldest first."""
+    def _without_empty(self, key: str = "") -> list[TrackedRun]:
+        """Delete empty runs of trials that have another one, and return the others, oldest first: of one trial or all.
+        """
         # If the answer of a call that creates a run is lost, the call is repeated, and an empty run is left.
-        runs = [tracked(run) for run in self._search(condition) if "trial_key" in run.data.tags]
+        found = self._search(f"tags.trial_key = '{key}'" if key else "")
+        runs = [tracked(run) for run in found if "trial_key" in run.data.tags]
         begun = {run.trial_key for run in runs if run.params}
         for run in runs:
             if not run.params and run.trial_key in begun:
                 self._client.delete_run(run.run_id)
         return [run for run in runs if run.params or run.trial_key not in begun]
+
+
+def _changes(parent: Any, params: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the params that a parent run lacks, and tags `latest.<param>` for those whose value has ever changed."""
+    texts = {param: param_text(value) for param, value in params.items()}
+    return ({param: text for param, text in texts.items() if param not in parent.params},
+            {f"latest.{param}": text for param, text in texts.items()
+             if parent.params.get(param, text) != text or f"latest.{param}" in parent.tags})
 
 
 def _calibrated(tags: Mapping[str, str]) -> dict[str, str]:
