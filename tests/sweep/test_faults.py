@@ -337,7 +337,8 @@ def test_the_same_command_goes_on_after_the_driver_was_killed_and_after_ctrl_c(t
         assert main(["status", str(file), "--json", "--mlruns", str(root)]) == 0
         (state,) = json.loads(capsys.readouterr().out)
         assert not state["running"] and state["counts"]["interrupted"] == 2 and state["counts"]["done"] == 0
-        assert all(trial["checkpoint"] >= 2 and 1 <= trial["epoch"] < 40 for trial in state["trials"])
+        stored = 1 if how == signal.SIGINT else 0  # epochs at least: a killed driver may not have written any yet
+        assert all(trial["checkpoint"] >= 2 and stored <= trial["epoch"] < 40 for trial in state["trials"])
         reached = saved_epoch(root, "long")
     *lines, last = filter(None, err.splitlines())  # an empty one after what the terminal echoes
     assert last.endswith("interrupted with 2 left: run the same command again to continue")
