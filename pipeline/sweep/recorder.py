@@ -2,7 +2,7 @@
 
 The order of writes is a promise: a driver that dies at any moment finds in the store all that anybody saw. Each line
 has a test, which is test_order_of_writes.py::test_each_write_comes_before_what_depends_on_it if no other is named.
-Lines 1 to 4 and 10 are kept by `pipeline.sweep.run`, line 11 by `pipeline.tracking.store`, and the rest here.
+Lines 1 to 4 and 10 are kept by `pipeline.sweep.run`, lines 11 and 12 by `pipeline.tracking.store`, and the rest here.
 
 1. A sweep's parent run has its budget before a trial begins.
 2. A round's suggestions are stored before one of its trials begins.
@@ -22,6 +22,8 @@ Lines 1 to 4 and 10 are kept by `pipeline.sweep.run`, line 11 by `pipeline.track
     test_order_of_writes.py::test_what_waits_is_written_before_the_sweep_is_closed
 11. What a trial of another sweep released is charged here before the trial counts as taken over.
     test_reuse.py::test_a_driver_that_dies_while_it_takes_over_leaves_no_trial_half_taken
+12. The metrics, the files and the status of a trial are stored before it counts as done.
+    test_calls.py::test_a_driver_may_die_after_any_call_of_a_trial
 """
 
 from __future__ import annotations
@@ -261,23 +263,26 @@ class Recorder:
         self.start(pack)  # a worker may die before its pack has started
         self._write(pack)
         left = self.left(pack.trials)
-        names = self._names(pack)
         for trial in left:
             self._store.fail(trial.trial_key, reason, status)
-        logs = [(self._sweep.failure_log, text)]
-        if pack.shared.hides_errors:
-            logs = [(self._sweep.failure_log, reason), (self._sweep.private_log, text)]
         with contextlib.suppress(OSError):  # a full disk; the store has the reason
-            mode = "a" if self._result.failed or self._result.lost else "w"
-            for path, content in logs:
-                if content:
-                    path.parent.mkdir(parents=True, exist_ok=True)
-                    with path.open(mode, encoding="utf-8") as log:
-                        log.write(f"{names}\n{content}\n")
+            self._log_failure(pack, reason, text)
         for trial in left:
             self._ended.add(trial.trial_key)
             (self._result.lost if status == "lost" else self._result.failed)[trial.trial_key] = reason
             self._progress.fail(trial.trial_key, reason, status)
+
+    def _log_failure(self, pack: Pack, reason: str, text: str) -> None:
+        """Write the traceback of a pack, for which `reason` stands in the public log if errors may be private."""
+        logs = [(self._sweep.failure_log, text)]
+        if pack.shared.hides_errors:
+            logs = [(self._sweep.failure_log, reason), (self._sweep.private_log, text)]
+        mode = "a" if self._result.failed or self._result.lost else "w"
+        for path, content in logs:
+            if content:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                with path.open(mode, encoding="utf-8") as log:
+                    log.write(f"{self._names(pack)}\n{content}\n")
 
     def _names(self, pack: Pack) -> str:
         """Return the names of the pack's trials that have not ended."""

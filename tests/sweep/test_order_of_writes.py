@@ -148,7 +148,7 @@ def test_what_waits_is_written_before_the_sweep_is_closed(tmp_path, in_process, 
         *((what, trial.trial_key, epoch) for what in ("log", "shown") for epoch in epochs), (f"close {status}", "", 0)]
 
 
-@pytest.mark.parametrize(("module", "names"), [(recorder, 7), (ledger, 1)])
+@pytest.mark.parametrize(("module", "names"), [(recorder, 8), (ledger, 1)])
 def test_every_promise_names_a_test_that_is_there(module, names):
     named = re.findall(r"(test_\w+\.py)::(test_\w+)", module.__doc__)
     for file, name in named:

@@ -11,6 +11,8 @@ from mlflow.tracking import MlflowClient
 from pipeline.sweep.clock import SECONDS, Clock
 from pipeline.sweep.run import run_sweep
 from pipeline.tracking import patience
+from pipeline.tracking.artifacts import CONFIG
+from pipeline.tracking.files import OwnFiles
 from pipeline.tracking.reader import Reader
 from pipeline.tracking.store import Store
 from pipeline.trials.records import EpochRecord, Outcome
@@ -91,6 +93,52 @@ def test_a_trial_costs_so_many_requests_of_a_server_however_many_runs_are_there(
         sweep(others, relay.uri, f"server {others}", server.database)  # which is faster than through the server
         requests = ["PUT file" if request.startswith("PUT") else request for request in relay.requests]
         assert of_last_trials(requests, REQUESTS[0], REQUESTS[-1]) == [REQUESTS] * 2
+
+
+class Killed(BaseException):
+    pass
+
+
+@pytest.mark.parametrize("last", range(7))
+def test_a_driver_may_die_after_any_call_of_a_trial(tmp_path, monkeypatch, last):
+    """The sweep goes on where it was: the trial has one run, and each of its points once."""
+    records = [EpochRecord(FIRST.trial_key, epoch, {"train/loss": 1 / epoch}, outcome=outcome)
+               for epoch, outcome in ((1, None), (2, Outcome("finished", {}, ())))]
+    made = []
+
+    def dies(method):
+        def call(*given, **named):
+            answer = method(*given, **named)
+            made.append(method.__name__)
+            if len(made) > last:
+                raise Killed
+            return answer
+
+        return call
+
+    def write():
+        store = Store(root=tmp_path)
+        store.open_sweep("stub")
+        with monkeypatch.context() as patch:
+            for owner, name in [(OwnFiles, "write"), *((MlflowClient, name) for name in set(CALLS))]:
+                patch.setattr(owner, name, dies(getattr(owner, name)))
+            store.start(FIRST)
+            for record in records:
+                store.log([record])
+
+    Store(root=tmp_path).open_sweep("stub")
+    made.clear()
+    with pytest.raises(Killed):
+        write()
+    reader = Reader(root=tmp_path)
+    reader.attach("stub")
+    assert reader.done() == ({FIRST.trial_key: "finished"} if made[-1] == CALLS[-1] else {})
+    last = 100
+    if made[-1] != CALLS[-1]:
+        write()
+    (run,) = reader.runs()
+    assert run.status == "finished" and reader.artifact(run, CONFIG)
+    assert reader.history(run.run_id, "train/loss") == [(1, 1.0), (2, 0.5)]
 
 
 @pytest.mark.slow
