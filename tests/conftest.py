@@ -14,6 +14,7 @@ import torch
 from hypothesis import HealthCheck, settings
 from registries import forgotten_plugins
 
+import pipeline.sweep  # noqa: F401  sets what Ray reads when it is imported
 from pipeline.experiment.plugins import load_plugins
 from pipeline.learning.data import dead_leaves, load, patches
 from pipeline.tracking import backend, store

@@ -301,6 +301,7 @@ def running_ray(sweep: Sweep, address: str, workers: int | None,  # address: `lo
         if address == "local":
             prepare()
         with Watch(others, progress.say, clock) as watch:
+            watch.ray_goes_on = True
             yield watch
         return
     handler = signal.getsignal(signal.SIGTERM)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +67,7 @@ def fit(driver: Driver, at_once: int, trainer: Trainer) -> None:
         except tune.TuneError as error:
             raise driver.error or error from None  # Tune turns a callback's exception into a TuneError with a text
         except KeyboardInterrupt:
-            order.kill_workers()
+            driver.end()
             raise
 
 
@@ -123,11 +123,9 @@ class PackOrder(FIFOScheduler):
         super().__init__()  # type: ignore[no-untyped-call]  # Ray does not annotate it
         self._starting, self._driver = starting, driver  # starting: workers at once
         self._freed: Any = None
-        self._controller: Any = None
 
     def on_trial_add(self, tune_controller: Any, trial: Any) -> None:
-        self._controller = tune_controller
-        self._driver.live = tune_controller.get_live_trials  # a few hundred at most, whatever the number of packs
+        self._driver.controller = tune_controller
 
     def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
         """Return Tune's decision, CONTINUE or STOP, after a worker's result.
@@ -135,13 +133,6 @@ class PackOrder(FIFOScheduler):
         The worker takes its next step, which sends what it has sealed, only after this returns.
         """
         return self.CONTINUE if self._driver.lets_go_on(trial, result) else self.STOP
-
-    def kill_workers(self) -> None:
-        """Kill all workers at once and free their resources; Tune itself would wait for the end of every epoch."""
-        if self._controller:
-            for trial in self._controller.get_live_trials():
-                kill_worker(trial)
-            self._controller.cleanup()
 
     def on_trial_complete(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> None:
         self._freed = trial.placement_group_factory
@@ -169,7 +160,7 @@ class Driver(tune.Callback):
     def __init__(self, sweep: Sweep, packs: Sequence[Pack], recorder: Recorder, watch: Watch) -> None:
         self.sweep, self.packs, self._recorder, self._watch = sweep, packs, recorder, watch  # packs: by Tune's number
         self.error: Exception | None = None
-        self.live: Callable[[], Iterable[Any]] = tuple  # trials of Tune that have not ended; set by `PackOrder`
+        self.controller: Any = None  # Tune's; set by `PackOrder`
         sweep.clock.restart("idle", "warning")  # a round begins, and its packs wait for workers
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -230,7 +221,7 @@ class Driver(tune.Callback):
         """Write due records, check the cluster's resources, and kill workers whose results were lost."""
         with self._writing():
             self._recorder.write_due()
-            live = {trial.trial_id: trial for trial in self.live()}
+            live = {trial.trial_id: trial for trial in self._live()}
             self._check_resources([trial.status for trial in live.values()])
             for lost in self._watch.overdue(key for key, trial in live.items() if trial.status == "RUNNING"):
                 self._watch.note_result(lost)
@@ -252,6 +243,17 @@ class Driver(tune.Callback):
                 raise
             self.sweep.progress.say(f"{error}; waiting for {clock.seconds['idle'] - clock.elapsed('idle'):.0f} s more")
         clock.restart("warning", *(["idle"] if has_waited else []))
+
+    def end(self) -> None:
+        """Kill all workers at once, as Tune would wait for the end of every epoch; a caller's Ray is free again."""
+        for trial in self._live():
+            kill_worker(trial)
+        if self.controller and self._watch.ray_goes_on:
+            self.controller.cleanup()
+
+    def _live(self) -> Sequence[Any]:
+        """Return the trials of Tune that have not ended: a few hundred at most, whatever the number of packs."""
+        return list(self.controller.get_live_trials()) if self.controller else []
 
     def _pack(self, trial: Any) -> Pack:
         return self.packs[trial.config["pack"]]

@@ -42,7 +42,6 @@ from pathlib import Path
 from unittest import mock
 
 import torch
-from ray import cloudpickle
 from rounds import keep_freed_memory, machine, milliseconds, quotient, take_turns
 from simulated_opu import opened
 from steps import (
@@ -346,6 +345,7 @@ def sweep_stubs(n: int) -> dict[str, object]:
     and its pages in memory when a fifth and when all of the trials have ended (Linux only)."""
     sys.path.insert(0, str(ROOT / "tests" / "tools"))
     import sweep_stub
+    from ray import cloudpickle  # after pipeline.sweep, which sets what Ray reads when it is imported
 
     cloudpickle.register_pickle_by_value(sweep_stub)  # workers cannot import from the folder of the tests
     trials = sweep_stub.grid(("dfa",), n, mechanism="photonic", sigma=0.1)

@@ -270,6 +270,23 @@ def test_after_ctrl_c_a_sweep_says_what_is_left_and_a_ray_of_the_caller_is_free_
     assert_tracked_once(tmp_path, trials)
 
 
+def test_a_worker_whose_answer_was_lost_is_killed_and_its_pack_starts_again(tmp_path, two_cores, monkeypatch):
+    killed = []
+
+    def overdue(watch, working):
+        if not killed and (tmp_path / "training").exists():
+            killed.extend(working)
+            return list(killed)
+        return []
+
+    monkeypatch.setattr(Watch, "overdue", overdue)
+    trials = grid(("dfa",), 1)
+    result = run_sweep(experiment(trials, **ONE_WORKER), root=tmp_path / "runs", quiet=True,
+                       trainer=functools.partial(sweep_stub.silent_at_first, folder=tmp_path))
+    assert result.finished == 1 and len(killed) == 1
+    assert_tracked_once(tmp_path, trials)
+
+
 def test_a_data_set_that_is_not_there_is_refused_in_one_line(tmp_path, two_cores, monkeypatch, capfd):
     (tmp_path / "bad.yaml").write_text("base: {dataset: mnist}")
     monkeypatch.chdir(tmp_path)
@@ -371,8 +388,8 @@ def idle(tmp_path, monkeypatch, said):
 
     def at(now, *states):
         found.now = now
-        driver.live = lambda: [SimpleNamespace(trial_id=str(number), status=state)
-                               for number, state in enumerate(states)]
+        trials = [SimpleNamespace(trial_id=str(number), status=state) for number, state in enumerate(states)]
+        driver.controller = SimpleNamespace(get_live_trials=lambda: trials)
         driver.on_step_end(0, [])
 
     found.at = at
