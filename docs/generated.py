@@ -95,9 +95,9 @@ def commands_page() -> str:
     lines = ["# Commands", "", "Every command of `photonic` with its options, as `photonic COMMAND --help` prints "
              "them.", ""]
     lines += table("command, does", [[f"[`{name}`](#{name})", cell(command.get_short_help_str())]
-                                     for name, command in photonic.commands.items()])
+                                     for name, command in photonic.shown.items()])
     program = photonic.make_context("photonic", [], resilient_parsing=True)
-    for name, command in photonic.commands.items():
+    for name, command in photonic.shown.items():
         context = command.make_context(name, [], program, resilient_parsing=True)
         usage = command.get_usage(context).removeprefix("Usage: ")
         lines += [f"## {name}", "", cell(inspect.cleandoc(command.help or "")), "", "```text", usage, "```", ""]

@@ -38,9 +38,14 @@ class Commands(click.Group):
 
     command_class = Command
 
+    @property
+    def shown(self) -> dict[str, click.Command]:
+        """The commands for people, by name."""
+        return {name: command for name, command in self.commands.items() if not command.hidden}
+
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the names of all commands."""
-        return list(self.commands)
+        """Return the names of the commands for people."""
+        return list(self.shown)
 
     def resolve_command(self, ctx: click.Context,
                         args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
@@ -48,8 +53,8 @@ class Commands(click.Group):
         try:
             return super().resolve_command(ctx, args)
         except click.NoSuchCommand as error:
-            message = f"{error.message} Must be one of {', '.join(self.commands)}."
-            raise click.NoSuchCommand(error.command_name, message, self.commands, ctx) from None
+            message = f"{error.message} Must be one of {', '.join(self.shown)}."
+            raise click.NoSuchCommand(error.command_name, message, self.shown, ctx) from None
 
 
 TARGET = ("experiment file, for example experiments/quickstart.yaml, or the name of a sweep in the store, as it was "
@@ -73,14 +78,14 @@ def port_number(text: str | int) -> int:
     return int(text)
 
 
-def completion_script(program: click.Group, shell: str) -> str:
+def completion_script(program: Commands, shell: str) -> str:
     """Return a bash or zsh script that completes commands, options and file names, without a call of the program."""
     context = program.make_context(program.name, [], resilient_parsing=True)
 
     def options(command: click.Command) -> str:
         return " ".join(name for parameter in command.get_params(context) for name in parameter.opts if name[0] == "-")
 
-    cases = "\n".join(f"    {name}) words='{options(command)}' ;;" for name, command in program.commands.items())
+    cases = "\n".join(f"    {name}) words='{options(command)}' ;;" for name, command in program.shown.items())
     zsh_setup = "autoload -U +X bashcompinit && bashcompinit\n" if shell == "zsh" else ""
     return f"""{zsh_setup}_{program.name}() {{
   local current=${{COMP_WORDS[COMP_CWORD]}} words=''
@@ -88,7 +93,7 @@ def completion_script(program: click.Group, shell: str) -> str:
 {cases}
   esac
   if [ "$COMP_CWORD" -eq 1 ]; then
-    words='{" ".join(program.commands)} {options(program)}'
+    words='{" ".join(program.shown)} {options(program)}'
   fi
   COMPREPLY=($(compgen -W "$words" -- "$current"))
   if [ "$COMP_CWORD" -gt 1 ] && [ "${{current#-}}" = "$current" ]; then

@@ -38,6 +38,7 @@ from pipeline.trials.part import owners_text
 
 if TYPE_CHECKING:
     from analysis.report.report import Report
+    from pipeline.sweep.progress import SweepResult
     from pipeline.tracking.reader import Reader
 
 # Exit codes: 0 done; 1 a trial or an exhibit failed or an audit exceeds its epsilon; 2 refused or impossible (one line
@@ -128,7 +129,10 @@ def init(file: Path, csv: Path | None, label: str | None, **given: str | None) -
 @click.option("--json", "as_json", is_flag=True, help="with --dry-run: as JSON, with every trial, for scripts")
 @click.option("--workers", type=int, metavar="N", help="cores to use on this machine (default: all)")
 @click.option("--address", metavar="ADDRESS", help="Ray cluster: 'auto' or 'host:port' where this machine is part of "
-              "it, 'ray://host:10001' from outside (default: RAY_ADDRESS, else a local one is started)")
+              "it, 'http://host:8265' from outside, as a job on its head (default: RAY_ADDRESS, else a local one is "
+              "started)")
+@click.option("--detach", is_flag=True, help="with http://host:8265: leave the job alone once it is submitted; the "
+              "same command without it follows it")
 @click.option("--checkpoint-seconds", type=float, metavar="S", help="least time between two checkpoints of a pack "
               "(default: resources.checkpoint_seconds, 30)")
 @click.option("--lost", is_flag=True, help="end trials with secret noise whose sealed result was named and cannot be "
@@ -136,7 +140,7 @@ def init(file: Path, csv: Path | None, label: str | None, **given: str | None) -
 @with_private
 @with_data
 def sweep(target: str, changes: tuple[str, ...], mlruns: Path, dry_run: bool, as_json: bool, workers: int | None,
-          address: str | None, checkpoint_seconds: float | None, lost: bool, private: Path | None,
+          address: str | None, detach: bool, checkpoint_seconds: float | None, lost: bool, private: Path | None,
           data: Path | None) -> int:
     """Train the trials of an experiment that are not done yet.
 
@@ -155,14 +159,38 @@ def sweep(target: str, changes: tuple[str, ...], mlruns: Path, dry_run: bool, as
         return _print_lines([preview.as_json(plan)] if as_json else preview.as_lines(plan))
     if as_json:
         raise ConfigError("--json: is what --dry-run prints, got it without")
+    from pipeline.sweep.cluster import is_of_jobs, read_address
+
+    if is_of_jobs(found := read_address(address)):
+        from pipeline.sweep.jobs import submit_and_follow
+
+        return submit_and_follow(experiment, found, mlruns=mlruns, data=data, private=private, workers=workers,
+                                 lost=lost, detach=detach)
+    if detach:
+        raise ConfigError("--detach: must go with --address http://host:8265, which hands the sweep to a cluster, got "
+                          f"{found}")
     from pipeline.sweep.run import run_sweep
 
     with quick_interrupt():
-        result = run_sweep(experiment, root=mlruns, data_folder=data, address=address, workers=workers, lost=lost,
-                           private=private)
+        return _code(run_sweep(experiment, root=mlruns, data_folder=data, address=address, workers=workers, lost=lost,
+                               private=private))
+
+
+def _code(result: SweepResult, failed: int = 1) -> int:
+    """Return the exit code of a sweep."""
     if result.remaining:
         return INTERRUPTED
-    return 1 if result.failed or result.lost else 0
+    return failed if result.failed or result.lost else 0
+
+
+@photonic.command(hidden=True)
+@click.argument("order", type=Path)
+def run_job(order: Path) -> int:
+    """Sweep what `photonic sweep --address http://host:8265` has sent: the command of the job on the head."""
+    from pipeline.sweep.jobs import TRIAL_FAILED, sweep_as_sent
+
+    with quick_interrupt():
+        return _code(sweep_as_sent(order), TRIAL_FAILED)
 
 
 @photonic.command()

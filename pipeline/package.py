@@ -10,6 +10,7 @@ from typing import Any
 
 # The whole package is shipped to other nodes, and a checkpoint's digest covers it.
 ROOT = Path(__file__).parent
+JOB = "PHOTONIC_JOB"  # environment variable with the id of the job of Ray that this process is, if it is one
 
 
 def cache_folder() -> Path:

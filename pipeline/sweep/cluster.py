@@ -1,4 +1,4 @@
-"""Ray clusters: start or join one, prepare its nodes, and drive a sweep from outside.
+"""Ray clusters: start or join one, and prepare its nodes.
 
 It is imported after `pipeline.sweep` has set Ray's environment variables.
 """
@@ -16,21 +16,18 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 import ray
 from ray.exceptions import AuthenticationError, RayError, RayTaskError
-from ray.util import client
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from pipeline.package import ROOT
+from pipeline.package import JOB, ROOT
 from pipeline.sweep.checks import ADVICE, ResourceError, bundle, check_machine, check_resources, fits, local_offer
-from pipeline.sweep.clock import Clock
-from pipeline.sweep.nodes import LOST_SECONDS, Node, Watch, alive, called, check_address, ended, others
+from pipeline.sweep.nodes import Watch, alive, called, check_address, ended, others
 from pipeline.sweep.prepare import Sweep
-from pipeline.sweep.progress import SweepProgress
 from pipeline.sweep.sealed import SealedFile, found
 from pipeline.sweep.worker import prepare_elsewhere
 from pipeline.trials.config import ConfigError
@@ -41,22 +38,13 @@ Result = TypeVar("Result")
 ADDRESSES = ("leave --address and RAY_ADDRESS out to start Ray on this machine, or name a cluster's, such as "
              "10.0.0.1:6379, which `ray start --head` prints")
 WORKERS_OF_CLUSTER = "the cluster's nodes say how many packs they take"
-CLIENT = "ray://"  # prefix of Ray Client's addresses, for machines outside the cluster
-CONNECT_SECONDS = 90.0  # longest wait for a connection; Ray's own patience with a silent server is 60 s
-LOG_SECONDS = 2.0  # longest delay of a line that the head prints
-AWAY = "unless it comes back, this ends; the same command goes on"
+# For every node, in place of a package that is installed there: a part of a runtime environment of Ray.
+PACKAGE: dict[str, Any] = {"py_modules": [str(ROOT)], "excludes": ["__pycache__"]}
 QUIETLY: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}  # options of `ray.init`
 MOST_NODES = 64  # nodes in the tracking store at most, because its texts have a maximum length
 TOKEN = ("set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN to the token of its head, or copy that to ~/.ray/auth_token; "
          "without one of its own, the head has it in ~/.ray/auth_token, too")
 LOOPBACK = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"  # 0: Ray listens on 127.0.0.1 only; it reads this when it is imported
-# Asking for a resource that only the head offers puts a task there.
-HEAD = {"node:__internal_head__": 0.001}
-
-
-def code() -> dict[str, Any]:
-    """Return a Ray runtime environment with this package for every node, in place of one that is installed there."""
-    return {"py_modules": [str(ROOT)], "excludes": ["__pycache__"]}
 
 
 def prepare_nodes(sweep: Sweep, local: bool, watch: Watch) -> None:
@@ -129,96 +117,6 @@ def _task_on(node_id: str, function: Callable[..., Any], *arguments: Any) -> Any
     return ray.remote(num_cpus=0, max_retries=0)(function).options(scheduling_strategy=on_node).remote(*arguments)
 
 
-def on_head(function: Callable[..., Result], address: str, **arguments: Any) -> Result:
-    """Call `function(address="auto", **arguments)` in a task on the head of the cluster at `ray://host:port`.
-
-    Tune, the recorder and the lock of a sweep are one process, which must be part of the cluster. Its output is printed
-    here, and Ctrl-C interrupts it there. Relative paths start at the home folder of Ray's user on the head. The
-    settings of the tracking server, which the head needs, are copied from this process.
-    """
-    if not (arguments["tracking_uri"] or os.environ.get("MLFLOW_TRACKING_URI")):
-        raise ConfigError(f"MLFLOW_TRACKING_URI: must name a tracking server that the cluster reaches, because address "
-                          f"'{address}' drives the sweep from there, got none")
-    check_address(address.removeprefix(CLIENT))
-    say = SweepProgress(arguments["quiet"]).say
-    _connect(address, say)
-    tracking = {name: value for name, value in os.environ.items() if name.startswith("MLFLOW_TRACKING_")}
-    there: Any = ray.remote(num_cpus=0, resources=HEAD, max_retries=0)(_at_home).options(name=function.__name__)
-    task = there.remote(function, tracking, arguments)
-    head = Node(f"at {address}", address.removeprefix(CLIENT))
-    with Watch(lambda: {"head": head}, say, Clock(), AWAY) as watch:
-        answer = _in_thread(lambda: ray.get(task))
-        try:
-            while not answer.done():
-                if watch.lost("head"):
-                    raise ConnectionError(f"it has not answered for {LOST_SECONDS:.0f} s")
-                with contextlib.suppress(TimeoutError):
-                    return answer.result(1.0)
-            return answer.result()
-        except KeyboardInterrupt:
-            ray.cancel(task)
-            with contextlib.suppress(RayError):
-                answer.result()
-            raise
-        except RayTaskError as error:
-            raise error.cause from None
-        except (RayError, ConnectionError) as error:
-            raise ResourceError(f"address: the sweep on '{address}' ended ({one_line(error)}); run the same command "
-                                "again to go on") from None
-        finally:
-            time.sleep(LOG_SECONDS)
-            ray.shutdown()
-
-
-def _connect(address: str, say: Callable[[str], None]) -> None:
-    """Connect to the head at `ray://host:port`, where Ray starts a server for this client.
-
-    Ray forks that server while other threads call gRPC. The fork may die or never return, so that another one is asked
-    for.
-    """
-    for is_last_try in (False, False, True):
-        connection = _in_thread(lambda: ray.init(address, runtime_env=code(), logging_level=logging.ERROR))
-        try:
-            connection.result(CONNECT_SECONDS)
-            return
-        except TimeoutError:
-            reason = f"no answer for {CONNECT_SECONDS:.0f} s"
-            worker = client.ray.get_context().client_worker
-            if worker:
-                worker.channel.close()
-            with contextlib.suppress(Exception):  # the thread ends with the error that this causes
-                connection.result()
-        except ConnectionAbortedError as error:
-            reason = str(error).strip().splitlines()[-1]  # the last line of a traceback on the head
-        except (ConnectionError, RuntimeError, ImportError, ValueError) as error:
-            raise ResourceError(f"address: no Ray cluster that can be used at '{address}' "
-                                f"({one_line(error)})") from None
-        message = f"the head at '{address}' did not start a server for this client ({reason})"
-        if is_last_try:
-            raise ResourceError(f"address: {message}; run the same command again") from None
-        say(f"{message}; asking again")
-
-
-def _in_thread(function: Callable[[], Result]) -> Future[Result]:
-    """Run a function that may block in a thread; return the future of its result."""
-    future: Future[Result] = Future()
-
-    def run() -> None:
-        try:
-            future.set_result(function())
-        except BaseException as error:
-            future.set_exception(error)
-
-    threading.Thread(target=run, daemon=True).start()
-    return future
-
-
-def _at_home(function: Callable[..., Result], environment: dict[str, str], arguments: dict[str, Any]) -> Result:
-    os.environ.update(environment)
-    os.chdir(Path.home())
-    return function(address="auto", **arguments)
-
-
 def _reason(error: RayError) -> str:
     """Return the error of a Ray task in one line, `ImportError: no module named ...`."""
     cause = getattr(error, "cause", None) or error
@@ -276,13 +174,29 @@ def read_address(given: str | None) -> str:
     address = (given or "").strip()
     if address in ("", "auto"):
         address = os.environ.get("RAY_ADDRESS", "").strip() or address or "local"
-    host, separator, port = address.removeprefix(CLIENT).rpartition(":")
-    is_port = port.isascii() and port.isdigit() and 0 < int(port) < 1 << 16
-    if address not in ("local", "auto") and (not separator or not host or "/" in host or not is_port):
+    if address not in ("local", "auto") and not _is_address(address):
         source = "address" if given and given.strip() == address else "RAY_ADDRESS"
-        raise ConfigError(source, "must be auto, host:port or ray://host:port, with a port from 1 to 65535",
-                          f"'{address}'", ADDRESSES)
+        raise ConfigError(source, "must be auto, host:port, or http://host:8265, which hands the sweep to the head as "
+                          "a job, with a port from 1 to 65535", f"'{address}'", ADDRESSES)
     return address
+
+
+def _is_address(text: str) -> bool:
+    """Whether a text is `host:port`, or the address of a head's dashboard, which takes jobs."""
+    if is_of_jobs(text):
+        try:
+            parts = urlsplit(text)
+            return bool(parts.hostname) and parts.port != 0 and not parts.username and not parts.query
+        except ValueError:  # a port that is none
+            return False
+    host, separator, port = text.rpartition(":")
+    is_port = port.isascii() and port.isdigit() and 0 < int(port) < 1 << 16
+    return bool(separator and host) and "/" not in host and is_port
+
+
+def is_of_jobs(address: str) -> bool:
+    """Whether an address is that of a head which takes jobs (`pipeline.sweep.jobs`)."""
+    return address.startswith(("http://", "https://"))
 
 
 @contextlib.contextmanager
@@ -324,8 +238,9 @@ def _join(sweep: Sweep, address: str) -> None:
     if address != "auto":
         check_address(address)
     sweep.progress.phase(f"connecting to Ray at {address}")
+    environment = None if JOB in os.environ else PACKAGE  # a job brings the package, and its plugins, to every node
     try:
-        ray.init(address, runtime_env=code(), **QUIETLY)
+        ray.init(address, runtime_env=environment, **QUIETLY)
     except (ConnectionError, RuntimeError, ValueError, AuthenticationError) as error:
         ray.shutdown()
         if "AuthenticationError" in f"{error!r} {error.__cause__}":

@@ -16,7 +16,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from pipeline.sweep.clock import Clock
-from pipeline.tracking.artifacts import TrackedRun, done_of
+from pipeline.tracking.artifacts import AS_JOB, TrackedRun, done_of
 from pipeline.tracking.reader import Reader
 from pipeline.tracking.store import Store
 from pipeline.trials.fields import UserError
@@ -76,6 +76,11 @@ def remote_lease(store: Reader, name: str) -> tuple[str, str] | None:
 def place(driver: str) -> str:
     """Return the part `host:folder` of a driver's name, which ends with `@host:folder`."""
     return driver.partition("@")[2] or driver
+
+
+def job_of(driver: str) -> str:
+    """Return the id of the job of Ray that a driver is; empty if it is none."""
+    return driver.partition("@")[0].partition(AS_JOB)[2]
 
 
 def _lock(root: Path, name: str) -> FileLock:

@@ -25,11 +25,9 @@ from pipeline.sweep.checkpoints import Checkpoints
 from pipeline.sweep.checks import ResourceError, check_resources, check_trials, slots
 from pipeline.sweep.clock import SECONDS, Clock
 from pipeline.sweep.cluster import (
-    CLIENT,
-    WORKERS_OF_CLUSTER,
     cluster_resources,
+    is_of_jobs,
     node_resources,
-    on_head,
     prepare_nodes,
     read_address,
     running_ray,
@@ -71,8 +69,7 @@ def run_sweep(experiment: Experiment, *, root: Path = Path("mlruns"), tracking_u
         data_folder: folder of the data sets on every node; by default each node's PHOTONIC_DATA, else each node
             downloads them (see `pipeline.learning.data.dataset.load`).
         address: a Ray cluster; by default RAY_ADDRESS, else Ray is started on this machine. If the caller has
-            initialised Ray, that Ray is used and left running. With `ray://host:port` the driver runs on the cluster's
-            head, and `root` is a folder there (see `pipeline.sweep.cluster.on_head`).
+            initialised Ray, that Ray is used and left running.
         workers: cores to use on this machine; all by default.
         trainer: trains a pack; `train_pack` by default.
         quiet: show no progress.
@@ -103,16 +100,12 @@ def run_sweep(experiment: Experiment, *, root: Path = Path("mlruns"), tracking_u
         (4, 4, 0)
     """
     begin = time.monotonic()
-    load_plugins(*plugins_of(experiment))  # plugins define trials; the head of a cluster gets the experiment pickled
+    load_plugins(*plugins_of(experiment))  # plugins define trials
     check_used(experiment.possible)
     address = read_address(address)
-    if address.startswith(CLIENT):
-        if workers is not None:
-            raise ConfigError(f"workers: {WORKERS_OF_CLUSTER}, got {workers}; leave it out")
-        experiment = dataclasses.replace(experiment, source=experiment.source.absolute())
-        return on_head(run_sweep, address, experiment=experiment, root=root, tracking_uri=tracking_uri,
-                       data_folder=data_folder, trainer=trainer, quiet=quiet, idle_seconds=idle_seconds,
-                       commit=commit or git_commit(), lost=lost, private=private)
+    if is_of_jobs(address):
+        raise ConfigError("address", "must be auto or host:port, as `photonic sweep` alone hands sweeps over as jobs",
+                          f"'{address}'")
     clock = Clock({**SECONDS, "idle": idle_seconds})
     root = Path(root).absolute()
     store = Store(tracking_uri, root)

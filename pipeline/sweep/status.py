@@ -17,7 +17,7 @@ from pipeline.experiment.experiment import Experiment
 from pipeline.experiment.search import nothing_fits
 from pipeline.sweep.checkpoints import Checkpoints
 from pipeline.sweep.clock import SECONDS
-from pipeline.sweep.lock import MISSED_BEATS, local_driver, place, remote_lease
+from pipeline.sweep.lock import MISSED_BEATS, job_of, local_driver, place, remote_lease
 from pipeline.sweep.private import PrivateFolder
 from pipeline.sweep.reuse import in_words
 from pipeline.tracking.artifacts import DONE, ENDED, STATUSES, TrackedRun
@@ -58,6 +58,7 @@ class SweepState:
     refused: tuple[str, ...]  # unusable checkpoints, with reasons
     go_on: str  # the command that resumes the sweep; empty if nothing is left, or while a process runs it
     elsewhere: str = ""  # host and folder of the process that runs it, if different from these
+    job: str = ""  # id of the job of Ray that this process is; empty if it is none
     beat: str = ""  # that process's last heartbeat in the store: a count, empty for none yet
     search: str = ""  # progress of a search; empty for a grid
     budget: dict[str, Any] | None = None  # as `_budget` returns it
@@ -128,6 +129,7 @@ def read(store: Reader, name: str, experiment: Experiment | None = None, words: 
     return SweepState(name=name, running=bool(driver), trials=tuple(trials), unknown=unknown,
                       refused=tuple(f"{found.path.name}: {found.problem}" for found in checkpoints if found.problem),
                       go_on=shlex.join(command) if can_resume else "", elsewhere=elsewhere, beat=beat,
+                      job=job_of(driver),
                       search=_search(decisions, max(0, n_open), len(runs)) if decisions else "",
                       budget=_budget(store) if exists else None,
                       nodes=noted.get("nodes"), in_use=noted.get("in_use"),
@@ -217,6 +219,7 @@ def _text(state: SweepState) -> str:
     where = "not running here"
     if state.running:
         where = f"running on {state.elsewhere}" if state.elsewhere else "running"
+        where += f" as job {state.job}" if state.job else ""
     left = "" if state.left_seconds is None else f", about {duration(state.left_seconds)} left"
     lines = [f"{state.name}: {counted(total, 'trial')}: {', '.join(counts) or 'none'}; {where}{left}"]
     if state.elsewhere:

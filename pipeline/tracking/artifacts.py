@@ -33,6 +33,7 @@ RELEASED = "released.json"  # artifact of a trial with secret noise: its epochs,
 SUGGESTIONS = "search.json"  # artifact of a sweep's parent run: the suggestions of its search
 CALIBRATED = "calibrated."  # prefix of tags and params with calibrated noise: `noise_multiplier` or `sigma`
 MAX_EXACT_INTEGER = 1e15  # below this, an integer in a float is exact without a decimal point
+AS_JOB = " as job "  # before the id of a job of Ray in a driver's name
 NAMED = "released."  # prefix of the tag with the name of a trial's sealed result: its epochs, and where it was sealed
 # Tags of a run that only points to the trial's run in another sweep (`reuse` of an experiment file).
 REUSED = "reused.run"  # MLflow's id of that run, which has the history and the files

@@ -21,8 +21,10 @@ from typing import Any
 
 from filelock import FileLock
 
+from pipeline.package import JOB
 from pipeline.tracking.address import check_artifacts
 from pipeline.tracking.artifacts import (
+    AS_JOB,
     DONE,
     ENDED,
     EXPERIMENT,
@@ -95,7 +97,9 @@ class Store(Reader):
         self._create, self._is_new, self._lock = create, False, FileLock(Path(root).absolute() / ".tracking.lock")
         super().__init__(uri, root)
         self._files: OwnFiles = OwnFiles(self._client, self.shared)
-        self.driver = f"{uuid.uuid4().hex}@{self.place}"  # this writer's name: a tag of runs that it starts or resumes
+        # This writer's name: a tag of runs that it starts or resumes.
+        job = f"{AS_JOB}{os.environ[JOB]}" if JOB in os.environ else ""
+        self.driver = f"{uuid.uuid4().hex}{job}@{self.place}"
         self._started: dict[str, Started] = {}  # by trial_key
         self._listing = Listing(self.root)
 

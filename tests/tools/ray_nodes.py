@@ -32,7 +32,7 @@ class Nodes:
     """
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.port, self.client_port = folder, free_port(), free_port()
+        self.folder, self.port, self.jobs_port = folder, free_port(), free_port()
         # Names of sockets have at most 107 characters, so that the folder of a test is too deep for them.
         self._ray = tempfile.TemporaryDirectory(prefix="ray", ignore_cleanup_errors=True)
         # What runs code for others wants a token, also in a test.
@@ -43,6 +43,11 @@ class Nodes:
     def address(self) -> str:
         return f"127.0.0.1:{self.port}"
 
+    @property
+    def jobs(self) -> str:
+        """Address for jobs."""
+        return f"http://127.0.0.1:{self.jobs_port}"
+
     def start(self, name: str, *options: str, startup: str = "") -> None:
         """Start a node, the first as the head, and wait until it is up; `startup` runs first in its processes."""
         home = self.folder / name
@@ -51,12 +56,11 @@ class Nodes:
         broken.write_text("raise ImportError('this is the package of the node')")
         (home / "modules" / "sitecustomize.py").write_text(startup)
         where = [f"--address={self.address}"] if self._processes else [
-            "--head", f"--port={self.port}", f"--ray-client-server-port={self.client_port}",
-            "--include-dashboard=false", f"--temp-dir={self._ray.name}"]
+            "--head", f"--port={self.port}", f"--dashboard-port={self.jobs_port}", f"--temp-dir={self._ray.name}"]
         with (home / "ray.log").open("w") as log:
             self._processes.append(subprocess.Popen(
                 [sys.executable, "-c", RAY, "start", *where, "--block", f"--node-name={name}", "--min-worker-port=0",
-                 "--max-worker-port=0", "--object-store-memory=100000000", "--disable-usage-stats", *options],
+                 "--max-worker-port=0", f"--dashboard-agent-listen-port={free_port()}", "--object-store-memory=100000000", "--disable-usage-stats", *options],
                 cwd=home, stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
                 env={**clean(), **self.access, "HOME": str(home), "PYTHONPATH": str(home / "modules"), "NODE": name,
                      "PHOTONIC_DATA": str(home / "data"), "PHOTONIC_CACHE": str(home / "cache")}))
