@@ -144,8 +144,8 @@ def _check_table(name: str, spec: TableSpec, experiment: Experiment) -> None:
                        if plugin.endswith(".yaml"))
     files = {"data_file": spec.file, **({"test.file": spec.test[1]} if spec.test[0] == "file" else {})}
     for entry, path in files.items():
-        refuse(str(path) not in declared, f"dataset {name}: {entry}",
-               "must be an absolute path, which every node has, as no data travels with a job", str(path))
+        refuse(str(path) not in declared, entry, f"must be an absolute path in the declaration of {name}, which every "
+               "node has, as no data travels with a job", str(path))
 
 
 def _public_store() -> str:

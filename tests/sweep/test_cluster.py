@@ -1,7 +1,6 @@
 """Sweeps on clusters: two real Ray nodes, one with an OPU, that share no code, data, cache or home with the driver."""
 
 import os
-import re
 import socket
 from collections import Counter
 from contextlib import nullcontext
@@ -10,14 +9,13 @@ from pathlib import Path
 import pytest
 from cluster_driver import EXPERIMENT
 from fault_tools import Damage, damage
-from ray_nodes import Nodes, free_port
+from ray_nodes import Nodes
 
 from pipeline.cli import main
 from pipeline.learning.data.dataset import DataError
 from pipeline.sweep import cluster
-from pipeline.sweep.checks import ResourceError
 from pipeline.sweep.cluster import ADDRESSES, read_address
-from pipeline.sweep.run import git_commit, run_sweep
+from pipeline.sweep.run import run_sweep
 from pipeline.sweep.worker import _dataset
 from pipeline.tracking.store import Store
 from pipeline.trials.config import ConfigError
@@ -46,29 +44,12 @@ def line(trial, shape, n_classes):
     return nn.Sequential(nn.Sequential(nn.Flatten(), nn.Linear(64, n_classes)))
 """
 
-# Runs at the start of every process of the head: if the file `hang` exists, a client's server is never started.
-FAULTS = """
-import pathlib, subprocess, time
-
-fault, start = pathlib.Path(__file__).parents[2] / "hang", subprocess.Popen.__init__
-
-
-def faulty(self, command, *arguments, **options):
-    if "--mode=specific-server" in command and fault.exists():
-        fault.unlink()
-        time.sleep(1_000)
-    start(self, command, *arguments, **options)
-
-
-subprocess.Popen.__init__ = faulty
-"""
-
 
 @pytest.fixture(scope="module")
 def nodes(tmp_path_factory):
     cluster = Nodes(tmp_path_factory.mktemp("nodes"))
     try:
-        cluster.start("plain", "--num-cpus=1", startup=FAULTS)
+        cluster.start("plain", "--num-cpus=1")
         cluster.start("optical", "--num-cpus=2", '--resources={"OPU": 1}')
         yield cluster
     finally:
@@ -76,35 +57,15 @@ def nodes(tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_sweep_from_outside_trains_pdfa_at_the_opu_and_the_others_on_both_nodes(nodes, tmp_path):
-    """Through `ray://`: driven on the head, where `mlruns` lies in the home, with the numbers of plain training."""
-    home = nodes.folder / "plain"
-    done = nodes.python(DRIVER, "sweep", f"ray://127.0.0.1:{nodes.client_port}", home, cwd=tmp_path,
-                        MLFLOW_TRACKING_URI=f"sqlite:///{home}/mlruns/mlflow.db")
+def test_sweep_trains_pdfa_at_the_opu_and_the_others_on_both_nodes(nodes, tmp_path):
+    done = nodes.python(DRIVER, "sweep", nodes.address, tmp_path, cwd=tmp_path)
     assert done.returncode == 0 and "finished=6" in done.stdout, done.stdout + done.stderr
-    lines = done.stdout + done.stderr
-    assert "[6/6] " in lines and "6 trials: 6 finished" in lines, "what is said on the head is shown here"
-    assert list(tmp_path.iterdir()) == []
-    assert damage(home / "mlruns", EXPERIMENT) == Damage(len(EXPERIMENT.trials))
-    store = Store(root=home / "mlruns")
+    assert damage(tmp_path / "mlruns", EXPERIMENT) == Damage(len(EXPERIMENT.trials))
+    store = Store(root=tmp_path / "mlruns")
     store.attach("cluster")
     where = Counter((run.params["algorithm"], run.tags["node"]) for run in store.runs())
     assert where["pdfa", "optical"] == 2 and where["pdfa", "plain"] == 0
     assert where["dfa", "plain"] and where["dfa", "optical"]
-    assert {run.tags["git_commit"] for run in store.runs()} == {git_commit()}
-
-
-@pytest.mark.slow
-def test_head_that_hangs_when_it_starts_a_server_for_this_client_is_asked_again(nodes, tmp_path):
-    """Ray starts that server by a fork among threads of gRPC, which may stop the fork forever."""
-    (nodes.folder / "hang").touch()
-    done = nodes.python(DRIVER, "connect", f"ray://127.0.0.1:{nodes.client_port}", nodes.folder, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert "did not start a server for this client (no answer for 10 s); asking again" in done.stderr
-    where, ended = done.stdout.splitlines()
-    assert where == "plain auto" and not (nodes.folder / "hang").exists()
-    assert re.match("address: the sweep on 'ray://.* ended .*; run the same command again to go on", ended)
-    assert (nodes.folder / "died").read_text() == "once\n", "Ray does not call again what died"
 
 
 @pytest.mark.slow
@@ -119,29 +80,22 @@ def test_node_that_lacks_a_library_or_data_is_named_before_anything_is_trained(n
 
 
 @pytest.mark.slow
-def test_nodes_and_a_head_that_know_no_plugin_train_what_it_brings(nodes, tmp_path):
-    """A network and a data set; neither the head, which is handed the experiment, nor the nodes have imported them."""
+def test_nodes_that_know_no_plugin_train_what_it_brings(nodes, tmp_path):
+    """A network and a data set."""
     (tmp_path / "brought.py").write_text(BROUGHT)
     (tmp_path / "brought.yaml").write_text("""
     plugins: [brought]
     base: {dataset: other_digits, batch_size: 64, epochs: 2, mechanism: per_example, noise_multiplier: 1}
     cases: [{base: {network: line, algorithm: bp}, grid: {seed: [0, 1, 2]}}, {base: {network: mlp}}]
     """)
-    home = nodes.folder / "plain"
-    for address in (f"ray://127.0.0.1:{nodes.client_port}", nodes.address):
-        done = nodes.python(DRIVER, "plugin", address, home, "brought.yaml", cwd=tmp_path,
-                            MLFLOW_TRACKING_URI=f"sqlite:///{tmp_path}/{len(address)}.db", PHOTONIC_DATA=str(tmp_path))
-        assert done.returncode == 0 and "finished=4" in done.stdout, done.stdout + done.stderr
+    done = nodes.python(DRIVER, "plugin", nodes.address, nodes.folder, "brought.yaml", cwd=tmp_path,
+                        PHOTONIC_DATA=str(tmp_path))
+    assert done.returncode == 0 and "finished=4" in done.stdout, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize(("arguments", "uri", "error", "says"), [
-    ({}, None, ConfigError, "MLFLOW_TRACKING_URI: must name a tracking server"),
-    ({"workers": 2}, "http://tracking", ConfigError, "workers: the cluster's nodes say .* got 2"),
-    ({}, "http://tracking", ResourceError, "address: no Ray cluster answers at '127.0.0.1:{port}'")])
-def test_cluster_that_cannot_be_swept_from_outside_is_refused(tmp_path, arguments, uri, error, says):
-    port = free_port()
-    with pytest.raises(error, match=says.format(port=port)):
-        run_sweep(EXPERIMENT, root=tmp_path, tracking_uri=uri, address=f"ray://127.0.0.1:{port}", **arguments)
+def test_a_head_that_takes_jobs_is_no_address_in_python(tmp_path):
+    with pytest.raises(ConfigError, match="^address: must be auto or host:port, as `photonic sweep` alone"):
+        run_sweep(EXPERIMENT, root=tmp_path, address="http://head:8265")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -152,7 +106,8 @@ def test_data_that_a_node_lacks_while_it_trains_name_the_host(tmp_path):
 
 @pytest.mark.parametrize(("given", "environment", "found"), [
     (None, "", "local"), ("auto", "", "auto"), ("", "auto", "auto"), ("auto", "10.0.0.1:6379", "10.0.0.1:6379"),
-    ("ray://h:10001", "x", "ray://h:10001"), ("[::1]:6379", "", "[::1]:6379"), (" h:1 ", "", "h:1"),
+    ("http://h:8265", "x", "http://h:8265"), ("https://h/ray", "", "https://h/ray"), (None, "http://h", "http://h"),
+    ("[::1]:6379", "", "[::1]:6379"), (" h:1 ", "", "h:1"),
     ("local", "h:1", "local")])
 def test_an_address_is_read_as_ray_reads_it(monkeypatch, given, environment, found):
     monkeypatch.setenv("RAY_ADDRESS", environment)
@@ -160,7 +115,8 @@ def test_an_address_is_read_as_ray_reads_it(monkeypatch, given, environment, fou
 
 
 @pytest.mark.parametrize("wrong", ["10.0.0.1", "host", "host:", ":6379", "host:port", "host:0", "host:70000", "host:²",
-                                   "http://host:8265", "ray://host", "ray://", "Auto", "host:-1"])
+                                   "http://", "http://host:port", "http://me:secret@host:8265", "ray://host:10001",
+                                   "Auto", "host:-1"])
 @pytest.mark.parametrize("by", ["address", "RAY_ADDRESS"])
 def test_what_is_no_address_is_refused_in_one_line_before_anything_else(tmp_path, monkeypatch, capsys, wrong, by):
     monkeypatch.setenv("RAY_ADDRESS", wrong if by == "RAY_ADDRESS" else "")
@@ -168,8 +124,8 @@ def test_what_is_no_address_is_refused_in_one_line_before_anything_else(tmp_path
     given = ["--address", wrong] if by == "address" else []
     assert main(["sweep", str(tmp_path / "e.yaml"), "--mlruns", str(tmp_path / "runs"), *given]) == 2
     assert capsys.readouterr().err == (
-        f"error: {by}: must be auto, host:port or ray://host:port, with a port from 1 to 65535, got '{wrong}'; "
-        f"{ADDRESSES}\n")
+        f"error: {by}: must be auto, host:port, or http://host:8265, which hands the sweep to the head as a job, with "
+        f"a port from 1 to 65535, got '{wrong}'; {ADDRESSES}\n")
     assert not (tmp_path / "runs").exists()
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import re
 import socket
@@ -111,37 +110,6 @@ def test_a_node_lost_while_it_is_prepared_is_done_without_if_others_can_train(th
     monkeypatch.setattr(cluster, "node_resources", lambda: [])
     with pytest.raises(ResourceError, match="no node offers CPU: 1"):
         cluster.prepare_nodes(sweep, False, watch)
-
-
-def test_a_sweep_through_a_head_that_stays_away_ends_with_an_error(monkeypatch, tmp_path):
-    gone = threading.Event()
-    monkeypatch.setattr(cluster, "check_address", lambda address: None)
-    monkeypatch.setattr(cluster, "LOG_SECONDS", 0)
-    monkeypatch.setattr(cluster, "Watch", lambda *_: Watch(lambda: {}, print, Clock()))
-    monkeypatch.setattr(Watch, "lost", lambda self, node: True)
-    task = SimpleNamespace(options=lambda **_: SimpleNamespace(remote=lambda *_: "task"))
-    monkeypatch.setattr(cluster, "ray", SimpleNamespace(
-        init=lambda *_, **__: None, remote=not_retried(task), get=lambda task: gone.wait(60),
-        shutdown=lambda: None))
-    with pytest.raises(ResourceError, match="sweep on 'ray://head:1' ended .*it has not answered for 120 s"):
-        cluster.on_head(print, "ray://head:1", tracking_uri="http://tracking", quiet=True)
-    gone.set()
-
-
-@pytest.mark.parametrize("failures", [2, 3])
-def test_head_whose_server_for_this_client_dies_is_asked_three_times(monkeypatch, failures):
-    answers, said = iter([True] * failures + [False]), []
-
-    def init(*_, **__):
-        if next(answers):
-            raise ConnectionAbortedError("Initialization failure from server:\nTraceback\nRuntimeError: no server.\n")
-
-    monkeypatch.setattr(cluster, "ray", SimpleNamespace(init=init))
-    message = "the head at 'ray://head:1' did not start a server for this client (RuntimeError: no server.)"
-    with (contextlib.nullcontext() if failures == 2 else
-          pytest.raises(ResourceError, match=re.escape(f"address: {message}; run the same command again"))):
-        cluster._connect("ray://head:1", said.append)
-    assert said == [f"{message}; asking again"] * 2
 
 
 def test_a_worker_whose_answer_was_lost_with_the_link_is_found_once_it_had_time_to_answer():

@@ -1,5 +1,5 @@
 """Drivers of the tests of clusters, run as
-`python cluster_driver.py sweep|prepare|connect|plugin ADDRESS HOME [DATA|FILE]`."""
+`python cluster_driver.py sweep|prepare|plugin ADDRESS HOME [DATA|FILE]`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from pathlib import Path
 from prepared import prepared
 
 from pipeline.experiment.experiment import Experiment, load_experiment
-from pipeline.sweep import cluster
 from pipeline.sweep.checkpoints import Checkpoints
 from pipeline.sweep.checks import ResourceError
 from pipeline.sweep.cluster import prepare_nodes, running_ray
@@ -71,30 +70,11 @@ def prepare(address: str, home: Path, data: str = "") -> None:
                 print(error)
 
 
-def connect(address: str, home: Path) -> None:
-    """Connect within seconds, and say on which node and for which address a function is called there.
-
-    Another function, whose process dies there, leaves a line in the file `died` of the head.
-    """
-    def dies(address, **_):
-        with (home / "died").open("a") as file:
-            file.write("once\n")
-        os._exit(1)
-
-    cluster.CONNECT_SECONDS = 10.0
-    print(cluster.on_head(lambda address, **_: f"{os.environ['NODE']} {address}", address, tracking_uri="none",
-                          quiet=False))
-    try:
-        cluster.on_head(dies, address, tracking_uri="none", quiet=True)
-    except ResourceError as error:
-        print(error)
-
-
 def plugin(address: str, home: Path, file: str) -> None:
     """A file whose plugin lies beside it."""
     print(run_sweep(load_experiment(Path(file)), address=address, data_folder=Path(file).absolute().parent))
 
 
 if __name__ == "__main__":
-    drivers = {"sweep": sweep, "prepare": prepare, "connect": connect, "plugin": plugin}
+    drivers = {"sweep": sweep, "prepare": prepare, "plugin": plugin}
     drivers[sys.argv[1]](sys.argv[2], Path(sys.argv[3]), *sys.argv[4:])

@@ -48,19 +48,19 @@ class Nodes:
         """Address for jobs."""
         return f"http://127.0.0.1:{self.jobs_port}"
 
-    def start(self, name: str, *options: str, startup: str = "") -> None:
-        """Start a node, the first as the head, and wait until it is up; `startup` runs first in its processes."""
+    def start(self, name: str, *options: str) -> None:
+        """Start a node, the first as the head, and wait until it is up."""
         home = self.folder / name
         broken = home / "modules" / "pipeline" / "__init__.py"
         broken.parent.mkdir(parents=True)
         broken.write_text("raise ImportError('this is the package of the node')")
-        (home / "modules" / "sitecustomize.py").write_text(startup)
         where = [f"--address={self.address}"] if self._processes else [
             "--head", f"--port={self.port}", f"--dashboard-port={self.jobs_port}", f"--temp-dir={self._ray.name}"]
         with (home / "ray.log").open("w") as log:
             self._processes.append(subprocess.Popen(
                 [sys.executable, "-c", RAY, "start", *where, "--block", f"--node-name={name}", "--min-worker-port=0",
-                 "--max-worker-port=0", f"--dashboard-agent-listen-port={free_port()}", "--object-store-memory=100000000", "--disable-usage-stats", *options],
+                 "--max-worker-port=0", f"--dashboard-agent-listen-port={free_port()}",
+                 "--object-store-memory=100000000", "--disable-usage-stats", *options],
                 cwd=home, stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
                 env={**clean(), **self.access, "HOME": str(home), "PYTHONPATH": str(home / "modules"), "NODE": name,
                      "PHOTONIC_DATA": str(home / "data"), "PHOTONIC_CACHE": str(home / "cache")}))
