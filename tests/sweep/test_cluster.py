@@ -1,6 +1,7 @@
 """Sweeps on clusters: two real Ray nodes, one with an OPU, that share no code, data, cache or home with the driver."""
 
 import os
+import re
 import socket
 from collections import Counter
 from contextlib import nullcontext
@@ -14,6 +15,7 @@ from ray_nodes import Nodes
 from pipeline.cli import main
 from pipeline.learning.data.dataset import DataError
 from pipeline.sweep import cluster
+from pipeline.sweep.checks import ResourceError
 from pipeline.sweep.cluster import ADDRESSES, read_address
 from pipeline.sweep.run import run_sweep
 from pipeline.sweep.worker import _dataset

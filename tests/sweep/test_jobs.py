@@ -42,7 +42,7 @@ cases:
     grid: {{seed: [0, 1]}}
   - base: {{algorithm: bp, network: {plugin}_line}}
 """
-# Beside the file, with a module that it imports; while the file `hold` exists, nobody trains its network.
+# Beside the file, with a module that it imports; while the file `hold` exists, no worker trains its network.
 PLUGIN = """
 from {plugin}_helper import line
 from pipeline import network
@@ -51,11 +51,12 @@ network("{plugin}_line", version=1)(line)
 """
 HELPER = """
 import pathlib, time
+import ray
 from torch import nn
 
 
 def line(trial, shape, n_classes):
-    while pathlib.Path("{hold}").exists():
+    while ray.is_initialized() and ray.get_runtime_context().get_actor_id() and pathlib.Path("{hold}").exists():
         time.sleep(0.05)
     return nn.Sequential(nn.Sequential(nn.Flatten(), nn.Linear(64, n_classes)))
 """
