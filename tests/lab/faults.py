@@ -17,7 +17,7 @@ from fault_tools import Damage, damage
 from lab.hosts import Host
 from lab.laboratory import WORKERS, Laboratory
 from lab.programs import LabError, Line, Program, until
-from lab.services import TRACKING, experiment, ray_by_hand, sweep, write_token
+from lab.services import JOBS, TRACKING, experiment, ray_by_hand, sweep, write_token
 from pipeline.accounting.budget import restored_filter
 from pipeline.experiment.experiment import Experiment, load_experiment
 from pipeline.sweep import status
@@ -36,7 +36,7 @@ class Fault:
 
     Attributes:
         victim: of the hosts; `worker` is one that trains, and in the last trial the one that trains it. If it is
-            `laptop`, the sweep is driven from there, through `ray://`.
+            `laptop`, the sweep is handed over from there, as a job.
         seconds: until `heal`; None if it lasts.
         shared: whether the hosts share the folder of checkpoints.
         file: what is swept.
@@ -70,8 +70,8 @@ FAULTS = (
     Fault("worker's host paused for 80 s", "worker", Host.pause, Host.resume, 80),
     Fault("worker's host paused for 80 s, secret noise", "worker", Host.pause, Host.resume, 80, False, "secure.yaml",
           ("training",)),
-    Fault("link of a laptop cut for 20 s, `ray://`", "laptop", Host.cut, Host.mend, 20, phases=("training",)),
-    Fault("link of a laptop cut for ever, `ray://`", "laptop", Host.cut, phases=("training",)),
+    Fault("link of a laptop cut for 20 s, a job", "laptop", Host.cut, Host.mend, 20, phases=("training",)),
+    Fault("laptop killed, a job", "laptop", Host.off, phases=("training",)),
 )
 
 
@@ -115,7 +115,7 @@ def inject(lab: Laboratory, server: Program, fault: Fault, phase: str, name: str
         if fault.victim != "laptop":
             return sweep(hosts[0], file, f"{hosts[0].address}:6379", *private)
         write_token(lab, lab["laptop"])
-        return sweep(lab["laptop"], file, f"ray://{hosts[0].address}:10001", *private)
+        return sweep(lab["laptop"], file, JOBS, *private)
 
     lab.restart()
     ray_by_hand(lab, hosts[0], cores=0).wait_for("Ray runtime started")
@@ -159,12 +159,14 @@ def inject(lab: Laboratory, server: Program, fault: Fault, phase: str, name: str
         outcome.told, outcome.line = said.at - struck, said.text
     outcome.seconds = ended - struck
     outcome.log = [f"{line.at - struck:.1f} {line.text}" for line in driver.lines]
-    if fault.victim == "laptop":
-        victim.mend()
     if outcome.code != 0:
         outcome.again = True
-        lab.restart()
-        ray_by_hand(lab, hosts[0], opu).wait_for("Ray runtime started")
+        if fault.victim == "laptop":  # the job goes on without it
+            victim.off()
+            victim.boot()
+        else:
+            lab.restart()
+            ray_by_hand(lab, hosts[0], opu).wait_for("Ray runtime started")
         again = start()
         if again.wait(4 * LIMIT):
             outcome.log += ["again:", *(line.text for line in again.lines)]

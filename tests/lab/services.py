@@ -12,6 +12,7 @@ from lab.laboratory import WORKERS, Laboratory
 from lab.programs import Program, until
 
 TRACKING = "http://10.77.0.14:5000"
+JOBS = "http://10.77.0.11:8265"  # of the head, n1
 
 
 def tracking(lab: Laboratory) -> Program:
@@ -37,7 +38,7 @@ def tracking(lab: Laboratory) -> Program:
 def ray_by_hand(lab: Laboratory, host: Host, *options: str, cores: int = 1) -> Program:
     """`ray start` as docs/cluster.md has it; n1 is the head, and has the OPU."""
     write_token(lab, host)
-    where = ["--head", "--port=6379", "--ray-client-server-port=10001", '--resources={"OPU": 1}',
+    where = ["--head", "--port=6379", f"--dashboard-host={host.address}", '--resources={"OPU": 1}',
              f"--node-ip-address={host.address}"] if host.name == "n1" else [f"--address={lab['n1'].address}:6379"]
     return host.start("ray", "start", *where, f"--num-cpus={cores}", "--block", *options, RAY_AUTH_MODE="token",
                       **data(lab))

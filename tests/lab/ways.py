@@ -65,7 +65,7 @@ def by_hand(lab: Laboratory) -> Iterator[Way]:
 
 
 def by_ray_up(lab: Laboratory) -> Iterator[Way]:
-    """`ray up`, then a sweep on the head, one through `ray://` and a job, both from `laptop`; then `ray down`."""
+    """`ray up`, then a sweep on the head, and one as a job from `laptop`, which is killed on the way; `ray down`."""
     lab.restart()
     ssh(lab)
     laptop, file = lab["laptop"], Path("/srv/shared/launch.yaml")
@@ -85,13 +85,19 @@ def by_ray_up(lab: Laboratory) -> Iterator[Way]:
     one = way(lab, "ray-up", lambda sweep: laptop.start(
         *on_head, f"{ray} photonic sweep {sweep} --address auto --mlruns /srv/shared/mlruns", cwd=ROOT))
     yield dataclasses.replace(one, log=f"{up.text}\n{one.log}")
-    forward = laptop.start(*on_head, "--port-forward", "10001", "--port-forward", "8265", "sleep 900", cwd=ROOT)
-    until(lambda: "8265" in laptop.run("ss", "-ltn") and "10001" in laptop.run("ss", "-ltn"), "forwarded ports")
-    yield way(lab, "ray-client", lambda file: sweep(laptop, file, "ray://127.0.0.1:10001"))
-    job = (f"env MLFLOW_TRACKING_URI={TRACKING} photonic sweep {{}} --address auto --mlruns /srv/shared/mlruns")
-    yield way(lab, "ray-job", lambda file: laptop.start(
-        f"{CHECKOUT}/.venv/bin/ray", "job", "submit", "--address", "http://127.0.0.1:8265", "--working-dir",
-        ".", "--", *job.format(file).split(), cwd=ROOT, RAY_AUTH_MODE="token"))
+    forward = laptop.start(*on_head, "--port-forward", "8265", "sleep 900", cwd=ROOT)
+    until(lambda: "8265" in laptop.run("ss", "-ltn"), "a forwarded port")
+
+    def follow_again(file: Path) -> Program:
+        first = sweep(laptop, file, "http://127.0.0.1:8265")
+        first.wait_for("[1/5]", 300)
+        laptop.run("pkill", "-KILL", "-f", file.name)
+        return sweep(laptop, file, "http://127.0.0.1:8265")
+
+    again = way(lab, "ray-job", follow_again)
+    if "runs this sweep" not in again.log:
+        raise LabError(f"ray-job: the job did not outlive the command:\n{again.log}")
+    yield again
     forward.signal()
     laptop.run("ray", "down", "--yes", file, cwd=ROOT)
 

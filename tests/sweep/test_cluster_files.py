@@ -32,7 +32,7 @@ def ray_options(command: str) -> dict:
     words = shlex.split(command)
     words = words[next(n for n, word in enumerate(words) if Path(word).name == "ray") + 1:]
     found = ray_cli
-    while isinstance(found, click.Group):  # `ray start`, `ray job submit`
+    while isinstance(found, click.Group):  # `ray start`
         found = found.commands[words.pop(0)]
     return found.make_context("ray", words).params
 
@@ -55,15 +55,14 @@ def test_launcher_file_is_one_that_ray_up_takes():
     with pytest.raises(Exception, match="colour"):
         validate_config(prepare_config({**config, "colour": "red"}))
     head, worker = (ray_options(config[f"{who}_start_ray_commands"][-1]) for who in ("head", "worker"))
-    assert head["head"] and opus(head["resources"]) == 1 and head["ray_client_server_port"] == 10001
+    assert head["head"] and opus(head["resources"]) == 1
     assert worker["address"] == f"$RAY_HEAD_IP:{head['port']}" and opus(worker["resources"]) == 0
     for who in ("head", "worker"):
         command = config[f"{who}_start_ray_commands"][-1]
         assert "RAY_AUTH_MODE=token PHOTONIC_DATA=" in command
         # Jobs have the environment of `ray start`, and find `photonic` there.
         assert command.index("export PATH=~/photonic-dfa/.venv/bin:$PATH;") < command.index("ray start")
-    (jobs,) = (command for command in config["setup_commands"] if "ray[default]" in command)
-    assert "--constraint ~/photonic-dfa/constraints.txt" in jobs and f"ray=={RAY_VERSION}" in CONSTRAINTS
+    assert config["setup_commands"] == ["make -C ~/photonic-dfa install"], "which has what takes jobs"
     assert {".git", ".venv", "mlruns"} <= set(config["rsync_exclude"])
 
 
@@ -203,6 +202,4 @@ def test_commands_of_the_walk_through_parse():
     rays = [match[1] for line in lines if (match := re.match(r"    (?:[A-Z_]+=\S+ )*(ray [^#]*)", line))]
     assert len(rays) >= 4
     for command in rays:
-        entrypoint = ray_options(command).get("entrypoint", ())  # of `ray job submit`
-        if entrypoint:
-            sweep_options(shlex.join(entrypoint[entrypoint.index("photonic"):]))
+        ray_options(command)
