@@ -140,7 +140,7 @@ def test_job_outlives_the_command_that_submitted_it_which_then_follows_it(laptop
     process = laptop.start(*laptop.sweep)
     lines_until(process, "[4/5] ")
     os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+    process.communicate()
     code, said = laptop.run("status", "file.yaml")
     assert code == 0 and "as job photonic-job-outlives-" in said and "running on plain" not in said, said
     code, said = laptop.run(*laptop.sweep, "--lost", "--detach")
