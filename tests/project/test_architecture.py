@@ -72,7 +72,7 @@ def test_every_contract_refuses_what_it_forbids(copy):
 
 def test_every_module_is_in_a_room():
     assert {path.relative_to(PACKAGE).parts[0].removesuffix(".py") for path in PACKAGE.rglob("*.py")} == {
-        "__init__", "cli", "api", "arguments", "package", "sweep", "auditing", "learning", "accounting", "terminal",
+        "__init__", "__main__", "cli", "api", "arguments", "package", "sweep", "auditing", "learning", "accounting", "terminal",
         "tracking", "experiment", "trials"}
     assert all((folder / "__init__.py").is_file() for package in ("pipeline", "analysis")
                for folder in (path.parent for path in (ROOT / package).rglob("*.py")))
@@ -113,7 +113,7 @@ def test_every_name_of_a_face_is_there_and_no_module_hides_it(name):
 
 def test_the_whole_package_is_shipped_and_digested(monkeypatch, copy):
     assert Path(pipeline.__file__).parent == PACKAGE
-    assert cluster.code()["py_modules"] == [str(PACKAGE)]
+    assert cluster.PACKAGE["py_modules"] == [str(PACKAGE)]
     monkeypatch.setattr(checkpoints, "ROOT", copy / "pipeline")
     assert checkpoints._code() == checkpoints.PROGRAM
     assert checkpoints._code(checkpoints.COMPUTING) == checkpoints.SOFTWARE["code"]
