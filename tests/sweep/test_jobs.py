@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.server
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -172,17 +173,26 @@ def test_ctrl_c_closes_the_sweep_on_the_head_and_the_same_command_goes_on(laptop
     assert swept(laptop) == Damage(5)
 
 
+BROKEN = """
+import pathlib, sys
+from pipeline.sweep import jobs
+
+jobs.PACKAGE = {"conda": "no-environment-of-this-name"}
+head = jobs.Head(sys.argv[1])
+job = head.submit(pathlib.Path("empty"), {"sweep": "none", "store": "http://h", "digest": ""})
+try:
+    jobs.Follower(head, job).follow_to_the_end()
+except jobs.ResourceError as error:
+    print(error)
+"""
+
+
 @pytest.mark.slow
-def test_job_that_cannot_begin_is_one_line(laptop, nodes, monkeypatch):
-    monkeypatch.setattr(jobs, "PACKAGE", {"py_modules": [], "conda": "no-environment-of-this-name"})
-    for name, value in nodes.access.items():
-        monkeypatch.setenv(name, value)
-    (laptop.folder / "empty").mkdir()
-    head = Head(nodes.jobs)
-    job = head.submit(laptop.folder / "empty", {"sweep": "none", "store": laptop.uri, "digest": ""})
-    with pytest.raises(ResourceError, match=rf"^address: job {job} on '.*' ended without a result \(FAILED: .*; what "
-                                            "is tracked stays; run the same command again to go on$"):
-        Follower(head, job).follow_to_the_end()
+def test_job_that_cannot_begin_is_one_line(nodes, tmp_path):
+    (tmp_path / "empty").mkdir()
+    done = nodes.python("-c", BROKEN, nodes.jobs, cwd=tmp_path)
+    assert re.fullmatch(r"address: job photonic-none-\w+ on '.*' ended without a result \(FAILED: .*\); what is "
+                        r"tracked stays; run the same command again to go on\n", done.stdout), done.stdout + done.stderr
 
 
 def fake(**answers):
