@@ -62,7 +62,7 @@ def prepare_nodes(sweep: Sweep, local: bool, watch: Watch) -> None:
         fitting = [trial for trial in trials if fits(node["Resources"], bundle(resources, trial.needs_opu))]
         if fitting and node_id != own_node:
             names[node_id] = called(node)
-            tasks[node_id] = _task_on(node_id, prepare_elsewhere, sweep.plugins, fitting, sweep.data_folder,
+            tasks[node_id] = task_on(node_id, prepare_elsewhere, sweep.plugins, fitting, sweep.data_folder,
                                       sweep.checkpoint_folder, sweep.private_log, sweep.digests)
     for node_id, task in ended(tasks, watch):
         try:
@@ -85,7 +85,7 @@ def sealed_elsewhere(folder: Path, watch: Watch) -> Iterator[tuple[list[SealedFi
     A node that cannot be asked is left out, as if it were no part of the cluster: what was named there waits.
     """
     nodes = others()
-    tasks = {node_id: _task_on(node_id, found, folder) for node_id in nodes}
+    tasks = {node_id: task_on(node_id, found, folder) for node_id in nodes}
     for node_id, task in ended(tasks, watch):
         node = nodes[node_id].name
         try:
@@ -100,7 +100,7 @@ def sealed_elsewhere(folder: Path, watch: Watch) -> Iterator[tuple[list[SealedFi
 
 def _call_on(node_id: str, node: str, watch: Watch, function: Callable[..., Result], *arguments: Any) -> Result:
     """Call a function on a node; raise what it raises there, or `ResourceError` if the node is lost."""
-    ((_, task),) = ended({node_id: _task_on(node_id, function, *arguments)}, watch)
+    ((_, task),) = ended({node_id: task_on(node_id, function, *arguments)}, watch)
     try:
         if task:
             return ray.get(task)
@@ -111,8 +111,8 @@ def _call_on(node_id: str, node: str, watch: Watch, function: Callable[..., Resu
     raise ResourceError(f"node {node}: was lost while its sealed results were released; run the same command again")
 
 
-def _task_on(node_id: str, function: Callable[..., Any], *arguments: Any) -> Any:
-    """Start a function as a task on a node."""
+def task_on(node_id: str, function: Callable[..., Any], *arguments: Any) -> Any:
+    """Start a function as a task on a node, by its id."""
     on_node = NodeAffinitySchedulingStrategy(node_id, soft=False)
     return ray.remote(num_cpus=0, max_retries=0)(function).options(scheduling_strategy=on_node).remote(*arguments)
 
@@ -215,7 +215,7 @@ def running_ray(sweep: Sweep, address: str, workers: int | None,  # address: `lo
         if address == "local":
             prepare()
         with Watch(others, progress.say, clock) as watch:
-            watch.ray_goes_on = True
+            watch.ray_of = "caller"
             yield watch
         return
     handler = signal.getsignal(signal.SIGTERM)
@@ -230,6 +230,7 @@ def running_ray(sweep: Sweep, address: str, workers: int | None,  # address: `lo
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, handler)  # Ray has put its own there, which aborts with a stack trace
         with Watch(others, progress.say, clock) as watch:
+            watch.ray_of = "sweep" if address == "local" else "cluster"
             yield watch
 
 

@@ -53,7 +53,7 @@ class Watch:
                  then: str = "unless it comes back, its packs start again elsewhere once Ray has given it up, in about "
                              "a minute") -> None:
         self._nodes, self.say, self._clock, self._then = nodes, say, clock, then
-        self.ray_goes_on = False  # whether the Ray is the caller's, and stays when the sweep ends
+        self.ray_of = "sweep"  # whose Ray it is: the sweep's own, that of a `cluster`, or of the `caller`, which stays
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         # Times of the clock. Only the thread writes these, and only the driver's loop writes `_heard` below.

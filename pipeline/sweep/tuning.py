@@ -6,7 +6,10 @@ Like `pipeline.sweep.cluster`, it is imported after `pipeline.sweep` has set Ray
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
+import os
+import signal
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -19,13 +22,13 @@ from ray.tune.schedulers import FIFOScheduler
 from pipeline.experiment.plugins import LOADED, load_plugins
 from pipeline.sweep.checkpoints import PROGRAM
 from pipeline.sweep.checks import ResourceError, bundle, check_resources
-from pipeline.sweep.cluster import in_use, node_resources
+from pipeline.sweep.cluster import in_use, node_resources, task_on
 from pipeline.sweep.nodes import Watch
 from pipeline.sweep.prepare import Sweep
 from pipeline.sweep.recorder import Recorder
 from pipeline.sweep.worker import Plugins, Trainer, epochs
 from pipeline.trials.packs import Pack
-from pipeline.trials.records import Computing, EpochRecord, Hidden, Result, Sealed
+from pipeline.trials.records import Computing, EpochRecord, Hidden, Result, Sealed, Working
 
 TUNE_NAMES = {"CPU": "cpu", "GPU": "gpu"}  # of resources
 MAX_WORKER_DEATHS = 2  # per pack; an exception in training is not retried
@@ -47,7 +50,7 @@ def fit(driver: Driver, at_once: int, trainer: Trainer) -> None:
 
     trainable = tune.with_resources(
         tune.with_parameters(PackTrainable, packs=packs, trainer=trainer, plugins=sweep.plugins,
-                             code=program(sweep.plugins)), of_pack)
+                             code=program(sweep.plugins), announces=driver.ray_of != "sweep"), of_pack)
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # the recorder reports failures, once
     sweep.folder.ray.mkdir(parents=True, exist_ok=True)
     order = PackOrder(at_once, driver)
@@ -76,20 +79,25 @@ class PackTrainable(tune.Trainable):
 
     # Ray adds the arguments of `with_parameters` to the config.
     def setup(self, config: dict[str, Any], packs: Sequence[Pack], trainer: Trainer,  # type: ignore[override]
-              plugins: Plugins, code: str) -> None:
-        """Prepare a worker for `pack`, the index of its first; with another program than `code` it refuses to train."""
+              plugins: Plugins, code: str, announces: bool) -> None:
+        """Prepare a worker for `pack`, the index of its first; with another program than `code` it refuses to train.
+
+        If the worker `announces` itself, the first step of each pack says where it works.
+        """
         load_plugins(*plugins)  # first, as plugins define trials
-        self._packs = packs
+        self._packs, self._announces = packs, announces
         self._trainer = trainer if code == program(plugins) else refuse_to_train
         self.reset_config(config)
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
-        self._epochs = epochs(self._packs[new_config["pack"]], self._trainer)
+        here = {"item": Working(ray.get_runtime_context().get_node_id(), os.getpid())}
+        of_pack = epochs(self._packs[new_config["pack"]], self._trainer)
+        self._results = itertools.chain([here] if self._announces else [], of_pack)
         return True
 
     def step(self) -> dict[str, Any]:
         # The last step has no item: Ray keeps a pack's last result, and records with an outcome hold weights.
-        return next(self._epochs, {"item": [], "done": True})
+        return next(self._results, {"item": [], "done": True})
 
 
 def program(plugins: Plugins) -> str:
@@ -105,10 +113,9 @@ def refuse_to_train(pack: Pack) -> Iterator[list[EpochRecord]]:
                        "which continues with the new one (in a notebook, restart it first)")
 
 
-def kill_worker(trial: Any) -> None:
-    """Kill the worker that trains a trial of Tune, which is a pack; the pack restarts as after a worker's death."""
-    if actor := trial.temporary_state.ray_actor:  # Tune has it from the worker's start to its end
-        ray.kill(actor)
+def end_process(pid: int) -> None:
+    """End a worker, in a task on its node; its pack restarts as after any death of a worker."""
+    os.kill(pid, signal.SIGKILL)
 
 
 class PackOrder(FIFOScheduler):
@@ -159,6 +166,7 @@ class Driver(tune.Callback):
 
     def __init__(self, sweep: Sweep, packs: Sequence[Pack], recorder: Recorder, watch: Watch) -> None:
         self.sweep, self.packs, self._recorder, self._watch = sweep, packs, recorder, watch  # packs: by Tune's number
+        self._workers: dict[str, Working] = {}  # that train, by the id of the trial of Tune
         self.error: Exception | None = None
         self.controller: Any = None  # Tune's; set by `PackOrder`
         sweep.clock.restart("idle", "warning")  # a round begins, and its packs wait for workers
@@ -167,8 +175,14 @@ class Driver(tune.Callback):
         # Tune pickles its callbacks for `Tuner.restore`, which is unused here; a store cannot be pickled.
         return tune.Callback, ()
 
+    @property
+    def ray_of(self) -> str:
+        """Whose Ray it is, as `Watch.ray_of`."""
+        return self._watch.ray_of
+
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         self._watch.note_result(trial.trial_id)
+        self._workers.pop(trial.trial_id, None)  # of an earlier start
         with self._writing():
             self._recorder.start(self._pack(trial))
 
@@ -177,6 +191,9 @@ class Driver(tune.Callback):
         """Pass a worker's records to the recorder, its error if training failed, and its features to the progress."""
         self._watch.note_result(trial.trial_id, result["time_this_iter_s"])
         item = result.pop("item")  # otherwise Tune would keep and snapshot the weights in it
+        if isinstance(item, Working):
+            self._workers[trial.trial_id] = item
+            return
         with self._writing():
             if isinstance(item, list):
                 self._recorder.record(self._pack(trial), item, result["time_this_iter_s"])
@@ -225,7 +242,7 @@ class Driver(tune.Callback):
             self._check_resources([trial.status for trial in live.values()])
             for lost in self._watch.overdue(key for key, trial in live.items() if trial.status == "RUNNING"):
                 self._watch.note_result(lost)
-                kill_worker(live[lost])
+                self._kill(lost)
 
     def _check_resources(self, statuses: Sequence[str]) -> None:
         """Check the cluster once packs have waited for long without a running one; until then, say what is lacking."""
@@ -244,11 +261,25 @@ class Driver(tune.Callback):
             self.sweep.progress.say(f"{error}; waiting for {clock.seconds['idle'] - clock.elapsed('idle'):.0f} s more")
         clock.restart("warning", *(["idle"] if has_waited else []))
 
+    def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        self._workers.pop(trial.trial_id, None)  # it trains another pack
+
+    def _kill(self, trial_id: str) -> None:
+        """End the worker that trains a trial of Tune, which is a pack."""
+        if trial_id not in self._workers:
+            raise ResourceError("address: the first answer of a worker was lost with a link, so that nobody knows "
+                                "where it runs; run the same command again to go on")
+        worker = self._workers.pop(trial_id)
+        task_on(worker.node, end_process, worker.pid)
+
     def end(self) -> None:
-        """Kill all workers at once, as Tune would wait for the end of every epoch; a caller's Ray is free again."""
-        for trial in self._live():
-            kill_worker(trial)
-        if self.controller and self._watch.ray_goes_on:
+        """End all workers of a caller's Ray at once, as Tune would wait for the end of every epoch, and free it.
+
+        Any other Ray ends them when this process leaves it.
+        """
+        if self.controller and self.ray_of == "caller":
+            for trial_id in list(self._workers):
+                self._kill(trial_id)
             self.controller.cleanup()
 
     def _live(self) -> Sequence[Any]:

@@ -104,6 +104,14 @@ class Result:
     traceback: str = ""  # of that exception, for the private folder alone
 
 
+@dataclass(frozen=True)
+class Working:
+    """Where a pack is trained, so that its worker can be ended there."""
+
+    node: str  # Ray's id
+    pid: int
+
+
 @dataclass
 class Computing:
     """How far a worker is with a data set's features, which it computes before its first epoch."""

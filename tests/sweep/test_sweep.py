@@ -110,6 +110,7 @@ def test_a_worker_of_another_program_trains_nothing(tmp_path, two_cores, monkeyp
     outdated, current = (object.__new__(tuning.PackTrainable) for _ in range(2))
     outdated.setup({"pack": 0}, **handed)
     current.setup({"pack": 0}, **handed | {"code": tuning.PROGRAM})
+    assert all(worker.step()["item"].pid == os.getpid() for worker in (outdated, current)), "on a caller's Ray"
     step = outdated.step()
     assert not step["item"] and "the files of the package pipeline, or of a plugin, changed since" in step["error"]
     step = current.step()
@@ -285,6 +286,14 @@ def test_a_worker_whose_answer_was_lost_is_killed_and_its_pack_starts_again(tmp_
                        trainer=functools.partial(sweep_stub.silent_at_first, folder=tmp_path))
     assert result.finished == 1 and len(killed) == 1
     assert_tracked_once(tmp_path, trials)
+
+
+def test_a_worker_whose_first_answer_was_lost_ends_the_sweep_in_one_line():
+    """Nobody knows its process."""
+    driver = object.__new__(tuning.Driver)
+    driver._workers = {}
+    with pytest.raises(ResourceError, match="^address: the first answer of a worker was lost .*; run the same command"):
+        driver._kill("00000")
 
 
 def test_a_data_set_that_is_not_there_is_refused_in_one_line(tmp_path, two_cores, monkeypatch, capfd):
@@ -555,7 +564,8 @@ def test_a_worker_with_another_file_of_a_plugin_trains_nothing(tmp_path, extensi
         file.write_text(text)
         del sys.modules["edited"], LOADED["edited"]  # as in a new process
         worker = object.__new__(tuning.PackTrainable)
-        worker.setup({"pack": 0}, packs=[Pack((TrialConfig(),))], trainer=list, plugins=plugins, code=code)
+        worker.setup({"pack": 0}, packs=[Pack((TrialConfig(),))], trainer=list, plugins=plugins, code=code,
+                     announces=False)
         refused.append(worker._trainer is tuning.refuse_to_train)
     assert refused == [False, True]
 

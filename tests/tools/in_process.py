@@ -17,7 +17,7 @@ def fit(driver, at_once, trainer):
     for number in range(len(driver.packs)):
         trainable = object.__new__(tuning.PackTrainable)
         trainable.setup({"pack": number}, packs=driver.packs, trainer=trainer, plugins=driver.sweep.plugins,
-                        code=tuning.program(driver.sweep.plugins))
+                        code=tuning.program(driver.sweep.plugins), announces=False)
         trial, done = SimpleNamespace(config={"pack": number}, trial_id=f"{number:05}", status="RUNNING"), False
         driver.on_trial_start(0, [], trial)
         while not done:
