@@ -23,6 +23,7 @@ from pipeline.sweep.clock import Clock
 ASK_SECONDS = 5.0  # time between two probes of a node, and the timeout of one
 TELL_SECONDS = 10.0  # silence before it is reported
 REPEAT_SECONDS = 25.0  # time until a report is repeated
+THEN = "unless it comes back, its packs start again elsewhere once Ray has given it up, in about a minute"
 LOST_SECONDS = 120.0  # silence after which a node counts as lost here, even if Ray has not declared it dead
 
 
@@ -31,7 +32,7 @@ class Node:
     """A node of a cluster."""
 
     name: str  # in messages, `worker-2 (10.0.0.12)`
-    address: str  # host:port of its raylet, or of another server on it
+    address: str  # host:port of its raylet
 
     def answers(self) -> bool:
         """Whether a process listens at the address, even if it stands still."""
@@ -49,10 +50,8 @@ class Watch:
     `nodes` is called repeatedly, and may block if the head does not answer: silent nodes are reported before the call.
     """
 
-    def __init__(self, nodes: Callable[[], Mapping[str, Node]], say: Callable[[str], None], clock: Clock,
-                 then: str = "unless it comes back, its packs start again elsewhere once Ray has given it up, in about "
-                             "a minute") -> None:
-        self._nodes, self.say, self._clock, self._then = nodes, say, clock, then
+    def __init__(self, nodes: Callable[[], Mapping[str, Node]], say: Callable[[str], None], clock: Clock) -> None:
+        self._nodes, self.say, self._clock = nodes, say, clock
         self.ray_of = "sweep"  # whose Ray it is: the sweep's own, that of a `cluster`, or of the `caller`, which stays
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -107,7 +106,7 @@ class Watch:
                 self._returned = now
                 self.say(f"node {node.name} answers again, after {silence:.0f} s")
         elif silence > TELL_SECONDS and now - self._told.get(node_id, -math.inf) > REPEAT_SECONDS:
-            effect = "" if node_id in self._told else f"; {self._then}"  # in the first report only
+            effect = "" if node_id in self._told else f"; {THEN}"  # in the first report only
             self._told[node_id] = now
             self.say(f"node {node.name} has not answered for {silence:.0f} s{effect}")
 
