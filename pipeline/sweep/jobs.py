@@ -51,6 +51,8 @@ from pipeline.trials.table import TableSpec
 Result = TypeVar("Result")
 
 ORDER = "order.json"  # the file of an `Order` in what is sent
+# The command of the job, for a shell: by the Python beside the head's `ray`, as the PATH may have another one first.
+RUN = f'ray=$(command -v ray); exec "${{ray%ray}}python" -m pipeline run-job {ORDER}'
 TRIAL_FAILED = 3  # exit code of `run-job` for failed trials; Python's own for a traceback is 1
 SWEEP_CODES = {0: 0, TRIAL_FAILED: 1, 2: 2, INTERRUPTED: INTERRUPTED}  # exit code of the job -> of the command here
 ASK_SECONDS = 20.0  # longest wait for an answer of the head
@@ -225,8 +227,8 @@ class Head:
         job = f"photonic-{marks['sweep']}-{secrets.token_hex(4)}"
         environment = {"working_dir": str(folder), **PACKAGE,
                        "env_vars": {"MLFLOW_TRACKING_URI": marks["store"], JOB: job}}
-        self.ask(lambda: self.client.submit_job(entrypoint=f"python -m pipeline run-job {ORDER}", submission_id=job,
-                                                runtime_env=environment, metadata=dict(marks)))
+        self.ask(lambda: self.client.submit_job(entrypoint=RUN, submission_id=job, runtime_env=environment,
+                                                metadata=dict(marks)))
         return job
 
     def interrupt(self, job: str, pid: str) -> None:

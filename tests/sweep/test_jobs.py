@@ -195,6 +195,17 @@ def test_job_that_cannot_begin_is_one_line(nodes, tmp_path):
                         r"tracked stays; run the same command again to go on\n", done.stdout), done.stdout + done.stderr
 
 
+@pytest.mark.parametrize(("first", "runs"), [("shims", "of ray"), ("nothing", "of ray"), ("of ray", "of ray")])
+def test_the_job_runs_by_the_python_beside_the_heads_ray(tmp_path, first, runs):
+    for folder, programs in {"shims": ["python"], "of ray": ["ray", "python"], "nothing": []}.items():
+        (tmp_path / folder).mkdir()
+        for program in programs:
+            written(tmp_path / folder / program, f"#!/bin/sh\necho {folder}: $*\n").chmod(0o755)
+    path = os.pathsep.join([str(tmp_path / first), str(tmp_path / "of ray"), os.environ["PATH"]])
+    done = subprocess.run(jobs.RUN, shell=True, capture_output=True, text=True, env={"PATH": path}, check=True)
+    assert done.stdout == f"{runs}: -m pipeline run-job order.json\n"
+
+
 def fake(**answers):
     """A head with a client that answers so."""
     head = Head.__new__(Head)
