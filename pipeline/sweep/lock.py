@@ -127,9 +127,9 @@ class Lease:
         self._store.find(self._name)
         return self._store.runs() if self._store.has_begun else []
 
-    def require_as_found(self, done: Mapping[str, str]) -> None:
-        """Check that the sweep is still free, with no more trials `done`: starting Ray takes time."""
-        if self._store.shared:
+    def require_as_found(self, done: Mapping[str, str]) -> None:  # trial_key -> status, read before Ray was started
+        """Check that no other driver runs the sweep, or has ended trials of it since this one found these `done`."""
+        if self._store.shared:  # otherwise the file lock keeps others out
             self.wait_until_free()
             if done_of(self.runs()) != done:
                 raise SweepRunning(f"sweep '{self._name}': another process has trained trials of it since this one "

@@ -155,14 +155,14 @@ def headline(best: Mapping[tuple[str, str], float], budget: Budget | None = None
 
 
 def shared_view(trials: Sequence[TrialConfig], varied: Sequence[str]) -> dict[str, str]:
-    """Return the tag of MLflow's experiment with the view of these trials.
+    """Return the experiment's tag with MLflow's view of these trials; `varied` are the settings that differ.
 
     The table is sorted by validation accuracy if all trials log it, because settings may be chosen by it; otherwise by
-    test accuracy. Sorted runs are not nested, so none is collapsed.
+    test accuracy. MLflow nests no runs in a sorted table, so none is hidden under its parent.
     """
-    scored = all(trial.validation_fraction and trial.disclosure != "withheld" for trial in trials)
-    epsilon = epsilon_metric(trials)
-    metrics = [*([ACCURACY] if scored else []), TEST, *([epsilon] if epsilon else [])]
+    validated = all(trial.validation_fraction and trial.disclosure != "withheld" for trial in trials)  # they log it
+    epsilon = epsilon_metric(trials)  # name of the metric; empty if no trial has a guarantee
+    metrics = [*([ACCURACY] if validated else []), TEST, *([epsilon] if epsilon else [])]
     columns = [*(f"metrics.`{name}`" for name in metrics), *(f"params.`{name}`" for name in _settings(trials, varied))]
     view = {"searchFilter": "", "orderByKey": columns[0], "orderByAsc": False, "selectedColumns": columns,
             "runsHiddenMode": "SHOW_ALL"}

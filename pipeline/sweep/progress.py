@@ -83,21 +83,21 @@ class SweepProgress:
                  console: Console | None = None) -> None:
         self.name = name
         self._ended = 0  # trials, with those of an earlier sweep
-        self._trials: dict[str, TrialConfig] = {}  # by trial_key, as the others
+        self._trials: dict[str, TrialConfig] = {}  # by trial_key, as `_epochs_left_by_trial` and `_started`
         self._epochs_left_by_trial: dict[str, int] = {}
-        self._total_epochs, self._epochs_left = 0, 0  # of all trials; kept, because trials may be many
+        self._total_epochs, self._epochs_left = 0, 0  # of all trials; kept, as to sum over many is slow
         self._started: dict[str, float] = {}
         self._best: dict[str, dict[str, float]] = {}  # noise setting -> algorithm -> its best accuracy
         self._latest_noise = ""  # noise setting of the latest epoch's trial
         self._begin = self._spoke = time.monotonic()  # when training began, and when a line was printed last
-        self._live: dict[str, bars.TaskID] = {}  # lines by trial_key of trials that train, by name of features
+        self._live: dict[str, bars.TaskID] = {}  # terminal lines, by a trial's trial_key or the features' name
         self._console = console or Console(stderr=True, highlight=False, quiet=quiet)
         self._bar = bars.Progress(
             bars.BarColumn(bar_width=6), _text("trials"), _text("eta"),
             _text("best", Column(no_wrap=True, overflow="ellipsis", ratio=1)), bars.TimeElapsedColumn(),
             console=self._console, disable=not self._console.is_terminal, expand=True)
         self._task = self._bar.add_task("", total=0, trials="", eta="", best="")
-        self.add(())
+        self.add(())  # sets the totals
 
     def __enter__(self) -> SweepProgress:
         self._refresh()

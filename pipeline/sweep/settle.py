@@ -60,11 +60,11 @@ def _releasable(sweep: Sweep, pack: Pack, name: str) -> list[TrialConfig]:
 
 
 def _release(writer: Recorder, pack: Pack, file: SealedFile, call: Call) -> bool:
-    """Release the result in a sealed file; return whether it may go, as it may not if it cannot be read any more."""
-    if writer.name(pack, file.sealed):
+    """Release the result in a sealed file, unless another draw was named; return whether the file may be removed."""
+    if writer.name(pack, file.sealed):  # recorded; False if another draw of these trials was named
         try:
             result = call(unseal, file.path)
-        except UnusableFile:
+        except UnusableFile:  # damaged since it was listed: its trials wait, and the file stays
             writer.wait(pack, file.sealed)
             return False
         writer.release(pack, result)

@@ -97,7 +97,7 @@ def _errors() -> tuple[type[Exception], ...]:
 
 @contextlib.contextmanager
 def ignoring_error(error_code: str) -> Iterator[None]:
-    """Ignore MLflow's errors with this code: the requested state exists already."""
+    """Ignore a `TrackingError` caused by MLflow's error with this code, for calls whose effect is there already."""
     try:
         yield
     except TrackingError as error:

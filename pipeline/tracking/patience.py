@@ -71,10 +71,10 @@ class Patience:
             self._said_at = now
             self._say(f"the tracking store has not answered for {now - self._lost_at:.0f} s; trying again for up to "
                       f"{self._seconds:g} s")
-        patience, self._seconds = self._seconds, 0.0  # after Ctrl-C here, closing the sweep does not wait again
-        if now - self._lost_at + PAUSE_SECONDS > patience:
-            self._lost_at = None
+        if now - self._lost_at + PAUSE_SECONDS > self._seconds:
+            self._seconds, self._lost_at = 0.0, None  # no later call waits; none says that nothing was lost
             return False
+        patience, self._seconds = self._seconds, 0.0  # stays 0 if Ctrl-C ends the pause: closing must not wait again
         time.sleep(PAUSE_SECONDS)
         self._seconds = patience
         return True

@@ -96,7 +96,7 @@ class Reader:
 
     @classmethod
     def of(cls, store: Reader | str | os.PathLike[str]) -> Reader:
-        """Return the reader of a store given by its URI, by the folder of a database, or by a reader."""
+        """Return the reader of a URI, or of a folder's database if no MLFLOW_TRACKING_URI is set; a reader as it is."""
         if isinstance(store, Reader):
             return store
         is_uri = isinstance(store, str) and "://" in store
@@ -303,21 +303,21 @@ class Reader:
             return []
 
     def certified(self, dataset: str, relation: str) -> dict[str, tuple[float, float]]:
-        """Return sweep -> (epsilon, delta), for sweeps of the store with certified trials on a data set.
+        """Return sweep -> (epsilon, delta), for sweeps with certified trials on a data set under a neighbour relation.
 
-        It is the sweep's budget or, without one, the sum over all these trials, with runs in MLflow's trash. A trial
+        The pair is the sweep's budget or, without one, the sum over these trials, also those in MLflow's trash. A trial
         that sweeps share by `reuse` counts once: in one with a budget, which covers it, else where it was trained.
         """
         experiments = {experiment.experiment_id: experiment for experiment in self._client.search_experiments()}
-        budgets = {each: experiment.tags.get(BUDGET) for each, experiment in experiments.items()}
+        budgets = {each: entry.tags.get(BUDGET) for each, entry in experiments.items()}  # JSON: [epsilon, delta, ...]
         found = self._client.search(list(experiments), f"params.dataset = '{dataset}'", deleted=True)
-        runs: dict[str, list[TrackedRun]] = {}  # by MLflow's id of their experiment
+        runs: dict[str, list[TrackedRun]] = {}  # of certified trials (`true` or `simulated`), by id of the experiment
         for run in _each_once(found, budgets):
             tags = run.data.tags
             if tags.get("privacy.certified", "false") != "false" and tags.get("privacy.relation") == relation:
                 runs.setdefault(run.info.experiment_id, []).append(tracked(run))
-        return {experiments[each].name: tuple(json.loads(budget)[:2]) if (budget := budgets[each])
-                else total_costs(of_sweep) for each, of_sweep in runs.items()}
+        return {experiments[where].name: tuple(json.loads(budget)[:2]) if (budget := budgets[where])
+                else total_costs(its_runs) for where, its_runs in runs.items()}
 
     def _text(self, name: str) -> str:
         """Return the text of an artifact of the parent run; empty if it is missing."""

@@ -414,8 +414,8 @@ class Store(Reader):
     def log_sweep(self, metrics: Mapping[str, float], tags: Mapping[str, str], step: int = 0) -> None:
         """Write metrics and tags of the whole sweep to the parent run.
 
-        A metric that is not finite, or no metric of sweeps (`trials.disclosure`), is refused before anything is written
-        (`ValueError`).
+        A metric that is not finite, or that `trials.disclosure` does not list for sweeps, is refused (`ValueError`)
+        before anything is written.
         """
         check_metrics(metrics, of_sweep=True)
         for name, value in metrics.items():
