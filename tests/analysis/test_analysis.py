@@ -130,7 +130,8 @@ def test_an_unfinished_trial_is_missing_and_others_are_left_out(root):
 def test_a_trial_with_two_runs_is_refused(root):
     store = fill(root, "twice", GRID[:2])
     tags = {"trial_key": GRID[0].trial_key, "status": "finished"}
-    MlflowClient(tracking_uri=store.uri).create_run(store._experiment_id, tags=tags)
+    client = MlflowClient(tracking_uri=store.uri)
+    client.set_terminated(client.create_run(store._experiment_id, tags=tags).info.run_id)
     with pytest.raises(DuplicateTrials, match=GRID[0].trial_key):
         load_runs(store, GRID[:2])
     assert len(load_runs(store, GRID[1:2])) == 1

@@ -14,6 +14,7 @@ from pipeline.learning.mechanisms.gradients import GradientProducts, GradientRow
 from pipeline.learning.mechanisms.row_sum import RowSum, bounded
 from pipeline.learning.own.alone import Alone
 from pipeline.learning.own.building import check_trainable
+from pipeline.learning.own.operators import is_reviewed_here
 from pipeline.learning.own.segments import Segments, copy_of, ends
 from pipeline.learning.own.ways import check_neighbours
 from pipeline.learning.run import prepare
@@ -92,7 +93,9 @@ def test_no_record_moves_the_sum_by_more_than_c_or_another_records_logits(name, 
             moved = (sums(training, [*others[:place], record, *others[place:]]) - without).norm()
             assert moved <= 0.1 and (moved == 0) == (record == far and name in RAISING)
             beside = logits(training, [*others[:place], record, *others[place:]])
-            assert torch.equal(torch.cat([beside[:place], beside[place + 1:]]), expected)
+            rounds = 0.0 if is_reviewed_here(CPU) else 1e-5  # a row's last bits depend on its place there
+            torch.testing.assert_close(torch.cat([beside[:place], beside[place + 1:]]), expected, rtol=rounds,
+                                       atol=rounds)
     assert all(torch.equal(value, before[key]) for key, value in training.net.module.state_dict().items())
 
 
@@ -255,11 +258,18 @@ def test_a_plain_sequential_is_textbook_direct_feedback(digits):
     torch.testing.assert_close(module.update.row[0], expected, rtol=1e-5, atol=1e-5 * expected.abs().max().item())
 
 
-def test_the_way_is_told_and_certified(digits):
+def test_the_way_is_told_and_certified(digits, monkeypatch):
+    monkeypatch.setattr("pipeline.learning.own.operators.processor_is_of", lambda maker: True)
     for name, way in (("codes", "mapped"), ("lstm", "alone: aten.mkldnn_rnn_layer.default")):
         tags = next(train(trial(name), digits)).tags
         assert tags["network.records"] == way and tags["privacy.certified"] == "true"
         assert ("its author's statement" in tags["privacy.notes"]) == (name == "lstm")
+
+
+def test_by_another_makers_processor_no_mapped_network_is_more_than_up_to_rounding(digits, monkeypatch):
+    monkeypatch.setattr("pipeline.learning.own.operators.processor_is_of", lambda maker: maker != "GenuineIntel")
+    assert next(train(trial("codes"), digits)).tags["privacy.certified"] == "up to rounding"
+    assert next(train(trial("lstm"), digits)).tags["privacy.certified"] == "true", "computed alone"
 
 
 def test_on_another_version_of_torch_neighbours_are_tried_and_nothing_is_more_than_up_to_rounding(digits, monkeypatch):

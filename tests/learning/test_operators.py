@@ -19,6 +19,7 @@ from pipeline.learning.own.operators import (
     DrawsAtRandom,
     NotMapped,
     guarded,
+    is_reviewed_here,
     operator,
 )
 
@@ -47,11 +48,14 @@ def chunks(case, dependent, generator):
 
 
 def mixed(op, cases, device):
-    """What went wrong with a record, if anything: other bits beside other records, or an error."""
+    """What went wrong with a record, if anything: other bits beside other records, or an error.
+
+    By a processor that was not reviewed its bits may depend on its place, but not on other records.
+    """
     for number, case in enumerate(cases):
         able = [n for n, arg in enumerate(case.args) if type(arg) is Record]
         for dependent in (chosen for size in range(1, len(able) + 1) for chosen in itertools.combinations(able, size)):
-            generator, first = torch.Generator().manual_seed(0), None
+            generator, firsts = torch.Generator().manual_seed(0), {}
             for kind, place, args, dims in chunks(case, dependent, generator):
                 args = [arg.to(device) if isinstance(arg, torch.Tensor) else arg for arg in args]
                 try:
@@ -60,8 +64,8 @@ def mixed(op, cases, device):
                     return f"case {number} raises beside {kind}: {error}"
                 values = values if isinstance(values, tuple | list) else [values]
                 found = bits([value[place] for value in values])
-                first = first or found
-                if found != first:
+                where = None if is_reviewed_here(torch.device(device)) else place
+                if found != firsts.setdefault(where, found):
                     return f"case {number}, of the record {dependent}: other bits at {place} beside {kind}"
     return ""
 

@@ -530,7 +530,7 @@ def test_a_node_that_is_lost_before_it_is_asked_is_left_out_and_one_that_is_lost
             raise RayTaskError("found", "traceback", error) from None
 
     monkeypatch.setattr(cluster, "others", lambda: nodes)
-    monkeypatch.setattr(cluster, "_task_on", lambda node_id, *_: answers[node_id])
+    monkeypatch.setattr(cluster, "task_on", lambda node_id, *_: answers[node_id])
     monkeypatch.setattr(cluster, "ended", lambda tasks, watch: tasks.items())
     monkeypatch.setattr(cluster.ray, "get", get)
     ((files, call),) = cluster.sealed_elsewhere("folder", SimpleNamespace(say=told.append))

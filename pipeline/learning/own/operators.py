@@ -8,9 +8,11 @@ Look-ups and casts to integers get rules of their own.
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Callable, Sequence
 from functools import partial
 from operator import getitem
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,7 +22,9 @@ from torch.nn import functional
 from pipeline.learning.own.graph import dependents
 
 VERSIONS = {"cpu": ("2.13",)}  # of torch, for which the list was tested, by kind of device
-PROCESSORS = ("AVX2", "AVX512")  # whose kernels were tested
+# Whose kernels were tested: maker and instructions. On AMD's, products with 10 columns take rows in pairs, and the last
+# bits of a row depend on whether its place is odd.
+MAKER, INSTRUCTIONS = "GenuineIntel", ("AVX2", "AVX512")
 aten = torch.ops.aten
 LARGEST_INTEGER = 2.0**31
 # Chunks have a multiple of so many records. The CPU's kernels compute the numbers that do not fill two vectors one by
@@ -217,9 +221,16 @@ REVIEWED: dict[object, Condition] = {
 
 def is_reviewed_here(device: torch.device) -> bool:
     """Whether the list was tested for this version of torch on this kind of device."""
-    if device.type == "cpu" and torch.backends.cpu.get_cpu_capability() not in PROCESSORS:
+    if device.type == "cpu" and not (processor_is_of(MAKER)
+                                     and torch.backends.cpu.get_cpu_capability() in INSTRUCTIONS):
         return False
     return torch.__version__.startswith(tuple(f"{version}." for version in VERSIONS.get(device.type, ())))
+
+
+def processor_is_of(maker: str) -> bool:
+    """Whether this host's processor says that it is of this maker; False where a system does not tell."""
+    listing = Path("/proc/cpuinfo")
+    return maker in (listing.read_text(encoding="utf-8") if listing.exists() else platform.processor())
 
 
 def check_plain(value: object) -> None:
