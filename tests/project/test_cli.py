@@ -371,7 +371,7 @@ def test_wrong_words_are_refused_with_what_is_accepted(tmp_path, monkeypatch, ca
 
 def test_help_and_every_setting_are_printed_and_options_may_be_shortened(tmp_path, capsys):
     assert "sigma = 0.0\n    standard deviation of the optical noise" in output(capsys, "fields")
-    for name in photonic_group.commands:
+    for name in photonic_group.shown:
         assert output(capsys, name, "-h") == output(capsys, name, "--help") != ""
     file = written(tmp_path / "e.yaml", "base: {dataset: digits, batch_size: 64, epochs: 9}\n")
     assert json.loads(output(capsys, "sweep", str(file), "--dry", "--js", "--work=1", "--set", "epochs=2"))["packs"]

@@ -5,8 +5,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from pipeline import load_experiment, recommended
+from pipeline.learning.own.operators import is_reviewed_here
 
 ROOT = Path(__file__).parents[2]
 PAGES = ("choosing", "housekeeping", "own_data", "cluster")
@@ -66,7 +68,8 @@ def test_a_network_embeds_a_tables_categories_from_init_to_the_report(patients, 
     store = Reader(root=Path("mlruns"))
     store.attach("first")
     runs = store.runs()
-    assert {(run.tags["network.records"], run.tags["privacy.certified"]) for run in runs} == {("mapped", "true")}
+    certified = "true" if is_reviewed_here(torch.device("cpu")) else "up to rounding"
+    assert {(run.tags["network.records"], run.tags["privacy.certified"]) for run in runs} == {("mapped", certified)}
     assert {run.params["algorithm"] for run in runs} == {"bp", "dfa"}
     assert all(7 < run.metrics["epsilon/certified/pld"] <= 8 for run in runs)
 

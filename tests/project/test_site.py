@@ -131,7 +131,7 @@ def test_settings_commands_and_public_names_are_those_of_the_code(site):
     listed, commands = (text_of(site / f"{name}.html") for name in ("settings", "commands"))
     missing = [field.name for field in settings() if field.name not in listed]
     assert not missing, missing
-    for name, command in photonic.commands.items():
+    for name, command in photonic.shown.items():
         assert name in commands
         assert all(option in commands for parameter in command.params for option in parameter.opts
                    if option.startswith("-"))
