@@ -282,25 +282,28 @@ class Follower:
                 was_told = True
             else:
                 if found.status.is_terminal():
+                    self._print(self._head.ask(lambda: self._head.client.get_job_logs(self._job)), 0)
                     return self._exit_code(found)
                 answered, was_told = time.monotonic(), False
             time.sleep(PAUSE_SECONDS)
 
     async def _print_log(self) -> None:
-        """Print what the log has beyond what was printed, until it ends or says nothing for `QUIET_SECONDS`."""
+        """Print the log as it comes, from its begin, until it ends or says nothing for `QUIET_SECONDS`."""
         seen = 0
         log = self._head.client.tail_job_logs(self._job)
-        while True:
-            text = await asyncio.wait_for(anext(log, None), QUIET_SECONDS)
-            if text is None:
-                return
-            new, seen = text[max(0, self._printed - seen):], seen + len(text)
-            self._printed = max(self._printed, seen)
-            print(new, end="", file=sys.stderr, flush=True)
-            if not self._pid:
-                self._begin += new
-                if match := PROCESS.search(self._begin):
-                    self._pid = match[1]
+        while (text := await asyncio.wait_for(anext(log, None), QUIET_SECONDS)) is not None:
+            self._print(text, seen)
+            seen += len(text)
+
+    def _print(self, text: str, start: int) -> None:
+        """Print what of a text, which begins at character `start` of the log, was not printed; look for the pid."""
+        new = text[max(0, self._printed - start):]
+        self._printed = max(self._printed, start + len(text))
+        print(new, end="", file=sys.stderr, flush=True)
+        if not self._pid:
+            self._begin += new
+            if match := PROCESS.search(self._begin):
+                self._pid = match[1]
 
     def _exit_code(self, job: JobDetails) -> int:
         if job.driver_exit_code in SWEEP_CODES:

@@ -224,8 +224,8 @@ async def logs(*texts: str):
 
 @pytest.mark.parametrize(("code", "here"), [(0, 0), (3, 1), (2, 2), (130, 130)])
 def test_the_code_of_the_job_becomes_that_of_the_command(capsys, code, here):
-    head = fake(tail_job_logs=lambda job: logs("job j: process 12 on h\n", "line\n"),
-                get_job_info=lambda job: ended(code))
+    head = fake(tail_job_logs=lambda job: logs("job j: process 12 on h\n", "li"), get_job_info=lambda job: ended(code),
+                get_job_logs=lambda job: "job j: process 12 on h\nline\n")
     assert Follower(head, "j").follow_to_the_end() == here
     assert capsys.readouterr().err == "job j: process 12 on h\nline\n"
 
@@ -234,7 +234,8 @@ def test_the_code_of_the_job_becomes_that_of_the_command(capsys, code, here):
     (None, "Runtime env failed:\nNo module named 'torch'", "(FAILED: No module named 'torch')"),
     (1, "Job entrypoint command failed\nwith 1", "(FAILED: with 1)"), (-9, "", "(FAILED: no message)")])
 def test_a_job_that_ends_without_a_sweeps_code_is_one_line(code, message, says):
-    head = fake(tail_job_logs=lambda job: logs(), get_job_info=lambda job: ended(code, message))
+    head = fake(tail_job_logs=lambda job: logs(), get_job_info=lambda job: ended(code, message),
+                get_job_logs=lambda job: "")
     with pytest.raises(ResourceError) as error:
         Follower(head, "j").follow_to_the_end()
     assert str(error.value) == (f"address: job j on 'http://head:8265' ended without a result {says}; what is tracked "
@@ -261,7 +262,7 @@ def test_after_a_lost_link_a_log_is_printed_where_it_was_left(capsys, monkeypatc
 
     texts_left: list[Exception] = []
     head = fake(tail_job_logs=lambda job: cut() if len(texts_left) < 1 else logs("one\ntwo\nthree\n"),
-                get_job_info=info)
+                get_job_info=info, get_job_logs=lambda job: "one\ntwo\nthree\n")
     assert Follower(head, "j").follow_to_the_end() == 0
     assert capsys.readouterr().err == (
         "one\ntw'http://head:8265' does not answer; job j goes on; trying again\no\nthree\n")
