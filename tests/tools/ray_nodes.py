@@ -62,7 +62,8 @@ class Nodes:
                  "--max-worker-port=0", f"--dashboard-agent-listen-port={free_port()}",
                  "--object-store-memory=100000000", "--disable-usage-stats", *options],
                 cwd=home, stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
-                env={**clean(), **self.access, "HOME": str(home), "PYTHONPATH": str(home / "modules"), "NODE": name,
+                env={**clean(), **self.access, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+                     "HOME": str(home), "PYTHONPATH": str(home / "modules"), "NODE": name,
                      "PHOTONIC_DATA": str(home / "data"), "PHOTONIC_CACHE": str(home / "cache")}))
         deadline = time.monotonic() + PATIENCE
         while "Ray runtime started" not in (text := (home / "ray.log").read_text()):
