@@ -90,9 +90,10 @@ class PackTrainable(tune.Trainable):
         self.reset_config(config)
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
-        here = {"item": Working(ray.get_runtime_context().get_node_id(), os.getpid())}
-        of_pack = epochs(self._packs[new_config["pack"]], self._trainer)
-        self._results = itertools.chain([here] if self._announces else [], of_pack)
+        self._results = epochs(self._packs[new_config["pack"]], self._trainer)
+        if self._announces:
+            here = {"item": Working(ray.get_runtime_context().get_node_id(), os.getpid())}
+            self._results = itertools.chain([here], self._results)
         return True
 
     def step(self) -> dict[str, Any]:
