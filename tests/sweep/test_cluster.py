@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from cluster_driver import EXPERIMENT
 from fault_tools import Damage, damage
-from ray_nodes import Nodes
+from ray_nodes import two_nodes
 
 from pipeline.cli import main
 from pipeline.learning.data.dataset import DataError
@@ -49,13 +49,8 @@ def line(trial, shape, n_classes):
 
 @pytest.fixture(scope="module")
 def nodes(tmp_path_factory):
-    cluster = Nodes(tmp_path_factory.mktemp("nodes"))
-    try:
-        cluster.start("plain", "--num-cpus=1")
-        cluster.start("optical", "--num-cpus=2", '--resources={"OPU": 1}')
+    with two_nodes(tmp_path_factory.mktemp("nodes")) as cluster:
         yield cluster
-    finally:
-        cluster.stop()
 
 
 @pytest.mark.slow

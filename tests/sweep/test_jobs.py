@@ -18,7 +18,7 @@ import pytest
 from commands import output, written
 from fault_tools import Damage, Server, damage
 from ray.job_submission import JobStatus
-from ray_nodes import ROOT, Nodes, clean, free_port
+from ray_nodes import ROOT, clean, free_port, two_nodes
 
 from pipeline.cli import main
 from pipeline.experiment.experiment import load_experiment
@@ -65,13 +65,8 @@ def line(trial, shape, n_classes):
 
 @pytest.fixture(scope="module")
 def nodes(tmp_path_factory):
-    cluster = Nodes(tmp_path_factory.mktemp("nodes"))
-    try:
-        cluster.start("plain", "--num-cpus=1")
-        cluster.start("optical", "--num-cpus=2", '--resources={"OPU": 1}')
+    with two_nodes(tmp_path_factory.mktemp("nodes")) as cluster:
         yield cluster
-    finally:
-        cluster.stop()
 
 
 @pytest.fixture(scope="module")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import signal
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 PATIENCE = 120  # seconds
@@ -94,6 +96,18 @@ class Nodes:
         for process in self._processes:
             process.wait(PATIENCE)
         self._ray.cleanup()
+
+
+@contextlib.contextmanager
+def two_nodes(folder: Path) -> Iterator[Nodes]:
+    """A head with one core, and a node with two and an OPU."""
+    cluster = Nodes(folder)
+    try:
+        cluster.start("plain", "--num-cpus=1")
+        cluster.start("optical", "--num-cpus=2", '--resources={"OPU": 1}')
+        yield cluster
+    finally:
+        cluster.stop()
 
 
 def clean() -> dict[str, str]:
