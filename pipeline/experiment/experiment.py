@@ -4,7 +4,8 @@
     preset: recommended                          # optional: see `pipeline.experiment.preset`
     base: {dataset: digits, epochs: 10}          # settings that all trials share
     grid: {algorithm: [bp, dfa], seed: {range: [0, 3]}}   # every combination is a trial
-    cases:                                       # optional: a union of sub-grids, each on top of base and grid
+    zip: {clipping_norm: [0.5, 1], learning_rate: [4, 2]}   # optional: lists whose values move together
+    cases:                                       # optional: a union of sub-grids, each on top of base, grid and zip
       - base: {mechanism: none}
       - base: {mechanism: photonic}
         grid: {sigma: {logspace: [0.01, 0.1, 3]}}
@@ -24,8 +25,8 @@ The trials of a search are not known before it runs; `Experiment.possible` repre
 With random stopping the combinations are candidates, and trials are drawn from them, each with its own seed. The file
 then has no seed among its settings.
 
-Values of `grid` are lists or one of the ranges `range: [start, stop, step=1]` (stop excluded), `linspace: [low, high,
-n]` and `logspace: [low, high, n]` (both ends included).
+Values of `grid` and `zip` are lists or one of the ranges `range: [start, stop, step=1]` (stop excluded), `linspace:
+[low, high, n]` and `logspace: [low, high, n]` (both ends included).
 """
 
 from __future__ import annotations
@@ -57,8 +58,8 @@ from pipeline.trials.packs import Resources
 from pipeline.trials.promises import check_noise
 from pipeline.trials.unused import check_written, ignored
 
-ENTRIES = ("name", "description", "preset", "base", "grid", "cases", "resources", "report", "selection", "search",
-           "budget", "plugins", "references", "reuse", "chosen")
+ENTRIES = ("name", "description", "preset", "base", "grid", "zip", "cases", "resources", "report", "selection",
+           "search", "budget", "plugins", "references", "reuse", "chosen")
 MAX_NAME = 120  # characters: the folder of a comparison has two names, and a file system takes 255 bytes
 
 
@@ -153,7 +154,7 @@ def load_experiment(path: str | Path, changes: Mapping[str, Any] = MappingProxyT
     Args:
         path: of the YAML file; relative paths in it are from its folder.
         changes: new values of fields of `base`, of `name`, or of entries such as `search.seed`. A field that a grid,
-            case or space sets is refused. `Experiment.text` is rewritten to match.
+            zip, case or space sets is refused. `Experiment.text` is rewritten to match.
 
     Raises:
         ConfigError: one line that names the file, the place in it, the value and what would be accepted.

@@ -1,4 +1,4 @@
-"""The trials of an experiment file: its ranges, and every combination of base, grid and cases."""
+"""The trials of an experiment file: its ranges, and every combination of base, grid, zip and cases."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     Section = TypeVar("Section", bound=DataclassInstance)
 
 MOST_TRIALS = 100_000  # of an experiment; a trial takes 11 kB before it is trained
+OF_CASE = ("base", "grid", "zip")  # entries with settings, of a file and of its cases
 PARTS = ("selection", "search", "budget")  # parts of a file with entries that --set can change
 
 
@@ -70,7 +71,7 @@ def changed(content: Mapping[str, Any], changes: Mapping[str, Any], path: Path) 
     base_changes = {field: value for field, value in changes.items() if field not in entry_changes}
     for field, place, _ in entries(content):
         refuse(field in base_changes and not place.startswith("base."), f"--set {field}",
-               "must be a field that no grid, case or space sets", f"one of {place.rpartition('.')[0]}",
+               "must be a field that no grid, zip, case or space sets", f"one of {place.rpartition('.')[0]}",
                "edit the file")
     names = [f.name for f in settings()]
     for field, value in base_changes.items():
@@ -100,8 +101,8 @@ def _with_entry(content: Mapping[str, Any], field: str, value: Any) -> dict[str,
 
 
 def entries(content: Mapping[str, Any]) -> Iterator[tuple[str, Place, Any]]:
-    """Yield (field, place, value) of base, grid, those of every case, and space of a file."""
-    parts = [(part, key, where) for where, part in (("", content), *_cases(content)) for key in ("base", "grid")]
+    """Yield (field, place, value) of base, grid, zip, those of every case, and space of a file."""
+    parts = [(part, key, where) for where, part in (("", content), *_cases(content)) for key in OF_CASE]
     if isinstance(content.get("search"), Mapping):
         parts.append((content["search"], "space", "search."))
     for part, key, where in parts:
@@ -123,16 +124,23 @@ class Level(NamedTuple):
 
     base: dict[str, Any]
     grid: dict[str, list[Any]]
+    zip: dict[str, list[Any]]  # all of one length: their values move together
     places: dict[str, Place]
 
     @classmethod
     def read(cls, part: Mapping[str, Any], where: str) -> Level:
-        """Return the settings of a file, or of its case at `where`; none may stand in both base and grid."""
-        base, base_places = read_settings(part, "base", where)
-        grid, grid_places = _grid(part, where)
-        if twice := [grid_places[field] for field in grid if field in base]:
-            raise ConfigError(f"{twice[0]}: also stands in {where}base; give it once")
-        return cls(base, grid, base_places | grid_places)
+        """Return the settings of a file, or of its case at `where`; each may stand in one of base, grid and zip."""
+        base, places = read_settings(part, "base", where)
+        grid, grid_places = _lists(part, "grid", where)
+        zipped, zip_places = _lists(part, "zip", where)
+        for field, place in (*grid_places.items(), *zip_places.items()):
+            if field in places:
+                raise ConfigError(f"{place}: also stands in {places[field].removesuffix(f'.{field}')}; give it once")
+            places[field] = place
+        lengths = [len(values) for values in zipped.values()]
+        refuse(len({*lengths}) > 1, f"{where}zip", "must have lists of one length, as their values move together",
+               ", ".join(map("{} {}".format, zipped, lengths)), "what is combined with all others goes to grid")
+        return cls(base, grid, zipped, places)
 
 
 def combine(top: Mapping[str, Any], folder: Path, preset: str) -> Iterator[Combination]:
@@ -140,18 +148,30 @@ def combine(top: Mapping[str, Any], folder: Path, preset: str) -> Iterator[Combi
     file = Level.read(top, "")
     for where, part in _cases(top):
         case = Level.read(part, where)
-        places, base = file.places | case.places, file.base | case.base
-        # a fixed value of a case replaces a grid of the whole file
-        grid = {field: values for field, values in (file.grid | case.grid).items()
-                if field not in case.base}
-        check_number(f"{where}grid", math.prod(map(len, grid.values())), "combinations")
-        for numbered in itertools.product(*map(enumerate, grid.values())):
-            chosen = dict(zip(grid, numbered, strict=True))  # field -> (index, value)
-            values = {field: value for field, (_, value) in chosen.items()}
-            indexed = {field: places[field].item(index, grid[field]) for field, (index, _) in chosen.items()}
+        places, base, axes = file.places | case.places, file.base | case.base, _axes(file, case)
+        key = "grid" if file.grid or case.grid else "zip"
+        check_number(f"{where}{key}", math.prod(map(_length, axes)), "combinations")
+        for indices in itertools.product(*(range(_length(axis)) for axis in axes)):
+            chosen = [(field, index, lists) for axis, index in zip(axes, indices, strict=True)
+                      for field, lists in axis.items()]
+            values = {field: lists[index] for field, index, lists in chosen}
+            indexed = {field: places[field].item(index, lists) for field, index, lists in chosen}
             assignments = ", ".join(f"{field}={value}" for field, value in values.items())
-            yield compose(f"{where}grid[{assignments}]" if values else f"{where}base",
+            yield compose(f"{where}{key}[{assignments}]" if values else f"{where}base",
                           with_located_features(base | values, folder), preset, places | indexed)
+
+
+def _axes(file: Level, case: Level) -> list[dict[str, list[Any]]]:
+    """Return the lists that are combined; the lists of one axis move together. A case's settings replace the file's."""
+    replaced = case.base | case.zip
+    grid = {field: values for field, values in (file.grid | case.grid).items() if field not in replaced}
+    of_file = {field: values for field, values in file.zip.items() if field not in case.places}
+    return [*({field: values} for field, values in grid.items()), *filter(None, (of_file, case.zip))]
+
+
+def _length(axis: Mapping[str, Sequence[Any]]) -> int:
+    """Return the number of values that each setting of an axis has."""
+    return len(next(iter(axis.values())))
 
 
 def compose(place: str, given: Mapping[str, Any], preset: str, places: dict[str, Place]) -> Combination:
@@ -171,7 +191,7 @@ def _cases(top: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
     refuse(not isinstance(top["cases"], list) or not top["cases"], "cases", "must be a list of at least one case",
            repr(top["cases"]))
     for number, case in enumerate(top["cases"]):
-        yield f"cases[{number}].", read_mapping(case, f"cases[{number}]", ("base", "grid"))
+        yield f"cases[{number}].", read_mapping(case, f"cases[{number}]", OF_CASE)
 
 
 def read_settings(part: Mapping[str, Any], key: str, where: str = "") -> tuple[dict[str, Any], dict[str, Place]]:
@@ -184,20 +204,20 @@ def read_settings(part: Mapping[str, Any], key: str, where: str = "") -> tuple[d
     return {str(field): value for field, value in value.items()}, places
 
 
-def _grid(part: Mapping[str, Any], where: str) -> tuple[dict[str, list[Any]], dict[str, Place]]:
-    """Return the values and the place of each field of the grid in the part of a file at `where`."""
-    grid, places = read_settings(part, "grid", where)
-    if "grid" in part and not grid:
-        raise ConfigError(f"{where}grid: is empty; give at least one field with a list of values, or leave it out")
-    for field, values in grid.items():
+def _lists(part: Mapping[str, Any], key: str, where: str) -> tuple[dict[str, list[Any]], dict[str, Place]]:
+    """Return values and place of each field of `key`, grid or zip, in the part of a file at `where`."""
+    lists, places = read_settings(part, key, where)
+    if key in part and not lists:
+        raise ConfigError(f"{where}{key}: is empty; give at least one field with a list of values, or leave it out")
+    for field, values in lists.items():
         place = places[field]
         if isinstance(values, Mapping):
-            grid[field] = values = _range(place, values)
+            lists[field] = values = _range(place, values)
         refuse(not isinstance(values, list), place, "must be a list of values or a range",
                f"{values!r} (a single value goes to base)")
         if not values:
             raise ConfigError(f"{place}: the list is empty; give at least one value")
-    return grid, places
+    return lists, places
 
 
 def _range(place: str, spec: Mapping[str, Any]) -> list[Any]:

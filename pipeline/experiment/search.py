@@ -166,7 +166,7 @@ def read_search(top: Mapping[str, Any], folder: Path, preset: str) -> Search | N
     """Return the search of a file in this folder, with its preset; None without the entry `search`."""
     if "search" not in top:
         return None
-    for name in ("grid", "cases", "selection"):
+    for name in ("grid", "zip", "cases", "selection"):
         refuse(name in top, name, "must not stand beside a search, whose space says what varies",
                repr(top.get(name)), "leave one of them out")
     refuse("report" in top, "report", "must be left out beside a search, whose trials are not known before it ran; "

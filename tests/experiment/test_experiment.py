@@ -31,6 +31,34 @@ cases:
     assert {t.algorithm for t in experiment.trials if t.mechanism == "photonic"} == {"tdfa"}
 
 
+ZIPPED = """
+base: {mechanism: per_example, noise_multiplier: 1}
+grid: {seed: [0, 1]}
+zip: {clipping_norm: {logspace: [0.1, 10, 3]}, learning_rate: [20, 2, 0.2]}
+"""
+
+
+def test_values_of_zip_move_together_and_are_crossed_with_the_grid(tmp_path):
+    def found(text):
+        return [(t.seed, t.clipping_norm, t.learning_rate, t.batch_size) for t in load(tmp_path, text).trials]
+
+    pairs = [(0.1, 20.0, 256), (1.0, 2.0, 256), (10.0, 0.2, 256)]
+    assert found(ZIPPED) == [(seed, *pair) for seed in (0, 1) for pair in pairs]
+    assert load(tmp_path, ZIPPED).varied == ("clipping_norm", "learning_rate")
+    assert found(ZIPPED.replace("grid: {seed: [0, 1]}\n", "")) == [(0, *pair) for pair in pairs]
+
+
+@pytest.mark.parametrize(("case", "n_trials", "values"), [
+    ("base: {clipping_norm: 5}", 6, {(5.0, 20.0), (5.0, 2.0), (5.0, 0.2)}),
+    ("grid: {clipping_norm: [5, 6]}", 12, {(c, rate) for c in (5.0, 6.0) for rate in (20.0, 2.0, 0.2)}),
+    ("zip: {clipping_norm: [5, 6], learning_rate: [7, 8]}", 4, {(5.0, 7.0), (6.0, 8.0)}),
+    ("zip: {seed: [5, 6], batch_size: [64, 128]}", 6, {(0.1, 20.0), (1.0, 2.0), (10.0, 0.2)})])
+def test_a_setting_of_a_case_replaces_that_of_the_files_zip(tmp_path, case, n_trials, values):
+    trials = load(tmp_path, f"{ZIPPED}cases: [{{}}, {{{case}}}]").trials[6:]
+    assert len(trials) == n_trials and {(t.clipping_norm, t.learning_rate) for t in trials} == values
+    assert "batch_size" not in case or {(t.seed, t.batch_size) for t in trials} == {(5, 64), (6, 128)}
+
+
 def test_ranges(tmp_path):
     text = "base: {mechanism: photonic}\ngrid: {sigma: {linspace: [0, 1, 5]}, seed: {range: [4, 1e1, 3]}}"
     huge = load(tmp_path, f"grid: {{learning_rate: {{logspace: [{10**99}, 1, 3]}}}}")
@@ -115,6 +143,16 @@ NO_FRONTIER = [
     ("name: a/b", r"name: must be letters, digits"), ("name: '..'", r"name: must be letters, digits.* got '..'"),
     ("grid: {seed: [1]}\ngrid: {seed: [2]}", r".*e.yaml: line 2, column 1: not valid YAML: the key 'grid' stands"),
     ("grid:\n", r"grid: is blank"), ("base: {seed: 7}\ngrid: {seed: [1]}", r"grid.seed: also stands in base"),
+    ("zip: {tau_h: [1, 2], seed: [0]}", r"zip: must have lists of one length, .*, got tau_h 2, seed 1; .* to grid"),
+    ("cases: [{zip: {tau_h: [1, 2], seed: [0]}}]", r"cases\[0\].zip: must have lists of one length"),
+    ("zip: {seed: []}", r"zip.seed: the list is empty"), ("zip: {}", r"zip: is empty"), ("zip:\n", r"zip: is blank"),
+    ("grid: {seed: [1]}\nzip: {seed: [1]}", r"zip.seed: also stands in grid; give it once"),
+    ("cases: [{base: {seed: 1}, zip: {seed: [1]}}]", r"cases\[0\].zip.seed: also stands in cases\[0\].base; give it"),
+    ("zip: {seed: [0, 1], epochs: [2, -1]}", r"epochs: must be >= 1, got -1, at zip.epochs\[1\] \(.*e.yaml, line 1\)"),
+    ("zip: {seed: [0, 0]}", r"zip\[seed=0\]: the same trial as zip\[seed=0\]"),
+    ("zip: {sigma: [0.1, 0.2], seed: [0, 1]}", r"sigma: is not used with mechanism 'none', .*, at zip.sigma"),
+    ("search: {algorithm: random, trials: 2, space: {tau_h: {uniform: [1, 2]}}}\nzip: {seed: [0]}",
+     r"zip: must not stand beside a search"),
     ("base: {sigma: [0, 0.1]}", r"sigma: must be a finite number, got \[0, 0.1\]; several values go to grid"),
     ("grid: {seed: {range: [0, .inf]}}", r"grid.seed.range: must be"),
     ("base: {tau_h: 0,1}", r".*e.yaml: line 1, column 17: .*a key must be text, .* a point, not a comma, got '1'$"),
@@ -284,12 +322,14 @@ def test_a_setting_in_place_of_that_of_base_is_another_experiment_text():
 
 
 @pytest.mark.parametrize(("changes", "says"), [
-    ({"seed": 1}, "--set seed: must be a field that no grid, case or space sets, got one of grid; edit the file"),
+    ({"seed": 1}, "--set seed: must be a field that no grid, zip, case or space sets, got one of grid; edit the file"),
+    ({"epochs": 1}, "--set epochs: must be a field that no grid, zip, case or space sets, got one of zip; edit"),
     ({"sigma": 1}, "--set sigma: must be a field that no .* sets, got one of cases[0].base; edit the file"),
     ({"nose": 1}, "--set nose: unknown field, got 1; did you mean 'noise'? (a.yaml)"),
-    ({"epochs": "many"}, "epochs: must be a whole number")])
+    ({"delta": "many"}, "delta: must be a number")])
 def test_a_setting_that_base_cannot_change_is_refused(changes, says):
-    text = "base: {dataset: digits}\ngrid: {seed: [0, 1]}\ncases: [{base: {mechanism: photonic, sigma: 0.1}}]"
+    text = "base: {dataset: digits}\ngrid: {seed: [0, 1]}\nzip: {epochs: [2]}\n"
+    text += "cases: [{base: {mechanism: photonic, sigma: 0.1}}]"
     with pytest.raises(ConfigError, match=re.escape(says).replace(r"\.\*", ".*")):
         parse_experiment(text, Path("a.yaml"), changes=changes)
 
