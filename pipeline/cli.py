@@ -31,6 +31,7 @@ from pipeline.experiment.experiment import Experiment, load_experiment, sliced
 from pipeline.experiment.yaml_text import parse_yaml
 from pipeline.sweep.target import find_experiment, with_past
 from pipeline.terminal import INTERRUPTED, quick_interrupt
+from pipeline.trials import knobs
 from pipeline.trials.config import ConfigError, settings
 from pipeline.trials.fields import UserError
 from pipeline.trials.guard import is_of_users, one_line
@@ -412,6 +413,8 @@ def fields(file: Path | None) -> int:
     """The settings of a trial, with their defaults."""
     if file:
         load_experiment(file)  # also loads its plugins, which may add settings
+    _print_lines(["Knobs of privacy (paper; mechanism), what each does, and what epsilon follows:",
+                  *(f"  {line}" for line in knobs.lines()), "", "All settings:", ""])
     for f in settings():
         default = list(f.default) if isinstance(f.default, tuple) else f.default
         choices = f" ({', '.join(f.metadata['choices'])})" if f.metadata["choices"] else ""

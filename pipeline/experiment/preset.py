@@ -32,6 +32,7 @@ TABLE = "table"  # data set of rows for every table that a file declares
 # Settings on which it depends what is recommended, beside the target epsilon.
 DEPENDS = ("dataset", "features", "mechanism", "algorithm", "hidden", "network", "validation_fraction", "train_records")
 OF_ANY_NETWORK = ("sampler", "batch_size", "epochs", "clipping_norm")  # what is recommended for a user's network, too
+WITHOUT_TARGET = 3.0  # epsilon whose values are recommended beside `noise_multiplier`, which gives the noise itself
 DIGITS = 2  # of a number that is computed from others
 MOST_NAMED = 3  # rows in a message
 
@@ -69,7 +70,8 @@ def recommend(given: Mapping[str, Any]) -> Recommendation:
 
     There are none if a name is no setting: making the trial then raises an error about the name. Given settings of
     `DEPENDS` and the target epsilon decide. Settings were tuned at some epsilons; between these they are interpolated.
-    A row for any data set was tuned for one number of records, and is scaled to the trial's number.
+    With `noise_multiplier` in place of a target they are those of `WITHOUT_TARGET`, whatever the noise. A row for any
+    data set was tuned for one number of records, and is scaled to the trial's number.
     """
     if given.keys() - SETTINGS.keys():
         return Recommendation({}, "")
@@ -81,8 +83,11 @@ def recommend(given: Mapping[str, Any]) -> Recommendation:
     method_name, rows = method_of(trial["algorithm"], trial["network"], trial["hidden"]), _rows()
     spec = DATASETS[trial["dataset"]]
     datasets = (ANY, trial["dataset"], *([TABLE] if isinstance(spec, TableSpec) else []))
-    target = parts_of("mechanism", Mechanism)[trial["mechanism"]].target  # name of the setting with the target epsilon
+    mechanism = parts_of("mechanism", Mechanism)[trial["mechanism"]]
+    target = mechanism.target  # name of the setting with the target epsilon
     epsilon = given.get(target) if target else None
+    if mechanism.certified and not epsilon and "noise_multiplier" in given:
+        epsilon = WITHOUT_TARGET
     row = next((row for row in rows if row["mechanism"] == trial["mechanism"] and method_name in row["methods"]
                 and row["dataset"] in datasets and row["features"] in (ANY, trial["features"])
                 and not (row.get("without_target") and epsilon)), None)
@@ -91,7 +96,9 @@ def recommend(given: Mapping[str, Any]) -> Recommendation:
         raise ConfigError(f"preset: {RECOMMENDED} has no settings for {method_name} with {settings}; the nearest that "
                           f"it has are for {'; '.join(_nearest(rows, trial, method_name))}")
     if target and not row.get("without_target") and not (is_number(epsilon) and epsilon > 0):
-        raise ConfigError(f"{target}: must be > 0 with a preset, which chooses settings by it, got {epsilon!r}")
+        others = [f"in place of {name} write {text}" for name, text in mechanism.instead.items() if name in given]
+        raise ConfigError(target, "must be > 0 with a preset, which chooses settings by it", repr(epsilon),
+                          "; ".join(others) or "or give noise_multiplier" * mechanism.certified)
     tuned = {**row["shared"], **row["methods"][method_name]}
     values = {name: _interpolated(value, epsilon) for name, value in tuned.items()}
     records, _ = spec.split_sizes(trial["validation_fraction"], trial["train_records"])

@@ -10,7 +10,7 @@ import math
 
 from pipeline.trials.condition import Trial, zero
 from pipeline.trials.fields import refuse
-from pipeline.trials.mechanism import Gaussian
+from pipeline.trials.mechanism import NOISE_OF_SUM, Gaussian
 from pipeline.trials.network import ACTIVATION_SLOPES
 from pipeline.trials.part import again, part, setting
 
@@ -24,7 +24,8 @@ class Component(Gaussian):
 
     not_integer = ""
     works = "pipeline.learning.mechanisms.gaussian:Component"
-    instead = {"sigma": "noise_multiplier or target_epsilon", "clipping_norm": "target_norm", "tau_f": "tau_e"}
+    instead = NOISE_OF_SUM | {"clipping_norm": "target_norm (C), or tau_h and tau_e, from which C follows",
+                              "tau_f": "tau_e (bounds ||e||)", "tau_h_min": "tau_h (bounds ||h|| from above alone)"}
 
     tau_h: float = again("tau_h", zero("target_norm"))
     tau_e: float = setting(

@@ -14,6 +14,10 @@ MIN_NOISE_OVER_C = 0.2  # least noise_multiplier above 0
 # Least delta per composed step of a privacy-loss distribution: ten times what `accounting.event.pld_epsilon` takes
 # off for rounding, which is about ten times the rounding error that was measured.
 MIN_DELTA_PER_STEP = 1e-14
+# By settings of other mechanisms: what a Gaussian one has in their place, for messages.
+NOISE_OF_SUM = {"sigma": "noise_multiplier (z: noise on the sum of contributions, over C) or target_epsilon, which "
+                         "sets it",
+                "target_label_epsilon": "target_epsilon, which protects features, too"}
 LARGEST_NUMBER = 1e100  # largest noise multiplier: float64 has no squares of much larger numbers
 MIN_LABEL_EPSILON = 1e-3  # least target_label_epsilon above 0
 
@@ -110,9 +114,10 @@ class Photonic(Mechanism):
     optical = True
     target = "target_label_epsilon"
     works = "pipeline.learning.mechanisms.photonic:Photonic"
-    instead = {"target_epsilon": "target_label_epsilon", "noise_multiplier": "sigma",
-               "clipping_norm": "tau_f and tau_h", "target_norm": "tau_f and tau_h", "tau_e": "tau_f",
-               "feedback_norm": "feedback_std"}
+    instead = {"target_epsilon": "target_label_epsilon, which protects labels alone",
+               "noise_multiplier": "sigma (noise on every projection) or target_label_epsilon, which sets it",
+               **dict.fromkeys(("clipping_norm", "target_norm"), "tau_f (bounds ||B e||) and tau_h (bounds h)"),
+               "tau_e": "tau_f (bounds ||B e||, in the output layer ||e||)", "feedback_norm": "feedback_std"}
 
     sigma: float = again("sigma")
     tau_f: float = again("tau_f")
@@ -245,8 +250,8 @@ class PerExample(Gaussian):
 
     flat, not_integer = True, ""
     works = "pipeline.learning.mechanisms.gaussian:PerExample"
-    instead = {"sigma": "noise_multiplier or target_epsilon", "tau_f": "clipping_norm", "tau_h": "clipping_norm",
-               "tau_e": "clipping_norm", "target_norm": "clipping_norm"}
+    instead = NOISE_OF_SUM | dict.fromkeys(("tau_f", "tau_h", "tau_h_min", "tau_e", "target_norm"),
+                                           "clipping_norm (C: bounds a record's whole contribution)")
     clipping_norm: float = setting(
         1.0, "per-example clipping: C, bound on the norm of a record's contribution to the update", low=0,
         open_low=True, per_trial=True)

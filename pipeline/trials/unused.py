@@ -74,7 +74,10 @@ def _described(group: Sequence[TrialConfig], all_trials: Sequence[TrialConfig]) 
 
 
 def why_unused(field: str, trials: Sequence[TrialConfig]) -> str:
-    """Return `field: is not used with ..., got ...; use ...`, for trials that all ignore the field."""
+    """Return `field: is not used with ..., got ...; use ...`, for trials that all ignore the field.
+
+    If their mechanism has a replacement: `field: is of <parts>, got ... with <mechanism>; write <replacement>`.
+    """
     trial = trials[0]
     declared = SETTINGS[field] if field in SLOTS else next(
         (part.__dataclass_fields__[field] for part in trial.parts if declares(part, field)), None)  # None: of no part
@@ -88,10 +91,11 @@ def why_unused(field: str, trials: Sequence[TrialConfig]) -> str:
         elif slot == "mechanism":
             reasons.insert(0, current)
         remedies.append(f"{slot} {listed_or(names)}{condition}")
-    if replacement := trial.parts.mechanism.instead.get(field):
-        remedies = [replacement, *remedies]
     values = ", ".join(dict.fromkeys(f"{plain(getattr(trial, field))}" for trial in trials))
-    return f"{field}: is not used with {' and '.join(reasons)}, got {values}; use {', or '.join(remedies)}"
+    replacement, with_, use = trial.parts.mechanism.instead.get(field), " and ".join(reasons), ", or ".join(remedies)
+    if replacement and not missing:
+        return f"{field}: is of {use}, got {values} with {with_}; write {replacement}"
+    return f"{field}: is not used with {with_}, got {values}; use {use}"
 
 
 def _elsewhere(field: str, trial: TrialConfig) -> list[tuple[str, list[str], str]]:

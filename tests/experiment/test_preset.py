@@ -107,7 +107,7 @@ def test_what_has_no_recommendation_is_refused_with_what_has(changes, message):
      r"batch_size: .*; give batch_size in the file, in place of what"),
     (f"{OF_FILE}, target_epsilom: 3}}\n", "target_epsilom: unknown field, got .*did you mean"),
     (f"{OF_FILE}, learning_rat: 3}}\n", "learning_rat: unknown field, got .*did you mean"),
-    (f"{OF_FILE}}}\n", r"target_epsilon: must be > 0 with a preset, .* got None \(e.yaml")])
+    (f"{OF_FILE}}}\n", r"target_epsilon: must be > 0 with a preset, .* got None; or give noise_multiplier \(e.yaml")])
 def test_errors_name_the_line_and_the_preset_and_a_misspelt_setting_before_anything_is_recommended(text, message):
     with pytest.raises(ConfigError, match=message):
         parsed(text)
@@ -146,6 +146,16 @@ def test_the_noise_level_of_the_papers_mechanism_has_settings_for_all_four_algor
     (label,) = parsed("preset: recommended\nbase: {dataset: fashion_mnist, mechanism: photonic, algorithm: pdfa, "
                       "target_label_epsilon: 3}\n").trials
     assert (label.learning_rate, label.hidden) == (0.006, (256,))
+
+
+def test_beside_a_noise_multiplier_values_are_those_of_one_epsilon_whatever_the_noise():
+    given = {**GIVEN, "dataset": "mnist"}
+    of_target = recommend(given).settings
+    del given["target_epsilon"]
+    assert all(recommend({**given, "noise_multiplier": z}).settings == of_target for z in (0, 0.8, 4))
+    assert recommended(**given, noise_multiplier=2).noise_multiplier == 2
+    with pytest.raises(ConfigError, match="target_epsilon: must be > 0 .*; in place of sigma write noise_multiplier"):
+        recommended(**given, sigma=0.1)
 
 
 def test_tables_have_batches_of_an_eighth_of_their_records(tmp_path, extensions):

@@ -351,7 +351,7 @@ def test_an_output_that_cannot_encode_a_character_gets_another(tmp_path):
     ("audit a.yaml --steps 0", "error: --steps: must be at least 1 and at most the 80"),
     ("sweep a.yaml --json", "error: --json: is what --dry-run prints, got it without\n"),
     ("sweep a.yaml --checkpoint-seconds -1", "resources.checkpoint_seconds: must be a number >= 0, got -1.0"),
-    ("account a.yaml --set sigma=3 --set seed=1", "--set seed: must be a field that no grid, case or space sets"),
+    ("account a.yaml --set sigma=3 --set seed=1", "--set seed: must be a field that no grid, zip, case or space sets"),
     ("account a.yaml --set epochs", "error: --set: "), ("status --set epochs=2", "error: --set: "),
     ("account target --json", "error: target: must be an experiment file or the name of a sweep; "),
     ("sweep", "Missing argument 'FILE|NAME'."), ("sweep a.yaml b.yaml", "Got unexpected extra argument (b.yaml)"),
@@ -370,7 +370,9 @@ def test_wrong_words_are_refused_with_what_is_accepted(tmp_path, monkeypatch, ca
 
 
 def test_help_and_every_setting_are_printed_and_options_may_be_shortened(tmp_path, capsys):
-    assert "sigma = 0.0\n    standard deviation of the optical noise" in output(capsys, "fields")
+    listed = output(capsys, "fields")
+    assert listed.startswith("Knobs of privacy") and "\n  sigma (sigma; photonic): standard deviation" in listed
+    assert "\nsigma = 0.0\n    standard deviation of the optical noise" in listed
     for name in photonic_group.shown:
         assert output(capsys, name, "-h") == output(capsys, name, "--help") != ""
     file = written(tmp_path / "e.yaml", "base: {dataset: digits, batch_size: 64, epochs: 9}\n")

@@ -96,7 +96,7 @@ REFUSED = [  # (which text, changes, says)
     ("search", [("epochs: 2", "epochs: 2, momentum: 0.5")],
      "search.space.momentum: also stands in base; give it once"),
     ("search", [(MOMENTUM, "sigma: {uniform: [0, 0.9]}")],
-     r"sigma: is not used with mechanism 'per_example'.*, at search.space.sigma \(search.yaml, line 7"),
+     r"sigma: is of mechanism .* with mechanism 'per_example'.*, at search.space.sigma \(search.yaml, line 7"),
     ("search", [("{uniform: [0, 0.9]}", "{uniform: [0, 1.5]}")],
      "momentum: must be < 1, got 1.5, at search.space.momentum"),
     ("search", [("{uniform: [0, 0.9]}", "{uniform: [0.9, 0]}")],
