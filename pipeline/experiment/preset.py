@@ -84,10 +84,7 @@ def recommend(given: Mapping[str, Any]) -> Recommendation:
     spec = DATASETS[trial["dataset"]]
     datasets = (ANY, trial["dataset"], *([TABLE] if isinstance(spec, TableSpec) else []))
     mechanism = parts_of("mechanism", Mechanism)[trial["mechanism"]]
-    target = mechanism.target  # name of the setting with the target epsilon
-    epsilon = given.get(target) if target else None
-    if mechanism.certified and not epsilon and "noise_multiplier" in given:
-        epsilon = WITHOUT_TARGET
+    epsilon = _epsilon(mechanism, given)
     row = next((row for row in rows if row["mechanism"] == trial["mechanism"] and method_name in row["methods"]
                 and row["dataset"] in datasets and row["features"] in (ANY, trial["features"])
                 and not (row.get("without_target") and epsilon)), None)
@@ -95,10 +92,10 @@ def recommend(given: Mapping[str, Any]) -> Recommendation:
         settings = ", ".join(f"{name} {trial[name]}" for name in ("dataset", "features", "mechanism", "network"))
         raise ConfigError(f"preset: {RECOMMENDED} has no settings for {method_name} with {settings}; the nearest that "
                           f"it has are for {'; '.join(_nearest(rows, trial, method_name))}")
-    if target and not row.get("without_target") and not (is_number(epsilon) and epsilon > 0):
+    if mechanism.target and not row.get("without_target") and not (is_number(epsilon) and epsilon > 0):
         others = [f"in place of {name} write {text}" for name, text in mechanism.instead.items() if name in given]
-        raise ConfigError(target, "must be > 0 with a preset, which chooses settings by it", repr(epsilon),
-                          "; ".join(others) or "or give noise_multiplier" * mechanism.certified)
+        raise ConfigError(mechanism.target, "must be > 0 with a preset, which chooses settings by it", repr(epsilon),
+                          "; ".join(others) or ("or give noise_multiplier" if mechanism.certified else ""))
     tuned = {**row["shared"], **row["methods"][method_name]}
     values = {name: _interpolated(value, epsilon) for name, value in tuned.items()}
     records, _ = spec.split_sizes(trial["validation_fraction"], trial["train_records"])
@@ -109,6 +106,12 @@ def recommend(given: Mapping[str, Any]) -> Recommendation:
     if parts_of("network", Network)[trial["network"]].own:
         values = {name: value for name, value in values.items() if name in OF_ANY_NETWORK}
     return Recommendation(values, row["source"])
+
+
+def _epsilon(mechanism: type[Mechanism], given: Mapping[str, Any]) -> Any:
+    """Return the epsilon by which settings are chosen: the target that is given, or `WITHOUT_TARGET` with noise."""
+    target = given.get(mechanism.target) if mechanism.target else None
+    return WITHOUT_TARGET if mechanism.certified and not target and "noise_multiplier" in given else target
 
 
 def _nearest(rows: Iterable[Mapping[str, Any]], trial: Mapping[str, Any], method_name: str) -> list[str]:
