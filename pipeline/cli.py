@@ -286,7 +286,7 @@ def report(target: str, other: str | None, changes: tuple[str, ...], mlruns: Pat
             experiment = sliced(experiment, _assignments("--where", where)) if where else experiment
             found = single.write(experiment, Store(root=mlruns, create=False), out, ",".join(where), results)
     lines = [found.notice] if found.notice else []
-    lines += found.headline
+    lines += found.headline.brief
     *files, page = found.files
     is_logged = not (other or found.notice or found.not_logged)  # no comparison, nor an unfinished sweep
     logged = ", and logged to the sweep's MLflow run" if is_logged else ""

@@ -15,6 +15,7 @@ from analysis.comparison.match import Comparison, Side, accuracies, names_of, ov
 from analysis.exhibits.exhibit import Exhibit, Texts, save
 from analysis.exhibits.frontier.exhibit import tidy
 from analysis.exhibits.frontier.points import tightest
+from analysis.exhibits.headline import Headline
 from analysis.report.overview import abridged
 from analysis.report.page import Page, render
 from analysis.report.report import Report
@@ -48,10 +49,11 @@ def write(a: Experiment, b: Experiment, store_a: Reader, store_b: Reader, out: P
     if frontiers:
         exhibits.append(draw_overlay(comparison, frontiers))
     contents = {name: content for exhibit in exhibits for name, content in exhibit.files.items()}
-    sentences = match.headline(comparison)
-    contents["index.html"] = render(_page(comparison, exhibits, sentences)).encode()
+    differs, verdict = match.headline(comparison)
+    said = Headline(verdict, folded=[("What differs", [differs])])
+    contents["index.html"] = render(_page(comparison, exhibits, said)).encode()
     folder = Path("reports", f"{a.name}-and-{b.name}") if out is None else out
-    return Report(save(contents, folder), exhibits, sentences, [], [])
+    return Report(save(contents, folder), exhibits, said)
 
 
 def draw(comparison: Comparison) -> Exhibit:
@@ -121,7 +123,7 @@ def draw_overlay(comparison: Comparison, frontiers: Sequence[tuple[pd.DataFrame,
                    tidy([pd.concat(tables)], ["experiment"]), plot_overlay(comparison, frontiers))
 
 
-def _page(comparison: Comparison, exhibits: Sequence[Exhibit], headline: Sequence[str]) -> Page:
+def _page(comparison: Comparison, exhibits: Sequence[Exhibit], headline: Headline) -> Page:
     """Return the content of the comparison's page, with the privacy statements of both experiments' trials."""
     runs = pd.concat([comparison.a.runs, comparison.b.runs])
     facts = []

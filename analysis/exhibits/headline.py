@@ -1,65 +1,122 @@
-"""The headline of a report: the best algorithm at each epsilon, its lead, the cost of choosing, and doubts."""
+"""The headline of a report: one verdict, and behind it the lead at each epsilon, the cost of choosing, and doubts."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from analysis.exhibits.doubts.checks import against, examine
-from analysis.exhibits.doubts.evidence import NO_FRONTIER, Evidence
+from analysis.exhibits.doubts.checks import AGAINST, Doubt, against, examine
+from analysis.exhibits.doubts.evidence import KEY, NO_FRONTIER, Evidence
 from analysis.exhibits.frontier.choice import is_chosen, price
-from analysis.exhibits.frontier.points import PRICE, compared_epsilon, summarized, tightest
+from analysis.exhibits.frontier.points import PRICE, compared_epsilon, summarized
 from analysis.exhibits.metrics import METRICS
 from analysis.exhibits.selection import Choice
-from analysis.runs import ALGORITHM_LABELS, DATASET_LABELS, common_value
+from analysis.exhibits.table import Table
+from analysis.runs import ALGORITHM_LABELS, DATASET_LABELS, NO_VALUE
 from analysis.statistics import MeanInterval, accuracy_error, difference_of
 from pipeline.experiment.experiment import Experiment
 from pipeline.trials.datasets import DATASETS
 from pipeline.trials.kinds import GUARANTEED, KINDS
 from pipeline.trials.naming import counted
-from pipeline.trials.ranking import is_difference, who_leads
+from pipeline.trials.ranking import is_difference, joined, who_leads
 
-MAX_LEADS = 3  # largest number of epsilons of one kind with a sentence of their own
-TYPICAL_EPSILON = 3  # of the epsilons with a sentence, one is near this
-MAX_SENTENCES = 6  # largest number of sentences in a headline, if possible
+TYPICAL_EPSILON = 3  # the verdict is at the epsilon nearest to this
+MAX_NAMED = 3  # largest number of equal points in a sentence
+NO_EPSILON = "No verdict: no trial has an ε that guarantees anything; its noise, if any, is only a noise level."
+SELECTED = "Selected ε is the epsilon of publishing the best of all trials compared for the best and for the next."
+NO_CHOICE = "Each point has one setting, so there is no choice of settings to pay for."
+NOT_COVERED = "not covered"  # cost of a choice that no epsilon covers
+LEADS, ELSEWHERE, COSTS = "The lead at each ε", "Other data sets and kinds of ε", "What choosing costs"
 
 
-def compose(runs: pd.DataFrame, experiment: Experiment, choice: Choice | None = None) -> list[str]:
-    """Return the headline of a report, sentences on test accuracy: the answer, the cost of choosing, and doubts.
+class Headline(NamedTuple):
+    """What a report says first."""
 
-    For each data set and kind of epsilon with a guarantee, they name the algorithm with the highest mean at each
-    epsilon. At up to three epsilons (fewer if there are many doubts) they give the lead over the next algorithm and the
-    selected epsilon, which covers the choice among settings. Then follow the price of the best trial, and a sentence
-    for each check that fires (`doubts.checks`). A comparison that fails a check gets no verdict.
+    verdict: str = ""  # one sentence
+    test_error: str = ""  # a sentence, if the test records have a larger error than the seeds
+    folded: Sequence[tuple[str, Sequence[str | Table]]] = ()  # (heading, sentences and tables) of all else
+    under_table: str = ""  # a sentence on the error of the test records, for all means
+
+    @property
+    def brief(self) -> list[str]:
+        """Return the sentences without the tables, the verdict first."""
+        behind = [part for _, parts in self.folded for part in parts if isinstance(part, str)]
+        return [sentence for sentence in (self.verdict, self.test_error, *behind) if sentence]
+
+
+class Lead(NamedTuple):
+    """The best algorithm at one epsilon, and the next one."""
+
+    epsilon: float
+    leader: str  # algorithm that is ahead, or all that are equal
+    first: Mapping[str, Any]  # point of `frontier.points.summarized`
+    second: Mapping[str, Any]
+    difference: MeanInterval  # of their means, in points
+    pairing: str  # how its interval is computed
+    reasons: Sequence[str]  # against a verdict
+    unknown_origin: bool  # whether nothing says how the settings were found
+    cost: str  # epsilons that cover the choice of both, `NOT_COVERED`, or empty if there was no choice
+    errors: tuple[float, float]  # standard errors of the first (`_errors`)
+
+    @property
+    def outcome(self) -> str:
+        """Return what explains the lead: seeds, perhaps settings of no known origin, or why that is not known.
+
+        If all seeds have the same small difference, the interval is too narrow: the test set's resolution decides.
+        """
+        if self.reasons:
+            return f"no verdict: {'; '.join(self.reasons)}"
+        if not is_difference(self.difference.mean):
+            return "no difference"
+        is_unresolved = (np.isclose(self.difference.low, self.difference.high)
+                         and self.difference.mean <= self.errors[0])
+        if not self.difference.low > 0 or is_unresolved:
+            return "no more than seeds explain"
+        return f"more than seeds explain{', but the settings may explain it' if self.unknown_origin else ''}"
+
+    @property
+    def verdict(self) -> str:
+        """Return the end of a sentence: `BP leads DFA by 0.49 points, more than seeds explain (...)`."""
+        points = [(_label(point), _score(point)) for point in (self.first, self.second)]
+        if self.reasons or not is_difference(self.difference.mean):
+            return f"{self.outcome} (test accuracy: {', '.join(map(' '.join, points))})"
+        (best, score), (other, other_score) = points
+        return (f"{best} leads {other} by {self.difference.mean:.2f} points, {self.outcome} (test accuracy: {score} "
+                f"against {other_score})")
+
+    @property
+    def cells(self) -> list[str]:
+        """Return the row of a table."""
+        low, high = (f"{end:+.2f}".replace("-", "−") for end in (self.difference.low, self.difference.high))
+        interval = NO_VALUE if np.isnan(self.difference.low) else f"{low} to {high}, {self.pairing}"
+        return [f"≤ {self.epsilon:.3g}", *(f"{_label(point)} {_score(point)}" for point in (self.first, self.second)),
+                f"{self.difference.mean:.2f}", interval, f"{self.difference.n}", self.outcome, self.cost or NO_VALUE]
+
+
+def compose(runs: pd.DataFrame, experiment: Experiment, choice: Choice | None = None) -> Headline:
+    """Return the headline of a report on test accuracy.
+
+    The verdict is on the first data set and the strongest kind of epsilon, at the epsilon nearest to 3: who leads, by
+    how much, and whether seeds explain it. A comparison that fails a check (`doubts.checks`) gets no verdict.
     """
     evidence = Evidence.of(runs, experiment)
-    doubts = examine(evidence)
-    # Of all sentences, two are the answer and the cost of choosing, and every doubt has one.
-    max_leads = min(MAX_LEADS, max(1, MAX_SENTENCES - 2 - len(doubts)))
-    sentences = []
-    for dataset, dataset_runs in runs.groupby("dataset", sort=False):
-        place = f" on {DATASET_LABELS[dataset]}" if runs["dataset"].nunique() > 1 else ""
-        for kind in GUARANTEED:
-            if tightest(dataset_runs, kind).isna().all():
-                continue
-            reason = evidence.refused.get((dataset, kind))
-            if reason:
-                sentences.append(f"No frontier of {kind} ε{place}: {reason}.")
-            else:
-                sentences += _answer(evidence, dataset=dataset, kind=kind, place=place, max_leads=max_leads)
-    if (evidence.points["kind"] != NO_FRONTIER).any():
-        sentences.append(_price(experiment, choice))
-    if not sentences:
-        sentences = ["No trial has an ε that guarantees anything; what noise there is, is a noise level."]
-    return [*sentences, *(doubt.sentence for doubt in doubts)]
+    points = evidence.points[evidence.points["kind"] != NO_FRONTIER]
+    known = {*evidence.refused, *zip(points["dataset"], points["kind"], strict=True)}
+    frontiers = [(dataset, kind) for dataset in runs["dataset"].unique() for kind in GUARANTEED]
+    answers = [_answer(evidence, *frontier) for frontier in frontiers if frontier in known]
+    first, *others = answers or [Headline(NO_EPSILON)]
+    elsewhere = [part for other in others for part in (other.verdict, *(p for _, parts in other.folded for p in parts))]
+    costs = [] if points.empty else [*_no_choice(evidence), *_price(experiment, choice)]
+    sections = [*first.folded, (ELSEWHERE, elsewhere), (COSTS, [*costs, *_past(experiment)])]
+    return first._replace(folded=_folded(sections, examine(evidence)), under_table=_under_table(evidence))
 
 
-def published(choice: Choice, runs: pd.DataFrame, experiment: Experiment) -> list[str]:
-    """Return sentences on the trial that a search publishes within its budget, and doubts about it.
+def published(choice: Choice, runs: pd.DataFrame, experiment: Experiment) -> Headline:
+    """Return the headline on the trial that a search publishes within its budget.
 
     The check for a single seed is left out, as no mean is reported.
     """
@@ -68,89 +125,113 @@ def published(choice: Choice, runs: pd.DataFrame, experiment: Experiment) -> lis
         raise ValueError(f"choice: must have the epsilon of its budget, got none ({choice.reason})")
     evidence = Evidence.of(runs, experiment)
     is_best = evidence.shown["trial_key"] == choice.trial_key
-    doubts = examine(dataclasses.replace(evidence, shown=evidence.shown[is_best]))
+    found = examine(dataclasses.replace(evidence, shown=evidence.shown[is_best]))
+    doubts = [doubt for doubt in found if doubt.check != "seeds"]
+    doubted = _in_doubt([AGAINST[doubt.check].format(doubt.names()) for doubt in doubts if doubt.check in AGAINST])
     equals = f", as {counted(choice.equals, 'other')} had" if choice.equals else ""
-    return [f"For ε = {spent.value:g} at δ = {spent.delta:g}, of all that it released ({KINDS['certified'].protects}; "
-            f"{choice.standing}), the search publishes {choice.name}: test accuracy {100 * choice.test:.2f}%, chosen "
-            f"by its validation accuracy of {100 * choice.validation:.2f}%{equals}.",
-            *(doubt.sentence for doubt in doubts if doubt.check != "seeds")]
+    verdict = (f"The search publishes {choice.name}: test accuracy {100 * choice.test:.2f}%, for ε = {spent.value:g} "
+               f"at δ = {spent.delta:g} of all that it released ({KINDS['certified'].protects}; {choice.standing})"
+               f"{doubted}.")
+    chosen = f"It was chosen by its validation accuracy of {100 * choice.validation:.2f}%{equals}."
+    return Headline(verdict, folded=_folded([(COSTS, [chosen, *_past(experiment)])], doubts))
 
 
-def _answer(evidence: Evidence, *, dataset: str, kind: str, place: str, max_leads: int) -> list[str]:
-    """Return sentences on the best algorithm at each epsilon of one kind, and on its lead over the next.
+def _folded(sections: Sequence[tuple[str, Sequence[str | Table]]],
+            doubts: Sequence[Doubt]) -> list[tuple[str, Sequence[str | Table]]]:
+    """Return the sections that are not empty, and one of doubts, with their number."""
+    of_doubts = f"Doubts ({len(doubts)})", [doubt.sentence for doubt in doubts]
+    return [(heading, parts) for heading, parts in (*sections, of_doubts) if parts]
 
-    `place` is the data set in words, ` on MNIST`; empty if the report has only one.
-    """
+
+def _answer(evidence: Evidence, dataset: str, kind: str) -> Headline:
+    """Return the verdict on the frontier of a data set and kind of epsilon, with the lead at each epsilon."""
+    place = f" on {DATASET_LABELS[dataset]}" if evidence.shown["dataset"].nunique() > 1 else ""
+    if reason := evidence.refused.get((dataset, kind)):
+        return Headline(f"No verdict for {kind} ε{place}: {reason}.")
     point_runs = evidence.shown[(evidence.shown["dataset"] == dataset) & (evidence.shown["kind"] == kind)]
-    points = summarized(point_runs, kind)
+    points = summarized(point_runs, kind).assign(dataset=dataset)
     points = points.assign(compared_epsilon=compared_epsilon(points))
     points = points.sort_values("mean", ascending=False, kind="stable")
-    kind_text = f"{kind} ε ({KINDS[kind].protects})"
     # Only at an epsilon with points of several algorithms is there a comparison.
-    compared = {epsilon: group for epsilon, group in points.groupby("compared_epsilon")
-                if group["algorithm"].nunique() > 1}
-    if not compared:
-        best = points[~(points["mean"].max() - points["mean"]).map(is_difference)]  # the first, and all equal to it
-        scores = "; ".join(f"{_score(point)}, of {_label(point)} at ε = {point['epsilon']:.3g}"
-                           for point in best[:MAX_LEADS].to_dict("records"))
-        equal = ": no difference" if len(best) > 1 else ""
-        return [f"The highest mean test accuracy{place} under {kind_text} is {scores}"
-                f"{_cost(best[:MAX_LEADS], dataset, evidence)}{equal}."]
-    winners: dict[str, list[str]] = {}  # algorithm that is ahead, or equal ones -> epsilons
-    for epsilon, group in compared.items():
-        means = {_label(point): point["mean"] for point in group.drop_duplicates("algorithm").to_dict("records")}
-        winners.setdefault(who_leads(means), []).append(f"{epsilon:.3g}")
-    names = "; ".join(f"{name} at {', '.join(epsilons)}" for name, epsilons in winners.items())
+    leads = [_lead(group, epsilon, point_runs, evidence) for epsilon, group in points.groupby("compared_epsilon")
+             if group["algorithm"].nunique() > 1]
+    if not leads:
+        return Headline(_highest(points, kind, place, evidence))
+    typical = min(leads, key=lambda lead: abs(np.log(lead.epsilon / TYPICAL_EPSILON)))
+    verdict = f"At {kind} ε ≤ {typical.epsilon:.3g}{place}{_with_choice(typical.cost)}, {typical.verdict}."
     choices = points["choices"].max()
     chosen = f", each at the best of up to {choices} settings by validation" if choices > 1 else ""
-    return [f"Highest mean test accuracy{place} by {kind_text}{chosen}: {names}.",
-            *(_lead(compared[epsilon], epsilon, point_runs, evidence)
-              for epsilon in _representative(sorted(compared), max_leads))]
+    summary = f"Highest mean test accuracy by {kind} ε ({KINDS[kind].protects}){place}{chosen}: {_winners(leads)}."
+    return Headline(verdict, _test_error(typical.errors, dataset), [(LEADS, [summary, *_table(leads)])])
 
 
-def _representative(epsilons: list[float], limit: int) -> list[float]:
-    """Return at most `limit` of these sorted epsilons: first the inner one nearest to 3, then the two ends."""
-    inner = epsilons[1:-1] or epsilons
-    middle = min(inner, key=lambda epsilon: abs(np.log(epsilon / TYPICAL_EPSILON)))
-    by_priority = list(dict.fromkeys([middle, epsilons[0], epsilons[-1], *epsilons]))  # each once
-    return sorted(by_priority[:limit])
+def _lead(group: pd.DataFrame, epsilon: float, point_runs: pd.DataFrame, evidence: Evidence) -> Lead:
+    """Return the lead of the best algorithm over the next one, from the points at an epsilon, sorted by their mean."""
+    by_algorithm = group.drop_duplicates("algorithm")
+    leader = who_leads({_label(point): point["mean"] for point in by_algorithm.to_dict("records")})
+    first, second = by_algorithm[:2].to_dict("records")
+    by_seed = _by_seed(first, point_runs)
+    difference, pairing = difference_of(_by_seed(second, point_runs), by_seed)
+    reasons, unknown_origin = against(evidence, first["dataset"], first["kind"], (first, second))
+    return Lead(epsilon, leader, first, second, difference, pairing, reasons, unknown_origin,
+                _cost(by_algorithm[:2], evidence), _errors(by_seed, first["dataset"]))
 
 
-def _lead(group: pd.DataFrame, epsilon: float, point_runs: pd.DataFrame, evidence: Evidence) -> str:
-    """Return the sentence on the lead of the best algorithm over the next one, at one epsilon, or that it has none.
-
-    Example: `At certified ε ≤ 3 (nothing was chosen): BP 85.69 ± 0.26%, ahead of DFA by 0.49 points (95% interval −0.10
-    to +1.10, n = 3 seeds, paired by seed; within what seeds explain).` The points of `group` are sorted by their mean.
-    """
-    best_two = group.drop_duplicates("algorithm")[:2]
-    first, second = best_two.to_dict("records")
-    difference, pairing = difference_of(_by_seed(second, point_runs), _by_seed(first, point_runs))
-    dataset, kind = common_value(point_runs["dataset"]), first["kind"]
-    at = f"At {kind} ε ≤ {epsilon:.3g}{_cost(best_two, dataset, evidence)}: "
-    notes = []
-    if not np.isnan(difference.low):
-        low, high = (f"{end:+.2f}".replace("-", "−") for end in (difference.low, difference.high))
-        notes.append(f"95% interval {low} to {high}, n = {difference.n} seeds, {pairing}")
-    reasons, unknown_origin = against(evidence, dataset, kind, (first, second))
-    verdict = f"no verdict: {', '.join(reasons)}" if reasons else _verdict(difference, first, dataset, unknown_origin)
-    if is_difference(difference.mean):
-        return (f"{at}{_label(first)} {_score(first)}, ahead of {_label(second)} by {difference.mean:.2f} points "
-                f"({'; '.join([*notes, verdict])}).")
-    in_brackets = "; ".join([*notes, *([verdict] if reasons else [])])
-    return (f"{at}no difference between {_label(first)} {_score(first)} and {_label(second)} {_score(second)}"
-            f"{in_brackets and f' ({in_brackets})'}.")
+def _winners(leads: Sequence[Lead]) -> str:
+    """Return who leads at which epsilons: `BP at 1, 3; DFA at 8`."""
+    epsilons: dict[str, list[str]] = {}
+    for lead in leads:
+        epsilons.setdefault(lead.leader, []).append(f"{lead.epsilon:.3g}")
+    return "; ".join(f"{leader} at {', '.join(found)}" for leader, found in epsilons.items())
 
 
-def _verdict(difference: MeanInterval, first: Mapping[str, Any], dataset: str, unknown_origin: bool) -> str:
-    """Return what explains the lead of the point `first` over the next: seeds, or perhaps settings of no known origin.
+def _table(leads: Sequence[Lead]) -> list[str | Table]:
+    """Return the table of leads, a row per epsilon; after a choice of settings with its cost, and what that is."""
+    header = ["ε", "best, test accuracy", "next", "lead, points", "95% interval", "n", "verdict", "selected ε"]
+    has_cost = any(lead.cost for lead in leads)
+    width = len(header) if has_cost else len(header) - 1
+    table = Table.of(header[:width], [lead.cells[:width] for lead in leads], text_columns=(0, 1, 2, 4, 6, 7))
+    return [*([SELECTED] if has_cost else []), table]
 
-    If all seeds have the same small difference, the interval is too narrow: the test set's resolution decides.
-    """
-    resolution = 100 * accuracy_error([], min(first["mean"], 100) / 100, DATASETS[dataset].n_test)  # points
-    is_unresolved = np.isclose(difference.low, difference.high) and difference.mean <= resolution
-    if not difference.low > 0 or is_unresolved:
-        return "within what seeds explain"
-    return "seeds do not explain it, the settings may" if unknown_origin else "beyond what seeds explain"
+
+def _highest(points: pd.DataFrame, kind: str, place: str, evidence: Evidence) -> str:
+    """Return the verdict on points of which no two algorithms share an epsilon: the highest mean, and doubts of it."""
+    best = points[~(points["mean"].max() - points["mean"]).map(is_difference)][:MAX_NAMED]  # the first, and its equals
+    rows = best.to_dict("records")
+    names = joined([f"{_label(row)} at ε = {row['epsilon']:.3g}" for row in rows])
+    reasons, _ = against(evidence, rows[0]["dataset"], kind, rows)
+    return (f"Highest mean test accuracy by {kind} ε{place}{_with_choice(_cost(best, evidence))}: "
+            f"{_score(rows[0])}, of {names}{_in_doubt(reasons)}.")
+
+
+def _in_doubt(reasons: Sequence[str]) -> str:
+    return f"; in doubt: {'; '.join(reasons)}" if reasons else ""
+
+
+def _errors(values: Sequence[float] | pd.Series, dataset: str) -> tuple[float, float]:
+    """Return standard errors of a mean of accuracies, in points: by the test records alone, and over seeds (or NaN)."""
+    accuracies = pd.Series(values, dtype=float)
+    by_records = 100 * accuracy_error([], min(accuracies.mean(), 100) / 100, DATASETS[dataset].n_test)
+    return by_records, float(accuracies.sem())
+
+
+def _test_error(errors: tuple[float, float], dataset: str) -> str:
+    """Return the sentence on the test records, if their error is larger than that over seeds."""
+    by_records, over_seeds = errors
+    return (f"The test set of {DATASETS[dataset].n_test:,} records alone has a standard error of {by_records:.1f} "
+            f"points, more than the seeds ({over_seeds:.1f}).") if by_records > over_seeds else ""
+
+
+def _under_table(evidence: Evidence) -> str:
+    """Return the sentence on the test records of all means whose error is larger than that over seeds."""
+    largest: dict[str, float] = {}  # data set -> largest of these errors
+    for row in evidence.rows:
+        by_records, over_seeds = _errors(row["values"], row["dataset"])
+        if by_records > over_seeds:
+            largest[row["dataset"]] = max(by_records, largest.get(row["dataset"], 0))
+    texts = [f"{error:.1f} points ({DATASET_LABELS[name]}, {DATASETS[name].n_test:,} records)"
+             for name, error in largest.items()]
+    return f"± is over seeds; the test set alone has a standard error of up to {joined(texts)}." if texts else ""
 
 
 def _by_seed(point: Mapping[str, Any], runs: pd.DataFrame) -> pd.Series:
@@ -160,44 +241,61 @@ def _by_seed(point: Mapping[str, Any], runs: pd.DataFrame) -> pd.Series:
     return runs[is_of_point].set_index("seed")["value"]
 
 
-def _cost(points: pd.DataFrame, dataset: str, evidence: Evidence) -> str:
-    """Return the cost of choosing settings: ` (selected ε 7.15, which covers the choice)`, ` (nothing was chosen)`."""
-    kind, plan, past = common_value(points["kind"]), evidence.experiment.plan, evidence.experiment.past
+def _cost(points: pd.DataFrame, evidence: Evidence) -> str:
+    """Return the epsilons that cover the choice of these points' settings, `NOT_COVERED`, or nothing."""
+    (dataset,), (kind,) = points["dataset"].unique(), points["kind"].unique()
+    plan, past = evidence.experiment.plan, evidence.experiment.past
     if not is_chosen(points, past):
-        return " (no ε covers the search)" if plan.asks else " (nothing was chosen)"
+        return NOT_COVERED if plan.asks else ""
     # Composition needs certified epsilons, and trials that were not suggested by the scores of others.
     if kind != "certified" or plan.by_scores or past.by_scores:
-        return " (no ε covers the choice of settings)"
+        return NOT_COVERED
     tried = evidence.tried[(evidence.tried["kind"] == kind) & (evidence.tried["dataset"] == dataset)]
     costs = price(points, tried, past)[PRICE]
-    if not np.isfinite(costs).all():
+    return " and ".join(dict.fromkeys(f"{cost:.3g}" for cost in costs)) if np.isfinite(costs).all() else NOT_COVERED
+
+
+def _with_choice(cost: str) -> str:
+    """Return a remark on the cost of choosing settings: ` (7.15 with the choice of settings)`."""
+    if cost == NOT_COVERED:
         return " (no ε covers the choice of settings)"
-    distinct_costs = dict.fromkeys(f"{cost:.3g}" for cost in costs)
-    return f" (selected ε {' and '.join(distinct_costs)}, which covers the choice)"
+    return f" ({cost} with the choice of settings)" if cost else ""
 
 
-def _price(experiment: Experiment, choice: Choice | None) -> str:
-    """Return a sentence on the privacy cost of publishing the best trial, and on uncovered runs before the sweep."""
+def _no_choice(evidence: Evidence) -> list[str]:
+    """Return a sentence that no point of a frontier was chosen among settings, if that is so."""
+    points = evidence.shown[evidence.shown["kind"] != NO_FRONTIER].drop_duplicates(KEY)
+    is_free = not (evidence.experiment.plan.asks or is_chosen(points, evidence.experiment.past))
+    return [NO_CHOICE] if is_free else []
+
+
+def _price(experiment: Experiment, choice: Choice | None) -> Iterator[str]:
+    """Yield sentences on the privacy cost of publishing the best trial, and on the runs that chose the settings."""
     if choice and choice.selected:
         number = f"{choice.trials + choice.gone} " if choice.trials else ""
-        cost = (f"Certified ε is of one trial; to publish the best of all {number}certified trials costs selected ε = "
-                f"{choice.selected.value:.3g} in the place of {choice.alone.value:.3g}")
+        yield (f"Publishing the best of all {number}certified trials costs selected ε = {choice.selected.value:.3g}; "
+               f"that trial alone has {choice.alone.value:.3g}.")
     elif choice:
-        cost = f"Certified ε is of one trial, and none covers the choice of the best: {choice.reason}"
+        yield f"Each certified ε is of one trial; no ε covers publishing the best: {choice.reason}."
     else:
-        cost = "Each ε is of one trial; the choice of the best was not paid for"
-    earlier_runs = ""
-    if experiment.chosen and experiment.chosen.runs:
-        earlier_runs = f"; no ε covers the {counted(experiment.chosen.runs, 'run')} that chose the settings"
+        yield "Each ε is of one trial; publishing the best of them costs more, which is not computed here."
+    if (chosen := experiment.chosen) and chosen.runs:
+        runs = counted(f"{chosen.runs:,}", "other run")
+        yield f"The settings were chosen before, by {runs} ({chosen.by.strip()}); no ε here covers them."
     elif experiment.preset:
-        earlier_runs = "; no ε covers the runs that chose the settings of the preset"
-    return f"{cost}{earlier_runs}."
+        yield ("The settings of the preset were chosen before, by other runs on validation records; no ε here covers "
+               "them.")
 
 
-def _label(row: pd.Series | Mapping[str, Any]) -> str:
+def _past(experiment: Experiment) -> Iterator[str]:
+    """Yield sentences on trials that the sweep lost, or trained before its file was edited."""
+    return (f"{line}." for line in experiment.past.lines(experiment.trials))
+
+
+def _label(row: Mapping[str, Any]) -> str:
     return ALGORITHM_LABELS[row["algorithm"]]
 
 
-def _score(row: pd.Series | Mapping[str, Any]) -> str:
+def _score(row: Mapping[str, Any]) -> str:
     """Return a point's mean test accuracy with its interval as text, in percent."""
     return f"{METRICS['accuracy'].text(row['mean'], row['half_width'])}%"

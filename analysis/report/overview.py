@@ -18,6 +18,7 @@ import pandas as pd
 from analysis.exhibits.exhibit import Exhibit
 from analysis.exhibits.frontier import others
 from analysis.exhibits.frontier.points import tightest
+from analysis.exhibits.headline import Headline
 from analysis.exhibits.metrics import HEADINGS, layer_name
 from analysis.exhibits.selection import Choice
 from analysis.exhibits.table import Cell
@@ -51,7 +52,7 @@ def shown(experiment: Experiment, runs: pd.DataFrame, choice: Choice | None) -> 
 
 
 def compose(experiment: Experiment, runs: pd.DataFrame, tracked: Sequence[TrackedRun], *, store: Reader,
-            choice: Choice | None, exhibits: Sequence[Exhibit], data: bytes, headline: Sequence[str] = (),
+            choice: Choice | None, exhibits: Sequence[Exhibit], data: bytes, headline: Headline,
             left_out: Sequence[tuple[str, str]] = (), notice: str = "") -> Page:
     """Return the page of a report.
 

@@ -10,7 +10,6 @@ import hashlib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 from pathlib import Path
 from typing import NamedTuple
 from xml.etree import ElementTree
@@ -20,12 +19,12 @@ from markupsafe import Markup, escape
 from matplotlib.colors import to_hex
 
 from analysis.exhibits.exhibit import Exhibit
+from analysis.exhibits.headline import Headline
 from analysis.exhibits.table import Cell, Table
 from analysis.runs import ALGORITHM_LABELS
 from analysis.style import PALETTE
 from analysis.svg import SVG, XLINK
 
-MOST_WORDS_ABOVE = 75  # words above the first figure on a phone, including the notice
 TEMPLATE = Path(__file__).parent / "template"
 DATA = {"svg": "image/svg+xml", "pdf": "application/pdf", "csv": "text/csv;charset=utf-8",
         "tex": "text/plain;charset=utf-8", "yaml": "text/plain;charset=utf-8"}  # downloads, in this order
@@ -85,7 +84,7 @@ class Page:
     title: str
     what: str  # kind of page, shown above the title
     notice: str = ""  # a sentence that a reader must not miss, above all others
-    headline: Sequence[str] = ()  # sentences with the main results; they come first
+    headline: Headline = Headline()  # its verdict comes first, with the lead
     description: str = ""  # the question of the experiment
     facts: Sequence[tuple[str, str]] = ()  # (name, value) on the runs
     grid: Sequence[tuple[str, str]] = ()  # (field, values) of the varied settings
@@ -117,16 +116,6 @@ class Page:
         if not with_figure or with_figure[0] in with_table:
             return (with_figure or with_table)[:1]
         return [with_figure[0], *with_table[:1]]
-
-    @property
-    def answer(self) -> tuple[Sequence[str], Sequence[str]]:
-        """Return the headline in two parts, for above and below the first figure on a phone.
-
-        The first part has at least one sentence, and as many as fit into `MOST_WORDS_ABOVE` words with the notice.
-        """
-        n_words = accumulate(len(text.split()) for text in (self.notice, *self.headline))  # up to and with each
-        n_above = max(1, sum(count <= MOST_WORDS_ABOVE for count in n_words) - 1)  # without the notice
-        return self.headline[:n_above], self.headline[n_above:]
 
 
 def render(page: Page) -> str:

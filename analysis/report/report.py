@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -12,17 +12,18 @@ import pandas as pd
 from analysis.exhibits import catalogue, headline, search, search_space, selection
 from analysis.exhibits.exhibit import Exhibit, save, to_csv
 from analysis.exhibits.frontier import others
+from analysis.exhibits.headline import Headline
 from analysis.exhibits.selection import Choice
 from analysis.report.overview import compose, file_name, manifest, shown
 from analysis.report.page import render
-from analysis.report.unfinished import NO_BEST, complete_part
+from analysis.report.unfinished import NO_BEST, Progress, complete_part
 from analysis.runs import MissingTrials, ReportError, csv_of, frame_of, searched
 from pipeline.accounting.budget import require_unchanged
 from pipeline.experiment.exhibits import undrawn
 from pipeline.experiment.experiment import Experiment
 from pipeline.experiment.results import check_seeds, read_results
 from pipeline.experiment.search import Search, nothing_fits
-from pipeline.tracking.artifacts import ENDED
+from pipeline.tracking.artifacts import ENDED, TrackedRun
 from pipeline.tracking.backend import TrackingError
 from pipeline.tracking.store import Store
 from pipeline.trials.fields import UserError, refuse
@@ -38,9 +39,9 @@ class Report(NamedTuple):
 
     files: list[Path]  # in the order of writing
     exhibits: list[Exhibit]  # in the order of the page
-    headline: list[str]  # from `analysis.exhibits.headline`; for random stopping on the best trial
-    left_out: list[tuple[str, str]]  # (exhibit, reason) of those that do not fit, lack data or failed; none if secret
-    lacking: list[str]  # those of them that fit, but lack data or failed
+    headline: Headline  # for random stopping on the best trial
+    left_out: Sequence[tuple[str, str]] = ()  # (exhibit, reason): does not fit, lacks data or failed; none if secret
+    lacking: Sequence[str] = ()  # those of them that fit, but lack data or failed
     notice: str = ""  # progress of an unfinished sweep; empty for a finished one
     not_logged: str = ""  # why the store of a finished sweep did not take the files; empty if it did
     raised: Sequence[str] = ()  # exhibits that are left out because drawing them raised an error: a fault of theirs
@@ -60,18 +61,45 @@ def write(experiment: Experiment, store: Store, out: Path | None = None, where: 
     files that no exhibit shows (`ReportError`) or that are no results, and another budget than the sweep began with
     (`ConfigError`).
     """
-    refuse(experiment.unread and not files, "references", "are results in a CSV file, which the store does not keep",
-           experiment.unread, "name the experiment file, or give them by --with")
-    references = [*experiment.references, *(result for file in files for result in read_results(file))]
-    experiment = dataclasses.replace(experiment, references=check_seeds(dict.fromkeys(references)))
     store.attach(experiment.name)
     require_unchanged(experiment.plan.budget, store.budget())
     stored = store.runs()
     if not where:
         experiment = searched(store, experiment, stored)
+    experiment, runs, progress = _ended(_with_references(experiment, files), store, stored)
+    drawing = _Drawing(experiment, runs, store)
+    exhibits, choice = drawing.exhibits(progress, where), drawing.choice(progress, where)
+    if choice:
+        exhibits.append(selection.draw(choice))
+    said = drawing.attempt("headline", _headline, experiment, runs, choice) or Headline()
+    public_runs = shown(experiment, runs, choice)
+    public_keys = set(public_runs["trial_key"])
+    tracked = [run for run in stored if run.trial_key in public_keys]
+    contents = _contents(experiment, runs, exhibits, where)
+    notice = progress.notice if progress else ""
+    page = compose(experiment, public_runs, tracked, store=store, choice=choice, exhibits=exhibits,
+                   data=contents["runs.csv"], headline=said, left_out=drawing.left_out, notice=notice)
+    contents |= {"manifest.json": manifest(experiment, public_runs, tracked, contents, progress).encode(),
+                 "index.html": render(page).encode()}
+    paths = save(contents, Path("reports", experiment.name, where) if out is None else out)
+    not_logged = "" if progress else _log(store, experiment, paths, choice, said, where)
+    return Report(paths, exhibits, said, drawing.left_out, drawing.lacking, notice, not_logged, drawing.raised)
+
+
+def _with_references(experiment: Experiment, files: Sequence[Path]) -> Experiment:
+    """Return the experiment with the results of others of its own file and of these, which an exhibit must show."""
+    refuse(experiment.unread and not files, "references", "are results in a CSV file, which the store does not keep",
+           experiment.unread, "name the experiment file, or give them by --with")
     if files and not (others.SHOWN_BY in experiment.report and certified_trials(experiment.trials)):
         raise ReportError(f"--with: results of others are shown in the exhibit {others.SHOWN_BY} of certified trials, "
                           f"and the report of {experiment.name} has none, got {', '.join(map(str, files))}")
+    references = [*experiment.references, *(result for file in files for result in read_results(file))]
+    return replace(experiment, references=check_seeds(dict.fromkeys(references)))
+
+
+def _ended(experiment: Experiment, store: Store,
+           stored: Sequence[TrackedRun]) -> tuple[Experiment, pd.DataFrame, Progress | None]:
+    """Return the experiment, or its part that can be compared already, with its runs and the progress of a part."""
     progress = None
     try:
         runs = frame_of(stored, experiment.trials, source=experiment.source)
@@ -82,75 +110,88 @@ def write(experiment: Experiment, store: Store, out: Path | None = None, where: 
     if runs.empty:
         why = _why_none(experiment, store, len(stored))
         raise MissingTrials(f"{experiment.name}: must have a trial to report; {why}")
-    left_out = undrawn(experiment.trials, experiment.report) if experiment.plan.publishes_all else []
-    lacking: list[str] = []
-    raised: list[str] = []
+    return experiment, runs, progress
 
-    def attempt(name: str, function: Callable[..., Made], *arguments: object) -> Made | None:
+
+@dataclass
+class _Drawing:
+    """Draws what a report shows, and notes what it leaves out, as `Report` has it."""
+
+    experiment: Experiment
+    runs: pd.DataFrame
+    store: Store
+    left_out: list[tuple[str, str]] = field(default_factory=list)
+    lacking: list[str] = field(default_factory=list)
+    raised: list[str] = field(default_factory=list)
+
+    def exhibits(self, progress: Progress | None, where: str) -> list[Exhibit]:
+        """Draw the exhibits of the experiment, those of a search first."""
+        def draw(name: str) -> Exhibit:
+            exhibit = catalogue.draw(name, experiment, self.runs, self.store)
+            if progress:
+                exhibit = exhibit.marked(progress.mark)
+            exhibit.files  # noqa: B018 - made here, so that a figure that cannot be saved is one exhibit's failure
+            return exhibit
+
+        experiment = self.experiment
+        self.left_out += undrawn(experiment.trials, experiment.report) if experiment.plan.publishes_all else []
+        drawn = [self.attempt(name, draw, name) for name in experiment.report]
+        if isinstance(experiment.plan, Search) and not where:
+            drawn = [self.attempt("search", search.draw, experiment, self.runs, self.store),
+                     self.attempt("search_space", search_space.draw, experiment.plan, self.runs), *drawn]
+        return [exhibit for exhibit in drawn if exhibit]
+
+    def choice(self, progress: Progress | None, where: str) -> Choice | None:
+        """Choose the best trial, and compute what it costs: of all trials, once they have ended."""
+        if progress:
+            self.left_out.append(NO_BEST)
+        if progress or where:
+            return None
+        return self.attempt("selection", _choice, self.experiment, self.runs, self.store)
+
+    def attempt(self, name: str, function: Callable[..., Made], *arguments: object) -> Made | None:
         """Return what the function makes. If the runs lack data for it, or it fails, leave it out with the reason."""
         try:
             return function(*arguments)
         except OF_WHO_RUNS_IT:
             raise
         except BaseException as error:  # code of users may end the process
-            if not experiment.plan.publishes_all:  # the reason may count the trials, which random stopping keeps secret
+            if not self.experiment.plan.publishes_all:  # the reason may count the trials, which must stay secret
                 raise
             reason = str(error).removeprefix(f"{name}: ")
             if not isinstance(error, UserError):
                 reason = f"raised {type(error).__name__} in {place_of(error)}: {' '.join(str(error).split())}"
             if not isinstance(error, ReportError):
-                raised.append(name)
-            left_out.append((name, reason))
-            lacking.append(name)
+                self.raised.append(name)
+            self.left_out.append((name, reason))
+            self.lacking.append(name)
             return None
 
-    def drawn(name: str) -> Exhibit:
-        exhibit = catalogue.draw(name, experiment, runs, store)
-        if progress:
-            exhibit = exhibit.marked(progress.mark)
-        exhibit.files  # noqa: B018 - made here, so that a figure that cannot be saved is one exhibit's failure
-        return exhibit
 
-    exhibits = [exhibit for name in experiment.report if (exhibit := attempt(name, drawn, name))]
-    choice = None
-    if progress:
-        left_out.append(NO_BEST)
-    elif not where:
-        choice = attempt("selection", _choice, experiment, runs, store)
-    if choice:
-        exhibits.append(selection.draw(choice))
-    if isinstance(experiment.plan, Search) and not where:
-        of_search = (attempt("search", search.draw, experiment, runs, store),
-                     attempt("search_space", search_space.draw, experiment.plan, runs))
-        exhibits = [*filter(None, of_search), *exhibits]
+def _contents(experiment: Experiment, runs: pd.DataFrame, exhibits: Sequence[Exhibit], where: str) -> dict[str, bytes]:
+    """Return the files of a report by name, without its page and manifest."""
     contents = {"runs.csv": to_csv(csv_of(runs)).encode()}
-    for exhibit in exhibits:
-        contents |= exhibit.files
+    contents |= {name: content for exhibit in exhibits for name, content in exhibit.files.items()}
     if text := others.as_csv(experiment.references):
         contents[others.FILE] = text.encode()
     if experiment.public_text and not where:
         contents[file_name(experiment)] = experiment.public_text.encode()
-    public_runs = shown(experiment, runs, choice)
-    public_keys = set(public_runs["trial_key"])
-    tracked = [run for run in stored if run.trial_key in public_keys]
-    sentences = attempt("headline", _headline, experiment, runs, choice) or []
-    notice = progress.notice if progress else ""
-    page = compose(experiment, public_runs, tracked, store=store, choice=choice, exhibits=exhibits,
-                   data=contents["runs.csv"], headline=sentences, left_out=left_out, notice=notice)
-    contents |= {"manifest.json": manifest(experiment, public_runs, tracked, contents, progress).encode(),
-                 "index.html": render(page).encode()}
-    paths = save(contents, Path("reports", experiment.name, where) if out is None else out)
-    not_logged = ""
-    if not progress:
-        try:
-            if choice:
-                store.log_sweep(choice.metrics, choice.tags)  # the epsilon of the choice
-            store.log_report(paths, where)
-            if sentences and not where:
-                store.describe(experiment.description, "\n".join(f"- {sentence}" for sentence in sentences))
-        except TrackingError as error:  # a store that can be read and not written
-            not_logged = str(error)
-    return Report(paths, exhibits, sentences, left_out, lacking, notice, not_logged, raised)
+    return contents
+
+
+def _log(store: Store, experiment: Experiment, paths: Sequence[Path], choice: Choice | None, said: Headline,
+         where: str) -> str:
+    """Log a report to its sweep; return why a store that can only be read did not take it, else nothing."""
+    try:
+        if choice:
+            store.log_sweep(choice.metrics, choice.tags)  # the epsilon of the choice
+        store.log_report(paths, where)
+        if said.verdict and not where:
+            verdict, *more = said.brief
+            store.describe(experiment.description, "\n".join([verdict, "", *(f"- {sentence}" for sentence in more)]))
+    except TrackingError as error:
+        return str(error)
+    return ""
 
 
 def _why_none(experiment: Experiment, store: Store, n_stored: int) -> str:
@@ -173,12 +214,10 @@ def _choice(experiment: Experiment, runs: pd.DataFrame, store: Store) -> Choice 
     return selection.choose(experiment, runs, search.budget_epsilon(store) if experiment.plan.budget else None)
 
 
-def _headline(experiment: Experiment, runs: pd.DataFrame, choice: Choice | None) -> list[str]:
+def _headline(experiment: Experiment, runs: pd.DataFrame, choice: Choice | None) -> Headline:
     """Return the main results; with random stopping only on the best trial, as no other may be published."""
     if not experiment.plan.publishes_all:
-        return [selection.summary_sentence(choice)] if choice else []
+        return Headline(selection.summary_sentence(choice) if choice else "")
     if experiment.plan.budget and choice:
-        sentences = headline.published(choice, runs, experiment)
-    else:
-        sentences = headline.compose(runs, experiment, choice)
-    return [*sentences, *(f"{line}." for line in experiment.past.lines(experiment.trials))]
+        return headline.published(choice, runs, experiment)
+    return headline.compose(runs, experiment, choice)

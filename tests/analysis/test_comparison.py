@@ -204,7 +204,7 @@ def test_two_sweeps_by_name(root, tmp_path, capsys):
 def test_a_sweep_of_two_stores(root, tmp_path, capsys):
     one, two = root / "one", root / "two"
     assert main(["report", "a", "a", "--mlruns", str(one), "--mlruns-b", str(two), "--out", str(tmp_path / "d")]) == 0
-    equal, counted, page, beside = capsys.readouterr().out.splitlines()
+    counted, equal, page, beside = capsys.readouterr().out.splitlines()
     assert equal == "The settings of matched trials are equal." and page == f"page: {tmp_path / 'd/index.html'}"
     assert counted.startswith("6 differences in test accuracy, a (B) less a (A), in points: 0 with a 95% interval")
     assert beside.startswith("beside it: comparison.csv .md .tex .svg") and "logged" not in beside

@@ -179,8 +179,10 @@ def test_what_a_search_publishes_is_doubted_and_nothing_else():
     paid = SimpleNamespace(value=8.0, delta=1e-5)
     choice = SimpleNamespace(selected=paid, standing="simulated", name="dfa", test=0.14, validation=0.8, equals=0,
                              trial_key=configs[1].trial_key)
-    said, low, end = headline.published(choice, runs, experiment)
-    assert said.startswith("For ε = 8 at δ = 1e-05, of all that it released") and "test accuracy 14.00%" in said
+    said, chosen, low, end = headline.published(choice, runs, experiment).brief
+    assert said == ("The search publishes dfa: test accuracy 14.00%, for ε = 8 at δ = 1e-05 of all that it released "
+                    "(features and labels; simulated); in doubt: DFA at chance; DFA best at the end of a grid.")
+    assert chosen == "It was chosen by its validation accuracy of 80.00%."
     assert low.startswith("DFA at z = 2: test accuracy within 3 standard errors of chance (13.1%)")
     assert "DFA at z = 2: the best value lies at the end of its grid (learning_rate 0.95 of 0.01 to 1)" in end
 

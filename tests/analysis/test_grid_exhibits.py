@@ -19,6 +19,7 @@ from analysis.exhibits.catalogue import draw
 from analysis.exhibits.exhibit import ENVELOPE, MAX_WORDS
 from analysis.exhibits.frontier import choice, exhibit, slices
 from analysis.exhibits.frontier import points as frontiers
+from analysis.exhibits.table import markdown
 from analysis.runs import MixedTrials, ReportError, csv_of, read_runs, trials_of
 from pipeline.accounting.certified import with_noise
 from pipeline.accounting.event import UnsupportedAccounting
@@ -351,7 +352,27 @@ def said(runs, configs, chosen=CHOSEN, best=None):
 
 def test_the_headline_says_who_leads_what_choosing_cost_and_whether_seeds_could_have_done_it(monkeypatch):
     monkeypatch.setattr(choice, "_composed", lambda trials: 7.154 + (trials[0].algorithm == "dfa"))
-    approved("headlines", "\n\n".join("\n".join([f"# {name}", *said(*case())]) for name, case in HEADLINES.items()))
+    approved("headlines", "\n\n".join(in_markdown(name, said(*case())) for name, case in HEADLINES.items()))
+
+
+def in_markdown(name, found):
+    folded = [markdown(f"## {heading}", *parts) for heading, parts in found.folded]
+    return markdown(f"# {name}", *filter(None, (found.verdict, found.test_error, found.under_table)), *folded)
+
+
+def test_the_error_of_the_test_set_is_told_where_it_exceeds_that_of_the_seeds():
+    """Digits have 360 test records: at 90% their standard error is sqrt(0.9 * 0.1 / 360), or 1.58 points."""
+    assert headline._errors([90.0], "digits") == pytest.approx((100 * np.sqrt(0.09 / 360), np.nan), nan_ok=True)
+    assert headline._errors([89.0, 91.0], "digits") == pytest.approx((1.5811, 1.0), abs=1e-4)  # s = sqrt(2), n = 2
+    assert headline._errors([100.0], "digits")[0] == 0
+    close = said(levelled(0.895, 0.8), DECLARED)
+    assert close.test_error == ("The test set of 360 records alone has a standard error of 1.6 points, more than the "
+                                "seeds (0.5).")
+    assert close.under_table == ("± is over seeds; the test set alone has a standard error of up to 2.1 points "
+                                 "(scikit-learn's digits, 360 records).")  # of DFA, at 80.5%
+    far = levelled(0.6, 0.5).assign(**{"test/accuracy": lambda runs: 0.5 + 0.1 * runs["seed"]})  # s/sqrt(2) = 5 points
+    assert said(far, DECLARED).test_error == said(far, DECLARED).under_table == ""
+    assert said(tracked(ONE_SEED), ONE_SEED).test_error == "", "nobody knows the error of one seed"
 
 
 def test_a_choice_that_composition_does_not_cover_is_said_to_have_no_price(monkeypatch):
@@ -359,7 +380,7 @@ def test_a_choice_that_composition_does_not_cover_is_said_to_have_no_price(monke
         raise UnsupportedAccounting("delta: must be one")
 
     monkeypatch.setattr(choice, "_composed", unsupported)
-    assert "At certified ε ≤ 1 (no ε covers the choice of settings): BP" in said(tracked(INNER), INNER)[1]
+    assert "At certified ε ≤ 3 (no ε covers the choice of settings), BP" in said(tracked(INNER), INNER).verdict
 
 
 def test_every_exhibit_is_drawn_or_left_out_with_a_reason():

@@ -17,6 +17,7 @@ from test_palette import contrast, luminance
 
 from analysis.exhibits import catalogue
 from analysis.exhibits.exhibit import MAX_WORDS, Exhibit, Texts
+from analysis.exhibits.headline import Headline
 from analysis.exhibits.table import Table
 from analysis.report import page as pages
 from analysis.report.overview import trials
@@ -206,10 +207,17 @@ def test_every_trial_says_what_it_guarantees_and_a_filter_knows_every_setting_th
 
 
 def test_the_answer_stands_first_and_what_was_left_out_is_closed():
-    page = pages.Page(title="t", what="w", description="what was asked", headline=["`bp` wins at ε = 3 <by 2>."],
+    table = Table.of(["ε", "lead"], [["≤ 3", "2.00"]])
+    folded = [("Leads", ["By 2.", table]), ("Doubts (1)", ["?"])]
+    headline = Headline("`bp` wins at ε = 3 <by 2>.", "360 records.", folded, "± is over seeds.")
+    lead = Exhibit("lead", "Lead", Texts(("A caption.", table)), pd.DataFrame({"a": [1]}))
+    page = pages.Page(title="t", what="w", description="what was asked", headline=headline, exhibits=[lead],
                       left_out=[("heat_map", "needs sigma")])
     shown = pages.render(page)
-    assert shown.index("<code>bp</code> wins at ε\u00a0=\u00a03 &lt;by 2&gt;.") < shown.index("what was asked")
+    places = [shown.index(text) for text in (
+        "<code>bp</code> wins at ε\u00a0=\u00a03 &lt;by 2&gt;.</p>", '<p class="caption">360 records.', "<h2>Lead</h2>",
+        "± is over seeds.", "<h2>Leads</h2>", "By 2.", "<h2>Doubts (1)</h2>", "what was asked")]
+    assert places == sorted(places) and "<details" not in shown[:places[2]] and "<table" in shown[places[2]:places[3]]
     assert re.search(r"<details class=\"fold\"><summary><h2>[^<]+</h2> <span class=\"hint\">1</span></summary>\s*"
                      r"<dl class=\"pairs\"><div><dt>heat_map</dt><dd>needs sigma<", shown)
     bare = pages.render(pages.Page(title="t", what="w"))

@@ -11,6 +11,7 @@ from stored import records, stored
 
 from analysis import best, load_runs
 from analysis.exhibits.frontier.points import frontiers
+from analysis.exhibits.headline import NO_CHOICE
 from analysis.exhibits.selection import choose
 from analysis.report.report import write
 from pipeline.accounting import account
@@ -71,7 +72,7 @@ def test_what_was_looked_at_stays_paid_for_in_report_account_and_mlflow(store, t
         assert pd.read_csv(tmp_path / "out" / "selection.csv")["selected_epsilon"][0] == pytest.approx(whole)
         lines = list(price_lines(with_past(of(trials), store.root)))
         assert price_in(lines) == price_in(price_lines(of(WIDE))) and lines[0] == "the best of 4 certified trials"
-        told = [line for line in (*report.headline, *lines) if "trained under this name" in line]
+        told = [line for line in (*report.headline.brief, *lines) if "trained under this name" in line]
         assert len(told) == (0 if trials == WIDE else 2)
     assert "learning_rate 0.5, 1 there, 1 here; seed 0, 1 there, 0 here" in told[0]
     text = (tmp_path / "out" / "selection.md").read_text(encoding="utf-8")
@@ -129,13 +130,13 @@ def test_deleted_runs_count_too(tmp_path):
 
 def test_a_point_whose_rivals_left_the_file_was_chosen(store, tmp_path):
     report = write(replace(of(NARROW), report=("frontier",)), store, tmp_path)
-    assert "nothing was chosen" not in "".join(report.headline)
+    assert NO_CHOICE not in "".join(report.headline.brief)
     (costs,) = set(pd.read_csv(tmp_path / "frontier.csv")["selected_epsilon"])
     assert costs == pytest.approx(selected_epsilon(WIDE, Selection()).value, abs=1e-4)
     runs = load_runs(of(NARROW), store)
     (points,) = frontiers(runs)
-    assert "selected_epsilon" not in points and "nothing was chosen" in "".join(
-        write(replace(of(WIDE[2:]), report=("frontier",)), trained(tmp_path / "runs", NARROW), tmp_path).headline)
+    assert "selected_epsilon" not in points and NO_CHOICE in "".join(
+        write(replace(of(WIDE[2:]), report=("frontier",)), trained(tmp_path / "runs", NARROW), tmp_path).headline.brief)
 
 
 def test_a_notebook_pays_for_it_too(store):
@@ -147,10 +148,10 @@ def test_a_notebook_pays_for_it_too(store):
 def test_random_stopping_tells_no_number_and_has_no_price_after_an_edit(tmp_path):
     drawn = of(RandomStopping(NARROW, (BASE,), Selection("random_stopping", 9, 1, 5)))
     unedited = write(drawn, trained(tmp_path / "a", NARROW), tmp_path / "out")
-    assert "ε (random stopping) " in unedited.headline[0]
+    assert "ε (random stopping) " in unedited.headline.verdict
     store = trained(tmp_path / "b")
     edited = write(drawn, store, tmp_path / "out")
-    assert edited.headline[0].endswith("no ε covers the choice.")
+    assert edited.headline.verdict.endswith("no ε covers the choice.")
     (reason,) = pd.read_csv(tmp_path / "out" / "selection.csv")["reason"]
     assert "the file has changed since" in reason and not any(digit in reason for digit in "0123456789")
     shown = "".join(path.read_text(encoding="utf-8") for path in edited.files if path.suffix in (".md", ".html"))
@@ -184,7 +185,7 @@ def test_after_a_search_by_scores_a_grid_of_its_name_has_no_price(tmp_path):
         lines = "\n".join(price_lines(with_past(of(trials), store.root)))
         assert "no epsilon covers the choice: private_metrics: must be 'noisy'" in lines and "epsilon = " not in lines
         report = write(replace(of(trials), report=("frontier",)), store, tmp_path / "out")
-        assert "(selected" not in "".join(report.headline) and np.isnan(
+        assert "with the choice" not in "".join(report.headline.brief) and np.isnan(
             pd.read_csv(tmp_path / "out" / "selection.csv")["selected_epsilon"][0])
 
 
@@ -197,7 +198,7 @@ def test_a_trial_that_cannot_be_read_is_counted_and_leaves_no_price(tmp_path):
     (one,) = [line for line in price_lines(with_past(of(NARROW[:1]), store.root)) if "no epsilon covers" in line]
     assert "the choice" in one, "of one trial beside it, too"
     report = write(of(NARROW), store, tmp_path / "out")
-    assert "no price" not in "".join(report.headline) and np.isnan(
+    assert "no price" not in "".join(report.headline.brief) and np.isnan(
         pd.read_csv(tmp_path / "out" / "selection.csv")["selected_epsilon"][0])
 
 

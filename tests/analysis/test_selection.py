@@ -78,7 +78,7 @@ def test_random_stopping_costs_what_its_candidates_do_and_its_report_does_not_te
         for candidates in ((BASE,), (BASE, louder)):
             drawn = replace(experiment(RandomStopping(trials, candidates, STOPPING)), text="selection: {seed: 12345}")
             report = write(drawn, store, tmp_path)
-            (said,), files = report.headline, report.files
+            (said,), files = report.headline.brief, report.files
             assert said.startswith("The best trial by validation is dfa z=20 ") and "ε (random stopping) " in said
             texts = [path.read_text(encoding="utf-8") for path in files[1:]]
             found[len(trials), len(candidates)] = texts

@@ -98,7 +98,7 @@ def test_the_report_draws_search_and_budget_and_publishes_the_best_at_the_budget
     trials = {trial.trial_key: trial for trial in search.trials}
     assert best["test/accuracy"] == score(trials[best["trial_key"]])
     # and not of a trial that looked best in the test, at an epsilon of its own
-    approved("search_report", "\n\n".join(["\n".join(report.headline), *(
+    approved("search_report", "\n\n".join(["\n".join(report.headline.brief), *(
         (tmp_path / f"{name}.md").read_text(encoding="utf-8") for name in ("search", "selection"))]))
     assert store._client.get_run(store._parent()).data.metrics["epsilon/selected/budget"] == 4
 
