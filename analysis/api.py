@@ -40,8 +40,9 @@ def load_runs(experiment: Sweep, store: Reader | str | Path = "mlruns") -> pd.Da
         setting: the noise as text: `non-private`, sigma, `label_epsilon=3`, `epsilon=3` or `z=1.1`;
         trial: its `TrialConfig`, None if its extension is not imported;
         then, sorted by name, every metric at its last epoch (`test/accuracy`, `validation/accuracy`,
-        `test/worst_class_accuracy` as fractions, `train/loss`, `alignment/layer_<k>`,
-        `epsilon/<kind>/<variant>`, `time/epoch_seconds`) and the tags `privacy.*` and git_commit.
+        `test/worst_class_accuracy` as fractions, `train/loss`, `alignment/layer_<k>` of the applied update,
+        `alignment/feedback/layer_<k>` of the feedback's, `epsilon/<kind>/<variant>`, `time/epoch_seconds`) and the tags
+        `privacy.*` and git_commit.
 
     Args:
         experiment: name of the sweep, for all tracked trials of any status. Or an experiment, or its file (a path, or

@@ -128,7 +128,8 @@ def trials(experiment: Experiment, runs: pd.DataFrame, links: Sequence[str] = ()
         if name.startswith("alignment/") and runs[name].notna().any():
             layer = name.removeprefix("alignment/")
             measured = runs.loc[runs[name].notna(), TRIAL].dropna()
-            heading = f"cos {layer_name(int(layer.rpartition('_')[2]), list(measured))}"
+            of_feedback, _, number = layer.rpartition("layer_")
+            heading = f"cos {of_feedback.replace('/', ' ')}{layer_name(int(number), list(measured))}"
             columns.append(_number_column(heading, runs[name], "{:.3f}".format, (layer, name), True))
     kinds = kinds_of(runs)
     for kind in kinds:

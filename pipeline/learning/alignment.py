@@ -1,18 +1,32 @@
-"""How well the applied update points along the true gradient. `Training` measures it on a few batches of an epoch."""
+"""How well two updates point along the true gradient. `Training` measures it on a few batches of an epoch.
+
+One is the applied update. The other is the update that the feedback gives by itself, without the mechanism's clipping
+and noise, as papers on direct feedback alignment measure it.
+"""
 
 from __future__ import annotations
 
 import torch
 
-from pipeline.learning.feedback.algorithms import BackPropagation
+from pipeline.learning.feedback.algorithms import BackPropagation, Feedback
 from pipeline.learning.mechanisms.base import mean_outer_products
 from pipeline.learning.network.network import Network, Parameters
 
+METRICS = ("alignment/layer_", "alignment/feedback/layer_")  # of the applied update, and of the feedback's
+
 
 def true_gradient(net: Network, error: torch.Tensor, activations: list[torch.Tensor], out: Parameters) -> None:
-    """Write the gradient of the batch's mean loss to `out`: back-propagation without clipping or noise."""
-    bp = BackPropagation()
-    deltas = bp.deltas(bp.signals(error), net, activations, net.derivative)
+    """Write the gradient of the batch's mean loss to `out`: the update of back-propagation."""
+    feedback_update(BackPropagation(), net, error, activations, out)
+
+
+def feedback_update(feedback: Feedback, net: Network, error: torch.Tensor, activations: list[torch.Tensor],
+                    out: Parameters, present: torch.Tensor | None = None) -> None:  # as of `Training.deltas`
+    """Write a batch's mean update by a feedback to `out`, without the mechanism's clipping and noise."""
+    signals = feedback.signals(error)
+    if present is not None:  # a device's own noise is in the padding too
+        signals = [signal * present for signal in signals]
+    deltas = feedback.deltas(signals, net, activations, net.derivative)
     mean_outer_products(net, deltas, activations, error.shape[1], out)
 
 

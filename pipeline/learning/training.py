@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from pipeline.accounting.certified import with_noise
-from pipeline.learning.alignment import cosines, true_gradient
+from pipeline.learning.alignment import METRICS, cosines, feedback_update, true_gradient
 from pipeline.learning.canaries import Canaries
 from pipeline.learning.data.dataset import Dataset
 from pipeline.learning.data.features import features
@@ -204,7 +204,8 @@ class Training:
 
     def _metrics(self, r: int, losses: torch.Tensor, alignment: torch.Tensor) -> dict[str, float]:
         """Return the alignments of trial r, and its training loss if `private_metrics` is plain."""
-        metrics = {f"alignment/layer_{k + 1}": v for k, v in enumerate(alignment[r].tolist())}
+        metrics = {f"{name}{layer}": value for name, values in zip(METRICS, alignment[r].tolist(), strict=True)
+                   for layer, value in enumerate(values, start=1)}
         if self.pack.shared.disclosure == "plain":
             metrics["train/loss"] = losses[r].item()
         return metrics
@@ -216,7 +217,7 @@ class Training:
         return first_tags(self.pack.trials[r], self.device) | self.arithmetic.tags(r)
 
     def _train_epoch(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return mean training loss [R] and mean alignment [R, L] on the CPU; alignment is nan if not measured."""
+        """Return mean training loss [R] and mean alignment [R, 2, L] on the CPU; alignment is nan if not measured."""
         shared = self.pack.shared
         if self.epoch == 0:
             self.arithmetic.begin(self)
@@ -234,15 +235,15 @@ class Training:
         if alignments:
             alignment = torch.stack(alignments, dim=-1).nanmean(dim=-1).cpu()
         else:
-            alignment = torch.full((len(self.pack.trials), len(self.update.layers)), math.nan)
+            alignment = torch.full((len(self.pack.trials), len(METRICS), len(self.update.layers)), math.nan)
         return torch.stack(losses, dim=-1).mean(dim=-1).cpu(), alignment
 
     def step(self, indices: torch.Tensor,  # [R, m]; `ABSENT` marks padding
              measure_alignment: bool = False) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Train on one batch of every trial; return its mean loss [R] and, if measured, the alignment [R, L].
+        """Train on one batch of every trial; return its mean loss [R] and, if measured, the alignment [R, 2, L].
 
-        That is of the applied update with the true gradient over the batch or, if `private_metrics` is not plain, over
-        m test records.
+        That is of the applied update, and of the feedback's, with the true gradient over the batch. If
+        `private_metrics` is not plain, the feedback and the gradient are those over m test records.
         """
         present, usable = None, self.train_inputs.usable
         if not self.pack.shared.parts.sampler.full or usable is not None:
@@ -252,29 +253,37 @@ class Training:
                 contributes = contributes & usable[indices]
             present = contributes.unsqueeze(-1).to(torch.float32)  # [R, m, 1]: 1 for a record, 0 for padding
         on_test_records = measure_alignment and self.pack.shared.disclosure != "plain"
+        of_feedback = None
         if on_test_records:  # before the private batch's forward pass: convolutions keep the state of the last one
-            self._gradient_on_test_records()
+            of_feedback = self._feedback_on_test_records()
         activations, logits = self.net.forward(self.train_inputs.batch(indices, reuse_buffer=True))
         labels = self.canaries.labels_of(indices) if self.canaries else self.data.train_y[indices]
         error, loss = self.loss(logits, labels, present)
         if measure_alignment and not on_test_records:
-            true_gradient(self.net, error, activations, self.gradient)
+            of_feedback = self._feedback_alignment(error, activations, present)
         self.mechanism.update(self.deltas(error, activations, present), activations, self.update)
-        return loss, self._take_step(measure_alignment)
+        return loss, self._take_step(of_feedback)
 
-    def _take_step(self, measure_alignment: bool) -> torch.Tensor | None:
-        """Move the weights by `update`; return its alignment with `gradient` [R, L], if measured."""
+    def _take_step(self, of_feedback: torch.Tensor | None) -> torch.Tensor | None:
+        """Move the weights by `update`; return its alignment and the feedback's [R, 2, L], if that is measured."""
         self.optimizer.step()
         if self.average:
             self.average.update()
-        return cosines(self.update, self.gradient) if measure_alignment else None
+        return None if of_feedback is None else torch.stack([cosines(self.update, self.gradient), of_feedback], dim=1)
 
-    def _gradient_on_test_records(self) -> None:
-        """Write the true gradient on the next m test records; it is public, like the test set and the iterate."""
+    def _feedback_alignment(self, error: torch.Tensor, activations: list[torch.Tensor],
+                            present: torch.Tensor | None = None) -> torch.Tensor:
+        """Write the true gradient of a batch to `gradient`; return the alignment of the feedback's update [R, L]."""
+        true_gradient(self.net, error, activations, self.gradient)
+        feedback_update(self.feedback, self.net, error, activations, self.update, present)  # overwritten by the step
+        return cosines(self.update, self.gradient)
+
+    def _feedback_on_test_records(self) -> torch.Tensor:
+        """Return `_feedback_alignment` on the next m test records; it is public, like the test set and the iterate."""
         places = self._next_test_places().expand(len(self.pack.trials), -1)
         activations, logits = self.net.forward(self.test_inputs.batch(places, reuse_buffer=True))
         error, _ = self.loss(logits, self.data.test_y[places])
-        true_gradient(self.net, error, activations, self.gradient)
+        return self._feedback_alignment(error, activations)
 
     def _next_test_places(self) -> torch.Tensor:
         """Return the places of the next m test records [m]."""

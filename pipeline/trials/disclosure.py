@@ -16,6 +16,7 @@ METRICS = {  # by prefix of the name
     "test/accuracy": ITERATES,
     "test/worst_class_accuracy": ITERATES,
     "alignment/layer_": "a released update and the gradient of a released iterate on test records",
+    "alignment/feedback/layer_": "the feedback and the gradient of a released iterate on test records",
     **dict.fromkeys(("epsilon/certified/", "epsilon/label/", "epsilon/claimed/", "epsilon/column/"), "settings alone"),
     "epsilon/audited/one_step": NEIGHBOURS,
     "audit/one_step_": NEIGHBOURS,

@@ -34,7 +34,8 @@ class Release(Part):
         0, "training records that get a wrong label and take part with probability 1/2, to audit the run; 0 audits "
         "nothing", low=0)
     alignment_batches: int = setting(
-        4, "batches per epoch on which the update is compared with the true gradient; 0 measures none", low=0)
+        4, "batches per epoch on which the update, and the feedback's alone, are compared with the true "
+        "gradient; 0 measures none", low=0)
     seed: int = setting(0, "seed of split, initialisation and feedback and, in research, of sampling and noise",
                         low=0, high=2**63 - 1, per_trial=True)
 

@@ -53,7 +53,7 @@ def test_every_metric_and_artifact_of_a_secure_trial_in_the_store_is_on_the_list
 
 
 def test_a_metric_that_nothing_covers_is_refused_and_a_sweep_has_a_list_of_its_own():
-    check_metrics(["test/accuracy", "alignment/layer_7", "epsilon/certified/pld"])
+    check_metrics(["test/accuracy", "alignment/layer_7", "alignment/feedback/layer_7", "epsilon/certified/pld"])
     for name in ("train/loss", "validation/worst_class_accuracy", "audit/canary_auc", "accuracy"):
         with pytest.raises(ValueError, match=f"^{name}: is no metric that a trial may log whose private_metrics"):
             check_metrics([name])
@@ -138,7 +138,8 @@ def test_alignment_of_a_secure_trial_is_with_the_gradient_on_test_records(networ
     _, alignment = training.step(indices, measure_alignment=True)
     _, on_batch = plain.step(indices, measure_alignment=True)
     assert torch.equal(training.update.flat, plain.update.flat), "how it is measured changes nothing of the update"
-    assert not torch.allclose(alignment, on_batch)
+    assert not torch.allclose(alignment[:, 0], on_batch[:, 0])
+    torch.testing.assert_close(alignment[:, 1], torch.ones_like(alignment[:, 1]))
     if network == "mlp":
         x = training.test_inputs.batch(torch.arange(64))
         h = torch.tanh(x @ leaves[0][0].T + leaves[2][0])
@@ -146,8 +147,20 @@ def test_alignment_of_a_secure_trial_is_with_the_gradient_on_test_records(networ
         gradient = training.net.blank_parameters(1)
         for to, of in zip(gradient.weights + gradient.biases, torch.autograd.grad(loss, leaves), strict=True):
             to.copy_(of)
-        assert torch.allclose(alignment, cosines(training.update, gradient), atol=1e-5)
+        assert torch.allclose(alignment[:, 0], cosines(training.update, gradient), atol=1e-5)
     training.close(), plain.close()
+
+
+@pytest.mark.parametrize("kept", ["noisy", "withheld", "plain"])
+def test_alignment_of_the_feedback_is_a_function_of_test_records_unless_metrics_are_plain(kept, digits):
+    trial = dataclasses.replace(SECURE, algorithm="dfa", projector="", noise="research", private_metrics=kept)
+    found = []
+    for batch in range(2):  # the first step, on one batch or another
+        training = prepare(Pack((trial,)), digits, CPU)
+        found.append(training.step(training.sampler.epoch()[batch], measure_alignment=True)[1][:, 1])
+        training.close()
+    assert torch.equal(*found) == (kept != "plain")
+    assert -0.99 < found[0][0, 0] < 0.99 and found[0][0, 1] == pytest.approx(1)
 
 
 # --- the choice of the best

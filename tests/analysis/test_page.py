@@ -197,6 +197,9 @@ def test_every_trial_says_what_it_guarantees_and_a_filter_knows_every_setting_th
     assert not found.numeric
     assert [cell.text for cell in found.cells] == [
         "none" if mechanism == "none" else "labels only, simulated" for mechanism in runs["mechanism"]]
+    of_feedback = trials(experiment, runs.assign(**{"alignment/feedback/layer_1": 0.75}))
+    assert {column.heading: column.cells[0].text for column in of_feedback if column.heading.startswith("cos")} == {
+        "cos layer 1": "0.250", "cos output layer": "0.500", "cos feedback layer 1": "0.750"}
     bare = runs[[name for name in runs if not name.startswith("epsilon/")]]
     assert "guarantee" not in {column.heading for column in trials(experiment, bare)}
     hidden = {name for name, column in columns.items() if not column.shown}

@@ -6,8 +6,8 @@ import pytest
 import torch
 from mlp import Mlp
 
-from pipeline.learning.alignment import cosines, true_gradient
-from pipeline.learning.feedback.algorithms import DirectFeedback, ternarize
+from pipeline.learning.alignment import cosines, feedback_update, true_gradient
+from pipeline.learning.feedback.algorithms import BackPropagation, DirectFeedback, ternarize
 from pipeline.learning.feedback.losses import CrossEntropy, LabelSmoothing
 from pipeline.learning.mechanisms.base import mean_outer_products
 from pipeline.learning.network.network import Parameters
@@ -121,3 +121,45 @@ def test_closed_forms_of_ternary_errors_and_cosines():
     result = cosines(update, other)
     torch.testing.assert_close(result[:, 0], torch.tensor([(9 - 16) / 25, -1.0]))
     assert result[:, 1].isnan().all(), "the cosine with a zero update is undefined, not 0"
+
+
+class NoisyMatrices(FixedMatrices):
+    """A device whose projections are wrong by 1, also of padding."""
+
+    def project(self, e):
+        return super().project(e) + 1
+
+
+def linear(records):
+    """A network of two layers with W = 1, which is linear as nothing is negative; inputs and errors of records."""
+    net = Mlp((2, 2, 2), "relu", seeds=[1])
+    for weight, bias in zip(net.parameters.weights, net.parameters.biases, strict=True):
+        weight[0], bias[0] = torch.eye(2), 0
+    x, error = torch.tensor([[[1.0, 2.0], [2.0, 1.0]]]), torch.tensor([[[0.5, -0.5], [0.5, 0.5]]])
+    return net, x[:, :records], error[:, :records]
+
+
+@pytest.mark.parametrize(("records", "expected"), [(1, 8 / 100**0.5), (2, 9 / 180**0.5)])
+def test_alignment_of_a_linear_networks_feedback_has_a_closed_form(records, expected):
+    """With B = diag(1, 7), B e = (1, -7)/2 and (1, 7)/2. With the bias's input 1, the products of the inputs are 6, 5
+    and 6. So the mean update has the cosine 9/sqrt(180), its records 8/10 each."""
+    net, x, error = linear(records)
+    update, gradient = Parameters((2, 2, 2), 1), Parameters((2, 2, 2), 1)
+    activations, _ = net.forward(x)
+    true_gradient(net, error, activations, gradient)
+    matrices = torch.diag(torch.tensor([1.0, 7.0]))[None]
+    feedback_update(DirectFeedback(FixedMatrices(matrices), (2,)), net, error, activations, update)
+    torch.testing.assert_close(cosines(update, gradient), torch.tensor([[expected, 1.0]]))
+    feedback_update(BackPropagation(), net, error, activations, update)
+    torch.testing.assert_close(cosines(update, gradient), torch.ones(1, 2))
+
+
+def test_padding_has_no_part_in_the_feedbacks_update():
+    (net, x, error), present = linear(2), torch.tensor([[[1.0], [0.0]]])
+    feedback = DirectFeedback(NoisyMatrices(torch.eye(2)[None]), (2,))
+    first, padded = Parameters((2, 2, 2), 1), Parameters((2, 2, 2), 1)
+    feedback_update(feedback, net, error[:, :1], net.forward(x[:, :1])[0], first)
+    feedback_update(feedback, net, error * present, net.forward(x)[0], padded, present)
+    torch.testing.assert_close(2 * padded.flat, first.flat)  # a mean over 2 places, and over 1
+    feedback_update(feedback, net, error * present, net.forward(x)[0], padded)
+    assert not torch.allclose(2 * padded.flat, first.flat)

@@ -14,6 +14,7 @@ from pipeline.learning.mechanisms.gradients import GradientProducts, GradientRow
 from pipeline.learning.mechanisms.row_sum import RowSum, bounded
 from pipeline.learning.own.alone import Alone
 from pipeline.learning.own.building import check_trainable
+from pipeline.learning.own.mapped import Mapped
 from pipeline.learning.own.operators import is_reviewed_here
 from pipeline.learning.own.segments import Segments, copy_of, ends
 from pipeline.learning.own.ways import check_neighbours
@@ -251,11 +252,23 @@ def test_a_plain_sequential_is_textbook_direct_feedback(digits):
     blocks = zip(layers.net.parameters.weights, layers.net.parameters.biases, strict=True)
     module.net.parameters.row[0].copy_(torch.cat([part[0].flatten() for block in blocks for part in block]))
     indices = layers.sampler.epoch()[0]
-    module.step(indices)
-    layers.step(indices)
+    alignments = [training.step(indices, measure_alignment=True)[1] for training in (module, layers)]
+    torch.testing.assert_close(*alignments, rtol=1e-4, atol=1e-5)
     blocks = zip(layers.update.weights, layers.update.biases, strict=True)
     expected = torch.cat([part[0].flatten() for block in blocks for part in block])
     torch.testing.assert_close(module.update.row[0], expected, rtol=1e-5, atol=1e-5 * expected.abs().max().item())
+
+
+@pytest.mark.parametrize("kept", ["plain", "withheld"])
+@pytest.mark.parametrize("algorithm", ["bp", "dfa"])
+def test_alignments_are_the_same_by_the_graph_and_alone(algorithm, kept, digits):
+    config = trial("plain", algorithm=algorithm, noise="research", noise_multiplier=0.0, private_metrics=kept)
+    mapped, alone = (prepare(Pack((config,)), digits, CPU) for _ in range(2))
+    alone.net.way, alone.net.chunk = Alone(alone.net.segments, 10), 1
+    (_, expected), (_, found) = (training.step(training.sampler.epoch()[0], measure_alignment=True)
+                                 for training in (mapped, alone))
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+    assert isinstance(mapped.net.way, Mapped) and (found[0, 1] > 0.999).tolist() == [algorithm == "bp", True]
 
 
 def test_the_way_is_told_and_certified(digits, monkeypatch):

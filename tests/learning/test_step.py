@@ -4,6 +4,7 @@ import contextlib
 import itertools
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -103,11 +104,33 @@ def test_alignment_compares_the_applied_update_with_the_true_gradient(digits):
         h = h @ leaves[2 * layer].T + leaves[2 * layer + 1]
         h = torch.tanh(h) if layer < 2 else h
     torch.nn.functional.cross_entropy(h, torch.tensor(y.argmax(axis=1))).backward()
-    updates_w, updates_b = equation_8(trial, weights, biases, x, y)
-    for layer in range(3):
-        u = np.concatenate([updates_w[layer].ravel(), updates_b[layer]])
-        g = np.concatenate([leaves[2 * layer].grad.numpy().ravel(), leaves[2 * layer + 1].grad.numpy()])
-        assert alignment[0, layer].item() == pytest.approx(u @ g / np.linalg.norm(u) / np.linalg.norm(g), abs=1e-4)
+    plain = SimpleNamespace(seed=trial.seed, threshold=trial.threshold, sigma=0, tau_f=np.inf, gamma_min=0,
+                            tau_h=np.inf, tau_h_min=0)
+    for k, of in enumerate((trial, plain)):  # the applied update, and the feedback's without bounds and noise
+        updates_w, updates_b = equation_8(of, weights, biases, x, y)
+        for layer in range(3):
+            u = np.concatenate([updates_w[layer].ravel(), updates_b[layer]])
+            g = np.concatenate([leaves[2 * layer].grad.numpy().ravel(), leaves[2 * layer + 1].grad.numpy()])
+            expected = u @ g / np.linalg.norm(u) / np.linalg.norm(g)
+            assert alignment[0, k, layer].item() == pytest.approx(expected, abs=1e-4)
+
+
+@pytest.mark.parametrize(("algorithm", "mechanisms"), [
+    ("pdfa", [dict(mechanism="photonic", sigma=sigma, tau_f=tau, tau_h=tau, gamma_min=tau, joint_release=joint)
+              for sigma, tau, joint in [(0, 1.0, False), (9.0, 0.1, False), (1.0, 1.0, True)]]),
+    ("dfa", [dict(mechanism="per_example", clipping_norm=c, noise_multiplier=z, denoise=denoise)
+             for c, z, denoise in [(1e9, 0, False), (1.0, 0, False), (1.0, 50.0, False), (1.0, 1.0, True)]]),
+    ("bp", [dict(mechanism="per_example", clipping_norm=c, noise_multiplier=z) for c, z in [(1e9, 0), (1.0, 50.0)]])])
+def test_alignment_of_the_feedback_does_not_depend_on_clipping_noise_and_denoising(algorithm, mechanisms, digits):
+    """To the last bit, and the alignment of the applied update does."""
+    trials = [replace(BASE, algorithm=algorithm, **mechanism) for mechanism in mechanisms]
+    trainings = [Training(Pack((trial,)), digits, CPU) for trial in trials]
+    found = [training.step(training.sampler.epoch()[0], measure_alignment=True)[1] for training in trainings]
+    for alignment in found[1:]:
+        assert torch.equal(alignment[:, 1], found[0][:, 1])
+        assert (alignment[:, 0] - found[0][:, 0]).abs().max() > 1e-3
+    hidden, output = found[0][0, 1].split([2, 1])
+    assert output.item() == pytest.approx(1) and (hidden > 0.999).all() == (algorithm == "bp")
 
 
 def test_training_never_sees_validation_records_and_each_is_counted_where_it_belongs(digits, monkeypatch):

@@ -7,6 +7,7 @@ import torch
 from flat import train
 
 from pipeline.accounting import account
+from pipeline.learning.alignment import METRICS
 from pipeline.learning.data.inputs import Inputs
 from pipeline.learning.network.network import make_network, start_output
 from pipeline.learning.optimizer import learning_rate
@@ -98,7 +99,7 @@ def test_every_algorithm_learns_digits(algorithm, digits):
 def test_records_have_the_metrics_that_are_promised_and_alignment_where_asked_changes_nothing(digits):
     (first, last), (unaligned, end) = (next(iter(results([replace(BASE, alignment_batches=n)], digits).values()))
                                        for n in (40, 0))
-    alignment = {f"alignment/layer_{n}" for n in (1, 2, 3)}
+    alignment = {f"{name}{n}" for name in METRICS for n in (1, 2, 3)}
     every_epoch = {"train/loss", "validation/accuracy", "time/epoch_seconds"} | alignment
     assert every_epoch <= set(first.metrics) and first.outcome is None and first.epoch == 1
     assert not [name for name in first.metrics if name.startswith("test/")], "test is read at the last epoch only"
@@ -232,8 +233,8 @@ def test_feedback_is_aligned_from_the_start_with_an_output_layer_made_of_it(digi
         assert torch.corrcoef(torch.stack([weight.flatten(), matrices[:, 48:].flatten()]))[0, 1] > 1 - 1e-6
     _, alignment = training.step(training.sampler.epoch()[0], measure_alignment=True)
     if algorithm == "dfa":
-        assert (alignment[:, 1] > 1 - 1e-5).all()
-    assert (alignment[:, 1] > 0.5).all() and (alignment[:, 0].abs() < 0.6).all()
+        assert (alignment[:, :, 1] > 1 - 1e-5).all()
+    assert (alignment[:, :, 1] > 0.5).all() and (alignment[:, :, 0].abs() < 0.6).all()
     with pytest.raises(ValueError, match="matrices: output_init 'feedback' needs the feedback matrix B, got None"):
         start_output(make_network(base, [0]), base)
 

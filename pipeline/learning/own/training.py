@@ -11,8 +11,11 @@ import torch
 from torch import Tensor
 
 from pipeline.accounting.statement import with_own_network
+from pipeline.learning.alignment import cosines
 from pipeline.learning.data.dataset import Dataset
+from pipeline.learning.data.inputs import Inputs
 from pipeline.learning.data.sampling import ABSENT
+from pipeline.learning.feedback.algorithms import BackPropagation, Feedback
 from pipeline.learning.mechanisms.gaussian import GaussianMechanism
 from pipeline.learning.mechanisms.gradients import add_all
 from pipeline.learning.mechanisms.row_sum import RowSum, bounded
@@ -66,24 +69,23 @@ class OwnTraining(Training):
         if usable is not None:
             places = places[usable[places]]
         labels = self.canaries.labels[0] if self.canaries else self.data.train_y
+        of_feedback = None
+        if measure_alignment and self.config.disclosure == "plain":
+            of_feedback = self._alignment_over(self.train_inputs, labels, places)
+        elif measure_alignment:
+            of_feedback = self._alignment_over(self.test_inputs, self.data.test_y, self._next_test_places())
         self.update.flat.zero_()
-        if measure_alignment:
-            self.gradient.flat.zero_()
         total = torch.zeros(1, device=self.device)  # of losses
-        on_test_records = measure_alignment and self.config.disclosure != "plain"
-        if on_test_records:
-            self._gradient_on_test_records()
         for chunk in places.split(self.net.chunk):
             x, y, present = self._filled(self.train_inputs.batch(chunk), labels[chunk])
             self._add(x, self._signals_of(y, present, total), present)
-            if measure_alignment and not on_test_records:
-                self._add_gradient(x, y, present)
         self._release()
-        return total / max(len(places), 1), self._take_step(measure_alignment)
+        return total / max(len(places), 1), self._take_step(of_feedback)
 
-    def _filled(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:  # [k, n_0], [k]
+    def _filled(self, x: Tensor, y: Tensor,  # [k, n_0], [k]
+                size: int = 0) -> tuple[Tensor, Tensor, Tensor]:  # n; 0 for that of the training's chunks
         """Return records [n, *shape], their labels [n], and whether each is one [n]; the others are padding."""
-        x, y, present = filled(self.net.chunk, x, y, torch.ones_like(y, dtype=torch.bool))
+        x, y, present = filled(size or self.net.chunk, x, y, torch.ones_like(y, dtype=torch.bool))
         return x.view(-1, *self.net.shape), y, present
 
     def _error(self, logits: Tensor, y: Tensor, present: Tensor) -> tuple[Tensor, Tensor]:
@@ -119,20 +121,21 @@ class OwnTraining(Training):
             else:
                 self.mechanism.release(self.update)
 
-    def _add_gradient(self, x: Tensor, y: Tensor, present: Tensor) -> None:
-        """Add the gradient of the mean loss to `gradient`; arguments as `_filled` returns them."""
-        size = self._true_gradient.chunk(len(x))
-        for records in zip(*(part.split(size) for part in (x, y, present)), strict=True):
-            self._add_gradient_of(*records)
+    def _alignment_over(self, inputs: Inputs, labels: Tensor, places: Tensor) -> Tensor:
+        """Write the true gradient over some records to `gradient`; return the alignment of the feedback's update."""
+        for feedback, way, out in ((BackPropagation(), self._true_gradient, self.gradient),
+                                   (self.feedback, self.net.way, self.update)):
+            out.flat.zero_()
+            size = way.chunk(self.net.chunk)
+            for chunk in places.split(size):
+                x, y, present = self._filled(inputs.batch(chunk), labels[chunk], size)
+                gradients = way.gradients(x, self._plain_signals_of(feedback, y, present))
+                add_all(gradients, out.row[0], present.float() / self.config.batch_size)
+        return cosines(self.update, self.gradient)
 
-    def _add_gradient_of(self, x: Tensor, y: Tensor, present: Tensor) -> None:
-        gradients = self._true_gradient.gradients(x, lambda logits: [self._error(logits, y, present)[0][0]])
-        factors = torch.full((len(x),), 1 / self.config.batch_size, device=self.device)
-        add_all(gradients, self.gradient.row[0], factors)
-
-    def _gradient_on_test_records(self) -> None:
-        for chunk in self._next_test_places().split(self.net.chunk):
-            self._add_gradient(*self._filled(self.test_inputs.batch(chunk), self.data.test_y[chunk]))
+    def _plain_signals_of(self, feedback: Feedback, y: Tensor, present: Tensor) -> Callable[[Tensor], list[Tensor]]:
+        """Return a function from logits to the signals of a feedback, without the mechanism's bounds and noise."""
+        return lambda logits: [signal[0] for signal in feedback.signals(self._error(logits, y, present)[0])]
 
     def _tags(self, r: int) -> Mapping[str, str]:
         """Return the tags of `Training`, and how contributions are computed."""
