@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
@@ -26,6 +24,7 @@ from pipeline.trials.naming import counted, run_name
 from pipeline.trials.records import Release
 
 GREY = "0.4"
+PASSED_OVER = "passed over"  # status of a suggestion that was not trained, or trained before
 
 
 def budget_epsilon(store: Reader) -> Epsilon:
@@ -54,7 +53,7 @@ def draw(experiment: Experiment, runs: pd.DataFrame, store: Reader) -> Exhibit:
         notes = ["ε spent is that of all epochs released until then, by a Renyi filter of order "
                  f"{privacy_filter.order} that was fixed beforehand; no trial started whose whole cost did not fit.",
                  *notes]
-    if n_passed_over := (rows["status"] == "passed over").sum():
+    if n_passed_over := (rows["status"] == PASSED_OVER).sum():
         notes = [f"{counted(n_passed_over, 'suggestion')} passed over: beyond the budget, or asked for before.", *notes]
     return Exhibit("search", title="What the search asked for", rows=rows, figure=plot(rows, privacy_filter),
                    texts=Texts((caption(experiment, privacy_filter), Table.of(header, cells, text_columns=(1, 2))),
@@ -68,35 +67,28 @@ def table(experiment: Experiment, runs: pd.DataFrame, store: Reader, privacy_fil
     released epochs, validation in %, and epsilon spent. Epsilon is of this and all earlier suggestions, as if there
     were no later ones. Without a privacy filter there is no column of epsilon spent.
     """
-    runs_by_key = runs.set_index("trial_key")
-    releases = store.released()
-    epochs: Counter[str] = Counter()  # trial key -> released epochs: the largest number of its runs
-    releases_by_key: dict[str, list[Release]] = {}
-    for release in releases:
-        releases_by_key.setdefault(release.trial.trial_key, []).append(release)
-        epochs[release.trial.trial_key] = max(epochs[release.trial.trial_key], release.epochs)
+    releases: dict[str, list[Release]] = {}  # trial key -> of its runs
+    for release in store.released():
+        releases.setdefault(release.trial.trial_key, []).append(release)
     suggestions = store.suggestions()
     suggested_keys = {suggestion.trial.trial_key for suggestion in suggestions}
     # Trials of earlier files that this search did not suggest have spent their epsilon before it began.
-    counted_releases = [release for release in releases if release.trial.trial_key not in suggested_keys]
-    seen: set[str] = set()
-    lost = {trial.trial_key for trial in experiment.past.lost}
-    rows = []
+    spent = [release for key, of_trial in releases.items() if key not in suggested_keys for release in of_trial]
+    statuses = dict.fromkeys((trial.trial_key for trial in experiment.past.lost), "lost")
+    statuses |= dict(zip(runs["trial_key"], runs["status"], strict=True))
+    scores = dict(zip(runs["trial_key"], 100 * runs[SCORE], strict=True))
+    rows, seen = [], set()
     for number, suggestion in enumerate(suggestions, start=1):
         trial, key = suggestion.trial, suggestion.trial.trial_key
-        is_trained = suggestion.started and key not in seen and key in runs_by_key.index
-        is_lost = suggestion.started and key not in seen and key in lost
+        status = statuses.get(key, PASSED_OVER) if suggestion.started and key not in seen else PASSED_OVER
+        spent += releases.get(key, []) if key not in seen else []
         seen.add(key)
-        counted_releases += releases_by_key.pop(key, [])  # once, at the trial's first suggestion
+        is_trained = status not in (PASSED_OVER, "lost")
+        epochs = max((release.epochs for release in releases.get(key, [])), default=0) if is_trained else 0
         row = {"number": number, "trial": run_name(trial, experiment.varied), "trial_key": key,
-               "algorithm": trial.algorithm, "status": "lost" if is_lost else "passed over", "epochs": 0,
-               "validation %": np.nan}
-        if is_trained:
-            row |= {"status": runs_by_key.loc[key, "status"], "epochs": epochs[key],
-                    "validation %": 100 * runs_by_key.loc[key, SCORE]}
-        if privacy_filter:
-            row["ε spent"] = privacy_filter.epsilon(privacy_filter.spent(counted_releases))
-        rows.append(row)
+               "algorithm": trial.algorithm, "status": status, "epochs": epochs,
+               "validation %": scores[key] if is_trained else np.nan}
+        rows.append({**row, "ε spent": privacy_filter.epsilon(privacy_filter.spent(spent))} if privacy_filter else row)
     return pd.DataFrame(rows)
 
 

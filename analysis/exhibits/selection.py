@@ -19,13 +19,12 @@ from pipeline.trials.kinds import certified_trials
 from pipeline.trials.naming import counted, run_name
 from pipeline.trials.ranking import leaders
 
-ALONE = "price of this one trial, had it been the only one"
 SCORE = "validation/accuracy"
-SCORES = ("Not covered: the scores. The choice was made by validation accuracy, which is computed from held-out "
-          "records without noise: unless they are public, the choice tells of them, whatever ε says. Nor is covered "
-          "what was tried under another name.")
+ELSEWHERE = "Trials under another name are not covered."
+SCORES = ("Not covered: the scores. Validation accuracy is computed from held-out records without noise, so the choice "
+          f"tells something about them, unless they are public. {ELSEWHERE}")
 SCORES_COVERED = ("Covered as well: the scores. Validation accuracy is released with noise of its own, for which every "
-                  "trial pays. Not covered is what was tried under another name.")
+                  f"trial pays. {ELSEWHERE}")
 
 
 @dataclass(frozen=True)
@@ -116,25 +115,20 @@ def texts(choice: Choice) -> Texts:
     """Return a caption, a table of one row, and notes: what the price covers, and what it does not cover."""
     epsilon = choice.selected
     header = ["best trial by validation", "validation %", "test %",
-              f"selected ε ({epsilon.variant.replace('_', ' ')})" if epsilon else "selected ε", f"ε: {ALONE}"]
+              f"selected ε ({epsilon.variant.replace('_', ' ')})" if epsilon else "selected ε",
+              "ε of this trial, had it been the only one"]
     row = [choice.name, f"{100 * choice.validation:.2f}", f"{100 * choice.test:.2f}",
            f"{epsilon.value:.4g}" if epsilon else NO_VALUE, f"{choice.alone.value:.4g}"]
-    notes = ["Test accuracy had no part in the choice."]
-    if choice.equals:
-        notes.append(f"No difference in validation accuracy to {counted(choice.equals, 'other trial')}: any of them "
-                     "could have been chosen.")
-    if epsilon is None:
-        notes.append(f"No ε covers the choice: {choice.reason}.")
-    else:
-        notes += [_covered(choice, epsilon), choice.scores]
-        if choice.unscored:
-            them = "it" if choice.unscored == 1 else "them"
-            notes.append(f"{counted(choice.unscored, 'trial')} held no record out, so that no score compared {them}; "
-                         f"selected ε covers {them} too.")
-    if choice.others:
-        notes.append(f"{choice.others} further trials of the file have no certified ε; they were not candidates, and "
-                     "no number here covers their publication.")
-    return Texts((caption(choice), Table.of(header, [row])), notes=tuple(notes))
+    notes = (
+        "Test accuracy had no part in the choice.",
+        f"No difference in validation accuracy to {counted(choice.equals, 'other trial')}: any of them could have been "
+        "chosen." if choice.equals else "",
+        _covered(choice), choice.scores if epsilon else "",
+        f"Without records held out, so not compared, but covered by selected ε: {counted(choice.unscored, 'trial')}."
+        if epsilon and choice.unscored else "",
+        f"Without a certified ε, so neither compared nor covered: {counted(choice.others, 'trial')}."
+        if choice.others else "")
+    return Texts((caption(choice), Table.of(header, [row])), notes=tuple(filter(None, notes)))
 
 
 def caption(choice: Choice) -> str:
@@ -143,8 +137,9 @@ def caption(choice: Choice) -> str:
     number = "" if choice.trials is None else f"{choice.trials - choice.unscored} "
     epsilon = choice.selected or choice.alone
     price = under_assumptions(epsilon.kind, [epsilon.relation], [epsilon.sampler], [epsilon.delta], choice.standing)
-    return (f"The best of {number}certified trials by validation accuracy at the last epoch (n = 1); {price}. The last "
-            "column does not hold for the best of several.")
+    what = "publishing the best of all these trials" if choice.selected else "this trial alone"
+    return (f"The best of {number}certified trials by validation accuracy at the last epoch (n = 1). "
+            f"{price[0].upper()}{price[1:]} is that of {what}.")
 
 
 def summary_sentence(choice: Choice) -> str:
@@ -157,11 +152,11 @@ def summary_sentence(choice: Choice) -> str:
             f"{100 * choice.validation:.2f}%; {price}.")
 
 
-def _covered(choice: Choice, selected: Epsilon) -> str:
-    """Return a sentence on the scope of the selected epsilon: which trials and releases it covers.
-
-    If the number of trials was drawn at random, it is secret, and `trials` is None.
-    """
+def _covered(choice: Choice) -> str:
+    """Return a sentence on which trials and releases the selected epsilon covers, or why there is none."""
+    selected = choice.selected
+    if selected is None:
+        return f"No ε covers the choice: {choice.reason}."
     if selected.variant == "budget":
         return (f"Selected ε is the budget of the sweep, which covers all weights of all steps of its "
                 f"{(choice.trials or 0) + choice.gone} trials, whichever of them is published: {selected.note}.")

@@ -8,7 +8,7 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -66,23 +66,26 @@ def compose(experiment: Experiment, runs: pd.DataFrame, tracked: Sequence[Tracke
     if not experiment.plan.publishes_all:
         return dataclasses.replace(page, notice=SECRET, to_send=SECRET_TO_SEND)
     links = [address(store, run_id) for run_id in runs["run_id"]]
-    begin, end = _span(tracked)
-    statuses = ", ".join(f"{count} {status}" for status, count in Counter(runs["status"]).items())
-    datasets = ", ".join(DATASET_LABELS[name] for name in runs["dataset"].unique())
-    facts = [("Trials", statuses), ("Data", datasets), ("Began (UTC)", f"{begin:%Y-%m-%d %H:%M}"),
-             ("First start to last end", duration((end - begin).total_seconds())),
-             *_settings_origin(experiment, runs), *page.facts]
-    grid = [("algorithm", ", ".join(ALGORITHM_LABELS[algorithm] for algorithm in runs["algorithm"].unique())),
-            ("noise", ", ".join(map(setting_label, by_noise(runs["setting"])))),
-            *((name, _values(runs[name])) for name in (*_varied(experiment, runs), "seed"))]
     repeat = commands(experiment, tracked)
     source = [Download(file_name(experiment), experiment.text.encode())] if experiment.text else []
     return dataclasses.replace(
-        page, facts=facts, grid=grid,
+        page, facts=[*_facts(experiment, runs, tracked), *page.facts],
         settings=[(name, _values(runs[name].dropna())) for name in setting_names() if runs[name].notna().any()],
         trials=trials(experiment, runs, links), trials_note=_trials_note(runs, links), runs_link=runs_address(store),
         trials_data=Download("runs.csv", data), problems=_problems(experiment, runs, store),
         commands=repeat, to_send=TO_SEND.format(report=repeat[-1]), source=source)
+
+
+def _facts(experiment: Experiment, runs: pd.DataFrame, tracked: Sequence[TrackedRun]) -> list[tuple[str, str]]:
+    """Return (name, value) of what was run: trials, data, varied settings, the settings' origin, and time."""
+    begin, end = _span(tracked)
+    algorithms = ", ".join(ALGORITHM_LABELS[algorithm] for algorithm in runs["algorithm"].unique())
+    return [("Trials", ", ".join(f"{count} {status}" for status, count in Counter(runs["status"]).items())),
+            ("Data", ", ".join(DATASET_LABELS[name] for name in runs["dataset"].unique())), ("Algorithm", algorithms),
+            ("Noise", ", ".join(map(setting_label, by_noise(runs["setting"])))),
+            *((name, _values(runs[name])) for name in (*_varied(experiment, runs), "seed")),
+            *_settings_origin(experiment, runs), ("Began (UTC)", f"{begin:%Y-%m-%d %H:%M}"),
+            ("First start to last end", duration((end - begin).total_seconds()))]
 
 
 def manifest(experiment: Experiment, runs: pd.DataFrame, tracked: Sequence[TrackedRun],
@@ -116,45 +119,55 @@ def trials(experiment: Experiment, runs: pd.DataFrame, links: Sequence[str] = ()
     of the trials' runs, if they have any.
     """
     noise = by_noise(runs["setting"])  # the order by which the column sorts
-    named_settings = (*_varied(experiment, runs), "seed")
+    named = (*_varied(experiment, runs), "seed")
     columns = [Column("algorithm", [Cell(ALGORITHM_LABELS.get(name, name)) for name in runs["algorithm"]]),
                Column("noise", [Cell(setting_label(setting), noise.index(setting)) for setting in runs["setting"]]),
-               *(_setting_column(name, runs[name]) for name in named_settings)]
+               *(_setting_column(name, runs[name]) for name in named), *_measured(runs), *_epsilon_columns(runs)]
+    if (runs["status"] != "finished").any():
+        columns.append(Column("status", list(map(Cell, runs["status"]))))
+    columns.append(Column("trial", list(map(Cell, runs["trial_key"])), ("trial_key",), links=links))
+    return [*columns, *_hidden(runs, named)]
+
+
+def _measured(runs: pd.DataFrame) -> Iterator[Column]:
+    """Yield the columns of accuracies and of each layer's alignment."""
     for name, heading in HEADINGS.items():
         if name in runs.columns:
             filter_names = (heading.removesuffix(" %").replace(" ", "_"), name)
-            columns.append(_number_column(heading, 100 * runs[name], "{:.2f}".format, filter_names, True))
+            yield _number_column(heading, 100 * runs[name], "{:.2f}".format, filter_names, True)
     for name in runs.columns:
         if name.startswith("alignment/") and runs[name].notna().any():
             layer = name.removeprefix("alignment/")
-            measured = runs.loc[runs[name].notna(), TRIAL].dropna()
+            measured = list(runs.loc[runs[name].notna(), TRIAL].dropna())
             of_feedback, _, number = layer.rpartition("layer_")
-            heading = f"cos {of_feedback.replace('/', ' ')}{layer_name(int(number), list(measured))}"
-            columns.append(_number_column(heading, runs[name], "{:.3f}".format, (layer, name), True))
+            heading = f"cos {of_feedback.replace('/', ' ')}{layer_name(int(number), measured)}"
+            yield _number_column(heading, runs[name], "{:.3f}".format, (layer, name), True)
+
+
+def _epsilon_columns(runs: pd.DataFrame) -> Iterator[Column]:
+    """Yield a column for each kind of epsilon, and one of guarantees if there is any epsilon."""
     kinds = kinds_of(runs)
     for kind in kinds:
         # In filters, `epsilon` and `ε` stand for the kinds that guarantee something, or for all kinds if none does.
         short_forms = ("epsilon", "ε") if kind in GUARANTEED or not set(kinds) & set(GUARANTEED) else ()
         remark = "" if KINDS[kind].holds else " (no guarantee)"
-        columns.append(_number_column(f"ε {kind}{remark}", tightest(runs, kind), short,
-                                      (*short_forms, kind, f"epsilon/{kind}")))
+        yield _number_column(f"ε {kind}{remark}", tightest(runs, kind), short,
+                             (*short_forms, kind, f"epsilon/{kind}"))
     if kinds:
-        columns.append(Column("guarantee", list(map(Cell, guarantees(runs)))))
-    if (runs["status"] != "finished").any():
-        columns.append(Column("status", list(map(Cell, runs["status"]))))
-    columns.append(Column("trial", list(map(Cell, runs["trial_key"])), ("trial_key",), links=links))
+        yield Column("guarantee", list(map(Cell, guarantees(runs))))
+
+
+def _hidden(runs: pd.DataFrame, shown_settings: Sequence[str]) -> Iterator[Column]:
+    """Yield hidden columns of the other settings that differ, and of all settings of the noise, for filters."""
     for name in setting_names():
-        if name in named_settings:
-            continue
-        # Settings of the noise have a hidden column also if they are the same for all trials.
         values, is_noise = runs[name], name in NOISE or name in NOISE.values()
         if name in NOISE:
             values = values.mask(runs[NOISE[name]] > 0)  # the target sets it
         elif is_noise:
             values = values.where(values > 0)  # 0 for no target
-        if values.map(value_text).nunique() > 1 or (is_noise and values.notna().any()):
-            columns.append(_setting_column(name, values, shown=False))
-    return columns
+        differs = values.map(value_text).nunique() > 1 or (is_noise and values.notna().any())
+        if name not in shown_settings and differs:
+            yield _setting_column(name, values, shown=False)
 
 
 def _number_column(heading: str, values: pd.Series, text: Callable[[float], str], filter_names: tuple[str, ...],
@@ -211,7 +224,7 @@ def _settings_origin(experiment: Experiment, runs: pd.DataFrame) -> list[tuple[s
     seeds = experiment.chosen.seeds
     reused = set(seeds) & set(runs["seed"]) if isinstance(seeds, tuple) else set()
     remark = f" ({counted(len(reused), 'seed')} of these also reported here)" if reused else ""
-    return [*preset, ("Settings chosen", f"{experiment.chosen}{remark}")]
+    return [*preset, ("Settings chosen before", f"{experiment.chosen}{remark}")]
 
 
 def _span(tracked: Sequence[TrackedRun]) -> tuple[datetime, datetime]:
@@ -234,23 +247,22 @@ def _varied(experiment: Experiment, runs: pd.DataFrame) -> list[str]:
 
 def _trials_note(runs: pd.DataFrame, links: Sequence[str]) -> str:
     """Return the note under the table of trials: units of its columns, and whether its keys are links."""
-    sentences = ["Accuracies in % at the last epoch; cos, the cosine between a layer's update and its true gradient."]
+    note = "Accuracies in % at the last epoch; cos, the cosine between a layer's update and its true gradient"
+    note += " (feedback: of its update before clipping and noise)." if "alignment/feedback" in " ".join(runs) else "."
     if kinds_of(runs):
-        sentences.append("Of every kind of ε the least that its accountants give, at the δ, relation and sampler that "
-                         "the table of epsilons has; kinds guarantee different things and cannot be compared.")
+        note += (" Of each kind of ε the smallest that an accountant gives, at the δ, relation and sampler of the "
+                 "table of epsilons; different kinds guarantee different things and cannot be compared.")
     if any(links):
         is_local = links[0].startswith("http://127.0.0.1:")
-        condition = ", while `photonic ui` runs on this machine" if is_local else ""
-        sentences.append(f"A trial's key leads to its run in MLflow{condition}.")
-    return " ".join(sentences)
+        note += f" A trial's key leads to its run in MLflow{', while `photonic ui` runs on this machine' * is_local}."
+    return note
 
 
 def _problems(experiment: Experiment, runs: pd.DataFrame, store: Reader) -> list[str]:
     """Return a sentence per diverged trial, with its last epoch; or one sentence that none diverged."""
     diverged = runs[runs["status"] == "diverged"]
     if diverged.empty:
-        all_trials = "the trial" if len(runs) == 1 else f"all {len(runs)} trials"
-        return [f"None: {all_trials} finished."]
+        return [f"None: {'the trial' if len(runs) == 1 else f'all {len(runs)} trials'} finished."]
     sentences = []
     for row in diverged.to_dict("records"):
         last_epoch = max((epoch for epoch, _ in store.history(row["run_id"], CLOCK)), default=0)

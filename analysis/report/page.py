@@ -86,9 +86,8 @@ class Page:
     notice: str = ""  # a sentence that a reader must not miss, above all others
     headline: Headline = Headline()  # its verdict comes first, with the lead
     description: str = ""  # the question of the experiment
-    facts: Sequence[tuple[str, str]] = ()  # (name, value) on the runs
-    grid: Sequence[tuple[str, str]] = ()  # (field, values) of the varied settings
-    settings: Sequence[tuple[str, str]] = ()  # the same of all settings
+    facts: Sequence[tuple[str, str]] = ()  # (name, value) on the runs, and of the varied settings
+    settings: Sequence[tuple[str, str]] = ()  # (field, values) of all settings
     exhibits: Sequence[Exhibit] = ()  # in order
     left_out: Sequence[tuple[str, str]] = ()  # (exhibit, reason) of exhibits that are not drawn
     privacy: Sequence[Statement] = ()  # kinds of epsilon in words

@@ -20,7 +20,7 @@ from pipeline.experiment.experiment import Experiment
 from pipeline.trials.kinds import GUARANTEED, KINDS
 from pipeline.trials.naming import counted
 
-NONE = "No guarantee: these trials log no ε of any kind ({count}). The notes say why."
+NONE = "No guarantee: these trials log no ε of any kind ({count}). The assumptions below say why."
 NO_GUARANTEE = "none"
 NEIGHBOURS = {"add/remove": "one record, added or removed", "replace-one": "one record, replaced",
               LABEL_RELATION: "the label of one record"}
@@ -64,21 +64,17 @@ def state(runs: pd.DataFrame, choice: Choice | None = None) -> list[Statement]:
     """
     statements = []
     for kind, (guarantees_something, text, *_) in KINDS.items():
+        runs_of_kind = runs[_has(runs, kind)]
         if choice and choice.selected and kind == choice.selected.kind:
             neighbours = _neighbours([choice.selected.relation])
-            statements.append(Statement(kind, f"{text} {neighbours}{choice.noise}", guarantees_something,
-                                        choice.standing))
-            continue
-        runs_of_kind = runs[_has(runs, kind)]
-        if runs_of_kind.empty:
-            continue
-        if not guarantees_something:
+            statements.append(Statement(kind, f"{text} {neighbours}{choice.noise}", True, choice.standing))
+        elif not runs_of_kind.empty and guarantees_something:
+            sources = noise_sources(runs_of_kind).dropna()
+            relations = [LABEL_RELATION] if kind == "label" else runs_of_kind.get("privacy.relation", ())
+            noise = sentence(noise_statement(sources))
+            statements.append(Statement(kind, f"{text} {_neighbours(relations)}{noise}", True, standing(sources)))
+        elif not runs_of_kind.empty:
             statements.append(Statement(kind, text, False))
-            continue
-        sources = noise_sources(runs_of_kind).dropna()
-        relations = [LABEL_RELATION] if kind == "label" else runs_of_kind.get("privacy.relation", ())
-        noise = sentence(noise_statement(sources))
-        statements.append(Statement(kind, f"{text} {_neighbours(relations)}{noise}", True, standing(sources)))
     n_without = int(runs[_epsilons(runs)].isna().all(axis=1).sum())
     if n_without:
         statements.append(Statement("no ε", NONE.format(count=f"{n_without} of {len(runs)}"), False))
@@ -104,30 +100,24 @@ def epsilons(runs: pd.DataFrame, choice: Choice | None = None) -> Table | None:
     It has a row per kind, accountant, guarantee, relation, sampler and delta, with the smallest and largest value over
     trials at their last epoch.
     """
-    rows = []
-
-    def add(kind: str, accountant: str, values: Sequence[float], *others: str) -> None:
-        """Add a row of the smallest and the largest value, which become one if they look the same."""
-        ends = dict.fromkeys(short(value) for value in (min(values), max(values)))
-        rows.append((kind, accountant.replace("_", " "), " to ".join(ends), *others, str(len(values))))
-
+    values: dict[tuple[str, ...], list[float]] = {}  # what a row is of -> its epsilons
     if choice and choice.selected and choice.selected.is_finite:
-        selected = choice.selected
-        add(selected.kind, selected.variant, [selected.value], choice.standing, selected.relation, selected.sampler,
-            f"{selected.delta:g}")
+        found = choice.selected
+        key = (found.kind, found.variant, choice.standing, found.relation, found.sampler, f"{found.delta:g}")
+        values[key] = [found.value]
     for column in sorted(_epsilons(runs), key=lambda column: (list(KINDS).index(column.split("/")[1]), column)):
         kind, _, variant = column.removeprefix("epsilon/").partition("/")
         logged = runs[runs[column].notna()]
-        tracked = logged.reindex(columns=["privacy.relation"])["privacy.relation"]
-        relations = pd.Series([relation_of_kind(kind, variant, relation) for relation in tracked], logged.index,
-                              dtype=object)
-        keys = [_guarantees_of(kind, logged), relations, "sampler", "delta"]
-        for (guarantee, relation, sampler, delta), group in logged.groupby(keys, dropna=False):
-            add(kind, variant, list(group[column]), guarantee, relation, sampler, f"{delta:g}")
-    if not rows:
-        return None
+        tracked = logged.get("privacy.relation", [None] * len(logged))
+        logged = logged.assign(guarantee=_guarantees_of(kind, logged), value=logged[column],
+                               relation=[relation_of_kind(kind, variant, relation) for relation in tracked])
+        for row in logged.sort_values(["guarantee", "relation", "sampler", "delta"]).itertuples():
+            key = (kind, variant, row.guarantee, row.relation, row.sampler, f"{row.delta:g}")
+            values.setdefault(key, []).append(row.value)
+    rows = [(kind, accountant.replace("_", " "), " to ".join(dict.fromkeys(short(end) for end in (min(of), max(of)))),
+             *rest, f"{len(of)}") for (kind, accountant, *rest), of in values.items()]
     header = ("kind", "accountant or formula", "ε", "guarantee", "neighbouring relation", "sampler", "δ", "trials")
-    return Table.of(header, rows, text_columns=(0, 1, 3, 4, 5))
+    return Table.of(header, rows, text_columns=(0, 1, 3, 4, 5)) if rows else None
 
 
 def notes(runs: pd.DataFrame) -> list[str]:

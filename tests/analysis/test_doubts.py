@@ -194,7 +194,7 @@ def test_a_report_shows_how_settings_were_found_and_whether_its_seeds_had_a_part
     experiment = Experiment("sweep", "", tuple(declared()), chosen=chosen)
     runs = swept(declared())
     assert overview._settings_origin(experiment, runs) == [
-        ("Settings chosen", f"45 runs, by validation accuracy, {told}")]
+        ("Settings chosen before", f"45 runs, by validation accuracy, {told}")]
     assert overview._settings_origin(dataclasses.replace(experiment, chosen=None), runs) == []
     preset = dataclasses.replace(experiment, chosen=None, preset="recommended")
     assert overview._settings_origin(preset, runs) == [("Preset", "recommended")]
