@@ -26,6 +26,11 @@ def settings_text(trial: TrialConfig, fields: Sequence[str]) -> str:
     return ", ".join(f"{name} {value_text(settings[name])}" for name in fields if name in settings)
 
 
+def short(value: float) -> str:
+    """Return an epsilon with three digits or, from a thousand on, as an integer: `0.523`, `1,204`."""
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+
+
 def without_formulas(text: str) -> str:
     """Return a user's text for a figure, in which matplotlib would read a formula between two dollars."""
     return text.replace("$", r"\$")

@@ -50,7 +50,7 @@ def write(a: Experiment, b: Experiment, store_a: Reader, store_b: Reader, out: P
         exhibits.append(draw_overlay(comparison, frontiers))
     contents = {name: content for exhibit in exhibits for name, content in exhibit.files.items()}
     differs, verdict = match.headline(comparison)
-    said = Headline(verdict, folded=[("What differs", [differs])])
+    said = Headline(verdict, details={"What differs": [differs]})
     contents["index.html"] = render(_page(comparison, exhibits, said)).encode()
     folder = Path("reports", f"{a.name}-and-{b.name}") if out is None else out
     return Report(save(contents, folder), exhibits, said)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from analysis.exhibits.doubts.checks import AGAINST, Doubt, against, examine
+from analysis.exhibits.doubts.checks import AGAINST, against, examine
 from analysis.exhibits.doubts.evidence import KEY, NO_FRONTIER, Evidence
 from analysis.exhibits.frontier.choice import is_chosen, price
 from analysis.exhibits.frontier.points import PRICE, compared_epsilon, summarized
@@ -18,6 +19,7 @@ from analysis.exhibits.selection import Choice
 from analysis.exhibits.table import Table
 from analysis.runs import ALGORITHM_LABELS, DATASET_LABELS, NO_VALUE
 from analysis.statistics import MeanInterval, accuracy_error, difference_of
+from analysis.text import PROTECTED, short
 from pipeline.experiment.experiment import Experiment
 from pipeline.trials.datasets import DATASETS
 from pipeline.trials.kinds import GUARANTEED, KINDS
@@ -38,13 +40,20 @@ class Headline(NamedTuple):
 
     verdict: str = ""  # one sentence
     test_error: str = ""  # a sentence, if the test records have a larger error than the seeds
-    folded: Sequence[tuple[str, Sequence[str | Table]]] = ()  # (heading, sentences and tables) of all else
+    details: Mapping[str, Sequence[str | Table]] = MappingProxyType({})  # heading -> sentences and tables
+    doubts: Sequence[str] = ()  # sentences
     under_table: str = ""  # a sentence on the error of the test records, for all means
+
+    @property
+    def folded(self) -> dict[str, Sequence[str | Table]]:
+        """Return what stands behind the verdict, by heading: the details, and the doubts with their number."""
+        behind = {**self.details, f"Doubts ({len(self.doubts)})": self.doubts}
+        return {heading: parts for heading, parts in behind.items() if parts}
 
     @property
     def brief(self) -> list[str]:
         """Return the sentences without the tables, the verdict first."""
-        behind = [part for _, parts in self.folded for part in parts if isinstance(part, str)]
+        behind = [part for parts in self.folded.values() for part in parts if isinstance(part, str)]
         return [sentence for sentence in (self.verdict, self.test_error, *behind) if sentence]
 
 
@@ -93,8 +102,9 @@ class Lead(NamedTuple):
         """Return the row of a table."""
         low, high = (f"{end:+.2f}".replace("-", "−") for end in (self.difference.low, self.difference.high))
         interval = NO_VALUE if np.isnan(self.difference.low) else f"{low} to {high}, {self.pairing}"
-        return [f"≤ {self.epsilon:.3g}", *(f"{_label(point)} {_score(point)}" for point in (self.first, self.second)),
-                f"{self.difference.mean:.2f}", interval, f"{self.difference.n}", self.outcome, self.cost or NO_VALUE]
+        best, following = (f"{_label(point)} {_score(point)}" for point in (self.first, self.second))
+        return [f"≤ {short(self.epsilon)}", best, following, f"{self.difference.mean:.2f}", interval,
+                f"{self.difference.n}", self.outcome, self.cost or NO_VALUE]
 
 
 def compose(runs: pd.DataFrame, experiment: Experiment, choice: Choice | None = None) -> Headline:
@@ -109,10 +119,12 @@ def compose(runs: pd.DataFrame, experiment: Experiment, choice: Choice | None = 
     frontiers = [(dataset, kind) for dataset in runs["dataset"].unique() for kind in GUARANTEED]
     answers = [_answer(evidence, *frontier) for frontier in frontiers if frontier in known]
     first, *others = answers or [Headline(NO_EPSILON)]
-    elsewhere = [part for other in others for part in (other.verdict, *(p for _, parts in other.folded for p in parts))]
+    elsewhere = [part for other in others for part in (other.verdict, *other.details.get(LEADS, ()))]
     costs = [] if points.empty else [*_no_choice(evidence), *_price(experiment, choice)]
-    sections = [*first.folded, (ELSEWHERE, elsewhere), (COSTS, [*costs, *_past(experiment)])]
-    return first._replace(folded=_folded(sections, examine(evidence)), under_table=_under_table(evidence))
+    past = [f"{line}." for line in experiment.past.lines(experiment.trials)]
+    details = {**first.details, ELSEWHERE: elsewhere, COSTS: [*costs, *past]}
+    doubts = [doubt.sentence for doubt in examine(evidence)]
+    return Headline(first.verdict, first.test_error, details, doubts, _under_table(evidence))
 
 
 def published(choice: Choice, runs: pd.DataFrame, experiment: Experiment) -> Headline:
@@ -132,15 +144,9 @@ def published(choice: Choice, runs: pd.DataFrame, experiment: Experiment) -> Hea
     verdict = (f"The search publishes {choice.name}: test accuracy {100 * choice.test:.2f}%, for ε = {spent.value:g} "
                f"at δ = {spent.delta:g} of all that it released ({KINDS['certified'].protects}; {choice.standing})"
                f"{doubted}.")
-    chosen = f"It was chosen by its validation accuracy of {100 * choice.validation:.2f}%{equals}."
-    return Headline(verdict, folded=_folded([(COSTS, [chosen, *_past(experiment)])], doubts))
-
-
-def _folded(sections: Sequence[tuple[str, Sequence[str | Table]]],
-            doubts: Sequence[Doubt]) -> list[tuple[str, Sequence[str | Table]]]:
-    """Return the sections that are not empty, and one of doubts, with their number."""
-    of_doubts = f"Doubts ({len(doubts)})", [doubt.sentence for doubt in doubts]
-    return [(heading, parts) for heading, parts in (*sections, of_doubts) if parts]
+    costs = [f"It was chosen by its validation accuracy of {100 * choice.validation:.2f}%{equals}.",
+             *(f"{line}." for line in experiment.past.lines(experiment.trials))]
+    return Headline(verdict, details={COSTS: costs}, doubts=[doubt.sentence for doubt in doubts])
 
 
 def _answer(evidence: Evidence, dataset: str, kind: str) -> Headline:
@@ -156,13 +162,14 @@ def _answer(evidence: Evidence, dataset: str, kind: str) -> Headline:
     leads = [_lead(group, epsilon, point_runs, evidence) for epsilon, group in points.groupby("compared_epsilon")
              if group["algorithm"].nunique() > 1]
     if not leads:
-        return Headline(_highest(points, kind, place, evidence))
+        errors = _errors(_by_seed(points.iloc[0], point_runs), dataset)
+        return Headline(_highest(points, kind, place, evidence), _test_error(errors, dataset))
     typical = min(leads, key=lambda lead: abs(np.log(lead.epsilon / TYPICAL_EPSILON)))
-    verdict = f"At {kind} ε ≤ {typical.epsilon:.3g}{place}{_with_choice(typical.cost)}, {typical.verdict}."
+    verdict = f"At {kind} ε ≤ {short(typical.epsilon)}{place}{_remark(kind, typical.cost)}, {typical.verdict}."
     choices = points["choices"].max()
     chosen = f", each at the best of up to {choices} settings by validation" if choices > 1 else ""
     summary = f"Highest mean test accuracy by {kind} ε ({KINDS[kind].protects}){place}{chosen}: {_winners(leads)}."
-    return Headline(verdict, _test_error(typical.errors, dataset), [(LEADS, [summary, *_table(leads)])])
+    return Headline(verdict, _test_error(typical.errors, dataset), {LEADS: [summary, *_table(leads)]})
 
 
 def _lead(group: pd.DataFrame, epsilon: float, point_runs: pd.DataFrame, evidence: Evidence) -> Lead:
@@ -181,7 +188,7 @@ def _winners(leads: Sequence[Lead]) -> str:
     """Return who leads at which epsilons: `BP at 1, 3; DFA at 8`."""
     epsilons: dict[str, list[str]] = {}
     for lead in leads:
-        epsilons.setdefault(lead.leader, []).append(f"{lead.epsilon:.3g}")
+        epsilons.setdefault(lead.leader, []).append(short(lead.epsilon))
     return "; ".join(f"{leader} at {', '.join(found)}" for leader, found in epsilons.items())
 
 
@@ -198,10 +205,10 @@ def _highest(points: pd.DataFrame, kind: str, place: str, evidence: Evidence) ->
     """Return the verdict on points of which no two algorithms share an epsilon: the highest mean, and doubts of it."""
     best = points[~(points["mean"].max() - points["mean"]).map(is_difference)][:MAX_NAMED]  # the first, and its equals
     rows = best.to_dict("records")
-    names = joined([f"{_label(row)} at ε = {row['epsilon']:.3g}" for row in rows])
+    names = joined([f"{_label(row)} at ε = {short(row['epsilon'])}" for row in rows])
     reasons, _ = against(evidence, rows[0]["dataset"], kind, rows)
-    return (f"Highest mean test accuracy by {kind} ε{place}{_with_choice(_cost(best, evidence))}: "
-            f"{_score(rows[0])}, of {names}{_in_doubt(reasons)}.")
+    return (f"{names} {'have' if len(rows) > 1 else 'has'} the highest mean test accuracy by {kind} ε"
+            f"{place}{_remark(kind, _cost(best, evidence))}: {_score(rows[0])}{_in_doubt(reasons)}.")
 
 
 def _in_doubt(reasons: Sequence[str]) -> str:
@@ -218,8 +225,8 @@ def _errors(values: Sequence[float] | pd.Series, dataset: str) -> tuple[float, f
 def _test_error(errors: tuple[float, float], dataset: str) -> str:
     """Return the sentence on the test records, if their error is larger than that over seeds."""
     by_records, over_seeds = errors
-    return (f"The test set of {DATASETS[dataset].n_test:,} records alone has a standard error of {by_records:.1f} "
-            f"points, more than the seeds ({over_seeds:.1f}).") if by_records > over_seeds else ""
+    return (f"The test set of {DATASETS[dataset].n_test:,} records alone has a standard error of {by_records:.2g} "
+            f"points, more than the seeds ({over_seeds:.2g}).") if by_records > over_seeds else ""
 
 
 def _under_table(evidence: Evidence) -> str:
@@ -229,7 +236,7 @@ def _under_table(evidence: Evidence) -> str:
         by_records, over_seeds = _errors(row["values"], row["dataset"])
         if by_records > over_seeds:
             largest[row["dataset"]] = max(by_records, largest.get(row["dataset"], 0))
-    texts = [f"{error:.1f} points ({DATASET_LABELS[name]}, {DATASETS[name].n_test:,} records)"
+    texts = [f"{error:.2g} points ({DATASET_LABELS[name]}, {DATASETS[name].n_test:,} records)"
              for name, error in largest.items()]
     return f"± is over seeds; the test set alone has a standard error of up to {joined(texts)}." if texts else ""
 
@@ -252,14 +259,14 @@ def _cost(points: pd.DataFrame, evidence: Evidence) -> str:
         return NOT_COVERED
     tried = evidence.tried[(evidence.tried["kind"] == kind) & (evidence.tried["dataset"] == dataset)]
     costs = price(points, tried, past)[PRICE]
-    return " and ".join(dict.fromkeys(f"{cost:.3g}" for cost in costs)) if np.isfinite(costs).all() else NOT_COVERED
+    return " and ".join(dict.fromkeys(map(short, costs))) if np.isfinite(costs).all() else NOT_COVERED
 
 
-def _with_choice(cost: str) -> str:
-    """Return a remark on the cost of choosing settings: ` (7.15 with the choice of settings)`."""
-    if cost == NOT_COVERED:
-        return " (no ε covers the choice of settings)"
-    return f" ({cost} with the choice of settings)" if cost else ""
+def _remark(kind: str, cost: str) -> str:
+    """Return what an epsilon protects, and covers of the choice of settings: ` (7.15 with the choice of settings)`."""
+    choice = "no ε covers the choice of settings" if cost == NOT_COVERED else f"{cost} with the choice of settings"
+    remarks = "; ".join(filter(None, (PROTECTED.get(kind), cost and choice)))
+    return f" ({remarks})" if remarks else ""
 
 
 def _no_choice(evidence: Evidence) -> list[str]:
@@ -285,11 +292,6 @@ def _price(experiment: Experiment, choice: Choice | None) -> Iterator[str]:
     elif experiment.preset:
         yield ("The settings of the preset were chosen before, by other runs on validation records; no ε here covers "
                "them.")
-
-
-def _past(experiment: Experiment) -> Iterator[str]:
-    """Yield sentences on trials that the sweep lost, or trained before its file was edited."""
-    return (f"{line}." for line in experiment.past.lines(experiment.trials))
 
 
 def _label(row: Mapping[str, Any]) -> str:

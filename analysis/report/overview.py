@@ -23,10 +23,10 @@ from analysis.exhibits.metrics import HEADINGS, layer_name
 from analysis.exhibits.selection import Choice
 from analysis.exhibits.table import Cell
 from analysis.report.page import Column, Download, Page
-from analysis.report.statements import epsilons, guarantees, kinds_of, notes, of_others, short, state
+from analysis.report.statements import epsilons, guarantees, kinds_of, notes, of_others, state
 from analysis.report.unfinished import Progress
 from analysis.runs import ALGORITHM_LABELS, DATASET_LABELS, NOISE, TRIAL, by_noise, setting_label, setting_names
-from analysis.text import NO_VALUE, value_text
+from analysis.text import NO_VALUE, short, value_text
 from pipeline.accounting.certified import without_amplification
 from pipeline.experiment.experiment import Experiment
 from pipeline.tracking.artifacts import TrackedRun

@@ -13,6 +13,7 @@ from analysis.exhibits.selection import Choice
 from analysis.exhibits.table import Table
 from analysis.report.page import Statement
 from analysis.runs import noise_sources
+from analysis.text import short
 from pipeline.accounting.label import RELATION as LABEL_RELATION
 from pipeline.accounting.noise import noise_statement, sentence, standing
 from pipeline.accounting.statement import relation_of_kind
@@ -137,8 +138,3 @@ def _has(runs: pd.DataFrame, kind: str) -> pd.Series:
     """Return whether each run has logged an epsilon of this kind."""
     columns = [name for name in _epsilons(runs) if name.split("/")[1] == kind]
     return runs[columns].notna().any(axis=1)
-
-
-def short(value: float) -> str:
-    """Return an epsilon with three digits or, from a thousand on, as an integer: `0.523`, `1,204`."""
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"

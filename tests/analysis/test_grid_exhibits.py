@@ -356,7 +356,7 @@ def test_the_headline_says_who_leads_what_choosing_cost_and_whether_seeds_could_
 
 
 def in_markdown(name, found):
-    folded = [markdown(f"## {heading}", *parts) for heading, parts in found.folded]
+    folded = [markdown(f"## {heading}", *parts) for heading, parts in found.folded.items()]
     return markdown(f"# {name}", *filter(None, (found.verdict, found.test_error, found.under_table)), *folded)
 
 

@@ -211,8 +211,8 @@ def test_every_trial_says_what_it_guarantees_and_a_filter_knows_every_setting_th
 
 def test_the_answer_stands_first_and_what_was_left_out_is_closed():
     table = Table.of(["ε", "lead"], [["≤ 3", "2.00"]])
-    folded = [("Leads", ["By 2.", table]), ("Doubts (1)", ["?"])]
-    headline = Headline("`bp` wins at ε = 3 <by 2>.", "360 records.", folded, "± is over seeds.")
+    headline = Headline("`bp` wins at ε = 3 <by 2>.", "360 records.", {"Leads": ["By 2.", table]}, ["?"],
+                        "± is over seeds.")
     lead = Exhibit("lead", "Lead", Texts(("A caption.", table)), pd.DataFrame({"a": [1]}))
     page = pages.Page(title="t", what="w", description="what was asked", headline=headline, exhibits=[lead],
                       left_out=[("heat_map", "needs sigma")])
