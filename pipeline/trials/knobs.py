@@ -20,7 +20,7 @@ class Knob(NamedTuple):
     epsilon: str  # what follows for it; `unchanged` if nothing does
 
 
-_RATIO = "label: follows from sigma/tau_f"
+_RATIO = "label, follows from sigma/tau_f"
 _SCALE = "unchanged, as the noise is z C"
 KNOBS = (
     Knob("sigma", "sigma", "standard deviation of the optical noise on every projection B e", _RATIO),
@@ -32,11 +32,11 @@ KNOBS = (
     Knob("clipping_norm", "C", "bounds a record's whole contribution", _SCALE),
     Knob("target_norm", "C", "bounds a record's whole contribution; sets tau_h", _SCALE),
     Knob("noise_multiplier", "z", "standard deviation of the noise on the sum of contributions, over C",
-         "certified: smaller with larger z"),
-    Knob("target_epsilon", "epsilon", "sets z", "certified: at most this"),
-    Knob("target_label_epsilon", "epsilon", "sets sigma", "label: at most this"),
+         "certified, smaller with larger z"),
+    Knob("target_epsilon", "epsilon", "sets z", "certified, at most this"),
+    Knob("target_label_epsilon", "epsilon", "sets sigma", "label, at most this"),
     Knob("batch_size", "m", "records of a step, whose noisy sum is divided by m",
-         "sampled batches: larger per step, in fewer steps; shuffled: unchanged"),
+         "larger per step, in fewer steps; unchanged with shuffled batches"),
 )
 
 
@@ -48,7 +48,7 @@ def mechanisms_with(setting: str) -> list[str]:
 def lines() -> Iterator[str]:
     """Yield the table for a terminal: a line for each knob."""
     for knob in KNOBS:
-        yield f"{knob.setting} ({knob.symbol}; {_of(knob)}): {knob.does}; epsilon {knob.epsilon}"
+        yield f"{knob.setting} ({knob.symbol}; {_of(knob)}): {knob.does}; epsilon: {knob.epsilon}"
 
 
 def markdown() -> str:
