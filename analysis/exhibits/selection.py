@@ -147,7 +147,8 @@ def summary_sentence(choice: Choice) -> str:
     price = "no ε covers the choice"
     if choice.selected:
         rule = choice.selected.variant.replace("_", " ")
-        price = f"selected ε ({rule}) {choice.selected.value:.4g} at δ = {choice.selected.delta:g}, {choice.standing}"
+        price = (f"publishing it as the best of all costs selected ε ({rule}) {choice.selected.value:.4g} at δ = "
+                 f"{choice.selected.delta:g}, {choice.standing}")
     return (f"The best trial by validation is {choice.name}: test accuracy {100 * choice.test:.2f}%, validation "
             f"{100 * choice.validation:.2f}%; {price}.")
 
