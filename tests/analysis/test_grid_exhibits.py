@@ -315,6 +315,9 @@ def apart():
 THREE = [*DECLARED, *(dataclasses.replace(c, algorithm="tdfa") for c in DECLARED if c.algorithm == "dfa")]
 
 
+TWO = [*DECLARED, *(dataclasses.replace(c, dataset="mnist") for c in DECLARED)]
+
+
 def priced(**other):
     """The best of the sweep, and what it costs."""
     price = SimpleNamespace(value=9.876, kind="selected")
@@ -335,6 +338,7 @@ HEADLINES = {
     "a tie of one seed": lambda: (levelled(0.9, 0.9, configs=ONE_SEED), ONE_SEED),
     "two of three": lambda: (levelled(0.9, 0.8, 0.9, configs=THREE), THREE),
     "a tie without a common epsilon": lambda: (levelled(0.9, 0.9, configs=apart()), apart()),
+    "two data sets": lambda: (tracked(TWO), TWO),
     "nothing chosen": lambda: (tracked(DECLARED), DECLARED),
     "settings of unknown origin": lambda: (tracked(DECLARED), DECLARED, None),
     "with the price of the best": lambda: (tracked(DECLARED), DECLARED, Chosen(1, "luck", 1), priced()),
