@@ -24,7 +24,7 @@ from pipeline.experiment.sections import Budget
 from pipeline.tracking.artifacts import STATUSES, TrackedRun
 from pipeline.tracking.backend import MAX_TAG_LENGTH
 from pipeline.tracking.store import Store
-from pipeline.tracking.ui import VIEW
+from pipeline.tracking.ui import SETTING, VIEW
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.kinds import GUARANTEED
 from pipeline.trials.naming import counted, noise_setting, setting_key, to_ascii
@@ -158,14 +158,16 @@ def shared_view(trials: Sequence[TrialConfig], varied: Sequence[str]) -> dict[st
     """Return the experiment's tag with MLflow's view of these trials; `varied` are the settings that differ.
 
     The table is sorted by validation accuracy if all trials log it, because settings may be chosen by it; otherwise by
-    test accuracy. MLflow nests no runs in a sorted table, so none is hidden under its parent.
+    test accuracy. Runs that share a setting are grouped, so that a chart has one mean over seeds for each. MLflow nests
+    no runs in a sorted table, so none is hidden under its parent.
     """
     validated = all(trial.validation_fraction and trial.disclosure != "withheld" for trial in trials)  # they log it
     epsilon = epsilon_metric(trials)  # name of the metric; empty if no trial has a guarantee
     metrics = [*([ACCURACY] if validated else []), TEST, *([epsilon] if epsilon else [])]
     columns = [*(f"metrics.`{name}`" for name in metrics), *(f"params.`{name}`" for name in _settings(trials, varied))]
     view = {"searchFilter": "", "orderByKey": columns[0], "orderByAsc": False, "selectedColumns": columns,
-            "runsHiddenMode": "SHOW_ALL"}
+            "runsHiddenMode": "SHOW_ALL",
+            "groupBy": {"aggregateFunction": "average", "groupByKeys": [{"mode": "tag", "groupByData": SETTING}]}}
     if epsilon:
         view |= {
             "compareRunSections": [{"uuid": SECTION, "name": "Accuracy against epsilon", "display": True,

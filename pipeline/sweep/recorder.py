@@ -41,7 +41,7 @@ from pipeline.sweep.reuse import in_words
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.feedback import COLOURS
 from pipeline.trials.guard import one_line, public_line
-from pipeline.trials.naming import method, short_name
+from pipeline.trials.naming import method
 from pipeline.trials.packs import Pack
 from pipeline.trials.records import EpochRecord, Hidden, Release, Result, Sealed
 
@@ -79,8 +79,7 @@ class Recorder:
         self._sweep.clock.restart("write", of=pack)
         for trial in pack.trials:
             if trial.trial_key not in self._started and trial.trial_key not in self._ended:
-                name = short_name(trial, also=self._sweep.experiment.varied)
-                self._store.start(trial, tags=self._public_tags(trial), name=name)
+                self._store.start(trial, tags=self._public_tags(trial), also=self._sweep.experiment.varied)
                 self._started.add(trial.trial_key)
                 self._progress.start(trial)
 
@@ -100,7 +99,7 @@ class Recorder:
         others = self._sweep.elsewhere
         taken = {trial: others[trial.trial_key] for trial in self.left(trials) if trial.trial_key in others}
         for trial, other in taken.items():
-            self._store.take_over(trial, other, short_name(trial, also=self._sweep.experiment.varied))
+            self._store.take_over(trial, other, self._sweep.experiment.varied)
             self._ended.add(trial.trial_key)
         if taken:
             self._odometer.read_again()

@@ -58,7 +58,7 @@ from pipeline.tracking.files import OwnFiles
 from pipeline.tracking.patience import Patience
 from pipeline.tracking.reader import Reader
 from pipeline.tracking.runs import Listing, Started
-from pipeline.tracking.ui import runs_address
+from pipeline.tracking.ui import SETTING, runs_address
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.disclosure import check_metrics
 from pipeline.trials.naming import short_name, to_ascii
@@ -206,15 +206,17 @@ class Store(Reader):
         with self._locked():
             return self._listing.read(self.experiment_id, super().runs)
 
-    def start(self, config: TrialConfig, tags: Mapping[str, str] | None = None, name: str | None = None) -> str:
+    def start(self, config: TrialConfig, tags: Mapping[str, str] | None = None, also: Sequence[str] = ()) -> str:
         """Start a trial, or resume its unfinished run, and return the MLflow run id.
 
-        The run is named by `short_name` unless `name` is given. A trial with a finished run, or with several, is
+        The run is named by `short_name`, with the fields in `also`. A trial with a finished run, or with several, is
         refused (`TrackingError`). A run that points to another sweep's goes to MLflow's trash, where it still counts.
         """
-        tags = {**(tags or {}), "driver": self.driver, "status": "running"}
+        name = short_name(config, also)
+        setting = name.rpartition(" ")[0]  # the last word is the seed
+        tags = {**(tags or {}), SETTING: setting, "driver": self.driver, "status": "running"}
         repeated = self._client.patience.repeated
-        run = self._run_to_write(config.trial_key, name or short_name(config), tags)
+        run = self._run_to_write(config.trial_key, name, tags)
         run_id = run.info.run_id
         logged = {(metric, epoch): value for metric in run.data.metrics
                   for epoch, value in self.history(run_id, metric)}
@@ -279,10 +281,10 @@ class Store(Reader):
         if outcome:
             self._finish(key, outcome)
 
-    def take_over(self, config: TrialConfig, other: TrackedRun, name: str) -> None:
+    def take_over(self, config: TrialConfig, other: TrackedRun, also: Sequence[str] = ()) -> None:
         """Add a trial's run that points to `other`, its run in another sweep, with params and last metrics of that."""
         tags = {tag: text for tag, text in other.tags.items() if not tag.startswith("mlflow.")}  # of the run itself
-        run_id, started = self.start(config, tags, name), self._started[config.trial_key]
+        run_id, started = self.start(config, tags, also), self._started[config.trial_key]
         # Its epochs are written before it counts as done, so that nobody uses what a budget has not charged.
         self._client.write(run_id, [(metric, value, other.epoch) for metric, value in other.metrics.items()],
                            params=started.new_params(other.params), tags={"status": other.status})

@@ -19,6 +19,7 @@ LOOPBACK = ("127.0.0.1", "::1", "localhost")
 END_SECONDS = 5.0  # the server's time to close open connections
 MAX_SWEEPS = 5  # sweeps with a line when the page is served
 VIEW = "mlflow.sharedViewState.photonic"  # tag of an experiment with the view of its runs (`sweep.outcome`)
+SETTING = "setting"  # tag of a trial with its name without seed: the view shows means over the runs that share it
 TRAINING = "workflowType=machine_learning"  # selects this half of MLflow's page, whatever was chosen last
 
 

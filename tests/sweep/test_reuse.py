@@ -120,6 +120,18 @@ def test_nothing_is_trained_and_ray_is_not_started_where_all_is_taken_over(tmp_p
     assert swept(third, tmp_path) == [] and said[-2].endswith("2 trials of first"), "which trained them"
 
 
+def test_runs_say_their_setting_in_the_words_of_their_own_sweep(tmp_path, in_process):
+    first = parse(text=FILE)
+    rate = first.trials[0].learning_rate
+    then = second(("grid: {", f"grid: {{learning_rate: [{rate}, 9], "), seeds=2)
+    assert len(swept(first, tmp_path)) == len(swept(then, tmp_path)) == 2
+    store = Reader(root=tmp_path)
+    for name, settings in (("first", ["dfa z5"]), ("second", [f"dfa z5 lr{rate}", "dfa z5 lr9.0"])):
+        store.attach(name)
+        runs = store._client.search([store.experiment_id])  # as MLflow's page reads them
+        assert sorted(filter(None, (run.data.tags.get("setting") for run in runs))) == sorted(settings * 2)
+
+
 def test_a_dry_run_estimates_what_is_left_to_train(tmp_path, in_process):
     swept(parse(text=FILE), tmp_path)
     found = dry_run.preview(second(), 1, tmp_path)
@@ -294,7 +306,7 @@ def test_a_driver_that_dies_while_it_takes_over_leaves_no_trial_half_taken(write
     then = parse(("name: first", "name: second\nreuse: [first]"), text=text)
     take_over = Store.take_over
 
-    def dies(self, config, other, name):
+    def dies(self, config, other, also):
         with monkeypatch.context() as patch:
             method = getattr(self._client, write)
 
@@ -303,7 +315,7 @@ def test_a_driver_that_dies_while_it_takes_over_leaves_no_trial_half_taken(write
                 raise KeyboardInterrupt
 
             patch.setattr(self._client, write, last, raising=False)
-            take_over(self, config, other, name)
+            take_over(self, config, other, also)
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(Store, "take_over", dies)

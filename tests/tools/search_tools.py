@@ -59,10 +59,11 @@ def records(trial: TrialConfig, epochs: int, status: str = "") -> list[EpochReco
     return found
 
 
-def train(store: Store, trials: Sequence[TrialConfig], epochs: int = 0, status: str = "finished") -> None:
+def train(store: Store, trials: Sequence[TrialConfig], epochs: int = 0, status: str = "finished",
+          also: Sequence[str] = ()) -> None:
     """All epochs of every trial, or only so many; those with secret noise under a name."""
     for trial in trials:
-        store.start(trial)
+        store.start(trial, also=also)
         if trial.secure:
             name(store, trial)
         store.log(records(trial, epochs or trial.epochs, status))

@@ -115,7 +115,7 @@ def test_trial_is_nested_and_has_its_configuration(store, client):
     assert run.info.run_name == "pdfa sigma0.1 s0" and run.info.status == "RUNNING"
     assert client.get_run(run.data.tags["mlflow.parentRunId"]).data.tags["sweep"]
     assert run.data.tags["trial_key"] == PDFA.trial_key and run.data.tags["status"] == "running"
-    assert run.data.tags["git_commit"] == "abc"
+    assert run.data.tags["git_commit"] == "abc" and run.data.tags["setting"] == "pdfa sigma0.1"
     assert set(run.data.params) == set(PDFA.canonical())
     assert run.data.params["sigma"] == "0.1" and run.data.params["hidden"] == "[512, 512]"
     assert run.data.params["algorithm"] == "pdfa" and run.data.params["output_noise"] == "true"

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import mlflow
 import pytest
 from browser import Browser, chromium
 from fault_tools import answers, wait_for
@@ -17,7 +18,7 @@ from pipeline.experiment.experiment import parse_experiment
 from pipeline.sweep.outcome import shared_view
 from pipeline.tracking.store import Store
 from pipeline.tracking.ui import VIEW
-from pipeline.trials.naming import short_name
+from pipeline.trials.naming import setting_key, short_name
 
 FILE = """
 name: shown
@@ -58,6 +59,29 @@ def test_the_view_has_accuracy_epsilon_and_what_varies():
     assert view["orderByKey"] == "metrics.`test/accuracy`" and "compareRunCharts" not in view
 
 
+def test_runs_are_grouped_by_a_tag_that_every_run_has_and_all_seeds_of_a_setting_share(tmp_path):
+    experiment, store = parse_experiment(FILE, Path("shown.yaml")), Store(root=tmp_path)
+    view = json.loads(shared_view(experiment.possible, experiment.varied)[VIEW])
+    assert view["groupBy"] == {"aggregateFunction": "average",
+                               "groupByKeys": [{"mode": "tag", "groupByData": "setting"}]}
+    store.open_sweep("shown")
+    train(store, experiment.trials, also=experiment.varied)
+    trials, groups = {trial.trial_key: trial for trial in experiment.trials}, {}
+    for run in store.runs():
+        groups.setdefault(run.tags["setting"], set()).add(setting_key(trials[run.trial_key]))
+    assert set(groups) == {f"{algorithm} eps{epsilon} lr{rate}" for algorithm in ("bp", "dfa") for epsilon in (1, 3)
+                           for rate in (0.5, 1.0)}
+    assert all(len(settings) == 1 for settings in groups.values())
+
+
+def test_mlflows_page_knows_the_words_of_the_view():
+    """Its program reads an unknown word as no grouping at all, and shows every run."""
+    folder = Path(mlflow.__file__).parent / "server" / "js" / "build" / "static" / "js"
+    program = "".join(path.read_text(encoding="utf-8") for path in folder.glob("main.*.js"))
+    for word in ('="average"', '="tag"', "groupByKeys", "groupByData", "aggregateFunction", '"groupBy"'):
+        assert word in program, word
+
+
 @pytest.fixture
 def served(tmp_path):
     """The lines that `photonic ui` prints, while it serves a sweep."""
@@ -66,7 +90,7 @@ def served(tmp_path):
     store.open_sweep("shown", params={"trials": len(experiment.trials)},
                      contents=shared_view(experiment.possible, experiment.varied))
     for trial in experiment.trials:
-        train(store, [trial])
+        train(store, [trial], also=experiment.varied)
     store.close_sweep("FINISHED")
     command = [sys.executable, "-m", "pipeline.cli", "ui", "--mlruns", str(root), "--port", str(port)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
@@ -97,7 +121,8 @@ def test_accuracy_against_epsilon_is_one_click_from_the_runs_and_none_from_its_o
                 "epsilon/certified/pld"} <= set(shown) and not {"hidden", "batch_size", "train/loss"} & set(shown)
         text = wait_for(lambda: "17 matching runs" in (found := browser.run("document.body.innerText")) and found)
         names = {short_name(trial, ("learning_rate",)) for trial in parse_experiment(FILE, Path("shown.yaml")).trials}
-        assert len(names) == 16 and text.count("dfa eps") + text.count("bp eps") == 16, "all, and none is collapsed"
+        assert len(names) == 16 and all(f"\n{name}\n" in text for name in names), "all, and none is collapsed"
+        assert text.count("\nGroup: ") == 8, "a mean over seeds for each setting"
         x, y = wait_for(lambda: browser.run(SWITCH))
         for kind in ("mousePressed", "mouseReleased"):  # the one click
             browser.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
