@@ -18,7 +18,7 @@ from pipeline.accounting.certified import with_noise
 from pipeline.learning.alignment import METRICS, cosines, feedback_update, true_gradient
 from pipeline.learning.canaries import Canaries
 from pipeline.learning.data.dataset import Dataset
-from pipeline.learning.data.features import features
+from pipeline.learning.data.features import inputs
 from pipeline.learning.data.inputs import Inputs
 from pipeline.learning.data.sampling import ABSENT, BatchSampler, split
 from pipeline.learning.evaluation import EVALUATION_BATCH, Evaluation, worst_class
@@ -86,8 +86,7 @@ class Training:
         n_used = n_training + n_validation  # the settings may leave out records
         splits = [split(data.spec.n_train, n_validation, trial.seed, n_used) for trial in trials]
         self.validation = torch.from_numpy(np.stack([validation for _, validation in splits])).to(self.device)
-        self.train_inputs, self.test_inputs = (self.arithmetic.inputs(records, shared, data)
-                                               for records in features(data, shared))
+        self.train_inputs, self.test_inputs = inputs(data, shared, self.arithmetic.inputs)
         self.evaluation = Evaluation(tuple(with_noise(t) for t in trials), data, self.train_inputs, self.test_inputs,
                                      self.validation)
         self.records = [training for training, _ in splits]

@@ -23,7 +23,8 @@ from pipeline.accounting.overview import aligned
 from pipeline.accounting.statement import bound_lines, price_lines
 from pipeline.experiment.experiment import Experiment, with_trials
 from pipeline.experiment.search import Search, nothing_fits
-from pipeline.learning.data.dataset import Dataset
+from pipeline.learning.data.dataset import Dataset, Mapped
+from pipeline.learning.data.inputs import largest_sizes
 from pipeline.learning.evaluation import EVALUATION_BATCH
 from pipeline.learning.own.building import check_trainable
 from pipeline.learning.run import prepare
@@ -289,5 +290,6 @@ def _made_up(pack: Pack, device: torch.device) -> Dataset:
     features = pack.shared.parts.features
     if not features.raw:  # too slow to compute just for an estimate
         made_up = torch.rand(EVALUATION_BATCH, math.prod(features.shape(pack.shared)), device=device).bfloat16()
-        data.mapped[features.key(pack.shared)] = tiled(made_up, spec.n_train), made_up
+        parts = tiled(made_up, spec.n_train), made_up
+        data.mapped[features.key(pack.shared)] = Mapped(parts, (largest_sizes(parts[0]), largest_sizes(made_up)))
     return data

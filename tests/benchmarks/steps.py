@@ -9,7 +9,8 @@ from collections.abc import Callable
 
 import torch
 
-from pipeline.learning.data.dataset import Dataset, load
+from pipeline.learning.data.dataset import Dataset, Mapped, load
+from pipeline.learning.data.inputs import largest_sizes
 from pipeline.learning.own.alone import Alone
 from pipeline.learning.own.building import initial_module
 from pipeline.learning.run import prepare
@@ -45,7 +46,8 @@ def with_features(data: Dataset, config: TrialConfig) -> Dataset:
     features = config.parts.features
     width = math.prod(features.shape(config))
     block = torch.randn(1_000, width, generator=torch.Generator().manual_seed(0)).bfloat16()
-    data.mapped[features.key(config)] = (block.repeat(-(-len(data.train_x) // 1_000), 1)[: len(data.train_x)], block)
+    parts = block.repeat(-(-len(data.train_x) // 1_000), 1)[: len(data.train_x)], block
+    data.mapped[features.key(config)] = Mapped(parts, (largest_sizes(parts[0]), largest_sizes(block)))
     return data
 
 

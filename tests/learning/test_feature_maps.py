@@ -19,6 +19,8 @@ from pipeline.accounting import privacy_tags
 from pipeline.experiment.experiment import parse_experiment
 from pipeline.learning.data import features as maps
 from pipeline.learning.data.dataset import DataError, load
+from pipeline.learning.integers.inputs import IntegerInputs
+from pipeline.learning.run import prepare
 from pipeline.sweep.worker import prepare_node
 from pipeline.tracking.artifacts import TrackedRun, config_of, param_text
 from pipeline.trials import feature_file
@@ -149,6 +151,20 @@ def test_a_file_that_does_not_fit_is_refused_before_anything_starts(tmp_path, te
 def test_statements_on_a_file_that_are_refused(file, values, message):
     with pytest.raises(ConfigError, match="^" + message):
         of(file, **values)
+
+
+def test_inputs_of_features_are_made_once_for_packs_that_agree_on_them(file, cached, monkeypatch):
+    made, init = [], IntegerInputs.__init__
+    monkeypatch.setattr(IntegerInputs, "__init__", lambda self, *a: made.append(len(a[0])) or init(self, *a))
+    trial = of(file, **PRIVATE, algorithm="dfa", sampler="poisson", arithmetic="integer", input_norm=4.0)
+    first, other = (prepare(Pack((replace(trial, learning_rate=rate),)), cached, "cpu") for rate in (0.1, 0.2))
+    assert made == [1437, 360] and first.train_inputs.values is other.train_inputs.values
+    batches = [training.train_inputs.batch(torch.arange(4) + start, reuse_buffer=True).values
+               for start, training in enumerate((first, other))]
+    assert not torch.equal(*batches), "each has its own memory of batches"
+    prepare(Pack((replace(trial, input_norm=5.0),)), cached, "cpu")
+    prepare(Pack((trial,)), cached, "cpu")
+    assert made == [1437, 360] * 3 and len(cached.inputs) == 1, "only those made last are kept"
 
 
 @pytest.mark.parametrize(("value", "changes", "limit"), [

@@ -10,6 +10,7 @@ import pytest
 import torch
 from flat import train
 from mapped import BESIDE, ENCODER, JOINT, PATCHES, PRIVATE, SCATTERING, SMALL, leaves, mapped, mirrored
+from safetensors.torch import save_file
 from scipy.linalg import fractional_matrix_power
 
 from pipeline.accounting import privacy_tags
@@ -19,6 +20,7 @@ from pipeline.learning.data import maps as computing
 from pipeline.learning.data.dataset import DataError, Dataset, load
 from pipeline.learning.data.dead_leaves import LEAST_DEVIATION, LEAST_SHARE, REFERENCES, standardised
 from pipeline.learning.data.encoder import WEIGHTS
+from pipeline.learning.data.inputs import largest_sizes
 from pipeline.learning.data.maps import register_features
 from pipeline.learning.data.patches import Patches
 from pipeline.learning.data.scattering import scattering
@@ -254,6 +256,33 @@ def test_features_are_computed_once_and_a_damaged_cache_anew(cached, tmp_path, m
     assert len(calls) == 3 * n
     maps.features(load("digits"), replace(SCATTERING, feature_groups=9))
     assert len(calls) == 4 * n and len(list((tmp_path / "cache" / "features").glob("*.safetensors"))) == 2
+
+
+def test_features_are_read_through_once_for_all_processes(cached, tmp_path, monkeypatch):
+    read = []
+    monkeypatch.setattr(maps, "largest_sizes", lambda part: read.append(len(part)) or largest_sizes(part))
+    parts = maps.features(cached, SCATTERING)
+    (stored,) = (tmp_path / "cache" / "features").glob("*.safetensors")
+    for times in (1, 2, 2):
+        data = load("digits")
+        assert all(map(torch.equal, maps.features(data, SCATTERING), parts)) and read == [1437, 360] * times
+        sizes = data.mapped[maps._key(SCATTERING)].sizes
+        assert all(map(torch.equal, sizes, (part.abs().amax(1).float() for part in parts)))
+        if times == 1:  # as an earlier version wrote it
+            save_file(dict(zip(("train", "test"), parts, strict=True)), stored, {"sha256": maps._checksum(parts)})
+
+
+def test_sizes_of_other_features_are_not_believed(cached, tmp_path, capsys):
+    parts = maps.features(cached, SCATTERING)
+    (stored,) = (tmp_path / "cache" / "features").glob("*.safetensors")
+    parts[0][3, 1] = math.nan
+    for tensors, summed in ((parts, parts), ((*parts, *cached.mapped[maps._key(SCATTERING)].sizes), parts)):
+        save_file(dict(zip(maps.TENSORS, tensors, strict=False)), stored, {"sha256": maps._checksum(summed)})
+        if len(tensors) == 2:  # of an earlier version
+            with pytest.raises(DataError, match="must be finite, which those of record 3 of 1437 are not"):
+                maps.features(load("digits"), SCATTERING)
+    assert maps.features(load("digits"), SCATTERING)[0].isfinite().all()
+    assert "computed anew" in capsys.readouterr().err
 
 
 @pytest.mark.slow

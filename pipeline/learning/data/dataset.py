@@ -33,6 +33,19 @@ __all__ = ["DataError", "Dataset", "load", "load_for", "register_dataset"]
 
 
 @dataclass(frozen=True)
+class Mapped:
+    """Features of a data set's records.
+
+    Attributes:
+        parts: of training and test records, bfloat16 [N, n_0].
+        sizes: the largest size of each record's features [N], float32; nan if one is nan.
+    """
+
+    parts: tuple[torch.Tensor, torch.Tensor]
+    sizes: tuple[torch.Tensor, torch.Tensor]
+
+
+@dataclass(frozen=True)
 class Dataset:
     """One dataset on one device.
 
@@ -41,6 +54,7 @@ class Dataset:
         train_x, test_x: uint8 [N, n_features], 0..spec.scale, images channels first, then rows, then columns.
         train_y, test_y: int64 [N], labels 0..n_classes - 1.
         mapped: features of the records that were computed or read so far (`pipeline.learning.data.features`).
+        inputs: inputs of networks that were made of such features last, and what they depend on.
     """
 
     spec: DatasetSpec
@@ -48,8 +62,8 @@ class Dataset:
     train_y: torch.Tensor
     test_x: torch.Tensor
     test_y: torch.Tensor
-    mapped: dict[tuple[Any, ...], tuple[torch.Tensor, torch.Tensor]] = field(
-        default_factory=dict, compare=False, repr=False)
+    mapped: dict[tuple[Any, ...], Mapped] = field(default_factory=dict, compare=False, repr=False)
+    inputs: dict[tuple[Any, ...], tuple[Any, Any]] = field(default_factory=dict, compare=False, repr=False)
 
 
 def load(name: str, folder: str | os.PathLike[str] | None = None, device: str | torch.device = "cpu") -> Dataset:

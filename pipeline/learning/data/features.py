@@ -8,6 +8,7 @@ decorrelate channels come from synthetic images.
 from __future__ import annotations
 
 import contextlib
+import copy
 import hashlib
 import json
 import math
@@ -23,10 +24,10 @@ from filelock import FileLock
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
-from pipeline.learning.data.dataset import Dataset
+from pipeline.learning.data.dataset import Dataset, Mapped
 from pipeline.learning.data.dead_leaves import LEAST_DEVIATION, decorrelated, standardised
 from pipeline.learning.data.download import DataError, write_errors_named
-from pipeline.learning.data.inputs import LARGEST_FEATURE, representable
+from pipeline.learning.data.inputs import LARGEST_FEATURE, Inputs, largest_sizes, representable
 from pipeline.learning.data.maps import Apply
 from pipeline.package import cache_folder
 from pipeline.trials.config import TrialConfig
@@ -37,6 +38,8 @@ from pipeline.trials.records import Computing
 VERSION = 1  # of the computation; files of another version are not read
 LEAST_VARIANCE = 1e-5  # added to the variance of a group: equal values become zeros
 SILENT_SECONDS = 5.0  # what takes less time prints no line of progress
+
+TENSORS = ("train", "test", "train_sizes", "test_sizes")  # features, and the largest size of each record's
 
 Steps = Generator[Computing, None, list[torch.Tensor]]  # yields how far it is; returns features by part
 
@@ -54,13 +57,32 @@ def features(data: Dataset, config: TrialConfig) -> tuple[torch.Tensor, torch.Te
             print(computing, file=sys.stderr)
     mapped = data.mapped[_key(config)]
     # With private metrics such a record contributes nothing: an error about it would reveal the record.
-    for part in mapped if config.disclosure == "plain" else ():
-        usable = representable(part, config)
+    for sizes in mapped.sizes if config.disclosure == "plain" else ():
+        usable = representable(sizes, config)
         if not usable.all():
             limit = f" and smaller than {LARGEST_FEATURE:.1e} with arithmetic 'integer'" if config.exact else ""
             raise DataError(f"features: '{config.features}' must be finite{limit}, which those of record "
-                            f"{int(usable.int().argmin())} of {len(part)} are not")
-    return mapped
+                            f"{int(usable.int().argmin())} of {len(sizes)} are not")
+    return mapped.parts
+
+
+def inputs(data: Dataset, config: TrialConfig, make: type[Inputs]) -> tuple[Inputs, Inputs]:
+    """Return a network's inputs of all training and test records.
+
+    Those made of features last are kept for the next pack: integers of wide ones take seconds to compute.
+    """
+    parts = features(data, config)
+    if config.parts.features.raw:
+        train, test = (make(records, config, data) for records in parts)
+        return train, test
+    key = make, _key(config), *make.depends_on(config)
+    if key not in data.inputs or data.inputs[key][0].records is not parts[0]:
+        data.inputs.clear()  # before new ones take memory
+        train, test = (make(records, config, data, sizes)
+                       for records, sizes in zip(parts, data.mapped[_key(config)].sizes, strict=True))
+        data.inputs[key] = train, test
+    train, test = (copy.copy(kept) for kept in data.inputs[key])  # a batch's memory is the pack's own
+    return train, test
 
 
 def steps(data: Dataset, config: TrialConfig) -> Iterator[Computing]:
@@ -68,16 +90,18 @@ def steps(data: Dataset, config: TrialConfig) -> Iterator[Computing]:
     if config.parts.features.raw or (key := _key(config)) in data.mapped:
         return
     is_cached = config.parts.features.load().is_cached
-    train, test = yield from (_cached if is_cached else _computed)(data, config)
-    data.mapped[key] = train, test
+    train, test, *sizes = yield from (_cached if is_cached else _computed)(data, config)
+    data.mapped[key] = Mapped((train, test), (sizes[0], sizes[1]))
 
 
 def public(data: Dataset, config: TrialConfig) -> Dataset:
     """Return a data set whose training records are its test records, over and over: a trial can be rehearsed on it."""
     places = torch.arange(len(data.train_y), device=data.test_y.device) % len(data.test_y)
-    test = features(data, config)[1]
-    mapped = {} if config.parts.features.raw else {_key(config): (test[places], test)}
-    return replace(data, train_x=data.test_x[places], train_y=data.test_y[places], mapped=mapped)
+    test, mapped = features(data, config)[1], {}
+    if not config.parts.features.raw:
+        sizes = data.mapped[_key(config)].sizes[1]
+        mapped[_key(config)] = Mapped((test[places], test), (sizes[places], sizes))
+    return replace(data, train_x=data.test_x[places], train_y=data.test_y[places], mapped=mapped, inputs={})
 
 
 def _key(config: TrialConfig) -> tuple[object, ...]:
@@ -210,58 +234,63 @@ def _file_of(config: TrialConfig) -> FeatureFile:
 
 
 def _computed(data: Dataset, config: TrialConfig) -> Steps:
-    """Compute features of training and test records now: from pixels, or from the rows of a file."""
+    """Compute the tensors `TENSORS` now: from pixels, or from the rows of a file."""
     records = [data.train_x, data.test_x]
     if config.parts.features.of_file:
         check_file(config)
         with safe_open(config.feature_file, "pt", str(data.train_x.device)) as file:
             records = [file.get_tensor("train"), file.get_tensor("test")]
-    return (yield from _compute(records, data, config))
+    features = yield from _compute(records, data, config)
+    return [*features, *map(largest_sizes, features)]
 
 
 def _cached(data: Dataset, config: TrialConfig) -> Steps:
-    """Read features of training and test records from the cache; one process computes missing ones, others wait."""
+    """Read the tensors `TENSORS` from the cache; one process computes missing ones, others wait."""
     path = cache_folder() / "features" / f"{_digest(data, config)}.safetensors"
     device = data.train_x.device
     with contextlib.ExitStack() as lock:  # held to the end; only errors of the cache are named after its file
         with write_errors_named(path):
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)  # as private as the records
             lock.enter_context(FileLock(f"{path}.lock"))
-        features = _read(path)
-        if features is None:
-            train, test = yield from _computed(data, config)
-            features = {"train": train.cpu(), "test": test.cpu()}
+        found = _read(path)
+        if len(found) < len(TENSORS):
+            if found:  # an earlier version wrote no sizes
+                computed = [*found, *map(largest_sizes, found)]
+            else:
+                computed = yield from _computed(data, config)
+            found = [tensor.cpu() for tensor in computed]
             with write_errors_named(path):
                 unfinished = path.with_suffix(".part")
-                save_file(features, unfinished, metadata={"sha256": _checksum(features)})
+                save_file(dict(zip(TENSORS, found, strict=True)), unfinished, metadata={"sha256": _checksum(found)})
                 os.replace(unfinished, path)
-    return [features["train"].to(device), features["test"].to(device)]
+    return [tensor.to(device) for tensor in found]
 
 
-def _read(path: Path) -> dict[str, torch.Tensor] | None:
-    """Return the cached features, by `train` and `test`; None if there are none, or if the file is damaged.
+def _read(path: Path) -> list[torch.Tensor]:
+    """Return the cached tensors in the order of `TENSORS`; none if there is no file, or if it is damaged.
 
     Damage is reported on stderr without the file's name, which is a digest of records.
     """
     if not path.exists():
-        return None
+        return []
     damage = "its content has another SHA-256 than was written"
     try:
         with safe_open(path, "pt") as file:
-            features = {name: file.get_tensor(name) for name in ("train", "test")}
-            if (file.metadata() or {}).get("sha256") == _checksum(features):
-                return features
+            there = [name for name in TENSORS if name in file.keys()]  # noqa: SIM118  it is no mapping
+            found = [file.get_tensor(name) for name in there]
+            if there in ([*TENSORS[:2]], [*TENSORS]) and (file.metadata() or {}).get("sha256") == _checksum(found):
+                return found
     except SafetensorError as error:
         damage = str(error)
     print(f"{path.parent}: a file is damaged ({damage}); computed anew", file=sys.stderr)
-    return None
+    return []
 
 
-def _checksum(features: dict[str, torch.Tensor]) -> str:
-    """Return the SHA-256 of the features of training and test records, which the cache file holds to detect damage."""
+def _checksum(tensors: Sequence[torch.Tensor]) -> str:
+    """Return the SHA-256 of the tensors of a cache file, which it holds to detect damage."""
     content = hashlib.sha256()
-    for name in ("train", "test"):
-        content.update(features[name].view(torch.uint8).numpy().data)
+    for tensor in tensors:
+        content.update(tensor.view(torch.uint8).numpy().data)
     return content.hexdigest()
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 
 from pipeline.learning.data.dataset import Dataset
@@ -14,25 +16,31 @@ CHUNK_ELEMENTS = {"cpu": 2**18, "cuda": 2**28}
 LARGEST_FEATURE = 2.0**104  # integer arithmetic: below it, steps and norms of a record are finite in float32
 
 
-def representable(features: torch.Tensor, config: TrialConfig) -> torch.Tensor:
-    """Return which records [N] a trial can use, from their features [N, n_0]: each is decided by its own record."""
-    if not config.exact:
-        return features[:, 0].isfinite()  # `compute` makes all features of such a record nan
-    smallest, largest = torch.aminmax(features, dim=1)
-    return (smallest > -LARGEST_FEATURE) & (largest < LARGEST_FEATURE)  # false for nan
+def largest_sizes(features: torch.Tensor) -> torch.Tensor:
+    """Return the largest size of each record's features [N], float32, from features [N, n_0]; nan if one is nan."""
+    n_rows = max(1, CHUNK_ELEMENTS[features.device.type] // features.shape[1])
+    return torch.cat([chunk.abs().amax(dim=1) for chunk in features.split(n_rows)]).float()
+
+
+def representable(sizes: torch.Tensor, config: TrialConfig) -> torch.Tensor:
+    """Return which records [N] a trial can use, from their `largest_sizes`: each is decided by its own record."""
+    return sizes < (LARGEST_FEATURE if config.exact else math.inf)  # false for nan
 
 
 class Inputs:
     """Records on the device, handed out as batches of floats: pixels on the trial's input scale, or features."""
 
-    def __init__(self, records: torch.Tensor, config: TrialConfig, data: Dataset) -> None:
+    def __init__(self, records: torch.Tensor, config: TrialConfig, data: Dataset,
+                 sizes: torch.Tensor | None = None) -> None:  # `largest_sizes` of features, if they are known
         self.records, self.norm = records, config.input_norm
         self.usable = None  # [N], false for records that are not `representable`; None if all are
         self._buffer = torch.empty(0, records.shape[1], device=records.device)  # memory of `batch`
         self.scaled = config.parts.features.raw  # pixels are shifted and scaled; features are taken as they are
         if not self.scaled:
-            usable = representable(records, config)
+            sizes = largest_sizes(records) if sizes is None else sizes
+            usable = representable(sizes, config)
             self.usable = None if bool(usable.all()) else usable
+            self.sizes = torch.where(usable, sizes, 0.0)
             return
         scales = {"unit": ((0.0,), (1.0,)), "centered": ((0.5,), (0.5,)),
                   "standardized": (data.spec.mean, data.spec.std)}
@@ -41,6 +49,11 @@ class Inputs:
         mean, std = (torch.tensor(values, device=records.device).repeat_interleave(per_channel)  # [n_features]
                      for values in self.channel_scales)
         self.factor, self.shift = 1 / (data.spec.scale * std), -mean / std  # x -> (x/scale - mean)/std
+
+    @staticmethod
+    def depends_on(config: TrialConfig) -> tuple[object, ...]:
+        """Return the settings that decide the inputs of given features."""
+        return config.input_norm, config.exact
 
     def batch(self, indices: torch.Tensor, reuse_buffer: bool = False) -> Activation:
         """Return float inputs [..., n_0] of the records at `indices` [...]; zeros for unusable ones.

@@ -26,8 +26,9 @@ class IntegerInputs(Inputs):
     rounded to the grid of the products. Records go chunk by chunk, since their floats need four times the memory.
     """
 
-    def __init__(self, records: torch.Tensor, config: TrialConfig, data: Dataset) -> None:
-        super().__init__(records, config, data)
+    def __init__(self, records: torch.Tensor, config: TrialConfig, data: Dataset,
+                 sizes: torch.Tensor | None = None) -> None:
+        super().__init__(records, config, data, sizes)
         self.step = input_step(config)
         self.largest = largest_integers(config).input
         self.values = torch.empty(records.shape, dtype=whole_type(self.largest), device=records.device)
@@ -37,22 +38,31 @@ class IntegerInputs(Inputs):
         self._table = self._pixel_table(int(data.spec.scale)) if self.scaled else None
         for start in range(0, len(records), n_rows):
             chunk = slice(start, start + n_rows)
-            x = self._rounded(records[chunk], None if self.usable is None else self.usable[chunk])
+            usable = None if self.usable is None else self.usable[chunk]
+            x = self._rounded(records[chunk], usable, None if self.scaled else self.sizes[chunk, None])
             self.values[chunk].copy_(x)
             self.squares[chunk].copy_(exact_norm(x).square_().round_())
+
+    @staticmethod
+    def depends_on(config: TrialConfig) -> tuple[object, ...]:
+        return config.input_norm, input_step(config), largest_integers(config).input
 
     def of(self, records: torch.Tensor) -> Rows:
         """Return the inputs of other records, pixels or bfloat16 features [n, n_0], each `representable`."""
         return Rows(self._rounded(records).to(self.values.dtype)[None], self.step)
 
-    def _rounded(self, records: torch.Tensor, usable: torch.Tensor | None = None) -> torch.Tensor:
+    def _rounded(self, records: torch.Tensor, usable: torch.Tensor | None = None,
+                 sizes: torch.Tensor | None = None) -> torch.Tensor:  # of features [n, 1], if they are known
         """Return records [n, n_0], normalised if asked for, in steps of `step`, float32; zeros if not `usable` [n]."""
         x = records.float() if self._table is None else self._looked_up(self._table, records)
         if usable is not None:
             x[~usable] = 0.0  # before anything is computed from it
         if self._table is None:
-            x.div_(FINE)
-        divisor = self._divisor(x) if self.norm else 1.0
+            x.mul_(1 / FINE)
+        divisor: torch.Tensor | float = 1.0
+        if self.norm:
+            largest = x.abs().amax(dim=1, keepdim=True).mul_(FINE) if sizes is None else sizes
+            divisor = self._divisor(largest, x.shape[1])
         x.div_(divisor).round_().clamp_(-LARGEST_FINE / FINE, LARGEST_FINE / FINE)
         if self.norm:
             norms = (exact_norm(x) * FINE * divisor).clamp_(min=LEAST_NORM)
@@ -65,14 +75,13 @@ class IntegerInputs(Inputs):
         squares = self.squares.index_select(0, flat).view(*indices.shape, 1)
         return Rows(values.view(*indices.shape, -1), self.step, squares)
 
-    def _divisor(self, x: torch.Tensor) -> torch.Tensor:
-        """Return the power of two by which each row is divided before normalisation [rows, 1].
+    def _divisor(self, largest: torch.Tensor, n_features: int) -> torch.Tensor:
+        """Return the power of two by which each row is divided before normalisation [rows, 1], from its largest number.
 
         It brings the row's largest number between `SMALLEST` and a limit at which sums of squares are still exact in
         float64. Normalisation preserves only the direction, so the division changes nothing else.
         """
-        largest = x.abs().amax(dim=1, keepdim=True).mul_(FINE)
-        limit = min(LARGEST_FINE, math.sqrt(LARGEST_SQUARES / x.shape[1]))
+        limit = min(LARGEST_FINE, math.sqrt(LARGEST_SQUARES / n_features))
         unchanged = torch.zeros_like(largest)  # `power_of_two_above` maps 0 to 1
         ratio = torch.where(largest < SMALLEST, largest / SMALLEST, unchanged)
         ratio = torch.where(largest > limit, largest / limit, ratio)

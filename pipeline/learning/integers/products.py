@@ -71,10 +71,13 @@ def int8_is_exact(device: torch.device, m: int, k: int, n: int, rows_first: bool
     rows = _cycled(m, (127, -125, 1, 123, -127, 63), device)
     columns = _cycled(n, (64, -61, 3, -64, 57), device)
     signs = _cycled(k, (1, 1, -1, 1, -1, -1, 1), device)  # cancel in every term
-    a = (rows[:, None] * signs).to(torch.int8)
-    b = (signs[:, None] * columns).to(torch.int8)
-    expected = (k * rows[:, None] * columns).to(torch.int32)
-    return torch.equal(_by_int8(_stored(a, rows_first), _stored(b, rows_second)), expected)
+    a, b = _outer(rows, signs, rows_first), _outer(signs, columns, rows_second)
+    return torch.equal(_by_int8(a, b), k * rows.int()[:, None] * columns.int())
+
+
+def _outer(first: torch.Tensor, second: torch.Tensor, by_rows: bool) -> torch.Tensor:
+    """Return the products of all pairs of two int8 vectors [m, n], int8, stored row by row or column by column."""
+    return torch.outer(first, second) if by_rows else torch.outer(second, first).t()
 
 
 def _stored(matrix: torch.Tensor, by_rows: bool) -> torch.Tensor:
@@ -84,7 +87,7 @@ def _stored(matrix: torch.Tensor, by_rows: bool) -> torch.Tensor:
 
 def _cycled(count: int, values: tuple[int, ...], device: torch.device) -> torch.Tensor:
     """Return the first `count` of the values, repeated as often as needed [count]."""
-    return torch.tensor(values, device=device).repeat(-(-count // len(values)))[:count]
+    return torch.tensor(values, dtype=torch.int8, device=device).repeat(-(-count // len(values)))[:count]
 
 
 def kernel(device: torch.device, sizes: Sequence[int], m: int) -> str:
