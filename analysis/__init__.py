@@ -23,7 +23,7 @@ from pipeline.package import lazy
 
 if TYPE_CHECKING:
     from analysis.api import best, load_history, load_runs
-    from analysis.exhibits.catalogue import exhibit
+    from analysis.catalogue import exhibit
     from analysis.exhibits.envelope import cells
     from analysis.exhibits.exhibit import Exhibit
     from analysis.exhibits.frontier.figure import frontier_axes
@@ -36,6 +36,6 @@ if _backend and not find_spec(_backend.partition(".")[0]):  # that of a notebook
 __all__ = ["Exhibit", "best", "cells", "exhibit", "frontier", "frontier_axes", "load_history", "load_runs"]
 
 __getattr__, __dir__ = lazy(__name__, {
-    "Exhibit": "exhibits.exhibit", "best": "api", "cells": "exhibits.envelope", "exhibit": "exhibits.catalogue",
+    "Exhibit": "exhibits.exhibit", "best": "api", "cells": "exhibits.envelope", "exhibit": "catalogue",
     "frontier": "exhibits.frontier.points", "frontier_axes": "exhibits.frontier.figure", "load_history": "api",
     "load_runs": "api"})

@@ -1,13 +1,15 @@
-"""The style of all figures: theme, colour, marker and line of every algorithm, intervals, files."""
+"""The style of all figures: theme, panels, looks of lines, legends, and files that fit their width."""
 
 from __future__ import annotations
 
 import math
+import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from io import BytesIO
+from textwrap import fill
 from typing import Any
 
 import numpy as np
@@ -16,16 +18,20 @@ import seaborn as sns
 from matplotlib import font_manager, rc_context
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis, Tick
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.collections import LineCollection
+from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
-from matplotlib.gridspec import GridSpec
 from matplotlib.lines import Line2D
+from matplotlib.text import Text
 from matplotlib.ticker import NullLocator
-from matplotlib.transforms import ScaledTranslation
+from matplotlib.transforms import Bbox, ScaledTranslation
 
 from analysis import svg
-from analysis.runs import ALGORITHM_LABELS
-from analysis.text import n_seeds
+from analysis.labels import names_of
+from analysis.runs import ALGORITHM_LABELS, ReportError
+from analysis.text import n_seeds, without_formulas
 from pipeline.trials.feedback import COLOURS
 from pipeline.trials.fields import refuse
 
@@ -48,11 +54,15 @@ PALETTE = _Looks(COLOURS, [*COLORS[5:7], *COLORS[8:]])
 MARKERS = _Looks({"softmax": "p", "bp": "o", "dfa": "s", "tdfa": "D", "pdfa": "^", "hybrid": "v"}, "PX<>h")
 LINES = _Looks({"softmax": (0, (3, 1, 1, 1)), "bp": "-", "dfa": (0, (6, 1.5)), "tdfa": (0, (6, 1.5, 1, 1.5)),
                 "pdfa": (0, (1.5, 1)), "hybrid": (0, (6, 1.5, 1, 1.5, 1, 1.5))}, ["-."])
+VARIANTS = "osD^vPX<>h"  # markers of lines of one algorithm
 FORMATS = ("svg", "pdf", "png", "eps")
-LINE, PANEL = 0.17, 2.4  # inches: height of a line of a legend, least width of a panel
-SHIFT = 3.0  # points (1/72 inch) between the curves of two algorithms
+PAGE = 6.75  # inches: the widest figure by itself
+PANEL, HEIGHT = 2.1, 2.3  # inches: least width and height of a panel
+SMALL, LOW, MANY = 1.55, 1.7, 4  # the same where there are more panels than `MANY`
+LETTER = 0.066  # inches that a letter takes at most, on average
+MOST_LABEL_LINES = 3  # of an entry of a legend
+SHIFT, WIDEST = 3.0, 15.0  # points (1/72 inch) between two lines, as bars must not cover each other; and of all
 LARGE_TICK = 1e5  # from here on, labels of ticks have powers of ten
-INTERVALS = "mean, 95% intervals:\nthick bootstrap, thin t"
 # Without dates, equal runs give equal files.
 _NO_DATE: dict[str, dict[str, None]] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}, "eps": {}}
 
@@ -61,8 +71,8 @@ _NO_DATE: dict[str, dict[str, None]] = {"svg": {"Date": None}, "pdf": {"Creation
 class Files:
     """How figures are written."""
 
-    formats: tuple[str, ...] = ("svg", "pdf", "png")  # of `FORMATS`; the SVG, which a page has, is always written
-    width: float = 0.0  # of every figure in inches, with legends below; 0 for its own width, with legends beside
+    formats: tuple[str, ...] = ("svg", "pdf", "png")  # of `FORMATS`
+    width: float = 0.0  # of every figure in inches; 0 for its own, at most `PAGE`
     font: str = ""  # family; empty for that of matplotlib
     labels: Mapping[str, str] = field(default_factory=dict)  # names of algorithms in place of their own
 
@@ -94,76 +104,183 @@ def written_as(files: Files) -> Iterator[None]:
 
 @contextmanager
 def theme() -> Iterator[None]:
-    """Apply the style of all figures: no frame, and paper-sized text that stays text in SVG and PDF."""
+    """Apply the style of all figures: no frame, and text of 7 to 8 points that stays text in SVG and PDF."""
     output: dict[Any, Any] = {
-        "axes.spines.right": False, "axes.spines.top": False, "legend.frameon": False,
+        "axes.spines.right": False, "axes.spines.top": False, "legend.frameon": False, "font.size": 8,
+        "axes.titlesize": 8, "axes.labelsize": 8, "xtick.labelsize": 7, "ytick.labelsize": 7, "legend.fontsize": 7,
+        "legend.title_fontsize": 7, "figure.titlesize": 8, "axes.linewidth": 0.8, "legend.handlelength": 2.6,
         "svg.fonttype": "none", "pdf.fonttype": 42,  # text, not outlines
         "svg.hashsalt": "photonic",  # equal figures get equal files
         "savefig.dpi": 300, **({"font.family": _files.font} if _files.font else {})}
-    with rc_context({**sns.axes_style("ticks"), **sns.plotting_context("paper"), **output}):
+    with rc_context({**sns.axes_style("ticks"), **sns.plotting_context("paper"), **output}), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing")  # the SVG has it as text; PDF and PNG have a box
         yield
 
 
-def panels(count: int, per_row: int, width: float, height: float, beside: tuple[float, float] = (0.0, 0.0),
-           between: float | None = None, **shared: Any) -> tuple[Figure, list[Axes]]:
-    """Return a new figure and its `count` axes, row by row.
+def panels(count: int, height: float = 0.0, least: float = 0.0, per_row: int = 4, **shared: Any
+           ) -> tuple[Figure, list[Axes]]:
+    """Return a new figure and its `count` axes, row by row, as many in a row as fit beside each other.
 
-    Sizes are in inches; `beside` is what legends and labels add to the figure's width and height, and `between` the
-    margin of a column, if not matplotlib's. `shared` has arguments of `Figure.subplots`.
+    Heights of a row and least widths of a panel are in inches, 0 for the usual ones. `shared` has arguments of
+    `Figure.subplots`.
     """
-    columns = min(per_row, count)
+    is_many = count > MANY
+    height, least = height or (LOW if is_many else HEIGHT), least or (SMALL if is_many else PANEL)
+    columns = max(1, min(count, per_row, int((_files.width or PAGE) / least)))
     rows = math.ceil(count / columns)
-    extra_width, extra_height = beside
-    figure = Figure(figsize=(width * columns + extra_width, height * rows + extra_height), layout="constrained")
-    if between is not None:
-        figure.set_layout_engine("constrained", w_pad=between)
+    columns = math.ceil(count / rows)  # rows of equal length
+    width = _files.width or min(PAGE, 3.4 * columns + 0.6)
+    figure = Figure(figsize=(width, height * rows), layout="constrained")
     axes = list(figure.subplots(rows, columns, squeeze=False, **shared).flat)
     for ax in axes[count:]:
         ax.remove()
     return figure, axes[:count]
 
 
+def _inches(ax: Axes) -> tuple[float, float]:
+    """Return about the width and height of a panel's axes, without its labels."""
+    spec, figure = ax.get_subplotspec(), ax.get_figure(root=True)
+    rows, columns = spec.get_gridspec().get_geometry() if spec else (1, 1)
+    width, height = figure.get_size_inches() if figure else (PAGE, HEIGHT)
+    return max(0.5, width / columns - 0.65), max(0.5, height / rows - 0.6)
+
+
+def name_axes(ax: Axes, x: str = "", y: str = "", title: str = "", beside: float = 0.0) -> None:
+    """Set a panel's title and the names of its axes, in lines that fit it; `beside` inches are taken by its ticks."""
+    width, height = _inches(ax)
+    width -= beside
+    for text, inches, put in ((x, width, ax.set_xlabel), (y, height, ax.set_ylabel), (title, width, ax.set_title)):
+        if text:
+            put(in_figure("\n".join(wrapped(line, max(8, int(inches / LETTER))) for line in text.splitlines())))
+
+
+def name_once(axes: Sequence[Axes]) -> None:
+    """Leave out names of axes that the panel below, or that to the left, has as well."""
+    at = {(spec.rowspan.start, spec.colspan.start): ax for ax in axes if (spec := ax.get_subplotspec())}
+    for (row, column), ax in at.items():
+        below = at.get((row + 1, column))
+        if below and below.get_xlabel() == ax.get_xlabel():
+            ax.set_xlabel("")
+    for (row, column), ax in reversed(at.items()):
+        left = at.get((row, column - 1))
+        if left and left.get_ylabel() == ax.get_ylabel():
+            ax.set_ylabel("")
+
+
+def wrapped(text: str, letters: int) -> str:
+    """Return text in lines of so many letters; `ε = 3` is not parted."""
+    return fill(re.sub(r" ([=≤]) ", "\u00a0\\1\u00a0", text), letters)
+
+
+def in_figure(text: str) -> str:
+    """Return text as matplotlib draws it: `τ_h` with an index, dollars as they are."""
+    return re.sub(r"τ_(\w)", r"$\\tau_\1$", without_formulas(text))
+
+
 def legend(figure: Figure, entries: Sequence[Artist], title: str = "") -> None:
-    """Add the legend of a figure, to the right of its panels."""
-    figure.legend(handles=entries, title=title, loc="outside right center", alignment="left")
+    """Add the legend of a figure below its panels, in as many columns as fit, and make room for it."""
+    renderer = FigureCanvasAgg(figure).get_renderer()  # type: ignore[no-untyped-call]
+    names = [str(artist.get_label()) for artist in entries]
+    letters = int(figure.get_figwidth() / LETTER)
+    for columns in range(min(len(entries), 4), 0, -1):
+        labels = [wrapped(name, max(12, letters // columns - 6)) for name in names]
+        added = figure.legend(entries, list(map(in_figure, labels)), title=title, loc="outside lower center",
+                              ncols=columns, borderpad=0.2)
+        box = added.get_window_extent(renderer)
+        is_flat = max(label.count("\n") for label in labels) < MOST_LABEL_LINES
+        if columns == 1 or (is_flat and box.width <= figure.bbox.width):
+            grid = figure.axes[0].get_gridspec()
+            rows = grid.nrows if grid else 1
+            height = box.height / figure.dpi + 0.05
+            figure.set_figheight(max(figure.get_figheight(), height + 1.2 * rows) + height)  # axes keep their half
+            return
+        added.remove()
 
 
 def draw(figure: Figure) -> dict[str, bytes]:
-    """Return the figure in all formats (300 dpi); the SVG has annotations for a page (`analysis.svg`)."""
+    """Return the figure in the wanted formats (300 dpi), and as the SVG of a page (`analysis.svg`).
+
+    `ReportError` if its text does not fit its width.
+    """
     names, files = svg.name(figure), {}
-    with theme(), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Glyph .* missing")  # the SVG has it as text; PDF and PNG have a box
-        if _files.width:
-            _fit(figure, _files.width)
+    with theme():
+        _require_fit(figure)
         for extension in dict.fromkeys(("svg", *_files.formats)):
             file = BytesIO()
             figure.savefig(file, format=extension, metadata=_NO_DATE[extension])
             files[extension] = file.getvalue()
-        return files | {"svg": svg.annotate(files["svg"], names)}
+    return files | {"svg": svg.annotate(files["svg"], names)}
 
 
-def _fit(figure: Figure, width: float) -> None:
-    """Give a figure a width in inches, with its legends below, and only as many panels in a row as fit."""
-    height = figure.get_figheight()
-    grids = {spec.get_gridspec() for ax in figure.axes if (spec := ax.get_subplotspec())}
-    if len(grids) == 1 and (columns := max(1, int(width / PANEL))) < (grid := grids.pop()).ncols:
-        rows = math.ceil(len(figure.axes) / columns)
-        height *= rows / grid.nrows
-        grid = GridSpec(rows, columns, figure)
-        for number, ax in enumerate(figure.axes):
-            ax.set_subplotspec(grid[number])
-    for ax in figure.axes:
-        ax.title.set_fontsize("small")
-    for legend in figure.legends:
-        legend.set_loc("outside lower center")
-        height += LINE * (2 + len(legend.get_texts()) + legend.get_title().get_text().count("\n"))
-    figure.set_size_inches(width, height)
+def wanted(extension: str) -> bool:
+    """Whether figures are written in this format."""
+    return extension in _files.formats
+
+
+def texts_of(figure: Figure) -> list[tuple[Text, Bbox]]:
+    """Return the visible texts of a figure as it is laid out, each with its box in pixels."""
+    FigureCanvasAgg(figure).draw()  # type: ignore[no-untyped-call]
+    texts = [text for text in figure.findobj(Text) if isinstance(text, Text) and text.get_visible()
+             and text.get_text().strip()]
+    ticks = {label for tick in figure.findobj(Tick) if isinstance(tick, Tick) for label in (tick.label1, tick.label2)}
+    shown = {label for ax in figure.axes if ax.axison for axis in (ax.xaxis, ax.yaxis) for label in _drawn_ticks(axis)}
+    return [(text, text.get_window_extent()) for text in texts if text not in ticks or text in shown]
+
+
+def _drawn_ticks(axis: Axis) -> list[Text]:
+    """Return the labels of an axis that lie within its limits."""
+    low, high = sorted(axis.get_view_interval())
+    margin = 1e-9 * (high - low)
+    return [label for tick in axis.get_major_ticks() if low - margin <= tick.get_loc() <= high + margin
+            for label in (tick.label1, tick.label2) if label.get_visible()]
+
+
+def _require_fit(figure: Figure) -> None:
+    """Refuse a figure whose text leaves the canvas, or whose axes have no room (`ReportError`)."""
+    boxes = [box for _, box in texts_of(figure)]
+    over = max([0.0, *(max(-box.x0, box.x1 - figure.bbox.width) for box in boxes)])
+    panels = [ax for ax in figure.axes if ax.get_label() != "<colorbar>"]
+    narrow = min(ax.get_window_extent().width for ax in panels) / figure.dpi
+    if over > 1 or narrow < 0.1:
+        require_width(figure, figure.get_figwidth() + 2 * over / figure.dpi + (0.5 if narrow < 0.1 else 0.1))
+
+
+def require_width(figure: Figure, inches: float) -> None:
+    """Refuse a figure that is narrower (`ReportError`)."""
+    if inches > figure.get_figwidth():
+        raise ReportError(f"figure: needs a width of {inches:.1f} inches for its text, got "
+                          f"{figure.get_figwidth():g}; give --width {inches:.1f} or more")
 
 
 def look(algorithm: str) -> dict[str, Any]:
     """Return colour, marker, line and label of an algorithm, as arguments of `Axes.plot`."""
     return {"color": PALETTE[algorithm], "marker": MARKERS[algorithm], "linestyle": LINES[algorithm],
-            "label": ALGORITHM_LABELS[algorithm], "markersize": 4.5, "linewidth": 1.3}
+            "label": ALGORITHM_LABELS[algorithm], "markersize": 4, "linewidth": 1.2}
+
+
+def looks(table: pd.DataFrame, lines: Sequence[str] = ()) -> dict[tuple[Any, ...], dict[str, Any]]:
+    """Return the look of every line, by the values of `algorithm` and of the settings `lines` that tell them apart.
+
+    Lines of one algorithm are darker or brighter, with a marker each.
+    """
+    rows = table[["algorithm", *lines]].drop_duplicates().astype(object)
+    named = lines if rows["algorithm"].nunique() == 1 and lines else ["algorithm", *lines]
+    found = {}
+    for algorithm in present(rows):
+        variants = rows[rows["algorithm"] == algorithm].to_dict("records")
+        shades = np.linspace(-0.4, 0.5, len(variants)) if len(variants) > 1 else [0.0]
+        for place, (row, shade) in enumerate(zip(variants, shades, strict=True)):
+            own = look(algorithm)
+            if len(variants) > 1:
+                own |= {"color": _shaded(own["color"], shade), "marker": VARIANTS[place % len(VARIANTS)]}
+            found[tuple(row.values())] = own | {"label": names_of(row, named) or ALGORITHM_LABELS[algorithm]}
+    return found
+
+
+def _shaded(color: Any, shade: float) -> tuple[float, ...]:
+    """Return a colour mixed with black (shade -1 to 0) or white (0 to 1)."""
+    end = 1.0 if shade > 0 else 0.0
+    return tuple(value + abs(shade) * (end - value) for value in to_rgb(color))
 
 
 def present(table: pd.DataFrame) -> list[str]:
@@ -171,38 +288,25 @@ def present(table: pd.DataFrame) -> list[str]:
     return [algorithm for algorithm in ALGORITHM_LABELS if algorithm in set(table["algorithm"])]
 
 
-def curve(ax: Axes, points: pd.DataFrame, x: str, algorithm: str, shift: float, *, side: str = "",
-          hollow: pd.Series | None = None, **line_properties: Any) -> None:
-    """Plot means over column `x`, with both intervals of `analysis.statistics.summarize` as bars if n > 1.
+def curve(ax: Axes, points: pd.DataFrame, x: str, algorithm: str, shift: float, **line_properties: Any) -> None:
+    """Plot means over column `x`, with 95% t intervals as bars if n > 1.
 
-    The curve is shifted to the right, by points of 1/72 inch, as bars at one x must not cover each other. `hollow`
-    tells for every row whether its marker is hollow. Results of others have no algorithm, and their whole look
-    in `line_properties`. Of two experiments in one figure, `side` names that of the curve.
+    The curve is shifted to the right, by points of 1/72 inch, as bars at one x must not cover each other. Results of
+    others have no algorithm.
     """
     points = points.sort_values(x)
     shifted = ax.transData + ScaledTranslation(shift / 72, 0, ax.figure.dpi_scale_trans)
-    algorithm_look = look(algorithm) if algorithm else {}
-    if side:
-        algorithm_look["label"] = f"{algorithm_look['label']}, {side}"
-    (line,) = ax.plot(points[x], points["mean"], transform=shifted,
-                      **{"zorder": 3, **algorithm_look, **line_properties})
+    (line,) = ax.plot(points[x], points["mean"], transform=shifted, **{"zorder": 3, **line_properties})
     label = str(line.get_label())
-    marker_texts = pd.Series([_marker_text(row, x, label) for row in points.to_dict("records")], points.index,
-                             dtype=str)
-    svg.tag(line, algorithm, list(marker_texts))
-    if hollow is not None:
-        hollow_points = points[hollow.reindex(points.index)]
-        hollow_look = {**algorithm_look, "linestyle": "none", "label": None, "markerfacecolor": "white"}
-        (open_markers,) = ax.plot(hollow_points[x], hollow_points["mean"], zorder=4, transform=shifted, **hollow_look)
-        svg.tag(open_markers, algorithm, list(marker_texts[hollow_points.index]))
+    svg.tag(line, algorithm, [_marker_text(row, x, label) for row in points.to_dict("records")])
     with_interval = points[points["n"] > 1]
-    for low, high, width in (("low", "high", 0.9), ("bootstrap_low", "bootstrap_high", 2.8)):
-        bars = np.stack([with_interval[[x, low]], with_interval[[x, high]]], axis=1)  # [points, 2 ends, x and y]
-        collection = LineCollection(list(bars), colors=[line.get_color()], linewidths=width, alpha=0.5, zorder=2,
-                                    transform=shifted)
-        svg.tag(ax.add_collection(collection), algorithm)
-        ax.update_datalim(bars.reshape(-1, 2))
+    bars = np.stack([with_interval[[x, "low"]], with_interval[[x, "high"]]], axis=1)  # [points, 2 ends, x and y]
+    collection = LineCollection(list(bars), colors=[line.get_color()], linewidths=1, alpha=0.6, zorder=2,
+                                transform=shifted)
+    svg.tag(ax.add_collection(collection), algorithm)
+    ax.update_datalim(bars.reshape(-1, 2))
     ax.update_datalim(points[[x, "mean"]].to_numpy())
+    ax.margins(x=0.1)
     ax.autoscale_view()
 
 
@@ -217,41 +321,65 @@ def _marker_text(point: Mapping[str, Any], x: str, label: str) -> str:
     return "\n".join(lines)
 
 
-def shifts(table: pd.DataFrame) -> dict[str, float]:
-    """Return the shift of every algorithm's curve to the right, in points; shifts are equally spaced around 0."""
-    algorithms = present(table)
-    middle = (len(algorithms) - 1) / 2
-    return {algorithm: SHIFT * (index - middle) for index, algorithm in enumerate(algorithms)}
+def shifts(count: int) -> list[float]:
+    """Return the shift of each of several curves to the right, in points; shifts are equally spaced around 0."""
+    step = min(SHIFT, WIDEST / count)
+    return [step * (place - (count - 1) / 2) for place in range(count)]
 
 
-def curves(ax: Axes, points: pd.DataFrame, x: str, **line_properties: Any) -> None:
-    """Plot a `curve` for each algorithm, shifted by up to `SHIFT` points, so that bars do not overlap."""
-    for algorithm, shift in shifts(points).items():
-        curve(ax, points[points["algorithm"] == algorithm], x, algorithm, shift, **line_properties)
+def curves(ax: Axes, points: pd.DataFrame, x: str, found: Mapping[tuple[Any, ...], Mapping[str, Any]],
+           lines: Sequence[str] = (), **line_properties: Any) -> None:
+    """Plot a `curve` for each line of `looks` that has points, shifted so that bars do not overlap."""
+    groups = dict(list(points.groupby(["algorithm", *lines], sort=False, dropna=False)))
+    shown = [key for key in found if key in groups]
+    for key, shift in zip(shown, shifts(len(shown)), strict=True):
+        curve(ax, groups[key], x, key[0], shift, **{**found[key], **line_properties})
 
 
-def handles(table: pd.DataFrame) -> list[Line2D]:
-    """Return legend entries, one per algorithm of a table."""
-    return [Line2D([], [], **look(algorithm)) for algorithm in present(table)]
+def handles(found: Mapping[tuple[Any, ...], Mapping[str, Any]]) -> list[Artist]:
+    """Return legend entries, one per line."""
+    return [Line2D([], [], **own) for own in found.values()]
 
 
-def seeds(counts: pd.Series, intervals: str = INTERVALS) -> str:
-    """Return `n = 3 seeds` and, for several seeds, the meaning of the intervals, from the seeds of every mean."""
+def seeds(counts: pd.Series, interval: str = "95% t interval") -> str:
+    """Return `mean over n = 3 seeds, 95% t interval`, from the seeds of every mean."""
     number = n_seeds(counts)
-    return f"{number}\n{intervals}" if counts.max() > 1 else number
+    return f"mean over {number}, {interval}" if counts.max() > 1 else number
 
 
 def log_axis(ax: Axes, values: Sequence[float]) -> None:
-    """Make the x axis logarithmic, with ticks at the values."""
+    """Make the x axis logarithmic, with ticks at the values whose labels have room."""
     ax.set_xscale("log")
-    ticks = _spaced_ticks(values)
-    labels = [f"{tick:g}" for tick in ticks]
-    for place, tick in enumerate(ticks):
-        if tick >= LARGE_TICK:  # `2 × 10^6` in place of `2e+06`
-            digits, exponent = f"{tick:.1e}".split("e")
-            labels[place] = rf"${float(digits):g} \times 10^{{{int(exponent)}}}$"
-    ax.set_xticks(ticks, labels)
+    ticks = _spaced_ticks(values, _inches(ax)[0])
+    ax.set_xticks(ticks, [_tick_text(tick) for tick in ticks])
     ax.xaxis.set_minor_locator(NullLocator())
+
+
+def _tick_text(tick: float) -> str:
+    """Return a tick as text, `2 × 10^6` in place of `2e+06`."""
+    if tick < LARGE_TICK:
+        return f"{tick:g}"
+    digits, exponent = f"{tick:.1e}".split("e")
+    return rf"${float(digits):g} \times 10^{{{int(exponent)}}}$"
+
+
+def _spaced_ticks(values: Sequence[float], inches: float) -> list[float]:
+    """Return rounded values whose labels have room on a log axis of so many inches; others are left out."""
+    rounded = sorted({value if value.is_integer() and value < LARGE_TICK else float(f"{value:.2g}")
+                      for value in map(float, values)})
+    span = np.log(rounded[-1] / rounded[0]) or 1.0
+
+    def room(a: float, b: float) -> bool:
+        letters = sum(9 if value >= LARGE_TICK else len(f"{value:g}") for value in (a, b)) / 2
+        return float(np.log(b / a)) / span * inches >= LETTER * (letters + 1.5)
+
+    ticks = rounded[:1]
+    for value in rounded[1:]:
+        if room(ticks[-1], value):
+            ticks.append(value)
+        elif value == rounded[-1] and len(ticks) > 1:  # the largest stands in place of the one before
+            ticks[-1] = value
+    return ticks
 
 
 def within(ax: Axes, low: float, high: float) -> None:
@@ -266,17 +394,23 @@ def within(ax: Axes, low: float, high: float) -> None:
     ax.set_ylim(max(bottom, low - margin), min(top, high + margin))
 
 
-def _spaced_ticks(values: Sequence[float]) -> list[float]:
-    """Return rounded values with enough space for their labels on a log axis, as ticks; leave out the others."""
-    rounded = set()
-    for value in map(float, values):
-        is_small_integer = value.is_integer() and value < LARGE_TICK
-        rounded.add(value if is_small_integer else float(f"{value:.2g}"))
-    low, *others = sorted(rounded)
-    high = max(rounded)
-    min_distance = 0.08 if high < LARGE_TICK else 0.2  # as a share of the axis; labels of large values are longer
-    ticks = [low]
-    for value in others:
-        if np.log(value / ticks[-1]) >= min_distance * np.log(high / low):
-            ticks.append(value)
-    return ticks
+def row_name(own: Mapping[str, Any]) -> str:
+    """Return the name of a row of `dots`, in lines of a fixed length."""
+    return wrapped(str(own["label"]), 28)
+
+
+def dots(rows: pd.DataFrame, found: Mapping[tuple[Any, ...], Mapping[str, Any]], keys: Sequence[tuple[Any, ...]],
+         ax: Axes) -> None:
+    """Plot a row per point, the best at the top, with its interval: `keys` has the line of every row."""
+    ranked = sorted(zip(rows.to_dict("records"), keys, strict=True), key=lambda pair: -pair[0]["mean"])
+    for place, (row, key) in enumerate(ranked):
+        own = dict(found[key])
+        (marker,) = ax.plot(row["mean"], place, linestyle="none", **{k: v for k, v in own.items() if k != "linestyle"})
+        svg.tag(marker, key[0], [_marker_text(row, "epsilon", str(own["label"]))])
+        if row["n"] > 1:
+            (bar,) = ax.plot([row["low"], row["high"]], [place, place], color=own["color"], linewidth=1, alpha=0.7)
+            svg.tag(bar, key[0])
+    ax.set_yticks(range(len(ranked)), [in_figure(row_name(found[key])) for _, key in ranked])
+    ax.set_ylim(len(ranked) - 0.5, -0.5)
+    ax.tick_params(axis="y", length=0)
+    ax.spines["left"].set_visible(False)

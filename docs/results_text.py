@@ -1,6 +1,7 @@
 """The captions and tables of analysis/results, and the digests of its data, from the committed runs.
 
     python docs/results_text.py                  # writes them anew
+    python docs/results_text.py --figures        # and draws the figures anew
     python docs/results_text.py reports/tau_h    # takes over what `photonic report` wrote there before
 """
 
@@ -10,35 +11,36 @@ import functools
 import hashlib
 import json
 import sys
-from collections.abc import Iterable
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from unittest.mock import patch
 
 import committed
 import pandas as pd
+import yaml
 from committed import file_of, folder_of, runs_of
 
-from analysis.exhibits import catalogue, heatmaps, main_effects, selection, sweeps
+from analysis import catalogue
+from analysis.exhibits import curves, heatmap, selection
 from analysis.exhibits.exhibit import Exhibit
 from analysis.exhibits.frontier import exhibit as frontier
-from analysis.exhibits.frontier import slices
 from analysis.papers import figure2, leekifer
 from analysis.runs import noise_sources, read_runs
 from pipeline.accounting import Epsilon
 from pipeline.accounting.event import UnsupportedAccounting
-from pipeline.experiment.exhibits import NEEDS
 from pipeline.experiment.experiment import Experiment, load_experiment
 
-DRAWN = (figure2, frontier, heatmaps, leekifer, main_effects, slices, sweeps)
+DRAWN = (figure2, frontier, heatmap, leekifer, curves)
 MEASURED = ("figure2", "leekifer", "selection")  # exhibits whose data are kept: of epochs, or of a long composition
 NOT_KEPT = ("frontier_worst_class.svg",)  # figures that no page quotes; their tables are on the pages of the studies
 
 
 def names(sweep: str) -> list[str]:
     """The exhibits of a sweep that has committed results."""
-    data = committed.manifests()[sweep]["data"]  # by the name of each CSV
-    return [name for name in sorted(Path(file).stem for file in data) if name in {*NEEDS, "selection"}]
+    report = yaml.safe_load(file_of(sweep).read_text(encoding="utf-8"))["report"]  # without importing its plugins
+    listed = report["exhibits"] if isinstance(report, dict) else report
+    return sorted([*listed, *(["selection"] if kept(sweep, "selection").is_file() else [])])
 
 
 def everything() -> list[tuple[str, str]]:
@@ -47,13 +49,13 @@ def everything() -> list[tuple[str, str]]:
 
 
 @functools.cache
-def exhibit(sweep: str, name: str) -> Exhibit:
-    """One exhibit of a sweep, without its figure, as the code of today writes it of the committed data."""
+def exhibit(sweep: str, name: str, drawn: bool = False) -> Exhibit:
+    """One exhibit of a sweep as the code of today writes it of the committed data, without its figure or `drawn`."""
     experiment, runs = load_experiment(file_of(sweep)), read_runs(runs_of(sweep))
     if name == "selection":
         return _selection(sweep, experiment, runs)
     with ExitStack() as stack:
-        for module in DRAWN:
+        for module in () if drawn else DRAWN:
             stack.enter_context(patch.object(module, "plot", lambda *a, **k: None))
         stack.enter_context(patch.object(figure2, "load_history", lambda *a: pd.DataFrame()))
         for module in (figure2, leekifer):  # of epochs, which the runs do not have
@@ -139,10 +141,21 @@ def block(sweep: str, text: str) -> str:
     return f"<!-- {sweep}: written by docs/results_text.py -->\n{text}<!-- end -->\n"
 
 
-def main(reports: Iterable[str] = ()) -> None:
-    """Take over these reports, then write all captions, tables and digests; figures and kept data stay as they are."""
+def draw() -> None:
+    """Draw all figures anew, of the committed data."""
+    for sweep, name in everything():
+        content = exhibit(sweep, name, drawn=True).drawn.get("svg") if f"{name}.svg" not in NOT_KEPT else None
+        if content:
+            (folder_of(sweep) / f"{sweep}-{name}.svg").write_bytes(content)
+
+
+def main(reports: Sequence[str] = ()) -> None:
+    """Take over these reports, then write all captions, tables and digests; kept data stay as they are."""
     for report in reports:
-        take(Path(report))
+        if report != "--figures":
+            take(Path(report))
+    if "--figures" in reports:
+        draw()
     texts = {sweep: "\n".join(markdown(sweep, name) for name in names(sweep)) for sweep in committed.manifests()}
     for sweep, manifest in committed.manifests().items():
         enter(sweep, {**manifest, "data": digests(sweep)})

@@ -147,7 +147,7 @@ def sweep(target: str, changes: tuple[str, ...], mlruns: Path, dry_run: bool, as
 
     The exit code is 1 if a trial failed, and 130 if trials remain.
     """
-    experiment = find_experiment(target, _assignments("--set", changes), mlruns)
+    experiment = _reported(find_experiment(target, _assignments("--set", changes), mlruns))
     if workers is not None and workers < 1:
         raise ConfigError(f"--workers: must be at least 1, got {workers}")
     if checkpoint_seconds is not None:
@@ -175,6 +175,14 @@ def sweep(target: str, changes: tuple[str, ...], mlruns: Path, dry_run: bool, as
     with quick_interrupt():
         return _code(run_sweep(experiment, root=mlruns, data_folder=data, address=address, workers=workers, lost=lost,
                                private=private))
+
+
+def _reported(experiment: Experiment) -> Experiment:
+    """Return an experiment whose file lists exhibits that can show its trials; any other is refused."""
+    from analysis.catalogue import check
+
+    check(experiment)
+    return experiment
 
 
 def _code(result: SweepResult, failed: int = 1) -> int:
@@ -273,10 +281,10 @@ def report(target: str, other: str | None, changes: tuple[str, ...], mlruns: Pat
 
     if mlruns_b and not other:
         raise ConfigError(f"--mlruns-b: is the store of a second experiment, and only one was given, got {mlruns_b}")
-    experiment = find_experiment(target, _assignments("--set", changes), mlruns)
+    experiment = _reported(find_experiment(target, _assignments("--set", changes), mlruns))
     store = Reader(root=mlruns)
     experiment = _with_suggestions(experiment, store)
-    with written_as(Files(tuple(formats.split(",")), width, font, experiment.labels)):
+    with written_as(Files(tuple(formats.split(",")), width, font, experiment.report.labels)):
         if other:
             for option, values in (("--set", changes), ("--where", where), ("--with", results)):
                 if values:

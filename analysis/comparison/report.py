@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pandas as pd
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from analysis import style
 from analysis.comparison import match
@@ -25,6 +26,8 @@ from analysis.text import BARS, epsilon_text, means_text, value_text
 from pipeline.experiment.experiment import Experiment
 from pipeline.tracking.reader import Reader
 from pipeline.trials.naming import counted
+
+OPEN = {"linestyle": "--", "markerfacecolor": "white"}  # the second experiment's curves
 
 
 def write(a: Experiment, b: Experiment, store_a: Reader, store_b: Reader, out: Path | None = None) -> Report:
@@ -65,12 +68,11 @@ def draw(comparison: Comparison) -> Exhibit:
 def plot(comparison: Comparison) -> Figure:
     """Return a figure of the differences in test accuracy with their intervals, a row per setting.
 
-    It is 7.2 inches wide. Colours are those of A's algorithms.
+    Colours are those of A's algorithms.
     """
     rows = accuracies(comparison).to_dict("records")
     with style.theme():
-        figure = Figure(figsize=(7.2, 1.1 + 0.24 * len(rows)), layout="constrained")
-        ax = figure.subplots()
+        figure, (ax,) = style.panels(1, height=1.1 + 0.24 * len(rows))
         for y, row in enumerate(rows):
             look = style.look(row["algorithm_a"])
             ax.plot(row["difference"], y, markersize=5, markeredgewidth=0, color=look["color"], marker=look["marker"])
@@ -90,21 +92,25 @@ def plot(comparison: Comparison) -> Figure:
 
 
 def plot_overlay(comparison: Comparison, frontiers: Sequence[tuple[pd.DataFrame, pd.DataFrame]]) -> Figure:
-    """Return a figure of both frontiers, a panel of 6 x 3.8 inches per kind of epsilon.
+    """Return a figure of both frontiers, a panel per kind of epsilon.
 
     A's curves are solid, and B's are dashed with open markers.
     """
+    entries: dict[str, Line2D] = {}
     with style.theme():
-        figure, axes = style.panels(len(frontiers), len(frontiers), width=6, height=3.8)
+        figure, axes = style.panels(len(frontiers))
         for (a, b), ax in zip(frontiers, axes, strict=True):
             kind, relation, delta = (common_value(a[name]) for name in ("kind", "relation", "delta"))  # B has the same
-            style.curves(ax, a, "epsilon", side=comparison.a.label, linestyle="-")
-            style.curves(ax, b, "epsilon", side=comparison.b.label, linestyle="--", markerfacecolor="white")
-            ax.set_title(f"{kind} ε: {relation}, δ = {delta:g}")
-            ax.legend(loc="center left", bbox_to_anchor=(1.01, 0.5))
+            found = style.looks(pd.concat([a, b]))
+            for points, side, own in ((a, comparison.a, {"linestyle": "-"}), (b, comparison.b, OPEN)):
+                named = {key: {**look, **own, "label": f"{look['label']}, {side.label}"} for key, look in found.items()
+                         if key[0] in set(points["algorithm"])}
+                style.curves(ax, points, "epsilon", named)
+                entries |= {look["label"]: Line2D([], [], **look) for look in named.values()}
+            style.name_axes(ax, f"{kind.capitalize()} ε", "Test accuracy (%)", f"{relation}, δ = {delta:g}")
             style.log_axis(ax, pd.concat([a, b])["epsilon"])
             style.within(ax, 0, 100)
-            ax.set(xlabel=f"ε ({kind}, {relation})", ylabel="Test accuracy (%)")
+        style.legend(figure, [*entries.values()], style.seeds(pd.concat([f["n"] for pair in frontiers for f in pair])))
     return figure
 
 
@@ -120,7 +126,7 @@ def draw_overlay(comparison: Comparison, frontiers: Sequence[tuple[pd.DataFrame,
         captions.append(f"Test accuracy (%) against {epsilon}: {comparison.a.label} solid, {comparison.b.label} dashed "
                         f"and open; {means_text(pd.concat([a['n'], b['n']]), BARS)}.")
     return Exhibit("frontiers", "Accuracy against ε, overlaid", Texts(tuple(captions)),
-                   tidy([pd.concat(tables)], ["experiment"]), plot_overlay(comparison, frontiers))
+                   tidy(tables), plot_overlay(comparison, frontiers))
 
 
 def _page(comparison: Comparison, exhibits: Sequence[Exhibit], headline: Headline) -> Page:

@@ -14,7 +14,6 @@ from pipeline.tracking.reader import Reader
 from pipeline.trials.records import ACCURACY
 
 ACCURACIES = (ACCURACY, "test/accuracy")  # the first that all trials have by epoch is used
-BAND = "mean, 95% bootstrap band"
 
 
 class MissingSeries(ReportError):

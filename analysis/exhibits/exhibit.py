@@ -93,14 +93,17 @@ class Exhibit:
 
     @cached_property
     def files(self) -> dict[str, bytes]:
-        """Contents by file name: `.csv`, `.md`, a `.tex` a table, `others`; `.svg`, `.pdf`, `.png` of a figure."""
+        """Contents by file name: `.csv`, `.md`, a `.tex` a table, `others`; the wanted formats of a figure."""
         text_files = {f"{self.name}.csv": to_csv(self.rows), f"{self.name}.md": self.markdown}
         text_files |= to_latex((*self.texts.body, *self.texts.more), self.name)
         text_files |= self.others
         files = {name: text.encode() for name, text in text_files.items()}
-        if self.figure:
-            files |= {f"{self.name}.{suffix}": content for suffix, content in style.draw(self.figure).items()}
-        return files
+        return files | {f"{self.name}.{suffix}": self.drawn[suffix] for suffix in self.drawn if style.wanted(suffix)}
+
+    @cached_property
+    def drawn(self) -> dict[str, bytes]:
+        """The figure by format, with the SVG of a page among them; empty without a figure."""
+        return style.draw(self.figure) if self.figure else {}
 
 
 def to_csv(rows: pd.DataFrame) -> str:

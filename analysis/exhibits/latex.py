@@ -53,6 +53,7 @@ def _numbers(text: str) -> str:
     r"""Return escaped LaTeX text with `84.20 ± 0.31` and `σ = 0.05` as one formula each, and signs in math mode."""
     text = text.replace("$-$", "-")  # minus signs, which `escape` wrote: one form of the sign is enough below
     text = re.sub(rf"(-?{NUMBER}) \$\\pm\$ ({NUMBER})", r"$\1 \\pm \2$", text)  # mean and half width
-    text = re.sub(rf"\$(\\[a-z]+)\$ (?:(=)|\$(\\leq)\$) ({NUMBER})(?![\w.])",
+    text = re.sub(r"\$\\tau\$\\_([a-z])", r"$\\tau_\1$", text)  # an index
+    text = re.sub(rf"\$(\\[a-z]+(?:_[a-z])?)\$ (?:(=)|\$(\\leq)\$) ({NUMBER})(?![\w.])",
                   lambda match: f"${match[1]} {match[2] or match[3]} {match[4]}$", text)  # symbol = number
     return re.sub(rf"(?<![\w.,$-])([-+])(?={NUMBER}(?!\w))", r"$\1$", text)  # signs of other numbers

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pandas as pd
 
-from analysis.exhibits.catalogue import exhibit
 from analysis.exhibits.envelope import ordered
 from analysis.exhibits.exhibit import Exhibit, Texts
 from analysis.exhibits.frontier.points import tightest
@@ -19,7 +18,6 @@ from pipeline.trials.naming import setting_key
 SHOWN = ("mean", "half_width", "low", "high")  # columns of a score
 
 
-@exhibit("means")
 def draw(runs: pd.DataFrame) -> Exhibit:
     """Make the exhibit of means, a table."""
     table = tabulate(runs)

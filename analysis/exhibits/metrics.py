@@ -26,6 +26,8 @@ class Metric:
     digits: int  # decimals in tables
     key: str = ""  # MLflow's, of a fraction; empty for alignment, which is a mean over keys
     meaning: str = ""  # a definition, if the phrase needs one
+    short: str = ""  # above a panel, beside panels of other metrics
+    layers: str = ""  # of alignment: what MLflow's keys of its layers begin with
 
     @property
     def factor(self) -> int:
@@ -49,7 +51,7 @@ class Metric:
         if self.key:
             require_accuracy(runs, self.key)
             return runs[self.key] * self.factor
-        values = hidden_alignment(runs)
+        values = hidden_alignment(runs, self.layers)
         if values.isna().all():
             raise ReportError(f"alignment: measured in none of {counted(len(runs), 'trial')} (it needs a "
                               "hidden layer, a finite first epoch and alignment_batches >= 1)")
@@ -60,6 +62,7 @@ class Metric:
         return 100 / DATASETS[dataset].n_classes if self.name == "accuracy" else 0.0
 
 
+UPDATE, FEEDBACK = "alignment/layer_", "alignment/feedback/layer_"  # before the number of a layer
 # Accuracies that trials log, with their headings in tables of trials.
 HEADINGS = {"test/accuracy": "test %", "validation/accuracy": "validation %",
             "test/worst_class_accuracy": "worst class %"}
@@ -67,9 +70,13 @@ METRICS = {metric.name: metric for metric in (
     Metric("accuracy", "Test accuracy (%)", "test accuracy (%)", 0, 100, 2, "test/accuracy"),
     Metric("worst_class", "Test accuracy of the worst class (%)", "worst-class test accuracy (%)", 0, 100,
            2, "test/worst_class_accuracy"),
-    Metric("alignment", "Alignment of hidden layers\n(cosine)",
-           "alignment (cosine, hidden layers)", -1, 1, 3,
-           meaning="Alignment is the cosine of the applied update and the true gradient, mean over hidden layers."),
+    Metric("alignment", "Alignment of the update (cosine)", "alignment of the released update (cosine, hidden layers)",
+           -1, 1, 3, short="released update", layers=UPDATE, meaning="Alignment of the update: cosine of the released "
+           "update, after clipping and noise, and the true gradient, mean over hidden layers."),
+    Metric("feedback_alignment", "Alignment of the feedback (cosine)",
+           "alignment of the feedback (cosine, hidden layers)", -1, 1, 3, short="feedback, before clipping and noise",
+           layers=FEEDBACK, meaning="Alignment of the feedback: cosine of the update that it gives before clipping and "
+           "noise, and the true gradient, mean over hidden layers."),
 )}
 
 
@@ -79,14 +86,19 @@ def layer_name(number: int, trials: Sequence[TrialConfig]) -> str:
     return "output layer" if trials and is_output else f"layer {number}"
 
 
-def hidden_alignment(runs: pd.DataFrame) -> pd.Series:
-    """Return the mean of `alignment/layer_<k>` over hidden layers, [-1, 1]; empty if a trial lacks a layer.
+def feedback_is_measured(runs: pd.DataFrame) -> bool:
+    """Whether all trials logged the alignment of the feedback itself, as those of earlier versions did not."""
+    return bool(hidden_alignment(runs, FEEDBACK).notna().all())
+
+
+def hidden_alignment(runs: pd.DataFrame, layers: str) -> pd.Series:
+    """Return the mean of an alignment over hidden layers, [-1, 1]; empty if a trial lacks a layer.
 
     The output layer is left out: its learning signal is the error itself for every kind of feedback.
     """
     def of_trial(trial: TrialConfig, row: pd.Series) -> float:
         """Return the mean alignment over a trial's hidden layers, convolutions included; NaN if any layer lacks it."""
-        keys = [f"alignment/layer_{layer}" for layer in range(1, len(trial.layers))]
+        keys = [f"{layers}{layer}" for layer in range(1, len(trial.layers))]
         return row.reindex(keys).astype(float).mean(skipna=False)
     rows = zip(trials_of(runs), (row for _, row in runs.iterrows()), strict=True)
     return pd.Series([of_trial(trial, row) for trial, row in rows], index=runs.index, dtype=float)

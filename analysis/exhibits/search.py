@@ -105,17 +105,16 @@ def caption(experiment: Experiment, privacy_filter: Filter | None) -> str:
 
 
 def plot(rows: pd.DataFrame, privacy_filter: Filter | None) -> Figure:
-    """Plot scores by suggestion and, under a budget, the epsilon spent below; 7.2 inches wide."""
+    """Plot scores by suggestion and, under a budget, the epsilon spent below."""
     with style.theme():
-        figure, axes = style.panels(2 if privacy_filter else 1, per_row=1, width=7.2,
-                                    height=2.4 if privacy_filter else 2.8, sharex=True)
+        figure, axes = style.panels(2 if privacy_filter else 1, per_row=1, height=2.0, sharex=True)
         trained = rows[rows["validation %"].notna()]
-        for algorithm, group in trained.groupby("algorithm", sort=False):
-            markers_only = {**style.look(algorithm), "linestyle": "none"}
-            axes[0].plot(group["number"], group["validation %"], **markers_only)
+        looks = {key: {**look, "linestyle": "none"} for key, look in style.looks(trained).items()}
+        for (algorithm, *_), look in looks.items():
+            group = trained[trained["algorithm"] == algorithm]
+            axes[0].plot(group["number"], group["validation %"], **look)
         axes[0].step(trained["number"], trained["validation %"].cummax(), where="post", color=GREY, linewidth=1)
-        axes[0].set_ylabel("Validation accuracy (%)")
-        axes[0].legend()
+        style.name_axes(axes[0], y="Validation accuracy (%)")
         if privacy_filter:
             budget = privacy_filter.budget.epsilon
             axes[1].step([0, *rows["number"]], [0, *rows["ε spent"]], where="post", color=GREY)
@@ -125,4 +124,5 @@ def plot(rows: pd.DataFrame, privacy_filter: Filter | None) -> Figure:
             axes[1].set(ylabel="ε spent", ylim=(0, 1.15 * budget))
         axes[-1].set_xlabel("Suggestion")
         axes[-1].xaxis.set_major_locator(MaxNLocator(integer=True))
+        style.legend(figure, style.handles(looks))
     return figure

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
+import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
@@ -14,6 +15,7 @@ from analysis import style
 from analysis.exhibits.exhibit import Exhibit, Texts
 from analysis.exhibits.selection import SCORE
 from analysis.exhibits.table import Table
+from analysis.labels import axis_name
 from analysis.runs import ReportError, trials_of
 from analysis.text import NO_VALUE, level_text
 from pipeline.experiment.search import Domain, Search
@@ -22,7 +24,7 @@ from pipeline.trials.fields import plain
 from pipeline.trials.ranking import joined, leaders
 
 LEAST_TRIALS = 4  # from which on a share of their variance means something
-PER_ROW = 3
+PER_ROW, TICKS = 3, 4  # panels in a row; values named at a logarithmic axis
 CAPTION = ("Validation accuracy (n = 1) of {} trials of a search against every setting of its space; in titles the "
            "share of its variance that the setting explains (fANOVA, Hutter et al. 2014)")
 NOTE = ("Trials lie where the search asked for them, so a share is of where it looked. A setting that not all trials "
@@ -104,10 +106,10 @@ def _position(domain: Domain, trial: TrialConfig, name: str) -> Any:
 
 
 def plot(space: Mapping[str, Domain], table: pd.DataFrame) -> Figure:
-    """Plot a panel per setting, 2.4 x 2.3 inches, the most important first; choices stand in the order of the file."""
+    """Plot a panel per setting, the most important first; choices stand in the order of the file."""
     names = list(dict.fromkeys(table["setting"]))
     with style.theme():
-        figure, axes = style.panels(len(names), PER_ROW, width=2.4, height=2.3, beside=(1.0, 0.0), sharey=True)
+        figure, axes = style.panels(len(names), per_row=PER_ROW, sharey=True)
         for name, ax in zip(names, axes, strict=True):
             rows, domain = table[table["setting"] == name], space[name]
             places = {level_text(name, plain(value)): place for place, value in enumerate(domain.values)}
@@ -119,10 +121,10 @@ def plot(space: Mapping[str, Domain], table: pd.DataFrame) -> Figure:
                 ax.set_xticks(range(len(places)), list(places))
                 ax.margins(x=0.2)
             elif domain.kind == "loguniform":
-                ax.set_xscale("log")
+                style.log_axis(ax, np.geomspace(domain.ends[0], domain.ends[-1], TICKS))
             share = rows["importance"].iloc[0]
-            ax.set_title(name if pd.isna(share) else f"{name}: {share:.0%}", fontsize="medium")
-        for ax in axes[::PER_ROW]:
-            ax.set_ylabel("Validation accuracy (%)")
-        style.legend(figure, style.handles(table))
+            title = "" if pd.isna(share) else f"{share:.0%} of the variance"
+            style.name_axes(ax, axis_name(name), "Validation accuracy (%)", title)
+        style.name_once(axes)
+        style.legend(figure, style.handles(style.looks(table)))
     return figure

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from analysis.runs import ALGORITHM_LABELS, NO_VALUE
+from analysis.runs import NO_VALUE
 
 
 class Cell(NamedTuple):
@@ -31,7 +31,6 @@ class Table:
         numeric = tuple(index not in text_columns for index in range(len(header)))
         return cls(tuple(header), tuple(tuple(map(Cell, row)) for row in rows), numeric)
 
-
     @property
     def markdown(self) -> str:
         """The table in Markdown: header, a rule that aligns numbers to the right, and rows."""
@@ -40,12 +39,12 @@ class Table:
         return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
-def by_algorithm(columns: Iterable[str], cells: Mapping[tuple[str, str], str]) -> Table:
-    """Return the table of cells by (algorithm, column), with a dash for each that is missing."""
-    columns, algorithms = list(columns), {algorithm for algorithm, _ in cells}
-    rows = [[label, *(cells.get((algorithm, column), NO_VALUE) for column in columns)]
-            for algorithm, label in ALGORITHM_LABELS.items() if algorithm in algorithms]
-    return Table.of(["", *columns], rows)
+def crossed(names: Iterable[str], columns: Iterable[str], cells: Mapping[tuple[str, str], str], corner: str = ""
+            ) -> Table:
+    """Return the table of cells by (name of a row, column), with a dash for each that is missing."""
+    columns = list(columns)
+    rows = [[name, *(cells.get((name, column), NO_VALUE) for column in columns)] for name in dict.fromkeys(names)]
+    return Table.of([corner, *columns], rows)
 
 
 def markdown(*parts: str | Table) -> str:

@@ -14,10 +14,9 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from analysis import style
-from analysis.exhibits.catalogue import exhibit
-from analysis.exhibits.epochs import BAND, MissingSeries, by_epoch, plot_band
+from analysis.exhibits.epochs import MissingSeries, by_epoch, plot_band
 from analysis.exhibits.exhibit import Exhibit
-from analysis.exhibits.metrics import METRICS, Metric, layer_name
+from analysis.exhibits.metrics import METRICS, layer_name
 from analysis.runs import (
     ALGORITHM_LABELS,
     NON_PRIVATE,
@@ -39,7 +38,6 @@ CAPTION = ("Validation accuracy by epoch, a panel for each algorithm, dashed wit
            "noise; last, alignment of PDFA's {} (Figure 2 of Ohana et al. 2021): {}")
 
 
-@exhibit("figure2")
 def draw(runs: pd.DataFrame, store: Reader) -> Exhibit:
     """Make the exhibit of runs with histories in the store, in which a curve's trials differ only in their seed."""
     require_replicates(runs)
@@ -49,11 +47,16 @@ def draw(runs: pd.DataFrame, store: Reader) -> Exhibit:
     table = tabulate(accuracy, alignment)
     caption = CAPTION.format(layer, means_text(table["n"], "with 95% bootstrap bands"))
     return Exhibit.of_means("figure2", title="Learning curves and alignment", caption=caption, rows=table,
-                            figure=plot(accuracy, alignment, layer))
+                            figure=plot(table, layer))
 
 
 def tabulate(accuracy: pd.DataFrame, alignment: pd.DataFrame) -> pd.DataFrame:
     """Return the plotted data: panel (`accuracy` in percent, or `alignment`), algorithm, setting, epoch, `SUMMARY`."""
+    if accuracy.empty:
+        raise MissingSeries("figure2: needs validation/accuracy, found none")
+    if alignment.empty:
+        raise MissingSeries(f"figure2: needs {ALIGNMENT} of pdfa trials, found none (pdfa trials with "
+                            "alignment_batches >= 1 measure it)")
     tables = []
     for metric, history in ((ACCURACY, accuracy), (COSINE, alignment)):
         for (algorithm, setting), cell in history.groupby(["algorithm", "setting"], sort=False):
@@ -61,29 +64,22 @@ def tabulate(accuracy: pd.DataFrame, alignment: pd.DataFrame) -> pd.DataFrame:
     return pd.concat(tables)[["panel", "algorithm", "setting", "epoch", *SUMMARY]]
 
 
-def plot(accuracy: pd.DataFrame, alignment: pd.DataFrame, layer: str = f"layer {LAYER}") -> Figure:
+def plot(table: pd.DataFrame, layer: str = f"layer {LAYER}") -> Figure:
     """Plot accuracies, a panel for each algorithm on one scale, and the alignment of a layer of pdfa trials."""
-    if accuracy.empty:
-        raise MissingSeries("figure2: needs validation/accuracy, found none")
-    if alignment.empty:
-        raise MissingSeries(f"figure2: needs {ALIGNMENT} of pdfa trials, found none (pdfa trials with "
-                            "alignment_batches >= 1 measure it)")
+    accuracy, alignment = (table[table["panel"] == metric.name] for metric in (ACCURACY, COSINE))
     algorithms = style.present(accuracy)
-    settings = by_noise([*accuracy["setting"], *alignment["setting"]])
-    looks = _looks(settings)
+    looks = _looks(by_noise(table["setting"]))
     with style.theme():
-        figure, axes = style.panels(len(algorithms) + 1, per_row=3, width=2.7, height=2.6, beside=(1.9, 0.0))
+        figure, axes = style.panels(len(algorithms) + 1, per_row=3)
         for algorithm, ax in zip(algorithms, axes, strict=False):
-            panel(accuracy[accuracy["algorithm"] == algorithm], ACCURACY, ax, looks)
-            ax.set(title=ALGORITHM_LABELS[algorithm], ylabel="Validation accuracy (%)")
+            panel(accuracy[accuracy["algorithm"] == algorithm], ax, looks)
+            style.name_axes(ax, "Epoch", "Validation accuracy (%)", ALGORITHM_LABELS[algorithm])
             ax.sharey(axes[0])
-        panel(alignment, COSINE, axes[-1], looks)
-        axes[-1].set(title=f"PDFA, {layer}", ylabel="Alignment (cosine)")
-        entries = [Line2D([], [], **look) for look in looks.values()]
-        if (accuracy["status"] == "diverged").any() or (alignment["status"] == "diverged").any():
-            entries.append(Line2D([], [], color="black", marker="x", linestyle="none", label="diverged"))
-        n_seeds = accuracy.groupby(["algorithm", "setting"])["seed"].nunique()
-        style.legend(figure, entries, style.seeds(n_seeds, BAND))
+        panel(alignment, axes[-1], looks)
+        style.name_axes(axes[-1], "Epoch", "Alignment (cosine)", f"PDFA, {layer}")
+        style.name_once(axes)
+        style.legend(figure, [Line2D([], [], **look) for look in looks.values()],
+                     style.seeds(accuracy["n"], "95% bootstrap band"))
     return figure
 
 
@@ -96,20 +92,11 @@ def _looks(settings: Sequence[str]) -> dict[str, dict[str, Any]]:
                       "label": setting_label(setting)} for setting in settings}
 
 
-def panel(history: pd.DataFrame, metric: Metric, ax: Axes, looks: dict[str, dict[str, Any]]) -> Axes:
-    """Plot the means of one algorithm by epoch, a curve for each setting of `looks` that it has.
-
-    A cross marks the end of a diverged trial.
-    """
+def panel(table: pd.DataFrame, ax: Axes, looks: dict[str, dict[str, Any]]) -> None:
+    """Plot the means of one algorithm by epoch, a curve for each setting of `looks` that it has."""
     for setting, look in looks.items():
-        cell = history[history["setting"] == setting]
-        if cell.empty:
-            continue
-        plot_band(ax, by_epoch(cell, metric), "epoch", **look, linewidth=1.1, markersize=2.5, markeredgewidth=0,
-                  marker=style.MARKERS[cell["algorithm"].iloc[0]])
-        last_points = cell[cell["status"] == "diverged"].sort_values("epoch").groupby("trial_key").last()
-        ax.plot(last_points["epoch"], last_points["value"] * metric.factor, "x", color=look["color"],
-                label=f"{look['label']} diverged")
+        cell = table[table["setting"] == setting]
+        if len(cell):
+            plot_band(ax, cell, "epoch", **look, linewidth=1.1, markersize=2.5, markeredgewidth=0,
+                      marker=style.MARKERS[cell["algorithm"].iloc[0]])
     ax.xaxis.set_major_locator(MaxNLocator(integer=True))
-    ax.set_xlabel("Epoch")
-    return ax

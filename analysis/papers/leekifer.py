@@ -10,14 +10,15 @@ from itertools import product
 
 import numpy as np
 import pandas as pd
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from analysis import style
-from analysis.exhibits.catalogue import exhibit
 from analysis.exhibits.epochs import ACCURACIES, MissingSeries, accuracy_by_epoch
 from analysis.exhibits.exhibit import Exhibit, Texts
+from analysis.exhibits.needs import readings, update_sigma
 from analysis.exhibits.table import Table
 from analysis.runs import (
     ALGORITHM_LABELS,
@@ -31,7 +32,6 @@ from analysis.runs import (
 )
 from analysis.text import NO_VALUE, means_text, under_assumptions
 from pipeline.accounting.noise import standing
-from pipeline.experiment.exhibits import readings, update_sigma
 from pipeline.tracking.reader import Reader
 from pipeline.trials.config import settings
 from pipeline.trials.sampler import relation_of
@@ -44,7 +44,6 @@ TICKS = 4  # ticks of epsilon
 MARKERS = 12  # some markers along a curve
 
 
-@exhibit("leekifer")
 def draw(runs: pd.DataFrame, store: Reader) -> Exhibit:
     """Make the exhibit of runs with histories in the store; errors as in `tabulate` and `plot`."""
     table = tabulate(runs, store)
@@ -102,52 +101,50 @@ def reading_of(runs: pd.DataFrame) -> pd.Series:
 
 
 def plot(table: pd.DataFrame) -> Figure:
-    """Plot the table of `tabulate`: a row per data set and a column per sigma, 4.2 x 4.4 inches each."""
+    """Plot the table of `tabulate`: a panel for each data set and sigma, with one legend."""
     datasets = [dataset for dataset in DATASET_LABELS if dataset in set(table["dataset"])]
     sigmas = sorted(sigma for sigma in table["sigma"].unique() if sigma > 0)
     if not sigmas:
         raise MissingSeries("leekifer: needs private trials, found none")
     with style.theme():
-        figure, axes = style.panels(len(datasets) * len(sigmas), len(sigmas), width=4.2, height=4.4, sharey="row")
+        figure, axes = style.panels(len(datasets) * len(sigmas), height=2.9, per_row=len(sigmas))
+        lines: dict[str, Artist] = {}
         for (dataset, sigma), ax in zip(product(datasets, sigmas), axes, strict=True):
             # Trials without privacy (sigma 0) are in every panel, for comparison.
-            panel(table[(table["dataset"] == dataset) & table["sigma"].isin([0, sigma])], ax)
-            ax.set_title(f"{DATASET_LABELS[dataset]}, σ = {sigma:.3g}")
-        for ax in axes[::len(sigmas)]:
-            ax.set_ylabel(f"{common_value(table['accuracy_of']).capitalize()} accuracy (%)")
+            lines |= panel(table[(table["dataset"] == dataset) & table["sigma"].isin([0, sigma])], ax)
+            style.name_axes(ax, "Epoch", f"{common_value(table['accuracy_of']).capitalize()} accuracy (%)",
+                            f"{DATASET_LABELS[dataset]}, σ = {sigma:.3g}")
+        style.name_once(axes)
+        n_seeds = table.groupby(CURVES)["seed"].nunique()
+        style.legend(figure, [*lines.values()], style.seeds(n_seeds, "least to greatest"))
     return figure
 
 
-def panel(table: pd.DataFrame, ax: Axes) -> None:
-    """Plot accuracy by epoch of one data set at one sigma, non-private references (sigma 0) dashed.
+def panel(table: pd.DataFrame, ax: Axes) -> dict[str, Artist]:
+    """Plot accuracy by epoch of one data set at one sigma, non-private references (sigma 0) dashed; return the lines.
 
-    The top axis has the published epsilon of every epoch, the smallest of all curves. The legend has every curve's
-    tight epsilon after its last epoch.
+    The top axis has the published epsilon of every epoch, the smallest of all curves.
     """
+    lines: dict[str, Artist] = {}
     names = ["", *sorted(set(table["reading"]) - {""})]  # of readings, that of the defaults first
     for (algorithm, reading, sigma), cell in table.groupby(["algorithm", "reading", "sigma"]):
         by_epoch = cell.groupby("epoch")["accuracy"].agg(["mean", "min", "max"])
         label = method(algorithm, sigma, reading)
-        if sigma:
-            last_epoch = cell[cell["epoch"] == cell["epoch"].max()]
-            label += f": ε = {number(last_epoch['epsilon_tight'].max())}"
         linestyle = STYLES[names.index(reading) % len(STYLES)] if sigma else "--"
         color = style.PALETTE[algorithm]
-        ax.plot(by_epoch.index, by_epoch["mean"], color=color, marker=style.look(algorithm)["marker"], markersize=3,
-                markeredgewidth=0, markevery=max(1, len(by_epoch) // MARKERS), linestyle=linestyle, label=label)
+        (lines[label],) = ax.plot(
+            by_epoch.index, by_epoch["mean"], color=color, marker=style.look(algorithm)["marker"], markersize=3,
+            markeredgewidth=0, markevery=max(1, len(by_epoch) // MARKERS), linestyle=linestyle, label=label)
         if cell["seed"].nunique() > 1:
             ax.fill_between(by_epoch.index, by_epoch["min"], by_epoch["max"], color=color, alpha=0.15, linewidth=0)
     ax.xaxis.set_major_locator(MaxNLocator(nbins=TICKS + 1, integer=True))
-    ax.set_xlabel("Epoch")
     published = table.dropna(subset="epsilon_published").groupby("epoch")["epsilon_published"].min()
     places = np.linspace(0, len(published) - 1, TICKS + 1).round().astype(int)[1:]  # evenly spaced, without the first
     ticks = published.iloc[np.unique(places)]
     top = ax.secondary_xaxis("top")
     top.set_xticks(ticks.index, [f"{epsilon:.2f}" for epsilon in ticks])
-    deltas = " or ".join(f"{value:g}" for value in sorted(table.loc[table["sigma"] > 0, "delta"].unique()))
-    top.set_xlabel(f"ε as printed: replace-one, without replacement,\nδ = {deltas}, published conversion")
-    ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), fontsize="small",
-              title=style.seeds(table.groupby(CURVES)["seed"].nunique(), "mean, min–max"))
+    top.set_xlabel("ε by the published accounting")
+    return lines
 
 
 def method(algorithm: str, sigma: float, reading: str = "") -> str:

@@ -24,16 +24,16 @@ ZERO = 1e-7  # place of residuals 0 on a logarithmic axis; the attack reports 0 
 
 
 def plot(panels: dict[str, Residuals]) -> Figure:
-    """Plot a histogram of residuals for each title -> (members, non_members), side by side, 4.5 x 3 inches each.
+    """Plot a histogram of residuals for each title -> (members, non_members), side by side.
 
     Members are training records. Residuals are as in `residual_histogram`. There must be a panel.
     """
     if not panels:
         raise ValueError("panels: must be at least one, got none")
     with style.theme():
-        figure, axes = style.panels(len(panels), len(panels), width=4.5, height=3)
+        figure, axes = style.panels(len(panels))
         for ax, (title, (members, non_members)) in zip(axes, panels.items(), strict=True):
-            residual_histogram(members, non_members, ax).set_title(title)
+            style.name_axes(residual_histogram(members, non_members, ax), title=title)
     return figure
 
 

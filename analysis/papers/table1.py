@@ -11,10 +11,9 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.exhibits.catalogue import exhibit
 from analysis.exhibits.envelope import averaged, ordered
 from analysis.exhibits.exhibit import Exhibit, Texts
-from analysis.exhibits.table import Table, by_algorithm
+from analysis.exhibits.table import Table, crossed
 from analysis.runs import (
     ALGORITHM_LABELS,
     DATASET_LABELS,
@@ -55,7 +54,6 @@ def published(runs: pd.DataFrame) -> dict[tuple[str, str], float]:
             for setting, accuracy in zip(_SETTINGS, row, strict=True)}
 
 
-@exhibit("table1")
 def draw(runs: pd.DataFrame) -> Exhibit:
     """Make the exhibit of the table; errors as in `tabulate`."""
     table = tabulate(runs)
@@ -86,11 +84,11 @@ def texts(runs: pd.DataFrame, table: pd.DataFrame) -> Texts:
         algorithm, noise = ALGORITHM_LABELS[row.algorithm], setting_label(row.setting)
         paper = "" if math.isnan(row.paper) else f"{row.paper:.2f}"
         ours = plus_minus(row.accuracy_mean, half_width=row.accuracy_half_width)
-        cells[row.algorithm, noise] = f"{ours} ({paper})" if paper else ours
+        cells[algorithm, noise] = f"{ours} ({paper})" if paper else ours
         interval = NO_VALUE if math.isnan(row.accuracy_low) else f"{row.accuracy_low:.2f} to {row.accuracy_high:.2f}"
         details.append([algorithm, noise, f"{row.accuracy_mean:.2f}", interval, f"{row.n}", paper or NO_VALUE,
                         f"{row.difference:+.2f}" if paper else NO_VALUE])
-    grid = by_algorithm(map(setting_label, by_noise(table["setting"])), cells)
+    grid = crossed((name for name, _ in cells), map(setting_label, by_noise(table["setting"])), cells)
     header = ["", "noise", "mean", "95% interval", "n", "paper", "difference"]
     return Texts((caption(runs, table), grid),
                  more=("By cell: mean over n seeds, 95% t interval, and difference from the paper, in points.",

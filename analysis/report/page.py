@@ -144,7 +144,7 @@ def downloads(exhibit: Exhibit) -> list[Download]:
 
 def drawing(exhibit: Exhibit) -> Markup:
     """Return the figure of an exhibit as inline SVG; empty if there is none."""
-    svg = exhibit.files.get(f"{exhibit.name}.svg")
+    svg = exhibit.drawn.get("svg")
     if not svg:
         return Markup()
     return inline_svg(svg.decode(), f"figure-{exhibit.name}", exhibit.title)

@@ -9,7 +9,8 @@ from typing import NamedTuple, TypeVar
 
 import pandas as pd
 
-from analysis.exhibits import catalogue, headline, search, search_space, selection
+from analysis import catalogue
+from analysis.exhibits import headline, search, search_space, selection
 from analysis.exhibits.exhibit import Exhibit, save, to_csv
 from analysis.exhibits.frontier import others
 from analysis.exhibits.headline import Headline
@@ -19,7 +20,6 @@ from analysis.report.page import render
 from analysis.report.unfinished import NO_BEST, Progress, complete_part
 from analysis.runs import MissingTrials, ReportError, csv_of, frame_of, searched
 from pipeline.accounting.budget import require_unchanged
-from pipeline.experiment.exhibits import undrawn
 from pipeline.experiment.experiment import Experiment
 from pipeline.experiment.results import check_seeds, read_results
 from pipeline.experiment.search import Search, nothing_fits
@@ -90,7 +90,7 @@ def _with_references(experiment: Experiment, files: Sequence[Path]) -> Experimen
     """Return the experiment with the results of others of its own file and of these, which an exhibit must show."""
     refuse(experiment.unread and not files, "references", "are results in a CSV file, which the store does not keep",
            experiment.unread, "name the experiment file, or give them by --with")
-    if files and not (others.SHOWN_BY in experiment.report and certified_trials(experiment.trials)):
+    if files and not (others.SHOWN_BY in catalogue.listed(experiment) and certified_trials(experiment.trials)):
         raise ReportError(f"--with: results of others are shown in the exhibit {others.SHOWN_BY} of certified trials, "
                           f"and the report of {experiment.name} has none, got {', '.join(map(str, files))}")
     references = [*experiment.references, *(result for file in files for result in read_results(file))]
@@ -134,8 +134,8 @@ class _Drawing:
             return exhibit
 
         experiment = self.experiment
-        self.left_out += undrawn(experiment.trials, experiment.report) if experiment.plan.publishes_all else []
-        drawn = [self.attempt(name, draw, name) for name in experiment.report]
+        self.left_out += catalogue.undrawn(experiment) if experiment.plan.publishes_all else []
+        drawn = [self.attempt(name, draw, name) for name in catalogue.listed(experiment)]
         if isinstance(experiment.plan, Search) and not where:
             drawn = [self.attempt("search", search.draw, experiment, self.runs, self.store),
                      self.attempt("search_space", search_space.draw, experiment.plan, self.runs), *drawn]

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import pandas as pd
 
+from analysis.catalogue import listed
 from analysis.exhibits.frontier.others import KIND, SHOWN_BY
 from analysis.exhibits.selection import Choice
 from analysis.exhibits.table import Table
@@ -84,7 +85,7 @@ def state(runs: pd.DataFrame, choice: Choice | None = None) -> list[Statement]:
 
 def of_others(experiment: Experiment) -> list[Statement]:
     """Return the statement on epsilons of results of others, if a report shows any."""
-    is_shown = experiment.references and SHOWN_BY in experiment.report
+    is_shown = experiment.references and SHOWN_BY in listed(experiment)
     return [Statement(KIND, KINDS[KIND].meaning, False)] if is_shown else []
 
 

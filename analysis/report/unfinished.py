@@ -6,8 +6,8 @@ from collections.abc import Collection
 from dataclasses import replace
 from typing import NamedTuple
 
+from analysis.catalogue import listed, refusal
 from analysis.runs import MissingTrials
-from pipeline.experiment.exhibits import refusal
 from pipeline.experiment.experiment import Experiment
 from pipeline.trials.naming import setting_key
 
@@ -52,6 +52,7 @@ def complete_part(experiment: Experiment, ended: Collection[str],
     which = "of settings that have all of their seeds"
     if not shown:
         shown, which = have_ended, "with the seeds that each setting has, as none has all"
-    report = tuple(name for name in experiment.report if not refusal(name, shown))
-    part = replace(experiment, plan=experiment.plan.with_trials(shown), report=report)
+    part = replace(experiment, plan=experiment.plan.with_trials(shown))
+    fitting = tuple(name for name in listed(experiment) if not refusal(name, part))
+    part = replace(part, report=replace(part.report, exhibits=fitting))
     return part, Progress(len(have_ended), len(shown), len(experiment.trials), which)

@@ -41,7 +41,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from pipeline.experiment import exhibits
 from pipeline.experiment.factors import varied_fields
 from pipeline.experiment.grid import changed, check_distinct, combine, entries, read_as, read_mapping
 from pipeline.experiment.past import Past
@@ -71,7 +70,7 @@ class Experiment:
         name: the MLflow experiment, and the folder under `reports/`.
         plan: what is trained; a tuple of distinct trials becomes a grid. In trials from a file, unused settings have
             their defaults.
-        report: exhibits that `photonic report` draws.
+        report: what `photonic report` draws, and the names of algorithms there.
         source: the file; for trials listed in Python, the name used in messages.
         text: the file's content.
         plugins: modules of extensions, which every worker imports (`pipeline.experiment.plugins`).
@@ -82,8 +81,8 @@ class Experiment:
         chosen: how settings were found, if the file states it.
         preset: name of the preset that sets the open settings; empty for none.
         advice: settings that the preset has set or, without a preset, would set; for people.
+        by_preset: names of the settings that the preset has set in any trial.
         places: by trial_key of `possible`, the place of each setting that the file gives to the trial.
-        labels: names of algorithms in a report, in place of their own.
         past: what the store has of its name beside its trials; empty after a file was read.
 
     Example:
@@ -96,7 +95,7 @@ class Experiment:
     description: str
     plan: Plan
     resources: Resources = Resources()
-    report: tuple[str, ...] = ()
+    report: Shown = Shown()
     source: Path = Path("FILE")
     text: str = ""
     plugins: tuple[str, ...] = ()
@@ -107,8 +106,8 @@ class Experiment:
     chosen: Chosen | None = None
     preset: str = ""
     advice: tuple[str, ...] = ()
+    by_preset: frozenset[str] = frozenset()
     places: Mapping[str, Mapping[str, Place]] = field(default_factory=dict, compare=False, repr=False)
-    labels: Mapping[str, str] = field(default_factory=dict)
     past: Past = Past()
 
     def __post_init__(self) -> None:
@@ -214,9 +213,9 @@ def sliced(experiment: Experiment, where: Mapping[str, Any]) -> Experiment:
 
 
 def with_trials(experiment: Experiment, trials: Sequence[TrialConfig]) -> Experiment:
-    """Return an experiment with these trials, and the exhibits that fit them; of a search, its trials so far."""
-    plan = experiment.plan.with_trials(trials)
-    return dataclasses.replace(experiment, plan=plan, report=plan.report)
+    """Return an experiment with these trials, reported by what fits them; a search gets its trials so far."""
+    report = dataclasses.replace(experiment.report, exhibits=None)
+    return dataclasses.replace(experiment, plan=experiment.plan.with_trials(trials), report=report)
 
 
 def _experiment(top: Mapping[str, Any], path: Path, stored: bool) -> Experiment:
@@ -250,11 +249,12 @@ def _experiment(top: Mapping[str, Any], path: Path, stored: bool) -> Experiment:
     report = read_as(Shown, entry if isinstance(entry, Mapping) else {"exhibits": entry}, "report")
     return Experiment(
         name=name, description=str(top.get("description", "")).strip(), plan=plan, source=path, plugins=plugins,
-        resources=resources, report=_exhibits(report, plan), labels=report.labels,
+        resources=resources, report=report,
         references=() if unread else read_references(top, path.parent), unread=unread,
         reuse=_reuse(top, name, plan), ignored=ignored(written),
         places={trial.trial_key: places for trial, places in places_of.items()}, preset=preset,
         advice=advice(preset, (combination[1:] for combination in combinations)),
+        by_preset=frozenset(name for combination in combinations for name in combination.by_preset),
         chosen=read_as(Chosen, top["chosen"], "chosen") if "chosen" in top else None)
 
 
@@ -277,15 +277,3 @@ def check_name(place: str, name: Any) -> None:
            "must be letters, digits, '_', '-' and '.', and begin with a letter or digit", repr(name))
     refuse(len(name) > MAX_NAME, place, f"must have at most {MAX_NAME} characters, as files are named by it",
            f"{len(name)}: {name!r}")
-
-
-def _exhibits(report: Shown, plan: Plan) -> tuple[str, ...]:
-    """Return the exhibits of a file's report: those that it lists or, without a list, all that fit its trials."""
-    if report.exhibits is None:
-        return plan.report
-    refuse(not isinstance(report.exhibits, list) or not all(map(exhibits.is_known, report.exhibits)), "report",
-           f"must be a list of {exhibits.names()}", repr(report.exhibits))
-    for exhibit in report.exhibits:
-        refuse(reason := plan.mismatch(exhibit), "report", f"{exhibit} {reason}", repr(report.exhibits),
-               "leave it out (`report: []` draws none)")
-    return tuple(report.exhibits)

@@ -118,6 +118,11 @@ class Combination(NamedTuple):
     places: dict[str, Place]  # of each setting that the file gives to it
     recommended: Recommendation | None  # by the file's preset, if it names one
 
+    @property
+    def by_preset(self) -> set[str]:
+        """The settings that the file leaves to its preset."""
+        return set(self.recommended.settings) - set(self.places) if self.recommended else set()
+
 
 class Level(NamedTuple):
     """The settings of a whole file, or of one of its cases."""

@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Self
 
-from pipeline.experiment import exhibits
 from pipeline.experiment.sections import Budget
 from pipeline.experiment.stopping import Selection
 from pipeline.experiment.yaml_text import Place
@@ -50,15 +49,6 @@ class Plan:
         """A digest of what is public of random stopping: its distribution and candidates; empty for another plan."""
         return ""
 
-    @property
-    def report(self) -> tuple[str, ...]:
-        """The names of the exhibits that show its trials, if a file lists none."""
-        return exhibits.fitting(self.trials)
-
-    def mismatch(self, exhibit: str) -> str:
-        """Return why an exhibit cannot show its trials, as the end of a sentence; empty if it can."""
-        return exhibits.refusal(exhibit, self.trials)
-
     def lines(self) -> Iterator[str]:
         """Yield lines for people on how its trials are asked for; none for what is known beforehand."""
         return iter(())
@@ -84,7 +74,6 @@ class RandomStopping(Plan):
     selection: Selection
     publishes_all = False
     ends_with_best = "random stopping"
-    report = ()
 
     @property
     def possible(self) -> tuple[TrialConfig, ...]:
@@ -94,6 +83,3 @@ class RandomStopping(Plan):
     def rule(self) -> str:
         return digest({"rule": list(map(str, self.selection.distribution)),
                        "candidates": [trial.trial_key for trial in self.candidates]})
-
-    def mismatch(self, exhibit: str) -> str:
-        return "shows every trial, but of random stopping only the best may be published (selection.md shows it)"

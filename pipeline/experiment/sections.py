@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from pipeline.experiment.yaml_text import is_number
 from pipeline.trials.config import ConfigError
 from pipeline.trials.feedback import LABELS
 from pipeline.trials.fields import check_whole, is_whole, refuse
 from pipeline.trials.naming import counted
+from pipeline.trials.part import SETTINGS
 
 
 @dataclass(frozen=True)
@@ -36,10 +36,21 @@ class Budget:
 class Shown:
     """What the report of a sweep shows; a list in a file has the exhibits."""
 
-    exhibits: Any = None  # all that fit, if there is no list
+    exhibits: tuple[str, ...] | None = None  # their names; all that fit, if there is no list
+    best_of: tuple[str, ...] = ()  # settings of which a figure takes the best, by validation accuracy
     labels: Mapping[str, str] = field(default_factory=dict)  # of algorithms, in place of their own
 
     def __post_init__(self) -> None:
+        for name, what in (("exhibits", "exhibits"), ("best_of", "settings, as `[learning_rate]`")):
+            value = getattr(self, name)
+            if value is None:
+                continue
+            refuse(not isinstance(value, list | tuple) or not all(isinstance(entry, str) for entry in value),
+                   "report" if name == "exhibits" else f"report.{name}", f"must be a list of {what}", repr(value))
+            object.__setattr__(self, name, tuple(value))
+        for setting in self.best_of:
+            refuse(setting not in SETTINGS or setting == "seed", "report.best_of",
+                   "must be settings (`photonic fields`) other than the seed", repr(setting))
         labels = self.labels
         refuse(not isinstance(labels, Mapping), "report.labels", "must be a mapping from algorithms to names",
                repr(labels))

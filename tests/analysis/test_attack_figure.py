@@ -18,7 +18,7 @@ def axes():
 def test_panels_side_by_side():
     figure = plot({"photonic": (np.zeros(20), FAR), "certified": (OVERLAP, FAR)})
     assert [ax.get_title() for ax in figure.axes] == ["photonic", "certified"]
-    assert figure.get_size_inches().tolist() == [9, 3]
+    assert figure.get_size_inches().tolist() == [6.75, 2.3]
     with pytest.raises(ValueError, match="panels: must be at least one"):
         plot({})
 

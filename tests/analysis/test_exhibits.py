@@ -1,18 +1,28 @@
-"""Heat maps and sweeps along a setting, from synthetic trials; and what all exhibits have in common."""
+"""Lines and heatmaps over settings, from synthetic trials; and what all exhibits have in common."""
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
-from stored import changed, run_of
+from matplotlib.transforms import Bbox
+from stored import run_of
 
-from analysis.exhibits import heatmaps, metrics, sweeps
+from analysis import catalogue, style
+from analysis.exhibits import curves, heatmap, metrics, needs
 from analysis.exhibits.metrics import METRICS
+from analysis.layout import NOISE, Layout, levels, lines_of, panels_of
 from analysis.runs import ReportError
 from analysis.statistics import SUMMARY, bootstrap_interval, mean_interval, plus_minus, summarize
-from pipeline.experiment.exhibits import mismatch
+from pipeline.experiment.experiment import Experiment, load_experiment, parse_experiment
+from pipeline.experiment.sections import Shown
 from pipeline.trials.config import TrialConfig
+from pipeline.trials.kinds import GUARANTEED, KINDS
+from pipeline.trials.naming import method
+
+SHIPPED = sorted(file for file in (Path(__file__).parents[2] / "experiments").rglob("*.yaml")
+                 if "cluster" not in file.parts)
 
 pytestmark = pytest.mark.usefixtures("only_svg")
 
@@ -90,74 +100,223 @@ def test_a_summary_has_both_intervals_and_repeats():
     assert METRICS["alignment"].summarize([0.9, -0.9])["low"] == -1
 
 
+def of(trials, **report):
+    """An experiment of these trials, and what its file says of the report."""
+    return Experiment("grid", "", tuple(trials), report=Shown(**report))
+
+
+def table_of(trials, *axes, runs=None, **report):
+    return curves.tabulate(tracked(trials) if runs is None else runs, axes, of(trials, **report))
+
+
 def test_a_missing_cell_is_marked_and_a_trial_without_alignment_left_out():
-    runs = tracked([c for c in GRID if (c.algorithm, c.sigma, c.tau_h) != ("dfa", 0.1, 1.0)])
+    trials = [c for c in GRID if (c.algorithm, c.sigma, c.tau_h) != ("dfa", 0.1, 1.0)]
+    runs = tracked(trials)
     runs.loc[0, "alignment/layer_2"] = math.nan
-    table = heatmaps.tabulate(runs, "alignment")
-    assert len(table) == 11 and table["n"].tolist() == [1] + [2] * 10
-    figure = heatmaps.plot(table)
-    assert [text.get_text() for text in figure.axes[0].texts][3] == "–"
-    assert "n = 1 to 2 seeds" in figure.get_supxlabel()
+    table = table_of(trials, "tau_h", "sigma", runs=runs)
+    of_alignment = table[table["metric"] == "alignment"]
+    assert len(of_alignment) == 11 and of_alignment["n"].tolist() == [1] + [2] * 10
+    figure = heatmap.plot(table, ["tau_h", "sigma"])
+    assert [text.get_text() for text in figure.axes[0].texts] == ["89.6", "94.6", "79.6", "–", "39.6", "44.6"]
+    update = "\nreleased update"
+    assert [ax.get_title() for ax in figure.axes[:4]] == ["DFA", "PDFA", f"DFA{update}", f"PDFA{update}"]
 
 
-def test_what_heat_maps_and_sweeps_cannot_show_is_refused():
+def test_what_heat_maps_and_lines_cannot_show_is_refused():
     runs = tracked(GRID)
-    several = changed(runs, learning_rate=pd.Series([0.1, *[0.2] * (len(runs) - 1)]))  # one of two would be chosen
-    for tabulate, frame, of, message in (
-            (heatmaps.tabulate, several, "accuracy", "validation/accuracy: missing"),
-            (heatmaps.tabulate, tracked(CERTIFIED), "accuracy", "needs trials with mechanism photonic"),
-            (heatmaps.tabulate, runs.drop(columns="alignment/layer_1"), "alignment", "measured in none of 24 trials"),
-            (sweeps.tabulate, runs, "clipping_norm", "clipping_norm: needs trials that have it, found none"),
-            (sweeps.tabulate, runs, "batch_size", "validation/accuracy: missing")):
+    two = [*GRID, *grid(sigma=SIGMAS, tau_h=TAUS, learning_rate=[0.2])]  # one of two would be chosen
+    no_layer = runs.drop(columns="alignment/layer_1")
+    for trials, frame, axes, best_of, message in (
+            (two, tracked(two), ["tau_h", "sigma"], ("learning_rate",), "validation/accuracy: missing"),
+            (CERTIFIED, tracked(CERTIFIED), ["sigma", "tau_h"], (), "sigma and tau_h: needs trials that have it"),
+            (GRID, no_layer, ["tau_h", "sigma"], (), "measured in none of 24 trials"),
+            (GRID, runs, ["clipping_norm"], (), "clipping_norm: needs trials that have it, found none")):
         with pytest.raises(ReportError, match=message):
-            tabulate(frame, of)
+            table_of(trials, *axes, runs=frame, best_of=best_of)
 
 
-def test_a_certified_sweep_says_what_its_noise_guarantees():
-    table = sweeps.tabulate(tracked(CERTIFIED), "clipping_norm")
-    assert sweeps.noise_title(table) == "certified ε ≤ 3, add/remove, δ = 1e-05"
+def test_lines_say_what_their_noise_guarantees_and_what_is_fixed():
+    certified = catalogue.draw("by_clipping_norm", of(CERTIFIED), tracked(CERTIFIED).assign(
+        **{"epsilon/certified/pld": 2.99}), None)
+    notes = " ".join(certified.texts.notes)
+    assert "Each ε is a certified ε (simulated; add/remove, poisson, δ = 1e-05)." in notes
+    assert "Fixed: scikit-learn's digits, features pixels, network mlp, mechanism per_example, ε ≤ 3, m = 64," in notes
+    assert "| DFA | 94.60 [81.89, 100.00] | 94.60 [81.89, 100.00] |" in certified.markdown
     label = grid(target_label_epsilon=[3.0], tau_h=TAUS)
-    title = sweeps.noise_title(sweeps.tabulate(tracked(label), "tau_h"))
-    assert title == "label (features public) ε ≤ 3, replace-one label, δ = 1e-05"
+    drawn = catalogue.draw("by_tau_h", of(label), tracked(label).assign(**{"epsilon/label/pld": 2.99}), None)
+    assert "Each ε is a label ε (labels only, simulated; replace-one label, shuffled, δ = 1e-05)." in drawn.texts.notes
+    assert any("cosine of the released update, after clipping and noise" in note for note in drawn.texts.notes)
 
+
+def test_the_alignment_of_the_feedback_stands_beside_that_of_the_update_where_it_was_logged():
+    runs = tracked(GRID).assign(**{f"alignment/feedback/layer_{k}": 0.3 * k for k in (1, 2)})
+    table = table_of(GRID, "tau_h", runs=runs)
+    assert table["metric"].unique().tolist() == ["accuracy", "alignment", "feedback_alignment"]
+    assert table[table["metric"] == "feedback_alignment"]["mean"].tolist() == pytest.approx([0.45] * 12)
+    drawn = catalogue.draw("by_tau_h", of(GRID), runs, None)
+    assert any("before clipping and noise" in note for note in drawn.texts.notes)
+
+
+# what tells lines and panels apart
 
 ONE_SIGMA, PLAIN = grid(sigma=[0.1], tau_h=TAUS), [TrialConfig(algorithm="bp")]
 
 
+@pytest.mark.parametrize(("trials", "axes", "best_of", "lines", "panels"), [
+    (GRID, ["tau_h"], (), (), ("setting",)),  # 2 algorithms x 3 sigmas are more than five lines
+    ([c for c in GRID if c.algorithm == "dfa"], ["tau_h"], (), ("setting",), ()),
+    (GRID, ["sigma"], (), ("tau_h",), ()), (GRID, ["sigma"], ("tau_h",), (), ()),
+    (grid(sigma=SIGMAS, tau_h=TAUS, batch_size=BATCHES), ["sigma"], (), ("tau_h",), ("batch_size",)),
+    (grid(sigma=SIGMAS, dataset=["digits", "mnist"]), ["sigma"], (), (), ("dataset",)),
+    ([*grid(sigma=SIGMAS, tau_h=[1.0]), *grid(sigma=SIGMAS, tau_h=[2.0], learning_rate=[0.3])], ["sigma"], (),
+     ("learning_rate",), ())])
+def test_further_settings_are_lines_up_to_five_then_panels(trials, axes, best_of, lines, panels):
+    layout = lines_of(trials, axes, of(trials, best_of=best_of))
+    assert (layout.lines, layout.panels, layout.fault) == (lines, panels, "")
+
+
+def test_more_than_panels_can_show_is_refused_with_what_would():
+    wide = grid(sigma=[0.1], batch_size=range(16, 16 + 14), tau_h=range(1, 15))
+    assert catalogue.mismatch("by_sigma", of(wide)) == (
+        "has at most 5 lines in each of 12 panels, but trials also differ in batch_size (14 values), tau_h (14 "
+        "values); give --where tau_h=1, or `report: {best_of: [tau_h]}`, which takes the best by validation accuracy")
+
+
+def test_settings_that_zip_moves_with_the_axis_are_named_at_it_and_the_presets_may_change():
+    text = ("preset: recommended\nbase: {dataset: digits, mechanism: per_example, algorithm: dfa}\n"
+            "grid: {target_epsilon: [1, 3], seed: [0, 1]}\nzip: {clipping_norm: [0.5, 1], averaging: [0.8, 0.9]}\n")
+    experiment = parse_experiment(text, Path("x.yaml"))
+    layout = lines_of(experiment.trials, ["clipping_norm"], experiment)
+    assert layout == Layout(lines=("setting",), bound=("averaging",))
+    assert len({trial.epochs for trial in experiment.trials}) == 2 and "epochs" in experiment.by_preset
+    along_epsilon = lines_of(experiment.trials, ["target_epsilon"], experiment)
+    assert along_epsilon == Layout(lines=("averaging",), bound=("clipping_norm",))
+
+
+@pytest.mark.usefixtures("extensions")
+@pytest.mark.parametrize("file", SHIPPED, ids=lambda file: file.stem)
+def test_a_line_of_a_shipped_figure_joins_points_that_differ_in_its_axis_and_the_seed_alone(file):
+    """But for settings that the file asks to be tuned at every point, which a table then names."""
+    experiment = load_experiment(file)
+    for name in catalogue.listed(experiment):
+        if name.startswith("frontier"):
+            for kind in ("claimed",) if name == "frontier_claimed" else GUARANTEED:
+                of_one = needs.of_kind(experiment.trials, kind)
+                check_lines(of_one, (*KINDS[kind].noise, "setting"), experiment)
+        elif axes := needs.axes_of(name):
+            check_lines(needs.with_axes(experiment.trials, axes), axes, experiment)
+
+
+def check_lines(trials, axes, experiment):
+    layout = (panels_of if len(axes) == 2 and "setting" not in axes else lines_of)(trials, axes, experiment)
+    assert not layout.fault
+    lines = {}
+    for trial in trials:
+        lines.setdefault((method(trial), *levels(trial, layout.factors)), []).append(trial)
+    asked = {*axes, *layout.bound, *experiment.report.best_of, *experiment.by_preset, "seed"}
+    asked |= {*NOISE} if "setting" in (*axes, *layout.factors) else set()
+    for of_line in lines.values():
+        fields = [trial.canonical() for trial in of_line]
+        differ = {name for one in fields for name in one if any(one.get(name) != other.get(name) for other in fields)}
+        assert differ <= asked, differ - asked
+
+
+# what a figure must be for print
+
+LONG = {"bp": "Back-propagation with per-example clipping", "dfa": "Direct feedback alignment (ours, with denoising)",
+        "tdfa": "Ternarized", "pdfa": "Photonic direct feedback alignment on an optical processor"}
+
+
+def drawn_cases(count):
+    """Figures of one to six algorithms: a frontier, one epsilon, lines, heatmaps, worst class."""
+    algorithms = ["bp", "dfa", "tdfa", "pdfa", "hybrid", "softmax"][:count]
+    certified = [c for a in algorithms for c in grid(
+        algorithm=["bp" if a == "softmax" else a], hidden=[() if a == "softmax" else (8,)], mechanism=["per_example"],
+        network=["convnet" if a == "hybrid" else "mlp"], sampler=["poisson"], target_epsilon=[0.5, 1.0, 3.0, 8.0])]
+    one = [c for c in certified if c.target_epsilon == 3]
+    swept = grid(algorithm=["dfa", "tdfa", "pdfa"][:min(3, count)], sigma=SIGMAS, tau_h=(0.25, 0.5, 1.0, 2.0))
+    for trials, name in ((certified, "frontier"), (certified, "frontier_worst_class"), (one, "frontier"),
+                         (certified, "frontier_alignment"), (swept, "by_tau_h"), (swept, "by_sigma"),
+                         (swept, "by_tau_h_and_sigma")):
+        runs = tracked(trials)
+        level = pd.Series([c.target_epsilon for c in trials])
+        yield name, of(trials), runs.assign(**{"epsilon/certified/pld": level.mask(level == 0)})
+
+
+@pytest.mark.parametrize("width", [3.25, 6.75])
+@pytest.mark.parametrize("count", [1, pytest.param(3, marks=pytest.mark.slow), 6])
+def test_no_text_leaves_a_figure_or_lies_over_another_and_axes_have_half_of_it(count, width):
+    with style.written_as(style.Files(("png",), width, labels=LONG if count > 1 else {})):
+        for name, experiment, runs in drawn_cases(count):
+            figure = catalogue.draw(name, experiment, runs, None).figure
+            if figure:
+                check_print(figure, width)
+
+
+def check_print(figure, width):
+    boxes = style.texts_of(figure)
+    for place, (text, box) in enumerate(boxes):
+        assert box.x0 > -1 and box.y0 > -1 and box.x1 < figure.bbox.width + 1 and box.y1 < figure.bbox.height + 1, text
+        for other, its_box in boxes[:place]:
+            over = Bbox.intersection(box, its_box)
+            assert over is None or min(over.width, over.height) < 1.5, (text.get_text(), other.get_text())
+    columns = {}
+    for ax in figure.axes:
+        if ax.get_label() != "<colorbar>":
+            columns.setdefault(round(ax.get_position().x0, 1), []).append(ax.get_position().height)
+    assert max(map(sum, columns.values())) >= 0.49
+    assert not width or figure.get_figwidth() == width
+
+
+def test_a_figure_that_cannot_fit_its_width_says_which_would():
+    trials = grid(sigma=SIGMAS, tau_h=[value / 1000 for value in range(1001, 1012)])
+    with style.written_as(style.Files(("png",), 3.25)), pytest.raises(ReportError, match="width of 4.2 .*--width 4.2"):
+        catalogue.draw("by_tau_h_and_sigma", of(trials), tracked(trials), None).files  # noqa: B018
+
+
+def test_other_formats_than_the_named_are_not_written(monkeypatch):
+    monkeypatch.undo()
+    with style.written_as(style.Files(("pdf",))):
+        names = catalogue.draw("by_sigma", of(GRID), tracked(GRID), None)
+        assert {name.partition(".")[2] for name in names.files} == {"csv", "md", "tex", "pdf"}
+        assert names.drawn["svg"].startswith(b"<?xml")
+
+
 @pytest.mark.parametrize(("exhibit", "trials", "reason"), [
-    ("alignment_heatmap", ONE_SIGMA, "two values or more of both sigma and tau_h, got sigma 0.1 and tau_h 0.5, 1"),
-    ("accuracy_heatmap", PLAIN, "got sigma none and tau_h none"),
-    ("accuracy_heatmap", grid(sigma=SIGMAS, tau_h=TAUS, batch_size=BATCHES, validation_fraction=[0.0]),
-     "chooses by validation accuracy among trials of one algorithm, sigma and tau_h, here differing in batch_size"),
-    ("alignment_heatmap", grid(sigma=SIGMAS, tau_h=TAUS, alignment_batches=[0]), "alignment_batches 0"),
-    ("tau_h_sweep", BY_BATCH, "at two values or more of tau_h, got 1"),
-    ("batch_size_sweep", PLAIN, "two values or more of batch_size, got 256"),
-    ("clipping_norm_sweep", GRID, "two values or more of clipping_norm, got none"),
-    ("batch_size_sweep", grid(batch_size=BATCHES, tau_h=TAUS, validation_fraction=[0.0]), "here differing in tau_h"),
-    ("batch_size_sweep", grid(batch_size=BATCHES, delta=[1e-5, 1e-6]), "needs one delta"),
-    ("frontier_slices", PLAIN, "needs trials with a certified epsilon"),
-    ("frontier_slices", grid(sigma=[0.1, 1]), "none varies"), ("main_effects", PLAIN, "needs a balanced grid"),
-    ("means", PLAIN, "differ in their seed alone"), ("main_effects", GRID[1:], "needs a balanced grid"),
-    ("by_sigma", PLAIN, "needs trials of one algorithm at two values or more of sigma, got none"),
-    ("by_learning_rate", PLAIN, "needs trials of one algorithm and noise at two values or more of learning_rate, got "),
+    ("by_tau_h_and_sigma", ONE_SIGMA, "two values or more of tau_h and of sigma, got tau_h 0.5, 1 and sigma 0.1"),
+    ("by_sigma_and_tau_h", PLAIN, "got sigma none and tau_h none"),
+    ("by_sigma_and_tau_h", grid(sigma=[0.1, 0.2]), "two values or more of sigma and of tau_h"),
+    ("by_sigma_and_tau_h", [c for c in GRID if (c.sigma, c.tau_h) in ((0.1, 0.5), (0.5, 1.0))], "one follows from the"),
+    ("by_tau_h", BY_BATCH, "at two values or more of tau_h, got tau_h 1"),
+    ("by_batch_size", PLAIN, "two values or more of batch_size, got batch_size 256"),
+    ("by_clipping_norm", GRID, "two values or more of clipping_norm, got clipping_norm none"),
+    ("frontier_slices", PLAIN, "is no exhibit"), ("by_algorithm", PLAIN, "is no exhibit"),
+    ("means", PLAIN, "differ in their seed alone"),
+    ("by_sigma", PLAIN, "needs trials that agree in all else at two values or more of sigma, got sigma none"),
     ("frontier_alignment", grid(sigma=[0.1, 1], alignment_batches=[0]), "alignment_batches 0"),
     ("frontier_worst_class", PLAIN, "needs trials with a certified epsilon"),
     ("frontier_claimed", CERTIFIED, "needs trials with a claimed epsilon"),
     ("frontier_claimed", grid(sigma=[0.0]), "sigma > 0"),
     ("frontier_claimed", grid(target_label_epsilon=[3.0], joint_release=[True]), "neither joint_release nor denoise"),
-    ("frontier_claimed", grid(sigma=SIGMAS, tau_h=TAUS, validation_fraction=[0.0]), "here differing in tau_h"),
-    ("alignment_heatmap", GRID, ""), ("accuracy_heatmap", [*GRID, TrialConfig(dataset="digits", batch_size=64)], ""),
-    ("tau_h_sweep", GRID, ""), ("tau_h_sweep", grid(tau_h=TAUS, alignment_batches=[0]), ""), ("by_sigma", GRID, ""),
-    ("batch_size_sweep", BY_BATCH, ""), ("by_learning_rate", grid(learning_rate=[0.1, 1]), ""),
-    ("clipping_norm_sweep", CERTIFIED, ""), ("frontier_claimed", grid(sigma=[0.0, 0.1, 1]), ""),
-    ("frontier_worst_class", grid(sigma=[0.1, 1]), ""),
-    ("accuracy_heatmap", grid(sigma=SIGMAS, tau_h=TAUS, alignment_batches=[0]), "")])
+    ("by_tau_h_and_sigma", GRID, ""), ("by_sigma_and_tau_h", [*GRID, TrialConfig(dataset="digits", batch_size=64)], ""),
+    ("by_tau_h", GRID, ""), ("by_tau_h", grid(tau_h=TAUS, alignment_batches=[0]), ""), ("by_sigma", GRID, ""),
+    ("by_batch_size", BY_BATCH, ""), ("by_learning_rate", grid(learning_rate=[0.1, 1]), ""),
+    ("by_clipping_norm", CERTIFIED, ""), ("frontier_claimed", grid(sigma=[0.0, 0.1, 1]), ""),
+    ("frontier_worst_class", grid(sigma=[0.1, 1]), "")])
 def test_misfits_are_named_in_one_line(exhibit, trials, reason):
-    text = mismatch(exhibit, trials)
+    text = catalogue.mismatch(exhibit, of(trials))
     assert bool(text) == bool(reason) and reason in text and "\n" not in text
+
+
+@pytest.mark.parametrize(("trials", "best_of", "reason"), [
+    (grid(sigma=SIGMAS, tau_h=TAUS, validation_fraction=[0.0]), ["tau_h"],
+     "takes the best by validation accuracy over tau_h, but not all trials log that"),
+    (grid(sigma=SIGMAS, delta=[1e-5, 1e-6]), ["delta"], "needs one delta, but the trials have several")])
+def test_the_best_of_settings_is_asked_for_and_needs_scores(trials, best_of, reason):
+    assert reason in catalogue.mismatch("by_sigma", of(trials, best_of=best_of))
 
 
 def test_alignment_counts_convolutions_as_hidden_layers():
     config = TrialConfig(dataset="digits", network="convnet", channels=(2,), hidden=(16,), batch_size=64)
-    assert metrics.hidden_alignment(tracked([config])).tolist() == pytest.approx([1.5 * 0.2])
+    assert metrics.hidden_alignment(tracked([config]), metrics.UPDATE).tolist() == pytest.approx([1.5 * 0.2])
 

@@ -11,13 +11,13 @@ from approved import approved
 from latex_tools import check_all
 from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
-from stored import changed, records, stored, with_secret_noise
+from stored import changed, records, stored, sweep_of, with_secret_noise
 
+from analysis.catalogue import mismatch
 from analysis.exhibits.frontier import exhibit
 from analysis.exhibits.frontier import figure as frontier_figure
 from analysis.exhibits.frontier import points as frontiers
-from analysis.runs import MixedTrials, ReportError, csv_of, load_runs
-from pipeline.experiment.exhibits import mismatch
+from analysis.runs import MixedTrials, ReportError, csv_of, load_runs, trials_of
 from pipeline.experiment.results import Result
 from pipeline.experiment.sections import Budget
 from pipeline.trials.config import TrialConfig
@@ -67,10 +67,6 @@ def records_of(config):
     return records(config, metrics, {"privacy.relation": relation})
 
 
-def texts_of(points, runs, **options):
-    return exhibit.texts(points, runs, frontiers.hypervolumes(points, runs), **options)
-
-
 @pytest.fixture(scope="module")
 def store(tmp_path_factory):
     return stored(tmp_path_factory.mktemp("store"), "both", (*GRID, *LABEL, PLAIN), records_of)
@@ -79,6 +75,11 @@ def store(tmp_path_factory):
 @pytest.fixture(scope="module")
 def runs(store):
     return load_runs(store, (*GRID, *LABEL, PLAIN))
+
+
+def of_all(runs, **options):
+    """The points of all kinds, as an exhibit of these trials has them."""
+    return frontiers.frontiers(runs, sweep_of([*GRID, *LABEL, PLAIN]), **options)
 
 
 # points
@@ -119,8 +120,8 @@ def test_networks_without_hidden_layers_have_a_curve_of_their_own_that_no_choice
     assert list(rows["epsilon"]) == [1, 3, 8] and set(rows["n"]) == {1} and set(points["choices"]) == {1}
     assert list(rows["mean"]) == pytest.approx([100 * (0.22 + 0.1 * math.log10(e)) for e in (1, 3, 8)])
     assert list(points["algorithm"])[3:] == np.repeat(ALGORITHMS, 3).tolist()
-    assert mismatch("frontier", [certified(a, 3.0, hidden=h, validation_fraction=0.0) for a, h in
-                               (("bp", ()), ("bp", (8,)), ("dfa", (8,)))]) == ""
+    assert mismatch("frontier", sweep_of(certified(a, 3.0, hidden=h, validation_fraction=0.0) for a, h in
+                                         (("bp", ()), ("bp", (8,)), ("dfa", (8,))))) == ""
 
 
 def test_label_points_have_the_relation_of_labels_and_no_claimed_epsilon(runs):
@@ -128,9 +129,9 @@ def test_label_points_have_the_relation_of_labels_and_no_claimed_epsilon(runs):
     assert points["epsilon"].tolist() == [2, 4] and points["setting"].tolist() == ["20", "10"]
     assert set(points["relation"]) == {"replace-one label"} and set(points["n"]) == {1}
     assert points[["low", "high", "bootstrap_low", "bootstrap_high"]].isna().all().all()
-    assert [set(p["kind"]) for p in frontiers.frontiers(runs)] == [{"certified"}, {"label"}]
+    assert [set(p["kind"]) for p in of_all(runs)] == [{"certified"}, {"label"}]
     with pytest.raises(ReportError, match="with a finite epsilon/certified or epsilon/label"):
-        frontiers.frontiers(runs[runs["mechanism"] == "none"])
+        of_all(runs[runs["mechanism"] == "none"])
 
 
 def test_label_targets_are_points_named_by_their_target(tmp_path):
@@ -140,8 +141,9 @@ def test_label_targets_are_points_named_by_their_target(tmp_path):
     runs = load_runs(store, trials)
     points = frontiers.frontier(runs, "label")
     assert points["setting"].tolist() == ["label_epsilon=0.5", "label_epsilon=3"]
-    assert "|  | ε ≤ 0.5 | ε ≤ 3 |" in texts_of([points], runs).markdown
-    assert "PDFA (label ε ≤ 3, label ε ≤ 0.5)" in texts_of([points], runs.assign(status="diverged")).markdown
+    shown = frontiers.frontiers(runs, sweep_of(trials))
+    assert "|  | ε ≤ 0.5 | ε ≤ 3 |" in exhibit.texts(shown, runs).markdown
+    assert "PDFA (label ε ≤ 3, label ε ≤ 0.5)" in exhibit.texts(shown, runs.assign(status="diverged")).markdown
     mixed = frontiers.frontier(load_runs(store), "label")  # settings that go with the noise level, and no choice
     assert mixed["chosen"].tolist() == ["joint_release True", "joint_release False", "joint_release True"]
     assert mixed["choices"].tolist() == [1, 1, 1]
@@ -166,12 +168,12 @@ def test_what_may_not_be_mixed(runs, change, message):
 
 
 def test_a_claimed_epsilon_has_a_panel_for_each_formula_and_says_that_it_is_no_guarantee(runs):
-    saturating, second = frontiers.frontiers(runs, kinds=("claimed",))
+    saturating, second = of_all(runs, kinds=("claimed",))
     assert saturating["epsilon"].tolist() == [200, 400] and second["epsilon"].tolist() == [0.001, 0.001]
     assert set(saturating["relation"]) == {"replace-one"} and set(saturating["formula"]) == {"saturating/epochs"}
-    ax = frontier_figure.frontier_axes(saturating, Figure().subplots())
-    assert ax.get_title().startswith("claimed ε: no guarantee, saturating formula, T = epochs\n")
-    assert ax.get_legend().get_title().get_text().startswith("claimed ε: no guarantee\n")
+    drawn = exhibit.of_experiment(runs, "frontier_claimed", sweep_of([*GRID, *LABEL, PLAIN]))
+    assert [ax.get_title() for ax in drawn.figure.axes] == ["saturating/epochs", "second/iterations"]
+    assert drawn.title == "Accuracy against the ε that is claimed: no guarantee"
 
 
 def secure(runs, which):
@@ -180,18 +182,18 @@ def secure(runs, which):
 
 
 def test_captions_tables_and_notes_say_what_a_reader_may_ask(runs):
-    certified, label = frontiers.frontiers(runs)
-    claimed, shown = frontiers.frontiers(runs, kinds=("claimed",))[0], frontiers.tightest(runs, "certified").notna()
+    certified, label = of_all(runs)
+    claimed, shown = of_all(runs, kinds=("claimed",))[0], frontiers.tightest(runs, "certified").notna()
     first = pd.Series(runs.index == runs.index[shown][0], runs.index)
     lost = runs.copy()
     lost.loc[0, "alignment/layer_1"] = math.nan
     told = {
-        "both kinds": texts_of([certified, label], runs).markdown,
-        "with a budget": "\n".join(texts_of([certified, label], runs, budget=Budget(8, 1e-5)).notes),
-        "one diverged": "\n".join(texts_of([certified], runs.assign(
+        "both kinds": exhibit.texts([certified, label], runs).markdown,
+        "with a budget": "\n".join(exhibit.texts([certified, label], runs, budget=Budget(8, 1e-5)).notes),
+        "one diverged": "\n".join(exhibit.texts([certified], runs.assign(
             status=["diverged"] + ["finished"] * (len(runs) - 1))).notes),
-        "alignment, which one trial lacks": "\n".join(texts_of(
-            [frontiers.frontier(lost, "certified", "alignment")], lost).notes),
+        "alignment, which one trial lacks": "\n".join(exhibit.texts(
+            of_all(lost, metric="alignment", kinds=("certified",)), lost).notes),
         "claimed": exhibit.caption(claimed, runs), "noise of no run tracked": exhibit.caption(
             certified, runs.drop(columns="noise")),
         "secret noise of what is shown": exhibit.caption(certified, secure(runs, shown)),
@@ -210,11 +212,35 @@ def test_axes(runs):
     assert curves["DFA"].get_xdata().tolist() == [1, 3, 8]
     assert curves["DFA"].get_ydata()[1] == pytest.approx(100 * (0.46 + 0.1 * math.log10(3)))
     bars = [bars for bars in ax.collections if isinstance(bars, LineCollection)]
-    thin, thick = (np.ptp(bars[k].get_segments()[0][:, 1]) for k in (0, 1))
-    assert len(bars) == 8 and (thin, thick) == pytest.approx((2 * 12.7062, 2), abs=1e-3)
-    assert ax.get_title() == "certified ε: features and labels\nadd/remove, poisson batches, δ = 1e-05"
-    assert ax.get_legend().get_title().get_text() == (
-        "certified ε: features and labels\nn = 2 seeds\nmean, 95% intervals:\nthick bootstrap, thin t")
+    assert len(bars) == 4 and np.ptp(bars[0].get_segments()[0][:, 1]) == pytest.approx(2 * 12.7062, abs=1e-3)
+    assert (ax.get_xlabel(), ax.get_title()) == ("Certified ε", "")
+    assert ax.get_legend().get_title().get_text() == "mean over n = 2 seeds, 95% t interval"
+
+
+def test_at_one_epsilon_there_is_a_row_for_each_the_best_at_the_top(runs):
+    trials = [c for c in GRID if c.target_epsilon == 3]
+    shown = runs[runs["target_epsilon"] == 3].reset_index(drop=True)
+    experiment = replace(sweep_of(trials), references=(published("They 2021, a model"),))
+    (ax,) = exhibit.of_experiment(shown, "frontier", experiment).figure.axes
+    assert [label.get_text() for label in ax.get_yticklabels()] == [
+        "They 2021, a model (ε\u00a0=\u00a03)", "BP", "DFA", "TDFA", "PDFA"]
+    assert ax.get_xlabel().replace("\n", " ").replace("\u00a0", " ") == "Test accuracy (%), certified ε ≤ 3"
+    assert ax.get_ylim()[0] > ax.get_ylim()[1], "downwards"
+    alone = exhibit.of_experiment(shown[:2], "frontier", sweep_of(trials[:2]))
+    assert alone.figure is None and "| BP |" in alone.markdown
+
+
+def test_further_settings_are_lines_of_their_own(runs):
+    wider = changed(runs, momentum=0.5).assign(**{name: runs[name] - 0.2 for name in ("test/accuracy",)})
+    both = pd.concat([runs, wider], ignore_index=True)
+    both = both[both["algorithm"].isin(["bp", "dfa"]) & (both["target_epsilon"] > 0)].reset_index(drop=True)
+    drawn = exhibit.of_experiment(both, "frontier", sweep_of(trials_of(both)))
+    (ax,) = drawn.figure.axes
+    lines = {line.get_label(): line.get_ydata()[1] for line in ax.lines if not line.get_label().startswith("_")}
+    level = 100 * (0.51 + 0.1 * math.log10(3))
+    assert lines == pytest.approx({"BP, momentum = 0.9": level, "BP, momentum = 0.5": level - 20,
+                                   "DFA, momentum = 0.9": level - 5, "DFA, momentum = 0.5": level - 25})
+    assert drawn.rows["momentum"].tolist() == [0.9] * 6 + [0.5] * 6
 
 
 def published(source, delta=1e-5):
@@ -224,22 +250,24 @@ def published(source, delta=1e-5):
 
 def test_published_results_are_marked_where_they_guarantee_the_same_and_said_as_printed(runs):
     ours, other = (published("They 2021, a model", delta) for delta in (1e-5, 1e-6))
-    drawn = exhibit.draw(runs, name="frontier", references=[ours, other])
+    experiment = replace(sweep_of([*GRID, *LABEL, PLAIN]), references=(ours, other))
+    drawn = exhibit.of_experiment(runs, "frontier", experiment)
     certified, label = drawn.figure.axes
     marks = [[line for line in ax.lines if line.get_marker() == "*"] for ax in (certified, label)]
     assert [len(lines) for lines in marks] == [1, 0]
     assert (marks[0][0].get_xdata().item(), marks[0][0].get_ydata().item()) == (3.0, 89.7)
     (legend,) = drawn.figure.legends
-    assert [t.get_text() for t in legend.get_texts()][-1] == "They 2021, a model:\n89.7% at ε = 3"
+    assert [t.get_text() for t in legend.get_texts()][-1] == "They 2021, a model:\n89.7% at ε\u00a0=\u00a03"
     assert drawn.markdown.count("Published by others, and marked: They 2021, a model, 89.7% at ε = 3, δ = 1e-05.") == 1
-    worst = exhibit.draw(runs, name="frontier_worst_class", references=[ours])
+    worst = exhibit.of_experiment(runs, "frontier_worst_class", experiment)
     assert "Published" not in worst.markdown
     assert not any(line.get_marker() == "*" for line in worst.figure.axes[0].lines)
 
 
 def test_what_a_source_is_called_is_no_formula_and_may_have_any_letters(runs):
     name = "a $\\frac{$_%&{} <b> \N{CJK UNIFIED IDEOGRAPH-4E2D} \N{GRINNING FACE} ^~#`code"
-    drawn = exhibit.draw(runs, name="frontier", references=[published(name)])
+    experiment = replace(sweep_of([*GRID, *LABEL, PLAIN]), references=(published(name),))
+    drawn = exhibit.of_experiment(runs, "frontier", experiment)
     files = {suffix: drawn.files[f"frontier.{suffix}"] for suffix in ("svg", "md", "tex")}
     text = "".join(ElementTree.fromstring(files["svg"]).itertext())
     assert all(word in text for word in name.split()) and name in files["md"].decode()
@@ -258,10 +286,10 @@ def test_what_has_no_frontier_is_refused(runs, kept, wanted, message):
 
 
 def test_what_an_axis_cannot_show_is_refused(runs):
-    certified, label = frontiers.frontiers(runs)
+    certified, label = of_all(runs)
     strange = certified.replace({"algorithm": {"dfa": "mine", "bp": "yours"}})
     for frame, message in ((pd.concat([certified, label]), "kind: must be one on an axis, got certified, label"),
-                           (pd.concat(frontiers.frontiers(runs, kinds=("claimed",))), "formula: must be one on an"),
+                           (pd.concat(of_all(runs, kinds=("claimed",))), "formula: must be one on an"),
                            (label.assign(delta=[1e-5, 1e-6]), "delta: must be one"),
                            (label.assign(epsilon=0.0), "epsilon > 0"), (label[:0], "epsilon > 0"),
                            (strange, "algorithm: must be one of softmax, bp, dfa, .*, got yours, mine; import")):

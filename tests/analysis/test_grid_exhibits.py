@@ -1,4 +1,4 @@
-"""Exhibits of grids in which more varies than a figure shows: envelope, price, slices, effects and the headline."""
+"""Exhibits of grids in which more varies than a figure shows: envelope, price and the headline."""
 
 import dataclasses
 import functools
@@ -14,27 +14,35 @@ from approved import approved
 from latex_tools import check_all
 from stored import changed, run_of, with_secret_noise
 
-from analysis.exhibits import envelope, headline, main_effects
-from analysis.exhibits.catalogue import draw
-from analysis.exhibits.exhibit import ENVELOPE, MAX_WORDS
-from analysis.exhibits.frontier import choice, exhibit, slices
+from analysis.catalogue import draw, listed, undrawn
+from analysis.exhibits import envelope, headline
+from analysis.exhibits.exhibit import MAX_WORDS
+from analysis.exhibits.frontier import choice, exhibit
 from analysis.exhibits.frontier import points as frontiers
 from analysis.exhibits.table import markdown
 from analysis.runs import MixedTrials, ReportError, csv_of, read_runs, trials_of
 from pipeline.accounting.certified import with_noise
 from pipeline.accounting.event import UnsupportedAccounting
-from pipeline.experiment.exhibits import mismatch, undrawn
 from pipeline.experiment.experiment import Experiment, parse_experiment, sliced
-from pipeline.experiment.factors import balanced, find_factors
-from pipeline.experiment.sections import Chosen
+from pipeline.experiment.factors import find_factors
+from pipeline.experiment.sections import Chosen, Shown
 from pipeline.experiment.stopping import Selection
 from pipeline.trials.config import ConfigError, TrialConfig
 
 EPSILONS, NORMS, BATCHES = (1.0, 3.0), (0.5, 2.0), (64, 128)
 
 
-def texts_of(points, runs, **options):
-    return exhibit.texts(points, runs, frontiers.hypervolumes(points, runs), **options)
+def texts_of(runs, configs=(), **report):
+    """Captions and tables of a frontier, by default as the envelope of all settings."""
+    experiment = of(configs or trials_of(runs), **{"best_of": BEST, **report})
+    return exhibit.texts(frontiers.frontiers(runs, experiment), runs)
+
+
+def of(configs, **report):
+    return Experiment("grid", "", tuple(configs), report=Shown(**report))
+
+
+BEST = ("clipping_norm", "batch_size")
 
 
 def trial(algorithm="bp", epsilon=1.0, norm=0.5, batch=64, seed=0, **other):
@@ -98,7 +106,7 @@ def test_without_a_choice_nothing_is_chosen_and_validation_is_not_asked_for():
     runs = tracked([c for c in GRID if c.clipping_norm == 2 and c.batch_size == 64], **{"validation/accuracy": None})
     points = frontiers.frontier(runs)
     assert set(points["chosen"]) == {""} and set(points["choices"]) == {1}
-    assert "best of" not in texts_of([points], runs).markdown
+    assert "best of" not in texts_of(runs).markdown
     with pytest.raises(ReportError, match="validation/accuracy: missing for 8 of 8"):
         frontiers.frontier(tracked(GRID, **{"validation/accuracy": None}))
 
@@ -141,8 +149,8 @@ def test_the_price_is_of_all_that_was_compared_seeds_included(monkeypatch):
     for (algorithm, setting), trials in compared.items():
         assert list(trials) == [c for c in GRID
                                 if (c.algorithm, f"epsilon={c.target_epsilon:g}") == (algorithm, setting)]
-    text = texts_of(frontiers.frontiers(runs), runs).markdown
-    assert "| DFA | ε ≤ 3 | b: clipping_norm 2, batch_size 64 | 4 | 309 |" in text
+    text = texts_of(runs).markdown
+    assert "| DFA | ε ≤ 3 | clipping_norm 2, batch_size 64 | 4 | 309 |" in text
     assert "best of up to 4 settings by validation" in text and "selected ε composes all trials" in text
 
 
@@ -174,11 +182,10 @@ def test_a_cell_keeps_one_setting_and_all_of_its_seeds():
 
 def test_data_sets_are_panels_and_not_mixed():
     both = [*GRID[:8], *(dataclasses.replace(config, dataset="mnist") for config in GRID[:8])]
-    assert "several" in mismatch("frontier", both) and mismatch("frontier_slices", both) == ""
     with pytest.raises(MixedTrials, match="dataset"):
         frontiers.frontier(tracked(both))
-    points = slices.tabulate(tracked(both))
-    assert set(points["dataset"]) == {"digits", "mnist"}
+    (points,) = frontiers.frontiers(tracked(both), of(both, best_of=BEST))
+    assert set(points["dataset"]) == {"digits", "mnist"} and points.attrs["layout"].panels == ("dataset",)
 
 
 def test_a_slice_is_an_experiment_of_its_trials():
@@ -186,52 +193,18 @@ def test_a_slice_is_an_experiment_of_its_trials():
     half = sliced(experiment, {"batch_size": 128})
     assert {trial.batch_size for trial in half.trials} == {128} and len(half.trials) == 16
     assert len(sliced(experiment, {"batch_size": [64, 128], "target_epsilon": 3}).trials) == 16
-    assert "batch_size_sweep" not in half.report and "clipping_norm_sweep" in half.report
+    assert "by_batch_size" not in listed(half) and "by_clipping_norm" in listed(half)
     for where, message in (({"batch_size": 100}, r"where: batch_size must be one of 64, 128, got 100"),
                            ({"width": 1}, r"where: must be a field that its trials have, got 'width'")):
         with pytest.raises(ConfigError, match=message):
             sliced(experiment, where)
 
 
-# factors and effects
+# factors
 
 def test_factors_are_what_varies_seeds_aside():
     assert list(find_factors(GRID)[0]) == ["algorithm", "noise", "batch_size", "clipping_norm"]
-    assert find_factors(GRID)[0]["noise"] == "epsilon=1" and len(balanced(GRID)) == len(GRID)
-    plain = TrialConfig(dataset="digits", hidden=(8,), batch_size=64)
-    assert balanced([plain, *GRID]) == list(range(1, len(GRID) + 1))  # the baseline is left out
-    assert balanced(GRID[1:]) == []
-
-
-def test_effects_explain_the_variance_that_they_were_given():
-    runs = tracked(GRID)
-    scores = np.array([0.3 * (c.target_epsilon == 3) + 0.1 * (c.clipping_norm == 2) + 0.01 * c.seed
-                       + 0.05 * (c.algorithm == "bp") * (c.batch_size == 64) for c in GRID])
-    table = main_effects.tabulate(runs.assign(**{"test/accuracy": scores}))
-    parts = table.drop_duplicates("factor").set_index("factor")["explained"]
-    total = 0.15**2 + 0.05**2 + 3 * 0.0125**2 + 0.005**2  # variances of independent two-level effects
-    factors_first = ["noise", "clipping_norm", "algorithm", "batch_size"]
-    assert list(parts.index)[:5] == [*factors_first, "algorithm × batch_size"] and len(parts) == 4 + 6 + 2
-    expected = np.array([0.15**2, 0.05**2, 0.0125**2, 0.0125**2, 0.0125**2]) / total
-    assert parts.to_numpy()[:5] == pytest.approx(expected) and parts["seeds"] == pytest.approx(0.005**2 / total)
-    assert parts.to_numpy()[5:-1] == pytest.approx(0, abs=1e-12)
-    assert parts.sum() == pytest.approx(1)
-    text = main_effects.texts(table, len(runs)).markdown
-    assert "| noise | 88.3 | ε ≤ 3 |" in text
-    titles = [ax.get_title() for ax in main_effects.plot(table).axes]
-    assert titles == ["noise: 88%", "clipping_norm: 10%", "algorithm: 1%", "batch_size: 1%"]
-    with pytest.raises(ReportError, match="needs a balanced grid"):
-        main_effects.tabulate(runs[1:])
-
-
-def test_of_equal_levels_none_is_the_best():
-    """Batches make no difference, nor does DFA's by a thousandth of a point; of the norms one is better."""
-    runs = tracked(GRID)
-    scores = [0.5 + 0.1 * (c.clipping_norm == 2) + 0.00001 * (c.algorithm == "dfa") for c in GRID]
-    table = main_effects.tabulate(runs.assign(**{"test/accuracy": scores}))
-    lines = [line for line in main_effects.texts(table, len(runs)).markdown.splitlines() if "| 0.00 |" in line]
-    assert len(lines) == 3 and all("| no difference | 55.00 |" in line for line in lines)
-    assert "| clipping_norm | 100.0 | 2 | 60.00 | 10.00 |" in main_effects.texts(table, len(runs)).markdown
+    assert find_factors(GRID)[0]["noise"] == "epsilon=1"
 
 
 # what captions may take
@@ -254,17 +227,17 @@ def captions(texts):
 @pytest.mark.slow
 def test_captions_of_grids_have_at_most_forty_words(monkeypatch, only_svg):
     monkeypatch.setattr(choice, "_composed", lambda *_: 1.0)
-    runs, certified = crowded(), tracked(GRID)
-    drawn = [draw(name, None, runs, None) for name in ("frontier_slices", "means", "clipping_norm_sweep",
-                                                       "batch_size_sweep")]
-    drawn.append(draw("main_effects", None, certified, None))
+    runs = crowded()
+    experiment = of(trials_of(runs), best_of=("clipping_norm", "sampler"))
+    drawn = [draw(name, experiment, runs, None) for name in ("means", "by_clipping_norm", "by_batch_size")]
+    drawn.append(draw("frontier", of(GRID), tracked(GRID), None))
     for found in drawn:
         said = captions(found.texts)
         assert said and max(len(caption.split()) for caption in said) <= MAX_WORDS, said
         check_all(found.files)
-    by_batch = drawn[3].texts
-    assert "best of up to 2 settings by validation." in by_batch.body[0] and ENVELOPE in by_batch.notes
-    assert "Targets are of certified ε (partly simulated; add/remove, poisson or without_replacement, δ = 1e-05)." in (
+    by_batch = drawn[2].texts
+    assert "best of up to 2 settings by validation." in by_batch.body[0]
+    assert "Each ε is a certified ε (partly simulated; add/remove, poisson or without_replacement, δ = 1e-05)." in (
         by_batch.notes)
 
 
@@ -389,7 +362,6 @@ def test_a_choice_that_composition_does_not_cover_is_said_to_have_no_price(monke
 
 def test_every_exhibit_is_drawn_or_left_out_with_a_reason():
     text = "base: {dataset: digits, mechanism: per_example}\ngrid: {target_epsilon: [1, 3]}\nreport: [frontier]\n"
-    experiment = parse_experiment(text, Path("x.yaml"))
-    reasons = dict(undrawn(experiment.trials, experiment.report))
+    reasons = dict(undrawn(parse_experiment(text, Path("x.yaml"))))
     assert "frontier" not in reasons and "does not list it" in reasons["frontier_worst_class"]
     assert "needs trials with a claimed epsilon" in reasons["frontier_claimed"] and all(reasons.values())

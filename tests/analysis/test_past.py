@@ -20,6 +20,7 @@ from pipeline.accounting.statement import price_lines, privacy_tags
 from pipeline.experiment.experiment import Experiment
 from pipeline.experiment.past import Past
 from pipeline.experiment.plan import RandomStopping
+from pipeline.experiment.sections import Shown
 from pipeline.experiment.stopping import Selection
 from pipeline.sweep.dry_run import as_lines, preview
 from pipeline.sweep.run import run_sweep
@@ -37,10 +38,11 @@ WIDE = tuple(replace(BASE, learning_rate=rate, seed=seed) for rate in (0.5, 1.0)
 NARROW = WIDE[2:]
 SAID = ("4 trials were trained under this name, 2 are in the file (learning_rate 0.5 there, 1 here); selected "
         "epsilon counts them all, and another name starts another count, which does not cover them")
+FRONTIER = Shown(("frontier",), best_of=("learning_rate", "clipping_norm"))
 
 
 def of(trials, **other):
-    return Experiment("edited", "", trials, Resources(), (), Path("edited.yaml"), **other)
+    return Experiment("edited", "", trials, Resources(), Shown(()), Path("edited.yaml"), **other)
 
 
 def trained(folder, trials=WIDE):
@@ -129,14 +131,14 @@ def test_deleted_runs_count_too(tmp_path):
 
 
 def test_a_point_whose_rivals_left_the_file_was_chosen(store, tmp_path):
-    report = write(replace(of(NARROW), report=("frontier",)), store, tmp_path)
+    report = write(replace(of(NARROW), report=FRONTIER), store, tmp_path)
     assert NO_CHOICE not in "".join(report.headline.brief)
     (costs,) = set(pd.read_csv(tmp_path / "frontier.csv")["selected_epsilon"])
     assert costs == pytest.approx(selected_epsilon(WIDE, Selection()).value, abs=1e-4)
     runs = load_runs(of(NARROW), store)
-    (points,) = frontiers(runs)
+    (points,) = frontiers(runs, of(WIDE[2:]))
     assert "selected_epsilon" not in points and NO_CHOICE in "".join(
-        write(replace(of(WIDE[2:]), report=("frontier",)), trained(tmp_path / "runs", NARROW), tmp_path).headline.brief)
+        write(replace(of(WIDE[2:]), report=FRONTIER), trained(tmp_path / "runs", NARROW), tmp_path).headline.brief)
 
 
 def test_a_notebook_pays_for_it_too(store):
@@ -184,7 +186,7 @@ def test_after_a_search_by_scores_a_grid_of_its_name_has_no_price(tmp_path):
     for trials in (WIDE, NARROW, NARROW[:1]):
         lines = "\n".join(price_lines(with_past(of(trials), store.root)))
         assert "no epsilon covers the choice: private_metrics: must be 'noisy'" in lines and "epsilon = " not in lines
-        report = write(replace(of(trials), report=("frontier",)), store, tmp_path / "out")
+        report = write(replace(of(trials), report=FRONTIER), store, tmp_path / "out")
         assert "with the choice" not in "".join(report.headline.brief) and np.isnan(
             pd.read_csv(tmp_path / "out" / "selection.csv")["selected_epsilon"][0])
 

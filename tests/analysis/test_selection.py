@@ -18,6 +18,7 @@ from pipeline.accounting.evaluations import selected_epsilon
 from pipeline.accounting.event import UnsupportedAccounting
 from pipeline.experiment.experiment import Experiment
 from pipeline.experiment.plan import RandomStopping
+from pipeline.experiment.sections import Shown
 from pipeline.experiment.stopping import Selection
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.packs import Resources
@@ -45,7 +46,7 @@ def store(tmp_path_factory):
 
 
 def experiment(plan):
-    return Experiment("best", "", plan, Resources(), (), Path("some.yaml"))
+    return Experiment("best", "", plan, Resources(), Shown(()), Path("some.yaml"))
 
 
 def parent(store):

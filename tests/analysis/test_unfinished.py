@@ -27,7 +27,7 @@ FILE = """
 name: part
 base: {dataset: digits, mechanism: per_example, sampler: shuffled, epochs: 2, batch_size: 64}
 grid: {algorithm: [bp, dfa], noise_multiplier: [20, 40], seed: [0, 1]}
-report: [frontier, main_effects, means]
+report: [frontier, means]
 """
 EXPERIMENT = parse_experiment(FILE, Path("part.yaml"))
 pytestmark = pytest.mark.usefixtures("only_svg")
@@ -70,11 +70,8 @@ def test_settings_with_all_of_their_seeds_are_shown_and_marked_and_the_store_sta
                              "seeds; no best trial is chosen.")
     assert [e.title for e in report.exhibits] == ["Accuracy against ε (unfinished: 6 of 8 trials)",
                                                   "Means over seeds of every setting (unfinished: 6 of 8 trials)"]
-    reasons = dict(report.left_out)
-    assert reasons["main_effects"].startswith("needs a balanced grid") and "once all trials have ended" in reasons[
-        "selection"]
-    names = {path.name for path in report.files}
-    assert not any(name.startswith(("selection", "main_effects")) for name in names)
+    assert "once all trials have ended" in dict(report.left_out)["selection"]
+    assert not any(path.name.startswith("selection") for path in report.files)
     page, svg = ((tmp_path / "out" / name).read_text(encoding="utf-8") for name in ("index.html", "frontier.svg"))
     assert f'<p class="notice">{report.notice}</p>' in page and page.index("notice") < page.index("<h2>")
     assert ">unfinished: 6 of 8 trials<" in svg and page.count('style="--drawn: ') == 1
@@ -98,7 +95,7 @@ def test_a_setting_that_lacks_a_seed_is_not_shown(store, tmp_path):
 def test_what_is_finished_is_reported_in_full(store, tmp_path):
     train(store, EXPERIMENT.trials)
     report = write(EXPERIMENT, store, tmp_path / "out")
-    assert not report.notice and [e.name for e in report.exhibits] == ["frontier", "main_effects", "means", "selection"]
+    assert not report.notice and [e.name for e in report.exhibits] == ["frontier", "means", "selection"]
     assert "unfinished" not in "".join(path.read_text(encoding="utf-8") for path in report.files if path.suffix in (
         ".html", ".json", ".md", ".svg")).lower()
     metrics, tags, artifacts = parent(store)

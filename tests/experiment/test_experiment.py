@@ -9,6 +9,7 @@ from generated import ANYTHING, given_settings
 from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
+from analysis.catalogue import check, listed
 from pipeline.experiment.experiment import ENTRIES, Experiment, parse_experiment
 from pipeline.experiment.yaml_text import parse_yaml
 from pipeline.sweep.dry_run import preview
@@ -117,8 +118,8 @@ NO_FRONTIER = [
     ("grid: {algorithm: [bp, dfa]}", r"needs trials with a certified epsilon .* or a label epsilon .* there are none"),
     (f"{CERTIFIED}{{noise_multiplier: [0]}}", r"needs trials with a certified epsilon"),
     (f"{CERTIFIED}{{{CURVES}, clipping_norm: [1, 2], validation_fraction: [0]}}",
-     r"chooses by validation accuracy .* differing in clipping_norm, but not all trials log that"),
-    (f"{CERTIFIED}{{{CURVES}, clipping_norm: [1, 2], private_metrics: [withheld]}}", r"chooses by validation accuracy"),
+     r"takes the best by validation accuracy over clipping_norm, but not all trials log that"),
+    (f"{CERTIFIED}{{{CURVES}, clipping_norm: [1, 2], private_metrics: [withheld]}}", r"takes the best by validation"),
     ("base: {target_epsilon: 1, mechanism: per_example}\ngrid: {sampler: [poisson, shuffled]}",
      r"needs one neighbouring relation"),
     ("base: {target_epsilon: 1, mechanism: per_example}\ncases:\n  - base: {sampler: poisson, algorithm: bp}\n"
@@ -173,13 +174,16 @@ NO_FRONTIER = [
     ("resources: {opu: 0.5}\nbase: {algorithm: pdfa, projector: opu_hardware}", r"resources.opu: must be at least 1"),
     ("grid: {tau_h: [1, 2]}\nbase: {mechanism: photonic}\nreport: [table1]", r"report: table1 has one cell .* tau_h"),
     ("report: [figure2]", r"report: figure2 shows the alignment of pdfa, but no trial"),
-    ("report: [table9]", r"report: must be a list of table1, .*, or of by_SETTING for .*, got \['table9'\]"),
+    ("report: {best_of: [lerning_rate]}", r"report.best_of: must be settings .*, got 'lerning_rate'"),
+    ("report: {best_of: learning_rate}", r"report.best_of: must be a list of settings, as `.*`, got 'le"),
+    ("report: [table9]", r"report: must be a list of frontier, .*, or by_A or by_A_and_B of .*, got \['table9'\]"),
     *((f"{CERTIFIED}{{{CURVES}}}\nreport: [{name}]", f"report: {name} has one cell .* target_epsilon, noise_multiplier")
       for name in ("table1", "figure2")),
-    *((f"{text}\nreport: [frontier]", f"report: frontier {message}") for text, message in NO_FRONTIER)])
+    *((f"{text}\nreport: {{exhibits: [frontier], best_of: [clipping_norm]}}", f"report: frontier {message}")
+      for text, message in NO_FRONTIER)])
 def test_refused_in_one_line_with_the_place(tmp_path, text, message):
     with pytest.raises(ConfigError, match="^" + message) as raised:
-        load(tmp_path, text)
+        check(load(tmp_path, text))
     assert "\n" not in str(raised.value)
 
 
@@ -228,27 +232,27 @@ def test_trials_are_the_product_of_a_grid_and_are_read_again_from_the_text(base,
 
 
 def test_a_silent_file_gets_the_exhibits_that_its_trials_fit(tmp_path):
-    assert load(tmp_path, "grid: {algorithm: [bp, pdfa], seed: [0, 1]}").report == ("table1", "figure2", "means")
-    assert load(tmp_path, "grid: {algorithm: [bp, dfa]}").report == ("table1", "means")
-    assert load(tmp_path, "grid: {seed: [0, 1]}").report == ("table1",)
+    assert listed(load(tmp_path, "grid: {algorithm: [bp, pdfa], seed: [0, 1]}")) == ("table1", "figure2", "means")
+    assert listed(load(tmp_path, "grid: {algorithm: [bp, dfa]}")) == ("table1", "means")
+    assert listed(load(tmp_path, "grid: {seed: [0, 1]}")) == ("table1",)
     wide = load(tmp_path, "base: {mechanism: photonic}\ngrid: {tau_h: [1, 2], batch_size: [64, 128]}")
-    assert wide.report == ("tau_h_sweep", "batch_size_sweep", "main_effects", "means")
+    assert listed(wide) == ("means", "by_batch_size", "by_tau_h", "by_batch_size_and_tau_h")
     assert wide.varied == ("batch_size", "tau_h")
 
 
 def test_certified_trials_make_a_frontier(tmp_path):
     file = load(tmp_path, f"{CERTIFIED}{{{CURVES}}}")
     frontiers = ("frontier", "frontier_worst_class", "frontier_alignment")
-    assert file.report == (*frontiers, "main_effects", "means") and file.varied == ()
-    assert load(tmp_path, f"{CERTIFIED}{{{CURVES}, clipping_norm: [1, 2]}}").report == (
-        *frontiers, "frontier_slices", "clipping_norm_sweep", "main_effects", "means")
+    assert listed(file) == (*frontiers, "means") and file.varied == ()
+    assert listed(load(tmp_path, f"{CERTIFIED}{{{CURVES}, clipping_norm: [1, 2]}}")) == (
+        *frontiers, "means", "by_clipping_norm")
     label = load(tmp_path, "base: {mechanism: photonic}\ngrid: {sigma: [0, 1, 2], algorithm: [dfa, pdfa]}")
-    assert label.report == ("table1", "figure2", *frontiers, "frontier_claimed", "main_effects", "means", "by_sigma")
+    assert listed(label) == (*frontiers, "frontier_claimed", "table1", "figure2", "means", "by_sigma")
     targets = load(tmp_path, "base: {mechanism: photonic, joint_release: true}\ngrid: {target_label_epsilon: [1, 3]}")
-    assert targets.report == (*frontiers, "means") and targets.varied == ()
+    assert listed(targets) == (*frontiers, "means") and targets.varied == ()
     assert [run_name(t) for t in targets.trials] == ["dfa label_epsilon=1 seed=0", "dfa label_epsilon=3 seed=0"]
     bare = load(tmp_path, "base: {mechanism: photonic, output_noise: false, algorithm: dfa}\ngrid: {sigma: [0, 1]}")
-    assert bare.report == ("table1", "means", "by_sigma")
+    assert listed(bare) == ("table1", "means", "by_sigma")
 
 
 PRIVATE = "base:\n  dataset: digits\n  mechanism: per_example\n  target_epsilon: 1\n"

@@ -9,6 +9,7 @@ from commands import load
 from dp_accounting.rdp.rdp_privacy_accountant import _gamma_truncated_negative_binomial
 from scipy import stats
 
+from analysis.catalogue import check, listed
 from pipeline.experiment.plan import Grid
 from pipeline.experiment.stopping import GEOMETRIC, LOGARITHMIC, POISSON, Selection, draw, draw_number, gamma_of
 from pipeline.trials.config import ConfigError, TrialConfig
@@ -91,7 +92,7 @@ STOP = "selection: {rule: random_stopping, mean: 9, seed: 3}\n"
 def test_trials_are_drawn_from_the_candidates_and_the_same_file_draws_the_same(tmp_path):
     one, again, other = (load(tmp_path, BASE + GRID + STOP.replace("3}", seed)) for seed in ("3}", "3}", "4}"))
     assert one.trials == again.trials != other.trials
-    assert one.plan.selection == Selection("random_stopping", 9, 1.0, 3) and one.report == ()
+    assert one.plan.selection == Selection("random_stopping", 9, 1.0, 3) and listed(one) == ()
     assert [c.learning_rate for c in one.plan.candidates] == [0.1, 0.2, 0.4]
     assert len({t.trial_key for t in one.trials}) == len({t.seed for t in one.trials}) == len(one.trials) > 3
     assert {t.learning_rate for t in one.trials} <= {0.1, 0.2, 0.4}
@@ -146,7 +147,7 @@ def test_number_candidate_and_seed_are_independent_uniform_draws():
     (STOP + "grid: {seed: [0, 1]}", r"grid.seed: every trial of random stopping gets a seed of its own")])
 def test_refused_with_field_value_and_remedy(tmp_path, text, message):
     with pytest.raises(ConfigError, match="^" + message) as raised:
-        load(tmp_path, BASE + text)
+        check(load(tmp_path, BASE + text))
     assert "\n" not in str(raised.value)
 
 

@@ -10,15 +10,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 from flat import train, train_pack
+from stored import sweep_of
 
 from analysis import best, frontier, runs, style
-from analysis.exhibits import main_effects
+from analysis.catalogue import mismatch
 from analysis.report import overview
 from analysis.runs import ReportError, csv_of, frame_of
 from pipeline.accounting import account, privacy_tags
 from pipeline.auditing.release import audit_release
 from pipeline.cli import main
-from pipeline.experiment.exhibits import mismatch
 from pipeline.experiment.experiment import Experiment, load_experiment, parse_experiment
 from pipeline.experiment.plugins import LOADED, load_plugins
 from pipeline.learning.data.dataset import DataError, load, register_dataset
@@ -184,7 +184,8 @@ def test_a_mechanism_without_a_guarantee_has_no_epsilon_anywhere():
     assert (tags["privacy.certified"], tags["privacy.relation"], tags["privacy.delta"]) == ("false", "none", "none")
     assert tags["privacy.notes"] == "not certified: mechanism 'mine' is an extension that states no guarantee"
     assert certified_trials([trial]) == [] and noise_setting(trial) == "mine=1"
-    assert "mechanism mine does not have" in mismatch("table1", [trial]) and mismatch("frontier", [trial])
+    assert "mechanism mine does not have" in mismatch("table1", sweep_of([trial]))
+    assert mismatch("frontier", sweep_of([trial]))
     with pytest.raises(ConfigError, match="^target_epsilon: mechanism 'mine' states no guarantee .*, got 3.0"):
         replace(trial, target_epsilon=3)
 
@@ -347,6 +348,6 @@ def test_a_table_of_results_needs_no_plugin_and_what_needs_the_trial_refuses_it_
     assert csv_of(runs).columns.tolist() == [name for name in runs if name != "trial"]
     shown = {column.heading: column.cells[0].text for column in overview.trials(Experiment("sweep", "", ()), runs)}
     assert shown["algorithm"] == ("mine" if slot == "algorithm" else "DFA") and shown["guarantee"] == "simulated"
-    for needs_trials in (frontier, main_effects.tabulate, lambda runs: best(runs, 3.0), lambda _: config_of(run)):
+    for needs_trials in (frontier, lambda runs: best(runs, 3.0), lambda _: config_of(run)):
         with pytest.raises((ReportError, ConfigError), match="mine"):
             needs_trials(runs)

@@ -8,11 +8,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 from flat import train
+from stored import sweep_of
 from test_feedback import FixedMatrices
 
+from analysis.catalogue import mismatch
 from pipeline.accounting.certified import event_of
 from pipeline.auditing.row_space import row_space_audit
-from pipeline.experiment.exhibits import mismatch
 from pipeline.learning.feedback.algorithms import DirectFeedback
 from pipeline.learning.feedback.losses import CrossEntropy
 from pipeline.learning.mechanisms.base import sum_outer_products
@@ -329,7 +330,7 @@ def test_a_subset_of_training_records_is_split_like_all_of_them(digits):
     training = Training(Pack((whole, dataclasses.replace(whole, seed=1))), digits, CPU)
     first, second = (set(training.sampler.epoch()[:, r].flatten().tolist()) for r in (0, 1))
     assert len(first) == len(second) == 640 and first != second
-    assert "validation_fraction 0" in mismatch("figure2", [of(whole, "bp")])
+    assert "validation_fraction 0" in mismatch("figure2", sweep_of([of(whole, "bp")]))
 
 
 def test_every_layer_gets_an_equal_part_of_the_papers_sensitivity():

@@ -1,5 +1,6 @@
 """What people see of a search and its budget: before it runs, while it runs, and in its report."""
 
+import dataclasses
 import json
 from dataclasses import replace
 
@@ -10,6 +11,7 @@ from search_tools import rounds, score, train
 from test_budget import BUDGET, budgeted
 
 from analysis.api import load_runs
+from analysis.catalogue import listed
 from analysis.exhibits.frontier import exhibit as frontier
 from analysis.report.report import write
 from analysis.runs import MissingTrials
@@ -108,7 +110,7 @@ def test_what_fits_is_told_before_anything_is_trained():
     adaptive = budgeted(("algorithm: random", "algorithm: optuna"))
     approved("budget_lines", "\n".join([*budget_lines(experiment), *experiment.plan.lines(), *adaptive.plan.lines()]))
     drawn = dry_run._with_drawn_trials(experiment)
-    assert 0 < len(drawn.trials) <= 12 and drawn.report
+    assert 0 < len(drawn.trials) <= 12 and listed(drawn)
     optuna = dry_run._with_drawn_trials(adaptive)
     assert drawn.trials == optuna.trials, "nobody knows what Optuna will ask for"
 
@@ -117,10 +119,11 @@ def test_frontiers_of_trials_that_were_asked_for_by_scores_state_no_price_by_com
     experiment, store, _search = swept
     runs = load_trials(store, store.as_swept(experiment).trials)
     for by_scores in (False, True):
-        found = frontier.draw(runs, name="frontier", budget=experiment.plan.budget, by_scores=by_scores)
+        plan = experiment.plan if by_scores else dataclasses.replace(experiment.plan, budget=None)
+        found = frontier.of_experiment(runs, "frontier", dataclasses.replace(experiment, plan=plan))
         text = found.files["frontier.md"].decode()
         assert ("selected ε composes all trials" in text) != by_scores
-        assert "budget, ε = 4 at δ = 1e-05, covers all" in text
+        assert ("budget, ε = 4 at δ = 1e-05, covers all" in text) == by_scores
 
 
 def test_another_name_seed_and_budget_are_another_sweep_of_the_file(tmp_path, capsys):

@@ -8,6 +8,8 @@ from pathlib import Path
 import pandas as pd
 
 from analysis.runs import row_of
+from pipeline.experiment.experiment import Experiment
+from pipeline.experiment.sections import Shown
 from pipeline.tracking.artifacts import TrackedRun, param_text
 from pipeline.tracking.store import Store
 from pipeline.trials.config import TrialConfig
@@ -54,3 +56,8 @@ def run_of(trial: TrialConfig, metrics: Metrics, tags: Mapping[str, str] | None 
     """The row of a finished trial in what `load_runs` gives."""
     params = {name: param_text(value) for name, value in trial.canonical().items()}
     return row_of(TrackedRun(trial.trial_key, trial.trial_key, params, metrics, tags or {}, "finished", 0, 1))
+
+
+def sweep_of(trials, **report):
+    """An experiment of these trials, with what its file says of the report."""
+    return Experiment("grid", "", tuple(trials), report=Shown(**report))

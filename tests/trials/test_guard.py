@@ -5,11 +5,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from stored import records, stored
+from stored import records, stored, sweep_of
 
+from analysis.catalogue import Fault, mismatch
 from pipeline.auditing.audit import audit_trial
 from pipeline.cli import main
-from pipeline.experiment.exhibits import Fault, mismatch
 from pipeline.experiment.experiment import load_experiment
 from pipeline.learning.data.dataset import DataError, load, register_dataset
 from pipeline.sweep.worker import prepare_node
@@ -152,4 +152,4 @@ def test_a_hidden_error_is_told_by_type_and_place():
 
 def test_a_fault_is_a_reason_that_refuses_nothing():
     trials = [TrialConfig(dataset="digits")]
-    assert not isinstance(mismatch("frontier", trials), Fault) and mismatch("frontier", trials)
+    assert not isinstance(mismatch("frontier", sweep_of(trials)), Fault) and mismatch("frontier", sweep_of(trials))

@@ -1,1 +1,1 @@
-"""The privacy-utility frontier: its points, its figure, and its hypervolume."""
+"""The privacy-utility frontier: its points, the choice among settings, and its figure."""

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
-from string import ascii_lowercase
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ import pandas as pd
 from analysis.exhibits.envelope import SCORE, varied
 from analysis.exhibits.frontier.pareto import pareto_front
 from analysis.exhibits.table import Table
-from analysis.runs import ALGORITHM_LABELS, ask, require_accuracy, trials_of
+from analysis.runs import ask, require_accuracy, trials_of
 from analysis.text import NO_VALUE, settings_text
 from pipeline.accounting.evaluations import selected_epsilon
 from pipeline.accounting.event import UnsupportedAccounting
@@ -116,34 +115,22 @@ def _composed(trials: tuple[TrialConfig, ...]) -> float:
     return selected_epsilon(trials, Selection()).value
 
 
-def letters(points: pd.DataFrame) -> dict[str, str]:
-    """Return settings (as text) -> the letter that marks points with these settings in a figure.
+def table(points: pd.DataFrame, epsilons: Sequence[str], names: Sequence[str]) -> tuple[str, Table]:
+    """Return a caption and the settings of every point; after a choice, also the number of settings and its price.
 
-    After z come the numbers from 1 on. The result is empty if no settings were chosen.
+    `epsilons` and `names` tell the points apart.
     """
-    if points["choices"].max() == 1:
-        return {}
-    marks = {}
-    for index, settings in enumerate(dict.fromkeys(points["chosen"])):
-        if settings:
-            marks[settings] = ascii_lowercase[index] if index < 26 else str(index - 25)
-    return marks
-
-
-def table(points: pd.DataFrame, epsilons: Sequence[str], letter_of: Mapping[str, str]) -> tuple[str, Table]:
-    """Return a caption and the settings of every point; after a choice, also the number of settings and its price."""
     has_choice, has_price = points["choices"].max() > 1, PRICE in points
     caption = ("What was chosen at every point, by mean validation accuracy over seeds" if has_choice else
-               "Settings that differ between the points of a curve, each trained with one of them")
+               "Settings that differ between the points of a line, each trained with one of them")
     if has_price:
         caption += ("; selected ε composes all trials that were compared for it, seeds included. Scores without noise "
                     "and the choice among algorithms are not covered")
-    header = ["algorithm", "ε", *(["chosen", "of settings"] if has_choice else ["settings"]),
+    header = ["", "ε", *(["chosen", "of settings"] if has_choice else ["settings"]),
               *(["selected ε"] if has_price else [])]
     rows = []
-    for epsilon, point in zip(epsilons, points.itertuples(), strict=True):
-        mark = f"{letter_of[point.chosen]}: " if point.chosen in letter_of else ""
-        cells = [ALGORITHM_LABELS[point.algorithm], epsilon, f"{mark}{point.chosen}" or NO_VALUE]
+    for name, epsilon, point in zip(names, epsilons, points.itertuples(), strict=True):
+        cells = [name, epsilon, point.chosen or NO_VALUE]
         if has_choice:
             cells.append(f"{point.choices}")
         if has_price:

@@ -10,7 +10,6 @@ import csv
 import io
 import math
 from collections.abc import Iterable, Sequence
-from textwrap import fill
 from typing import Any, NamedTuple
 
 import pandas as pd
@@ -21,7 +20,7 @@ from analysis import style
 from analysis.exhibits.metrics import METRICS
 from analysis.exhibits.table import Table
 from analysis.runs import DATASET_LABELS, common_value
-from analysis.text import NO_VALUE, n_seeds, without_formulas
+from analysis.text import NO_VALUE, n_seeds
 from pipeline.experiment.results import CELLS, Result
 
 KIND = "imported"
@@ -74,7 +73,7 @@ def points_of(results: Iterable[Result], frames: Sequence[pd.DataFrame], dataset
         elif not math.isclose(first.delta, delta):
             reason = f"δ = {first.delta:g}"
         sources = dict.fromkeys(result.source for result in same_point)  # each once
-        rows.append({"algorithm": first.method, "metric": METRIC.name, "kind": KIND, "choices": 1,
+        rows.append({"algorithm": first.method, "metric": METRIC.name, "kind": KIND, "choices": 1, "chosen": "",
                      "epsilon": first.epsilon, "relation": first.relation, "delta": first.delta,
                      "dataset": first.dataset, **METRIC.summarize([100 * result.accuracy for result in same_point]),
                      "is_listed": first.is_listed, "has_seeds": first.seed is not None,
@@ -108,10 +107,19 @@ def draw(points: pd.DataFrame, ax: Axes, shift: float) -> None:
                     shift=0 if series.points["is_listed"].all() else shift)
 
 
-def legend_entries(points: pd.DataFrame, width: int) -> list[Line2D]:
-    """Return a legend entry for each marker, in lines of `width` characters."""
-    return [Line2D([], [], **series.look, label=f"{without_formulas(fill(series.name, width))}{series.ending}")
-            for series in _series(points)]
+def legend_entries(points: pd.DataFrame) -> list[Line2D]:
+    """Return a legend entry for each marker."""
+    return [Line2D([], [], **series.look, label=f"{series.name}{series.ending}") for series in _series(points)]
+
+
+def dots(points: pd.DataFrame) -> dict[tuple[Any, ...], dict[str, Any]]:
+    """Return, for every point in order, a key of its own with its look, for a plot with a row for each."""
+    found: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for series in _series(points):
+        for place, point in series.points.iterrows():
+            label = f"{series.name.removeprefix('imported: ')} (ε = {point['epsilon']:g})"
+            found["", place] = {**series.look, "label": label, "markersize": 5}
+    return {key: found[key] for key in sorted(found, key=lambda key: list(points.index).index(key[1]))}
 
 
 def _series(points: pd.DataFrame) -> list[Series]:
@@ -120,11 +128,11 @@ def _series(points: pd.DataFrame) -> list[Series]:
     series = []
     for place, point in enumerate(listed.itertuples()):
         look = {**LISTED, "marker": LISTED_MARKS[place % len(LISTED_MARKS)]}
-        ending = f":\n{point.mean:g}% at ε = {point.epsilon:g}"
+        ending = f": {point.mean:g}% at ε = {point.epsilon:g}"
         series.append(Series(point.source, ending, look, listed.iloc[place:place + 1]))
     for place, (method, group) in enumerate(from_files(points).groupby("algorithm", sort=False)):
         look = {**FROM_FILE, "marker": FILE_MARKS[place % len(FILE_MARKS)]}
-        series.append(Series(f"imported: {method}", f"\n({_seeds_text(group)})", look, group))
+        series.append(Series(f"imported: {method}", f" ({_seeds_text(group)})", look, group))
     return series
 
 

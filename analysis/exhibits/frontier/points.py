@@ -1,4 +1,4 @@
-"""Compute the points of a privacy-utility frontier, accuracy or alignment against epsilon, and its hypervolume."""
+"""Compute the points of a privacy-utility frontier: accuracy or alignment against epsilon."""
 
 from __future__ import annotations
 
@@ -11,20 +11,18 @@ import pandas as pd
 from analysis.exhibits.envelope import averaged, ordered
 from analysis.exhibits.frontier import choice
 from analysis.exhibits.frontier.choice import PRICE as PRICE
-from analysis.exhibits.frontier.pareto import hypervolume, pareto_front, reference_epsilon
-from analysis.exhibits.metrics import METRICS
-from analysis.runs import ReportError, Sweep, common_value, require_one, runs_of, with_trials
+from analysis.exhibits.frontier.pareto import pareto_front
+from analysis.exhibits.needs import layout_of_frontier
+from analysis.labels import names_of, with_levels
+from analysis.runs import ReportError, Sweep, require_one, runs_of, trials_of, with_trials
 from analysis.statistics import SUMMARY
 from pipeline.accounting.label import RELATION as LABEL_RELATION
-from pipeline.experiment.past import NO_PAST, Past
+from pipeline.experiment.experiment import Experiment
 from pipeline.trials.kinds import GUARANTEED, KINDS
 
 FRONTIER_KINDS = tuple(name for name, kind in KINDS.items() if kind.noise)
 COLUMNS = ["algorithm", "epsilon", "metric", *SUMMARY, "kind", "formula", "relation", "sampler", "delta", "setting",
            "chosen", "choices", "on_front", "on_overall_front"]
-VOLUME_COLUMNS = ["kind", "formula", "metric", "algorithm", "hypervolume", "points", "reference_epsilon",
-                  "reference_value"]
-ALL = "all"  # algorithms together
 
 
 def frontier(runs: Sweep, kind: str = "certified", metric: str = "accuracy", formula: str = "") -> pd.DataFrame:
@@ -112,13 +110,13 @@ def target_of(row: Any) -> str:  # Any: of `DataFrame.itertuples`
     return target
 
 
-def frontiers(runs: pd.DataFrame, metric: str = "accuracy", kinds: Sequence[str] = GUARANTEED, past: Past = NO_PAST,
-              ) -> list[pd.DataFrame]:
-    """Return the points of a frontier (see `frontier`) for every kind of epsilon that the runs have.
+def frontiers(runs: pd.DataFrame, experiment: Experiment, metric: str = "accuracy",
+              kinds: Sequence[str] = GUARANTEED) -> list[pd.DataFrame]:
+    """Return the points of every kind of epsilon that the runs have, with a column for each factor of their layout.
 
-    For `claimed` epsilons there is one frame per formula. If settings were chosen, here or in the `past` of an edited
-    file, the points have a column with the price of the choice (`choice.price`). There must be a kind (`ReportError`);
-    other errors as in `frontier`.
+    For `claimed` epsilons there is one frame per formula. `attrs["layout"]` tells which settings are lines and which
+    are panels. If settings were chosen, here or before the file was edited, the points have a column with the price of
+    the choice (`choice.price`). There must be a kind (`ReportError`); other errors as in `frontier`.
     """
     frames = []
     for kind in kinds:
@@ -127,14 +125,33 @@ def frontiers(runs: pd.DataFrame, metric: str = "accuracy", kinds: Sequence[str]
             prefix = f"epsilon/{kind}/"
             formulas = [name.removeprefix(prefix) for name in sorted(runs.columns)
                         if name.startswith(prefix) and runs[name].notna().any()]
-        for formula in formulas:
-            tried = tried_runs(runs, kind, formula)
-            points = summarized(choice.choose(tried), kind, metric, formula)
-            frames.append(choice.price(points, tried, past) if choice.is_chosen(points, past) else points)
+        frames += [_by_factors(runs, kind, formula, metric, experiment) for formula in formulas]
     if not frames:
         names = " or ".join(f"epsilon/{kind}" for kind in kinds)
         raise ReportError(f"frontier: needs trials with a finite {names}, found none")
     return frames
+
+
+def _by_factors(runs: pd.DataFrame, kind: str, formula: str, metric: str, experiment: Experiment) -> pd.DataFrame:
+    """Return the points of one kind, for each level of the factors of its layout."""
+    runs = with_trials(runs[tightest(runs, kind, formula).notna()])
+    layout = layout_of_frontier(trials_of(runs), kind, experiment)
+    if layout.fault:
+        raise ReportError(f"frontier: {layout.fault}")
+    runs = with_levels(runs, layout.factors)
+    groups = runs.groupby(list(layout.factors), sort=False, dropna=False) if layout.factors else [((), runs)]
+    parts = []
+    for values, group in groups:
+        tried = tried_runs(group, kind, formula)
+        points = choice.price(summarized(choice.choose(tried), kind, metric, formula), tried, experiment.past)
+        parts.append(points.assign(**{name: [value] * len(points)
+                                      for name, value in zip(layout.factors, values, strict=True)}))
+    table = pd.concat(parts, ignore_index=True)
+    by_scores = experiment.plan.by_scores or experiment.past.by_scores  # then composition is no price of a choice
+    price = [PRICE] if choice.is_chosen(table, experiment.past) and not by_scores else []
+    table = table[[*layout.factors, *COLUMNS, *price]]
+    table.attrs["layout"] = layout
+    return table
 
 
 def tightest(runs: pd.DataFrame, kind: str, formula: str = "") -> pd.Series:
@@ -147,34 +164,7 @@ def tightest(runs: pd.DataFrame, kind: str, formula: str = "") -> pd.Series:
     return runs[logged].astype(float).min(axis=1)
 
 
-def hypervolumes(points: Sequence[pd.DataFrame], runs: pd.DataFrame) -> pd.DataFrame:
-    """Return the area dominated by each algorithm's means, and by all together: `VOLUME_COLUMNS`, largest first.
-
-    The axes are ln epsilon and the metric (accuracies in percent). All algorithms of a kind share the reference point:
-    the smallest power of ten above every epsilon, and chance for accuracy, 0 for the worst class and alignment. The
-    trials tell the data set, on which chance depends.
-    """
-    rows = []
-    for frame in points:
-        kind, formula, metric = (common_value(frame[name]) for name in ("kind", "formula", "metric"))
-        reference = reference_epsilon(frame["epsilon"]), METRICS[metric].floor(common_value(runs["dataset"]))
-        curves = [(ALL, frame), *frame.groupby("algorithm", sort=False)]
-        of_kind = [(kind, formula, metric, algorithm, hypervolume(curve["epsilon"], curve["mean"], *reference),
-                    len(curve), *reference) for algorithm, curve in curves]  # as `VOLUME_COLUMNS`
-        rows += sorted(of_kind, key=lambda row: -row[VOLUME_COLUMNS.index("hypervolume")])
-    return pd.DataFrame(rows, columns=VOLUME_COLUMNS)
-
-
-def title(points: pd.DataFrame) -> str:
-    """Return the title of an axis, in two lines: `certified ε: features and labels`, then relation, sampler, delta."""
-    first = points.iloc[0]  # points of an axis have one kind, formula, relation and delta
-    samplers = " or ".join(sorted(set(points["sampler"])))
-    name, _, count = first["formula"].partition("/")
-    formula = f", {name.replace('_', ' ')} formula, T = {count}" if name else ""
-    guarantee = f"{first['kind']} ε: {KINDS[first['kind']].protects}{formula}"
-    return f"{guarantee}\n{first['relation']}, {samplers} batches, δ = {first['delta']:g}"
-
-
-def short_title(points: pd.DataFrame) -> str:
-    """Return the first line of an axis's `title` up to a comma: `certified ε: features and labels`."""
-    return title(points).splitlines()[0].partition(",")[0]
+def named(points: pd.DataFrame) -> list[str]:
+    """Return the line and the panel of each point as text: `DFA, τ_h = 0.5`."""
+    names = ["algorithm", *points.attrs["layout"].factors]
+    return [names_of(row, names) for row in points.to_dict("records")]

@@ -1,0 +1,156 @@
+"""`by_tau_h`: accuracy and alignment against one setting. `analysis.catalogue` calls `draw`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from analysis import style
+from analysis.exhibits.envelope import cells
+from analysis.exhibits.exhibit import Exhibit, Texts
+from analysis.exhibits.frontier.points import tightest
+from analysis.exhibits.metrics import METRICS, Metric, feedback_is_measured
+from analysis.exhibits.needs import layout_by, with_axes, without_alignment
+from analysis.exhibits.table import Table, crossed
+from analysis.labels import axis_name, fixed_text, in_words, level_name, names_of, with_levels
+from analysis.layout import AMOUNT, NOISE, Layout
+from analysis.runs import ReportError, common_value, such, trials_of
+from analysis.text import NO_VALUE, best_of, epsilon_text, means_text
+from pipeline.accounting.label import RELATION as LABEL_RELATION
+from pipeline.experiment.experiment import Experiment
+from pipeline.trials.kinds import GUARANTEED
+
+LOG_RATIO = 3  # of the largest to the smallest value, from which on an axis is logarithmic
+
+
+def draw(runs: pd.DataFrame, name: str, axes: Sequence[str], experiment: Experiment) -> Exhibit:
+    """Make the exhibit over one setting; errors as in `tabulate`."""
+    table = tabulate(runs, axes, experiment)
+    axis, layout = axes[0], table.attrs["layout"]
+    title = f"{quantities(table)} by {in_words(axis)}"
+    rows = table.round({name: 4 for name in ("mean", "half_width", "low", "high", "bootstrap_low", "bootstrap_high")})
+    return Exhibit(name, title, texts(table, axes, layout, with_axis(runs, axes)), rows, plot(table, axis, layout))
+
+
+def with_axis(runs: pd.DataFrame, axes: Sequence[str]) -> pd.DataFrame:
+    """Return the runs whose trials an exhibit over these settings shows; there must be some (`ReportError`)."""
+    shown = such(runs, lambda trial: bool(with_axes([trial], axes)))
+    if shown.empty:
+        raise ReportError(f"{' and '.join(axes)}: needs trials that have it, found none")
+    return shown
+
+
+def tabulate(runs: pd.DataFrame, axes: Sequence[str], experiment: Experiment) -> pd.DataFrame:
+    """Return `cells` of accuracy and, if all trials measure it, of alignment, by algorithm, factors and axes.
+
+    `attrs["layout"]` tells which factors are lines and which are panels. Refused are runs whose layout has a fault, and
+    those without the axes (`ReportError`).
+    """
+    shown = with_axis(runs, axes)
+    layout = layout_by(trials_of(shown), axes, experiment)
+    if layout.fault:
+        raise ReportError(layout.fault)
+    metrics = ["accuracy"]
+    if not without_alignment(trials_of(shown)):
+        metrics += ["alignment", *(["feedback_alignment"] if feedback_is_measured(shown) else [])]
+    by = list(dict.fromkeys(["algorithm", *layout.factors, *axes]))
+    shown = with_epsilon(with_levels(shown, by))
+    shown = shown.assign(**{name: shown[name].where(shown[name].notna(), NO_VALUE) for name in layout.factors})
+    carry = [name for name in ("relation", "sampler", "delta") if name not in by]
+    table = pd.concat([cells(shown, by, metric, carry, ["epsilon"]) for metric in metrics], ignore_index=True)
+    table.attrs["layout"] = layout
+    return table
+
+
+def with_epsilon(runs: pd.DataFrame) -> pd.DataFrame:
+    """Return runs with their guaranteed epsilon, empty without one, its relation and its delta."""
+    certified, label = (tightest(runs, kind) for kind in GUARANTEED)
+    of_labels = certified.isna() & label.notna()
+    relation = runs.get("privacy.relation", pd.Series(NO_VALUE, runs.index))
+    return runs.assign(epsilon=certified.fillna(label), relation=relation.mask(of_labels, LABEL_RELATION))
+
+
+def quantities(table: pd.DataFrame) -> str:
+    """Return what a table shows: `Accuracy`, or `Accuracy and alignment`."""
+    return "Accuracy and alignment" if table["metric"].nunique() > 1 else "Accuracy"
+
+
+def texts(table: pd.DataFrame, axes: Sequence[str], layout: Layout, runs: pd.DataFrame) -> Texts:
+    """Return a caption and a table for each metric, and notes: definitions, what is fixed, what was chosen."""
+    body: list[str | Table] = []
+    over = " and ".join(map(in_words, axes))
+    for metric, part in table.groupby("metric", sort=False):
+        found = METRICS[str(metric)]
+
+        def mean(row: Mapping[str, Any], of: Metric = found) -> str:
+            return of.text(row["mean"], row["half_width"])
+
+        body += [f"{found.phrase[0].upper()}{found.phrase[1:]} by {over}: {means_text(part['n'])}"
+                 f"{best_of(part['choices'].max())}.",
+                 crossing(part, axes, layout, mean)]
+    notes = [*(METRICS[metric].meaning for metric in table["metric"].unique()),
+             fixed_text(runs, (*axes, *layout.factors, *(NOISE if AMOUNT in layout.factors else ()))),
+             f"With these settings {' and '.join(layout.bound)} change." if layout.bound else "",
+             *(f"Each ε is a {epsilon_text(kind, of_kind)}." for kind in GUARANTEED
+               if len(of_kind := runs[tightest(runs, kind).notna()]))]
+    accuracies = table[table["metric"] == "accuracy"]
+    if accuracies["epsilon"].nunique() > 1:
+        body += ["ε of every point; it is that of its targets where a file gives them.",
+                 crossing(accuracies, axes, layout, lambda row: f"{row['epsilon']:.3g}")]
+    if (table["choices"] > 1).any():
+        body += chosen(table, axes, layout)
+    return Texts(tuple(body[:2]), tuple(body[2:]), tuple(filter(None, notes)))
+
+
+def crossing(part: pd.DataFrame, axes: Sequence[str], layout: Layout,
+             text: Callable[[Mapping[str, Any]], str]) -> Table:
+    """Return a table with a row per line and, of two axes, value of the second; and a column per value of the first."""
+    names = ["algorithm", *(name for name in (*layout.factors, *axes[1:]) if name != "algorithm")]
+    records = part.sort_values(axes[0], kind="stable").to_dict("records")
+    values = {(names_of(row, names), level_name(axes[0], row[axes[0]])): text(row) for row in records}
+    rows = [names_of(row, names) for row in part.to_dict("records")]
+    return crossed(rows, dict.fromkeys(column for _, column in values), values)
+
+
+def chosen(table: pd.DataFrame, axes: Sequence[str], layout: Layout) -> list[str | Table]:
+    """Return a caption and a table of what was chosen at every point."""
+    names = list(dict.fromkeys(["algorithm", *layout.factors, *axes]))
+    rows = [[names_of(row, names), row["chosen"] or NO_VALUE, str(row["choices"])]
+            for row in table[table["metric"] == "accuracy"].to_dict("records")]
+    return ["What was chosen at every point, by mean validation accuracy over seeds.",
+            Table.of(["point", "chosen", "of settings"], rows, text_columns=(0, 1))]
+
+
+def plot(table: pd.DataFrame, axis: str, layout: Layout) -> Figure:
+    """Plot a panel for each metric and each level of the panels' factors, with one legend."""
+    is_log = table[axis].min() > 0 and table[axis].max() >= LOG_RATIO * table[axis].min()
+    groups = list(table.groupby([*layout.panels, "metric"], sort=False, dropna=False))
+    n_metrics = table["metric"].nunique()
+    with style.theme():
+        figure, axes = style.panels(len(groups), per_row=n_metrics if len(groups) == n_metrics else 4)
+        found = style.looks(table, layout.lines)
+        for (_, points), ax in zip(groups, axes, strict=True):
+            metric = METRICS[common_value(points["metric"])]
+            style.curves(ax, points, axis, found, layout.lines)
+            style.name_axes(ax, ", ".join([axis_name(axis), *layout.bound[:1]]), metric.label,
+                            names_of(points.iloc[0], layout.panels))
+            if is_log:
+                style.log_axis(ax, table[axis])
+        for metric in table["metric"].unique():  # panels of a metric have one scale
+            _share([ax for (_, points), ax in zip(groups, axes, strict=True)
+                    if common_value(points["metric"]) == metric], METRICS[metric])
+        style.name_once(axes)
+        style.legend(figure, style.handles(found), style.seeds(table["n"]))
+    return figure
+
+
+def _share(axes: Sequence[Axes], metric: Metric) -> None:
+    """Give panels of one metric one scale."""
+    for ax in axes[1:]:
+        ax.sharey(axes[0])
+    axes[0].autoscale_view()
+    style.within(axes[0], metric.low, metric.high)

@@ -1,0 +1,130 @@
+"""Which settings tell the lines of a figure apart, and which its panels.
+
+Exhibits ask before they draw, and the commands before they train, so this module imports no drawing library. A line
+joins trials that differ in its axis and their seed alone. What else may change along it was asked for by the file:
+settings of which the best is taken (`report: {best_of: [...]}`, or a search), those of its preset, and those that
+`zip` moves with the axis.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import combinations
+from typing import Any, NamedTuple
+
+from pipeline.experiment.experiment import Experiment
+from pipeline.experiment.factors import differing
+from pipeline.experiment.search import Search
+from pipeline.trials.config import TrialConfig
+from pipeline.trials.naming import counted, method, noise_setting
+
+MOST_LINES = 5  # in a panel, where more than the algorithm tells them apart
+MOST_PANELS = 12
+ALGORITHM, AMOUNT = "algorithm", "setting"  # factors that are no single setting: the method, and the noise as given
+NOISE = ("sigma", "noise_multiplier", "target_epsilon", "target_label_epsilon")  # settings of the amount of noise
+FIRST = ("dataset", "network", AMOUNT, "mechanism")  # of several factors, the first that become panels
+
+
+class Layout(NamedTuple):
+    """The factors, beside the axes, that tell the lines and the panels of a figure apart."""
+
+    lines: tuple[str, ...] = ()  # beside the algorithm
+    panels: tuple[str, ...] = ()
+    bound: tuple[str, ...] = ()  # settings that change with these factors or with the axis
+    fault: str = ""  # why a figure cannot have them, as the end of a sentence
+
+    @property
+    def factors(self) -> tuple[str, ...]:
+        """Both, panels first."""
+        return self.panels + self.lines
+
+
+def level(trial: TrialConfig, factor: str) -> Any:
+    """Return a trial's value of a factor; None if it does not use the setting."""
+    if factor == ALGORITHM:
+        return method(trial)
+    value = noise_setting(trial).removeprefix("sigma=") if factor == AMOUNT else trial.canonical().get(factor)
+    return tuple(value) if isinstance(value, list) else value
+
+
+def levels(trial: TrialConfig, factors: Iterable[str]) -> tuple[Any, ...]:
+    """Return a trial's values of several factors."""
+    return tuple(level(trial, factor) for factor in factors)
+
+
+def companions(experiment: Experiment, axes: Sequence[str]) -> tuple[str, ...]:
+    """Return the settings that the file's `zip` moves together with one of these."""
+    zipped: set[str] = set()
+    for places in experiment.places.values():
+        blocks = {_block(place) for axis in axes if _block(place := places.get(axis, ""))}
+        zipped |= {name for name, place in places.items() if _block(place) in blocks}
+    return tuple(sorted(zipped - {*axes}))
+
+
+def _block(place: str) -> str:
+    """Return the `zip` in which a place lies: `cases[0].zip` of `cases[0].zip.tau_h[1]`; empty without one."""
+    before, zipped, _ = place.partition("zip.")
+    return before + zipped
+
+
+def loose(experiment: Experiment, axes: Sequence[str]) -> set[str]:
+    """Return the settings that may change along a line, beside its axes and the seed."""
+    space = experiment.plan.space if isinstance(experiment.plan, Search) else ()
+    return {*experiment.report.best_of, *experiment.by_preset, *space, *companions(experiment, axes)}
+
+
+def lines_of(trials: Sequence[TrialConfig], axes: Sequence[str], experiment: Experiment) -> Layout:
+    """Return the layout of lines along an axis: further factors become lines, then panels; data sets always panels.
+
+    Lines of a panel are at most `MOST_LINES`, or one for each algorithm.
+    """
+    factors, bound = _factors(trials, axes, experiment)
+    for number in range(len(factors) + 1):
+        for panels in combinations(factors, number):
+            lines = tuple(name for name in factors if name not in panels)
+            per_panel: dict[Any, set[Any]] = {}
+            for trial in trials:
+                per_panel.setdefault(levels(trial, panels), set()).add(levels(trial, (ALGORITHM, *lines)))
+            fits = not lines or max(map(len, per_panel.values())) <= MOST_LINES
+            if "dataset" not in lines and fits and len(per_panel) <= MOST_PANELS:
+                return Layout(lines, panels, bound)
+    return Layout(fault=_fault(trials, factors, f"{MOST_LINES} lines in each of {MOST_PANELS} panels"))
+
+
+def panels_of(trials: Sequence[TrialConfig], axes: Sequence[str], experiment: Experiment) -> Layout:
+    """Return the layout of a figure with two axes: a panel for each algorithm and level of further factors."""
+    factors, bound = _factors(trials, axes, experiment)
+    panels = (*factors, ALGORITHM)
+    if len({levels(trial, panels) for trial in trials}) > MOST_PANELS:
+        return Layout(fault=_fault(trials, factors, f"{MOST_PANELS} panels"))
+    return Layout((), panels, bound)
+
+
+def _factors(trials: Sequence[TrialConfig], axes: Sequence[str], experiment: Experiment
+             ) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return what trials of one algorithm differ in, beside axes, seed and `loose` settings; and what changes with it.
+
+    A factor that the others determine is one that changes with them, such as a setting of one network.
+    """
+    names = {*differing(trials, method)} - {ALGORITHM, *axes, *loose(experiment, axes)}
+    if names & {*NOISE}:
+        names = names - {*NOISE} | (set() if {*axes} & {*NOISE, AMOUNT} else {AMOUNT})
+    kept: tuple[str, ...] = ()
+    bound = [*companions(experiment, axes)]
+    for name in sorted(names, key=lambda name: (FIRST.index(name) if name in FIRST else len(FIRST), name)):
+        without, with_it = ({levels(trial, (ALGORITHM, *kept, *more)) for trial in trials} for more in ((), (name,)))
+        if len(with_it) > len(without):
+            kept += (name,)
+        elif all(level(trial, name) is not None for trial in trials):
+            bound.append(name)
+    return kept, tuple(bound)
+
+
+def _fault(trials: Sequence[TrialConfig], factors: Sequence[str], most: str) -> str:
+    """Return why these factors make no figure, and what would."""
+    counts = ", ".join(f"{name} ({counted(len({level(t, name) for t in trials}), 'value')})" for name in factors)
+    name = next((name for name in reversed(factors) if name not in (AMOUNT, "dataset")), factors[-1])
+    value = next(value for trial in trials if (value := level(trial, name)) is not None)
+    text = value if isinstance(value, str) else f"{value:g}"
+    return (f"has at most {most}, but trials also differ in {counts}; give --where {name}={text}, or `report: "
+            f"{{best_of: [{name}]}}`, which takes the best by validation accuracy")
