@@ -31,7 +31,7 @@ from matplotlib.transforms import Bbox, ScaledTranslation
 from analysis import svg
 from analysis.labels import names_of
 from analysis.runs import ALGORITHM_LABELS, ReportError
-from analysis.text import n_seeds, without_formulas
+from analysis.text import n_seeds
 from pipeline.trials.feedback import COLOURS
 from pipeline.trials.fields import refuse
 
@@ -174,7 +174,7 @@ def wrapped(text: str, letters: int) -> str:
 
 def in_figure(text: str) -> str:
     """Return text as matplotlib draws it: `τ_h` with an index, dollars as they are."""
-    return re.sub(r"τ_(\w)", r"$\\tau_\1$", without_formulas(text))
+    return re.sub(r"τ_(\w)", r"$\\tau_\1$", text.replace("$", r"\$"))
 
 
 def legend(figure: Figure, entries: Sequence[Artist], title: str = "") -> None:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from numbers import Real
 
 import pandas as pd
 
-from analysis.runs import ALGORITHM_LABELS, noise_sources, setting_label
 from analysis.runs import NO_VALUE as NO_VALUE
+from analysis.runs import noise_sources
 from analysis.runs import value_text as value_text
 from pipeline.accounting.label import RELATION as LABEL_RELATION
 from pipeline.accounting.noise import standing
@@ -16,7 +15,6 @@ from pipeline.trials.config import TrialConfig
 from pipeline.trials.kinds import GUARANTEED
 from pipeline.trials.naming import counted
 
-BARS = "with 95% intervals"  # thick bootstrap, thin t, as legends state
 PROTECTED = {"label": "labels only", "claimed": "no guarantee"}  # kinds that do not protect whole records
 
 
@@ -29,11 +27,6 @@ def settings_text(trial: TrialConfig, fields: Sequence[str]) -> str:
 def short(value: float) -> str:
     """Return an epsilon with three digits or, from a thousand on, as an integer: `0.523`, `1,204`."""
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
-
-
-def without_formulas(text: str) -> str:
-    """Return a user's text for a figure, in which matplotlib would read a formula between two dollars."""
-    return text.replace("$", r"\$")
 
 
 def n_seeds(counts: pd.Series) -> str:
@@ -78,24 +71,3 @@ def under_assumptions(kind: str, relations: Iterable[str], samplers: Iterable[st
     delta = " or ".join(f"{delta:g}" for delta in sorted(set(deltas)))
     before = f"{', '.join(limits)}; " if limits else ""
     return f"{kind} ε ({before}{relation}, {sampler}, δ = {delta})"
-
-
-def level_text(name: str, level: object) -> str:
-    """Return a level as text: `DFA`, `ε ≤ 3`, `0.5`."""
-    if name == "algorithm":
-        return ALGORITHM_LABELS[str(level)]
-    if name == "noise":
-        return setting_label(str(level).removeprefix("sigma="))
-    return f"{level:g}" if isinstance(level, Real) else str(level)
-
-
-def level_order(level: object) -> tuple[int, float, str]:
-    """Return the sort key of a factor's level: numbers by value, noise by its number, algorithms as in all figures."""
-    if isinstance(level, Real):
-        return 0, float(level), ""
-    if level in ALGORITHM_LABELS:
-        return 0, list(ALGORITHM_LABELS).index(str(level)), ""
-    name, _, number = str(level).rpartition("=")
-    if not name:  # `non-private`, or another text without a number
-        return 1, -1.0, str(level)
-    return 1, float(number), name

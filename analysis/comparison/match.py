@@ -10,7 +10,6 @@ from typing import Any
 import pandas as pd
 
 from analysis.exhibits.exhibit import Texts
-from analysis.exhibits.frontier.points import frontier
 from analysis.exhibits.table import Table
 from analysis.runs import (
     ALGORITHM_LABELS,
@@ -25,7 +24,6 @@ from analysis.runs import (
 from analysis.statistics import PAIRED, WELCH, difference_of
 from analysis.text import NO_VALUE, n_seeds, value_text
 from pipeline.experiment.experiment import Experiment
-from pipeline.trials.kinds import GUARANTEED
 from pipeline.trials.naming import counted
 from pipeline.trials.ranking import is_difference
 
@@ -103,21 +101,6 @@ def compare(a: Side, b: Side) -> Comparison:
              "low", "high", "n_a", "n_b", "interval"]
     unmatched = len(a.runs) - len(matched_a), len(b.runs) - len(matched_b)
     return Comparison(a, b, table[order], shown, differs, unmatched)
-
-
-def overlay(comparison: Comparison) -> list[tuple[pd.DataFrame, pd.DataFrame]]:
-    """Return the points of A's and B's frontier for every kind of epsilon that both have, at one relation and delta."""
-    pairs = []
-    for kind in GUARANTEED:
-        try:
-            a, b = frontier(comparison.a.runs, kind), frontier(comparison.b.runs, kind)
-        except ReportError:  # a side has no such epsilon, or its trials fit no curve
-            continue
-        relations = {*a["relation"], *b["relation"]}
-        deltas = {*a["delta"], *b["delta"]}
-        if len(relations) == len(deltas) == 1:
-            pairs.append((a, b))
-    return pairs
 
 
 def texts(comparison: Comparison) -> Texts:

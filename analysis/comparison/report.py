@@ -8,30 +8,25 @@ from pathlib import Path
 
 import pandas as pd
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 
 from analysis import style
 from analysis.comparison import match
-from analysis.comparison.match import Comparison, Side, accuracies, names_of, overlay
-from analysis.exhibits.exhibit import Exhibit, Texts, save
-from analysis.exhibits.frontier.exhibit import tidy
-from analysis.exhibits.frontier.points import tightest
+from analysis.comparison.match import Comparison, Side, accuracies, names_of
+from analysis.exhibits.exhibit import Exhibit, save
 from analysis.exhibits.headline import Headline
 from analysis.report.overview import abridged
 from analysis.report.page import Page, render
 from analysis.report.report import Report
 from analysis.report.statements import epsilons, notes, state
-from analysis.runs import ReportError, common_value, load_runs
-from analysis.text import BARS, epsilon_text, means_text, value_text
+from analysis.runs import ReportError, load_runs
+from analysis.text import value_text
 from pipeline.experiment.experiment import Experiment
 from pipeline.tracking.reader import Reader
 from pipeline.trials.naming import counted
 
-OPEN = {"linestyle": "--", "markerfacecolor": "white"}  # the second experiment's curves
-
 
 def write(a: Experiment, b: Experiment, store_a: Reader, store_b: Reader, out: Path | None = None) -> Report:
-    """Write `comparison.csv`, `.md` and figure, `index.html` and, if both have a frontier, `frontiers.*`.
+    """Write `comparison.csv`, `.md` and figure, and `index.html`.
 
     The folder is `reports/<A>-and-<B>` by default. Refused are one sweep twice, one that is not complete, and two
     without a match.
@@ -47,10 +42,7 @@ def write(a: Experiment, b: Experiment, store_a: Reader, store_b: Reader, out: P
         runs.append(load_runs(store, experiment.trials, source=experiment.source))
     label_a, label_b = _labels(a, b, runs)
     comparison = match.compare(Side(label_a, a, runs[0]), Side(label_b, b, runs[1]))
-    frontiers = overlay(comparison)
     exhibits = [draw(comparison)]
-    if frontiers:
-        exhibits.append(draw_overlay(comparison, frontiers))
     contents = {name: content for exhibit in exhibits for name, content in exhibit.files.items()}
     differs, verdict = match.headline(comparison)
     said = Headline(verdict, details={"What differs": [differs]})
@@ -89,44 +81,6 @@ def plot(comparison: Comparison) -> Figure:
         ax.spines["left"].set_visible(False)
         ax.tick_params(axis="y", length=0)
     return figure
-
-
-def plot_overlay(comparison: Comparison, frontiers: Sequence[tuple[pd.DataFrame, pd.DataFrame]]) -> Figure:
-    """Return a figure of both frontiers, a panel per kind of epsilon.
-
-    A's curves are solid, and B's are dashed with open markers.
-    """
-    entries: dict[str, Line2D] = {}
-    with style.theme():
-        figure, axes = style.panels(len(frontiers))
-        for (a, b), ax in zip(frontiers, axes, strict=True):
-            kind, relation, delta = (common_value(a[name]) for name in ("kind", "relation", "delta"))  # B has the same
-            found = style.looks(pd.concat([a, b]))
-            for points, side, own in ((a, comparison.a, {"linestyle": "-"}), (b, comparison.b, OPEN)):
-                named = {key: {**look, **own, "label": f"{look['label']}, {side.label}"} for key, look in found.items()
-                         if key[0] in set(points["algorithm"])}
-                style.curves(ax, points, "epsilon", named)
-                entries |= {look["label"]: Line2D([], [], **look) for look in named.values()}
-            style.name_axes(ax, f"{kind.capitalize()} ε", "Test accuracy (%)", f"{relation}, δ = {delta:g}")
-            style.log_axis(ax, pd.concat([a, b])["epsilon"])
-            style.within(ax, 0, 100)
-        style.legend(figure, [*entries.values()], style.seeds(pd.concat([f["n"] for pair in frontiers for f in pair])))
-    return figure
-
-
-def draw_overlay(comparison: Comparison, frontiers: Sequence[tuple[pd.DataFrame, pd.DataFrame]]) -> Exhibit:
-    """Return the exhibit of both frontiers, from the result of `match.overlay`."""
-    sides = (comparison.a, comparison.b)
-    tables, captions = [], []
-    for a, b in frontiers:
-        tables += [points.assign(experiment=side.label) for points, side in zip((a, b), sides, strict=True)]
-        kind = common_value(a["kind"])
-        runs = pd.concat([side.runs[tightest(side.runs, kind).notna()] for side in sides])
-        epsilon = epsilon_text(kind, runs, pd.concat([a, b]))
-        captions.append(f"Test accuracy (%) against {epsilon}: {comparison.a.label} solid, {comparison.b.label} dashed "
-                        f"and open; {means_text(pd.concat([a['n'], b['n']]), BARS)}.")
-    return Exhibit("frontiers", "Accuracy against ε, overlaid", Texts(tuple(captions)),
-                   tidy(tables), plot_overlay(comparison, frontiers))
 
 
 def _page(comparison: Comparison, exhibits: Sequence[Exhibit], headline: Headline) -> Page:

@@ -10,7 +10,6 @@ import pandas as pd
 from analysis.runs import ReportError, require_accuracy, trials_of
 from analysis.statistics import plus_minus, summarize
 from pipeline.trials.config import TrialConfig
-from pipeline.trials.datasets import DATASETS
 from pipeline.trials.naming import counted
 
 
@@ -56,10 +55,6 @@ class Metric:
             raise ReportError(f"alignment: measured in none of {counted(len(runs), 'trial')} (it needs a "
                               "hidden layer, a finite first epoch and alignment_batches >= 1)")
         return values
-
-    def floor(self, dataset: str) -> float:
-        """Return the metric's value without learning: chance for accuracy, 0 for the worst class and for alignment."""
-        return 100 / DATASETS[dataset].n_classes if self.name == "accuracy" else 0.0
 
 
 UPDATE, FEEDBACK = "alignment/layer_", "alignment/feedback/layer_"  # before the number of a layer

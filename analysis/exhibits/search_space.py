@@ -16,8 +16,8 @@ from analysis.exhibits.exhibit import Exhibit, Texts
 from analysis.exhibits.selection import SCORE
 from analysis.exhibits.table import Table
 from analysis.labels import axis_name
-from analysis.runs import ReportError, trials_of
-from analysis.text import NO_VALUE, level_text
+from analysis.runs import ALGORITHM_LABELS, ReportError, trials_of
+from analysis.text import NO_VALUE, value_text
 from pipeline.experiment.search import Domain, Search
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.fields import plain
@@ -46,7 +46,7 @@ def draw(search: Search, runs: pd.DataFrame) -> Exhibit:
 
 def best_values(name: str, rows: pd.DataFrame) -> str:
     """Return the value of a setting in the trial with the best score, as text, or in several if none is ahead."""
-    scores = rows.groupby(rows["value"].map(partial(level_text, name)), sort=False)["validation %"].max()
+    scores = rows.groupby(rows["value"].map(partial(_text, name)), sort=False)["validation %"].max()
     return joined(leaders(scores.to_dict()), "or")
 
 
@@ -63,7 +63,8 @@ def tabulate(search: Search, runs: pd.DataFrame) -> pd.DataFrame:
     trials, scores = trials_of(scored), 100 * scored[SCORE]
     shares = importances(search, trials, list(scores))
     rows = [{"setting": name, "trial_key": trial.trial_key, "algorithm": trial.algorithm,
-             "value": _position(domain, trial, name), "validation %": score, "importance": shares.get(name)}
+             "value": _text(name, getattr(trial, name)) if domain.kind == "choice" else getattr(trial, name),
+             "validation %": score, "importance": shares.get(name)}
             for name, domain in sorted(search.space.items(), key=lambda item: -shares.get(item[0], -1.0))
             for trial, score in zip(trials, scores, strict=True) if name in trial.canonical()]
     return pd.DataFrame(rows).astype({"importance": float})
@@ -85,8 +86,8 @@ def importances(search: Search, trials: Sequence[TrialConfig], scores: Sequence[
             FloatDistribution(low, high, log=domain.kind == "loguniform"))
     study = optuna.create_study(direction="maximize")
     for trial, score in zip(trials, scores, strict=True):
-        values = {name: _index(domain, trial, name) if domain.kind == "choice" else getattr(trial, name)
-                  for name, domain in common.items()}
+        values = {name: [*map(plain, domain.values)].index(plain(getattr(trial, name))) if domain.kind == "choice"
+                  else getattr(trial, name) for name, domain in common.items()}
         study.add_trial(optuna.trial.create_trial(params=values, distributions=distributions, value=score))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
@@ -94,15 +95,9 @@ def importances(search: Search, trials: Sequence[TrialConfig], scores: Sequence[
             study, evaluator=optuna.importance.FanovaImportanceEvaluator(seed=0))
 
 
-def _index(domain: Domain, trial: TrialConfig, name: str) -> int:
-    """Return which of a setting's choices a trial has."""
-    return [plain(value) for value in domain.values].index(plain(getattr(trial, name)))
-
-
-def _position(domain: Domain, trial: TrialConfig, name: str) -> Any:
-    """Return a trial's value of a setting, a choice as text."""
-    value = plain(getattr(trial, name))
-    return level_text(name, value) if domain.kind == "choice" else value
+def _text(name: str, value: Any) -> str:
+    """Return a value of a setting as text."""
+    return ALGORITHM_LABELS[value] if name == "algorithm" else value_text(value)
 
 
 def plot(space: Mapping[str, Domain], table: pd.DataFrame) -> Figure:
@@ -112,7 +107,7 @@ def plot(space: Mapping[str, Domain], table: pd.DataFrame) -> Figure:
         figure, axes = style.panels(len(names), per_row=PER_ROW, sharey=True)
         for name, ax in zip(names, axes, strict=True):
             rows, domain = table[table["setting"] == name], space[name]
-            places = {level_text(name, plain(value)): place for place, value in enumerate(domain.values)}
+            places = {_text(name, plain(value)): place for place, value in enumerate(domain.values)}
             for algorithm in style.present(rows):
                 points = rows[rows["algorithm"] == algorithm]
                 x = points["value"].map(places) if domain.kind == "choice" else points["value"]
@@ -121,7 +116,7 @@ def plot(space: Mapping[str, Domain], table: pd.DataFrame) -> Figure:
                 ax.set_xticks(range(len(places)), list(places))
                 ax.margins(x=0.2)
             elif domain.kind == "loguniform":
-                style.log_axis(ax, np.geomspace(domain.ends[0], domain.ends[-1], TICKS))
+                style.log_axis(ax, list(np.geomspace(domain.ends[0], domain.ends[-1], TICKS)))
             share = rows["importance"].iloc[0]
             title = "" if pd.isna(share) else f"{share:.0%} of the variance"
             style.name_axes(ax, axis_name(name), "Validation accuracy (%)", title)

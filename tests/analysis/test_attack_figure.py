@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
-
-from analysis.papers.row_space import plot, residual_histogram
+from row_space import plot, residual_histogram
 
 RNG = np.random.default_rng(0)
 FAR = RNG.uniform(0.2, 0.6, 1000)

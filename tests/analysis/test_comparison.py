@@ -10,10 +10,10 @@ import pytest
 from approved import approved
 from commands import output
 from scipy.stats import ttest_ind, ttest_rel
-from stored import records, stored, with_secret_noise
+from stored import records, stored
 
-from analysis.comparison.match import PAIRED, WELCH, Side, accuracies, compare, headline, overlay, texts
-from analysis.comparison.report import _labels, draw_overlay, plot, plot_overlay
+from analysis.comparison.match import PAIRED, WELCH, Side, accuracies, compare, headline, texts
+from analysis.comparison.report import _labels, plot
 from analysis.runs import MixedTrials, ReportError, load_runs
 from analysis.statistics import welch_interval
 from pipeline.cli import main
@@ -166,39 +166,16 @@ def test_a_difference_below_the_rounding_is_none(sides):
     assert texts(found).markdown.count("| 0.00 | +0.00 to +0.00 |") == 6
 
 
-def test_frontiers_are_overlaid_in_one_colour_per_algorithm(sides):
-    found = compare(sides["a"], sides["faster"])
-    pairs = overlay(found)
-    assert [len(frame) for frame in pairs[0]] == [4, 6] and len(pairs) == 1
-    lines = {line.get_label(): line for line in plot_overlay(found, pairs).axes[0].lines}
-    assert {"BP, a", "DFA, a", "BP, faster", "DFA, faster"} <= set(lines)
-    assert lines["BP, a"].get_color() == lines["BP, faster"].get_color()
-    moved = dataclasses.replace(sides["faster"], runs=sides["faster"].runs.assign(delta=1e-6))
-    assert overlay(dataclasses.replace(found, b=moved)) == []  # another delta is another axis
-
-
-@pytest.mark.parametrize(("noise", "says"), [
-    (("secure", "secure"), "certified ε (replace-one, shuffled, δ = 1e-05)"),
-    (("secure", "research"), "certified ε (partly simulated; replace-one, shuffled, δ = 1e-05)")])
-def test_overlaid_frontiers_say_where_the_noise_of_both_sides_comes_from(sides, noise, says):
-    one, other = (dataclasses.replace(side, runs=with_secret_noise(side.runs)) if source == "secure" else side
-                  for side, source in zip((sides["a"], sides["faster"]), noise, strict=True))
-    found = dataclasses.replace(compare(sides["a"], sides["faster"]), a=one, b=other)
-    text = draw_overlay(found, overlay(found)).markdown
-    assert says in text and ("simulate" in text) == ("research" in noise)
-
-
 def test_two_sweeps_by_name(root, tmp_path, capsys):
     one = root / "one"
     assert main(["report", "a", "faster", "--mlruns", str(one), "--out", str(tmp_path / "c"),
                  "--format", "svg"]) == 0
     names = {path.name for path in (tmp_path / "c").iterdir()}
-    assert names == {*(f"{stem}.{kind}" for stem in ("comparison", "frontiers") for kind in ("csv", "md", "svg")),
-                     "comparison.tex", "index.html"}
+    assert names == {*(f"comparison.{kind}" for kind in ("csv", "md", "svg", "tex")), "index.html"}
     table = pd.read_csv(tmp_path / "c/comparison.csv")
     assert len(table) == 12 and set(table["metric"]) == {"test/accuracy", "alignment/layer_1"}
     html = (tmp_path / "c/index.html").read_text(encoding="utf-8")
-    assert html.count("<figure>") == 2 and "<h1>a and faster</h1>" in html
+    assert html.count("<figure>") == 1 and "<h1>a and faster</h1>" in html
 
 
 def test_a_sweep_of_two_stores(root, tmp_path, capsys):
