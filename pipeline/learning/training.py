@@ -78,6 +78,7 @@ class Training:
         self._build()
         self.untrained_losses = self._canary_losses()
         self._measured = 0  # batches on which alignment was measured
+        self.measured_records = pack.shared.batch_size  # in a batch of test records
 
     def _split_records(self) -> None:
         """Draw each trial's training, validation and canary records, and compute the networks' inputs."""
@@ -286,7 +287,7 @@ class Training:
 
     def _next_test_places(self) -> torch.Tensor:
         """Return the places of the next m test records [m]."""
-        m = self.pack.shared.batch_size
+        m = self.measured_records
         places = torch.arange(self._measured * m, (self._measured + 1) * m, device=self.device)
         self._measured += 1
         return places % len(self.data.test_y)

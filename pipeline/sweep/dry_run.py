@@ -4,12 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import json
-import math
-import statistics
-import subprocess
-import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -23,12 +18,9 @@ from pipeline.accounting.overview import aligned
 from pipeline.accounting.statement import bound_lines, price_lines
 from pipeline.experiment.experiment import Experiment, with_trials
 from pipeline.experiment.search import Search, nothing_fits
-from pipeline.learning.data.dataset import Dataset, Mapped
-from pipeline.learning.data.inputs import largest_sizes
-from pipeline.learning.evaluation import EVALUATION_BATCH
 from pipeline.learning.own.building import check_trainable
-from pipeline.learning.run import prepare
 from pipeline.sweep.checks import bundle, check_machine, check_trials, local_offer, slots
+from pipeline.sweep.estimate import Estimate, estimate
 from pipeline.tracking.artifacts import TrackedRun, done_of
 from pipeline.trials.config import TrialConfig, settings
 from pipeline.trials.fields import plain
@@ -36,9 +28,8 @@ from pipeline.trials.naming import computed_features, counted, duration
 from pipeline.trials.packs import Pack, plan
 from pipeline.trials.records import Release
 
-TIMED_STEPS = 5
-# Start and end of a sweep (driver, store, Ray, workers), in starts of a process that imports torch, measured.
-START_PROCESSES = 12
+CPU_SECONDS = 5.5  # of the processor, after which no other kind of pack is timed
+MOST_NAMED = 5  # kinds of packs that were not timed, on the screen
 
 
 @dataclass(frozen=True)
@@ -46,19 +37,24 @@ class DryRun:
     """What `photonic sweep` would do on this machine."""
 
     experiment: Experiment  # a search has trials drawn at random from its space, as many as fit its budget
-    seconds: float  # estimate for all packs, with start and end
+    estimate: Estimate
     at_once: int  # packs that train at the same time
     packs: tuple[Pack, ...]  # of the trials that are neither done nor taken over, in the order of their start
     done: int = 0  # trials that the store has
     taken_over: str = ""  # how many trials other sweeps of the store have, by sweep; empty for none
     exhausted: str = ""  # why a search trains nothing: its name's trials have spent the budget; empty if it trains
 
+    @property
+    def seconds(self) -> float:
+        return self.estimate.seconds
+
 
 def preview(experiment: Experiment, workers: int | None, root: Path | None = Path("mlruns")) -> DryRun:
     """Return what a sweep would do on this machine with the trials of a grid that are not done in the store at `root`.
 
-    None asks no store. A few steps on random records estimate the time.
+    None asks no store.
     """
+    until = time.process_time() + CPU_SECONDS
     experiment, runs = _begun(experiment, root) if root else (experiment, [])
     done = set() if experiment.plan.asks else {*done_of(runs)} & {trial.trial_key for trial in experiment.trials}
     possible = [trial for trial in experiment.possible if trial.trial_key not in done]
@@ -77,9 +73,11 @@ def preview(experiment: Experiment, workers: int | None, root: Path | None = Pat
     check_machine(missing, requested, offer)
     at_once = slots(requested, offer)
     packs = plan(missing, requested, at_once)
-    seconds = estimate_seconds(packs, at_once, opus=1, threads=max(1, int(requested.cpu)),
-                               device="cuda" if requested.gpu else "cpu") if packs else 0.0
-    return DryRun(experiment, seconds, at_once, tuple(packs), len(done), taken_over, exhausted)
+    found = Estimate(0.0)
+    if packs:
+        found = estimate(packs, at_once, opus=1, threads=max(1, int(requested.cpu)),
+                         device="cuda" if requested.gpu else "cpu", until=until)
+    return DryRun(experiment, found, at_once, tuple(packs), len(done), taken_over, exhausted)
 
 
 def _begun(experiment: Experiment, root: Path) -> tuple[Experiment, list[TrackedRun]]:
@@ -138,7 +136,9 @@ def as_json(run: DryRun) -> str:
         packs.append({"resources": bundle(experiment.resources, pack.needs_opu), "trials": trials})
     return json.dumps({
         "experiment": experiment.name, "estimated_seconds": run.seconds, "packs_at_once": run.at_once, "done": run.done,
-        "taken_over": run.taken_over, "packs": packs, "exhausted": run.exhausted,
+        "taken_over": run.taken_over, "packs": packs, "exhausted": run.exhausted, "not_timed": [
+            {"trial_key": pack.shared.trial_key, "estimated_from": source.shared.trial_key}
+            for pack, source in run.estimate.guessed],
         "ignored": experiment.ignored, "preset": list(experiment.advice),
         "alone": list(_computed_alone(experiment)),
         "best": list(_prices(experiment)), "past": list(experiment.past.lines(experiment.trials)),
@@ -149,8 +149,8 @@ def as_json(run: DryRun) -> str:
 def as_lines(run: DryRun) -> Iterator[str]:
     """Yield a dry run as lines for people: the estimated time, the packs, remarks, and the privacy cost."""
     experiment, varied = run.experiment, _varied(run.experiment)
-    yield (f"{experiment.name}: {duration(run.seconds)} on this machine as busy as it is now (an estimate); data sets "
-           "were not looked for")
+    yield (f"{experiment.name}: {duration(run.seconds)} on this machine if it does nothing else (an estimate); data "
+           "sets were not looked for")
     if run.exhausted:
         yield f"nothing to do: {run.exhausted}"
     trials, new = counted(len(experiment.trials), "trial"), sum(len(pack.trials) for pack in run.packs)
@@ -159,6 +159,7 @@ def as_lines(run: DryRun) -> Iterator[str]:
         trials += f", {run.done} done{f', {taken} taken over' if taken else ''} and {new} new,"
     yield f"{trials} in {counted(len(run.packs), 'pack')}, {counted(run.at_once, 'pack')} at a time"
     yield from aligned(_pack_rows(run, varied))
+    yield from _guesses(run, varied)
     if run.taken_over:
         yield f"taken over, not trained again: {run.taken_over}"
     if maps := computed_features(experiment.trials):
@@ -189,6 +190,15 @@ def _pack_rows(run: DryRun, varied: Sequence[str]) -> list[tuple[str, ...]]:
         trials = [trial for pack in packs for trial in pack.trials]
         rows.append((str(len(packs)), str(len(trials)), resources_text, _settings(trials, varied)))
     return rows
+
+
+def _guesses(run: DryRun, varied: Sequence[str]) -> Iterator[str]:
+    """Yield a line on the kinds of packs for which there was no time, and from which kinds theirs follows."""
+    if guessed := run.estimate.guessed:
+        named = [" from ".join(_settings(pack.trials, varied) for pack in pair) for pair in guessed]
+        more = [f"and {len(named) - MOST_NAMED} more"] if len(named) > MOST_NAMED else []
+        yield (f"not timed: {counted(len(guessed), 'kind')} of packs, for want of time; estimated by multiplications: "
+               f"{'; '.join([*named[:MOST_NAMED], *more])}")
 
 
 def _computed_alone(experiment: Experiment) -> Iterator[str]:
@@ -226,70 +236,3 @@ def _settings(trials: Iterable[TrialConfig], varied: Iterable[str]) -> str:
             text = str(plain(value)).replace(" ", "")
             values.setdefault(name, {})[text] = None
     return " ".join(f"{name}={','.join(texts)}" for name, texts in values.items())
-
-
-def estimate_seconds(packs: Sequence[Pack], workers: int, opus: int, threads: int, device: str) -> float:
-    """Return the estimated seconds of a sweep of these packs, `workers` at a time; OPUs are timed as simulated."""
-    torch.set_num_threads(threads)
-    epochs: dict[tuple[str, int], float] = {}  # (pack_key, trials) -> seconds of an epoch
-    busy, opu_seconds = [0.0] * workers, 0.0  # seconds of each worker, and of all packs that need an OPU
-    for pack in packs:
-        kind = pack.shared.pack_key, len(pack.trials)
-        if kind not in epochs:
-            epochs[kind] = _epoch_seconds(pack, torch.device(device))
-        pack_seconds = epochs[kind] * pack.shared.epochs
-        busy[busy.index(min(busy))] += pack_seconds  # the first worker that is free takes it
-        if pack.needs_opu:
-            opu_seconds += pack_seconds
-    # The slower of two limits: all workers are busy, or all OPUs are.
-    return START_PROCESSES * _process_seconds() + max(*busy, opu_seconds / min(workers, max(1, opus)))
-
-
-@functools.cache
-def _process_seconds() -> float:
-    """Return the seconds in which a process starts and imports torch, as every worker does."""
-    began = time.perf_counter()
-    subprocess.run([sys.executable, "-c", "import torch"], check=True)
-    return time.perf_counter() - began
-
-
-def _epoch_seconds(pack: Pack, device: torch.device) -> float:
-    """Return the estimated seconds of an epoch of a pack, from a few steps on random records; OPUs are simulated."""
-    if pack.shared.parts.projector.hardware:
-        pack = Pack(tuple(TrialConfig(trial.given, projector="opu_simulated") for trial in pack.trials))
-    training = prepare(pack, _made_up(pack, device), device)
-    try:
-        batches = training.sampler.epoch()[:TIMED_STEPS]
-        training.sampler.epoch = lambda: batches  # type: ignore[method-assign]  # an epoch of few steps
-        training.run_epoch()  # not timed: it allocates memory and loads kernels
-        training.active = list(range(len(pack.trials)))  # of one epoch, or diverged on random records
-        began = time.perf_counter()
-        training.run_epoch()
-        epoch_seconds = time.perf_counter() - began
-        seconds = []
-        for batch in batches:
-            began = time.perf_counter()
-            loss, _ = training.step(batch)
-            loss.sum().item()  # waits for the device
-            seconds.append(time.perf_counter() - began)
-        return epoch_seconds + statistics.median(seconds) * (pack.shared.steps_per_epoch - len(batches))
-    finally:
-        training.close()
-
-
-def _made_up(pack: Pack, device: torch.device) -> Dataset:
-    """Return random records with the shapes of the data set: one repeated block."""
-    spec = pack.shared.parts.data.spec
-    rows = torch.randint(0, int(spec.scale) + 1, (EVALUATION_BATCH, spec.n_features), dtype=torch.uint8, device=device)
-    labels = torch.randint(0, spec.n_classes, (EVALUATION_BATCH,), device=device)
-
-    def tiled(block: torch.Tensor, n: int) -> torch.Tensor:
-        return block[torch.arange(n, device=device) % len(block)]
-
-    data = Dataset(spec, tiled(rows, spec.n_train), tiled(labels, spec.n_train), rows, labels)
-    features = pack.shared.parts.features
-    if not features.raw:  # too slow to compute just for an estimate
-        made_up = torch.rand(EVALUATION_BATCH, math.prod(features.shape(pack.shared)), device=device).bfloat16()
-        parts = tiled(made_up, spec.n_train), made_up
-        data.mapped[features.key(pack.shared)] = Mapped(parts, (largest_sizes(parts[0]), largest_sizes(made_up)))
-    return data

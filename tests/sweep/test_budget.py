@@ -20,6 +20,7 @@ from pipeline.accounting.budget import budget_lines, epoch_cost, make_filter, sc
 from pipeline.accounting.evaluations import evaluation_noise
 from pipeline.sweep import dry_run
 from pipeline.sweep.dry_run import preview
+from pipeline.sweep.estimate import Estimate
 from pipeline.sweep.ledger import Odometer, filter_of, released_by
 from pipeline.sweep.search import Rounds
 from pipeline.tracking.store import Store
@@ -232,7 +233,7 @@ def test_trials_that_the_sweep_has_already_must_be_covered(other, begun, says, t
 @pytest.mark.parametrize("change", [("epsilon: 4", "epsilon: 5"), ("budget: {epsilon: 4, delta: 1.0e-5}", "")])
 def test_a_budget_is_that_with_which_the_sweep_began_also_if_its_parent_run_is_deleted(change, tmp_path, monkeypatch):
     """Nor is there a dry run or a report of another one."""
-    monkeypatch.setattr(dry_run, "estimate_seconds", lambda *a, **k: 1.0)
+    monkeypatch.setattr(dry_run, "estimate", lambda *a, **k: Estimate(1.0))
     one, other = budgeted(), budgeted(change)
     assert preview(other, 2, tmp_path).packs and not list(tmp_path.iterdir()), "nothing has begun, or is created"
     store = Store(root=tmp_path)

@@ -13,12 +13,11 @@ from sweep_stub import experiment, grid
 
 from analysis.runs import load_runs
 from pipeline.experiment import experiment as experiments
-from pipeline.sweep import dry_run, status
+from pipeline.sweep import status
 from pipeline.sweep.dry_run import as_lines, preview
 from pipeline.sweep.progress import SweepProgress
 from pipeline.tracking.reader import Reader
 from pipeline.tracking.store import Store
-from pipeline.trials.packs import Pack
 from pipeline.trials.records import CLOCK, EpochRecord, Outcome
 
 FEW, MANY = 3, 12  # trials
@@ -120,15 +119,6 @@ def test_a_dry_run_of_a_widened_sweep_is_of_its_new_trials(stores):
     assert preview(swept, 1, None).done == preview(swept, 1, root / "none").done == 0
     done = preview(experiment(swept.trials[::3]), 1, root)
     assert (done.done, done.packs, done.seconds) == (4, (), 0)
-
-
-def test_an_estimate_is_of_the_last_worker_with_start_and_end(monkeypatch):
-    monkeypatch.setattr(dry_run, "_process_seconds", lambda: 0.5)
-    monkeypatch.setattr(dry_run, "_epoch_seconds", lambda pack, device: 10.0)
-    trials = grid(("dfa",), 3, epochs=4)
-    packs = [Pack((trial,)) for trial in trials]
-    for n, workers, turns in ((3, 1, 3), (3, 2, 2), (1, 2, 1)):
-        assert dry_run.estimate_seconds(packs[:n], workers, 1, 1, "cpu") == 0.5 * dry_run.START_PROCESSES + 40 * turns
 
 
 def test_an_epoch_moves_the_progress_on_by_as_many_calls_whatever_the_number_of_trials():

@@ -13,6 +13,7 @@ from pipeline import load_model
 from pipeline.experiment.experiment import parse_experiment
 from pipeline.learning.export import export
 from pipeline.sweep import dry_run, status
+from pipeline.sweep.estimate import Estimate
 from pipeline.sweep.run import run_sweep
 from pipeline.tracking.backend import TrackingError
 from pipeline.tracking.reader import Reader
@@ -43,7 +44,7 @@ SEARCH = FILE.partition("grid")[0] + SEARCHED
 @pytest.fixture(autouse=True)
 def estimated(monkeypatch):
     """A dry run trains nothing here, and estimates a second for each trial."""
-    monkeypatch.setattr(dry_run, "estimate_seconds", lambda packs, *a, **k: sum(len(pack.trials) for pack in packs))
+    monkeypatch.setattr(dry_run, "estimate", lambda packs, *a, **k: Estimate(sum(len(pack.trials) for pack in packs)))
 
 
 def second(*changes, seeds=3, reuse="reuse: [first]"):

@@ -55,7 +55,7 @@ def features(data: Dataset, config: TrialConfig) -> tuple[torch.Tensor, torch.Te
     for computing in steps(data, config):
         if computing.seconds >= SILENT_SECONDS:
             print(computing, file=sys.stderr)
-    mapped = data.mapped[_key(config)]
+    mapped = data.mapped[key_of(config)]
     # With private metrics such a record contributes nothing: an error about it would reveal the record.
     for sizes in mapped.sizes if config.disclosure == "plain" else ():
         usable = representable(sizes, config)
@@ -75,11 +75,11 @@ def inputs(data: Dataset, config: TrialConfig, make: type[Inputs]) -> tuple[Inpu
     if config.parts.features.raw:
         train, test = (make(records, config, data) for records in parts)
         return train, test
-    key = make, _key(config), *make.depends_on(config)
+    key = make, key_of(config), *make.depends_on(config)
     if key not in data.inputs or data.inputs[key][0].records is not parts[0]:
         data.inputs.clear()  # before new ones take memory
         train, test = (make(records, config, data, sizes)
-                       for records, sizes in zip(parts, data.mapped[_key(config)].sizes, strict=True))
+                       for records, sizes in zip(parts, data.mapped[key_of(config)].sizes, strict=True))
         data.inputs[key] = train, test
     train, test = (copy.copy(kept) for kept in data.inputs[key])  # a batch's memory is the pack's own
     return train, test
@@ -87,7 +87,7 @@ def inputs(data: Dataset, config: TrialConfig, make: type[Inputs]) -> tuple[Inpu
 
 def steps(data: Dataset, config: TrialConfig) -> Iterator[Computing]:
     """Put a trial's features into `data.mapped`, if it has any; yield how far they are, if they are computed."""
-    if config.parts.features.raw or (key := _key(config)) in data.mapped:
+    if config.parts.features.raw or (key := key_of(config)) in data.mapped:
         return
     is_cached = config.parts.features.load().is_cached
     train, test, *sizes = yield from (_cached if is_cached else _computed)(data, config)
@@ -99,12 +99,12 @@ def public(data: Dataset, config: TrialConfig) -> Dataset:
     places = torch.arange(len(data.train_y), device=data.test_y.device) % len(data.test_y)
     test, mapped = features(data, config)[1], {}
     if not config.parts.features.raw:
-        sizes = data.mapped[_key(config)].sizes[1]
-        mapped[_key(config)] = Mapped((test[places], test), (sizes[places], sizes))
+        sizes = data.mapped[key_of(config)].sizes[1]
+        mapped[key_of(config)] = Mapped((test[places], test), (sizes[places], sizes))
     return replace(data, train_x=data.test_x[places], train_y=data.test_y[places], mapped=mapped, inputs={})
 
 
-def _key(config: TrialConfig) -> tuple[object, ...]:
+def key_of(config: TrialConfig) -> tuple[object, ...]:
     """Return the key of a trial's features in `Dataset.mapped`."""
     key = config.parts.features.key(config)
     if config.feature_file:

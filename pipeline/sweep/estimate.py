@@ -1,0 +1,270 @@
+"""Estimate how long a sweep takes, from steps on few random records of each kind of pack.
+
+Kinds of packs differ in what decides the time of a step. On a CPU seconds are those of the processor, so that other
+programs on the machine do not change the estimate.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import math
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from pipeline.accounting import account
+from pipeline.accounting.certified import event_of, with_noise
+from pipeline.learning.data.dataset import Dataset, Mapped
+from pipeline.learning.data.features import inputs, key_of
+from pipeline.learning.data.inputs import largest_sizes
+from pipeline.learning.data.sampling import ABSENT
+from pipeline.learning.own.building import check_trainable, own
+from pipeline.learning.own.training import OwnTraining
+from pipeline.learning.run import prepare
+from pipeline.learning.training import Training
+from pipeline.trials.config import TrialConfig
+from pipeline.trials.packs import Pack, cost
+
+CALL_SECONDS, MOST_CALLS = 0.1, 7  # of one measurement; one call at least
+OWN_MEASUREMENT = 2.0  # steps of a user's network that a measurement of alignment takes: two passes over the batch
+N_RECORDS, N_ALONE = 1_000, 4  # made-up records; where they are computed one after the other
+BATCH_ELEMENTS = 2**25  # numbers of a pack's largest layer in a timed batch, at most
+BATCH_PARTS = 8  # a batch is timed by an eighth of it, and by as many eighths as there is time for
+# Measured, in starts of a process that imports numpy: start and end of a sweep (driver, store, Ray, workers); to report
+# an epoch of a pack to the driver, which asks for the next one; to store an epoch of a trial.
+START, REPORT, STORE = 220.0, 0.13, 0.03
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """How long packs take.
+
+    Attributes:
+        seconds: of all packs, with start and end of the sweep.
+        guessed: (kind of pack that was not timed, timed kind from which its time follows by multiplications).
+    """
+
+    seconds: float
+    guessed: tuple[tuple[Pack, Pack], ...] = ()
+
+
+@dataclass(frozen=True)
+class Pace:
+    """Seconds of a kind of pack."""
+
+    prepare: float  # a pack before its first epoch
+    record: float  # to make the inputs of one
+    step: float
+    measurement: float  # of alignment, in some steps
+    evaluation: float  # of one record
+    accounting: float  # of an epoch's epsilon, which a process computes once
+
+    def seconds(self, trial: TrialConfig) -> float:
+        """Return the seconds of a pack with these settings, without its inputs and its epsilons."""
+        spec, (_, n_validation) = trial.parts.data.spec, trial.split_sizes
+        n_followed = spec.n_test if not n_validation else 0 if trial.disclosure == "withheld" else n_validation
+        epoch = (trial.steps_per_epoch * self.step + n_followed * self.evaluation
+                 + min(trial.alignment_batches, trial.steps_per_epoch) * self.measurement)
+        return self.prepare + trial.epochs * epoch + spec.n_test * self.evaluation
+
+    def times(self, factor: float) -> Pace:
+        return Pace(*(factor * seconds for seconds in vars(self).values()))
+
+
+def estimate(packs: Sequence[Pack], workers: int, opus: int, threads: int, device: str, until: float) -> Estimate:
+    """Return how long a sweep of these packs takes, `workers` at a time; OPUs are timed as simulated.
+
+    No kind is timed once this process has had `until` seconds of the processor, except the one with the most work.
+    """
+    torch.set_num_threads(threads)
+    paces, sources = _paces(packs, torch.device(device), until)
+    busy, opu_seconds = [0.0] * workers, 0.0  # seconds of each worker, and of all packs that need an OPU
+    known: list[set[object]] = [set() for _ in busy]  # inputs and epsilons that a worker has computed
+    for pack in packs:
+        worker, pace = busy.index(min(busy)), paces[_kind(pack)]  # the first worker that is free takes it
+        told = REPORT + STORE * len(pack.trials)
+        pack_seconds = pace.seconds(pack.shared) + pack.shared.epochs * told * _process_seconds()
+        for key, seconds in _computed_once(pack, pace).items():
+            pack_seconds += 0.0 if key in known[worker] else seconds
+            known[worker].add(key)
+        busy[worker] += pack_seconds
+        if pack.needs_opu:
+            opu_seconds += pack_seconds
+    # The slower of two limits: all workers are busy, or all OPUs are.
+    training = max(*busy, opu_seconds / min(workers, max(1, opus)))
+    return Estimate(START * _process_seconds() + training, tuple(sources))
+
+
+def _computed_once(pack: Pack, pace: Pace) -> dict[object, float]:
+    """Return the seconds of what a process keeps for other packs: inputs made of features, and epsilons."""
+    shared, features = pack.shared, pack.shared.parts.features
+    key = pack if features.raw else (features.key(shared), shared.input_norm, shared.exact)
+    spec = shared.parts.data.spec
+    found: dict[object, float] = {key: (spec.n_train + spec.n_test) * pace.record}
+    if shared.parts.mechanism.certified:
+        events = {(event_of(trial, trial.epochs), trial.target_epsilon) for trial in pack.trials}
+        found |= dict.fromkeys(events, shared.epochs * pace.accounting)
+    return found
+
+
+def _paces(packs: Sequence[Pack], device: torch.device,
+           until: float) -> tuple[dict[str, Pace], list[tuple[Pack, Pack]]]:
+    """Return the pace of each kind, and of each kind without time to be timed the timed one that it follows from.
+
+    Kinds with the most work are timed first.
+    """
+    work: dict[str, float] = {}
+    examples: dict[str, Pack] = {}
+    for pack in packs:
+        kind = _kind(pack)
+        work[kind] = work.get(kind, 0.0) + cost(pack)
+        examples.setdefault(kind, pack)
+    paces: dict[str, Pace] = {}
+    guessed: list[tuple[Pack, Pack]] = []
+    for kind in sorted(work, key=lambda kind: -work[kind]):
+        pack = examples[kind]
+        if not paces or time.process_time() < until:
+            paces[kind] = _pace(pack, device)
+        else:
+            guessed.append((pack, examples[_most_similar(kind, paces.keys() - {_kind(g) for g, _ in guessed})]))
+            source = guessed[-1][1]
+            factor = cost(pack) / pack.shared.epochs / (cost(source) / source.shared.epochs)
+            paces[kind] = paces[_kind(source)].times(factor)
+    return paces, guessed
+
+
+def _kind(pack: Pack) -> str:
+    """Return what decides the time of a pack's steps, as JSON: no number that is not whole does, unless it is 0."""
+    settings = {name: bool(value) if isinstance(value, float) else value
+                for name, value in pack.shared.canonical().items() if name not in ("seed", "epochs")}
+    return json.dumps([len(pack.trials), pack.shared.layer_sizes, settings], default=str)
+
+
+def _most_similar(kind: str, others: Iterable[str]) -> str:
+    """Return which of the kinds has the most settings of a kind."""
+    settings = {*map(str, json.loads(kind)[2].items())}
+    return max(sorted(others), key=lambda other: len(settings & {*map(str, json.loads(other)[2].items())}))
+
+
+@functools.cache
+def _process_seconds() -> float:
+    """Return the processor's seconds in which a process starts and imports numpy."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run([sys.executable, "-c", "import numpy"], check=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def _pace(pack: Pack, device: torch.device) -> Pace:
+    """Time a kind of pack on random records; OPUs are simulated, and canaries left out."""
+    changes: dict[str, Any] = {"canaries": 0} if pack.shared.canaries else {}
+    if pack.shared.parts.projector.hardware:
+        changes["projector"] = "opu_simulated"
+    pack = Pack(tuple(TrialConfig(trial.given, **changes) for trial in pack.trials)) if changes else pack
+    for trial in pack.trials:
+        with_noise(trial)  # kept on disk, which a worker reads
+    shared, data = pack.shared, _made_up(pack.shared, device)
+    n = len(data.test_y)
+    if not shared.parts.network.own:  # what a process does once
+        prepare(pack, data, device).close()
+    began = _now(device)
+    with contextlib.closing(prepare(pack, data, device)) as training:
+        training.arithmetic.begin(training)
+        preparation = _now(device) - began
+
+        def make_inputs() -> object:
+            data.inputs.clear()
+            return inputs(data, shared, training.arithmetic.inputs)
+
+        record = _seconds(make_inputs, device) / (2 * n)
+        evaluation = _seconds(lambda: training.evaluation.count(training.net, "test"), device) / n
+        began = time.thread_time()
+        account(with_noise(shared), 1 + shared.epochs // 2)
+        accounting = time.thread_time() - began
+        return Pace(preparation, record, *_step_seconds(training, n, device), evaluation, accounting)
+
+
+def _step_seconds(training: Training, n: int, device: torch.device) -> tuple[float, float]:
+    """Return the seconds of a step with its share of drawing batches, and what alignment adds to it.
+
+    A batch that takes long is timed by a part of it; `n` is the number of records that there are.
+    """
+    pack, unit = training.pack, 0
+    widest = len(pack.trials) * max(pack.shared.layer_sizes)
+    training.sampler.steps = 1
+    batch = training.sampler.epoch()[0]
+    batch = torch.where(batch == ABSENT, batch, batch % n)
+    drawing = _line(lambda steps: _drawing_seconds(training, steps, device), 1, 4, pack.shared.steps_per_epoch)
+    size = batch.shape[1]
+    if isinstance(training, OwnTraining):
+        size, unit = pack.shared.batch_size, training.net.chunk
+    unit = unit or max(1, min(size // BATCH_PARTS, BATCH_ELEMENTS // widest))
+
+    def step_of(units: int, measure: bool = False) -> float:
+        return _seconds(lambda: training.step(batch[:, :units * unit], measure), device)
+
+    first = step_of(1)
+    units = math.ceil(size / unit)
+    timed = max(1, min(units, BATCH_ELEMENTS // (unit * widest), int(CALL_SECONDS / first)))
+    step = _line(lambda units: first if units == 1 else step_of(units), 1, timed, units)
+    measurement = 0.0
+    if isinstance(training, OwnTraining):
+        measurement = OWN_MEASUREMENT * step
+    elif pack.shared.alignment_batches:
+        training.measured_records = min(unit, pack.shared.batch_size)
+        measurement = max(0.0, step_of(1, measure=True) - first) * step / first
+    return step + drawing / pack.shared.steps_per_epoch, measurement
+
+
+def _drawing_seconds(training: Training, steps: int, device: torch.device) -> float:
+    training.sampler.steps = steps
+    return _seconds(training.sampler.epoch, device)
+
+
+def _line(seconds: Callable[[int], float], small: int, large: int, size: int) -> float:
+    """Return the seconds of a size on the line through those of two others; in proportion to one if they are equal."""
+    of_large = seconds(large)
+    slope = of_large / large
+    if small < large:
+        slope = max(0.0, of_large - seconds(small)) / (large - small)
+    return of_large + slope * (size - large)
+
+
+def _now(device: torch.device) -> float:
+    """Return the processor's seconds of this thread; on a GPU, those of the clock once it has done its work."""
+    if device.type == "cpu":
+        return time.thread_time()
+    torch.cuda.synchronize(device)
+    return time.perf_counter()
+
+
+def _seconds(call: Callable[[], object], device: torch.device) -> float:
+    """Return the seconds of a call, the least of some: the first loads code, and others wait for other programs."""
+    times: list[float] = []
+    while len(times) < 2 or (sum(times) < CALL_SECONDS and len(times) < MOST_CALLS):
+        began = _now(device)
+        call()
+        times.append(_now(device) - began)
+    return min(times)
+
+
+def _made_up(trial: TrialConfig, device: torch.device) -> Dataset:
+    """Return few random records with the shapes of the trial's data set, the same ones for training and test."""
+    spec, n, features = trial.parts.data.spec, N_RECORDS, trial.parts.features
+    if trial.parts.network.own:
+        n = N_ALONE if check_trainable(trial) else min(n, own(trial).records_at_once)
+    x = torch.randint(0, int(spec.scale) + 1, (n, spec.n_features), dtype=torch.uint8, device=device)
+    y = torch.randint(0, spec.n_classes, (n,), device=device)
+    data = Dataset(spec, x, y, x, y)
+    if not features.raw:  # too slow to compute just for an estimate
+        made_up = torch.rand(n, math.prod(features.shape(trial)), device=device).bfloat16()
+        data.mapped[key_of(trial)] = Mapped((made_up, made_up), (largest_sizes(made_up),) * 2)
+    return data
