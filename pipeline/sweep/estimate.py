@@ -31,12 +31,13 @@ from pipeline.learning.own.training import OwnTraining
 from pipeline.learning.run import prepare
 from pipeline.learning.training import Training
 from pipeline.trials.config import TrialConfig
-from pipeline.trials.packs import Pack, cost
+from pipeline.trials.packs import FLOAT_BYTES, Pack, cost
+from pipeline.trials.steps import is_fine
 
-CALL_SECONDS, MOST_CALLS = 0.1, 7  # of one measurement; one call at least
+CALL_SECONDS, MOST_CALLS = 0.2, 7  # of one measurement; two calls at least
 OWN_MEASUREMENT = 2.0  # steps of a user's network that a measurement of alignment takes: two passes over the batch
 N_RECORDS, N_ALONE = 1_000, 4  # made-up records; where they are computed one after the other
-BATCH_ELEMENTS = 2**25  # numbers of a pack's largest layer in a timed batch, at most
+BATCH_BYTES = 2**27  # of a pack's largest layer in a timed batch, at most
 BATCH_PARTS = 8  # a batch is timed by an eighth of it, and by as many eighths as there is time for
 # Measured, in starts of a process that imports numpy: start and end of a sweep (driver, store, Ray, workers); to report
 # an epoch of a pack to the driver, which asks for the next one; to store an epoch of a trial.
@@ -198,7 +199,8 @@ def _step_seconds(training: Training, n: int, device: torch.device) -> tuple[flo
     A batch that takes long is timed by a part of it; `n` is the number of records that there are.
     """
     pack, unit = training.pack, 0
-    widest = len(pack.trials) * max(pack.shared.layer_sizes)
+    bytes_each = 1 if pack.shared.exact and not is_fine(pack.shared) else FLOAT_BYTES
+    most = BATCH_BYTES // (bytes_each * len(pack.trials) * max(pack.shared.layer_sizes))  # records
     training.sampler.steps = 1
     batch = training.sampler.epoch()[0]
     batch = torch.where(batch == ABSENT, batch, batch % n)
@@ -206,14 +208,14 @@ def _step_seconds(training: Training, n: int, device: torch.device) -> tuple[flo
     size = batch.shape[1]
     if isinstance(training, OwnTraining):
         size, unit = pack.shared.batch_size, training.net.chunk
-    unit = unit or max(1, min(size // BATCH_PARTS, BATCH_ELEMENTS // widest))
+    unit = unit or max(1, min(size // BATCH_PARTS, most))
 
     def step_of(units: int, measure: bool = False) -> float:
         return _seconds(lambda: training.step(batch[:, :units * unit], measure), device)
 
     first = step_of(1)
     units = math.ceil(size / unit)
-    timed = max(1, min(units, BATCH_ELEMENTS // (unit * widest), int(CALL_SECONDS / first)))
+    timed = max(1, min(units, most // unit, int(CALL_SECONDS / first)))
     step = _line(lambda units: first if units == 1 else step_of(units), 1, timed, units)
     measurement = 0.0
     if isinstance(training, OwnTraining):

@@ -65,7 +65,7 @@ def test_an_estimate_looks_for_no_data_and_makes_up_a_batch(monkeypatch, changes
 
 def test_a_large_batch_is_timed_by_a_part_of_it(monkeypatch):
     sizes, step = [], Training.step
-    monkeypatch.setattr(estimates, "BATCH_ELEMENTS", 10 * 784)
+    monkeypatch.setattr(estimates, "BATCH_BYTES", 10 * 784 * 4)
     monkeypatch.setattr(Training, "step", lambda self, batch, *a, **k: sizes.append(batch.shape[1]) or step(
         self, batch, *a, **k))
     trial = TrialConfig(dataset="mnist", algorithm="dfa", hidden=(8,), batch_size=1000, alignment_batches=1)
