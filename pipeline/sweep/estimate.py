@@ -10,7 +10,7 @@ import contextlib
 import functools
 import json
 import math
-import resource
+import os
 import subprocess
 import sys
 import time
@@ -158,10 +158,10 @@ def _most_similar(kind: str, others: Iterable[str]) -> str:
 @functools.cache
 def _process_seconds() -> float:
     """Return the processor's seconds in which a process starts and imports numpy."""
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    before = os.times()
     subprocess.run([sys.executable, "-c", "import numpy"], check=True)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    after = os.times()
+    return after.children_user + after.children_system - before.children_user - before.children_system
 
 
 def _pace(pack: Pack, device: torch.device) -> Pace:
