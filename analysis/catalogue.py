@@ -102,12 +102,9 @@ def figure2(runs: pd.DataFrame, store: Reader) -> Exhibit:
 @exhibit(BY, needs=why_not.by)
 def by(runs: pd.DataFrame, name: str, experiment: Experiment) -> Exhibit:
     """Lines over one setting, `by_tau_h`, or a heatmap over two, `by_tau_h_and_batch_size`."""
-    axes = axes_of(name)
-    if len(axes) == 1:
-        from analysis.exhibits.curves import draw
-    else:
-        from analysis.exhibits.heatmap import draw
-    return draw(runs, name, axes, experiment)
+    from analysis.exhibits.along import draw
+
+    return draw(runs, name, axes_of(name), experiment)
 
 
 @exhibit("means", needs=why_not.means)

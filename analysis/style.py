@@ -62,6 +62,7 @@ SMALL, LOW, MANY = 1.55, 1.7, 4  # the same where there are more panels than `MA
 LETTER = 0.066  # inches that a letter takes at most, on average
 MOST_LABEL_LINES = 3  # of an entry of a legend
 SHIFT, WIDEST = 3.0, 15.0  # points (1/72 inch) between two lines, as bars must not cover each other; and of all
+LEAST_SPAN = 0.04  # of an axis, as a share of the quantity's range
 LARGE_TICK = 1e5  # from here on, labels of ticks have powers of ten
 # Without dates, equal runs give equal files.
 _NO_DATE: dict[str, dict[str, None]] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}, "eps": {}}
@@ -117,6 +118,11 @@ def theme() -> Iterator[None]:
         yield
 
 
+def fit(count: int, least: float) -> bool:
+    """Whether so many panels of a least width, in inches, fit beside each other."""
+    return count * least <= (_files.width or PAGE)
+
+
 def panels(count: int, height: float = 0.0, least: float = 0.0, per_row: int = 4, **shared: Any
            ) -> tuple[Figure, list[Axes]]:
     """Return a new figure and its `count` axes, row by row, as many in a row as fit beside each other.
@@ -155,7 +161,7 @@ def name_axes(ax: Axes, x: str = "", y: str = "", title: str = "", beside: float
 
 
 def name_once(axes: Sequence[Axes]) -> None:
-    """Leave out names of axes that the panel below, or that to the left, has as well."""
+    """Leave out names of axes that the panel below, or that to the left with the same scale, has as well."""
     at = {(spec.rowspan.start, spec.colspan.start): ax for ax in axes if (spec := ax.get_subplotspec())}
     for (row, column), ax in at.items():
         below = at.get((row + 1, column))
@@ -163,7 +169,7 @@ def name_once(axes: Sequence[Axes]) -> None:
             ax.set_xlabel("")
     for (row, column), ax in reversed(at.items()):
         left = at.get((row, column - 1))
-        if left and left.get_ylabel() == ax.get_ylabel():
+        if left and left.get_ylabel() == ax.get_ylabel() and left.get_ylim() == ax.get_ylim():
             ax.set_ylabel("")
 
 
@@ -388,10 +394,9 @@ def within(ax: Axes, low: float, high: float) -> None:
     If the values are almost equal, widen the axis so that they look equal.
     """
     bottom, top = ax.get_ylim()
-    margin = 0.02 * (high - low)  # about the size of a marker
-    if top - bottom < 2 * margin:
-        bottom, top = bottom - margin, top + margin
-    ax.set_ylim(max(bottom, low - margin), min(top, high + margin))
+    widen = max(0.0, LEAST_SPAN * (high - low) - (top - bottom)) / 2
+    margin = 0.004 * (high - low)  # less than a tick: none is named beyond the range
+    ax.set_ylim(max(bottom - widen, low - margin), min(top + widen, high + margin))
 
 
 def row_name(own: Mapping[str, Any]) -> str:
@@ -405,7 +410,7 @@ def dots(rows: pd.DataFrame, found: Mapping[tuple[Any, ...], Mapping[str, Any]],
     ranked = sorted(zip(rows.to_dict("records"), keys, strict=True), key=lambda pair: -pair[0]["mean"])
     for place, (row, key) in enumerate(ranked):
         own = dict(found[key])
-        (marker,) = ax.plot(row["mean"], place, linestyle="none", **{k: v for k, v in own.items() if k != "linestyle"})
+        (marker,) = ax.plot(row["mean"], place, **{**own, "linestyle": "none"})
         svg.tag(marker, key[0], [_marker_text(row, "epsilon", str(own["label"]))])
         if row["n"] > 1:
             (bar,) = ax.plot([row["low"], row["high"]], [place, place], color=own["color"], linewidth=1, alpha=0.7)

@@ -22,7 +22,7 @@ import yaml
 from committed import file_of, folder_of, runs_of
 
 from analysis import catalogue
-from analysis.exhibits import curves, heatmap, selection
+from analysis.exhibits import along, heatmap, selection
 from analysis.exhibits.exhibit import Exhibit
 from analysis.exhibits.frontier import exhibit as frontier
 from analysis.papers import figure2, leekifer
@@ -31,9 +31,10 @@ from pipeline.accounting import Epsilon
 from pipeline.accounting.event import UnsupportedAccounting
 from pipeline.experiment.experiment import Experiment, load_experiment
 
-DRAWN = (figure2, frontier, heatmap, leekifer, curves)
+DRAWN = (figure2, frontier, heatmap, leekifer, along)
 MEASURED = ("figure2", "leekifer", "selection")  # exhibits whose data are kept: of epochs, or of a long composition
-NOT_KEPT = ("frontier_worst_class.svg",)  # figures that no page quotes; their tables are on the pages of the studies
+# Figures that no page quotes, or that say less than their table: TDFA at chance leaves no room for the other lines.
+NOT_KEPT = ("frontier_worst_class.svg", "networks-frontier.svg")
 
 
 def names(sweep: str) -> list[str]:
@@ -120,7 +121,7 @@ def take(report: Path) -> None:
     folder.mkdir(exist_ok=True)
     runs_of(sweep).write_bytes((report / "runs.csv").read_bytes())
     for path in (*report.glob("*.svg"), *(report / f"{name}.csv" for name in MEASURED)):
-        if path.is_file() and path.name not in NOT_KEPT:
+        if path.is_file() and not {path.name, f"{sweep}-{path.name}"} & {*NOT_KEPT}:
             (folder / f"{sweep}-{path.name}").write_bytes(path.read_bytes())
     enter(sweep, manifest)
     page = folder / "README.md"
@@ -144,8 +145,8 @@ def block(sweep: str, text: str) -> str:
 def draw() -> None:
     """Draw all figures anew, of the committed data."""
     for sweep, name in everything():
-        content = exhibit(sweep, name, drawn=True).drawn.get("svg") if f"{name}.svg" not in NOT_KEPT else None
-        if content:
+        is_kept = not {f"{name}.svg", f"{sweep}-{name}.svg"} & {*NOT_KEPT}
+        if is_kept and (content := exhibit(sweep, name, drawn=True).drawn.get("svg")):
             (folder_of(sweep) / f"{sweep}-{name}.svg").write_bytes(content)
 
 

@@ -1,4 +1,4 @@
-"""`by_tau_h_and_batch_size`: a heatmap over two settings, a panel for each algorithm. `catalogue` calls `draw`."""
+"""The figure of `by_tau_h_and_batch_size`, which `analysis.exhibits.along` makes: a heatmap over two settings."""
 
 from __future__ import annotations
 
@@ -11,27 +11,15 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from analysis import style
-from analysis.exhibits.curves import quantities, tabulate, texts, with_axis
-from analysis.exhibits.exhibit import Exhibit
 from analysis.exhibits.metrics import METRICS, Metric
-from analysis.labels import axis_name, in_words, names_of
+from analysis.labels import axis_name, names_of
 from analysis.runs import common_value
 from analysis.text import NO_VALUE
-from pipeline.experiment.experiment import Experiment
 
 COLOURS = "cividis"  # sequential, with even steps of lightness, and safe for colour-blind readers
 EMPTY_GREY = 0.92  # of a cell without a value
 MAX_DARK = 0.45  # largest luminance of a colour on which text is white
-CELL, ROW, BESIDE = 0.31, 0.28, 0.75  # inches: least width and height of a cell, and of names beside the cells
-
-
-def draw(runs: pd.DataFrame, name: str, axes: Sequence[str], experiment: Experiment) -> Exhibit:
-    """Make the heatmap over two settings: the first to the right, the second upwards; errors as in `tabulate`."""
-    table = tabulate(runs, axes, experiment)
-    title = f"{quantities(table)} by {in_words(axes[0])} and {in_words(axes[1])}"
-    rows = table.round({name: 4 for name in ("mean", "half_width", "low", "high", "bootstrap_low", "bootstrap_high")})
-    shown = texts(table, axes, table.attrs["layout"], with_axis(runs, axes))
-    return Exhibit(name, title, shown, rows, plot(table, axes))
+CELL, ROW, BESIDE = 0.31, 0.22, 0.7  # inches: least width and height of a cell, and of what stands beside the cells
 
 
 def plot(table: pd.DataFrame, axes: Sequence[str]) -> Figure:
@@ -40,25 +28,26 @@ def plot(table: pd.DataFrame, axes: Sequence[str]) -> Figure:
     columns, rows = (sorted(table[axis].unique()) for axis in axes)
     groups = list(table.groupby(["metric", *names], sort=False, dropna=False))
     per_metric = len(groups) // table["metric"].nunique()
+    least = CELL * len(columns) + BESIDE
+    # Rows of equal length, so that none has panels of two metrics.
+    per_row = max(n for n in range(1, per_metric + 1) if per_metric % n == 0 and (n == 1 or style.fit(n, least)))
     with style.theme():
-        figure, drawn = style.panels(len(groups), height=max(1.9, ROW * len(rows) + BESIDE),
-                                     least=CELL * len(columns) + BESIDE, per_row=min(3, per_metric))
-        style.require_width(figure, CELL * len(columns) + BESIDE)
+        height = max(1.7 if per_row > 1 else 1.4, ROW * len(rows) + BESIDE)
+        figure, drawn = style.panels(len(groups), height, least, per_row)
+        style.require_width(figure, least)
         for (_, points), ax in zip(groups, drawn, strict=True):
             metric = METRICS[common_value(points["metric"])]
             scale = table.loc[table["metric"] == metric.name, "mean"]
             panel(points.pivot(index=axes[1], columns=axes[0], values="mean").reindex(index=rows, columns=columns),
                   ax, metric, (scale.min(), scale.max()))
-            title = names_of(points.iloc[0], names)
-            style.name_axes(ax, axis_name(axes[0]), axis_name(axes[1]),
-                            f"{title}\n{metric.short}" if metric.short else title)
+            style.name_axes(ax, axis_name(axes[0]), axis_name(axes[1]), names_of(points.iloc[0], names))
         style.name_once(drawn)
         for name in table["metric"].unique():
             of_metric = [ax for (_, points), ax in zip(groups, drawn, strict=True)
                          if common_value(points["metric"]) == name]
             bar = figure.colorbar(of_metric[0].images[0], ax=of_metric, aspect=18, pad=0.02)
             bar.outline.set_visible(False)
-            bar.set_label("Test accuracy (%)" if METRICS[name].key else "Alignment (cosine)")
+            bar.set_label(style.wrapped(METRICS[name].label, 20))
     return figure
 
 

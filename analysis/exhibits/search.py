@@ -113,7 +113,8 @@ def plot(rows: pd.DataFrame, privacy_filter: Filter | None) -> Figure:
         for (algorithm, *_), look in looks.items():
             group = trained[trained["algorithm"] == algorithm]
             axes[0].plot(group["number"], group["validation %"], **look)
-        axes[0].step(trained["number"], trained["validation %"].cummax(), where="post", color=GREY, linewidth=1)
+        best = rows["validation %"].cummax().ffill()
+        axes[0].step(rows["number"], best, where="post", color=GREY, linewidth=1)
         style.name_axes(axes[0], y="Validation accuracy (%)")
         if privacy_filter:
             budget = privacy_filter.budget.epsilon

@@ -105,13 +105,14 @@ def plot(space: Mapping[str, Domain], table: pd.DataFrame) -> Figure:
     names = list(dict.fromkeys(table["setting"]))
     with style.theme():
         figure, axes = style.panels(len(names), per_row=PER_ROW, sharey=True)
+        looks = {key: {**look, "linestyle": "none"} for key, look in style.looks(table).items()}
         for name, ax in zip(names, axes, strict=True):
             rows, domain = table[table["setting"] == name], space[name]
             places = {_text(name, plain(value)): place for place, value in enumerate(domain.values)}
-            for algorithm in style.present(rows):
+            for (algorithm, *_), look in looks.items():
                 points = rows[rows["algorithm"] == algorithm]
                 x = points["value"].map(places) if domain.kind == "choice" else points["value"]
-                ax.plot(x, points["validation %"], **{**style.look(algorithm), "linestyle": "none"})
+                ax.plot(x, points["validation %"], **look)
             if domain.kind == "choice":
                 ax.set_xticks(range(len(places)), list(places))
                 ax.margins(x=0.2)
@@ -121,5 +122,5 @@ def plot(space: Mapping[str, Domain], table: pd.DataFrame) -> Figure:
             title = "" if pd.isna(share) else f"{share:.0%} of the variance"
             style.name_axes(ax, axis_name(name), "Validation accuracy (%)", title)
         style.name_once(axes)
-        style.legend(figure, style.handles(style.looks(table)))
+        style.legend(figure, style.handles(looks))
     return figure

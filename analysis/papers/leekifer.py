@@ -6,13 +6,14 @@ There is a panel per noise, with the paper's epsilon on its top axis and every c
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from itertools import product
 
 import numpy as np
 import pandas as pd
-from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from analysis import style
@@ -108,7 +109,7 @@ def plot(table: pd.DataFrame) -> Figure:
         raise MissingSeries("leekifer: needs private trials, found none")
     with style.theme():
         figure, axes = style.panels(len(datasets) * len(sigmas), height=2.9, per_row=len(sigmas))
-        lines: dict[str, Artist] = {}
+        lines: dict[str, Line2D] = {}  # by name
         for (dataset, sigma), ax in zip(product(datasets, sigmas), axes, strict=True):
             # Trials without privacy (sigma 0) are in every panel, for comparison.
             lines |= panel(table[(table["dataset"] == dataset) & table["sigma"].isin([0, sigma])], ax)
@@ -116,16 +117,26 @@ def plot(table: pd.DataFrame) -> Figure:
                             f"{DATASET_LABELS[dataset]}, σ = {sigma:.3g}")
         style.name_once(axes)
         n_seeds = table.groupby(CURVES)["seed"].nunique()
-        style.legend(figure, [*lines.values()], style.seeds(n_seeds, "least to greatest"))
+        for line, spent in zip(lines.values(), tight(table, lines), strict=True):
+            line.set_label(f"{line.get_label()}{spent}")
+        style.legend(figure, [*lines.values()], f"{style.seeds(n_seeds, 'least to greatest')}; tight ε, by panel")
     return figure
 
 
-def panel(table: pd.DataFrame, ax: Axes) -> dict[str, Artist]:
+def tight(table: pd.DataFrame, names: Iterable[str]) -> list[str]:
+    """Return each line's tight epsilon after the last epoch, in every panel: `: ε = 19.95, 1.07`."""
+    last = table[table["epoch"] == table.groupby(CURVES)["epoch"].transform("max")].dropna(subset="epsilon_tight")
+    spent = last.groupby([last.apply(lambda row: method(row["algorithm"], row["sigma"], row["reading"]), axis=1),
+                          "dataset", "sigma"])["epsilon_tight"].max()
+    return [f": ε = {', '.join(map(number, spent[name]))}" if name in spent else "" for name in names]
+
+
+def panel(table: pd.DataFrame, ax: Axes) -> dict[str, Line2D]:
     """Plot accuracy by epoch of one data set at one sigma, non-private references (sigma 0) dashed; return the lines.
 
     The top axis has the published epsilon of every epoch, the smallest of all curves.
     """
-    lines: dict[str, Artist] = {}
+    lines: dict[str, Line2D] = {}
     names = ["", *sorted(set(table["reading"]) - {""})]  # of readings, that of the defaults first
     for (algorithm, reading, sigma), cell in table.groupby(["algorithm", "reading", "sigma"]):
         by_epoch = cell.groupby("epoch")["accuracy"].agg(["mean", "min", "max"])

@@ -10,10 +10,10 @@ from matplotlib.transforms import Bbox
 from stored import run_of
 
 from analysis import catalogue, style
-from analysis.exhibits import curves, heatmap, metrics, needs
+from analysis.exhibits import along, heatmap, metrics, needs
 from analysis.exhibits.metrics import METRICS
 from analysis.layout import NOISE, Layout, levels, lines_of, panels_of
-from analysis.runs import ReportError
+from analysis.runs import ReportError, such
 from analysis.statistics import SUMMARY, bootstrap_interval, mean_interval, plus_minus, summarize
 from pipeline.experiment.experiment import Experiment, load_experiment, parse_experiment
 from pipeline.experiment.sections import Shown
@@ -106,7 +106,9 @@ def of(trials, **report):
 
 
 def table_of(trials, *axes, runs=None, **report):
-    return curves.tabulate(tracked(trials) if runs is None else runs, axes, of(trials, **report))
+    runs = tracked(trials) if runs is None else runs
+    shown = such(runs, lambda trial: bool(needs.with_axes([trial], axes)))
+    return along.tabulate(shown, axes, of(trials, **report))
 
 
 def test_a_missing_cell_is_marked_and_a_trial_without_alignment_left_out():
@@ -118,8 +120,8 @@ def test_a_missing_cell_is_marked_and_a_trial_without_alignment_left_out():
     assert len(of_alignment) == 11 and of_alignment["n"].tolist() == [1] + [2] * 10
     figure = heatmap.plot(table, ["tau_h", "sigma"])
     assert [text.get_text() for text in figure.axes[0].texts] == ["89.6", "94.6", "79.6", "–", "39.6", "44.6"]
-    update = "\nreleased update"
-    assert [ax.get_title() for ax in figure.axes[:4]] == ["DFA", "PDFA", f"DFA{update}", f"PDFA{update}"]
+    assert [ax.get_title() for ax in figure.axes[:4]] == ["DFA", "PDFA", "DFA", "PDFA"]
+    assert [ax.get_ylabel() for ax in figure.axes[4:]] == ["Test accuracy (%)", "Alignment of the\nupdate (cosine)"]
 
 
 def test_what_heat_maps_and_lines_cannot_show_is_refused():
@@ -270,7 +272,7 @@ def check_print(figure, width):
 
 def test_a_figure_that_cannot_fit_its_width_says_which_would():
     trials = grid(sigma=SIGMAS, tau_h=[value / 1000 for value in range(1001, 1012)])
-    with style.written_as(style.Files(("png",), 3.25)), pytest.raises(ReportError, match="width of 4.2 .*--width 4.2"):
+    with style.written_as(style.Files(("png",), 3.25)), pytest.raises(ReportError, match="width of 4.1 .*--width 4.1"):
         catalogue.draw("by_tau_h_and_sigma", of(trials), tracked(trials), None).files  # noqa: B018
 
 

@@ -11,6 +11,7 @@ from stored import changed, records, stored, sweep_of
 from analysis.catalogue import mismatch
 from analysis.exhibits.epochs import MissingSeries
 from analysis.exhibits.needs import update_sigma
+from analysis.papers.leekifer import number as number_text
 from analysis.papers.leekifer import plot, reading_of, tabulate, texts
 from analysis.runs import MixedTrials, load_runs
 from pipeline.accounting import account
@@ -92,7 +93,8 @@ def test_readings_have_curves_of_their_own_with_their_own_epsilon(tmp_path):
     assert spent["error_clip false"] > 100 * spent["bounding scale"] and spent["bounding scale"] == spent[""]
     (panel, _) = (ax for ax in plot(table).axes if ax.get_title())
     labels = {line.get_label() for line in panel.lines}
-    assert "DP-DFA, error_clip false" in labels and len(labels) == 6
+    off = min(e.value for e in account(readings[0], 2) if e.variant in ("pld", "rdp/improved"))
+    assert f"DP-DFA, error_clip false: ε = {number_text(off)}" in labels and len(labels) == 6
     printed = max(e.value for e in account(DFA, 2) if e.variant == "rdp/classic")
     assert panel.child_axes[0].get_xticklabels()[-1].get_text() == f"{printed:.2f}", "not that of the loudest reading"
 

@@ -83,19 +83,22 @@ def price(points: pd.DataFrame, tried: pd.DataFrame, past: Past = NO_PAST) -> pd
     is the point's own epsilon. It is empty if no price is proved, as for label epsilons. `tried` are the `candidates`
     of the points, and `past` what the sweep trained before its file was edited.
     """
-    costs = []
-    for point in points.itertuples():
-        gone = rivals(past, point)
-        cost = point.epsilon if point.choices == 1 and not gone else np.nan
-        if (point.choices > 1 or gone) and point.kind == "certified" and not past.no_price:
-            compared = tried[(tried["algorithm"] == point.algorithm) & (tried["setting"] == point.setting)]
-            if point.choices > 1:
-                target = point.setting if is_target(point.setting) else ""
-                compared = tried[tried["choice"] == f"{point.algorithm} {target}"]
-            with contextlib.suppress(UnsupportedAccounting):  # no price is proved
-                cost = _composed((*trials_of(compared), *gone))
-        costs.append(cost)
-    return points.assign(**{PRICE: costs})
+    return points.assign(**{PRICE: [_price(point, tried, past) for point in points.itertuples()]})
+
+
+def _price(point: Any, tried: pd.DataFrame, past: Past) -> float:  # Any: of `DataFrame.itertuples`
+    """Return the price of one point; NaN if none is proved."""
+    gone = rivals(past, point)
+    if point.choices == 1 and not gone:
+        return float(point.epsilon)
+    if point.kind != "certified" or past.no_price:
+        return np.nan
+    compared = tried[(tried["algorithm"] == point.algorithm) & (tried["setting"] == point.setting)]
+    if point.choices > 1:  # all rivals, which without a target have other noise too
+        compared = tried[tried["choice"] == compared["choice"].iloc[0]]
+    with contextlib.suppress(UnsupportedAccounting):
+        return _composed((*trials_of(compared), *gone))
+    return np.nan
 
 
 def is_chosen(points: pd.DataFrame, past: Past) -> bool:

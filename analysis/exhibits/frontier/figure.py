@@ -17,8 +17,8 @@ from analysis.exhibits.frontier import others
 from analysis.exhibits.frontier.points import compared_epsilon
 from analysis.exhibits.metrics import METRICS
 from analysis.labels import names_of
-from analysis.layout import Layout
 from analysis.runs import ALGORITHM_LABELS, ReportError, common_value
+from pipeline.trials.kinds import KINDS
 
 ROW, LINE = 0.26, 0.12  # inches of a row of dots, and of each further line of its name
 
@@ -56,19 +56,21 @@ def plot(frames: Sequence[pd.DataFrame], marked: pd.DataFrame = others.NONE) -> 
 def panels_of(frame: pd.DataFrame, frames: Sequence[pd.DataFrame], marked: pd.DataFrame) -> list[Panel]:
     """Return the panels of one kind of epsilon and one metric."""
     names = frame.attrs["layout"].panels
-    kind, formula = common_value(frame["kind"]), common_value(frame["formula"])
-    several = {name: len({common_value(other[name]) for other in frames}) > 1 for name in ("kind", "formula", "metric")}
-    own = [f"{kind} ε" if several["kind"] else "", formula.replace("_", " ") if several["formula"] else "",
-           METRICS[common_value(frame["metric"])].short if several["metric"] else ""]
+    kind, formula, metric = (common_value(frame[name]) for name in ("kind", "formula", "metric"))
+    formula_name, _, count = formula.partition("/")
+    title = {"kind": f"{kind} ε", "metric": METRICS[metric].short,
+             "formula": f"{formula_name.replace('_', ' ')} formula, T = {count}"}
+    of_frame = [text for name, text in title.items() if len({common_value(other[name]) for other in frames}) > 1]
     groups = frame.groupby(list(names), sort=False, dropna=False) if names else [((), frame)]
-    is_marked = others.certified_points(frames) is frame
-    return [Panel(group, "\n".join(filter(None, [*own, names_of(group.iloc[0], names)])),
-                  marked if is_marked else others.NONE) for _, group in groups]
+    shown = marked if kind == "certified" and metric == others.METRIC.name else others.NONE
+    return [Panel(group, "\n".join(filter(None, [*of_frame, names_of(group.iloc[0], names)])), shown)
+            for _, group in groups]
 
 
 def _dots(panels: Sequence[Panel], lines: Sequence[str], found: dict[Any, Any]) -> Figure | None:
     """Plot a row for each line at its only epsilon, results of others among them; none for a single row."""
-    looks = [found | others.dots(panel.marked) for panel in panels]
+    looks = [{key: {**look, "label": f"{look['label']} ({_epsilon(panel.points)})"} for key, look in found.items()}
+             | others.dots(panel.marked) for panel in panels]
     rows = max(len(panel.points) + len(panel.marked) for panel in panels)
     if rows == 1:
         return None
@@ -79,11 +81,14 @@ def _dots(panels: Sequence[Panel], lines: Sequence[str], found: dict[Any, Any]) 
         keys = [*panel.points[["algorithm", *lines]].itertuples(index=False, name=None),
                 *(key for key in look if key not in found)]
         style.dots(pd.concat([panel.points, panel.marked]), look, keys, ax)
-        metric, kind = METRICS[common_value(panel.points["metric"])], common_value(panel.points["kind"])
-        sign = "≤" if panel.points["setting"].str.contains("epsilon=").all() else "="
-        epsilon = f"{kind} ε {sign} {compared_epsilon(panel.points).iloc[0]:.3g}"
-        style.name_axes(ax, f"{metric.label}, {epsilon}", "", panel.title, beside=1.2)
+        style.name_axes(ax, METRICS[common_value(panel.points["metric"])].label, "", panel.title, beside=1.2)
     return figure
+
+
+def _epsilon(points: pd.DataFrame) -> str:
+    """Return the one epsilon of points: `ε ≤ 3` for a target, which is met from below."""
+    sign = "≤" if points["setting"].str.contains("epsilon=").all() else "="
+    return f"ε {sign} {compared_epsilon(points).iloc[0]:.3g}"
 
 
 def frontier_axes(points: pd.DataFrame, ax: Axes) -> Axes:
@@ -106,13 +111,13 @@ def frontier_axes(points: pd.DataFrame, ax: Axes) -> Axes:
     """
     _check(points)
     found = style.looks(points)
-    draw_panel(Panel(points, "", others.NONE), ax, found, Layout().lines)
+    draw_panel(Panel(points, "", others.NONE), ax, found)
     ax.spines[["top", "right"]].set_visible(False)  # of axes that a user made, too
     ax.legend(handles=style.handles(found), title=style.seeds(points["n"]), frameon=False, alignment="left")
     return ax
 
 
-def draw_panel(panel: Panel, ax: Axes, found: dict[Any, Any], lines: Sequence[str]) -> None:
+def draw_panel(panel: Panel, ax: Axes, found: dict[Any, Any], lines: Sequence[str] = ()) -> None:
     """Plot the lines of one panel, on a log axis; results from files of others stand to the right of all lines."""
     _check(panel.points)
     points, marked = panel.points, panel.marked
@@ -122,7 +127,8 @@ def draw_panel(panel: Panel, ax: Axes, found: dict[Any, Any], lines: Sequence[st
     epsilons = compared_epsilon(points)
     outside = ~marked["epsilon"].between(epsilons.min(), epsilons.max())
     kind = common_value(points["kind"])
-    style.name_axes(ax, f"{kind.capitalize()} ε", metric.label, panel.title)
+    axis = f"{kind.capitalize()} ε{'' if KINDS[kind].holds else ' (no guarantee)'}"
+    style.name_axes(ax, axis, metric.label, panel.title)
     style.log_axis(ax, [*epsilons, *marked["epsilon"][outside | marked["is_listed"]]])
     style.within(ax, metric.low, metric.high)
 

@@ -1,4 +1,4 @@
-"""`by_tau_h`: accuracy and alignment against one setting. `analysis.catalogue` calls `draw`."""
+"""`by_tau_h`, `by_tau_h_and_batch_size`: accuracy and alignment along settings. `analysis.catalogue` calls `draw`."""
 
 from __future__ import annotations
 
@@ -10,15 +10,17 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from analysis import style
-from analysis.exhibits.envelope import cells
+from analysis.exhibits import heatmap
+from analysis.exhibits.envelope import cells, ordered
 from analysis.exhibits.exhibit import Exhibit, Texts
 from analysis.exhibits.frontier.points import tightest
 from analysis.exhibits.metrics import METRICS, Metric, feedback_is_measured
 from analysis.exhibits.needs import layout_by, with_axes, without_alignment
 from analysis.exhibits.table import Table, crossed
 from analysis.labels import axis_name, fixed_text, in_words, level_name, names_of, with_levels
-from analysis.layout import AMOUNT, NOISE, Layout
+from analysis.layout import AMOUNT, NOISE
 from analysis.runs import ReportError, common_value, such, trials_of
+from analysis.statistics import SUMMARY
 from analysis.text import NO_VALUE, best_of, epsilon_text, means_text
 from pipeline.accounting.label import RELATION as LABEL_RELATION
 from pipeline.experiment.experiment import Experiment
@@ -28,41 +30,36 @@ LOG_RATIO = 3  # of the largest to the smallest value, from which on an axis is 
 
 
 def draw(runs: pd.DataFrame, name: str, axes: Sequence[str], experiment: Experiment) -> Exhibit:
-    """Make the exhibit over one setting; errors as in `tabulate`."""
-    table = tabulate(runs, axes, experiment)
-    axis, layout = axes[0], table.attrs["layout"]
-    title = f"{quantities(table)} by {in_words(axis)}"
-    rows = table.round({name: 4 for name in ("mean", "half_width", "low", "high", "bootstrap_low", "bootstrap_high")})
-    return Exhibit(name, title, texts(table, axes, layout, with_axis(runs, axes)), rows, plot(table, axis, layout))
-
-
-def with_axis(runs: pd.DataFrame, axes: Sequence[str]) -> pd.DataFrame:
-    """Return the runs whose trials an exhibit over these settings shows; there must be some (`ReportError`)."""
+    """Make the exhibit over one setting, or over two; errors as in `tabulate`."""
     shown = such(runs, lambda trial: bool(with_axes([trial], axes)))
-    if shown.empty:
-        raise ReportError(f"{' and '.join(axes)}: needs trials that have it, found none")
-    return shown
+    table = tabulate(shown, axes, experiment)
+    quantity = "Accuracy and alignment" if table["metric"].nunique() > 1 else "Accuracy"
+    figure = plot(table, axes[0]) if len(axes) == 1 else heatmap.plot(table, axes)
+    return Exhibit(name, f"{quantity} by {' and '.join(map(in_words, axes))}", texts(table, axes, shown),
+                   table.round(dict.fromkeys(SUMMARY, 4)), figure)
 
 
 def tabulate(runs: pd.DataFrame, axes: Sequence[str], experiment: Experiment) -> pd.DataFrame:
     """Return `cells` of accuracy and, if all trials measure it, of alignment, by algorithm, factors and axes.
 
-    `attrs["layout"]` tells which factors are lines and which are panels. Refused are runs whose layout has a fault, and
-    those without the axes (`ReportError`).
+    `runs` are those that use the axes. `attrs` have the `layout`, which tells lines and panels apart, and the names of
+    these columns, `by`. Refused are no runs, and a layout with a fault (`ReportError`).
     """
-    shown = with_axis(runs, axes)
-    layout = layout_by(trials_of(shown), axes, experiment)
+    if runs.empty:
+        raise ReportError(f"{' and '.join(axes)}: needs trials that have it, found none")
+    layout = layout_by(trials_of(runs), axes, experiment)
     if layout.fault:
         raise ReportError(layout.fault)
     metrics = ["accuracy"]
-    if not without_alignment(trials_of(shown)):
-        metrics += ["alignment", *(["feedback_alignment"] if feedback_is_measured(shown) else [])]
+    if not without_alignment(trials_of(runs)):
+        metrics += ["alignment", *(["feedback_alignment"] if feedback_is_measured(runs) else [])]
     by = list(dict.fromkeys(["algorithm", *layout.factors, *axes]))
-    shown = with_epsilon(with_levels(shown, by))
+    shown = with_epsilon(with_levels(runs, by))
     shown = shown.assign(**{name: shown[name].where(shown[name].notna(), NO_VALUE) for name in layout.factors})
     carry = [name for name in ("relation", "sampler", "delta") if name not in by]
-    table = pd.concat([cells(shown, by, metric, carry, ["epsilon"]) for metric in metrics], ignore_index=True)
-    table.attrs["layout"] = layout
+    table = pd.concat([ordered(cells(shown, by, metric, carry, ["epsilon"]), ["algorithm"]) for metric in metrics],
+                      ignore_index=True)
+    table.attrs |= {"layout": layout, "by": by}
     return table
 
 
@@ -74,15 +71,10 @@ def with_epsilon(runs: pd.DataFrame) -> pd.DataFrame:
     return runs.assign(epsilon=certified.fillna(label), relation=relation.mask(of_labels, LABEL_RELATION))
 
 
-def quantities(table: pd.DataFrame) -> str:
-    """Return what a table shows: `Accuracy`, or `Accuracy and alignment`."""
-    return "Accuracy and alignment" if table["metric"].nunique() > 1 else "Accuracy"
-
-
-def texts(table: pd.DataFrame, axes: Sequence[str], layout: Layout, runs: pd.DataFrame) -> Texts:
+def texts(table: pd.DataFrame, axes: Sequence[str], runs: pd.DataFrame) -> Texts:
     """Return a caption and a table for each metric, and notes: definitions, what is fixed, what was chosen."""
     body: list[str | Table] = []
-    over = " and ".join(map(in_words, axes))
+    over, layout = " and ".join(map(in_words, axes)), table.attrs["layout"]
     for metric, part in table.groupby("metric", sort=False):
         found = METRICS[str(metric)]
 
@@ -91,7 +83,7 @@ def texts(table: pd.DataFrame, axes: Sequence[str], layout: Layout, runs: pd.Dat
 
         body += [f"{found.phrase[0].upper()}{found.phrase[1:]} by {over}: {means_text(part['n'])}"
                  f"{best_of(part['choices'].max())}.",
-                 crossing(part, axes, layout, mean)]
+                 crossing(part, axes, table.attrs["by"], mean)]
     notes = [*(METRICS[metric].meaning for metric in table["metric"].unique()),
              fixed_text(runs, (*axes, *layout.factors, *(NOISE if AMOUNT in layout.factors else ()))),
              f"With these settings {' and '.join(layout.bound)} change." if layout.bound else "",
@@ -100,33 +92,32 @@ def texts(table: pd.DataFrame, axes: Sequence[str], layout: Layout, runs: pd.Dat
     accuracies = table[table["metric"] == "accuracy"]
     if accuracies["epsilon"].nunique() > 1:
         body += ["ε of every point; it is that of its targets where a file gives them.",
-                 crossing(accuracies, axes, layout, lambda row: f"{row['epsilon']:.3g}")]
+                 crossing(accuracies, axes, table.attrs["by"], lambda row: f"{row['epsilon']:.3g}")]
     if (table["choices"] > 1).any():
-        body += chosen(table, axes, layout)
+        body += chosen(accuracies, table.attrs["by"])
     return Texts(tuple(body[:2]), tuple(body[2:]), tuple(filter(None, notes)))
 
 
-def crossing(part: pd.DataFrame, axes: Sequence[str], layout: Layout,
+def crossing(part: pd.DataFrame, axes: Sequence[str], by: Sequence[str],
              text: Callable[[Mapping[str, Any]], str]) -> Table:
-    """Return a table with a row per line and, of two axes, value of the second; and a column per value of the first."""
-    names = ["algorithm", *(name for name in (*layout.factors, *axes[1:]) if name != "algorithm")]
+    """Return a table with a column per value of the first axis, and a row per combination of the other columns `by`."""
+    names = [name for name in by if name != axes[0]]
     records = part.sort_values(axes[0], kind="stable").to_dict("records")
     values = {(names_of(row, names), level_name(axes[0], row[axes[0]])): text(row) for row in records}
     rows = [names_of(row, names) for row in part.to_dict("records")]
     return crossed(rows, dict.fromkeys(column for _, column in values), values)
 
 
-def chosen(table: pd.DataFrame, axes: Sequence[str], layout: Layout) -> list[str | Table]:
+def chosen(table: pd.DataFrame, by: Sequence[str]) -> list[str | Table]:
     """Return a caption and a table of what was chosen at every point."""
-    names = list(dict.fromkeys(["algorithm", *layout.factors, *axes]))
-    rows = [[names_of(row, names), row["chosen"] or NO_VALUE, str(row["choices"])]
-            for row in table[table["metric"] == "accuracy"].to_dict("records")]
+    rows = [[names_of(row, by), row["chosen"] or NO_VALUE, str(row["choices"])] for row in table.to_dict("records")]
     return ["What was chosen at every point, by mean validation accuracy over seeds.",
             Table.of(["point", "chosen", "of settings"], rows, text_columns=(0, 1))]
 
 
-def plot(table: pd.DataFrame, axis: str, layout: Layout) -> Figure:
+def plot(table: pd.DataFrame, axis: str) -> Figure:
     """Plot a panel for each metric and each level of the panels' factors, with one legend."""
+    layout = table.attrs["layout"]
     is_log = table[axis].min() > 0 and table[axis].max() >= LOG_RATIO * table[axis].min()
     groups = list(table.groupby([*layout.panels, "metric"], sort=False, dropna=False))
     n_metrics = table["metric"].nunique()
