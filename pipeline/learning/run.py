@@ -8,7 +8,6 @@ from collections.abc import Iterator
 import torch
 
 from pipeline.learning.data.dataset import Dataset
-from pipeline.learning.own.training import OwnTraining
 from pipeline.learning.training import Training
 from pipeline.trials.packs import Pack
 from pipeline.trials.records import EpochRecord
@@ -27,4 +26,8 @@ def train(pack: Pack, data: Dataset, device: torch.device | str = "cpu") -> Iter
 
 def prepare(pack: Pack, data: Dataset, device: torch.device | str) -> Training:
     """Return the training of a pack before its first epoch."""
-    return (OwnTraining if pack.shared.parts.network.own else Training)(pack, data, torch.device(device))
+    if pack.shared.parts.network.own:
+        from pipeline.learning.own.training import OwnTraining  # imported here: tracing takes time to import
+
+        return OwnTraining(pack, data, torch.device(device))
+    return Training(pack, data, torch.device(device))

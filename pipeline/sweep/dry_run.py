@@ -18,7 +18,6 @@ from pipeline.accounting.overview import aligned
 from pipeline.accounting.statement import bound_lines, price_lines
 from pipeline.experiment.experiment import Experiment, with_trials
 from pipeline.experiment.search import Search, nothing_fits
-from pipeline.learning.own.building import check_trainable
 from pipeline.sweep.checks import bundle, check_machine, check_trials, local_offer, slots
 from pipeline.sweep.estimate import Estimate, estimate
 from pipeline.tracking.artifacts import TrackedRun, done_of
@@ -26,6 +25,7 @@ from pipeline.trials.config import TrialConfig, settings
 from pipeline.trials.fields import plain
 from pipeline.trials.naming import computed_features, counted, duration
 from pipeline.trials.packs import Pack, plan
+from pipeline.trials.part import load
 from pipeline.trials.records import Release
 
 CPU_SECONDS = 4.5  # of the processor, after which no other kind of pack is timed
@@ -203,7 +203,8 @@ def _guesses(run: DryRun, varied: Sequence[str]) -> Iterator[str]:
 
 def _computed_alone(experiment: Experiment) -> Iterator[str]:
     """Yield a line for each of the users' networks whose records are computed one after the other."""
-    reasons = {trial.network: check_trainable(trial) for trial in experiment.trials if trial.parts.network.own}
+    reasons = {trial.network: load("pipeline.learning.own.building:check_trainable")(trial)
+               for trial in experiment.trials if trial.parts.network.own}
     for name, reason in reasons.items():
         if reason:
             yield (f"network '{name}': records are computed one after the other ({reason}), which takes 10 to 20 times "

@@ -26,15 +26,14 @@ from pipeline.learning.data.dataset import Dataset, Mapped
 from pipeline.learning.data.features import inputs, key_of
 from pipeline.learning.data.inputs import largest_sizes
 from pipeline.learning.data.sampling import ABSENT
-from pipeline.learning.own.building import check_trainable, own
-from pipeline.learning.own.training import OwnTraining
 from pipeline.learning.run import prepare
 from pipeline.learning.training import Training
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.packs import FLOAT_BYTES, Pack, cost
+from pipeline.trials.part import load
 from pipeline.trials.steps import is_fine
 
-CALL_SECONDS, MOST_CALLS = 0.2, 7  # of one measurement; two calls at least
+CALL_SECONDS, MOST_CALLS = 0.2, 5  # of one measurement; two calls at least
 OWN_MEASUREMENT = 2.0  # steps of a user's network that a measurement of alignment takes: two passes over the batch
 N_RECORDS, N_ALONE = 1_000, 4  # made-up records; where they are computed one after the other
 BATCH_BYTES = 2**27  # of a pack's largest layer in a timed batch, at most
@@ -206,8 +205,9 @@ def _step_seconds(training: Training, n: int, device: torch.device) -> tuple[flo
     batch = torch.where(batch == ABSENT, batch, batch % n)
     drawing = _line(lambda steps: _drawing_seconds(training, steps, device), 1, 4, pack.shared.steps_per_epoch)
     size = batch.shape[1]
-    if isinstance(training, OwnTraining):
-        size, unit = pack.shared.batch_size, training.net.chunk
+    chunk = getattr(training.net, "chunk", 0)  # of a user's network
+    if chunk:
+        size, unit = pack.shared.batch_size, chunk
     unit = unit or max(1, min(size // BATCH_PARTS, most))
 
     def step_of(units: int, measure: bool = False) -> float:
@@ -218,7 +218,7 @@ def _step_seconds(training: Training, n: int, device: torch.device) -> tuple[flo
     timed = max(1, min(units, most // unit, int(CALL_SECONDS / first)))
     step = _line(lambda units: first if units == 1 else step_of(units), 1, timed, units)
     measurement = 0.0
-    if isinstance(training, OwnTraining):
+    if chunk:
         measurement = OWN_MEASUREMENT * step
     elif pack.shared.alignment_batches:
         training.measured_records = min(unit, pack.shared.batch_size)
@@ -262,7 +262,8 @@ def _made_up(trial: TrialConfig, device: torch.device) -> Dataset:
     """Return few random records with the shapes of the trial's data set, the same ones for training and test."""
     spec, n, features = trial.parts.data.spec, N_RECORDS, trial.parts.features
     if trial.parts.network.own:
-        n = N_ALONE if check_trainable(trial) else min(n, own(trial).records_at_once)
+        is_alone = load("pipeline.learning.own.building:check_trainable")(trial)
+        n = N_ALONE if is_alone else min(n, trial.records_at_once)
     x = torch.randint(0, int(spec.scale) + 1, (n, spec.n_features), dtype=torch.uint8, device=device)
     y = torch.randint(0, spec.n_classes, (n,), device=device)
     data = Dataset(spec, x, y, x, y)

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Iterable
 
 from pipeline.experiment.experiment import Experiment
-from pipeline.sweep.ledger import released_by
 from pipeline.tracking.artifacts import BY_SCORES, DONE, REUSED, REUSED_FROM, TrackedRun, config_of
 from pipeline.tracking.reader import Reader
 from pipeline.trials.fields import refuse
@@ -22,6 +21,8 @@ def elsewhere(experiment: Experiment, store: Reader) -> dict[str, TrackedRun]:
     """
     if not experiment.reuse:
         return {}
+    from pipeline.sweep.ledger import released_by  # imported here: accounting takes a second
+
     refuse(any(trial.secure for trial in experiment.possible), "reuse", "is for trials with recorded noise",
            f"{', '.join(experiment.reuse)} with noise 'secure'", "leave it out")
     others = Reader(store.uri, store.root)  # opens the other sweeps

@@ -19,6 +19,9 @@ is that of Table 1, 784-512-512-10 at batch 256, on one thread, which is what a 
     stub_driver_memory_ratio            its driver's memory when all trials have ended over that at a fifth of them
     own_<network>_<algorithm>[_secure|_alone]_step_over_opacus_hooks    of a user's network, per record
     own_perceptron_<algorithm>_step_over_built_in   784-512-512-10 as a module, over the built-in one
+    ..._cpu_seconds, ..._mebibytes      of a command: a dry run of the quickstart, one of the file with the widest
+                                        features, and the status of a sweep; the processor's time, and memory at most
+    wide_pack_cpu_seconds, wide_pack_again_cpu_seconds      to prepare a pack with the widest features, and the next one
     ..._seconds                         wall time
 """
 
@@ -98,6 +101,9 @@ TARGETS = {  # name: (at most, at least)
         ("bp", 0.65), ("dfa", 0.6), ("bp_secure", 1.7), ("dfa_secure", 1.7), ("bp_alone", 7.0))},
     **{f"own_perceptron_{algorithm}_step_over_built_in": (1.2, 0.0) for algorithm in ("bp", "dfa")},
     "opu_simulated_speedup_over_lightonml": (math.inf, 10.0),
+    "dry_run_of_wide_features_cpu_seconds": (10.0, 0.0),
+    "dry_run_of_wide_features_mebibytes": (1024.0, 0.0),
+    "wide_pack_again_cpu_seconds": (0.1, 0.0),
     "stub_trials_per_second": (math.inf, 20.0),
     "stub_driver_memory_ratio": (1.05, 0.0),
 }
@@ -311,6 +317,46 @@ def projection_ratio(size: Size) -> Iterator[tuple[str, float]]:
     yield "opu_simulated_speedup_over_lightonml", quotient(times, "lightonml", "ours")
 
 
+def waiting(size: Size) -> Iterator[tuple[str, float]]:
+    """What people wait for before anything trains; the status is that of a sweep whose trials have not begun."""
+    quickstart, wide = (ROOT / "experiments" / name for name in ("quickstart.yaml", "certified/certified_beside.yaml"))
+    with tempfile.TemporaryDirectory() as folder:
+        empty, swept = Path(folder, "empty"), Path(folder, "swept")
+        store = Store(root=swept)
+        store.open_sweep("quickstart", params={"trials": 48})
+        store.close_sweep("FINISHED")
+        commands = {"dry_run": ["sweep", str(quickstart), "--dry-run", "--mlruns", str(empty)],
+                    "status": ["status", str(quickstart), "--mlruns", str(swept)]}
+        if size is FULL:
+            commands["dry_run_of_wide_features"] = ["sweep", str(wide), "--dry-run", "--mlruns", str(empty)]
+        for name, arguments in commands.items():
+            seen = [_cost_of([sys.executable, "-m", "pipeline", *arguments]) for _ in range(size.rounds // 4 + 1)]
+            yield f"{name}_cpu_seconds", statistics.median(seconds for seconds, _ in seen)
+            yield f"{name}_mebibytes", max(mebibytes for _, mebibytes in seen)
+    if size is FULL:
+        yield from _preparation(load_experiment(wide).trials[0])
+
+
+def _cost_of(command: list[str]) -> tuple[float, float]:
+    """CPU seconds and the largest memory in MiB of a process and those that it waited for."""
+    # A small process starts it: a child begins with the largest memory of its parent.
+    program = ("import resource, subprocess, sys; subprocess.run(sys.argv[1:], stdout=subprocess.DEVNULL, check=True); "
+               "r = resource.getrusage(resource.RUSAGE_CHILDREN); print(r.ru_utime + r.ru_stime, r.ru_maxrss / 1024)")
+    done = subprocess.run([sys.executable, "-c", program, *command], stdout=subprocess.PIPE, text=True, check=True,
+                          cwd=ROOT)
+    seconds, mebibytes = done.stdout.split()
+    return float(seconds), float(mebibytes)
+
+
+def _preparation(trial: TrialConfig) -> Iterator[tuple[str, float]]:
+    """CPU seconds to prepare two packs of a trial, one after the other, on random features of a whole data set."""
+    data = with_features(records(trial.dataset), trial)
+    for name in ("wide_pack", "wide_pack_again"):
+        began = time.thread_time()
+        training_of(trial, data).close()
+        yield f"{name}_cpu_seconds", time.thread_time() - began
+
+
 def table1_sweep(size: Size) -> tuple[str, dict[str, float]]:
     """What was swept; its wall time over (training time / workers), and its driver's share of a core, both from Ray's
     start to its end."""
@@ -400,7 +446,7 @@ def main(arguments: list[str] | None = None) -> int:
     facts = machine()
     numbers: dict[str, float] = {}
     for part in (step_ratios, hand_written_ratios, dpsgd_ratios, pack_ratios, size_ratios, integer_ratios,
-                 own_network_ratios, accounting_seconds, projection_ratio, stub_sweep):
+                 own_network_ratios, accounting_seconds, projection_ratio, waiting, stub_sweep):
         numbers.update(part(size))
     facts["table1_sweep"], of_sweep = table1_sweep(size)
     numbers.update(of_sweep)

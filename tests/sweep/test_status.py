@@ -3,6 +3,8 @@
 import json
 import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -80,6 +82,14 @@ def test_every_trial_has_a_status_an_epoch_and_a_reason(mixed, tmp_path, capsys)
     changed = status(capsys, tmp_path, file, "--set", "name=mixed", "--set", "epochs=4")
     assert changed.splitlines()[-1] == f"  to go on: photonic sweep {file} --set name=mixed --set epochs=4"
     assert before == sorted(path for path in tmp_path.rglob("*") if path.suffix not in (".db-wal", ".db-shm"))
+
+
+def test_neither_what_trains_nor_what_accounts_is_imported_for_it(mixed, tmp_path):
+    program = (f"import sys; from pipeline.cli import main; main(['status', {str(mixed[0])!r}, '--mlruns', "
+               f"{str(tmp_path / 'mlruns')!r}]); print([m for m in ('torch', 'ray', 'dp_accounting') if m in "
+               "sys.modules])")
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("mixed: 6 trials") and done.stdout.splitlines()[-1] == "[]"
 
 
 def test_without_a_file_all_sweeps_and_as_json_for_scripts(mixed, tmp_path, capsys):
