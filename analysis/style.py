@@ -18,15 +18,13 @@ import seaborn as sns
 from matplotlib import font_manager, rc_context
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
-from matplotlib.axis import Axis, Tick
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.collections import LineCollection
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.text import Text
 from matplotlib.ticker import NullLocator
-from matplotlib.transforms import Bbox, ScaledTranslation
+from matplotlib.transforms import ScaledTranslation
 
 from analysis import svg
 from analysis.labels import names_of
@@ -62,6 +60,7 @@ SMALL, LOW, MANY = 1.55, 1.7, 4  # the same where there are more panels than `MA
 LETTER = 0.066  # inches that a letter takes at most, on average
 MOST_LABEL_LINES = 3  # of an entry of a legend
 SHIFT, WIDEST = 3.0, 15.0  # points (1/72 inch) between two lines, as bars must not cover each other; and of all
+LEAST_AXES, TOLERANCE, ROUND_UP = 0.5, 0.01, 0.05  # inches: of a figure that fits its width
 LEAST_SPAN = 0.04  # of an axis, as a share of the quantity's range
 LARGE_TICK = 1e5  # from here on, labels of ticks have powers of ten
 # Without dates, equal runs give equal files.
@@ -223,32 +222,16 @@ def wanted(extension: str) -> bool:
     return extension in _files.formats
 
 
-def texts_of(figure: Figure) -> list[tuple[Text, Bbox]]:
-    """Return the visible texts of a figure as it is laid out, each with its box in pixels."""
-    FigureCanvasAgg(figure).draw()  # type: ignore[no-untyped-call]
-    texts = [text for text in figure.findobj(Text) if isinstance(text, Text) and text.get_visible()
-             and text.get_text().strip()]
-    ticks = {label for tick in figure.findobj(Tick) if isinstance(tick, Tick) for label in (tick.label1, tick.label2)}
-    shown = {label for ax in figure.axes if ax.axison for axis in (ax.xaxis, ax.yaxis) for label in _drawn_ticks(axis)}
-    return [(text, text.get_window_extent()) for text in texts if text not in ticks or text in shown]
-
-
-def _drawn_ticks(axis: Axis) -> list[Text]:
-    """Return the labels of an axis that lie within its limits."""
-    low, high = sorted(axis.get_view_interval())
-    margin = 1e-9 * (high - low)
-    return [label for tick in axis.get_major_ticks() if low - margin <= tick.get_loc() <= high + margin
-            for label in (tick.label1, tick.label2) if label.get_visible()]
-
-
 def _require_fit(figure: Figure) -> None:
-    """Refuse a figure whose text leaves the canvas, or whose axes have no room (`ReportError`)."""
-    boxes = [box for _, box in texts_of(figure)]
-    over = max([0.0, *(max(-box.x0, box.x1 - figure.bbox.width) for box in boxes)])
+    """Refuse a figure of which something leaves the canvas, or whose axes have no room (`ReportError`)."""
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()  # type: ignore[no-untyped-call]
+    width, box = figure.get_figwidth(), figure.get_tightbbox(canvas.get_renderer())  # type: ignore[no-untyped-call]
+    outside = max(-box.x0, box.x1 - width)  # inches, as all here
     panels = [ax for ax in figure.axes if ax.get_label() != "<colorbar>"]
-    narrow = min(ax.get_window_extent().width for ax in panels) / figure.dpi
-    if over > 1 or narrow < 0.1:
-        require_width(figure, figure.get_figwidth() + 2 * over / figure.dpi + (0.5 if narrow < 0.1 else 0.1))
+    lacking = LEAST_AXES - min(ax.get_window_extent().width for ax in panels) / figure.dpi
+    if max(outside, lacking) > TOLERANCE:
+        require_width(figure, width + 2 * max(outside, 0.0) + max(lacking, 0.0) + ROUND_UP)
 
 
 def require_width(figure: Figure, inches: float) -> None:

@@ -159,14 +159,14 @@ def _epsilon_columns(runs: pd.DataFrame) -> Iterator[Column]:
 
 def _hidden(runs: pd.DataFrame, shown_settings: Sequence[str]) -> Iterator[Column]:
     """Yield hidden columns of the other settings that differ, and of all settings of the noise, for filters."""
-    for name in setting_names():
-        values, is_noise = runs[name], name in NOISE or name in NOISE.values()
+    for name in (name for name in setting_names() if name not in shown_settings):
+        values, is_target = runs[name], name in NOISE.values()  # by the level of noise that a target sets
         if name in NOISE:
-            values = values.mask(runs[NOISE[name]] > 0)  # the target sets it
-        elif is_noise:
-            values = values.where(values > 0)  # 0 for no target
-        differs = values.map(value_text).nunique() > 1 or (is_noise and values.notna().any())
-        if name not in shown_settings and differs:
+            values = values.mask(runs[NOISE[name]] > 0)  # its target sets it
+        elif is_target:
+            values = values.mask(values == 0)  # there is none
+        is_of_noise = (is_target or name in NOISE) and values.notna().any()
+        if is_of_noise or values.map(value_text).nunique() > 1:
             yield _setting_column(name, values, shown=False)
 
 

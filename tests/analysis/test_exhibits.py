@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from figures import texts_of
 from matplotlib.transforms import Bbox
 from stored import run_of
 
@@ -256,7 +257,7 @@ def test_no_text_leaves_a_figure_or_lies_over_another_and_axes_have_half_of_it(c
 
 
 def check_print(figure, width):
-    boxes = style.texts_of(figure)
+    boxes = texts_of(figure)
     for place, (text, box) in enumerate(boxes):
         assert box.x0 > -1 and box.y0 > -1 and box.x1 < figure.bbox.width + 1 and box.y1 < figure.bbox.height + 1, text
         for other, its_box in boxes[:place]:

@@ -69,8 +69,8 @@ def flat(evidence: Evidence) -> Doubt | None:
     reported: it has reached the limit of its model.
     """
     on_flat_curves: list[Key] = []
-    chance_doubt = chance(evidence)
-    at_chance = chance_doubt.points if chance_doubt else frozenset()
+    doubt = chance(evidence)
+    at_chance = doubt.points if doubt else frozenset()
     non_private_means = {(row["dataset"], row["algorithm"]): row["mean"] for row in evidence.rows
                          if row["setting"] == NON_PRIVATE}
     for (dataset, kind, algorithm), curve in evidence.curves.items():
@@ -84,10 +84,10 @@ def flat(evidence: Evidence) -> Doubt | None:
         mean_accuracy = sum(means) / len(means) / 100  # a fraction
         tolerance = min(MOST_APART, 100 * accuracy_error([], mean_accuracy, DATASETS[dataset].n_test))  # points
         difference = welch_interval(worst["values"], best["values"])
-        is_flat = difference.mean <= tolerance and not difference.low > 0
-        non_private_mean = non_private_means.get((dataset, algorithm), math.inf)  # infinite: no such trials
-        has_reached_model_limit = non_private_mean <= best["mean"] + tolerance
-        if is_flat and not has_reached_model_limit:
+        is_beyond_seeds = difference.low > 0  # not with one seed, whose interval has no ends
+        without_privacy = non_private_means.get((dataset, algorithm), math.inf)
+        has_more_to_gain = without_privacy > best["mean"] + tolerance
+        if difference.mean <= tolerance and has_more_to_gain and not is_beyond_seeds:
             on_flat_curves += keys
     return _doubt("flat", on_flat_curves, evidence, lambda where: (
         f"{where}: the same test accuracy, so steps or settings limit it, not noise; train more epochs, take larger "
