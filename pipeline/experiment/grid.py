@@ -17,6 +17,7 @@ from pipeline.experiment.yaml_text import PRESET, Place, is_number, placed
 from pipeline.trials.config import ConfigError, TrialConfig, settings
 from pipeline.trials.feature_file import with_located_features
 from pipeline.trials.fields import accepted, known_fields, plain, refuse
+from pipeline.trials.part import SETTINGS
 from pipeline.trials.unused import why_unused
 
 if TYPE_CHECKING:
@@ -216,6 +217,9 @@ def _lists(part: Mapping[str, Any], key: str, where: str) -> tuple[dict[str, lis
         raise ConfigError(f"{where}{key}: is empty; give at least one field with a list of values, or leave it out")
     for field, values in lists.items():
         place = places[field]
+        if field not in SETTINGS:
+            hint = f"write it beside {key}, not in it" if field in OF_CASE else known_fields(field, SETTINGS)
+            raise ConfigError(f"{place}: unknown field, got {values!r}; {hint}")
         if isinstance(values, Mapping):
             lists[field] = values = _range(place, values)
         refuse(not isinstance(values, list), place, "must be a list of values or a range",

@@ -221,7 +221,7 @@ def text(path: Path, answers: Answers, algorithms: Sequence[str]) -> str:
         f"# Written by `{_command(words)}`.",
         *([f"# {BETTER_FOR_LABELS}"] if answers.private == "labels" else []),
         f"name: {as_yaml(path.stem)}",
-        f"description: {DATASET_LABELS[answers.dataset]}, a first comparison of {', '.join(algorithms)}.",
+        f"description: {DATASET_LABELS[answers.dataset]}, a first sweep of {', '.join(algorithms)}.",
         f"preset: {RECOMMENDED}",
         "base:",
         f"  dataset: {answers.dataset}",

@@ -62,11 +62,12 @@ ELSEWHERE = {
     "lr": "learning_rate", "stepsize": "learning_rate", "eta": "learning_rate", "maxgradnorm": "clipping_norm",
     "l2normclip": "clipping_norm", "clip": "clipping_norm", "clipnorm": "clipping_norm", "z": "noise_multiplier",
     "eps": "target_epsilon", "epsilon": "target_epsilon", "noisestd": "sigma", "lotsize": "batch_size",
-    "bs": "batch_size", "numepochs": "epochs", "nepochs": "epochs", "optim": "optimizer", "model": "network",
-    "architecture": "network", "data": "dataset", "method": "algorithm", "feedback": "algorithm", "randomseed": "seed",
-    "hiddensizes": "hidden", "dp": "mechanism", "dpsgd": "per_example", "opacus": "per_example",
-    "persample": "per_example", "fmnist": "fashion_mnist", "cifar": "cifar10", "backprop": "bp",
-    "backpropagation": "bp", "opu": "pdfa", "cnn": "convnet", "fullyconnected": "mlp", "dense": "mlp",
+    "bs": "batch_size", "m": "batch_size", "taub": "tau_f", "numepochs": "epochs", "nepochs": "epochs",
+    "optim": "optimizer", "model": "network", "architecture": "network", "data": "dataset", "method": "algorithm",
+    "feedback": "algorithm", "randomseed": "seed", "hiddensizes": "hidden", "dp": "mechanism", "dpsgd": "per_example",
+    "opacus": "per_example", "persample": "per_example", "fmnist": "fashion_mnist", "cifar": "cifar10",
+    "backprop": "bp", "backpropagation": "bp", "opu": "pdfa", "cnn": "convnet", "fullyconnected": "mlp",
+    "dense": "mlp",
 }
 
 
