@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
+from difflib import get_close_matches
 from itertools import combinations
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -20,6 +21,8 @@ from pipeline.experiment.yaml_text import located, parse_yaml
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.fields import ConfigError, UserError, refuse
 from pipeline.trials.guard import guarded, name_of
+from pipeline.trials.naming import method
+from pipeline.trials.part import SETTINGS
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -166,7 +169,7 @@ def listed(experiment: Experiment) -> tuple[str, ...]:
     trials = experiment.trials
     if experiment.report.exhibits is not None or not trials or not experiment.plan.publishes_all:
         return experiment.report.exhibits or ()
-    varied = [name for name in differing(trials, lambda _: None) if axes_of(f"{BY}{name}")]  # all in one cell
+    varied = [name for name in differing(trials, method) if axes_of(f"{BY}{name}")]
     over = [name for name in varied if name not in NOISE] or varied
     of_settings = [f"{BY}{name}" for name in varied if not name.startswith("target_")]  # of targets it is the frontier
     of_settings += [f"{BY}{a}{AND}{b}" for a, b in combinations(over, 2)]
@@ -177,8 +180,11 @@ def check(experiment: Experiment) -> None:
     """Refuse a file that lists an exhibit which there is not, or which cannot show its trials."""
     found = experiment.report.exhibits or ()
     with located(experiment.source, parse_yaml(experiment.text, experiment.source) if experiment.text else None):
-        refuse(not all(map(find, found)), "report", f"must be a list of {names()}", repr([*found]))
         for name in found:
+            known = [*EXHIBITS, *(f"{BY}{setting}" for setting in SETTINGS)]
+            near = get_close_matches(name, known, n=1)
+            refuse(not find(name), "report", f"must be a list of {names()}", repr(name),
+                   f"did you mean '{near[0]}'?" if near else "")
             reason = refusal(name, experiment) if experiment.plan.publishes_all else SECRET
             refuse(reason, "report", f"{name} {reason}", repr([*found]), "leave it out (`report: []` draws none)")
 

@@ -19,7 +19,7 @@ NAMES = {"batch_size": ("Batch size m", "m"), "tau_h": ("Bound on activations τ
          "learning_rate": ("Learning rate η", "η"), "target_epsilon": ("Certified ε", "ε"),
          "target_label_epsilon": ("Label ε", "label ε")}
 # What a note names as fixed, if all trials have one value.
-TOLD = ("dataset", "features", "network", "mechanism", AMOUNT, "tau_h", "clipping_norm", "target_norm", "batch_size",
+TOLD = ("dataset", "features", "network", "mechanism", AMOUNT, "tau_h", "clipping_norm", "batch_size",
         "epochs", "learning_rate", "optimizer")
 
 

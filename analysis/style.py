@@ -54,7 +54,7 @@ LINES = _Looks({"softmax": (0, (3, 1, 1, 1)), "bp": "-", "dfa": (0, (6, 1.5)), "
                 "pdfa": (0, (1.5, 1)), "hybrid": (0, (6, 1.5, 1, 1.5, 1, 1.5))}, ["-."])
 VARIANTS = "osD^vPX<>h"  # markers of lines of one algorithm
 FORMATS = ("svg", "pdf", "png", "eps")
-PAGE = 6.75  # inches: the widest figure by itself
+PAGE, TALLEST = 6.75, 9.0  # inches: the widest figure by itself; the height of a page
 PANEL, HEIGHT = 2.1, 2.3  # inches: least width and height of a panel
 SMALL, LOW, MANY = 1.55, 1.7, 4  # the same where there are more panels than `MANY`
 LETTER = 0.066  # inches that a letter takes at most, on average
@@ -117,9 +117,9 @@ def theme() -> Iterator[None]:
         yield
 
 
-def fit(count: int, least: float) -> bool:
-    """Whether so many panels of a least width, in inches, fit beside each other."""
-    return count * least <= (_files.width or PAGE)
+def row_of(count: int, least: float = SMALL) -> int:
+    """Return how many of `count` panels, of a least width in inches, stand in a row, if all rows have as many."""
+    return max(n for n in range(1, count + 1) if count % n == 0 and (n == 1 or n * least <= (_files.width or PAGE)))
 
 
 def panels(count: int, height: float = 0.0, least: float = 0.0, per_row: int = 4, **shared: Any
@@ -157,6 +157,13 @@ def name_axes(ax: Axes, x: str = "", y: str = "", title: str = "", beside: float
     for text, inches, put in ((x, width, ax.set_xlabel), (y, height, ax.set_ylabel), (title, width, ax.set_title)):
         if text:
             put(in_figure("\n".join(wrapped(line, max(8, int(inches / LETTER))) for line in text.splitlines())))
+
+
+def share_x(axes: Sequence[Axes]) -> None:
+    """Give panels one scale along the x axis."""
+    ends = [ax.get_xlim() for ax in axes]
+    for ax in axes:
+        ax.set_xlim(min(low for low, _ in ends), max(high for _, high in ends))
 
 
 def name_once(axes: Sequence[Axes]) -> None:

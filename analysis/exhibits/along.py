@@ -34,7 +34,9 @@ def draw(runs: pd.DataFrame, name: str, axes: Sequence[str], experiment: Experim
     shown = such(runs, lambda trial: bool(with_axes([trial], axes)))
     table = tabulate(shown, axes, experiment)
     quantity = "Accuracy and alignment" if table["metric"].nunique() > 1 else "Accuracy"
-    figure = plot(table, axes[0]) if len(axes) == 1 else heatmap.plot(table, axes)
+    figure = drawn(table, axes)
+    if figure.get_figheight() > style.TALLEST:  # alignment is in the tables, too
+        figure = drawn(table[table["metric"] == "accuracy"], axes)
     return Exhibit(name, f"{quantity} by {' and '.join(map(in_words, axes))}", texts(table, axes, shown),
                    table.round(dict.fromkeys(SUMMARY, 4)), figure)
 
@@ -63,6 +65,11 @@ def tabulate(runs: pd.DataFrame, axes: Sequence[str], experiment: Experiment) ->
     return table
 
 
+def drawn(table: pd.DataFrame, axes: Sequence[str]) -> Figure:
+    """Plot lines along one axis, or a heatmap over two."""
+    return plot(table, axes[0]) if len(axes) == 1 else heatmap.plot(table, axes)
+
+
 def with_epsilon(runs: pd.DataFrame) -> pd.DataFrame:
     """Return runs with their guaranteed epsilon, empty without one, its relation and its delta."""
     certified, label = (tightest(runs, kind) for kind in GUARANTEED)
@@ -75,18 +82,20 @@ def texts(table: pd.DataFrame, axes: Sequence[str], runs: pd.DataFrame) -> Texts
     """Return a caption and a table for each metric, and notes: definitions, what is fixed, what was chosen."""
     body: list[str | Table] = []
     over, layout = " and ".join(map(in_words, axes)), table.attrs["layout"]
+    common = [level_name(name, runs[name].iloc[0]) for name in ("dataset", AMOUNT) if runs[name].nunique() == 1]
+    where = f" on {', '.join(common)}" if "dataset" not in layout.factors else ""
     for metric, part in table.groupby("metric", sort=False):
         found = METRICS[str(metric)]
 
         def mean(row: Mapping[str, Any], of: Metric = found) -> str:
             return of.text(row["mean"], row["half_width"])
 
-        body += [f"{found.phrase[0].upper()}{found.phrase[1:]} by {over}: {means_text(part['n'])}"
+        body += [f"{found.phrase[0].upper()}{found.phrase[1:]}{where} by {over}: {means_text(part['n'])}"
                  f"{best_of(part['choices'].max())}.",
                  crossing(part, axes, table.attrs["by"], mean)]
     notes = [*(METRICS[metric].meaning for metric in table["metric"].unique()),
              fixed_text(runs, (*axes, *layout.factors, *(NOISE if AMOUNT in layout.factors else ()))),
-             f"With these settings {' and '.join(layout.bound)} change." if layout.bound else "",
+             f"With it, as the file says: {', '.join(map(in_words, layout.bound))}." if layout.bound else "",
              *(f"Each ε is a {epsilon_text(kind, of_kind)}." for kind in GUARANTEED
                if len(of_kind := runs[tightest(runs, kind).notna()]))]
     accuracies = table[table["metric"] == "accuracy"]
@@ -119,15 +128,16 @@ def plot(table: pd.DataFrame, axis: str) -> Figure:
     """Plot a panel for each metric and each level of the panels' factors, with one legend."""
     layout = table.attrs["layout"]
     is_log = table[axis].min() > 0 and table[axis].max() >= LOG_RATIO * table[axis].min()
-    groups = list(table.groupby([*layout.panels, "metric"], sort=False, dropna=False))
+    groups = list(table.groupby(["metric", *layout.panels], sort=False, dropna=False))
     n_metrics = table["metric"].nunique()
+    per_row = n_metrics if len(groups) == n_metrics else style.row_of(len(groups) // n_metrics)
     with style.theme():
-        figure, axes = style.panels(len(groups), per_row=n_metrics if len(groups) == n_metrics else 4)
+        figure, axes = style.panels(len(groups), per_row=per_row)
         found = style.looks(table, layout.lines)
         for (_, points), ax in zip(groups, axes, strict=True):
             metric = METRICS[common_value(points["metric"])]
             style.curves(ax, points, axis, found, layout.lines)
-            style.name_axes(ax, ", ".join([axis_name(axis), *layout.bound[:1]]), metric.label,
+            style.name_axes(ax, " with ".join([axis_name(axis), *map(in_words, layout.bound[:1])]), metric.label,
                             names_of(points.iloc[0], layout.panels))
             if is_log:
                 style.log_axis(ax, table[axis])

@@ -24,13 +24,12 @@ CELL, ROW, BESIDE = 0.31, 0.22, 0.7  # inches: least width and height of a cell,
 
 def plot(table: pd.DataFrame, axes: Sequence[str]) -> Figure:
     """Plot a panel for each metric, algorithm and level of further factors, on one colour scale for each metric."""
-    names = table.attrs["layout"].panels
+    names = [name for name in table.attrs["layout"].panels if table[name].nunique() > 1]
     columns, rows = (sorted(table[axis].unique()) for axis in axes)
     groups = list(table.groupby(["metric", *names], sort=False, dropna=False))
     per_metric = len(groups) // table["metric"].nunique()
     least = CELL * len(columns) + BESIDE
-    # Rows of equal length, so that none has panels of two metrics.
-    per_row = max(n for n in range(1, per_metric + 1) if per_metric % n == 0 and (n == 1 or style.fit(n, least)))
+    per_row = style.row_of(per_metric, least)  # no row has panels of two metrics
     with style.theme():
         height = max(1.7 if per_row > 1 else 1.4, ROW * len(rows) + BESIDE)
         figure, drawn = style.panels(len(groups), height, least, per_row)
@@ -56,7 +55,7 @@ def panel(grid: pd.DataFrame, ax: Axes, metric: Metric, scale: tuple[float, floa
     colours = colormaps[COLOURS].with_extremes(bad=str(EMPTY_GREY))
     image = ax.imshow(np.ma.masked_invalid(grid), cmap=colours, vmin=scale[0], vmax=scale[1], origin="lower",
                       aspect="auto")
-    digits = 1 if metric.key else 2  # percent, or a cosine
+    digits = 1 if metric.key else 2 if scale[1] >= 0.1 else 3  # percent, or a cosine
     for (row, column), value in np.ndenumerate(grid.to_numpy()):
         text, luminance = NO_VALUE, EMPTY_GREY
         if not np.isnan(value):

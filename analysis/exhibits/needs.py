@@ -58,7 +58,7 @@ def means(trials: Sequence[TrialConfig]) -> str:
 def axes_of(name: str) -> tuple[str, ...]:
     """Return the one or two settings over which `by_A` or `by_A_and_B` shows trials; none for another exhibit."""
     axes = tuple(name.removeprefix(BY).split(AND)) if name.startswith(BY) else ()
-    known = all(axis in SETTINGS and is_number(SETTINGS[axis].default) for axis in axes)
+    known = all(axis in SETTINGS and is_number(SETTINGS[axis].default) and axis != "seed" for axis in axes)
     return axes if known and len({*axes}) == len(axes) <= 2 else ()
 
 

@@ -179,7 +179,7 @@ NO_FRONTIER = [
     ("report: [figure2]", r"report: figure2 shows the alignment of pdfa, but no trial"),
     ("report: {best_of: [lerning_rate]}", r"report.best_of: must be settings .*, got 'lerning_rate'"),
     ("report: {best_of: learning_rate}", r"report.best_of: must be a list of settings, as `.*`, got 'le"),
-    ("report: [table9]", r"report: must be a list of frontier, .*, or by_A or by_A_and_B of .*, got \['table9'\]"),
+    ("report: [table9]", r"report: must be a list of frontier, .*, or by_A or by_A_and_B of .*, got 'table9'; did you"),
     *((f"{CERTIFIED}{{{CURVES}}}\nreport: [{name}]", f"report: {name} has one cell .* target_epsilon, noise_multiplier")
       for name in ("table1", "figure2")),
     *((f"{text}\nreport: {{exhibits: [frontier], best_of: [clipping_norm]}}", f"report: frontier {message}")

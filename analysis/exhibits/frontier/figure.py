@@ -47,6 +47,9 @@ def plot(frames: Sequence[pd.DataFrame], marked: pd.DataFrame = others.NONE) -> 
         figure, axes = style.panels(len(panels))
         for panel, ax in zip(panels, axes, strict=True):
             draw_panel(panel, ax, found, lines)
+        for kind in dict.fromkeys(common_value(panel.points["kind"]) for panel in panels):
+            style.share_x([ax for panel, ax in zip(panels, axes, strict=True)
+                           if common_value(panel.points["kind"]) == kind])
         style.name_once(axes)
         entries = [*style.handles(found), *others.legend_entries(marked)]
         style.legend(figure, entries, style.seeds(together["n"]))
