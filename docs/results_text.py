@@ -22,7 +22,7 @@ import yaml
 from committed import file_of, folder_of, runs_of
 
 from analysis import catalogue
-from analysis.exhibits import along, heatmap, selection
+from analysis.exhibits import along, selection
 from analysis.exhibits.exhibit import Exhibit
 from analysis.exhibits.frontier import exhibit as frontier
 from analysis.papers import figure2, leekifer
@@ -31,7 +31,7 @@ from pipeline.accounting import Epsilon
 from pipeline.accounting.event import UnsupportedAccounting
 from pipeline.experiment.experiment import Experiment, load_experiment
 
-DRAWN = (figure2, frontier, heatmap, leekifer, along)
+DRAWN = ((figure2, "plot"), (frontier, "plot"), (leekifer, "plot"), (along, "figure_of"))
 MEASURED = ("figure2", "leekifer", "selection")  # exhibits whose data are kept: of epochs, or of a long composition
 # Figures that no page quotes, or that say less than their table: TDFA at chance leaves no room for the other lines.
 NOT_KEPT = ("frontier_worst_class.svg", "networks-frontier.svg")
@@ -56,8 +56,8 @@ def exhibit(sweep: str, name: str, drawn: bool = False) -> Exhibit:
     if name == "selection":
         return _selection(sweep, experiment, runs)
     with ExitStack() as stack:
-        for module in () if drawn else DRAWN:
-            stack.enter_context(patch.object(module, "plot", lambda *a, **k: None))
+        for module, function in () if drawn else DRAWN:
+            stack.enter_context(patch.object(module, function, lambda *a, **k: None))
         stack.enter_context(patch.object(figure2, "load_history", lambda *a: pd.DataFrame()))
         for module in (figure2, leekifer):  # of epochs, which the runs do not have
             if name == module.__name__.rpartition(".")[2]:

@@ -34,11 +34,8 @@ def draw(runs: pd.DataFrame, name: str, axes: Sequence[str], experiment: Experim
     shown = such(runs, lambda trial: bool(with_axes([trial], axes)))
     table = tabulate(shown, axes, experiment)
     quantity = "Accuracy and alignment" if table["metric"].nunique() > 1 else "Accuracy"
-    figure = drawn(table, axes)
-    if figure.get_figheight() > style.TALLEST:  # alignment is in the tables, too
-        figure = drawn(table[table["metric"] == "accuracy"], axes)
     return Exhibit(name, f"{quantity} by {' and '.join(map(in_words, axes))}", texts(table, axes, shown),
-                   table.round(dict.fromkeys(SUMMARY, 4)), figure)
+                   table.round(dict.fromkeys(SUMMARY, 4)), figure_of(table, axes))
 
 
 def tabulate(runs: pd.DataFrame, axes: Sequence[str], experiment: Experiment) -> pd.DataFrame:
@@ -65,9 +62,13 @@ def tabulate(runs: pd.DataFrame, axes: Sequence[str], experiment: Experiment) ->
     return table
 
 
-def drawn(table: pd.DataFrame, axes: Sequence[str]) -> Figure:
-    """Plot lines along one axis, or a heatmap over two."""
-    return plot(table, axes[0]) if len(axes) == 1 else heatmap.plot(table, axes)
+def figure_of(table: pd.DataFrame, axes: Sequence[str]) -> Figure:
+    """Plot lines along one axis, or a heatmap over two; of accuracy alone, where that with alignment is too tall."""
+    figure = plot(table, axes[0]) if len(axes) == 1 else heatmap.plot(table, axes)
+    is_alone = table["metric"].nunique() == 1
+    if is_alone or figure.get_figheight() <= style.TALLEST:
+        return figure
+    return figure_of(table[table["metric"] == "accuracy"], axes)
 
 
 def with_epsilon(runs: pd.DataFrame) -> pd.DataFrame:

@@ -30,7 +30,7 @@ NAMES = list(MANIFESTS)
 QUOTED = "".join(committed.WRITTEN.sub("", path.read_text(encoding="utf-8")) for path in sorted(
     [*(ROOT / "docs").glob("*.md"), *RESULTS.glob("*/README.md")]))
 each = pytest.mark.parametrize("name", NAMES)
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("extensions")]
 load_experiment = functools.cache(of_files.load_experiment)
 
 
