@@ -30,7 +30,14 @@ NAMES = list(MANIFESTS)
 QUOTED = "".join(committed.WRITTEN.sub("", path.read_text(encoding="utf-8")) for path in sorted(
     [*(ROOT / "docs").glob("*.md"), *RESULTS.glob("*/README.md")]))
 each = pytest.mark.parametrize("name", NAMES)
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("extensions")]
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module", autouse=True)
+def plugins_of_studies():
+    """What the files of the studies register is gone after these tests."""
+    with forgotten_plugins():
+        yield
 load_experiment = functools.cache(of_files.load_experiment)
 
 
