@@ -133,8 +133,7 @@ def texts(choice: Choice) -> Texts:
 
 def caption(choice: Choice) -> str:
     """Return the caption: the choice, and the assumptions of its price."""
-    # random stopping keeps the number secret
-    number = "" if choice.trials is None else f"{choice.trials - choice.unscored} "
+    number = "" if choice.trials is None else f"{choice.trials - choice.unscored} "  # None: it is secret
     epsilon = choice.selected or choice.alone
     price = under_assumptions(epsilon.kind, [epsilon.relation], [epsilon.sampler], [epsilon.delta], choice.standing)
     what = "publishing the best of all these trials" if choice.selected else "this trial alone"

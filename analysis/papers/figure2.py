@@ -39,12 +39,11 @@ CAPTION = ("Validation accuracy by epoch, a panel for each algorithm, dashed wit
 
 
 def draw(runs: pd.DataFrame, store: Reader) -> Exhibit:
-    """Make the exhibit of runs with histories in the store, in which a curve's trials differ only in their seed."""
+    """Make the exhibit of runs whose histories the store has; trials of one curve may differ only in their seed."""
     require_replicates(runs)
-    accuracy = load_history(store, runs, "validation/accuracy")
-    optical_runs = such(runs, lambda trial: trial.parts.feedback.optical)
-    alignment, layer = load_history(store, optical_runs, ALIGNMENT), layer_name(LAYER, trials_of(optical_runs))
-    table = tabulate(accuracy, alignment)
+    optical_runs = such(runs, lambda trial: trial.parts.feedback.optical)  # of PDFA, as in the paper
+    layer = layer_name(LAYER, trials_of(optical_runs))
+    table = tabulate(load_history(store, runs, "validation/accuracy"), load_history(store, optical_runs, ALIGNMENT))
     caption = CAPTION.format(layer, means_text(table["n"], "with 95% bootstrap bands"))
     return Exhibit.of_means("figure2", title="Learning curves and alignment", caption=caption, rows=table,
                             figure=plot(table, layer))

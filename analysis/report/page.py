@@ -105,10 +105,7 @@ class Page:
 
     @property
     def lead(self) -> list[Exhibit]:
-        """Return the exhibits that a page shows unfolded, at most two.
-
-        They are the first exhibit with a figure and, unless it also has a table, the first exhibit with a table.
-        """
+        """What a page shows unfolded: the first exhibit with a figure and, if it has no table, one that has."""
         with_figure = [exhibit for exhibit in self.exhibits if exhibit.figure]
         with_table = [exhibit for exhibit in self.exhibits
                       if any(isinstance(part, Table) for part in exhibit.texts.body)]

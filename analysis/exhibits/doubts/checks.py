@@ -82,8 +82,9 @@ def flat(evidence: Evidence) -> Doubt | None:
             continue
         worst, *_, best = sorted(curve, key=lambda row: row["mean"])
         mean_accuracy = sum(means) / len(means) / 100  # a fraction
-        tolerance = min(MOST_APART, 100 * accuracy_error([], mean_accuracy, DATASETS[dataset].n_test))  # points
-        difference = welch_interval(worst["values"], best["values"])
+        by_records = accuracy_error([], mean_accuracy, DATASETS[dataset].n_test)  # of the test set, whatever the seeds
+        tolerance = min(MOST_APART, 100 * by_records)  # points, as all that follows
+        difference = welch_interval(worst["values"], best["values"])  # best less worst
         is_beyond_seeds = difference.low > 0  # not with one seed, whose interval has no ends
         without_privacy = non_private_means.get((dataset, algorithm), math.inf)
         has_more_to_gain = without_privacy > best["mean"] + tolerance

@@ -30,21 +30,20 @@ def frontier(runs: Sweep, kind: str = "certified", metric: str = "accuracy", for
 
     There is one row per algorithm and noise setting, sorted by algorithm and epsilon. The columns `COLUMNS` have mean
     and 95% intervals over n seeds, and epsilon with its relation, sampler and delta. Two columns tell whether the mean
-    is on the Pareto front of its algorithm, and of all algorithms. Epsilon is the value at the last epoch by the
-    tightest logged accountant. If seeds differ (one diverged early), it is the largest, which holds for all. A diverged
-    trial counts with its final weights.
+    is on the Pareto front of its algorithm, and of all algorithms. Epsilon is that of the last epoch by the tightest
+    logged accountant, the largest over seeds. A diverged trial counts with its final weights.
 
     If trials of one algorithm and noise differ in further fields, the frontier is their envelope: a point is the best
     of its `choices` settings by mean validation accuracy, and `chosen` names it. Its epsilon does not cover this choice
     (`choice.price` does).
 
     Args:
-        runs: from `load_runs`, or what it takes; trials without a finite epsilon of this kind are left out (`caption`
-            names them).
+        runs: from `load_runs`, or a sweep as `load_runs` takes it; trials without a finite epsilon of this kind are
+            left out.
         kind: 'certified', 'label', or 'claimed', which has no guarantee. Other kinds have no frontier.
         metric: one of `METRICS`; a trial without it (see `Metric.of`) is left out.
-        formula: formula of a claimed epsilon, for example `saturating/epochs`, since formulas bound different
-            quantities.
+        formula: of a claimed epsilon, for example `saturating/epochs`, since formulas bound different quantities;
+            empty for other kinds.
 
     Raises:
         ReportError: for another kind, no trial of this kind, a trial without the metric, or, if there is a choice, a
@@ -59,7 +58,8 @@ def frontier(runs: Sweep, kind: str = "certified", metric: str = "accuracy", for
         2       dfa      1.0  70.0  1             False
         3       dfa      8.0  80.0  1             False
     """
-    return summarized(choice.choose(tried_runs(runs_of(runs), kind, formula)), kind, metric, formula)
+    tried = tried_runs(runs_of(runs), kind, formula)
+    return summarized(choice.choose(tried), kind, metric, formula)
 
 
 def summarized(runs: pd.DataFrame, kind: str, metric: str = "accuracy", formula: str = "") -> pd.DataFrame:
