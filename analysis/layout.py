@@ -16,12 +16,13 @@ from pipeline.experiment.experiment import Experiment
 from pipeline.experiment.factors import differing
 from pipeline.experiment.search import Search
 from pipeline.trials.config import TrialConfig
+from pipeline.trials.kinds import GUARANTEED, KINDS
 from pipeline.trials.naming import counted, method, noise_setting
 
 MOST_LINES = 5  # in a panel, where more than the algorithm tells them apart
 MOST_PANELS = 12
 ALGORITHM, AMOUNT = "algorithm", "setting"  # factors that are no single setting: the method, and the noise as given
-NOISE = ("sigma", "noise_multiplier", "target_epsilon", "target_label_epsilon")  # settings of the amount of noise
+NOISE = tuple(name for kind in GUARANTEED for name in KINDS[kind].noise)  # settings of the amount of noise
 FIRST = ("dataset", "network", AMOUNT, "mechanism")  # of several factors, the first that become panels
 
 
@@ -41,15 +42,15 @@ class Layout(NamedTuple):
 
 def level(trial: TrialConfig, factor: str) -> Any:
     """Return a trial's value of a factor; None if it does not use the setting."""
-    if factor == ALGORITHM:
-        return method(trial)
-    value = noise_setting(trial).removeprefix("sigma=") if factor == AMOUNT else trial.canonical().get(factor)
-    return tuple(value) if isinstance(value, list) else value
+    (value,) = levels(trial, (factor,))
+    return value
 
 
 def levels(trial: TrialConfig, factors: Iterable[str]) -> tuple[Any, ...]:
     """Return a trial's values of several factors."""
-    return tuple(level(trial, factor) for factor in factors)
+    given = {**trial.canonical(), ALGORITHM: method(trial), AMOUNT: noise_setting(trial).removeprefix("sigma=")}
+    values = [given.get(factor) for factor in factors]
+    return tuple(tuple(value) if isinstance(value, list) else value for value in values)
 
 
 def companions(experiment: Experiment, axes: Sequence[str]) -> tuple[str, ...]:
@@ -79,12 +80,14 @@ def lines_of(trials: Sequence[TrialConfig], axes: Sequence[str], experiment: Exp
     Lines of a panel are at most `MOST_LINES`, or one for each algorithm.
     """
     factors, bound = _factors(trials, axes, experiment)
+    combined = {levels(trial, (*factors, ALGORITHM)) for trial in trials}  # a line each, wherever it stands
     for number in range(len(factors) + 1):
         for panels in combinations(factors, number):
             lines = tuple(name for name in factors if name not in panels)
             per_panel: dict[Any, set[Any]] = {}
-            for trial in trials:
-                per_panel.setdefault(levels(trial, panels), set()).add(levels(trial, (ALGORITHM, *lines)))
+            for line in combined:
+                place = tuple(value for name, value in zip(factors, line, strict=False) if name in panels)
+                per_panel.setdefault(place, set()).add(line)
             fits = not lines or max(map(len, per_panel.values())) <= MOST_LINES
             if "dataset" not in lines and fits and len(per_panel) <= MOST_PANELS:
                 return Layout(lines, panels, bound)

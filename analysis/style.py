@@ -273,6 +273,11 @@ def looks(table: pd.DataFrame, lines: Sequence[str] = ()) -> dict[tuple[Any, ...
     return found
 
 
+def markers(table: pd.DataFrame) -> dict[tuple[Any, ...], dict[str, Any]]:
+    """Return the look of every algorithm's points, which no line joins."""
+    return {key: {**own, "linestyle": "none"} for key, own in looks(table).items()}
+
+
 def _shaded(color: Any, shade: float) -> tuple[float, ...]:
     """Return a colour mixed with black (shade -1 to 0) or white (0 to 1)."""
     end = 1.0 if shade > 0 else 0.0

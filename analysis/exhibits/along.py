@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from analysis import style
 from analysis.exhibits import heatmap
 from analysis.exhibits.envelope import cells, ordered
-from analysis.exhibits.exhibit import Exhibit, Texts
+from analysis.exhibits.exhibit import ENVELOPE, Exhibit, Texts
 from analysis.exhibits.frontier.points import tightest
 from analysis.exhibits.metrics import METRICS, Metric, feedback_is_measured
 from analysis.exhibits.needs import layout_by, with_axes, without_alignment
@@ -91,7 +91,7 @@ def texts(table: pd.DataFrame, axes: Sequence[str], runs: pd.DataFrame) -> Texts
         def mean(row: Mapping[str, Any], of: Metric = found) -> str:
             return of.text(row["mean"], row["half_width"])
 
-        body += [f"{found.phrase[0].upper()}{found.phrase[1:]}{where} by {over}: {means_text(part['n'])}"
+        body += [f"{found.heading}{where} by {over}: {means_text(part['n'])}"
                  f"{best_of(part['choices'].max())}.",
                  crossing(part, axes, table.attrs["by"], mean)]
     notes = [*(METRICS[metric].meaning for metric in table["metric"].unique()),
@@ -104,6 +104,7 @@ def texts(table: pd.DataFrame, axes: Sequence[str], runs: pd.DataFrame) -> Texts
         body += ["ε of every point; it is that of its targets where a file gives them.",
                  crossing(accuracies, axes, table.attrs["by"], lambda row: f"{row['epsilon']:.3g}")]
     if (table["choices"] > 1).any():
+        notes.append(ENVELOPE)
         body += chosen(accuracies, table.attrs["by"])
     return Texts(tuple(body[:2]), tuple(body[2:]), tuple(filter(None, notes)))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
@@ -51,7 +51,6 @@ class Exhibit:
         texts: captions, tables and notes.
         rows: the tidy data, rounded as in the file.
         figure: the figure, if there is one.
-        others: further text files by name.
 
     Example:
         >>> runs = load_runs("example")
@@ -64,7 +63,6 @@ class Exhibit:
     texts: Texts
     rows: pd.DataFrame
     figure: Figure | None = None
-    others: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def of_means(cls, name: str, title: str, caption: str, rows: pd.DataFrame, figure: Figure | None = None,
@@ -93,10 +91,9 @@ class Exhibit:
 
     @cached_property
     def files(self) -> dict[str, bytes]:
-        """Contents by file name: `.csv`, `.md`, a `.tex` a table, `others`; the wanted formats of a figure."""
+        """Contents by file name: `.csv`, `.md`, a `.tex` a table; the wanted formats of a figure."""
         text_files = {f"{self.name}.csv": to_csv(self.rows), f"{self.name}.md": self.markdown}
         text_files |= to_latex((*self.texts.body, *self.texts.more), self.name)
-        text_files |= self.others
         files = {name: text.encode() for name, text in text_files.items()}
         return files | {f"{self.name}.{suffix}": self.drawn[suffix] for suffix in self.drawn if style.wanted(suffix)}
 

@@ -10,6 +10,7 @@ import pandas as pd
 from analysis.runs import ReportError, require_accuracy, trials_of
 from analysis.statistics import plus_minus, summarize
 from pipeline.trials.config import TrialConfig
+from pipeline.trials.disclosure import ALIGNMENTS
 from pipeline.trials.naming import counted
 
 
@@ -27,6 +28,11 @@ class Metric:
     meaning: str = ""  # a definition, if the phrase needs one
     short: str = ""  # above a panel, beside panels of other metrics
     layers: str = ""  # of alignment: what MLflow's keys of its layers begin with
+
+    @property
+    def heading(self) -> str:
+        """The phrase at the beginning of a sentence."""
+        return f"{self.phrase[0].upper()}{self.phrase[1:]}"
 
     @property
     def factor(self) -> int:
@@ -57,7 +63,7 @@ class Metric:
         return values
 
 
-UPDATE, FEEDBACK = "alignment/layer_", "alignment/feedback/layer_"  # before the number of a layer
+UPDATE, FEEDBACK = ALIGNMENTS  # before the number of a layer
 # Accuracies that trials log, with their headings in tables of trials.
 HEADINGS = {"test/accuracy": "test %", "validation/accuracy": "validation %",
             "test/worst_class_accuracy": "worst class %"}

@@ -109,7 +109,7 @@ def plot(rows: pd.DataFrame, privacy_filter: Filter | None) -> Figure:
     with style.theme():
         figure, axes = style.panels(2 if privacy_filter else 1, per_row=1, height=2.0, sharex=True)
         trained = rows[rows["validation %"].notna()]
-        looks = {key: {**look, "linestyle": "none"} for key, look in style.looks(trained).items()}
+        looks = style.markers(trained)
         for (algorithm, *_), look in looks.items():
             group = trained[trained["algorithm"] == algorithm]
             axes[0].plot(group["number"], group["validation %"], **look)

@@ -105,7 +105,7 @@ def plot(space: Mapping[str, Domain], table: pd.DataFrame) -> Figure:
     names = list(dict.fromkeys(table["setting"]))
     with style.theme():
         figure, axes = style.panels(len(names), per_row=PER_ROW, sharey=True)
-        looks = {key: {**look, "linestyle": "none"} for key, look in style.looks(table).items()}
+        looks = style.markers(table)
         for name, ax in zip(names, axes, strict=True):
             rows, domain = table[table["setting"] == name], space[name]
             places = {_text(name, plain(value)): place for place, value in enumerate(domain.values)}

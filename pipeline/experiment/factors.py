@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -41,23 +39,6 @@ def find_factors(trials: Sequence[TrialConfig]) -> list[dict[str, str | float]]:
                      **{name: _level(fields.get(name)) for name in sorted(names)}})
     varied = [name for name in ("algorithm", "noise", *sorted(names)) if len({row[name] for row in rows}) > 1]
     return [{name: row[name] for name in varied} for row in rows]
-
-
-def balanced(trials: Sequence[TrialConfig]) -> list[int]:
-    """Return the indices of all trials or, failing that, of those with a mechanism that form a balanced grid; else [].
-
-    In it every combination of levels of at least two factors occurs equally often.
-    """
-    every_index = list(range(len(trials)))
-    with_mechanism = [index for index in every_index if trials[index].parts.mechanism.private]
-    for indices in (every_index, with_mechanism):
-        rows = find_factors([trials[index] for index in indices])
-        if rows and len(rows[0]) > 1:
-            occurrences = Counter(tuple(row.values()) for row in rows)
-            possible = math.prod(len({row[name] for row in rows}) for name in rows[0])
-            if len(occurrences) == possible and len(set(occurrences.values())) == 1:
-                return indices
-    return []
 
 
 def _level(value: Any) -> str | float:

@@ -12,8 +12,6 @@ from pipeline.learning.feedback.algorithms import BackPropagation, Feedback
 from pipeline.learning.mechanisms.base import mean_outer_products
 from pipeline.learning.network.network import Network, Parameters
 
-METRICS = ("alignment/layer_", "alignment/feedback/layer_")  # of the applied update, and of the feedback's
-
 
 def true_gradient(net: Network, error: torch.Tensor, activations: list[torch.Tensor], out: Parameters) -> None:
     """Write the gradient of the batch's mean loss to `out`: the update of back-propagation."""

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from pipeline.accounting.certified import with_noise
-from pipeline.learning.alignment import METRICS, cosines, feedback_update, true_gradient
+from pipeline.learning.alignment import cosines, feedback_update, true_gradient
 from pipeline.learning.canaries import Canaries
 from pipeline.learning.data.dataset import Dataset
 from pipeline.learning.data.features import inputs
@@ -29,6 +29,7 @@ from pipeline.learning.network.network import Network, make_network, start_outpu
 from pipeline.learning.optimizer import MovingAverage, Optimizer, learning_rate
 from pipeline.learning.randomness import Noise
 from pipeline.learning.reporting import first_tags, outcome_of, record_of
+from pipeline.trials.disclosure import ALIGNMENTS
 from pipeline.trials.packs import Pack
 from pipeline.trials.records import EpochRecord
 
@@ -204,7 +205,7 @@ class Training:
 
     def _metrics(self, r: int, losses: torch.Tensor, alignment: torch.Tensor) -> dict[str, float]:
         """Return the alignments of trial r, and its training loss if `private_metrics` is plain."""
-        metrics = {f"{name}{layer}": value for name, values in zip(METRICS, alignment[r].tolist(), strict=True)
+        metrics = {f"{name}{layer}": value for name, values in zip(ALIGNMENTS, alignment[r].tolist(), strict=True)
                    for layer, value in enumerate(values, start=1)}
         if self.pack.shared.disclosure == "plain":
             metrics["train/loss"] = losses[r].item()
@@ -235,7 +236,7 @@ class Training:
         if alignments:
             alignment = torch.stack(alignments, dim=-1).nanmean(dim=-1).cpu()
         else:
-            alignment = torch.full((len(self.pack.trials), len(METRICS), len(self.update.layers)), math.nan)
+            alignment = torch.full((len(self.pack.trials), len(ALIGNMENTS), len(self.update.layers)), math.nan)
         return torch.stack(losses, dim=-1).mean(dim=-1).cpu(), alignment
 
     def step(self, indices: torch.Tensor,  # [R, m]; `ABSENT` marks padding

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+ALIGNMENTS = ("alignment/layer_", "alignment/feedback/layer_")  # of the applied update, and of the feedback's
 ITERATES = "released iterates and the test set, which is public"
 NEIGHBOURS = "runs on neighbours that no data set has, or on test records"
 METRICS = {  # by prefix of the name
     "validation/accuracy": "has Gaussian noise of its own, which epsilon covers",
     "test/accuracy": ITERATES,
     "test/worst_class_accuracy": ITERATES,
-    "alignment/layer_": "a released update and the gradient of a released iterate on test records",
-    "alignment/feedback/layer_": "the feedback and the gradient of a released iterate on test records",
+    ALIGNMENTS[0]: "a released update and the gradient of a released iterate on test records",
+    ALIGNMENTS[1]: "the feedback and the gradient of a released iterate on test records",
     **dict.fromkeys(("epsilon/certified/", "epsilon/label/", "epsilon/claimed/", "epsilon/column/"), "settings alone"),
     "epsilon/audited/one_step": NEIGHBOURS,
     "audit/one_step_": NEIGHBOURS,

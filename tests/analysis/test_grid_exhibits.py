@@ -16,7 +16,7 @@ from stored import changed, run_of, with_secret_noise
 
 from analysis.catalogue import draw, listed, undrawn
 from analysis.exhibits import envelope, headline
-from analysis.exhibits.exhibit import MAX_WORDS
+from analysis.exhibits.exhibit import ENVELOPE, MAX_WORDS
 from analysis.exhibits.frontier import choice, exhibit
 from analysis.exhibits.frontier import points as frontiers
 from analysis.exhibits.table import markdown
@@ -236,7 +236,7 @@ def test_captions_of_grids_have_at_most_forty_words(monkeypatch, only_svg):
         assert said and max(len(caption.split()) for caption in said) <= MAX_WORDS, said
         check_all(found.files)
     by_batch = drawn[2].texts
-    assert "best of up to 2 settings by validation." in by_batch.body[0]
+    assert "best of up to 2 settings by validation." in by_batch.body[0] and ENVELOPE in by_batch.notes
     assert "Each ε is a certified ε (partly simulated; add/remove, poisson or without_replacement, δ = 1e-05)." in (
         by_batch.notes)
 

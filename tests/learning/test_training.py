@@ -7,12 +7,12 @@ import torch
 from flat import train
 
 from pipeline.accounting import account
-from pipeline.learning.alignment import METRICS
 from pipeline.learning.data.inputs import Inputs
 from pipeline.learning.network.network import make_network, start_output
 from pipeline.learning.optimizer import learning_rate
 from pipeline.learning.training import Training
 from pipeline.trials.config import TrialConfig
+from pipeline.trials.disclosure import ALIGNMENTS as METRICS
 from pipeline.trials.packs import Pack
 
 CPU = torch.device("cpu")

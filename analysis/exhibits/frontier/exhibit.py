@@ -89,7 +89,7 @@ def caption(points: pd.DataFrame, runs: pd.DataFrame) -> str:
     axis_runs = _runs_on_axis(points, runs)
     metric, kind = METRICS[common_value(points["metric"])], common_value(points["kind"])
     datasets = " and ".join(DATASET_LABELS[name] for name in axis_runs["dataset"].unique())
-    return (f"{metric.phrase[0].upper()}{metric.phrase[1:]} on {datasets} against "
+    return (f"{metric.heading} on {datasets} against "
             f"{epsilon_text(kind, axis_runs, points)}{_formula(points)}: {means_text(points['n'])}"
             f"{best_of(points['choices'].max())}.")
 
