@@ -82,9 +82,7 @@ def cache_of_the_tests(tmp_path_factory):
 @pytest.fixture(scope="module")
 def lee_kifer():
     """The plugin of Lee & Kifer's readings, for one file of tests."""
-    with forgotten_plugins():
-        load_plugins(["readings"], Path(__file__).parents[1] / "experiments" / "leekifer2020")
-        yield
+    load_plugins(["readings"], Path(__file__).parents[1] / "experiments" / "leekifer2020")
 
 
 @pytest.fixture(scope="session")
@@ -175,6 +173,13 @@ def only_svg(monkeypatch):
     from analysis import style  # here, as most tests draw nothing
 
     monkeypatch.setattr(style, "_files", style.Files(("svg",)))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def extensions_of_a_module():
+    """What the tests of a file register, or load as plugins, is gone after them."""
+    with forgotten_plugins():
+        yield
 
 
 @pytest.fixture

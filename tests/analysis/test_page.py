@@ -114,11 +114,11 @@ def test_every_exhibit_stands_on_the_page_with_its_caption_figure_and_data(exhib
 def test_an_exhibit_is_written_and_shown_with_the_same_caption_and_table():
     table = Table.of(["", "ε ≤ 3", "n"], [["BP", "", "1"], ["DFA", NO_VALUE, ""]], text_columns=(0, 2))
     exhibit = Exhibit("heat", "Noise by <clip>", Texts(("A `b` caption.", table), ("Another.",), ("One <note>.",)),
-                      pd.DataFrame({"a": [1]}), others={"heat_2.csv": "b"})
+                      pd.DataFrame({"a": [1]}))
     files = {name: content.decode() for name, content in exhibit.files.items()}
     check(files.pop("heat.tex"))
     assert files == {
-        "heat.csv": "a\n1\n", "heat_2.csv": "b",
+        "heat.csv": "a\n1\n",
         "heat.md": "## Noise by <clip>\n\nA `b` caption.\n\n|  | ε ≤ 3 | n |\n| --- | ---: | --- |\n| BP |  | 1 |\n"
                    "| DFA | – |  |\n\nAnother.\n\n- One <note>.\n"}
     html = pages.render(pages.Page(title="t", what="w", exhibits=[exhibit]))

@@ -16,7 +16,6 @@ import results_text
 import tuning
 from committed import RESULTS, file_of, folder_of, manifests, runs_of, written
 from latex_tools import check_all
-from registries import forgotten_plugins
 
 from analysis.exhibits.exhibit import MAX_WORDS
 from analysis.statistics import mean_interval, plus_minus
@@ -31,19 +30,12 @@ QUOTED = "".join(committed.WRITTEN.sub("", path.read_text(encoding="utf-8")) for
     [*(ROOT / "docs").glob("*.md"), *RESULTS.glob("*/README.md")]))
 each = pytest.mark.parametrize("name", NAMES)
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module", autouse=True)
-def plugins_of_studies():
-    """What the files of the studies register is gone after these tests."""
-    with forgotten_plugins():
-        yield
 load_experiment = functools.cache(of_files.load_experiment)
 
 
 @pytest.fixture(autouse=True, scope="module")
 def files_are_parsed_once():
-    with forgotten_plugins(), pytest.MonkeyPatch.context() as monkeypatch:
+    with pytest.MonkeyPatch.context() as monkeypatch:
         for module in (doubts, results_text):
             monkeypatch.setattr(module, "load_experiment", load_experiment)
         yield

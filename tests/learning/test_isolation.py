@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from registries import forgotten_plugins
 
 from pipeline import ConfigError, TrialConfig, train
 from pipeline.experiment.plugins import load_plugins
@@ -38,9 +37,7 @@ FAR = 200  # a pixel far beyond 16: no code of a table, and a number above 2
 
 @pytest.fixture(autouse=True, scope="module")
 def networks():
-    with forgotten_plugins():
-        load_plugins(["networks_of_others", "some_networks"], FOLDER)
-        yield
+    load_plugins(["networks_of_others", "some_networks"], FOLDER)
 
 
 def trial(name, **settings):

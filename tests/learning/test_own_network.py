@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from registries import forgotten_plugins
 
 from pipeline import ConfigError, TrialConfig, account
 from pipeline.auditing.audit import findings
@@ -24,10 +23,8 @@ SHIPPED = FOLDER.parents[1] / "experiments" / "networks"
 
 @pytest.fixture(autouse=True, scope="module")
 def networks():
-    with forgotten_plugins():
-        load_plugins(["some_networks"], FOLDER)
-        load_plugins(["tempered_cnn", "small_transformer"], SHIPPED)
-        yield
+    load_plugins(["some_networks"], FOLDER)
+    load_plugins(["tempered_cnn", "small_transformer"], SHIPPED)
 
 
 def own(network="perceptron", **settings):
