@@ -16,21 +16,22 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pipeline.arguments import (
+from pipeline.experiment.experiment import Experiment, load_experiment, sliced
+from pipeline.experiment.yaml_text import parse_yaml
+from pipeline.sweep.target import find_experiment, with_past
+from pipeline.terminal import (
+    INTERRUPTED,
     PORT,
     Commands,
     completion_script,
     port_number,
+    quick_interrupt,
     with_changes,
     with_data,
     with_private,
     with_store,
     with_target,
 )
-from pipeline.experiment.experiment import Experiment, load_experiment, sliced
-from pipeline.experiment.yaml_text import parse_yaml
-from pipeline.sweep.target import find_experiment, with_past
-from pipeline.terminal import INTERRUPTED, quick_interrupt
 from pipeline.trials import knobs
 from pipeline.trials.config import ConfigError, settings
 from pipeline.trials.fields import UserError
@@ -186,7 +187,6 @@ def _reported(experiment: Experiment) -> Experiment:
 
 
 def _code(result: SweepResult, failed: int = 1) -> int:
-    """Return the exit code of a sweep."""
     if result.remaining:
         return INTERRUPTED
     return failed if result.failed or result.lost else 0
@@ -311,7 +311,6 @@ def report(target: str, other: str | None, changes: tuple[str, ...], mlruns: Pat
 
 
 def _compare(experiment: Experiment, store: Reader, other_target: str, folder: Path | None, out: Path | None) -> Report:
-    """Write and return the comparison of an experiment with another, of a store in `folder` or of the same store."""
     from analysis.comparison import report
     from pipeline.tracking.reader import Reader
 
@@ -321,7 +320,6 @@ def _compare(experiment: Experiment, store: Reader, other_target: str, folder: P
 
 
 def _with_suggestions(experiment: Experiment, store: Reader) -> Experiment:
-    """Return a search with the trials that it has suggested so far; return any other experiment unchanged."""
     if not experiment.plan.asks:
         return experiment
     from analysis.runs import searched

@@ -259,7 +259,6 @@ def _experiment(top: Mapping[str, Any], path: Path, stored: bool) -> Experiment:
 
 
 def _reuse(top: Mapping[str, Any], own: str, plan: Plan) -> tuple[str, ...]:
-    """Return the names of other sweeps whose trials a file takes over; `own` is the name of its own sweep."""
     names = top.get("reuse", [])
     refuse(not isinstance(names, list) or not all(isinstance(name, str) for name in names), "reuse",
            "must be a list of names of other sweeps", repr(names))

@@ -121,7 +121,6 @@ class Combination(NamedTuple):
 
     @property
     def by_preset(self) -> set[str]:
-        """The settings that the file leaves to its preset."""
         return set(self.recommended.settings) - set(self.places) if self.recommended else set()
 
 
@@ -176,7 +175,6 @@ def _axes(file: Level, case: Level) -> list[dict[str, list[Any]]]:
 
 
 def _length(axis: Mapping[str, Sequence[Any]]) -> int:
-    """Return the number of values that each setting of an axis has."""
     return len(next(iter(axis.values())))
 
 

@@ -50,7 +50,6 @@ def load_plugins(names: Sequence[str], folder: Path) -> None:
 
 
 def _import(name: str, folder: Path) -> str:
-    """Import a module with extensions; return the digest of its file."""
     def refused(line: str) -> ConfigError:
         return ConfigError(f"plugins: '{name}' cannot be imported ({line}); it must be a module in "
                            f"{folder.absolute()}, or one that is installed")
@@ -62,7 +61,6 @@ def _import(name: str, folder: Path) -> str:
 
 
 def _enter_table(path: Path) -> str:
-    """Register the data set that a file declares (`pipeline.trials.table`); return the digest of what it declares."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeError) as error:

@@ -165,7 +165,6 @@ def _rounded(number: float) -> float:
 
 @functools.cache
 def _rows() -> list[dict[str, Any]]:
-    """Return the rows of the preset: the first that fits counts."""
     rows: list[dict[str, Any]] = yaml.safe_load(
         Path(__file__).with_name(f"{RECOMMENDED}.yaml").read_text(encoding="utf-8"))
     return rows

@@ -123,7 +123,6 @@ def read_results(path: Path) -> tuple[Result, ...]:
 
 
 def _result(place: str, names: Sequence[str], row: Sequence[str]) -> Result:
-    """Return the result in one row of a CSV file. `place` is file and row, for messages."""
     if len(row) != len(names):
         raise ConfigError(f"{place}: must have {len(names)} cells, one for each column, has {len(row)}")
     values = {}
@@ -156,15 +155,12 @@ def check_seeds(results: Iterable[Result]) -> tuple[Result, ...]:
 
 
 def _text(text: str) -> str:
-    """Return a text cell unchanged; refuse an empty one, and what no figure can show."""
     if not text or not text.isprintable():
         raise ValueError("must be a text of printable characters")
     return text
 
 
 def _one_of(names: Collection[str], what: str) -> Callable[[str], str]:
-    """Return a function that returns its text if it is one of the names, and raises ValueError otherwise."""
-
     def read(text: str) -> str:
         if text not in names:
             raise ValueError(f"must be a known one; {accepted(text, names, what)}")
@@ -173,8 +169,6 @@ def _one_of(names: Collection[str], what: str) -> Callable[[str], str]:
 
 
 def _number(what: str, fits: Callable[[float], bool]) -> Callable[[str], float]:
-    """Return a function that reads a number from text, and raises ValueError if it is not finite or does not fit."""
-
     def read(text: str) -> float:
         value = float(text) if NUMBER.fullmatch(text) else math.nan
         if not math.isfinite(value) or not fits(value):
@@ -184,7 +178,6 @@ def _number(what: str, fits: Callable[[float], bool]) -> Callable[[str], float]:
 
 
 def _seed(text: str) -> int | None:
-    """Return the seed in a cell; None if the cell is empty."""
     if text and not re.fullmatch("[0-9]{1,18}", text):
         raise ValueError("must be a whole number >= 0, or empty for a single published figure")
     return int(text) if text else None

@@ -11,7 +11,7 @@
       seed: 1
       max_concurrent: 4                    # suggestions of one round, asked for before any of its results is known
 
-Ranges have the names of Ray Tune, whose searchers draw from them (`pipeline.sweep.search`). Suggestions depend only on
+Ranges have the names of Ray Tune, whose searchers draw from them (`pipeline.sweep.rounds`). Suggestions depend only on
 the seed and on the results of earlier rounds: not on the order in which trials end, nor on the machine.
 
 The corners of a space are all combinations of choices and of ends of ranges. They represent the unknown trials when a
@@ -127,7 +127,6 @@ class Search(Plan):
         return self.max_concurrent if self.by_scores else self.most
 
     def lines(self) -> Iterator[str]:
-        """Yield a line on how trials are asked for."""
         rounds = f" in rounds of {self.max_concurrent}" if self.by_scores else ""
         above = "those above are drawn at random from its space" if self.adaptive else "those above"
         fitting = ", as many as fit the budget if none diverges" if self.budget else ""
@@ -147,7 +146,6 @@ class Search(Plan):
         return False
 
     def _composed(self, values: Mapping[str, Any]) -> Combination:
-        """Return the trial of these values with base and preset, unused settings and all."""
         return compose("search.space", {**self.base, **values}, self.preset, dict(self.places))
 
     def combinations(self) -> Iterator[Combination]:
@@ -204,7 +202,6 @@ def read_plan(top: Mapping[str, Any], search: Search | None, written: Sequence[W
 
 
 def _budget(top: Mapping[str, Any], corners: Sequence[Written]) -> Budget | None:
-    """Return the privacy budget of a file's search; None if the file has no entry `budget`."""
     if "budget" not in top:
         return None
     budget = read_as(Budget, top["budget"], "budget")

@@ -40,11 +40,9 @@ class Place(str):
         return place
 
     def of(self, key: str) -> Place:
-        """Return the place of an entry of the mapping at this place."""
         return Place(f"{self}.{key}", getattr(key, "line", 0))
 
     def item(self, index: int, values: Sequence[Any]) -> Place:
-        """Return the place of one of the values at this place."""
         return Place(f"{self}[{index}]", values.lines[index] if isinstance(values, Items) else self.line)
 
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from pipeline.experiment.plugins import LOADED
 from pipeline.package import ROOT
-from pipeline.sweep.private_file import UNFINISHED, UnusableFile, packed, read, read_text, unpacked, write
+from pipeline.sweep.private import UNFINISHED, UnusableFile, packed, read, read_text, unpacked, write
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.fields import digest
 from pipeline.trials.packs import Pack
@@ -58,11 +58,9 @@ class Checkpoints:
         self.folder, self.seconds = Path(folder), seconds
 
     def path(self, pack: Pack) -> Path:
-        """Return the path of a pack's checkpoint, which may not exist."""
         return self.folder / (pack_digest(pack) + SUFFIX)
 
     def save(self, pack: Pack, checkpoint: Checkpoint) -> None:
-        """Write a pack's checkpoint in place of its last one."""
         entries, weights = packed(checkpoint.records)
         text = json.dumps({"software": SOFTWARE, "device": checkpoint.device, "trials": pack.trial_keys,
                            "values": checkpoint.values, "records": entries, "plugins": LOADED})
@@ -142,7 +140,6 @@ COMPUTING = ("accounting", "learning", "trials")  # packages that determine a tr
 
 
 def _code(packages: Sequence[str] = ("",)) -> str:
-    """Return a digest of the source of these packages; by default of the whole package."""
     files: list[Path] = []
     for package in packages:
         files += (ROOT / package).rglob("*.py")

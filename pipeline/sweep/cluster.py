@@ -235,7 +235,6 @@ def running_ray(sweep: Sweep, address: str, workers: int | None,  # address: `lo
 
 
 def _join(sweep: Sweep, address: str) -> None:
-    """Join the cluster at an address."""
     if address != "auto":
         check_address(address)
     sweep.progress.phase(f"connecting to Ray at {address}")

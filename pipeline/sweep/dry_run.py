@@ -20,7 +20,7 @@ from pipeline.experiment.experiment import Experiment, with_trials
 from pipeline.experiment.search import Search, nothing_fits
 from pipeline.sweep.checks import bundle, check_machine, check_trials, local_offer, slots
 from pipeline.sweep.estimate import Estimate, estimate
-from pipeline.tracking.artifacts import TrackedRun, done_of
+from pipeline.tracking.artifacts import TrackedRun, done_of, reused_text
 from pipeline.trials.config import TrialConfig, settings
 from pipeline.trials.fields import plain
 from pipeline.trials.naming import computed_features, counted, duration
@@ -63,11 +63,11 @@ def preview(experiment: Experiment, workers: int | None, root: Path | None = Pat
     experiment = with_trials(experiment, ()) if exhausted else _with_drawn_trials(experiment)
     new, others, taken_over = [trial for trial in experiment.trials if trial.trial_key not in done], {}, ""
     if experiment.reuse and root:
-        from pipeline.sweep.reuse import elsewhere, in_words  # imported here, too
+        from pipeline.sweep.ledger import elsewhere  # imported here, too
         from pipeline.tracking.reader import Reader
 
         others = elsewhere(experiment, Reader(root=root))
-        taken_over = in_words(others[trial.trial_key] for trial in new if trial.trial_key in others)
+        taken_over = reused_text(others[trial.trial_key] for trial in new if trial.trial_key in others)
     missing = [trial for trial in new if trial.trial_key not in others]
     requested, offer = experiment.resources, {**local_offer(workers), "GPU": torch.cuda.device_count()}
     check_machine(missing, requested, offer)
@@ -100,7 +100,7 @@ def _exhausted(experiment: Experiment, runs: Sequence[TrackedRun], root: Path) -
     """Return why a search that has begun has no trial that fits its budget; empty if it has one, or no budget."""
     if not runs or not isinstance(experiment.plan, Search) or not experiment.plan.budget:
         return ""
-    from pipeline.sweep.search import Rounds  # imported here: Ray takes seconds
+    from pipeline.sweep.rounds import Rounds  # imported here: Ray takes seconds
     from pipeline.tracking.reader import Reader
 
     store = Reader(root=root)
@@ -114,7 +114,7 @@ def _with_drawn_trials(experiment: Experiment) -> Experiment:
     """Return a search with random trials from its space, as many as fit its budget; other experiments unchanged."""
     if not isinstance(experiment.plan, Search):
         return experiment
-    from pipeline.sweep.search import make_searcher  # imported here: Ray takes seconds
+    from pipeline.sweep.rounds import make_searcher  # imported here: Ray takes seconds
 
     search = dataclasses.replace(experiment.plan, algorithm="random")
     searcher = make_searcher(search)
@@ -212,19 +212,16 @@ def _computed_alone(experiment: Experiment) -> Iterator[str]:
 
 
 def _prices(experiment: Experiment) -> Iterator[str]:
-    """Return lines with the privacy cost of choosing the best trial, for trials that are drawn at random; else none."""
     return iter(()) if experiment.plan.publishes_all else price_lines(experiment)
 
 
 def _varied(experiment: Experiment) -> list[str]:
-    """Return the settings that differ between the experiment's trials."""
     compared = {*experiment.trials, *experiment.possible}
     names = [setting.name for setting in settings()]
     return [name for name in names if len({getattr(trial, name) for trial in compared}) > 1]
 
 
 def _varied_settings(trial: TrialConfig, varied: Iterable[str]) -> dict[str, object]:
-    """Return the values of the varied settings that apply to a trial, by name."""
     values = trial.canonical()
     return {name: values[name] for name in varied if name in values}
 

@@ -149,7 +149,6 @@ def _kind(pack: Pack) -> str:
 
 
 def _most_similar(kind: str, others: Iterable[str]) -> str:
-    """Return which of the kinds has the most settings of a kind."""
     settings = {*map(str, json.loads(kind)[2].items())}
     return max(sorted(others), key=lambda other: len(settings & {*map(str, json.loads(other)[2].items())}))
 

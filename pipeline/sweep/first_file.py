@@ -115,7 +115,6 @@ def _read(name: str, value: Any) -> Any:
 
 
 def _option(name: str) -> str:
-    """Return the command line option of a field of `Answers`."""
     return "--epsilon" if name == "epsilons" else f"--{name}"
 
 

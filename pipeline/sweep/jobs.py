@@ -87,7 +87,6 @@ class Order:
 
     @property
     def digest(self) -> str:
-        """A digest of all of it: a job with the same one is the same sweep."""
         return hashlib.sha256(self.as_json().encode()).hexdigest()[:16]
 
     def as_json(self) -> str:
@@ -140,7 +139,6 @@ def _check(experiment: Experiment, workers: int | None) -> None:
 
 
 def _check_table(name: str, spec: TableSpec, experiment: Experiment) -> None:
-    """Refuse a table whose files are not named by absolute paths, as the nodes have them."""
     folder = experiment.source.absolute().parent
     declared = "".join((folder / plugin).read_text(encoding="utf-8") for plugin in experiment.plugins
                        if plugin.endswith(".yaml"))
@@ -223,7 +221,6 @@ class Head:
         return ""
 
     def submit(self, folder: Path, marks: Mapping[str, str]) -> str:
-        """Submit a sweep, of which `folder` has all that is sent; return the job's id."""
         job = f"photonic-{marks['sweep']}-{secrets.token_hex(4)}"
         environment = {"working_dir": str(folder), **PACKAGE,
                        "env_vars": {"MLFLOW_TRACKING_URI": marks["store"], JOB: job}}

@@ -1,4 +1,4 @@
-"""What a sweep has released, and what its budget covers.
+"""What a sweep has released, what its budget covers, and what other sweeps have trained for it (`reuse`).
 
 A trial with secret noise is one release of all its planned epochs under each name that its runs have, however it ended;
 a trial with recorded noise is one of the epochs that its runs have. What is spent never goes down, whatever is deleted,
@@ -10,10 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from pipeline.accounting.budget import Filter, make_filter, require_unchanged
+from pipeline.experiment.experiment import Experiment
 from pipeline.experiment.plan import Plan
+from pipeline.tracking.artifacts import BY_SCORES, DONE, REUSED, REUSED_FROM, TrackedRun, config_of
 from pipeline.tracking.reader import Reader
 from pipeline.tracking.store import Store
 from pipeline.trials.config import ConfigError, TrialConfig
+from pipeline.trials.fields import refuse
 from pipeline.trials.naming import counted
 from pipeline.trials.records import Release
 
@@ -32,7 +35,7 @@ class Odometer:
     def read_again(self) -> None:
         """Count all releases of the store, and log epsilon."""
         if self._filter:
-            self._count(released_by(self._store))
+            self._count(self._store.released())
             self._log(self._filter)
 
     def add(self, released: Iterable[Release]) -> None:
@@ -41,7 +44,6 @@ class Odometer:
             self._log(self._filter)
 
     def _count(self, released: Iterable[Release]) -> bool:
-        """Count releases; return whether there are new ones."""
         before = dict(self._released)
         for release in released:
             place = release.trial.trial_key, release.name
@@ -55,11 +57,6 @@ class Odometer:
                               step=sum(release.epochs for release in released))
 
 
-def released_by(store: Reader) -> list[Release]:
-    """Return the releases of the store's current sweep; empty if it never began."""
-    return store.released() if store.has_begun else []
-
-
 def filter_of(plan: Plan, store: Reader) -> Filter | None:
     """Return the filter of a sweep with a budget, with the order from its beginning; None without a budget.
 
@@ -70,7 +67,7 @@ def filter_of(plan: Plan, store: Reader) -> Filter | None:
         require_unchanged(plan.budget, stored_budget)
     if not plan.budget:
         return None
-    released = released_by(store)
+    released = store.released()
     if released and not stored_budget:
         raise ConfigError(f"budget: must be there from the beginning, but {counted(len(released), 'trial')} of the "
                           f"sweep began without one, got {plan.budget}; give the experiment another name")
@@ -93,3 +90,40 @@ def unlike(plan: Plan, trial: TrialConfig) -> str:
         if getattr(trial, name) not in {getattr(corner, name) for corner in plan.possible}:
             return name
     return ""
+
+
+def elsewhere(experiment: Experiment, store: Reader) -> dict[str, TrackedRun]:
+    """Return trial_key -> run of the trials that an experiment with `reuse` takes over; open its own sweep in `store`.
+
+    They have ended by themselves, and their noise is recorded. A trial that its own sweep has begun is not taken over:
+    together they would be two releases of one trial. A sweep that is not there, or whose trials' own scores chose what
+    may be seen, is refused (`ConfigError`), and so are trials with secret noise.
+    """
+    if not experiment.reuse:
+        return {}
+    refuse(any(trial.secure for trial in experiment.possible), "reuse", "is for trials with recorded noise",
+           f"{', '.join(experiment.reuse)} with noise 'secure'", "leave it out")
+    others = Reader(store.uri, store.root)  # opens the other sweeps
+    known = [name for name in others.sweeps() if name != experiment.name]
+    accepted = f"must name other sweeps of this store, {', '.join(known) or 'which has none'}"
+    found: dict[str, TrackedRun] = {}  # the first sweep with a trial counts
+    for name in experiment.reuse:
+        refuse(name not in known, "reuse", accepted, repr(name), "leave it out, or train that sweep first")
+        others.attach(name)
+        # The file is that of the last command; the tag tells of earlier ones.
+        refuse(BY_SCORES in others.tags() or not others.kept_experiment(), "reuse", "must name sweeps with a file in "
+               "the store, which never had random stopping: it publishes its best trial alone", repr(name),
+               "leave it out")
+        for run in others.runs():
+            if run.status in DONE:
+                run.tags = {REUSED: run.run_id, REUSED_FROM: name, **run.tags}  # a pointer has the origin already
+                found.setdefault(run.trial_key, run)
+    store.find(experiment.name)
+    for begun in store.runs() if store.has_begun else ():
+        if REUSED not in begun.tags:
+            found.pop(begun.trial_key, None)
+    for release in store.released():  # in the trash, too: noise of another size is another release
+        key = release.trial.trial_key
+        if key in found and release.trial.recorded_noise != config_of(found[key]).recorded_noise:
+            del found[key]
+    return found

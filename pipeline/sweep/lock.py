@@ -84,12 +84,10 @@ def job_of(driver: str) -> str:
 
 
 def _lock(root: Path, name: str) -> FileLock:
-    """Return the file lock of a sweep, not acquired yet."""
     return FileLock(Path(root) / f".sweep-{name}.lock")
 
 
 def _holder(root: Path, name: str) -> Path:
-    """Return the path of the file with the name of the driver that holds the lock."""
     return Path(root) / f".sweep-{name}.driver"
 
 
@@ -123,7 +121,6 @@ class Lease:
                                    "store; wait for it, or end it")
 
     def runs(self) -> list[TrackedRun]:
-        """Return the runs of the sweep's trials; none if it never began."""
         self._store.find(self._name)
         return self._store.runs() if self._store.has_begun else []
 

@@ -13,11 +13,11 @@ from pipeline.experiment.experiment import Experiment
 from pipeline.experiment.past import NO_PAST
 from pipeline.sweep.checks import changed_networks, check_trials
 from pipeline.sweep.clock import Clock
+from pipeline.sweep.ledger import elsewhere
 from pipeline.sweep.lock import Lease
 from pipeline.sweep.private import PrivateFolder
 from pipeline.sweep.progress import SweepProgress, SweepResult
-from pipeline.sweep.reuse import elsewhere
-from pipeline.sweep.search import Rounds
+from pipeline.sweep.rounds import Rounds
 from pipeline.sweep.worker import Plugins
 from pipeline.tracking.artifacts import TrackedRun, done_of, waiting
 from pipeline.tracking.store import Store
@@ -60,7 +60,6 @@ class Sweep:
 
     @property
     def failure_log(self) -> Path:
-        """The file for errors of trials."""
         return self.folder.root / "failures" / f"{self.experiment.name}.log"
 
     @property

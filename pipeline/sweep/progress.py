@@ -49,7 +49,6 @@ class SweepResult:
 
     @property
     def ended(self) -> int:
-        """Number of trials that ended in this sweep."""
         return self.finished + self.diverged + len(self.lost)
 
     def summary(self, failure_log: Path) -> str:
@@ -108,7 +107,6 @@ class SweepProgress:
         self._bar.stop()
 
     def say(self, text: str) -> None:
-        """Print a line of text, above the live lines if there are any."""
         self._spoke = time.monotonic()
         self._bar.console.print(text, markup=False, soft_wrap=True)
 
@@ -138,7 +136,6 @@ class SweepProgress:
         self._bar.update(self._task, total=self._total_epochs + self._later_epochs)
 
     def start(self, trial: TrialConfig) -> None:
-        """Note that a trial starts to train."""
         self._started[trial.trial_key] = time.monotonic()
         if len(self._started) == 1:
             self._begin = self._spoke = time.monotonic()  # the estimate must not include the start of Ray
@@ -154,7 +151,6 @@ class SweepProgress:
             self._bar.remove_task(self._live.pop(features.features))
 
     def record(self, record: EpochRecord) -> None:
-        """Count an epoch of a trial."""
         key = record.trial_key
         accuracy = record.metrics.get(ACCURACY)
         if accuracy is not None:
@@ -235,7 +231,6 @@ class SweepProgress:
 
 
 def _text(field: str, column: Column | None = None) -> bars.TextColumn:
-    """Return a column of the bar that shows one of its task's fields."""
     return bars.TextColumn(f"{{task.fields[{field}]}}", markup=False,
                            table_column=column or Column(no_wrap=True))
 

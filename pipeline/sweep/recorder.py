@@ -37,7 +37,7 @@ from pipeline.accounting.certified import calibrated
 from pipeline.sweep.checks import NOT_RECORDED
 from pipeline.sweep.ledger import Odometer
 from pipeline.sweep.prepare import Sweep
-from pipeline.sweep.reuse import in_words
+from pipeline.tracking.artifacts import reused_text
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.feedback import COLOURS
 from pipeline.trials.guard import one_line, public_line
@@ -103,7 +103,7 @@ class Recorder:
             self._ended.add(trial.trial_key)
         if taken:
             self._odometer.read_again()
-            self._progress.say(f"taken over, not trained again: {in_words(taken.values())}")
+            self._progress.say(f"taken over, not trained again: {reused_text(taken.values())}")
         return bool(taken)
 
     @property
@@ -112,7 +112,6 @@ class Recorder:
         return self.left(self._round)
 
     def left(self, trials: Iterable[TrialConfig]) -> list[TrialConfig]:
-        """Return the trials that have not ended."""
         return [trial for trial in trials if trial.trial_key not in self._ended]
 
     def not_deleted(self, missing: Sequence[TrialConfig]) -> list[TrialConfig]:
@@ -284,5 +283,4 @@ class Recorder:
                     log.write(f"{self._names(pack)}\n{content}\n")
 
     def _names(self, pack: Pack) -> str:
-        """Return the names of the pack's trials that have not ended."""
         return ", ".join(self._progress.name(trial) for trial in self.left(pack.trials))

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from pipeline.sweep.checkpoints import pack_digest
-from pipeline.sweep.private_file import UnusableFile, packed, read, unpacked, write
+from pipeline.sweep.private import UnusableFile, packed, read, unpacked, write
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.packs import Pack
 from pipeline.trials.records import Result, Sealed

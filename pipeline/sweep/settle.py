@@ -12,7 +12,7 @@ from typing import Any
 
 from pipeline.sweep.checkpoints import Checkpoints
 from pipeline.sweep.prepare import Sweep
-from pipeline.sweep.private_file import UnusableFile
+from pipeline.sweep.private import UnusableFile
 from pipeline.sweep.progress import SweepProgress, SweepResult
 from pipeline.sweep.recorder import Recorder
 from pipeline.sweep.sealed import SealedFile, remove, unseal

@@ -19,8 +19,7 @@ from pipeline.sweep.checkpoints import Checkpoints
 from pipeline.sweep.clock import SECONDS
 from pipeline.sweep.lock import MISSED_BEATS, job_of, local_driver, place, remote_lease
 from pipeline.sweep.private import PrivateFolder
-from pipeline.sweep.reuse import in_words
-from pipeline.tracking.artifacts import DONE, ENDED, STATUSES, TrackedRun
+from pipeline.tracking.artifacts import DONE, ENDED, STATUSES, TrackedRun, reused_text
 from pipeline.tracking.backend import OtherFormat
 from pipeline.tracking.reader import Reader
 from pipeline.trials.config import ConfigError
@@ -70,7 +69,6 @@ class SweepState:
 
     @property
     def counts(self) -> dict[str, int]:
-        """Number of trials by status."""
         counts = Counter(trial.status for trial in self.trials)
         return {"done": sum(counts[s] for s in DONE), **{s: counts[s] for s in STATUSES},
                 "missing": counts["missing"] + self.unknown}
@@ -134,7 +132,7 @@ def read(store: Reader, name: str, experiment: Experiment | None = None, words: 
                       budget=_budget(store) if exists else None,
                       nodes=noted.get("nodes"), in_use=noted.get("in_use"),
                       past=tuple(experiment.past.lines(experiment.trials)) if experiment else (),
-                      taken_over=in_words(run for run in runs.values() if run.status in DONE),
+                      taken_over=reused_text(run for run in runs.values() if run.status in DONE),
                       left_seconds=_left_seconds([run for run in runs.values() if run.tags.get("driver") == driver],
                                                  trials, unknown) if driver else None)
 

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline.experiment.plugins import load_plugins
 from pipeline.sweep.checkpoints import Checkpoint, Checkpoints
-from pipeline.sweep.private import make_private
-from pipeline.sweep.private_file import UNFINISHED, UnusableFile
+from pipeline.sweep.private import UNFINISHED, UnusableFile, make_private
 from pipeline.sweep.sealed import found, remove, seal, unseal
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.fields import UserError
@@ -252,7 +251,6 @@ class CheckpointKeeper:
         return noted
 
     def end(self) -> None:
-        """Remove the pack's checkpoint, once the reader has received all records."""
         self.checkpoints.remove(self._pack)
 
     def _save(self, training: Training) -> None:
@@ -277,7 +275,6 @@ def _noted(records: list[EpochRecord], note: str) -> list[EpochRecord]:
 
 
 def _note_of(records: list[EpochRecord]) -> str:
-    """Return the note in the tags of an epoch's records."""
     return records[-1].tags.get("checkpoint", "") if records else ""
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import csv
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,6 +16,7 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from pipeline.trials.config import ConfigError, TrialConfig
+from pipeline.trials.naming import counted
 from pipeline.trials.part import PARTS, SETTINGS
 from pipeline.trials.records import CLOCK, Outcome, Release
 
@@ -194,6 +196,12 @@ def missing_extension(settings: Mapping[str, Any]) -> str:
 def done_of(runs: Iterable[TrackedRun]) -> dict[str, str]:
     """Return trial_key -> status of the runs that are trained no more."""
     return {run.trial_key: run.status for run in runs if run.status in ENDED}
+
+
+def reused_text(runs: Iterable[TrackedRun]) -> str:
+    """Return how many of these runs are taken over, and from where: `3 trials of first, 1 trial of second`."""
+    numbers = Counter(run.tags[REUSED_FROM] for run in runs if REUSED in run.tags)
+    return ", ".join(f"{counted(number, 'trial')} of {name}" for name, number in numbers.items())
 
 
 def recorded_noise(run: TrackedRun) -> dict[str, float]:

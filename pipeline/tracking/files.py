@@ -29,13 +29,11 @@ class Files:
         self._client, self._shared, self._database = client, shared, database(client.uri)
 
     def folders(self) -> list[Path]:
-        """Return the folders of this host with the store's files."""
         recorded = [local_folder(experiment.artifact_location) for experiment in self._client.search_experiments()]
         with reporting_errors(self._client.uri):
             return [folder for place in recorded if place for folder in (self._beside(place), place) if folder]
 
     def read(self, run_id: str, name: str) -> bytes | None:
-        """Return the content of a run's file; None if it is missing."""
         run = self._client.get_run(run_id)
         with reporting_errors(self._client.uri):
             if folders := self._of(run):
@@ -80,12 +78,9 @@ class OwnFiles(Files):
                     self._client.log_artifacts(run.info.run_id, scratch)
 
     def write_text(self, run_id: str, name: str, text: str) -> None:
-        """Store a text as a file of a run."""
         self.write(self._client.get_run(run_id), lambda folder: (folder / name).write_text(text, encoding="utf-8"))
 
     def copy(self, run_id: str, files: Iterable[Path], name: str) -> None:
-        """Copy files to the folder `name` of a run."""
-
         def copy_to(folder: Path) -> None:
             (folder / name).mkdir(parents=True, exist_ok=True)
             for file in files:

@@ -21,7 +21,6 @@ from safetensors.numpy import load
 from pipeline.experiment.experiment import Experiment, with_trials
 from pipeline.experiment.past import NO_PAST, Past
 from pipeline.experiment.search import Search
-from pipeline.tracking.address import check_store
 from pipeline.tracking.artifacts import (
     ASKED_BY_SCORES,
     BUDGET,
@@ -53,6 +52,7 @@ from pipeline.tracking.backend import (
     NoStore,
     OtherFormat,
     TrackingError,
+    check_store,
     connect,
     redacted,
     reporting_errors,
@@ -195,7 +195,6 @@ class Reader:
 
     @property
     def is_open(self) -> bool:
-        """Whether a sweep is open."""
         return self._parent_id is not None
 
     @property
@@ -275,10 +274,10 @@ class Reader:
     def released(self) -> list[Release]:
         """Return what every run of the open sweep has released, oldest first, also those in MLflow's trash.
 
-        Errors are those of `config_of`.
+        It is empty for a sweep that never began. Errors are those of `config_of`.
         """
         releases: list[Release] = []
-        for mlflow_run in self._client.search([self.experiment_id], "", deleted=True):
+        for mlflow_run in self._client.search([self.experiment_id], "", deleted=True) if self.has_begun else ():
             if "trial_key" in mlflow_run.data.tags:
                 releases += releases_of(tracked(mlflow_run), mlflow_run.info.lifecycle_stage == "deleted")
         return releases
@@ -320,7 +319,6 @@ class Reader:
                 else total_costs(its_runs) for where, its_runs in runs.items()}
 
     def _text(self, name: str) -> str:
-        """Return the text of an artifact of the parent run; empty if it is missing."""
         return (self._files.read(self._parent(), name) or b"").decode("utf-8")
 
     def runs(self) -> list[TrackedRun]:
@@ -344,7 +342,6 @@ class Reader:
         return targets
 
     def _experiments(self) -> list[str]:
-        """Return MLflow's ids of all experiments of the store."""
         return [experiment.experiment_id for experiment in self._client.search_experiments()]
 
     def trial(self, name: str) -> TrackedRun:
@@ -394,7 +391,6 @@ class Reader:
         return list(latest.items())
 
     def _search(self, condition: str = "") -> Iterator[Any]:
-        """Yield all matching runs of the open sweep, oldest first."""
         return self._client.search([self.experiment_id], condition)
 
     def _parents(self) -> Iterator[Any]:
@@ -402,7 +398,6 @@ class Reader:
         return self._search(PARENTS)
 
     def _parent(self) -> str:
-        """Return MLflow's id of the open sweep's parent run."""
         if self._parent_id is None:
             raise self._client.refusal(f"the open sweep (experiment {self.experiment_id}) has no parent run any more")
         return self._parent_id

@@ -23,7 +23,6 @@ from typing import Any
 from filelock import FileLock
 
 from pipeline.package import JOB
-from pipeline.tracking.address import check_artifacts
 from pipeline.tracking.artifacts import (
     AS_JOB,
     DONE,
@@ -48,6 +47,7 @@ from pipeline.tracking.backend import (
     MAX_TAG_LENGTH,
     Client,
     TrackingError,
+    check_artifacts,
     connect,
     ignoring_error,
     origin,
@@ -55,9 +55,9 @@ from pipeline.tracking.backend import (
 )
 from pipeline.tracking.database import is_set_up
 from pipeline.tracking.files import OwnFiles
+from pipeline.tracking.memory import Listing, Started
 from pipeline.tracking.patience import Patience
 from pipeline.tracking.reader import Reader
-from pipeline.tracking.runs import Listing, Started
 from pipeline.tracking.ui import SETTING, runs_address
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.disclosure import check_metrics
@@ -152,7 +152,6 @@ class Store(Reader):
         self._client.update_run(self._parent_id, status="RUNNING")
 
     def _create_experiment(self, name: str) -> str:
-        """Create an MLflow experiment, unless it is there; return its id."""
         folder = self.root / "artifacts" / re.sub(r"[^\w.-]", "_", name)
         location = folder.as_uri() if self._database else None  # a server chooses its own
         with ignoring_error("RESOURCE_ALREADY_EXISTS"):  # created by another host, or by a call with a lost answer
@@ -163,7 +162,6 @@ class Store(Reader):
         return created
 
     def _create_parent(self, name: str) -> Any:
-        """Create the parent run of a sweep, and return it."""
         self._client.set_experiment_tag(self.experiment_id, FORMAT, PRESENT_FORMAT)
         self._client.create_run(self.experiment_id, run_name=name, tags={"sweep": name, **origin()})
         parent, *others = self._parents()  # several processes may create one at once; all keep the first
@@ -194,7 +192,6 @@ class Store(Reader):
         self._client.set_experiment_tag(self.experiment_id, _NOTE, note(description))
 
     def beat(self, count: int) -> None:
-        """Write a heartbeat of the open sweep's driver."""
         self._client.set_tag(self._parent(), "driver.beat", str(count))
 
     def note_nodes(self, nodes: Mapping[str, Any]) -> None:
@@ -308,7 +305,6 @@ class Store(Reader):
         return run
 
     def _run_id(self, key: str) -> str:
-        """Return MLflow's id of a started trial's run."""
         return self._started[key].run.info.run_id
 
     def check(self, record: EpochRecord) -> None:
@@ -335,7 +331,6 @@ class Store(Reader):
         self._end(key)
 
     def _end(self, key: str) -> None:
-        """Mark a trial as done, of which everything is stored by now."""
         self._client.set_terminated(self._run_id(key), "FINISHED")
         started = self._started[key]
         started.logged, started.params = {}, set()  # a done trial gets no more writes
@@ -406,11 +401,9 @@ class Store(Reader):
         self._files.copy(self._parent(), files, f"report/{part}" if part else "report")
 
     def log_experiment(self, text: str) -> None:
-        """Write the text of the experiment file to the parent run."""
         self._files.write_text(self._parent(), EXPERIMENT, text)
 
     def log_suggestions(self, suggestions: Sequence[Suggestion]) -> None:
-        """Write the suggestions of the open sweep's search to the parent run."""
         self._files.write_text(self._parent(), SUGGESTIONS, suggestions_text(suggestions))
 
     def log_sweep(self, metrics: Mapping[str, float], tags: Mapping[str, str], step: int = 0) -> None:

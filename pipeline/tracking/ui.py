@@ -11,7 +11,7 @@ import subprocess
 import sys
 from urllib.parse import urlsplit
 
-from pipeline.arguments import PORT
+from pipeline.terminal import PORT
 from pipeline.tracking.backend import OtherFormat, TrackingError, redacted
 from pipeline.tracking.reader import Reader
 

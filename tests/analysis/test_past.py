@@ -23,8 +23,8 @@ from pipeline.experiment.plan import RandomStopping
 from pipeline.experiment.sections import Shown
 from pipeline.experiment.stopping import Selection
 from pipeline.sweep.dry_run import as_lines, preview
+from pipeline.sweep.rounds import Rounds
 from pipeline.sweep.run import run_sweep
-from pipeline.sweep.search import Rounds
 from pipeline.sweep.status import as_text, read
 from pipeline.sweep.target import with_past
 from pipeline.trials.config import TrialConfig

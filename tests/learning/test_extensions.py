@@ -28,7 +28,7 @@ from pipeline.learning.mechanisms import contribution_bound, register_mechanism
 from pipeline.learning.mechanisms.base import NoMechanism
 from pipeline.learning.mechanisms.gaussian import PerExample
 from pipeline.sweep.checkpoints import Checkpoints
-from pipeline.sweep.private_file import UnusableFile
+from pipeline.sweep.private import UnusableFile
 from pipeline.tracking.artifacts import TrackedRun, config_of, param_text
 from pipeline.trials import loss, mechanism, sampler
 from pipeline.trials.config import ConfigError, TrialConfig

@@ -21,8 +21,8 @@ from pipeline.accounting.evaluations import evaluation_noise
 from pipeline.sweep import dry_run
 from pipeline.sweep.dry_run import preview
 from pipeline.sweep.estimate import Estimate
-from pipeline.sweep.ledger import Odometer, filter_of, released_by
-from pipeline.sweep.search import Rounds
+from pipeline.sweep.ledger import Odometer, filter_of
+from pipeline.sweep.rounds import Rounds
 from pipeline.tracking.store import Store
 from pipeline.trials.config import ConfigError
 from pipeline.trials.records import Release
@@ -122,7 +122,7 @@ def test_whoever_always_asks_for_the_most_expensive_trial_never_gets_past_the_bu
     while missing := search.next(store.runs()):
         for number, trial in enumerate(missing):
             train(store, [trial], epochs=1 if early and number % 2 else 0)
-    filter, released = search.filter, released_by(store)
+    filter, released = search.filter, store.released()
     spent, one = filter.epsilon(filter.spent(released)), [Release(experiment.possible[-1], 12)]
     assert 0 < spent <= 4 and len(search.suggestions) == 24 and 0 < len(search.trials) < 24
     assert filter.spent(released) == by_hand(store, filter.order)
@@ -174,17 +174,17 @@ def test_the_odometer_never_goes_down_whatever_is_deleted_or_trained_again(secur
                     odometer.add(released or [Release(trial, record.epoch)])
 
     trained(store, first, second)
-    spent = search.filter.spent(released_by(store))
+    spent = search.filter.spent(store.released())
     (run,) = (run for run in store.runs() if run.trial_key == first.trial_key)
     store._client.delete_run(run.run_id)
-    assert search.filter.spent(released_by(store)) == spent == by_hand(store, search.filter.order)
+    assert search.filter.spent(store.released()) == spent == by_hand(store, search.filter.order)
     again = Store(root=tmp_path)
     resumed = rounds(experiment, again)
     missing = resumed.next(())
     assert resumed.trials[0] == first, "what is asked for stays as it was"
     assert (first in missing) != secure, "what was released of secret noise is not drawn again"
     trained(again, first)  # as another driver may have done meanwhile
-    final = search.filter.spent(released_by(again))
+    final = search.filter.spent(again.released())
     assert final == by_hand(again, search.filter.order)
     assert (final > spent) if secure else (final == spent)
     points = again._client.get_metric_history(again._parent(), "epsilon/spent")
@@ -254,7 +254,7 @@ def test_a_budget_is_that_with_which_the_sweep_began_also_if_its_parent_run_is_d
 
 
 def spent(search, store):
-    return search.filter.epsilon(search.filter.spent(released_by(store)))
+    return search.filter.epsilon(search.filter.spent(store.released()))
 
 
 def end(search, store):
@@ -367,7 +367,7 @@ def test_a_run_that_is_restored_beside_another_of_its_trial_is_paid_for_and_the_
     Odometer(store, search.filter)
     history = store._client.get_metric_history(store._parent(), "epsilon/spent")
     assert {point.value for point in history} == {spent(search, store)}
-    assert search.filter.spent(released_by(store)) == by_hand(store, search.filter.order)
+    assert search.filter.spent(store.released()) == by_hand(store, search.filter.order)
 
 
 def test_what_a_budget_does_not_know_is_said_and_other_sweeps_are_added_up(tmp_path):

@@ -13,9 +13,9 @@ from pipeline.learning.randomness import GaussianNoise
 from pipeline.learning.run import prepare
 from pipeline.learning.training import Training
 from pipeline.sweep import checkpoints as module
-from pipeline.sweep import private_file, worker
+from pipeline.sweep import private, worker
 from pipeline.sweep.checkpoints import Checkpoint, Checkpoints
-from pipeline.sweep.private_file import UnusableFile
+from pipeline.sweep.private import UnusableFile
 from pipeline.sweep.sealed import found
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.packs import Pack
@@ -180,7 +180,7 @@ def test_an_interrupted_save_leaves_the_old_checkpoint(tmp_path, monkeypatch):
     def no_space(*arguments):
         raise OSError("No space left on device")
 
-    monkeypatch.setattr(private_file.os, "fsync", no_space)
+    monkeypatch.setattr(private.os, "fsync", no_space)
     with pytest.raises(OSError, match="No space left"):
         saved_pack(tmp_path)
     assert list(tmp_path.iterdir()) == [path] and path.read_bytes() == before

@@ -29,7 +29,7 @@ from pipeline.sweep import cluster, sealed, settle, status, worker
 from pipeline.sweep.checkpoints import Checkpoint, Checkpoints
 from pipeline.sweep.checks import ResourceError
 from pipeline.sweep.lock import SweepRunning
-from pipeline.sweep.private_file import UNFINISHED, UnusableFile, read, write
+from pipeline.sweep.private import UNFINISHED, UnusableFile, read, write
 from pipeline.sweep.recorder import Recorder
 from pipeline.sweep.run import run_sweep
 from pipeline.sweep.sealed import found, seal, unseal

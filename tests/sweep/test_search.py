@@ -8,7 +8,7 @@ import search_tools
 from search_tools import parse, rounds, score, train
 from test_budget import BUDGET
 
-from pipeline.sweep.search import make_searcher
+from pipeline.sweep.rounds import make_searcher
 from pipeline.tracking.store import Store
 from pipeline.trials.config import ConfigError
 

@@ -14,7 +14,7 @@ import numpy as np
 from pipeline.accounting import account, privacy_tags
 from pipeline.accounting.budget import epoch_cost
 from pipeline.experiment.experiment import Experiment, parse_experiment
-from pipeline.sweep.search import Rounds, make_searcher
+from pipeline.sweep.rounds import Rounds, make_searcher
 from pipeline.tracking.artifacts import config_of, names_of, tracked
 from pipeline.tracking.reader import Reader
 from pipeline.tracking.store import Store

@@ -5,9 +5,8 @@ import builtins
 import pytest
 
 from pipeline.cli import main
-from pipeline.tracking import address
-from pipeline.tracking.address import ACCEPTED, check_artifacts, check_store
-from pipeline.tracking.backend import TrackingError
+from pipeline.tracking import backend
+from pipeline.tracking.backend import ACCEPTED, TrackingError, check_artifacts, check_store
 
 FILE = "name: q\nbase: {dataset: digits, algorithm: bp, hidden: [], epochs: 1}\n"
 DRIVERS = {"postgresql": ("psycopg", "'psycopg[binary]'"), "postgresql+psycopg2": ("psycopg2", "psycopg2-binary"),
@@ -60,7 +59,7 @@ def test_other_addresses_are_left_to_mlflow(uri):
 
 
 def test_a_bucket_of_artifacts_needs_its_package(monkeypatch):
-    monkeypatch.setattr(address, "find_spec", lambda module: None)
+    monkeypatch.setattr(backend, "find_spec", lambda module: None)
     with pytest.raises(TrackingError, match="in s3://b/x, which needs the Python package boto3, .*install boto3`"):
         check_artifacts("http://h:5000", "s3://b/x")
     with pytest.raises(TrackingError, match="install google-cloud-storage`"):
@@ -68,5 +67,5 @@ def test_a_bucket_of_artifacts_needs_its_package(monkeypatch):
     for location in ("mlflow-artifacts:/1", "file:///a", "/a"):
         check_artifacts("http://h:5000", location)
     monkeypatch.undo()
-    monkeypatch.setattr(address, "find_spec", lambda module: object())
+    monkeypatch.setattr(backend, "find_spec", lambda module: object())
     check_artifacts("http://h:5000", "s3://b/x")

@@ -35,7 +35,7 @@ from pipeline.experiment.plan import Grid
 from pipeline.sweep import lock
 from pipeline.sweep.clock import Clock
 from pipeline.sweep.lock import Lease, SweepRunning
-from pipeline.sweep.search import Rounds
+from pipeline.sweep.rounds import Rounds
 from pipeline.tracking import backend, patience
 from pipeline.tracking import reader as reading
 from pipeline.tracking import store as tracking

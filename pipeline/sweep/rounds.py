@@ -17,7 +17,7 @@ from ray import tune
 
 from pipeline.experiment.plan import Plan
 from pipeline.experiment.search import Domain, Search
-from pipeline.sweep.ledger import filter_of, released_by, unlike
+from pipeline.sweep.ledger import filter_of, unlike
 from pipeline.tracking.artifacts import (
     ASKED_BY_SCORES,
     BUDGET,
@@ -213,7 +213,7 @@ class Rounds:
         # Also of earlier commands. A run without params is of a driver that died before it had written them.
         begun = [config_of(run) for run in self._runs.values() if run.params and run.status not in ENDED]
         open_ = [trial for trial in (*begun, *self.trials) if trial.trial_key not in self.done]
-        return [*released_by(self._store), *map(self._whole, open_)]
+        return [*self._store.released(), *map(self._whole, open_)]
 
     def admits(self, trials: Iterable[TrialConfig]) -> bool:
         """Whether the budget, if there is one, covers these trials beside all that is released and reserved."""
